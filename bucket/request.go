@@ -1,0 +1,54 @@
+package bucket
+
+import (
+	"math"
+	"time"
+)
+
+// Verb is what a request does to a counter.
+type Verb uint8
+
+const (
+	// Check charges Cost to every limit if all admit it, else to none. Cost 0
+	// only reads: it is answered as cost 1 would be, and spends nothing.
+	Check Verb = iota
+	// Read answers what Check would answer now and changes nothing.
+	Read
+	// Charge spends Cost whatever the limits say and may leave a debt.
+	Charge
+	// Refund gives Cost back to the windows and levels of now, never above full.
+	Refund
+	// Reset forgets the counter.
+	Reset
+)
+
+// Never is the RetryAfter of a cost that these limits can never admit.
+const Never = time.Duration(math.MaxInt64)
+
+// Request asks for one decision on one key. Cost is at least 0.
+type Request struct {
+	Key    Key
+	Limits *Limits
+	Cost   int64
+	Verb   Verb
+}
+
+// Decision answers a Request. When denied it describes the limit that takes
+// longest to admit the cost; when allowed, the one with the least remaining.
+type Decision struct {
+	Allowed bool
+	// Soft marks a check that only the soft margin admitted.
+	Soft bool
+	// Index is the deciding limit's place in the request's Limits.
+	Index uint8
+	// Limit is that limit's Count (Burst for buckets), Remaining what is left
+	// of it, never negative and never above Limit.
+	Limit, Remaining int64
+	// ResetAfter is the time until the whole limit is free again.
+	ResetAfter time.Duration
+	// RetryAfter is the time until this cost would be admitted by all limits
+	// if nothing else came: 0 if allowed, Never if it cannot be.
+	RetryAfter time.Duration
+	// Delay is how long the caller must wait before it acts (LeakyQueue).
+	Delay time.Duration
+}
