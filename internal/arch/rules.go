@@ -1,0 +1,198 @@
+package arch
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// A place in these tables is a folder of the module and stands for the folders
+// below it too, except that "transport/." is transport alone.
+
+// pure are the packages that decide and do nothing else: the same arguments give
+// the same result on every node and in every test.
+var pure = []struct{ dir, why string }{
+	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a hand-off"},
+	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
+	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
+	{"internal/member", "views are values that every goroutine reads without a lock"},
+}
+
+// impure are the imports that a pure package must do without.
+var impure = []struct{ path, why string }{
+	{"net", "does I/O"},
+	{"net/...", "does I/O"},
+	{"os", "touches the machine"},
+	{"os/...", "touches the machine"},
+	{"io/ioutil", "touches the machine"},
+	{"syscall", "touches the machine"},
+	{"context", "belongs to what can block"},
+	{"log", "belongs to what acts: return an error or a count"},
+	{"log/...", "belongs to what acts: return an error or a count"},
+	{"math/rand", "randomness is a parameter"},
+	{"math/rand/...", "randomness is a parameter"},
+	{"crypto/rand", "randomness is a parameter"},
+}
+
+// harmless are imports that impure covers and that do no I/O all the same.
+var harmless = []string{"net/netip"}
+
+// strangers never reach each other, directly or through other packages of the
+// module, in tests neither.
+var strangers = []struct{ a, b, why string }{
+	{"cluster", "transport", "the node must run under another transport, and doors before another decider; cmd joins them"},
+}
+
+// apart are packages of which none imports another.
+var apart = []struct {
+	dirs []string
+	why  string
+}{
+	{
+		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/peer"},
+		"each front door stands alone and calls the node in-process: what doors share belongs in transport",
+	},
+}
+
+// ownHomes says who may import packages of this module that are not for everybody.
+// Entries of tests are added for _test.go files.
+var ownHomes = []struct {
+	dir         string
+	homes, test []string
+	why         string
+}{
+	{
+		"proto", []string{"transport", "client", "cmd", "proto"}, []string{"internal/e2e"},
+		"generated types stay at the edge: the wire can change without the decisions noticing",
+	},
+	{
+		"cmd", []string{"cmd"}, nil,
+		"the binary is the last thing built: nothing may depend on how it is wired",
+	},
+	{
+		"internal/arch", nil, nil,
+		"it judges the tree and is part of no program",
+	},
+}
+
+// only says what a package may use of this module, where that is little.
+var only = []struct {
+	dir  string
+	uses []string
+	why  string
+}{
+	{"client", []string{"proto/sluice/v1"}, "whoever calls sluice does not compile its server"},
+}
+
+// modules says where each library is used, and why only there. A library that is
+// not in the list has no home yet: give it one here, with the reason.
+var modules = []struct {
+	path        string
+	homes, test []string
+	why         string
+}{
+	{
+		"github.com/hashicorp/memberlist", []string{"cluster/gossip"}, nil,
+		"membership is a view to everybody else, so the gossip library can be replaced",
+	},
+	{
+		"github.com/buraksezer/consistent", []string{"ring"}, nil,
+		"a ring table is copied out of it once; it can panic, and only ring knows when",
+	},
+	{
+		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "transport/.", "transport/peer"}, nil,
+		"the table of counters, and the bounded memories of rules and limits seen on the wire",
+	},
+	{
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd"}, []string{"internal/e2e"},
+		"status codes and connections are chosen at the edge",
+	},
+	{
+		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd"}, []string{"internal/e2e"},
+		"messages are the edge's words; inside, internal/check is",
+	},
+	{
+		"google.golang.org/genproto", []string{"transport", "client", "cmd"}, []string{"internal/e2e"},
+		"error details are part of the wire",
+	},
+	{
+		"github.com/dchest/siphash", []string{"transport/."}, nil,
+		"one place turns strings into counter keys, so that all doors name the same counter",
+	},
+	{
+		"github.com/cespare/xxhash/v2", []string{"ring", "cluster", "transport"}, nil,
+		"fast hashing of what nobody chooses to collide: ring points, checksums",
+	},
+	{
+		"github.com/spf13/cobra", []string{"cmd"}, nil,
+		"commands and flags belong to the binary; packages take a Config",
+	},
+	{
+		"github.com/spf13/pflag", []string{"cmd"}, nil,
+		"as cobra",
+	},
+	{
+		"github.com/fsnotify/fsnotify", []string{"cmd"}, nil,
+		"the binary watches files and hands bytes to rules",
+	},
+	{
+		"github.com/prometheus", []string{"cmd"}, nil,
+		"owners count in plain counters; the binary maps them at scrape",
+	},
+	{
+		"go.yaml.in/yaml/v3", []string{"rules", "cmd"}, nil,
+		"rule files and the configuration file are YAML, nothing else is",
+	},
+	{
+		"github.com/santhosh-tekuri/jsonschema/v6", nil, []string{"rules"},
+		"tests hold the schema for editors against the parser",
+	},
+	{
+		"pgregory.net/rapid", nil, []string{"."},
+		"property tests",
+	},
+	{
+		"go.uber.org/goleak", nil, []string{"."},
+		"tests that no goroutine outlives its owner",
+	},
+}
+
+// vague are names that say nothing about what is inside, for packages, folders
+// and files: a newcomer would have to open them all.
+var vague = []string{
+	"util", "utils", "utility", "common", "commons", "helper", "helpers", "misc", "manager", "shared", "base", "lib", "core", "types",
+}
+
+// top are the files and folders that may stand at the root. Names that begin
+// with a dot are free.
+var top = []string{
+	"bench/", "bucket/", "client/", "cluster/", "cmd/", "deploy/", "docs/", "examples/", "internal/", "proto/", "ring/", "rules/", "transport/",
+	"CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "go.mod", "go.sum",
+}
+
+// within reports whether dir is place or below it.
+func within(dir, place string) bool {
+	if alone, ok := strings.CutSuffix(place, "/."); ok {
+		return dir == alone
+	}
+	return place == "." || dir == place || strings.HasPrefix(dir, place+"/")
+}
+
+func withinAny(dir string, places []string) bool {
+	return slices.ContainsFunc(places, func(p string) bool { return within(dir, p) })
+}
+
+// covers reports whether an import path is the pattern, or below a pattern that
+// ends in "/...".
+func covers(pattern, imported string) bool {
+	if below, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return strings.HasPrefix(imported, below+"/")
+	}
+	return imported == pattern
+}
+
+// isVague judges a name without its extension and test suffix.
+func isVague(name string) bool {
+	name = strings.TrimSuffix(name, path.Ext(name))
+	return slices.Contains(vague, strings.TrimSuffix(name, "_test"))
+}
