@@ -1,0 +1,128 @@
+package transport
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// keepEntries is the largest descriptor whose memory a pooled batch keeps.
+const keepEntries = 16
+
+// Batch is a set of checks asked together, with the memory to answer them. Get
+// one with NewBatch, fill it with Add, and give it back with Release.
+type Batch struct {
+	Checks []Check
+	// AllOrNothing: when one check of verb Check is denied or fails, nothing is
+	// charged and no check is allowed. Verbs Charge and Refund, which cannot be
+	// denied, are refused in such a batch.
+	AllOrNothing bool
+	// Results has one result per check after Limiter.Check or Reset.
+	Results []Result
+
+	// asked holds what is left to decide; asked.Requests[j] is Checks[places[j]].
+	asked  check.Batch
+	places []int
+	key    []byte
+}
+
+// Result is what became of the Check at the same index.
+type Result struct {
+	// Decision is zero when Err is set. Unruled checks have Limit and Remaining
+	// at int64's maximum.
+	bucket.Decision
+	Source check.Source
+	// Holder is the name of the node that decided, if one did.
+	Holder string
+	// Rule is the rule that matched; nil when none did or the limits came with
+	// the check.
+	Rule *rules.Rule
+	// Limits are what the check was held to; nil when to nothing.
+	Limits *bucket.Limits
+	// Period is that of the deciding limit. Calendar units count as 30 days a
+	// month and 365 days a year.
+	Period time.Duration
+	// Shadowed: the rule only watches, and would have denied.
+	Shadowed bool
+	// Err is set when there is no decision.
+	Err *Error
+}
+
+// RuleName returns the name of the rule that matched, or "".
+func (r *Result) RuleName() string {
+	if r.Rule == nil {
+		return ""
+	}
+	return r.Rule.Name
+}
+
+// Never reports whether the check was denied because its cost can never be admitted.
+func (r *Result) Never() bool { return r.RetryAfter == bucket.Never }
+
+var batches = sync.Pool{New: func() any { return new(Batch) }}
+
+// NewBatch returns an empty batch, perhaps one that was released.
+func NewBatch() *Batch { return batches.Get().(*Batch) }
+
+// Add appends a check of cost 1 and returns it for the door to fill. The pointer
+// is good until the next Add; Descriptor and Limits are empty slices to append to.
+func (b *Batch) Add() *Check {
+	if n := len(b.Checks); n < cap(b.Checks) {
+		b.Checks = b.Checks[:n+1]
+	} else {
+		b.Checks = append(b.Checks, Check{})
+	}
+	c := &b.Checks[len(b.Checks)-1]
+	c.Cost = 1
+	return c
+}
+
+// Release gives the batch's memory back. Neither it nor anything reached through
+// it may be used afterwards.
+func (b *Batch) Release() {
+	for i := range b.Checks {
+		c := &b.Checks[i]
+		if cap(c.Descriptor) > keepEntries {
+			c.Descriptor = nil
+		}
+		clear(c.Descriptor)
+		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
+	}
+	b.Checks = b.Checks[:0]
+	b.AllOrNothing = false
+	b.start(0)
+	batches.Put(b)
+}
+
+// start empties what answers the batch and makes room for n results.
+func (b *Batch) start(n int) {
+	clear(b.Results)
+	clear(b.asked.Requests)
+	clear(b.asked.Answers)
+	if cap(b.Results) < n {
+		b.Results = make([]Result, n)
+	}
+	b.Results = b.Results[:n]
+	b.asked.Requests = b.asked.Requests[:0]
+	b.asked.Answers = b.asked.Answers[:0]
+	b.asked.AllOrNothing = false
+	b.places = b.places[:0]
+}
+
+// ask queues r as the question of check i.
+func (b *Batch) ask(i int, r check.Request) {
+	b.asked.Requests = append(b.asked.Requests, r)
+	b.places = append(b.places, i)
+}
+
+// room sizes the answers to the questions.
+func (b *Batch) room() {
+	n := len(b.asked.Requests)
+	if cap(b.asked.Answers) < n {
+		b.asked.Answers = make([]check.Answer, n)
+	}
+	b.asked.Answers = b.asked.Answers[:n]
+}

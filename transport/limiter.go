@@ -1,0 +1,48 @@
+package transport
+
+import (
+	"context"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// Bounds of what a door may ask. A check outside them is answered with an Error
+// and charges nothing.
+const (
+	// MaxChecks is the most checks of one call.
+	MaxChecks = 10_000
+	// MaxEntries is the most entries of one descriptor.
+	MaxEntries = 64
+	// MaxText is the most bytes of a domain, a key or a value.
+	MaxText = 1024
+)
+
+// Limiter is what every front door calls. Service implements it.
+type Limiter interface {
+	// Check decides b.Checks and fills b.Results, one each. The error, an *Error,
+	// is about the call as a whole: no checks or too many of them, or every one
+	// met a full queue. All else stands in the results.
+	Check(ctx context.Context, b *Batch) error
+	// Reset forgets the counters that b.Checks name. Only Err, Rule, Source and
+	// Holder of the results count. Errors are as in Check.
+	Reset(ctx context.Context, b *Batch) error
+	// Members returns the cluster as this node sees it.
+	Members() Members
+}
+
+// Check is one question: may this descriptor spend this cost now?
+type Check struct {
+	Domain     string
+	Descriptor []rules.Entry
+	// Cost is 0 or more; with verb Check, 0 only reads. Batch.Add sets it to 1.
+	Cost int64
+	// Verb is any but bucket.Reset, which has its own call.
+	Verb bucket.Verb
+	// Limits come with the check. When there are any, no rule is matched, and
+	// what is spent is counted apart from what rules count: see Service.
+	Limits []bucket.Limit
+	// Fault is set by a door that could read the call but not this check, for
+	// example an enum out of range. It becomes the result's Err.
+	Fault *Error
+}

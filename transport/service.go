@@ -1,0 +1,267 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/ring"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// Config is what a Service is made of.
+type Config struct {
+	// Decider decides what has been matched and hashed. Required.
+	Decider check.Decider
+	// Cluster returns the view and the ring table of now; either may be nil.
+	// Required.
+	Cluster func() (*member.View, *ring.Table)
+	// Hasher makes counter keys; all nodes must have the same. Required.
+	Hasher Hasher
+	// RefuseUnknownDomains answers checks of a domain without rules with an
+	// UnknownDomain error. Otherwise they are allowed.
+	RefuseUnknownDomains bool
+	// InlineLimits caps the sets of limits remembered from checks that brought
+	// their own. 0 means 4096.
+	InlineLimits int
+	// Now is the clock that latency is measured by. nil means time.Now.
+	Now func() time.Time
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Decider == nil:
+		return errors.New("transport: Decider is required")
+	case c.Cluster == nil:
+		return errors.New("transport: Cluster is required")
+	case c.Hasher == Hasher{}:
+		return errors.New("transport: Hasher is required, make it with NewHasher")
+	case c.InlineLimits < 0:
+		return errors.New("transport: InlineLimits is negative")
+	}
+	return nil
+}
+
+// Service implements Limiter on a Decider. It is safe for concurrent use.
+//
+// A check is held to the rule that its descriptor matches in the rules of
+// SetRules. One that brings its own limits is held to those instead, and counted
+// under its domain and plain entries in a key space of its own: were it the
+// rule's counter, whoever may send limits could empty it by naming another
+// algorithm. Checks of one descriptor that bring different limits do share one
+// counter, as before and after a rule's change.
+type Service struct {
+	config Config
+	inline *interner
+	rules  atomic.Pointer[ruleBook]
+
+	calls    atomic.Uint64
+	results  counts
+	failures [codes]atomic.Uint64
+	latency  latency
+}
+
+// ruleBook is a set of rules and what has been counted by them.
+type ruleBook struct {
+	set    *rules.Set
+	counts *ruleCounts
+}
+
+// NewService returns a Service that knows no rules yet.
+func NewService(c Config) (*Service, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.InlineLimits == 0 {
+		c.InlineLimits = 4096
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	inline, err := newInterner(c.InlineLimits)
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{config: c, inline: inline}
+	s.rules.Store(&ruleBook{counts: newRuleCounts(nil)})
+	return s, nil
+}
+
+// SetRules replaces the rules. Calls under way finish by the old ones; a rule
+// that keeps its domain and name keeps its counts in Stats. One caller at a time.
+func (s *Service) SetRules(set *rules.Set) {
+	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(s.rules.Load().counts)})
+}
+
+// Rules returns the rules in force, nil before the first SetRules.
+func (s *Service) Rules() *rules.Set { return s.rules.Load().set }
+
+// Members implements Limiter.
+func (s *Service) Members() Members { return membersOf(s.config.Cluster()) }
+
+// Check implements Limiter.
+func (s *Service) Check(ctx context.Context, b *Batch) error {
+	s.calls.Add(1)
+	if e := countFault(len(b.Checks)); e != nil {
+		return s.refuse(e)
+	}
+	began := s.config.Now()
+	book := s.rules.Load()
+	b.start(len(b.Checks))
+	failed := false
+	for i := range b.Checks {
+		s.prepare(book.set, b, i)
+		failed = failed || b.Results[i].Err != nil
+	}
+	b.asked.AllOrNothing = b.AllOrNothing && !failed
+	if b.AllOrNothing && failed {
+		b.onlyRead()
+	}
+	s.decide(ctx, b)
+	b.settle(failed)
+	s.count(book, b)
+	s.latency.observe(s.config.Now().Sub(began))
+	return b.overload()
+}
+
+// Reset implements Limiter.
+func (s *Service) Reset(ctx context.Context, b *Batch) error {
+	s.calls.Add(1)
+	if e := countFault(len(b.Checks)); e != nil {
+		return s.refuse(e)
+	}
+	book := s.rules.Load()
+	b.start(len(b.Checks))
+	for i := range b.Checks {
+		c := &b.Checks[i]
+		c.Cost, c.Verb = 0, bucket.Reset
+		s.prepare(book.set, b, i)
+	}
+	s.decide(ctx, b)
+	return b.overload()
+}
+
+// refuse counts a call that failed as a whole.
+func (s *Service) refuse(e *Error) error {
+	s.failures[e.Code].Add(1)
+	return e
+}
+
+// prepare validates check i and queues it, or answers it when there is nothing
+// to decide.
+func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
+	c, r := &b.Checks[i], &b.Results[i]
+	if r.Err = c.Fault; r.Err == nil {
+		r.Err = nameFault(c)
+	}
+	if r.Err == nil && c.Verb != bucket.Reset {
+		r.Err = spendFault(c, b.AllOrNothing)
+	}
+	if r.Err != nil {
+		return
+	}
+	q := check.Request{Request: bucket.Request{Cost: c.Cost, Verb: c.Verb}}
+	if len(c.Limits) > 0 {
+		limits, err := s.inline.limits(c.Limits)
+		if err != nil {
+			r.Err = LimitFault(err)
+			return
+		}
+		r.Limits = limits
+		b.key = (*rules.Rule)(nil).AppendKey(append(b.key[:0], spaceInline), c.Domain, c.Descriptor)
+	} else {
+		known := false
+		if set != nil {
+			r.Rule, known = set.Match(c.Domain, c.Descriptor)
+		}
+		if !known && s.config.RefuseUnknownDomains {
+			r.Err = &Error{Code: UnknownDomain, Field: "domain", Message: "no rules for domain " + c.Domain}
+			return
+		}
+		if r.Rule != nil && !r.Rule.Unlimited {
+			r.Limits = r.Rule.Limits
+			q.OnFailure, q.Shadow = r.Rule.OnFailure, r.Rule.Shadow
+			b.key = r.Rule.AppendKey(append(b.key[:0], spaceRule), c.Domain, c.Descriptor)
+		}
+	}
+	if r.Limits == nil || r.Limits.Unlimited() {
+		r.unruled()
+		return
+	}
+	q.Limits = r.Limits
+	q.Key = s.config.Hasher.Key(b.key)
+	b.ask(i, q)
+}
+
+// The first byte of what is hashed into a counter key keeps the key spaces apart.
+const (
+	spaceRule   = 'r'
+	spaceInline = 'i'
+)
+
+// unruled answers a check that nothing limits.
+func (r *Result) unruled() {
+	r.Allowed = true
+	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
+	r.Source = check.Unruled
+	r.Limits = nil
+}
+
+// decide asks the Decider what is queued and takes the answers over.
+func (s *Service) decide(ctx context.Context, b *Batch) {
+	if len(b.asked.Requests) == 0 {
+		return
+	}
+	b.room()
+	s.config.Decider.Decide(ctx, &b.asked)
+	for j, i := range b.places {
+		b.Results[i].take(&b.asked.Answers[j])
+	}
+}
+
+// count adds a decided batch to the statistics.
+func (s *Service) count(book *ruleBook, b *Batch) {
+	var all, one tally
+	var rule *rules.Rule
+	for i := range b.Results {
+		r := &b.Results[i]
+		all.add(r)
+		if r.Err != nil {
+			s.failures[r.Err.Code].Add(1)
+		}
+		if r.Rule != rule {
+			if rule != nil {
+				book.counts.of(rule).add(one)
+			}
+			rule, one = r.Rule, tally{}
+		}
+		one.add(r)
+	}
+	if rule != nil {
+		book.counts.of(rule).add(one)
+	}
+	s.results.add(all)
+}
+
+// Stats returns the counts since the Service was made.
+func (s *Service) Stats() Stats {
+	st := Stats{
+		Calls:    s.calls.Load(),
+		Allowed:  s.results.allowed.Load(),
+		Denied:   s.results.denied.Load(),
+		Shadowed: s.results.shadowed.Load(),
+		Errors:   make(map[Code]uint64, codes-1),
+		Rules:    s.rules.Load().counts.snapshot(),
+		Latency:  s.latency.snapshot(),
+	}
+	for c := Invalid; int(c) < codes; c++ {
+		st.Errors[c] = s.failures[c].Load()
+	}
+	return st
+}

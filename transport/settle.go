@@ -1,0 +1,99 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// take makes a's answer the result.
+func (r *Result) take(a *check.Answer) {
+	if a.Err != nil {
+		r.Err = errorOf(a.Err)
+		return
+	}
+	r.Decision, r.Source, r.Holder = a.Decision, a.Source, a.Holder
+	if i := int(a.Index); i < r.Limits.Len() {
+		r.Period = periodOf(r.Limits.At(i))
+	}
+}
+
+// onlyRead makes the questions of an all-or-nothing batch that has failed
+// already spend nothing: their answers still say how things stand.
+func (b *Batch) onlyRead() {
+	for j := range b.asked.Requests {
+		b.asked.Requests[j].Verb = bucket.Read
+	}
+}
+
+// settle applies what the Decider does not know of: shadow mode, and that of an
+// all-or-nothing batch which failed, by fault of a check (invalid) or by an
+// answer, nothing is allowed.
+func (b *Batch) settle(invalid bool) {
+	failed := b.AllOrNothing && (invalid || b.denied())
+	for i := range b.Results {
+		r := &b.Results[i]
+		if r.Err != nil {
+			continue
+		}
+		// In a failed batch an admitted check is not allowed either, but needs no
+		// time to be admitted.
+		if r.shadow() && !r.Allowed && (!failed || r.RetryAfter > 0) {
+			r.Allowed, r.Shadowed = true, true
+			r.RetryAfter = 0
+		}
+		if failed && b.Checks[i].Verb == bucket.Check {
+			r.Allowed, r.Soft, r.Delay = false, false, 0
+		}
+	}
+}
+
+// denied reports whether an answer fails an all-or-nothing batch: a check of
+// verb Check that has none, or that a rule not in shadow mode denied.
+func (b *Batch) denied() bool {
+	for i := range b.Results {
+		r := &b.Results[i]
+		if b.Checks[i].Verb == bucket.Check && (r.Err != nil || !r.Allowed && !r.shadow()) {
+			return true
+		}
+	}
+	return false
+}
+
+// shadow reports whether the rule only watches.
+func (r *Result) shadow() bool { return r.Rule != nil && r.Rule.Shadow }
+
+// overload returns the error of a call whose every check met a full queue.
+func (b *Batch) overload() error {
+	for i := range b.Results {
+		if e := b.Results[i].Err; e == nil || e.Code != Overloaded {
+			return nil
+		}
+	}
+	return errOverloaded
+}
+
+const day = 24 * time.Hour
+
+// periodOf returns the time that l's count is for.
+func periodOf(l bucket.Limit) time.Duration {
+	if l.Align != bucket.AlignCalendar {
+		return l.Period
+	}
+	switch l.Unit {
+	case bucket.Minute:
+		return time.Minute
+	case bucket.Hour:
+		return time.Hour
+	case bucket.Day:
+		return day
+	case bucket.Week:
+		return 7 * day
+	case bucket.Month:
+		return 30 * day
+	case bucket.Year:
+		return 365 * day
+	}
+	return l.Period
+}
