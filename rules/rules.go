@@ -1,15 +1,31 @@
+// Package rules turns YAML rule files into an immutable Set and says which rule,
+// with which limits, applies to a descriptor. It decides nothing about counters and reads no
+// file: internal/rulefiles brings the bytes and watches them. It is pure, starts
+// no goroutine, and a Set may be used by any number of them.
+//
+// The grammar is that of envoyproxy/ratelimit and more; docs/rules.md is its
+// reference and schema.json its JSON Schema.
 package rules
 
-import "github.com/sluice-project/sluice/bucket"
+import (
+	_ "embed"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// Schema is the JSON Schema (draft 2020-12) of rule files.
+//
+//go:embed schema.json
+var Schema string
 
 // Entry is one (key, value) of a descriptor.
 type Entry struct{ Key, Value string }
 
-// OnFailure says what answers a check when its holder cannot be reached in time.
+// OnFailure says what answers a check when nobody can decide it at full limit.
 type OnFailure uint8
 
 const (
-	// FailShare admits limit ÷ members on the node asked, counted apart.
+	// FailShare admits a share of the limit on the node asked, counted apart.
 	FailShare OnFailure = iota
 	// FailClosed denies.
 	FailClosed
@@ -17,40 +33,63 @@ const (
 	FailOpen
 )
 
-// File is one rule file, read by the caller.
-type File struct {
-	Name string
-	Data []byte
-}
+// Consistency says where a rule's checks are decided.
+type Consistency uint8
 
-// Options change how files are read.
-type Options struct {
-	// MergeDomains lets several files describe one domain.
-	MergeDomains bool
-}
+const (
+	// Strict decides every check at the key's holder, exactly.
+	Strict Consistency = iota
+	// Eventual decides on the node asked and tells the holder afterwards.
+	Eventual
+)
 
-// Set is an immutable set of rules for any number of domains.
-type Set struct{}
+// Replication says when a standby learns of a charge.
+type Replication uint8
 
-// Parse reads rule files. The error joins one *Error (file, line, reason) per fault.
-func Parse(files []File, o Options) (*Set, error) { panic("seam") }
+const (
+	// ReplicateNone keeps counters on their holder only.
+	ReplicateNone Replication = iota
+	// ReplicateAsync answers first and replicates a moment later.
+	ReplicateAsync
+	// ReplicateSync answers when the standby has the charge.
+	ReplicateSync
+)
 
-// Match returns the rule that applies to descriptor, nil if none does, and
-// whether the domain has rules at all. It does not allocate.
-func (s *Set) Match(domain string, descriptor []Entry) (rule *Rule, known bool) { panic("seam") }
-
-// Rule is what one descriptor is held to.
+// Rule is what one descriptor is held to. It is immutable.
 type Rule struct {
 	Domain string
 	// Name is the rule's own name, else its path, for example "auth/auth_type=login".
 	Name string
-	// Limits is nil when the rule only names a level of the tree or is unlimited.
+	// Path leads to the rule in its domain, always.
+	Path string
+	// File and Line say where the rule is written.
+	File string
+	Line int
+	// Limits is nil if and only if the rule is Unlimited.
 	Limits    *bucket.Limits
 	Unlimited bool
-	Shadow    bool
-	Quota     bool
-	OnFailure OnFailure
-	Response  *Response
+	// Shadow: the rule counts, and what it denies is admitted.
+	Shadow bool
+	// Quota: a request is over only if one of its rules without Quota is, or
+	// all of those with Quota are.
+	Quota bool
+	// Replaces names rules that are left out of a request this rule applies to.
+	Replaces    []string
+	Consistency Consistency
+	Replication Replication
+	// OnFailure answers when the holder cannot be reached in time, OnPartition
+	// when this side of a cut has lost the right to decide.
+	OnFailure, OnPartition OnFailure
+	// Response is nil for the door's default.
+	Response *Response
+	// Metadata is the rule's free-form mapping: strings, booleans, float64,
+	// nil, []any and map[string]any.
+	Metadata map[string]any
+	// DetailedMetric: AppendMetric spells out every value.
+	DetailedMetric bool
+
+	limitNames []string
+	levels     []level
 }
 
 // Response is what an HTTP door answers when the rule denies.
@@ -64,7 +103,20 @@ type Response struct {
 // Header is one HTTP header.
 type Header struct{ Name, Value string }
 
-// AppendKey appends the bytes that name the counter of descriptor under r: the
-// domain and the entries, each with its length, values normalised by the rule
-// (wildcards that share one counter, address prefixes). r may be nil: plain entries.
-func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte { panic("seam") }
+// LimitName returns the name of limit i of the rule: its own, or the rule's
+// with "#2" and so on from the second limit without a name.
+func (r *Rule) LimitName(i int) string { return r.limitNames[i] }
+
+// Entries returns the levels that lead to the rule, as written: a value may be a
+// pattern, or empty for any.
+func (r *Rule) Entries() []Entry {
+	out := make([]Entry, len(r.levels))
+	for i := range r.levels {
+		out[i] = r.levels[i].entry
+	}
+	return out
+}
+
+func (f OnFailure) String() string   { return nameOf(onFailures, f) }
+func (c Consistency) String() string { return nameOf(consistencies, c) }
+func (r Replication) String() string { return nameOf(replications, r) }

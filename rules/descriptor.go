@@ -1,0 +1,157 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+)
+
+// branch is where in the tree descriptors are read to.
+type branch struct {
+	domain, path string
+	to           *node
+	levels       []level
+}
+
+// descriptor is one item of descriptors while it is read.
+type descriptor struct {
+	node   *yaml.Node
+	path   string
+	entry  Entry
+	level  level
+	rule   *Rule
+	fields map[string]yamldoc.Field
+	limits []limit
+	// faults is how many there were before the descriptor.
+	faults int
+}
+
+func (p *parser) readDescriptors(list *yaml.Node, b branch) {
+	if len(b.levels) == MaxDepth {
+		p.Fault(list, "", "descriptors are nested deeper than the %d levels allowed", MaxDepth)
+		return
+	}
+	// In envoyproxy/ratelimit key a with value b and key a_b are one name.
+	names := make(map[string]*node)
+	for e, n := range b.to.exact {
+		names[e.Key+"_"+e.Value] = n
+	}
+	for k, n := range b.to.byKey {
+		names[k] = n
+	}
+	for i, item := range p.Items(list, b.path+".descriptors") {
+		p.readDescriptor(item, i, b, names)
+	}
+}
+
+func (p *parser) readDescriptor(item *yaml.Node, i int, b branch, names map[string]*node) {
+	d := &descriptor{node: item, path: fmt.Sprintf("%s.descriptors[%d]", b.path, i), fields: make(map[string]yamldoc.Field), faults: p.Count()}
+	if item.Kind != yaml.MappingNode {
+		p.Fault(item, d.path, "every item of descriptors must be a mapping with a key")
+		return
+	}
+	for _, f := range p.fields(item, d.path, inDescriptor) {
+		if !yamldoc.IsNull(f.Value) {
+			d.fields[f.Name] = f
+		}
+	}
+	p.readEntry(d, b)
+	to := p.place(d, b, names)
+
+	d.rule = &Rule{Domain: b.domain, Path: d.path, Name: d.path, File: p.file, Line: item.Line}
+	p.readLevel(d)
+	levels := append(slices.Clip(b.levels), d.level)
+	p.readLimits(d)
+	p.readOptions(d)
+	if len(d.limits) > 0 {
+		d.rule.levels = levels
+		p.finish(d)
+		to.rule = d.rule
+		p.set.rules = append(p.set.rules, d.rule)
+	}
+	if f, ok := d.fields["descriptors"]; ok {
+		p.readDescriptors(f.Value, branch{domain: b.domain, path: d.path, to: to, levels: levels})
+	}
+}
+
+// readEntry reads key and value, and names the descriptor by them from here on.
+func (p *parser) readEntry(d *descriptor, b branch) {
+	if f, ok := d.fields["key"]; ok {
+		d.entry.Key, _ = p.String(f.Value, d.path+".key")
+	}
+	if f, ok := d.fields["value"]; ok {
+		d.entry.Value, _ = p.String(f.Value, d.path+".value")
+	}
+	if d.entry.Key == "" {
+		p.Fault(d.node, d.path+".key", "a descriptor must have a key, which may not be empty")
+		return
+	}
+	d.path = b.path + "/" + shorten(d.entry.Key)
+	if d.entry.Value != "" {
+		d.path += "=" + shorten(d.entry.Value)
+	}
+	p.tooLong(d.fields["key"].Line, d.path+".key", d.entry.Key)
+	p.tooLong(d.fields["value"].Line, d.path+".value", d.entry.Value)
+	if strings.Contains(d.entry.Key, "*") {
+		p.warn(d.fields["key"].Line, d.path+".key", "* is a wildcard in value only; in key it stands for itself")
+	}
+}
+
+// shorten keeps paths readable whatever keys and values hold.
+func shorten(s string) string {
+	const most = 80
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
+
+// place puts the descriptor in the tree and returns its node there.
+func (p *parser) place(d *descriptor, b branch, names map[string]*node) *node {
+	to := &node{entry: d.entry, file: p.file, line: d.node.Line}
+	if d.entry.Key == "" {
+		return to // already a fault
+	}
+	name := d.entry.Key
+	if d.entry.Value != "" {
+		name += "_" + d.entry.Value
+	}
+	if other := names[name]; other != nil {
+		if other.entry == d.entry {
+			p.Fault(d.node, d.path, "the same key and value are already at %s:%d", other.file, other.line)
+		} else {
+			p.Fault(d.node, d.path, "cannot be told from %s=%s at %s:%d where keys and values are joined by _; rename one",
+				shorten(other.entry.Key), shorten(other.entry.Value), other.file, other.line)
+		}
+		return to
+	}
+	names[name] = to
+	b.to.add(to)
+	return to
+}
+
+// add makes n a child.
+func (parent *node) add(n *node) {
+	key := n.entry.Key
+	if n.entry.Value == "" {
+		if parent.byKey == nil {
+			parent.byKey = make(map[string]*node)
+		}
+		parent.byKey[key] = n
+		return
+	}
+	if parent.exact == nil {
+		parent.exact = make(map[Entry]*node)
+	}
+	parent.exact[n.entry] = n
+	if strings.Contains(n.entry.Value, "*") {
+		if parent.wild == nil {
+			parent.wild = make(map[string][]wildcard)
+		}
+		parent.wild[key] = append(parent.wild[key], newWildcard(n.entry.Value, n))
+	}
+}

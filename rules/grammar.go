@@ -1,0 +1,131 @@
+package rules
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+)
+
+// place names of the grammar: the mappings that a rule file is made of.
+const (
+	inFile       = "file"
+	inDescriptor = "descriptor"
+	inRateLimit  = "rate_limit"
+	inLimits     = "limits"
+	inReplaces   = "replaces"
+	inResponse   = "response"
+	inIPPrefix   = "ip_prefix"
+)
+
+// limitKeys are the keys that every limit takes.
+var limitKeys = []string{
+	"algorithm", "count", "requests_per_unit", "period", "unit", "burst", "cost", "refill", "align", "timezone",
+	"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "unlimited", "name",
+}
+
+// grammar is every key, by the mapping it stands in. The reader refuses what is
+// not here; a test holds the reference and the schema to it.
+var grammar = map[string][]string{
+	inFile: {"domain", "descriptors"},
+	inDescriptor: {
+		"key", "value", "rate_limit", "limits", "descriptors",
+		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
+		"consistency", "replication", "on_failure", "on_partition", "response", "ip_prefix",
+	},
+	inRateLimit: append([]string{"replaces"}, limitKeys...),
+	inLimits:    limitKeys,
+	inReplaces:  {"name"},
+	inResponse:  {"status", "headers", "body"},
+	inIPPrefix:  {"v4", "v6"},
+}
+
+// envoyKeys are the keys of envoyproxy/ratelimit, which accepts each of them in
+// any mapping and ignores it where it means nothing.
+var envoyKeys = []string{
+	"domain", "key", "value", "descriptors", "rate_limit", "unit", "requests_per_unit", "unlimited", "name", "replaces",
+	"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
+}
+
+// belongs names the mappings that take key, for a message.
+func belongs(key string) string {
+	var in []string
+	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix} {
+		if slices.Contains(grammar[p], key) {
+			switch p {
+			case inFile:
+				p = "the file's top level"
+			case inDescriptor:
+				p = "a descriptor"
+			}
+			in = append(in, p)
+		}
+	}
+	return strings.Join(in, " or ")
+}
+
+// resembling returns the key of the mapping that differs from name only in case,
+// hyphens and underscores, or "".
+func resembling(mapping, name string) string {
+	plain := func(s string) string {
+		return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
+	}
+	for _, k := range grammar[mapping] {
+		if plain(k) == plain(name) {
+			return k
+		}
+	}
+	return ""
+}
+
+var algorithms = []yamldoc.Named[bucket.Algorithm]{
+	{Name: "token_bucket", Value: bucket.TokenBucket},
+	{Name: "leaky_bucket", Value: bucket.LeakyBucket},
+	{Name: "leaky_queue", Value: bucket.LeakyQueue},
+	{Name: "fixed_window", Value: bucket.FixedWindow},
+	{Name: "sliding_log", Value: bucket.SlidingLog},
+	{Name: "sliding_counter", Value: bucket.SlidingCounter},
+	{Name: "sliding_window", Value: bucket.SlidingWindow},
+}
+
+var refills = []yamldoc.Named[bucket.Refill]{
+	{Name: "continuous", Value: bucket.RefillContinuous},
+	{Name: "interval", Value: bucket.RefillInterval},
+}
+
+var aligns = []yamldoc.Named[bucket.Align]{
+	{Name: "epoch", Value: bucket.AlignEpoch},
+	{Name: "calendar", Value: bucket.AlignCalendar},
+	{Name: "first_hit", Value: bucket.AlignFirstHit},
+}
+
+var onFailures = []yamldoc.Named[OnFailure]{
+	{Name: "share", Value: FailShare},
+	{Name: "closed", Value: FailClosed},
+	{Name: "open", Value: FailOpen},
+}
+
+var consistencies = []yamldoc.Named[Consistency]{
+	{Name: "strict", Value: Strict},
+	{Name: "eventual", Value: Eventual},
+}
+
+var replications = []yamldoc.Named[Replication]{
+	{Name: "async", Value: ReplicateAsync},
+	{Name: "sync", Value: ReplicateSync},
+	{Name: "none", Value: ReplicateNone},
+}
+
+// nameOf returns the name of v in a list of the grammar.
+func nameOf[T comparable](values []yamldoc.Named[T], v T) string {
+	for _, e := range values {
+		if e.Value == v {
+			return e.Name
+		}
+	}
+	return "unknown"
+}
+
+// AlgorithmName returns the name of a in rule files.
+func AlgorithmName(a bucket.Algorithm) string { return nameOf(algorithms, a) }

@@ -1,0 +1,215 @@
+package yamldoc
+
+import (
+	"fmt"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Reader takes values out of one document and collects what is wrong with it.
+// A null is read as if it were absent. It is not safe for concurrent use.
+type Reader struct {
+	faults  []Fault
+	// dropped were more than MaxFaults; the last of them is at lastLine.
+	dropped, lastLine int
+	// budget is how many more nodes may be read.
+	budget int
+}
+
+// Field is one key of a mapping with its value, aliases resolved.
+type Field struct {
+	Name  string
+	Line  int
+	Value *yaml.Node
+}
+
+// Faults returns what was wrong so far, in the order found.
+func (r *Reader) Faults() []Fault {
+	if r.dropped == 0 {
+		return r.faults
+	}
+	return append(r.faults[:len(r.faults):len(r.faults)],
+		Fault{Line: r.lastLine, Reason: fmt.Sprintf("and %d more faults like these", r.dropped)})
+}
+
+// Count returns how many faults there were so far.
+func (r *Reader) Count() int { return len(r.faults) + r.dropped }
+
+// Fault reports that the value n at path is wrong.
+func (r *Reader) Fault(n *yaml.Node, path, reason string, args ...any) {
+	r.faultAt(n.Line, path, fmt.Sprintf(reason, args...))
+}
+
+// FaultAt is Fault for a line.
+func (r *Reader) FaultAt(line int, path, reason string, args ...any) {
+	r.faultAt(line, path, fmt.Sprintf(reason, args...))
+}
+
+func (r *Reader) faultAt(line int, path, reason string) {
+	if len(r.faults) >= MaxFaults {
+		r.dropped++
+		r.lastLine = max(r.lastLine, line)
+		return
+	}
+	r.faults = append(r.faults, Fault{Line: max(line, 1), Path: path, Reason: reason})
+}
+
+// visit resolves an alias and counts the node. It reports false when the
+// document's aliases expand to too much, after which nothing more is read.
+func (r *Reader) visit(n *yaml.Node) (*yaml.Node, bool) {
+	if r.budget <= 0 {
+		return n, false
+	}
+	if r.budget--; r.budget == 0 {
+		r.Fault(n, "", "the aliases in this file expand to too much; write the values out")
+		return n, false
+	}
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n, true
+}
+
+// IsNull reports whether n stands for no value.
+func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// Fields returns the keys of the mapping n in their order. Keys that are not
+// strings or come twice are faults; those of a merge key (<<) follow the
+// mapping's own, which go before them.
+func (r *Reader) Fields(n *yaml.Node, path string) []Field {
+	if IsNull(n) {
+		return nil
+	}
+	if n.Kind != yaml.MappingNode {
+		r.Fault(n, path, "must be a mapping (key: value), not %s", kindOf(n))
+		return nil
+	}
+	seen := make(map[string]int, len(n.Content)/2)
+	return r.fields(n, path, seen, nil, 0)
+}
+
+// maxMerges bounds a chain of merge keys, which can be a circle.
+const maxMerges = 8
+
+func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Field, merges int) []Field {
+	var merged []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, ok := r.visit(n.Content[i])
+		if !ok {
+			return nil
+		}
+		value, ok := r.visit(n.Content[i+1])
+		if !ok {
+			return nil
+		}
+		switch {
+		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
+			merged = append(merged, value)
+			continue
+		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
+			r.Fault(key, path, "the key %s is not a string", show(key))
+			continue
+		}
+		if line, dup := seen[key.Value]; dup {
+			if merges == 0 {
+				r.Fault(key, join(path, key.Value), "the key comes twice; the first is at line %d", line)
+			}
+			continue
+		}
+		seen[key.Value] = key.Line
+		out = append(out, Field{Name: key.Value, Line: key.Line, Value: value})
+	}
+	for _, m := range merged {
+		out = r.merge(m, path, seen, out, merges+1)
+	}
+	return out
+}
+
+// merge appends the fields of m, a mapping or a list of mappings named by <<.
+func (r *Reader) merge(m *yaml.Node, path string, seen map[string]int, out []Field, merges int) []Field {
+	if merges > maxMerges {
+		r.Fault(m, path, "merge keys (<<) are nested deeper than %d", maxMerges)
+		return out
+	}
+	switch m.Kind {
+	case yaml.MappingNode:
+		return r.fields(m, path, seen, out, merges)
+	case yaml.SequenceNode:
+		for _, item := range m.Content {
+			item, ok := r.visit(item)
+			if !ok {
+				return nil
+			}
+			if item.Kind != yaml.MappingNode {
+				r.Fault(item, path, "a merge key (<<) takes mappings, not %s", kindOf(item))
+				continue
+			}
+			out = r.fields(item, path, seen, out, merges)
+		}
+		return out
+	}
+	r.Fault(m, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
+	return out
+}
+
+// Items returns the elements of the list n, aliases resolved.
+func (r *Reader) Items(n *yaml.Node, path string) []*yaml.Node {
+	if IsNull(n) {
+		return nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		r.Fault(n, path, "must be a list (- …), not %s", kindOf(n))
+		return nil
+	}
+	out := make([]*yaml.Node, 0, len(n.Content))
+	for _, item := range n.Content {
+		item, ok := r.visit(item)
+		if !ok {
+			return nil
+		}
+		out = append(out, item)
+	}
+	return out
+}
+
+// join appends a field's name to a path.
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func kindOf(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.ShortTag() {
+	case "!!str":
+		return "the string " + show(n)
+	case "!!null":
+		return "nothing"
+	}
+	return show(n)
+}
+
+// show quotes a scalar for a message, cut to a readable length.
+func show(n *yaml.Node) string {
+	if n.Kind != yaml.ScalarNode {
+		return kindOf(n)
+	}
+	return Quote(n.Value)
+}
+
+// Quote quotes s for a message, cut to a readable length.
+func Quote(s string) string {
+	const most = 60
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}

@@ -1,0 +1,90 @@
+package yamldoc
+
+import (
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// String reads a scalar as its own text, so that 0x10 and yes stay what was
+// written. Numbers with a fraction and beyond 64 bits are refused, because
+// readers of YAML disagree on them (1.10 and 1.1): they must be quoted. ok is
+// false after a fault and for null.
+func (r *Reader) String(n *yaml.Node, path string) (s string, ok bool) {
+	if IsNull(n) {
+		return "", false
+	}
+	if n.Kind != yaml.ScalarNode {
+		r.Fault(n, path, "must be a string, not %s", kindOf(n))
+		return "", false
+	}
+	switch n.ShortTag() {
+	case "!!str", "!!bool", "!!timestamp":
+		return n.Value, true
+	case "!!int":
+		var i int64
+		if n.Decode(&i) == nil {
+			return n.Value, true
+		}
+	case "!!merge":
+		return n.Value, true
+	}
+	r.Fault(n, path, "%s is not read as a string; put it in quotes", show(n))
+	return "", false
+}
+
+// Bool reads true or false; yes, no, on and off too, as YAML 1.1 has them.
+func (r *Reader) Bool(n *yaml.Node, path string) (v, ok bool) {
+	if IsNull(n) {
+		return false, false
+	}
+	if n.Kind == yaml.ScalarNode && n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) == 0 {
+		switch strings.ToLower(n.Value) {
+		case "true", "yes", "on", "y":
+			return true, true
+		case "false", "no", "off", "n":
+			return false, true
+		}
+	}
+	r.Fault(n, path, "must be true or false, not %s", kindOf(n))
+	return false, false
+}
+
+// Int reads a whole number from lowest to highest.
+func (r *Reader) Int(n *yaml.Node, path string, lowest, highest int64) (v int64, ok bool) {
+	if IsNull(n) {
+		return 0, false
+	}
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+		r.Fault(n, path, "must be a whole number, not %s", kindOf(n))
+		return 0, false
+	}
+	if err := n.Decode(&v); err != nil || v < lowest || v > highest {
+		r.Fault(n, path, "must be from %d to %d, not %s", lowest, highest, n.Value)
+		return 0, false
+	}
+	return v, true
+}
+
+// Enum reads one of the names in values.
+func Enum[T any](r *Reader, n *yaml.Node, path string, values []Named[T]) (v T, ok bool) {
+	s, ok := r.String(n, path)
+	if !ok {
+		return v, false
+	}
+	names := make([]string, len(values))
+	for i, e := range values {
+		if e.Name == s {
+			return e.Value, true
+		}
+		names[i] = e.Name
+	}
+	r.Fault(n, path, "must be one of %s, not %s", strings.Join(names, ", "), Quote(s))
+	return v, false
+}
+
+// Named is a value and its name in documents.
+type Named[T any] struct {
+	Name  string
+	Value T
+}

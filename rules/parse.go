@@ -1,0 +1,117 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+)
+
+const (
+	// MaxFileBytes is the largest rule file that Parse reads, 1 MiB.
+	MaxFileBytes = yamldoc.MaxBytes
+	// MaxDepth is the deepest that descriptors may be nested.
+	MaxDepth = 64
+	// MaxEntryBytes is the longest key or value that a check can carry.
+	MaxEntryBytes = 1024
+)
+
+// File is one rule file, read by the caller.
+type File struct {
+	// Name is used in errors only.
+	Name string
+	Data []byte
+}
+
+// Options change how files are read.
+type Options struct {
+	// MergeDomains lets several files describe one domain.
+	MergeDomains bool
+}
+
+// Parse reads rule files, each one YAML document for one domain. The error joins
+// one *Error (file, line, reason) per fault; Errors takes it apart.
+func Parse(files []File, o Options) (*Set, error) {
+	s := &Set{domains: make(map[string]*node)}
+	var errs []error
+	for _, f := range files {
+		root, r := yamldoc.Open(f.Data)
+		p := &parser{Reader: r, set: s, file: f.Name, merge: o.MergeDomains}
+		if root != nil {
+			p.readFile(root)
+		}
+		if faults := r.Faults(); len(faults) > 0 {
+			errs = append(errs, joinFaults(f.Name, faults))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return s, nil
+}
+
+// parser reads one file into set.
+type parser struct {
+	*yamldoc.Reader
+	set   *Set
+	file  string
+	merge bool
+}
+
+func (p *parser) warn(line int, path, text string, args ...any) {
+	p.set.warnings = append(p.set.warnings, Warning{File: p.file, Line: line, Path: path, Text: fmt.Sprintf(text, args...)})
+}
+
+func (p *parser) readFile(root *yaml.Node) {
+	var domain, descriptors yamldoc.Field
+	for _, f := range p.fields(root, "", inFile) {
+		switch f.Name {
+		case "domain":
+			domain = f
+		case "descriptors":
+			descriptors = f
+		}
+	}
+	top := &node{file: p.file, line: domain.Line}
+	var name string
+	if domain.Value != nil {
+		name, _ = p.String(domain.Value, "domain")
+	}
+	p.tooLong(domain.Line, "domain", name)
+	switch known := p.set.domains[name]; {
+	case name == "":
+		// The rest of the file is checked all the same.
+		p.FaultAt(max(domain.Line, root.Line), "domain", "a rule file must name its domain, which may not be empty")
+	case known == nil:
+		p.set.domains[name] = top
+	case p.merge:
+		top = known
+	default:
+		p.FaultAt(domain.Line, "domain", "domain %s is already described in %s:%d; put both in one file, or allow domains to be merged",
+			yamldoc.Quote(name), known.file, known.line)
+	}
+	if descriptors.Value != nil {
+		p.readDescriptors(descriptors.Value, branch{domain: name, path: name, to: top})
+	}
+}
+
+// fields returns the fields of a mapping that the grammar has there and reports the others.
+func (p *parser) fields(n *yaml.Node, path, mapping string) []yamldoc.Field {
+	fields := p.Fields(n, path)
+	known := fields[:0]
+	for _, f := range fields {
+		if p.knows(f, path, mapping) {
+			known = append(known, f)
+		}
+	}
+	return known
+}
+
+// tooLong warns of a text that no check can carry.
+func (p *parser) tooLong(line int, path, text string) {
+	if len(text) > MaxEntryBytes {
+		p.warn(line, path, "has %d bytes, and a check cannot carry more than %d: nothing will match it", len(text), MaxEntryBytes)
+	}
+}

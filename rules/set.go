@@ -1,0 +1,34 @@
+package rules
+
+import (
+	"maps"
+	"slices"
+)
+
+// Set is an immutable set of rules for any number of domains. The zero Set has none.
+type Set struct {
+	domains  map[string]*node
+	rules    []*Rule
+	warnings []Warning
+}
+
+// Warning is something in a rule file that loads but may not do what its writer
+// expects.
+type Warning struct {
+	File string
+	Line int
+	Path string
+	Text string
+}
+
+func (w Warning) String() string { return place(w.File, w.Line, w.Path) + w.Text }
+
+// Domains returns the names of the domains, sorted.
+func (s *Set) Domains() []string { return slices.Sorted(maps.Keys(s.domains)) }
+
+// Rules returns every rule in the order of the files given to Parse.
+func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
+
+// Warnings returns what in the files may not do what is expected of it, such as
+// keys that are not yet in force.
+func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }
