@@ -1,0 +1,124 @@
+package peer
+
+import (
+	"sync"
+
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// call is one Pool.Call, or a part of it that fits into a frame. It passes from the
+// caller to the queue of a link, from there to the goroutine that sends, and from
+// there to the one that receives. The caller's slices are touched only with mu held
+// and while the call is not abandoned, so a caller may leave at any time.
+type call struct {
+	records []check.Record
+	replies []check.Reply
+	// done gets the outcome, once, unless the call was abandoned.
+	done chan error
+
+	// prev and next are the neighbours in the queue; link.mu guards them.
+	prev, next *call
+	queued     bool
+
+	mu struct {
+		sync.Mutex
+		sent, finished, abandoned bool
+	}
+}
+
+var calls = sync.Pool{New: func() any { return &call{done: make(chan error, 1)} }}
+
+func newCall(records []check.Record, replies []check.Reply) *call {
+	c := calls.Get().(*call)
+	c.records, c.replies = records, replies
+	return c
+}
+
+// release returns c to the pool. Only for a call whose outcome was received: an
+// abandoned one is still known to others.
+func (c *call) release() {
+	c.records, c.replies = nil, nil
+	c.mu.sent, c.mu.finished, c.mu.abandoned = false, false, false
+	calls.Put(c)
+}
+
+// finish gives the outcome to the caller, if it still waits. fill, if not nil, runs
+// first, while the caller cannot leave.
+func (c *call) finish(err error, fill func(replies []check.Reply)) {
+	c.mu.Lock()
+	if c.mu.abandoned {
+		c.mu.Unlock()
+		return
+	}
+	if fill != nil {
+		fill(c.replies)
+	}
+	c.mu.finished = true
+	c.mu.Unlock()
+	c.done <- err // never blocks: one outcome, one place
+}
+
+// abandon takes the caller's slices back. It reports whether it came in time, which
+// is before the outcome, and whether the records had been sent.
+func (c *call) abandon() (inTime, sent bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.finished {
+		return false, true
+	}
+	c.mu.abandoned = true
+	return true, c.mu.sent
+}
+
+// queue holds calls in the order they came. Any can leave from the middle. The
+// link's mu guards it.
+type queue struct {
+	first, last *call
+	records     int
+}
+
+func (q *queue) push(c *call) {
+	c.queued, c.prev = true, q.last
+	if q.last != nil {
+		q.last.next = c
+	} else {
+		q.first = c
+	}
+	q.last = c
+	q.records += len(c.records)
+}
+
+func (q *queue) remove(c *call) {
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		q.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	} else {
+		q.last = c.prev
+	}
+	c.queued, c.prev, c.next = false, nil, nil
+	q.records -= len(c.records)
+}
+
+// part is a call's place in a frame.
+type part struct {
+	call    *call
+	records int
+}
+
+// take moves calls from the queue to parts, as many as a frame of at most limit
+// records holds. A call of its own is never more than that.
+func (q *queue) take(parts []part, limit int) []part {
+	n := 0
+	for c := q.first; c != nil; c = q.first {
+		if n += len(c.records); n > limit {
+			break
+		}
+		q.remove(c)
+		parts = append(parts, part{call: c, records: len(c.records)})
+	}
+	return parts
+}

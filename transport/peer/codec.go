@@ -1,0 +1,90 @@
+package peer
+
+import (
+	"google.golang.org/grpc/encoding"
+	encproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// frameCodec is gRPC's own codec, except that it decodes frames into the memory
+// that their message already has. Bytes on the wire are the same, so either side
+// may be without it.
+type frameCodec struct{ encoding.CodecV2 }
+
+func newFrameCodec() frameCodec { return frameCodec{encoding.GetCodecV2(encproto.Name)} }
+
+// reuse merges into columns that were cut to length 0. Fields that a newer minor
+// added must be dropped: merged, they would pile up frame by frame.
+var reuse = proto.UnmarshalOptions{Merge: true, DiscardUnknown: true}
+
+func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	var m proto.Message
+	switch v := v.(type) {
+	case *peerv1.Request:
+		cutRequest(v)
+		m = v
+	case *peerv1.Reply:
+		cutReply(v)
+		m = v
+	default:
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	return reuse.Unmarshal(buf.ReadOnlyData(), m)
+}
+
+// cutRequest empties m and keeps the memory of its columns.
+func cutRequest(m *peerv1.Request) {
+	m.Hello = nil
+	m.Seq = 0
+	clear(m.Define)
+	m.Define = m.Define[:0]
+	m.KeyHi = m.KeyHi[:0]
+	m.KeyLo = m.KeyLo[:0]
+	m.Limits = m.Limits[:0]
+	m.Cost = m.Cost[:0]
+	m.Verb = m.Verb[:0]
+	m.Flags = m.Flags[:0]
+	m.Id = m.Id[:0]
+}
+
+// cutReply is cutRequest for a Reply.
+func cutReply(m *peerv1.Reply) {
+	m.Hello = nil
+	m.Seq = 0
+	m.Status = m.Status[:0]
+	m.Flags = m.Flags[:0]
+	m.Index = m.Index[:0]
+	m.Limit = m.Limit[:0]
+	m.Remaining = m.Remaining[:0]
+	m.ResetAfterNs = m.ResetAfterNs[:0]
+	m.RetryAfterNs = m.RetryAfterNs[:0]
+	m.DelayNs = m.DelayNs[:0]
+	clear(m.Names)
+	m.Names = m.Names[:0]
+	m.Holder = m.Holder[:0]
+}
+
+// trim empties a column of zeros, which is how it travels.
+func trim[T comparable](column []T) []T {
+	var zero T
+	for _, v := range column {
+		if v != zero {
+			return column
+		}
+	}
+	return column[:0]
+}
+
+// at returns value i of a column that may have been left empty.
+func at[T any](column []T, i int) T {
+	if len(column) == 0 {
+		var zero T
+		return zero
+	}
+	return column[i]
+}

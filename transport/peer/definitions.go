@@ -1,0 +1,120 @@
+package peer
+
+import (
+	"fmt"
+	"hash/maphash"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/sluice-project/sluice/bucket"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// maxInterned is how many sets of limits the intern remembers.
+const maxInterned = 16_384
+
+// intern gives equal sets of limits one pointer, whichever stream defined them:
+// a counter recognises its limits by pointer first. It is bounded, and safe for
+// concurrent use.
+type intern struct {
+	seed maphash.Seed
+	sets *lru.Cache[uint64, *bucket.Limits]
+}
+
+func newIntern(size int) *intern {
+	sets, err := lru.New[uint64, *bucket.Limits](size)
+	if err != nil {
+		panic(err) // only for a size below 1
+	}
+	return &intern{seed: maphash.MakeSeed(), sets: sets}
+}
+
+// one returns the pointer that stands for l. Should two different sets have one
+// hash, the later takes the place: sharing is an economy, never assumed.
+func (in *intern) one(l *bucket.Limits) *bucket.Limits {
+	var h maphash.Hash
+	h.SetSeed(in.seed)
+	for i := range l.Len() {
+		maphash.WriteComparable(&h, l.At(i))
+	}
+	sum := h.Sum64()
+	if known, ok := in.sets.Get(sum); ok && known.Equal(l) {
+		return known
+	}
+	in.sets.Add(sum, l)
+	return l
+}
+
+// definitions are what the numbers of limits mean on one stream, as its receiver
+// knows them. At most maxLimitIDs are kept, because no higher number is taken.
+type definitions struct {
+	intern *intern
+	known  []definition
+}
+
+type definition struct {
+	defined bool
+	// limits is nil where this node cannot make sense of the definition, for
+	// example of an algorithm that a newer minor added. Records that name it are
+	// answered as invalid, and the stream goes on.
+	limits *bucket.Limits
+}
+
+// define takes the definitions of one frame. A number that was defined before means
+// the new limits from now on.
+func (d *definitions) define(list []*peerv1.Limits) error {
+	for _, p := range list {
+		if p.Id == 0 || p.Id > maxLimitIDs {
+			return fmt.Errorf("definition of limits %d; want 1 to %d", p.Id, maxLimitIDs)
+		}
+		for int(p.Id) >= len(d.known) {
+			d.known = append(d.known, definition{})
+		}
+		limits, err := transport.LimitsFromProto(p.Limits)
+		if err != nil {
+			d.known[p.Id] = definition{defined: true}
+			continue
+		}
+		d.known[p.Id] = definition{defined: true, limits: d.intern.one(limits)}
+	}
+	return nil
+}
+
+// get returns the limits that id stands for, nil if this node cannot apply them.
+func (d *definitions) get(id uint32) (*bucket.Limits, error) {
+	if int64(id) >= int64(len(d.known)) || !d.known[id].defined {
+		return nil, fmt.Errorf("limits %d were not defined on this stream", id)
+	}
+	return d.known[id].limits, nil
+}
+
+// numbering is the sender's side of definitions: it numbers the sets of limits that
+// go over one stream. Numbers come in two halves that take turns. When a half is
+// used up, everything is forgotten and the other half begins, so a number given to
+// a record stays good for at least maxGather further definitions, which is more
+// than a frame can hold. Not safe for concurrent use.
+type numbering struct {
+	numbers map[*bucket.Limits]uint32
+	upper   bool
+}
+
+// number returns the number of l and whether it must be defined in this frame.
+func (n *numbering) number(l *bucket.Limits) (id uint32, fresh bool) {
+	if id, ok := n.numbers[l]; ok {
+		return id, false
+	}
+	if n.numbers == nil {
+		n.numbers = make(map[*bucket.Limits]uint32)
+	}
+	if len(n.numbers) == maxGather {
+		clear(n.numbers)
+		n.upper = !n.upper
+	}
+	id = uint32(len(n.numbers)) + 1
+	if n.upper {
+		id += maxGather
+	}
+	n.numbers[l] = id
+	return id, true
+}

@@ -1,0 +1,68 @@
+package peer
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// Version of the protocol that this package speaks. Streams between equal majors
+// and minors at most one apart work; the higher minor must then do without what it
+// added.
+const (
+	Major = 1
+	Minor = 0
+)
+
+// maxHelloText bounds names, boot ids and fingerprints in a Hello, in bytes.
+const maxHelloText = 256
+
+// errNoHello: a stream that does not begin as it must.
+var errNoHello = errors.New("the first frame is not a hello: is this a sluice peer?")
+
+func (c *Config) hello() *peerv1.Hello {
+	return &peerv1.Hello{
+		Major: Major, Minor: Minor,
+		Name: c.Name, Boot: c.Boot,
+		Placement: c.Placement, Secret: c.Secret,
+	}
+}
+
+// welcome reports why the sender of h cannot be talked to, naming both values, or nil.
+func (c *Config) welcome(h *peerv1.Hello) error {
+	if h == nil {
+		return errNoHello
+	}
+	if h.Major != Major || max(h.Minor, Minor)-min(h.Minor, Minor) > 1 {
+		return fmt.Errorf("protocol version: the other node speaks %d.%d, this one %d.%d; "+
+			"majors must be equal and minors at most one apart", h.Major, h.Minor, Major, Minor)
+	}
+	if h.Placement != c.Placement {
+		return fmt.Errorf("placement: the other node places keys by rules number %d, this one by %d; "+
+			"all nodes of a cluster must agree", h.Placement, c.Placement)
+	}
+	if subtle.ConstantTimeCompare(h.Secret, c.Secret) != 1 {
+		return fmt.Errorf("cluster secret: the other node's fingerprint is %s, this one's %s; "+
+			"give all nodes the same secret file", abbreviate(h.Secret), abbreviate(c.Secret))
+	}
+	if h.Name == "" || h.Boot == "" || len(h.Name) > maxHelloText || len(h.Boot) > maxHelloText {
+		return fmt.Errorf("hello: name of %d bytes and boot id of %d bytes; want 1 to %d each",
+			len(h.Name), len(h.Boot), maxHelloText)
+	}
+	return nil
+}
+
+// abbreviate shows enough of a fingerprint to compare it by eye, and not enough to
+// present it.
+func abbreviate(fingerprint []byte) string {
+	const shown = 4
+	if len(fingerprint) == 0 {
+		return "empty"
+	}
+	if len(fingerprint) <= 2*shown {
+		return fmt.Sprintf("of %d bytes", len(fingerprint))
+	}
+	return fmt.Sprintf("%x…", fingerprint[:shown])
+}

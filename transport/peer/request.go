@@ -1,0 +1,98 @@
+package peer
+
+import (
+	"fmt"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// Bits of Request.flags.
+const (
+	flagHold     = 1 << 0
+	flagGiveBack = 1 << 1
+)
+
+// addRecord appends r to the columns of m. limits is the number that the stream
+// gave to r.Limits, 0 for none.
+func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
+	m.KeyHi = append(m.KeyHi, r.Key.Hi)
+	m.KeyLo = append(m.KeyLo, r.Key.Lo)
+	m.Limits = append(m.Limits, limits)
+	m.Cost = append(m.Cost, r.Cost)
+	m.Verb = append(m.Verb, byte(r.Verb))
+	var flags byte
+	if r.Hold {
+		flags |= flagHold
+	}
+	if r.GiveBack {
+		flags |= flagGiveBack
+	}
+	m.Flags = append(m.Flags, flags)
+	m.Id = append(m.Id, r.ID)
+}
+
+// sealRequest leaves out what need not travel. key_lo stays, because its length is
+// how many records there are.
+func sealRequest(m *peerv1.Request) {
+	m.KeyHi = trim(m.KeyHi)
+	m.Limits = trim(m.Limits)
+	m.Cost = trim(m.Cost)
+	m.Verb = trim(m.Verb)
+	m.Flags = trim(m.Flags)
+	m.Id = trim(m.Id)
+}
+
+// addDefinition tells the receiver of m that id stands for l from this frame on.
+func addDefinition(m *peerv1.Request, id uint32, l *bucket.Limits) {
+	d := &peerv1.Limits{Id: id, Limits: make([]*sluicev1.Limit, l.Len())}
+	for i := range d.Limits {
+		d.Limits[i] = transport.LimitToProto(l.At(i))
+	}
+	m.Define = append(m.Define, d)
+}
+
+// readRequest appends m's records to records and checks m's form. definitions
+// resolves numbers of limits.
+func readRequest(m *peerv1.Request, definitions *definitions, records []check.Record) ([]check.Record, error) {
+	n := len(m.KeyLo)
+	if n > MaxRecords {
+		return nil, fmt.Errorf("frame %d has %d records; want at most %d", m.Seq, n, MaxRecords)
+	}
+	for _, c := range []struct {
+		name string
+		len  int
+	}{
+		{"key_hi", len(m.KeyHi)}, {"limits", len(m.Limits)}, {"cost", len(m.Cost)},
+		{"verb", len(m.Verb)}, {"flags", len(m.Flags)}, {"id", len(m.Id)},
+	} {
+		if c.len != 0 && c.len != n {
+			return nil, columnError(m.Seq, c.name, c.len, n)
+		}
+	}
+	for i := range n {
+		r := check.Record{ID: at(m.Id, i)}
+		r.Key = bucket.Key{Hi: at(m.KeyHi, i), Lo: m.KeyLo[i]}
+		r.Cost = at(m.Cost, i)
+		r.Verb = bucket.Verb(at(m.Verb, i))
+		flags := at(m.Flags, i)
+		r.Hold = flags&flagHold != 0
+		r.GiveBack = flags&flagGiveBack != 0
+		if id := at(m.Limits, i); id != 0 {
+			limits, err := definitions.get(id)
+			if err != nil {
+				return nil, fmt.Errorf("frame %d, record %d: %w", m.Seq, i, err)
+			}
+			r.Limits = limits
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}
+
+func columnError(seq uint64, column string, got, records int) error {
+	return fmt.Errorf("frame %d: column %s has %d values for %d records; want as many, or none", seq, column, got, records)
+}

@@ -1,0 +1,205 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/check"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// maxStreams bounds the streams of one connection. A Pool uses one.
+const maxStreams = 16
+
+// Server answers other nodes' frames out of a check.Handler. It must be closed with
+// Close.
+type Server struct {
+	cfg     Config
+	handler check.Handler
+	grpc    *grpc.Server
+	intern  *intern
+	stats   serverStats
+}
+
+// ServerStats counts since NewServer, except for Streams.
+type ServerStats struct {
+	// Streams are open now.
+	Streams int64
+	// Frames and Records were answered.
+	Frames, Records uint64
+	// Refused are streams whose hello did not fit, Malformed those that ended
+	// because of a frame that could not be understood.
+	Refused, Malformed uint64
+}
+
+type serverStats struct {
+	streams                             atomic.Int64
+	frames, records, refused, malformed atomic.Uint64
+}
+
+// NewServer returns a server that lets h decide.
+func NewServer(c Config, h check.Handler) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if h == nil {
+		return nil, errors.New("peer: a server needs a handler")
+	}
+	c = c.withDefaults()
+	s := &Server{cfg: c, handler: h, intern: newIntern(maxInterned)}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(c.Credentials),
+		grpc.ForceServerCodecV2(newFrameCodec()),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(maxFrameBytes),
+		grpc.MaxSendMsgSize(maxFrameBytes),
+		grpc.InitialWindowSize(streamWindow),
+		grpc.InitialConnWindowSize(connWindow),
+		grpc.ConnectionTimeout(5*time.Second),
+		grpc.MaxHeaderListSize(16<<10),
+		grpc.WaitForHandlers(true),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: time.Minute, // a connection without a stream
+			Time:              keepaliveTime, Timeout: keepaliveTimeout,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2}),
+	)
+	peerv1.RegisterPeerServiceServer(s.grpc, service{Server: s})
+	return s, nil
+}
+
+// Serve accepts peers on l until Close, and then returns nil. It closes l.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("peer server on %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Close ends all streams and waits for their goroutines. Frames that were not
+// answered yet are ambiguous to those who sent them.
+func (s *Server) Close() { s.grpc.Stop() }
+
+// Stats returns the server's counts.
+func (s *Server) Stats() ServerStats {
+	return ServerStats{
+		Streams: s.stats.streams.Load(),
+		Frames:  s.stats.frames.Load(), Records: s.stats.records.Load(),
+		Refused: s.stats.refused.Load(), Malformed: s.stats.malformed.Load(),
+	}
+}
+
+// service keeps the generated interface off the Server.
+type service struct {
+	peerv1.UnimplementedPeerServiceServer
+	*Server
+}
+
+type serverStream = grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]
+
+// Exchange serves one stream. Its goroutine serves the frames in order.
+func (s service) Exchange(stream serverStream) error {
+	s.stats.streams.Add(1)
+	defer s.stats.streams.Add(-1)
+	hello, err := s.greet(stream)
+	if err != nil {
+		s.stats.refused.Add(1)
+		s.cfg.Log.Warn("peer refused", "name", hello.GetName(), "error", err)
+		return status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s refuses: %v", s.cfg.Name, err))
+	}
+	x := exchange{server: s.Server, from: hello.Boot, definitions: definitions{intern: s.intern}}
+	for {
+		if err := stream.RecvMsg(&x.request); err != nil {
+			return err // the peer is gone, or sent what is no frame: gRPC says which
+		}
+		if err := x.serve(); err != nil {
+			s.stats.malformed.Add(1)
+			s.cfg.Log.Warn("peer sent a malformed frame", "name", hello.Name, "error", err)
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		if err := stream.SendMsg(&x.reply); err != nil {
+			return err
+		}
+	}
+}
+
+// greet waits for the peer's hello and answers it. The hello is returned for the
+// log also when it does not fit.
+func (s service) greet(stream serverStream) (*peerv1.Hello, error) {
+	type first struct {
+		request *peerv1.Request
+		err     error
+	}
+	// The goroutine ends with the stream, which ends when Exchange returns.
+	got := make(chan first, 1)
+	go func() {
+		m, err := stream.Recv()
+		got <- first{m, err}
+	}()
+	late := time.NewTimer(s.cfg.DialTimeout)
+	defer late.Stop()
+	select {
+	case f := <-got:
+		if f.err != nil {
+			return nil, fmt.Errorf("%w (%w)", errNoHello, f.err)
+		}
+		hello := f.request.GetHello()
+		if err := s.cfg.welcome(hello); err != nil {
+			return hello, err
+		}
+		return hello, stream.Send(&peerv1.Reply{Hello: s.cfg.hello()})
+	case <-late.C:
+		return nil, fmt.Errorf("%w: nothing came within %v", errNoHello, s.cfg.DialTimeout)
+	}
+}
+
+// exchange is one stream's memory: frames are decoded, decided and encoded in it
+// one after the other.
+type exchange struct {
+	server      *Server
+	from        string
+	definitions definitions
+
+	request peerv1.Request
+	reply   peerv1.Reply
+	records []check.Record
+	replies []check.Reply
+}
+
+// serve turns request into reply.
+func (x *exchange) serve() error {
+	m := &x.request
+	if m.Hello != nil {
+		return errors.New("a second hello")
+	}
+	if err := x.definitions.define(m.Define); err != nil {
+		return fmt.Errorf("frame %d: %w", m.Seq, err)
+	}
+	clear(x.records) // lets go of limits of the last frame
+	records, err := readRequest(m, &x.definitions, x.records[:0])
+	if err != nil {
+		return err
+	}
+	x.records = records
+	if cap(x.replies) < len(records) {
+		x.replies = make([]check.Reply, len(records))
+	}
+	x.replies = x.replies[:len(records)]
+	clear(x.replies)
+	x.server.handler.Serve(x.from, records, x.replies)
+
+	cutReply(&x.reply)
+	x.reply.Seq = m.Seq
+	writeReply(&x.reply, x.server.cfg.Name, x.replies)
+	x.server.stats.frames.Add(1)
+	x.server.stats.records.Add(uint64(len(records)))
+	return nil
+}
