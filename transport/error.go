@@ -83,15 +83,19 @@ func errorOf(err error) *Error {
 	return &Error{Code: Unavailable, Message: err.Error()}
 }
 
-// LimitFault returns err, that of bucket.NewLimits or LimitFromProto, as the
-// fault of a check, for example on "limits[0].period".
-func LimitFault(err error) *Error {
+// LimitFault returns err, of LimitFromProto or another reading of the limit at
+// place i, as the fault of a check, for example on "limits[0].period".
+func LimitFault(i int, err error) *Error { return limitsFault(atLimit(err, i)) }
+
+// limitsFault returns err, of bucket.NewLimits, as the fault of a check. One that
+// is about the set and not about one limit has the field "limits".
+func limitsFault(err error) *Error {
 	fe, ok := errors.AsType[*bucket.FieldError](err)
 	if !ok {
 		return &Error{Code: Invalid, Field: "limits", Message: err.Error()}
 	}
 	field := "limits"
-	if fe.Field != "limits" && fe.Field != "" {
+	if fe.Field != "limits" {
 		field += "[" + strconv.Itoa(fe.Index) + "]." + fe.Field
 	}
 	return &Error{Code: Invalid, Field: field, Message: fe.Reason}

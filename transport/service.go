@@ -70,7 +70,7 @@ type Service struct {
 // ruleBook is a set of rules and what has been counted by them.
 type ruleBook struct {
 	set    *rules.Set
-	counts *ruleCounts
+	counts ruleCounts
 }
 
 // NewService returns a Service that knows no rules yet.
@@ -89,14 +89,19 @@ func NewService(c Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{config: c, inline: inline}
-	s.rules.Store(&ruleBook{counts: newRuleCounts(nil)})
+	s.SetRules(nil)
 	return s, nil
 }
 
 // SetRules replaces the rules. Calls under way finish by the old ones; a rule
-// that keeps its domain and name keeps its counts in Stats. One caller at a time.
+// that keeps its domain and name keeps its counts in Stats. nil is no rules. One
+// caller at a time.
 func (s *Service) SetRules(set *rules.Set) {
-	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(s.rules.Load().counts)})
+	var before ruleCounts
+	if book := s.rules.Load(); book != nil {
+		before = book.counts
+	}
+	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(set, before)})
 }
 
 // Rules returns the rules in force, nil before the first SetRules.
@@ -108,7 +113,7 @@ func (s *Service) Members() Members { return membersOf(s.config.Cluster()) }
 // Check implements Limiter.
 func (s *Service) Check(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
-	if e := countFault(len(b.Checks)); e != nil {
+	if e := CountFault(len(b.Checks)); e != nil {
 		return s.refuse(e)
 	}
 	began := s.config.Now()
@@ -133,7 +138,7 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 // Reset implements Limiter.
 func (s *Service) Reset(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
-	if e := countFault(len(b.Checks)); e != nil {
+	if e := CountFault(len(b.Checks)); e != nil {
 		return s.refuse(e)
 	}
 	book := s.rules.Load()
@@ -170,7 +175,7 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 	if len(c.Limits) > 0 {
 		limits, err := s.inline.limits(c.Limits)
 		if err != nil {
-			r.Err = LimitFault(err)
+			r.Err = limitsFault(err)
 			return
 		}
 		r.Limits = limits
@@ -237,14 +242,14 @@ func (s *Service) count(book *ruleBook, b *Batch) {
 		}
 		if r.Rule != rule {
 			if rule != nil {
-				book.counts.of(rule).add(one)
+				book.counts.byRule[rule].add(one)
 			}
 			rule, one = r.Rule, tally{}
 		}
 		one.add(r)
 	}
 	if rule != nil {
-		book.counts.of(rule).add(one)
+		book.counts.byRule[rule].add(one)
 	}
 	s.results.add(all)
 }

@@ -3,7 +3,6 @@ package transport
 import (
 	"cmp"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/sluice-project/sluice/rules"
@@ -17,8 +16,8 @@ type Stats struct {
 	// Denied, Shadowed, or in Errors by code.
 	Allowed, Denied, Shadowed uint64
 	Errors                    map[Code]uint64
-	// Rules are the same counts by rule, sorted by domain and name: the rules in
-	// force that have been asked since they, or their namesakes before them, came.
+	// Rules are the same counts for each rule in force, sorted by domain and name.
+	// They outlive reloads that keep the name.
 	Rules []RuleStats
 	// Latency is that of calls of Check that were decided.
 	Latency Latency
@@ -67,54 +66,36 @@ func addIf(c *atomic.Uint64, n uint64) {
 type ruleName struct{ domain, name string }
 
 // ruleCounts are the counts of the rules of one rules.Set. Rules of one domain
-// and name share theirs. It is safe for concurrent use.
+// and name share theirs. The maps never change.
 type ruleCounts struct {
-	// byRule maps *rules.Rule to *counts and is all that a known rule needs.
-	byRule sync.Map
-	mu     struct {
-		sync.Mutex
-		byName map[ruleName]*counts
-		// before are those of the set before, for rules not asked since.
-		before map[ruleName]*counts
-	}
+	byRule map[*rules.Rule]*counts
+	byName map[ruleName]*counts
 }
 
-// newRuleCounts returns the counts of a set that replaces the one of before,
-// which may be nil.
-func newRuleCounts(before *ruleCounts) *ruleCounts {
-	c := new(ruleCounts)
-	c.mu.byName = make(map[ruleName]*counts)
-	if before != nil {
-		before.mu.Lock()
-		defer before.mu.Unlock()
-		c.mu.before = before.mu.byName
+// newRuleCounts returns counts for set, which may be nil, that go on from those
+// of the set it replaces.
+func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
+	c := ruleCounts{byRule: make(map[*rules.Rule]*counts), byName: make(map[ruleName]*counts)}
+	if set == nil {
+		return c
+	}
+	for _, r := range set.Rules() {
+		name := ruleName{r.Domain, r.Name}
+		n := c.byName[name]
+		if n == nil {
+			if n = before.byName[name]; n == nil {
+				n = new(counts)
+			}
+			c.byName[name] = n
+		}
+		c.byRule[r] = n
 	}
 	return c
 }
 
-func (c *ruleCounts) of(r *rules.Rule) *counts {
-	if found, ok := c.byRule.Load(r); ok {
-		return found.(*counts)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	name := ruleName{r.Domain, r.Name}
-	n, ok := c.mu.byName[name]
-	if !ok {
-		if n, ok = c.mu.before[name]; !ok {
-			n = new(counts)
-		}
-		c.mu.byName[name] = n
-	}
-	c.byRule.Store(r, n)
-	return n
-}
-
-func (c *ruleCounts) snapshot() []RuleStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := make([]RuleStats, 0, len(c.mu.byName))
-	for name, n := range c.mu.byName {
+func (c ruleCounts) snapshot() []RuleStats {
+	list := make([]RuleStats, 0, len(c.byName))
+	for name, n := range c.byName {
 		list = append(list, RuleStats{
 			Domain: name.domain, Name: name.name,
 			Allowed: n.allowed.Load(), Denied: n.denied.Load(), Shadowed: n.shadowed.Load(), Errors: n.errors.Load(),

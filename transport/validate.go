@@ -6,8 +6,10 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// countFault refuses a call of no or too many checks.
-func countFault(n int) *Error {
+// CountFault returns why a call of n checks is refused, or nil. Doors ask it
+// before they fill a batch, so that a flood of empty checks costs no memory;
+// Limiter asks it again.
+func CountFault(n int) *Error {
 	switch {
 	case n == 0:
 		return &Error{Code: Invalid, Field: "checks", Message: "empty; want 1 to 10,000 checks"}

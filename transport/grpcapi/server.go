@@ -1,0 +1,142 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/reflection"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// Config is what a Server is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter transport.Limiter
+	// InFlight caps the requests of one CheckStream that are being decided; it
+	// is not read on before one is answered. 0 means 64.
+	InFlight int
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Limiter == nil:
+		return errors.New("grpcapi: Limiter is required")
+	case c.InFlight < 0:
+		return errors.New("grpcapi: InFlight is negative")
+	}
+	return nil
+}
+
+// Server is sluice.v1. Make it with New, close it with Close.
+type Server struct {
+	sluicev1.UnimplementedSluiceServiceServer
+	limiter  transport.Limiter
+	inFlight int
+	health   *health.Server
+
+	// leaving is closed when no more requests are to be taken.
+	leaving chan struct{}
+	mu      struct {
+		sync.Mutex
+		left bool
+	}
+	readers sync.WaitGroup
+}
+
+// New returns a Server that says NOT_SERVING until SetReady.
+func New(c Config) (*Server, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.InFlight == 0 {
+		c.InFlight = 64
+	}
+	s := &Server{limiter: c.Limiter, inFlight: c.InFlight, health: health.NewServer(), leaving: make(chan struct{})}
+	s.SetReady(false)
+	return s, nil
+}
+
+// Register adds sluice.v1, grpc.health.v1 and reflection to g, which must not
+// serve yet.
+func (s *Server) Register(g *grpc.Server) {
+	sluicev1.RegisterSluiceServiceServer(g, s)
+	healthv1.RegisterHealthServer(g, s.health)
+	reflection.Register(g)
+}
+
+// SetReady sets what the health service says of this node: SERVING or
+// NOT_SERVING. Checks are answered either way. After Drain it stays NOT_SERVING.
+func (s *Server) SetReady(ready bool) {
+	status := healthv1.HealthCheckResponse_NOT_SERVING
+	if ready {
+		status = healthv1.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus("", status)
+	s.health.SetServingStatus(sluicev1.SluiceService_ServiceDesc.ServiceName, status)
+}
+
+// Drain refuses new calls with Unavailable, says NOT_SERVING, and ends streams
+// once what they have taken is answered. It does not wait.
+func (s *Server) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.mu.left {
+		s.mu.left = true
+		s.health.Shutdown()
+		close(s.leaving)
+	}
+}
+
+// Shutdown drains, stops g gracefully until ctx ends and by force then, and
+// waits until nothing of s is running.
+func (s *Server) Shutdown(ctx context.Context, g *grpc.Server) {
+	s.Drain()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		g.GracefulStop()
+	}()
+	select {
+	case <-stopped:
+	case <-ctx.Done():
+		// Ends GracefulStop too.
+		g.Stop()
+		<-stopped
+	}
+	s.Close()
+}
+
+// Close drains and waits until every stream has ended: call it after the
+// grpc.Server has been stopped.
+func (s *Server) Close() {
+	s.Drain()
+	s.readers.Wait()
+}
+
+// gone reports whether Drain was called.
+func (s *Server) gone() bool {
+	select {
+	case <-s.leaving:
+		return true
+	default:
+		return false
+	}
+}
+
+// read runs f in a goroutine that Close waits for, unless s is leaving.
+func (s *Server) read(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.left {
+		return false
+	}
+	s.readers.Go(f)
+	return true
+}
