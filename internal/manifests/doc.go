@@ -1,0 +1,9 @@
+// Package manifests judges what deploy tells others to run: the Kubernetes
+// manifests, as kustomize builds them, and the compose file. It decodes them
+// strictly, looks for parts that do not fit together or that ask for more rights
+// than a node needs, and holds the ports and settings in them against the flags of
+// the binary itself.
+//
+// It is a module of its own, so that the Kubernetes types are downloaded by who
+// works on sluice and never by who uses it. It starts no goroutine.
+package manifests

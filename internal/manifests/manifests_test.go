@@ -1,0 +1,244 @@
+package manifests
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// secretFile is the file that a user of the example overlay makes.
+const secretFile = "overlays/example/cluster.secret"
+
+var (
+	k8s = os.DirFS("../../deploy/k8s")
+	// program is built once, by TestMain.
+	program *Program
+	ports   Ports
+)
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "sluice-manifests-")
+	if err == nil {
+		program, err = BuildProgram("../..", dir)
+	}
+	if err == nil {
+		ports, err = program.Ports()
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func build(t *testing.T, dir string) *Objects {
+	t.Helper()
+	extra := map[string]string{}
+	if strings.HasPrefix(dir, "overlays/") {
+		extra[secretFile] = strings.Repeat("s", 44)
+	}
+	o, err := Build(k8s, dir, extra)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func TestKubernetes(t *testing.T) {
+	for _, dir := range []string{"base", "overlays/example"} {
+		t.Run(dir, func(t *testing.T) {
+			o := build(t, dir)
+			for _, fault := range Judge(o, program.Settings, ports) {
+				t.Error(fault)
+			}
+			for name, m := range o.ConfigMaps {
+				checkRules(t, name, m)
+			}
+		})
+	}
+}
+
+// checkRules lets the binary read the rules as a pod would.
+func checkRules(t *testing.T, name string, m *corev1.ConfigMap) {
+	t.Helper()
+	dir := t.TempDir()
+	if len(m.Data) == 0 {
+		t.Errorf("ConfigMap %s holds no rules", name)
+	}
+	for file, text := range m.Data {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := program.Run("rules", "check", dir); err != nil {
+		t.Errorf("ConfigMap %s: %v", name, err)
+	}
+}
+
+func TestBaseHasNoSecret(t *testing.T) {
+	if o := build(t, "base"); len(o.Secrets) > 0 {
+		t.Error("the base carries a secret, which would be everybody's")
+	}
+	if o := build(t, "overlays/example"); len(o.Secrets) != 1 {
+		t.Errorf("the overlay makes %d secrets, want 1", len(o.Secrets))
+	}
+}
+
+func TestOverlayChangesWhatItSays(t *testing.T) {
+	o := build(t, "overlays/example")
+	if got := *o.StatefulSet.Spec.Replicas; got != 5 {
+		t.Errorf("replicas %d, want 5", got)
+	}
+	if o.Namespace == nil || o.StatefulSet.Namespace != o.Namespace.Name {
+		t.Errorf("the StatefulSet is in namespace %q", o.StatefulSet.Namespace)
+	}
+	rules := o.ConfigMaps["sluice-rules"]
+	if rules == nil || rules.Data["shop.yaml"] == "" || rules.Data["api.yaml"] != "" {
+		t.Errorf("the rules are not the overlay's: %v", rules)
+	}
+}
+
+// TestStrict spoils a file of the base at a time.
+func TestStrict(t *testing.T) {
+	for _, c := range []struct{ name, file, old, new, want string }{
+		{"unknown field", "base/statefulset.yaml", "minReadySeconds:", "minReadySecond:", `unknown field "minReadySecond"`},
+		{"field of another type", "base/poddisruptionbudget.yaml", "maxUnavailable: 1", "maxUnavailable: [1]", "PodDisruptionBudget sluice"},
+		{"unknown kind", "base/serviceaccount.yaml", "kind: ServiceAccount", "kind: ServiceAcount", "nobody judges v1 ServiceAcount"},
+		{"unknown key of kustomize", "base/kustomization.yaml", "resources:", "resource:", `unknown field "resource"`},
+		{"missing file", "base/kustomization.yaml", "services.yaml", "service.yaml", "service.yaml"},
+		{"two of one", "base/kustomization.yaml", "  - services.yaml\n", "  - services.yaml\n  - other.yaml\n", "there are two"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join("../../deploy/k8s", c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(data), c.old) {
+				t.Fatalf("%s has no %q to spoil", c.file, c.old)
+			}
+			_, err = Build(k8s, "base", map[string]string{
+				c.file:            strings.Replace(string(data), c.old, c.new, 1),
+				"base/other.yaml": "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: other}\n",
+			})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one about: %s", err, c.want)
+			}
+		})
+	}
+}
+
+// TestJudge breaks one thing at a time and wants the judge to see it.
+func TestJudge(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		spoil func(o *Objects, pod *corev1.PodSpec, c *corev1.Container)
+	}{
+		{"there is no StatefulSet", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.StatefulSet = nil }},
+		{"2 containers", func(_ *Objects, p *corev1.PodSpec, c *corev1.Container) { p.Containers = append(p.Containers, *c) }},
+		{"PodDisruptionBudget does not select", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Budget.Spec.Selector.MatchLabels["app.kubernetes.io/name"] = "slice"
+		}},
+		{"Service sluice does not select", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.Services["sluice"].Spec.Selector = nil }},
+		{"nothing keeps pods apart", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.Affinity = nil }},
+		{"is not headless", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Services["sluice-peers"].Spec.ClusterIP = ""
+		}},
+		{"before they have joined", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Services["sluice-peers"].Spec.PublishNotReadyAddresses = false
+		}},
+		{"not started in parallel", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.StatefulSet.Spec.PodManagementPolicy = "" }},
+		{"is no Service", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.StatefulSet.Spec.ServiceName = "peers" }},
+		{"SLUICE_JOIN is", setEnv("SLUICE_JOIN", "sluice")},
+		{"SLUICE_ADVERTISE is not from status.podIP", setEnv("SLUICE_ADVERTISE", "10.0.0.1")},
+		{"SLUICE_PEERS is no setting", addEnv("SLUICE_PEERS")},
+		{"SLUICE_RULES is set twice", addEnv("SLUICE_RULES")},
+		{"container: ports", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.Ports[4].Protocol = corev1.ProtocolTCP }},
+		{"port grpc leads to", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Services["sluice"].Spec.Ports[0].TargetPort = intstr.FromString("http")
+		}},
+		{"that it is HTTP/2", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Services["sluice"].Spec.Ports[0].AppProtocol = nil
+		}},
+		{"Service sluice: ports", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Services["sluice"].Spec.Ports = o.Services["sluice-peers"].Spec.Ports
+		}},
+		{"NetworkPolicy, for everybody", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.NetworkPolicy.Spec.Ingress[1].From = nil }},
+		{"not for nodes alone", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.NetworkPolicy.Spec.Ingress[1].From[0].PodSelector.MatchLabels["app.kubernetes.io/name"] = "web"
+		}},
+		{"no ConfigMap sluice-rules", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { delete(o.ConfigMaps, "sluice-rules") }},
+		{"mount secret can be written", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.VolumeMounts[1].ReadOnly = false }},
+		{"by subPath never changes", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.VolumeMounts[0].SubPath = "api.yaml" }},
+		{"no Secret is mounted", setEnv("SLUICE_SECRET_FILE", "/secret")},
+		{"has no file cluster", setEnv("SLUICE_SECRET_FILE", "/etc/sluice/secret/cluster")},
+		{"the one that everybody knows", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.Volumes[1].Secret.Optional = new(true) }},
+		{"can read the secret", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.Volumes[1].Secret.DefaultMode = nil }},
+		{"has no key secret", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.Secrets["sluice-secret"].Data = nil }},
+		{"a token for the Kubernetes API", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.AutomountServiceAccountToken = nil }},
+		{"as user and group 65532", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.SecurityContext.RunAsUser = new(int64(0)) }},
+		{"no seccomp profile", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.SecurityContext.SeccompProfile = nil }},
+		{"share the machine's namespaces", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.HostNetwork = true }},
+		{"may gain privileges", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.SecurityContext.AllowPrivilegeEscalation = nil
+		}},
+		{"can write its root", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.SecurityContext.ReadOnlyRootFilesystem = new(false)
+		}},
+		{"keeps capabilities", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.SecurityContext.Capabilities.Add = []corev1.Capability{"NET_ADMIN"}
+		}},
+		{"memory limit is not what it requests", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("2Gi")
+		}},
+		{"readiness probe asks", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.ReadinessProbe.HTTPGet.Path = "/healthz" }},
+		{"no liveness probe", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.LivenessProbe = nil }},
+		{"startup probe asks", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.StartupProbe.HTTPGet.Port = intstr.FromString("grpc")
+		}},
+		{"where the annotations say", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.StatefulSet.Spec.Template.Annotations["prometheus.io/port"] = "9090"
+		}},
+		{"replicas must be odd", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { *o.StatefulSet.Spec.Replicas = 2 }},
+		{"more than one node may go", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.Budget.Spec.MaxUnavailable = new(intstr.FromString("50%"))
+		}},
+		{"too little time to stop", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) {
+			p.TerminationGracePeriodSeconds = new(int64(1))
+		}},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			o := build(t, "overlays/example")
+			pod := &o.StatefulSet.Spec.Template.Spec
+			c.spoil(o, pod, &pod.Containers[0])
+			faults := Judge(o, program.Settings, ports)
+			if !strings.Contains(strings.Join(faults, "\n"), c.want) {
+				t.Errorf("the judge says %q", faults)
+			}
+		})
+	}
+}
+
+func setEnv(name, value string) func(*Objects, *corev1.PodSpec, *corev1.Container) {
+	return func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+		for i := range c.Env {
+			if c.Env[i].Name == name {
+				c.Env[i] = corev1.EnvVar{Name: name, Value: value}
+			}
+		}
+	}
+}
+
+func addEnv(name string) func(*Objects, *corev1.PodSpec, *corev1.Container) {
+	return func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: "x"})
+	}
+}
