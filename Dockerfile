@@ -1,0 +1,11 @@
+# One static binary and nothing else: no shell, no libraries, no package to patch.
+# `make image` builds the binary first; see there for how.
+FROM scratch
+ARG BINARY=bin/image/sluice
+COPY ${BINARY} /sluice
+# Numeric, so that Kubernetes can see that it is not root.
+USER 65532:65532
+# gRPC, HTTP, peers, gossip.
+EXPOSE 7460/tcp 7461/tcp 7462/tcp 7463/tcp 7463/udp
+ENTRYPOINT ["/sluice"]
+CMD ["serve"]

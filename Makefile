@@ -1,0 +1,98 @@
+# The habits of this project; `make help` lists them. Building, running and testing
+# need Go and nothing else. Works with GNU make 3.81, which macOS has.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+# What `sluice version` says; without git the binary falls back to its build information.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
+IMAGE   ?= sluice:dev
+
+LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
+# Modules whose tests need only Go. internal/tools has no code of its own.
+TEST_MODULES := . internal/manifests
+# Pinned tools are called through their own module, so that building sluice never downloads them.
+TOOL := go tool -modfile=internal/tools/go.mod
+
+# Narrow a run with these, for example: make test PKG=./bucket TESTFLAGS='-run Window -v'
+PKG        ?= ./...
+TESTFLAGS  ?=
+FUZZTIME   ?= 30s
+BENCH      ?= .
+BENCHFLAGS ?= -benchmem
+COUNT      ?= 6
+
+.PHONY: help
+help: ## list these habits
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## build bin/sluice
+	go build -ldflags '$(LDFLAGS)' -o bin/sluice ./cmd/sluice
+
+.PHONY: run
+run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
+	bin/sluice demo
+
+.PHONY: test
+test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Window')
+	@set -e; for module in $(TEST_MODULES); do \
+		[ "$$module" = . ] || [ "$(PKG)" = ./... ] || continue; \
+		echo "go test $(PKG) in $$module"; \
+		(cd $$module && go test $(TESTFLAGS) $(PKG)); \
+	done
+
+.PHONY: race
+race: ## the tests under the race detector (needs a C compiler)
+	CGO_ENABLED=1 go test -race $(TESTFLAGS) $(PKG)
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
+	internal/tools/fuzz $(FUZZTIME) $(PKG)
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax
+	internal/tools/lint
+
+.PHONY: generate
+generate: ## write the generated code anew
+	cd proto && go tool -modfile=../internal/tools/go.mod buf generate
+
+.PHONY: check-generate
+check-generate: ## fail when the generated code is not what generate writes
+	internal/tools/check-generate
+
+.PHONY: bench
+bench: ## benchmarks into bin/bench/COMMIT.txt, with a summary (PKG=./bucket BENCH=Take COUNT=6)
+	@mkdir -p bin/bench
+	set -o pipefail; go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) -count $(COUNT) $(PKG) | tee 'bin/bench/$(or $(VERSION),now).txt'
+	$(TOOL) benchstat 'bin/bench/$(or $(VERSION),now).txt'
+
+.PHONY: bench-compare
+bench-compare: ## benchmarks of this tree against BASE=main, run alternately (PKG, BENCH, COUNT)
+	BENCH='$(BENCH)' BENCHFLAGS='$(BENCHFLAGS)' COUNT='$(COUNT)' internal/tools/bench-compare '$(or $(BASE),main)' $(PKG)
+
+.PHONY: image
+image: ## build the container image sluice:dev (needs Docker)
+	CGO_ENABLED=0 GOOS=linux go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/image/sluice ./cmd/sluice
+	docker build --tag $(IMAGE) .
+
+.PHONY: compose-up
+compose-up: image build ## three nodes in containers, ports on 127.0.0.1 (needs Docker)
+	deploy/compose/up
+
+.PHONY: compose-down
+compose-down: ## stop and remove them
+	deploy/compose/down
+
+.PHONY: compose-test
+compose-test: image build ## bring three nodes up, audit them, take them down
+	deploy/compose/audit
+
+.PHONY: ci
+ci: ## what continuous integration runs: .ci/run
+	.ci/run
+
+.PHONY: clean
+clean: ## remove bin
+	rm -rf bin
