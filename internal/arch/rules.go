@@ -132,8 +132,12 @@ var modules = []struct {
 		"as cobra",
 	},
 	{
-		"github.com/fsnotify/fsnotify", []string{"cmd"}, nil,
-		"the binary watches files and hands bytes to rules",
+		"github.com/fsnotify/fsnotify", []string{"internal/rulefiles"}, nil,
+		"one package watches rule files and hands their bytes to rules",
+	},
+	{
+		"github.com/dustin/go-humanize", []string{"cmd"}, nil,
+		"sizes as people write them are a matter of flags",
 	},
 	{
 		"github.com/prometheus", []string{"cmd"}, nil,
