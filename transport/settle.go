@@ -15,7 +15,7 @@ func (r *Result) take(a *check.Answer) {
 	}
 	r.Decision, r.Source, r.Holder = a.Decision, a.Source, a.Holder
 	if i := int(a.Index); i < r.Limits.Len() {
-		r.Period = periodOf(r.Limits.At(i))
+		r.Period = PeriodOf(r.Limits.At(i))
 	}
 }
 
@@ -76,8 +76,9 @@ func (b *Batch) overload() error {
 
 const day = 24 * time.Hour
 
-// periodOf returns the time that l's count is for.
-func periodOf(l bucket.Limit) time.Duration {
+// PeriodOf returns the time that l's count is for: of a calendar unit its usual
+// length, 30 days for a month and 365 for a year.
+func PeriodOf(l bucket.Limit) time.Duration {
 	if l.Align != bucket.AlignCalendar {
 		return l.Period
 	}

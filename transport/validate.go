@@ -14,7 +14,7 @@ func CountFault(n int) *Error {
 	case n == 0:
 		return &Error{Code: Invalid, Field: "checks", Message: "empty; want 1 to 10,000 checks"}
 	case n > MaxChecks:
-		return &Error{Code: Invalid, Field: "checks", Message: fmt.Sprintf("%d checks; want at most 10,000, split the call", n)}
+		return &Error{Code: Invalid, Field: "checks", Message: "more than 10,000 checks; split the call"}
 	}
 	return nil
 }
@@ -29,7 +29,7 @@ func nameFault(c *Check) *Error {
 		return &Error{Code: Invalid, Field: "descriptor", Message: "empty; want at least one entry"}
 	}
 	if n > MaxEntries {
-		return &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("%d entries; want at most %d", n, MaxEntries)}
+		return &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("more than %d entries", MaxEntries)}
 	}
 	for i := range c.Descriptor {
 		if e := textFault(c.Descriptor[i].Key, false); e != "" {

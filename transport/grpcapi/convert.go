@@ -15,7 +15,9 @@ func fill(b *transport.Batch, checks []*sluicev1.Check) {
 	for _, p := range checks {
 		c := b.Add()
 		c.Domain = p.GetDomain()
-		for _, e := range p.GetDescriptor_() {
+		entries := p.GetDescriptor_()
+		// One too many is enough for it to be refused.
+		for _, e := range entries[:min(len(entries), transport.MaxEntries+1)] {
 			c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}
 		if p != nil && p.Cost != nil {
@@ -31,7 +33,7 @@ func fill(b *transport.Batch, checks []*sluicev1.Check) {
 }
 
 func fillLimits(c *transport.Check, limits []*sluicev1.Limit) {
-	for i, p := range limits {
+	for i, p := range limits[:min(len(limits), bucket.MaxLimits+1)] {
 		l, err := transport.LimitFromProto(p)
 		if err != nil {
 			if c.Fault == nil {
@@ -40,9 +42,6 @@ func fillLimits(c *transport.Check, limits []*sluicev1.Limit) {
 			return
 		}
 		c.Limits = append(c.Limits, l)
-		if len(c.Limits) > bucket.MaxLimits {
-			return // enough for it to be refused
-		}
 	}
 }
 

@@ -1,0 +1,199 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// decision is one answer. Durations are in seconds.
+type decision struct {
+	Allowed bool `json:"allowed"`
+	// Left out when nothing limits the check, or there is an error.
+	Limit      *int64  `json:"limit,omitempty"`
+	Remaining  *int64  `json:"remaining,omitempty"`
+	ResetAfter float64 `json:"reset_after,omitempty"`
+	RetryAfter float64 `json:"retry_after,omitempty"`
+	Never      bool    `json:"never,omitempty"`
+	Delay      float64 `json:"delay,omitempty"`
+	Period     float64 `json:"period,omitempty"`
+	Soft       bool    `json:"soft,omitempty"`
+	Shadowed   bool    `json:"shadowed,omitempty"`
+	Rule       string  `json:"rule,omitempty"`
+	Policy     string  `json:"policy,omitempty"`
+	Source     string  `json:"source,omitempty"`
+	Holder     string  `json:"holder,omitempty"`
+	Error      *fault  `json:"error,omitempty"`
+}
+
+// fault is why a check among many has no decision.
+type fault struct {
+	Code    string `json:"code"`
+	Field   string `json:"field,omitempty"`
+	Message string `json:"message"`
+}
+
+// faultAt is e, which is about check i.
+func faultAt(e *transport.Error, i int) *fault {
+	return &fault{Code: e.Code.String(), Field: e.Path(i), Message: e.Message}
+}
+
+// decisions answers many checks.
+type decisions struct {
+	Allowed   bool       `json:"allowed"`
+	Decisions []decision `json:"decisions"`
+}
+
+// denial is a decision and the problem that it is.
+type denial struct {
+	problem
+	decision
+}
+
+// denials is the same for many checks, all or nothing.
+type denials struct {
+	problem
+	decisions
+}
+
+// decisionOf returns result i in its JSON form. It points into r.
+func decisionOf(r *transport.Result, i int) decision {
+	d := decision{Rule: r.RuleName()}
+	if r.Err != nil {
+		d.Error = faultAt(r.Err, i)
+		return d
+	}
+	d.Allowed = r.Allowed
+	d.Soft, d.Shadowed, d.Never = r.Soft, r.Shadowed, r.Never()
+	d.Source, d.Holder = wordOf(sources, r.Source), r.Holder
+	if r.Limits == nil {
+		return d
+	}
+	d.Limit, d.Remaining = &r.Limit, &r.Remaining
+	d.ResetAfter, d.Delay, d.Period = r.ResetAfter.Seconds(), r.Delay.Seconds(), r.Period.Seconds()
+	if !d.Never {
+		d.RetryAfter = r.RetryAfter.Seconds()
+	}
+	d.Policy = policyName(r, int(r.Index))
+	return d
+}
+
+// answerOne answers the only check of b.
+func answerOne(w http.ResponseWriter, b *transport.Batch) {
+	r := &b.Results[0]
+	setHeaders(w.Header(), r)
+	switch {
+	case r.Err != nil:
+		refuse(w, problemOf(r.Err))
+	case r.Allowed:
+		write(w, http.StatusOK, typeJSON, decisionOf(r, 0))
+	default:
+		deny(w, r)
+	}
+}
+
+// deny answers a denied check as its rule says.
+func deny(w http.ResponseWriter, r *transport.Result) {
+	status := http.StatusTooManyRequests
+	custom := &rules.Response{}
+	if r.Rule != nil && r.Rule.Response != nil {
+		custom = r.Rule.Response
+	}
+	if custom.Status != 0 {
+		status = custom.Status
+	}
+	// The rule's headers replace those that are there already.
+	h := w.Header()
+	for _, one := range custom.Headers {
+		h.Del(one.Name)
+	}
+	for _, one := range custom.Headers {
+		h.Add(one.Name, one.Value)
+	}
+	if custom.Body != "" {
+		if h.Get("Content-Type") == "" {
+			h.Set("Content-Type", "text/plain; charset=utf-8")
+		}
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(custom.Body))
+		return
+	}
+	d := decisionOf(r, 0)
+	detail := "try again later"
+	if d.Never {
+		detail = "the cost is more than the limit can ever admit"
+	}
+	write(w, status, typeProblem, denial{exceeded(status, detail, d.Policy), d})
+}
+
+// exceeded returns the problem of a quota that is spent.
+func exceeded(status int, detail string, policies ...string) problem {
+	return problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail, Violated: policies}
+}
+
+// answerMany answers the checks of b: with 200 and what became of each, or, when
+// it was all or nothing and came to nothing, with a problem beside them.
+func answerMany(w http.ResponseWriter, b *transport.Batch) {
+	all := decisions{Allowed: true, Decisions: make([]decision, len(b.Results))}
+	for i := range b.Results {
+		all.Decisions[i] = decisionOf(&b.Results[i], i)
+		all.Allowed = all.Allowed && b.Results[i].Allowed
+	}
+	if !b.AllOrNothing || !failed(b) {
+		write(w, http.StatusOK, typeJSON, all)
+		return
+	}
+	p, after := failure(b)
+	if after > 0 {
+		setRetryAfter(w.Header(), after)
+	}
+	write(w, p.Status, typeProblem, denials{p, all})
+}
+
+// failed reports whether a check that would have spent was not allowed to.
+func failed(b *transport.Batch) bool {
+	for i := range b.Results {
+		if b.Checks[i].Verb == bucket.Check && !b.Results[i].Allowed {
+			return true
+		}
+	}
+	return false
+}
+
+// failure returns why an all-or-nothing call came to nothing, and the seconds
+// after which to try again, 0 for never: what is wrong with a check goes before
+// what no node could decide, and that before denials.
+func failure(b *transport.Batch) (p problem, after int64) {
+	p.Status = http.StatusTooManyRequests
+	var policies []string
+	never := false
+	for i := range b.Results {
+		r := &b.Results[i]
+		if r.Err == nil {
+			if !r.Allowed && r.RetryAfter > 0 {
+				after = max(after, seconds(r.RetryAfter))
+				never = never || r.Never()
+				policies = append(policies, policyName(r, int(r.Index)))
+			}
+			continue
+		}
+		status := statusOf(r.Err.Code)
+		if (status == http.StatusBadRequest || b.Checks[i].Verb == bucket.Check) && (p.Code == "" || status < p.Status) {
+			p = problemOf(r.Err)
+			p.Field = r.Err.Path(i)
+		}
+	}
+	switch {
+	case p.Status == http.StatusServiceUnavailable:
+		return p, 1
+	case p.Status != http.StatusTooManyRequests:
+		return p, 0
+	case never:
+		return exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged", policies...), 0
+	}
+	slices.Sort(policies)
+	return exceeded(p.Status, "one or more checks were denied; nothing was charged", slices.Compact(policies)...), max(after, 1)
+}

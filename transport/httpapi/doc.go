@@ -1,0 +1,7 @@
+// Package httpapi is the HTTP door: a JSON form of checks with the rate limit
+// headers that HTTP clients know, the member list, and the probes. docs/api.md is
+// its reference.
+//
+// It decides status codes, headers and bodies, and nothing about checks, which are
+// the transport.Limiter's. It starts no goroutine; net/http owns those it runs in.
+package httpapi

@@ -1,0 +1,126 @@
+package httpapi
+
+import (
+	"math"
+	"math/bits"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// setHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
+// of draft-ietf-httpapi-ratelimit-headers-10, the X-RateLimit family, and
+// Retry-After when it was denied. A check held to no limit has none.
+func setHeaders(h http.Header, r *transport.Result) {
+	if r.Err != nil || r.Limits == nil {
+		return
+	}
+	var policies []string
+	for i := range r.Limits.Len() {
+		if l := r.Limits.At(i); !l.Unlimited {
+			policies = append(policies, policy(policyName(r, i), l))
+		}
+	}
+	h.Set("RateLimit-Policy", strings.Join(policies, ", "))
+
+	reset := seconds(r.ResetAfter)
+	more := reset // until more is available, as far as is known
+	if !r.Allowed {
+		if after, ok := retryAfter(r); ok {
+			more = after
+			setRetryAfter(h, after)
+		}
+	}
+	h.Set("RateLimit", quoted(policyName(r, int(r.Index)))+";r="+integer(r.Remaining)+";t="+integer(more))
+	h.Set("X-RateLimit-Limit", strconv.FormatInt(r.Limit, 10))
+	h.Set("X-RateLimit-Remaining", strconv.FormatInt(r.Remaining, 10))
+	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset, 10))
+}
+
+// setRetryAfter says when to try again, in seconds.
+func setRetryAfter(h http.Header, after int64) {
+	s := strconv.FormatInt(after, 10)
+	h.Set("Retry-After", s)
+	h.Set("X-RateLimit-Retry-After", s)
+}
+
+// retryAfter returns the whole seconds after which a denied check may be tried
+// again, at least 1, and whether that will ever help.
+func retryAfter(r *transport.Result) (int64, bool) {
+	return max(seconds(r.RetryAfter), 1), !r.Never()
+}
+
+// policyName returns the name of limit i of what r was held to.
+func policyName(r *transport.Result, i int) string {
+	switch {
+	case r.Rule != nil:
+		return r.Rule.LimitName(i)
+	case i > 0:
+		return "limit#" + strconv.Itoa(i+1)
+	}
+	return "limit"
+}
+
+// policy spells a limit as an item of RateLimit-Policy. q is the most that can be
+// admitted at once, and w the time in which that much comes back, so that
+// remaining never exceeds q and q ÷ w is the sustained rate. w is left out where
+// whole seconds would tell a wrong rate: below one second.
+func policy(name string, l bucket.Limit) string {
+	q, w := l.Count, transport.PeriodOf(l)
+	if l.Burst > 0 && l.Count > 0 {
+		q, w = l.Burst, scale(w, l.Burst, l.Count)
+	}
+	item := quoted(name) + ";q=" + integer(q)
+	if w >= time.Second {
+		item += ";w=" + integer(seconds(w))
+	}
+	return item
+}
+
+// scale returns d × num ÷ den, at most the longest duration. All are positive.
+func scale(d time.Duration, num, den int64) time.Duration {
+	hi, lo := bits.Mul64(uint64(d), uint64(num))
+	if hi >= uint64(den) {
+		return math.MaxInt64
+	}
+	quo, _ := bits.Div64(hi, lo, uint64(den))
+	return time.Duration(min(quo, math.MaxInt64))
+}
+
+// seconds returns d in whole seconds, rounded up so that nobody comes too early.
+func seconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 {
+		s++
+	}
+	return s
+}
+
+// integer spells n as an integer of RFC 9651, which has at most 15 digits.
+func integer(n int64) string {
+	const most = 999_999_999_999_999
+	return strconv.FormatInt(min(max(n, 0), most), 10)
+}
+
+// quoted spells s as a string of RFC 9651: printable ASCII, with quotes and
+// backslashes escaped. Other bytes are percent-encoded, as they are in URLs.
+func quoted(s string) string {
+	const hex = "0123456789ABCDEF"
+	out := make([]byte, 0, len(s)+2)
+	out = append(out, '"')
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			out = append(out, '\\', c)
+		case c >= 0x20 && c < 0x7f:
+			out = append(out, c)
+		default:
+			out = append(out, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(append(out, '"'))
+}

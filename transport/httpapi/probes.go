@@ -1,0 +1,38 @@
+package httpapi
+
+import "net/http"
+
+// health is the body of GET /healthz.
+type health struct {
+	Status string `json:"status"`
+	// RulesError is why the newest rule files are not in force. The node goes on
+	// with the older ones, so it is alive all the same.
+	RulesError string `json:"rules_error,omitempty"`
+}
+
+// healthz says that the process lives.
+func (d *door) healthz(w http.ResponseWriter, _ *http.Request) {
+	h := health{Status: "alive"}
+	if d.RulesError != nil {
+		if err := d.RulesError(); err != nil {
+			h.RulesError = err.Error()
+		}
+	}
+	write(w, http.StatusOK, typeJSON, h)
+}
+
+// readiness is the body of GET /readyz.
+type readiness struct {
+	Ready   bool     `json:"ready"`
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+// readyz says whether this node is to be given traffic.
+func (d *door) readyz(w http.ResponseWriter, _ *http.Request) {
+	ok, reasons := d.Ready()
+	status := http.StatusOK
+	if !ok {
+		status = http.StatusServiceUnavailable
+	}
+	write(w, status, typeJSON, readiness{ok, reasons})
+}
