@@ -1,0 +1,106 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/ring"
+)
+
+// Peers reaches other nodes.
+type Peers interface {
+	// Call sends records to the node at addr and waits until replies are filled, one
+	// for each. Its errors wrap check.ErrUnsent, check.ErrAmbiguous or
+	// check.ErrOverloaded; any other counts as ambiguous. After it has returned,
+	// nothing reads records or writes to replies.
+	Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error
+	// Retain lets go of all other addresses.
+	Retain(addrs []string)
+}
+
+// Config is what a Node needs to know. Zero values of optional fields are their
+// defaults.
+type Config struct {
+	// Name and Boot are this process's, as in its own member.Member. Required.
+	Name, Boot string
+	// Ring places partitions. All nodes of a cluster must agree on it, and the
+	// bucket.Table given to New must have as many shards as it has partitions.
+	Ring ring.Config
+	// Peers is required.
+	Peers Peers
+	// Clock returns Unix time in ns and never steps back. Nil is the wall clock of
+	// the start and monotonic time since.
+	Clock func() int64
+	// CheckTimeout bounds the time that a batch waits for holders when its context
+	// has no deadline or a later one. 0 means 500 ms.
+	CheckTimeout time.Duration
+	// GiveBackTimeout bounds how long a charge is tried to be given back to another
+	// node. 0 means 2 s. More than 10 s is of no use: holders have forgotten it.
+	GiveBackTimeout time.Duration
+	// SweepPeriod is the time in which all counters are looked at once, to drop
+	// those that are wholly free again. 0 means 1 minute.
+	SweepPeriod time.Duration
+	// ApartEntries caps the counters of on_failure share. 0 means 100,000.
+	ApartEntries int
+	// Log gets a line when a view cannot be used. Nil logs nothing.
+	Log *slog.Logger
+}
+
+// Validate reports the first field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Name == "":
+		return errors.New("cluster: Name: empty; want the node's name")
+	case c.Boot == "":
+		return errors.New("cluster: Boot: empty; want the process's boot id")
+	case c.Peers == nil:
+		return errors.New("cluster: Peers: nil; want a way to other nodes")
+	case c.ApartEntries < 0:
+		return fmt.Errorf("cluster: ApartEntries: %d; want a number of counters, or 0 for the default", c.ApartEntries)
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}} {
+		if f.d < 0 {
+			return fmt.Errorf("cluster: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
+		}
+	}
+	return c.Ring.Validate()
+}
+
+func (c Config) withDefaults() Config {
+	c.Ring = c.Ring.WithDefaults()
+	if c.Clock == nil {
+		c.Clock = steadyClock()
+	}
+	if c.CheckTimeout == 0 {
+		c.CheckTimeout = 500 * time.Millisecond
+	}
+	if c.GiveBackTimeout == 0 {
+		c.GiveBackTimeout = 2 * time.Second
+	}
+	if c.SweepPeriod == 0 {
+		c.SweepPeriod = time.Minute
+	}
+	if c.ApartEntries == 0 {
+		c.ApartEntries = 100_000
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// steadyClock returns a clock that starts as the wall clock and goes on with
+// monotonic time, so that setting the wall clock neither ends windows nor holds
+// them up.
+func steadyClock() func() int64 {
+	start := time.Now()
+	base := start.UnixNano()
+	return func() int64 { return base + int64(time.Since(start)) }
+}

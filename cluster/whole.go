@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// whole remembers what the checks of an all-or-nothing batch have charged, so that
+// it can be given back. Every check has an id for that; a check that is sent again
+// keeps it, so that a holder charges it once. Not safe for concurrent use.
+type whole struct {
+	base  uint64 // the id of check 0
+	local []localCharge
+	away  []awayCharge
+}
+
+type localCharge struct {
+	table   *bucket.Table
+	receipt bucket.Receipt
+}
+
+// awayCharge is one that the node at addr has made, or may have.
+type awayCharge struct {
+	addr  string
+	index int
+}
+
+var wholes = sync.Pool{New: func() any { return new(whole) }}
+
+// do decides r on a table of this node. A nil w does not remember it.
+func (w *whole) do(table *bucket.Table, now int64, r *bucket.Request) bucket.Decision {
+	if w == nil || r.Verb != bucket.Check {
+		return table.Do(now, r)
+	}
+	w.local = append(w.local, localCharge{table: table})
+	last := len(w.local) - 1
+	d, charged := table.DoHeld(now, r, &w.local[last].receipt)
+	if !charged {
+		w.local = w.local[:last]
+	}
+	return d
+}
+
+// mark makes the record of check index one whose charge is held.
+func (w *whole) mark(rec *check.Record, index int) {
+	if rec.Verb == bucket.Check {
+		rec.Hold, rec.ID = true, w.base+uint64(index)
+	}
+}
+
+// sent notes that the node at addr may have charged check index.
+func (w *whole) sent(addr string, index int) { w.away = append(w.away, awayCharge{addr, index}) }
+
+// decideWhole decides an all-or-nothing batch: all checks at once, and if one of
+// verb Check is denied or has no answer, everything back. Rules in shadow mode
+// neither fail a batch nor have their answers changed by a failure, though their
+// charges are given back with the others.
+//
+// The answers that a failure changes are those that were admitted: they are not
+// allowed, and may be tried again when the check that failed may be. Limit and
+// Remaining stay as they were with the charge.
+func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
+	w := wholes.Get().(*whole)
+	count := uint64(len(b.Requests))
+	w.base = n.ids.Add(count) - count + 1
+	n.forward(ctx, b, w)
+	if failed, retry := failure(b); failed {
+		for i := range b.Requests {
+			if a := &b.Answers[i]; binding(&b.Requests[i]) && a.Allowed {
+				a.Allowed, a.Soft, a.Delay = false, false, 0
+				a.RetryAfter = max(a.RetryAfter, retry)
+			}
+		}
+		n.giveBack(ctx, b, w)
+	}
+	clear(w.local)
+	clear(w.away)
+	*w = whole{local: w.local[:0], away: w.away[:0]}
+	wholes.Put(w)
+}
+
+// binding reports whether r takes part in all-or-nothing.
+func binding(r *check.Request) bool { return r.Verb == bucket.Check && !r.Shadow }
+
+// failure reports whether some check fails the batch, and the longest time after
+// which such a check may be tried again.
+func failure(b *check.Batch) (failed bool, retry time.Duration) {
+	for i := range b.Requests {
+		a := &b.Answers[i]
+		if !binding(&b.Requests[i]) || a.Allowed {
+			continue
+		}
+		failed = true
+		retry = max(retry, a.RetryAfter)
+	}
+	return failed, retry
+}
