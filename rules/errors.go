@@ -3,7 +3,6 @@ package rules
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluice-project/sluice/rules/internal/yamldoc"
@@ -54,7 +53,6 @@ func Errors(err error) []*Error {
 
 // joinFaults makes one error of a document's faults, by line.
 func joinFaults(file string, faults []yamldoc.Fault) error {
-	slices.SortStableFunc(faults, func(a, b yamldoc.Fault) int { return a.Line - b.Line })
 	errs := make([]error, len(faults))
 	for i, f := range faults {
 		errs[i] = &Error{File: file, Line: f.Line, Path: f.Path, Reason: f.Reason}

@@ -104,7 +104,7 @@ type Response struct {
 type Header struct{ Name, Value string }
 
 // LimitName returns the name of limit i of the rule: its own, or the rule's
-// with "#2" and so on from the second limit without a name.
+// with "#2" for the second limit and so on.
 func (r *Rule) LimitName(i int) string { return r.limitNames[i] }
 
 // Entries returns the levels that lead to the rule, as written: a value may be a

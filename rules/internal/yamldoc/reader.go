@@ -2,6 +2,7 @@ package yamldoc
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -10,7 +11,7 @@ import (
 // Reader takes values out of one document and collects what is wrong with it.
 // A null is read as if it were absent. It is not safe for concurrent use.
 type Reader struct {
-	faults  []Fault
+	faults []Fault
 	// dropped were more than MaxFaults; the last of them is at lastLine.
 	dropped, lastLine int
 	// budget is how many more nodes may be read.
@@ -24,13 +25,14 @@ type Field struct {
 	Value *yaml.Node
 }
 
-// Faults returns what was wrong so far, in the order found.
+// Faults returns what was wrong so far, by line.
 func (r *Reader) Faults() []Fault {
-	if r.dropped == 0 {
-		return r.faults
+	out := slices.Clone(r.faults)
+	slices.SortStableFunc(out, func(a, b Fault) int { return a.Line - b.Line })
+	if r.dropped > 0 {
+		out = append(out, Fault{Line: r.lastLine, Reason: fmt.Sprintf("and %d more faults like these", r.dropped)})
 	}
-	return append(r.faults[:len(r.faults):len(r.faults)],
-		Fault{Line: r.lastLine, Reason: fmt.Sprintf("and %d more faults like these", r.dropped)})
+	return out
 }
 
 // Count returns how many faults there were so far.

@@ -1,0 +1,247 @@
+// Package rulefiles brings rule files to package rules: it reads a file or a
+// directory, watches it and keeps the newest set that is sound. What is in the
+// files it leaves to package rules. A Watcher's only goroutine is the caller's
+// of Run; Load, Read and Open start none.
+package rulefiles
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluice-project/sluice/rules"
+)
+
+// Config of a Watcher. The zero value is the default.
+type Config struct {
+	// Rules says how the files are read.
+	Rules rules.Options
+	// Debounce is how long after the first sign of a change the files are read,
+	// so that a change of several files is read once. 0 means 100 ms.
+	Debounce time.Duration
+	// Reread is how often the files are read without any sign, because signs
+	// can be missed: on network file systems, and where a link far up the path
+	// is swapped. 0 means 30 s.
+	Reread time.Duration
+}
+
+// Validate names the field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Debounce < 0:
+		return fmt.Errorf("Debounce: must not be negative: %s", c.Debounce)
+	case c.Reread < 0:
+		return fmt.Errorf("Reread: must not be negative: %s", c.Reread)
+	}
+	return nil
+}
+
+// Status tells how reading goes, for health and metrics.
+type Status struct {
+	// Generation counts the sets that came into force, 1 for the first.
+	Generation uint64
+	// LoadedAt is when the set in force was read.
+	LoadedAt time.Time
+	// LastError is why the files as they are now are not in force, nil if they are.
+	LastError error
+	// Failures counts the different faults seen since Open.
+	Failures uint64
+}
+
+// Watcher keeps the rules at a path current. A change that has a fault, and
+// files that are gone, leave the rules in force as they are.
+type Watcher struct {
+	path    string
+	config  Config
+	log     *slog.Logger
+	current atomic.Pointer[rules.Set]
+	// sum is of the files in force. Run's goroutine only.
+	sum [sha256.Size]byte
+
+	mu struct {
+		sync.Mutex
+		status   Status
+		onChange []func(*rules.Set)
+	}
+}
+
+// Open reads the rules at path, a file or a directory, and fails if they have a
+// fault: a node does not start with rules other than those it was given. The
+// Watcher needs no closing; Run keeps it current.
+func Open(path string, c Config, log *slog.Logger) (*Watcher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Debounce == 0 {
+		c.Debounce = 100 * time.Millisecond
+	}
+	if c.Reread == 0 {
+		c.Reread = 30 * time.Second
+	}
+	w := &Watcher{path: path, config: c, log: log}
+	if err := w.load(); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Current returns the rules in force, never nil.
+func (w *Watcher) Current() *rules.Set { return w.current.Load() }
+
+// Status returns how reading goes.
+func (w *Watcher) Status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.status
+}
+
+// OnChange has f called with every set that comes into force from now on, by
+// Run's goroutine, one at a time. Current returns the set already.
+func (w *Watcher) OnChange(f func(*rules.Set)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.onChange = append(w.mu.onChange, f)
+}
+
+// Run follows changes until ctx ends, and returns nil then. It must be called
+// once at most. Without notifications from the system, whose number is limited, it
+// still reads at intervals.
+func (w *Watcher) Run(ctx context.Context) error {
+	var events chan fsnotify.Event
+	var faults chan error
+	var watched watches
+	if n, err := fsnotify.NewWatcher(); err != nil {
+		w.log.Warn("rule files cannot be watched, they are read at intervals instead", "path", w.path, "every", w.config.Reread, "error", err)
+	} else {
+		defer n.Close()
+		events, faults, watched.notifier = n.Events, n.Errors, n
+	}
+	reread := time.NewTicker(w.config.Reread)
+	defer reread.Stop()
+	// The first reading finds what changed since Open.
+	due := time.NewTimer(0)
+	defer due.Stop()
+	pending := true
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-events:
+			if pending || !watched.concerns(e) {
+				continue
+			}
+		case err := <-faults:
+			w.log.Warn("notifications about rule files were lost, they are read again", "path", w.path, "error", err)
+			if pending {
+				continue
+			}
+		case <-reread.C:
+			if pending {
+				continue
+			}
+			due.Reset(0)
+			pending = true
+			continue
+		case <-due.C:
+			pending = false
+			// Watching comes first, so that no change falls between the two.
+			watched.follow(w.path)
+			w.reload()
+			continue
+		}
+		due.Reset(w.config.Debounce)
+		pending = true
+	}
+}
+
+// load reads the files and puts them in force if they are sound and new.
+func (w *Watcher) load() error {
+	files, err := Read(w.path)
+	if err != nil {
+		return err
+	}
+	sum := sumOf(files)
+	if w.current.Load() != nil && sum == w.sum {
+		return nil
+	}
+	set, err := rules.Parse(files, w.config.Rules)
+	if err != nil {
+		return err
+	}
+	w.sum = sum
+	w.current.Store(set)
+	w.mu.Lock()
+	w.mu.status.Generation++
+	w.mu.status.LoadedAt = time.Now()
+	w.mu.Unlock()
+	w.log.Info("rules are in force", "path", w.path, "files", len(files), "domains", len(set.Domains()), "rules", len(set.Rules()))
+	for _, warning := range set.Warnings() {
+		w.log.Warn("rule file: "+warning.Text, "file", warning.File, "line", warning.Line, "key", warning.Path)
+	}
+	return nil
+}
+
+// reload is load for files that may have changed, and tells of the outcome.
+func (w *Watcher) reload() {
+	before := w.Status()
+	err := w.load()
+
+	w.mu.Lock()
+	w.mu.status.LastError = err
+	again := err != nil && before.LastError != nil && err.Error() == before.LastError.Error()
+	if err != nil && !again {
+		w.mu.status.Failures++
+	}
+	changed := w.mu.status.Generation != before.Generation
+	listeners := w.mu.onChange
+	w.mu.Unlock()
+
+	switch {
+	case again:
+	case err != nil:
+		w.tell(err)
+	case changed:
+		for _, f := range listeners {
+			f(w.Current())
+		}
+	case before.LastError != nil:
+		w.log.Info("rule files are as they were, and sound again", "path", w.path)
+	}
+}
+
+// tell logs each fault with its place.
+func (w *Watcher) tell(err error) {
+	const kept = "rule files have a fault, the rules in force stay"
+	faults := rules.Errors(err)
+	if len(faults) == 0 {
+		w.log.Error(kept, "path", w.path, "error", err)
+	}
+	const most = 10
+	for i, f := range faults {
+		if i == most {
+			w.log.Error(kept, "path", w.path, "more_faults", len(faults)-most)
+			break
+		}
+		w.log.Error(kept, "file", f.File, "line", f.Line, "key", f.Path, "reason", f.Reason)
+	}
+}
+
+// sumOf tells files apart by names and contents.
+func sumOf(files []rules.File) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, f := range files {
+		h.Write(binary.AppendUvarint(nil, uint64(len(f.Name))))
+		h.Write([]byte(f.Name))
+		h.Write(binary.AppendUvarint(nil, uint64(len(f.Data))))
+		h.Write(f.Data)
+	}
+	h.Sum(sum[:0])
+	return sum
+}

@@ -1,0 +1,235 @@
+package ruletest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+)
+
+// DefaultStart is when the clock of a test begins unless the file says otherwise:
+// midnight UTC of a Monday that is the first of a month.
+var DefaultStart = time.Date(2024, time.January, 1, 0, 0, 0, 0, time.UTC)
+
+// maxRepeat bounds the checks of one step.
+const maxRepeat = 1_000_000
+
+type test struct {
+	file  string
+	line  int
+	name  string
+	steps []step
+}
+
+type step struct {
+	domain     string
+	descriptor []rules.Entry
+	at         time.Time
+	cost       int64
+	verb       bucket.Verb
+	repeat     int
+	wants      []want
+}
+
+var verbs = []yamldoc.Named[bucket.Verb]{
+	{Name: "check", Value: bucket.Check},
+	{Name: "read", Value: bucket.Read},
+	{Name: "charge", Value: bucket.Charge},
+	{Name: "refund", Value: bucket.Refund},
+	{Name: "reset", Value: bucket.Reset},
+}
+
+// defaults are what a file or a test says for the steps in it.
+type defaults struct {
+	domain     string
+	descriptor []rules.Entry
+	start      time.Time
+}
+
+func parse(files []rules.File) ([]test, error) {
+	var out []test
+	var errs []error
+	for _, f := range files {
+		root, r := yamldoc.Open(f.Data)
+		p := &parser{Reader: r, file: f.Name}
+		if root != nil {
+			p.readFile(root)
+		}
+		for _, fault := range r.Faults() {
+			errs = append(errs, &rules.Error{File: f.Name, Line: fault.Line, Path: fault.Path, Reason: fault.Reason})
+		}
+		out = append(out, p.tests...)
+	}
+	return out, errors.Join(errs...)
+}
+
+type parser struct {
+	*yamldoc.Reader
+	file  string
+	tests []test
+}
+
+func (p *parser) readFile(root *yaml.Node) {
+	d := defaults{start: DefaultStart}
+	var tests *yaml.Node
+	for _, f := range p.Fields(root, "") {
+		switch f.Name {
+		case "tests":
+			tests = f.Value
+		default:
+			if !p.readDefault(&d, f, f.Name) {
+				p.FaultAt(f.Line, "", "unknown key %s; a file takes tests, domain, descriptor and start", yamldoc.Quote(f.Name))
+			}
+		}
+	}
+	if tests == nil {
+		p.Fault(root, "tests", "is missing: a list of tests")
+		return
+	}
+	for i, item := range p.Items(tests, "tests") {
+		p.readTest(item, d, fmt.Sprintf("tests[%d]", i))
+	}
+}
+
+// readDefault reads a key that files and tests share, and reports whether f is one.
+func (p *parser) readDefault(d *defaults, f yamldoc.Field, path string) bool {
+	switch f.Name {
+	case "domain":
+		d.domain, _ = p.String(f.Value, path)
+	case "descriptor":
+		d.descriptor = p.readDescriptor(f.Value, path)
+	case "start":
+		d.start = p.readStart(f.Value, path)
+	default:
+		return false
+	}
+	return true
+}
+
+func (p *parser) readTest(n *yaml.Node, d defaults, path string) {
+	t := test{file: p.file, line: n.Line, name: path}
+	var steps *yaml.Node
+	for _, f := range p.Fields(n, path) {
+		at := path + "." + f.Name
+		switch f.Name {
+		case "name":
+			t.name, _ = p.String(f.Value, at)
+		case "steps":
+			steps = f.Value
+		default:
+			if !p.readDefault(&d, f, at) {
+				p.FaultAt(f.Line, path, "unknown key %s; a test takes name, steps, domain, descriptor and start", yamldoc.Quote(f.Name))
+			}
+		}
+	}
+	if steps == nil {
+		p.Fault(n, path+".steps", "is missing: a list of checks with what they must be answered")
+		return
+	}
+	now := d.start
+	for i, item := range p.Items(steps, path+".steps") {
+		s := p.readStep(item, d, now, fmt.Sprintf("%s.steps[%d]", path, i))
+		now = s.at
+		t.steps = append(t.steps, s)
+	}
+	p.tests = append(p.tests, t)
+}
+
+func (p *parser) readStep(n *yaml.Node, d defaults, now time.Time, path string) step {
+	s := step{domain: d.domain, descriptor: d.descriptor, at: now, cost: 1, repeat: 1}
+	for _, f := range p.Fields(n, path) {
+		at := path + "." + f.Name
+		switch f.Name {
+		case "domain":
+			s.domain, _ = p.String(f.Value, at)
+		case "descriptor":
+			s.descriptor = p.readDescriptor(f.Value, at)
+		case "at":
+			s.at = p.readAt(f.Value, d.start, now, at)
+		case "cost":
+			s.cost, _ = p.Int(f.Value, at, 0, math.MaxInt64)
+		case "verb":
+			s.verb, _ = yamldoc.Enum(p.Reader, f.Value, at, verbs)
+		case "repeat":
+			times, _ := p.Int(f.Value, at, 1, maxRepeat)
+			s.repeat = int(times)
+		case "want":
+			s.wants = p.readWants(f.Value, at)
+		default:
+			p.FaultAt(f.Line, path, "unknown key %s; a step takes descriptor, domain, at, cost, verb, repeat and want", yamldoc.Quote(f.Name))
+		}
+	}
+	if s.domain == "" {
+		p.Fault(n, path+".domain", "is missing: give it in the step, the test or the file")
+	}
+	if len(s.descriptor) == 0 {
+		p.Fault(n, path+".descriptor", "is missing: give it in the step, the test or the file")
+	}
+	return s
+}
+
+// readDescriptor reads a list of key=value and of mappings, or one mapping.
+func (p *parser) readDescriptor(n *yaml.Node, path string) []rules.Entry {
+	if n.Kind == yaml.MappingNode {
+		return p.readEntries(nil, n, path)
+	}
+	var out []rules.Entry
+	for i, item := range p.Items(n, path) {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		if item.Kind == yaml.MappingNode {
+			out = p.readEntries(out, item, at)
+			continue
+		}
+		s, _ := p.String(item, at)
+		key, value, ok := strings.Cut(s, "=")
+		if !ok || key == "" {
+			p.Fault(item, at, "must be key=value or a mapping, not %s", yamldoc.Quote(s))
+		}
+		out = append(out, rules.Entry{Key: key, Value: value})
+	}
+	return out
+}
+
+func (p *parser) readEntries(out []rules.Entry, n *yaml.Node, path string) []rules.Entry {
+	for _, f := range p.Fields(n, path) {
+		value, _ := p.String(f.Value, path+"."+f.Name)
+		out = append(out, rules.Entry{Key: f.Name, Value: value})
+	}
+	return out
+}
+
+func (p *parser) readStart(n *yaml.Node, path string) time.Time {
+	s, _ := p.String(n, path)
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		p.Fault(n, path, "must be a time such as 2024-01-01T00:00:00Z, not %s", yamldoc.Quote(s))
+		return DefaultStart
+	}
+	return t
+}
+
+// readAt reads a time, or a duration since start. Steps go forward.
+func (p *parser) readAt(n *yaml.Node, start, now time.Time, path string) time.Time {
+	s, _ := p.String(n, path)
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		d, derr := rules.ParseDuration(s)
+		if derr != nil {
+			p.Fault(n, path, "must be a duration since start such as 90s, or a time such as 2024-01-01T00:00:00Z, not %s", yamldoc.Quote(s))
+			return now
+		}
+		t = start.Add(d)
+	}
+	if t.Before(now) {
+		p.Fault(n, path, "is before the step above it, at %s", now.Format(time.RFC3339Nano))
+		return now
+	}
+	return t
+}

@@ -1,0 +1,141 @@
+// Package ruletest runs test cases that stand in YAML beside rule files: which
+// descriptor is checked when, at what cost, and what must be answered. Each test has a
+// table of its own and a clock that only its steps move, so a test over a year
+// takes no time. It is pure: bytes and rules in, results out, no goroutine.
+package ruletest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// Result is the outcome of one test.
+type Result struct {
+	File string
+	// Line is where the test begins.
+	Line int
+	Name string
+	// Steps is how many checks were made; repeated ones count each.
+	Steps int
+	// Failures is empty if the test passed. A test ends at its first step that fails,
+	// because the later ones build on it.
+	Failures []Failure
+}
+
+// Passed reports whether every step was answered as wanted.
+func (r *Result) Passed() bool { return len(r.Failures) == 0 }
+
+// Failure is one answer that was not as wanted.
+type Failure struct {
+	File string
+	// Line is where the wanted value stands.
+	Line int
+	// Field is its key, for example "remaining".
+	Field     string
+	Got, Want string
+	// Repeat says which of a step's repetitions it was, counting from 1; 0 if
+	// the step is not repeated.
+	Repeat int
+}
+
+func (f Failure) String() string {
+	at := ""
+	if f.Repeat > 0 {
+		at = fmt.Sprintf(" (time %d)", f.Repeat)
+	}
+	return fmt.Sprintf("%s:%d: %s%s: got %s, want %s", f.File, f.Line, f.Field, at, f.Got, f.Want)
+}
+
+// Run runs the tests in files against set, in their order. The error joins one
+// *rules.Error per fault in the files; nothing is run then.
+func Run(set *rules.Set, files []rules.File) ([]Result, error) {
+	tests, err := parse(files)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Result, len(tests))
+	for i := range tests {
+		if out[i], err = tests[i].run(set); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (t *test) run(set *rules.Set) (Result, error) {
+	res := Result{File: t.file, Line: t.line, Name: t.name}
+	table, err := bucket.NewTable(bucket.Config{Shards: 1, MaxEntries: 1 << 20})
+	if err != nil {
+		return res, fmt.Errorf("table for %s:%d: %w", t.file, t.line, err)
+	}
+	c := counters{table: table, keys: make(map[string]bucket.Key)}
+	for i := range t.steps {
+		s := &t.steps[i]
+		for n := range s.repeat {
+			res.Steps++
+			a := c.answer(set, s)
+			last := n == s.repeat-1
+			for _, w := range s.wants {
+				if w.everyTime || last {
+					if got, ok := w.compare(a); !ok {
+						f := Failure{File: t.file, Line: w.line, Field: w.field, Got: got, Want: w.text}
+						if s.repeat > 1 {
+							f.Repeat = n + 1
+						}
+						res.Failures = append(res.Failures, f)
+					}
+				}
+			}
+			if len(res.Failures) > 0 {
+				return res, nil
+			}
+		}
+	}
+	return res, nil
+}
+
+// counters is one test's table. Keys are handed out in order, where a node hashes.
+type counters struct {
+	table *bucket.Table
+	keys  map[string]bucket.Key
+	buf   []byte
+}
+
+// answer is what a node answers to a step.
+type answer struct {
+	bucket.Decision
+	rule *rules.Rule
+	// shadowed: the limits deny, and the rule only watches.
+	shadowed bool
+}
+
+func (c *counters) answer(set *rules.Set, s *step) answer {
+	rule, _ := set.Match(s.domain, s.descriptor)
+	a := answer{rule: rule}
+	if rule == nil || rule.Unlimited {
+		a.Allowed = true
+		return a
+	}
+	c.buf = rule.AppendKey(c.buf[:0], s.domain, s.descriptor)
+	key, ok := c.keys[string(c.buf)]
+	if !ok {
+		key = bucket.Key{Hi: uint64(len(c.keys) + 1), Lo: uint64(len(c.keys) + 1)}
+		c.keys[string(c.buf)] = key
+	}
+	a.Decision = c.table.Do(s.at.UnixNano(), &bucket.Request{Key: key, Limits: rule.Limits, Cost: s.cost, Verb: s.verb})
+	if rule.Shadow && !a.Allowed {
+		a.Allowed, a.shadowed = true, true
+	}
+	return a
+}
+
+// show prints a time as test files spell it.
+func show(d time.Duration) string {
+	if d == bucket.Never {
+		return "never"
+	}
+	return d.String()
+}
