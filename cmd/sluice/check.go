@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// checkFlags are the flags of `sluice check`.
+type checkFlags struct {
+	clientFlags
+	domain string
+	cost   int64
+	verb   string
+	output string
+}
+
+// clientFlags are shared by the commands that ask a running node.
+type clientFlags struct {
+	addr    string
+	timeout time.Duration
+}
+
+func (f *clientFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
+}
+
+// ask connects to the node and calls f. Its errors end the process with exitNoAnswer.
+func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
+	conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return usageError(fmt.Errorf("--addr: %w", err))
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	if err := call(ctx, sluicev1.NewSluiceServiceClient(conn)); err != nil {
+		return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", f.addr, err)}
+	}
+	return nil
+}
+
+func newCheck() *cobra.Command {
+	var f checkFlags
+	cmd := &cobra.Command{
+		Use:   "check --domain DOMAIN KEY=VALUE...",
+		Short: "Ask a running node for one decision",
+		Long: `Ask a running node for one decision and print it.
+
+Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice check --domain auth auth_type=login\n" +
+			"  sluice check --domain payments --verb charge card=4711\n" +
+			"  sluice check --domain auth -o json auth_type=login",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+				return usageError(err)
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), args)
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&f.domain, "domain", "", "`domain` of the rules (required)")
+	cmd.Flags().Int64Var(&f.cost, "cost", 1, "units to spend; 0 only reads")
+	cmd.Flags().StringVar(&f.verb, "verb", "check", "check, read, charge, refund or reset")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text or json")
+	return cmd
+}
+
+var verbs = map[string]sluicev1.Verb{
+	"check":  sluicev1.Verb_VERB_CHECK,
+	"read":   sluicev1.Verb_VERB_READ,
+	"charge": sluicev1.Verb_VERB_CHARGE,
+	"refund": sluicev1.Verb_VERB_REFUND,
+}
+
+func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) error {
+	if f.domain == "" {
+		return usageError(fmt.Errorf("--domain: required"))
+	}
+	if f.output != "text" && f.output != "json" {
+		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
+	}
+	verb, known := verbs[f.verb]
+	if !known && f.verb != "reset" {
+		return usageError(fmt.Errorf("--verb: %q is none of check, read, charge, refund, reset", f.verb))
+	}
+	descriptor, err := parseDescriptor(args)
+	if err != nil {
+		return usageError(err)
+	}
+	item := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost, Verb: verb}
+
+	var d *sluicev1.Decision
+	err = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		var decisions []*sluicev1.Decision
+		if f.verb == "reset" {
+			resp, err := c.Reset(ctx, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{item}})
+			if err != nil {
+				return err
+			}
+			decisions = resp.Decisions
+		} else {
+			resp, err := c.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{item}})
+			if err != nil {
+				return err
+			}
+			decisions = resp.Decisions
+		}
+		if len(decisions) != 1 {
+			return fmt.Errorf("asked one check, got %d answers", len(decisions))
+		}
+		d = decisions[0]
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := printDecision(out, f.output, f.verb, d); err != nil {
+		return err
+	}
+	return decisionExit(f.verb, d)
+}
+
+// decisionExit is the exit code of a decision as an error, nil for allowed.
+func decisionExit(verb string, d *sluicev1.Decision) error {
+	switch {
+	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_INVALID:
+		return &codedError{exitUsage, fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message)}
+	case d.Error != nil:
+		return &codedError{exitNoAnswer, fmt.Errorf("%s", d.Error.Message)}
+	case verb == "reset" || d.Allowed:
+		return nil
+	}
+	return &codedError{code: exitDenied}
+}
+
+// parseDescriptor reads KEY=VALUE arguments; KEY alone has an empty value.
+func parseDescriptor(args []string) ([]*sluicev1.Entry, error) {
+	entries := make([]*sluicev1.Entry, len(args))
+	for i, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		if key == "" {
+			return nil, fmt.Errorf("argument %q: the key is empty, want KEY=VALUE", arg)
+		}
+		entries[i] = &sluicev1.Entry{Key: key, Value: value}
+	}
+	return entries, nil
+}
+
+// decisionJSON is the answer of `sluice check -o json`. Durations are seconds.
+type decisionJSON struct {
+	Allowed    bool    `json:"allowed"`
+	Limit      int64   `json:"limit"`
+	Remaining  int64   `json:"remaining"`
+	ResetAfter float64 `json:"reset_after"`
+	RetryAfter float64 `json:"retry_after"`
+	Delay      float64 `json:"delay"`
+	Rule       string  `json:"rule"`
+	Source     string  `json:"source"`
+	Holder     string  `json:"holder"`
+	Soft       bool    `json:"soft,omitempty"`
+	Shadowed   bool    `json:"shadowed,omitempty"`
+	Never      bool    `json:"never,omitempty"`
+	Error      string  `json:"error,omitempty"`
+}
+
+func printDecision(out io.Writer, format, verb string, d *sluicev1.Decision) error {
+	source := strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
+	if format == "json" {
+		j := decisionJSON{
+			Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
+			ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs),
+			Rule: d.Rule, Source: source, Holder: d.Holder,
+			Soft: d.Soft, Shadowed: d.Shadowed, Never: d.Never,
+		}
+		if !d.Never {
+			j.RetryAfter = seconds(d.RetryAfterNs)
+		}
+		if d.Error != nil {
+			j.Error = d.Error.Message
+		}
+		return json.NewEncoder(out).Encode(j)
+	}
+	if d.Error != nil {
+		return nil // decisionExit prints it
+	}
+	if verb == "reset" {
+		_, err := fmt.Fprintf(out, "reset, held by %s\n", d.Holder)
+		return err
+	}
+	_, err := io.WriteString(out, decisionText(d, source))
+	return err
+}
+
+func decisionText(d *sluicev1.Decision, source string) string {
+	var b strings.Builder
+	switch {
+	case d.Shadowed:
+		b.WriteString("allowed (shadow: would be denied)")
+	case d.Allowed && d.Soft:
+		b.WriteString("allowed (above the limit, within its soft margin)")
+	case d.Allowed:
+		b.WriteString("allowed")
+	case d.Never:
+		b.WriteString("denied for good (the cost is above the limit)")
+	default:
+		b.WriteString("denied")
+	}
+	if d.Rule == "" && source == "unruled" {
+		b.WriteString(": no rule applies\n")
+		return b.String()
+	}
+	fmt.Fprintf(&b, ": %d of %d remaining", d.Remaining, d.Limit)
+	if d.DelayNs > 0 {
+		fmt.Fprintf(&b, ", wait %v", time.Duration(d.DelayNs))
+	}
+	if !d.Allowed && !d.Never {
+		fmt.Fprintf(&b, ", retry after %v", roundUp(d.RetryAfterNs))
+	}
+	if d.ResetAfterNs > 0 {
+		fmt.Fprintf(&b, ", whole again after %v", roundUp(d.ResetAfterNs))
+	}
+	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Holder, source)
+	return b.String()
+}
+
+// roundUp rounds a wait up to whole milliseconds: a caller that waits what is
+// printed never comes too early.
+func roundUp(ns int64) time.Duration {
+	const ms = int64(time.Millisecond)
+	if ns > 1<<62 {
+		return time.Duration(ns)
+	}
+	return time.Duration((ns + ms - 1) / ms * ms)
+}
+
+func seconds(ns int64) float64 { return time.Duration(ns).Seconds() }

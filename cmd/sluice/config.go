@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-project/sluice/transport"
+)
+
+// settle fills the flags that the command line left alone, first from the
+// environment (SLUICE_ and the flag's name in capitals, dashes as underscores),
+// then from the YAML file that --config names, where keys are flag names and
+// lists may be YAML lists. The command line wins over the environment, and the
+// environment over the file. Errors name the variable, or the file and line.
+func settle(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" {
+			return
+		}
+		name := envName(f.Name)
+		value, ok := lookupEnv(name)
+		if !ok || value == "" {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	file := flags.Lookup("config")
+	if file == nil || file.Value.String() == "" {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, settleFromFile(flags, file.Value.String()))...)
+}
+
+func envName(flag string) string {
+	return "SLUICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+func settleFromFile(flags *pflag.FlagSet, path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return fmt.Errorf("--config: %s: %w", path, err)
+	}
+	if len(doc.Content) == 0 {
+		return nil
+	}
+	top := doc.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return fmt.Errorf("--config: %s:%d: want a mapping of flag names to values", path, top.Line)
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, value := top.Content[i], top.Content[i+1]
+		if err := settleOne(flags, seen, key, value); err != nil {
+			errs = append(errs, fmt.Errorf("--config: %s:%d: %s: %w", path, key.Line, key.Value, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node) error {
+	f := flags.Lookup(key.Value)
+	if f == nil || f.Name == "config" || f.Name == "help" {
+		return errors.New("no such setting")
+	}
+	if seen[f.Name] {
+		return errors.New("given twice")
+	}
+	seen[f.Name] = true
+	text, err := scalarText(value)
+	if err != nil || f.Changed {
+		return err
+	}
+	return flags.Set(f.Name, text)
+}
+
+// scalarText returns a scalar's text, or a list's items joined by commas.
+func scalarText(n *yaml.Node) (string, error) {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return n.Value, nil
+	case yaml.SequenceNode:
+		items := make([]string, len(n.Content))
+		for i, c := range n.Content {
+			if c.Kind != yaml.ScalarNode {
+				return "", errors.New("want a list of plain values")
+			}
+			items[i] = c.Value
+		}
+		return strings.Join(items, ","), nil
+	}
+	return "", errors.New("want a plain value or a list of them")
+}
+
+// readSecret returns the cluster secret in the file, without surrounding white
+// space. It wants at least transport.MinSecret bytes, so that a typing slip is
+// not a secret.
+func readSecret(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--secret-file: %w (make one with: head -c 32 /dev/urandom | base64 > %s)", err, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--secret-file: %w", err)
+	}
+	secret := []byte(strings.TrimSpace(string(data)))
+	if len(secret) < transport.MinSecret {
+		return nil, fmt.Errorf("--secret-file: %s holds %d bytes, want at least %d", path, len(secret), transport.MinSecret)
+	}
+	return secret, nil
+}

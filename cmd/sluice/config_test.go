@@ -1,0 +1,144 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+func parsed(t *testing.T, args ...string) (*settings, *pflag.FlagSet) {
+	t.Helper()
+	s := new(settings)
+	f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	s.register(f)
+	if err := f.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return s, f
+}
+
+func fromMap(env map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := env[name]
+		return v, ok
+	}
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "sluice.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestSettingsPrecedence(t *testing.T) {
+	path := writeFile(t, "name: from-file\nbind: 127.0.0.2\ngrpc-port: 1\njoin:\n  - a\n  - b:7000\ncheck-timeout: 2s\n")
+	s, f := parsed(t, "--config", path, "--name", "from-line")
+	env := map[string]string{"SLUICE_NAME": "from-env", "SLUICE_GRPC_PORT": "2", "SLUICE_RULES": "from-env"}
+	if err := settle(f, fromMap(env)); err != nil {
+		t.Fatal(err)
+	}
+	if s.name != "from-line" || s.grpcPort != 2 || s.bind != "127.0.0.2" || s.rules != "from-env" || s.checkTimeout != 2*time.Second {
+		t.Errorf("got %+v", s)
+	}
+	if strings.Join(s.join, " ") != "a b:7000" {
+		t.Errorf("join = %q", s.join)
+	}
+}
+
+// Every flag can be set in all three ways; the names are derived, so that a new
+// flag cannot be forgotten.
+func TestEveryFlagHasEnvironmentAndFile(t *testing.T) {
+	_, all := parsed(t)
+	all.VisitAll(func(flag *pflag.Flag) {
+		if flag.Name == "config" {
+			return
+		}
+		value := map[string]string{"uint16": "9", "bool": "true", "int": "9", "duration": "9s", "string": "nine", "stringSlice": "nine"}[flag.Value.Type()]
+		if value == "" {
+			t.Fatalf("--%s: no sample for type %s", flag.Name, flag.Value.Type())
+		}
+		_, byEnv := parsed(t)
+		if err := settle(byEnv, fromMap(map[string]string{envName(flag.Name): value})); err != nil {
+			t.Errorf("%s: %v", envName(flag.Name), err)
+		}
+		_, byFile := parsed(t, "--config", writeFile(t, flag.Name+": "+value+"\n"))
+		if err := settle(byFile, fromMap(nil)); err != nil {
+			t.Errorf("%s in a file: %v", flag.Name, err)
+		}
+		for _, f := range []*pflag.FlagSet{byEnv, byFile} {
+			if got := f.Lookup(flag.Name).Value.String(); !strings.Contains(got, value) {
+				t.Errorf("--%s = %s, want %s", flag.Name, got, value)
+			}
+		}
+	})
+}
+
+func TestWrongSettings(t *testing.T) {
+	for _, c := range []struct {
+		name, file string
+		env        map[string]string
+		want       []string
+	}{
+		{"bad variable", "", map[string]string{"SLUICE_GRPC_PORT": "seventy"}, []string{"SLUICE_GRPC_PORT", "seventy"}},
+		{"port out of range", "", map[string]string{"SLUICE_HTTP_PORT": "70000"}, []string{"SLUICE_HTTP_PORT", "70000"}},
+		{"unknown key", "nam: x\n", nil, []string{":1", "nam", "no such setting"}},
+		{"bad value", "name: x\n\ncheck-timeout: soon\n", nil, []string{":3", "check-timeout", "soon"}},
+		{"twice", "name: x\nname: y\n", nil, []string{"name"}},
+		{"no mapping", "- name\n", nil, []string{":1", "mapping"}},
+		{"nested", "name: {a: b}\n", nil, []string{":1", "name"}},
+		{"nested list", "join: [[a]]\n", nil, []string{":1", "join"}},
+		{"not YAML", "a: [\n", nil, []string{"--config"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var args []string
+			if c.file != "" {
+				args = []string{"--config", writeFile(t, c.file)}
+			}
+			_, f := parsed(t, args...)
+			err := settle(f, fromMap(c.env))
+			if err == nil {
+				t.Fatal("no error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("no %q in: %v", want, err)
+				}
+			}
+		})
+	}
+}
+
+func TestValidateNamesTheFlag(t *testing.T) {
+	for flag, args := range map[string][]string{
+		"--bind":             {"--bind", "localhost"},
+		"--advertise":        {"--advertise", "pod-1"},
+		"--unknown-domain":   {"--unknown-domain", "maybe"},
+		"--check-timeout":    {"--check-timeout", "-1s"},
+		"--join-timeout":     {"--join-timeout", "0s"},
+		"--shutdown-timeout": {"--shutdown-timeout", "0s"},
+		"--max-entries":      {"--max-entries", "0"},
+		"--max-memory":       {"--max-memory", "much"},
+		"--log-level":        {"--log-level", "loud"},
+		"--log-format":       {"--log-format", "xml"},
+	} {
+		s, _ := parsed(t, args...)
+		err := s.validate()
+		if err == nil || !strings.Contains(err.Error(), flag) {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	s, _ := parsed(t)
+	if err := s.validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	if s.name == "" {
+		t.Error("no name by default")
+	}
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// demoNodes is the size of the demo's cluster: the smallest with a majority to spare.
+const demoNodes = 3
+
+type demo struct {
+	rules    string
+	port     uint16
+	logLevel string
+	// exit ends the demo after its own checks, for scripts.
+	exit bool
+
+	secret []byte // of this demo only
+}
+
+func newDemo() *cobra.Command {
+	var d demo
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run three nodes on this machine and show a few decisions",
+		Long: `Run three nodes on 127.0.0.1, wait until they agree, make a few checks and show
+who decided. The cluster then runs until Ctrl-C. The first node's ports are
+7460 (gRPC), 7461 (HTTP), 7462 (peers) and 7463 (gossip); the second and third
+count from 7470 and 7480.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+				return usageError(err)
+			}
+			log, err := newLogger(cmd.ErrOrStderr(), d.logLevel, "text")
+			if err != nil {
+				return usageError(err)
+			}
+			tuneCollector()
+			if err := d.run(cmd.Context(), cmd.OutOrStdout(), log); err != nil {
+				return &codedError{exitDenied, err}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&d.rules, "rules", "examples/rules", "rule file or directory")
+	cmd.Flags().Uint16Var(&d.port, "port", 7460, "first `port`; each node uses four from this, plus 10, plus 20")
+	cmd.Flags().StringVar(&d.logLevel, "log-level", "warn", "debug, info, warn or error")
+	cmd.Flags().BoolVar(&d.exit, "exit", false, "stop after the checks instead of waiting for Ctrl-C")
+	return cmd
+}
+
+func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	failed := make(chan error, demoNodes)
+	defer func() {
+		stop()
+		running.Wait()
+		close(failed)
+		for e := range failed {
+			err = errors.Join(err, e)
+		}
+	}()
+	d.secret = make([]byte, transport.MinSecret)
+	rand.Read(d.secret) // never fails
+	fmt.Fprintf(out, "Starting %d nodes on 127.0.0.1 …\n", demoNodes)
+	for i := range demoNodes {
+		s := d.settings(i)
+		n, err := openNode(ctx, s, log)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		running.Go(func() {
+			if err := n.run(ctx); err != nil {
+				failed <- fmt.Errorf("%s: %w", s.name, err)
+				stop()
+			}
+		})
+	}
+	clients, closeClients, err := d.dial()
+	if err != nil {
+		return err
+	}
+	defer closeClients()
+	members, err := awaitAgreement(ctx, clients)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "They agree:")
+	if err := printMembers(out, "text", members); err != nil {
+		return err
+	}
+	if err := showChecks(ctx, out, clients); err != nil {
+		return err
+	}
+	if d.exit {
+		return nil
+	}
+	d.printHints(out)
+	<-ctx.Done()
+	fmt.Fprintln(out, "\nStopping …")
+	return nil
+}
+
+// settings of the demo's node i.
+func (d *demo) settings(i int) settings {
+	s := defaultSettings()
+	s.name = fmt.Sprintf("n%d", i+1)
+	s.bind = "127.0.0.1"
+	s.rules, s.secret = d.rules, d.secret
+	base := d.port + uint16(10*i)
+	s.grpcPort, s.httpPort, s.peerPort, s.gossipPort = base, base+1, base+2, base+3
+	if i > 0 { // the first serves at once, the others wait for it
+		s.join = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+3))}
+	}
+	return s
+}
+
+func (d *demo) dial() (clients []sluicev1.SluiceServiceClient, closeAll func(), err error) {
+	var conns []*grpc.ClientConn
+	closeAll = func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	for i := range demoNodes {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i))
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		conns = append(conns, conn)
+		clients = append(clients, sluicev1.NewSluiceServiceClient(conn))
+	}
+	return clients, closeAll, nil
+}
+
+// awaitAgreement waits, at most 20 s, until all nodes list each other as
+// serving and have the same ring.
+func awaitAgreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sluicev1.MembersResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		members, agreed := agreement(ctx, clients)
+		if agreed {
+			return members, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the nodes did not agree in time: %w", ctx.Err())
+		}
+	}
+}
+
+func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sluicev1.MembersResponse, bool) {
+	var first *sluicev1.MembersResponse
+	for _, c := range clients {
+		r, err := c.Members(ctx, &sluicev1.MembersRequest{})
+		if err != nil {
+			return nil, false
+		}
+		serving := 0
+		for _, m := range r.Members {
+			if m.State == "serving" {
+				serving++
+			}
+		}
+		if first == nil {
+			first = r
+		}
+		if serving != len(clients) || r.Ring != first.Ring {
+			return nil, false
+		}
+	}
+	return first, true
+}
+
+// showChecks spends a quota of five through all nodes in turn; the sixth check is denied.
+func showChecks(ctx context.Context, out io.Writer, clients []sluicev1.SluiceServiceClient) error {
+	descriptor := []*sluicev1.Entry{{Key: "auth_type", Value: "login"}, {Key: "user", Value: "demo"}}
+	fmt.Fprintln(out, "\nFive logins a minute for one user, asked at each node in turn:")
+	for i := range 6 {
+		at := i % len(clients)
+		resp, err := clients[at].Check(ctx, &sluicev1.CheckRequest{
+			Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: descriptor}},
+		})
+		if err != nil {
+			return err
+		}
+		d := resp.Decisions[0]
+		if d.Error != nil {
+			return fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message)
+		}
+		text := decisionText(d, strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_")))
+		fmt.Fprintf(out, "  asked n%d: %s\n", at+1, strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n            "))
+	}
+	return nil
+}
+
+func (d *demo) printHints(out io.Writer) {
+	second := d.port + 10
+	fmt.Fprintf(out, `
+Try, in another terminal:
+  bin/sluice check --domain auth auth_type=login user=me
+  bin/sluice check --addr 127.0.0.1:%d --domain auth -o json auth_type=login user=me
+  bin/sluice members --addr 127.0.0.1:%d
+  curl -i 127.0.0.1:%d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
+  curl 127.0.0.1:%d/metrics
+
+Ctrl-C stops all three.
+`, second, d.port+20, d.port+1, d.port+1)
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster"
+	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/peer"
+)
+
+// metricsHandler serves the node's own registry, so that several nodes of one
+// process do not mix.
+func (n *node) metricsHandler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		&collector{read: n.snapshot},
+	)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+// snapshot is what all parts count, read once for a scrape.
+type snapshot struct {
+	service transport.Stats
+	cluster cluster.Stats
+	table   bucket.Stats
+	pool    peer.PoolStats
+	server  peer.ServerStats
+	gossip  gossip.Stats
+	rules   rulefiles.Status
+	ready   bool
+}
+
+func (n *node) snapshot() snapshot {
+	s := snapshot{
+		service: n.service.Stats(), cluster: n.cluster.Stats(), table: n.table.Stats(),
+		pool: n.peers.Stats(), server: n.peerServer.Stats(), gossip: n.gossip.Stats(),
+	}
+	if n.rules != nil {
+		s.rules = n.rules.Status()
+	}
+	s.ready, _ = n.ready()
+	return s
+}
+
+// sample is one number of a family and the values of its labels.
+type sample struct {
+	labels []string
+	value  float64
+}
+
+// family is one metric and how it is read from a snapshot.
+type family struct {
+	desc    *prometheus.Desc
+	kind    prometheus.ValueType
+	samples func(s *snapshot) []sample
+}
+
+// collector maps plain counters to Prometheus at every scrape.
+type collector struct{ read func() snapshot }
+
+var latencyDesc = prometheus.NewDesc("sluice_check_duration_seconds",
+	"Time to answer a call of Check, forwarding included.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range families {
+		out <- f.desc
+	}
+	out <- latencyDesc
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	s := c.read()
+	for _, f := range families {
+		for _, one := range f.samples(&s) {
+			out <- prometheus.MustNewConstMetric(f.desc, f.kind, one.value, one.labels...)
+		}
+	}
+	out <- latencyMetric(s.service.Latency)
+}
+
+func latencyMetric(l transport.Latency) prometheus.Metric {
+	buckets := make(map[float64]uint64, len(l.Bounds))
+	var below uint64
+	for i, bound := range l.Bounds {
+		below += l.Counts[i]
+		buckets[bound.Seconds()] = below
+	}
+	return prometheus.MustNewConstHistogram(latencyDesc, l.Count(), l.Sum.Seconds(), buckets)
+}
+
+func counter(name, help string, value func(*snapshot) uint64) family {
+	return single(name, help, prometheus.CounterValue, func(s *snapshot) float64 { return float64(value(s)) })
+}
+
+func gauge(name, help string, value func(*snapshot) float64) family {
+	return single(name, help, prometheus.GaugeValue, value)
+}
+
+func single(name, help string, kind prometheus.ValueType, value func(*snapshot) float64) family {
+	return family{prometheus.NewDesc(name, help, nil, nil), kind, func(s *snapshot) []sample {
+		return []sample{{value: value(s)}}
+	}}
+}
+
+func counters(name, help string, labels []string, samples func(*snapshot) []sample) family {
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, samples}
+}
+
+// by is the samples of a family with one label.
+func by(pairs ...any) []sample {
+	list := make([]sample, 0, len(pairs)/2)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		list = append(list, sample{[]string{pairs[i].(string)}, float64(pairs[i+1].(uint64))})
+	}
+	return list
+}
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/rules/ruletest"
+)
+
+func newRules() *cobra.Command {
+	var options rules.Options
+	cmd := &cobra.Command{
+		Use:   "rules",
+		Short: "Look at rule files without running a node",
+		Args:  cobra.NoArgs,
+	}
+	cmd.PersistentFlags().BoolVar(&options.MergeDomains, "merge-domains", false, "allow several rule files for one domain")
+	cmd.AddCommand(newRulesCheck(&options), newRulesTest(&options), newRulesExplain(&options))
+	return cmd
+}
+
+// loadRules reads the rules; faults end the process with exitDenied, each on its own line.
+func loadRules(path string, options rules.Options) (*rules.Set, error) {
+	set, err := rulefiles.Load(path, options)
+	if err != nil {
+		return nil, &codedError{exitDenied, err}
+	}
+	return set, nil
+}
+
+func newRulesCheck(options *rules.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check PATH",
+		Short: "Say whether the rules are sound, and list them",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			set, err := loadRules(args[0], *options)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			for _, r := range set.Rules() {
+				fmt.Fprintf(out, "%s\t%s\n", r.Name, describe(r))
+			}
+			for _, w := range set.Warnings() {
+				fmt.Fprintf(out, "warning: %v\n", w)
+			}
+			fmt.Fprintf(out, "%d domains, %d rules: sound\n", len(set.Domains()), len(set.Rules()))
+			return nil
+		},
+	}
+}
+
+func newRulesTest(options *rules.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "test PATH",
+		Short: "Run the test cases that stand beside the rules",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			set, err := loadRules(args[0], *options)
+			if err != nil {
+				return err
+			}
+			files, err := rulefiles.ReadTests(args[0])
+			if err != nil {
+				return &codedError{exitDenied, err}
+			}
+			results, err := ruletest.Run(set, files)
+			if err != nil {
+				return &codedError{exitDenied, err}
+			}
+			return printTests(cmd.OutOrStdout(), results)
+		},
+	}
+}
+
+func printTests(out io.Writer, results []ruletest.Result) error {
+	failed := 0
+	for _, r := range results {
+		if r.Passed() {
+			fmt.Fprintf(out, "ok    %s:%d %s (%d steps)\n", r.File, r.Line, r.Name, r.Steps)
+			continue
+		}
+		failed++
+		fmt.Fprintf(out, "FAIL  %s:%d %s\n", r.File, r.Line, r.Name)
+		for _, f := range r.Failures {
+			fmt.Fprintf(out, "      %v\n", f)
+		}
+	}
+	fmt.Fprintf(out, "%d passed, %d failed\n", len(results)-failed, failed)
+	switch {
+	case len(results) == 0:
+		return &codedError{exitDenied, errors.New("there are no test cases: they stand in files called *_test.yaml beside the rules")}
+	case failed > 0:
+		return &codedError{code: exitDenied}
+	}
+	return nil
+}
+
+func newRulesExplain(options *rules.Options) *cobra.Command {
+	var domain string
+	cmd := &cobra.Command{
+		Use:     "explain PATH --domain DOMAIN KEY=VALUE...",
+		Short:   "Say which rule applies to a descriptor, and why",
+		Example: "  sluice rules explain examples/rules --domain auth auth_type=login user=me",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			set, err := loadRules(args[0], *options)
+			if err != nil {
+				return err
+			}
+			if domain == "" {
+				if all := set.Domains(); len(all) == 1 {
+					domain = all[0]
+				} else {
+					return usageError(fmt.Errorf("--domain: required, one of %s", strings.Join(all, ", ")))
+				}
+			}
+			entries, err := parseDescriptor(args[1:])
+			if err != nil {
+				return usageError(err)
+			}
+			descriptor := make([]rules.Entry, len(entries))
+			for i, e := range entries {
+				descriptor[i] = rules.Entry{Key: e.Key, Value: e.Value}
+			}
+			printExplanation(cmd.OutOrStdout(), set.Explain(domain, descriptor))
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&domain, "domain", "", "`domain` of the rules (default: the only one there is)")
+	return cmd
+}
+
+func printExplanation(out io.Writer, x rules.Explanation) {
+	for i, level := range x.Levels {
+		fmt.Fprintf(out, "level %d: %s=%s\n", i+1, level.Entry.Key, level.Entry.Value)
+		for _, try := range level.Tries {
+			mark, where := "no ", ""
+			if try.Matched {
+				mark = "yes"
+			}
+			if try.Line > 0 {
+				where = fmt.Sprintf("  (%s:%d)", try.File, try.Line)
+			}
+			fmt.Fprintf(out, "  %s  by %s: %s%s\n", mark, try.How, try.Written, where)
+		}
+	}
+	fmt.Fprintln(out, x.Reason)
+	if x.Rule != nil {
+		fmt.Fprintf(out, "rule %s: %s\n", x.Rule.Name, describe(x.Rule))
+	}
+}
+
+// describe says in a line what a rule does.
+func describe(r *rules.Rule) string {
+	var parts []string
+	switch {
+	case r.Unlimited:
+		parts = append(parts, "unlimited")
+	case r.Limits == nil:
+		parts = append(parts, "no limit")
+	default:
+		for i := range r.Limits.Len() {
+			parts = append(parts, describeLimit(r.Limits.At(i)))
+		}
+	}
+	text := strings.Join(parts, " and ")
+	if r.Shadow {
+		text += ", shadow"
+	}
+	return text
+}
+
+func describeLimit(l bucket.Limit) string {
+	if l.Unlimited {
+		return "unlimited"
+	}
+	period := "in " + l.Period.String()
+	if l.Align == bucket.AlignCalendar {
+		period = fmt.Sprintf("each calendar %v", l.Unit)
+		if l.Zone != "" {
+			period += " in " + l.Zone
+		}
+	}
+	text := fmt.Sprintf("%d %s (%v", l.Count, period, l.Algorithm)
+	if l.Burst > 0 {
+		text += fmt.Sprintf(", burst %d", l.Burst)
+	}
+	if l.MinInterval > 0 {
+		text += fmt.Sprintf(", at least %v apart", l.MinInterval)
+	}
+	if l.Soft > 0 {
+		text += fmt.Sprintf(", %d %% soft", l.Soft)
+	}
+	return text + ")"
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// lookupEnv is where settings in the environment come from.
+var lookupEnv = os.LookupEnv
+
+// settings are what `sluice serve` can be told.
+type settings struct {
+	name      string
+	bind      string
+	advertise string
+	join      []string
+
+	grpcPort, httpPort, peerPort, gossipPort uint16
+
+	rules         string
+	mergeDomains  bool
+	unknownDomain string
+	secretFile    string
+	secret        []byte // instead of secretFile, for nodes of one process
+
+	checkTimeout    time.Duration
+	joinTimeout     time.Duration
+	shutdownTimeout time.Duration
+	maxEntries      int
+	maxMemory       string
+
+	logLevel, logFormat string
+}
+
+func (s *settings) register(f *pflag.FlagSet) {
+	f.String("config", "", "YAML `file` with settings, keys named as these flags")
+	f.StringVar(&s.name, "name", "", "this node's `name`, unique in the cluster and kept over restarts (default: the host's name)")
+	f.StringVar(&s.bind, "bind", "0.0.0.0", "`address` to listen on")
+	f.StringVar(&s.advertise, "advertise", "", "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
+	f.StringSliceVar(&s.join, "join", nil, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
+	f.Uint16Var(&s.grpcPort, "grpc-port", 7460, "gRPC `port`; 0 picks a free one")
+	f.Uint16Var(&s.httpPort, "http-port", 7461, "HTTP `port`; 0 picks a free one")
+	f.Uint16Var(&s.peerPort, "peer-port", 7462, "`port` for checks forwarded by other nodes; 0 picks a free one")
+	f.Uint16Var(&s.gossipPort, "gossip-port", 7463, "gossip `port`, TCP and UDP; 0 picks a free one")
+	f.StringVar(&s.rules, "rules", "", "rule file or directory; re-read when it changes")
+	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
+	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
+	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
+	f.DurationVar(&s.checkTimeout, "check-timeout", 500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers")
+	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it serves alone")
+	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 3*time.Second, "longest time for calls under way to finish when stopping")
+	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
+	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
+	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
+}
+
+// validate checks what flag parsing cannot and fills defaults that depend on the host.
+func (s *settings) validate() error {
+	var errs []error
+	if s.name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--name: not given, and the host has none: %w", err))
+		}
+		s.name = host
+	}
+	if net.ParseIP(s.bind) == nil {
+		errs = append(errs, fmt.Errorf("--bind: %q is not an IP address", s.bind))
+	}
+	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
+		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
+	}
+	if s.unknownDomain != "allow" && s.unknownDomain != "error" {
+		errs = append(errs, fmt.Errorf("--unknown-domain: %q is neither allow nor error", s.unknownDomain))
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"check-timeout", s.checkTimeout}, {"join-timeout", s.joinTimeout}, {"shutdown-timeout", s.shutdownTimeout}} {
+		if d.value <= 0 {
+			errs = append(errs, fmt.Errorf("--%s: %v is not above 0", d.flag, d.value))
+		}
+	}
+	if s.maxEntries < 1 {
+		errs = append(errs, fmt.Errorf("--max-entries: %d is below 1", s.maxEntries))
+	}
+	if _, err := parseBytes(s.maxMemory); err != nil {
+		errs = append(errs, fmt.Errorf("--max-memory: %w", err))
+	}
+	if _, err := newLogger(io.Discard, s.logLevel, s.logFormat); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *settings) listenAddr(port uint16) string {
+	return net.JoinHostPort(s.bind, strconv.Itoa(int(port)))
+}
+
+// defaultSettings are the values of flags that are not given.
+func defaultSettings() settings {
+	var s settings
+	s.register(pflag.NewFlagSet("", pflag.ContinueOnError))
+	return s
+}
+
+// joinTargets are --join with a port each: other nodes are taken to gossip at
+// the port that this one does.
+func (s *settings) joinTargets() []string {
+	targets := make([]string, len(s.join))
+	for i, j := range s.join {
+		if _, _, err := net.SplitHostPort(j); err != nil && s.gossipPort != 0 {
+			j = net.JoinHostPort(strings.Trim(j, "[]"), strconv.Itoa(int(s.gossipPort)))
+		}
+		targets[i] = j
+	}
+	return targets
+}
+
+// parseBytes reads a size such as 512MiB or 1GB.
+func parseBytes(text string) (int64, error) {
+	n, err := humanize.ParseBytes(text)
+	if err != nil || n > math.MaxInt64 {
+		return 0, fmt.Errorf("%q is not a size such as 512MiB", text)
+	}
+	return int64(n), nil
+}
+
+func newServe() *cobra.Command {
+	var s settings
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run a node",
+		Long: `Run a node of the cluster until SIGINT or SIGTERM.
+
+Every flag can also be given as an environment variable (SLUICE_ and the flag's
+name in capitals, dashes as underscores) or as a key of the --config file. The
+command line wins over the environment, and the environment over the file.`,
+		Example: "  sluice serve --name n1 --bind 127.0.1.1 --join 127.0.1.1,127.0.1.2 --rules examples/rules",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+				return usageError(err)
+			}
+			if err := s.validate(); err != nil {
+				return usageError(err)
+			}
+			log, err := newLogger(cmd.ErrOrStderr(), s.logLevel, s.logFormat)
+			if err != nil {
+				return usageError(err)
+			}
+			tuneCollector()
+			return serve(cmd.Context(), s, log)
+		},
+	}
+	s.register(cmd.Flags())
+	return cmd
+}
+
+// serve runs one node until ctx ends or the node fails.
+func serve(ctx context.Context, s settings, log *slog.Logger) error {
+	n, err := openNode(ctx, s, log)
+	if err != nil {
+		return &codedError{exitDenied, err}
+	}
+	if err := n.run(ctx); err != nil {
+		return &codedError{exitDenied, err}
+	}
+	return nil
+}
+
+// tuneCollector makes the garbage collector trade a little time for memory, as
+// most of a node's heap is long-lived counters. GOGC in the environment wins.
+func tuneCollector() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+}
+
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+	}
+	options := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
+}

@@ -1,0 +1,217 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// The audit's size: every algorithm, keys of quota an hour, callers at random nodes.
+const (
+	auditKeys    = 1000
+	auditQuota   = 10
+	auditCallers = 64
+	auditAsks    = 15 // times that every key is asked for, well over its quota
+)
+
+// counting is one way to count: as a rule file spells it, and as it travels with a check.
+type counting struct {
+	name, rule string
+	limit      *sluicev1.Limit
+}
+
+// countings lists every algorithm. What the exact model of each admits of a
+// flood within one period is its quota, as long as the flood stays within one
+// window and refills nothing; auditPeriod sees to that.
+func countings(period time.Duration, zone string) []counting {
+	plain := func(name, rule string, a sluicev1.Algorithm, l *sluicev1.Limit) counting {
+		l.Algorithm, l.Count, l.PeriodNs = a, auditQuota, int64(period)
+		return counting{name, fmt.Sprintf("%s, period: %s", rule, period), l}
+	}
+	return []counting{
+		plain("token_bucket", "algorithm: token_bucket", sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, &sluicev1.Limit{}),
+		plain("token_bucket_interval", "algorithm: token_bucket, refill: interval",
+			sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, &sluicev1.Limit{Refill: sluicev1.Refill_REFILL_INTERVAL}),
+		plain("leaky_bucket", "algorithm: leaky_bucket", sluicev1.Algorithm_ALGORITHM_LEAKY_BUCKET, &sluicev1.Limit{}),
+		plain("leaky_queue", "algorithm: leaky_queue", sluicev1.Algorithm_ALGORITHM_LEAKY_QUEUE, &sluicev1.Limit{}),
+		plain("fixed_epoch", "algorithm: fixed_window", sluicev1.Algorithm_ALGORITHM_FIXED_WINDOW, &sluicev1.Limit{}),
+		plain("fixed_first_hit", "algorithm: fixed_window, align: first_hit",
+			sluicev1.Algorithm_ALGORITHM_FIXED_WINDOW, &sluicev1.Limit{Align: sluicev1.Align_ALIGN_FIRST_HIT}),
+		{"fixed_calendar", "algorithm: fixed_window, align: calendar, unit: day, timezone: " + zone, &sluicev1.Limit{
+			Algorithm: sluicev1.Algorithm_ALGORITHM_FIXED_WINDOW, Count: auditQuota,
+			Align: sluicev1.Align_ALIGN_CALENDAR, Unit: sluicev1.Unit_UNIT_DAY, Timezone: zone,
+		}},
+		plain("sliding_log", "algorithm: sliding_log", sluicev1.Algorithm_ALGORITHM_SLIDING_LOG, &sluicev1.Limit{}),
+		plain("sliding_counter", "algorithm: sliding_counter", sluicev1.Algorithm_ALGORITHM_SLIDING_COUNTER, &sluicev1.Limit{}),
+		plain("sliding_window", "algorithm: sliding_window", sluicev1.Algorithm_ALGORITHM_SLIDING_WINDOW, &sluicev1.Limit{}),
+	}
+}
+
+// auditPeriod returns a period of about an hour whose epoch-aligned window goes
+// on for at least five minutes from now, and a zone whose day does.
+func auditPeriod(now time.Time) (period time.Duration, zone string) {
+	for _, p := range []time.Duration{time.Hour, 67 * time.Minute} {
+		if p-time.Duration(now.UnixNano()%int64(p)) > 5*time.Minute {
+			period = p
+			break
+		}
+	}
+	zone = "UTC"
+	if now.UTC().Add(5*time.Minute).Day() != now.UTC().Day() {
+		zone = "Asia/Kathmandu"
+	}
+	return period, zone
+}
+
+// auditRules writes a rule file with a rule per counting.
+func auditRules(t *testing.T, all []counting) (dir string) {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("domain: audit\ndescriptors:\n")
+	for _, c := range all {
+		fmt.Fprintf(&b, "  - key: %s\n    rate_limit: {%s, count: %d}\n", c.name, c.rule, auditQuota)
+	}
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "audit.yaml"), []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestAuditEveryAlgorithm hammers keys of every algorithm through all nodes at
+// once and wants exactly the quota of each admitted. It starts three nodes; with
+// SLUICE_E2E_ADDRS (gRPC addresses, comma separated) it audits a cluster that
+// runs elsewhere, whose rules it does not know: then the limits travel with the checks.
+func TestAuditEveryAlgorithm(t *testing.T) {
+	all := countings(auditPeriod(time.Now()))
+	var addrs []string
+	inline := os.Getenv("SLUICE_E2E_ADDRS") != ""
+	if inline {
+		addrs = strings.Split(os.Getenv("SLUICE_E2E_ADDRS"), ",")
+	} else {
+		for _, n := range cluster(t, 3, auditRules(t, all)) {
+			addrs = append(addrs, n.grpc)
+		}
+	}
+	admitted := hammer(t, addrs, all, inline)
+	for _, c := range all {
+		name := c.name
+		over, under := 0, 0
+		total := int64(0)
+		for _, a := range admitted[name] {
+			total += a
+			switch {
+			case a > auditQuota:
+				over++
+			case a < auditQuota:
+				under++
+			}
+		}
+		t.Logf("%-22s admitted %d of %d asked, quota %d: %d keys over, %d under",
+			name, total, auditKeys*auditAsks, auditKeys*auditQuota, over, under)
+		if over > 0 || under > 0 {
+			t.Errorf("%s: %d keys over and %d under their quota", name, over, under)
+		}
+	}
+}
+
+// hammer asks for every key of every algorithm auditAsks times, in random order,
+// from auditCallers callers, each call at a random node: half of the checks one
+// to a call, half in batches. It returns what each key was admitted.
+func hammer(t *testing.T, addrs []string, all []counting, inline bool) map[string][]int64 {
+	t.Helper()
+	clients := make([]sluicev1.SluiceServiceClient, len(addrs))
+	for i, addr := range addrs {
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		clients[i] = sluicev1.NewSluiceServiceClient(conn)
+	}
+	type ask struct {
+		counting
+		key int
+	}
+	var asks []ask
+	admitted := map[string][]int64{}
+	for _, c := range all {
+		admitted[c.name] = make([]int64, auditKeys)
+		for key := range auditKeys {
+			for range auditAsks {
+				asks = append(asks, ask{c, key})
+			}
+		}
+	}
+	run := fmt.Sprint(time.Now().UnixNano()) // keys of earlier runs are other keys
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d, %d checks", seed, len(asks))
+	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(asks), func(i, j int) { asks[i], asks[j] = asks[j], asks[i] })
+
+	var next atomic.Int64
+	var failures atomic.Int64
+	var wg sync.WaitGroup
+	for caller := range auditCallers {
+		rng := rand.New(rand.NewPCG(seed, uint64(caller)+2))
+		wg.Go(func() {
+			size := 1
+			if caller%2 == 0 {
+				size = 50
+			}
+			for {
+				to := int(next.Add(int64(size)))
+				from := to - size
+				if from >= len(asks) {
+					return
+				}
+				part := asks[from:min(to, len(asks))]
+				req := &sluicev1.CheckRequest{}
+				for _, a := range part {
+					item := &sluicev1.Check{
+						Domain:      "audit",
+						Descriptor_: []*sluicev1.Entry{{Key: a.name, Value: fmt.Sprintf("%s-%d", run, a.key)}},
+					}
+					if inline {
+						item.Limits = []*sluicev1.Limit{a.limit}
+					}
+					req.Checks = append(req.Checks, item)
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				resp, err := clients[rng.IntN(len(clients))].Check(ctx, req)
+				cancel()
+				if err != nil {
+					failures.Add(1)
+					t.Errorf("check: %v", err)
+					return
+				}
+				for i, d := range resp.Decisions {
+					if d.Error != nil || (d.Source != sluicev1.Source_SOURCE_HELD && d.Source != sluicev1.Source_SOURCE_FORWARDED) {
+						failures.Add(1)
+						t.Errorf("%s: decided by %v, error %v", part[i].name, d.Source, d.Error)
+						return
+					}
+					if d.Allowed {
+						atomic.AddInt64(&admitted[part[i].name][part[i].key], 1)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if failures.Load() > 0 {
+		t.Fatalf("%d calls failed", failures.Load())
+	}
+	return admitted
+}

@@ -1,0 +1,153 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// quiet is how long after the last change all nodes must agree.
+const quiet = 5 * time.Second
+
+// TestScaleOutAndIn grows a cluster from 3 to 7 and on to 12 nodes and shrinks
+// it to 3 again: after each change all agree on members and ring.
+func TestScaleOutAndIn(t *testing.T) {
+	nodes := cluster(t, 3, "")
+	grow := func(to int) {
+		var added []*node
+		for i := len(nodes) + 1; i <= to; i++ {
+			added = append(added, launch(t, nodeConfig{
+				name: fmt.Sprintf("pod-%d", i), join: []string{nodes[0].gossip, nodes[1].gossip},
+			}))
+		}
+		for _, n := range added {
+			n.waitReady()
+		}
+		nodes = append(nodes, added...)
+		took, m := waitAgreed(t, nodes, quiet)
+		t.Logf("%d nodes agree %v after the last is ready", to, took.Round(time.Millisecond))
+		logSpread(t, m)
+	}
+	grow(7)
+	_, m := waitAgreed(t, nodes, quiet)
+	mean := float64(m.Partitions) / 7
+	for _, member := range m.Members {
+		if off := float64(member.Partitions)/mean - 1; off > 0.15 || off < -0.15 {
+			t.Errorf("%s owns %d partitions, %.0f %% off even", member.Name, member.Partitions, 100*off)
+		}
+	}
+	grow(12)
+	for len(nodes) > 3 {
+		last := nodes[len(nodes)-1]
+		nodes = nodes[:len(nodes)-1]
+		if took, code := last.stop(syscall.SIGTERM); code != 0 || took > 5*time.Second {
+			t.Errorf("%s: exit code %d after %v", last.name, code, took)
+		}
+	}
+	took, m := waitAgreed(t, nodes, quiet)
+	t.Logf("3 nodes agree %v after the last has left", took.Round(time.Millisecond))
+	logSpread(t, m)
+}
+
+func logSpread(t *testing.T, m *sluicev1.MembersResponse) {
+	t.Helper()
+	var b strings.Builder
+	serving := 0
+	for _, member := range m.Members {
+		if member.State == "serving" {
+			serving++
+		}
+	}
+	mean := float64(m.Partitions) / float64(serving)
+	for _, member := range m.Members {
+		fmt.Fprintf(&b, "\n%8s %4d %.2f", member.Name, member.Partitions, float64(member.Partitions)/mean)
+	}
+	t.Logf("partitions per node, and as a ratio to even:%s", b.String())
+}
+
+// TestCrashAndReturn kills a node and starts it again under its name at another
+// address, once at once and once after the others have noticed.
+func TestCrashAndReturn(t *testing.T) {
+	for _, noticed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("noticed=%v", noticed), func(t *testing.T) {
+			nodes := cluster(t, 3, "")
+			old := nodes[2]
+			old.kill()
+			if noticed {
+				took, _ := waitAgreed(t, nodes[:2], quiet)
+				t.Logf("the others agree %v after the kill", took.Round(time.Millisecond))
+			}
+			host := "127.0.0.1"
+			if runtime.GOOS == "linux" {
+				host = "127.0.2.1" // another address too, where loopback is a whole network
+			}
+			nodes[2] = start(t, nodeConfig{name: old.name, host: host, join: []string{nodes[0].gossip}})
+			took, _ := waitAgreed(t, nodes, quiet)
+			t.Logf("all agree %v after it is ready again", took.Round(time.Millisecond))
+		})
+	}
+}
+
+// TestPausedNodeReturns stops a process for longer than the others wait for it.
+func TestPausedNodeReturns(t *testing.T) {
+	nodes := cluster(t, 3, "")
+	nodes[2].signal(syscall.SIGSTOP)
+	waitAgreed(t, nodes[:2], 2*quiet)
+	nodes[2].signal(syscall.SIGCONT)
+	took, _ := waitAgreed(t, nodes, 2*quiet)
+	t.Logf("all agree %v after the node goes on", took.Round(time.Millisecond))
+}
+
+// TestSilentJoinTarget starts a node whose only target does not answer: it says
+// so, waits, and then serves alone.
+func TestSilentJoinTarget(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	began := time.Now()
+	n := launch(t, nodeConfig{name: "pod-1", join: []string{silent.Addr().String()}, args: []string{"--join-timeout", "2s"}})
+	n.waitReady()
+	if took := time.Since(began); took < 2*time.Second {
+		t.Errorf("ready after %v, before its join timeout of 2 s", took)
+	}
+	n.waitLog(silent.Addr().String(), time.Second)
+	waitAgreed(t, []*node{n}, time.Second)
+}
+
+// TestAloneAtOnce wants a node without targets to serve within a second.
+func TestAloneAtOnce(t *testing.T) {
+	began := time.Now()
+	start(t, nodeConfig{name: "pod-1"})
+	took := time.Since(began)
+	t.Logf("ready after %v", took.Round(time.Millisecond))
+	if took > time.Second {
+		t.Errorf("ready after %v, want under 1 s", took)
+	}
+}
+
+// TestDuplicateName wants the second living node of a name to end with an error
+// that says so, and the first to go on.
+func TestDuplicateName(t *testing.T) {
+	nodes := cluster(t, 2, "")
+	twin := launch(t, nodeConfig{name: "pod-2", join: []string{nodes[0].gossip}})
+	select {
+	case <-twin.done:
+	case <-time.After(15 * time.Second):
+		t.Fatal("the second pod-2 runs on")
+	}
+	if code := twin.cmd.ProcessState.ExitCode(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if log := twin.log.String(); !strings.Contains(log, "pod-2") || !strings.Contains(log, "name") {
+		t.Errorf("its log does not name the trouble:\n%s", log)
+	}
+	waitAgreed(t, nodes, quiet)
+}

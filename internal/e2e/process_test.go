@@ -1,0 +1,363 @@
+// Package e2e tests sluice as its users meet it: real processes of the built
+// binary on loopback addresses, asked over their own ports.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// binary is the program under test, built once by TestMain. With
+// SLUICE_E2E_RACE=1 it carries the race detector.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "sluice-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(dir, "sluice")
+	args := []string{"build", "-o", binary}
+	if os.Getenv("SLUICE_E2E_RACE") == "1" {
+		args = append(args, "-race")
+	}
+	build := exec.Command("go", append(args, "github.com/sluice-project/sluice/cmd/sluice")...)
+	build.Stdout, build.Stderr = os.Stderr, os.Stderr
+	if err := build.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "building the binary:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// node is one running process.
+type node struct {
+	t                        *testing.T
+	name                     string
+	host                     string
+	grpc, http, peer, gossip string
+	cmd                      *exec.Cmd
+	log                      *logBuffer
+	done                     chan struct{} // closed when the process has ended
+	conn                     *grpc.ClientConn
+}
+
+// nodeConfig says how to start a node. Ports are free ones on host (127.0.0.1 if empty).
+type nodeConfig struct {
+	name  string
+	host  string
+	join  []string
+	rules string
+	args  []string
+}
+
+// start runs `sluice serve` and waits until the node is ready. The process is
+// ended with the test if it still runs then.
+func start(t *testing.T, c nodeConfig) *node {
+	t.Helper()
+	n := launch(t, c)
+	n.waitReady()
+	return n
+}
+
+// launch is start without waiting.
+func launch(t *testing.T, c nodeConfig) *node {
+	t.Helper()
+	if c.host == "" {
+		c.host = "127.0.0.1"
+	}
+	ports := freePorts(t, c.host)
+	addr := func(i int) string { return net.JoinHostPort(c.host, strconv.Itoa(ports[i])) }
+	n := &node{
+		t: t, name: c.name, host: c.host, grpc: addr(0), http: addr(1), peer: addr(2), gossip: addr(3),
+		log: &logBuffer{}, done: make(chan struct{}),
+	}
+	args := []string{"serve", "--name", c.name, "--bind", c.host,
+		"--grpc-port", strconv.Itoa(ports[0]), "--http-port", strconv.Itoa(ports[1]),
+		"--peer-port", strconv.Itoa(ports[2]), "--gossip-port", strconv.Itoa(ports[3])}
+	if len(c.join) > 0 {
+		args = append(args, "--join", strings.Join(c.join, ","))
+	}
+	if c.rules != "" {
+		args = append(args, "--rules", c.rules)
+	}
+	n.cmd = exec.Command(binary, append(args, c.args...)...)
+	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
+	n.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
+	if err := n.cmd.Start(); err != nil {
+		t.Fatalf("%s: %v", c.name, err)
+	}
+	go func() {
+		n.cmd.Wait()
+		close(n.done)
+	}()
+	t.Cleanup(func() {
+		n.kill()
+		if n.conn != nil {
+			n.conn.Close()
+		}
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", n.name, n.log.tail(6000))
+		}
+		if strings.Contains(n.log.String(), "DATA RACE") {
+			t.Errorf("%s: the race detector found a race:\n%s", n.name, n.log.String())
+		}
+	})
+	return n
+}
+
+// api returns a client of the node's gRPC port.
+func (n *node) api() sluicev1.SluiceServiceClient {
+	n.t.Helper()
+	if n.conn == nil {
+		conn, err := grpc.NewClient(n.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		n.conn = conn
+	}
+	return sluicev1.NewSluiceServiceClient(n.conn)
+}
+
+func (n *node) alive() bool {
+	select {
+	case <-n.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (n *node) signal(s os.Signal) {
+	n.t.Helper()
+	if err := n.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		n.t.Fatalf("%s: signal %v: %v", n.name, s, err)
+	}
+}
+
+// kill ends the process at once, as a crash would, and waits for its end.
+func (n *node) kill() {
+	if n.alive() {
+		n.cmd.Process.Signal(syscall.SIGCONT)
+		n.cmd.Process.Kill()
+	}
+	<-n.done
+}
+
+// stop sends s and returns how long the process took to end, and its exit code.
+func (n *node) stop(s os.Signal) (time.Duration, int) {
+	n.t.Helper()
+	began := time.Now()
+	n.signal(s)
+	select {
+	case <-n.done:
+	case <-time.After(20 * time.Second):
+		n.t.Fatalf("%s did not end within 20 s of %v", n.name, s)
+	}
+	return time.Since(began), n.cmd.ProcessState.ExitCode()
+}
+
+func (n *node) waitReady() {
+	n.t.Helper()
+	eventually(n.t, 20*time.Second, n.name+" is ready", func() error {
+		if !n.alive() {
+			n.t.Fatalf("%s ended while starting:\n%s", n.name, n.log.String())
+		}
+		status, body, err := get("http://" + n.http + "/readyz")
+		if err != nil {
+			return err
+		}
+		if status != http.StatusOK {
+			return fmt.Errorf("readyz: %d %s", status, body)
+		}
+		return nil
+	})
+}
+
+func get(url string) (int, string, error) {
+	client := http.Client{Timeout: 2 * time.Second}
+	resp, err := client.Get(url)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+// cluster starts n nodes called pod-1, pod-2 … that join each other, and waits
+// until all agree.
+func cluster(t *testing.T, n int, rules string, args ...string) []*node {
+	t.Helper()
+	nodes := []*node{start(t, nodeConfig{name: "pod-1", rules: rules, args: args})}
+	for i := 2; i <= n; i++ {
+		nodes = append(nodes, launch(t, nodeConfig{
+			name: fmt.Sprintf("pod-%d", i), join: []string{nodes[0].gossip}, rules: rules, args: args,
+		}))
+	}
+	for _, n := range nodes {
+		n.waitReady()
+	}
+	waitAgreed(t, nodes, 10*time.Second)
+	return nodes
+}
+
+// waitAgreed waits until every node lists exactly nodes as serving, with one
+// ring table, and returns how long that took and the answer of the first node.
+func waitAgreed(t *testing.T, nodes []*node, within time.Duration) (time.Duration, *sluicev1.MembersResponse) {
+	t.Helper()
+	want := map[string]string{} // name → gRPC address
+	for _, n := range nodes {
+		want[n.name] = n.grpc
+	}
+	var first *sluicev1.MembersResponse
+	began := time.Now()
+	eventually(t, within, fmt.Sprintf("%d nodes agree on members and ring", len(nodes)), func() error {
+		first = nil
+		for _, n := range nodes {
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			r, err := n.api().Members(ctx, &sluicev1.MembersRequest{})
+			cancel()
+			if err != nil {
+				return fmt.Errorf("%s: %w", n.name, err)
+			}
+			serving := 0
+			for _, m := range r.Members {
+				if m.State == "serving" {
+					serving++
+					if want[m.Name] != m.GrpcAddress {
+						return fmt.Errorf("%s lists %s at %s", n.name, m.Name, m.GrpcAddress)
+					}
+				}
+			}
+			if serving != len(want) {
+				return fmt.Errorf("%s lists %d serving members, want %d", n.name, serving, len(want))
+			}
+			if first == nil {
+				first = r
+			}
+			if r.Ring != first.Ring {
+				return fmt.Errorf("%s has ring %s, %s has %s", n.name, r.Ring, nodes[0].name, first.Ring)
+			}
+		}
+		return nil
+	})
+	return time.Since(began), first
+}
+
+// eventually polls until f returns nil and fails the test with f's last error
+// when that takes longer than within.
+func eventually(t *testing.T, within time.Duration, what string, f func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s: %v", within, what, err)
+		}
+		<-tick.C
+	}
+}
+
+// freePorts returns four ports on host that were free for TCP and UDP just now.
+func freePorts(t *testing.T, host string) [4]int {
+	t.Helper()
+	var ports [4]int
+	for i := range ports {
+		for attempt := 0; ; attempt++ {
+			tcp, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tcp.Close()
+			ports[i] = tcp.Addr().(*net.TCPAddr).Port
+			udp, err := net.ListenPacket("udp", tcp.Addr().String())
+			if err == nil {
+				defer udp.Close()
+				break
+			}
+			if attempt == 20 {
+				t.Fatalf("no port is free for TCP and UDP on %s: %v", host, err)
+			}
+		}
+	}
+	return ports
+}
+
+// logBuffer keeps what a process prints.
+type logBuffer struct {
+	mu struct {
+		sync.Mutex
+		buf bytes.Buffer
+	}
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.buf.String()
+}
+
+func (l *logBuffer) tail(n int) string {
+	s := l.String()
+	if len(s) > n {
+		return "…" + s[len(s)-n:]
+	}
+	return s
+}
+
+// waitLog waits until the process has printed text.
+func (n *node) waitLog(text string, within time.Duration) {
+	n.t.Helper()
+	eventually(n.t, within, n.name+" logs "+strconv.Quote(text), func() error {
+		if strings.Contains(n.log.String(), text) {
+			return nil
+		}
+		return errors.New("not yet")
+	})
+}
+
+// allFree reports whether TCP ports base+offsets can be listened on.
+func allFree(base int, offsets ...int) bool {
+	for _, o := range offsets {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(base+o)))
+		if err != nil {
+			return false
+		}
+		l.Close()
+	}
+	return true
+}

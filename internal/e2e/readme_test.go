@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// repository is the root of the checkout, seen from this package.
+const repository = "../.."
+
+// TestReadmeCommands runs every command of the README as it stands there, but
+// for the ports, against the demo that the README starts first.
+func TestReadmeCommands(t *testing.T) {
+	commands := readmeCommands(t)
+	base := demoPort(t)
+	demo := runDemo(t, base)
+
+	var serves []*exec.Cmd
+	ran := 0
+	for _, line := range commands {
+		switch {
+		case line == "make run" || line == "make test":
+			// This test is part of one, and has just done what the other does.
+			if out, err := exec.Command("make", "-C", repository, "-n", strings.Fields(line)[1]).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", line, err, out)
+			}
+		case strings.HasPrefix(line, "bin/sluice serve --name"):
+			if runtime.GOOS != "linux" {
+				continue // as the README says
+			}
+			serves = append(serves, startServe(t, line, base+100))
+		case strings.Contains(line, "127.0.1."):
+			if runtime.GOOS != "linux" {
+				continue
+			}
+			runReadmeCommand(t, line, base+100)
+		default:
+			runReadmeCommand(t, line, base)
+		}
+		ran++
+	}
+	if ran < 8 {
+		t.Errorf("only %d commands found in the README", ran)
+	}
+	for _, s := range append(serves, demo) {
+		s.Process.Signal(syscall.SIGINT)
+		if err := s.Wait(); err != nil {
+			t.Errorf("%s after Ctrl-C: %v\n%s", strings.Join(s.Args, " "), err, s.Stderr)
+		}
+	}
+}
+
+var (
+	shellBlock    = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+	inlineCommand = regexp.MustCompile("`(bin/sluice [^`]*)`")
+)
+
+// readmeCommands returns the lines of the README's sh blocks and the inline
+// commands with arguments, in order.
+func readmeCommands(t *testing.T) []string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands []string
+	text := string(data)
+	for text != "" {
+		block := shellBlock.FindStringSubmatchIndex(text)
+		inline := inlineCommand.FindStringSubmatchIndex(text)
+		switch {
+		case block != nil && (inline == nil || block[0] < inline[0]):
+			commands = append(commands, strings.Split(strings.TrimSpace(text[block[2]:block[3]]), "\n")...)
+			text = text[block[1]:]
+		case inline != nil:
+			commands = append(commands, text[inline[2]:inline[3]])
+			text = text[inline[1]:]
+		default:
+			text = ""
+		}
+	}
+	// The demo itself is running, and help needs no cluster but must work.
+	var list []string
+	for _, c := range commands {
+		if c != "bin/sluice demo" {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// demoPort returns a base port such that the demo's twelve ports, and four more
+// at 100 above it, are free.
+func demoPort(t *testing.T) int {
+	t.Helper()
+	for base := 17460; base < 30000; base += 200 {
+		if allFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 100, 101, 102, 103) {
+			return base
+		}
+	}
+	t.Fatal("no free range of ports")
+	return 0
+}
+
+// atPorts moves the README's ports to those of this test.
+func atPorts(line string, base int) string {
+	for _, p := range []int{7460, 7461, 7470, 7471, 7480} {
+		line = strings.ReplaceAll(line, fmt.Sprint(":", p), fmt.Sprint(":", base+p-7460))
+	}
+	return line
+}
+
+func command(line string, env ...string) *exec.Cmd {
+	line = strings.Replace(line, "bin/sluice", binary, 1)
+	cmd := exec.Command("sh", "-c", "exec "+line)
+	cmd.Dir = repository
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = &bytes.Buffer{}
+	return cmd
+}
+
+func runReadmeCommand(t *testing.T, line string, base int) {
+	t.Helper()
+	cmd := command(atPorts(line, base), fmt.Sprintf("SLUICE_ADDR=127.0.0.1:%d", base))
+	if strings.HasPrefix(line, "curl") {
+		if _, err := exec.LookPath("curl"); err != nil {
+			t.Logf("no curl on this machine: %s", line)
+			return
+		}
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%s: %v\n%s%s", line, err, out, cmd.Stderr)
+		return
+	}
+	t.Logf("%s\n%s", line, out)
+}
+
+func runDemo(t *testing.T, base int) *exec.Cmd {
+	t.Helper()
+	cmd := command(fmt.Sprintf("bin/sluice demo --port %d", base))
+	out := &logBuffer{}
+	cmd.Stdout = out
+	startCommand(t, cmd)
+	eventually(t, 30*time.Second, "the demo prints what to try", func() error {
+		if !strings.Contains(out.String(), "Ctrl-C stops") {
+			return fmt.Errorf("so far:\n%s%s", out.String(), cmd.Stderr)
+		}
+		return nil
+	})
+	if text := out.String(); strings.Count(text, ": allowed") != 5 || strings.Count(text, ": denied") != 1 {
+		t.Errorf("want five checks allowed and one denied:\n%s", text)
+	}
+	t.Logf("%s", out.String())
+	return cmd
+}
+
+// startServe runs one of the README's serve commands on other ports and waits
+// until it answers.
+func startServe(t *testing.T, line string, base int) *exec.Cmd {
+	t.Helper()
+	var env []string
+	for i, flag := range []string{"GRPC", "HTTP", "PEER", "GOSSIP"} {
+		env = append(env, fmt.Sprintf("SLUICE_%s_PORT=%d", flag, base+i))
+	}
+	cmd := command(line, env...)
+	startCommand(t, cmd)
+	bind := regexp.MustCompile(`--bind (\S+)`).FindStringSubmatch(line)[1]
+	eventually(t, 20*time.Second, line, func() error {
+		status, body, err := get(fmt.Sprintf("http://%s:%d/readyz", bind, base+1))
+		if err == nil && status != 200 {
+			err = fmt.Errorf("%d %s", status, body)
+		}
+		return err
+	})
+	return cmd
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill() })
+}
