@@ -12,10 +12,10 @@ import (
 const (
 	// MaxChecks is the most checks of one call.
 	MaxChecks = 10_000
-	// MaxEntries is the most entries of one descriptor.
-	MaxEntries = 64
+	// MaxEntries is the most entries of one descriptor: no rule lies deeper.
+	MaxEntries = rules.MaxDepth
 	// MaxText is the most bytes of a domain, a key or a value.
-	MaxText = 1024
+	MaxText = rules.MaxEntryBytes
 )
 
 // Limiter is what every front door calls. Service implements it.

@@ -34,7 +34,7 @@ func LimitToProto(l bucket.Limit) *sluicev1.Limit {
 }
 
 // LimitFromProto returns the limit that p spells. An unspecified algorithm is a
-// fixed window. It refuses only what a bucket.Limit cannot express, an enum out
+// fixed window, unless the limit is unlimited and needs none. It refuses only what a bucket.Limit cannot express, an enum out
 // of range, with a *bucket.FieldError; all else is bucket.NewLimits' to judge.
 // A nil p is an empty message.
 func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
@@ -42,7 +42,7 @@ func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
 	if err != nil {
 		return bucket.Limit{}, err
 	}
-	if algorithm == 0 {
+	if algorithm == 0 && !p.GetUnlimited() {
 		algorithm = bucket.FixedWindow
 	}
 	refill, err := enum[bucket.Refill]("refill", int32(p.GetRefill()), int32(bucket.RefillInterval))

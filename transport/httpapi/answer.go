@@ -105,13 +105,9 @@ func deny(w http.ResponseWriter, r *transport.Result) {
 	if custom.Status != 0 {
 		status = custom.Status
 	}
-	// The rule's headers replace those that are there already.
 	h := w.Header()
 	for _, one := range custom.Headers {
-		h.Del(one.Name)
-	}
-	for _, one := range custom.Headers {
-		h.Add(one.Name, one.Value)
+		h.Set(one.Name, one.Value) // the rule's word goes before ours
 	}
 	if custom.Body != "" {
 		if h.Get("Content-Type") == "" {

@@ -1,0 +1,70 @@
+// Package onenode is a check.Decider that holds every key in one bucket.Table: a
+// cluster of one, for the tests of what asks a Decider. It starts no goroutine.
+package onenode
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// Name is the holder in every answer.
+const Name = "n1"
+
+// Node decides at a time that the test sets. It is safe for concurrent use.
+type Node struct {
+	Table *bucket.Table
+	// Now is the Unix time in nanoseconds.
+	Now atomic.Int64
+	// Asked counts the requests that were decided, those given back too.
+	Asked atomic.Int64
+}
+
+// New returns a Node with an empty table, at the Unix time start.
+func New(start int64) (*Node, error) {
+	t, err := bucket.NewTable(bucket.Config{Shards: 7})
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Table: t}
+	n.Now.Store(start)
+	return n, nil
+}
+
+// Decide implements check.Decider.
+func (n *Node) Decide(_ context.Context, b *check.Batch) {
+	n.Asked.Add(int64(len(b.Requests)))
+	if !b.AllOrNothing {
+		for i := range b.Requests {
+			b.Answers[i] = n.answer(n.Table.Do(n.Now.Load(), &b.Requests[i].Request))
+		}
+		return
+	}
+	receipts := make([]bucket.Receipt, len(b.Requests))
+	charged := make([]bool, len(b.Requests))
+	failed := false
+	for i := range b.Requests {
+		r := &b.Requests[i]
+		var d bucket.Decision
+		d, charged[i] = n.Table.DoHeld(n.Now.Load(), &r.Request, &receipts[i])
+		b.Answers[i] = n.answer(d)
+		failed = failed || r.Verb == bucket.Check && !d.Allowed && !r.Shadow
+	}
+	if !failed {
+		return
+	}
+	for i := range b.Requests {
+		if charged[i] {
+			n.Table.GiveBack(n.Now.Load(), &receipts[i])
+		}
+		if b.Requests[i].Verb == bucket.Check {
+			b.Answers[i].Allowed = false
+		}
+	}
+}
+
+func (n *Node) answer(d bucket.Decision) check.Answer {
+	return check.Answer{Decision: d, Source: check.Held, Holder: Name}
+}

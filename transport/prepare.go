@@ -1,0 +1,75 @@
+package transport
+
+import (
+	"math"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// The first byte of what is hashed into a counter key keeps the key spaces apart.
+const (
+	spaceRule   = 'r'
+	spaceInline = 'i'
+)
+
+// prepare validates what check i asks about and queues it, or answers it when
+// there is nothing to decide.
+func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
+	c, r := &b.Checks[i], &b.Results[i]
+	if r.Err = c.Fault; r.Err == nil {
+		r.Err = nameFault(c)
+	}
+	if r.Err == nil {
+		r.Rule, r.Limits, r.Err = s.limitsOf(set, c)
+	}
+	if r.Err != nil {
+		return
+	}
+	if r.Limits == nil || r.Limits.Unlimited() {
+		r.unruled()
+		return
+	}
+	q := check.Request{Request: bucket.Request{Limits: r.Limits, Cost: c.Cost, Verb: c.Verb}}
+	space := byte(spaceInline)
+	if r.Rule != nil {
+		space = spaceRule
+		q.OnFailure, q.Shadow = r.Rule.OnFailure, r.Rule.Shadow
+	}
+	b.key = r.Rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
+	q.Key = s.config.Hasher.Key(b.key)
+	b.ask(i, q)
+}
+
+// limitsOf returns what c is held to: its own limits, else those of the rule it
+// matches, if any. Limits are nil where there are none.
+func (s *Service) limitsOf(set *rules.Set, c *Check) (*rules.Rule, *bucket.Limits, *Error) {
+	if len(c.Limits) > 0 {
+		limits, err := s.inline.limits(c.Limits)
+		if err != nil {
+			return nil, nil, limitsFault(err)
+		}
+		return nil, limits, nil
+	}
+	var rule *rules.Rule
+	known := false
+	if set != nil {
+		rule, known = set.Match(c.Domain, c.Descriptor)
+	}
+	switch {
+	case !known && s.config.RefuseUnknownDomains:
+		return nil, nil, &Error{Code: UnknownDomain, Field: "domain", Message: "no rules for domain " + c.Domain}
+	case rule == nil || rule.Unlimited:
+		return rule, nil, nil
+	}
+	return rule, rule.Limits, nil
+}
+
+// unruled answers a check that nothing limits.
+func (r *Result) unruled() {
+	r.Allowed = true
+	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
+	r.Source = check.Unruled
+	r.Limits = nil
+}
