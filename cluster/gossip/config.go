@@ -1,0 +1,190 @@
+package gossip
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// DefaultPort is the gossip port, TCP and UDP, where none is given.
+const DefaultPort = 7463
+
+// MaxName is the longest Name, in bytes.
+const MaxName = 128
+
+// Resolver looks up the addresses of a name. *net.Resolver is one.
+type Resolver interface {
+	// LookupNetIP returns the addresses of host; network is "ip".
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Config says who this node is and where it finds others.
+type Config struct {
+	// Name is the logical name, for example the pod's: unique in the cluster, the
+	// same after a restart, 1 to MaxName bytes of letters, digits, '.', '_', '-'.
+	Name string
+	// Boot names this run of the process. Empty means NewBoot of now.
+	Boot string
+
+	// Bind is where to listen for gossip, TCP and UDP: host or host:port. An empty
+	// host means all addresses, port 0 any free port.
+	Bind string
+	// Advertise is where others reach this node's gossip: host or host:port. Empty
+	// means the address bound to, or for all addresses a private one of the machine.
+	Advertise string
+	// Peer, GRPC and HTTP are told to the others, host:port. An empty host, 0.0.0.0
+	// or :: is replaced with the advertised host. Empty means not offered.
+	Peer, GRPC, HTTP string
+
+	// Join are addresses of other nodes' gossip: host, host:port, IPv6 with or
+	// without brackets, or DNS names, which are resolved again at every attempt.
+	// They may include this node. Without any, this node serves alone until
+	// others join it.
+	Join []string
+
+	// SecretFingerprint is Fingerprint of the cluster's secret. Peers with another
+	// one are refused.
+	SecretFingerprint [16]byte
+	// Placement is ring.Placement. Peers with another number are refused.
+	Placement int
+	// Version is the program's version, told to the others.
+	Version string
+
+	// Timing has defaults field by field.
+	Timing Timing
+
+	// Logger defaults to slog.Default. What memberlist logs appears at debug.
+	Logger *slog.Logger
+	// Resolver defaults to net.DefaultResolver.
+	Resolver Resolver
+	// Transport replaces the sockets, in tests. Bind is then ignored. Open takes it
+	// over and shuts it down.
+	Transport memberlist.Transport
+}
+
+// Fingerprint tells secrets apart without giving them away: 128 bits of an
+// HMAC-SHA-256. It travels in clear, so a secret that can be guessed can be
+// confirmed with it: use random ones.
+func Fingerprint(secret []byte) [16]byte {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte("sluice cluster secret, fingerprint 1"))
+	return [16]byte(mac.Sum(nil))
+}
+
+func (c Config) withDefaults() Config {
+	if c.Boot == "" {
+		c.Boot = randomBoot()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Resolver == nil {
+		c.Resolver = net.DefaultResolver
+	}
+	c.Timing = c.Timing.withDefaults()
+	return c
+}
+
+// Validate reports every field that cannot be used, after the defaults.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var errs []error
+	bad := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("gossip: %s: %w", field, fmt.Errorf(format, args...)))
+	}
+	if err := validName(c.Name); err != nil {
+		bad("Name", "%w", err)
+	}
+	if !validBoot(c.Boot) {
+		bad("Boot", "%q is not of the form that NewBoot makes", c.Boot)
+	}
+	if _, err := parseHostPort(c.Bind, DefaultPort, anyHost|anyPort); err != nil {
+		bad("Bind", "%w", err)
+	}
+	if c.Advertise != "" {
+		if _, err := parseHostPort(c.Advertise, 0, anyPort); err != nil {
+			bad("Advertise", "%w", err)
+		}
+	}
+	for _, a := range []struct{ field, value string }{{"Peer", c.Peer}, {"GRPC", c.GRPC}, {"HTTP", c.HTTP}} {
+		if a.value == "" {
+			continue
+		}
+		if _, err := parseHostPort(a.value, 0, anyHost); err != nil {
+			bad(a.field, "%w", err)
+		}
+	}
+	for i, j := range c.Join {
+		if _, err := parseHostPort(j, DefaultPort, 0); err != nil {
+			bad(fmt.Sprintf("Join[%d]", i), "%w", err)
+		}
+	}
+	if c.Placement < 1 || int64(c.Placement) > int64(^uint32(0)) {
+		bad("Placement", "%d: want a number from 1", c.Placement)
+	}
+	if len(c.Version) > 64 {
+		bad("Version", "%d bytes long: want at most 64", len(c.Version))
+	}
+	if err := c.Timing.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func validName(name string) error {
+	if name == "" {
+		return errors.New("is empty: every node needs a name of its own, for example the host's")
+	}
+	if len(name) > MaxName {
+		return fmt.Errorf("%d bytes long: want at most %d", len(name), MaxName)
+	}
+	for _, r := range name {
+		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
+			return fmt.Errorf("%q contains %q: want letters, digits, '.', '_' and '-'", name, r)
+		}
+	}
+	return nil
+}
+
+// self is this node as it starts, with the endpoint's address filled in.
+func (c Config) self(end endpoint) member.Member {
+	host := end.address.Addr().String()
+	return member.Member{
+		Name:    c.Name,
+		Boot:    c.Boot,
+		Gossip:  end.address.String(),
+		Peer:    completeHost(c.Peer, host),
+		GRPC:    completeHost(c.GRPC, host),
+		HTTP:    completeHost(c.HTTP, host),
+		State:   member.Joining,
+		Version: c.Version,
+	}
+}
+
+// memberlist translates c for the library.
+func (c Config) memberlist(g *Gossip, end endpoint) *memberlist.Config {
+	m := memberlist.DefaultLANConfig()
+	m.Name = fullName(c.Name, c.Boot)
+	m.Transport = end.transport
+	m.BindPort = int(end.address.Port())
+	m.AdvertiseAddr = end.address.Addr().String()
+	m.AdvertisePort = int(end.address.Port())
+	m.LogOutput = nil
+	m.Logger = libraryLogger(g.log)
+	m.EnableCompression = false // the messages are small
+	c.Timing.apply(m)
+
+	d := delegate{g}
+	m.Delegate, m.Events, m.Alive, m.Merge = d, d, d, d
+	return m
+}

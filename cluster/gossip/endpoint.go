@@ -1,0 +1,171 @@
+package gossip
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// endpoint is where this node listens and what it tells others to dial.
+type endpoint struct {
+	transport memberlist.Transport
+	address   netip.AddrPort // advertised
+}
+
+// openEndpoint binds the gossip port, or takes the configured transport. Dials
+// and connections of the sockets end with running; ctx bounds the opening.
+func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
+	if c.Transport != nil {
+		ip, port, err := c.Transport.FinalAdvertiseAddr("", 0)
+		if err != nil {
+			return endpoint{}, fmt.Errorf("gossip: Transport: %w", err)
+		}
+		addr, _ := netip.AddrFromSlice(ip)
+		return endpoint{c.Transport, netip.AddrPortFrom(addr.Unmap(), uint16(port))}, nil
+	}
+	bind, err := parseHostPort(c.Bind, DefaultPort, anyHost|anyPort)
+	if err != nil {
+		return endpoint{}, fmt.Errorf("gossip: Bind: %w", err)
+	}
+	// An empty host stays empty: then both families are listened on.
+	bound := netip.IPv6Unspecified()
+	if bind.host != "" {
+		if bound, err = resolveOne(ctx, c.Resolver, bind.host); err != nil {
+			return endpoint{}, fmt.Errorf("gossip: Bind: %w", err)
+		}
+		bind.host = bound.String()
+	}
+	transport, err := listen(bind, libraryLogger(c.Logger))
+	if err != nil {
+		return endpoint{}, fmt.Errorf("gossip: Bind: cannot listen on %s, TCP and UDP: %w; stop what uses it or choose another gossip port", bind, err)
+	}
+	port := uint16(transport.GetAutoBindPort())
+	address, err := advertised(ctx, c, bound, port)
+	if err != nil {
+		_ = transport.Shutdown()
+		return endpoint{}, err
+	}
+	return endpoint{&sockets{transport, running}, address}, nil
+}
+
+// listen opens the sockets. A free port is chosen for TCP first; whether it is
+// free for UDP too shows only then, so there are a few attempts.
+func listen(bind hostPort, l *log.Logger) (*memberlist.NetTransport, error) {
+	attempts := 1
+	if bind.port == 0 {
+		attempts = 10
+	}
+	var lastErr error
+	for range attempts {
+		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
+			BindAddrs: []string{bind.host},
+			BindPort:  int(bind.port),
+			Logger:    l,
+		})
+		if err == nil {
+			return t, nil
+		}
+		lastErr = err
+		if !strings.Contains(err.Error(), "in use") {
+			break
+		}
+	}
+	return nil, lastErr
+}
+
+// advertised returns what others dial: what Advertise says, else the address
+// bound to, else an address of the machine.
+func advertised(ctx context.Context, c Config, bound netip.Addr, port uint16) (netip.AddrPort, error) {
+	if c.Advertise != "" {
+		adv, err := parseHostPort(c.Advertise, port, anyPort)
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("gossip: Advertise: %w", err)
+		}
+		addr, err := resolveOne(ctx, c.Resolver, adv.host)
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("gossip: Advertise: %w", err)
+		}
+		if adv.port == 0 {
+			adv.port = port
+		}
+		return netip.AddrPortFrom(addr, adv.port), nil
+	}
+	if bound.IsUnspecified() {
+		all, err := interfaceAddresses()
+		if err != nil {
+			return netip.AddrPort{}, fmt.Errorf("gossip: Advertise is empty and Bind is %s: %w", bound, err)
+		}
+		bound = pickAddress(bound, all)
+	}
+	return netip.AddrPortFrom(bound, port), nil
+}
+
+// resolveOne returns the first address of host, IPv4 before IPv6.
+func resolveOne(ctx context.Context, r Resolver, host string) (netip.Addr, error) {
+	all, err := resolve(ctx, r, host)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range all {
+		if a.Is4() {
+			return a, nil
+		}
+	}
+	return all[0], nil
+}
+
+// resolve returns the addresses of host, at least one.
+func resolve(ctx context.Context, r Resolver, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a.Unmap()}, nil
+	}
+	all, err := r.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, fmt.Errorf("resolve %q: %w", host, err)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("resolve %q: the name has no addresses", host)
+	}
+	for i, a := range all {
+		all[i] = a.Unmap().WithZone("")
+	}
+	return all, nil
+}
+
+// sockets is memberlist's own transport, whose dials and dialled connections end
+// with running: so closing need not wait for a peer that is silent.
+type sockets struct {
+	*memberlist.NetTransport
+	running context.Context
+}
+
+func (s *sockets) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: timeout}
+	conn, err := dialer.DialContext(s.running, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(s.running, func() { _ = conn.Close() })
+	return &boundConn{conn, stop}, nil
+}
+
+func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	return s.DialTimeout(a.Addr, timeout)
+}
+
+// boundConn is closed when its context ends.
+type boundConn struct {
+	net.Conn
+	stop func() bool
+}
+
+func (c *boundConn) Close() error {
+	c.stop()
+	return c.Conn.Close()
+}

@@ -1,0 +1,232 @@
+// Package gossip keeps the membership of the cluster: it finds the other nodes,
+// tells them about this one, notices who crashed, and publishes the result as
+// views (member.View).
+//
+// It decides who is shown under a name when two processes carry it, which peers
+// are refused (another placement, another cluster secret), when a starting node
+// may go on, and when a node has to stop because its name is taken. It leaves to
+// others what a view means: which keys go where and who may decide.
+//
+// The protocol is SWIM with Lifeguard's improvements, as memberlist implements
+// it. This package is memberlist's only user. The name that memberlist knows is
+// name/boot, because it refuses a known name from a new address; the logical
+// name travels in the metadata.
+//
+// A Gossip owns three goroutines: the viewer builds views, the joiner contacts
+// join targets and lost members, the warden applies the rules for the first
+// start and for names carried twice. memberlist's callbacks run under its lock:
+// they write to the roster and signal, nothing else.
+//
+// Lock order: Gossip.announce, then memberlist's own, then roster.mu. Gossip.mu
+// and Gossip.publishing are taken before roster.mu and never inside announce's
+// calls into memberlist.
+package gossip
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+var (
+	// ErrDuplicateName means that another living process carries this node's name.
+	// The newcomer gets it and must not serve.
+	ErrDuplicateName = errors.New("two living nodes carry one name")
+	// ErrReplaced means that a newer process serves under this node's name, which
+	// happens to one that was stopped or cut off for long. It must stop.
+	ErrReplaced = errors.New("replaced by a newer process of the same name")
+	// ErrClosed means that Leave or Close was called before.
+	ErrClosed = errors.New("gossip is closed")
+)
+
+// Gossip is this node's part in the membership. It must be created with Open and
+// closed with Close. All methods may be called from any goroutine.
+type Gossip struct {
+	config Config
+	log    *slog.Logger
+	roster *roster
+	list   *memberlist.Memberlist
+	joiner *joiner
+
+	meta     atomic.Pointer[[]byte] // what memberlist's NodeMeta returns
+	view     atomic.Pointer[member.View]
+	changes  chan struct{}
+	repeat   chan struct{} // signalled when our state should be told once more
+	answered chan struct{} // signalled when a compatible peer exchanged state with us
+
+	// announce serializes the calls that make memberlist tell others about us, and
+	// guards left.
+	announce sync.Mutex
+	left     bool
+	// publishing serializes the building of views.
+	publishing sync.Mutex
+
+	mu struct {
+		sync.Mutex
+		self   member.Member
+		ready  bool
+		closed bool
+		err    error
+	}
+	ready chan struct{} // closed when mu.ready is set
+	done  chan struct{} // closed when mu.err is set
+
+	cancel      context.CancelFunc
+	stopJoining context.CancelFunc
+	wg          sync.WaitGroup
+	closeOnce   sync.Once
+	closeErr    error
+}
+
+// Open binds the gossip port, announces this node as joining, and starts looking
+// for others. It does not wait for them: Ready does. ctx bounds Open itself, for
+// example the resolving of a name in Bind.
+//
+// Errors name the field of Config that is wrong or cannot be used.
+func Open(ctx context.Context, config Config) (*Gossip, error) {
+	config = config.withDefaults()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(context.Background())
+	end, err := openEndpoint(ctx, running, config)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	g := &Gossip{
+		config:   config,
+		log:      config.Logger.With("node", config.Name),
+		roster:   newRoster(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
+		changes:  make(chan struct{}, 1),
+		repeat:   make(chan struct{}, 1),
+		answered: make(chan struct{}, 1),
+		ready:    make(chan struct{}),
+		done:     make(chan struct{}),
+		cancel:   cancel,
+	}
+	g.mu.self = config.self(end)
+	if err := g.start(running, end); err != nil {
+		cancel()
+		_ = end.transport.Shutdown()
+		return nil, err
+	}
+	return g, nil
+}
+
+// start creates memberlist on the endpoint and starts the goroutines.
+func (g *Gossip) start(running context.Context, end endpoint) error {
+	meta, err := g.encode(g.mu.self)
+	if err != nil {
+		return err
+	}
+	g.meta.Store(&meta)
+	g.list, err = memberlist.Create(g.config.memberlist(g, end))
+	if err != nil {
+		return fmt.Errorf("gossip: start on %s: %w", end.address, err)
+	}
+	g.joiner = g.newJoiner(end.address)
+	g.publish()
+	g.log.Info("gossip started", "address", end.address.String(), "boot", g.config.Boot, "join", g.config.Join)
+	g.wg.Go(func() { g.watch(running) })
+	joining, stop := context.WithCancel(running)
+	g.stopJoining = stop
+	g.wg.Go(func() { g.joiner.run(joining) })
+	g.wg.Go(func() { g.guard(running) })
+	return nil
+}
+
+// encode writes what others are told about this node.
+func (g *Gossip) encode(self member.Member) ([]byte, error) {
+	meta, err := encodeMeta(metadata{
+		member:      self,
+		placement:   uint32(g.config.Placement),
+		fingerprint: g.config.SecretFingerprint,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("gossip: Name, Peer, GRPC, HTTP and Version together: %w", err)
+	}
+	return meta, nil
+}
+
+// View returns who is in the cluster now, this node included. Its Members must
+// not be changed.
+func (g *Gossip) View() member.View { return *g.view.Load() }
+
+// Changes is signalled when View returns something new since the last receive.
+// It is for one receiver: several changes may give one signal, and View is always
+// the latest.
+func (g *Gossip) Changes() <-chan struct{} { return g.changes }
+
+// Self returns this node as others see it, with its advertised addresses.
+func (g *Gossip) Self() member.Member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.self
+}
+
+// Addr returns the gossip address that others may dial, host:port, with the real
+// port where Bind asked for port 0.
+func (g *Gossip) Addr() string { return g.Self().Gossip }
+
+// Ready waits until this node may serve: no join targets were given, or one
+// answered, or none did within Timing.JoinTimeout; and no other living process
+// carries this node's name. Otherwise it returns ErrDuplicateName, wrapped with
+// the other's address, or the error of ctx.
+func (g *Gossip) Ready(ctx context.Context) error {
+	select {
+	case <-g.ready:
+		return g.Err()
+	case <-g.done:
+		return g.Err()
+	case <-ctx.Done():
+		return fmt.Errorf("gossip: waiting to join: %w", ctx.Err())
+	}
+}
+
+// Done is closed when this node has to stop. Err then says why.
+func (g *Gossip) Done() <-chan struct{} { return g.done }
+
+// Err returns nil, or why this node has to stop: ErrDuplicateName, ErrReplaced or
+// ErrClosed, wrapped.
+func (g *Gossip) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.err
+}
+
+// failLocked makes err the reason to stop, unless there is one. It requires that
+// g.mu is held.
+func (g *Gossip) failLocked(err error) {
+	if g.mu.err == nil {
+		g.mu.err = err
+		close(g.done)
+	}
+}
+
+// Close stops without telling the others, who notice within seconds: call Leave
+// before. It waits for this package's goroutines; memberlist's own, which have no
+// way to be waited for, end within a probe interval. Later calls return the
+// first's result.
+func (g *Gossip) Close() error {
+	g.closeOnce.Do(func() {
+		g.mu.Lock()
+		g.mu.closed = true
+		g.failLocked(fmt.Errorf("gossip: %w", ErrClosed))
+		g.mu.Unlock()
+		g.cancel() // ends waits and dials first, so that announce comes free
+
+		g.announce.Lock()
+		g.closeErr = g.list.Shutdown()
+		g.announce.Unlock()
+		g.wg.Wait()
+	})
+	return g.closeErr
+}

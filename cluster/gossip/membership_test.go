@@ -1,0 +1,42 @@
+package gossip
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func TestAllStartAtOnce(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 7, 12} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			inWorld(t, func(w *world) { w.cluster(n) })
+		})
+	}
+}
+
+func TestGrowAndShrink(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		w.grow(4, 7)
+		w.Logf("3 → 7: views equal after %v", w.agree(quiet))
+		for i := 4; i <= 7; i++ {
+			w.leave(fmt.Sprintf("pod-%d", i))
+		}
+		w.Logf("7 → 3: views equal after %v", w.agree(quiet))
+	})
+}
+
+func TestCrash(t *testing.T) {
+	for _, n := range []int{2, 3, 5, 7, 12} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			for range 10 {
+				inWorld(t, func(w *world) {
+					w.cluster(n)
+					time.Sleep(3 * time.Second)
+					w.crash(fmt.Sprintf("pod-%d", n))
+					w.Logf("views equal after %v", w.agree(quiet))
+				})
+			}
+		})
+	}
+}

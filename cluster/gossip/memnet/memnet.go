@@ -1,0 +1,209 @@
+// Package memnet is a network in memory for tests of whole nodes: transports for
+// memberlist that can be cut from each other and crash, and that start no
+// goroutines of their own, so that they work in a testing/synctest bubble.
+//
+// Packets are delivered at once, or lost where there is a cut, no listener, or a
+// full queue. Connections to an address without a listener are refused; across a
+// cut they time out.
+package memnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// queue is how many packets, or connections, a listener may have waiting.
+const queue = 1024
+
+// Network connects transports by address. The zero Network is ready to use.
+type Network struct {
+	mu struct {
+		sync.Mutex
+		listeners map[string]*Transport
+		cut       func(from, to netip.AddrPort) bool
+	}
+}
+
+// Listen returns a transport at an address such as 10.0.0.1:7463, which must be
+// free: a transport gives it back when it shuts down or crashes.
+func (n *Network) Listen(address string) (*Transport, error) {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("memnet: listen: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.listeners[address] != nil {
+		return nil, fmt.Errorf("memnet: listen on %s: address in use", address)
+	}
+	t := &Transport{
+		network: n,
+		address: a,
+		packets: make(chan *memberlist.Packet, queue),
+		streams: make(chan net.Conn, queue),
+		closed:  make(chan struct{}),
+	}
+	if n.mu.listeners == nil {
+		n.mu.listeners = map[string]*Transport{}
+	}
+	n.mu.listeners[address] = t
+	return t, nil
+}
+
+// Cut loses everything from one address to another for which lost returns true,
+// until the next call. nil heals the network. Connections that are open stay so.
+func (n *Network) Cut(lost func(from, to netip.AddrPort) bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.cut = lost
+}
+
+// Isolate cuts the given addresses from all others, both ways, but not from each
+// other.
+func (n *Network) Isolate(addresses ...string) {
+	inside := map[netip.AddrPort]bool{}
+	for _, a := range addresses {
+		inside[netip.MustParseAddrPort(a)] = true
+	}
+	n.Cut(func(from, to netip.AddrPort) bool { return inside[from] != inside[to] })
+}
+
+// route returns the listener at an address, nil if there is none, and whether the
+// way there is cut.
+func (n *Network) route(from netip.AddrPort, to string) (_ *Transport, cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil, false
+	}
+	if n.mu.cut != nil && (n.mu.cut(from, a) || n.mu.cut(a, from)) {
+		// A connection needs both ways; packets look at theirs alone.
+		return n.mu.listeners[to], true
+	}
+	return n.mu.listeners[to], false
+}
+
+// loses reports whether packets from one address to another are lost.
+func (n *Network) loses(from netip.AddrPort, to string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, err := netip.ParseAddrPort(to)
+	return err != nil || n.mu.cut != nil && n.mu.cut(from, a)
+}
+
+// Transport is one node's place in a Network.
+type Transport struct {
+	network *Network
+	address netip.AddrPort
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+var _ memberlist.NodeAwareTransport = (*Transport)(nil)
+
+// ErrClosed means that the transport was shut down or crashed.
+var ErrClosed = errors.New("memnet: transport is closed")
+
+// Crash takes the node off the network at once: nothing more goes in or out. The
+// memberlist on it does not notice and should be closed, too.
+func (t *Transport) Crash() { _ = t.Shutdown() }
+
+// Shutdown implements memberlist.Transport.
+func (t *Transport) Shutdown() error {
+	t.once.Do(func() {
+		close(t.closed)
+		t.network.mu.Lock()
+		delete(t.network.mu.listeners, t.address.String())
+		t.network.mu.Unlock()
+	})
+	return nil
+}
+
+// FinalAdvertiseAddr implements memberlist.Transport: always its own address.
+func (t *Transport) FinalAdvertiseAddr(string, int) (net.IP, int, error) {
+	return t.address.Addr().AsSlice(), int(t.address.Port()), nil
+}
+
+// PacketCh implements memberlist.Transport.
+func (t *Transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
+
+// StreamCh implements memberlist.Transport.
+func (t *Transport) StreamCh() <-chan net.Conn { return t.streams }
+
+// WriteTo implements memberlist.Transport. A lost packet is no error.
+func (t *Transport) WriteTo(b []byte, to string) (time.Time, error) {
+	now := time.Now()
+	select {
+	case <-t.closed:
+		return now, ErrClosed
+	default:
+	}
+	dest, _ := t.network.route(t.address, to)
+	if dest == nil || t.network.loses(t.address, to) {
+		return now, nil
+	}
+	select {
+	case dest.packets <- &memberlist.Packet{
+		Buf:       append([]byte(nil), b...),
+		From:      net.UDPAddrFromAddrPort(t.address),
+		Timestamp: now,
+	}:
+	default: // the queue is full
+	}
+	return now, nil
+}
+
+// WriteToAddress implements memberlist.NodeAwareTransport.
+func (t *Transport) WriteToAddress(b []byte, to memberlist.Address) (time.Time, error) {
+	return t.WriteTo(b, to.Addr)
+}
+
+// DialTimeout implements memberlist.Transport.
+func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, error) {
+	dest, cut := t.network.route(t.address, to)
+	if cut {
+		timer := time.NewTimer(timeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil, fmt.Errorf("memnet: dial %s: %w", to, timeoutError{})
+		case <-t.closed:
+			return nil, ErrClosed
+		}
+	}
+	refused := fmt.Errorf("memnet: dial %s: connection refused", to)
+	if dest == nil {
+		return nil, refused
+	}
+	here, there := net.Pipe()
+	select {
+	case <-t.closed:
+		return nil, ErrClosed
+	case <-dest.closed:
+		return nil, refused
+	case dest.streams <- there:
+		return here, nil
+	default:
+		return nil, refused
+	}
+}
+
+// DialAddressTimeout implements memberlist.NodeAwareTransport.
+func (t *Transport) DialAddressTimeout(to memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	return t.DialTimeout(to.Addr, timeout)
+}
+
+type timeoutError struct{}
+
+func (timeoutError) Error() string   { return "i/o timeout" }
+func (timeoutError) Timeout() bool   { return true }
+func (timeoutError) Temporary() bool { return true }

@@ -1,0 +1,185 @@
+package gossip
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+const (
+	// maxLost bounds the lost members whose addresses are tried.
+	maxLost = 256
+	// maxRefusals bounds the refusals that wait to be logged.
+	maxRefusals = 16
+)
+
+// roster is what memberlist's callbacks write and this package's goroutines read:
+// the processes that memberlist thinks alive, this one excepted, and those it
+// lost. memberlist's own list cannot be read safely, because it hands out
+// pointers to nodes that it goes on changing.
+type roster struct {
+	self        string // full name
+	forgetAfter time.Duration
+	changed     chan struct{} // signalled after every change, for the viewer
+	rivals      chan struct{} // the same, for the warden
+	vanished    chan struct{} // signalled when a member is lost, for the joiner
+
+	mu struct {
+		sync.Mutex
+		alive    map[string]member.Member // by full name
+		lost     map[string]lost          // by logical name; none that is alive
+		refusals []refusal
+		refused  uint64
+	}
+}
+
+// lost is a member that vanished without leaving.
+type lost struct {
+	address string
+	since   time.Time
+}
+
+// refusal is a peer that does not fit.
+type refusal struct {
+	address string
+	reason  error
+}
+
+func newRoster(self string, forgetAfter time.Duration) *roster {
+	r := &roster{
+		self:        self,
+		forgetAfter: forgetAfter,
+		changed:     make(chan struct{}, 1),
+		rivals:      make(chan struct{}, 1),
+		vanished:    make(chan struct{}, 1),
+	}
+	r.mu.alive = map[string]member.Member{}
+	r.mu.lost = map[string]lost{}
+	return r
+}
+
+func (r *roster) signal() {
+	signal(r.changed)
+	signal(r.rivals)
+}
+
+// put notes a process as alive.
+func (r *roster) put(m member.Member) {
+	full := fullName(m.Name, m.Boot)
+	if full == r.self {
+		return
+	}
+	r.mu.Lock()
+	r.mu.alive[full] = m
+	delete(r.mu.lost, m.Name)
+	r.mu.Unlock()
+	r.signal()
+}
+
+// remove notes a process as gone. One that did not announce it is lost: it may be
+// behind a cut, and its address is tried, unless its name lives elsewhere.
+func (r *roster) remove(full string) {
+	r.mu.Lock()
+	m, ok := r.mu.alive[full]
+	delete(r.mu.alive, full)
+	if ok && m.State != member.Leaving && !r.carriedLocked(m.Name) {
+		if len(r.mu.lost) >= maxLost {
+			r.dropOldestLocked()
+		}
+		r.mu.lost[m.Name] = lost{address: m.Gossip, since: time.Now()}
+		signal(r.vanished)
+	}
+	r.mu.Unlock()
+	r.signal()
+}
+
+func (r *roster) carriedLocked(name string) bool {
+	for _, m := range r.mu.alive {
+		if m.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *roster) dropOldestLocked() {
+	var oldest string
+	for name, l := range r.mu.lost {
+		if o, ok := r.mu.lost[oldest]; !ok || l.since.Before(o.since) {
+			oldest = name
+		}
+	}
+	delete(r.mu.lost, oldest)
+}
+
+// refuse notes a peer that does not fit, for the viewer to log.
+func (r *roster) refuse(address string, reason error) {
+	r.mu.Lock()
+	r.mu.refused++
+	if len(r.mu.refusals) < maxRefusals {
+		r.mu.refusals = append(r.mu.refusals, refusal{address, reason})
+	}
+	r.mu.Unlock()
+	signal(r.changed)
+}
+
+// has reports whether a process, by its full name, is alive and not this one.
+func (r *roster) has(full string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, ok := r.mu.alive[full]
+	return ok
+}
+
+// members returns the processes that are alive, this one excepted.
+func (r *roster) members() []member.Member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]member.Member, 0, len(r.mu.alive)+1)
+	for _, m := range r.mu.alive {
+		all = append(all, m)
+	}
+	return all
+}
+
+// carriers returns the other living processes that are called name.
+func (r *roster) carriers(name string) []member.Member {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []member.Member
+	for _, m := range r.mu.alive {
+		if m.Name == name {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// takeRefusals returns the refusals since the last call.
+func (r *roster) takeRefusals() []refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.mu.refusals
+	r.mu.refusals = nil
+	return all
+}
+
+// addresses returns the gossip addresses of the living, and of those lost less
+// than forgetAfter ago; it forgets the others.
+func (r *roster) addresses() (alive map[string]bool, gone []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	alive = make(map[string]bool, len(r.mu.alive)+1)
+	for _, m := range r.mu.alive {
+		alive[m.Gossip] = true
+	}
+	for name, l := range r.mu.lost {
+		if time.Since(l.since) > r.forgetAfter {
+			delete(r.mu.lost, name)
+			continue
+		}
+		gone = append(gone, l.address)
+	}
+	return alive, gone
+}

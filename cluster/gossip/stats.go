@@ -1,0 +1,28 @@
+package gossip
+
+// Stats are counters since Open, and figures of now.
+type Stats struct {
+	// Members is the size of the view; Lost are members that vanished without
+	// leaving and are still tried.
+	Members, Lost int
+	// Refused counts messages from peers of another placement, secret or format.
+	Refused uint64
+	// Joins counts attempts to reach targets and lost members; JoinsFailed those
+	// that nobody answered or that were refused.
+	Joins, JoinsFailed uint64
+	// Health is memberlist's score of this node itself: 0 is well, higher means
+	// that it misses answers it should have got.
+	Health int
+}
+
+// Stats returns the counters.
+func (g *Gossip) Stats() Stats {
+	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore()}
+	g.roster.mu.Lock()
+	s.Lost, s.Refused = len(g.roster.mu.lost), g.roster.mu.refused
+	g.roster.mu.Unlock()
+	g.joiner.mu.Lock()
+	s.Joins, s.JoinsFailed = g.joiner.mu.tries, g.joiner.mu.failed
+	g.joiner.mu.Unlock()
+	return s
+}

@@ -1,0 +1,294 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/gossip/memnet"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/ring"
+)
+
+// quiet is how long after the last event views may differ.
+const quiet = 5 * time.Second
+
+// world is a network in a synctest bubble and the nodes on it. Time in it is
+// fake: a Sleep lets the nodes go on and costs nothing.
+type world struct {
+	*testing.T
+	net   memnet.Network
+	nodes map[string]*node // running, by label; mostly the name
+	log   *logBook
+	names names
+	dbg   slog.Level
+}
+
+type node struct {
+	*Gossip
+	address   string
+	transport *memnet.Transport
+}
+
+// inWorld tells one story.
+func inWorld(t *testing.T, story func(w *world)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, nodes: map[string]*node{}, log: &logBook{}}
+		w.names.addresses = map[string][]netip.Addr{}
+		defer func() {
+			for _, label := range slices.Collect(maps.Keys(w.nodes)) {
+				w.crash(label)
+			}
+			// memberlist's goroutines end after their last probe or dial.
+			time.Sleep(time.Minute)
+		}()
+		story(w)
+	})
+}
+
+func address(i int) string { return fmt.Sprintf("10.0.0.%d:%d", i, DefaultPort) }
+
+// config is a node at an address with nothing but defaults.
+func (w *world) config(name string, join ...string) Config {
+	return Config{
+		Name:      name,
+		Join:      join,
+		Peer:      ":7462",
+		Placement: 1,
+		Version:   "test",
+		Logger:    slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: w.dbg})),
+		Resolver:  &w.names,
+	}
+}
+
+// open starts a node without waiting for it.
+func (w *world) open(label, at string, c Config) *node {
+	w.Helper()
+	transport, err := w.net.Listen(at)
+	if err != nil {
+		w.Fatal(err)
+	}
+	c.Transport = transport
+	g, err := Open(w.Context(), c)
+	if err != nil {
+		w.Fatal(err)
+	}
+	n := &node{g, at, transport}
+	w.nodes[label] = n
+	return n
+}
+
+// serve starts a node and waits until it serves.
+func (w *world) serve(label, at string, c Config) *node {
+	w.Helper()
+	n := w.open(label, at, c)
+	w.toServing(n)
+	return n
+}
+
+func (w *world) toServing(n *node) {
+	w.Helper()
+	if err := n.Ready(w.Context()); err != nil {
+		w.Fatalf("%s: Ready: %v", n.config.Name, err)
+	}
+	if err := n.SetState(member.Serving); err != nil {
+		w.Fatalf("%s: SetState: %v", n.config.Name, err)
+	}
+}
+
+// cluster starts pod-1 to pod-n at address(1) to address(n), each with the first
+// three as join targets, all at once.
+func (w *world) cluster(n int) {
+	w.Helper()
+	w.grow(1, n)
+	w.agree(quiet)
+}
+
+func (w *world) grow(from, to int) {
+	w.Helper()
+	var started []*node
+	for i := from; i <= to; i++ {
+		label := fmt.Sprintf("pod-%d", i)
+		started = append(started, w.open(label, address(i), w.config(label, address(1), address(2), address(3))))
+	}
+	for _, n := range started {
+		w.toServing(n)
+	}
+}
+
+// crash ends a process without a word.
+func (w *world) crash(label string) {
+	w.Helper()
+	n := w.nodes[label]
+	delete(w.nodes, label)
+	n.transport.Crash()
+	if err := n.Close(); err != nil {
+		w.Errorf("%s: Close: %v", label, err)
+	}
+}
+
+// leave ends a process in order.
+func (w *world) leave(label string) {
+	w.Helper()
+	n := w.nodes[label]
+	delete(w.nodes, label)
+	if err := n.Leave(w.Context()); err != nil {
+		w.Errorf("%s: Leave: %v", label, err)
+	}
+	if err := n.Close(); err != nil {
+		w.Errorf("%s: Close: %v", label, err)
+	}
+}
+
+// agree waits until all running nodes show exactly each other, serving, and have
+// equal ring tables. It returns how long that took.
+func (w *world) agree(within time.Duration) time.Duration {
+	w.Helper()
+	return w.agreeAmong(within, slices.Sorted(maps.Keys(w.nodes))...)
+}
+
+func (w *world) agreeAmong(within time.Duration, labels ...string) time.Duration {
+	w.Helper()
+	var want []string
+	for _, label := range labels {
+		want = append(want, w.nodes[label].config.Name)
+	}
+	slices.Sort(want)
+	table, err := ring.Build(ring.Config{}, want)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return w.eventually(within, func() error {
+		for _, label := range labels {
+			n := w.nodes[label]
+			got, err := ring.Build(ring.Config{}, serving(n.View()))
+			if err != nil {
+				return err
+			}
+			if got.Hash() != table.Hash() {
+				return fmt.Errorf("%s shows %s, want %v serving", label, show(n.View()), want)
+			}
+			for _, label := range labels {
+				other := w.nodes[label].Self()
+				if m, _ := find(n.View(), other.Name); m != other {
+					return fmt.Errorf("%s shows %+v, want %+v", n.config.Name, m, other)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// eventually waits until check passes, and returns how long that took.
+func (w *world) eventually(within time.Duration, check func() error) time.Duration {
+	w.Helper()
+	start := time.Now()
+	for {
+		synctest.Wait()
+		err := check()
+		passed := time.Since(start)
+		if err == nil {
+			return passed
+		}
+		if passed > within {
+			w.Fatalf("after %v: %v\n%s", within, err, w.log)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func serving(v member.View) []string {
+	var names []string
+	for _, m := range v.Members {
+		if m.State == member.Serving {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+func show(v member.View) string {
+	var all []string
+	for _, m := range v.Members {
+		all = append(all, m.Name+" "+m.State.String())
+	}
+	return "[" + strings.Join(all, ", ") + "]"
+}
+
+// names is a resolver whose answers a test changes as it goes.
+type names struct {
+	mu        sync.Mutex
+	addresses map[string][]netip.Addr
+	asked     int
+}
+
+func (n *names) set(host string, addresses ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.addresses[host] = nil
+	for _, a := range addresses {
+		n.addresses[host] = append(n.addresses[host], netip.MustParseAddr(a))
+	}
+}
+
+func (n *names) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked++
+	switch found, ok := n.addresses[host]; {
+	case !ok:
+		return nil, errors.New("no such host")
+	case found == nil: // a name server that does not answer
+		n.mu.Unlock()
+		<-ctx.Done()
+		n.mu.Lock()
+		return nil, ctx.Err()
+	default:
+		return slices.Clone(found), nil
+	}
+}
+
+// logBook keeps what was logged.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBook) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// count returns how many lines contain all of the words.
+func (l *logBook) count(words ...string) int {
+	n := 0
+	for line := range strings.Lines(l.String()) {
+		all := true
+		for _, word := range words {
+			all = all && strings.Contains(line, word)
+		}
+		if all {
+			n++
+		}
+	}
+	return n
+}
+
+func find(v member.View, name string) (member.Member, bool) { return v.Lookup(name) }
