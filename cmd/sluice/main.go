@@ -87,11 +87,16 @@ func newRoot() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
+		RunE:          helpOnly,
 		Version:       versionString(),
 	}
 	root.AddCommand(newServe(), newDemo(), newCheck(), newMembers(), newRules(), newVersion())
 	return root
 }
+
+// helpOnly runs commands that only have others below them. cobra would not look
+// at the arguments of a command that cannot run, and so pass a misspelt one over.
+func helpOnly(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{

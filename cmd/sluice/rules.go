@@ -20,6 +20,7 @@ func newRules() *cobra.Command {
 		Use:   "rules",
 		Short: "Look at rule files without running a node",
 		Args:  cobra.NoArgs,
+		RunE:  helpOnly,
 	}
 	cmd.PersistentFlags().BoolVar(&options.MergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	cmd.AddCommand(newRulesCheck(&options), newRulesTest(&options), newRulesExplain(&options))
