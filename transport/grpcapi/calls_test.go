@@ -1,0 +1,305 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/internal/check"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// change returns c after f.
+func change(c *sluicev1.Check, f func(*sluicev1.Check)) *sluicev1.Check {
+	f(c)
+	return c
+}
+
+func TestCheck(t *testing.T) {
+	d := openNode(t)
+	cost := func(n int64) func(*sluicev1.Check) { return func(c *sluicev1.Check) { c.Cost = &n } }
+	verb := func(v sluicev1.Verb) func(*sluicev1.Check) { return func(c *sluicev1.Check) { c.Verb = v } }
+	for i, c := range []struct {
+		ask     *sluicev1.Check
+		allowed bool
+		left    int64
+	}{
+		{user("x"), true, 2},
+		{change(user("x"), cost(0)), true, 2},
+		{change(user("x"), verb(sluicev1.Verb_VERB_READ)), true, 2},
+		{change(user("x"), cost(2)), true, 0},
+		{user("x"), false, 0},
+		{change(user("x"), verb(sluicev1.Verb_VERB_REFUND)), true, 1},
+		{user("x"), true, 0},
+		{change(user("x"), verb(sluicev1.Verb_VERB_CHARGE)), true, 0},
+	} {
+		res, err := d.client.Check(t.Context(), request(c.ask))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := res.GetDecisions()[0]
+		if got.GetAllowed() != c.allowed || got.GetRemaining() != c.left || got.GetError() != nil {
+			t.Errorf("step %d: %v", i, got)
+		}
+		if got.GetRule() != "shop/user" || got.GetLimit() != 3 || got.GetSource() != sluicev1.Source_SOURCE_HELD ||
+			got.GetHolder() != "n1" || got.GetPeriodNs() != int64(time.Minute) {
+			t.Errorf("step %d: %v", i, got)
+		}
+		if retry := got.GetRetryAfterNs(); (retry > 0) == c.allowed || got.GetNever() {
+			t.Errorf("step %d: retry after %d", i, retry)
+		}
+	}
+}
+
+func TestDecisionForms(t *testing.T) {
+	d := openNode(t)
+	big := int64(4)
+	watched := &sluicev1.Check{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "watched", Value: "x"}}, Cost: &big}
+	res, err := d.client.Check(t.Context(), request(
+		change(user("x"), func(c *sluicev1.Check) { c.Cost = &big }),
+		watched,
+		change(user("x"), func(c *sluicev1.Check) { c.Domain = "nowhere" }),
+		change(user("x"), func(c *sluicev1.Check) {
+			c.Limits = []*sluicev1.Limit{
+				{Count: 9, PeriodNs: 1e9},
+				{Algorithm: sluicev1.Algorithm_ALGORITHM_LEAKY_QUEUE, Count: 1, PeriodNs: 1e9, Burst: 4},
+			}
+		}),
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds := res.GetDecisions()
+	if ds[0].GetAllowed() || !ds[0].GetNever() || ds[0].GetRetryAfterNs() != math.MaxInt64 {
+		t.Errorf("never: %v", ds[0])
+	}
+	if !ds[1].GetAllowed() || !ds[1].GetShadowed() || ds[1].GetNever() || ds[1].GetRetryAfterNs() != 0 {
+		t.Errorf("shadow: %v", ds[1])
+	}
+	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNRULED || ds[2].GetRemaining() != math.MaxInt64 || ds[2].GetRule() != "" {
+		t.Errorf("unruled: %v", ds[2])
+	}
+	if !ds[3].GetAllowed() || ds[3].GetLimitIndex() != 1 || ds[3].GetLimit() != 4 || ds[3].GetPeriodNs() != 1e9 || ds[3].GetRule() != "" {
+		t.Errorf("limits of its own: %v", ds[3])
+	}
+}
+
+func TestBadChecks(t *testing.T) {
+	long := strings.Repeat("x", transport.MaxText+1)
+	limit := func(l *sluicev1.Limit) func(*sluicev1.Check) {
+		return func(c *sluicev1.Check) { c.Limits = []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}, l} }
+	}
+	entries := func(n int) func(*sluicev1.Check) {
+		return func(c *sluicev1.Check) {
+			c.Descriptor_ = nil
+			for range n {
+				c.Descriptor_ = append(c.Descriptor_, &sluicev1.Entry{Key: "k"})
+			}
+		}
+	}
+	for _, c := range []struct {
+		field string
+		spoil func(*sluicev1.Check)
+	}{
+		{"domain", func(c *sluicev1.Check) { c.Domain = "" }},
+		{"domain", func(c *sluicev1.Check) { c.Domain = long }},
+		{"descriptor", entries(0)},
+		{"descriptor", entries(transport.MaxEntries + 1)},
+		{"descriptor", entries(5000)},
+		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = "" }},
+		{"descriptor[0].value", func(c *sluicev1.Check) { c.Descriptor_[0].Value = long }},
+		{"cost", func(c *sluicev1.Check) { c.Cost = proto.Int64(-1) }},
+		{"verb", func(c *sluicev1.Check) { c.Verb = 4 }},
+		{"verb", func(c *sluicev1.Check) { c.Verb = -1 }},
+		{"verb", func(c *sluicev1.Check) { c.Verb = 256 }},
+		{"limits[1].algorithm", limit(&sluicev1.Limit{Algorithm: 99, Count: 1, PeriodNs: 1e9})},
+		{"limits[1].unit", limit(&sluicev1.Limit{Unit: 99, Count: 1, PeriodNs: 1e9})},
+		{"limits[1].period", limit(&sluicev1.Limit{Count: 1})},
+		{"limits[1].count", limit(&sluicev1.Limit{Count: -1, PeriodNs: 1e9})},
+		{"limits", func(c *sluicev1.Check) { c.Limits = make([]*sluicev1.Limit, 5000); clearNil(c.Limits) }},
+	} {
+		d := openNode(t)
+		res, err := d.client.Check(t.Context(), request(user("x"), change(user("x"), c.spoil), user("x")))
+		if err != nil {
+			t.Fatalf("%s: %v", c.field, err)
+		}
+		ds := res.GetDecisions()
+		e := ds[1].GetError()
+		if e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_INVALID || e.GetField() != "checks[1]."+c.field || e.GetMessage() == "" || ds[1].GetAllowed() {
+			t.Errorf("%s: %v", c.field, ds[1])
+		}
+		if !ds[0].GetAllowed() || !ds[2].GetAllowed() || ds[2].GetRemaining() != 1 {
+			t.Errorf("%s: its neighbours: %v, %v", c.field, ds[0], ds[2])
+		}
+	}
+}
+
+// clearNil makes messages of nils, which cannot be sent.
+func clearNil(limits []*sluicev1.Limit) {
+	for i := range limits {
+		limits[i] = &sluicev1.Limit{}
+	}
+}
+
+func TestBadCalls(t *testing.T) {
+	d := openNode(t)
+	for _, n := range []int{0, transport.MaxChecks + 1, 1_000_000} {
+		checks := make([]*sluicev1.Check, n)
+		for i := range checks {
+			checks[i] = &sluicev1.Check{}
+		}
+		for name, call := range map[string]func() error{
+			"Check": func() error {
+				_, err := d.client.Check(t.Context(), &sluicev1.CheckRequest{Checks: checks})
+				return err
+			},
+			"Reset": func() error {
+				_, err := d.client.Reset(t.Context(), &sluicev1.ResetRequest{Checks: checks})
+				return err
+			},
+		} {
+			st, _ := status.FromError(call())
+			if st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "checks: ") {
+				t.Errorf("%s of %d checks: %v", name, n, st)
+			}
+			if ds := st.Details(); len(ds) != 1 || ds[0].(*sluicev1.Error).GetField() != "checks" {
+				t.Errorf("%s of %d checks: details %v", name, n, st.Details())
+			}
+		}
+	}
+	big := request(user(strings.Repeat("x", MaxMessage)))
+	if _, err := d.client.Check(t.Context(), big); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("a message over the limit: %v", err)
+	}
+	if _, err := d.client.Check(t.Context(), request(user("x"))); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+func TestCallErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want codes.Code
+	}{
+		{&transport.Error{Code: transport.Invalid}, codes.InvalidArgument},
+		{&transport.Error{Code: transport.UnknownDomain}, codes.InvalidArgument},
+		{&transport.Error{Code: transport.Overloaded}, codes.ResourceExhausted},
+		{&transport.Error{Code: transport.Unavailable}, codes.Unavailable},
+		{&transport.Error{}, codes.Internal},
+		{errors.New("another"), codes.Internal},
+	} {
+		if got := status.Code(statusOf(c.err)); got != c.want {
+			t.Errorf("%#v: %v, want %v", c.err, got, c.want)
+		}
+	}
+	d := open(t, Config{Limiter: newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
+		for i := range b.Answers {
+			b.Answers[i].Err = check.ErrOverloaded
+		}
+	}))})
+	if _, err := d.client.Check(t.Context(), request(user("x"))); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("overload of everything: %v", err)
+	}
+	res, err := d.client.Check(t.Context(), request(user("x"), change(user("x"), func(c *sluicev1.Check) { c.Domain = "nowhere" })))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := res.GetDecisions()[0].GetError(); e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_OVERLOADED || e.GetField() != "" {
+		t.Errorf("overload of one check: %v", e)
+	}
+}
+
+func TestReset(t *testing.T) {
+	d := openNode(t)
+	three := int64(3)
+	spend := change(user("x"), func(c *sluicev1.Check) { c.Cost = &three })
+	for range 2 {
+		res, err := d.client.Check(t.Context(), request(spend))
+		if err != nil || !res.GetDecisions()[0].GetAllowed() {
+			t.Fatal(res, err)
+		}
+		reset, err := d.client.Reset(t.Context(), &sluicev1.ResetRequest{Checks: []*sluicev1.Check{user("x"), {}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ds := reset.GetDecisions()
+		if ds[0].GetError() != nil || ds[0].GetHolder() != "n1" || ds[0].GetRule() != "shop/user" {
+			t.Errorf("%v", ds[0])
+		}
+		if ds[1].GetError().GetField() != "checks[1].domain" {
+			t.Errorf("%v", ds[1])
+		}
+	}
+}
+
+func TestMembers(t *testing.T) {
+	d := openNode(t)
+	res, err := d.client.Members(t.Context(), &sluicev1.MembersRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := res.GetMembers()
+	if res.GetSelf() != "n1" || len(m) != 1 || m[0].GetName() != "n1" || m[0].GetState() != "serving" || m[0].GetGrpcAddress() != "127.0.0.1:7460" {
+		t.Errorf("%v", res)
+	}
+}
+
+// bytesCodec sends bytes as they are.
+type bytesCodec struct{ encoding.Codec }
+
+func (bytesCodec) Name() string { return "proto" }
+func (bytesCodec) Marshal(v any) ([]byte, error) {
+	b, ok := v.([]byte)
+	if !ok {
+		return nil, errors.New("not bytes")
+	}
+	return b, nil
+}
+func (bytesCodec) Unmarshal(_ []byte, v any) error { return nil }
+
+func TestMalformedProtobuf(t *testing.T) {
+	d := openNode(t)
+	badText, err := proto.Marshal(request(user("xyz")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	badText = []byte(strings.Replace(string(badText), "xyz", "x\xffz", 1))
+	for name, body := range map[string][]byte{
+		"garbage":          []byte("\xff\xff\xff\xff\xffnot a message"),
+		"cut short":        {0x0a, 0x7f, 0x01},
+		"text not in UTF8": badText,
+	} {
+		for _, method := range []string{"Check", "Reset"} {
+			var res []byte
+			err := d.conn.Invoke(t.Context(), "/sluice.v1.SluiceService/"+method, body, &res, grpc.ForceCodec(bytesCodec{}))
+			if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "unmarshal") {
+				t.Errorf("%s to %s: %v", name, method, err)
+			}
+		}
+		stream, err := d.conn.NewStream(t.Context(), &sluicev1.SluiceService_ServiceDesc.Streams[0],
+			"/sluice.v1.SluiceService/CheckStream", grpc.ForceCodec(bytesCodec{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.SendMsg(body); err != nil {
+			t.Fatal(err)
+		}
+		var res []byte
+		if err := stream.RecvMsg(&res); status.Code(err) != codes.Internal {
+			t.Errorf("%s to CheckStream: %v", name, err)
+		}
+	}
+	if _, err := d.client.Check(t.Context(), request(user("x"))); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}

@@ -1,0 +1,207 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/check"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+type stream = interface {
+	Send(*sluicev1.CheckRequest) error
+	Recv() (*sluicev1.CheckResponse, error)
+	CloseSend() error
+}
+
+func send(t *testing.T, s stream, id uint64, checks ...*sluicev1.Check) {
+	t.Helper()
+	if err := s.Send(&sluicev1.CheckRequest{Id: id, Checks: checks}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func recv(t *testing.T, s stream) *sluicev1.CheckResponse {
+	t.Helper()
+	res, err := s.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+func openStream(t *testing.T, d *door) stream {
+	t.Helper()
+	s, err := d.client.CheckStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestStreamAnswersAll(t *testing.T) {
+	d := openNode(t)
+	s := openStream(t, d)
+	const n = 1000 // far more than are in flight
+	go func() {
+		for id := range uint64(n) {
+			if s.Send(&sluicev1.CheckRequest{Id: id, Checks: []*sluicev1.Check{user("x")}}) != nil {
+				return // the receiver will find out
+			}
+		}
+		_ = s.CloseSend()
+	}()
+	seen := make(map[uint64]bool)
+	allowed := 0
+	for {
+		res, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[res.GetId()] || res.GetError() != nil || len(res.GetDecisions()) != 1 {
+			t.Fatalf("%v", res)
+		}
+		seen[res.GetId()] = true
+		if res.GetDecisions()[0].GetAllowed() {
+			allowed++
+		}
+	}
+	if len(seen) != n || allowed != 3 {
+		t.Errorf("%d answers, %d allowed; want %d and 3", len(seen), allowed, n)
+	}
+}
+
+// A request that takes long does not hold up those behind it.
+func TestStreamAnswersOutOfOrder(t *testing.T) {
+	gate := make(chan struct{})
+	d := open(t, Config{Limiter: newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
+		if len(b.Requests) == 2 {
+			<-gate
+		}
+		for i := range b.Answers {
+			b.Answers[i].Allowed = true
+		}
+	}))})
+	s := openStream(t, d)
+	send(t, s, 1, user("slow"), user("slow"))
+	send(t, s, 2, user("fast"))
+	if res := recv(t, s); res.GetId() != 2 {
+		t.Errorf("first answer is %v", res)
+	}
+	close(gate)
+	if res := recv(t, s); res.GetId() != 1 || len(res.GetDecisions()) != 2 {
+		t.Errorf("second answer is %v", res)
+	}
+}
+
+func TestStreamOutlivesBadRequests(t *testing.T) {
+	d := openNode(t)
+	s := openStream(t, d)
+	send(t, s, 7)
+	res := recv(t, s)
+	if e := res.GetError(); res.GetId() != 7 || e.GetCode() != sluicev1.ErrorCode_ERROR_CODE_INVALID || e.GetField() != "checks" || len(res.GetDecisions()) != 0 {
+		t.Errorf("no checks: %v", res)
+	}
+	send(t, s, 8, &sluicev1.Check{})
+	if res := recv(t, s); res.GetId() != 8 || res.GetError() != nil || res.GetDecisions()[0].GetError().GetField() != "checks[0].domain" {
+		t.Errorf("a bad check: %v", res)
+	}
+	send(t, s, 9, user("x"))
+	if res := recv(t, s); res.GetId() != 9 || !res.GetDecisions()[0].GetAllowed() {
+		t.Errorf("a good request: %v", res)
+	}
+}
+
+func TestStreamInFlightIsBounded(t *testing.T) {
+	const inFlight = 3
+	var now, most atomic.Int32
+	full := make(chan struct{}) // closed when as many as allowed are in flight
+	gate := make(chan struct{})
+	d := open(t, Config{InFlight: inFlight, Limiter: newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		if n == inFlight {
+			select {
+			case <-full:
+			default:
+				close(full)
+			}
+		}
+		<-gate
+		b.Answers[0].Allowed = true
+	}))})
+	s := openStream(t, d)
+	const n = 20
+	for id := range uint64(n) {
+		send(t, s, id, user("x"))
+	}
+	<-full
+	close(gate)
+	for range n {
+		recv(t, s)
+	}
+	if m := most.Load(); m != inFlight {
+		t.Errorf("%d requests were in flight, want %d", m, inFlight)
+	}
+}
+
+// What a stream has taken is answered before it ends, whoever ends it.
+func TestStreamEnds(t *testing.T) {
+	for name, end := range map[string]func(d *door, s stream){
+		"client has no more": func(_ *door, s stream) { _ = s.CloseSend() },
+		"node is leaving":    func(d *door, _ stream) { d.Drain() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			entered, gate := make(chan struct{}), make(chan struct{})
+			d := open(t, Config{Limiter: newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
+				close(entered)
+				<-gate
+				b.Answers[0].Allowed = true
+			}))})
+			s := openStream(t, d)
+			send(t, s, 1, user("x"))
+			<-entered
+			end(d, s)
+			close(gate)
+			if res := recv(t, s); res.GetId() != 1 || !res.GetDecisions()[0].GetAllowed() {
+				t.Errorf("%v", res)
+			}
+			_, err := s.Recv()
+			if name == "node is leaving" && status.Code(err) != codes.Unavailable || name == "client has no more" && !errors.Is(err, io.EOF) {
+				t.Errorf("ended with %v", err)
+			}
+		})
+	}
+}
+
+// A client that goes away in the middle leaves nothing behind; goleak sees to it.
+func TestStreamCancelled(t *testing.T) {
+	entered := make(chan struct{})
+	d := open(t, Config{Limiter: newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {
+		close(entered)
+		<-ctx.Done()
+		b.Answers[0].Err = ctx.Err()
+	}))})
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := d.client.CheckStream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, s, 1, user("x"))
+	<-entered
+	cancel()
+	if _, err := s.Recv(); status.Code(err) != codes.Canceled {
+		t.Errorf("ended with %v", err)
+	}
+}
