@@ -70,6 +70,9 @@ func (j *judge) availability() {
 	j.want(spec.Replicas != nil && *spec.Replicas >= 3 && *spec.Replicas%2 == 1, "StatefulSet: replicas must be odd and 3 at least")
 	max := j.Budget.Spec.MaxUnavailable
 	j.want(max != nil && *max == intstr.FromInt32(1) && j.Budget.Spec.MinAvailable == nil, "PodDisruptionBudget: more than one node may go at once")
+	stop := j.container.Lifecycle
+	j.want(stop != nil && stop.PreStop != nil && stop.PreStop.Sleep != nil && stop.PreStop.Sleep.Seconds > 0,
+		"container: stops before others have heard that it takes no more calls")
 	grace := spec.Template.Spec.TerminationGracePeriodSeconds
 	j.want(grace != nil && *grace >= 15, "StatefulSet: too little time to stop in order")
 }

@@ -211,6 +211,7 @@ func TestJudge(t *testing.T) {
 		{"more than one node may go", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
 			o.Budget.Spec.MaxUnavailable = new(intstr.FromString("50%"))
 		}},
+		{"before others have heard", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.Lifecycle = nil }},
 		{"too little time to stop", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) {
 			p.TerminationGracePeriodSeconds = new(int64(1))
 		}},
