@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -43,13 +42,14 @@ func (p *parser) readDescriptors(list *yaml.Node, b branch) {
 	for k, n := range b.to.byKey {
 		names[k] = n
 	}
-	for i, item := range p.Items(list, b.path+".descriptors") {
-		p.readDescriptor(item, i, b, names)
+	path := yamldoc.Join(b.path, "descriptors")
+	for i, item := range p.Items(list, path) {
+		p.readDescriptor(item, indexed(path, i), b, names)
 	}
 }
 
-func (p *parser) readDescriptor(item *yaml.Node, i int, b branch, names map[string]*node) {
-	d := &descriptor{node: item, path: fmt.Sprintf("%s.descriptors[%d]", b.path, i), fields: make(map[string]yamldoc.Field), faults: p.Count()}
+func (p *parser) readDescriptor(item *yaml.Node, path string, b branch, names map[string]*node) {
+	d := &descriptor{node: item, path: path, fields: make(map[string]yamldoc.Field), faults: p.Count()}
 	if item.Kind != yaml.MappingNode {
 		p.Fault(item, d.path, "every item of descriptors must be a mapping with a key")
 		return

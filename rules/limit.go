@@ -83,7 +83,11 @@ func (p *parser) readLimit(n *yaml.Node, path, mapping string) limit {
 		p.Fault(n, path, "must be a mapping with a limit")
 		return l
 	}
-	for _, f := range p.fields(n, path, mapping) {
+	fields := p.fields(n, path, mapping)
+	if n.Kind != yaml.MappingNode {
+		return l
+	}
+	for _, f := range fields {
 		if !yamldoc.IsNull(f.Value) {
 			l.fields[f.Name] = f
 			p.readLimitKey(&l, f, path+"."+f.Name)

@@ -66,7 +66,11 @@ func (p *parser) warn(line int, path, text string, args ...any) {
 
 func (p *parser) readFile(root *yaml.Node) {
 	var domain, descriptors yamldoc.Field
-	for _, f := range p.fields(root, "", inFile) {
+	fields := p.fields(root, "", inFile)
+	if root.Kind != yaml.MappingNode && !yamldoc.IsNull(root) {
+		return // a fault already
+	}
+	for _, f := range fields {
 		switch f.Name {
 		case "domain":
 			domain = f

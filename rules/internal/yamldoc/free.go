@@ -22,7 +22,7 @@ func (r *Reader) freeMap(n *yaml.Node, path string, depth int) map[string]any {
 	}
 	out := make(map[string]any, len(fields))
 	for _, f := range fields {
-		out[f.Name] = r.free(f.Value, join(path, f.Name), depth+1)
+		out[f.Name] = r.free(f.Value, Join(path, f.Name), depth+1)
 	}
 	return out
 }

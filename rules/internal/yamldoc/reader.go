@@ -95,7 +95,7 @@ func (r *Reader) Fields(n *yaml.Node, path string) []Field {
 const maxMerges = 8
 
 func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Field, merges int) []Field {
-	var merged []*yaml.Node
+	var merged []Field
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, ok := r.visit(n.Content[i])
 		if !ok {
@@ -107,7 +107,7 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 		}
 		switch {
 		case key.Kind == yaml.ScalarNode && key.ShortTag() == "!!merge":
-			merged = append(merged, value)
+			merged = append(merged, Field{Line: key.Line, Value: value})
 			continue
 		case key.Kind != yaml.ScalarNode || key.ShortTag() != "!!str":
 			r.Fault(key, path, "the key %s is not a string", show(key))
@@ -115,7 +115,7 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 		}
 		if line, dup := seen[key.Value]; dup {
 			if merges == 0 {
-				r.Fault(key, join(path, key.Value), "the key comes twice; the first is at line %d", line)
+				r.Fault(key, Join(path, key.Value), "the key comes twice; the first is at line %d", line)
 			}
 			continue
 		}
@@ -128,10 +128,11 @@ func (r *Reader) fields(n *yaml.Node, path string, seen map[string]int, out []Fi
 	return out
 }
 
-// merge appends the fields of m, a mapping or a list of mappings named by <<.
-func (r *Reader) merge(m *yaml.Node, path string, seen map[string]int, out []Field, merges int) []Field {
+// merge appends the fields of << with the value m, a mapping or a list of mappings.
+func (r *Reader) merge(key Field, path string, seen map[string]int, out []Field, merges int) []Field {
+	m := key.Value
 	if merges > maxMerges {
-		r.Fault(m, path, "merge keys (<<) are nested deeper than %d", maxMerges)
+		r.FaultAt(key.Line, path, "merge keys (<<) are nested deeper than %d", maxMerges)
 		return out
 	}
 	switch m.Kind {
@@ -151,7 +152,7 @@ func (r *Reader) merge(m *yaml.Node, path string, seen map[string]int, out []Fie
 		}
 		return out
 	}
-	r.Fault(m, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
+	r.FaultAt(key.Line, path, "a merge key (<<) takes a mapping or a list of mappings, not %s", kindOf(m))
 	return out
 }
 
@@ -175,8 +176,8 @@ func (r *Reader) Items(n *yaml.Node, path string) []*yaml.Node {
 	return out
 }
 
-// join appends a field's name to a path.
-func join(path, name string) string {
+// Join appends a field's name to a path.
+func Join(path, name string) string {
 	if path == "" {
 		return name
 	}

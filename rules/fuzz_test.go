@@ -1,0 +1,68 @@
+package rules_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/rules"
+)
+
+// FuzzParse: whatever the bytes, Parse comes back soon, with either a set that
+// can be used or faults that have a place.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"", "domain: d", tree, keyTree, one("unit: day, requests_per_unit: 1"), beside("metadata: {a: [1, {b: c}]}"),
+		"domain: d\ndescriptors: &x\n  - key: a\n    descriptors: *x\n", "domain: d\ndescriptors:\n  - &x\n    key: a\n    <<: [*x, *x]\n",
+		"a: &a [*a, *a]\n", "---\n---\n", "? [a]\n: b\n", "domain: !!binary x\n", "domain: !!int x\n", "!!str domain: d\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		begin := time.Now()
+		set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: data}}, rules.Options{})
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("took %s", took)
+		}
+		if err != nil {
+			faults := rules.Errors(err)
+			if len(faults) == 0 {
+				t.Fatalf("an error without faults: %v", err)
+			}
+			for _, e := range faults {
+				if e.File != "f.yaml" || e.Line < 1 || e.Reason == "" {
+					t.Errorf("%#v lacks file, line or reason", e)
+				}
+			}
+			return
+		}
+		for _, r := range set.Rules() {
+			d := r.Entries()
+			got, known := set.Match(r.Domain, d)
+			if !known {
+				t.Errorf("the domain of %s is not known", r.Path)
+			}
+			r.AppendKey(nil, r.Domain, d)
+			r.AppendMetric(nil, d)
+			// An empty value may be taken by a pattern before it comes to the key alone.
+			if got != r && !slices.ContainsFunc(d, func(e rules.Entry) bool { return e.Value == "" }) {
+				t.Errorf("%s is not found by its own entries: %v", r.Path, got)
+			}
+			if r.Unlimited != (r.Limits == nil) {
+				t.Errorf("%s: unlimited %v with limits %v", r.Path, r.Unlimited, r.Limits)
+			}
+			for i := range max(1, limitCount(r)) {
+				if r.LimitName(i) == "" {
+					t.Errorf("%s: limit %d has no name", r.Path, i)
+				}
+			}
+		}
+	})
+}
+
+func limitCount(r *rules.Rule) int {
+	if r.Limits == nil {
+		return 0
+	}
+	return r.Limits.Len()
+}

@@ -1,0 +1,250 @@
+package rules_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-project/sluice/rules"
+)
+
+// entries reads "a=b c=d".
+func entries(s string) []rules.Entry {
+	var out []rules.Entry
+	for _, f := range strings.Fields(s) {
+		k, v, _ := strings.Cut(f, "=")
+		out = append(out, rules.Entry{Key: k, Value: v})
+	}
+	return out
+}
+
+const tree = `
+domain: d
+descriptors:
+  - {key: path, value: "/a/*", rate_limit: {unit: day, requests_per_unit: 1, name: wild-first}}
+  - {key: path, value: "/a/b", rate_limit: {unit: day, requests_per_unit: 1, name: exact}}
+  - {key: path, value: "/a/*/c", rate_limit: {unit: day, requests_per_unit: 1, name: wild-second}}
+  - {key: path, value: "*.png", rate_limit: {unit: day, requests_per_unit: 1, name: suffix}}
+  - {key: path, value: "x*y*z", rate_limit: {unit: day, requests_per_unit: 1, name: middle}}
+  - {key: path, rate_limit: {unit: day, requests_per_unit: 1, name: key}}
+  - key: user
+    value: root
+    descriptors:
+      - {key: op, value: read, rate_limit: {unlimited: true, name: root-read}}
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1, name: user}
+    descriptors:
+      - {key: op, rate_limit: {unit: day, requests_per_unit: 1, name: user-op}}
+  - {key: all, value: "*", rate_limit: {unit: day, requests_per_unit: 1, name: star}}
+  - {key: all, rate_limit: {unit: day, requests_per_unit: 1, name: never}}
+`
+
+func TestMatch(t *testing.T) {
+	set := mustParse(t, tree)
+	for _, c := range []struct{ descriptor, want string }{
+		{"path=/a/b", "exact"},
+		{"path=/a/x", "wild-first"},
+		{"path=/a/", "wild-first"},
+		{"path=/a/x/c", "wild-first"},
+		{"path=/a/*", "wild-first"},
+		{"path=/a/*/c", "wild-second"}, // the pattern's own text is an exact value
+		{"path=/b.png", "suffix"},
+		{"path=xyz", "middle"},
+		{"path=x1y2z", "middle"},
+		{"path=xz", "key"},
+		{"path=xy", "key"},
+		{"path=xyyz.png", "suffix"},
+		{"path=", "key"},
+		{"path=/b", "key"},
+		{"user=ann", "user"},
+		{"user=root", ""}, // a level without limit, and no way back to the key alone
+		{"user=root op=read", "root-read"},
+		{"user=root op=write", ""},
+		{"user=ann op=write", "user-op"},
+		{"user=ann op=write x=y", ""}, // too deep
+		{"op=write", ""},
+		{"op=write user=ann", ""},
+		{"all=", "star"},
+		{"all=x", "star"},
+		{"PATH=/a/b", ""},
+		{"", ""},
+	} {
+		r, known := set.Match("d", entries(c.descriptor))
+		if !known {
+			t.Errorf("%q: the domain is not known", c.descriptor)
+		}
+		got := ""
+		if r != nil {
+			got = r.Name
+		}
+		if got != c.want {
+			t.Errorf("%q: got %q, want %q", c.descriptor, got, c.want)
+		}
+	}
+	if r, known := set.Match("e", entries("path=/a/b")); r != nil || known {
+		t.Errorf("unknown domain: %v, %v", r, known)
+	}
+	if r, known := new(rules.Set).Match("d", nil); r != nil || known {
+		t.Errorf("zero set: %v, %v", r, known)
+	}
+}
+
+// slowRule is a rule of one domain, as a list that is searched from the start.
+type slowRule struct {
+	entries []rules.Entry
+	name    string
+}
+
+// slowMatch is Match by its description: level by level, the exact value, else
+// the first pattern, else the key alone, among the rules that lead there.
+func slowMatch(list []slowRule, descriptor []rules.Entry) string {
+	for i, e := range descriptor {
+		better := func(r slowRule) int {
+			if i >= len(r.entries) || r.entries[i].Key != e.Key {
+				return 0
+			}
+			v := r.entries[i].Value
+			pattern := "^" + strings.ReplaceAll(regexp.QuoteMeta(v), `\*`, "(?s:.*)") + "$"
+			switch {
+			case v != "" && v == e.Value:
+				return 3
+			case strings.Contains(v, "*") && regexp.MustCompile(pattern).MatchString(e.Value):
+				return 2
+			case v == "":
+				return 1
+			}
+			return 0
+		}
+		best, value := 0, ""
+		for _, r := range list {
+			if b := better(r); b > best {
+				best, value = b, r.entries[i].Value
+			}
+		}
+		var next []slowRule
+		for _, r := range list {
+			if i < len(r.entries) && best > 0 && r.entries[i] == (rules.Entry{Key: e.Key, Value: value}) {
+				next = append(next, r)
+			}
+		}
+		list = next
+	}
+	for _, r := range list {
+		if len(r.entries) == len(descriptor) {
+			return r.name
+		}
+	}
+	return ""
+}
+
+// TestMatchAgainstSlow compares random trees and descriptors with the list, and
+// Explain with Match.
+func TestMatchAgainstSlow(t *testing.T) {
+	keys := rapid.SampledFrom([]string{"k", "l"})
+	ruleValues := rapid.SampledFrom([]string{"", "a", "b", "ab", "*", "a*", "*b", "a*b", "*a*", "a**b", "*ab*a"})
+	values := rapid.StringOfN(rapid.SampledFrom([]rune("ab*")), 0, 4, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		var list []slowRule
+		var write func(depth int, above []rules.Entry, indent string) string
+		write = func(depth int, above []rules.Entry, indent string) string {
+			var b strings.Builder
+			seen := map[rules.Entry]bool{}
+			for range rapid.IntRange(1, 4).Draw(t, "rules") {
+				e := rules.Entry{Key: keys.Draw(t, "key"), Value: ruleValues.Draw(t, "value")}
+				if seen[e] {
+					continue
+				}
+				seen[e] = true
+				path := append(above[:len(above):len(above)], e)
+				fmt.Fprintf(&b, "%s- key: %q\n%s  value: %q\n", indent, e.Key, indent, e.Value)
+				name := ""
+				if rapid.Bool().Draw(t, "limit") {
+					name = fmt.Sprint(path)
+					fmt.Fprintf(&b, "%s  rate_limit: {unlimited: true, name: %q}\n", indent, name)
+				}
+				list = append(list, slowRule{path, name})
+				if depth < 3 && rapid.Bool().Draw(t, "deeper") {
+					fmt.Fprintf(&b, "%s  descriptors:\n%s", indent, write(depth+1, path, indent+"    "))
+				}
+			}
+			return b.String()
+		}
+		text := "domain: d\ndescriptors:\n" + write(1, nil, "  ")
+		set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: []byte(text)}}, rules.Options{})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for range 20 {
+			var descriptor []rules.Entry
+			for range rapid.IntRange(0, 4).Draw(t, "depth") {
+				descriptor = append(descriptor, rules.Entry{Key: keys.Draw(t, "key"), Value: values.Draw(t, "value")})
+			}
+			r, _ := set.Match("d", descriptor)
+			got := ""
+			if r != nil {
+				got = r.Name
+			}
+			if want := slowMatch(list, descriptor); got != want {
+				t.Fatalf("%v: got %q, want %q\n%s", descriptor, got, want, text)
+			}
+			if x := set.Explain("d", descriptor); x.Rule != r || !x.Known {
+				t.Fatalf("%v: Explain has %v, Match %v\n%s", descriptor, x.Rule, r, text)
+			}
+		}
+	})
+}
+
+func TestExplain(t *testing.T) {
+	set := mustParse(t, tree)
+	for _, c := range []struct {
+		domain, descriptor, reason, tries string
+	}{
+		{"e", "path=x", `no rule file describes the domain "e"`, ""},
+		{"d", "", "the descriptor is empty", ""},
+		{"d", "path=/a/x", "the rule at f.yaml:4 applies", "key and value path=/a/x no; pattern path=/a/* f.yaml:4 yes"},
+		{"d", "user=root op=read", "the rule at f.yaml:13 applies", "key and value user=root f.yaml:10 yes; key and value op=read f.yaml:13 yes"},
+		{"d", "user=root", "user=root at f.yaml:10 has no limit of its own, only levels below it can have one", "key and value user=root f.yaml:10 yes"},
+		{"d", "user=ann op=x y=z", "nothing matches y=z at level 3", "key and value user=ann no; key alone user f.yaml:14 yes; key and value op=x no; key alone op f.yaml:17 yes; key and value y=z no; key alone y no"},
+	} {
+		x := set.Explain(c.domain, entries(c.descriptor))
+		var tries []string
+		for _, l := range x.Levels {
+			for _, try := range l.Tries {
+				s := string(try.How) + " " + try.Written
+				if try.Line > 0 {
+					s += fmt.Sprintf(" %s:%d", try.File, try.Line)
+				}
+				tries = append(tries, s+map[bool]string{true: " yes", false: " no"}[try.Matched])
+			}
+		}
+		if got := strings.Join(tries, "; "); x.Reason != c.reason || got != c.tries {
+			t.Errorf("%s %s:\ngot  %s: %s\nwant %s: %s", c.domain, c.descriptor, x.Reason, got, c.reason, c.tries)
+		}
+	}
+}
+
+func TestMatchDoesNotAllocate(t *testing.T) {
+	set := mustParse(t, tree)
+	for _, s := range []string{"path=/a/b", "path=x1y2z", "path=/none", "user=ann op=write", "user=root op=write", "zzz=1"} {
+		d := entries(s)
+		if n := testing.AllocsPerRun(100, func() { set.Match("d", d) }); n != 0 {
+			t.Errorf("%s: %v allocations", s, n)
+		}
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	set := mustParse(b, tree)
+	for _, s := range []string{"path=/a/b", "path=x1y2z", "user=ann op=write"} {
+		d := entries(s)
+		b.Run(s, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				set.Match("d", d)
+			}
+		})
+	}
+}

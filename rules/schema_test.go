@@ -1,0 +1,114 @@
+package rules_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-project/sluice/rules"
+)
+
+// compileSchema returns the schema, checked against its own meta-schema.
+func compileSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(rules.Schema))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// validate holds YAML to the schema.
+func validate(t *testing.T, s *jsonschema.Schema, text string) error {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return s.Validate(v)
+}
+
+func TestSchemaAcceptsExamples(t *testing.T) {
+	s := compileSchema(t)
+	files, _ := readExamples(t)
+	if len(files) < 5 {
+		t.Fatalf("only %d examples", len(files))
+	}
+	for _, f := range files {
+		if err := validate(t, s, string(f.Data)); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+		if !strings.HasPrefix(string(f.Data), "# yaml-language-server: $schema=../../rules/schema.json\n") {
+			t.Errorf("%s does not name its schema for editors", f.Name)
+		}
+	}
+}
+
+// TestSchemaAgrees: what the schema accepts and refuses, Parse accepts and
+// refuses.
+func TestSchemaAgrees(t *testing.T) {
+	s := compileSchema(t)
+	for _, c := range []struct {
+		sound bool
+		text  string
+	}{
+		{true, one("unit: day, requests_per_unit: 1, name: n, replaces: [{name: o}]")},
+		{true, one("algorithm: sliding_log, count: 0, period: 1w2d, log_entries: 5, count_denied: true, min_interval: 1ms")},
+		{true, one("count: 1, unit: month, align: calendar, timezone: Asia/Tokyo")},
+		{true, one("unlimited: true, name: n, requests_per_unit: 1")},
+		{true, beside("limits: [{count: 1, period: 1s}, {requests_per_unit: 1, unit: year, cost: 3, soft: 5}]")},
+		{true, beside("response: {status: 503, headers: {X-A: 1}, body: b}")},
+		{true, beside("ip_prefix: {v4: 24, v6: 64}\n    on_failure: open\n    metadata: {a: [1]}")},
+		{true, "domain: d\ndescriptors: [{key: a, value: 'x*', share_threshold: true, value_to_metric: true, descriptors: [{key: b}]}]"},
+		{false, "descriptors: []"},
+		{false, "domain: ''"},
+		{false, "domain: d\nversion: 1"},
+		{false, "domain: d\ndescriptors: [{value: a}]"},
+		{false, "domain: d\ndescriptors: [{key: a, rate_limits: {}}]"},
+		{false, "domain: d\ndescriptors: [{key: a, share_threshold: true}]"},
+		{false, "domain: d\ndescriptors: [{key: a, value: b, share_threshold: true}]"},
+		{false, "domain: d\ndescriptors: [{key: a, value: 10.0.0.1, ip_prefix: {v4: 8}}]"},
+		{false, "domain: d\ndescriptors: [{key: a, on_failure: open}]"},
+		{false, one("unit: fortnight, requests_per_unit: 1")},
+		{false, one("requests_per_unit: 1")},
+		{false, one("period: 60, count: 1")},
+		{false, one("period: 5y, count: 1")},
+		{false, one("unit: day, period: 1s, count: 1")},
+		{false, one("unit: day, count: 1, requests_per_unit: 1")},
+		{false, one("unit: day, count: -1")},
+		{false, one("unit: day, count: 1, algorithm: gcra")},
+		{false, one("period: 24h, count: 1, align: calendar")},
+		{false, one("unit: second, count: 1, align: calendar")},
+		{false, one("unit: day, count: 1, timezone: UTC")},
+		{false, one("unlimited: true, unit: day")},
+		{false, one("unit: day, count: 1, replaces: [{name: ''}]")},
+		{false, one("unit: day, count: 1, replaces: [{}]")},
+		{false, beside("limits: []")},
+		{false, beside("limits: [{count: 1, period: 1s, replaces: [{name: x}]}]")},
+		{false, beside("response: {status: 302}")},
+		{false, beside("response: {headers: {'a b': c}}")},
+		{false, beside("ip_prefix: {v4: 33}")},
+		{false, beside("consistency: causal")},
+		{false, beside("replication: twice")},
+		{false, beside("on_failure: perhaps")},
+		{false, beside("on_partition: perhaps")},
+		{false, beside("metadata: 5")},
+	} {
+		if err := validate(t, s, c.text); (err == nil) != c.sound {
+			t.Errorf("the schema says %v of\n%s", err, c.text)
+		}
+		if _, err := parse(t, c.text); (err == nil) != c.sound {
+			t.Errorf("Parse says %v of\n%s", err, c.text)
+		}
+	}
+}
