@@ -12,7 +12,8 @@ const (
 	// Check charges Cost to every limit if all admit it, else to none. Cost 0
 	// only reads: it is answered as cost 1 would be, and spends nothing.
 	Check Verb = iota
-	// Read answers what Check would answer now and changes nothing.
+	// Read answers whether and when Check would admit Cost (0 is taken as 1), and
+	// changes nothing. What remains is what remains now.
 	Read
 	// Charge spends Cost whatever the limits say and may leave a debt.
 	Charge
@@ -25,7 +26,7 @@ const (
 // Never is the RetryAfter of a cost that these limits can never admit.
 const Never = time.Duration(math.MaxInt64)
 
-// Request asks for one decision on one key. Cost is at least 0.
+// Request asks for one decision on one key. Cost is at least 0; less is taken as 0.
 type Request struct {
 	Key    Key
 	Limits *Limits
@@ -35,7 +36,9 @@ type Request struct {
 
 // Decision answers a Request. When denied it describes the limit that takes
 // longest to admit the cost; when allowed, the one with the least remaining.
+// Between equals it describes the first.
 type Decision struct {
+	// Allowed is always true for Charge, Refund and Reset.
 	Allowed bool
 	// Soft marks a check that only the soft margin admitted.
 	Soft bool
@@ -44,11 +47,29 @@ type Decision struct {
 	// Limit is that limit's Count (Burst for buckets), Remaining what is left
 	// of it, never negative and never above Limit.
 	Limit, Remaining int64
-	// ResetAfter is the time until the whole limit is free again.
+	// ResetAfter is the time until the whole limit is free again, its minimum
+	// interval included.
 	ResetAfter time.Duration
 	// RetryAfter is the time until this cost would be admitted by all limits
-	// if nothing else came: 0 if allowed, Never if it cannot be.
+	// if nothing else came: 0 if allowed, Never if it cannot be. It is exact: 1 ns
+	// earlier the cost would be denied.
 	RetryAfter time.Duration
 	// Delay is how long the caller must wait before it acts (LeakyQueue).
 	Delay time.Duration
 }
+
+// normal returns r's verb and cost such that a Check, Charge or Refund has a cost above 0.
+func (r *Request) normal() (Verb, int64) {
+	verb, cost := r.Verb, r.Cost
+	switch {
+	case verb > Reset, verb == Check && cost <= 0:
+		verb = Read
+	case verb == Reset || verb == Read || cost > 0:
+	default: // charging or refunding nothing
+		return status, 0
+	}
+	return verb, max(1, cost)
+}
+
+// status is the verb of a request that changes nothing and cannot be denied.
+const status = Reset + 1

@@ -1,5 +1,11 @@
 package bucket
 
+import (
+	"errors"
+	"math"
+	"sync/atomic"
+)
+
 // Config sizes a Table.
 type Config struct {
 	// Shards is the number of shards; a cluster uses its partition count.
@@ -10,31 +16,123 @@ type Config struct {
 	MaxBytes int64
 }
 
+// Bounds and defaults of a Config.
+const (
+	MaxShards         = 1 << 20
+	DefaultMaxEntries = 10_000_000
+)
+
+// validate returns what is wrong with c.
+func (c *Config) validate() error {
+	switch {
+	case c.Shards < 1 || c.Shards > MaxShards:
+		return errors.New("shards: is out of range; use 1 to 1048576")
+	case c.MaxEntries < 0:
+		return errors.New("max_entries: is negative; use 0 for the default, or at least 1")
+	case c.MaxBytes < 0:
+		return errors.New("max_bytes: is negative; use 0 for no cap by memory, or at least 1")
+	}
+	return nil
+}
+
 // Table holds counters in shards, each with a lock and an LRU list. It is safe
-// for concurrent use.
-type Table struct{}
+// for concurrent use. No operation holds two locks.
+//
+// At a million counters of one token bucket or fixed window a process needs about 300
+// resident bytes per counter, if it runs with a garbage collection target (GOGC) of 50:
+// about 200 are the counter and its place in the list and the map, and the rest is
+// the collector's headroom.
+type Table struct {
+	shards     []shard
+	maxEntries int64
+	maxBytes   int64
+	// entries and bytes are the sums over the shards.
+	entries, bytes atomic.Int64
+	// next is the shard to evict from when the one that grew has nothing to give.
+	next                                           atomic.Uint64
+	inserted, expired, evictedLive, evictedExpired atomic.Uint64
+}
 
 // NewTable returns an empty table, or an error that names the wrong field.
-func NewTable(c Config) (*Table, error) { panic("seam") }
+func NewTable(c Config) (*Table, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	t := &Table{
+		shards:     make([]shard, c.Shards),
+		maxEntries: DefaultMaxEntries,
+		maxBytes:   math.MaxInt64,
+	}
+	if c.MaxEntries > 0 {
+		t.maxEntries = int64(c.MaxEntries)
+	}
+	if c.MaxBytes > 0 {
+		t.maxBytes = c.MaxBytes
+	}
+	for i := range t.shards {
+		t.shards[i].mu.lru = newLRU()
+	}
+	return t, nil
+}
 
 // Do decides r at now (Unix time in ns) on r.Key's counter, atomically over all its limits.
-func (t *Table) Do(now int64, r *Request) Decision { panic("seam") }
-
-// Receipt remembers one charge so that it can be undone.
-type Receipt struct{}
+func (t *Table) Do(now int64, r *Request) Decision {
+	d, _ := t.do(now, r, nil)
+	return d
+}
 
 // DoHeld is Do, and fills rc when it charged; it reports whether it did.
-func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) { panic("seam") }
+func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
+	rc.counter = nil
+	return t.do(now, r, rc)
+}
+
+// do is DoHeld; rc may be nil.
+func (t *Table) do(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
+	verb, cost := r.normal()
+	if r.Limits.unlimited && verb != Reset {
+		return Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}, false
+	}
+	now = inRange(now)
+	own := r.Key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	d, o := sh.decideLocked(now, r, verb, cost, rc)
+	if o.grown != 0 || o.inserted {
+		t.accountLocked(sh, now, o)
+	}
+	sh.mu.Unlock()
+	if o.grown > 0 && t.over() {
+		t.evictElsewhere(now, own)
+	}
+	return d, o.charged
+}
 
 // GiveBack undoes the charge in rc as far as it still counts: never into a
-// newer window, never more than has not yet leaked or refilled.
-func (t *Table) GiveBack(now int64, rc *Receipt) { panic("seam") }
+// newer window, never more than has not yet leaked or refilled. A receipt counts once.
+func (t *Table) GiveBack(now int64, rc *Receipt) {
+	if rc.counter == nil {
+		return
+	}
+	sh := &t.shards[rc.key.Shard(len(t.shards))]
+	sh.mu.Lock()
+	sh.undoLocked(inRange(now), rc)
+	sh.mu.Unlock()
+	rc.counter = nil
+}
 
 // DropShard forgets every counter of the shard and returns how many there were.
-func (t *Table) DropShard(shard int) int { panic("seam") }
-
-// Sweep removes the shard's counters that are wholly free again and returns how many.
-func (t *Table) Sweep(now int64, shard int) int { panic("seam") }
+func (t *Table) DropShard(shard int) int {
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	n := sh.mu.lru.Len()
+	t.entries.Add(-int64(n))
+	t.bytes.Add(-sh.mu.bytes)
+	// A new list, because an emptied map keeps its memory.
+	sh.mu.lru, sh.mu.bytes = newLRU(), 0
+	return n
+}
 
 // Stats counts since the table was made; Entries and Bytes are now.
 type Stats struct {
@@ -44,4 +142,17 @@ type Stats struct {
 }
 
 // Stats returns the table's counts.
-func (t *Table) Stats() Stats { panic("seam") }
+func (t *Table) Stats() Stats {
+	return Stats{
+		Entries:        t.entries.Load(),
+		Bytes:          t.bytes.Load(),
+		Expired:        t.expired.Load(),
+		EvictedLive:    t.evictedLive.Load(),
+		EvictedExpired: t.evictedExpired.Load(),
+		Inserted:       t.inserted.Load(),
+	}
+}
+
+// inRange keeps now away from the ends of int64, which mean that something never
+// was or never ends.
+func inRange(now int64) int64 { return min(max(now, never+1), math.MaxInt64-1) }

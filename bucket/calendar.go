@@ -1,0 +1,196 @@
+package bucket
+
+import (
+	"math"
+	"time"
+)
+
+// calendar divides time into calendar units of a time zone. Its windows tile time
+// without gap or overlap, whatever the zone's clock does:
+//
+//   - A day, and what is longer, begins at the first instant at which the zone's date has
+//     reached it. A midnight that does not exist is replaced by the first instant after it,
+//     and a clock put back across midnight does not begin the day a second time. So days of 23 and
+//     25 hours are one window each.
+//   - An hour or minute begins whenever the zone's clock shows a full one or jumps past one.
+//     So an hour that is repeated is a window of its own, and a shift by half an
+//     hour makes an hour of 30 or 90 minutes.
+//
+// Offsets from UTC are whole seconds, hence so are all boundaries, and the work is
+// done in Unix seconds.
+type calendar struct {
+	unit Unit
+	loc  *time.Location
+}
+
+// farAway is a number of units that leads out of int64's nanoseconds from anywhere in them,
+// if a unit is a minute or longer.
+const farAway = int64(math.MaxInt64 / int64(time.Minute) * 3)
+
+// end returns the first boundary after now.
+func (c *calendar) end(now int64) int64 { return c.nth(now, 1) }
+
+// nth returns the n-th boundary (n ≥ 1) after now.
+func (c *calendar) nth(now, n int64) int64 {
+	if n > farAway {
+		return math.MaxInt64
+	}
+	sec := floorDiv(now, int64(time.Second))
+	if c.unit <= Hour {
+		return nanoseconds(c.nthClock(sec, n))
+	}
+	return nanoseconds(c.start(c.number(sec) + n))
+}
+
+// count returns the number of boundaries in (from, to].
+func (c *calendar) count(from, to int64) int64 {
+	a, b := floorDiv(from, int64(time.Second)), floorDiv(to, int64(time.Second))
+	if c.unit <= Hour {
+		return c.countClock(a, b)
+	}
+	return c.number(b) - c.number(a)
+}
+
+// nanoseconds converts Unix seconds, held at the ends of int64.
+func nanoseconds(sec int64) int64 {
+	const most = math.MaxInt64 / int64(time.Second)
+	switch {
+	case sec > most:
+		return math.MaxInt64
+	case sec < -most:
+		return math.MinInt64
+	}
+	return sec * int64(time.Second)
+}
+
+// offset returns the zone's offset from UTC at sec, and the stretch [from, to) around
+// it in which the offset stays.
+func (c *calendar) offset(sec int64) (from, to, offset int64) {
+	t := time.Unix(sec, 0).In(c.loc)
+	start, end := t.ZoneBounds()
+	_, off := t.Zone()
+	from, to = math.MinInt64, math.MaxInt64
+	if !start.IsZero() {
+		from = start.Unix()
+	}
+	if !end.IsZero() {
+		to = end.Unix()
+	}
+	return from, to, int64(off)
+}
+
+// Days and longer units: a unit has a number, and its start is searched.
+
+// number returns the number of the unit that sec lies in.
+func (c *calendar) number(sec int64) int64 {
+	_, _, offset := c.offset(sec)
+	n := c.dateNumber(sec + offset)
+	// The clock may have been put back into a date that had ended.
+	for c.start(n+1) <= sec {
+		n++
+	}
+	return n
+}
+
+// dateNumber returns the number of the unit that a local time, in seconds as
+// if it were UTC, lies in.
+func (c *calendar) dateNumber(local int64) int64 {
+	const day = 24 * 60 * 60
+	switch c.unit {
+	case Day:
+		return floorDiv(local, day)
+	case Week: // 1970-01-01 was a Thursday, three days after Monday
+		return floorDiv(floorDiv(local, day)+3, 7)
+	}
+	year, month, _ := time.Unix(local, 0).UTC().Date()
+	if c.unit == Month {
+		return int64(year)*12 + int64(month) - 1
+	}
+	return int64(year)
+}
+
+// date returns the local time at which unit n begins on paper: the inverse of dateNumber.
+func (c *calendar) date(n int64) int64 {
+	const day = 24 * 60 * 60
+	switch c.unit {
+	case Day:
+		return n * day
+	case Week:
+		return (n*7 - 3) * day
+	case Month:
+		return time.Date(int(floorDiv(n, 12)), time.Month(floorMod(n, 12)+1), 1, 0, 0, 0, 0, time.UTC).Unix()
+	}
+	return time.Date(int(n), time.January, 1, 0, 0, 0, 0, time.UTC).Unix()
+}
+
+// start returns the first instant at which the zone's clock has reached the date of unit n.
+func (c *calendar) start(n int64) int64 {
+	if n > 1_000_000 { // a day in the year 4707, beyond int64's nanoseconds
+		return math.MaxInt64
+	}
+	// No zone was ever this far ahead of UTC.
+	const ahead = 26 * 60 * 60
+	date := c.date(n)
+	for sec := date - ahead; ; {
+		_, to, offset := c.offset(sec)
+		if at := max(sec, date-offset); at < to {
+			return at
+		}
+		sec = to
+	}
+}
+
+// Hours and minutes: boundaries are regular while the offset stays.
+
+// length returns the length of the unit in seconds, for Minute and Hour.
+func (c *calendar) length() int64 {
+	if c.unit == Hour {
+		return 60 * 60
+	}
+	return 60
+}
+
+// nthClock returns the n-th boundary after sec.
+func (c *calendar) nthClock(sec, n int64) int64 {
+	length := c.length()
+	for {
+		_, to, offset := c.offset(sec)
+		full := floorDiv(sec+offset, length)
+		at := (full+n)*length - offset
+		if at < to {
+			return at
+		}
+		n -= floorDiv(to-1+offset, length) - full
+		if c.shifts(to, offset) {
+			if n--; n == 0 {
+				return to
+			}
+		}
+		sec = to
+	}
+}
+
+// countClock returns the number of boundaries in (from, to].
+func (c *calendar) countClock(from, to int64) (n int64) {
+	length := c.length()
+	for {
+		_, end, offset := c.offset(from)
+		last := min(to, end-1)
+		n += floorDiv(last+offset, length) - floorDiv(from+offset, length)
+		if to < end {
+			return n
+		}
+		if c.shifts(end, offset) {
+			n++
+		}
+		from = end
+	}
+}
+
+// shifts reports whether a unit begins at sec, at which an offset ends.
+func (c *calendar) shifts(sec, offset int64) bool {
+	_, _, next := c.offset(sec)
+	old, local := sec+offset, sec+next
+	full := local - floorMod(local, c.length())
+	return full == local || full >= old
+}

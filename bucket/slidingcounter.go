@@ -1,0 +1,75 @@
+package bucket
+
+// The sliding window counter: two fixed windows aligned to the epoch, of which the earlier
+// counts by the share of it that (now − period, now] still covers, as if its
+// spending had been even. Described by Cloudflare ("How we built rate limiting capable
+// of scaling to millions of domains", 2017), where it misjudged 0.003 % of requests.
+//
+// used = ⌊before × (period − e) / period⌋ + spent, e being the age of this window.
+// It never rises without a charge: it is continuous where one window passes into the next.
+
+// settleWeighted moves on to the window of now.
+func (s *state) settleWeighted(p *plan, last, now int64) {
+	if s.spent == 0 && s.aux == 0 {
+		return
+	}
+	gone := elapsed(last, now)
+	if gone >= 2*uint64(p.period) {
+		s.spent, s.aux = 0, 0
+		return
+	}
+	switch age := uint64(floorMod(last, p.period)) + gone; {
+	case age < uint64(p.period):
+	case age < 2*uint64(p.period):
+		s.spent, s.aux = 0, s.spent
+	default:
+		s.spent, s.aux = 0, 0
+	}
+}
+
+// usedWeighted requires that s is settled to now.
+func (s *state) usedWeighted(p *plan, now int64) int64 {
+	if s.aux == 0 {
+		return s.spent
+	}
+	before, _ := mulDiv(s.aux, p.period-floorMod(now, p.period), p.period)
+	return addSat(before, s.spent)
+}
+
+// untilWeighted requires that more than target units count.
+func (s *state) untilWeighted(p *plan, now, target int64) int64 {
+	age := floorMod(now, p.period)
+	if s.spent <= target {
+		return p.fades(s.aux, target-s.spent) - age
+	}
+	// Not before this window has become the earlier one.
+	return addSat(p.period-age, p.fades(s.spent, target))
+}
+
+// fades returns the age of a window, in [0, period], at which ⌊n × (period − age) / period⌋ ≤ m
+// first holds for what was spent in the window before it.
+func (p *plan) fades(n, m int64) int64 {
+	if n <= m {
+		return 0
+	}
+	// n × (period − age) < (m + 1) × period, solved for whole nanoseconds.
+	return p.period - mulDivCeil(p.period, m+1, n) + 1
+}
+
+// refundWeighted gives back to this window, then to the one before.
+func (s *state) refundWeighted(cost int64) {
+	now := min(s.spent, cost)
+	s.spent -= now
+	s.aux -= min(s.aux, cost-now)
+}
+
+// undoWeighted takes a charge of cost at time at out of the window that it went
+// into, if that one still counts.
+func (s *state) undoWeighted(p *plan, at, now, cost int64) {
+	switch floorDiv(now, p.period) - floorDiv(at, p.period) {
+	case 0:
+		s.spent -= min(s.spent, cost)
+	case 1:
+		s.aux -= min(s.aux, cost)
+	}
+}

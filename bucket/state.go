@@ -1,0 +1,150 @@
+package bucket
+
+// state is what one limit remembers of one key: 32 bytes, because there may be
+// millions. What spent and aux mean depends on the kind of the limit's plan:
+//
+//	kind      spent                      aux
+//	flow      level, rounded up          how far the level is below spent, in 1/period units
+//	step      level                      next boundary, or never while the level is 0
+//	fixed     spent in the window        end of the window, or never while nothing is spent
+//	log, bins sum of the entries         where the entries lie in log (see entries.go)
+//	weighted  spent in this window       spent in the window before
+//
+// All states of a counter are settled to the counter's time; see counter.settle.
+type state struct {
+	spent, aux int64
+	// last is when the last check was admitted, or never.
+	last int64
+	log  *entries
+}
+
+// newState returns the state of a limit that nothing was spent of.
+func newState(p *plan) state {
+	s := state{last: never}
+	if p.kind == kindStep || p.kind == kindFixed {
+		s.aux = never
+	}
+	return s
+}
+
+// settle moves s from time last to now ≥ last: what has drained or expired is gone.
+// Entries stay untouched in memory, so settling a copy does not change the original.
+func (s *state) settle(p *plan, last, now int64) {
+	switch p.kind {
+	case kindFlow:
+		s.settleFlow(p, last, now)
+	case kindStep:
+		s.settleStep(p, now)
+	case kindFixed:
+		s.settleFixed(now)
+	case kindLog, kindBins:
+		s.settleLog(p, now)
+	case kindWeighted:
+		s.settleWeighted(p, last, now)
+	}
+}
+
+// used returns the units that count against the limit at now, in [0, MaxInt64].
+func (s *state) used(p *plan, now int64) int64 {
+	if p.kind == kindWeighted {
+		return s.usedWeighted(p, now)
+	}
+	return s.spent
+}
+
+// until returns the time (ns) from now until at most target ≥ 0 units count, if nothing is
+// charged; 0 if that is so already. The last nanosecond is exact: 1 ns earlier, more count.
+func (s *state) until(p *plan, now, target int64) int64 {
+	if s.used(p, now) <= target {
+		return 0
+	}
+	switch p.kind {
+	case kindFlow:
+		return s.untilFlow(p, target)
+	case kindStep:
+		return s.untilStep(p, now, target)
+	case kindFixed:
+		return subSat(s.aux, now)
+	case kindLog, kindBins:
+		return s.untilLog(p, now, target)
+	case kindWeighted:
+		return s.untilWeighted(p, now, target)
+	}
+	return 0
+}
+
+// interval returns the time (ns) from now until the minimum interval since the last
+// admitted check has passed; 0 if it has.
+func (s *state) interval(p *plan, now int64) int64 {
+	if p.minInterval == 0 || s.last == never {
+		return 0
+	}
+	gone := elapsed(s.last, now)
+	if gone >= uint64(p.minInterval) {
+		return 0
+	}
+	return p.minInterval - int64(gone)
+}
+
+// admits reports whether the limit has room for cost > 0 units at now.
+func (s *state) admits(p *plan, now, cost int64) bool {
+	if p.kind == kindUnlimited {
+		return true
+	}
+	used := s.used(p, now)
+	return used <= p.capacity && cost <= p.capacity-used && s.interval(p, now) == 0
+}
+
+// retry returns the time (ns) from now until the limit has room for cost > 0
+// units, or Never.
+func (s *state) retry(p *plan, now, cost int64) int64 {
+	if p.kind == kindUnlimited {
+		return 0
+	}
+	if cost > p.capacity {
+		return int64(Never)
+	}
+	return max(s.until(p, now, p.capacity-cost), s.interval(p, now))
+}
+
+// free returns the time (ns) from now until the state is as good as new.
+func (s *state) free(p *plan, now int64) int64 {
+	return max(s.until(p, now, 0), s.interval(p, now))
+}
+
+// charge spends cost > 0 units at now, whatever the limit says.
+func (s *state) charge(p *plan, now, cost int64) {
+	switch p.kind {
+	case kindUnlimited, kindBlocked:
+		return
+	case kindStep:
+		s.openStep(p, now)
+	case kindFixed:
+		s.openFixed(p, now)
+	case kindLog, kindBins:
+		s.chargeLog(p, now, cost)
+		return
+	}
+	s.spent = addSat(s.spent, cost)
+}
+
+// refund gives cost > 0 units back, the newest first, never above full.
+func (s *state) refund(p *plan, cost int64) {
+	switch p.kind {
+	case kindLog, kindBins:
+		s.refundLog(cost)
+		return
+	case kindWeighted:
+		s.refundWeighted(cost)
+		return
+	}
+	if s.spent > cost {
+		s.spent -= cost
+		return
+	}
+	if s.spent > 0 {
+		last := s.last
+		*s = newState(p)
+		s.last = last
+	}
+}

@@ -1,0 +1,123 @@
+package bucket
+
+import (
+	"fmt"
+	"time"
+)
+
+// Bounds of a Limit's fields.
+const (
+	MinPeriod = time.Microsecond
+	// MaxPeriod is a hundred Julian years.
+	MaxPeriod     = 36525 * 24 * time.Hour
+	MaxSoft       = 1000
+	MaxSubWindows = 3600
+	MaxLogEntries = 65536
+
+	DefaultSubWindows = 60
+	DefaultLogEntries = 1024
+)
+
+// validate returns what is wrong with l, without its place in a set, and the
+// calendar it needs, if any.
+func (l *Limit) validate() (*calendar, *FieldError) {
+	if l.Unlimited {
+		return nil, nil
+	}
+	if l.Algorithm < TokenBucket || l.Algorithm > SlidingWindow {
+		return nil, wrong("algorithm", "is missing or unknown; use one of the algorithms of this package")
+	}
+	if err := l.validateNumbers(); err != nil {
+		return nil, err
+	}
+	if err := l.validateFit(); err != nil {
+		return nil, err
+	}
+	if l.Align == AlignCalendar {
+		return l.calendar()
+	}
+	if l.Period < MinPeriod || l.Period > MaxPeriod {
+		return nil, wrong("period", "%v is out of range; use %v to %v", l.Period, MinPeriod, MaxPeriod)
+	}
+	return nil, nil
+}
+
+// validateNumbers checks the fields whose range depends on no other field.
+func (l *Limit) validateNumbers() *FieldError {
+	for _, n := range []struct {
+		field          string
+		value, maximum int64
+	}{
+		{"count", l.Count, 0},
+		{"burst", l.Burst, 0},
+		{"cost", l.Cost, 0},
+		{"min_interval", int64(l.MinInterval), int64(MaxPeriod)},
+		{"soft", int64(l.Soft), MaxSoft},
+		{"log_entries", int64(l.LogEntries), MaxLogEntries},
+	} {
+		if n.value < 0 {
+			return wrong(n.field, "%d is negative; use 0 or more", n.value)
+		}
+		if n.maximum > 0 && n.value > n.maximum {
+			return wrong(n.field, "%d is too large; use at most %d", n.value, n.maximum)
+		}
+	}
+	if l.SubWindows != 0 && (l.SubWindows < 2 || l.SubWindows > MaxSubWindows) {
+		return wrong("sub_windows", "%d is out of range; use 2 to %d", l.SubWindows, MaxSubWindows)
+	}
+	return nil
+}
+
+// validateFit checks that the options belong to the algorithm. An option that
+// would have no effect is an error, so that nobody believes in a limit that is not there.
+func (l *Limit) validateFit() *FieldError {
+	windows := l.Algorithm >= FixedWindow
+	stepped := l.Algorithm == TokenBucket && l.Refill == RefillInterval
+	switch {
+	case l.Burst != 0 && windows:
+		return wrong("burst", "is for buckets only; leave it out")
+	case l.Refill > RefillInterval:
+		return wrong("refill", "is unknown; use continuous or interval")
+	case l.Refill == RefillInterval && !stepped:
+		return wrong("refill", "interval is for the token bucket only; leave it out")
+	case l.Align > AlignFirstHit:
+		return wrong("align", "is unknown; use epoch, calendar or first hit")
+	case l.Align != AlignEpoch && l.Algorithm != FixedWindow && !stepped:
+		return wrong("align", "is for the fixed window and the token bucket with refill by interval only; leave it out")
+	case l.Unit > Year:
+		return wrong("unit", "is unknown; use minute, hour, day, week, month or year")
+	case l.Unit != 0 && l.Align != AlignCalendar:
+		return wrong("unit", "needs align to be calendar; give a period, or align to the calendar")
+	case l.Unit == 0 && l.Align == AlignCalendar:
+		return wrong("unit", "is missing; windows aligned to the calendar need one")
+	case l.Zone != "" && l.Align != AlignCalendar:
+		return wrong("timezone", "needs align to be calendar; leave it out, or align to the calendar")
+	case l.SubWindows != 0 && l.Algorithm != SlidingWindow:
+		return wrong("sub_windows", "is for the sliding window only; leave it out")
+	case l.LogEntries != 0 && l.Algorithm != SlidingLog:
+		return wrong("log_entries", "is for the sliding log only; leave it out")
+	}
+	return nil
+}
+
+// calendar returns the calendar that l's windows follow.
+func (l *Limit) calendar() (*calendar, *FieldError) {
+	zone := l.Zone
+	if zone == "" {
+		zone = "UTC"
+	}
+	// "Local" would mean another zone on every machine.
+	if zone == "Local" {
+		return nil, wrong("timezone", "Local depends on the machine; name an IANA time zone, for example Europe/Berlin")
+	}
+	loc, err := time.LoadLocation(zone)
+	if err != nil {
+		return nil, wrong("timezone", "%q is not a known IANA time zone; use a name like Europe/Berlin", l.Zone)
+	}
+	return &calendar{unit: l.Unit, loc: loc}, nil
+}
+
+// wrong returns the error of a field of the limit at place 0.
+func wrong(field, format string, args ...any) *FieldError {
+	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
+}
