@@ -191,7 +191,7 @@ func describeLimit(l bucket.Limit) string {
 			period += " in " + l.Zone
 		}
 	}
-	text := fmt.Sprintf("%d %s (%v", l.Count, period, l.Algorithm)
+	text := fmt.Sprintf("%d %s (%s", l.Count, period, strings.ReplaceAll(l.Algorithm.String(), "_", " "))
 	if l.Burst > 0 {
 		text += fmt.Sprintf(", burst %d", l.Burst)
 	}
