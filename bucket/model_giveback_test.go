@@ -1,0 +1,177 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
+)
+
+// mixOfLimits draws one to three limits of any algorithms.
+func mixOfLimits(t *rapid.T) *bucket.Limits {
+	var list []bucket.Limit
+	for range rapid.IntRange(1, 3).Draw(t, "limits") {
+		list = append(list, genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm").algorithm, true).Draw(t, "limit"))
+	}
+	return mustLimits(t, list...)
+}
+
+// lax fails t when table answers a read of any cost at now more generously than
+// the strict one does.
+func lax(t *rapid.T, now int64, limits *bucket.Limits, table, strict *bucket.Table, what string) {
+	t.Helper()
+	for _, cost := range []int64{1, 2, 3, 5, 8, 12} {
+		r := &bucket.Request{Limits: limits, Cost: cost, Verb: bucket.Read}
+		got, bound := table.Do(now, r), strict.Do(now, r)
+		if got.Allowed && !bound.Allowed || got.RetryAfter < bound.RetryAfter {
+			t.Fatalf("at %d cost %d: %s: %+v, but %+v", now, cost, what, got, bound)
+		}
+	}
+}
+
+// TestGiveBackRestores: a charge that is given back with nothing in between has
+// never been, now and at all later times.
+func TestGiveBackRestores(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := mixOfLimits(t)
+		table, a := smallTable(t), newAccount(limits)
+		now := genStart.Draw(t, "start")
+		var last bucket.Decision
+		for range 25 {
+			now += genStep(t, now, limits.At(int(last.Index)), last)
+			r := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 4).Draw(t, "cost")}
+			if rapid.Bool().Draw(t, "undo") {
+				var rc bucket.Receipt
+				if _, charged := table.DoHeld(now, r, &rc); charged {
+					if rapid.Bool().Draw(t, "wait") {
+						now += genStep(t, now, limits.At(0), last)
+					}
+					table.GiveBack(now, &rc)
+				}
+				r.Verb = bucket.Read
+				continue
+			}
+			last = table.Do(now, r)
+			a.compare(t, a.do(now, r), last)
+		}
+	})
+}
+
+// TestGiveBackNeverMints compares three tables that see the same charges: one
+// gives a charge back later, one never made it, one keeps it. The first is
+// between the other two, whatever came in between: resets, refunds, other
+// limits, new windows, and giving back twice.
+func TestGiveBackNeverMints(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := mixOfLimits(t)
+		given, never, kept := smallTable(t), smallTable(t), smallTable(t)
+		now := genStart.Draw(t, "start")
+		all := func(verb bucket.Verb, cost int64) {
+			r := &bucket.Request{Limits: limits, Cost: cost, Verb: verb}
+			given.Do(now, r)
+			never.Do(now, r)
+			kept.Do(now, r)
+		}
+		move := func() {
+			guide := limits.At(rapid.IntRange(0, limits.Len()-1).Draw(t, "guide"))
+			now += genStep(t, now, guide, bucket.Decision{})
+		}
+		some := func(most int) {
+			for range rapid.IntRange(0, most).Draw(t, "between") {
+				if rapid.IntRange(0, 7).Draw(t, "reset") == 0 {
+					all(bucket.Reset, 0)
+				} else {
+					all(bucket.Charge, rapid.Int64Range(1, 3).Draw(t, "charge"))
+				}
+				move()
+			}
+		}
+		some(4)
+		var rc bucket.Receipt
+		held := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 5).Draw(t, "held"), Verb: bucket.Charge}
+		if _, charged := given.DoHeld(now, held, &rc); !charged {
+			t.Fatalf("a charge did not charge")
+		}
+		kept.Do(now, held)
+		move()
+		some(4)
+		given.GiveBack(now, &rc)
+		for range rapid.IntRange(1, 6).Draw(t, "after") {
+			lax(t, now, limits, given, never, "more than if it had never been charged")
+			move()
+			if rapid.Bool().Draw(t, "twice") {
+				given.GiveBack(now, &rc)
+			}
+			some(1)
+		}
+	})
+}
+
+// TestGiveBackGives: what was charged between is kept, what is given back is
+// really free again.
+func TestGiveBackGives(t *testing.T) {
+	for _, c := range algorithms {
+		t.Run(c.name, func(t *testing.T) {
+			table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 10, time.Hour))
+			r := &bucket.Request{Limits: limits, Cost: 4}
+			var rc bucket.Receipt
+			if d, charged := table.DoHeld(day, r, &rc); !charged || d.Remaining != 6 {
+				t.Fatalf("held: %+v", d)
+			}
+			r.Cost = 3
+			if d := table.Do(day, r); d.Remaining != 3 {
+				t.Fatalf("between: %+v", d)
+			}
+			for range 2 { // twice is once
+				table.GiveBack(day, &rc)
+				if got := left(table, day, r); got != 7 {
+					t.Fatalf("after giving back 4: %d left, want 7", got)
+				}
+			}
+		})
+	}
+}
+
+// TestGiveBackInterval: an undone check is no last check.
+func TestGiveBackInterval(t *testing.T) {
+	limit := per(bucket.FixedWindow, 10, time.Hour)
+	limit.MinInterval = time.Minute
+	table, limits := smallTable(t), mustLimits(t, limit)
+	r := &bucket.Request{Limits: limits, Cost: 1}
+	table.Do(day, r)
+	now := day + int64(time.Minute)
+	var rc bucket.Receipt
+	if d, charged := table.DoHeld(now, r, &rc); !charged {
+		t.Fatalf("a minute later: %+v", d)
+	}
+	table.GiveBack(now, &rc)
+	if d := table.Do(now+1, r); !d.Allowed || d.Remaining != 8 {
+		t.Fatalf("after the check was undone: %+v", d)
+	}
+}
+
+// TestReceiptOfADenial: a denied check leaves nothing to give back, and an empty
+// receipt gives nothing.
+func TestReceiptOfADenial(t *testing.T) {
+	for _, c := range algorithms {
+		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 2, time.Hour))
+		r := &bucket.Request{Limits: limits, Cost: 2}
+		table.Do(day, r)
+		var rc, empty bucket.Receipt
+		if d, charged := table.DoHeld(day, r, &rc); charged || d.Allowed {
+			t.Errorf("%s: the third of two: %+v", c.name, d)
+		}
+		table.GiveBack(day, &rc)
+		table.GiveBack(day, &empty)
+		if got := left(table, day, r); got != 0 {
+			t.Errorf("%s: %d left, want 0", c.name, got)
+		}
+		for _, verb := range []bucket.Verb{bucket.Read, bucket.Refund, bucket.Reset} {
+			r := &bucket.Request{Key: bucket.Key{Hi: 9}, Limits: limits, Cost: 1, Verb: verb}
+			if _, charged := table.DoHeld(day, r, &rc); charged {
+				t.Errorf("%s: verb %d charged", c.name, verb)
+			}
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package bucket_test
+
+import (
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
+)
+
+// TestAtMostNInAnyWindow audits what SlidingLog, SlidingWindow and a capped log
+// admitted: no span of one period, wherever it begins, holds more than the limit.
+func TestAtMostNInAnyWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := genLimit(rapid.SampledFrom([]bucket.Algorithm{bucket.SlidingLog, bucket.SlidingWindow}).Draw(t, "algorithm"), true).Draw(t, "limit")
+		if l.Algorithm == bucket.SlidingLog {
+			l.LogEntries = rapid.Int32Range(1, 6).Draw(t, "log entries")
+			l.CountDenied = rapid.Bool().Draw(t, "count denied")
+		}
+		limits, table := mustLimits(t, l), smallTable(t)
+		now := genStart.Draw(t, "start")
+		var last bucket.Decision
+		admitted := &model{limit: bucket.Limit{Algorithm: bucket.SlidingLog, Count: l.Count, Period: l.Period}}
+		for range 60 {
+			now += genStep(t, now, l, last)
+			r := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 3).Draw(t, "cost")}
+			last = table.Do(now, r)
+			if !last.Allowed {
+				continue
+			}
+			admitted.add(now, big.NewInt(r.Cost))
+			if used := admitted.used(now); used.Cmp(new(big.Rat).SetInt64(l.Count)) > 0 {
+				t.Fatalf("at %d: %s admitted within %v, at most %d may be", now, used.RatString(), l.Period, l.Count)
+			}
+		}
+	})
+}
+
+// TestCappedLog holds a log of few entries between the exact log, which never
+// merges, and one that merges its two oldest entries as soon as the cap is passed.
+func TestCappedLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := genLimit(bucket.SlidingLog, true).Draw(t, "limit")
+		l.LogEntries = rapid.Int32Range(1, 6).Draw(t, "log entries")
+		limits, table := mustLimits(t, l), smallTable(t)
+		now := genStart.Draw(t, "start")
+		exact, capped := &model{limit: l}, &model{limit: l}
+		var last bucket.Decision
+		for range 60 {
+			now += genStep(t, now, l, last)
+			r := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 3).Draw(t, "cost")}
+			last = table.Do(now, r)
+			units := big.NewInt(r.Cost)
+			if last.Allowed && !exact.admits(now, units) {
+				t.Fatalf("at %d: cost %d admitted, the exact log denies", now, r.Cost)
+			}
+			if !last.Allowed && capped.admits(now, units) {
+				t.Fatalf("at %d: cost %d denied, even the merged log admits", now, r.Cost)
+			}
+			if last.Allowed {
+				exact.add(now, units)
+				capped.add(now, units)
+				capped.merge(now)
+			}
+		}
+	})
+}
+
+// merge forgets expired entries and makes one of the two oldest until the cap holds.
+func (m *model) merge(now int64) {
+	for len(m.charges) > 0 && now-m.charges[0].at >= int64(m.limit.Period) {
+		m.charges = m.charges[1:]
+	}
+	for len(m.charges) > int(m.limit.LogEntries) {
+		m.charges[1].units = new(big.Int).Add(m.charges[0].units, m.charges[1].units)
+		m.charges = m.charges[1:]
+	}
+}
+
+// TestRefundedLog: which entries a refund takes from a log is open, but it lies
+// between taking the newest and taking the oldest first.
+func TestRefundedLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := genLimit(bucket.SlidingLog, true).Draw(t, "limit")
+		limits, table := mustLimits(t, l), smallTable(t)
+		now := genStart.Draw(t, "start")
+		most, least := &model{limit: l}, &model{limit: l}
+		var last bucket.Decision
+		for range 40 {
+			now += genStep(t, now, l, last)
+			r := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 4).Draw(t, "cost")}
+			if rapid.IntRange(0, 2).Draw(t, "refund") == 0 {
+				r.Verb = bucket.Refund
+				table.Do(now, r)
+				least.takeNewest(now, r.Cost)
+				most.takeOldest(now, r.Cost)
+			} else {
+				r.Verb = bucket.Charge
+				table.Do(now, r)
+				least.add(now, big.NewInt(r.Cost))
+				most.add(now, big.NewInt(r.Cost))
+			}
+			r.Verb, r.Cost = bucket.Read, 1
+			last = table.Do(now, r)
+			if lo, hi := most.remaining(now), least.remaining(now); last.Remaining < lo || last.Remaining > hi {
+				t.Fatalf("at %d: %d left, want %d to %d", now, last.Remaining, lo, hi)
+			}
+		}
+	})
+}
+
+func (m *model) takeNewest(now, cost int64) {
+	for i := len(m.charges) - 1; i >= 0; i-- {
+		cost = m.take(i, now, cost)
+	}
+}
+
+func (m *model) takeOldest(now, cost int64) {
+	for i := range m.charges {
+		cost = m.take(i, now, cost)
+	}
+}
+
+// take takes up to cost from entry i, if it still counts, and returns the rest.
+func (m *model) take(i int, now, cost int64) int64 {
+	if now-m.charges[i].at >= int64(m.limit.Period) {
+		return cost
+	}
+	n := min(cost, m.charges[i].units.Int64())
+	m.charges[i].units = new(big.Int).Sub(m.charges[i].units, big.NewInt(n))
+	return cost - n
+}
+
+// TestRefundNeverAboveFull: refunds lower what is spent now by at most their
+// cost, never below nothing, and in no algorithm for a later window.
+func TestRefundNeverAboveFull(t *testing.T) {
+	for _, c := range algorithms {
+		t.Run(c.name, func(t *testing.T) {
+			gen := genLimit(c.algorithm, true)
+			rapid.Check(t, func(t *rapid.T) {
+				l := gen.Draw(t, "limit")
+				l.Align = bucket.AlignEpoch // windows and steps of the two tables are to stay the same
+				limits := mustLimits(t, l)
+				table, plain := smallTable(t), smallTable(t)
+				now := genStart.Draw(t, "start")
+				refunded := int64(0)
+				for range 30 {
+					now += genStep(t, now, limits.At(0), bucket.Decision{})
+					r := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 4).Draw(t, "cost"), Verb: bucket.Charge}
+					before := left(table, now, r)
+					if rapid.Bool().Draw(t, "refund") {
+						r.Verb = bucket.Refund
+						table.Do(now, r)
+						refunded += r.Cost
+						if after := left(table, now, r); after < before || after > before+r.Cost {
+							t.Fatalf("at %d: refunding %d raised %d left to %d", now, r.Cost, before, after)
+						}
+						continue
+					}
+					table.Do(now, r)
+					plain.Do(now, r)
+					if got, bound := left(table, now, r), left(plain, now, r)+refunded; got > bound {
+						t.Fatalf("at %d: %d left, without refunds of %d there would be %d", now, got, refunded, bound-refunded)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestRefundTable has a refund's figures for each algorithm.
+func TestRefundTable(t *testing.T) {
+	for _, c := range algorithms {
+		tell(t, `
+			0:00 refund 5 refunded
+			0:00 read allowed left=10
+			0:00 7 allowed left=3
+			0:00 refund 2 refunded
+			0:00 read allowed left=5
+			0:00 refund 100 refunded
+			0:00 read allowed left=10
+			0:00 11 denied retry=never
+			0:00 10 allowed left=0
+			0:00 refund 9223372036854775807 refunded
+			0:00 10 allowed left=0
+			0:00 reset forgotten
+			0:00 10 allowed left=0
+			0:00 charge 5 charged left=0
+			0:00 refund 4 refunded
+			0:00 read denied left=0
+			0:00 refund 2 refunded
+			0:00 read allowed left=1
+		`, per(c.algorithm, 10, time.Hour))
+	}
+	late := per(bucket.FixedWindow, 10, time.Minute)
+	tell(t, `
+		0:10 8 allowed left=2
+		1:10 3 allowed left=7
+		1:20 refund 8 refunded
+		1:20 read allowed left=10
+		2:00 read allowed left=10
+	`, late)
+	late.Align = bucket.AlignFirstHit
+	tell(t, `
+		0:10 8 allowed left=2
+		0:20 refund 3 refunded
+		0:20 read allowed left=5 reset=50s
+		1:10 refund 3 refunded
+		1:10 read allowed left=10
+	`, late)
+}

@@ -1,0 +1,154 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
+)
+
+// TestSweepRemovesExactlyTheFree compares Sweep with the exact account of every
+// key, and shows that no decision after it differs.
+func TestSweepRemovesExactlyTheFree(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := mixOfLimits(t)
+		const shards = 3
+		table := mustTable(t, bucket.Config{Shards: shards, MaxEntries: 1000})
+		ks := keys(12)
+		accounts := make([]*account, len(ks))
+		for i := range accounts {
+			accounts[i] = newAccount(limits)
+		}
+		now := genStart.Draw(t, "start")
+		for range 4 {
+			for range rapid.IntRange(1, 15).Draw(t, "checks") {
+				now += genStep(t, now, limits.At(0), bucket.Decision{})
+				i := rapid.IntRange(0, len(ks)-1).Draw(t, "key")
+				r := &bucket.Request{Key: ks[i], Limits: limits, Cost: rapid.Int64Range(1, 3).Draw(t, "cost")}
+				d := table.Do(now, r)
+				accounts[i].compare(t, accounts[i].do(now, r), d)
+			}
+			now += genStep(t, now, limits.At(0), bucket.Decision{})
+			removed := 0
+			before := table.Stats()
+			for s := range shards {
+				removed += table.Sweep(now, s)
+			}
+			after := table.Stats()
+			live := int64(0)
+			for _, a := range accounts {
+				if !a.free(now) {
+					live++
+				}
+			}
+			if after.Entries != live || before.Entries-after.Entries != int64(removed) {
+				t.Fatalf("at %d: %d of %d removed, %d left, %d are live", now, removed, before.Entries, after.Entries, live)
+			}
+			if after.Expired != before.Expired+uint64(removed) {
+				t.Fatalf("%d removed, expired went from %d to %d", removed, before.Expired, after.Expired)
+			}
+		}
+	})
+}
+
+func (a *account) free(now int64) bool {
+	for _, m := range a.models {
+		if !m.free(now) || m.limit.MinInterval > 0 && !m.rested(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestSweepKeepsMinInterval: a counter whose interval has not passed is not free.
+func TestSweepKeepsMinInterval(t *testing.T) {
+	l := per(bucket.FixedWindow, 10, time.Second)
+	l.MinInterval = time.Hour
+	limits, table := mustLimits(t, l), smallTable(t)
+	r := &bucket.Request{Limits: limits, Cost: 1}
+	table.Do(day, r)
+	hour := day + int64(time.Hour)
+	if n := table.Sweep(hour-1, 0); n != 0 {
+		t.Errorf("swept %d before the interval had passed", n)
+	}
+	if d := table.Do(hour-1, r); d.Allowed || d.RetryAfter != 1 {
+		t.Errorf("1 ns before the interval has passed: %+v", d)
+	}
+	if n := table.Sweep(hour, 0); n != 1 {
+		t.Errorf("swept %d after the interval had passed, want 1", n)
+	}
+}
+
+// TestReadsLeaveNothing: a flood of reads, denials of blocked keys and refunds
+// of unknown keys keeps no counters alive after a sweep.
+func TestReadsLeaveNothing(t *testing.T) {
+	table := mustTable(t, bucket.Config{Shards: 4, MaxEntries: 1000})
+	open, blocked := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour)), mustLimits(t, per(bucket.TokenBucket, 0, time.Hour))
+	for _, k := range keys(200) {
+		table.Do(day, &bucket.Request{Key: k, Limits: open, Cost: 1, Verb: bucket.Read})
+		table.Do(day, &bucket.Request{Key: k, Limits: open})
+		table.Do(day, &bucket.Request{Key: k, Limits: open, Cost: 5, Verb: bucket.Refund})
+		table.Do(day, &bucket.Request{Key: k, Limits: open, Verb: bucket.Reset})
+		table.Do(day, &bucket.Request{Key: k, Limits: blocked, Cost: 1})
+	}
+	for s := range 4 {
+		table.Sweep(day, s)
+	}
+	if s := table.Stats(); s.Entries != 0 || s.EvictedLive != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestResetForgetsOneKey(t *testing.T) {
+	for _, c := range algorithms {
+		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 3, time.Hour))
+		a := &bucket.Request{Key: bucket.Key{Hi: 1}, Limits: limits, Cost: 3}
+		b := &bucket.Request{Key: bucket.Key{Hi: 2}, Limits: limits, Cost: 3}
+		table.Do(day, a)
+		table.Do(day, b)
+		reset := &bucket.Request{Key: a.Key, Limits: limits, Verb: bucket.Reset}
+		if d := table.Do(day, reset); !d.Allowed || d.Remaining != 3 {
+			t.Errorf("%s: reset: %+v", c.name, d)
+		}
+		if d := table.Do(day, a); !d.Allowed {
+			t.Errorf("%s: after its reset: %+v", c.name, d)
+		}
+		if d := table.Do(day, b); d.Allowed {
+			t.Errorf("%s: another key was reset too: %+v", c.name, d)
+		}
+	}
+}
+
+func TestDropShardForgetsItsKeysOnly(t *testing.T) {
+	const shards = 5
+	table := mustTable(t, bucket.Config{Shards: shards, MaxEntries: 10_000})
+	limits := mustLimits(t, per(bucket.SlidingLog, 1, time.Hour))
+	ks := keys(500)
+	var in [shards]int
+	for _, k := range ks {
+		table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
+		in[k.Shard(shards)]++
+	}
+	if n := table.DropShard(2); n != in[2] {
+		t.Errorf("dropped %d, the shard had %d", n, in[2])
+	}
+	if n := table.DropShard(2); n != 0 {
+		t.Errorf("dropped %d from an empty shard", n)
+	}
+	if s := table.Stats(); s.Entries != int64(500-in[2]) || s.EvictedLive != 0 {
+		t.Errorf("after the drop: %+v", s)
+	}
+	for _, k := range ks {
+		d := table.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
+		if dropped := k.Shard(shards) == 2; d.Allowed != dropped {
+			t.Fatalf("key in shard %d: %+v", k.Shard(shards), d)
+		}
+	}
+	for s := range shards {
+		table.DropShard(s)
+	}
+	if s := table.Stats(); s.Entries != 0 || s.Bytes != 0 {
+		t.Errorf("after dropping all shards: %+v", s)
+	}
+}
