@@ -1,0 +1,41 @@
+package manifests
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// JudgeImage returns what is wrong with the Dockerfile of a program with these
+// ports: it must hold the binary and nothing else, and run it without rights.
+func JudgeImage(dockerfile string, ports Ports) []string {
+	got := map[string][]string{}
+	for line := range strings.Lines(dockerfile) {
+		instruction, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if instruction != "" && instruction != "#" {
+			got[instruction] = append(got[instruction], rest)
+		}
+	}
+	want := map[string][]string{
+		"FROM":       {"scratch"},
+		"ARG":        {"BINARY=bin/image/sluice"},
+		"COPY":       {"${BINARY} /sluice"},
+		"USER":       {fmt.Sprintf("%d:%d", user, user)},
+		"EXPOSE":     {fmt.Sprintf("%d/tcp %d/tcp %d/tcp %d/tcp %d/udp", ports.GRPC, ports.HTTP, ports.Peer, ports.Gossip, ports.Gossip)},
+		"ENTRYPOINT": {`["/sluice"]`},
+		"CMD":        {`["serve"]`},
+	}
+	var faults []string
+	for instruction, lines := range got {
+		if !slices.Equal(lines, want[instruction]) {
+			faults = append(faults, fmt.Sprintf("%s %q, want %q", instruction, lines, want[instruction]))
+		}
+	}
+	for instruction := range want {
+		if got[instruction] == nil {
+			faults = append(faults, "no "+instruction)
+		}
+	}
+	slices.Sort(faults)
+	return faults
+}
