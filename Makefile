@@ -34,12 +34,13 @@ build: ## build bin/sluice
 run: build ## build, then run three nodes on 127.0.0.1 until Ctrl-C
 	bin/sluice demo
 
+# Never from the cache: some tests build the binary and judge files that the cache does not watch.
 .PHONY: test
 test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Window')
 	@set -e; for module in $(TEST_MODULES); do \
 		[ "$$module" = . ] || [ "$(PKG)" = ./... ] || continue; \
 		echo "go test $(PKG) in $$module"; \
-		(cd $$module && go test $(TESTFLAGS) $(PKG)); \
+		(cd $$module && go test -count 1 $(TESTFLAGS) $(PKG)); \
 	done
 
 .PHONY: race
