@@ -83,10 +83,10 @@ type membership struct {
 	Self       string   `json:"self"`
 	Ring       string   `json:"ring"`
 	Partitions int      `json:"partitions"`
-	Members    []member `json:"members"`
+	Members    []memberJSON `json:"members"`
 }
 
-type member struct {
+type memberJSON struct {
 	Name       string `json:"name"`
 	Boot       string `json:"boot"`
 	State      string `json:"state"`
@@ -101,9 +101,9 @@ type member struct {
 // members serves GET /v1/members.
 func (d *door) members(w http.ResponseWriter, _ *http.Request) {
 	m := d.Limiter.Members()
-	body := membership{Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]member, len(m.Members))}
+	body := membership{Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members))}
 	for i, one := range m.Members {
-		body.Members[i] = member{
+		body.Members[i] = memberJSON{
 			Name: one.Name, Boot: one.Boot, State: one.State.String(),
 			Gossip: one.Gossip, Peer: one.Peer, GRPC: one.GRPC, HTTP: one.HTTP,
 			Version: one.Version, Partitions: one.Partitions,

@@ -1,0 +1,228 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// The bodies and headers of one check, word for word, as docs/api.md shows them.
+func TestOneCheck(t *testing.T) {
+	const (
+		policy = `"shop/user";q=3;w=60`
+		left   = `"rule":"shop/user","policy":"shop/user","source":"held","holder":"n1"}`
+	)
+	node := newNode(t)
+	h := newDoor(t, newLimiter(t, node))
+	for _, c := range []struct {
+		name, body string
+		status     int
+		want       string
+		headers    map[string]string
+	}{
+		{"allowed", user("x", ""), 200,
+			`{"allowed":true,"limit":3,"remaining":2,"reset_after":60,"period":60,` + left,
+			map[string]string{
+				"Content-Type": typeJSON, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=2;t=60`,
+				"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "60", "Retry-After": "",
+			}},
+		{"the last", user("x", `,"cost":2`), 200,
+			`{"allowed":true,"limit":3,"remaining":0,"reset_after":60,"period":60,` + left,
+			map[string]string{"RateLimit": `"shop/user";r=0;t=60`, "Retry-After": ""}},
+		{"denied", user("x", ""), 429,
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
+				`"detail":"try again later","violated-policies":["shop/user"],` +
+				`"allowed":false,"limit":3,"remaining":0,"reset_after":60,"retry_after":60,"period":60,` + left,
+			map[string]string{
+				"Content-Type": typeProblem, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=0;t=60`,
+				"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60",
+				"Retry-After": "60", "X-RateLimit-Retry-After": "60",
+			}},
+		{"never", user("y", `,"cost":4`), 429,
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
+				`"detail":"the cost is more than the limit can ever admit","violated-policies":["shop/user"],` +
+				`"allowed":false,"limit":3,"remaining":3,"never":true,"period":60,` + left,
+			map[string]string{"RateLimit": `"shop/user";r=3;t=0`, "Retry-After": "", "X-RateLimit-Retry-After": ""}},
+		{"read", user("y", `,"verb":"read"`), 200,
+			`{"allowed":true,"limit":3,"remaining":3,"period":60,` + left, nil},
+		{"charge into debt", user("y", `,"verb":"charge","cost":4`), 200,
+			`{"allowed":true,"limit":3,"remaining":0,"reset_after":60,"period":60,` + left, nil},
+		{"no rule", strings.Replace(user("x", ""), `"user"`, `"other"`, 1), 200,
+			`{"allowed":true,"source":"unruled"}`,
+			map[string]string{"RateLimit-Policy": "", "RateLimit": "", "X-RateLimit-Limit": ""}},
+		{"shadow", strings.Replace(user("x", `,"cost":5`), `"user"`, `"watched"`, 1), 200,
+			`{"allowed":true,"limit":1,"remaining":1,"period":60,"shadowed":true,"rule":"shop/watched","policy":"shop/watched","source":"held","holder":"n1"}`,
+			map[string]string{"Retry-After": ""}},
+		{"limits of its own", user("x", `,"limits":[{"count":9,"period":0.5},{"algorithm":"token_bucket","count":1,"period":1.5,"burst":2}]`), 200,
+			`{"allowed":true,"limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"policy":"limit#2","source":"held","holder":"n1"}`,
+			map[string]string{"RateLimit-Policy": `"limit";q=9, "limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
+	} {
+		w, _ := post(t, h, c.body, c.status)
+		if got := strings.TrimSpace(w.Body.String()); c.want != "" && got != c.want {
+			t.Errorf("%s: body %s\nwant %s", c.name, got, c.want)
+		}
+		for k, want := range c.headers {
+			if got := w.Header().Get(k); got != want {
+				t.Errorf("%s: %s is %q, want %q", c.name, k, got, want)
+			}
+		}
+	}
+}
+
+func TestRuleResponse(t *testing.T) {
+	h := newDoor(t, newLimiter(t, newNode(t)))
+	for _, c := range []struct {
+		key     string
+		status  int
+		body    string // whole, or a part when it is a problem
+		headers map[string]string
+	}{
+		{"custom", 503, "<p>later</p>", map[string]string{"X-Why": "custom", "Retry-After": "77", "Content-Type": "text/html", "RateLimit": `"shop/custom";r=0;t=0`}},
+		{"plain", 429, "later", map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
+		{"status", 420, `"status":420`, map[string]string{"X-Why": "status", "Content-Type": typeProblem}},
+	} {
+		w, m := post(t, h, strings.Replace(user("x", ""), `"user"`, `"`+c.key+`"`, 1), c.status)
+		if got := w.Body.String(); m == nil && got != c.body || m != nil && !strings.Contains(got, c.body) {
+			t.Errorf("%s: body %q, want %q", c.key, got, c.body)
+		}
+		for k, want := range c.headers {
+			if got := w.Header().Get(k); got != want {
+				t.Errorf("%s: %s is %q, want %q", c.key, k, got, want)
+			}
+		}
+	}
+}
+
+func TestManyChecks(t *testing.T) {
+	const bad = `{"domain":"shop","descriptor":[{"key":"","value":"x"}]}`
+	many := func(more string, checks ...string) string {
+		return `{"checks":[` + strings.Join(checks, ",") + `]` + more + `}`
+	}
+	for _, c := range []struct {
+		name, body string
+		status     int
+		allowed    []bool
+		errs       []string // the field of each check's error
+		retryAfter string
+		violated   int
+	}{
+		{"all allowed", many("", user("x", ""), user("y", "")), 200, []bool{true, true}, []string{"", ""}, "", 0},
+		{"one denied", many("", user("x", ""), user("spent", "")), 200, []bool{true, false}, []string{"", ""}, "", 0},
+		{"one invalid", many("", user("x", ""), bad, user("y", "")), 200, []bool{true, false, true}, []string{"", "checks[1].descriptor[0].key", ""}, "", 0},
+		{"unknown word", many("", user("x", ""), user("y", `,"verb":"take"`)), 200, []bool{true, false}, []string{"", "checks[1].verb"}, "", 0},
+		{"together, all allowed", many(`,"all_or_nothing":true`, user("x", ""), user("y", "")), 200, []bool{true, true}, []string{"", ""}, "", 0},
+		{"together, one denied", many(`,"all_or_nothing":true`, user("x", ""), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60", 1},
+		{"together, two denied", many(`,"all_or_nothing":true`, user("spent", ""), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60", 1},
+		{"together, one never", many(`,"all_or_nothing":true`, user("x", ""), user("y", `,"cost":9`)), 429, []bool{false, false}, []string{"", ""}, "", 1},
+		{"together, one invalid", many(`,"all_or_nothing":true`, user("x", ""), bad), 400, []bool{false, false}, []string{"", "checks[1].descriptor[0].key"}, "", 0},
+		{"together, a read denied", many(`,"all_or_nothing":true`, user("x", ""), user("spent", `,"verb":"read"`)), 200, []bool{true, false}, []string{"", ""}, "", 0},
+		{"together, no rule", many(`,"all_or_nothing":true`, strings.Replace(user("x", ""), "user", "other", 1), user("spent", "")), 429, []bool{false, false}, []string{"", ""}, "60", 1},
+		{"a list of one", many("", user("x", "")), 200, []bool{true}, []string{""}, "", 0},
+		{"options first", `{"all_or_nothing":true,"checks":[` + user("x", "") + `,` + user("spent", "") + `]}`, 429, []bool{false, false}, []string{"", ""}, "60", 1},
+	} {
+		h := newDoor(t, newLimiter(t, newNode(t)))
+		post(t, h, user("spent", `,"cost":3`), 200)
+		w, m := post(t, h, c.body, c.status)
+		ds, _ := m["decisions"].([]any)
+		if len(ds) != len(c.allowed) {
+			t.Fatalf("%s: %s", c.name, w.Body)
+		}
+		all := true
+		for i, d := range ds {
+			d := d.(map[string]any)
+			field := ""
+			if e, ok := d["error"].(map[string]any); ok {
+				field = e["field"].(string)
+				if e["code"] != "invalid" || e["message"] == "" {
+					t.Errorf("%s: error %v", c.name, e)
+				}
+			}
+			if d["allowed"] != c.allowed[i] || field != c.errs[i] {
+				t.Errorf("%s: decision %d is %v", c.name, i, d)
+			}
+			all = all && c.allowed[i]
+		}
+		if m["allowed"] != all {
+			t.Errorf("%s: allowed is %v", c.name, m["allowed"])
+		}
+		if got := w.Header().Get("Retry-After"); got != c.retryAfter {
+			t.Errorf("%s: Retry-After %q, want %q", c.name, got, c.retryAfter)
+		}
+		if v, _ := m["violated-policies"].([]any); len(v) != c.violated {
+			t.Errorf("%s: violated %v", c.name, v)
+		}
+		want := typeJSON
+		if c.status != 200 {
+			want = typeProblem
+		}
+		if got := w.Header().Get("Content-Type"); got != want || w.Header().Get("RateLimit") != "" {
+			t.Errorf("%s: %s, RateLimit %q", c.name, got, w.Header().Get("RateLimit"))
+		}
+	}
+}
+
+func TestFailures(t *testing.T) {
+	two := `{"checks":[` + user("x", "") + `,` + user("y", "") + `]%s}`
+	for _, c := range []struct {
+		name   string
+		errs   []error
+		body   string
+		status int
+		code   string
+	}{
+		{"overloaded", []error{check.ErrOverloaded}, user("x", ""), 503, "overloaded"},
+		{"no holder", []error{check.ErrNoHolder}, user("x", ""), 503, "unavailable"},
+		{"all overloaded", []error{check.ErrOverloaded, check.ErrOverloaded}, strings.Replace(two, "%s", "", 1), 503, "overloaded"},
+		{"one overloaded", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", "", 1), 200, ""},
+		{"one overloaded, together", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "overloaded"},
+		{"one denied and one without holder, together", []error{nil, check.ErrNoHolder}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "unavailable"},
+	} {
+		h := newDoor(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
+			for i := range b.Answers {
+				b.Answers[i].Err = c.errs[i]
+			}
+		})))
+		w, m := post(t, h, c.body, c.status)
+		if code, _ := m["code"].(string); code != c.code {
+			t.Errorf("%s: %s", c.name, w.Body)
+		}
+		wantRetry := ""
+		if c.status == 503 {
+			wantRetry = "1"
+		}
+		if got := w.Header().Get("Retry-After"); got != wantRetry {
+			t.Errorf("%s: Retry-After %q", c.name, got)
+		}
+	}
+	refusing := newDoor(t, newLimiter(t, newNode(t), func(c *transport.Config) { c.RefuseUnknownDomains = true }))
+	_, m := post(t, refusing, strings.Replace(user("x", ""), "shop", "nowhere", 1), http.StatusBadRequest)
+	if m["code"] != "unknown_domain" || m["field"] != "domain" {
+		t.Errorf("unknown domain: %v", m)
+	}
+}
+
+func TestReset(t *testing.T) {
+	h := newDoor(t, newLimiter(t, newNode(t)))
+	reset := func(body string, status int, want string) {
+		t.Helper()
+		w, _ := call(t, h, "POST", "/v1/reset", body)
+		if got := strings.TrimSpace(w.Body.String()); w.Code != status || !strings.Contains(got, want) {
+			t.Errorf("%s: %d %s", body, w.Code, got)
+		}
+	}
+	post(t, h, user("x", `,"cost":3`), 200)
+	post(t, h, user("x", ""), 429)
+	reset(user("x", ""), 200, `{"rule":"shop/user","source":"held","holder":"n1"}`)
+	post(t, h, user("x", ""), 200)
+	reset(`{"checks":[`+user("x", "")+`,{}]}`, 200,
+		`{"resets":[{"rule":"shop/user","source":"held","holder":"n1"},{"error":{"code":"invalid","field":"checks[1].domain","message":"empty"}}]}`)
+	reset(`{}`, 400, `"field":"domain"`)
+	reset(`{"checks":[]}`, 400, `"field":"checks"`)
+	reset(user("x", `,"cost":1`), 400, `unknown field`)
+	reset(`{"checks":[],"all_or_nothing":true}`, 400, `unknown field`)
+	reset(``, 400, `empty body`)
+}

@@ -1,0 +1,244 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/ring"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/onenode"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testRules = `
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: watched
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: custom
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response:
+      status: 503
+      headers: {X-Why: custom, Retry-After: "77", Content-Type: text/html}
+      body: <p>later</p>
+  - key: plain
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response: {body: later}
+  - key: status
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response: {status: 420, headers: {X-Why: status}}
+`
+
+// start is on a minute of the epoch.
+const start = 1_700_006_400_000_000_000
+
+func newLimiter(t testing.TB, d check.Decider, change ...func(*transport.Config)) *transport.Service {
+	t.Helper()
+	h, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := transport.Config{
+		Decider: d,
+		Hasher:  h,
+		Cluster: func() (*member.View, *ring.Table) {
+			return &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, HTTP: "127.0.0.1:7461"}}}, nil
+		},
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	s, err := transport.NewService(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rules.Parse([]rules.File{{Name: "test.yaml", Data: []byte(testRules)}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetRules(set)
+	return s
+}
+
+func newNode(t testing.TB) *onenode.Node {
+	t.Helper()
+	n, err := onenode.New(start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// decideFunc is a Decider.
+type decideFunc func(ctx context.Context, b *check.Batch)
+
+func (f decideFunc) Decide(ctx context.Context, b *check.Batch) { f(ctx, b) }
+
+// newDoor returns a door on l that is ready, with changes.
+func newDoor(t testing.TB, l transport.Limiter, change ...func(*Config)) http.Handler {
+	t.Helper()
+	c := Config{Limiter: l, Ready: func() (bool, []string) { return true, nil }}
+	for _, f := range change {
+		f(&c)
+	}
+	h, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// call asks h and returns the answer, whose body is in m too when it is JSON.
+func call(t testing.TB, h http.Handler, method, path, body string) (w *httptest.ResponseRecorder, m map[string]any) {
+	t.Helper()
+	w = serve(h, httptest.NewRequest(method, path, strings.NewReader(body)))
+	if strings.Contains(w.Header().Get("Content-Type"), "json") {
+		if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil {
+			t.Fatalf("body %q: %v", w.Body, err)
+		}
+	}
+	return w, m
+}
+
+// post asks /v1/check and demands the status.
+func post(t testing.TB, h http.Handler, body string, status int) (*httptest.ResponseRecorder, map[string]any) {
+	t.Helper()
+	w, m := call(t, h, http.MethodPost, "/v1/check", body)
+	if w.Code != status {
+		t.Fatalf("%s: status %d, want %d: %s", body, w.Code, status, w.Body)
+	}
+	return w, m
+}
+
+// user is the body of one check, with more fields.
+func user(name, more string) string {
+	return `{"domain":"shop","descriptor":[{"key":"user","value":"` + name + `"}]` + more + `}`
+}
+
+func TestConfigValidate(t *testing.T) {
+	ready := func() (bool, []string) { return true, nil }
+	for field, c := range map[string]Config{
+		"Limiter": {Ready: ready},
+		"Ready":   {Limiter: &transport.Service{}},
+		"MaxBody": {Limiter: &transport.Service{}, Ready: ready, MaxBody: -1},
+	} {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: error %v", field, err)
+		}
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "sluice_up 1\n") })
+	h := newDoor(t, newLimiter(t, newNode(t)), func(c *Config) { c.Metrics = metrics })
+	for _, c := range []struct {
+		method, path string
+		status       int
+		allow        string
+	}{
+		{"GET", "/healthz", 200, ""},
+		{"HEAD", "/healthz", 200, ""},
+		{"POST", "/healthz", 405, "GET, HEAD"},
+		{"GET", "/readyz", 200, ""},
+		{"DELETE", "/readyz", 405, "GET, HEAD"},
+		{"GET", "/metrics", 200, ""},
+		{"POST", "/metrics", 405, "GET, HEAD"},
+		{"GET", "/v1/members", 200, ""},
+		{"PUT", "/v1/members", 405, "GET, HEAD"},
+		{"GET", "/v1/check", 405, "POST"},
+		{"POST", "/v1/check", 400, ""},
+		{"GET", "/v1/reset", 405, "POST"},
+		{"GET", "/", 404, ""},
+		{"POST", "/v1/check/x", 404, ""},
+	} {
+		w, m := call(t, h, c.method, c.path, "")
+		if w.Code != c.status || w.Header().Get("Allow") != c.allow {
+			t.Errorf("%s %s: %d, Allow %q; want %d, %q", c.method, c.path, w.Code, w.Header().Get("Allow"), c.status, c.allow)
+		}
+		if c.status >= 400 && (w.Header().Get("Content-Type") != typeProblem || m["status"] != float64(c.status) || m["detail"] == "") {
+			t.Errorf("%s %s: %s %s", c.method, c.path, w.Header().Get("Content-Type"), w.Body)
+		}
+	}
+	if w, _ := call(t, newDoor(t, newLimiter(t, newNode(t))), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
+		t.Errorf("/metrics without a handler: %d", w.Code)
+	}
+}
+
+func TestProbes(t *testing.T) {
+	var broken error
+	ready, reasons := false, []string{"not joined", "no rules"}
+	h := newDoor(t, newLimiter(t, newNode(t)), func(c *Config) {
+		c.RulesError = func() error { return broken }
+		c.Ready = func() (bool, []string) { return ready, reasons }
+	})
+	for _, c := range []struct {
+		name, path string
+		set        func()
+		status     int
+		body       string
+	}{
+		{"alive", "/healthz", func() {}, 200, `{"status":"alive"}`},
+		{"alive with broken rules", "/healthz", func() { broken = errors.New("auth.yaml:3: unknown key") }, 200,
+			`{"status":"alive","rules_error":"auth.yaml:3: unknown key"}`},
+		{"not ready", "/readyz", func() {}, 503, `{"ready":false,"reasons":["not joined","no rules"]}`},
+		{"ready", "/readyz", func() { ready, reasons = true, nil }, 200, `{"ready":true}`},
+	} {
+		c.set()
+		w, _ := call(t, h, "GET", c.path, "")
+		if w.Code != c.status || strings.TrimSpace(w.Body.String()) != c.body || w.Header().Get("Content-Type") != typeJSON {
+			t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
+		}
+	}
+}
+
+func TestMembers(t *testing.T) {
+	w, _ := call(t, newDoor(t, newLimiter(t, newNode(t))), "GET", "/v1/members", "")
+	const want = `{"self":"n1","ring":"","partitions":0,"members":[{"name":"n1","boot":"b1","state":"serving",` +
+		`"gossip_address":"","peer_address":"","grpc_address":"","http_address":"127.0.0.1:7461","version":"","partitions":0}]}`
+	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != want {
+		t.Errorf("%d %s\nwant %s", w.Code, got, want)
+	}
+}
+
+// A whole server, for what a recorder does not do.
+func TestServer(t *testing.T) {
+	srv := NewServer(newDoor(t, newLimiter(t, newNode(t))))
+	if srv.ReadHeaderTimeout == 0 || srv.ReadTimeout == 0 || srv.WriteTimeout == 0 || srv.IdleTimeout == 0 {
+		t.Error("a time-out is not set")
+	}
+	ts := httptest.NewUnstartedServer(nil)
+	ts.Config = srv
+	ts.Start()
+	defer ts.Close()
+	res, err := ts.Client().Post(ts.URL+"/v1/check", "application/json", strings.NewReader(user("x", "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 || !strings.Contains(string(body), `"allowed":true`) {
+		t.Errorf("%d %s %v", res.StatusCode, body, err)
+	}
+	ts.Client().CloseIdleConnections()
+}
