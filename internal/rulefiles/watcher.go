@@ -1,7 +1,8 @@
 // Package rulefiles brings rule files to package rules: it reads a file or a
-// directory, watches it and keeps the newest set that is sound. What is in the
-// files it leaves to package rules. A Watcher's only goroutine is the caller's
-// of Run; Load, Read and Open start none.
+// directory, watches it and keeps the newest set that is sound. What the files
+// mean it leaves to package rules. Load, Read and Open start no goroutine; a
+// Watcher works on the goroutine that calls Run, and what fsnotify starts ends
+// with it.
 package rulefiles
 
 import (
@@ -53,6 +54,8 @@ type Status struct {
 	LastError error
 	// Failures counts the different faults seen since Open.
 	Failures uint64
+	// Readings counts how often the files were read since Open.
+	Readings uint64
 }
 
 // Watcher keeps the rules at a path current. A change that has a fault, and
@@ -195,6 +198,7 @@ func (w *Watcher) reload() {
 
 	w.mu.Lock()
 	w.mu.status.LastError = err
+	w.mu.status.Readings++
 	again := err != nil && before.LastError != nil && err.Error() == before.LastError.Error()
 	if err != nil && !again {
 		w.mu.status.Failures++
