@@ -4,32 +4,37 @@ package bucket
 // files for a while and ask in turn. What was spent must survive that.
 //
 //   - A new limit of the same shape as an old one takes over its state exactly, so a
-//     changed count, burst or option just counts from now on.
-//   - Any other new limit starts with what the old limit at its place has spent, at most full.
-//   - An old limit that is not taken over stays as a shadow: it no longer decides, but
-//     every charge is charged to it too, until it is wholly free. When it
-//     comes back into force it takes up its state, as if it had never been gone.
+//     changed option, or the count of a window, just counts from now on.
+//   - Any other new limit starts with what the old limit at its place has spent. If the two differ only in
+//     how fast they drain, that is a copy; else it is at most what fills the new limit.
+//   - An old limit that is not taken over stays as a shadow: it no longer decides, but every
+//     charge is charged to it too. When it comes back into force it takes up its state,
+//     as if it had never been gone.
 //
-// So limits that go back and forth mint nothing.
+// Shadows stay as long as the counter, even when they are free: a limit that comes back must
+// know what was spent in its absence. So limits that go back and forth mint nothing.
 
 // shadow is a limit no longer in force, and its state.
 type shadow struct {
-	plan  plan
-	state state
+	limits *Limits
+	place  int
+	state  state
 }
 
-// maxShadows bounds the shadows of a counter. Above it the one that is free soonest is dropped, which
-// costs the least memory of what was spent.
+func (x *shadow) plan() *plan { return &x.limits.plans[x.place] }
+
+// maxShadows bounds the shadows of a counter. Above it the one that is free soonest is
+// dropped, which forgets the least.
 const maxShadows = 4
 
 // shadowBytes is the memory of a shadow.
-const shadowBytes = 200
+const shadowBytes = 48
 
-// withLimits returns a counter that continues c, settled to now, under the limits l. c is
-// not changed, but must not be charged any more.
+// withLimits returns a counter that continues c under the limits l, settled to now. c must not
+// be used any more.
 func (c *counter) withLimits(l *Limits, now int64) *counter {
 	now = c.settle(now)
-	old := c.states()
+	old := c.candidates()
 	n := newCounter(l, now, &more{rest: make([]state, 0, len(l.plans)-1)})
 	n.admissions, n.cuts = c.admissions, c.cuts
 	for i := range l.plans {
@@ -37,17 +42,14 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 		if p.stateless() {
 			continue
 		}
-		if from := match(old, p, i); from >= 0 {
-			*n.at(i) = old[from].state
-			old[from].taken = true
-			continue
-		}
-		if i < len(c.limits.plans) {
-			n.at(i).carry(p, &old[i], now)
+		if from := match(old, p, i); from != nil {
+			*n.at(i), from.taken = from.state, true
+		} else if from := forebear(old[:len(c.limits.plans)], i, now); from != nil {
+			n.at(i).inherit(p, from, now)
 		}
 	}
 	for i := range old {
-		if o := &old[i]; !o.taken && !o.plan.stateless() && !o.state.freeAt(&o.plan, now, now) {
+		if o := &old[i]; !o.taken && !o.plan().stateless() {
 			n.addShadow(o.shadow, now)
 		}
 	}
@@ -60,11 +62,11 @@ type candidate struct {
 	taken bool
 }
 
-// states lists the limits in force, by place, and then the shadows.
-func (c *counter) states() []candidate {
+// candidates lists the limits in force, by place, and then the shadows.
+func (c *counter) candidates() []candidate {
 	list := make([]candidate, 0, len(c.limits.plans)+maxShadows)
 	for i := range c.limits.plans {
-		list = append(list, candidate{shadow: shadow{c.limits.plans[i], *c.at(i)}})
+		list = append(list, candidate{shadow: shadow{c.limits, i, *c.at(i)}})
 	}
 	if c.more != nil {
 		for _, x := range c.more.shadows {
@@ -74,32 +76,50 @@ func (c *counter) states() []candidate {
 	return list
 }
 
-// match returns the place in old of the state that p continues, its own place i first, or −1.
-func match(old []candidate, p *plan, i int) int {
-	if i < len(old) && !old[i].taken && old[i].plan.shape == p.shape {
-		return i
+// match returns the old limit whose state p continues, the one at its place i first, or nil.
+func match(old []candidate, p *plan, i int) *candidate {
+	if i < len(old) && !old[i].taken && old[i].plan().shape == p.shape {
+		return &old[i]
 	}
 	for j := range old {
-		if !old[j].taken && old[j].plan.shape == p.shape {
-			return j
+		if !old[j].taken && old[j].plan().shape == p.shape {
+			return &old[j]
 		}
 	}
-	return -1
+	return nil
 }
 
-// carry charges what the old limit has spent to the new state s, at most what fills it.
-func (s *state) carry(p *plan, old *candidate, now int64) {
-	if old.plan.stateless() {
+// forebear returns the limit in force until now that the new one at place i starts from: the one
+// at its place, or if none was there, the one with the most spent. It returns nil if none
+// keeps a state.
+func forebear(old []candidate, i int, now int64) (from *candidate) {
+	if i < len(old) && !old[i].plan().stateless() {
+		return &old[i]
+	}
+	most := int64(-1)
+	for j := range old {
+		if p := old[j].plan(); !p.stateless() && old[j].state.used(p, now) > most {
+			from, most = &old[j], old[j].state.used(p, now)
+		}
+	}
+	return from
+}
+
+// inherit charges what was spent of from to the new state s.
+func (s *state) inherit(p *plan, from *candidate, now int64) {
+	q := from.plan()
+	if q.shape.likes(p.shape) {
+		*s = from.state
 		return
 	}
-	s.last = old.state.last
-	spent := min(old.state.used(&old.plan, now), p.capacity)
+	s.last = from.state.last
+	spent := min(from.state.used(q, now), p.capacity)
 	if spent == 0 {
 		return
 	}
 	s.charge(p, now, spent)
-	if p.kind == kindFlow && old.plan.kind == kindFlow && spent == old.state.spent {
-		s.aux, _ = mulDiv(old.state.aux, p.period, old.plan.period)
+	if p.kind == kindFlow && q.kind == kindFlow && spent == from.state.spent {
+		s.aux, _ = mulDiv(from.state.aux, p.period, q.period)
 	}
 }
 
@@ -112,26 +132,13 @@ func (c *counter) addShadow(x shadow, now int64) {
 	if len(list) > maxShadows {
 		soonest := 0
 		for i := range list {
-			if list[i].state.free(&list[i].plan, now) < list[soonest].state.free(&list[soonest].plan, now) {
+			if list[i].state.free(list[i].plan(), now) < list[soonest].state.free(list[soonest].plan(), now) {
 				soonest = i
 			}
 		}
 		list = append(list[:soonest], list[soonest+1:]...)
 	}
 	c.more.shadows = list
-}
-
-// settleShadows moves the shadows from the counter's time to now and drops those that are free.
-func (c *counter) settleShadows(now int64) {
-	kept := c.more.shadows[:0]
-	for _, x := range c.more.shadows {
-		x.state.settle(&x.plan, c.now, now)
-		if x.state.free(&x.plan, now) > 0 {
-			kept = append(kept, x)
-		}
-	}
-	clear(c.more.shadows[len(kept):])
-	c.more.shadows = kept
 }
 
 // chargeShadows charges cost to every shadow.
@@ -141,7 +148,7 @@ func (c *counter) chargeShadows(now, cost int64) {
 	}
 	for i := range c.more.shadows {
 		x := &c.more.shadows[i]
-		x.state.charge(&x.plan, now, mulSat(cost, x.plan.cost))
+		x.state.charge(x.plan(), now, mulSat(cost, x.plan().cost))
 		x.state.last = now
 	}
 }
@@ -153,6 +160,6 @@ func (c *counter) refundShadows(cost int64) {
 	}
 	for i := range c.more.shadows {
 		x := &c.more.shadows[i]
-		x.state.refund(&x.plan, mulSat(cost, x.plan.cost))
+		x.state.refund(x.plan(), mulSat(cost, x.plan().cost))
 	}
 }

@@ -73,7 +73,10 @@ func (c *counter) settle(now int64) int64 {
 		for i := range c.more.rest {
 			c.more.rest[i].settle(&c.limits.plans[i+1], c.now, now)
 		}
-		c.settleShadows(now)
+		for i := range c.more.shadows {
+			x := &c.more.shadows[i]
+			x.state.settle(x.plan(), c.now, now)
+		}
 	}
 	c.now = now
 	return now
@@ -87,7 +90,7 @@ func (c *counter) free(now int64) bool {
 	}
 	if c.more != nil {
 		for i := range c.more.shadows {
-			if x := &c.more.shadows[i]; !x.state.freeAt(&x.plan, c.now, now) {
+			if x := &c.more.shadows[i]; !x.state.freeAt(x.plan(), c.now, now) {
 				return false
 			}
 		}

@@ -30,6 +30,15 @@ type shape struct {
 	bins      int32
 	period    int64
 	zone      string
+	// count matters to states that drain by it, and only to them.
+	count int64
+}
+
+// likes reports whether s and t differ at most in how fast their states drain, so that a
+// state of one can begin as a copy of the other's.
+func (s shape) likes(t shape) bool {
+	s.count, t.count = 0, 0
+	return s == t
 }
 
 // plan is a Limit prepared for deciding.
@@ -109,8 +118,11 @@ func (l *Limit) compile(cal *calendar) plan {
 		p.period = 0
 		p.shape.period, p.shape.unit, p.shape.zone = 0, l.Unit, cal.loc.String()
 	}
-	if p.kind == kindBins {
+	switch p.kind {
+	case kindBins:
 		p.shape.bins = int32(p.span)
+	case kindFlow, kindStep:
+		p.shape.count = p.count
 	}
 	return p
 }
