@@ -4,7 +4,8 @@
 // 	protoc        (unknown)
 // source: sluice/v1/sluice.proto
 
-// sluice's own API: may this descriptor spend this cost now?
+// sluice's own API: may this descriptor spend this cost now? docs/api.md is the
+// reference, with examples.
 
 package sluicev1
 
@@ -369,11 +370,12 @@ type ErrorCode int32
 const (
 	ErrorCode_ERROR_CODE_UNSPECIFIED ErrorCode = 0
 	// A field is wrong; see field.
-	ErrorCode_ERROR_CODE_INVALID        ErrorCode = 1
+	ErrorCode_ERROR_CODE_INVALID ErrorCode = 1
+	// No rule has the domain, and the node is set to refuse that.
 	ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN ErrorCode = 2
 	// A queue was full; nothing was charged.
 	ErrorCode_ERROR_CODE_OVERLOADED ErrorCode = 3
-	// Nobody that may decide answered in time.
+	// Nobody that may decide answered in time; the cost may have been charged.
 	ErrorCode_ERROR_CODE_UNAVAILABLE ErrorCode = 4
 )
 
@@ -476,13 +478,17 @@ func (x *Entry) GetValue() string {
 }
 
 type Check struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Domain      string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
-	Descriptor_ []*Entry               `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Not empty, at most 1 KiB.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// 1 to 64 entries. A rule applies only at its own depth.
+	Descriptor_ []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
 	// Units to spend, 0 or more; unset means 1. 0 with VERB_CHECK only reads.
 	Cost *int64 `protobuf:"varint,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
 	Verb Verb   `protobuf:"varint,4,opt,name=verb,proto3,enum=sluice.v1.Verb" json:"verb,omitempty"`
-	// Limits that come with the check. When set, no rule is matched.
+	// At most 16 limits that come with the check. When set, no rule is matched, and
+	// the check is counted under its domain and descriptor apart from what rules
+	// count there.
 	Limits        []*Limit `protobuf:"bytes,5,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -553,7 +559,8 @@ func (x *Check) GetLimits() []*Limit {
 	return nil
 }
 
-// Limit is one limit; the fields mean what the keys of the same name mean in rule files.
+// Limit is one limit; the fields mean what the keys of the same name mean in rule
+// files, and 0 is the default. Durations are in nanoseconds.
 type Limit struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Algorithm     Algorithm              `protobuf:"varint,1,opt,name=algorithm,proto3,enum=sluice.v1.Algorithm" json:"algorithm,omitempty"`
@@ -713,7 +720,8 @@ func (x *Limit) GetLogEntries() int32 {
 type CheckRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Checks []*Check               `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
-	// When one check is denied or fails, the others' charges are given back.
+	// When one check is denied or fails, the others' charges are given back and
+	// none is allowed. Charge and refund, which cannot be denied, are refused here.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Names the request in CheckStream.
 	Id            uint64 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
@@ -776,7 +784,8 @@ type CheckResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One per check, in the same order.
 	Decisions []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
-	Id        uint64      `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	// That of the request.
+	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
 	// Set in CheckStream when the whole request was refused.
 	Error         *Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -834,33 +843,37 @@ func (x *CheckResponse) GetError() *Error {
 	return nil
 }
 
+// Decision answers one Check. When denied it describes the limit that takes
+// longest to admit the cost; when allowed, the one with the least remaining.
 type Decision struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Allowed   bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	Limit     int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	Remaining int64                  `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Count of that limit, or its burst if it has one; int64's maximum when unruled.
+	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What is left of it, never negative; int64's maximum when unruled.
+	Remaining int64 `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Until the whole limit is free again.
 	ResetAfterNs int64 `protobuf:"varint,4,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
 	// Until this cost would be admitted; 0 when allowed, int64's maximum when never.
 	RetryAfterNs int64 `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
 	// How long to wait before acting (leaky queue).
 	DelayNs int64 `protobuf:"varint,6,opt,name=delay_ns,json=delayNs,proto3" json:"delay_ns,omitempty"`
-	// Name of the rule, or its path in the file.
+	// Name of the rule, or its path in the file; empty when none matched.
 	Rule   string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
 	Source Source `protobuf:"varint,8,opt,name=source,proto3,enum=sluice.v1.Source" json:"source,omitempty"`
-	// Name of the node that decided.
+	// Name of the node that decided, if one did.
 	Holder string `protobuf:"bytes,9,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Admitted only by the soft margin.
 	Soft bool `protobuf:"varint,10,opt,name=soft,proto3" json:"soft,omitempty"`
-	// The rule is in shadow mode and would have denied.
+	// The rule is in shadow mode and would have denied; retry_after_ns is 0.
 	Shadowed bool `protobuf:"varint,11,opt,name=shadowed,proto3" json:"shadowed,omitempty"`
 	// The cost can never be admitted.
 	Never bool `protobuf:"varint,12,opt,name=never,proto3" json:"never,omitempty"`
 	// The deciding limit's place among the rule's limits.
 	LimitIndex uint32 `protobuf:"varint,13,opt,name=limit_index,json=limitIndex,proto3" json:"limit_index,omitempty"`
-	// Period of the deciding limit, for headers.
+	// Period of that limit; a calendar month counts as 30 days, a year as 365.
 	PeriodNs int64 `protobuf:"varint,14,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
-	// Set when there is no decision.
+	// Set when there is no decision. Of the other fields only rule may be set then.
 	Error         *Error `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1004,7 +1017,7 @@ func (x *Decision) GetError() *Error {
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  ErrorCode              `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.v1.ErrorCode" json:"code,omitempty"`
-	// The field at fault, for example checks[3].descriptor[0].key.
+	// The field at fault, for example checks[3].descriptor[0].key; empty if none is.
 	Field         string `protobuf:"bytes,2,opt,name=field,proto3" json:"field,omitempty"`
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1063,8 +1076,10 @@ func (x *Error) GetMessage() string {
 }
 
 type ResetRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Checks        []*Check               `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 10,000. Cost and verb are ignored; limits, when set, say that the counter
+	// meant is that of checks which bring their own.
+	Checks        []*Check `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1108,7 +1123,7 @@ func (x *ResetRequest) GetChecks() []*Check {
 
 type ResetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One per check; only error and holder are set.
+	// One per check; only error, rule, source and holder are set.
 	Decisions     []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1258,15 +1273,16 @@ func (x *MembersResponse) GetPartitions() int32 {
 }
 
 type Member struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Boot          string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	State         string                 `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
-	GossipAddress string                 `protobuf:"bytes,4,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
-	PeerAddress   string                 `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
-	GrpcAddress   string                 `protobuf:"bytes,6,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
-	HttpAddress   string                 `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
-	Version       string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Boot  string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	// joining, serving or leaving.
+	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	GossipAddress string `protobuf:"bytes,4,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
+	PeerAddress   string `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
+	GrpcAddress   string `protobuf:"bytes,6,opt,name=grpc_address,json=grpcAddress,proto3" json:"grpc_address,omitempty"`
+	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
+	Version       string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	// Partitions that the ring gives to it.
 	Partitions    int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -4,7 +4,8 @@
 // - protoc             (unknown)
 // source: sluice/v1/sluice.proto
 
-// sluice's own API: may this descriptor spend this cost now?
+// sluice's own API: may this descriptor spend this cost now? docs/api.md is the
+// reference, with examples.
 
 package sluicev1
 
@@ -33,12 +34,18 @@ const (
 //
 // SluiceService decides checks. Every node answers every check, whoever holds the key.
 type SluiceServiceClient interface {
-	// Check decides 1 to 10,000 checks. Item errors stand in the item's Decision.
+	// Check decides 1 to 10,000 checks. What is wrong with one check stands in its
+	// Decision and does not touch the others. The call fails, with an Error as a
+	// detail of its status, with INVALID_ARGUMENT for no or too many checks,
+	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when
+	// the node is leaving.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
 	// CheckStream is Check, pipelined: answers carry the id of their request and
-	// may come in another order.
+	// may come in another order. A request that would fail as a call is answered
+	// with error set, and the stream goes on. It ends with UNAVAILABLE when the node
+	// is leaving; a request that was not answered by then was not decided.
 	CheckStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CheckRequest, CheckResponse], error)
-	// Reset forgets the counters of the descriptors.
+	// Reset forgets the counters of the descriptors. It fails as Check does.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	// Members lists the cluster as the asked node sees it.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
@@ -101,12 +108,18 @@ func (c *sluiceServiceClient) Members(ctx context.Context, in *MembersRequest, o
 //
 // SluiceService decides checks. Every node answers every check, whoever holds the key.
 type SluiceServiceServer interface {
-	// Check decides 1 to 10,000 checks. Item errors stand in the item's Decision.
+	// Check decides 1 to 10,000 checks. What is wrong with one check stands in its
+	// Decision and does not touch the others. The call fails, with an Error as a
+	// detail of its status, with INVALID_ARGUMENT for no or too many checks,
+	// RESOURCE_EXHAUSTED when every check met a full queue, and UNAVAILABLE when
+	// the node is leaving.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
 	// CheckStream is Check, pipelined: answers carry the id of their request and
-	// may come in another order.
+	// may come in another order. A request that would fail as a call is answered
+	// with error set, and the stream goes on. It ends with UNAVAILABLE when the node
+	// is leaving; a request that was not answered by then was not decided.
 	CheckStream(grpc.BidiStreamingServer[CheckRequest, CheckResponse]) error
-	// Reset forgets the counters of the descriptors.
+	// Reset forgets the counters of the descriptors. It fails as Check does.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	// Members lists the cluster as the asked node sees it.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
