@@ -26,20 +26,22 @@ type call struct {
 	}
 }
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan error, 1)} }}
-
-func newCall(records []check.Record, replies []check.Reply) *call {
-	c := calls.Get().(*call)
+// newCall returns a call, perhaps one that was released.
+func (p *Pool) newCall(records []check.Record, replies []check.Reply) *call {
+	c, ok := p.calls.Get().(*call)
+	if !ok {
+		c = &call{done: make(chan error, 1)}
+	}
 	c.records, c.replies = records, replies
 	return c
 }
 
-// release returns c to the pool. Only for a call whose outcome was received: an
+// release keeps c for another call. Only for one whose outcome was received: an
 // abandoned one is still known to others.
-func (c *call) release() {
+func (p *Pool) release(c *call) {
 	c.records, c.replies = nil, nil
 	c.mu.sent, c.mu.finished, c.mu.abandoned = false, false, false
-	calls.Put(c)
+	p.calls.Put(c)
 }
 
 // finish gives the outcome to the caller, if it still waits. fill, if not nil, runs

@@ -43,11 +43,11 @@ func (l *link) call(ctx context.Context, records []check.Record, replies []check
 	if err := ctx.Err(); err != nil {
 		return l.gaveUp(check.ErrUnsent, err)
 	}
-	c := newCall(records, replies)
+	c := l.pool.newCall(records, replies)
 	l.mu.Lock()
 	if err := l.refusalLocked(len(records)); err != nil {
 		l.mu.Unlock()
-		c.release()
+		l.pool.release(c)
 		return err
 	}
 	l.mu.waiting.push(c)
@@ -66,7 +66,7 @@ func (l *link) call(ctx context.Context, records []check.Record, replies []check
 	}
 	select {
 	case err := <-c.done:
-		c.release()
+		l.pool.release(c)
 		return err
 	case <-ctx.Done():
 		return l.abandon(c, ctx.Err())
@@ -90,11 +90,9 @@ func (l *link) refusalLocked(n int) error {
 // abandon leaves c, whose context ended with cause.
 func (l *link) abandon(c *call, cause error) error {
 	l.mu.Lock()
-	if c.queued {
+	waited := c.queued
+	if waited {
 		l.mu.waiting.remove(c)
-		l.mu.Unlock()
-		l.pool.stats.abandoned.Add(1)
-		return l.gaveUp(check.ErrUnsent, cause)
 	}
 	s := l.mu.session
 	stalled := s != nil && s.stalledLocked(time.Now())
@@ -102,10 +100,14 @@ func (l *link) abandon(c *call, cause error) error {
 	if stalled {
 		s.lose(fmt.Errorf("no answer for %v", l.pool.cfg.StallTimeout))
 	}
+	if waited {
+		l.pool.stats.abandoned.Add(1)
+		return l.gaveUp(check.ErrUnsent, cause)
+	}
 	inTime, sent := c.abandon()
 	if !inTime {
 		err := <-c.done
-		c.release()
+		l.pool.release(c)
 		return err
 	}
 	l.pool.stats.abandoned.Add(1)

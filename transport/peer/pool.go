@@ -24,6 +24,7 @@ type Pool struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	stats  poolStats
+	calls  sync.Pool // of *call
 
 	mu struct {
 		sync.RWMutex

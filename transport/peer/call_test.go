@@ -1,0 +1,311 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+func TestRoundTrip(t *testing.T) {
+	daily := mustLimits(
+		bucket.Limit{Algorithm: bucket.FixedWindow, Count: 500, Align: bucket.AlignCalendar, Unit: bucket.Day, Zone: "Europe/Berlin"},
+		bucket.Limit{Algorithm: bucket.SlidingLog, Count: 3, Period: time.Second, MinInterval: time.Millisecond, CountDenied: true})
+	request := func(hi, lo uint64, l *bucket.Limits, cost int64, v bucket.Verb) bucket.Request {
+		return bucket.Request{Key: bucket.Key{Hi: hi, Lo: lo}, Limits: l, Cost: cost, Verb: v}
+	}
+	records := []check.Record{
+		{Request: request(1, 2, tenAMinute, 1, bucket.Check)},
+		{Request: request(math.MaxUint64, math.MaxUint64, daily, math.MaxInt64, bucket.Charge), Hold: true, ID: math.MaxUint64},
+		{Request: request(0, 0, tenAMinute, 0, bucket.Read)},
+		{Request: request(3, 4, daily, 7, bucket.Refund), ID: 1},
+		{Request: request(5, 6, nil, 0, bucket.Reset)},
+		{Request: request(7, 8, nil, 0, bucket.Check), GiveBack: true, ID: 9},
+	}
+	replies := []check.Reply{
+		{Status: check.Decided, Holder: "b", Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: time.Second}},
+		{Status: check.Decided, Holder: "b", Decision: bucket.Decision{Index: 1, Limit: math.MaxInt64, Remaining: math.MaxInt64, ResetAfter: math.MaxInt64, RetryAfter: bucket.Never}},
+		{Status: check.NotHolder, Holder: "c"},
+		{Status: check.NotHolder, Holder: ""},
+		{Status: check.Overloaded, Holder: "c"},
+		{Status: check.Invalid, Holder: "b", Decision: bucket.Decision{Allowed: true, Soft: true, Delay: time.Millisecond}},
+	}
+	network := newNetwork()
+	// Every record alone, and all together, so that columns are left out or not.
+	var batches [][]int
+	for i := range records {
+		batches = append(batches, []int{i})
+	}
+	batches = append(batches, []int{0, 1, 2, 3, 4, 5}, []int{5, 4, 3, 2, 1, 0})
+	var got []check.Record
+	var from string
+	var answer []check.Reply
+	network.serve(t, "b:1", network.config("b"), handlerFunc(func(f string, rs []check.Record, out []check.Reply) {
+		from = f
+		got = append(got[:0], rs...)
+		copy(out, answer)
+	}))
+	pool := open(t, network.config("a"))
+	for _, batch := range batches {
+		var sent []check.Record
+		answer = nil
+		for _, i := range batch {
+			sent, answer = append(sent, records[i]), append(answer, replies[i])
+		}
+		back := make([]check.Reply, len(sent))
+		if err := pool.Call(t.Context(), "b:1", sent, back); err != nil {
+			t.Fatal(err)
+		}
+		if from != "a-1" {
+			t.Errorf("records from %q, want the boot id a-1", from)
+		}
+		for j := range sent {
+			g, w := got[j], sent[j]
+			if (g.Limits == nil) != (w.Limits == nil) || g.Limits != nil && !g.Limits.Equal(w.Limits) {
+				t.Errorf("record %d: limits changed on the way", batch[j])
+			}
+			g.Limits, w.Limits = nil, nil
+			if g != w {
+				t.Errorf("record %d arrived as %+v, sent was %+v", batch[j], g, w)
+			}
+		}
+		if !reflect.DeepEqual(back, answer) {
+			t.Errorf("replies %v came back as %+v, sent were %+v", batch, back, answer)
+		}
+	}
+}
+
+// TestSizes: calls larger than a frame are split, and nobody notices.
+func TestSizes(t *testing.T) {
+	network := newNetwork()
+	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
+	pool := open(t, network.config("a"))
+	for _, n := range []int{0, 1, 2, 1000, maxGather, maxGather + 1, 10_000} {
+		costs := make([]int64, n)
+		for i := range costs {
+			costs[i] = int64(i)
+		}
+		replies := make([]check.Reply, n)
+		if err := pool.Call(t.Context(), "b:1", costing(costs...), replies); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range replies {
+			if r.Status != check.Decided || r.Remaining != int64(i) {
+				t.Fatalf("%d records: reply %d is %+v", n, i, r)
+			}
+		}
+	}
+	if err := pool.Call(t.Context(), "b:1", costing(1), nil); !errors.Is(err, check.ErrUnsent) {
+		t.Errorf("a record without room for its reply: %v", err)
+	}
+}
+
+// TestGather: two frames go at once, and what comes meanwhile leaves as one when an
+// answer is back. No time passes.
+func TestGather(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, b := newNetwork(), newGate()
+		network.serve(t, "b:1", network.config("b"), b)
+		pool := open(t, network.config("a"))
+		start := time.Now()
+		results := make(chan error)
+		caller := func(cost int64) { results <- ask(t.Context(), pool, "b:1", cost) }
+
+		go caller(1)
+		if n := <-b.arrived; n != 1 {
+			t.Fatalf("first frame has %d records", n)
+		}
+		go caller(2)
+		synctest.Wait()
+		if s := pool.Stats(); s.Frames != 2 || s.Waiting != 0 {
+			t.Fatalf("the second call did not leave at once: %+v", s)
+		}
+		for i := range 50 {
+			go caller(int64(3 + i))
+		}
+		synctest.Wait()
+		if s := pool.Stats(); s.Frames != 2 || s.Waiting != 50 {
+			t.Fatalf("with two frames unanswered: %+v", s)
+		}
+		b.pass <- 1
+		if n := <-b.arrived; n != 1 {
+			t.Fatalf("second frame has %d records", n)
+		}
+		b.pass <- 1
+		if n := <-b.arrived; n != 50 {
+			t.Fatalf("third frame has %d records, want the 50 that waited", n)
+		}
+		b.pass <- 1
+		for range 52 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if s := pool.Stats(); s.Frames != 3 || s.Records != 52 {
+			t.Errorf("at the end: %+v", s)
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("it took %v: something waits for a timer", took)
+		}
+	})
+}
+
+// TestManyCallers is for the race detector, and for answers that get mixed up.
+func TestManyCallers(t *testing.T) {
+	network := newNetwork()
+	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
+	pool := open(t, network.config("a"))
+	results := make(chan error)
+	for g := range 32 {
+		go func() {
+			var err error
+			for i := range 100 {
+				costs := make([]int64, 1+(g*i)%40)
+				for j := range costs {
+					costs[j] = int64(g*1000 + i + j)
+				}
+				replies := make([]check.Reply, len(costs))
+				ctx, cancel := t.Context(), context.CancelFunc(func() {})
+				if i%7 == 6 { // give up somewhere on the way
+					ctx, cancel = context.WithTimeout(ctx, time.Duration(g)*10*time.Microsecond)
+				}
+				e := pool.Call(ctx, "b:1", costing(costs...), replies)
+				cancel()
+				if e != nil {
+					if i%7 != 6 || !errors.Is(e, context.DeadlineExceeded) {
+						err = e
+					}
+					continue
+				}
+				for j, r := range replies {
+					if r.Remaining != costs[j] {
+						err = fmt.Errorf("caller %d: reply %d is %d, want %d", g, j, r.Remaining, costs[j])
+					}
+				}
+			}
+			results <- err
+		}()
+	}
+	for range 32 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestAbandon: a caller that leaves takes its slices with it.
+func TestAbandon(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, b := newNetwork(), newGate()
+		network.serve(t, "b:1", network.config("b"), b)
+		pool := open(t, network.config("a"))
+
+		type leaver struct {
+			replies [1]check.Reply
+			err     chan error
+			leave   context.CancelFunc
+		}
+		var leavers [3]leaver
+		for i := range leavers {
+			l := &leavers[i]
+			var ctx context.Context
+			ctx, l.leave = context.WithCancel(t.Context())
+			l.err = make(chan error, 1)
+			go func() {
+				records := costing(int64(i + 1))
+				err := pool.Call(ctx, "b:1", records, l.replies[:])
+				// These are the caller's again: nobody may read or write them now.
+				records[0].Cost = -1
+				l.replies[0].Remaining = -1
+				l.err <- err
+			}()
+			if i == 0 {
+				<-b.arrived
+			}
+			synctest.Wait()
+		}
+		if s := pool.Stats(); s.Frames != 2 || s.Waiting != 1 {
+			t.Fatalf("want two sent and one waiting: %+v", s)
+		}
+		for i, want := range []error{check.ErrAmbiguous, check.ErrAmbiguous, check.ErrUnsent} {
+			leavers[i].leave()
+			if err := <-leavers[i].err; !errors.Is(err, want) || !errors.Is(err, context.Canceled) {
+				t.Errorf("call %d: %v, want %v", i+1, err, want)
+			}
+		}
+		if s := pool.Stats(); s.Waiting != 0 || s.Abandoned != 3 {
+			t.Errorf("nothing should wait any more: %+v", s)
+		}
+		// The answers to nobody come, and those to others still find their way.
+		other := make(chan error)
+		go func() { other <- ask(t.Context(), pool, "b:1", 99) }()
+		for range 2 {
+			b.pass <- 1
+			<-b.arrived
+		}
+		b.pass <- 1
+		if err := <-other; err != nil {
+			t.Error(err)
+		}
+		for i := range leavers {
+			if got := leavers[i].replies[0].Remaining; got != -1 {
+				t.Errorf("call %d: a late answer wrote %d into the caller's replies", i+1, got)
+			}
+		}
+		if s := pool.Stats(); s.Records != 3 {
+			t.Errorf("the waiting record was sent although its caller had left: %+v", s)
+		}
+	})
+}
+
+func TestEndedContext(t *testing.T) {
+	network := newNetwork()
+	pool := open(t, network.config("a"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := ask(ctx, pool, "b:1", 1); !errors.Is(err, check.ErrUnsent) || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOverloaded: the queue of a peer is bounded in records, and what is refused does
+// not disturb what waits.
+func TestOverloaded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, b := newNetwork(), newGate()
+		network.serve(t, "b:1", network.config("b"), b)
+		c := network.config("a")
+		c.MaxQueue = maxGather
+		pool := open(t, c)
+		results := make(chan error)
+		go func() { results <- ask(t.Context(), pool, "b:1", 1) }()
+		<-b.arrived
+		go func() { results <- ask(t.Context(), pool, "b:1", 2) }()
+		synctest.Wait()
+		many := costing(make([]int64, maxGather)...)
+		go func() { results <- pool.Call(t.Context(), "b:1", many, make([]check.Reply, len(many))) }()
+		synctest.Wait()
+		if err := ask(t.Context(), pool, "b:1", 3); !errors.Is(err, check.ErrOverloaded) {
+			t.Errorf("one more than fits: %v, want %v", err, check.ErrOverloaded)
+		}
+		if s := pool.Stats(); s.Waiting != maxGather || s.Overloaded != 1 {
+			t.Errorf("%+v", s)
+		}
+		b.open()
+		for range 3 {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := ask(t.Context(), pool, "b:1", 3); err != nil {
+			t.Errorf("with an empty queue: %v", err)
+		}
+	})
+}

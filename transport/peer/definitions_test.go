@@ -1,0 +1,94 @@
+package peer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// TestInterned: equal limits are one pointer, whoever sent them.
+func TestInterned(t *testing.T) {
+	network := newNetwork()
+	var got []*bucket.Limits
+	network.serve(t, "c:1", network.config("c"), handlerFunc(func(_ string, records []check.Record, _ []check.Reply) {
+		for _, r := range records {
+			got = append(got, r.Limits)
+		}
+	}))
+	limits := func(count int64) *bucket.Limits {
+		return mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second},
+			bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Hour, Zone: ""})
+	}
+	for _, name := range []string{"a", "b"} {
+		pool := open(t, network.config(name))
+		records := []check.Record{
+			{Request: bucket.Request{Limits: limits(1)}}, {Request: bucket.Request{Limits: limits(2)}}, {Request: bucket.Request{Limits: limits(1)}},
+		}
+		if err := pool.Call(t.Context(), "c:1", records, make([]check.Reply, 3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one, two := got[0], got[1]
+	if one == two || !one.Equal(limits(1)) || !two.Equal(limits(2)) {
+		t.Fatal("limits changed on the way")
+	}
+	for i, want := range []*bucket.Limits{one, two, one, one, two, one} {
+		if got[i] != want {
+			t.Errorf("record %d has a pointer of its own", i)
+		}
+	}
+}
+
+func TestInternBounded(t *testing.T) {
+	in := newIntern(2)
+	limits := func(count int64) *bucket.Limits {
+		return mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second})
+	}
+	first := in.one(limits(1))
+	for count := range int64(10) {
+		in.one(limits(count))
+	}
+	if n := in.sets.Len(); n != 2 {
+		t.Errorf("%d sets are remembered, want 2", n)
+	}
+	if again := in.one(limits(1)); !again.Equal(first) {
+		t.Error("a forgotten set comes back as another")
+	}
+}
+
+// TestNumbering sends so many sets of limits over one stream that every number is
+// used several times, in frames of every fill. What arrives is always what was sent.
+func TestNumbering(t *testing.T) {
+	network := newNetwork()
+	network.serve(t, "b:1", network.config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
+		for i, r := range records {
+			replies[i].Limit = r.Limits.At(0).Count
+		}
+	}))
+	pool := open(t, network.config("a"))
+	sets := make([]*bucket.Limits, 3*maxGather)
+	for i := range sets {
+		sets[i] = mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: int64(i), Period: time.Second})
+	}
+	next := 0
+	for _, n := range []int{1, maxGather - 1, maxGather, 1, 100, maxGather, maxGather, 7, 2 * maxGather, 3 * maxGather, 1} {
+		records, replies := make([]check.Record, n), make([]check.Reply, n)
+		for i := range records {
+			next = (next + 1) % len(sets)
+			if i%5 == 4 { // now and then one that was used not long ago
+				next = (next + len(sets) - 50) % len(sets)
+			}
+			records[i].Limits = sets[next]
+		}
+		if err := pool.Call(t.Context(), "b:1", records, replies); err != nil {
+			t.Fatal(err)
+		}
+		for i := range records {
+			if got, want := replies[i].Limit, records[i].Limits.At(0).Count; got != want {
+				t.Fatalf("call of %d: record %d was held to %d, want %d", n, i, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// handlerFunc lets a function be a check.Handler.
+type handlerFunc func(from string, records []check.Record, replies []check.Reply)
+
+func (h handlerFunc) Serve(from string, records []check.Record, replies []check.Reply) {
+	h(from, records, replies)
+}
+
+// echo answers every record with its cost as what remains.
+func echo(_ string, records []check.Record, replies []check.Reply) {
+	for i := range records {
+		replies[i] = check.Reply{Status: check.Decided, Holder: "b"}
+		replies[i].Remaining = records[i].Cost
+	}
+}
+
+// gate is a handler that announces every frame it gets, by its number of records,
+// and echoes it when told, or at once after open.
+type gate struct {
+	arrived, pass chan int
+	opened        chan struct{}
+	open          func()
+}
+
+func newGate() gate {
+	opened := make(chan struct{})
+	return gate{make(chan int), make(chan int), opened, sync.OnceFunc(func() { close(opened) })}
+}
+
+func (g gate) Serve(from string, records []check.Record, replies []check.Reply) {
+	select {
+	case g.arrived <- len(records):
+	case <-g.opened:
+	}
+	select {
+	case <-g.pass:
+	case <-g.opened:
+	}
+	echo(from, records, replies)
+}
+
+// network joins servers and pools in memory.
+type network struct {
+	mu        sync.Mutex
+	listeners map[string]*bufconn.Listener
+}
+
+func newNetwork() *network { return &network{listeners: make(map[string]*bufconn.Listener)} }
+
+func (n *network) listen(addr string) net.Listener {
+	l := bufconn.Listen(1 << 20)
+	n.mu.Lock()
+	n.listeners[addr] = l
+	n.mu.Unlock()
+	return l
+}
+
+// unplug makes addr refuse connections.
+func (n *network) unplug(addr string) {
+	n.mu.Lock()
+	delete(n.listeners, addr)
+	n.mu.Unlock()
+}
+
+func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[addr]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	return l.DialContext(ctx)
+}
+
+func (n *network) config(name string) Config {
+	return Config{Name: name, Boot: name + "-1", Placement: 7, Secret: []byte("a fingerprint of 16"), Dial: n.dial}
+}
+
+// serve runs a server at addr until the test ends; stop ends it before.
+func (n *network) serve(t testing.TB, addr string, c Config, h check.Handler) (s *Server, stop func()) {
+	t.Helper()
+	s, err := NewServer(c, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := n.listen(addr)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	stop = sync.OnceFunc(func() {
+		if g, ok := h.(gate); ok {
+			g.open()
+		}
+		s.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return s, stop
+}
+
+func open(t testing.TB, c Config) *Pool {
+	t.Helper()
+	p, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// bubble runs f in a synctest bubble, whose clean-ups run inside.
+func bubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+var tenAMinute = mustLimits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute})
+
+func mustLimits(list ...bucket.Limit) *bucket.Limits {
+	l, err := bucket.NewLimits(list...)
+	if err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// costing returns a record for each cost.
+func costing(costs ...int64) []check.Record {
+	records := make([]check.Record, len(costs))
+	for i, c := range costs {
+		records[i].Request = bucket.Request{Key: bucket.Key{Hi: uint64(c), Lo: uint64(i)}, Limits: tenAMinute, Cost: c}
+	}
+	return records
+}
+
+// ask calls with one record of that cost and checks the echo.
+func ask(ctx context.Context, p *Pool, addr string, cost int64) error {
+	var replies [1]check.Reply
+	if err := p.Call(ctx, addr, costing(cost), replies[:]); err != nil {
+		return err
+	}
+	if r := replies[0]; r.Status != check.Decided || r.Remaining != cost {
+		return errors.New("wrong echo")
+	}
+	return nil
+}
