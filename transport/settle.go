@@ -37,9 +37,9 @@ func (b *Batch) settle(invalid bool) {
 		if r.Err != nil {
 			continue
 		}
-		// In a failed batch an admitted check is not allowed either, but needs no
-		// time to be admitted.
-		if r.shadow() && !r.Allowed && (!failed || r.RetryAfter > 0) {
+		// The Decider leaves shadows out of what it makes of a failed batch, so this
+		// is a denial of the rule's own.
+		if r.shadow() && !r.Allowed {
 			r.Allowed, r.Shadowed = true, true
 			r.RetryAfter = 0
 		}

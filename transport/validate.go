@@ -51,7 +51,7 @@ func spendFault(c *Check, allOrNothing bool) *Error {
 			return &Error{Code: Invalid, Field: "verb", Message: "charge and refund always succeed, so they cannot be part of an all-or-nothing call; send them in a call of their own"}
 		}
 	default:
-		return &Error{Code: Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want check, read, charge or refund", c.Verb)}
+		return &Error{Code: Invalid, Field: "verb", Message: fmt.Sprintf("%v is not a verb of checks; want check, read, charge or refund", c.Verb)}
 	}
 	if c.Cost < 0 {
 		return &Error{Code: Invalid, Field: "cost", Message: "negative; to give back, use the verb refund with a positive cost"}

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/rules"
@@ -12,7 +11,7 @@ import (
 // decision is one answer. Durations are in seconds.
 type decision struct {
 	Allowed bool `json:"allowed"`
-	// Left out when nothing limits the check, or there is an error.
+	// Left out when nothing was counted: see counted.
 	Limit      *int64  `json:"limit,omitempty"`
 	Remaining  *int64  `json:"remaining,omitempty"`
 	ResetAfter float64 `json:"reset_after,omitempty"`
@@ -68,16 +67,15 @@ func decisionOf(r *transport.Result, i int) decision {
 	}
 	d.Allowed = r.Allowed
 	d.Soft, d.Shadowed, d.Never = r.Soft, r.Shadowed, r.Never()
-	d.Source, d.Holder = wordOf(sources, r.Source), r.Holder
-	if r.Limits == nil {
-		return d
-	}
-	d.Limit, d.Remaining = &r.Limit, &r.Remaining
-	d.ResetAfter, d.Delay, d.Period = r.ResetAfter.Seconds(), r.Delay.Seconds(), r.Period.Seconds()
+	d.Source, d.Holder = sourceOf(r.Source), r.Holder
 	if !d.Never {
 		d.RetryAfter = r.RetryAfter.Seconds()
 	}
-	d.Policy = policyName(r, int(r.Index))
+	if counted(r) {
+		d.Limit, d.Remaining = &r.Limit, &r.Remaining
+		d.ResetAfter, d.Delay, d.Period = r.ResetAfter.Seconds(), r.Delay.Seconds(), r.Period.Seconds()
+		d.Policy = policyName(r, int(r.Index))
+	}
 	return d
 }
 
@@ -122,12 +120,16 @@ func deny(w http.ResponseWriter, r *transport.Result) {
 	if d.Never {
 		detail = "the cost is more than the limit can ever admit"
 	}
-	write(w, status, typeProblem, denial{exceeded(status, detail, d.Policy), d})
+	p := exceeded(status, detail)
+	if d.Policy != "" {
+		p.Violated = []string{d.Policy}
+	}
+	write(w, status, typeProblem, denial{p, d})
 }
 
 // exceeded returns the problem of a quota that is spent.
-func exceeded(status int, detail string, policies ...string) problem {
-	return problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail, Violated: policies}
+func exceeded(status int, detail string) problem {
+	return problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
 }
 
 // answerMany answers the checks of b: with 200 and what became of each, or, when
@@ -161,18 +163,17 @@ func failed(b *transport.Batch) bool {
 
 // failure returns why an all-or-nothing call came to nothing, and the seconds
 // after which to try again, 0 for never: what is wrong with a check goes before
-// what no node could decide, and that before denials.
+// what no node could decide, and that before denials. Whose denial it was the
+// answers do not tell, so the problem names no policy.
 func failure(b *transport.Batch) (p problem, after int64) {
 	p.Status = http.StatusTooManyRequests
-	var policies []string
 	never := false
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err == nil {
-			if !r.Allowed && r.RetryAfter > 0 {
+			if !r.Allowed {
 				after = max(after, seconds(r.RetryAfter))
 				never = never || r.Never()
-				policies = append(policies, policyName(r, int(r.Index)))
 			}
 			continue
 		}
@@ -188,8 +189,7 @@ func failure(b *transport.Batch) (p problem, after int64) {
 	case p.Status != http.StatusTooManyRequests:
 		return p, 0
 	case never:
-		return exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged", policies...), 0
+		return exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged"), 0
 	}
-	slices.Sort(policies)
-	return exceeded(p.Status, "one or more checks were denied; nothing was charged", slices.Compact(policies)...), max(after, 1)
+	return exceeded(p.Status, "one or more checks were denied; nothing was charged"), max(after, 1)
 }

@@ -66,7 +66,7 @@ func resetOf(r *transport.Result, i int) reset {
 	if r.Err != nil {
 		return reset{Rule: r.RuleName(), Error: faultAt(r.Err, i)}
 	}
-	return reset{Rule: r.RuleName(), Source: wordOf(sources, r.Source), Holder: r.Holder}
+	return reset{Rule: r.RuleName(), Source: sourceOf(r.Source), Holder: r.Holder}
 }
 
 // read reads a call into b.
@@ -80,9 +80,9 @@ func (d *door) read(w http.ResponseWriter, r *http.Request, b *transport.Batch, 
 
 // membership is the body of GET /v1/members.
 type membership struct {
-	Self       string   `json:"self"`
-	Ring       string   `json:"ring"`
-	Partitions int      `json:"partitions"`
+	Self       string       `json:"self"`
+	Ring       string       `json:"ring"`
+	Partitions int          `json:"partitions"`
 	Members    []memberJSON `json:"members"`
 }
 

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/transport"
 )
 
 // setHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
 // of draft-ietf-httpapi-ratelimit-headers-10, the X-RateLimit family, and
-// Retry-After when it was denied. A check held to no limit has none.
+// Retry-After when it was denied. A check held to no limit has none, and one that
+// nobody counted says nothing of what is left.
 func setHeaders(h http.Header, r *transport.Result) {
 	if r.Err != nil || r.Limits == nil {
 		return
@@ -26,19 +28,28 @@ func setHeaders(h http.Header, r *transport.Result) {
 		}
 	}
 	h.Set("RateLimit-Policy", strings.Join(policies, ", "))
-
+	after, ok := retryAfter(r)
+	if !r.Allowed && ok {
+		setRetryAfter(h, after)
+	}
+	if !counted(r) {
+		return
+	}
 	reset := seconds(r.ResetAfter)
 	more := reset // until more is available, as far as is known
-	if !r.Allowed {
-		if after, ok := retryAfter(r); ok {
-			more = after
-			setRetryAfter(h, after)
-		}
+	if !r.Allowed && ok {
+		more = after
 	}
 	h.Set("RateLimit", quoted(policyName(r, int(r.Index)))+";r="+integer(r.Remaining)+";t="+integer(more))
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(r.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(r.Remaining, 10))
 	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset, 10))
+}
+
+// counted reports whether r says what is left of a limit: not when nothing limits
+// the check, and not when on_failure answered without looking at a counter.
+func counted(r *transport.Result) bool {
+	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
 }
 
 // setRetryAfter says when to try again, in seconds.

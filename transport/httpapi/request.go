@@ -75,7 +75,7 @@ func readCheckField(r *reader, c *transport.Check, name string) (err error) {
 	case "cost":
 		c.Cost, err = r.integer(64)
 	case "verb":
-		c.Verb, err = readName(r, c, func() string { return "verb" }, verbs)
+		c.Verb, err = readWord[bucket.Verb](r, c, func() string { return "verb" })
 	case "limits":
 		err = r.array(func(i int) error { return readLimit(r, c, i) })
 	}
@@ -112,7 +112,7 @@ func readLimitField(r *reader, c *transport.Check, i int, l *bucket.Limit, name 
 	field := func() string { return fmt.Sprintf("limits[%d].%s", i, name) }
 	switch name {
 	case "algorithm":
-		l.Algorithm, err = readName(r, c, field, algorithms)
+		l.Algorithm, err = readWord[bucket.Algorithm](r, c, field)
 	case "count":
 		l.Count, err = r.integer(64)
 	case "period":
@@ -124,11 +124,11 @@ func readLimitField(r *reader, c *transport.Check, i int, l *bucket.Limit, name 
 	case "cost":
 		l.Cost, err = r.integer(64)
 	case "refill":
-		l.Refill, err = readName(r, c, field, refills)
+		l.Refill, err = readWord[bucket.Refill](r, c, field)
 	case "align":
-		l.Align, err = readName(r, c, field, aligns)
+		l.Align, err = readWord[bucket.Align](r, c, field)
 	case "unit":
-		l.Unit, err = readName(r, c, field, units)
+		l.Unit, err = readWord[bucket.Unit](r, c, field)
 	case "timezone":
 		l.Zone, err = r.text()
 	case "min_interval":

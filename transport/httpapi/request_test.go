@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 )
@@ -53,21 +54,20 @@ func TestReadEveryField(t *testing.T) {
 	}
 }
 
-// The words for limits are those of rule files.
-func TestWordsOfRuleFiles(t *testing.T) {
-	for a := bucket.TokenBucket; a <= bucket.SlidingWindow; a++ {
-		if got, want := wordOf(algorithms, a), rules.AlgorithmName(a); got != want {
-			t.Errorf("algorithm %d is %q here and %q in rule files", a, got, want)
+func TestSourceWords(t *testing.T) {
+	seen := map[string]bool{"": true, "unknown": true}
+	for s := check.Held; s <= check.Unruled; s++ {
+		if w := sourceOf(s); seen[w] {
+			t.Errorf("source %d is %q", s, w)
+		} else {
+			seen[w] = true
 		}
 	}
-	for _, text := range []string{
-		"{algorithm: token_bucket, refill: interval, align: first_hit, count: 1, period: 1s}",
-		"{algorithm: fixed_window, align: calendar, unit: week, count: 1}",
-	} {
-		file := "domain: d\ndescriptors: [{key: k, rate_limit: " + text + "}]"
-		if _, err := rules.Parse([]rules.File{{Name: "x.yaml", Data: []byte(file)}}, rules.Options{}); err != nil {
-			t.Errorf("%s: %v", text, err)
-		}
+	if w := sourceOf(0); w != "" {
+		t.Errorf("no source is %q", w)
+	}
+	if w := sourceOf(99); w != "unknown" {
+		t.Errorf("source 99 is %q", w)
 	}
 }
 
@@ -151,6 +151,7 @@ func TestBadChecks(t *testing.T) {
 		{"long value", `{"domain":"shop","descriptor":[{"key":"k","value":"` + long + `"}]}`, "descriptor[0].value"},
 		{"negative cost", user("x", `,"cost":-1`), "cost"},
 		{"unknown verb", user("x", `,"verb":"reset"`), "verb"},
+		{"long word", user("x", `,"verb":"`+strings.Repeat("y", 1_000_000)+`"`), "verb"},
 		{"unknown algorithm", user("x", `,"limits":[{"count":1,"period":1},{"algorithm":"gcra"}]`), "limits[1].algorithm"},
 		{"zero period", user("x", `,"limits":[{"count":1}]`), "limits[0].period"},
 		{"negative period", user("x", `,"limits":[{"count":1,"period":-1}]`), "limits[0].period"},
@@ -161,6 +162,9 @@ func TestBadChecks(t *testing.T) {
 	} {
 		node := newNode(t)
 		w, m := post(t, newDoor(t, newLimiter(t, node)), c.body, http.StatusBadRequest)
+		if len(w.Body.Bytes()) > 1000 {
+			t.Errorf("%s: %d bytes of answer", c.name, w.Body.Len())
+		}
 		if m["code"] != "invalid" || m["field"] != c.field || !strings.HasPrefix(m["detail"].(string), c.field+": ") {
 			t.Errorf("%s: %s", c.name, w.Body)
 		}

@@ -5,6 +5,7 @@ package onenode
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -45,12 +46,16 @@ func (n *Node) Decide(_ context.Context, b *check.Batch) {
 	receipts := make([]bucket.Receipt, len(b.Requests))
 	charged := make([]bool, len(b.Requests))
 	failed := false
+	var retry time.Duration
 	for i := range b.Requests {
 		r := &b.Requests[i]
 		var d bucket.Decision
 		d, charged[i] = n.Table.DoHeld(n.Now.Load(), &r.Request, &receipts[i])
 		b.Answers[i] = n.answer(d)
-		failed = failed || r.Verb == bucket.Check && !d.Allowed && !r.Shadow
+		if r.Verb == bucket.Check && !d.Allowed && !r.Shadow {
+			failed = true
+			retry = max(retry, d.RetryAfter)
+		}
 	}
 	if !failed {
 		return
@@ -59,8 +64,9 @@ func (n *Node) Decide(_ context.Context, b *check.Batch) {
 		if charged[i] {
 			n.Table.GiveBack(n.Now.Load(), &receipts[i])
 		}
-		if b.Requests[i].Verb == bucket.Check {
+		if r := &b.Requests[i]; r.Verb == bucket.Check && !r.Shadow {
 			b.Answers[i].Allowed = false
+			b.Answers[i].RetryAfter = retry
 		}
 	}
 }
