@@ -36,47 +36,46 @@ type outcome struct {
 	grown int64
 }
 
-// decideLocked answers r, of which verb and cost are the normal forms. It fills rc, if
-// not nil, when it charged.
-func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt) (d Decision, o outcome) {
+// decideLocked answers r, of which verb and cost are the normal forms, in d, which is zero.
+// It fills rc, if not nil, when it charged.
+func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
 	c, ok := sh.mu.lru.Get(r.Key)
 	switch {
 	case !ok:
-		return sh.firstLocked(now, r, verb, cost, rc)
+		return sh.firstLocked(now, r, verb, cost, rc, d)
 	case verb == Read || verb == status:
-		return sh.readLocked(c, now, r, verb, cost), o
+		sh.readLocked(c, now, r, verb, cost, d)
+		return o
 	case verb == Reset:
 		o = outcome{removed: true, grown: -sh.removeLocked(r.Key, c)}
-		d, _ = sh.firstLocked(now, r, status, 0, nil)
-		return d, o
+		sh.firstLocked(now, r, status, 0, nil, d)
+		return o
 	}
-	return sh.useLocked(c, now, r, verb, cost, rc)
+	return sh.useLocked(c, now, r, verb, cost, rc, d)
 }
 
 // firstLocked answers for a key that has no counter, and inserts one if there is
 // something to remember.
-func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt) (d Decision, o outcome) {
+func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
 	c := newCounter(r.Limits, now, &sh.mu.spare)
+	if rc != nil {
+		rc.before(&c, now)
+	}
 	kept := false
 	switch verb {
 	case Check:
-		if rc != nil {
-			rc.before(&c, now)
-		}
-		d, kept = c.check(now, cost)
+		kept = c.check(now, cost, d)
 	case Charge:
-		if rc != nil {
-			rc.before(&c, now)
-		}
 		c.charge(now, cost)
-		d, kept = c.status(now), true
+		c.status(now, d)
+		kept = true
 	case Read:
-		d = c.read(now, cost)
+		c.read(now, cost, d)
 	default:
-		d = c.status(now)
+		c.status(now, d)
 	}
 	if !kept || r.Limits.stateless {
-		return d, o
+		return o
 	}
 	made := c.clone()
 	clear(sh.mu.spare.rest) // so that it keeps no log alive
@@ -86,26 +85,26 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 	if rc != nil && o.charged {
 		rc.after(r.Key, made, cost)
 	}
-	return d, o
+	return o
 }
 
 // readLocked answers for c and leaves it as it is.
-func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost int64) (d Decision) {
+func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost int64, d *Decision) {
 	seen := c.copyTo(&sh.mu.spare)
 	if c.limits != r.Limits && !c.limits.Equal(r.Limits) {
 		seen = *seen.withLimits(r.Limits, now)
 	}
 	at := seen.settle(now)
 	if verb == Read {
-		d = seen.read(at, cost)
+		seen.read(at, cost, d)
 	} else {
-		d = seen.status(at)
+		seen.status(at, d)
 	}
-	return d.seenFrom(now, at)
+	d.seenFrom(now, at)
 }
 
 // useLocked answers a verb that may change c.
-func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost int64, rc *Receipt) (d Decision, o outcome) {
+func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
 	before := c.bytes()
 	if verb == Refund {
 		// A copy, so that receipts from before no longer find their counter.
@@ -121,26 +120,28 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 		}
 	}
 	at := c.settle(now)
-	if rc != nil && verb != Refund {
+	if rc != nil {
 		rc.before(c, at)
 	}
 	switch verb {
 	case Check:
-		d, _ = c.check(at, cost)
+		c.check(at, cost, d)
 		o.charged = d.Allowed
 	case Charge:
 		c.charge(at, cost)
-		d, o.charged = c.status(at), true
+		c.status(at, d)
+		o.charged = true
 	case Refund:
 		c.refund(cost)
-		d = c.status(at)
+		c.status(at, d)
 	}
 	if rc != nil && o.charged {
 		rc.after(r.Key, c, cost)
 	}
 	o.grown = c.bytes() - before
 	sh.mu.bytes += o.grown
-	return d.seenFrom(now, at), o
+	d.seenFrom(now, at)
+	return o
 }
 
 // undoLocked undoes the charge in rc if its counter is still there.
@@ -160,9 +161,9 @@ func (sh *shard) removeLocked(key Key, c *counter) int64 {
 
 // seenFrom turns a decision made at the counter's time at into one for a caller whose clock
 // shows now, which may be earlier: times until something are counted from there.
-func (d Decision) seenFrom(now, at int64) Decision {
+func (d *Decision) seenFrom(now, at int64) {
 	if at == now {
-		return d
+		return
 	}
 	behind := saturate(elapsed(now, at))
 	if d.RetryAfter > 0 {
@@ -171,5 +172,4 @@ func (d Decision) seenFrom(now, at int64) Decision {
 	if d.ResetAfter > 0 {
 		d.ResetAfter = time.Duration(addSat(int64(d.ResetAfter), behind))
 	}
-	return d
 }

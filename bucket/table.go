@@ -76,28 +76,30 @@ func NewTable(c Config) (*Table, error) {
 }
 
 // Do decides r at now (Unix time in ns) on r.Key's counter, atomically over all its limits.
-func (t *Table) Do(now int64, r *Request) Decision {
-	d, _ := t.do(now, r, nil)
+func (t *Table) Do(now int64, r *Request) (d Decision) {
+	t.do(now, r, nil, &d)
 	return d
 }
 
 // DoHeld is Do, and fills rc when it charged; it reports whether it did.
 func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
 	rc.counter = nil
-	return t.do(now, r, rc)
+	charged = t.do(now, r, rc, &d)
+	return d, charged
 }
 
-// do is DoHeld; rc may be nil.
-func (t *Table) do(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
+// do is DoHeld, with its answer in d, which is zero; rc may be nil.
+func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) (charged bool) {
 	verb, cost := r.normal()
 	if r.Limits.unlimited && verb != Reset {
-		return Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}, false
+		*d = Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}
+		return false
 	}
 	now = inRange(now)
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	d, o := sh.decideLocked(now, r, verb, cost, rc)
+	o := sh.decideLocked(now, r, verb, cost, rc, d)
 	if o.grown != 0 || o.inserted {
 		t.accountLocked(sh, now, o)
 	}
@@ -105,7 +107,7 @@ func (t *Table) do(now int64, r *Request, rc *Receipt) (d Decision, charged bool
 	if o.grown > 0 && t.over() {
 		t.evictElsewhere(now, own)
 	}
-	return d, o.charged
+	return o.charged
 }
 
 // GiveBack undoes the charge in rc as far as it still counts: never into a

@@ -5,18 +5,22 @@ import (
 	"time"
 )
 
+// The methods here fill in a Decision that is zero. It is passed down by pointer
+// because it is large enough for its copies to show in a check's time.
+
 // check decides a cost > 0 and charges it to every limit if all admit it, else to none. It
 // reports whether the counter has something to remember: the charge, or a denial that counts.
-func (c *counter) check(now, cost int64) (d Decision, kept bool) {
+func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
 	plans := c.limits.plans
 	for i := range plans {
 		p := &plans[i]
 		if !c.at(i).admits(p, now, mulSat(cost, p.cost)) {
 			kept = c.countDenied(now, cost)
-			return c.denied(now, cost), kept
+			c.denied(now, cost, d)
+			return kept
 		}
 	}
-	d = Decision{Allowed: true, Delay: c.delay(now)}
+	d.Allowed, d.Delay = true, c.delay(now)
 	c.charge(now, cost)
 	for i := range plans {
 		p := &plans[i]
@@ -24,34 +28,34 @@ func (c *counter) check(now, cost int64) (d Decision, kept bool) {
 			d.Soft = true
 		}
 	}
-	c.describeLeast(&d, now)
-	return d, true
+	c.describeLeast(d, now)
+	return true
 }
 
 // read answers for a cost > 0 what check would, and changes nothing; c is settled to now.
 // What remains is what remains now, as nothing is spent.
-func (c *counter) read(now, cost int64) Decision {
+func (c *counter) read(now, cost int64, d *Decision) {
 	plans := c.limits.plans
-	d := Decision{Allowed: true, Delay: c.delay(now)}
+	soft := false
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
 		units := mulSat(cost, p.cost)
 		if !s.admits(p, now, units) {
-			return c.denied(now, cost)
+			c.denied(now, cost, d)
+			return
 		}
 		if p.limit < p.capacity && units > p.limit-s.used(p, now) {
-			d.Soft = true
+			soft = true
 		}
 	}
-	c.describeLeast(&d, now)
-	return d
+	d.Allowed, d.Soft, d.Delay = true, soft, c.delay(now)
+	c.describeLeast(d, now)
 }
 
-// status is the answer to a verb that cannot be denied.
-func (c *counter) status(now int64) Decision {
-	d := Decision{Allowed: true}
-	c.describeLeast(&d, now)
-	return d
+// status answers a verb that cannot be denied.
+func (c *counter) status(now int64, d *Decision) {
+	d.Allowed = true
+	c.describeLeast(d, now)
 }
 
 // charge spends cost > 0 of every limit, and of the shadows.
@@ -108,7 +112,7 @@ func (s *state) countDenied(p *plan, now, cost int64) (kept bool) {
 }
 
 // denied describes the limit that takes longest to admit cost. At least one denies it.
-func (c *counter) denied(now, cost int64) Decision {
+func (c *counter) denied(now, cost int64, d *Decision) {
 	plans := c.limits.plans
 	worst, retry := 0, int64(-1)
 	for i := range plans {
@@ -117,9 +121,8 @@ func (c *counter) denied(now, cost int64) Decision {
 			worst, retry = i, r
 		}
 	}
-	d := Decision{RetryAfter: time.Duration(retry)}
-	c.describe(&d, worst, now)
-	return d
+	d.RetryAfter = time.Duration(retry)
+	c.describe(d, worst, now)
 }
 
 // delay returns the longest delay (ns) that a limit asks for.

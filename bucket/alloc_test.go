@@ -1,0 +1,94 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// TestNoAllocation: a check of a key that has a counter allocates nothing, admitted or
+// denied, and neither does a read, or a denial of a key without one.
+func TestNoAllocation(t *testing.T) {
+	type row struct {
+		name   string
+		limits []bucket.Limit
+	}
+	var rows []row
+	for _, c := range algorithms {
+		l := per(c.algorithm, 100, time.Minute)
+		rows = append(rows, row{c.name, []bucket.Limit{l}})
+		l.MinInterval, l.CountDenied = time.Second, true
+		rows = append(rows, row{c.name + " with an interval", []bucket.Limit{l}})
+	}
+	rows = append(rows,
+		row{"refill in steps", []bucket.Limit{{Algorithm: bucket.TokenBucket, Count: 100, Period: time.Minute, Refill: bucket.RefillInterval}}},
+		row{"calendar", []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 100, Align: bucket.AlignCalendar, Unit: bucket.Day, Zone: "America/New_York"}}},
+		row{"several", []bucket.Limit{per(bucket.FixedWindow, 50, time.Minute), per(bucket.SlidingLog, 500, time.Hour), per(bucket.TokenBucket, 100, time.Hour)}},
+	)
+	for _, c := range rows {
+		t.Run(c.name, func(t *testing.T) {
+			table, limits := smallTable(t), mustLimits(t, c.limits...)
+			now, allowed, denied := day, 0, 0
+			do := func(verb bucket.Verb, cost int64) {
+				now += int64(100 * time.Millisecond)
+				if table.Do(now, &bucket.Request{Limits: limits, Cost: cost, Verb: verb}).Allowed {
+					allowed++
+				} else {
+					denied++
+				}
+			}
+			for range 3000 { // logs and rings reach their size
+				do(bucket.Check, 1)
+			}
+			if allowed == 0 || denied == 0 && len(c.limits) == 1 {
+				t.Fatalf("%d allowed, %d denied: both are to be tried", allowed, denied)
+			}
+			for _, x := range []struct {
+				what string
+				verb bucket.Verb
+				cost int64
+			}{
+				{"check", bucket.Check, 1}, {"hopeless check", bucket.Check, 1000}, {"check of 0", bucket.Check, 0},
+				{"read", bucket.Read, 1}, {"charge", bucket.Charge, 1},
+			} {
+				if n := testing.AllocsPerRun(1000, func() { do(x.verb, x.cost) }); n != 0 {
+					t.Errorf("%s: %v allocations", x.what, n)
+				}
+			}
+			other := &bucket.Request{Key: bucket.Key{Hi: 7}, Limits: limits, Cost: 1, Verb: bucket.Read}
+			if n := testing.AllocsPerRun(100, func() { table.Do(now, other) }); n != 0 {
+				t.Errorf("read of a key without a counter: %v allocations", n)
+			}
+			other.Verb, other.Cost = bucket.Check, 1000
+			if limits.At(0).CountDenied {
+				return // such a denial makes a counter
+			}
+			if n := testing.AllocsPerRun(100, func() { table.Do(now, other) }); n != 0 {
+				t.Errorf("denial of a key without a counter: %v allocations", n)
+			}
+		})
+	}
+}
+
+// TestNoAllocationHeld: neither does a check that is given back, if its key has one limit, or
+// if the receipt has been used before.
+func TestNoAllocationHeld(t *testing.T) {
+	for _, limits := range []*bucket.Limits{
+		mustLimits(t, per(bucket.TokenBucket, 100, time.Minute)),
+		mustLimits(t, per(bucket.TokenBucket, 100, time.Minute), per(bucket.FixedWindow, 1000, time.Hour)),
+	} {
+		table, r := smallTable(t), &bucket.Request{Limits: limits, Cost: 1}
+		table.Do(day, r)
+		var rc bucket.Receipt
+		n := testing.AllocsPerRun(1000, func() {
+			if _, charged := table.DoHeld(day, r, &rc); !charged {
+				t.Fatal("denied")
+			}
+			table.GiveBack(day, &rc)
+		})
+		if n != 0 {
+			t.Errorf("%d limits: %v allocations", limits.Len(), n)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package bucket_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+const (
+	// partitions is the number of shards in a cluster.
+	partitions = 1021
+	million    = 1_000_000
+)
+
+// benchTable returns a table of the size that a daemon has.
+func benchTable(tb testing.TB) *bucket.Table {
+	tb.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: partitions})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return table
+}
+
+// benchLimits returns a limit of the algorithm that about half of the checks of a benchmark pass.
+func benchLimits(tb testing.TB, a bucket.Algorithm) *bucket.Limits {
+	tb.Helper()
+	l, err := bucket.NewLimits(bucket.Limit{Algorithm: a, Count: 100, Period: time.Minute})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return l
+}
+
+// benchKeys returns n keys as a hash would give them.
+func benchKeys(n int) []bucket.Key {
+	r := rand.New(rand.NewPCG(1, 2))
+	keys := make([]bucket.Key, n)
+	for i := range keys {
+		keys[i] = bucket.Key{Hi: r.Uint64(), Lo: r.Uint64()}
+	}
+	return keys
+}
+
+// BenchmarkTake measures one warm check, on a handful of keys and on a million in random order.
+func BenchmarkTake(b *testing.B) {
+	for _, keys := range []struct {
+		name string
+		n    int
+	}{{"cached", 16}, {"random", million}} {
+		for _, c := range algorithms {
+			b.Run(keys.name+"/"+c.name, func(b *testing.B) {
+				benchTake(b, benchLimits(b, c.algorithm), benchKeys(keys.n))
+			})
+		}
+		b.Run(keys.name+"/four limits", func(b *testing.B) {
+			limits := mustLimits(b, per(bucket.TokenBucket, 100, time.Minute), per(bucket.FixedWindow, 1000, time.Hour),
+				per(bucket.SlidingCounter, 5000, 24*time.Hour), per(bucket.LeakyQueue, 1000, time.Minute))
+			benchTake(b, limits, benchKeys(keys.n))
+		})
+	}
+}
+
+func benchTake(b *testing.B, limits *bucket.Limits, keys []bucket.Key) {
+	table := benchTable(b)
+	now := int64(1_700_000_000_000_000_000)
+	r := bucket.Request{Limits: limits, Cost: 1}
+	for _, r.Key = range keys {
+		table.Do(now, &r)
+	}
+	b.ReportAllocs()
+	// One check of each key takes a second of the counters' time.
+	step, i := int64(time.Second)/int64(len(keys)), 0
+	for b.Loop() {
+		now += step
+		r.Key = keys[i]
+		table.Do(now, &r)
+		if i++; i == len(keys) {
+			i = 0
+		}
+	}
+}
+
+// BenchmarkTableMemory fills a table with a million keys and reports what it adds to the
+// process, per key, with the garbage collection target that the daemon sets. A round fills one table.
+func BenchmarkTableMemory(b *testing.B) {
+	defer debug.SetGCPercent(debug.SetGCPercent(50))
+	for _, c := range algorithms {
+		b.Run(c.name, func(b *testing.B) {
+			limits := benchLimits(b, c.algorithm)
+			var total, most int64
+			for range b.N {
+				debug.FreeOSMemory()
+				empty := resident(b)
+				table := fill(b, limits)
+				bytes := resident(b) - empty
+				total, most = total+bytes, max(most, bytes)
+				if got := table.Stats().Entries; got != million {
+					b.Fatalf("%d entries", got)
+				}
+			}
+			b.ReportMetric(float64(total)/float64(b.N)/million, "resident-B/key")
+			b.ReportMetric(float64(most)/million, "most-B/key")
+		})
+	}
+}
+
+// fill returns a table of a million keys.
+func fill(tb testing.TB, limits *bucket.Limits) *bucket.Table {
+	table := benchTable(tb)
+	source := rand.New(rand.NewPCG(3, 4))
+	r := bucket.Request{Limits: limits, Cost: 1}
+	for i := range int64(million) {
+		r.Key = bucket.Key{Hi: source.Uint64(), Lo: source.Uint64()}
+		table.Do(1_700_000_000_000_000_000+i, &r)
+	}
+	return table
+}
+
+// resident returns the bytes that the process has in memory, or where the system does not tell,
+// those that the heap has from it.
+func resident(tb testing.TB) int64 {
+	tb.Helper()
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapSys - m.HeapReleased)
+	}
+	pages, err := strconv.ParseInt(string(bytes.Fields(statm)[1]), 10, 64)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
+}
