@@ -848,13 +848,15 @@ func (x *CheckResponse) GetError() *Error {
 type Decision struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// Count of that limit, or its burst if it has one; int64's maximum when unruled.
+	// Count of that limit, or its burst if it has one; int64's maximum when unruled,
+	// 0 when the source is closed or open, which know nothing of the counter.
 	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What is left of it, never negative; int64's maximum when unruled.
+	// What is left of it, never negative; int64's maximum and 0 as above.
 	Remaining int64 `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Until the whole limit is free again.
 	ResetAfterNs int64 `protobuf:"varint,4,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
 	// Until this cost would be admitted; 0 when allowed, int64's maximum when never.
+	// In an all-or-nothing request that was denied: until the request may be.
 	RetryAfterNs int64 `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
 	// How long to wait before acting (leaky queue).
 	DelayNs int64 `protobuf:"varint,6,opt,name=delay_ns,json=delayNs,proto3" json:"delay_ns,omitempty"`
