@@ -83,6 +83,12 @@ func (b *Batch) Add() *Check {
 // Release gives the batch's memory back. Neither it nor anything reached through
 // it may be used afterwards.
 func (b *Batch) Release() {
+	b.forget()
+	batches.Put(b)
+}
+
+// forget empties b and lets go of everything that it refers to.
+func (b *Batch) forget() {
 	for i := range b.Checks {
 		c := &b.Checks[i]
 		if cap(c.Descriptor) > keepEntries {
@@ -94,7 +100,6 @@ func (b *Batch) Release() {
 	b.Checks = b.Checks[:0]
 	b.AllOrNothing = false
 	b.start(0)
-	batches.Put(b)
 }
 
 // start empties what answers the batch and makes room for n results.

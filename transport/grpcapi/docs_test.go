@@ -1,0 +1,44 @@
+package grpcapi
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// What docs/api.md shows of gRPC can be sent and could come back.
+func TestDocumentedCall(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile("(?s)grpcurl -plaintext -d '(.*?)' 127.0.0.1:7460 (\\S+)\n```\n\n```json\n(.*?)```").FindStringSubmatch(string(doc))
+	if m == nil {
+		t.Fatal("docs/api.md has no grpcurl call with its answer")
+	}
+	var req sluicev1.CheckRequest
+	if err := protojson.Unmarshal([]byte(m[1]), &req); err != nil {
+		t.Error(err)
+	}
+	if want := strings.TrimPrefix(sluicev1.SluiceService_Check_FullMethodName, "/"); m[2] != want {
+		t.Errorf("method %s, want %s", m[2], want)
+	}
+	var res sluicev1.CheckResponse
+	if err := protojson.Unmarshal([]byte(m[3]), &res); err != nil {
+		t.Error(err)
+	}
+	for _, msg := range []protoreflect.ProtoMessage{&sluicev1.Decision{}, &sluicev1.Limit{}, &sluicev1.Check{}} {
+		fields := msg.ProtoReflect().Descriptor().Fields()
+		for i := range fields.Len() {
+			if name := string(fields.Get(i).Name()); !strings.Contains(string(doc), "`"+name+"`") {
+				t.Errorf("%s is not in docs/api.md", fields.Get(i).FullName())
+			}
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package httpapi
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluice-project/sluice/rules"
+)
+
+// curl finds the calls of docs/api.md: path and body.
+var curl = regexp.MustCompile(`(?s)curl (?:-i )?127\.0\.0\.1:7461(/\S+) -d '(.*?)'\n`)
+
+func readDoc(t *testing.T) string {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(doc)
+}
+
+// Every call that docs/api.md shows is answered well under the example rules, and
+// the first one with the headers and the body that stand below it.
+func TestDocumentedCalls(t *testing.T) {
+	paths, err := filepath.Glob("../../examples/rules/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []rules.File
+	for _, p := range paths {
+		if strings.HasSuffix(p, "_test.yaml") {
+			continue
+		}
+		data, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, rules.File{Name: p, Data: data})
+	}
+	set, err := rules.Parse(files, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLimiter(t, newNode(t))
+	l.SetRules(set)
+	h := newDoor(t, l)
+
+	doc := readDoc(t)
+	calls := curl.FindAllStringSubmatchIndex(doc, -1)
+	if len(calls) < 4 {
+		t.Fatalf("only %d calls in docs/api.md: has their form changed?", len(calls))
+	}
+	for i, at := range calls {
+		path, body := doc[at[2]:at[3]], doc[at[4]:at[5]]
+		w, m := call(t, h, http.MethodPost, path, body)
+		if w.Code != 200 {
+			t.Errorf("%s %s: %d %s", path, body, w.Code, w.Body)
+		}
+		if m["source"] == "unruled" {
+			t.Errorf("%s %s: no rule applies", path, body)
+		}
+		if i > 0 {
+			continue
+		}
+		shown := strings.SplitN(doc[at[1]:], "```", 3)[1]
+		for line := range strings.Lines(shown) {
+			line = strings.TrimSpace(line)
+			name, value, ok := strings.Cut(line, ": ")
+			switch {
+			case strings.HasPrefix(line, "{") && line != strings.TrimSpace(w.Body.String()):
+				t.Errorf("docs/api.md shows the body %s\nit is %s", line, w.Body)
+			case !strings.HasPrefix(line, "{") && ok && w.Header().Get(name) != value:
+				t.Errorf("docs/api.md shows %s: %s\nit is %s", name, value, w.Header().Get(name))
+			}
+		}
+	}
+}
+
+// Every field that is read or written stands in docs/api.md.
+func TestEveryFieldIsDocumented(t *testing.T) {
+	doc := readDoc(t)
+	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
+	for _, v := range []any{decision{}, fault{}, decisions{}, problem{}, reset{}, resets{}, membership{}, memberJSON{}, health{}, readiness{}} {
+		for f := range reflect.TypeOf(v).Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			fields = append(fields, name)
+		}
+	}
+	for _, f := range fields {
+		if !strings.Contains(doc, "`"+f+"`") && !strings.Contains(doc, `"`+f+`"`) {
+			t.Errorf("%s is not in docs/api.md", f)
+		}
+	}
+}
