@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/rules/internal/yamldoc"
 )
 
-// place names of the grammar: the mappings that a rule file is made of.
+// The mappings that a rule file is made of.
 const (
 	inFile       = "file"
 	inDescriptor = "descriptor"
@@ -126,6 +126,3 @@ func nameOf[T comparable](values []yamldoc.Named[T], v T) string {
 	}
 	return "unknown"
 }
-
-// AlgorithmName returns the name of a in rule files.
-func AlgorithmName(a bucket.Algorithm) string { return nameOf(algorithms, a) }

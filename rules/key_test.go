@@ -133,6 +133,12 @@ func TestKeyOfRuleIsPlain(t *testing.T) {
 	if got, want := r.AppendKey([]byte("x"), "d", d), none.AppendKey([]byte("x"), "d", d); !bytes.Equal(got, want) || got[0] != 'x' {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	// A shared counter is not that of a value that reads like the pattern.
+	d = entries("path=/r/*")
+	r, _ = set.Match("d", d)
+	if bytes.Equal(r.AppendKey(nil, "d", d), none.AppendKey(nil, "d", d)) {
+		t.Error("a value shares the counter of the pattern it reads like")
+	}
 }
 
 func TestAppendKeyDoesNotAllocate(t *testing.T) {

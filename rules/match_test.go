@@ -38,6 +38,7 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1, name: user}
     descriptors:
       - {key: op, rate_limit: {unit: day, requests_per_unit: 1, name: user-op}}
+  - {key: over, value: "aa*a", rate_limit: {unlimited: true, name: over}}
   - {key: all, value: "*", rate_limit: {unit: day, requests_per_unit: 1, name: star}}
   - {key: all, rate_limit: {unit: day, requests_per_unit: 1, name: never}}
 `
@@ -67,6 +68,8 @@ func TestMatch(t *testing.T) {
 		{"user=ann op=write x=y", ""}, // too deep
 		{"op=write", ""},
 		{"op=write user=ann", ""},
+		{"over=aa", ""}, // first and last part may not overlap
+		{"over=aaa", "over"},
 		{"all=", "star"},
 		{"all=x", "star"},
 		{"PATH=/a/b", ""},

@@ -59,6 +59,8 @@ func TestRefused(t *testing.T) {
 		{"unknown key in a descriptor", head + "  - key: a\n    ratelimit: {}\n", `4: d.descriptors[0]: unknown key "ratelimit"; did you mean rate_limit?`},
 		{"unknown key in a limit", one("unit: day, requestsperunit: 1, requests_per_unit: 1"), `4: d/a.rate_limit: unknown key "requestsperunit"; did you mean requests_per_unit?`},
 		{"unknown key below an ignored one", "domain: d\nrate_limit: {what: 1}\n", `2: unknown key "what"`},
+		{"unknown key further below", "domain: d\ndescriptors:\n  - key: a\n    replaces: [{name: x}, {descriptors: [{what: 1}]}]\n", `4: d.descriptors[0]: unknown key "what"`},
+		{"list of something else below", "domain: d\nreplaces: [5]\n", "2: the list holds something other than a mapping"},
 		{"key that is no string", "domain: d\n0.25: x\n", `2: the key "0.25" is not a string`},
 		{"list of something else", head + "  - a\n", "3: d.descriptors[0]: every item of descriptors must be a mapping with a key"},
 		{"list where a mapping must be", "domain: d\ndescriptors: {key: a}\n", "2: d.descriptors: must be a list (- …), not a mapping"},
