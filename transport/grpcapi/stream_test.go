@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -203,5 +205,50 @@ func TestStreamCancelled(t *testing.T) {
 	cancel()
 	if _, err := s.Recv(); status.Code(err) != codes.Canceled {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// fakeStream has n requests to read, and notices when two send at once, which
+// grpc does not allow.
+type fakeStream struct {
+	grpc.ServerStream
+	ctx     context.Context
+	n       uint64
+	inside  atomic.Int32
+	overlap atomic.Bool
+	sent    atomic.Int32
+}
+
+func (s *fakeStream) Context() context.Context { return s.ctx }
+
+func (s *fakeStream) Recv() (*sluicev1.CheckRequest, error) {
+	if s.n == 0 {
+		return nil, io.EOF
+	}
+	s.n--
+	return &sluicev1.CheckRequest{Id: s.n, Checks: []*sluicev1.Check{user("x")}}, nil
+}
+
+func (s *fakeStream) Send(*sluicev1.CheckResponse) error {
+	if s.inside.Add(1) > 1 {
+		s.overlap.Store(true)
+	}
+	for range 10 {
+		runtime.Gosched() // let the others come
+	}
+	s.inside.Add(-1)
+	s.sent.Add(1)
+	return nil
+}
+
+func TestStreamSendsOneAtATime(t *testing.T) {
+	d := openNode(t)
+	const n = 500
+	s := &fakeStream{ctx: t.Context(), n: n}
+	if err := d.CheckStream(s); err != nil {
+		t.Fatal(err)
+	}
+	if s.overlap.Load() || s.sent.Load() != n {
+		t.Errorf("%d answers, sent at once: %v", s.sent.Load(), s.overlap.Load())
 	}
 }
