@@ -63,7 +63,7 @@ type Gossip struct {
 
 	// announce serializes the calls that make memberlist tell others about us, and
 	// guards left.
-	announce sync.Mutex
+	announce turn
 	left     bool
 	// publishing serializes the building of views.
 	publishing sync.Mutex
@@ -106,6 +106,7 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 		log:      config.Logger.With("node", config.Name),
 		roster:   newRoster(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
 		changes:  make(chan struct{}, 1),
+		announce: make(turn, 1),
 		repeat:   make(chan struct{}, 1),
 		answered: make(chan struct{}, 1),
 		ready:    make(chan struct{}),
@@ -223,9 +224,9 @@ func (g *Gossip) Close() error {
 		g.mu.Unlock()
 		g.cancel() // ends waits and dials first, so that announce comes free
 
-		g.announce.Lock()
+		g.announce.take()
 		g.closeErr = g.list.Shutdown()
-		g.announce.Unlock()
+		g.announce.give()
 		g.wg.Wait()
 	})
 	return g.closeErr

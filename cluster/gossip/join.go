@@ -83,7 +83,7 @@ func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 // run makes rounds until ctx ends.
 func (j *joiner) run(ctx context.Context) {
 	for {
-		missing := j.round(ctx)
+		missing := j.round(j.lookUp(ctx))
 		timer := time.NewTimer(j.pause(missing))
 		select {
 		case <-timer.C:
@@ -113,8 +113,8 @@ func (j *joiner) pause(missing bool) time.Duration {
 
 // round tries the addresses that are due, and reports whether any member or
 // target is missing from the view.
-func (j *joiner) round(ctx context.Context) (missing bool) {
-	due, missing := j.due(j.lookUp(ctx))
+func (j *joiner) round(targets map[string]string) (missing bool) {
+	due, missing := j.due(targets)
 	var wg sync.WaitGroup
 	for _, a := range due {
 		wg.Go(func() { j.try(a) })

@@ -16,13 +16,30 @@ const (
 	repeatAfter = 5
 )
 
+// turn is a mutex of capacity 1. Holders wait for time to pass, which a
+// testing/synctest bubble sees in a channel but not in a sync.Mutex.
+type turn chan struct{}
+
+func (t turn) take() { t <- struct{}{} }
+
+func (t turn) tryTake() bool {
+	select {
+	case t <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (t turn) give() { <-t }
+
 // SetState tells the others what this node is doing now: joining, which it
 // starts with, then serving, then leaving. States only go forward, and serving is
 // refused before Ready. It returns without waiting for the news to spread, which
 // takes about two gossip intervals.
 func (g *Gossip) SetState(s member.State) error {
-	g.announce.Lock()
-	defer g.announce.Unlock()
+	g.announce.take()
+	defer g.announce.give()
 	// UpdateNode takes no wait of zero; the news is under way when it returns.
 	return g.announceLocked(s, time.Nanosecond)
 }
@@ -48,11 +65,11 @@ func (g *Gossip) announceLocked(s member.State, wait time.Duration) error {
 // its place if it is as long. Only the origin can make that good before the next
 // full exchange of state.
 func (g *Gossip) repeatState() {
-	if !g.announce.TryLock() {
+	if !g.announce.tryTake() {
 		signal(g.repeat) // something is being told now; come back
 		return
 	}
-	defer g.announce.Unlock()
+	defer g.announce.give()
 	if !g.left && g.Err() == nil {
 		_ = g.list.UpdateNode(time.Nanosecond)
 	}
@@ -91,8 +108,8 @@ func (g *Gossip) change(s member.State) (changed bool, err error) {
 // Announce the state Leaving earlier, when others should stop sending work. Close
 // must still be called. Calling Leave again does nothing.
 func (g *Gossip) Leave(ctx context.Context) error {
-	g.announce.Lock()
-	defer g.announce.Unlock()
+	g.announce.take()
+	defer g.announce.give()
 	if g.left {
 		return nil
 	}

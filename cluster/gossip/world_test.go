@@ -164,29 +164,33 @@ func (w *world) agreeAmong(within time.Duration, labels ...string) time.Duration
 		want = append(want, w.nodes[label].config.Name)
 	}
 	slices.Sort(want)
-	table, err := ring.Build(ring.Config{}, want)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return w.eventually(within, func() error {
+	took := w.eventually(within, func() error {
 		for _, label := range labels {
-			n := w.nodes[label]
-			got, err := ring.Build(ring.Config{}, serving(n.View()))
-			if err != nil {
-				return err
-			}
-			if got.Hash() != table.Hash() {
-				return fmt.Errorf("%s shows %s, want %v serving", label, show(n.View()), want)
+			v := w.nodes[label].View()
+			if !slices.Equal(serving(v), want) {
+				return fmt.Errorf("%s shows %s, want %v serving", label, show(v), want)
 			}
 			for _, label := range labels {
 				other := w.nodes[label].Self()
-				if m, _ := find(n.View(), other.Name); m != other {
-					return fmt.Errorf("%s shows %+v, want %+v", n.config.Name, m, other)
+				if m, _ := v.Lookup(other.Name); m != other {
+					return fmt.Errorf("%s shows %+v, want %+v", v.Self, m, other)
 				}
 			}
 		}
 		return nil
 	})
+	tables := map[uint64]bool{}
+	for _, label := range labels {
+		table, err := ring.Build(ring.Config{Replication: 20}, serving(w.nodes[label].View()))
+		if err != nil {
+			w.Fatal(err)
+		}
+		tables[table.Hash()] = true
+	}
+	if len(tables) != 1 {
+		w.Fatalf("equal views give %d ring tables", len(tables))
+	}
+	return took
 }
 
 // eventually waits until check passes, and returns how long that took.
@@ -203,7 +207,7 @@ func (w *world) eventually(within time.Duration, check func() error) time.Durati
 		if passed > within {
 			w.Fatalf("after %v: %v\n%s", within, err, w.log)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 
@@ -291,4 +295,8 @@ func (l *logBook) count(words ...string) int {
 	return n
 }
 
-func find(v member.View, name string) (member.Member, bool) { return v.Lookup(name) }
+// sees returns who this node shows under a name.
+func (n *node) sees(name string) (member.Member, bool) {
+	v := n.View()
+	return v.Lookup(name)
+}

@@ -1,0 +1,185 @@
+package gossip
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// A cut of any length heals within seconds after the network is back: shorter
+// than detection, while the dead are still remembered, and long after.
+func TestCutHeals(t *testing.T) {
+	for _, length := range []time.Duration{
+		time.Second, 4 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute, 30 * time.Minute,
+	} {
+		t.Run(length.String(), func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.cluster(5)
+				w.net.Isolate(address(4), address(5))
+				time.Sleep(length)
+				if length >= 10*time.Second {
+					w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
+					w.agreeAmong(0, "pod-4", "pod-5")
+				}
+				w.net.Cut(nil)
+				w.Logf("views equal %v after healing", w.agree(quiet))
+			})
+		})
+	}
+}
+
+func TestOneNodeCutOffForAMinute(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(7)
+		w.net.Isolate(address(7))
+		w.Logf("the rest shows six after %v", w.agreeAmong(quiet, "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6"))
+		time.Sleep(time.Minute)
+		w.agreeAmong(0, "pod-7")
+		w.net.Cut(nil)
+		w.Logf("views equal %v after healing", w.agree(quiet))
+		if lost := w.nodes["pod-7"].Stats().Lost; lost != 0 {
+			w.Errorf("after healing pod-7 still looks for %d members", lost)
+		}
+	})
+}
+
+// Two halves without a join target on one side: only the addresses of lost
+// members lead back.
+func TestCutHealsWithoutTargets(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.serve("a", address(1), w.config("a"))
+		w.serve("b", address(2), w.config("b", address(1)))
+		w.serve("c", address(3), w.config("c", address(1)))
+		w.agree(quiet)
+		w.crash("a") // the only target is gone for good
+		w.agree(quiet)
+		w.net.Isolate(address(3))
+		time.Sleep(time.Minute)
+		w.agreeAmong(0, "b")
+		w.agreeAmong(0, "c")
+		w.net.Cut(nil)
+		w.agree(quiet)
+	})
+}
+
+// A way that is open in one direction only, and a network that flaps.
+func TestCrookedCuts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(5)
+		deaf := netip.MustParseAddrPort(address(5))
+		w.net.Cut(func(_, to netip.AddrPort) bool { return to == deaf })
+		time.Sleep(30 * time.Second)
+		w.net.Cut(nil)
+		w.Logf("deaf node: views equal %v after healing", w.agree(quiet))
+
+		w.net.Cut(func(from, _ netip.AddrPort) bool { return from == deaf })
+		time.Sleep(30 * time.Second)
+		w.net.Cut(nil)
+		w.Logf("mute node: views equal %v after healing", w.agree(quiet))
+
+		for range 10 {
+			w.net.Isolate(address(1), address(2))
+			time.Sleep(3 * time.Second)
+			w.net.Cut(nil)
+			time.Sleep(time.Second)
+		}
+		w.Logf("flapping: views equal %v after healing", w.agree(quiet))
+	})
+}
+
+// Memory stays bounded over many restarts, and nodes that left are not looked for.
+func TestTheDeadAreForgotten(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		for i := range 20 {
+			label := fmt.Sprintf("passer-%d", i)
+			w.serve(label, address(50+i), w.config(label, address(1)))
+			w.agree(quiet)
+			if i%2 == 0 {
+				w.leave(label)
+			} else {
+				w.crash(label)
+			}
+			w.agree(quiet)
+		}
+		s := w.nodes["pod-1"].Stats()
+		if s.Lost != 10 {
+			w.Errorf("pod-1 looks for %d members, want the 10 that crashed", s.Lost)
+		}
+		time.Sleep(time.Minute)
+		if known := w.stateOf(address(1)); len(known) != 3 {
+			w.Errorf("pod-1 remembers %d nodes: %v", len(known), known)
+		}
+	})
+}
+
+// stateOf asks a node as any stranger may for all that its memberlist remembers,
+// the dead included, and returns their names.
+func (w *world) stateOf(address string) []string {
+	w.Helper()
+	transport, err := w.net.Listen("10.1.1.1:7463")
+	if err != nil {
+		w.Fatal(err)
+	}
+	c := memberlist.DefaultLANConfig()
+	c.Name, c.Transport, c.LogOutput = "stranger", transport, io.Discard
+	asked := &stranger{}
+	c.Merge = asked
+	m, err := memberlist.Create(c)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer func() { _ = m.Shutdown() }()
+	_, _ = m.Join([]string{address}) // refused, but by then it has answered
+	return asked.names
+}
+
+type stranger struct{ names []string }
+
+func (s *stranger) NotifyMerge(nodes []*memberlist.Node) error {
+	for _, n := range nodes {
+		s.names = append(s.names, n.Name)
+	}
+	return errors.New("just looking")
+}
+
+func TestLostMembersAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoster("self/1", time.Hour)
+		m := memberAt("m", 1, member.Serving)
+		r.put(m)
+		r.remove(fullName(m.Name, m.Boot))
+		time.Sleep(time.Hour)
+		if _, gone := r.addresses(); len(gone) != 1 {
+			t.Errorf("after an hour %v are looked for", gone)
+		}
+		time.Sleep(time.Second)
+		if _, gone := r.addresses(); len(gone) != 0 {
+			t.Errorf("after more than an hour %v are looked for", gone)
+		}
+	})
+}
+
+func TestLostMembersAreBounded(t *testing.T) {
+	r := newRoster("self/1", time.Hour)
+	for i := range 2 * maxLost {
+		m := memberAt(fmt.Sprintf("m%d", i), 1, 0)
+		r.put(m)
+		r.remove(fullName(m.Name, m.Boot))
+	}
+	if _, gone := r.addresses(); len(gone) != maxLost {
+		t.Errorf("%d lost members are kept, want %d", len(gone), maxLost)
+	} else if slices.ContainsFunc(gone, func(a string) bool { return strings.HasPrefix(a, "m0:") }) {
+		t.Error("the oldest is kept")
+	}
+}

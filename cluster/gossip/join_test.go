@@ -1,0 +1,205 @@
+package gossip
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+func TestAloneWithoutTargetsIsReadyAtOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		start := time.Now()
+		n := w.serve("only", address(1), w.config("only"))
+		if waited := time.Since(start); waited != 0 {
+			w.Errorf("ready after %v", waited)
+		}
+		w.agree(0)
+		if v := n.View(); v.Self != "only" || len(v.Members) != 1 || v.Members[0] != n.Self() {
+			w.Errorf("View() = %+v", v)
+		}
+	})
+}
+
+// The first-start rule: targets that do not answer hold a node up for 5 s, and it
+// says so. Its own address among them is no answer.
+func TestTargetsThatDoNotAnswer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.names.set("myself", "10.0.0.1")
+		start := time.Now()
+		w.serve("n", address(1), w.config("n", address(1), address(7), "myself", "nowhere"))
+		if waited := time.Since(start); waited != 5*time.Second {
+			w.Errorf("ready after %v, want 5 s", waited)
+		}
+		if n := w.log.count("no join target answered", "WARN", address(7), "refused", "nowhere", "no such host"); n != 1 {
+			w.Errorf("it does not say so\n%s", w.log)
+		}
+		// It goes on trying: whoever appears is found.
+		w.serve("late", address(7), w.config("late"))
+		w.agree(quiet)
+	})
+}
+
+func TestReadyGivesUpWithItsContext(t *testing.T) {
+	inWorld(t, func(w *world) {
+		n := w.open("n", address(1), w.config("n", address(7)))
+		if err := n.SetState(member.Serving); err == nil || !strings.Contains(err.Error(), "Ready") {
+			w.Errorf("SetState before Ready: %v", err)
+		}
+		w.crash("n")
+		if err := n.Ready(w.Context()); !errors.Is(err, ErrClosed) {
+			w.Errorf("Ready after Close: %v", err)
+		}
+	})
+}
+
+// One bad target stops no other: a name server that does not answer, a name that
+// does not exist, an address behind a cut.
+func TestBadTargetsStopNoOther(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.serve("a", address(1), w.config("a"))
+		w.serve("dark", address(5), w.config("dark"))
+		w.net.Isolate(address(5))
+		w.names.set("silent")
+		start := time.Now()
+		w.serve("b", address(2), w.config("b", "silent", "nowhere", address(5), address(1)))
+		if waited := time.Since(start); waited > 4*time.Second {
+			w.Errorf("ready after %v", waited)
+		}
+		w.agreeAmong(quiet, "a", "b")
+	})
+}
+
+// Names are resolved at every attempt: a pod whose address changed is found.
+func TestNamesAreResolvedAgain(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.names.set("sluice", "10.0.0.7")
+		w.serve("a", address(1), w.config("a"))
+		w.serve("b", address(2), w.config("b", "sluice"))
+		w.agreeAmong(0, "b")
+		w.names.set("sluice", "10.0.0.7", "10.0.0.1")
+		w.agree(quiet)
+	})
+}
+
+// Two that started apart because the name did not list them yet come together
+// when it does, even with nobody lost and nobody missing before.
+func TestNamesAreResolvedAgainInAWholeCluster(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.names.set("sluice", "10.0.0.1")
+		for i, label := range []string{"a", "b"} {
+			w.serve(label, address(i+1), w.config(label, "sluice"))
+		}
+		w.agree(quiet)
+		w.serve("c", address(3), w.config("c"))
+		w.names.set("sluice", "10.0.0.1", "10.0.0.2", "10.0.0.3")
+		w.agree(2 * complete * time.Second)
+	})
+}
+
+// A target that is another name for this node, or for one already known, is not
+// called over and over.
+func TestAliasesAreLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		joined := 0
+		j := &joiner{
+			roster:   newRoster("self/1", time.Hour),
+			attempts: map[string]*attempt{},
+			log:      slog.New(slog.DiscardHandler),
+			join:     func([]string) (int, error) { joined++; return 1, nil },
+		}
+		j.mu.failures = map[string]string{}
+		for range 20 {
+			j.round(map[string]string{"10.9.9.9:7463": "balancer"})
+			time.Sleep(time.Second)
+		}
+		// Each attempt that leaves the address unknown is two exchanges.
+		if tries := joined / 2; tries < aliasAnswers || tries > aliasAnswers+2 {
+			t.Errorf("a target that answers and is nobody was tried %d times in 20 s", tries)
+		}
+	})
+}
+
+// Everything is found within a few seconds although 100 members are gone for good.
+func TestManyLostMembersDoNotDelayHealing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		r := w.nodes["pod-1"].roster
+		for i := range 100 {
+			m := memberAt("gone", int64(i), member.Serving)
+			m.Name = strings.Repeat("x", 1+i)
+			m.Gossip = address(100 + i)
+			r.put(m)
+			r.remove(fullName(m.Name, m.Boot))
+		}
+		w.net.Isolate(address(3))
+		time.Sleep(time.Minute)
+		w.net.Cut(nil)
+		w.agree(quiet)
+	})
+}
+
+func TestStates(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		n := w.nodes["pod-2"]
+		if err := n.SetState(member.Joining); err == nil || !strings.Contains(err.Error(), "forward") {
+			w.Errorf("back to joining: %v", err)
+		}
+		if err := n.SetState(member.Leaving + 1); err == nil {
+			w.Error("an unknown state is accepted")
+		}
+		if err := n.SetState(member.Serving); err != nil {
+			w.Errorf("serving again: %v", err)
+		}
+		if err := n.SetState(member.Leaving); err != nil {
+			w.Fatal(err)
+		}
+		took := w.eventually(time.Second, func() error {
+			if m, _ := w.nodes["pod-1"].sees("pod-2"); m.State != member.Leaving {
+				return errors.New("pod-1 shows " + m.State.String())
+			}
+			return nil
+		})
+		w.Logf("leaving is seen after %v", took)
+		w.agreeAmong(quiet, "pod-1", "pod-3")
+		start := time.Now()
+		w.leave("pod-2")
+		w.Logf("Leave took %v", time.Since(start))
+		took = w.eventually(time.Second, func() error {
+			if _, ok := w.nodes["pod-1"].sees("pod-2"); ok {
+				return errors.New("pod-1 still shows pod-2")
+			}
+			return nil
+		})
+		w.Logf("gone after %v", took)
+		if err := n.SetState(member.Leaving); !errors.Is(err, ErrClosed) {
+			w.Errorf("leaving after Close: %v, want ErrClosed", err)
+		}
+		if err := n.Leave(w.Context()); err != nil {
+			w.Errorf("Leave again: %v", err)
+		}
+		if err := n.Close(); err != nil {
+			w.Errorf("Close again: %v", err)
+		}
+	})
+}
+
+func TestChangesAreSignalled(t *testing.T) {
+	inWorld(t, func(w *world) {
+		a := w.serve("a", address(1), w.config("a"))
+		<-a.Changes()
+		before := a.View()
+		w.serve("b", address(2), w.config("b", address(1)))
+		<-a.Changes()
+		w.agree(quiet)
+		after := a.View()
+		if after.Seq <= before.Seq || len(before.Members) != 1 {
+			w.Errorf("before %+v, after %+v", before, after)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package gossip
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// A process that is killed and returns at once under its name, with the same
+// address or another.
+func TestKilledNodeReturns(t *testing.T) {
+	for _, c := range []struct {
+		name, address string
+		down          time.Duration
+	}{
+		{"at once, same address", address(3), 0},
+		{"at once, other address", address(33), 0},
+		{"after a second, other address", address(33), time.Second},
+		{"after it was noticed, same address", address(3), 10 * time.Second},
+		{"after it was noticed, other address", address(33), 10 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.cluster(3)
+				old := w.nodes["pod-3"].Self()
+				w.crash("pod-3")
+				time.Sleep(c.down)
+				start := time.Now()
+				again := w.serve("pod-3", c.address, w.config("pod-3", address(1), address(2), address(3)))
+				w.Logf("serves after %v, views equal %v later", time.Since(start), w.agree(quiet))
+				if again.Self().Boot <= old.Boot {
+					w.Errorf("boot %s does not sort after %s", again.Self().Boot, old.Boot)
+				}
+				time.Sleep(time.Minute)
+				w.agree(0) // and it stays so when the old process is noticed
+				if lost := w.nodes["pod-1"].Stats().Lost; lost != 0 {
+					w.Errorf("pod-1 looks for %d members", lost)
+				}
+			})
+		})
+	}
+}
+
+func TestDuplicateNameIsRefused(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		second := w.open("second pod-2", address(9), w.config("pod-2", address(1)))
+		err := second.Ready(w.Context())
+		if !errors.Is(err, ErrDuplicateName) {
+			w.Fatalf("Ready: %v, want ErrDuplicateName", err)
+		}
+		for _, want := range []string{"Name", `"pod-2"`, address(2)} {
+			if !strings.Contains(err.Error(), want) {
+				w.Errorf("error %q does not say %s", err, want)
+			}
+		}
+		if err := second.SetState(member.Serving); !errors.Is(err, ErrDuplicateName) {
+			w.Errorf("SetState(Serving): %v, want ErrDuplicateName", err)
+		}
+		select {
+		case <-second.Done():
+		default:
+			w.Error("Done is open")
+		}
+		w.leave("second pod-2")
+		w.agree(quiet)
+		if m, _ := w.nodes["pod-1"].sees("pod-2"); m.Gossip != address(2) {
+			w.Errorf("pod-1 shows pod-2 at %s", m.Gossip)
+		}
+		if err := w.nodes["pod-2"].Err(); err != nil {
+			w.Errorf("the older one stops, too: %v", err)
+		}
+	})
+}
+
+// While the newcomer is starting, others go on sending work to the older one.
+func TestJoiningDuplicateDoesNotReplace(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		w.open("second pod-2", address(9), w.config("pod-2", address(1)))
+		for range 50 {
+			time.Sleep(100 * time.Millisecond)
+			for _, label := range []string{"pod-1", "pod-2", "pod-3"} {
+				if m, _ := w.nodes[label].sees("pod-2"); m.Gossip != address(2) {
+					w.Fatalf("%s shows pod-2 at %s", label, m.Gossip)
+				}
+			}
+		}
+	})
+}
+
+// Of two that start at once, one serves and one is told to stop.
+func TestTwinsStartAtOnce(t *testing.T) {
+	for range 20 {
+		inWorld(t, func(w *world) {
+			w.cluster(3)
+			first, second := w.config("twin", address(1)), w.config("twin", address(2))
+			now := time.Now()
+			first.Boot, second.Boot = NewBoot(now, 1), NewBoot(now, 2)
+			a, b := w.open("a", address(8), first), w.open("b", address(9), second)
+			for _, n := range []*node{a, b} {
+				if n.Ready(w.Context()) == nil {
+					_ = n.SetState(member.Serving)
+				}
+			}
+			w.eventually(quiet, func() error {
+				if (a.Err() == nil) == (b.Err() == nil) {
+					return errors.Join(errors.New("both or neither stop"), a.Err(), b.Err())
+				}
+				return nil
+			})
+			loser := "a"
+			if b.Err() != nil {
+				loser = "b"
+			}
+			w.leave(loser)
+			w.agree(quiet)
+		})
+	}
+}
+
+// A process that was stopped or cut off and finds its name served by a newer one.
+func TestReplacedNodeStops(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		old := w.nodes["pod-3"]
+		w.net.Isolate(address(3))
+		time.Sleep(20 * time.Second)
+		w.nodes["old pod-3"] = old
+		delete(w.nodes, "pod-3")
+		w.serve("pod-3", address(33), w.config("pod-3", address(1)))
+		w.agreeAmong(quiet, "pod-1", "pod-2", "pod-3")
+		w.net.Cut(nil)
+		select {
+		case <-old.Done():
+		case <-time.After(quiet + pingTries*time.Second):
+			w.Fatalf("the old one goes on\n%s", w.log)
+		}
+		if err := old.Err(); !errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), address(33)) {
+			w.Errorf("Err() = %v, want ErrReplaced with the other's address", err)
+		}
+		w.leave("old pod-3")
+		w.agree(quiet)
+		if err := w.nodes["pod-3"].Err(); err != nil {
+			w.Errorf("the new one stops, too: %v", err)
+		}
+	})
+}
+
+// A clock that was set back between two runs must not keep the node from
+// returning: the dead one that sorts higher does not answer.
+func TestRestartWithClockSetBack(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.cluster(3)
+		w.crash("pod-3")
+		c := w.config("pod-3", address(1))
+		c.Boot = NewBoot(time.Now().Add(-time.Hour), 7)
+		w.serve("pod-3", address(33), c)
+		w.agree(quiet)
+		time.Sleep(time.Minute)
+		w.agree(0)
+	})
+}
+
+func TestYields(t *testing.T) {
+	const older, newer = 1, 2
+	for _, c := range []struct {
+		self      int64
+		selfState member.State
+		other     member.State
+		want      error
+	}{
+		{newer, member.Joining, member.Joining, ErrDuplicateName},
+		{newer, member.Joining, member.Serving, ErrDuplicateName},
+		{newer, member.Joining, member.Leaving, ErrDuplicateName},
+		{newer, member.Serving, member.Joining, nil},
+		{newer, member.Serving, member.Serving, nil},
+		{newer, member.Serving, member.Leaving, nil},
+		{newer, member.Leaving, member.Serving, nil},
+		{older, member.Joining, member.Joining, nil},
+		{older, member.Joining, member.Serving, ErrDuplicateName},
+		{older, member.Joining, member.Leaving, nil},
+		{older, member.Serving, member.Joining, nil},
+		{older, member.Serving, member.Serving, ErrReplaced},
+		{older, member.Serving, member.Leaving, nil},
+		{older, member.Leaving, member.Serving, nil},
+	} {
+		self := memberAt("n", c.self, c.selfState)
+		other := memberAt("n", older+newer-c.self, c.other)
+		if got := yields(self, other); got != c.want {
+			t.Errorf("boot %d, %s against %s: %v, want %v", c.self, c.selfState, c.other, got, c.want)
+		}
+		if yields(self, other) != nil && yields(other, self) != nil {
+			t.Errorf("boot %d, %s against %s: both give way", c.self, c.selfState, c.other)
+		}
+	}
+}
+
+// memberAt is a member whose gossip address is name:boot.
+func memberAt(name string, boot int64, s member.State) member.Member {
+	return member.Member{
+		Name: name, Boot: NewBoot(time.Unix(0, boot), 0), State: s, Gossip: name + ":" + string(rune('0'+boot)),
+	}
+}

@@ -1,0 +1,84 @@
+package gossip
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func hex4(f [16]byte) string { return fmt.Sprintf("%x", f[:4]) }
+
+// A peer that does not fit is refused on both sides, each naming both values.
+func TestPeersThatDoNotFitAreRefused(t *testing.T) {
+	ours, theirs := Fingerprint([]byte("ours")), Fingerprint([]byte("theirs"))
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		log    [2][]string // what pod-1, and the stranger, must say
+	}{
+		{
+			"placement", func(c *Config) { c.Placement = 2 },
+			[2][]string{
+				{"node=pod-1", "placement is 2, ours is 1"},
+				{"node=stranger", "address=" + address(1), "placement is 1, ours is 2"},
+			},
+		},
+		{
+			"secret", func(c *Config) { c.SecretFingerprint = theirs },
+			[2][]string{
+				{"node=pod-1", "fingerprint " + hex4(theirs) + ", ours " + hex4(ours)},
+				{"node=stranger", "address=" + address(1), "fingerprint " + hex4(ours) + ", ours " + hex4(theirs)},
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				for i, label := range []string{"pod-1", "pod-2"} {
+					fits := w.config(label, address(1), address(2))
+					fits.SecretFingerprint = ours
+					w.serve(label, address(i+1), fits)
+				}
+				w.agree(quiet)
+				bad := w.config("stranger", address(1))
+				bad.SecretFingerprint = ours
+				c.change(&bad)
+				start := time.Now()
+				w.serve("stranger", address(9), bad)
+				if waited := time.Since(start); waited < 5*time.Second {
+					w.Errorf("the stranger was ready after %v, as if it had been answered", waited)
+				}
+				time.Sleep(20 * time.Second)
+				w.agreeAmong(0, "pod-1", "pod-2")
+				w.agreeAmong(0, "stranger")
+				for _, words := range c.log {
+					if n := w.log.count(append(words, "refused a peer", "WARN")...); n != 1 {
+						w.Errorf("%v is logged %d times in 25 s, want once\n%s", words, n, w.log)
+					}
+				}
+				if n := w.log.count("no join target answered", "WARN", "node=stranger"); n != 1 {
+					w.Errorf("the stranger does not say that nobody answered\n%s", w.log)
+				}
+				if s := w.nodes["pod-1"].Stats(); s.Refused == 0 || s.Members != 2 {
+					w.Errorf("pod-1: %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A member with another placement cannot slip in through a node that fits.
+func TestTwoClustersStayApart(t *testing.T) {
+	inWorld(t, func(w *world) {
+		for i, label := range []string{"a1", "b1", "a2", "b2", "a3", "b3"} {
+			c := w.config(label, address(1), address(2), address(3), address(4))
+			c.Placement = 1 + i%2
+			w.open(label, address(i+1), c)
+		}
+		for _, n := range w.nodes {
+			w.toServing(n)
+		}
+		time.Sleep(30 * time.Second)
+		w.agreeAmong(0, "a1", "a2", "a3")
+		w.agreeAmong(0, "b1", "b2", "b3")
+	})
+}
