@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -79,25 +80,20 @@ func resembling(mapping, name string) string {
 	return ""
 }
 
-var algorithms = []yamldoc.Named[bucket.Algorithm]{
-	{Name: "token_bucket", Value: bucket.TokenBucket},
-	{Name: "leaky_bucket", Value: bucket.LeakyBucket},
-	{Name: "leaky_queue", Value: bucket.LeakyQueue},
-	{Name: "fixed_window", Value: bucket.FixedWindow},
-	{Name: "sliding_log", Value: bucket.SlidingLog},
-	{Name: "sliding_counter", Value: bucket.SlidingCounter},
-	{Name: "sliding_window", Value: bucket.SlidingWindow},
-}
+var (
+	algorithms = named(bucket.TokenBucket, bucket.LeakyBucket, bucket.LeakyQueue, bucket.FixedWindow,
+		bucket.SlidingLog, bucket.SlidingCounter, bucket.SlidingWindow)
+	refills = named(bucket.RefillContinuous, bucket.RefillInterval)
+	aligns  = named(bucket.AlignEpoch, bucket.AlignCalendar, bucket.AlignFirstHit)
+)
 
-var refills = []yamldoc.Named[bucket.Refill]{
-	{Name: "continuous", Value: bucket.RefillContinuous},
-	{Name: "interval", Value: bucket.RefillInterval},
-}
-
-var aligns = []yamldoc.Named[bucket.Align]{
-	{Name: "epoch", Value: bucket.AlignEpoch},
-	{Name: "calendar", Value: bucket.AlignCalendar},
-	{Name: "first_hit", Value: bucket.AlignFirstHit},
+// named lists values under their own names.
+func named[T fmt.Stringer](values ...T) []yamldoc.Named[T] {
+	list := make([]yamldoc.Named[T], len(values))
+	for i, v := range values {
+		list[i] = yamldoc.Named[T]{Name: v.String(), Value: v}
+	}
+	return list
 }
 
 var onFailures = []yamldoc.Named[OnFailure]{
