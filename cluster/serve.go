@@ -40,5 +40,5 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 // decidable reports whether a request from another node, perhaps of another version,
 // has all that a table needs.
 func decidable(r *bucket.Request) bool {
-	return r.Verb <= bucket.Reset && r.Cost >= 0 && (r.Limits != nil || r.Verb == bucket.Reset)
+	return r.Verb <= bucket.Reset && r.Cost >= 0 && r.Limits != nil
 }

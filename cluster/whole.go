@@ -56,9 +56,9 @@ func (w *whole) mark(rec *check.Record, index int) {
 func (w *whole) sent(addr string, index int) { w.away = append(w.away, awayCharge{addr, index}) }
 
 // decideWhole decides an all-or-nothing batch: all checks at once, and if one of
-// verb Check is denied or has no answer, everything back. Rules in shadow mode
-// neither fail a batch nor have their answers changed by a failure, though their
-// charges are given back with the others.
+// verb Check is denied or has no answer, everything back. The denial of a rule in
+// shadow mode fails no batch, and a failure does not change its answer, though its
+// charge is given back with the others.
 //
 // The answers that a failure changes are those that were admitted: they are not
 // allowed, and may be tried again when the check that failed may be. Limit and
@@ -70,7 +70,8 @@ func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
 	n.forward(ctx, b, w)
 	if failed, retry := failure(b); failed {
 		for i := range b.Requests {
-			if a := &b.Answers[i]; binding(&b.Requests[i]) && a.Allowed {
+			r, a := &b.Requests[i], &b.Answers[i]
+			if r.Verb == bucket.Check && !r.Shadow && a.Allowed {
 				a.Allowed, a.Soft, a.Delay = false, false, 0
 				a.RetryAfter = max(a.RetryAfter, retry)
 			}
@@ -83,15 +84,12 @@ func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
 	wholes.Put(w)
 }
 
-// binding reports whether r takes part in all-or-nothing.
-func binding(r *check.Request) bool { return r.Verb == bucket.Check && !r.Shadow }
-
 // failure reports whether some check fails the batch, and the longest time after
 // which such a check may be tried again.
 func failure(b *check.Batch) (failed bool, retry time.Duration) {
 	for i := range b.Requests {
-		a := &b.Answers[i]
-		if !binding(&b.Requests[i]) || a.Allowed {
+		r, a := &b.Requests[i], &b.Answers[i]
+		if r.Verb != bucket.Check || a.Allowed || a.Err == nil && r.Shadow {
 			continue
 		}
 		failed = true

@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// TestExact: whoever is asked, and however many at once, a key admits what its limit
+// says.
+func TestExact(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		limits := hourly(10)
+		var requests []check.Request
+		for i := range 20 {
+			for _, owner := range []string{"a", "b", "c"} {
+				requests = append(requests, request(w.nodes["a"], owner, i, limits))
+			}
+		}
+		admitted := make([]atomic.Int64, len(requests))
+		var all sync.WaitGroup
+		for _, n := range w.nodes {
+			for g := range 4 {
+				all.Go(func() {
+					rnd := rand.New(rand.NewPCG(uint64(g), 1))
+					for range 100 {
+						var indices []int
+						var batch []check.Request
+						for range 1 + rnd.IntN(30) {
+							i := rnd.IntN(len(requests))
+							indices, batch = append(indices, i), append(batch, requests[i])
+						}
+						for j, a := range decide(t.Context(), n, batch...) {
+							if a.Err != nil {
+								t.Error(a.Err)
+							}
+							if a.Allowed {
+								admitted[indices[j]].Add(1)
+							}
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		for i := range admitted {
+			if n := admitted[i].Load(); n != 10 {
+				t.Errorf("key %d admitted %d, want 10", i, n)
+			}
+		}
+	})
+}
+
+// TestWhere: answers say who decided, and one batch makes one call per other holder.
+func TestWhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		a := w.nodes["a"]
+		limits := hourly(10)
+		var requests []check.Request
+		for i := range 100 {
+			for _, owner := range []string{"c", "a", "b"} {
+				requests = append(requests, request(a, owner, i%50, limits))
+			}
+		}
+		for i, answer := range decide(t.Context(), a, requests...) {
+			owner, source := []string{"c", "a", "b"}[i%3], check.Forwarded
+			if owner == "a" {
+				source = check.Held
+			}
+			wantAnswer(t, fmt.Sprint(i), answer, true, source, owner)
+			if want := int64(9 - i/150); answer.Remaining != want {
+				t.Errorf("check %d: %d remain, want %d: the order of a key's checks is not that of the batch", i, answer.Remaining, want)
+			}
+		}
+		calls := w.callsSoFar()
+		if len(calls) != 2 || len(calls[0].records) != 100 || len(calls[1].records) != 100 || calls[0].to == calls[1].to {
+			t.Errorf("%d calls, want one of 100 records to b and one to c", len(calls))
+		}
+		if s := a.Stats(); s.Held != 100 || s.Forwarded != 200 || s.Forwards != 200 || s.Retries != 0 {
+			t.Errorf("%+v", s)
+		}
+		if s := w.nodes["b"].Stats(); s.Served != 100 || s.NotHolder != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// barrier is a Peers whose calls wait for each other.
+type barrier struct {
+	wire
+	arrived chan string
+	pass    chan struct{}
+}
+
+func (b barrier) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
+	b.arrived <- addr
+	<-b.pass
+	return b.wire.Call(ctx, addr, records, replies)
+}
+
+// TestAtOnce: the calls of a batch and its local part run at the same time, and a
+// lone forwarded check runs on the goroutine that asks.
+func TestAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "b", "c")
+		gate := barrier{wire{w, "a"}, make(chan string), make(chan struct{})}
+		a := w.add("a", func(c *Config) { c.Peers = gate })
+		w.agree(2)
+		limits := hourly(10)
+		local, toB, toC := request(a, "a", 1, limits), request(a, "b", 1, limits), request(a, "c", 1, limits)
+		done := make(chan []check.Answer)
+		go func() { done <- decide(t.Context(), a, toB, local, toC) }()
+		if first, second := <-gate.arrived, <-gate.arrived; first == second {
+			t.Errorf("two calls to %s", first)
+		}
+		synctest.Wait()
+		if n := spent(a, local); n != 1 {
+			t.Error("the local part waits for the others")
+		}
+		close(gate.pass)
+		for i, answer := range <-done {
+			if !answer.Allowed {
+				t.Errorf("check %d: %+v", i, answer)
+			}
+		}
+		before := runtime.NumGoroutine()
+		go func() { done <- decide(t.Context(), a, toB) }()
+		<-gate.arrived
+		if now := runtime.NumGoroutine(); now > before+1 {
+			t.Errorf("a forwarded check runs %d goroutines, want the asker's alone", now-before)
+		}
+		<-done
+	})
+}
+
+// TestVerbs: all verbs do at a distance what they do at home.
+func TestVerbs(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		for _, owner := range []string{"a", "b"} {
+			r := request(w.nodes["a"], owner, 1, hourly(10))
+			for i, step := range []struct {
+				verb      bucket.Verb
+				cost      int64
+				allowed   bool
+				remaining int64
+			}{
+				{bucket.Check, 4, true, 6},
+				{bucket.Read, 7, false, 6},
+				{bucket.Check, 7, false, 6},
+				{bucket.Refund, 2, true, 8},
+				{bucket.Charge, 20, true, 0},
+				{bucket.Check, 0, false, 0},
+				{bucket.Refund, 13, true, 1},
+				{bucket.Check, 1, true, 0},
+				{bucket.Reset, 0, true, 10},
+				{bucket.Check, 1, true, 9},
+			} {
+				r.Verb, r.Cost = step.verb, step.cost
+				a := decide(t.Context(), w.nodes["a"], r)[0]
+				if a.Err != nil || a.Allowed != step.allowed || a.Remaining != step.remaining {
+					t.Errorf("held by %s, step %d: %+v; want allowed=%v and %d remaining", owner, i, a, step.allowed, step.remaining)
+				}
+			}
+		}
+	})
+}
+
+// TestDelay: what a queue says travels too.
+func TestDelay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		r := request(w.nodes["a"], "b", 1, limitsOf(bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 1, Period: time.Second, Burst: 2}))
+		decide(t.Context(), w.nodes["a"], r)
+		if a := decide(t.Context(), w.nodes["a"], r)[0]; !a.Allowed || a.Delay < 990*time.Millisecond || a.Delay > time.Second {
+			t.Errorf("the second in the queue: %+v; want a delay of about a second", a)
+		}
+		soft := request(w.nodes["a"], "b", 2, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour, Soft: 100}))
+		decide(t.Context(), w.nodes["a"], soft)
+		if a := decide(t.Context(), w.nodes["a"], soft)[0]; !a.Allowed || !a.Soft {
+			t.Errorf("above the limit, within the soft margin: %+v", a)
+		}
+	})
+}
+
+// TestServeRefuses: records that no node of this version would send are answered as
+// invalid, and their neighbours are decided.
+func TestServeRefuses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a")
+		a := w.nodes["a"]
+		good := request(a, "a", 1, hourly(10)).Request
+		broken := []func(*bucket.Request){
+			func(r *bucket.Request) { r.Limits = nil },
+			func(r *bucket.Request) { r.Cost = -1 },
+			func(r *bucket.Request) { r.Verb = 99 },
+			func(r *bucket.Request) { r.Verb, r.Limits = bucket.Reset, nil },
+		}
+		records := []check.Record{{Request: good}}
+		for _, breaks := range broken {
+			r := good
+			breaks(&r)
+			records = append(records, check.Record{Request: r}, check.Record{Request: r, Hold: true, ID: 1})
+		}
+		records = append(records, check.Record{Request: good})
+		replies := make([]check.Reply, len(records))
+		a.Serve("x-boot", records, replies)
+		for i, r := range replies {
+			want := check.Invalid
+			if i == 0 || i == len(records)-1 {
+				want = check.Decided
+			}
+			if r.Status != want {
+				t.Errorf("record %d: %+v, want status %d", i, r, want)
+			}
+		}
+	})
+}
+
+// TestHeldAllocs: a check of what this node holds costs no allocation.
+func TestHeldAllocs(t *testing.T) {
+	w := newWorld(t, "a")
+	a := w.nodes["a"]
+	b := &check.Batch{Requests: []check.Request{request(a, "a", 1, hourly(10))}, Answers: make([]check.Answer, 1)}
+	a.Decide(t.Context(), b)
+	if n := testing.AllocsPerRun(1000, func() { a.Decide(t.Context(), b) }); n != 0 {
+		t.Errorf("%v allocations a check, want none", n)
+	}
+}

@@ -1,0 +1,251 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// first lets f decide about the first n calls; the rest is delivered.
+func first(n int, f fate) func(string, string, []check.Record) fate {
+	return func(string, string, []check.Record) fate {
+		if n--; n >= 0 {
+			return f
+		}
+		return delivered
+	}
+}
+
+// TestLosses: what a loss does to each verb. A retry may charge twice; nothing is ever
+// admitted twice, and no refund is made twice.
+func TestLosses(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		verb   bucket.Verb
+		fate   fate
+		calls  int
+		spent  int64 // of 5 that were spent before
+		failed bool
+	}{
+		{"check, unsent", bucket.Check, unsent, 2, 6, false},
+		{"check, request lost", bucket.Check, requestLost, 2, 6, false},
+		{"check, reply lost", bucket.Check, replyLost, 2, 7, false},
+		{"read, reply lost", bucket.Read, replyLost, 2, 5, false},
+		{"charge, reply lost", bucket.Charge, replyLost, 2, 7, false},
+		{"refund, unsent", bucket.Refund, unsent, 2, 4, false},
+		{"refund, request lost", bucket.Refund, requestLost, 1, 5, true},
+		{"refund, reply lost", bucket.Refund, replyLost, 1, 4, true},
+		{"reset, reply lost", bucket.Reset, replyLost, 2, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "a", "b")
+				a, b := w.nodes["a"], w.nodes["b"]
+				r := request(a, "b", 1, hourly(10))
+				r.Cost = 5
+				decide(t.Context(), b, r)
+				w.decides(first(1, c.fate))
+				r.Verb, r.Cost = c.verb, 1
+				answer := decide(t.Context(), a, r)[0]
+				if c.failed {
+					wantErr(t, "the answer", answer, check.ErrNoHolder)
+				} else {
+					wantAnswer(t, "the answer", answer, true, check.Forwarded, "b")
+				}
+				if n := len(w.callsSoFar()); n != c.calls {
+					t.Errorf("%d calls, want %d", n, c.calls)
+				}
+				if n := spent(b, r); n != c.spent {
+					t.Errorf("%d spent, want %d", n, c.spent)
+				}
+			})
+		})
+	}
+}
+
+// TestOverloaded: a full queue is an error of its own, at once, and admits nothing.
+func TestOverloaded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		w.decides(first(1, full))
+		start := time.Now()
+		answers := decide(t.Context(), a, request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10)))
+		wantErr(t, "to the full queue", answers[0], check.ErrOverloaded)
+		wantAnswer(t, "its neighbour", answers[1], true, check.Held, "a")
+		if took := time.Since(start); took != 0 {
+			t.Errorf("it took %v", took)
+		}
+		if s := a.Stats(); s.Overloaded != 1 || s.Share != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// lost is a Peers on which every node points to the next, and none holds anything.
+type lost struct {
+	wire
+	next map[string]string
+}
+
+func (l lost) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
+	if err := l.wire.Call(ctx, addr, records, replies); err != nil {
+		return err
+	}
+	for i := range replies {
+		replies[i] = check.Reply{Status: check.NotHolder, Holder: l.next[addr[:1]]}
+	}
+	return nil
+}
+
+// TestThreeForwards: an attempt follows hints three times at most, and none that
+// leads nowhere; the next attempt starts from the ring again.
+func TestThreeForwards(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		next map[string]string
+		want string // where the first attempt goes
+	}{
+		{"a chain", map[string]string{"b": "c", "c": "d", "d": "e"}, "bcd"},
+		{"a ring", map[string]string{"b": "c", "c": "b"}, "bcb"},
+		{"back to the asker", map[string]string{"b": "c", "c": "a"}, "bc"},
+		{"to itself", map[string]string{"b": "b"}, "b"},
+		{"no hint", nil, "b"},
+		{"to a stranger", map[string]string{"b": "z"}, "b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "b", "c", "d", "e")
+				a := w.add("a", func(config *Config) { config.Peers = lost{wire{w, "a"}, c.next} })
+				w.agree(2)
+				decided := make(chan check.Answer)
+				go func() { decided <- decide(t.Context(), a, request(a, "b", 1, hourly(10)))[0] }()
+				time.Sleep(firstWait)
+				synctest.Wait()
+				path := func(calls []call) (s string) {
+					for _, call := range calls {
+						s += call.to
+					}
+					return s
+				}
+				calls := w.callsSoFar()
+				if got := path(calls); got != c.want {
+					t.Errorf("the first attempt went %s, want %s", got, c.want)
+				}
+				<-decided
+				calls = w.callsSoFar()[len(calls):]
+				if got := path(calls[:len(c.want)]); got != c.want {
+					t.Errorf("the second attempt went %s, want %s", got, c.want)
+				}
+				// Waits of 5, 10, 20, 40 and then 50 ms fit 12 times into half a second.
+				if n := a.Stats().Retries; n < 10 || n > 13 {
+					t.Errorf("%d retries", n)
+				}
+			})
+		})
+	}
+}
+
+// TestDisagreement: two nodes of which each takes the other for the holder decide
+// nothing, until a view says who it is. Then exactly one has charged.
+func TestDisagreement(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		r := request(a, "b", 1, hourly(10))
+		a.SetView(viewOf(2, "b"))
+		b.SetView(viewOf(2, "a"))
+		start := time.Now()
+		fromA, fromB := make(chan check.Answer), make(chan check.Answer)
+		go func() { fromA <- decide(t.Context(), a, r)[0] }()
+		go func() { fromB <- decide(t.Context(), b, r)[0] }()
+		time.Sleep(203 * time.Millisecond)
+		synctest.Wait()
+		if sa, sb := a.Stats(), b.Stats(); sa.Served+sa.Held+sb.Served+sb.Held != 0 {
+			t.Fatalf("somebody decided: %+v %+v", sa, sb)
+		}
+		w.agree(3)
+		wantAnswer(t, "asked at a", <-fromA, true, check.Forwarded, "b")
+		wantAnswer(t, "asked at b", <-fromB, true, check.Held, "b")
+		if took := time.Since(start); took != 203*time.Millisecond+2*latency {
+			t.Errorf("it took %v: a view does not end the wait", took)
+		}
+		if n := spent(b, r); n != 2 {
+			t.Errorf("%d spent, want 2", n)
+		}
+	})
+}
+
+// TestHint: a node with an old view finds the holder by what it is told.
+func TestHint(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		a := w.nodes["a"]
+		r := request(a, "c", 1, hourly(10))
+		old := viewOf(2, "b")
+		old.Members = append(old.Members, viewOf(2, "c").Members...)
+		old.Members[1].State = 0 // c, as a still sees it, is joining
+		a.SetView(old)
+		wantAnswer(t, "by way of b", decide(t.Context(), a, r)[0], true, check.Forwarded, "c")
+		if s := a.Stats(); s.Redirected != 1 || s.Forwards != 2 || s.Retries != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestDeadline: the earlier of the context's end and CheckTimeout ends the wait.
+func TestDeadline(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		timeout time.Duration // 0 for none
+		fate    fate
+		want    time.Duration
+	}{
+		{"no deadline", 0, unsent, 500 * time.Millisecond},
+		{"no deadline, hung", 0, hung, 500 * time.Millisecond},
+		{"a later one", time.Hour, hung, 500 * time.Millisecond},
+		{"an earlier one", 50 * time.Millisecond, unsent, 50 * time.Millisecond},
+		{"an earlier one, hung", 50 * time.Millisecond, hung, 50 * time.Millisecond},
+		{"ended", -time.Second, unsent, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "a", "b")
+				a := w.nodes["a"]
+				w.decides(func(string, string, []check.Record) fate { return c.fate })
+				ctx := t.Context()
+				if c.timeout != 0 {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithTimeout(ctx, c.timeout)
+					defer cancel()
+				}
+				start := time.Now()
+				answers := decide(ctx, a, request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10)))
+				if took := time.Since(start); took != c.want {
+					t.Errorf("it took %v, want %v", took, c.want)
+				}
+				wantAnswer(t, "the one forwarded", answers[0], true, check.Share, "a")
+				wantAnswer(t, "the one held", answers[1], true, check.Held, "a")
+			})
+		})
+	}
+}
+
+// TestCause: an error that says nobody decided says why.
+func TestCause(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		w.decides(func(string, string, []check.Record) fate { return unsent })
+		r := request(a, "b", 1, hourly(10))
+		r.Verb = bucket.Reset
+		if err := decide(t.Context(), a, r)[0].Err; !errors.Is(err, check.ErrNoHolder) || !errors.Is(err, check.ErrUnsent) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

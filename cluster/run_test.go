@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// TestRun: expired counters are gone within one SweepPeriod, shares too.
+func TestRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		w.decides(func(string, string, []check.Record) fate { return unsent })
+		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: 10 * time.Second})
+		for i := range 100 {
+			decide(ctx, a, request(a, "a", i, limits))
+		}
+		decide(ctx, a, request(a, "b", 1, limits))
+		if held, apart := a.table.Stats().Entries, a.apart.Stats().Entries; held != 100 || apart != 1 {
+			t.Fatalf("%d counters and %d apart, want 100 and 1", held, apart)
+		}
+		time.Sleep(10*time.Second + a.cfg.SweepPeriod)
+		synctest.Wait()
+		if held, apart := a.table.Stats().Entries, a.apart.Stats().Entries; held != 0 || apart != 0 {
+			t.Errorf("%d counters and %d apart are left", held, apart)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunWaits: Run does not return while charges are being given back.
+func TestRunWaits(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(func(_, _ string, records []check.Record) fate {
+			if records[0].GiveBack {
+				return hung
+			}
+			return delivered
+		})
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		decideAll(ctx, a, denied, r)
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took < a.cfg.GiveBackTimeout {
+			t.Errorf("Run returned after %v, while a charge was being given back", took)
+		}
+	})
+}
+
+// TestClock: it starts with the wall clock and goes on with the time that passes.
+func TestClock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		clock := steadyClock()
+		if got, want := clock(), time.Now().UnixNano(); got != want {
+			t.Errorf("it starts at %d, want %d", got, want)
+		}
+		time.Sleep(time.Hour)
+		if got, want := clock(), time.Now().UnixNano(); got != want {
+			t.Errorf("an hour later it is %d, want %d", got, want)
+		}
+	})
+}

@@ -1,0 +1,377 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// TestWhole: both or neither, wherever the keys are held.
+func TestWhole(t *testing.T) {
+	for _, owners := range []string{"aa", "ab", "ba", "bc", "bb", "abc", "bcacba"} {
+		t.Run(owners, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "a", "b", "c")
+				a := w.nodes["a"]
+				var requests []check.Request
+				for i, owner := range owners {
+					requests = append(requests, request(a, string(owner), i, hourly(2)))
+				}
+				want := func(what string, allowed bool, each int64) {
+					t.Helper()
+					for i, r := range requests {
+						if n := spent(w.nodes[string(owners[i])], r); n != each {
+							t.Errorf("%s: key %d at %c has spent %d, want %d", what, i, owners[i], n, each)
+						}
+					}
+					for i, answer := range decideAll(t.Context(), a, requests...) {
+						if answer.Err != nil || answer.Allowed != allowed {
+							t.Errorf("%s: check %d: %+v, want allowed=%v", what, i, answer, allowed)
+						}
+						if !allowed && (answer.RetryAfter <= 0 || answer.Delay != 0) {
+							t.Errorf("%s: check %d: %+v: denied without saying for how long", what, i, answer)
+						}
+					}
+				}
+				want("first", true, 0)
+				// The last key is filled up by somebody else.
+				last := requests[len(requests)-1]
+				full := w.nodes[string(owners[len(owners)-1])]
+				decide(t.Context(), full, last)
+				requests, owners = requests[:len(requests)-1], owners[:len(owners)-1]
+				want("before the denial", true, 1)
+				requests, owners = append(requests, last), owners+string(full.cfg.Name)
+				start := time.Now()
+				for i, answer := range decideAll(t.Context(), a, requests...) {
+					if answer.Allowed || answer.RetryAfter <= 0 {
+						t.Errorf("check %d: %+v, want denied", i, answer)
+					}
+				}
+				if took := time.Since(start); took > 4*latency {
+					t.Errorf("the denial took %v", took)
+				}
+				for i, r := range requests {
+					if n := spent(w.nodes[string(owners[i])], r); n != 2 {
+						t.Errorf("after the denial: key %d at %c has spent %d, want 2 as before", i, owners[i], n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestWholeMixed: what fails a batch and what does not, and what becomes of the rest.
+func TestWholeMixed(t *testing.T) {
+	verb := func(v bucket.Verb) func(*check.Request) { return func(r *check.Request) { r.Verb = v } }
+	cost := func(n int64) func(*check.Request) { return func(r *check.Request) { r.Cost = n } }
+	shadow := func(r *check.Request) { r.Shadow = true }
+	for _, c := range []struct {
+		name    string
+		change  []func(*check.Request) // of the check beside the one of cost 1
+		allowed bool                   // the one of cost 1
+		beside  bool                   // the one beside it
+		spent   int64                  // on the first key
+		other   int64                  // on the other
+	}{
+		{"both fit", nil, true, true, 1, 1},
+		{"too much", []func(*check.Request){cost(99)}, false, false, 0, 0},
+		{"too much in shadow", []func(*check.Request){cost(99), shadow}, true, false, 1, 0},
+		{"a read is no check", []func(*check.Request){cost(99), verb(bucket.Read)}, true, false, 1, 0},
+		{"a charge cannot fail", []func(*check.Request){cost(3), verb(bucket.Charge)}, true, true, 1, 3},
+		{"cost 0 only reads", []func(*check.Request){cost(0)}, true, true, 1, 0},
+	} {
+		for _, owner := range []string{"a", "b"} {
+			t.Run(c.name+" at "+owner, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					w := newWorld(t, "a", "b")
+					a := w.nodes["a"]
+					one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
+					for _, change := range c.change {
+						change(&other)
+					}
+					answers := decideAll(t.Context(), a, one, other)
+					if answers[0].Allowed != c.allowed || answers[1].Allowed != c.beside {
+						t.Errorf("allowed %v and %v, want %v and %v", answers[0].Allowed, answers[1].Allowed, c.allowed, c.beside)
+					}
+					other.Verb, other.Cost = bucket.Check, 1
+					if n, m := spent(w.nodes["b"], one), spent(w.nodes[owner], other); n != c.spent || m != c.other {
+						t.Errorf("spent %d and %d, want %d and %d", n, m, c.spent, c.other)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestWholeSameKey: two checks of one key in a batch are both charged or neither.
+func TestWholeSameKey(t *testing.T) {
+	for _, owner := range []string{"a", "b"} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "a", "b")
+			r := request(w.nodes["a"], owner, 1, hourly(3))
+			for i, want := range []struct {
+				allowed bool
+				spent   int64
+			}{{true, 2}, {false, 2}} {
+				for j, a := range decideAll(t.Context(), w.nodes["a"], r, r) {
+					if a.Allowed != want.allowed {
+						t.Errorf("held by %s, batch %d, check %d: %+v", owner, i, j, a)
+					}
+				}
+				if n := spent(w.nodes[owner], r); n != want.spent {
+					t.Errorf("held by %s, batch %d: %d spent, want %d", owner, i, n, want.spent)
+				}
+			}
+		})
+	}
+}
+
+// TestWholeShadow: a shadow rule is charged with the batch and given back with it,
+// and its answer is its own.
+func TestWholeShadow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		shadow, r := request(a, "b", 1, hourly(10)), request(a, "a", 2, hourly(1))
+		shadow.Shadow = true
+		for i, allowed := range []bool{true, false} {
+			answers := decideAll(t.Context(), a, shadow, r)
+			if !answers[0].Allowed || answers[1].Allowed != allowed {
+				t.Errorf("batch %d: %+v", i, answers)
+			}
+			if n := spent(w.nodes["b"], shadow); n != 1 {
+				t.Errorf("batch %d: the shadow has spent %d, want 1", i, n)
+			}
+		}
+	})
+}
+
+// TestWholeLosses: whatever gets lost, a failed batch leaves no charge, and one that
+// succeeds has charged everything once.
+func TestWholeLosses(t *testing.T) {
+	for _, f := range []fate{delivered, unsent, requestLost, replyLost, full} {
+		for _, lost := range []int{0, 1, 2, 3} { // which calls
+			for _, denied := range []bool{false, true} {
+				t.Run(fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), func(t *testing.T) {
+					bubble(t, func(t *testing.T) {
+						w := newWorld(t, "a", "b", "c")
+						a := w.nodes["a"]
+						requests := []check.Request{
+							request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
+							request(a, "c", 3, hourly(10)), request(a, "b", 4, hourly(10)),
+						}
+						if denied {
+							requests[2].Cost = 99
+						}
+						n := -1
+						w.decides(func(string, string, []check.Record) fate {
+							if n++; n == lost {
+								return f
+							}
+							return delivered
+						})
+						answers := decideAll(t.Context(), a, requests...)
+						failed := denied || f == full && lost < 2
+						for i, answer := range answers {
+							if answer.Allowed == failed {
+								t.Errorf("check %d: %+v", i, answer)
+							}
+						}
+						synctest.Wait()
+						want := int64(1)
+						if failed {
+							want = 0
+						}
+						for i, r := range requests {
+							if n := spent(w.nodes[string("abcb"[i])], r); n != want {
+								t.Errorf("key %d has spent %d, want %d", i, n, want)
+							}
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestGiveBackAfterContext: the charges go back although nobody waits any more, as
+// often as it takes.
+func TestGiveBackAfterContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		a, b := w.nodes["a"], w.nodes["b"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		ctx, cancel := context.WithTimeout(t.Context(), 2*latency)
+		defer cancel()
+		n := 0
+		w.decides(func(string, string, []check.Record) fate {
+			n++
+			switch {
+			case n == 1:
+				return delivered
+			case n < 5:
+				return unsent
+			case n == 5:
+				return replyLost
+			}
+			return delivered
+		})
+		start := time.Now()
+		if answers := decideAll(ctx, a, denied, r); answers[0].Allowed || answers[1].Allowed {
+			t.Errorf("%+v", answers)
+		}
+		if took := time.Since(start); took > 2*latency {
+			t.Errorf("Decide went on for %v after its context had ended", took-2*latency)
+		}
+		if n := spent(b, r); n != 1 {
+			t.Errorf("%d spent before the give-back got through, want 1", n)
+		}
+		a.returning.Wait()
+		if n := spent(b, r); n != 0 {
+			t.Errorf("%d spent after it, want 0", n)
+		}
+		// Once there, and once the share that a had answered with meanwhile.
+		if s := a.Stats(); s.GaveBack != 2 || s.GiveBacksLost != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestGiveBackLost: a peer that stays away is given up, and counted.
+func TestGiveBackLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(func(_, _ string, records []check.Record) fate {
+			if records[0].GiveBack {
+				return hung
+			}
+			return delivered
+		})
+		start := time.Now()
+		decideAll(t.Context(), a, denied, r)
+		a.returning.Wait()
+		if took := time.Since(start); took < a.cfg.GiveBackTimeout || took > a.cfg.GiveBackTimeout+time.Second {
+			t.Errorf("it was tried for %v, want %v", took, a.cfg.GiveBackTimeout)
+		}
+		if s := a.Stats(); s.GiveBacksLost != 1 || s.GaveBack != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestGiveBackOvertakes: a request that was held up on the way and arrives after its
+// give-back charges nothing.
+func TestGiveBackOvertakes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(func(_, _ string, records []check.Record) fate {
+			if records[0].Hold {
+				return late
+			}
+			return delivered
+		})
+		decideAll(t.Context(), a, denied, r)
+		a.returning.Wait()
+		w.late.Wait()
+		if s := b.Stats(); s.Served == 0 {
+			t.Fatal("nothing arrived: the test shows nothing")
+		}
+		if n := spent(b, r); n != 0 {
+			t.Errorf("%d spent, want 0", n)
+		}
+	})
+}
+
+// noGiveBacks keeps give-backs from leaving.
+func noGiveBacks(_, _ string, records []check.Record) fate {
+	if records[0].GiveBack {
+		return unsent
+	}
+	return delivered
+}
+
+// TestGiveBackWindow: a charge that comes back after its window has ended makes no room
+// in the next one.
+func TestGiveBackWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second})
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
+		denied.Cost = 99
+		w.decides(noGiveBacks)
+		time.Sleep(900 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		decideAll(ctx, a, denied, r)
+		cancel()
+		if n := spent(b, r); n != 1 {
+			t.Fatalf("%d spent, want 1", n)
+		}
+		time.Sleep(200 * time.Millisecond) // a new window
+		decide(t.Context(), b, r)
+		decide(t.Context(), b, r)
+		w.decides(nil)
+		a.returning.Wait()
+		if n := spent(b, r); n != 2 {
+			t.Errorf("%d spent in the new window, want 2", n)
+		}
+		if s := a.Stats(); s.GaveBack != 1 {
+			t.Errorf("nothing was given back: the test shows nothing: %+v", s)
+		}
+	})
+}
+
+// TestWholeShare: shares that were spent by a batch which failed are free again.
+func TestWholeShare(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		w.decides(func(string, string, []check.Record) fate { return unsent })
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(2))
+		denied.Cost = 99
+		for range 3 {
+			decideAll(t.Context(), a, denied, r)
+		}
+		a.returning.Wait()
+		wantAnswer(t, "the share of 1", decide(t.Context(), a, r)[0], true, check.Share, "a")
+		wantAnswer(t, "after it", decide(t.Context(), a, r)[0], false, check.Share, "a")
+	})
+}
+
+// TestGiveBackMoved: a charge to a partition that has gone and come back is not
+// undone on the counters it found there.
+func TestGiveBackMoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(noGiveBacks)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		decideAll(ctx, a, denied, r)
+		cancel()
+		b.SetView(viewOf(2, "a"))
+		b.SetView(viewOf(3, "a", "b"))
+		if n := spent(b, r); n != 0 {
+			t.Fatalf("%d spent after the partition came back, want a fresh counter", n)
+		}
+		decide(t.Context(), b, r)
+		w.decides(nil)
+		a.returning.Wait()
+		if n := spent(b, r); n != 1 {
+			t.Errorf("%d spent, want the 1 that came after", n)
+		}
+	})
+}
