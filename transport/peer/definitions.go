@@ -33,17 +33,22 @@ func newIntern(size int) *intern {
 // one returns the pointer that stands for l. Should two different sets have one
 // hash, the later takes the place: sharing is an economy, never assumed.
 func (in *intern) one(l *bucket.Limits) *bucket.Limits {
-	var h maphash.Hash
-	h.SetSeed(in.seed)
-	for i := range l.Len() {
-		maphash.WriteComparable(&h, l.At(i))
-	}
-	sum := h.Sum64()
+	sum := in.sum(l)
 	if known, ok := in.sets.Get(sum); ok && known.Equal(l) {
 		return known
 	}
 	in.sets.Add(sum, l)
 	return l
+}
+
+// sum is equal for equal sets.
+func (in *intern) sum(l *bucket.Limits) uint64 {
+	var h maphash.Hash
+	h.SetSeed(in.seed)
+	for i := range l.Len() {
+		maphash.WriteComparable(&h, l.At(i))
+	}
+	return h.Sum64()
 }
 
 // definitions are what the numbers of limits mean on one stream, as its receiver

@@ -56,6 +56,37 @@ func TestInternBounded(t *testing.T) {
 	if again := in.one(limits(1)); !again.Equal(first) {
 		t.Error("a forgotten set comes back as another")
 	}
+	in.sets.Add(in.sum(limits(5)), limits(6)) // as if both had one hash
+	if l := in.one(limits(5)); !l.Equal(limits(5)) {
+		t.Error("a set comes back as another of the same hash")
+	}
+}
+
+// TestNumbersInFrame: among as many sets as a frame can hold, in any order, no two
+// have one number.
+func TestNumbersInFrame(t *testing.T) {
+	sets := make([]*bucket.Limits, 3*maxGather)
+	for i := range sets {
+		sets[i] = new(bucket.Limits)
+	}
+	var n numbering
+	next := 0
+	fresh := func() *bucket.Limits { next++; return sets[next-1] }
+	for range maxGather - 100 { // earlier frames
+		n.number(fresh())
+	}
+	frame := map[uint32]*bucket.Limits{}
+	for i := range maxGather {
+		set := sets[i] // old ones first, then more than there are numbers left
+		if i >= 200 {
+			set = fresh()
+		}
+		id, _ := n.number(set)
+		if other := frame[id]; other != nil && other != set {
+			t.Fatalf("record %d: number %d means another set earlier in the frame", i, id)
+		}
+		frame[id] = set
+	}
 }
 
 // TestNumbering sends so many sets of limits over one stream that every number is

@@ -74,13 +74,6 @@ func (n *network) listen(addr string) net.Listener {
 	return l
 }
 
-// unplug makes addr refuse connections.
-func (n *network) unplug(addr string) {
-	n.mu.Lock()
-	delete(n.listeners, addr)
-	n.mu.Unlock()
-}
-
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[addr]

@@ -1,10 +1,10 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -252,7 +252,7 @@ func TestGarbage(t *testing.T) {
 		if _, err := io.WriteString(conn, garbage); err == nil {
 			conn.(*net.TCPConn).CloseWrite()
 			conn.SetReadDeadline(time.Now().Add(10 * time.Second))
-			if _, err := io.Copy(io.Discard, conn); errors.Is(err, context.DeadlineExceeded) {
+			if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("after %.20q the connection stays", garbage)
 			}
 		}

@@ -1,0 +1,170 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// TestGiveBackAfterContext: the charges go back although nobody waits any more, as
+// often as it takes.
+func TestGiveBackAfterContext(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		a, b := w.nodes["a"], w.nodes["b"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		ctx, cancel := context.WithTimeout(t.Context(), latency*3/2)
+		defer cancel()
+		n := 0
+		w.decides(func(string, string, []check.Record) fate {
+			n++
+			switch {
+			case n == 1:
+				return delivered
+			case n < 5:
+				return unsent
+			case n == 5:
+				return replyLost
+			}
+			return delivered
+		})
+		start := time.Now()
+		if answers := decideAll(ctx, a, denied, r); answers[0].Allowed || answers[1].Allowed {
+			t.Errorf("%+v", answers)
+		}
+		if took := time.Since(start); took != latency*3/2 {
+			t.Errorf("Decide took %v, want it to end with its context", took)
+		}
+		if n := spent(b, r); n != 1 {
+			t.Errorf("%d spent before the give-back got through, want 1", n)
+		}
+		a.returning.Wait()
+		if n := spent(b, r); n != 0 {
+			t.Errorf("%d spent after it, want 0", n)
+		}
+		// Once there, and once the share that a had answered with meanwhile.
+		if s := a.Stats(); s.GaveBack != 2 || s.GiveBacksLost != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestGiveBackLost: a peer that stays away is given up, and counted.
+func TestGiveBackLost(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(func(_, _ string, records []check.Record) fate {
+			if records[0].GiveBack {
+				return hung
+			}
+			return delivered
+		})
+		start := time.Now()
+		decideAll(t.Context(), a, denied, r)
+		a.returning.Wait()
+		if took := time.Since(start); took < a.cfg.GiveBackTimeout || took > a.cfg.GiveBackTimeout+time.Second {
+			t.Errorf("it was tried for %v, want %v", took, a.cfg.GiveBackTimeout)
+		}
+		if s := a.Stats(); s.GiveBacksLost != 1 || s.GaveBack != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestGiveBackOvertakes: a request that was held up on the way and arrives after its
+// give-back charges nothing.
+func TestGiveBackOvertakes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(func(_, _ string, records []check.Record) fate {
+			if records[0].Hold {
+				return late
+			}
+			return delivered
+		})
+		decideAll(t.Context(), a, denied, r)
+		a.returning.Wait()
+		w.late.Wait()
+		if s := b.Stats(); s.Served == 0 {
+			t.Fatal("nothing arrived: the test shows nothing")
+		}
+		if n := spent(b, r); n != 0 {
+			t.Errorf("%d spent, want 0", n)
+		}
+	})
+}
+
+// noGiveBacks keeps give-backs from leaving.
+func noGiveBacks(_, _ string, records []check.Record) fate {
+	if records[0].GiveBack {
+		return unsent
+	}
+	return delivered
+}
+
+// TestGiveBackWindow: a charge that comes back after its window has ended makes no room
+// in the next one.
+func TestGiveBackWindow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second})
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
+		denied.Cost = 99
+		w.decides(noGiveBacks)
+		time.Sleep(900 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		decideAll(ctx, a, denied, r)
+		cancel()
+		if n := spent(b, r); n != 1 {
+			t.Fatalf("%d spent, want 1", n)
+		}
+		time.Sleep(200 * time.Millisecond) // a new window
+		decide(t.Context(), b, r)
+		decide(t.Context(), b, r)
+		w.decides(nil)
+		a.returning.Wait()
+		if n := spent(b, r); n != 2 {
+			t.Errorf("%d spent in the new window, want 2", n)
+		}
+		if s := a.Stats(); s.GaveBack != 1 {
+			t.Errorf("nothing was given back: the test shows nothing: %+v", s)
+		}
+	})
+}
+
+// TestGiveBackMoved: a charge to a partition that has gone and come back is not
+// undone on the counters it found there.
+func TestGiveBackMoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a, b := w.nodes["a"], w.nodes["b"]
+		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
+		denied.Cost = 99
+		w.decides(noGiveBacks)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		decideAll(ctx, a, denied, r)
+		cancel()
+		b.SetView(viewOf(2, "a"))
+		b.SetView(viewOf(3, "a", "b"))
+		if n := spent(b, r); n != 0 {
+			t.Fatalf("%d spent after the partition came back, want a fresh counter", n)
+		}
+		decide(t.Context(), b, r)
+		w.decides(nil)
+		a.returning.Wait()
+		if n := spent(b, r); n != 1 {
+			t.Errorf("%d spent, want the 1 that came after", n)
+		}
+	})
+}
