@@ -45,8 +45,7 @@ type Config struct {
 	Credentials credentials.TransportCredentials
 	// Dial opens a connection to a peer's address. Nil dials TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// DialTimeout bounds one attempt to connect, Hello included, and how long a
-	// Server waits for a Hello. 0 means 400 ms.
+	// DialTimeout bounds one attempt to connect, Hello included. 0 means 400 ms.
 	DialTimeout time.Duration
 	// StallTimeout is the age of an unanswered frame at which a call that gives up
 	// also gives up the stream. 0 means 2 s.

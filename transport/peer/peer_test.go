@@ -85,7 +85,10 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 func (n *network) config(name string) Config {
-	return Config{Name: name, Boot: name + "-1", Placement: 7, Secret: []byte("a fingerprint of 16"), Dial: n.dial}
+	return Config{
+		Name: name, Boot: name + "-1", Placement: 7, Secret: []byte("a fingerprint of 16"),
+		Dial: n.dial, DialTimeout: 10 * time.Second, // the machine may be busy
+	}
 }
 
 // serve runs a server at addr until the test ends; stop ends it before.

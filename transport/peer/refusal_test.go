@@ -169,17 +169,17 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestNoWord: a stream on which nothing comes ends after DialTimeout.
+// TestNoWord: a stream on which nothing comes ends after greetTimeout.
 func TestNoWord(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network := newNetwork()
-		server, _ := network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
+		network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
 		start := time.Now()
 		_, err := raw(t, network, "b:1").Recv()
 		if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nothing came within") {
 			t.Errorf("got %v", err)
 		}
-		if took := time.Since(start); took != server.cfg.DialTimeout {
+		if took := time.Since(start); took != greetTimeout {
 			t.Errorf("it took %v", took)
 		}
 	})

@@ -16,8 +16,13 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// maxStreams bounds the streams of one connection. A Pool uses one.
-const maxStreams = 16
+const (
+	// maxStreams bounds the streams of one connection. A Pool uses one.
+	maxStreams = 16
+	// greetTimeout is how long a connection may take to become one, and then a
+	// stream to say hello. Longer than peers wait: they give up first.
+	greetTimeout = 5 * time.Second
+)
 
 // Server answers other nodes' frames out of a check.Handler. It must be closed with
 // Close.
@@ -63,7 +68,7 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 		grpc.MaxSendMsgSize(maxFrameBytes),
 		grpc.InitialWindowSize(streamWindow),
 		grpc.InitialConnWindowSize(connWindow),
-		grpc.ConnectionTimeout(5*time.Second),
+		grpc.ConnectionTimeout(greetTimeout),
 		grpc.MaxHeaderListSize(16<<10),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
@@ -144,7 +149,7 @@ func (s service) greet(stream serverStream) (*peerv1.Hello, error) {
 		m, err := stream.Recv()
 		got <- first{m, err}
 	}()
-	late := time.NewTimer(s.cfg.DialTimeout)
+	late := time.NewTimer(greetTimeout)
 	defer late.Stop()
 	select {
 	case f := <-got:
@@ -157,7 +162,7 @@ func (s service) greet(stream serverStream) (*peerv1.Hello, error) {
 		}
 		return hello, stream.Send(&peerv1.Reply{Hello: s.cfg.hello()})
 	case <-late.C:
-		return nil, fmt.Errorf("%w: nothing came within %v", errNoHello, s.cfg.DialTimeout)
+		return nil, fmt.Errorf("%w: nothing came within %v", errNoHello, greetTimeout)
 	}
 }
 
