@@ -43,6 +43,9 @@ func mulSat(a, b int64) int64 {
 	return int64(lo)
 }
 
+// saturate returns n, at most the largest int64.
+func saturate(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
 // elapsed returns to − from in nanoseconds. It requires from ≤ to; the whole
 // range of int64 fits into the result.
 func elapsed(from, to int64) uint64 { return uint64(to) - uint64(from) }

@@ -63,27 +63,29 @@ func nanoseconds(sec int64) int64 {
 	return sec * int64(time.Second)
 }
 
-// offset returns the zone's offset from UTC at sec, and the stretch [from, to) around
-// it in which the offset stays.
-func (c *calendar) offset(sec int64) (from, to, offset int64) {
+// offset returns the zone's offset from UTC at sec, and a time to > sec until which it
+// stays; it may stay longer.
+func (c *calendar) offset(sec int64) (to, offset int64) {
 	t := time.Unix(sec, 0).In(c.loc)
-	start, end := t.ZoneBounds()
+	_, end := t.ZoneBounds()
 	_, off := t.Zone()
-	from, to = math.MinInt64, math.MaxInt64
-	if !start.IsZero() {
-		from = start.Unix()
-	}
+	to = math.MaxInt64
 	if !end.IsZero() {
 		to = end.Unix()
 	}
-	return from, to, int64(off)
+	if to <= sec {
+		// On the last day of a leap year ZoneBounds may take the year, at whose end it
+		// ends a stretch, for a day too short.
+		to += 24 * 60 * 60
+	}
+	return to, int64(off)
 }
 
 // Days and longer units: a unit has a number, and its start is searched.
 
 // number returns the number of the unit that sec lies in.
 func (c *calendar) number(sec int64) int64 {
-	_, _, offset := c.offset(sec)
+	_, offset := c.offset(sec)
 	n := c.dateNumber(sec + offset)
 	// The clock may have been put back into a date that had ended.
 	for c.start(n+1) <= sec {
@@ -132,7 +134,7 @@ func (c *calendar) start(n int64) int64 {
 	const ahead = 26 * 60 * 60
 	date := c.date(n)
 	for sec := date - ahead; ; {
-		_, to, offset := c.offset(sec)
+		to, offset := c.offset(sec)
 		if at := max(sec, date-offset); at < to {
 			return at
 		}
@@ -154,7 +156,7 @@ func (c *calendar) length() int64 {
 func (c *calendar) nthClock(sec, n int64) int64 {
 	length := c.length()
 	for {
-		_, to, offset := c.offset(sec)
+		to, offset := c.offset(sec)
 		full := floorDiv(sec+offset, length)
 		at := (full+n)*length - offset
 		if at < to {
@@ -174,7 +176,7 @@ func (c *calendar) nthClock(sec, n int64) int64 {
 func (c *calendar) countClock(from, to int64) (n int64) {
 	length := c.length()
 	for {
-		_, end, offset := c.offset(from)
+		end, offset := c.offset(from)
 		last := min(to, end-1)
 		n += floorDiv(last+offset, length) - floorDiv(from+offset, length)
 		if to < end {
@@ -189,7 +191,7 @@ func (c *calendar) countClock(from, to int64) (n int64) {
 
 // shifts reports whether a unit begins at sec, at which an offset ends.
 func (c *calendar) shifts(sec, offset int64) bool {
-	_, _, next := c.offset(sec)
+	_, next := c.offset(sec)
 	old, local := sec+offset, sec+next
 	full := local - floorMod(local, c.length())
 	return full == local || full >= old

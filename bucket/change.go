@@ -23,9 +23,9 @@ type shadow struct {
 
 func (x *shadow) plan() *plan { return &x.limits.plans[x.place] }
 
-// maxShadows bounds the shadows of a counter. Above it the one that is free soonest is
+// maxShadows bounds the shadows of a counter: one whole set. Above it the one that is free soonest is
 // dropped, which forgets the least.
-const maxShadows = 4
+const maxShadows = MaxLimits
 
 // shadowBytes is the memory of a shadow.
 const shadowBytes = 48

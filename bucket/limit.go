@@ -35,7 +35,7 @@ const (
 	// AlignCalendar aligns to the calendar unit Unit in Zone.
 	AlignCalendar
 	// AlignFirstHit starts a window at the first check charged to it, and steps
-	// at the bucket's creation.
+	// at the bucket's creation: at the charge that finds it full.
 	AlignFirstHit
 )
 
@@ -67,10 +67,10 @@ type Limit struct {
 	Algorithm Algorithm
 	// Count is the units admitted per Period; 0 blocks everything.
 	Count int64
-	// Period is the limit's time, at least 1 µs. Under AlignCalendar it is
-	// ignored and Unit counts.
+	// Period is the limit's time, MinPeriod to MaxPeriod (1 µs to 100 years). Under
+	// AlignCalendar it is ignored and Unit counts.
 	Period time.Duration
-	// Unlimited admits everything and counts nothing.
+	// Unlimited admits everything and counts nothing; all else is ignored.
 	Unlimited bool
 	// Burst is the capacity of TokenBucket and LeakyBucket and the queue length
 	// of LeakyQueue, in units. 0 means Count. Window algorithms take no burst.
@@ -83,8 +83,8 @@ type Limit struct {
 	Unit   Unit
 	// Zone is the IANA time zone of AlignCalendar. Empty means UTC.
 	Zone string
-	// MinInterval is the least time since the last admitted check. Exactly
-	// that long is enough.
+	// MinInterval is the least time since the last admitted check or charge, at
+	// most MaxPeriod. Exactly that long is enough.
 	MinInterval time.Duration
 	// Soft is the percentage above the limit, 0 to 1000, that is admitted and marked.
 	Soft int32

@@ -66,6 +66,3 @@ func (s *state) passed(p *plan, at, now int64) int64 {
 	// Counting back from aux, at least 1 ns after at.
 	return saturate((elapsed(at, s.aux) - 1) / uint64(p.period))
 }
-
-// saturate returns n, at most the largest int64.
-func saturate(n uint64) int64 { return int64(min(n, 1<<63-1)) }

@@ -1,0 +1,124 @@
+package bucket
+
+import (
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// TestCounterSize: millions of counters depend on it.
+func TestCounterSize(t *testing.T) {
+	if n := unsafe.Sizeof(counter{}); n != 64 {
+		t.Errorf("a counter takes %d bytes, want 64", n)
+	}
+	if n := unsafe.Sizeof(shadow{}); n != shadowBytes {
+		t.Errorf("a shadow takes %d bytes, want %d", n, shadowBytes)
+	}
+}
+
+// TestShadowsAreBounded: whoever sends other limits with every check does not make counters grow
+// for ever, and the limits that are remembered longest are those that are free latest.
+func TestShadowsAreBounded(t *testing.T) {
+	limits := func(hours int) *Limits {
+		l, err := NewLimits(Limit{Algorithm: SlidingLog, Count: 10, Period: time.Duration(hours) * time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	table, err := NewTable(Config{Shards: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Request{Cost: 1, Verb: Charge}
+	const n = 3 * maxShadows
+	for hours := 1; hours <= n; hours++ {
+		r.Limits = limits(hours)
+		table.Do(1, r)
+	}
+	c, _ := table.shards[0].mu.lru.Peek(r.Key)
+	if got := len(c.more.shadows); got != maxShadows {
+		t.Fatalf("%d shadows, want %d", got, maxShadows)
+	}
+	for _, x := range c.more.shadows {
+		if hours := x.limits.At(0).Period / time.Hour; hours < n-maxShadows {
+			t.Errorf("the limit of %d hours is kept, later ones are not", hours)
+		}
+	}
+	if got, want := table.Stats().Bytes, c.bytes(); got != want {
+		t.Errorf("%d bytes accounted, the counter has %d", got, want)
+	}
+}
+
+// TestChangeCarries: a new limit of another shape starts with what the one at its place has spent,
+// and at most full; a copy of the level, fraction included, if only the rate differs.
+func TestChangeCarries(t *testing.T) {
+	hour := func(a Algorithm, count int64) Limit { return Limit{Algorithm: a, Count: count, Period: time.Hour} }
+	minute := func(a Algorithm, count int64) Limit { return Limit{Algorithm: a, Count: count, Period: time.Minute} }
+	for _, c := range []struct {
+		name     string
+		from, to []Limit
+		cost     int64
+		left     []int64
+	}{
+		{"another algorithm", []Limit{hour(FixedWindow, 10)}, []Limit{hour(TokenBucket, 10)}, 7, []int64{3}},
+		{"a shorter period, full", []Limit{hour(FixedWindow, 100)}, []Limit{minute(FixedWindow, 10)}, 70, []int64{0}},
+		{"the same, elsewhere", []Limit{hour(FixedWindow, 100), minute(SlidingLog, 10)},
+			[]Limit{minute(SlidingLog, 10), hour(FixedWindow, 100)}, 4, []int64{6, 96}},
+		{"one more", []Limit{hour(FixedWindow, 100)}, []Limit{hour(FixedWindow, 100), minute(SlidingCounter, 50)}, 20, []int64{80, 30}},
+		{"one less", []Limit{minute(SlidingLog, 10), hour(FixedWindow, 100)}, []Limit{hour(FixedWindow, 90)}, 4, []int64{86}},
+		{"after a block", []Limit{hour(FixedWindow, 0)}, []Limit{hour(FixedWindow, 10)}, 4, []int64{10}},
+		{"a debt, faster", []Limit{hour(LeakyBucket, 10)}, []Limit{hour(LeakyBucket, 20)}, 25, []int64{0}},
+	} {
+		from, err := NewLimits(c.from...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := NewLimits(c.to...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const now = int64(1_700_000_000_000_000_000)
+		old := newCounter(from, now, new(more))
+		old.charge(now, c.cost)
+		changed := old.withLimits(to, now)
+		for i, want := range c.left {
+			if got := changed.at(i).remaining(&to.plans[i], now); got != want {
+				t.Errorf("%s: limit %d has %d left, want %d", c.name, i, got, want)
+			}
+		}
+		back := changed.withLimits(from, now)
+		for i := range from.plans {
+			got, want := back.at(i).used(&from.plans[i], now), mulSat(c.cost, from.plans[i].cost)
+			if !from.plans[i].stateless() && got != want {
+				t.Errorf("%s: back again, limit %d has %d spent, want %d", c.name, i, got, want)
+			}
+		}
+	}
+}
+
+// TestChangeKeepsTheFraction: a level half a token below its rounded value stays so.
+func TestChangeKeepsTheFraction(t *testing.T) {
+	for _, to := range []Limit{
+		{Algorithm: TokenBucket, Count: 5, Period: time.Second},
+		{Algorithm: TokenBucket, Count: 1, Period: 10 * time.Second},
+		{Algorithm: LeakyBucket, Count: 1, Period: time.Second},
+	} {
+		from, err := NewLimits(Limit{Algorithm: TokenBucket, Count: 1, Period: time.Second, Burst: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		to.Burst = 10
+		limits, err := NewLimits(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := newCounter(from, 0, nil)
+		old.charge(0, 3)
+		changed := old.withLimits(limits, int64(1500*time.Millisecond)) // 1.5 are left of the 3
+		want := to.Period * 3 / 2 / time.Duration(to.Count)
+		if got := time.Duration(changed.first.free(&limits.plans[0], changed.now)); got != want {
+			t.Errorf("%+v: free after %v, want %v", to, got, want)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package bucket
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// TestRing pushes, drops and removes at random and compares with a slice.
+func TestRing(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	var s state
+	var want []entry
+	longest := 0
+	for i := range 200_000 {
+		v := s.span()
+		// Long phases of mostly growing and mostly shrinking.
+		if grow := i/2000%2 == 0; r.IntN(10) < 5 || grow && r.IntN(3) > 0 {
+			x := entry{int64(i), r.Int64N(9) + 1}
+			s.push(x)
+			want = append(want, x)
+		} else if len(want) > 0 && r.IntN(4) == 0 {
+			k := r.IntN(len(want))
+			s.remove(uint32(k))
+			want = slices.Delete(want, k, k+1)
+		} else if len(want) > 0 { // as settling does
+			s.setSpan(span{(v.head + 1) & uint32(len(s.log.ring)-1), v.n - 1})
+			want = want[1:]
+		}
+		longest = max(longest, len(want))
+		v = s.span()
+		if int(v.n) != len(want) {
+			t.Fatalf("step %d: %d entries, want %d", i, v.n, len(want))
+		}
+		if k := r.IntN(len(want) + 1); k < len(want) && *s.log.at(v, uint32(k)) != want[k] {
+			t.Fatalf("step %d: entry %d of %d is %+v, want %+v", i, k, len(want), *s.log.at(v, uint32(k)), want[k])
+		}
+	}
+	if longest < 500 {
+		t.Fatalf("at most %d entries: the ring was never put to the test", longest)
+	}
+	for range len(s.log.ring) { // little in it: every push halves it, down to the smallest
+		s.setSpan(span{0, 0})
+		s.push(entry{})
+	}
+	if got := len(s.log.ring); got != minRing {
+		t.Errorf("an almost empty ring of %d entries, want %d", got, minRing)
+	}
+}
+
+// TestSaturatedLog: a log whose sum exceeds int64 still knows what is left when entries leave.
+func TestSaturatedLog(t *testing.T) {
+	limits, err := NewLimits(Limit{Algorithm: SlidingLog, Count: 100, Period: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &limits.plans[0]
+	const most = 1<<63 - 1
+	s := newState(p)
+	for at, cost := range []int64{most, 30, most - 10, 40} {
+		s.charge(p, int64(at), cost)
+	}
+	for _, row := range []struct{ at, used, until, target int64 }{
+		{3, most, 1002 - 3, 100},
+		{1000, most, 2, 100}, // 30, most − 10 and 40
+		{1001, most, 1, 100}, // most − 10 and 40
+		{1002, 40, 0, 100},   // 40
+		{1002, 40, 1, 39},    // until 1003
+		{1003, 0, 0, 0},      // nothing
+	} {
+		c := s
+		c.settle(p, 3, row.at)
+		if got := c.used(p, row.at); got != row.used {
+			t.Errorf("at %d: %d count, want %d", row.at, got, row.used)
+		}
+		if got := c.until(p, row.at, row.target); got != row.until {
+			t.Errorf("at %d: at most %d count after %d, want %d", row.at, row.target, got, row.until)
+		}
+	}
+}
