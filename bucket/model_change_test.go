@@ -40,6 +40,18 @@ func TestAlternatingLimitsMintNothing(t *testing.T) {
 	t.Run("sets of several", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) { alternate(t, mixOfLimits(t), mixOfLimits(t)) })
 	})
+	t.Run("sets of the most", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) { alternate(t, mostLimits(t), mostLimits(t)) })
+	})
+}
+
+// mostLimits draws as many limits as one key can have.
+func mostLimits(t *rapid.T) *bucket.Limits {
+	var list []bucket.Limit
+	for i := range bucket.MaxLimits {
+		list = append(list, genLimit(algorithms[i%len(algorithms)].algorithm, true).Draw(t, "limit"))
+	}
+	return mustLimits(t, list...)
 }
 
 func alternate(t *rapid.T, a, b *bucket.Limits) {
@@ -47,12 +59,15 @@ func alternate(t *rapid.T, a, b *bucket.Limits) {
 	accounts := []*account{newAccount(a), newAccount(b)}
 	now := genStart.Draw(t, "start")
 	var last bucket.Decision
-	for i := range 40 {
-		acc := accounts[i%2] // both are known before time passes
-		if i >= 2 {
-			acc = accounts[rapid.IntRange(0, 1).Draw(t, "set")]
-			now += genStep(t, now, acc.limits.At(0), last)
+	for _, acc := range accounts { // both are known before time passes
+		table.Do(now, &bucket.Request{Limits: acc.limits, Cost: 1, Verb: bucket.Charge})
+		for _, each := range accounts {
+			each.charge(now, 1, false)
 		}
+	}
+	for range 40 {
+		acc := accounts[rapid.IntRange(0, 1).Draw(t, "set")]
+		now += genStep(t, now, acc.limits.At(0), last)
 		r := &bucket.Request{Limits: acc.limits, Cost: rapid.Int64Range(1, 3).Draw(t, "cost")}
 		last = table.Do(now, r)
 		wellFormed(t, r.Limits, r.Verb, last)
@@ -82,6 +97,24 @@ func TestAlternatingSpendsOnce(t *testing.T) {
 			}
 			if admitted != 10 {
 				t.Errorf("%s and %s in turns: %d admitted, want 10", x.name, y.name, admitted)
+			}
+		}
+	}
+}
+
+// TestBlockRemembers: while the limit is 0 for a moment, what is charged is not
+// lost, and neither is what was spent before.
+func TestBlockRemembers(t *testing.T) {
+	for _, c := range algorithms {
+		table := smallTable(t)
+		ten, block := mustLimits(t, per(c.algorithm, 10, time.Hour)), mustLimits(t, per(c.algorithm, 0, time.Hour))
+		for i, row := range []struct {
+			limits *bucket.Limits
+			left   int64
+		}{{ten, 8}, {block, 0}, {ten, 4}, {block, 0}, {block, 0}, {ten, 0}} {
+			d := table.Do(day, &bucket.Request{Limits: row.limits, Cost: 2, Verb: bucket.Charge})
+			if d.Remaining != row.left {
+				t.Errorf("%s, row %d: %+v, want %d left", c.name, i, d, row.left)
 			}
 		}
 	}

@@ -58,20 +58,31 @@ func TestGiveBackRestores(t *testing.T) {
 	})
 }
 
-// TestGiveBackNeverMints compares three tables that see the same charges: one
-// gives a charge back later, one never made it, one keeps it. The first is
-// between the other two, whatever came in between: resets, refunds, other
-// limits, new windows, and giving back twice.
+// fixedPhase returns the limits with windows and steps that do not depend on when
+// the first charge comes. A charge that begins one also ends it sooner, given back
+// or not, so two histories with different first charges cannot be compared.
+func fixedPhase(t *rapid.T, limits *bucket.Limits) *bucket.Limits {
+	var list []bucket.Limit
+	for i := range limits.Len() {
+		l := limits.At(i)
+		l.Align = bucket.AlignEpoch
+		list = append(list, l)
+	}
+	return mustLimits(t, list...)
+}
+
+// TestGiveBackNeverMints compares two tables that see the same charges: one gives
+// a charge back later, one never made it. The first is never more generous,
+// whatever came in between: resets, new windows, and giving back twice.
 func TestGiveBackNeverMints(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limits := mixOfLimits(t)
-		given, never, kept := smallTable(t), smallTable(t), smallTable(t)
+		limits := fixedPhase(t, mixOfLimits(t))
+		given, never := smallTable(t), smallTable(t)
 		now := genStart.Draw(t, "start")
 		all := func(verb bucket.Verb, cost int64) {
 			r := &bucket.Request{Limits: limits, Cost: cost, Verb: verb}
 			given.Do(now, r)
 			never.Do(now, r)
-			kept.Do(now, r)
 		}
 		move := func() {
 			guide := limits.At(rapid.IntRange(0, limits.Len()-1).Draw(t, "guide"))
@@ -93,7 +104,6 @@ func TestGiveBackNeverMints(t *testing.T) {
 		if _, charged := given.DoHeld(now, held, &rc); !charged {
 			t.Fatalf("a charge did not charge")
 		}
-		kept.Do(now, held)
 		move()
 		some(4)
 		given.GiveBack(now, &rc)
@@ -106,6 +116,50 @@ func TestGiveBackNeverMints(t *testing.T) {
 			some(1)
 		}
 	})
+}
+
+// TestManyGiveBacksNeverMint has several charges under way at once, given back
+// early, late, or not at all, in any order, among others that stay.
+func TestManyGiveBacksNeverMint(t *testing.T) {
+	for _, c := range algorithms {
+		t.Run(c.name, func(t *testing.T) {
+			gen := genLimit(c.algorithm, true)
+			rapid.Check(t, func(t *rapid.T) {
+				manyGiveBacks(t, fixedPhase(t, mustLimits(t, gen.Draw(t, "limit"))))
+			})
+		})
+	}
+	t.Run("together", func(t *testing.T) {
+		rapid.Check(t, func(t *rapid.T) { manyGiveBacks(t, fixedPhase(t, mixOfLimits(t))) })
+	})
+}
+
+func manyGiveBacks(t *rapid.T, limits *bucket.Limits) {
+	given, never := smallTable(t), smallTable(t)
+	now := genStart.Draw(t, "start")
+	var held []*bucket.Receipt
+	for range 25 {
+		r := &bucket.Request{Limits: limits, Cost: rapid.Int64Range(1, 4).Draw(t, "cost"), Verb: bucket.Charge}
+		switch what := rapid.IntRange(0, 4).Draw(t, "what"); {
+		case what == 0:
+			given.Do(now, r)
+			never.Do(now, r)
+		case what <= 2:
+			rc := new(bucket.Receipt)
+			if _, charged := given.DoHeld(now, r, rc); !charged {
+				t.Fatalf("a charge did not charge")
+			}
+			held = append(held, rc)
+		case len(held) > 0:
+			i := rapid.IntRange(0, len(held)-1).Draw(t, "which")
+			given.GiveBack(now, held[i])
+			held = append(held[:i], held[i+1:]...)
+		}
+		lax(t, now, limits, given, never, "more than if nothing had been held")
+		if rapid.Bool().Draw(t, "move") {
+			now += genStep(t, now, limits.At(0), bucket.Decision{})
+		}
+	}
 }
 
 // TestGiveBackGives: what was charged between is kept, what is given back is
@@ -130,6 +184,57 @@ func TestGiveBackGives(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestGiveBackFromFirstHit: a window that begins with a held charge gets back what
+// was held, and the next window nothing.
+func TestGiveBackFromFirstHit(t *testing.T) {
+	limit := per(bucket.FixedWindow, 10, time.Minute)
+	limit.Align = bucket.AlignFirstHit
+	for _, c := range []struct {
+		between, giveBack, ask string
+		left                   int64
+	}{
+		{"0:10", "0:20", "0:20", 9},
+		{"0:10", "0:59.999999999", "0:59.999999999", 9},
+		{"1:00", "1:00", "1:00", 9},
+		{"1:30", "2:00", "2:00", 9},
+		{"1:30", "2:30", "2:31", 10},
+	} {
+		table, limits := smallTable(t), mustLimits(t, limit)
+		r := &bucket.Request{Limits: limits, Cost: 4}
+		var rc bucket.Receipt
+		table.DoHeld(clock(t, "0:00"), r, &rc)
+		r.Cost = 1
+		table.Do(clock(t, c.between), r)
+		table.GiveBack(clock(t, c.giveBack), &rc)
+		if got := left(table, clock(t, c.ask), r); got != c.left {
+			t.Errorf("%+v: %d left", c, got)
+		}
+	}
+}
+
+// TestGiveBackAcrossChange: a charge made under limits that have changed since is
+// not given back twice, to the old and to the new ones.
+func TestGiveBackAcrossChange(t *testing.T) {
+	for _, x := range algorithms {
+		for _, y := range algorithms {
+			table := smallTable(t)
+			a := &bucket.Request{Limits: mustLimits(t, per(x.algorithm, 10, time.Hour)), Cost: 3}
+			b := &bucket.Request{Limits: mustLimits(t, per(y.algorithm, 10, time.Minute)), Cost: 4}
+			var rc bucket.Receipt
+			table.DoHeld(day, a, &rc)
+			table.Do(day, b)
+			for range 2 {
+				table.GiveBack(day, &rc)
+				for _, r := range []*bucket.Request{a, b} {
+					if got := left(table, day, r); got < 3 || got > 6 {
+						t.Errorf("%s and %s: %d left of 10 with 4 spent and 3 held and given back", x.name, y.name, got)
+					}
+				}
+			}
+		}
 	}
 }
 

@@ -241,11 +241,5 @@ func TestExactTogether(t *testing.T) {
 
 // TestExactMost holds one key to as many limits as it can have.
 func TestExactMost(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var list []bucket.Limit
-		for i := range bucket.MaxLimits {
-			list = append(list, genLimit(algorithms[i%len(algorithms)].algorithm, true).Draw(t, "limit"))
-		}
-		play(t, mustLimits(t, list...), 12)
-	})
+	rapid.Check(t, func(t *rapid.T) { play(t, mostLimits(t), 12) })
 }
