@@ -1,0 +1,77 @@
+// Command echo is the transport's own limit: a gRPC server that answers sluice's
+// messages without deciding anything. It has the options of sluice's public
+// server and gRPC's own codec, and fills decisions as sluice fills them, so that
+// what it carries is what sluice carries.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"log"
+	"net"
+
+	"google.golang.org/grpc"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport/grpcapi"
+)
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:7460", "`address` to listen on")
+	flag.Parse()
+	l, err := net.Listen("tcp", *addr)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s := grpc.NewServer(grpcapi.ServerOptions(0)...)
+	sluicev1.RegisterSluiceServiceServer(s, echo{})
+	log.Fatal(s.Serve(l))
+}
+
+type echo struct {
+	sluicev1.UnimplementedSluiceServiceServer
+}
+
+// Check implements sluicev1.SluiceServiceServer.
+func (echo) Check(_ context.Context, req *sluicev1.CheckRequest) (*sluicev1.CheckResponse, error) {
+	return answer(req), nil
+}
+
+// CheckStream implements sluicev1.SluiceServiceServer.
+func (echo) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(answer(req)); err != nil {
+			return err
+		}
+	}
+}
+
+// answer has a decision for each check, of the size that sluice's have under
+// rules/allowed.yaml. They lie in one piece of memory, as sluice's do.
+func answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
+	n := len(req.GetChecks())
+	list := make([]sluicev1.Decision, n)
+	out := make([]*sluicev1.Decision, n)
+	for i := range list {
+		d := &list[i]
+		d.Allowed = true
+		d.Limit = 1_000_000_000
+		d.Remaining = 999_999_990
+		d.ResetAfterNs = 315_360_000_000_000
+		d.Rule = "allowed/user"
+		d.Source = sluicev1.Source_SOURCE_HELD
+		d.Holder = "n1"
+		d.PeriodNs = 31_536_000_000_000_000
+		out[i] = d
+	}
+	return &sluicev1.CheckResponse{Id: req.GetId(), Decisions: out}
+}

@@ -1,0 +1,124 @@
+// Package report keeps what was measured, says it as tables, saves it as JSON and
+// draws it as SVG. It measures nothing.
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// File is the results of one run of the harness.
+type File struct {
+	Date     time.Time `json:"date"`
+	Revision string    `json:"sluice_revision"`
+	Machine  Machine   `json:"machine"`
+	Rows     []Row     `json:"rows,omitempty"`
+	Cells    []Cell    `json:"cells"`
+}
+
+// Machine is where it ran.
+type Machine struct {
+	CPU   string `json:"cpu"`
+	Cores int    `json:"cores"`
+	OS    string `json:"os"`
+	Go    string `json:"go"`
+}
+
+// Shape is what was asked in a Cell, by all systems alike unless a Series' name
+// says otherwise.
+type Shape struct {
+	Nodes        int    `json:"nodes"`
+	Callers      int    `json:"callers"`
+	Checks       int    `json:"checks"`
+	Keys         int    `json:"keys"`
+	Distribution string `json:"distribution"`
+	Domain       string `json:"domain"`
+	// Note sets cells apart that the rest does not.
+	Note string `json:"note,omitempty"`
+}
+
+func (s Shape) String() string {
+	text := fmt.Sprintf("nodes: %d, callers: %d, checks a call: %d, keys: %d %s, domain: %s", s.Nodes, s.Callers, s.Checks, s.Keys, s.Distribution, s.Domain)
+	if s.Note != "" {
+		text += ", " + s.Note
+	}
+	return text
+}
+
+// Cell is one shape of work, done by several systems in turns.
+type Cell struct {
+	Shape  Shape    `json:"shape"`
+	Series []Series `json:"series"`
+}
+
+// Series is one system's rounds in a Cell. Round i of all series lie side by side in time.
+type Series struct {
+	Name string `json:"name"`
+	// Keys and Nodes are set where they are not the Shape's.
+	Keys   int     `json:"keys,omitempty"`
+	Nodes  int     `json:"nodes,omitempty"`
+	Rounds []Round `json:"rounds"`
+}
+
+// Round is one measurement.
+type Round struct {
+	CallsPerSecond  float64 `json:"calls_per_second"`
+	ChecksPerSecond float64 `json:"checks_per_second"`
+	// Latency of calls in µs.
+	P50  float64 `json:"p50_us"`
+	P99  float64 `json:"p99_us"`
+	P999 float64 `json:"p999_us"`
+	// CPU seconds of the servers, and of the client, per million checks.
+	ServerCPU float64 `json:"server_cpu_s_per_million"`
+	ClientCPU float64 `json:"client_cpu_s_per_million"`
+	// GCShare is the collectors' part of the servers' CPU time.
+	GCShare float64 `json:"gc_share"`
+	// Resident memory of the servers at the end, in bytes.
+	Resident int64 `json:"resident_bytes"`
+	// Shares of the checks.
+	Denied    float64 `json:"denied,omitempty"`
+	Failed    float64 `json:"failed,omitempty"`
+	Forwarded float64 `json:"forwarded,omitempty"`
+	Fallback  float64 `json:"fallback,omitempty"`
+	// FailedCalls had no answer.
+	FailedCalls int64  `json:"failed_calls,omitempty"`
+	FirstError  string `json:"first_error,omitempty"`
+}
+
+// Find returns the series of that name, or nil.
+func (c *Cell) Find(name string) *Series {
+	for i := range c.Series {
+		if c.Series[i].Name == name {
+			return &c.Series[i]
+		}
+	}
+	return nil
+}
+
+// Save writes f to path.
+func (f *File) Save(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(f, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// Load reads what Save wrote.
+func Load(path string) (*File, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{}
+	if err := json.Unmarshal(text, f); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-project/sluice/bench/load"
+	"github.com/sluice-project/sluice/bench/process"
+	"github.com/sluice-project/sluice/bench/report"
+)
+
+// manyKeys has a node for each number of keys, and all stand side by side: memory, the
+// collector's share and the fall of throughput.
+func (t *target) manyKeys(ctx context.Context) error {
+	l := started{}
+	defer func() { l.stop() }()
+	var cs []contestant
+	for _, n := range t.scale {
+		s, err := t.bin.Sluice(ctx, 1, n)
+		if err != nil {
+			return err
+		}
+		l = append(l, s)
+		s.Name = fmt.Sprintf("sluice, %s keys", report.Number(float64(n)))
+		if err := t.fill(ctx, s, "allowed", n, 1000); err != nil {
+			return err
+		}
+		c := unary(s, load.Uniform{N: n})
+		c.keys = n
+		cs = append(cs, c)
+	}
+	// Names for the largest are names for all: a picker stays within its own keys.
+	largest := t.scale[len(t.scale)-1]
+	work := shape(1, 64, 100)
+	work.Keys, work.Note = largest, "keys as the name says"
+	cell, err := t.compare(ctx, work, cs...)
+	if err != nil {
+		return err
+	}
+	first, last := &cell.Series[0], &cell.Series[len(cell.Series)-1]
+	ratio := last.Ratio(first, report.Checks)
+	t.add(report.AtLeast(fmt.Sprintf("%s → %s keys: checks/s that are left", report.Number(float64(t.scale[0])), report.Number(float64(largest))), 0.65, ratio, ""))
+
+	// A cycle of the collector is longer than a round.
+	long, err := t.measure(ctx, work, cs[len(cs)-1], t.long)
+	if err != nil {
+		return err
+	}
+	share := 100 * long.GCShare
+	t.add(report.Told(fmt.Sprintf("the collector's share of CPU at %s keys under load", report.Number(float64(largest))),
+		report.SpreadOf([]float64{share}), "%"))
+	for i, n := range t.scale {
+		if n < t.scale[len(t.scale)-2] {
+			continue
+		}
+		// After the load, when the heap has had time to grow to the collector's goal.
+		u, err := process.Total(cs[i].system.Processes)
+		if err != nil {
+			return err
+		}
+		t.add(report.AtMost(fmt.Sprintf("resident memory per key at %s keys, after load", report.Number(float64(n))), 320,
+			report.SpreadOf([]float64{float64(u.Resident) / float64(n)}), "bytes"))
+	}
+	return nil
+}

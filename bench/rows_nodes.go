@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-project/sluice/bench/load"
+	"github.com/sluice-project/sluice/bench/process"
+	"github.com/sluice-project/sluice/bench/report"
+)
+
+// moreNodes compares three nodes with nine: first nine that do nothing, then both
+// clusters with checks that are all forwarded.
+func (t *target) moreNodes(ctx context.Context) error {
+	l := started{}
+	defer func() { l.stop() }()
+	nine, err := t.bin.Sluice(ctx, 9, usual)
+	if err != nil {
+		return err
+	}
+	l = append(l, nine)
+	idle, err := t.idle(ctx, nine.Processes)
+	if err != nil {
+		return err
+	}
+	r := report.AtMost("an idle node of nine", 2, idle, "% of a core")
+	// The spread is over the nodes, and it is the worst that counts.
+	r.Met = idle.High <= 2
+	t.add(r)
+
+	three, err := t.bin.Sluice(ctx, 3, usual)
+	if err != nil {
+		return err
+	}
+	l = append(l, three)
+	var cs []contestant
+	both := started{three, nine}
+	for _, s := range both {
+		if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
+			return err
+		}
+		holders, err := s.Holders(ctx, "allowed", t.namesOf(usual))
+		if err != nil {
+			return err
+		}
+		c := unary(s, load.Placed{Holders: holders, Place: load.Elsewhere})
+		c.nodes = s.Target.Nodes()
+		cs = append(cs, c)
+	}
+	for _, checks := range []int{1, 100} {
+		work := shape(3, 64, checks)
+		work.Note = "nodes as the name says, all checks forwarded"
+		cell, err := t.compare(ctx, work, cs...)
+		if err != nil {
+			return err
+		}
+		r := report.AtMost(fmt.Sprintf("CPU seconds per million forwarded checks, %d a call, 9 nodes ÷ 3 nodes", checks), 1.25,
+			cell.Series[1].Ratio(&cell.Series[0], report.ServerCPU), "")
+		r.Note = fmt.Sprintf("%s and %s s", report.Number(cell.Series[0].Of(report.ServerCPU).Median), report.Number(cell.Series[1].Of(report.ServerCPU).Median))
+		t.add(r)
+	}
+	return nil
+}
+
+// idle returns the processes' use of a core in percent while nobody asks anything.
+func (t *target) idle(ctx context.Context, ps []*process.Process) (report.Spread, error) {
+	// Joining is over; what it left to do is done in a moment.
+	if err := pause(ctx, t.long/5); err != nil {
+		return report.Spread{}, err
+	}
+	before := make([]process.Usage, len(ps))
+	for i, p := range ps {
+		u, err := p.Usage()
+		if err != nil {
+			return report.Spread{}, err
+		}
+		before[i] = u
+	}
+	start := time.Now()
+	if err := pause(ctx, t.long); err != nil {
+		return report.Spread{}, err
+	}
+	var shares []float64
+	for i, p := range ps {
+		u, err := p.Usage()
+		if err != nil {
+			return report.Spread{}, err
+		}
+		shares = append(shares, 100*(u.CPU-before[i].CPU).Seconds()/time.Since(start).Seconds())
+	}
+	return report.SpreadOf(shares), nil
+}

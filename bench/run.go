@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-project/sluice/bench/load"
+	"github.com/sluice-project/sluice/bench/report"
+	"github.com/sluice-project/sluice/bench/system"
+)
+
+// grid is what `run` is asked for: every combination is a cell.
+type grid struct {
+	session
+	systems, distributions       words
+	nodes, callers, checks, keys numbers
+	domain                       string
+	exponent                     float64
+	stream                       bool
+}
+
+// zipfExponent is the default skew: at 100,000 keys the first has an eighth of the checks.
+const zipfExponent = 1.1
+
+func run(ctx context.Context, args []string) (err error) {
+	g := grid{
+		systems: words{"echo", "sluice", "gubernator"}, distributions: words{"uniform"},
+		nodes: numbers{1}, callers: numbers{64}, checks: numbers{1}, keys: numbers{100_000},
+	}
+	f := flag.NewFlagSet("run", flag.ContinueOnError)
+	g.register(f)
+	f.Var(&g.systems, "systems", "which of echo, sluice, gubernator, ratelimit; ratios are to the first")
+	f.Var(&g.nodes, "nodes", "nodes of sluice and gubernator")
+	f.Var(&g.callers, "callers", "callers at a time")
+	f.Var(&g.checks, "checks", "checks a call")
+	f.Var(&g.keys, "keys", "different keys")
+	f.Var(&g.distributions, "distributions", "which of uniform, zipf")
+	f.Float64Var(&g.exponent, "zipf", zipfExponent, "exponent of zipf, above 1")
+	f.StringVar(&g.domain, "domain", "allowed", "allowed, or denied: all but the first check of a key are")
+	f.BoolVar(&g.stream, "stream", false, "ask echo and sluice by CheckStream too")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if err := g.open(ctx, "run"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	for _, nodes := range g.nodes {
+		for _, keys := range g.keys {
+			if err := g.block(ctx, nodes, keys); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// block is all cells with the same servers.
+func (g *grid) block(ctx context.Context, nodes, keys int) error {
+	var all []*system.System
+	defer func() {
+		for _, s := range all {
+			s.Stop()
+		}
+	}()
+	for _, name := range g.systems {
+		s, err := g.start(ctx, name, nodes, keys)
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
+		if name != "echo" {
+			if err := g.fill(ctx, s, g.domain, keys, 100); err != nil {
+				return err
+			}
+		}
+	}
+	for _, distribution := range g.distributions {
+		pick, err := pickers(distribution, keys, g.exponent)
+		if err != nil {
+			return err
+		}
+		for _, callers := range g.callers {
+			for _, checks := range g.checks {
+				shape := report.Shape{Nodes: nodes, Callers: callers, Checks: checks, Keys: keys, Distribution: distribution, Domain: g.domain}
+				if err := g.cell(ctx, shape, all, pick); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (g *grid) cell(ctx context.Context, shape report.Shape, all []*system.System, pick load.Pickers) error {
+	var cs []contestant
+	for i, s := range all {
+		cs = append(cs, unary(s, pick))
+		if name := g.systems[i]; g.stream && (name == "echo" || name == "sluice") {
+			stream, err := s.Stream(ctx)
+			if err != nil {
+				return err
+			}
+			// The servers outlive the stream, so ending it cannot fail for long.
+			defer func() { _ = stream.Close() }()
+			cs = append(cs, contestant{name: s.Name + ", stream", system: s, target: stream, pick: pick, node: load.AnyNode})
+		}
+	}
+	_, err := g.compare(ctx, shape, cs...)
+	return err
+}
+
+// start starts a system by its name in -systems.
+func (s *session) start(ctx context.Context, name string, nodes, keys int) (*system.System, error) {
+	switch name {
+	case "echo":
+		return s.bin.Echo(ctx)
+	case "sluice":
+		return s.bin.Sluice(ctx, nodes, keys)
+	case "gubernator":
+		return s.bin.Gubernator(ctx, nodes, keys)
+	case "ratelimit":
+		return s.bin.RateLimit(ctx)
+	}
+	return nil, fmt.Errorf("-systems: %q is none of echo, sluice, gubernator, ratelimit", name)
+}
+
+func pickers(distribution string, keys int, exponent float64) (load.Pickers, error) {
+	switch distribution {
+	case "uniform":
+		return load.Uniform{N: keys}, nil
+	case "zipf":
+		return load.NewZipf(keys, exponent)
+	}
+	return nil, fmt.Errorf("-distributions: %q is neither uniform nor zipf", distribution)
+}
+
+func draw(args []string) error {
+	f := flag.NewFlagSet("draw", flag.ContinueOnError)
+	dir := f.String("out", "../docs/img", "`folder` for the SVG files")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() == 0 {
+		return errors.New("draw: name the JSON files to draw")
+	}
+	var cells []report.Cell
+	for _, path := range f.Args() {
+		file, err := report.Load(path)
+		if err != nil {
+			return err
+		}
+		cells = append(cells, file.Cells...)
+	}
+	names, err := report.Draw(cells, *dir)
+	for _, n := range names {
+		fmt.Fprintln(os.Stdout, n)
+	}
+	return err
+}
+
+// words is a flag of names separated by commas.
+type words []string
+
+// String implements flag.Value.
+func (w *words) String() string { return strings.Join(*w, ",") }
+
+// Set implements flag.Value.
+func (w *words) Set(text string) error {
+	*w = strings.Split(text, ",")
+	return nil
+}
+
+// numbers is a flag of positive numbers separated by commas.
+type numbers []int
+
+// String implements flag.Value.
+func (n *numbers) String() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]int(*n)), " ", ","), "[]")
+}
+
+// Set implements flag.Value.
+func (n *numbers) Set(text string) error {
+	list := []int{}
+	for _, one := range strings.Split(text, ",") {
+		v, err := strconv.Atoi(one)
+		if err != nil || v < 1 || v > load.MaxKeys {
+			return fmt.Errorf("%q is not a number from 1 to %d", one, load.MaxKeys)
+		}
+		list = append(list, v)
+	}
+	*n = slices.Compact(list)
+	return nil
+}
