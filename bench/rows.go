@@ -198,7 +198,9 @@ func (t *target) oneCaller(ctx context.Context, l started) error {
 	local.name, local.pick, local.node = sluice.Name+", held", load.Placed{Holders: holders, Place: load.Here}, 0
 	forwarded.name, forwarded.pick, forwarded.node = sluice.Name+", forwarded", load.Placed{Holders: holders, Place: load.Elsewhere}, 0
 	cs = append([]contestant{cs[0], local, forwarded}, cs[2:]...)
-	cell, err := t.compare(ctx, shape(3, 1, 1), cs...)
+	alone := shape(3, 1, 1)
+	alone.Note = "sluice's first node is asked"
+	cell, err := t.compare(ctx, alone, cs...)
 	if err != nil {
 		return err
 	}

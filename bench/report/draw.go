@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,16 +62,16 @@ func charts() []chart {
 	return list
 }
 
-// Draw writes the charts for which cells have two points at least to dir and
-// returns their names. Of cells that are alike the last counts.
+// Draw writes the charts for which cells have curves, of two points at least, to dir
+// and returns their names. Of cells that are alike the last counts.
 func Draw(cells []Cell, dir string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, c := range charts() {
-		lines := c.lines(cells)
-		if len(lines) == 0 || len(lines[0].points) < 2 {
+		lines := slices.DeleteFunc(c.lines(cells), func(l line) bool { return len(l.points) < 2 })
+		if len(lines) == 0 {
 			continue
 		}
 		path := filepath.Join(dir, c.file)
@@ -102,6 +103,11 @@ func (c *chart) lines(cells []Cell) []line {
 			if !ok {
 				continue
 			}
+			y := c.show(&cells[i], s)
+			if !(y.Low > 0) || math.IsInf(y.High, 1) {
+				// Nothing was answered in some round; a curve cannot say that.
+				continue
+			}
 			// What varies from name to name stands on an axis or in the title.
 			name, _, _ := strings.Cut(strings.ReplaceAll(s.Name, " ×", ", ×"), ", ")
 			n := slices.IndexFunc(lines, func(l line) bool { return l.name == name })
@@ -111,7 +117,7 @@ func (c *chart) lines(cells []Cell) []line {
 			l := &lines[n]
 			x := float64(at)
 			l.points = slices.DeleteFunc(l.points, func(p point) bool { return p.x == x })
-			l.points = append(l.points, point{x, c.show(&cells[i], s)})
+			l.points = append(l.points, point{x, y})
 		}
 	}
 	for _, l := range lines {
