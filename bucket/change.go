@@ -110,6 +110,7 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 	q := from.plan()
 	if q.shape.likes(p.shape) {
 		*s = from.state
+		s.log = s.log.clone() // another state goes on with the original
 		return
 	}
 	s.last = from.state.last

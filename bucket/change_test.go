@@ -97,6 +97,34 @@ func TestChangeCarries(t *testing.T) {
 	}
 }
 
+// TestChangeToTwins: when one limit becomes two of its shape, each goes on with a log of its own.
+func TestChangeToTwins(t *testing.T) {
+	log := Limit{Algorithm: SlidingLog, Count: 100, Period: time.Hour}
+	one, err := NewLimits(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dear := log
+	dear.Cost = 3
+	two, err := NewLimits(log, dear)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCounter(one, 1, nil)
+	c.charge(1, 5)
+	twins := c.withLimits(two, 1)
+	for now := int64(2); now < 12; now++ {
+		twins.settle(now)
+		twins.charge(now, 1)
+	}
+	for i, want := range []int64{6, 18} { // the charges of 6 to 11
+		s, later := *twins.at(i), 5+int64(time.Hour)
+		if s.settle(&two.plans[i], 11, later); s.spent != want {
+			t.Errorf("twin %d: %d spent at the end, want %d", i, s.spent, want)
+		}
+	}
+}
+
 // TestChangeKeepsTheFraction: a level half a token below its rounded value stays so.
 func TestChangeKeepsTheFraction(t *testing.T) {
 	for _, to := range []Limit{

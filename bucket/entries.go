@@ -1,5 +1,7 @@
 package bucket
 
+import "slices"
+
 // entry is cost units spent in one grain of time (see plan.grain).
 type entry struct{ grain, cost int64 }
 
@@ -59,6 +61,14 @@ func (s *state) remove(i uint32) {
 	}
 	v.n--
 	s.setSpan(v)
+}
+
+// clone returns a copy of e; e may be nil.
+func (e *entries) clone() *entries {
+	if e == nil {
+		return nil
+	}
+	return &entries{ring: slices.Clone(e.ring)}
 }
 
 // bytes returns the approximate memory of e; e may be nil.
