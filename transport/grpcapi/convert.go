@@ -1,8 +1,6 @@
 package grpcapi
 
 import (
-	"fmt"
-
 	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
@@ -23,53 +21,12 @@ func fill(b *transport.Batch, checks []*sluicev1.Check) {
 		if p != nil && p.Cost != nil {
 			c.Cost = *p.Cost
 		}
-		if v := p.GetVerb(); v >= sluicev1.Verb_VERB_CHECK && v <= sluicev1.Verb_VERB_REFUND {
-			c.Verb = bucket.Verb(v)
-		} else {
-			c.Fault = &transport.Error{Code: transport.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
+		setVerb(c, int32(p.GetVerb()))
+		limits := p.GetLimits()
+		for i, l := range limits[:min(len(limits), bucket.MaxLimits+1)] {
+			addLimit(c, i, l)
 		}
-		fillLimits(c, p.GetLimits())
 	}
-}
-
-func fillLimits(c *transport.Check, limits []*sluicev1.Limit) {
-	for i, p := range limits[:min(len(limits), bucket.MaxLimits+1)] {
-		l, err := transport.LimitFromProto(p)
-		if err != nil {
-			if c.Fault == nil {
-				c.Fault = transport.LimitFault(i, err)
-			}
-			return
-		}
-		c.Limits = append(c.Limits, l)
-	}
-}
-
-// decisions returns the answers of b, one per check.
-func decisions(b *transport.Batch) []*sluicev1.Decision {
-	out, list := blank(len(b.Results))
-	for i := range b.Results {
-		r, d := &b.Results[i], &list[i]
-		d.Rule = r.RuleName()
-		if r.Err != nil {
-			d.Error = errorAt(r.Err, i)
-			continue
-		}
-		d.Allowed = r.Allowed
-		d.Limit = r.Limit
-		d.Remaining = r.Remaining
-		d.ResetAfterNs = int64(r.ResetAfter)
-		d.RetryAfterNs = int64(r.RetryAfter)
-		d.DelayNs = int64(r.Delay)
-		d.Source = sluicev1.Source(r.Source)
-		d.Holder = r.Holder
-		d.Soft = r.Soft
-		d.Shadowed = r.Shadowed
-		d.Never = r.Never()
-		d.LimitIndex = uint32(r.Index)
-		d.PeriodNs = int64(r.Period)
-	}
-	return out
 }
 
 // resets returns what became of the counters of b, one per check.

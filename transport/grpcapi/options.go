@@ -11,14 +11,15 @@ import (
 // hundred bytes each.
 const MaxMessage = 4 << 20
 
-// ServerOptions returns the options that a public grpc.Server of sluice is to
-// have. maxMessage caps a message received, in bytes; 0 means MaxMessage. Answers
+// ServerOptions returns the options that a grpc.Server must have that a Server is
+// registered with, the codec of its hot calls among them. maxMessage caps a message received, in bytes; 0 means MaxMessage. Answers
 // are not capped: a small check can have a long answer.
 func ServerOptions(maxMessage int) []grpc.ServerOption {
 	if maxMessage == 0 {
 		maxMessage = MaxMessage
 	}
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(4096),
 		grpc.ConnectionTimeout(10 * time.Second),

@@ -66,7 +66,7 @@ func New(c Config) (*Server, error) {
 // Register adds sluice.v1, grpc.health.v1 and reflection to g, which must not
 // serve yet.
 func (s *Server) Register(g *grpc.Server) {
-	sluicev1.RegisterSluiceServiceServer(g, s)
+	g.RegisterService(serviceDesc(), s)
 	healthv1.RegisterHealthServer(g, s.health)
 	reflection.Register(g)
 }

@@ -7,13 +7,12 @@ import (
 
 	"google.golang.org/grpc"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
 )
 
-// CheckStream implements sluicev1.SluiceServiceServer. Requests are decided side
+// checkStream answers CheckStream. Requests are decided side
 // by side, up to Config.InFlight of them, and answered as they are done.
-func (s *Server) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
+func (s *Server) checkStream(stream grpc.ServerStream) error {
 	p := &pipeline{server: s, stream: stream, room: make(chan struct{}, s.inFlight)}
 	ended := make(chan error, 1)
 	if !s.read(func() { ended <- p.read() }) {
@@ -36,7 +35,7 @@ func (s *Server) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckReque
 // pipeline is one CheckStream.
 type pipeline struct {
 	server *Server
-	stream grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]
+	stream grpc.ServerStream
 	// room holds one token per request in flight.
 	room chan struct{}
 
@@ -59,45 +58,47 @@ func (p *pipeline) read() error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		req, err := p.stream.Recv()
-		if err != nil {
+		q := new(question)
+		if err := p.stream.RecvMsg(q); err != nil {
 			return err
 		}
-		if !p.take(req) {
+		if !p.take(q) {
+			q.batch.Release()
 			return errLeaving
 		}
 	}
 }
 
-// take starts to decide req, unless the pipeline is finished.
-func (p *pipeline) take(req *sluicev1.CheckRequest) bool {
+// take starts to decide q, unless the pipeline is finished.
+func (p *pipeline) take(q *question) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.finished {
 		return false
 	}
 	p.inFlight.Go(func() {
-		p.answer(req)
+		p.answer(q)
 		<-p.room
 	})
 	return true
 }
 
-// answer decides req and sends the answer. What is wrong with one request is
-// its own answer's Error and does not end the stream.
-func (p *pipeline) answer(req *sluicev1.CheckRequest) {
-	res, err := p.server.check(p.stream.Context(), req)
+// answer decides q and sends the answer. What is wrong with one request is its
+// own answer's Error and does not end the stream.
+func (p *pipeline) answer(q *question) {
+	id := q.id
+	a, err := p.server.check(p.stream.Context(), q)
 	if err != nil {
 		e, ok := errors.AsType[*transport.Error](err)
 		if !ok {
 			e = &transport.Error{Code: transport.Unavailable, Message: err.Error()}
 		}
-		res = &sluicev1.CheckResponse{Id: req.GetId(), Error: callError(e)}
+		a = &answer{id: id, fault: e}
 	}
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	// A failed Send means that the stream has ended, which the reader sees too.
-	_ = p.stream.Send(res)
+	// A failed send means that the stream has ended, which the reader sees too.
+	_ = p.stream.SendMsg(a)
 }
 
 // finish takes no more requests and waits for the answers to those taken.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/internal/check"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -221,15 +222,19 @@ type fakeStream struct {
 
 func (s *fakeStream) Context() context.Context { return s.ctx }
 
-func (s *fakeStream) Recv() (*sluicev1.CheckRequest, error) {
+func (s *fakeStream) RecvMsg(m any) error {
 	if s.n == 0 {
-		return nil, io.EOF
+		return io.EOF
 	}
 	s.n--
-	return &sluicev1.CheckRequest{Id: s.n, Checks: []*sluicev1.Check{user("x")}}, nil
+	data, err := proto.Marshal(&sluicev1.CheckRequest{Id: s.n, Checks: []*sluicev1.Check{user("x")}})
+	if err != nil {
+		return err
+	}
+	return m.(*question).decode(data)
 }
 
-func (s *fakeStream) Send(*sluicev1.CheckResponse) error {
+func (s *fakeStream) SendMsg(any) error {
 	if s.inside.Add(1) > 1 {
 		s.overlap.Store(true)
 	}
@@ -245,7 +250,7 @@ func TestStreamSendsOneAtATime(t *testing.T) {
 	d := openNode(t)
 	const n = 500
 	s := &fakeStream{ctx: t.Context(), n: n}
-	if err := d.CheckStream(s); err != nil {
+	if err := d.checkStream(s); err != nil {
 		t.Fatal(err)
 	}
 	if s.overlap.Load() || s.sent.Load() != n {

@@ -1,0 +1,188 @@
+package grpcapi
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/bucket"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// question is a sluice.v1.CheckRequest, decoded straight into a batch. It reads
+// what the generated type reads and refuses what that refuses; a fuzzer compares
+// the two. ADR 14 says what it buys.
+type question struct {
+	batch *transport.Batch
+	id    uint64
+	// fault is set when the request as a whole is refused.
+	fault *transport.Error
+}
+
+// Field numbers of sluice.v1.
+const (
+	requestChecks, requestAllOrNothing, requestID                   = 1, 2, 3
+	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
+	entryKey, entryValue                                            = 1, 2
+)
+
+var (
+	errUTF8   = errors.New("a string is not valid UTF-8")
+	errNumber = errors.New("a field number is out of range")
+)
+
+// decode reads a CheckRequest into a new batch. All strings are parts of one copy
+// of data, which lives as long as the batch is not released.
+func (q *question) decode(data []byte) error {
+	q.batch = transport.NewBatch()
+	text := string(data)
+	count := 0
+	for len(data) > 0 {
+		num, typ, value, rest, err := field(data)
+		if err != nil {
+			return err
+		}
+		at := len(text) - len(rest) - len(value)
+		data = rest
+		switch {
+		case num == requestChecks && typ == protowire.BytesType:
+			// One check too many is enough for the request to be refused.
+			if count++; count <= transport.MaxChecks {
+				if err := q.decodeCheck(text[at:at+len(value)], value); err != nil {
+					return fmt.Errorf("checks[%d]: %w", count-1, err)
+				}
+			}
+		case num == requestAllOrNothing && typ == protowire.VarintType:
+			q.batch.AllOrNothing = varint(value) != 0
+		case num == requestID && typ == protowire.VarintType:
+			q.id = varint(value)
+		}
+	}
+	q.fault = transport.CountFault(count)
+	return nil
+}
+
+// decodeCheck adds a check. text and data are the same bytes.
+func (q *question) decodeCheck(text string, data []byte) error {
+	c := q.batch.Add()
+	entries, limits, verb := 0, 0, int32(0)
+	for len(data) > 0 {
+		num, typ, value, rest, err := field(data)
+		if err != nil {
+			return err
+		}
+		at := len(text) - len(rest) - len(value)
+		data = rest
+		part := text[at : at+len(value)]
+		switch {
+		case num == checkDomain && typ == protowire.BytesType:
+			if !utf8.ValidString(part) {
+				return fmt.Errorf("domain: %w", errUTF8)
+			}
+			c.Domain = part
+		case num == checkDescriptor && typ == protowire.BytesType:
+			e, err := decodeEntry(part, value)
+			if err != nil {
+				return fmt.Errorf("descriptor[%d]: %w", entries, err)
+			}
+			if entries++; entries <= transport.MaxEntries+1 {
+				c.Descriptor = append(c.Descriptor, e)
+			}
+		case num == checkCost && typ == protowire.VarintType:
+			c.Cost = int64(varint(value))
+		case num == checkVerb && typ == protowire.VarintType:
+			verb = int32(varint(value))
+		case num == checkLimits && typ == protowire.BytesType:
+			var l sluicev1.Limit
+			if err := proto.Unmarshal(value, &l); err != nil {
+				return fmt.Errorf("limits[%d]: %w", limits, err)
+			}
+			if limits++; limits <= bucket.MaxLimits+1 {
+				addLimit(c, limits-1, &l)
+			}
+		}
+	}
+	setVerb(c, verb)
+	return nil
+}
+
+func decodeEntry(text string, data []byte) (e rules.Entry, err error) {
+	for len(data) > 0 {
+		num, typ, value, rest, err := field(data)
+		if err != nil {
+			return e, err
+		}
+		at := len(text) - len(rest) - len(value)
+		data = rest
+		if typ != protowire.BytesType || num != entryKey && num != entryValue {
+			continue
+		}
+		part := text[at : at+len(value)]
+		if !utf8.ValidString(part) {
+			return e, errUTF8
+		}
+		if num == entryKey {
+			e.Key = part
+		} else {
+			e.Value = part
+		}
+	}
+	return e, nil
+}
+
+// field reads one field. Of a BytesType, value is what stands behind the length,
+// so that value always ends where rest begins.
+func field(data []byte) (num protowire.Number, typ protowire.Type, value, rest []byte, err error) {
+	num, typ, n := protowire.ConsumeTag(data)
+	if n < 0 {
+		return 0, 0, nil, nil, protowire.ParseError(n)
+	}
+	if num > protowire.MaxValidNumber { // ConsumeTag lets some of these pass
+		return 0, 0, nil, nil, errNumber
+	}
+	data = data[n:]
+	if typ == protowire.BytesType {
+		value, n = protowire.ConsumeBytes(data)
+		if n < 0 {
+			return 0, 0, nil, nil, protowire.ParseError(n)
+		}
+		return num, typ, value, data[n:], nil
+	}
+	n = protowire.ConsumeFieldValue(num, typ, data)
+	if n < 0 {
+		return 0, 0, nil, nil, protowire.ParseError(n)
+	}
+	return num, typ, data[:n], data[n:], nil
+}
+
+// varint reads a value that field has found to be one.
+func varint(value []byte) uint64 {
+	v, _ := protowire.ConsumeVarint(value)
+	return v
+}
+
+// setVerb sets the verb, or the fault of naming one that there is not.
+func setVerb(c *transport.Check, v int32) {
+	if v >= 0 && v <= int32(sluicev1.Verb_VERB_REFUND) {
+		c.Verb = bucket.Verb(v)
+		return
+	}
+	c.Fault = &transport.Error{Code: transport.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
+}
+
+// addLimit adds limit i, or the fault of one that cannot be read.
+func addLimit(c *transport.Check, i int, p *sluicev1.Limit) {
+	l, err := transport.LimitFromProto(p)
+	if err != nil {
+		if c.Fault == nil {
+			c.Fault = transport.LimitFault(i, err)
+		}
+		return
+	}
+	c.Limits = append(c.Limits, l)
+}

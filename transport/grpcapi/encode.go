@@ -1,0 +1,127 @@
+package grpcapi
+
+import (
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/transport"
+)
+
+// answer is a sluice.v1.CheckResponse that is encoded straight from a batch. It
+// owns the batch and releases it when it is encoded.
+type answer struct {
+	batch *transport.Batch // nil when fault is set
+	id    uint64
+	fault *transport.Error
+}
+
+// Field numbers of sluice.v1.
+const (
+	responseDecisions, responseID, responseError = 1, 2, 3
+
+	decisionAllowed, decisionLimit, decisionRemaining     = 1, 2, 3
+	decisionResetAfter, decisionRetryAfter, decisionDelay = 4, 5, 6
+	decisionRule, decisionSource, decisionHolder          = 7, 8, 9
+	decisionSoft, decisionShadowed, decisionNever         = 10, 11, 12
+	decisionLimitIndex, decisionPeriod, decisionError     = 13, 14, 15
+)
+
+// decisionSize is more than any decision takes on the wire without its strings
+// and its error.
+const decisionSize = 112
+
+// encode returns the message in a pooled buffer.
+func (a *answer) encode() mem.BufferSlice {
+	size := 64
+	if a.batch != nil {
+		for i := range a.batch.Results {
+			r := &a.batch.Results[i]
+			size += decisionSize + len(r.RuleName()) + len(r.Holder)
+		}
+	}
+	pool := mem.DefaultBufferPool()
+	buf := pool.Get(size)
+	out := (*buf)[:0]
+	if a.batch != nil {
+		for i := range a.batch.Results {
+			out = protowire.AppendTag(out, responseDecisions, protowire.BytesType)
+			out = nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i) })
+		}
+		a.batch.Release()
+		a.batch = nil
+	}
+	out = appendVarint(out, responseID, a.id)
+	if a.fault != nil {
+		out = appendMessage(out, responseError, callError(a.fault))
+	}
+	*buf = out
+	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
+}
+
+func appendDecision(out []byte, r *transport.Result, i int) []byte {
+	if r.Err != nil {
+		out = appendString(out, decisionRule, r.RuleName())
+		return appendMessage(out, decisionError, errorAt(r.Err, i))
+	}
+	out = appendBool(out, decisionAllowed, r.Allowed)
+	out = appendVarint(out, decisionLimit, uint64(r.Limit))
+	out = appendVarint(out, decisionRemaining, uint64(r.Remaining))
+	out = appendVarint(out, decisionResetAfter, uint64(r.ResetAfter))
+	out = appendVarint(out, decisionRetryAfter, uint64(r.RetryAfter))
+	out = appendVarint(out, decisionDelay, uint64(r.Delay))
+	out = appendString(out, decisionRule, r.RuleName())
+	out = appendVarint(out, decisionSource, uint64(r.Source))
+	out = appendString(out, decisionHolder, r.Holder)
+	out = appendBool(out, decisionSoft, r.Soft)
+	out = appendBool(out, decisionShadowed, r.Shadowed)
+	out = appendBool(out, decisionNever, r.Never())
+	out = appendVarint(out, decisionLimitIndex, uint64(r.Index))
+	return appendVarint(out, decisionPeriod, uint64(r.Period))
+}
+
+// nest appends what f appends, with its length before it. One byte is kept for
+// the length, which is enough below 128; a longer message is moved.
+func nest(out []byte, f func([]byte) []byte) []byte {
+	start := len(out)
+	out = f(append(out, 0))
+	n := len(out) - start - 1
+	if n < 0x80 {
+		out[start] = byte(n)
+		return out
+	}
+	more := protowire.SizeVarint(uint64(n)) - 1
+	for range more {
+		out = append(out, 0)
+	}
+	copy(out[start+1+more:], out[start+1:start+1+n])
+	protowire.AppendVarint(out[:start], uint64(n))
+	return out
+}
+
+func appendVarint(out []byte, num protowire.Number, v uint64) []byte {
+	if v == 0 {
+		return out
+	}
+	return protowire.AppendVarint(protowire.AppendTag(out, num, protowire.VarintType), v)
+}
+
+func appendBool(out []byte, num protowire.Number, v bool) []byte {
+	return appendVarint(out, num, protowire.EncodeBool(v))
+}
+
+func appendString(out []byte, num protowire.Number, s string) []byte {
+	if s == "" {
+		return out
+	}
+	return protowire.AppendString(protowire.AppendTag(out, num, protowire.BytesType), s)
+}
+
+func appendMessage(out []byte, num protowire.Number, m proto.Message) []byte {
+	out = protowire.AppendTag(out, num, protowire.BytesType)
+	return nest(out, func(out []byte) []byte {
+		// Fails on invalid UTF-8 only; field and message are made of valid text.
+		out, _ = proto.MarshalOptions{}.MarshalAppend(out, m)
+		return out
+	})
+}

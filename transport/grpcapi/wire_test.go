@@ -1,0 +1,162 @@
+package grpcapi
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// FuzzDecode holds question to the generated type: both accept the same bytes,
+// and a question has the batch that would be made of the message.
+func FuzzDecode(f *testing.F) {
+	cost := int64(7)
+	whole, err := proto.Marshal(&sluicev1.CheckRequest{
+		Checks: []*sluicev1.Check{
+			{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ä"}, {}}, Cost: &cost, Verb: sluicev1.Verb_VERB_CHARGE},
+			{Limits: []*sluicev1.Limit{{Count: 5, PeriodNs: 1e9, Timezone: "Europe/Berlin"}, {Algorithm: 99}}, Verb: 9},
+		},
+		AllOrNothing: true, Id: math.MaxUint64,
+	})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add(whole[:len(whole)-3])
+	f.Add([]byte{0x0a, 0x00})                                                                       // one empty check
+	f.Add(protowire.AppendVarint(protowire.AppendTag(nil, requestChecks, protowire.VarintType), 3)) // a known field of another type
+	f.Add([]byte{0x0a, 0x04, 0x0a, 0x02, 0xff, 0xfe})                                               // invalid UTF-8
+	f.Add([]byte{0x0a, 0x06, 0x12, 0x04, 0x1b, 0x20, 0x01, 0x1c})                                   // an unknown group in an entry
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var m sluicev1.CheckRequest
+		wantErr := proto.Unmarshal(data, &m)
+		q := new(question)
+		err := q.decode(data)
+		defer q.batch.Release()
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("decode: %v, proto.Unmarshal: %v", err, wantErr)
+		}
+		if err != nil {
+			return
+		}
+		want := transport.NewBatch()
+		defer want.Release()
+		want.AllOrNothing = m.GetAllOrNothing()
+		fill(want, m.GetChecks()[:min(len(m.GetChecks()), transport.MaxChecks)])
+		if !reflect.DeepEqual(normal(q.batch.Checks), normal(want.Checks)) || q.batch.AllOrNothing != want.AllOrNothing || q.id != m.GetId() {
+			t.Fatalf("decode: %+v %v %d\nwant:   %+v %v %d", q.batch.Checks, q.batch.AllOrNothing, q.id, want.Checks, want.AllOrNothing, m.GetId())
+		}
+		if (q.fault == nil) != (transport.CountFault(len(m.GetChecks())) == nil) {
+			t.Fatalf("fault %v with %d checks", q.fault, len(m.GetChecks()))
+		}
+	})
+}
+
+// normal makes empty slices equal, whatever memory they came with, and leaves out
+// which of several faults is named: that follows the order on the wire.
+func normal(checks []transport.Check) []transport.Check {
+	list := make([]transport.Check, len(checks))
+	for i, c := range checks {
+		c.Descriptor = append([]rules.Entry(nil), c.Descriptor...)
+		c.Limits = append([]bucket.Limit(nil), c.Limits...)
+		if c.Fault != nil {
+			c.Fault = &transport.Error{Code: c.Fault.Code}
+		}
+		list[i] = c
+	}
+	return list
+}
+
+// TestEncode compares what answer puts on the wire with the generated type.
+func TestEncode(t *testing.T) {
+	rule := &rules.Rule{Name: strings.Repeat("r", 200)} // longer than a one-byte length can say
+	values := []int64{0, 1, 127, 128, math.MaxInt64, -1}
+	rng := rand.New(rand.NewPCG(1, 2))
+	pick := func() int64 { return values[rng.IntN(len(values))] }
+	coin := func() bool { return rng.IntN(2) == 0 }
+	b := transport.NewBatch()
+	want := &sluicev1.CheckResponse{Id: 1 << 40}
+	for i := range 300 {
+		r := transport.Result{
+			Decision: bucket.Decision{
+				Allowed: coin(), Soft: coin(), Index: uint8(rng.IntN(3)), Limit: pick(), Remaining: pick(),
+				ResetAfter: time.Duration(pick()), RetryAfter: time.Duration(pick()), Delay: time.Duration(pick()),
+			},
+			Source: check.Source(rng.IntN(7)), Holder: []string{"", "n1"}[rng.IntN(2)], Period: time.Duration(pick()), Shadowed: coin(),
+		}
+		if coin() {
+			r.Rule = rule
+		}
+		d := &sluicev1.Decision{Rule: r.RuleName()}
+		if rng.IntN(4) == 0 {
+			r.Err = &transport.Error{Code: transport.Invalid, Field: "cost", Message: strings.Repeat("long ", rng.IntN(4000))}
+			d.Error = errorAt(r.Err, i)
+		} else {
+			d.Allowed, d.Limit, d.Remaining = r.Allowed, r.Limit, r.Remaining
+			d.ResetAfterNs, d.RetryAfterNs, d.DelayNs = int64(r.ResetAfter), int64(r.RetryAfter), int64(r.Delay)
+			d.Source, d.Holder, d.Soft, d.Shadowed = sluicev1.Source(r.Source), r.Holder, r.Soft, r.Shadowed
+			d.Never, d.LimitIndex, d.PeriodNs = r.Never(), uint32(r.Index), int64(r.Period)
+		}
+		b.Results = append(b.Results, r)
+		want.Decisions = append(want.Decisions, d)
+	}
+	compareEncoded(t, &answer{batch: b, id: 1 << 40}, want)
+
+	fault := &transport.Error{Code: transport.Overloaded, Message: "full"}
+	compareEncoded(t, &answer{id: 5, fault: fault}, &sluicev1.CheckResponse{Id: 5, Error: callError(fault)})
+	compareEncoded(t, &answer{}, &sluicev1.CheckResponse{})
+}
+
+func compareEncoded(t *testing.T, a *answer, want *sluicev1.CheckResponse) {
+	t.Helper()
+	data := a.encode().MaterializeToBuffer(mem.DefaultBufferPool())
+	var got sluicev1.CheckResponse
+	if err := proto.Unmarshal(data.ReadOnlyData(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(&got, want) {
+		t.Errorf("got %v\nwant %v", &got, want)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	m := &sluicev1.CheckRequest{}
+	for range 100 {
+		m.Checks = append(m.Checks, &sluicev1.Check{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "0123456789"}}})
+	}
+	data, err := proto.Marshal(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("question", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			q := new(question)
+			if err := q.decode(data); err != nil {
+				b.Fatal(err)
+			}
+			q.batch.Release()
+		}
+	})
+	b.Run("generated", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var m sluicev1.CheckRequest
+			if err := proto.Unmarshal(data, &m); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
