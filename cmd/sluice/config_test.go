@@ -125,6 +125,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--shutdown-timeout": {"--shutdown-timeout", "0s"},
 		"--max-entries":      {"--max-entries", "0"},
 		"--max-memory":       {"--max-memory", "much"},
+		"--pprof-addr":       {"--pprof-addr", "6060"},
 		"--log-level":        {"--log-level", "loud"},
 		"--log-format":       {"--log-format", "xml"},
 	} {

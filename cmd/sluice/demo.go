@@ -52,7 +52,6 @@ count from 7470 and 7480.`,
 			if err != nil {
 				return usageError(err)
 			}
-			tuneCollector()
 			if err := d.run(cmd.Context(), cmd.OutOrStdout(), log); err != nil {
 				return &codedError{exitDenied, err}
 			}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,7 @@ type node struct {
 	grpcDoor   *grpcapi.Server
 	grpcServer *grpc.Server
 	httpServer *http.Server
+	profiler   *http.Server
 
 	joined, leaving atomic.Bool
 	// swept is closed when the cluster node's goroutine has ended.
@@ -184,6 +186,7 @@ func (n *node) openDoors(secret []byte) error {
 		return err
 	}
 	n.httpServer = httpapi.NewServer(handler)
+	n.profiler = newProfiler()
 	n.httpServer.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
 	return nil
 }
@@ -246,12 +249,28 @@ func (n *node) startParts(p *parts) {
 	p.run("join", n.join)
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
-	p.run("HTTP port", func(context.Context) error {
-		if err := n.httpServer.Serve(n.listen.http); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	})
+	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.listen.http) })
+	if n.listen.pprof != nil {
+		p.run("profiler", func(context.Context) error { return serveHTTP(n.profiler, n.listen.pprof) })
+	}
+}
+
+func serveHTTP(s *http.Server, l net.Listener) error {
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// newProfiler serves what net/http/pprof does, on a server of its own.
+func newProfiler() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return httpapi.NewServer(mux)
 }
 
 // join waits until this node may serve and says so.
@@ -328,6 +347,9 @@ func (n *node) closeParts() {
 			n.log.Debug("closing gossip", "error", err)
 		}
 	}
+	if n.profiler != nil {
+		n.profiler.Close()
+	}
 	n.listen.close()
 }
 
@@ -359,24 +381,30 @@ func (p *parts) run(name string, f func(context.Context) error) {
 func (p *parts) wait() { p.group.Wait() }
 
 // listeners are the TCP ports but gossip's.
-type listeners struct{ grpc, http, peer net.Listener }
+type listeners struct{ grpc, http, peer, pprof net.Listener }
 
 func openListeners(s settings) (l listeners, err error) {
-	for _, port := range []struct {
+	for _, one := range []struct {
 		flag     string
-		number   uint16
+		addr     string
 		listener *net.Listener
-	}{{"grpc-port", s.grpcPort, &l.grpc}, {"http-port", s.httpPort, &l.http}, {"peer-port", s.peerPort, &l.peer}} {
-		if *port.listener, err = net.Listen("tcp", s.listenAddr(port.number)); err != nil {
+	}{
+		{"grpc-port", s.listenAddr(s.grpcPort), &l.grpc}, {"http-port", s.listenAddr(s.httpPort), &l.http},
+		{"peer-port", s.listenAddr(s.peerPort), &l.peer}, {"pprof-addr", s.pprofAddr, &l.pprof},
+	} {
+		if one.addr == "" {
+			continue
+		}
+		if *one.listener, err = net.Listen("tcp", one.addr); err != nil {
 			l.close()
-			return listeners{}, fmt.Errorf("--%s %d: %w", port.flag, port.number, err)
+			return listeners{}, fmt.Errorf("--%s: %w", one.flag, err)
 		}
 	}
 	return l, nil
 }
 
 func (l listeners) close() {
-	for _, one := range []net.Listener{l.grpc, l.http, l.peer} {
+	for _, one := range []net.Listener{l.grpc, l.http, l.peer, l.pprof} {
 		if one != nil {
 			one.Close() // a server may have closed it already
 		}

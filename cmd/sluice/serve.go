@@ -9,7 +9,6 @@ import (
 	"math"
 	"net"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -44,6 +43,7 @@ type settings struct {
 	maxMemory       string
 
 	logLevel, logFormat string
+	pprofAddr           string
 }
 
 func (s *settings) register(f *pflag.FlagSet) {
@@ -65,6 +65,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 3*time.Second, "longest time for calls under way to finish when stopping")
 	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
+	f.StringVar(&s.pprofAddr, "pprof-addr", "", "`address` (host:port) to serve Go's profiler at, for example 127.0.0.1:6060; off by default")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
@@ -84,6 +85,11 @@ func (s *settings) validate() error {
 	}
 	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
 		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
+	}
+	if s.pprofAddr != "" {
+		if _, _, err := net.SplitHostPort(s.pprofAddr); err != nil {
+			errs = append(errs, fmt.Errorf("--pprof-addr: %w", err))
+		}
 	}
 	if s.unknownDomain != "allow" && s.unknownDomain != "error" {
 		errs = append(errs, fmt.Errorf("--unknown-domain: %q is neither allow nor error", s.unknownDomain))
@@ -164,8 +170,10 @@ command line wins over the environment, and the environment over the file.`,
 			if err != nil {
 				return usageError(err)
 			}
-			tuneCollector()
-			return serve(cmd.Context(), s, log)
+			ctx, stop := context.WithCancel(cmd.Context())
+			defer stop()
+			go tuneCollector(ctx)
+			return serve(ctx, s, log)
 		},
 	}
 	s.register(cmd.Flags())
@@ -182,14 +190,6 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return &codedError{exitDenied, err}
 	}
 	return nil
-}
-
-// tuneCollector makes the garbage collector trade a little time for memory, as
-// most of a node's heap is long-lived counters. GOGC in the environment wins.
-func tuneCollector() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(50)
-	}
 }
 
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+// A node's heap is mostly counters that live long, so the garbage collector is
+// told to let little pile up beside them; but a small heap gets some room all
+// the same, or the collector would run all the time for what calls allocate.
+const (
+	collectPercent = 40       // of the live heap may be garbage before it is collected
+	collectRoom    = 64 << 20 // bytes of garbage that are always let be
+)
+
+// tuneCollector keeps the collector's target in step with the live heap until
+// ctx ends. GOGC in the environment wins. GOMEMLIMIT works on top, as ever.
+func tuneCollector(ctx context.Context) {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	last := 0
+	for {
+		metrics.Read(live)
+		if percent := collectorTarget(live[0].Value.Uint64()); percent != last {
+			debug.SetGCPercent(percent)
+			last = percent
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// collectorTarget returns the GC percentage for a live heap, in steps coarse
+// enough that it changes rarely: setting it stops the world for a moment.
+func collectorTarget(live uint64) int {
+	percent := uint64(collectPercent)
+	for live > 0 && percent < 1600 && live*percent/100 < collectRoom {
+		percent *= 2
+	}
+	if live == 0 {
+		percent = 1600 // nothing collected yet
+	}
+	return int(percent)
+}
