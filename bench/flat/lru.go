@@ -20,7 +20,7 @@ type lruShard struct {
 // counter has 64 bytes, as bucket's has.
 type counter struct {
 	state
-	pointers [3]*counter
+	_ [3]*counter
 }
 
 func newLRUTable(perShard int) (*lruTable, error) {

@@ -42,8 +42,8 @@ const (
 type state struct {
 	// now is when it was last used, full when the bucket would be full again.
 	now, full int64
-	// rest stands for what bucket's counters have besides.
-	rest [3]int64
+	// Room for what bucket's counters have besides.
+	_ [3]int64
 }
 
 // take is the generic cell rate algorithm: one token of cost, see ITU-T I.371.
