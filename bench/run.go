@@ -75,10 +75,15 @@ func (g *grid) block(ctx context.Context, nodes, keys int) error {
 			return err
 		}
 		all = append(all, s)
-		if name != "echo" {
-			if err := g.fill(ctx, s, g.domain, keys, 100); err != nil {
-				return err
-			}
+		if name == "echo" {
+			continue
+		}
+		batch := 100
+		if name == "sluice" {
+			batch = 1000 // which gubernator does not bear over several nodes
+		}
+		if err := g.fill(ctx, s, g.domain, keys, batch); err != nil {
+			return err
 		}
 	}
 	for _, distribution := range g.distributions {
