@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -120,6 +121,83 @@ func TestAliasesAreLeftAlone(t *testing.T) {
 		// Each attempt that leaves the address unknown is two exchanges.
 		if tries := joined / 2; tries < aliasAnswers || tries > aliasAnswers+2 {
 			t.Errorf("a target that answers and is nobody was tried %d times in 20 s", tries)
+		}
+	})
+}
+
+// A lost member is looked for at once, not when the next round of a whole cluster
+// is due.
+func TestLostMemberIsTriedAtOnce(t *testing.T) {
+	for range 5 {
+		inWorld(t, func(w *world) {
+			w.cluster(3)
+			time.Sleep(20 * time.Second)
+			w.crash("pod-3")
+			w.agree(quiet)
+			w.eventually(200*time.Millisecond, func() error {
+				if s := w.nodes["pod-1"].Stats(); s.JoinsFailed == 0 {
+					return fmt.Errorf("not tried yet: %+v", s)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// Of many lost members the ones longest not tried come first, a few at a time;
+// this node and those in the view are not tried.
+func TestDue(t *testing.T) {
+	r := newRoster("self/1", time.Hour)
+	alive := memberAt("alive", 1, member.Serving)
+	r.put(alive)
+	for i := range 3 * maxAtOnce {
+		m := memberAt(fmt.Sprintf("lost%d", i), 1, member.Serving)
+		r.put(m)
+		r.remove(fullName(m.Name, m.Boot))
+	}
+	j := &joiner{roster: r, self: "self:1"}
+	tried := map[string]int{}
+	start := time.Now()
+	for round := range 6 {
+		due, missing := j.due(map[string]string{"self:1": "myself", alive.Gossip: "alive"})
+		if len(due) != maxAtOnce || !missing {
+			t.Fatalf("round %d: %d due, missing %v", round, len(due), missing)
+		}
+		for _, a := range due {
+			tried[a.address]++
+			a.last = start.Add(time.Duration(round) * time.Second)
+		}
+	}
+	if len(tried) != 3*maxAtOnce || tried["self:1"] != 0 || tried[alive.Gossip] != 0 {
+		t.Errorf("%d addresses were tried: %v", len(tried), tried)
+	}
+	for address, n := range tried {
+		if n != 2 {
+			t.Errorf("%s was tried %d times in 6 rounds, want 2", address, n)
+		}
+	}
+}
+
+// A join target that leads back to this node under another address, such as a
+// service in front of it, is no answer; one that leads to another node is.
+func TestTargetBehindABalancer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		const balancer = "10.96.0.1:7463"
+		w.net.Alias(balancer, address(1))
+		start := time.Now()
+		w.serve("a", address(1), w.config("a", balancer))
+		if waited := time.Since(start); waited != 5*time.Second {
+			w.Errorf("a took its own answer for another's: ready after %v", waited)
+		}
+		start = time.Now()
+		w.serve("b", address(2), w.config("b", balancer))
+		if waited := time.Since(start); waited > time.Second {
+			w.Errorf("b was ready after %v", waited)
+		}
+		w.agree(quiet)
+		time.Sleep(time.Minute)
+		if s := w.nodes["b"].Stats(); s.Joins > 20 || s.JoinsFailed != 0 {
+			w.Errorf("in a minute b called the balancer %d times", s.Joins)
 		}
 	})
 }

@@ -136,7 +136,7 @@ func TestReplacedNodeStops(t *testing.T) {
 		w.net.Cut(nil)
 		select {
 		case <-old.Done():
-		case <-time.After(quiet + pingTries*time.Second):
+		case <-time.After(quiet + 2*time.Second):
 			w.Fatalf("the old one goes on\n%s", w.log)
 		}
 		if err := old.Err(); !errors.Is(err, ErrReplaced) || !strings.Contains(err.Error(), address(33)) {

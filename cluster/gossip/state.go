@@ -60,10 +60,10 @@ func (g *Gossip) announceLocked(s member.State, wait time.Duration) error {
 }
 
 // repeatState tells the others once more what this node is doing. memberlist's
-// queue of news loses a message now and then: when a node's news replaces its only
-// waiting message, numbering starts afresh, and the second message after it takes
-// its place if it is as long. Only the origin can make that good before the next
-// full exchange of state.
+// queue of news loses a message now and then: whenever it is empty for a moment,
+// also while messages are taken out to be put back, its numbering starts afresh,
+// and messages of the same length then take each other's place. Only the origin
+// can make that good before the next whole exchange of state.
 func (g *Gossip) repeatState() {
 	if !g.announce.tryTake() {
 		signal(g.repeat) // something is being told now; come back

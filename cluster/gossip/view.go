@@ -45,9 +45,6 @@ func (g *Gossip) publish() {
 			return
 		}
 		next.Seq = last.Seq + 1
-		if len(last.Members) == 1 {
-			signal(g.repeat) // nobody heard what was said so far
-		}
 		g.logChanges(last, next)
 	}
 	g.view.Store(next)

@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// A process of our name that does not answer pingTries pings, about 1.5 s, is
-	// taken for dead. While memberlist still lists it, it is asked again after
-	// askAgain.
+	// A process of our name that answers none of pingTries pings, one every
+	// pingPause, is taken for dead. While memberlist still lists it, it is asked
+	// again after askAgain.
 	pingTries = 6
+	pingPause = 250 * time.Millisecond
 	askAgain  = 2 * time.Second
 )
 
@@ -109,7 +110,7 @@ func (g *Gossip) answers(ctx context.Context, m member.Member) bool {
 		return false
 	}
 	for range pingTries {
-		timer := time.NewTimer(g.config.Timing.ProbeTimeout)
+		timer := time.NewTimer(pingPause)
 		if _, err := g.list.Ping(fullName(m.Name, m.Boot), net.UDPAddrFromAddrPort(address)); err == nil {
 			timer.Stop()
 			return true

@@ -26,6 +26,7 @@ type Network struct {
 	mu struct {
 		sync.Mutex
 		listeners map[string]*Transport
+		aliases   map[string]string
 		cut       func(from, to netip.AddrPort) bool
 	}
 }
@@ -56,6 +57,17 @@ func (n *Network) Listen(address string) (*Transport, error) {
 	return t, nil
 }
 
+// Alias makes what is sent to one address arrive at another, as a load balancer
+// does.
+func (n *Network) Alias(from, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.aliases == nil {
+		n.mu.aliases = map[string]string{}
+	}
+	n.mu.aliases[from] = to
+}
+
 // Cut loses everything from one address to another for which lost returns true,
 // until the next call. nil heals the network. Connections that are open stay so.
 func (n *Network) Cut(lost func(from, to netip.AddrPort) bool) {
@@ -75,27 +87,21 @@ func (n *Network) Isolate(addresses ...string) {
 }
 
 // route returns the listener at an address, nil if there is none, and whether the
-// way there is cut.
-func (n *Network) route(from netip.AddrPort, to string) (_ *Transport, cut bool) {
+// network is cut on the way there, and on the way back.
+func (n *Network) route(from netip.AddrPort, to string) (dest *Transport, there, back bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if real, ok := n.mu.aliases[to]; ok {
+		to = real
+	}
 	a, err := netip.ParseAddrPort(to)
 	if err != nil {
-		return nil, false
+		return nil, false, false
 	}
-	if n.mu.cut != nil && (n.mu.cut(from, a) || n.mu.cut(a, from)) {
-		// A connection needs both ways; packets look at theirs alone.
-		return n.mu.listeners[to], true
+	if n.mu.cut != nil {
+		there, back = n.mu.cut(from, a), n.mu.cut(a, from)
 	}
-	return n.mu.listeners[to], false
-}
-
-// loses reports whether packets from one address to another are lost.
-func (n *Network) loses(from netip.AddrPort, to string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	a, err := netip.ParseAddrPort(to)
-	return err != nil || n.mu.cut != nil && n.mu.cut(from, a)
+	return n.mu.listeners[to], there, back
 }
 
 // Transport is one node's place in a Network.
@@ -147,8 +153,8 @@ func (t *Transport) WriteTo(b []byte, to string) (time.Time, error) {
 		return now, ErrClosed
 	default:
 	}
-	dest, _ := t.network.route(t.address, to)
-	if dest == nil || t.network.loses(t.address, to) {
+	dest, cut, _ := t.network.route(t.address, to)
+	if dest == nil || cut {
 		return now, nil
 	}
 	select {
@@ -169,8 +175,8 @@ func (t *Transport) WriteToAddress(b []byte, to memberlist.Address) (time.Time, 
 
 // DialTimeout implements memberlist.Transport.
 func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, error) {
-	dest, cut := t.network.route(t.address, to)
-	if cut {
+	dest, there, back := t.network.route(t.address, to)
+	if there || back {
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		select {
@@ -184,14 +190,14 @@ func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, err
 	if dest == nil {
 		return nil, refused
 	}
-	here, there := net.Pipe()
+	ours, theirs := net.Pipe()
 	select {
 	case <-t.closed:
 		return nil, ErrClosed
 	case <-dest.closed:
 		return nil, refused
-	case dest.streams <- there:
-		return here, nil
+	case dest.streams <- theirs:
+		return ours, nil
 	default:
 		return nil, refused
 	}
