@@ -31,7 +31,6 @@ type world struct {
 	nodes map[string]*node // running, by label; mostly the name
 	log   *logBook
 	names names
-	dbg   slog.Level
 }
 
 type node struct {
@@ -66,7 +65,7 @@ func (w *world) config(name string, join ...string) Config {
 		Peer:      ":7462",
 		Placement: 1,
 		Version:   "test",
-		Logger:    slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: w.dbg})),
+		Logger:    slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Resolver:  &w.names,
 	}
 }
