@@ -2,8 +2,6 @@ package gossip
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -52,8 +50,8 @@ type Config struct {
 	// others join it.
 	Join []string
 
-	// SecretFingerprint is Fingerprint of the cluster's secret. Peers with another
-	// one are refused.
+	// SecretFingerprint tells the cluster's secret from others without giving it
+	// away. It travels in clear. Peers with another one are refused.
 	SecretFingerprint [16]byte
 	// Placement is ring.Placement. Peers with another number are refused.
 	Placement int
@@ -70,15 +68,6 @@ type Config struct {
 	// Transport replaces the sockets, in tests. Bind is then ignored. Open takes it
 	// over and shuts it down.
 	Transport memberlist.Transport
-}
-
-// Fingerprint tells secrets apart without giving them away: 128 bits of an
-// HMAC-SHA-256. It travels in clear, so a secret that can be guessed can be
-// confirmed with it: use random ones.
-func Fingerprint(secret []byte) [16]byte {
-	mac := hmac.New(sha256.New, secret)
-	mac.Write([]byte("sluice cluster secret, fingerprint 1"))
-	return [16]byte(mac.Sum(nil))
 }
 
 func (c Config) withDefaults() Config {

@@ -70,16 +70,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestFingerprint(t *testing.T) {
-	if Fingerprint([]byte("a")) == Fingerprint([]byte("b")) || Fingerprint(nil) == Fingerprint([]byte("a")) {
-		t.Error("different secrets have the same fingerprint")
-	}
-	// Running clusters compare it across versions.
-	if got := hex4(Fingerprint([]byte("a"))); got != "00e8c710" {
-		t.Errorf("Fingerprint(a) starts with %s", got)
-	}
-}
-
 func TestNewBoot(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	if got, want := NewBoot(at, 0xbeef), "1886caf21c963206-0000beef"; got != want {

@@ -18,7 +18,7 @@ func someMeta() metadata {
 			Peer: "10.0.0.1:7462", GRPC: "[fd00::1]:7460", HTTP: "", Version: "v0.1.0",
 		},
 		placement:   0x01020304,
-		fingerprint: Fingerprint([]byte("secret")),
+		fingerprint: [16]byte{1, 2, 3},
 	}
 }
 
