@@ -10,7 +10,7 @@ IMAGE   ?= sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # Modules whose tests need only Go. internal/tools has no code of its own.
-TEST_MODULES := . internal/manifests
+TEST_MODULES := . bench internal/manifests
 # Pinned tools are called through their own module, so that building sluice never downloads them.
 TOOL := go tool -modfile=internal/tools/go.mod
 
