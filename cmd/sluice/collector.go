@@ -12,8 +12,8 @@ import (
 // told to let little pile up beside them; but a small heap gets some room all
 // the same, or the collector would run all the time for what calls allocate.
 const (
-	collectPercent = 40       // of the live heap may be garbage before it is collected
-	collectRoom    = 64 << 20 // bytes of garbage that are always let be
+	collectPercent = 30       // of the live heap may be garbage before it is collected
+	collectRoom    = 48 << 20 // bytes of garbage that are always let be
 )
 
 // tuneCollector keeps the collector's target in step with the live heap until
@@ -40,15 +40,15 @@ func tuneCollector(ctx context.Context) {
 	}
 }
 
-// collectorTarget returns the GC percentage for a live heap, in steps coarse
-// enough that it changes rarely: setting it stops the world for a moment.
+// collectorTarget returns the GC percentage for a live heap, in steps of a quarter
+// so that it changes rarely: setting it stops the world for a moment.
 func collectorTarget(live uint64) int {
-	percent := uint64(collectPercent)
-	for live > 0 && percent < 1600 && live*percent/100 < collectRoom {
-		percent *= 2
+	if live < collectRoom/16 {
+		return 1600 // this or nothing collected yet
 	}
-	if live == 0 {
-		percent = 1600 // nothing collected yet
+	percent := uint64(1600)
+	for next := percent * 4 / 5; next >= collectPercent && live*next/100 >= collectRoom; next = percent * 4 / 5 {
+		percent = next
 	}
 	return int(percent)
 }
