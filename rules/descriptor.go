@@ -134,24 +134,24 @@ func (p *parser) place(d *descriptor, b branch, names map[string]*node) *node {
 	return to
 }
 
-// add makes n a child.
-func (parent *node) add(n *node) {
-	key := n.entry.Key
-	if n.entry.Value == "" {
-		if parent.byKey == nil {
-			parent.byKey = make(map[string]*node)
+// add makes child a child.
+func (n *node) add(child *node) {
+	key := child.entry.Key
+	if child.entry.Value == "" {
+		if n.byKey == nil {
+			n.byKey = make(map[string]*node)
 		}
-		parent.byKey[key] = n
+		n.byKey[key] = child
 		return
 	}
-	if parent.exact == nil {
-		parent.exact = make(map[Entry]*node)
+	if n.exact == nil {
+		n.exact = make(map[Entry]*node)
 	}
-	parent.exact[n.entry] = n
-	if strings.Contains(n.entry.Value, "*") {
-		if parent.wild == nil {
-			parent.wild = make(map[string][]wildcard)
+	n.exact[child.entry] = child
+	if strings.Contains(child.entry.Value, "*") {
+		if n.wild == nil {
+			n.wild = make(map[string][]wildcard)
 		}
-		parent.wild[key] = append(parent.wild[key], newWildcard(n.entry.Value, n))
+		n.wild[key] = append(n.wild[key], newWildcard(child.entry.Value, child))
 	}
 }
