@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
 )
 
 // Vectors of the SipHash reference implementation, 128-bit results for the key
@@ -66,5 +67,17 @@ func TestSecretsApart(t *testing.T) {
 		if _, err := Fingerprint(short); err == nil {
 			t.Errorf("a secret of %d bytes has a fingerprint", len(short))
 		}
+	}
+}
+
+func BenchmarkKey(b *testing.B) {
+	h, err := NewHasher(make([]byte, MinSecret))
+	if err != nil {
+		b.Fatal(err)
+	}
+	name := (*rules.Rule)(nil).AppendKey(nil, "auth", []rules.Entry{{Key: "auth_type", Value: "login"}, {Key: "user", Value: "0123456789"}})
+	b.ReportAllocs()
+	for b.Loop() {
+		h.Key(name)
 	}
 }

@@ -160,3 +160,19 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	})
 }
+
+func BenchmarkEncode(b *testing.B) {
+	rule := &rules.Rule{Name: "login-per-user"}
+	b.ReportAllocs()
+	for b.Loop() {
+		batch := transport.NewBatch()
+		for range 100 {
+			batch.Results = append(batch.Results, transport.Result{
+				Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second},
+				Source:   check.Held, Holder: "n1", Rule: rule, Period: time.Minute,
+			})
+		}
+		data := (&answer{batch: batch}).encode()
+		data.Free()
+	}
+}
