@@ -64,7 +64,17 @@ check-generate: ## fail when the generated code is not what generate writes
 	internal/tools/check-generate
 
 .PHONY: bench
-bench: ## benchmarks into bin/bench/COMMIT.txt, with a summary (PKG=./bucket BENCH=Take COUNT=6)
+bench: build ## against bare gRPC and other limiters, real processes, under ten minutes
+	go -C bench run . rows
+	go -C bench run . draw -out ../docs/img results/rows.json
+
+.PHONY: bench-full
+bench-full: build ## the whole grid of callers, checks a call, keys and nodes; takes hours
+	go -C bench run . run -nodes 1,3,5 -callers 1,8,64,256 -checks 1,10,100,1000 -keys 10000,100000,1000000,10000000 -distributions uniform,zipf -out results/grid.json
+	go -C bench run . draw -out ../docs/img results/grid.json
+
+.PHONY: bench-go
+bench-go: ## Go benchmarks into bin/bench/COMMIT.txt, with a summary (PKG=./bucket BENCH=Take COUNT=6)
 	@mkdir -p bin/bench
 	set -o pipefail; go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) -count $(COUNT) $(PKG) | tee 'bin/bench/$(or $(VERSION),now).txt'
 	$(TOOL) benchstat 'bin/bench/$(or $(VERSION),now).txt'
