@@ -47,6 +47,10 @@ test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Wind
 race: ## the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 go test -race $(TESTFLAGS) $(PKG)
 
+.PHONY: netns-test
+netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)
+	go test -count 1 -tags netns -run CutOff -v ./internal/e2e
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
 	internal/tools/fuzz $(FUZZTIME) $(PKG)
