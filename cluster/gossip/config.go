@@ -91,7 +91,7 @@ func (c Config) Validate() error {
 	bad := func(field, format string, args ...any) {
 		errs = append(errs, fmt.Errorf("gossip: %s: %w", field, fmt.Errorf(format, args...)))
 	}
-	if err := validName(c.Name); err != nil {
+	if err := ValidateName(c.Name); err != nil {
 		bad("Name", "%w", err)
 	}
 	if !validBoot(c.Boot) {
@@ -130,7 +130,8 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func validName(name string) error {
+// ValidateName returns what is wrong with a node's name.
+func ValidateName(name string) error {
 	if name == "" {
 		return errors.New("is empty: every node needs a name of its own, for example the host's")
 	}
@@ -169,7 +170,7 @@ func (c Config) memberlist(g *Gossip, end endpoint) *memberlist.Config {
 	m.AdvertiseAddr = end.address.Addr().String()
 	m.AdvertisePort = int(end.address.Port())
 	m.LogOutput = nil
-	m.Logger = libraryLogger(g.log)
+	m.Logger = libraryLogger(g.log, &g.malformed)
 	m.EnableCompression = false // the messages are small
 	c.Timing.apply(m)
 

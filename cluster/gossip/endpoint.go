@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -41,9 +42,9 @@ func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
 		}
 		bind.host = bound.String()
 	}
-	transport, err := listen(bind, libraryLogger(c.Logger))
+	transport, err := listen(bind, libraryLogger(c.Logger, new(atomic.Uint64)))
 	if err != nil {
-		return endpoint{}, fmt.Errorf("gossip: Bind: cannot listen on %s, TCP and UDP: %w; stop what uses it or choose another gossip port", bind, err)
+		return endpoint{}, fmt.Errorf("gossip: Bind: %w on %s, TCP and UDP: %w; stop what uses it or choose another gossip port", ErrListen, bind, err)
 	}
 	port := uint16(transport.GetAutoBindPort())
 	address, err := advertised(ctx, c, bound, port)

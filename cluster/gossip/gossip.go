@@ -42,6 +42,8 @@ var (
 	// ErrReplaced means that a newer process serves under this node's name, which
 	// happens to one that was stopped or cut off for long. It must stop.
 	ErrReplaced = errors.New("replaced by a newer process of the same name")
+	// ErrListen means that the gossip port cannot be listened on.
+	ErrListen = errors.New("cannot listen")
 	// ErrClosed means that Leave or Close was called before.
 	ErrClosed = errors.New("gossip is closed")
 )
@@ -60,6 +62,8 @@ type Gossip struct {
 	changes  chan struct{}
 	repeat   chan struct{} // signalled when our state should be told once more
 	answered chan struct{} // signalled when a compatible peer exchanged state with us
+
+	malformed atomic.Uint64 // messages that memberlist could not read
 
 	// announce serializes the calls that make memberlist tell others about us, and
 	// guards left.

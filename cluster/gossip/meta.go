@@ -73,7 +73,7 @@ func decodeMeta(b []byte) (metadata, error) {
 	if len(b) != 0 {
 		return m, fmt.Errorf("metadata has %d bytes too many", len(b))
 	}
-	if err := validName(m.member.Name); err != nil {
+	if err := ValidateName(m.member.Name); err != nil {
 		return m, fmt.Errorf("name in metadata: %w", err)
 	}
 	if !validBoot(m.member.Boot) {

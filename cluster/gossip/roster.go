@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -94,13 +95,24 @@ func (r *roster) remove(full string) {
 	r.signal()
 }
 
+// carriedLocked reports whether a living process, this one included, has the name.
 func (r *roster) carriedLocked(name string) bool {
+	if strings.HasPrefix(r.self, name+"/") { // names contain no slash
+		return true
+	}
 	for _, m := range r.mu.alive {
 		if m.Name == name {
 			return true
 		}
 	}
 	return false
+}
+
+// alone reports whether no other process is known to live.
+func (r *roster) alone() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.mu.alive) == 0
 }
 
 func (r *roster) dropOldestLocked() {

@@ -7,6 +7,8 @@ type Stats struct {
 	Members, Lost int
 	// Refused counts messages from peers of another placement, secret or format.
 	Refused uint64
+	// Malformed counts messages on the gossip port that are no gossip.
+	Malformed uint64
 	// Joins counts attempts to reach targets and lost members; JoinsFailed those
 	// that nobody answered or that were refused.
 	Joins, JoinsFailed uint64
@@ -17,7 +19,7 @@ type Stats struct {
 
 // Stats returns the counters.
 func (g *Gossip) Stats() Stats {
-	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore()}
+	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.malformed.Load()}
 	g.roster.mu.Lock()
 	s.Lost, s.Refused = len(g.roster.mu.lost), g.roster.mu.refused
 	g.roster.mu.Unlock()
