@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,13 +33,24 @@ type clientFlags struct {
 }
 
 func (f *clientFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node")
+	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node; without a port, 7460")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
+}
+
+// defaultGRPCPort is where nodes listen unless they are told otherwise.
+const defaultGRPCPort = 7460
+
+// withPort adds port to a host without one.
+func withPort(addr string, port int) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil {
+		return addr
+	}
+	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
 }
 
 // ask connects to the node and calls f. Its errors end the process with exitNoAnswer.
 func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
-	conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return usageError(fmt.Errorf("--addr: %w", err))
 	}
@@ -136,7 +149,9 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 func decisionExit(verb string, d *sluicev1.Decision) error {
 	switch {
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_INVALID:
-		return &codedError{exitUsage, fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message)}
+		return usageError(fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message))
+	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN:
+		return usageError(fmt.Errorf("--domain: %s", d.Error.Message))
 	case d.Error != nil:
 		return &codedError{exitNoAnswer, fmt.Errorf("%s", d.Error.Message)}
 	case verb == "reset" || d.Allowed:
@@ -177,6 +192,9 @@ type decisionJSON struct {
 
 func printDecision(out io.Writer, format, verb string, d *sluicev1.Decision) error {
 	source := strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
+	if verb == "reset" && d.Error == nil {
+		return printReset(out, format, d)
+	}
 	if format == "json" {
 		j := decisionJSON{
 			Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
@@ -195,11 +213,24 @@ func printDecision(out io.Writer, format, verb string, d *sluicev1.Decision) err
 	if d.Error != nil {
 		return nil // decisionExit prints it
 	}
-	if verb == "reset" {
-		_, err := fmt.Fprintf(out, "reset, held by %s\n", d.Holder)
-		return err
-	}
 	_, err := io.WriteString(out, decisionText(d, source))
+	return err
+}
+
+// printReset says which node forgot the counter, if there was any to forget.
+func printReset(out io.Writer, format string, d *sluicev1.Decision) error {
+	if format == "json" {
+		return json.NewEncoder(out).Encode(struct {
+			Reset  bool   `json:"reset"`
+			Rule   string `json:"rule"`
+			Holder string `json:"holder"`
+		}{d.Holder != "", d.Rule, d.Holder})
+	}
+	text := "nothing to reset: no rule applies\n"
+	if d.Holder != "" {
+		text = fmt.Sprintf("reset, held by %s\n", d.Holder)
+	}
+	_, err := io.WriteString(out, text)
 	return err
 }
 

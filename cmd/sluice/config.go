@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -44,6 +45,18 @@ func envName(flag string) string {
 	return "SLUICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
+// warnOfUnknown logs variables that begin like settings and are none, which a
+// misspelt one is.
+func warnOfUnknown(flags *pflag.FlagSet, environ []string, log *slog.Logger) {
+	known := map[string]bool{"SLUICE_ADDR": true}
+	flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })
+	for _, e := range environ {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !known[name] {
+			log.Warn("this environment variable is no setting", "name", name)
+		}
+	}
+}
+
 func settleFromFile(flags *pflag.FlagSet, path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -80,6 +93,9 @@ func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node
 		return errors.New("given twice")
 	}
 	seen[f.Name] = true
+	if value.Kind == yaml.SequenceNode && f.Value.Type() != "stringSlice" {
+		return errors.New("want one value, not a list")
+	}
 	text, err := scalarText(value)
 	if err != nil || f.Changed {
 		return err

@@ -93,6 +93,7 @@ func TestWrongSettings(t *testing.T) {
 		{"twice", "name: x\nname: y\n", nil, []string{"name"}},
 		{"no mapping", "- name\n", nil, []string{":1", "mapping"}},
 		{"nested", "name: {a: b}\n", nil, []string{":1", "name"}},
+		{"list for one value", "grpc-port: [1]\n", nil, []string{":1", "grpc-port", "list"}},
 		{"nested list", "join: [[a]]\n", nil, []string{":1", "join"}},
 		{"not YAML", "a: [\n", nil, []string{"--config"}},
 	} {
@@ -117,6 +118,7 @@ func TestWrongSettings(t *testing.T) {
 
 func TestValidateNamesTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
+		"--name":             {"--name", "a b/c"},
 		"--bind":             {"--bind", "localhost"},
 		"--advertise":        {"--advertise", "pod-1"},
 		"--unknown-domain":   {"--unknown-domain", "maybe"},

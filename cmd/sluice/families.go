@@ -82,6 +82,8 @@ var families = []family{
 		func(s *snapshot) float64 { return float64(s.gossip.Lost) }),
 	counter("sluice_members_refused_total", "Gossip from nodes with another placement, secret or format.",
 		func(s *snapshot) uint64 { return s.gossip.Refused }),
+	counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip.",
+		func(s *snapshot) uint64 { return s.gossip.Malformed }),
 	counter("sluice_joins_total", "Attempts to reach join targets and lost members.",
 		func(s *snapshot) uint64 { return s.gossip.Joins }),
 	counter("sluice_joins_failed_total", "Those that nobody answered.",

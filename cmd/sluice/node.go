@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -147,10 +148,10 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Placement: ring.Placement,
 		Version: versionString(), Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout}, Logger: n.log,
 	})
-	if err != nil {
-		return fmt.Errorf("--gossip-port %d: %w", n.settings.gossipPort, err)
+	if errors.Is(err, gossip.ErrListen) {
+		return fmt.Errorf("--gossip-port: %w", err)
 	}
-	return nil
+	return err
 }
 
 // openDoors makes what answers clients.

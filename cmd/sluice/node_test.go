@@ -132,6 +132,8 @@ func TestCheckExitCodes(t *testing.T) {
 		{"never", check("--domain", "auth", "--cost", "3", "user=a"), 1, "denied for good", ""},
 		{"refund", check("--domain", "auth", "--verb", "refund", "user=a"), 0, "1 of 2", ""},
 		{"reset", check("--domain", "auth", "--verb", "reset", "user=a"), 0, "reset, held by n1", ""},
+		{"reset as JSON", check("--domain", "auth", "--verb", "reset", "-o", "json", "user=a"), 0, `{"reset":true,"rule":"auth/user","holder":"n1"}`, ""},
+		{"reset of nothing", check("--domain", "other", "--verb", "reset", "user=a"), 0, "no rule applies", ""},
 		{"after reset", check("--domain", "auth", "user=a"), 0, "1 of 2", ""},
 		{"no rule", check("--domain", "other", "user=a"), 0, "no rule applies", ""},
 		{"no domain", check("user=a"), 2, "", "--domain"},

@@ -10,12 +10,13 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/sluice-project/sluice/cluster/gossip"
 )
 
 // lookupEnv is where settings in the environment come from.
@@ -52,7 +53,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.bind, "bind", "0.0.0.0", "`address` to listen on")
 	f.StringVar(&s.advertise, "advertise", "", "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
 	f.StringSliceVar(&s.join, "join", nil, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
-	f.Uint16Var(&s.grpcPort, "grpc-port", 7460, "gRPC `port`; 0 picks a free one")
+	f.Uint16Var(&s.grpcPort, "grpc-port", defaultGRPCPort, "gRPC `port`; 0 picks a free one")
 	f.Uint16Var(&s.httpPort, "http-port", 7461, "HTTP `port`; 0 picks a free one")
 	f.Uint16Var(&s.peerPort, "peer-port", 7462, "`port` for checks forwarded by other nodes; 0 picks a free one")
 	f.Uint16Var(&s.gossipPort, "gossip-port", 7463, "gossip `port`, TCP and UDP; 0 picks a free one")
@@ -79,6 +80,9 @@ func (s *settings) validate() error {
 			errs = append(errs, fmt.Errorf("--name: not given, and the host has none: %w", err))
 		}
 		s.name = host
+	}
+	if err := gossip.ValidateName(s.name); err != nil {
+		errs = append(errs, fmt.Errorf("--name: %w", err))
 	}
 	if net.ParseIP(s.bind) == nil {
 		errs = append(errs, fmt.Errorf("--bind: %q is not an IP address", s.bind))
@@ -130,10 +134,10 @@ func defaultSettings() settings {
 func (s *settings) joinTargets() []string {
 	targets := make([]string, len(s.join))
 	for i, j := range s.join {
-		if _, _, err := net.SplitHostPort(j); err != nil && s.gossipPort != 0 {
-			j = net.JoinHostPort(strings.Trim(j, "[]"), strconv.Itoa(int(s.gossipPort)))
-		}
 		targets[i] = j
+		if s.gossipPort != 0 {
+			targets[i] = withPort(j, int(s.gossipPort))
+		}
 	}
 	return targets
 }
@@ -170,6 +174,7 @@ command line wins over the environment, and the environment over the file.`,
 			if err != nil {
 				return usageError(err)
 			}
+			warnOfUnknown(cmd.Flags(), os.Environ(), log)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
 			go tuneCollector(ctx)
