@@ -73,7 +73,9 @@ func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
 			r, a := &b.Requests[i], &b.Answers[i]
 			if r.Verb == bucket.Check && !r.Shadow && a.Allowed {
 				a.Allowed, a.Soft, a.Delay = false, false, 0
-				a.RetryAfter = max(a.RetryAfter, retry)
+				if retry != bucket.Never { // that is said of the check whose cost it is
+					a.RetryAfter = max(a.RetryAfter, retry)
+				}
 			}
 		}
 		n.giveBack(ctx, b, w)

@@ -151,10 +151,12 @@ func answerMany(w http.ResponseWriter, b *transport.Batch) {
 	write(w, p.Status, typeProblem, denials{p, all})
 }
 
-// failed reports whether a check that would have spent was not allowed to.
+// failed reports whether a check that would have spent was not allowed to, or a
+// check of any verb is wrong.
 func failed(b *transport.Batch) bool {
 	for i := range b.Results {
-		if b.Checks[i].Verb == bucket.Check && !b.Results[i].Allowed {
+		r := &b.Results[i]
+		if b.Checks[i].Verb == bucket.Check && !r.Allowed || r.Err != nil && statusOf(r.Err.Code) == http.StatusBadRequest {
 			return true
 		}
 	}
