@@ -21,6 +21,7 @@ FUZZTIME   ?= 30s
 BENCH      ?= .
 BENCHFLAGS ?= -benchmem
 COUNT      ?= 6
+RUNS       ?= 5
 
 .PHONY: help
 help: ## list these habits
@@ -46,6 +47,10 @@ test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Wind
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 go test -race $(TESTFLAGS) $(PKG)
+
+.PHONY: audit
+audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
+	go test -count $(RUNS) -run Audit -v ./internal/e2e
 
 .PHONY: netns-test
 netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)

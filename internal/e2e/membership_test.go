@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -150,4 +151,13 @@ func TestDuplicateName(t *testing.T) {
 		t.Errorf("its log does not name the trouble:\n%s", log)
 	}
 	waitAgreed(t, nodes, quiet)
+	for _, n := range nodes {
+		eventually(t, quiet, n.name+" misses nobody", func() error {
+			_, metrics, err := get("http://" + n.http + "/metrics")
+			if err == nil && !strings.Contains(metrics, "\nsluice_members_lost 0\n") {
+				err = errors.New("sluice_members_lost is not 0")
+			}
+			return err
+		})
+	}
 }

@@ -78,5 +78,9 @@ func (r *Reader) syntax(err error) {
 		line, _ = strconv.Atoi(m[1])
 		text = text[len(m[0]):]
 	}
+	if strings.HasPrefix(text, "exceeded max depth") { // valid, but beyond any use
+		r.faultAt(line, "", "is nested far deeper than any rule file may be: "+text)
+		return
+	}
 	r.faultAt(line, "", "not YAML: "+text)
 }
