@@ -156,6 +156,9 @@ func (c *calendar) length() int64 {
 func (c *calendar) nthClock(sec, n int64) int64 {
 	length := c.length()
 	for {
+		if sec > math.MaxInt64/int64(time.Second) {
+			return math.MaxInt64 // beyond int64's nanoseconds, however many changes of the clock away
+		}
 		to, offset := c.offset(sec)
 		full := floorDiv(sec+offset, length)
 		at := (full+n)*length - offset

@@ -141,3 +141,18 @@ func TestCalendarEnds(t *testing.T) {
 		}
 	}
 }
+
+// A debt of hundreds of millions of hours takes no longer to answer than a small one,
+// though the zone's clock changes twice in each of the years until then.
+func TestCalendarFarAway(t *testing.T) {
+	limits, err := NewLimits(Limit{
+		Algorithm: TokenBucket, Count: 1, Refill: RefillInterval, Align: AlignCalendar, Unit: Hour, Zone: "Europe/Berlin",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := limits.plans[0].cal
+	if got := c.nthClock(0, 400_000_000); got != math.MaxInt64 {
+		t.Errorf("the 400,000,000th hour was looked for, and found to begin %d s after the epoch", got)
+	}
+}

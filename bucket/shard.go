@@ -101,6 +101,8 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 		seen.status(at, d)
 	}
 	d.seenFrom(now, at)
+	clear(sh.mu.spare.rest) // so that they keep no log alive
+	clear(sh.mu.spare.shadows)
 }
 
 // useLocked answers a verb that may change c.
@@ -168,6 +170,9 @@ func (d *Decision) seenFrom(now, at int64) {
 	behind := saturate(elapsed(now, at))
 	if d.RetryAfter > 0 {
 		d.RetryAfter = time.Duration(addSat(int64(d.RetryAfter), behind))
+	}
+	if d.Delay > 0 {
+		d.Delay = time.Duration(addSat(int64(d.Delay), behind))
 	}
 	if d.ResetAfter > 0 {
 		d.ResetAfter = time.Duration(addSat(int64(d.ResetAfter), behind))

@@ -15,8 +15,9 @@ import (
 type Peers interface {
 	// Call sends records to the node at addr and waits until replies are filled, one
 	// for each. Its errors wrap check.ErrUnsent, check.ErrAmbiguous or
-	// check.ErrOverloaded; any other counts as ambiguous. After it has returned,
-	// nothing reads records or writes to replies.
+	// check.ErrOverloaded; any other counts as ambiguous. An error is about the
+	// records whose reply has no Status; other replies count all the same. After it
+	// has returned, nothing reads records or writes to replies.
 	Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error
 	// Retain lets go of all other addresses.
 	Retain(addrs []string)

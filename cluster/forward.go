@@ -62,11 +62,8 @@ var forwardings = sync.Pool{New: func() any { return new(forwarding) }}
 // CheckTimeout has passed; on_failure answers the rest. w is nil unless b is
 // all-or-nothing.
 func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
-	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > n.cfg.CheckTimeout {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, n.cfg.CheckTimeout)
-		defer cancel()
-	}
+	ctx, cancel := n.bounded(ctx)
+	defer cancel()
 	f := forwardings.Get().(*forwarding)
 	f.node, f.batch, f.whole = n, b, w
 	for i := range b.Requests {
@@ -76,11 +73,19 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
 	f.release()
 }
 
+// bounded returns ctx with a deadline within CheckTimeout.
+func (n *Node) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= n.cfg.CheckTimeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, n.cfg.CheckTimeout)
+}
+
 // release returns f without what it points to.
 func (f *forwarding) release() {
 	clear(f.pending)
-	clear(f.records)
-	clear(f.replies)
+	clear(f.records[:cap(f.records)]) // an earlier round may have had more
+	clear(f.replies[:cap(f.replies)])
 	*f = forwarding{
 		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
 		records: f.records[:0], replies: f.replies[:0], places: f.places[:0],

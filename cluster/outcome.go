@@ -13,7 +13,7 @@ func (f *forwarding) take(r *routing, to int) {
 	g := &f.groups[to]
 	for at := g.first; at < g.first+g.n; at++ {
 		p := &f.pending[f.places[at]]
-		if g.err != nil {
+		if g.err != nil && f.replies[at].Status == 0 {
 			f.unanswered(r, p, to, g.err)
 		} else {
 			f.answered(r, p, to, &f.replies[at])

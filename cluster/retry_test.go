@@ -87,6 +87,32 @@ func TestOverloaded(t *testing.T) {
 	})
 }
 
+// TestHalfAnswered: what came before an error stands, and is not asked and charged again.
+func TestHalfAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		w.decides(first(1, halfFull))
+		var requests []check.Request
+		for i := range 10 {
+			requests = append(requests, request(a, "b", i, hourly(10)))
+		}
+		for i, answer := range decide(t.Context(), a, requests...) {
+			if i >= 5 {
+				wantErr(t, "beyond the queue", answer, check.ErrOverloaded)
+				continue
+			}
+			wantAnswer(t, "before it", answer, true, check.Forwarded, "b")
+			if n := spent(w.nodes["b"], requests[i]); n != 1 {
+				t.Errorf("check %d: %d spent, want 1", i, n)
+			}
+		}
+		if n := len(w.callsSoFar()); n != 1 {
+			t.Errorf("%d calls, want 1", n)
+		}
+	})
+}
+
 // lost is a Peers on which every node points to the next, and none holds anything.
 type lost struct {
 	wire

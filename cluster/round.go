@@ -66,6 +66,7 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 		g := &f.groups[to]
 		end := g.first + g.n
 		if r.nodes[to].addr == "" {
+			clear(f.replies[g.first:end])
 			g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, r.nodes[to].name)
 			return
 		}

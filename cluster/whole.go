@@ -67,6 +67,8 @@ func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
 	w := wholes.Get().(*whole)
 	count := uint64(len(b.Requests))
 	w.base = n.ids.Add(count) - count + 1
+	ctx, cancel := n.bounded(ctx)
+	defer cancel()
 	n.forward(ctx, b, w)
 	if failed, retry := failure(b); failed {
 		for i := range b.Requests {

@@ -34,6 +34,7 @@ const (
 	hung             // nothing comes back until the caller's context ends; not served
 	late             // as hung, and served a second later
 	full             // the queue is full
+	halfFull         // the first half is answered, then the queue is full
 )
 
 // world is nodes and the network between them, in memory.
@@ -137,10 +138,12 @@ func (w wire) Retain(addrs []string) {
 	w.mu.retained[w.from] = addrs
 }
 
+// Call clears replies as the real one does: those that do not come have no Status.
 func (w wire) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	to := addr[:len(addr)-len(":7462")]
 	// What travels is a copy; the caller's slices are the caller's.
 	sent := slices.Clone(records)
+	clear(replies)
 	w.mu.Lock()
 	w.mu.calls = append(w.mu.calls, call{w.from, to, sent, time.Now()})
 	f := delivered
@@ -151,6 +154,9 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 	target := w.nodes[to]
 	if target == nil {
 		f = unsent
+	}
+	if f == halfFull {
+		sent = sent[:len(sent)/2]
 	}
 	serve := func() []check.Reply {
 		out := make([]check.Reply, len(sent))
@@ -186,6 +192,9 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
 	copy(replies, out)
+	if f == halfFull {
+		return fmt.Errorf("%s: %w", addr, check.ErrOverloaded)
+	}
 	return nil
 }
 

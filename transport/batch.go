@@ -12,6 +12,9 @@ import (
 // keepEntries is the largest descriptor whose memory a pooled batch keeps.
 const keepEntries = 16
 
+// keepLimits is the same for the limits that came with a check.
+const keepLimits = 2
+
 // Batch is a set of checks asked together, with the memory to answer them. Get
 // one with NewBatch, fill it with Add, and give it back with Release.
 type Batch struct {
@@ -95,6 +98,10 @@ func (b *Batch) forget() {
 			c.Descriptor = nil
 		}
 		clear(c.Descriptor)
+		if cap(c.Limits) > keepLimits {
+			c.Limits = nil
+		}
+		clear(c.Limits)
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]

@@ -13,10 +13,12 @@ func (r *Result) take(a *check.Answer) {
 		r.Err = errorOf(a.Err)
 		return
 	}
-	r.Decision, r.Source, r.Holder = a.Decision, a.Source, a.Holder
-	if i := int(a.Index); i < r.Limits.Len() {
-		r.Period = PeriodOf(r.Limits.At(i))
+	if int(a.Index) >= r.Limits.Len() { // no honest node says so
+		r.Err = &Error{Code: Unavailable, Message: "node " + a.Holder + " named a limit that there is not"}
+		return
 	}
+	r.Decision, r.Source, r.Holder = a.Decision, a.Source, a.Holder
+	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
 }
 
 // onlyRead makes the questions of an all-or-nothing batch that has failed

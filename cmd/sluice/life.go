@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 )
@@ -103,7 +104,10 @@ func (n *node) leave() {
 		}
 	})
 	doors.Wait()
-	if err := n.gossip.Leave(ctx); err != nil {
+	// However long the calls took, the others are told.
+	telling, done := context.WithTimeout(context.Background(), time.Second)
+	defer done()
+	if err := n.gossip.Leave(telling); err != nil {
 		n.log.Warn("left without telling everybody; the others will notice", "error", err)
 	}
 }

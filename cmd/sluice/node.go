@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -144,7 +146,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 	n.gossip, err = gossip.Open(ctx, gossip.Config{
 		Name: n.settings.name, Boot: n.boot,
 		Bind: n.settings.listenAddr(n.settings.gossipPort), Advertise: n.settings.advertise,
-		Peer: n.listen.peer.Addr().String(), GRPC: n.listen.grpc.Addr().String(), HTTP: n.listen.http.Addr().String(),
+		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
 		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Placement: ring.Placement,
 		Version: versionString(), Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout}, Logger: n.log,
 	})
@@ -152,6 +154,16 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 		return fmt.Errorf("--gossip-port: %w", err)
 	}
 	return err
+}
+
+// advertised is where others reach l: --advertise if there is one. Gossip fills in
+// its own address where that leaves the host open.
+func (n *node) advertised(l net.Listener) string {
+	addr := l.Addr().(*net.TCPAddr)
+	if n.settings.advertise != "" {
+		return net.JoinHostPort(n.settings.advertise, strconv.Itoa(addr.Port))
+	}
+	return addr.String()
 }
 
 // openDoors makes what answers clients.
@@ -174,7 +186,7 @@ func (n *node) openDoors(secret []byte) error {
 	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service}); err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(grpcapi.ServerOptions(0)...)
+	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0)...)
 	n.grpcDoor.Register(n.grpcServer)
 	handler, err := httpapi.New(httpapi.Config{
 		Limiter: n.service, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),

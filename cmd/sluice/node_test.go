@@ -255,3 +255,16 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 }
+
+// Others are told --advertise for every port, whatever --bind is.
+func TestAdvertise(t *testing.T) {
+	s := testSettings(t)
+	s.advertise = "192.0.2.7" // never dialled: the node is alone
+	n := startNode(t, s)
+	self := n.gossip.Self()
+	for name, addr := range map[string]string{"gossip": self.Gossip, "peer": self.Peer, "gRPC": self.GRPC, "HTTP": self.HTTP} {
+		if !strings.HasPrefix(addr, "192.0.2.7:") {
+			t.Errorf("%s: %s", name, addr)
+		}
+	}
+}

@@ -6,8 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-
-	"github.com/sluice-project/sluice/transport/httpapi"
+	"time"
 )
 
 // listeners are the TCP ports but gossip's.
@@ -56,5 +55,5 @@ func newProfiler() *http.Server {
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return httpapi.NewServer(mux)
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second} // a profile may take minutes
 }

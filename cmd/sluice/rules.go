@@ -21,6 +21,12 @@ func newRules() *cobra.Command {
 		Short: "Look at rule files without running a node",
 		Args:  cobra.NoArgs,
 		RunE:  helpOnly,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+				return usageError(err)
+			}
+			return nil
+		},
 	}
 	cmd.PersistentFlags().BoolVar(&options.MergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	cmd.AddCommand(newRulesCheck(&options), newRulesTest(&options), newRulesExplain(&options))

@@ -1,15 +1,52 @@
 package grpcapi
 
 import (
+	"context"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 // MaxMessage is the default cap on a message, in bytes: 10,000 checks of a few
 // hundred bytes each.
 const MaxMessage = 4 << 20
+
+// Options returns ServerOptions and what ends streams that would outlast s: health
+// watches and reflection, which clients keep open for as long as they live.
+func (s *Server) Options(maxMessage int) []grpc.ServerOption {
+	return append(ServerOptions(maxMessage), grpc.ChainStreamInterceptor(s.endWithDrain))
+}
+
+// endWithDrain ends the context of all streams but CheckStream, which ends by
+// itself once everything is answered, when s is drained.
+func (s *Server) endWithDrain(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if info.FullMethod == sluicev1.SluiceService_CheckStream_FullMethodName {
+		return handler(srv, stream)
+	}
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	over := make(chan error, 1)
+	go func() { over <- handler(srv, &endingStream{stream, ctx}) }()
+	select {
+	case err := <-over:
+		return err
+	case <-s.leaving:
+		// Health has said NOT_SERVING. A handler that waits for its client in Recv
+		// ends when this one has returned.
+		return errLeaving
+	}
+}
+
+// endingStream is a stream with a shorter context.
+type endingStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *endingStream) Context() context.Context { return s.ctx }
 
 // ServerOptions returns the options that a grpc.Server must have that a Server is
 // registered with, the codec of its hot calls among them. maxMessage caps a message received, in bytes; 0 means MaxMessage. Answers

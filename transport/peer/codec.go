@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"fmt"
+
 	"google.golang.org/grpc/encoding"
 	encproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -29,6 +31,11 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *peerv1.Reply:
 		cutReply(v)
 		m = v
+	case *greeting:
+		if data.Len() > maxGreeting {
+			return fmt.Errorf("a first frame of %d bytes; a hello has at most %d", data.Len(), maxGreeting)
+		}
+		m = &v.Request
 	default:
 		return c.CodecV2.Unmarshal(data, v)
 	}
@@ -36,6 +43,13 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	defer buf.Free()
 	return reuse.Unmarshal(buf.ReadOnlyData(), m)
 }
+
+// greeting is the first frame of a stream. It comes from whoever reaches the port,
+// so it may not be larger than a hello.
+type greeting struct{ peerv1.Request }
+
+// maxGreeting is the most bytes of a greeting.
+const maxGreeting = 4 << 10
 
 // cutRequest empties m and keeps the memory of its columns.
 func cutRequest(m *peerv1.Request) {

@@ -66,3 +66,6 @@ func abbreviate(fingerprint []byte) string {
 	}
 	return fmt.Sprintf("%x…", fingerprint[:shown])
 }
+
+// clip shortens a name that nobody has vouched for yet.
+func clip(name string) string { return name[:min(len(name), maxHelloText)] }

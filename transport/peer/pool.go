@@ -89,7 +89,9 @@ func Open(c Config) (*Pool, error) {
 //   - check.ErrOverloaded: too many records wait for this peer already.
 //
 // When ctx ends first, its error is wrapped as well. After Call has returned, nothing
-// writes to replies or reads records; after an error the replies are undefined.
+// writes to replies or reads records. Many records go in parts: after an error the
+// replies that came before it stand, and those that did not come have no Status; the
+// error is about the latter.
 func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	if len(records) != len(replies) {
 		return fmt.Errorf("peer %s: %w: %d records with room for %d replies", addr, check.ErrUnsent, len(records), len(replies))
@@ -98,16 +100,12 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	if err != nil {
 		return err
 	}
-	for sent := 0; sent < len(records); {
-		n := min(len(records)-sent, maxGather)
-		err := l.call(ctx, records[sent:sent+n], replies[sent:sent+n])
-		if err != nil {
-			if sent > 0 && !errors.Is(err, check.ErrAmbiguous) {
-				err = fmt.Errorf("%w: %d of %d records: %v", check.ErrAmbiguous, sent, len(records), err)
-			}
+	clear(replies)
+	for sent := 0; sent < len(records); sent += maxGather {
+		end := min(sent+maxGather, len(records))
+		if err := l.call(ctx, records[sent:end], replies[sent:end]); err != nil {
 			return err
 		}
-		sent += n
 	}
 	return nil
 }

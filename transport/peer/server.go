@@ -117,7 +117,7 @@ func (s service) Exchange(stream serverStream) error {
 	hello, err := s.greet(stream)
 	if err != nil {
 		s.stats.refused.Add(1)
-		s.cfg.Log.Warn("peer refused", "name", hello.GetName(), "error", err)
+		s.cfg.Log.Warn("peer refused", "name", clip(hello.GetName()), "error", err)
 		return status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s refuses: %v", s.cfg.Name, err))
 	}
 	x := exchange{server: s.Server, from: hello.Boot, definitions: definitions{intern: s.intern}}
@@ -140,14 +140,15 @@ func (s service) Exchange(stream serverStream) error {
 // log also when it does not fit.
 func (s service) greet(stream serverStream) (*peerv1.Hello, error) {
 	type first struct {
-		request *peerv1.Request
-		err     error
+		greeting *greeting
+		err      error
 	}
 	// The goroutine ends with the stream, which ends when Exchange returns.
 	got := make(chan first, 1)
 	go func() {
-		m, err := stream.Recv()
-		got <- first{m, err}
+		f := first{greeting: new(greeting)}
+		f.err = stream.RecvMsg(f.greeting)
+		got <- f
 	}()
 	late := time.NewTimer(greetTimeout)
 	defer late.Stop()
@@ -156,7 +157,7 @@ func (s service) greet(stream serverStream) (*peerv1.Hello, error) {
 		if f.err != nil {
 			return nil, fmt.Errorf("%w (%w)", errNoHello, f.err)
 		}
-		hello := f.request.GetHello()
+		hello := f.greeting.GetHello()
 		if err := s.cfg.welcome(hello); err != nil {
 			return hello, err
 		}
