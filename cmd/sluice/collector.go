@@ -12,8 +12,8 @@ import (
 // told to let little pile up beside them; but a small heap gets some room all
 // the same, or the collector would run all the time for what calls allocate.
 const (
-	collectPercent = 30       // of the live heap may be garbage before it is collected
 	collectRoom    = 48 << 20 // bytes of garbage that are always let be
+	collectPercent = 30       // of the live heap, less half of that room, are let be if that is more
 )
 
 // tuneCollector keeps the collector's target in step with the live heap until
@@ -46,8 +46,9 @@ func collectorTarget(live uint64) int {
 	if live < collectRoom/16 {
 		return 1600 // this or nothing collected yet
 	}
+	room := max(collectRoom*3/2, live*collectPercent/100) - collectRoom/2
 	percent := uint64(1600)
-	for next := percent * 4 / 5; next >= collectPercent && live*next/100 >= collectRoom; next = percent * 4 / 5 {
+	for next := percent * 4 / 5; live*next/100 >= room; next = percent * 4 / 5 {
 		percent = next
 	}
 	return int(percent)
