@@ -19,59 +19,17 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/internal/onenode"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const testRules = `
-domain: shop
-descriptors:
-  - key: user
-    rate_limit: {unit: minute, requests_per_unit: 3}
-  - key: watched
-    shadow_mode: true
-    rate_limit: {unit: minute, requests_per_unit: 1}
-`
-
-// start is on a minute of the epoch.
-const start = 1_700_006_400_000_000_000
-
 // newLimiter returns a Service on d.
 func newLimiter(t testing.TB, d check.Decider) *transport.Service {
 	t.Helper()
-	h, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := transport.NewService(transport.Config{
-		Decider: d,
-		Hasher:  h,
-		Cluster: func() (*member.View, *ring.Table) {
-			return &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, GRPC: "127.0.0.1:7460"}}}, nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := rules.Parse([]rules.File{{Name: "test.yaml", Data: []byte(testRules)}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.SetRules(set)
-	return s
-}
-
-func newNode(t testing.TB) *onenode.Node {
-	t.Helper()
-	n, err := onenode.New(start)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving, GRPC: "127.0.0.1:7460"}
+	return doortest.NewLimiter(t, d, doortest.Rules, self)
 }
 
 // door is a Server being served in memory, and a client of it.
@@ -114,7 +72,9 @@ func open(t testing.TB, c Config) *door {
 }
 
 // openNode opens a door to a node of its own.
-func openNode(t testing.TB) *door { return open(t, Config{Limiter: newLimiter(t, newNode(t))}) }
+func openNode(t testing.TB) *door {
+	return open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t))})
+}
 
 // user is a check of one user, to be changed.
 func user(name string) *sluicev1.Check {

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 // The bodies and headers of one check, word for word, as docs/api.md shows them.
@@ -18,7 +19,7 @@ func TestOneCheck(t *testing.T) {
 		policy = `"shop/user";q=3;w=60`
 		left   = `"rule":"shop/user","policy":"shop/user","source":"held","holder":"n1"}`
 	)
-	node := newNode(t)
+	node := doortest.NewNode(t)
 	h := newDoor(t, newLimiter(t, node))
 	for _, c := range []struct {
 		name, body string
@@ -106,7 +107,7 @@ func TestOnFailureAnswers(t *testing.T) {
 }
 
 func TestRuleResponse(t *testing.T) {
-	h := newDoor(t, newLimiter(t, newNode(t)))
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
 	for _, c := range []struct {
 		key     string
 		status  int
@@ -155,7 +156,7 @@ func TestManyChecks(t *testing.T) {
 		{"a list of one", many("", user("x", "")), 200, []bool{true}, []string{""}, ""},
 		{"options first", `{"all_or_nothing":true,"checks":[` + user("x", "") + `,` + user("spent", "") + `]}`, 429, []bool{false, false}, []string{"", ""}, "60"},
 	} {
-		h := newDoor(t, newLimiter(t, newNode(t)))
+		h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
 		post(t, h, user("spent", `,"cost":3`), 200)
 		w, m := post(t, h, c.body, c.status)
 		ds, _ := m["decisions"].([]any)
@@ -226,7 +227,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", c.name, got)
 		}
 	}
-	refusing := newDoor(t, newLimiter(t, newNode(t), func(c *transport.Config) { c.RefuseUnknownDomains = true }))
+	refusing := newDoor(t, newLimiter(t, doortest.NewNode(t), func(c *transport.Config) { c.RefuseUnknownDomains = true }))
 	_, m := post(t, refusing, strings.Replace(user("x", ""), "shop", "nowhere", 1), http.StatusBadRequest)
 	if m["code"] != "unknown_domain" || m["field"] != "domain" {
 		t.Errorf("unknown domain: %v", m)
@@ -234,7 +235,7 @@ func TestFailures(t *testing.T) {
 }
 
 func TestReset(t *testing.T) {
-	h := newDoor(t, newLimiter(t, newNode(t)))
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
 	reset := func(body string, status int, want string) {
 		t.Helper()
 		w, _ := call(t, h, "POST", "/v1/reset", body)

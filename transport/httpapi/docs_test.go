@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 // curl finds the calls of docs/api.md: path and body.
@@ -46,7 +47,7 @@ func TestDocumentedCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLimiter(t, newNode(t))
+	l := newLimiter(t, doortest.NewNode(t))
 	l.SetRules(set)
 	h := newDoor(t, l)
 

@@ -14,22 +14,14 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/internal/onenode"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const testRules = `
-domain: shop
-descriptors:
-  - key: user
-    rate_limit: {unit: minute, requests_per_unit: 3}
-  - key: watched
-    shadow_mode: true
-    rate_limit: {unit: minute, requests_per_unit: 1}
+// testRules are doortest's and some with a response of their own.
+const testRules = doortest.Rules + `
   - key: custom
     rate_limit: {unit: minute, requests_per_unit: 0}
     response:
@@ -44,44 +36,10 @@ descriptors:
     response: {status: 420, headers: {X-Why: status}}
 `
 
-// start is on a minute of the epoch.
-const start = 1_700_006_400_000_000_000
-
 func newLimiter(t testing.TB, d check.Decider, change ...func(*transport.Config)) *transport.Service {
 	t.Helper()
-	h, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := transport.Config{
-		Decider: d,
-		Hasher:  h,
-		Cluster: func() (*member.View, *ring.Table) {
-			return &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, HTTP: "127.0.0.1:7461"}}}, nil
-		},
-	}
-	for _, f := range change {
-		f(&c)
-	}
-	s, err := transport.NewService(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := rules.Parse([]rules.File{{Name: "test.yaml", Data: []byte(testRules)}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.SetRules(set)
-	return s
-}
-
-func newNode(t testing.TB) *onenode.Node {
-	t.Helper()
-	n, err := onenode.New(start)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
+	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving, HTTP: "127.0.0.1:7461"}
+	return doortest.NewLimiter(t, d, testRules, self, change...)
 }
 
 // decideFunc is a Decider.
@@ -151,7 +109,7 @@ func TestConfigValidate(t *testing.T) {
 
 func TestRoutes(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "sluice_up 1\n") })
-	h := newDoor(t, newLimiter(t, newNode(t)), func(c *Config) { c.Metrics = metrics })
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) { c.Metrics = metrics })
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -180,7 +138,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s %s: %s %s", c.method, c.path, w.Header().Get("Content-Type"), w.Body)
 		}
 	}
-	if w, _ := call(t, newDoor(t, newLimiter(t, newNode(t))), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
+	if w, _ := call(t, newDoor(t, newLimiter(t, doortest.NewNode(t))), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
 		t.Errorf("/metrics without a handler: %d", w.Code)
 	}
 }
@@ -188,7 +146,7 @@ func TestRoutes(t *testing.T) {
 func TestProbes(t *testing.T) {
 	var broken error
 	ready, reasons := false, []string{"not joined", "no rules"}
-	h := newDoor(t, newLimiter(t, newNode(t)), func(c *Config) {
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) {
 		c.RulesError = func() error { return broken }
 		c.Ready = func() (bool, []string) { return ready, reasons }
 	})
@@ -213,7 +171,7 @@ func TestProbes(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
-	w, _ := call(t, newDoor(t, newLimiter(t, newNode(t))), "GET", "/v1/members", "")
+	w, _ := call(t, newDoor(t, newLimiter(t, doortest.NewNode(t))), "GET", "/v1/members", "")
 	const want = `{"self":"n1","ring":"","partitions":0,"members":[{"name":"n1","boot":"b1","state":"serving",` +
 		`"gossip_address":"","peer_address":"","grpc_address":"","http_address":"127.0.0.1:7461","version":"","partitions":0}]}`
 	if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != want {
@@ -223,7 +181,7 @@ func TestMembers(t *testing.T) {
 
 // A whole server, for what a recorder does not do.
 func TestServer(t *testing.T) {
-	srv := NewServer(newDoor(t, newLimiter(t, newNode(t))))
+	srv := NewServer(newDoor(t, newLimiter(t, doortest.NewNode(t))))
 	if srv.ReadHeaderTimeout == 0 || srv.ReadTimeout == 0 || srv.WriteTimeout == 0 || srv.IdleTimeout == 0 {
 		t.Error("a time-out is not set")
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 func TestReadEveryField(t *testing.T) {
@@ -120,7 +121,7 @@ var badBodies = []struct{ name, body, field, reason string }{
 }
 
 func TestBadBodies(t *testing.T) {
-	node := newNode(t)
+	node := doortest.NewNode(t)
 	h := newDoor(t, newLimiter(t, node))
 	for _, c := range badBodies {
 		w, m := call(t, h, http.MethodPost, "/v1/check", c.body)
@@ -160,7 +161,7 @@ func TestBadChecks(t *testing.T) {
 		{"no checks", `{"checks":[]}`, "checks"},
 		{"too many checks", `{"checks":[` + strings.Repeat(`{},`, transport.MaxChecks) + `{}]}`, "checks"},
 	} {
-		node := newNode(t)
+		node := doortest.NewNode(t)
 		w, m := post(t, newDoor(t, newLimiter(t, node)), c.body, http.StatusBadRequest)
 		if len(w.Body.Bytes()) > 1000 {
 			t.Errorf("%s: %d bytes of answer", c.name, w.Body.Len())
@@ -175,7 +176,7 @@ func TestBadChecks(t *testing.T) {
 }
 
 func TestBodyLimit(t *testing.T) {
-	h := newDoor(t, newLimiter(t, newNode(t)), func(c *Config) { c.MaxBody = 100 })
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) { c.MaxBody = 100 })
 	fits := user("x", "")
 	fits += strings.Repeat(" ", 100-len(fits))
 	post(t, h, fits, 200)

@@ -1,0 +1,70 @@
+// Package doortest is what the tests of every front door need: a Service with rules
+// on a Decider of one table. It starts no goroutine.
+package doortest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/ring"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/onenode"
+)
+
+// Rules are the least that a door is tested with: three a minute for a user, and
+// one that only watches.
+const Rules = `
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 3}
+  - key: watched
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 1}
+`
+
+// Start is the Unix time in ns at which nodes begin, on a minute of the epoch.
+const Start = 1_700_006_400_000_000_000
+
+// NewNode returns a Decider whose clock shows Start.
+func NewNode(t testing.TB) *onenode.Node {
+	t.Helper()
+	n, err := onenode.New(Start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// NewLimiter returns a Service on d with one file of rules. The cluster that it
+// shows is self alone.
+func NewLimiter(t testing.TB, d check.Decider, file string, self member.Member, change ...func(*transport.Config)) *transport.Service {
+	t.Helper()
+	h, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := transport.Config{
+		Decider: d,
+		Hasher:  h,
+		Cluster: func() (*member.View, *ring.Table) {
+			return &member.View{Self: self.Name, Members: []member.Member{self}}, nil
+		},
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	s, err := transport.NewService(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := rules.Parse([]rules.File{{Name: "test.yaml", Data: []byte(file)}}, rules.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.SetRules(set)
+	return s
+}
