@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -90,13 +91,6 @@ Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer.`,
 	return cmd
 }
 
-var verbs = map[string]sluicev1.Verb{
-	"check":  sluicev1.Verb_VERB_CHECK,
-	"read":   sluicev1.Verb_VERB_READ,
-	"charge": sluicev1.Verb_VERB_CHARGE,
-	"refund": sluicev1.Verb_VERB_REFUND,
-}
-
 func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) error {
 	if f.domain == "" {
 		return usageError(fmt.Errorf("--domain: required"))
@@ -104,26 +98,27 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	if f.output != "text" && f.output != "json" {
 		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
 	}
-	verb, known := verbs[f.verb]
-	if !known && f.verb != "reset" {
-		return usageError(fmt.Errorf("--verb: %q is none of check, read, charge, refund, reset", f.verb))
+	var verb bucket.Verb
+	if err := verb.UnmarshalText([]byte(f.verb)); err != nil {
+		return usageError(fmt.Errorf("--verb: %w", err))
 	}
 	descriptor, err := parseDescriptor(args)
 	if err != nil {
 		return usageError(err)
 	}
-	item := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost, Verb: verb}
+	item := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
 
 	var d *sluicev1.Decision
 	err = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		var decisions []*sluicev1.Decision
-		if f.verb == "reset" {
+		if verb == bucket.Reset {
 			resp, err := c.Reset(ctx, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{item}})
 			if err != nil {
 				return err
 			}
 			decisions = resp.Decisions
 		} else {
+			item.Verb = sluicev1.Verb(verb) // the same numbers
 			resp, err := c.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{item}})
 			if err != nil {
 				return err
@@ -139,14 +134,14 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	if err != nil {
 		return err
 	}
-	if err := printDecision(out, f.output, f.verb, d); err != nil {
+	if err := printDecision(out, f.output, verb, d); err != nil {
 		return err
 	}
-	return decisionExit(f.verb, d)
+	return decisionExit(verb, d)
 }
 
 // decisionExit is the exit code of a decision as an error, nil for allowed.
-func decisionExit(verb string, d *sluicev1.Decision) error {
+func decisionExit(verb bucket.Verb, d *sluicev1.Decision) error {
 	switch {
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_INVALID:
 		return usageError(fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message))
@@ -154,7 +149,7 @@ func decisionExit(verb string, d *sluicev1.Decision) error {
 		return usageError(fmt.Errorf("--domain: %s", d.Error.Message))
 	case d.Error != nil:
 		return &codedError{exitNoAnswer, fmt.Errorf("%s", d.Error.Message)}
-	case verb == "reset" || d.Allowed:
+	case verb == bucket.Reset || d.Allowed:
 		return nil
 	}
 	return &codedError{code: exitDenied}
@@ -190,16 +185,15 @@ type decisionJSON struct {
 	Error      string  `json:"error,omitempty"`
 }
 
-func printDecision(out io.Writer, format, verb string, d *sluicev1.Decision) error {
-	source := strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
-	if verb == "reset" && d.Error == nil {
+func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.Decision) error {
+	if verb == bucket.Reset && d.Error == nil {
 		return printReset(out, format, d)
 	}
 	if format == "json" {
 		j := decisionJSON{
 			Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
 			ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs),
-			Rule: d.Rule, Source: source, Holder: d.Holder,
+			Rule: d.Rule, Source: sourceName(d), Holder: d.Holder,
 			Soft: d.Soft, Shadowed: d.Shadowed, Never: d.Never,
 		}
 		if !d.Never {
@@ -213,7 +207,7 @@ func printDecision(out io.Writer, format, verb string, d *sluicev1.Decision) err
 	if d.Error != nil {
 		return nil // decisionExit prints it
 	}
-	_, err := io.WriteString(out, decisionText(d, source))
+	_, err := io.WriteString(out, decisionText(d))
 	return err
 }
 
@@ -234,7 +228,12 @@ func printReset(out io.Writer, format string, d *sluicev1.Decision) error {
 	return err
 }
 
-func decisionText(d *sluicev1.Decision, source string) string {
+// sourceName says how the decision came to be, for example "forwarded".
+func sourceName(d *sluicev1.Decision) string {
+	return strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
+}
+
+func decisionText(d *sluicev1.Decision) string {
 	var b strings.Builder
 	switch {
 	case d.Shadowed:
@@ -248,7 +247,7 @@ func decisionText(d *sluicev1.Decision, source string) string {
 	default:
 		b.WriteString("denied")
 	}
-	if d.Rule == "" && source == "unruled" {
+	if d.Rule == "" && d.Source == sluicev1.Source_SOURCE_UNRULED {
 		b.WriteString(": no rule applies\n")
 		return b.String()
 	}
@@ -262,7 +261,7 @@ func decisionText(d *sluicev1.Decision, source string) string {
 	if d.ResetAfterNs > 0 {
 		fmt.Fprintf(&b, ", whole again after %v", roundUp(d.ResetAfterNs))
 	}
-	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Holder, source)
+	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Holder, sourceName(d))
 	return b.String()
 }
 

@@ -59,7 +59,7 @@ func (n *node) join(ctx context.Context) error {
 	if err := n.gossip.SetState(member.Serving); err != nil {
 		return err
 	}
-	n.routeBy(n.gossip.View())
+	n.cluster.SetView(n.gossip.View())
 	n.joined.Store(true)
 	n.grpcDoor.SetReady(true)
 	n.log.Info("ready", "members", len(n.gossip.View().Members))
@@ -69,7 +69,7 @@ func (n *node) join(ctx context.Context) error {
 // followMembership gives every new view to the cluster, and fails when gossip
 // says that this node must not go on.
 func (n *node) followMembership(ctx context.Context) error {
-	n.routeBy(n.gossip.View())
+	n.cluster.SetView(n.gossip.View())
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,13 +77,9 @@ func (n *node) followMembership(ctx context.Context) error {
 		case <-n.gossip.Done():
 			return n.gossip.Err()
 		case <-n.gossip.Changes():
-			n.routeBy(n.gossip.View())
+			n.cluster.SetView(n.gossip.View())
 		}
 	}
-}
-
-func (n *node) routeBy(view member.View) {
-	n.cluster.SetView(view)
 }
 
 // leave takes this node out of service in order: no new clients, out of the

@@ -63,7 +63,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
 	f.DurationVar(&s.checkTimeout, "check-timeout", 500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers")
 	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it serves alone")
-	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 3*time.Second, "longest time for calls under way to finish when stopping")
+	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
 	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
 	f.StringVar(&s.pprofAddr, "pprof-addr", "", "`address` (host:port) to serve Go's profiler at, for example 127.0.0.1:6060; off by default")

@@ -29,13 +29,15 @@ func (s *Server) endWithDrain(srv any, stream grpc.ServerStream, info *grpc.Stre
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	over := make(chan error, 1)
-	go func() { over <- handler(srv, &endingStream{stream, ctx}) }()
+	if !s.read(func() { over <- handler(srv, &endingStream{stream, ctx}) }) {
+		return errLeaving
+	}
 	select {
 	case err := <-over:
 		return err
 	case <-s.leaving:
 		// Health has said NOT_SERVING. A handler that waits for its client in Recv
-		// ends when this one has returned.
+		// ends when this one has returned, and Close waits for it.
 		return errLeaving
 	}
 }
@@ -49,8 +51,9 @@ type endingStream struct {
 func (s *endingStream) Context() context.Context { return s.ctx }
 
 // ServerOptions returns the options that a grpc.Server must have that a Server is
-// registered with, the codec of its hot calls among them. maxMessage caps a message received, in bytes; 0 means MaxMessage. Answers
-// are not capped: a small check can have a long answer.
+// registered with, the codec of its hot calls among them. maxMessage caps a message
+// received, in bytes; 0 means MaxMessage. Answers are not capped: a small check can
+// have a long answer.
 func ServerOptions(maxMessage int) []grpc.ServerOption {
 	if maxMessage == 0 {
 		maxMessage = MaxMessage

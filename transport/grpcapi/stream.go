@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// checkStream answers CheckStream. Requests are decided side
-// by side, up to Config.InFlight of them, and answered as they are done.
+// checkStream answers CheckStream. Requests are decided side by side, up to
+// Config.InFlight of them, and answered as they are done.
 func (s *Server) checkStream(stream grpc.ServerStream) error {
 	p := &pipeline{server: s, stream: stream, room: make(chan struct{}, s.inFlight)}
 	ended := make(chan error, 1)
