@@ -22,6 +22,8 @@ BENCH      ?= .
 BENCHFLAGS ?= -benchmem
 COUNT      ?= 6
 RUNS       ?= 5
+SEEDS      ?= 2000
+FROM       ?= 0
 
 .PHONY: help
 help: ## list these habits
@@ -46,15 +48,23 @@ test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Wind
 
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race $(TESTFLAGS) $(PKG)
+	CGO_ENABLED=1 go test -race -timeout 40m $(TESTFLAGS) $(PKG)
 
 .PHONY: audit
 audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
 	go test -count $(RUNS) -run Audit -v ./internal/e2e
 
+.PHONY: change-test
+change-test: ## quotas over joins, leaves, restarts, crashes and pauses of real processes, RUNS=5 times
+	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
+
 .PHONY: netns-test
 netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)
-	go test -count 1 -tags netns -run CutOff -v ./internal/e2e
+	go test -count 1 -timeout 20m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
+
+.PHONY: sim
+sim: ## seeded schedules of faults against the protocol (SEEDS=100000)
+	go test ./internal/sim -count 1 -timeout 0 -run 'TestSeeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)

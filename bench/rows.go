@@ -59,6 +59,7 @@ func rows(ctx context.Context, args []string) (err error) {
 		{"stream", t.stream},
 		{"keys", t.manyKeys},
 		{"more-nodes", t.moreNodes},
+		{"replication", t.replication},
 	} {
 		if !pattern.MatchString(group.name) {
 			continue

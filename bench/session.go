@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -73,8 +74,9 @@ type contestant struct {
 	pick   load.Pickers
 	// node is asked, load.AnyNode for a random one.
 	node int
-	// keys and nodes are set where they are not the shape's.
+	// keys, nodes and domain are set where they are not the shape's.
 	keys, nodes int
+	domain      string
 }
 
 // unary is sys asked by unary calls at random nodes.
@@ -112,7 +114,7 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 	var server, client [2]process.Usage
 	edge := 0
 	result, err := load.Run(ctx, c.target, load.Work{
-		Domain: shape.Domain, Callers: shape.Callers, Checks: shape.Checks, Keys: s.namesOf(shape.Keys), Pick: c.pick,
+		Domain: cmp.Or(c.domain, shape.Domain), Callers: shape.Callers, Checks: shape.Checks, Keys: s.namesOf(shape.Keys), Pick: c.pick,
 		Node: c.node, Seed: s.seed, Warmup: s.warmup, Window: window,
 		Edge: func() (err error) {
 			if server[edge], err = process.Total(c.system.Processes); err != nil {

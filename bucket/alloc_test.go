@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -88,6 +89,62 @@ func TestNoAllocationHeld(t *testing.T) {
 			table.GiveBack(day, &rc)
 		})
 		if n != 0 {
+			t.Errorf("%d limits: %v allocations", limits.Len(), n)
+		}
+	}
+}
+
+// TestNoAllocationRecorded: nor does a check allocate whose change is recorded, once the journal and the
+// slice that it is drained into have their size.
+func TestNoAllocationRecorded(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 1<<20, time.Minute))
+	table.Record(0, bucket.RecordLasting, time.Hour)
+	ks, rc := keys(30), bucket.Receipt{}
+	var drained []bucket.Key
+	now := day
+	use := func() {
+		for range 3 {
+			for _, k := range ks {
+				if _, _, v := table.Try(now, &bucket.Request{Key: k, Limits: limits, Cost: 1}, &rc); v != bucket.Decided {
+					t.Fatal("not decided")
+				}
+				now++
+			}
+		}
+		table.Changed(func(shard int) { drained, _, _ = table.Drain(shard, drained[:0]) })
+		table.Confirm(0, math.MaxInt64)
+		if len(drained) != len(ks) {
+			t.Fatalf("%d keys drained", len(drained))
+		}
+	}
+	use()
+	if n := testing.AllocsPerRun(100, use); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestNoAllocationCopied: keeping a copy level allocates nothing where no log is kept.
+func TestNoAllocationCopied(t *testing.T) {
+	for _, limits := range []*bucket.Limits{
+		mustLimits(t, per(bucket.TokenBucket, 1000, time.Minute)),
+		mustLimits(t, per(bucket.FixedWindow, 1<<40, time.Minute), per(bucket.SlidingCounter, 1<<40, time.Hour)),
+	} {
+		table, copied, ks := smallTable(t), smallTable(t), keys(30)
+		var im bucket.Image
+		now := day
+		follow := func() {
+			for _, k := range ks {
+				table.Do(now, &bucket.Request{Key: k, Limits: limits, Cost: 1})
+				now += 1e6
+			}
+			im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
+			table.Export(now, 0, ks, &im)
+			if err := copied.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		follow()
+		if n := testing.AllocsPerRun(100, follow); n != 0 {
 			t.Errorf("%d limits: %v allocations", limits.Len(), n)
 		}
 	}

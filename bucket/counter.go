@@ -9,11 +9,22 @@ type counter struct {
 	// now is the time (Unix ns) of the counter: the last at which it was used.
 	// Every state is settled to it.
 	now int64
-	// admissions counts what moves state.last, cuts what was given back. They let a
-	// receipt see what has happened since. Both wrap.
+	// admissions counts what moves state.last, cuts what was given back, in steps of oneCut. They
+	// let a receipt see what has happened since. Both wrap. The bits of cuts below oneCut are flags.
 	admissions, cuts uint32
 	first            state
 }
+
+const (
+	// flagDirty: the key is in the shard's journal.
+	flagDirty uint32 = 1 << iota
+	// flagHeld: there may be receipts for this very counter.
+	flagHeld
+	oneCut
+)
+
+// has reports whether the flag is set.
+func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 
 // more holds what most counters do not need.
 type more struct {
@@ -51,6 +62,10 @@ func (c *counter) copyTo(m *more) counter {
 
 // clone returns a copy of c on the heap, with everything behind pointers its own but the rings.
 func (c *counter) clone() *counter {
+	if c.more == nil {
+		d := *c
+		return &d
+	}
 	d := c.copyTo(new(more))
 	return &d
 }

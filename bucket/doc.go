@@ -7,6 +7,10 @@
 // no I/O, no logging, no goroutine, and it never reads a clock; every call takes
 // the time. What needs doing now and then ([Table.Sweep]) is called by its owner.
 //
+// A shard is also what nodes hand to each other. It can be sealed, so that nothing is decided in it
+// ([Table.Seal], [Table.Try]), it can say what has changed ([Table.Record], [Table.Drain]), and its counters
+// travel as an [Image]. Who is sent what, and when a shard is sealed, is for others to say (cluster/handoff).
+//
 // Four principles hold for every algorithm:
 //
 //   - A counter keeps what was spent, never what is left. So a limit that is raised

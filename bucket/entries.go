@@ -16,6 +16,15 @@ type entries struct {
 // eighth full, so that a log in steady use does not allocate.
 const minRing = 4
 
+// newEntries returns a ring with room for n entries.
+func newEntries(n int) *entries {
+	length := minRing
+	for length < n {
+		length *= 2
+	}
+	return &entries{ring: make([]entry, length)}
+}
+
 // span is the part of a ring that holds entries, packed into a state's aux.
 type span struct{ head, n uint32 }
 

@@ -23,10 +23,10 @@ func (t *Table) over() bool {
 func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 	t.bytes.Add(o.grown)
 	switch {
-	case o.removed:
+	case o.has(removed):
 		t.entries.Add(-1)
 		return
-	case o.inserted:
+	case o.has(inserted):
 		t.entries.Add(1)
 		t.inserted.Add(1)
 		t.dropFreeLocked(sh, now)

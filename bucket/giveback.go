@@ -13,9 +13,14 @@ type Receipt struct {
 	at, cost int64
 	// admissions and cuts are the counter's, just after the charge.
 	admissions, cuts uint32
-	first            mark
-	rest             []mark
+	// transient is the request's.
+	transient bool
+	first     mark
+	rest      []mark
 }
+
+// Charged reports whether rc remembers a charge.
+func (rc *Receipt) Charged() bool { return rc.counter != nil }
 
 // mark is what a charge to one limit must remember to be undone: the level (see state)
 // just before it, the end of the window that it went into, and the admission before it.
@@ -41,8 +46,9 @@ func (rc *Receipt) before(c *counter, now int64) {
 }
 
 // after completes the receipt once the charge is made to c, which is in the table now.
-func (rc *Receipt) after(key Key, c *counter, cost int64) {
-	rc.key, rc.counter = key, c
+func (rc *Receipt) after(r *Request, c *counter, cost int64) {
+	c.cuts |= flagHeld
+	rc.key, rc.counter, rc.transient = r.Key, c, r.Transient
 	rc.at, rc.cost = c.now, cost
 	rc.admissions, rc.cuts = c.admissions, c.cuts
 }
@@ -55,7 +61,7 @@ func (c *counter) undo(rc *Receipt, now int64) {
 		if i > 0 {
 			m = rc.rest[i-1]
 		}
-		if c.cuts != rc.cuts {
+		if (c.cuts ^ rc.cuts) >= oneCut {
 			// Something below this charge may be gone, so what has drained since
 			// counts against the charge alone.
 			m.spent, m.aux = 0, drained(&plans[i], m.aux)
@@ -66,7 +72,7 @@ func (c *counter) undo(rc *Receipt, now int64) {
 			s.last = m.last
 		}
 	}
-	c.cuts++
+	c.cuts += oneCut
 }
 
 // drained returns what mark.aux becomes when the level before the charge is not to be relied on.

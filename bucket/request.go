@@ -32,6 +32,9 @@ type Request struct {
 	Limits *Limits
 	Cost   int64
 	Verb   Verb
+	// Transient: losing this charge in a crash is accepted, so it is journaled only by
+	// RecordAll, and no gate holds it up.
+	Transient bool
 }
 
 // Decision answers a Request. When denied it describes the limit that takes

@@ -12,7 +12,12 @@ import (
 type shard struct {
 	mu struct {
 		sync.Mutex
-		lru *simplelru.LRU[Key, *counter]
+		// sealed: Try decides nothing here.
+		sealed bool
+		lru    *simplelru.LRU[Key, *counter]
+		// seq counts the changes, recorded or not.
+		seq     uint64
+		journal journal
 		// bytes is the approximate memory of the shard's counters.
 		bytes int64
 		// spare is working space for counters that are not in the table.
@@ -29,25 +34,43 @@ func newLRU() *simplelru.LRU[Key, *counter] {
 	return lru
 }
 
-// outcome is what a decision did to its shard.
+// outcome is what was done to a shard. It stays small enough to be returned in registers, as
+// copying it would show in a check's time.
 type outcome struct {
-	charged, inserted, removed bool
+	did deed
+	// counter is what the key has now if it was changed; nil is none.
+	counter *counter
 	// grown is by how many bytes the shard has grown.
 	grown int64
 }
 
+// deed is a set of things done to a shard.
+type deed uint8
+
+const (
+	charged deed = 1 << iota
+	inserted
+	removed
+	// changed: the key's counter has changed, or was forgotten, which copies of the shard must
+	// hear of.
+	changed
+)
+
+// has reports whether all of d were done.
+func (o outcome) has(d deed) bool { return o.did&d == d }
+
 // decideLocked answers r, of which verb and cost are the normal forms, in d, which is zero.
 // It fills rc, if not nil, when it charged.
-func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
+func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	c, ok := sh.mu.lru.Get(r.Key)
 	switch {
 	case !ok:
 		return sh.firstLocked(now, r, verb, cost, rc, d)
 	case verb == Read || verb == status:
 		sh.readLocked(c, now, r, verb, cost, d)
-		return o
+		return outcome{}
 	case verb == Reset:
-		o = outcome{removed: true, grown: -sh.removeLocked(r.Key, c)}
+		o := outcome{did: removed | changed, grown: -sh.removeLocked(r.Key, c)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
@@ -56,7 +79,7 @@ func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *
 
 // firstLocked answers for a key that has no counter, and inserts one if there is
 // something to remember.
-func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
+func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	c := newCounter(r.Limits, now, &sh.mu.spare)
 	if rc != nil {
 		rc.before(&c, now)
@@ -71,20 +94,33 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 		kept = true
 	case Read:
 		c.read(now, cost, d)
+	case Reset:
+		c.status(now, d)
+		return outcome{did: changed} // a copy may have a counter that was evicted here
 	default:
 		c.status(now, d)
 	}
 	if !kept || r.Limits.stateless {
-		return o
+		return outcome{}
 	}
-	made := c.clone()
+	o := sh.insertLocked(r.Key, &c)
+	o.did |= changed
+	if d.Allowed {
+		o.did |= charged
+		if rc != nil {
+			rc.after(r, o.counter, cost)
+		}
+	}
 	clear(sh.mu.spare.rest) // so that it keeps no log alive
-	o = outcome{charged: d.Allowed, inserted: true, grown: made.bytes()}
-	sh.mu.lru.Add(r.Key, made)
+	return o
+}
+
+// insertLocked puts a copy of c in as the counter of key, which has none.
+func (sh *shard) insertLocked(key Key, c *counter) outcome {
+	made := c.clone()
+	sh.mu.lru.Add(key, made)
+	o := outcome{did: inserted, counter: made, grown: made.bytes()}
 	sh.mu.bytes += o.grown
-	if rc != nil && o.charged {
-		rc.after(r.Key, made, cost)
-	}
 	return o
 }
 
@@ -119,6 +155,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 		} else {
 			c = c.withLimits(r.Limits, now)
 			sh.mu.lru.Add(r.Key, c)
+			o.did = changed
 		}
 	}
 	at := c.settle(now)
@@ -127,30 +164,42 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	}
 	switch verb {
 	case Check:
-		c.check(at, cost, d)
-		o.charged = d.Allowed
+		if c.check(at, cost, d) {
+			o.did = changed
+		}
+		if d.Allowed {
+			o.did |= charged
+		}
 	case Charge:
 		c.charge(at, cost)
 		c.status(at, d)
-		o.charged = true
+		o.did = charged | changed
 	case Refund:
 		c.refund(cost)
 		c.status(at, d)
+		o.did = changed
 	}
-	if rc != nil && o.charged {
-		rc.after(r.Key, c, cost)
+	if rc != nil && o.has(charged) {
+		rc.after(r, c, cost)
 	}
-	o.grown = c.bytes() - before
+	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	d.seenFrom(now, at)
 	return o
 }
 
-// undoLocked undoes the charge in rc if its counter is still there.
-func (sh *shard) undoLocked(now int64, rc *Receipt) {
-	if c, ok := sh.mu.lru.Peek(rc.key); ok && c == rc.counter {
-		c.undo(rc, c.settle(now))
+// undoLocked undoes the charge in rc if its counter is still there, and reports whether it is. In
+// a sealed shard it is not: whoever has the state now has the charge in it.
+func (sh *shard) undoLocked(now int64, rc *Receipt) bool {
+	if sh.mu.sealed {
+		return false
 	}
+	c, ok := sh.mu.lru.Peek(rc.key)
+	if !ok || c != rc.counter {
+		return false
+	}
+	c.undo(rc, c.settle(now))
+	return true
 }
 
 // removeLocked takes key's counter c out and returns its bytes.
@@ -158,6 +207,9 @@ func (sh *shard) removeLocked(key Key, c *counter) int64 {
 	n := c.bytes()
 	sh.mu.lru.Remove(key)
 	sh.mu.bytes -= n
+	if c.has(flagDirty) {
+		sh.mu.journal.stale++ // its next counter comes into the journal again
+	}
 	return n
 }
 

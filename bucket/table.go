@@ -48,6 +48,9 @@ type Table struct {
 	maxBytes   int64
 	// entries and bytes are the sums over the shards.
 	entries, bytes atomic.Int64
+	// changed has a bit for every shard whose journal has entries. It is written under
+	// the shard's lock and read without.
+	changed []atomic.Uint64
 	// next is the shard to evict from when the one that grew has nothing to give.
 	next                                           atomic.Uint64
 	inserted, expired, evictedLive, evictedExpired atomic.Uint64
@@ -60,6 +63,7 @@ func NewTable(c Config) (*Table, error) {
 	}
 	t := &Table{
 		shards:     make([]shard, c.Shards),
+		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
 		maxEntries: DefaultMaxEntries,
 		maxBytes:   math.MaxInt64,
 	}
@@ -70,7 +74,7 @@ func NewTable(c Config) (*Table, error) {
 		t.maxBytes = c.MaxBytes
 	}
 	for i := range t.shards {
-		t.shards[i].mu.lru = newLRU()
+		t.shards[i].mu.lru, t.shards[i].mu.journal = newLRU(), newJournal()
 	}
 	return t, nil
 }
@@ -89,10 +93,10 @@ func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged 
 }
 
 // do is DoHeld, with its answer in d, which is zero; rc may be nil.
-func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) (charged bool) {
+func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	verb, cost := r.normal()
 	if r.Limits.unlimited && verb != Reset {
-		*d = Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}
+		*d = unlimitedDecision()
 		return false
 	}
 	now = inRange(now)
@@ -100,30 +104,52 @@ func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) (charged boo
 	sh := &t.shards[own]
 	sh.mu.Lock()
 	o := sh.decideLocked(now, r, verb, cost, rc, d)
-	if o.grown != 0 || o.inserted {
-		t.accountLocked(sh, now, o)
-	}
+	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
 	sh.mu.Unlock()
 	if o.grown > 0 && t.over() {
 		t.evictElsewhere(now, own)
 	}
-	return o.charged
+	return o.has(charged)
+}
+
+// unlimitedDecision answers for limits that cannot deny.
+func unlimitedDecision() Decision {
+	return Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}
+}
+
+// followLocked records and accounts for what o has done to key in sh, which is shard own.
+func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, transient bool) {
+	if o.has(changed) {
+		sh.mu.seq++
+		if sh.mu.journal.takes(transient) {
+			t.recordLocked(sh, own, now, key, o.counter)
+		}
+	}
+	if o.grown != 0 {
+		t.accountLocked(sh, now, o)
+	}
 }
 
 // GiveBack undoes the charge in rc as far as it still counts: never into a
-// newer window, never more than has not yet leaked or refilled. A receipt counts once.
+// newer window, never more than has not yet leaked or refilled, and nothing while the shard is
+// sealed. A receipt counts once.
 func (t *Table) GiveBack(now int64, rc *Receipt) {
 	if rc.counter == nil {
 		return
 	}
-	sh := &t.shards[rc.key.Shard(len(t.shards))]
+	now = inRange(now)
+	own := rc.key.Shard(len(t.shards))
+	sh := &t.shards[own]
 	sh.mu.Lock()
-	sh.undoLocked(inRange(now), rc)
+	if sh.undoLocked(now, rc) {
+		t.followLocked(sh, own, now, rc.key, outcome{did: changed, counter: rc.counter}, rc.transient)
+	}
 	sh.mu.Unlock()
 	rc.counter = nil
 }
 
-// DropShard forgets every counter of the shard and returns how many there were.
+// DropShard forgets every counter of the shard, its journal and its number of changes, and returns
+// how many counters there were. A sealed shard stays sealed, and what is recorded stays the same.
 func (t *Table) DropShard(shard int) int {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -132,7 +158,9 @@ func (t *Table) DropShard(shard int) int {
 	t.entries.Add(-int64(n))
 	t.bytes.Add(-sh.mu.bytes)
 	// A new list, because an emptied map keeps its memory.
-	sh.mu.lru, sh.mu.bytes = newLRU(), 0
+	sh.mu.lru, sh.mu.bytes, sh.mu.seq = newLRU(), 0, 0
+	t.emptyLocked(sh, shard)
+	sh.mu.journal.confirm(none)
 	return n
 }
 

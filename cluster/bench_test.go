@@ -7,13 +7,18 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
 )
 
 // direct reaches other nodes by calling them, without a network.
 type direct map[string]*Node
 
+func (direct) HangUp(string) {}
+
 func (direct) Retain([]string) {}
+
+func (direct) Post(string, message.Envelope) {}
 
 func (d direct) Call(_ context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	d[addr].Serve("a-boot", records, replies)
@@ -34,7 +39,7 @@ func BenchmarkDecide(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		n.SetView(viewOf(1, names...))
+		pose(n, viewOf(1, names...))
 		peers[name+":7462"] = n
 	}
 	a := peers["a:7462"]

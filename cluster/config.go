@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -19,6 +20,10 @@ type Peers interface {
 	// records whose reply has no Status; other replies count all the same. After it
 	// has returned, nothing reads records or writes to replies.
 	Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error
+	// Post sends a message to the node at addr. It never blocks, and may drop it.
+	Post(addr string, e message.Envelope)
+	// HangUp ends the calls to addr that are under way: nobody is heard there.
+	HangUp(addr string)
 	// Retain lets go of all other addresses.
 	Retain(addrs []string)
 }
@@ -33,8 +38,8 @@ type Config struct {
 	Ring ring.Config
 	// Peers is required.
 	Peers Peers
-	// Clock returns Unix time in ns and never steps back. Nil is the wall clock of
-	// the start and monotonic time since.
+	// Clock returns Unix time in ns. It never steps back and runs on while the machine
+	// sleeps. Nil is the wall clock of the start and the time that has passed since.
 	Clock func() int64
 	// CheckTimeout bounds the time that a batch waits for holders when its context
 	// has no deadline or a later one. 0 means 500 ms.
@@ -45,9 +50,16 @@ type Config struct {
 	// SweepPeriod is the time in which all counters are looked at once, to drop
 	// those that are wholly free again. 0 means 1 minute.
 	SweepPeriod time.Duration
-	// ApartEntries caps the counters of on_failure share. 0 means 100,000.
+	// ForgetAfter is how long a member of the stable set is missed before it is voted
+	// out. 0 means 10 minutes.
+	ForgetAfter time.Duration
+	// ApartEntries caps the counters of shares, and the keys that are to be charged to
+	// a holder later. 0 means 100,000.
 	ApartEntries int
-	// Log gets a line when a view cannot be used. Nil logs nothing.
+	// Recorded is what Load has found in the node's data directory, the zero value if nothing
+	// that can be used. Nil: the node has none.
+	Recorded *Recorded
+	// Log gets a line when this node's standing changes. Nil logs nothing.
 	Log *slog.Logger
 }
 
@@ -66,7 +78,7 @@ func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
 		d    time.Duration
-	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}} {
+	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"ForgetAfter", c.ForgetAfter}} {
 		if f.d < 0 {
 			return fmt.Errorf("cluster: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
 		}
@@ -95,13 +107,4 @@ func (c Config) withDefaults() Config {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c
-}
-
-// steadyClock returns a clock that starts as the wall clock and goes on with
-// monotonic time, so that setting the wall clock neither ends windows nor holds
-// them up.
-func steadyClock() func() int64 {
-	start := time.Now()
-	base := start.UnixNano()
-	return func() int64 { return base + int64(time.Since(start)) }
 }

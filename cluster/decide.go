@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
@@ -10,8 +11,9 @@ import (
 // b.Requests. Checks of one key are charged in the order of the batch.
 //
 // A retry after an answer that was lost may charge a check twice and never admits it
-// twice. That holds for verb Charge too. A Refund whose answer was lost is not tried
-// again, because doing it twice would admit more; it gets check.ErrNoHolder.
+// twice. That holds for verb Charge too, and for checks of sync rules whose charge was
+// not confirmed. A Refund whose answer was lost is not tried again, because doing it
+// twice would admit more; it gets check.ErrNoHolder.
 func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	if b.AllOrNothing && len(b.Requests) > 1 {
 		n.decideWhole(ctx, b)
@@ -19,17 +21,32 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	r := n.routing.Load()
 	for i := range b.Requests {
-		if !r.holds(b.Requests[i].Key) {
+		if q := &b.Requests[i]; !r.holds(q.Key) || q.Sync {
 			n.forward(ctx, b, nil)
 			return
 		}
 	}
 	now := n.cfg.Clock()
-	for i := range b.Requests {
-		b.Answers[i] = check.Answer{
-			Decision: n.table.Do(now, &b.Requests[i].Request),
-			Source:   check.Held, Holder: n.cfg.Name,
-		}
+	if !n.mayDecide(now) {
+		n.forward(ctx, b, nil)
+		return
 	}
-	n.stats.held.Add(uint64(len(b.Requests)))
+	var f *forwarding // of what could not be decided, mostly nothing
+	for i := range b.Requests {
+		d, _, v := n.table.Try(now, &b.Requests[i].Request, nil)
+		if v != bucket.Decided {
+			if f == nil {
+				f = n.newForwarding(b, nil)
+			}
+			f.pending = append(f.pending, pending{index: i, to: nobody, cause: undecided(v)})
+			continue
+		}
+		b.Answers[i] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+	}
+	if f == nil {
+		n.stats.held.Add(uint64(len(b.Requests)))
+		return
+	}
+	n.stats.held.Add(uint64(len(b.Requests) - len(f.pending)))
+	n.finish(ctx, f)
 }

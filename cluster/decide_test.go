@@ -228,6 +228,50 @@ func TestServeRefuses(t *testing.T) {
 	})
 }
 
+// TestRightEnds: from the very instant at which the right ends nothing is decided, by no
+// way into the node; one read of the clock decides about a batch.
+func TestRightEnds(t *testing.T) {
+	for _, left := range []int64{-1, 0, 1, 2, 3} { // reads of the clock until the right ends
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "b")
+			var now atomic.Int64
+			a := w.add("a", func(c *Config) { c.Clock = func() int64 { return now.Add(1) } })
+			w.agree(2)
+			local, away := request(a, "a", 1, hourly(10)), request(a, "b", 1, hourly(10))
+			for name, ask := range map[string]func() bool{
+				"held":  func() bool { return decide(t.Context(), a, local)[0].Source == check.Held },
+				"mixed": func() bool { return decide(t.Context(), a, away, local)[1].Source == check.Held },
+				"whole": func() bool { return decideAll(t.Context(), a, local, local)[1].Source == check.Held },
+				"served": func() bool {
+					replies := make([]check.Reply, 1)
+					a.Serve("b-boot", []check.Record{{Request: local.Request}}, replies)
+					if replies[0].Status == check.Later && replies[0].Holder != "" {
+						t.Errorf("%+v: it says to ask itself again", replies[0])
+					}
+					return replies[0].Status == check.Decided
+				},
+			} {
+				before := a.table.Stats().Inserted
+				a.right.Store(now.Load() + 1 + left)
+				decided := ask()
+				// The fast way and Serve read once; the others once to see where checks go,
+				// and once more when they decide.
+				want := left > 0
+				if name == "mixed" || name == "whole" {
+					want = left > 1
+				}
+				if decided != want {
+					t.Errorf("%s, with %d reads left: decided=%v", name, left, decided)
+				}
+				if changed := a.table.Stats().Inserted != before; changed != want {
+					t.Errorf("%s, with %d reads left: charged=%v", name, left, changed)
+				}
+				a.table.DropShard(local.Key.Shard(31))
+			}
+		})
+	}
+}
+
 // TestHeldAllocs: a check of what this node holds costs no allocation.
 func TestHeldAllocs(t *testing.T) {
 	w := newWorld(t, "a")

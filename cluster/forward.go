@@ -6,34 +6,38 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
 // maxForwards is how often a check is sent on within one attempt. Then it waits for
-// a new view, or a little, and starts again from the ring.
+// a new routing, or a little, and starts again from there.
 const maxForwards = 3
 
-// Waits between attempts, doubling.
+// Waits between attempts, doubling. The first is about what a hand-off takes.
 const (
-	firstWait = 5 * time.Millisecond
+	firstWait = time.Millisecond
 	lastWait  = 50 * time.Millisecond
 )
 
-// forwarding is the work on one batch of which not all is held here. It goes in
-// rounds: everything that is pending is sent where it seems to belong, one call per
+// forwarding is the work on one batch of which not all could be decided at once. It goes
+// in rounds: everything that is pending is sent where it seems to belong, one call per
 // node, all at once; what was not decided stays pending for the next round.
 type forwarding struct {
 	node  *Node
 	batch *check.Batch
 	whole *whole // of an all-or-nothing batch, else nil
+	// once: what may have been charged is not sent again.
+	once bool
 
 	pending []pending
-	groups  []group // of this round, by place in routing.nodes
+	groups  []group // of this round, two for each of routing.nodes
 	busy    []int   // the groups to be called in this round
 	here    []int   // places in pending of what is held here
 	records []check.Record
 	replies []check.Reply
-	places  []int // place in pending of each record
+	places  []int    // place in pending of each record
+	changes []change // made here in this round by checks of sync rules
 }
 
 // pending is a check without an answer.
@@ -58,17 +62,27 @@ type group struct {
 
 var forwardings = sync.Pool{New: func() any { return new(forwarding) }}
 
+func (n *Node) newForwarding(b *check.Batch, w *whole) *forwarding {
+	f := forwardings.Get().(*forwarding)
+	f.node, f.batch, f.whole = n, b, w
+	return f
+}
+
 // forward answers b wherever its holders are, this node included, until ctx ends or
 // CheckTimeout has passed; on_failure answers the rest. w is nil unless b is
 // all-or-nothing.
 func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
-	ctx, cancel := n.bounded(ctx)
-	defer cancel()
-	f := forwardings.Get().(*forwarding)
-	f.node, f.batch, f.whole = n, b, w
+	f := n.newForwarding(b, w)
 	for i := range b.Requests {
 		f.pending = append(f.pending, pending{index: i})
 	}
+	n.finish(ctx, f)
+}
+
+// finish answers what is pending in f.
+func (n *Node) finish(ctx context.Context, f *forwarding) {
+	ctx, cancel := n.bounded(ctx)
+	defer cancel()
 	f.run(ctx)
 	f.release()
 }
@@ -88,7 +102,7 @@ func (f *forwarding) release() {
 	clear(f.replies[:cap(f.replies)])
 	*f = forwarding{
 		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
-		records: f.records[:0], replies: f.replies[:0], places: f.places[:0],
+		records: f.records[:0], replies: f.replies[:0], places: f.places[:0], changes: f.changes[:0],
 	}
 	forwardings.Put(f)
 }
@@ -97,10 +111,6 @@ func (f *forwarding) run(ctx context.Context) {
 	wait := firstWait
 	for {
 		r := f.node.routing.Load()
-		if len(r.table.Members()) == 0 {
-			f.fail(r, errNobodyServes)
-			return
-		}
 		f.aim(r)
 		f.pack(r)
 		f.send(ctx, r)
@@ -110,7 +120,7 @@ func (f *forwarding) run(ctx context.Context) {
 		if ctx.Err() == nil && f.goesOn() {
 			continue
 		}
-		if !pause(ctx, r.superseded, wait) {
+		if !f.waitBehind(ctx, r, wait) {
 			f.fail(f.node.routing.Load(), ctx.Err())
 			return
 		}
@@ -123,7 +133,19 @@ func (f *forwarding) run(ctx context.Context) {
 	}
 }
 
-var errNobodyServes = errors.New("no member serves")
+var (
+	errNobodyServes = errors.New("no member serves")
+	errSealed       = errors.New("the holder is changing just now")
+	errBehind       = errors.New("the holder's copy is too far behind")
+)
+
+// undecided says why a table has not decided.
+func undecided(v bucket.Verdict) error {
+	if v == bucket.Behind {
+		return errBehind
+	}
+	return errSealed
+}
 
 // goesOn reports whether some check can be sent again without waiting.
 func (f *forwarding) goesOn() bool {
@@ -135,39 +157,58 @@ func (f *forwarding) goesOn() bool {
 	return false
 }
 
-// pause waits until something has changed, or d has passed. It reports false when
-// ctx ended.
-func pause(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
+// waitBehind is the queue behind a close, and behind all else that passes by itself: a
+// partition that is being handed over has no node that decides for some milliseconds,
+// and what is asked meanwhile waits here for the heir to open, as news or after a moment. Without
+// it those checks would be answered by on_failure. It reports false when ctx ended.
+func (f *forwarding) waitBehind(ctx context.Context, r *routing, d time.Duration) bool {
+	var confirmed <-chan struct{}
+	for i := range f.pending {
+		if f.pending[i].cause == errBehind {
+			confirmed = f.node.confirms.wait()
+			break
+		}
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-changed:
+	case <-r.superseded:
+	case <-confirmed:
 	case <-t.C:
 	}
 	return ctx.Err() == nil
 }
 
 // aim says where each pending check goes in this round: where the last node asked
-// has pointed, else where the ring does.
+// has pointed, else to the holder that is known. Checks for which a node without the
+// right has nobody to ask are answered.
 func (f *forwarding) aim(r *routing) {
+	apart := !f.node.mayDecide(f.node.cfg.Clock())
 	for i := range f.pending {
 		p := &f.pending[i]
 		if p.to == nobody {
 			continue
 		}
 		key := f.batch.Requests[p.index].Key
-		p.to = r.owner(key)
+		p.to = r.holder(key)
 		if p.hint != "" && p.to != r.self {
 			p.to = r.find(p.hint)
 		}
-		// A hint at this node, which does not hold the key by its own ring: one of
-		// the two views is old, and the next one tells which.
-		if p.to != nobody && p.to == r.self && !r.holds(key) {
+		switch {
+		case apart && (p.to == nobody || p.to == r.self || !r.nodes[p.to].lives):
+			f.standApart(r, p)
+		case p.to == nobody && p.hint == "":
+			p.cause = errNobodyServes
+			f.giveUp(r, p)
+		case p.to == r.self && !r.holds(key):
+			// A hint at this node, which does not hold the key by what it knows: one of
+			// the two is behind, and what comes next tells which.
 			p.to = nobody
 		}
 	}
+	f.sift()
 }
 
 // fail answers all that is pending without a holder.

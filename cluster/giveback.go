@@ -20,11 +20,7 @@ const (
 // It returns when all is given back, or when ctx ends; the goroutines go on then.
 func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
 	if len(w.local) > 0 {
-		now := n.cfg.Clock()
-		for i := range w.local {
-			w.local[i].table.GiveBack(now, &w.local[i].receipt)
-		}
-		n.stats.gaveBack.Add(uint64(len(w.local)))
+		n.giveBackHere(w)
 	}
 	if len(w.away) == 0 {
 		return
@@ -65,6 +61,26 @@ func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
 	}
 }
 
+// giveBackHere undoes the charges of this node's own tables. One whose partition has
+// moved to another node stands there.
+func (n *Node) giveBackHere(w *whole) {
+	now, r := n.cfg.Clock(), n.routing.Load()
+	lost := 0
+	for i := range w.local {
+		l := &w.local[i]
+		switch {
+		case l.table == n.apart:
+			n.owed.forgive(l.key, l.cost)
+		case !r.holds(l.key):
+			lost++
+			continue
+		}
+		l.table.GiveBack(now, &l.receipt)
+	}
+	n.stats.giveBacksLost.Add(uint64(lost))
+	n.stats.gaveBack.Add(uint64(len(w.local) - lost))
+}
+
 // giveBackTo gives charges back to the node at addr, until it has said so or
 // GiveBackTimeout has passed. Doing it again is harmless, so every error is met by
 // trying again. The context of the batch does not matter here: it may have ended, and
@@ -81,9 +97,21 @@ func (n *Node) giveBackTo(addr string, records []check.Record) {
 			n.stats.gaveBack.Add(uint64(len(records)))
 			return
 		}
-		if !pause(ctx, nil, wait) {
+		if !pause(ctx, wait) {
 			n.stats.giveBacksLost.Add(uint64(len(records)))
 			return
 		}
+	}
+}
+
+// pause waits for d. It reports false when ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
 	}
 }

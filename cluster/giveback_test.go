@@ -143,8 +143,8 @@ func TestGiveBackWindow(t *testing.T) {
 	})
 }
 
-// TestGiveBackMoved: a charge to a partition that has gone and come back is not
-// undone on the counters it found there.
+// TestGiveBackMoved: a charge to a partition that has gone is not given back, and not
+// either when it comes back, on the counters that it has then.
 func TestGiveBackMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
@@ -155,11 +155,9 @@ func TestGiveBackMoved(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		decideAll(ctx, a, denied, r)
 		cancel()
-		b.SetView(viewOf(2, "a"))
-		b.SetView(viewOf(3, "a", "b"))
-		if n := spent(b, r); n != 0 {
-			t.Fatalf("%d spent after the partition came back, want a fresh counter", n)
-		}
+		pose(b, viewOf(2, "a"))
+		b.table.DropShard(r.Key.Shard(31))
+		pose(b, viewOf(3, "a", "b"))
 		decide(t.Context(), b, r)
 		w.decides(nil)
 		a.returning.Wait()
@@ -167,4 +165,35 @@ func TestGiveBackMoved(t *testing.T) {
 			t.Errorf("%d spent, want the 1 that came after", n)
 		}
 	})
+}
+
+// TestGiveBackLate: a charge whose partition is held elsewhere by now stands there, and
+// is counted where it was made.
+func TestGiveBackLate(t *testing.T) {
+	for _, owner := range []string{"a", "b"} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "a", "b", "c")
+			a, n := w.nodes["a"], w.nodes[owner]
+			denied, r := request(a, "c", 1, hourly(10)), request(a, owner, 2, hourly(10))
+			denied.Cost = 99
+			w.decides(func(_, to string, records []check.Record) fate {
+				if to == "c" && !records[0].GiveBack { // the other charge has been made by now
+					pose(n, viewOf(2, "c"))
+				}
+				return delivered
+			})
+			if owner == "b" {
+				w.decides(noGiveBacks)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			decideAll(ctx, a, denied, r)
+			cancel()
+			pose(n, viewOf(3, "c"))
+			w.decides(nil)
+			a.returning.Wait()
+			if s := n.Stats(); s.GiveBacksLost != 1 {
+				t.Errorf("held by %s: %d lost, want 1", owner, s.GiveBacksLost)
+			}
+		})
+	}
 }

@@ -38,6 +38,7 @@ type receipt struct {
 	expires  int64
 	bucket   bucket.Receipt
 	decision bucket.Decision
+	seq      uint64 // of the change that the charge was
 	// undone: it was given back, or must not be made, because its give-back came first.
 	undone bool
 }
@@ -48,26 +49,31 @@ func newHeld(max int) *held {
 	return h
 }
 
-// do decides r on table and remembers what it charged. A charge that is known
-// already, because the asker has sent it again, is answered as it was.
-func (h *held) do(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, check.Status) {
+// try decides r on table and remembers what it charged. A charge that is known
+// already, because the asker has sent it again, is answered as it was. seq is that of the
+// change which r has charged, 0 if none.
+func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expireLocked(now)
 	if known := h.mu.charges[c]; known != nil {
 		if known.undone {
 			// The asker has given up before this came.
-			return bucket.Decision{}, check.Invalid
+			return bucket.Decision{}, 0, check.Invalid
 		}
-		return known.decision, check.Decided
+		return known.decision, known.seq, check.Decided
 	}
 	rc := &receipt{expires: now + int64(heldFor)}
-	d, charged := table.DoHeld(now, r, &rc.bucket)
-	if charged {
-		rc.decision = d
-		h.addLocked(c, rc)
+	d, seq, v := table.Try(now, r, &rc.bucket)
+	if v != bucket.Decided {
+		return bucket.Decision{}, 0, check.Later
 	}
-	return d, check.Decided
+	if !rc.bucket.Charged() {
+		return d, 0, check.Decided
+	}
+	rc.decision, rc.seq = d, seq
+	h.addLocked(c, rc)
+	return d, seq, check.Decided
 }
 
 // giveBack undoes a charge of table. One that is not known will not be made.

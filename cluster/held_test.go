@@ -45,7 +45,7 @@ func TestHeld(t *testing.T) {
 		now := s.at * second
 		c := charge{s.from, s.id}
 		if s.act == "do" {
-			if d, status := h.do(now, c, table, r); status != s.status || d.Allowed != (status == check.Decided) {
+			if d, _, status := h.try(now, c, table, r); status != s.status || d.Allowed != (status == check.Decided) {
 				t.Errorf("step %d: %+v with status %d, want %d", i, d, status, s.status)
 			}
 		} else {
@@ -63,7 +63,7 @@ func TestHeld(t *testing.T) {
 	}
 	r.Cost = 99
 	known, _ := h.count()
-	if d, _ := h.do(19*second, charge{"x", 9}, table, r); d.Allowed {
+	if d, _, _ := h.try(19*second, charge{"x", 9}, table, r); d.Allowed {
 		t.Errorf("%+v", d)
 	}
 	if n, _ := h.count(); n != known {

@@ -2,12 +2,16 @@ package cluster
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/quorum"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -15,98 +19,133 @@ import (
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
 	cfg   Config
-	table *bucket.Table // the counters it holds
-	apart *bucket.Table // what on_failure share spends
+	table *bucket.Table // the counters it holds, and copies of others
+	apart *bucket.Table // what it admits without a holder
 	held  *held         // charges that other nodes may give back
+	owed  *owed         // what it admitted without a holder and has not told one yet
 
-	routing atomic.Pointer[routing]
-	views   sync.Mutex // one SetView at a time
+	// What the runner publishes: where checks go, until when this process may decide,
+	// and that copies may have confirmed more.
+	routing  atomic.Pointer[routing]
+	right    atomic.Int64
+	confirms bell
+	machines atomic.Pointer[machines]
 
+	runner    *runner
 	ids       atomic.Uint64 // the last id given to a held charge
 	returning sync.WaitGroup
 	stats     counters
 	apartSize int // shards of apart
 }
 
-// New returns a node that holds its counters in table, which must have as many
-// shards as c.Ring has partitions. Until the first view it is alone and not in the
-// ring, so it holds nothing.
+// New returns a node that keeps its counters in table, which must have as many
+// shards as c.Ring has partitions. It holds nothing before Run, and knows nobody before
+// the first view.
 func New(c Config, table *bucket.Table) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
+	n.owed = newOwed(n.cfg.ApartEntries)
 	n.apartSize = min(64, n.cfg.Ring.Partitions)
 	apart, err := bucket.NewTable(bucket.Config{Shards: n.apartSize, MaxEntries: n.cfg.ApartEntries})
 	if err != nil {
 		return nil, err
 	}
 	n.apart = apart
-	r, err := newRouting(n.cfg.Ring, member.View{}, c.Name, c.Boot, nil)
-	if err != nil {
+	n.right.Store(math.MinInt64)
+	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
 	}
-	n.routing.Store(r)
 	return n, nil
 }
 
-// SetView makes v the view that checks are routed by. Views must come in order; one
-// with a lower Seq than the last is ignored. The ring is built from the members that
-// serve, and the counters of partitions that go to other nodes are dropped. A view
-// from which no ring can be built is logged and counted, and the last one stays.
-func (n *Node) SetView(v member.View) {
-	n.views.Lock()
-	defer n.views.Unlock()
-	before := n.routing.Load()
-	if v.Seq < before.seq {
-		return
+// newRunner returns n's runner with its machines, before any view.
+func newRunner(n *Node) (*runner, error) {
+	now := n.cfg.Clock()
+	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
+	counted := quorum.Config{Self: self, Dead: dead, ForgetAfter: n.cfg.ForgetAfter}
+	recorded := n.cfg.Recorded
+	if recorded != nil {
+		counted.Set = recorded.Set
 	}
-	r, err := newRouting(n.cfg.Ring, v, n.cfg.Name, n.cfg.Boot, before)
+	if err := counted.Validate(); err != nil {
+		return nil, err
+	}
+	r := &runner{
+		node: n, self: self, quorum: quorum.New(counted, now),
+		inbox: make(chan message.Envelope, inboxSize), asks: make(chan func(int64)),
+		kick: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	r.views.wake = make(chan struct{}, 1)
+	holding := handoff.Config{
+		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
+	}
+	if err := holding.Validate(); err != nil {
+		return nil, err
+	}
+	r.handoff = handoff.New(holding, now)
+	if recorded != nil {
+		recorded.restore(r.handoff)
+	}
+	none, err := ring.Build(n.cfg.Ring, nil)
 	if err != nil {
-		n.stats.viewsRefused.Add(1)
-		n.cfg.Log.Error("view refused, the last one stays", "view", v.Seq, "error", err)
-		return
+		return nil, err
 	}
-	if r.table != before.table {
-		n.stats.ringBuilds.Add(1)
-	}
-	// First the routing, then the counters: a check that still saw the old routing may
-	// leave a counter behind. It only ever holds what was spent, so should the
-	// partition come back, it is no more permissive for that.
-	n.routing.Store(r)
-	close(before.superseded)
-	for p := range r.table.Partitions() {
-		if before.holdsPartition(p) && !r.holdsPartition(p) {
-			n.table.DropShard(p)
-			n.stats.movedAway.Add(1)
-		}
-	}
-	n.cfg.Peers.Retain(r.peerAddrs())
+	nodes, at := nodesOf(member.View{}, self)
+	r.scene = &scene{nodes: nodes, self: at}
+	r.placement = place(n.cfg.Ring, r.scene, &placement{table: none, without: none})
+	r.placer = newPlacer(n.cfg.Ring, n.cfg.Peers.Retain, r.placement)
+	n.machines.Store(new(machines))
+	first := newRouting(nodes, at, none)
+	first.setHolders(func(int) message.Peer { return message.Peer{} })
+	n.routing.Store(first)
+	return r, nil
 }
 
-// holdsPartition is holds for a whole partition.
-func (r *routing) holdsPartition(p int) bool {
-	return r.ring != nobody && r.table.OwnerIndex(p) == r.ring
-}
+// SetView tells who gossip shows. Views must come in order; one with a lower Seq than
+// the last is ignored. Members that are heard and serve get the partitions. A view from
+// which no ring can be built is logged and counted, and the last ring stays.
+func (n *Node) SetView(v member.View) { n.runner.setView(v) }
 
-// Ring returns the ring table in force.
+// Deliver takes a message of another node. It never blocks: what is too much is dropped
+// and counted.
+func (n *Node) Deliver(e message.Envelope) { n.runner.deliver(e) }
+
+// reroute makes r the routing in force.
+func (n *Node) reroute(r *routing) { close(n.routing.Swap(r).superseded) }
+
+// mayDecide reports whether this process has the right to decide at now.
+func (n *Node) mayDecide(now int64) bool { return now < n.right.Load() }
+
+// Ring returns the ring table in force: who should hold what.
 func (n *Node) Ring() *ring.Table { return n.routing.Load().table }
 
-// InRing reports whether this process is one that the ring gives partitions to.
-func (n *Node) InRing() bool { return n.routing.Load().ring != nobody }
-
-// Run drops expired counters, one shard at a time, spread so that all are looked at
-// once per SweepPeriod. When ctx ends it waits for charges that are being given back
-// and returns nil; by then no Decide may be running or begin.
+// Run keeps this node in its standing among the others, until ctx ends: without it the
+// node has no right to decide. It also drops expired counters, and tells holders
+// what was admitted without them. When ctx has ended it waits for charges that are being
+// given back and returns nil; by then no Decide may be running or begin.
 func (n *Node) Run(ctx context.Context) error {
-	defer n.returning.Wait()
+	var parts sync.WaitGroup
+	parts.Go(func() { n.runner.run(ctx) })
+	parts.Go(func() { n.runner.placer.run(ctx) })
+	parts.Go(func() { n.settleUp(ctx) })
+	n.sweep(ctx)
+	parts.Wait()
+	n.returning.Wait()
+	return nil
+}
+
+// sweep drops expired counters, one shard at a time, spread so that all are looked at
+// once per SweepPeriod.
+func (n *Node) sweep(ctx context.Context) {
 	partitions := n.cfg.Ring.Partitions
 	tick := time.NewTicker(max(n.cfg.SweepPeriod/time.Duration(partitions), time.Microsecond))
 	defer tick.Stop()
 	for p := 0; ; p = (p + 1) % partitions {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 		now := n.cfg.Clock()

@@ -93,7 +93,7 @@ func TestNobodyServes(t *testing.T) {
 		for i := range joining.Members {
 			joining.Members[i].State = member.Joining
 		}
-		fresh.SetView(joining)
+		pose(fresh, joining)
 		if answer := decide(t.Context(), fresh, r)[0]; answer.Limit != 5 {
 			t.Errorf("two members, none serving: %+v, want half of the limit", answer)
 		}

@@ -8,15 +8,19 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// take reads what became of the records for node to.
+// take reads what became of the records of group to. A reply without a Status is one
+// that its node could not give in time, though it may have charged the record.
 func (f *forwarding) take(r *routing, to int) {
 	g := &f.groups[to]
 	for at := g.first; at < g.first+g.n; at++ {
 		p := &f.pending[f.places[at]]
-		if g.err != nil && f.replies[at].Status == 0 {
-			f.unanswered(r, p, to, g.err)
-		} else {
-			f.answered(r, p, to, &f.replies[at])
+		switch {
+		case f.replies[at].Status != 0:
+			f.answered(r, p, nodeOf(to), &f.replies[at])
+		case g.err != nil:
+			f.unanswered(r, p, nodeOf(to), g.err)
+		default:
+			f.unanswered(r, p, nodeOf(to), fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
 		}
 		if !p.done && p.forwards >= maxForwards {
 			p.to = nobody
@@ -42,6 +46,17 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 		if p.hint == "" || p.hint == r.nodes[to].name {
 			p.to = nobody
 		}
+	case check.Later:
+		n.stats.later.Add(1)
+		p.hint, p.to = "", nobody
+		if reply.Holder != r.nodes[to].name && reply.Holder != "" {
+			p.hint, p.to = reply.Holder, 0
+		}
+		p.cause = fmt.Errorf("node %s: %w", r.nodes[to].name, errSealed)
+		if reply.Holder == "" && !n.mayDecide(n.cfg.Clock()) {
+			// It has no right to decide, nor has this node: both are in a minority.
+			f.standApart(r, p)
+		}
 	case check.Overloaded:
 		f.overloaded(p)
 	default:
@@ -61,10 +76,10 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		// As if never asked.
 	default:
 		f.node.stats.ambiguous.Add(1)
-		if f.whole != nil {
+		if f.whole != nil && to != r.self { // here there is a receipt
 			f.whole.sent(r.nodes[to].addr, p.index)
 		}
-		if f.batch.Requests[p.index].Verb == bucket.Refund {
+		if f.once || f.batch.Requests[p.index].Verb == bucket.Refund {
 			f.giveUp(r, p)
 		}
 	}
@@ -76,9 +91,15 @@ func (f *forwarding) overloaded(p *pending) {
 	p.done = true
 }
 
-// giveUp answers p without a holder.
+// giveUp answers p by its rule's on_failure.
 func (f *forwarding) giveUp(r *routing, p *pending) {
 	f.batch.Answers[p.index] = f.node.onFailure(r, &f.batch.Requests[p.index], f.whole, p.cause)
+	p.done = true
+}
+
+// standApart answers p by its rule's on_partition.
+func (f *forwarding) standApart(r *routing, p *pending) {
+	f.batch.Answers[p.index] = f.node.onPartition(r, &f.batch.Requests[p.index], f.whole)
 	p.done = true
 }
 

@@ -168,8 +168,8 @@ func TestThreeForwards(t *testing.T) {
 				if got := path(calls[:min(len(c.want), len(calls))]); got != c.want {
 					t.Errorf("the second attempt went %s, want %s", got, c.want)
 				}
-				// Waits of 5, 10, 20, 40 and then 50 ms fit 12 times into half a second.
-				if n := a.Stats().Retries; n < 10 || n > 13 {
+				// Waits of 1, 2, 4, 8, 16, 32 and then 50 ms fit 14 times into half a second.
+				if n := a.Stats().Retries; n < 12 || n > 15 {
 					t.Errorf("%d retries", n)
 				}
 			})
@@ -184,8 +184,8 @@ func TestDisagreement(t *testing.T) {
 		w := newWorld(t, "a", "b")
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
-		a.SetView(viewOf(2, "b"))
-		b.SetView(viewOf(2, "a"))
+		pose(a, viewOf(2, "b"))
+		pose(b, viewOf(2, "a"))
 		start := time.Now()
 		fromA, fromB := make(chan check.Answer), make(chan check.Answer)
 		go func() { fromA <- decide(t.Context(), a, r)[0] }()
@@ -216,7 +216,7 @@ func TestHint(t *testing.T) {
 		old := viewOf(2, "b")
 		old.Members = append(old.Members, viewOf(2, "c").Members...)
 		old.Members[1].State = 0 // c, as a still sees it, is joining
-		a.SetView(old)
+		pose(a, old)
 		wantAnswer(t, "by way of b", decide(t.Context(), a, r)[0], true, check.Forwarded, "c")
 		if s := a.Stats(); s.Redirected != 1 || s.Forwards != 2 || s.Retries != 0 {
 			t.Errorf("%+v", s)

@@ -5,20 +5,34 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// pack sorts what is pending by node and writes the records.
+// A round has two groups for each node, because answers to checks of sync rules take a
+// copy's confirmation longer, and the others shall not wait for them.
+func groupOf(node int, sync bool) int {
+	if sync {
+		return 2*node + 1
+	}
+	return 2 * node
+}
+
+func nodeOf(group int) int { return group / 2 }
+
+// pack sorts what is pending by group and writes the records.
 func (f *forwarding) pack(r *routing) {
-	f.groups = append(f.groups[:0], make([]group, len(r.nodes))...)
+	f.groups = append(f.groups[:0], make([]group, 2*len(r.nodes))...)
 	f.busy, f.here = f.busy[:0], f.here[:0]
 	total := 0
 	for i := range f.pending {
-		switch to := f.pending[i].to; to {
+		p := &f.pending[i]
+		switch p.to {
 		case nobody:
 		case r.self:
 			f.here = append(f.here, i)
 		default:
+			to := f.group(p)
 			if f.groups[to].n == 0 {
 				f.busy = append(f.busy, to)
 			}
@@ -39,17 +53,20 @@ func (f *forwarding) pack(r *routing) {
 			continue
 		}
 		p.forwards++
-		g := &f.groups[p.to]
+		g := &f.groups[f.group(p)]
 		at := g.first + g.n
 		g.n++
 		f.places[at] = i
-		f.records[at] = check.Record{Request: f.batch.Requests[p.index].Request}
+		req := &f.batch.Requests[p.index]
+		f.records[at] = check.Record{Request: req.Request, Sync: req.Sync}
 		if f.whole != nil {
 			f.whole.mark(&f.records[at], p.index)
 		}
 	}
 	f.node.stats.forwards.Add(uint64(total))
 }
+
+func (f *forwarding) group(p *pending) int { return groupOf(p.to, f.batch.Requests[p.index].Sync) }
 
 // grow returns s with length n; values are undefined.
 func grow[T any](s []T, n int) []T {
@@ -65,12 +82,13 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 	call := func(to int) {
 		g := &f.groups[to]
 		end := g.first + g.n
-		if r.nodes[to].addr == "" {
+		n := &r.nodes[nodeOf(to)]
+		if n.addr == "" {
 			clear(f.replies[g.first:end])
-			g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, r.nodes[to].name)
+			g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
 			return
 		}
-		g.err = f.node.cfg.Peers.Call(ctx, r.nodes[to].addr, f.records[g.first:end], f.replies[g.first:end])
+		g.err = f.node.cfg.Peers.Call(ctx, n.addr, f.records[g.first:end], f.replies[g.first:end])
 	}
 	elsewhere := f.busy
 	if len(f.here) == 0 && len(f.busy) > 0 {
@@ -83,6 +101,7 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 	}
 	if len(f.here) > 0 {
 		f.decideHere()
+		f.confirmHere(ctx, r)
 	} else if len(f.busy) > 0 {
 		call(f.busy[len(f.busy)-1])
 	}
@@ -93,18 +112,50 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 	f.sift()
 }
 
-// decideHere decides what this node holds.
+// decideHere decides what this node holds, as far as it may.
 func (f *forwarding) decideHere() {
 	n := f.node
 	now := n.cfg.Clock()
+	if !n.mayDecide(now) {
+		return // the right has just gone: the next round answers
+	}
 	for _, i := range f.here {
 		p := &f.pending[i]
 		req := &f.batch.Requests[p.index]
-		f.batch.Answers[p.index] = check.Answer{
-			Decision: f.whole.do(n.table, now, &req.Request),
-			Source:   check.Held, Holder: n.cfg.Name,
+		var tenure uint64
+		if req.Sync {
+			tenure = n.tenure(req.Key)
 		}
+		d, seq, v := f.whole.try(n.table, now, &req.Request, req.Sync)
+		if v != bucket.Decided {
+			p.to, p.cause = nobody, undecided(v)
+			continue
+		}
+		f.batch.Answers[p.index] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
 		p.done = true
+		if req.Sync && seq > 0 {
+			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})
+		}
 	}
-	n.stats.held.Add(uint64(len(f.here)))
+}
+
+// confirmHere waits until copies have what checks of sync rules have charged here. One that
+// is not confirmed in time is as one whose answer was lost: its charge stands.
+func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
+	for _, c := range f.changes {
+		if f.node.confirmed(ctx, c) {
+			continue
+		}
+		p := &f.pending[c.index]
+		p.done = false
+		f.unanswered(r, p, r.self, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
+	}
+	f.changes = f.changes[:0]
+	held := 0
+	for _, i := range f.here {
+		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Held {
+			held++
+		}
+	}
+	f.node.stats.held.Add(uint64(held))
 }

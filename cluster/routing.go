@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -15,68 +16,103 @@ const nobody = -1
 // routing is all that a check needs to find its holder. One is published at a time;
 // it is immutable but for superseded, which is closed when the next one is.
 type routing struct {
-	table *ring.Table
-	seq   uint64 // of the view
+	table *ring.Table // of the members that serve and live
+	seq   uint64      // of the view
 	// nodes are the view's members in any state, sorted by name, self among them.
 	nodes []node
-	// self is this process's place in nodes and ring in table.Members; nobody if it
-	// is not there.
-	self, ring int
-	// owners gives the place in nodes for a place in table.Members.
-	owners     []int
+	// self is this process's place in nodes.
+	self int
+	// holders gives each partition's holder, a place in nodes: as the machine knows it,
+	// or the ring's owner, who will claim it, or nobody where no member serves.
+	holders []int32
+	// counted is the size of the stable set; of the view while no set is known.
+	counted    int
 	superseded chan struct{}
 }
 
 // node is a member as routing sees it.
-type node struct{ name, addr string }
+type node struct {
+	name, boot, addr string
+	state            member.State
+	// lives: it was heard from just now, or has only just appeared. A holder that does
+	// not live is not waited for by a node without the right to decide.
+	lives bool
+}
 
-// newRouting makes routing from v. It keeps table, which was built from the names in
-// before, if the serving members are still these.
-func newRouting(c ring.Config, v member.View, name, boot string, before *routing) (*routing, error) {
-	r := &routing{seq: v.Seq, self: nobody, ring: nobody, superseded: make(chan struct{})}
-	members := slices.SortedFunc(slices.Values(v.Members), func(a, b member.Member) int { return strings.Compare(a.Name, b.Name) })
-	var serving []string
-	for i, m := range members {
-		r.nodes = append(r.nodes, node{name: m.Name, addr: m.Peer})
-		// A process that runs under this node's name and is not this one is somebody else.
-		if m.Name == name && m.Boot == boot {
-			r.self = i
+func (n node) peer() message.Peer { return message.Peer{Name: n.name, Boot: n.boot} }
+
+// nodesOf lists v's members, sorted by name. Under its own name a process sees itself,
+// whatever v says.
+func nodesOf(v member.View, self message.Peer) (nodes []node, at int) {
+	own := node{name: self.Name, boot: self.Boot, lives: true}
+	for _, m := range v.Members {
+		switch {
+		case m.Name != self.Name:
+			nodes = append(nodes, node{m.Name, m.Boot, m.Peer, m.State, false})
+		case m.Boot == self.Boot:
+			own.addr, own.state = m.Peer, m.State
 		}
-		if m.State == member.Serving {
-			if r.self == i {
-				r.ring = len(serving)
+	}
+	nodes = append(nodes, own)
+	slices.SortFunc(nodes, func(a, b node) int { return strings.Compare(a.name, b.name) })
+	return nodes, slices.IndexFunc(nodes, func(n node) bool { return n.peer() == self })
+}
+
+// newRouting returns the routing to these nodes, of which the holders are still to be
+// set.
+func newRouting(nodes []node, self int, table *ring.Table) *routing {
+	return &routing{
+		table: table, nodes: nodes, self: self, counted: max(1, len(nodes)),
+		holders: make([]int32, table.Partitions()), superseded: make(chan struct{}),
+	}
+}
+
+// setHolders finds the nodes of the holders. It takes a join's hundreds of moves, so it
+// does not search for the same name twice in a row.
+func (r *routing) setHolders(holder func(partition int) message.Peer) {
+	owners := make([]int32, len(r.table.Members()))
+	for i, name := range r.table.Members() {
+		owners[i] = int32(r.find(name))
+	}
+	var last message.Peer
+	place := int32(nobody)
+	for p := range r.holders {
+		if h := holder(p); h != last {
+			last, place = h, r.living(h)
+		}
+		r.holders[p] = place
+		if place == nobody {
+			if i := r.table.OwnerIndex(p); i >= 0 {
+				r.holders[p] = owners[i]
 			}
-			serving = append(serving, m.Name)
-			r.owners = append(r.owners, i)
 		}
 	}
-	if before != nil && slices.Equal(before.table.Members(), serving) {
-		r.table = before.table
-		return r, nil
-	}
-	table, err := ring.Build(c, serving)
-	if err != nil {
-		return nil, err
-	}
-	r.table = table
-	return r, nil
 }
 
-func (r *routing) partition(k bucket.Key) int { return k.Shard(r.table.Partitions()) }
-
-// holds reports whether this node decides k: while there are no epochs, whether the
-// ring gives it the partition. All deciding asks here first.
-func (r *routing) holds(k bucket.Key) bool {
-	return r.ring != nobody && r.table.OwnerIndex(r.partition(k)) == r.ring
-}
-
-// owner returns the place in nodes of the node that should hold k, or nobody.
-func (r *routing) owner(k bucket.Key) int {
-	i := r.table.OwnerIndex(r.partition(k))
-	if i < 0 {
+// living returns the place of p in nodes if that very process lives, else nobody.
+func (r *routing) living(p message.Peer) int32 {
+	i := r.find(p.Name)
+	if i == nobody || r.nodes[i].boot != p.Boot || !r.nodes[i].lives {
 		return nobody
 	}
-	return r.owners[i]
+	return int32(i)
+}
+
+func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.holders)) }
+
+// holds reports whether k is this node's to decide. Whether it may is for the right and
+// the shard's seal to say.
+func (r *routing) holds(k bucket.Key) bool { return r.holder(k) == r.self }
+
+// holder returns the place in nodes of the node that k is to be asked of, or nobody.
+func (r *routing) holder(k bucket.Key) int { return int(r.holders[r.partition(k)]) }
+
+// nameOf returns the name of the node at a place, "" for nobody.
+func (r *routing) nameOf(place int) string {
+	if place == nobody {
+		return ""
+	}
+	return r.nodes[place].name
 }
 
 // find returns the place in nodes of the member called name, or nobody.
@@ -86,18 +122,4 @@ func (r *routing) find(name string) int {
 		return nobody
 	}
 	return i
-}
-
-// members returns the size of the view, at least 1.
-func (r *routing) members() int { return max(1, len(r.nodes)) }
-
-// peerAddrs returns where the other members are.
-func (r *routing) peerAddrs() []string {
-	var addrs []string
-	for i, n := range r.nodes {
-		if i != r.self && n.addr != "" {
-			addrs = append(addrs, n.addr)
-		}
-	}
-	return addrs
 }

@@ -1,40 +1,89 @@
 package cluster
 
 import (
+	"context"
+
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Serve implements check.Handler: it decides what this node holds under its own
-// routing, and nothing else.
+// Serve implements check.Handler: it decides what this node holds, if it has the right
+// to, and nothing else. What it cannot decide just now, though nobody else can either, it
+// answers with Later: without a holder if it has no right. Sync records are answered when a copy has
+// their changes; those of which that is not so within CheckTimeout get a Reply
+// without a Status, as if their answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
 	r := n.routing.Load()
 	now := n.cfg.Clock()
-	served, notHolder := 0, 0
+	right := n.mayDecide(now)
+	var changes []change // only of sync records
+	served, notHolder, later := 0, 0, 0
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Holder: n.cfg.Name}
+		var seq, tenure uint64
+		if rec.Sync {
+			tenure = n.tenure(rec.Key)
+		}
 		switch {
 		case rec.GiveBack:
 			// Asked of the node that charged, whoever holds the key by now.
+			if !r.holds(rec.Key) {
+				n.stats.giveBacksLost.Add(1)
+			}
 			n.held.giveBack(now, charge{from, rec.ID}, n.table)
 			reply.Status = check.Decided
 			served++
+			continue
 		case !decidable(&rec.Request):
 			reply.Status = check.Invalid
 		case !r.holds(rec.Key):
-			reply.Status, reply.Holder = check.NotHolder, r.table.Owner(r.partition(rec.Key))
+			reply.Status, reply.Holder = check.NotHolder, r.nameOf(r.holder(rec.Key))
 			notHolder++
+		case !right:
+			reply.Status, reply.Holder = check.Later, ""
 		case rec.Hold:
-			reply.Decision, reply.Status = n.held.do(now, charge{from, rec.ID}, n.table, &rec.Request)
-			served++
+			reply.Decision, seq, reply.Status = n.held.try(now, charge{from, rec.ID}, n.table, &rec.Request)
 		default:
-			reply.Decision, reply.Status = n.table.Do(now, &rec.Request), check.Decided
+			reply.Decision, seq, reply.Status = n.try(now, rec)
+		}
+		switch reply.Status {
+		case check.Decided:
 			served++
+			if rec.Sync && seq > 0 {
+				changes = append(changes, change{i, r.partition(rec.Key), tenure, seq})
+			}
+		case check.Later:
+			later++
 		}
 	}
 	n.stats.served.Add(uint64(served))
 	n.stats.notHolder.Add(uint64(notHolder))
+	n.stats.toldLater.Add(uint64(later))
+	if changes != nil {
+		n.confirmServed(changes, replies)
+	}
+}
+
+// try decides what another node has asked.
+func (n *Node) try(now int64, rec *check.Record) (bucket.Decision, uint64, check.Status) {
+	d, seq, v := tryOn(n.table, now, &rec.Request, rec.Sync)
+	if v != bucket.Decided {
+		return bucket.Decision{}, 0, check.Later
+	}
+	return d, seq, check.Decided
+}
+
+// confirmServed waits until copies have the changes, and takes back the answers to those
+// of which that is not so in time.
+func (n *Node) confirmServed(changes []change, replies []check.Reply) {
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
+	defer cancel()
+	for _, c := range changes {
+		if !n.confirmed(ctx, c) {
+			replies[c.index] = check.Reply{}
+		}
+	}
 }
 
 // decidable reports whether a request from another node, perhaps of another version,

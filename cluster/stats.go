@@ -1,60 +1,93 @@
 package cluster
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/message"
+)
 
 // Stats counts checks since New, except for what is marked as of now.
 type Stats struct {
 	// Held checks of this node's doors were decided here, Forwarded ones by another
 	// node. Served records came from other nodes and were decided here.
 	Held, Forwarded, Served uint64
-	// NotHolder records came from other nodes and are not held here. Redirected
-	// ones of this node's doors were answered so by another.
-	NotHolder, Redirected uint64
+	// NotHolder records came from other nodes and are not held here; ToldLater ones
+	// could not be decided just then. Redirected and Later ones of this node's doors
+	// were answered so by another.
+	NotHolder, ToldLater, Redirected, Later uint64
 	// Forwards are records sent to other nodes, retries among them. Retries are
 	// attempts that began after a wait. Ambiguous are records that were sent without
-	// an answer.
+	// an answer, and charges of sync rules that no copy confirmed in time.
 	Forwards, Retries, Ambiguous uint64
-	// Share, Closed and Open were answered by on_failure, Unanswered by an error,
-	// because no holder was reached. Overloaded met a full queue.
-	Share, Closed, Open, Unanswered, Overloaded uint64
+	// Share, Closed and Open were answered by on_failure, because no holder was
+	// reached, MinorityShare, MinorityClosed and MinorityOpen by on_partition, because this node had no
+	// right to decide; Unanswered by an error, for either reason. Overloaded met a full queue.
+	Share, Closed, Open                         uint64
+	MinorityShare, MinorityClosed, MinorityOpen uint64
+	Unanswered, Overloaded                      uint64
+	// Settled is what was admitted as a share and charged to a holder later (cost).
+	// OwedForgotten are keys for which that was given up, because there were too many.
+	Settled, OwedForgotten uint64
 	// GaveBack are charges of failed all-or-nothing batches that were given back,
 	// GiveBacksLost those that could not be. HeldDropped were forgotten by this
 	// node before their time, because there were too many.
 	GaveBack, GiveBacksLost, HeldDropped uint64
-	// RingBuilds are tables built, MovedAway partitions that left this node,
-	// ViewsRefused views that no ring could be built from.
-	RingBuilds, MovedAway, ViewsRefused uint64
-	// Partitions is how many this node holds, Members how many the view shows, Seq
-	// the view's number, Receipts how many charges can be given back, all now.
-	Partitions, Members, Receipts int
-	Seq                           uint64
+	// RingBuilds are tables built, ViewsRefused views that no ring could be built from,
+	// Dropped messages of other nodes that met a full queue.
+	RingBuilds, ViewsRefused, Dropped uint64
+	// Receipts is how many charges can be given back, Owed for how many keys something
+	// is to be charged to a holder, Members how many the view shows, Seq the view's
+	// number, all now.
+	Receipts, Owed, Members int
+	Seq                     uint64
+
+	// Partitions are the machine's counts, at most 100 ms old as the rest here is.
+	Partitions handoff.Stats
+	// Right: this node may decide. Set is the stable set that it knows. Dissolved is how often it
+	// gave up its set for another.
+	Right     bool
+	Set       message.Set
+	Dissolved uint64
+}
+
+// machines is what the runner publishes of both now and then.
+type machines struct {
+	partitions handoff.Stats
+	right      bool
+	set        message.Set
+	dissolved  uint64
 }
 
 // counters are the counts behind Stats.
 type counters struct {
-	held, forwarded, served, notHolder, redirected atomic.Uint64
-	forwards, retries, ambiguous                   atomic.Uint64
-	share, closed, open, unanswered, overloaded    atomic.Uint64
-	gaveBack, giveBacksLost                        atomic.Uint64
-	ringBuilds, movedAway, viewsRefused            atomic.Uint64
+	held, forwarded, served         atomic.Uint64
+	notHolder, toldLater            atomic.Uint64
+	redirected, later               atomic.Uint64
+	forwards, retries, ambiguous    atomic.Uint64
+	failure, minority               answers
+	unanswered, overloaded, settled atomic.Uint64
+	gaveBack, giveBacksLost         atomic.Uint64
+	ringBuilds, viewsRefused        atomic.Uint64
 }
 
 // Stats returns the node's counts.
 func (n *Node) Stats() Stats {
-	r, c := n.routing.Load(), &n.stats
+	r, c, m := n.routing.Load(), &n.stats, n.machines.Load()
 	s := Stats{
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
-		NotHolder: c.notHolder.Load(), Redirected: c.redirected.Load(),
+		NotHolder: c.notHolder.Load(), ToldLater: c.toldLater.Load(),
+		Redirected: c.redirected.Load(), Later: c.later.Load(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
-		Share: c.share.Load(), Closed: c.closed.Load(), Open: c.open.Load(),
-		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(),
+		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
+		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
+		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
 		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
-		RingBuilds: c.ringBuilds.Load(), MovedAway: c.movedAway.Load(), ViewsRefused: c.viewsRefused.Load(),
+		RingBuilds: c.ringBuilds.Load(), ViewsRefused: c.viewsRefused.Load(), Dropped: n.runner.dropped.Load(),
 		Members: len(r.nodes), Seq: r.seq,
-	}
-	if r.ring != nobody {
-		s.Partitions = r.table.Owned(n.cfg.Name)
+		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved,
 	}
 	s.Receipts, s.HeldDropped = n.held.count()
+	s.Owed, s.OwedForgotten = n.owed.count()
 	return s
 }

@@ -3,189 +3,133 @@ package cluster
 import (
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/ring"
 )
 
-// TestSetView: what a view does to a node.
-func TestSetView(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a")
-		a := w.nodes["a"]
-		if !a.InRing() || a.Stats().Partitions != 31 || a.Stats().Seq != 1 {
-			t.Fatalf("alone: %+v", a.Stats())
-		}
-		three := viewOf(3, "a", "b", "c")
-		three.Members[1].State = member.Leaving
-		a.SetView(three)
-		if got := a.Ring().Members(); !slices.Equal(got, []string{"a", "c"}) {
-			t.Errorf("the ring is built from %v, want those that serve", got)
-		}
-		if got := w.mu.retained["a"]; !slices.Equal(got, []string{"b:7462", "c:7462"}) {
-			t.Errorf("retained %v, want all others", got)
-		}
-		before, builds := a.Ring(), a.Stats().RingBuilds
-		moved := viewOf(4, "a", "c")
-		moved.Members[1].Peer = "c2:7462"
-		a.SetView(moved)
-		if a.Ring() != before || a.Stats().RingBuilds != builds {
-			t.Error("the same serving members give another table")
-		}
-		if got := w.mu.retained["a"]; !slices.Equal(got, []string{"c2:7462"}) {
-			t.Errorf("retained %v, want the new address alone", got)
-		}
-		a.SetView(viewOf(3, "a"))
-		if n := a.Stats().Seq; n != 4 {
-			t.Errorf("an older view was taken: %d", n)
-		}
-		a.SetView(viewOf(5, "a", ""))
-		if s := a.Stats(); s.Seq != 4 || s.ViewsRefused != 1 {
-			t.Errorf("a view with a nameless member: %+v", s)
-		}
-		twin := viewOf(6, "a", "c")
-		twin.Members[0].Boot = "another process"
-		a.SetView(twin)
-		if a.InRing() || a.Stats().Partitions != 0 {
-			t.Error("another process under this node's name is taken for this node")
-		}
-		a.SetView(viewOf(7, "c"))
-		if a.InRing() {
-			t.Error("in the ring without being a member")
-		}
-	})
-}
-
-// TestEqualViews: members in any order give the same table on all nodes.
-func TestEqualViews(t *testing.T) {
-	w := newWorld(t, "a", "b", "c")
-	shuffled := viewOf(2, "c", "a", "b")
-	w.nodes["a"].SetView(shuffled)
-	if a, b := w.nodes["a"].Ring().Hash(), w.nodes["b"].Ring().Hash(); a != b {
-		t.Errorf("hashes %x and %x", a, b)
+// TestPlace: the ring is of those who serve and live; who copies is the owner without this
+// process; and tables of the same members are kept.
+func TestPlace(t *testing.T) {
+	c := ring.Config{Partitions: 31}
+	none, err := ring.Build(c, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
-	total := 0
-	for _, n := range w.nodes {
-		total += n.Stats().Partitions
+	last := &placement{table: none, without: none}
+	sceneOf := func(dead string, v member.View) *scene {
+		nodes, self := nodesOf(v, message.Peer{Name: "b", Boot: bootOf("b")})
+		for i := range nodes {
+			nodes[i].lives = nodes[i].name != dead
+		}
+		return &scene{1, nodes, self}
 	}
-	if total != 31 {
-		t.Errorf("%d partitions are owned, want 31", total)
+	leaving := viewOf(1, "a", "b", "c")
+	leaving.Members[1].State = member.Leaving
+	for _, x := range []struct {
+		name             string
+		scene            *scene
+		members          []string
+		serving, without string
+		built            bool
+	}{
+		{"alone", sceneOf("", viewOf(1, "b")), []string{"b"}, "b", "", true},
+		{"three", sceneOf("", viewOf(1, "c", "a", "b")), []string{"a", "b", "c"}, "abc", "ac", true},
+		{"the same three", sceneOf("", viewOf(2, "a", "b", "c")), []string{"a", "b", "c"}, "abc", "ac", false},
+		{"one is dead", sceneOf("c", viewOf(2, "a", "b", "c")), []string{"a", "b"}, "ab", "a", true},
+		{"leaving", sceneOf("", leaving), []string{"a", "b", "c"}, "ac", "ac", true},
+	} {
+		p := place(c, x.scene, last)
+		if p.err != nil {
+			t.Fatal(p.err)
+		}
+		var members []string
+		for _, m := range p.view.Members {
+			members = append(members, m.Name)
+		}
+		if !slices.Equal(members, x.members) || p.built != x.built {
+			t.Errorf("%s: members %v, built=%v", x.name, members, p.built)
+		}
+		if got := strings.Join(p.table.Members(), ""); got != x.serving {
+			t.Errorf("%s: the ring is of %s, want %s", x.name, got, x.serving)
+		}
+		if got := strings.Join(p.without.Members(), ""); got != x.without {
+			t.Errorf("%s: the ring of copies is of %s, want %s", x.name, got, x.without)
+		}
+		for i := range p.view.Owner {
+			if got := nameAt(p.view.Members, p.view.Owner[i]); got != p.table.Owner(i) {
+				t.Errorf("%s: partition %d is for %q, want %q", x.name, i, got, p.table.Owner(i))
+			}
+			if got := nameAt(p.view.Members, p.view.Standby[i]); got != p.without.Owner(i) || got == "b" {
+				t.Errorf("%s: partition %d has its copy at %q, want %q", x.name, i, got, p.without.Owner(i))
+			}
+		}
+		last = p
+	}
+	if p := place(c, sceneOf("z", viewOf(9, "b", "")), last); p.err == nil {
+		t.Error("a ring with a nameless member")
 	}
 }
 
-// TestMoved: a partition that moves starts afresh, also when it comes back; what
-// stays keeps its counters.
-func TestMoved(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
-		a := w.nodes["a"]
-		var requests []check.Request
-		for i := range 200 {
-			requests = append(requests, request(a, "a", i, hourly(10)))
-		}
-		decide(t.Context(), a, requests...)
-		w.add("c", nil)
-		w.agree(2)
-		gone := 0
-		for i, a := range decide(t.Context(), w.nodes["b"], requests...) {
-			want := int64(8)
-			if a.Holder != "a" {
-				gone++
-				want = 9
-			}
-			if a.Err != nil || a.Remaining != want {
-				t.Errorf("key %d: %+v, want %d remaining", i, a, want)
-			}
-		}
-		if s := a.Stats(); gone == 0 || gone == 200 || s.MovedAway == 0 {
-			t.Fatalf("%d of 200 keys moved, in %d partitions: the test shows nothing", gone, s.MovedAway)
-		}
-		if n := a.table.Stats().Entries; n != int64(200-gone) {
-			t.Errorf("a has %d counters, want the %d it holds", n, 200-gone)
-		}
-		delete(w.nodes, "c")
-		w.agree(3)
-		back := 0
-		for _, a := range decide(t.Context(), w.nodes["b"], requests...) {
-			if a.Remaining == 9 {
-				back++
-			}
-		}
-		if back != gone {
-			t.Errorf("%d keys are fresh after coming back, want the %d that had gone", back, gone)
-		}
-	})
+func nameAt(members []message.Peer, i int) string {
+	if i < 0 {
+		return ""
+	}
+	return members[i].Name
 }
 
-// TestMovesUnderLoad: while members come and go, every check is decided by a holder,
-// nobody panics, and afterwards each key has one.
-func TestMovesUnderLoad(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c", "d", "e")
-		a := w.nodes["a"]
-		var requests []check.Request
-		for i := range 50 {
-			requests = append(requests, request(a, string("abcde"[i%5]), i, hourly(1_000_000)))
-		}
-		var stop atomic.Bool
-		var load sync.WaitGroup
-		for name, n := range w.nodes {
-			load.Go(func() {
-				for i := 0; !stop.Load(); i++ {
-					answers := decide(t.Context(), n, requests...)
-					if i%2 == 1 {
-						answers = decideAll(t.Context(), n, requests...)
-					}
-					for _, answer := range answers {
-						if answer.Source != check.Held && answer.Source != check.Forwarded {
-							t.Errorf("asked at %s: %+v", name, answer)
-							return
-						}
-					}
-					time.Sleep(time.Millisecond)
-				}
-			})
-		}
-		all := []string{"a", "b", "c", "d", "e"}
-		for round := range 20 {
-			serving := slices.Delete(slices.Clone(all), round%5, round%5+1)
-			if round%3 == 0 {
-				serving = all
-			}
-			v := viewOf(uint64(2+round), all...)
-			for i := range v.Members {
-				if !slices.Contains(serving, v.Members[i].Name) {
-					v.Members[i].State = member.Leaving
-				}
-			}
-			// Views arrive one after the other, so that nodes disagree for a while.
-			for _, name := range all {
-				w.nodes[name].SetView(v)
-				time.Sleep(3 * time.Millisecond)
+// TestHolders: checks go to the holder that is known and lives, else to the ring's owner.
+func TestHolders(t *testing.T) {
+	n := newWorld(t, "a", "b", "c").nodes["a"]
+	nodes, self := nodesOf(viewOf(1, "a", "b", "c"), n.runner.self)
+	for i := range nodes {
+		nodes[i].lives = nodes[i].name != "c"
+	}
+	r := newRouting(nodes, self, n.Ring())
+	owner := func(p int) string { return n.Ring().Owner(p) }
+	for _, x := range []struct {
+		name   string
+		holder message.Peer
+		want   func(p int) string
+	}{
+		{"unknown", message.Peer{}, owner},
+		{"this one", n.runner.self, func(int) string { return "a" }},
+		{"another", message.Peer{Name: "b", Boot: bootOf("b")}, func(int) string { return "b" }},
+		{"restarted since", message.Peer{Name: "b", Boot: "before"}, owner},
+		{"dead", message.Peer{Name: "c", Boot: bootOf("c")}, owner},
+		{"a stranger", message.Peer{Name: "z", Boot: bootOf("z")}, owner},
+	} {
+		r.setHolders(func(int) message.Peer { return x.holder })
+		for p := range r.holders {
+			if got := r.nameOf(int(r.holders[p])); got != x.want(p) {
+				t.Errorf("%s: partition %d is asked of %q, want %q", x.name, p, got, x.want(p))
 			}
 		}
-		stop.Store(true)
-		load.Wait()
-		for i, r := range requests {
-			holders := 0
-			for _, n := range w.nodes {
-				if n.routing.Load().holds(r.Key) {
-					holders++
-				}
-			}
-			if holders != 1 {
-				t.Errorf("key %d has %d holders", i, holders)
-			}
+	}
+}
+
+// TestNodesOf: a process sees itself under its name, whatever the view says.
+func TestNodesOf(t *testing.T) {
+	self := message.Peer{Name: "b", Boot: bootOf("b")}
+	twin := viewOf(1, "a", "b")
+	twin.Members[1].Boot = "another process"
+	for name, v := range map[string]member.View{
+		"shown": viewOf(1, "c", "b", "a"), "not shown": viewOf(1, "a", "c"), "another process": twin, "no view": {},
+	} {
+		nodes, at := nodesOf(v, self)
+		if nodes[at].peer() != self || !nodes[at].lives {
+			t.Errorf("%s: %+v at %d", name, nodes, at)
 		}
-		for _, n := range w.nodes {
-			n.returning.Wait()
+		if (nodes[at].state == member.Serving) != (name == "shown") {
+			t.Errorf("%s: %v", name, nodes[at].state)
 		}
-	})
+		if !slices.IsSortedFunc(nodes, func(a, b node) int { return strings.Compare(a.name, b.name) }) {
+			t.Errorf("%s: not sorted: %+v", name, nodes)
+		}
+	}
 }
 
 // TestConfig: every wrong field is named.
@@ -203,6 +147,7 @@ func TestConfig(t *testing.T) {
 		"GiveBackTimeout": func(c *Config) { c.GiveBackTimeout = -1 },
 		"SweepPeriod":     func(c *Config) { c.SweepPeriod = -1 },
 		"ApartEntries":    func(c *Config) { c.ApartEntries = -1 },
+		"ForgetAfter":     func(c *Config) { c.ForgetAfter = -1 },
 		"Partitions":      func(c *Config) { c.Ring.Partitions = -1 },
 	} {
 		c := good

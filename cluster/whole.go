@@ -18,9 +18,13 @@ type whole struct {
 	away  []awayCharge
 }
 
+// localCharge is one in a table of this node.
 type localCharge struct {
 	table   *bucket.Table
 	receipt bucket.Receipt
+	// key and cost are what is owed to a holder for it, if table is Node.apart.
+	key  bucket.Key
+	cost int64
 }
 
 // awayCharge is one that the node at addr has made, or may have.
@@ -31,18 +35,50 @@ type awayCharge struct {
 
 var wholes = sync.Pool{New: func() any { return new(whole) }}
 
-// do decides r on a table of this node. A nil w does not remember it.
-func (w *whole) do(table *bucket.Table, now int64, r *bucket.Request) bucket.Decision {
+// try decides r on the table of what this node holds. A nil w does not remember it. seq
+// is that of the change which r has charged, 0 if none.
+func (w *whole) try(table *bucket.Table, now int64, r *bucket.Request, sync bool) (bucket.Decision, uint64, bucket.Verdict) {
 	if w == nil || r.Verb != bucket.Check {
-		return table.Do(now, r)
+		return tryOn(table, now, r, sync)
 	}
-	w.local = append(w.local, localCharge{table: table})
+	w.local = append(w.local, localCharge{table: table, key: r.Key})
 	last := len(w.local) - 1
-	d, charged := table.DoHeld(now, r, &w.local[last].receipt)
+	d, seq, v := table.Try(now, r, &w.local[last].receipt)
+	if !w.local[last].receipt.Charged() {
+		w.local, seq = w.local[:last], 0
+	}
+	return d, seq, v
+}
+
+// tryOn decides r on table. seq is that of the change which r has charged, 0 if none or if
+// nobody waits for its confirmation: a copy that misses a refund or a reset, or that a check was
+// denied, admits no more for it.
+func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d bucket.Decision, seq uint64, v bucket.Verdict) {
+	if !sync {
+		d, _, v = table.Try(now, r, nil)
+		return d, 0, v
+	}
+	var rc bucket.Receipt
+	d, seq, v = table.Try(now, r, &rc)
+	if !rc.Charged() {
+		seq = 0
+	}
+	return d, seq, v
+}
+
+// apart decides r on the table of what is admitted without a holder.
+func (w *whole) apart(table *bucket.Table, now int64, r *bucket.Request) (d bucket.Decision, charged bool) {
+	if w == nil || r.Verb != bucket.Check {
+		var rc bucket.Receipt
+		return table.DoHeld(now, r, &rc)
+	}
+	w.local = append(w.local, localCharge{table: table, key: r.Key, cost: r.Cost})
+	last := len(w.local) - 1
+	d, charged = table.DoHeld(now, r, &w.local[last].receipt)
 	if !charged {
 		w.local = w.local[:last]
 	}
-	return d
+	return d, charged
 }
 
 // mark makes the record of check index one whose charge is held.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -59,7 +61,9 @@ type call struct {
 	at       time.Time
 }
 
-// newWorld returns nodes of these names that all serve and all know it.
+// newWorld returns nodes of these names that all serve and all know it. They do not run:
+// where each stands is posed, so that deciding and forwarding can be looked at alone. A
+// fleet has nodes that run.
 func newWorld(t *testing.T, names ...string) *world {
 	w := &world{t: t, nodes: make(map[string]*Node)}
 	w.mu.retained = make(map[string][]string)
@@ -99,8 +103,34 @@ func (w *world) agree(seq uint64) {
 	}
 	slices.Sort(names)
 	for _, n := range w.nodes {
-		n.SetView(viewOf(seq, names...))
+		pose(n, viewOf(seq, names...))
 	}
+}
+
+// pose makes n a node with the right to decide, that sees v, and in whose eyes all members
+// live and hold what the ring gives them.
+func pose(n *Node, v member.View) {
+	nodes, self := nodesOf(v, n.runner.self)
+	for i := range nodes {
+		nodes[i].lives = true
+	}
+	p := place(n.cfg.Ring, &scene{v.Seq, nodes, self}, n.runner.placement)
+	if p.err != nil {
+		panic(p.err)
+	}
+	before, after := n.routing.Load(), newRouting(nodes, self, p.table)
+	after.seq = v.Seq
+	after.setHolders(func(int) message.Peer { return message.Peer{} })
+	for i := range after.holders {
+		had, has := int(before.holders[i]) == before.self, int(after.holders[i]) == after.self
+		if has && !had {
+			n.table.Open(i, 0)
+		} else if had && !has {
+			n.table.Seal(i)
+		}
+	}
+	n.right.Store(math.MaxInt64)
+	n.reroute(after)
 }
 
 // viewOf returns a view in which these members serve.
@@ -132,11 +162,16 @@ type wire struct {
 	from string
 }
 
+func (wire) HangUp(string) {}
+
 func (w wire) Retain(addrs []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.retained[w.from] = addrs
 }
+
+// Post loses everything: nodes that are posed have nothing to say.
+func (w wire) Post(string, message.Envelope) {}
 
 // Call clears replies as the real one does: those that do not come have no Status.
 func (w wire) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
@@ -181,14 +216,14 @@ func (w wire) Call(ctx context.Context, addr string, records []check.Record, rep
 		<-ctx.Done()
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
-	if pause(ctx, nil, latency); ctx.Err() != nil {
+	if !pause(ctx, latency) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrUnsent, ctx.Err())
 	}
 	out := serve()
 	if f == replyLost {
 		return fmt.Errorf("%s: %w", addr, check.ErrAmbiguous)
 	}
-	if pause(ctx, nil, latency); ctx.Err() != nil {
+	if !pause(ctx, latency) {
 		return fmt.Errorf("%s: %w: %w", addr, check.ErrAmbiguous, ctx.Err())
 	}
 	copy(replies, out)

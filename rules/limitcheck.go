@@ -86,7 +86,6 @@ func (p *parser) finish(d *descriptor) {
 			}
 		}
 	}
-	d.rule.Replication = p.replication(d)
 	if d.rule.Unlimited || p.Count() > d.faults {
 		return // its faults are told already
 	}
@@ -104,6 +103,9 @@ func (p *parser) finish(d *descriptor) {
 		return
 	}
 	d.rule.Limits = limits
+	if _, given := d.fields["replication"]; !given {
+		d.rule.Replication = DefaultReplication(limits)
+	}
 }
 
 // faultOf reports an error of bucket.NewLimits at the key that it is about.
@@ -150,20 +152,6 @@ func (p *parser) nameLimits(d *descriptor) {
 		}
 		d.rule.limitNames[i] = name
 	}
-}
-
-// replication is what the file says, else async where losing a counter hurts for
-// long: in rules whose longest period is ten seconds or more.
-func (p *parser) replication(d *descriptor) Replication {
-	if _, given := d.fields["replication"]; given {
-		return d.rule.Replication
-	}
-	for i := range d.limits {
-		if l := &d.limits[i]; l.Unit != 0 || l.Period >= asyncFrom {
-			return ReplicateAsync
-		}
-	}
-	return ReplicateNone
 }
 
 // indexed appends a list index to a path.

@@ -43,12 +43,10 @@ func (p *parser) readOptions(d *descriptor) {
 			}
 		case "replication":
 			r.Replication, _ = yamldoc.Enum(p.Reader, f.Value, path, replications)
-			p.warn(f.Line, path, "replication is not in force yet: counters live on their holder only")
 		case "on_failure":
 			r.OnFailure, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
 		case "on_partition":
 			r.OnPartition, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
-			p.warn(f.Line, path, "on_partition is not in force yet: both sides of a cut decide at full limit")
 		case "response":
 			r.Response = p.readResponse(f.Value, path)
 		}

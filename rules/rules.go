@@ -43,18 +43,6 @@ const (
 	Eventual
 )
 
-// Replication says when a standby learns of a charge.
-type Replication uint8
-
-const (
-	// ReplicateNone keeps counters on their holder only.
-	ReplicateNone Replication = iota
-	// ReplicateAsync answers first and replicates a moment later.
-	ReplicateAsync
-	// ReplicateSync answers when the standby has the charge.
-	ReplicateSync
-)
-
 // Rule is what one descriptor is held to. It is immutable.
 type Rule struct {
 	Domain string
@@ -78,7 +66,8 @@ type Rule struct {
 	Consistency Consistency
 	Replication Replication
 	// OnFailure answers when the holder cannot be reached in time, OnPartition
-	// when this side of a cut has lost the right to decide.
+	// when the node asked is on the smaller side of a cut and has lost the right to
+	// decide.
 	OnFailure, OnPartition OnFailure
 	// Response is nil for the door's default.
 	Response *Response
@@ -119,4 +108,3 @@ func (r *Rule) Entries() []Entry {
 
 func (f OnFailure) String() string   { return nameOf(onFailures, f) }
 func (c Consistency) String() string { return nameOf(consistencies, c) }
-func (r Replication) String() string { return nameOf(replications, r) }

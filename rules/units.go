@@ -16,9 +16,6 @@ type unit struct {
 
 const day = 24 * time.Hour
 
-// asyncFrom is the shortest period that is replicated unless the rule says otherwise.
-const asyncFrom = 10 * time.Second
-
 var units = []unit{
 	{"second", time.Second, 0},
 	{"minute", time.Minute, bucket.Minute},

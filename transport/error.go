@@ -21,9 +21,15 @@ const (
 	// Unavailable: nobody that may decide answered in time, and the verb or the
 	// rule allows no answer in its place.
 	Unavailable
+	// NotFound: what was named is not there. Of no check, like the next two.
+	NotFound
+	// Refused: not as things are now; Message says what must be otherwise.
+	Refused
+	// Forbidden: not for this caller.
+	Forbidden
 )
 
-// codes is the number of codes, counting the unused 0.
+// codes is the number of codes that checks can have, counting the unused 0.
 const codes = int(Unavailable) + 1
 
 func (c Code) String() string {
@@ -36,6 +42,12 @@ func (c Code) String() string {
 		return "overloaded"
 	case Unavailable:
 		return "unavailable"
+	case NotFound:
+		return "not_found"
+	case Refused:
+		return "refused"
+	case Forbidden:
+		return "forbidden"
 	}
 	return "unknown"
 }

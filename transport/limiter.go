@@ -28,7 +28,11 @@ type Limiter interface {
 	// Holder of the results count. Errors are as in Check.
 	Reset(ctx context.Context, b *Batch) error
 	// Members returns the cluster as this node sees it.
-	Members() Members
+	Members(ctx context.Context) Members
+	// Forget takes a member out of the stable set without asking a majority, and
+	// returns the set without it. The error, an *Error, is Invalid, NotFound, Refused, or
+	// Unavailable. Who may ask is for the doors to say: see LocalOnly.
+	Forget(ctx context.Context, name string) (StableSet, error)
 }
 
 // Check is one question: may this descriptor spend this cost now?

@@ -51,6 +51,9 @@ func TestWireNumbers(t *testing.T) {
 		{"unknown domain", int32(sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN), int32(UnknownDomain)},
 		{"overloaded", int32(sluicev1.ErrorCode_ERROR_CODE_OVERLOADED), int32(Overloaded)},
 		{"unavailable", int32(sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE), int32(Unavailable)},
+		{"not found", int32(sluicev1.ErrorCode_ERROR_CODE_NOT_FOUND), int32(NotFound)},
+		{"refused", int32(sluicev1.ErrorCode_ERROR_CODE_REFUSED), int32(Refused)},
+		{"forbidden", int32(sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN), int32(Forbidden)},
 	} {
 		if c.wire != c.here {
 			t.Errorf("%s is %d on the wire and %d here", c.name, c.wire, c.here)

@@ -1,48 +1,98 @@
 package transport
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/ring"
 )
 
 // Members is the cluster as one node sees it.
 type Members struct {
 	// Self is the name of the node that answers.
 	Self string
-	// Members are sorted by name, in any state.
+	// Members are sorted by name: whom gossip shows, in any state, and the Missing.
 	Members []Member
 	// Ring is the ring table's hash, 16 hex digits: equal on nodes that agree.
 	// It is empty before the first table.
 	Ring string
 	// Partitions is the ring table's number of partitions.
 	Partitions int
+	// Set, MayDecide, Reason and Holdings are the node's own: see Overview.
+	Set       StableSet
+	MayDecide bool
+	Reason    string
+	Holdings  Holdings
 }
 
-// Member is one member and its share of the ring.
+// Member is one member, its share of the ring, and how it stands with the node that
+// answers.
 type Member struct {
 	member.Member
-	// Partitions is how many the ring gives to it.
-	Partitions int
+	// Missing: the stable set counts it and gossip does not show it. Of the embedded
+	// Member only Name is known.
+	Missing bool
+	// Partitions is how many the ring gives to it, Holds how many it holds as far as the
+	// node knows.
+	Partitions, Holds int
+	// Counted: it is in the stable set.
+	Counted bool
+	// Lives: heard from just now. Silent is how long it has not been; negative if that
+	// is not known.
+	Lives  bool
+	Silent time.Duration
 }
 
-// membersOf joins a view and a ring table; either may be nil.
-func membersOf(v *member.View, t *ring.Table) Members {
-	var m Members
-	if t != nil {
-		m.Ring = hex16(t.Hash())
-		m.Partitions = t.Partitions()
+// StateName is the member's own word about itself, or "missing".
+func (m *Member) StateName() string {
+	if m.Missing {
+		return "missing"
 	}
-	if v == nil {
-		return m
+	return m.State.String()
+}
+
+// membersOf joins the parts of an overview.
+func membersOf(o Overview) Members {
+	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: o.Holdings}
+	if o.Ring != nil {
+		m.Ring = hex16(o.Ring.Hash())
+		m.Partitions = o.Ring.Partitions()
 	}
-	m.Self = v.Self
-	m.Members = make([]Member, len(v.Members))
-	for i, one := range v.Members {
-		m.Members[i].Member = one
-		if t != nil {
-			m.Members[i].Partitions = t.Owned(one.Name)
+	shown := make(map[string]bool)
+	if o.View != nil {
+		m.Self = o.View.Self
+		for _, one := range o.View.Members {
+			shown[one.Name] = true
+			m.Members = append(m.Members, Member{Member: one})
+		}
+	}
+	for _, name := range o.Set.Members {
+		if !shown[name] {
+			m.Members = append(m.Members, Member{Member: member.Member{Name: name}, Missing: true})
+		}
+	}
+	slices.SortFunc(m.Members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+
+	type process struct{ name, boot string }
+	standings := make(map[process]Standing, len(o.Standings))
+	for _, s := range o.Standings {
+		standings[process{s.Name, s.Boot}] = s
+	}
+	for i := range m.Members {
+		one := &m.Members[i]
+		_, one.Counted = slices.BinarySearch(o.Set.Members, one.Name)
+		if o.Ring != nil {
+			one.Partitions = o.Ring.Owned(one.Name)
+		}
+		one.Silent = -1
+		// What is known of another run of the process does not count.
+		if s, ok := standings[process{one.Name, one.Boot}]; ok {
+			one.Lives, one.Silent, one.Holds = s.Lives, s.Silent, s.Holds
+		}
+		if one.Name == m.Self && !one.Missing {
+			one.Lives, one.Silent = true, 0
 		}
 	}
 	return m

@@ -32,11 +32,16 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 		return
 	}
 	q := check.Request{Request: bucket.Request{Limits: r.Limits, Cost: c.Cost, Verb: c.Verb}}
-	space := byte(spaceInline)
+	var space byte
+	var replication rules.Replication
 	if r.Rule != nil {
-		space = spaceRule
-		q.OnFailure, q.Shadow = r.Rule.OnFailure, r.Rule.Shadow
+		space, replication = spaceRule, r.Rule.Replication
+		q.OnFailure, q.OnPartition, q.Shadow = r.Rule.OnFailure, r.Rule.OnPartition, r.Rule.Shadow
+	} else {
+		// on_failure and on_partition are share, their zero.
+		space, replication = spaceInline, rules.DefaultReplication(r.Limits)
 	}
+	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone
 	b.key = r.Rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
 	q.Key = s.config.Hasher.Key(b.key)
 	b.ask(i, q)

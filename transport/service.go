@@ -8,8 +8,6 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -17,9 +15,13 @@ import (
 type Config struct {
 	// Decider decides what has been matched and hashed. Required.
 	Decider check.Decider
-	// Cluster returns the view and the ring table of now; either may be nil.
-	// Required.
-	Cluster func() (*member.View, *ring.Table)
+	// Cluster returns the cluster as this node sees it now. Where ctx ends before the
+	// node has answered for itself, it says so in Reason. Required.
+	Cluster func(ctx context.Context) Overview
+	// Forget takes a member out of the stable set by hand. Its errors are, or wrap,
+	// ErrNotCounted and those beside it; another means that the node cannot do it now.
+	// nil is a node without a stable set.
+	Forget func(ctx context.Context, name string) error
 	// Hasher makes counter keys; all nodes must have the same. Required.
 	Hasher Hasher
 	// RefuseUnknownDomains answers checks of a domain without rules with an
@@ -110,7 +112,7 @@ func (s *Service) SetRules(set *rules.Set) {
 func (s *Service) Rules() *rules.Set { return s.rules.Load().set }
 
 // Members implements Limiter.
-func (s *Service) Members() Members { return membersOf(s.config.Cluster()) }
+func (s *Service) Members(ctx context.Context) Members { return membersOf(s.config.Cluster(ctx)) }
 
 // Check implements Limiter.
 func (s *Service) Check(ctx context.Context, b *Batch) error {

@@ -12,8 +12,6 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/internal/onenode"
 )
@@ -67,7 +65,7 @@ func newService(t testing.TB, d check.Decider, change ...func(*Config)) *Service
 	}
 	c := Config{
 		Decider: d,
-		Cluster: func() (*member.View, *ring.Table) { return nil, nil },
+		Cluster: func(context.Context) Overview { return Overview{} },
 		Hasher:  h,
 	}
 	for _, f := range change {
@@ -131,7 +129,7 @@ func mustCheck(t testing.TB, s *Service, b *Batch) []Result {
 
 func TestConfigValidate(t *testing.T) {
 	good := func() Config {
-		return Config{Decider: decideFunc(nil), Cluster: func() (*member.View, *ring.Table) { return nil, nil }, Hasher: Hasher{1, 2}}
+		return Config{Decider: decideFunc(nil), Cluster: func(context.Context) Overview { return Overview{} }, Hasher: Hasher{1, 2}}
 	}
 	for _, c := range []struct {
 		field string

@@ -58,6 +58,7 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 	defer timer.Stop()
 	select {
 	case <-g.answered:
+		g.publish() // who is ready knows whom it has met
 		g.log.Info("joined", "members", len(g.View().Members))
 	case <-timer.C:
 		g.log.Warn("no join target answered: going on with what is seen, and trying further",

@@ -156,7 +156,7 @@ func (d *demo) dial() (clients []sluicev1.SluiceServiceClient, closeAll func(), 
 }
 
 // awaitAgreement waits, at most 20 s, until all nodes list each other as
-// serving and have the same ring.
+// serving, have the same ring, and hold what it gives them.
 func awaitAgreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sluicev1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -184,7 +184,7 @@ func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sl
 		}
 		serving := 0
 		for _, m := range r.Members {
-			if m.State == "serving" {
+			if m.State == "serving" && m.Holds == m.Partitions {
 				serving++
 			}
 		}

@@ -1,8 +1,10 @@
 package main
 
+import "github.com/prometheus/client_golang/prometheus"
+
 // families are the metrics of a node, in the order of the questions that they
 // answer: is it serving, what does it decide, who decides, what waits, what is
-// held, who is there. Labels are bounded: by results, error codes and rules.
+// held, who is there, who counts and holds what. Labels are bounded: by results, error codes and rules.
 var families = []family{
 	gauge("sluice_ready", "1 when this node takes traffic.",
 		func(s *snapshot) float64 { return flag(s.ready) }),
@@ -28,18 +30,33 @@ var families = []family{
 			return by("held", c.Held, "forwarded", c.Forwarded, "share", c.Share, "closed", c.Closed, "open", c.Open,
 				"unanswered", c.Unanswered, "overloaded", c.Overloaded)
 		}),
+	counters("sluice_partition_answers_total", "Checks of this node's doors that a rule's on_partition answered, because "+
+		"this node is cut off from the majority.", []string{"answer"}, func(s *snapshot) []sample {
+		c := s.cluster
+		return by("share", c.MinorityShare, "closed", c.MinorityClosed, "open", c.MinorityOpen)
+	}),
+	counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the keys' holders later.",
+		func(s *snapshot) uint64 { return s.cluster.Settled }),
+	gauge("sluice_shares_owed", "Keys of which a share is still to be charged to the holder.",
+		func(s *snapshot) float64 { return float64(s.cluster.Owed) }),
+	counter("sluice_shares_forgotten_total", "Keys of which that was given up, because there were too many.",
+		func(s *snapshot) uint64 { return s.cluster.OwedForgotten }),
 	counter("sluice_forwards_total", "Checks sent to other nodes, retries included.",
 		func(s *snapshot) uint64 { return s.cluster.Forwards }),
 	counter("sluice_forward_retries_total", "Attempts to find a holder that began after a wait.",
 		func(s *snapshot) uint64 { return s.cluster.Retries }),
 	counter("sluice_forward_redirects_total", "Answers of other nodes that they do not hold the key.",
 		func(s *snapshot) uint64 { return s.cluster.Redirected }),
+	counter("sluice_forward_laters_total", "Answers of holders that they cannot decide just now, in a hand-off for example.",
+		func(s *snapshot) uint64 { return s.cluster.Later }),
 	counter("sluice_forward_ambiguous_total", "Checks sent without an answer; a retry of theirs may be charged twice.",
 		func(s *snapshot) uint64 { return s.cluster.Ambiguous }),
 	counter("sluice_served_total", "Checks of other nodes decided here.",
 		func(s *snapshot) uint64 { return s.cluster.Served }),
 	counter("sluice_served_not_holder_total", "Checks of other nodes for keys that are not held here.",
 		func(s *snapshot) uint64 { return s.cluster.NotHolder }),
+	counter("sluice_served_later_total", "Checks of other nodes that could not be decided here just then.",
+		func(s *snapshot) uint64 { return s.cluster.ToldLater }),
 	counter("sluice_give_backs_total", "Charges of failed all-or-nothing calls that were given back.",
 		func(s *snapshot) uint64 { return s.cluster.GaveBack }),
 	counter("sluice_give_backs_lost_total", "Such charges that could not be given back and stand.",
@@ -90,10 +107,85 @@ var families = []family{
 		func(s *snapshot) uint64 { return s.gossip.JoinsFailed }),
 	gauge("sluice_gossip_health", "memberlist's score of this node: 0 is well, higher misses answers.",
 		func(s *snapshot) float64 { return float64(s.gossip.Health) }),
+	counter("sluice_messages_total", "Messages about members, partitions and counters that were sent to other nodes.",
+		func(s *snapshot) uint64 { return s.pool.Posted }),
+	counter("sluice_messages_dropped_total", "Those that were not, for a full queue or want of a connection, and those of others that met "+
+		"a full queue here. What matters is sent again.",
+		func(s *snapshot) uint64 { return s.pool.Dropped + s.cluster.Dropped }),
+
+	gauge("sluice_right", "1 while this node may decide: a majority has acknowledged it just now.",
+		func(s *snapshot) float64 { return flag(s.cluster.Right) }),
+	gauge("sluice_set_members", "Members that majorities are counted in.",
+		func(s *snapshot) float64 { return float64(len(s.cluster.Set.Members)) }),
+	gauge("sluice_set_version", "Version of the set of these members.",
+		func(s *snapshot) float64 { return float64(s.cluster.Set.Version) }),
+	counter("sluice_sets_dissolved_total", "Sets that this node gave up for one of another cluster that it met.",
+		func(s *snapshot) uint64 { return s.cluster.Dissolved }),
 	gauge("sluice_partitions", "Partitions that this node holds.",
-		func(s *snapshot) float64 { return float64(s.cluster.Partitions) }),
-	counter("sluice_partitions_moved_away_total", "Partitions whose counters were dropped here because another node owns them now.",
-		func(s *snapshot) uint64 { return s.cluster.MovedAway }),
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Holding) }),
+	gauge("sluice_partitions_closing", "Partitions that are on their way to another holder.",
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Closing) }),
+	gauge("sluice_partitions_claiming", "Partitions without a holder that this node is claiming.",
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Claiming) }),
+	gauge("sluice_partitions_unprotected", "Partitions held here that no other node has a complete copy of.",
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Unprotected) }),
+	gauge("sluice_copies", "Copies here of partitions that other nodes hold.",
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Copies) }),
+	gauge("sluice_forks", "States of partitions lost to another holder that it has not taken in yet.",
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Forks) }),
+	counters("sluice_handoffs_total", "Partitions given to another node, and taken from one.", []string{"direction"},
+		func(s *snapshot) []sample {
+			return by("given", s.cluster.Partitions.HandedOver, "taken", s.cluster.Partitions.Received)
+		}),
+	counter("sluice_handoffs_refused_total", "Hand-offs that the other node refused; the partition was taken back.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.TakenBack }),
+	counter("sluice_claims_total", "Partitions claimed because they had no living holder.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Claims }),
+	counter("sluice_claims_fresh_total", "Those of which nobody had any state, as at the first start: their counters began afresh.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Fresh }),
+	counter("sluice_stepped_down_total", "Partitions that this node lost to a later holder, after a cut or a pause.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.SteppedDown }),
+	counter("sluice_merged_total", "States of such partitions that their holders have taken in.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Merged }),
+	counter("sluice_freezes_total", "Times that a partition waited for its next holder to open it.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Freezes }),
+	nanos("sluice_freeze_seconds_total", "Time that partitions waited so.", prometheus.CounterValue,
+		func(s *snapshot) int64 { return s.cluster.Partitions.FrozenNanos }),
+	nanos("sluice_freeze_seconds_max", "The longest of these times since the start.", prometheus.GaugeValue,
+		func(s *snapshot) int64 { return s.cluster.Partitions.FrozenMax }),
+	counter("sluice_fillings_total", "Copies of partitions that were begun at other nodes.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Fillings }),
+	counter("sluice_parts_refused_total", "Parts of them that the other node refused.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Refused }),
+	counter("sluice_fillings_damaged_total", "Copies of other nodes' partitions that could not be read or did not add up.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Damaged }),
+	counter("sluice_copied_counters_total", "Counters sent to other nodes in copies and hand-offs.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Counters }),
+	counter("sluice_copied_bytes_total", "Bytes of these counters.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.Bytes }),
+
+	gauge("sluice_snapshot_timestamp_seconds", "When the last snapshot in --data-dir was begun, in Unix time; 0 if there is none since the start.",
+		func(s *snapshot) float64 {
+			if s.keeper.written == 0 {
+				return 0
+			}
+			return float64(s.keeper.at.UnixNano()) / 1e9
+		}),
+	nanos("sluice_snapshot_duration_seconds", "How long that took.", prometheus.GaugeValue,
+		func(s *snapshot) int64 { return int64(s.keeper.took) }),
+	gauge("sluice_snapshot_bytes", "Its size.",
+		func(s *snapshot) float64 { return float64(s.keeper.totals.Bytes) }),
+	gauge("sluice_snapshot_counters", "Counters in it.",
+		func(s *snapshot) float64 { return float64(s.keeper.totals.Counters) }),
+	counter("sluice_snapshots_total", "Snapshots written.",
+		func(s *snapshot) uint64 { return s.keeper.written }),
+	counter("sluice_snapshots_failed_total", "Snapshots that could not be written; the one before stays.",
+		func(s *snapshot) uint64 { return s.keeper.failed }),
+	counter("sluice_snapshots_refused_total", "Snapshots found at the start that must not be used and were set aside.",
+		func(s *snapshot) uint64 { return s.keeper.refused }),
+	gauge("sluice_snapshot_restored_counters", "Counters read from a snapshot at the start.",
+		func(s *snapshot) float64 { return float64(s.keeper.restored) }),
+
 	counter("sluice_ring_builds_total", "Ring tables built.",
 		func(s *snapshot) uint64 { return s.cluster.RingBuilds }),
 	counter("sluice_views_refused_total", "Views that gave no ring.",

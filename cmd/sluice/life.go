@@ -2,17 +2,35 @@ package main
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 )
 
+const (
+	// settleTimeout is how long a node that has joined waits for its partitions before it
+	// takes traffic all the same: it forwards what it does not hold.
+	settleTimeout = 30 * time.Second
+	// countedPatience is how long it waits to be counted before it says so.
+	countedPatience = 10 * time.Second
+	// leaveSetTimeout is how long it waits for the others to go on without it.
+	leaveSetTimeout = 3 * time.Second
+)
+
 // run serves until ctx ends or a part fails, then stops in order. It returns nil
 // after an ordered stop that ctx asked for.
 func (n *node) run(ctx context.Context) error {
 	parts := newParts()
+	joining, stopJoining := context.WithCancel(parts.ctx)
+	defer stopJoining()
+	joined := make(chan struct{})
 	n.startParts(parts)
+	parts.run("join", func(context.Context) error {
+		defer close(joined)
+		return n.join(joining)
+	})
 	n.log.Info("started", "name", n.settings.name, "version", versionString(),
 		"grpc", n.listen.grpc.Addr(), "http", n.listen.http.Addr(), "peer", n.listen.peer.Addr(), "gossip", n.gossip.Addr())
 
@@ -21,9 +39,11 @@ func (n *node) run(ctx context.Context) error {
 	case <-ctx.Done():
 	case err = <-parts.failed:
 	}
+	stopJoining()
+	<-joined
 	n.leave()
 	parts.stop()
-	<-n.swept // charges are given back to peers until then
+	<-n.ended // charges are given back to peers until then
 	n.closeParts()
 	parts.wait()
 	n.log.Info("stopped", "name", n.settings.name)
@@ -32,14 +52,16 @@ func (n *node) run(ctx context.Context) error {
 
 func (n *node) startParts(p *parts) {
 	p.run("membership", n.followMembership)
-	p.run("sweep", func(ctx context.Context) error {
-		defer close(n.swept)
+	p.run("cluster", func(ctx context.Context) error {
+		defer close(n.ended)
 		return n.cluster.Run(ctx)
 	})
 	if n.rules != nil {
 		p.run("rules", n.rules.Run)
 	}
-	p.run("join", n.join)
+	if n.keeper != nil {
+		n.keeper.begin(p)
+	}
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
 	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.listen.http) })
@@ -48,50 +70,168 @@ func (n *node) startParts(p *parts) {
 	}
 }
 
-// join waits until this node may serve and says so.
+// join takes this node into service in order: into gossip, counted by the others, into
+// the ring, its partitions handed to it, and only then clients.
 func (n *node) join(ctx context.Context) error {
+	err := n.enter(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (n *node) enter(ctx context.Context) error {
 	if err := n.gossip.Ready(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+		return err
+	}
+	// A process that turns out to have another's name must not have been heard of before.
+	n.cluster.SetView(n.gossip.View())
+	if err := n.cluster.MayFound(ctx); err != nil {
+		return err
+	}
+	if err := n.awaitCounted(ctx); err != nil {
 		return err
 	}
 	if err := n.gossip.SetState(member.Serving); err != nil {
 		return err
 	}
 	n.cluster.SetView(n.gossip.View())
+	settling, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if err := n.cluster.Settled(settling); err != nil {
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		n.log.Warn("ready without all of its partitions, or without copies of them", "waited", settleTimeout)
+	}
 	n.joined.Store(true)
 	n.grpcDoor.SetReady(true)
-	n.log.Info("ready", "members", len(n.gossip.View().Members))
+	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Holding)
 	return nil
 }
 
-// followMembership gives every new view to the cluster, and fails when gossip
-// says that this node must not go on.
+// awaitCounted waits until this node is in the stable set, and says so if that takes long: a
+// majority of those who are counted has to be there, and one that was stopped before the others
+// waits for those.
+func (n *node) awaitCounted(ctx context.Context) error {
+	long := time.AfterFunc(countedPatience, func() {
+		n.log.Warn("waiting to be counted: a majority of the set must be there to agree", "members", n.cluster.Stats().Set.Members)
+	})
+	defer long.Stop()
+	return n.cluster.Join(ctx)
+}
+
+// followMembership gives every new view to the cluster, once this node may be seen by
+// others, and fails when gossip says that it must not go on.
 func (n *node) followMembership(ctx context.Context) error {
-	n.cluster.SetView(n.gossip.View())
+	if err := n.gossip.Ready(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
 	for {
+		n.cluster.SetView(n.gossip.View())
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.gossip.Done():
 			return n.gossip.Err()
 		case <-n.gossip.Changes():
-			n.cluster.SetView(n.gossip.View())
 		}
 	}
 }
 
-// leave takes this node out of service in order: no new clients, out of the
-// ring while still answering, then the calls under way, then out of gossip.
+// leave takes this node out of service in order: no new clients, its counters to the
+// others while it still answers, then the calls under way, then out of the set and of
+// gossip. What it could not give away it writes to its data directory; where all leave it stays
+// in the set, which has to be found whole at the next start: no part of it may go on
+// alone. A process whose name is another's by now only stops.
 func (n *node) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), n.settings.shutdownTimeout)
-	defer cancel()
 	n.leaving.Store(true)
 	n.grpcDoor.SetReady(false)
-	if err := n.gossip.SetState(member.Leaving); err != nil {
-		n.log.Debug("could not announce leaving", "error", err)
+	own, all := n.gossip.Err() == nil, false
+	if own {
+		if err := n.gossip.SetState(member.Leaving); err != nil {
+			n.log.Debug("could not announce leaving", "error", err)
+		}
+		n.cluster.SetView(n.gossip.View())
+		all = n.handOver()
 	}
+	n.drain()
+	if own && !all {
+		n.leaveSet()
+	}
+	if own && n.keeper != nil {
+		n.rest(all)
+	}
+	// However long the calls took, the others are told.
+	telling, done := context.WithTimeout(context.Background(), time.Second)
+	defer done()
+	if err := n.gossip.Leave(telling); err != nil {
+		n.log.Warn("left without telling everybody; the others will notice", "error", err)
+	}
+	if own && n.keeper != nil {
+		n.keeper.last()
+	}
+}
+
+// handOver waits until the others hold what this node held, at most --handover-timeout. It
+// reports whether nobody was there to take it: all leave.
+func (n *node) handOver() (all bool) {
+	ctx, cancel := n.waiting(n.settings.handoverTimeout)
+	defer cancel()
+	if held := n.cluster.Stats().Partitions.Holding; held > 0 {
+		n.log.Info("handing over", "partitions", held)
+	}
+	began := time.Now()
+	gave, left, err := n.cluster.HandOver(ctx)
+	longest := time.Duration(n.cluster.Stats().Partitions.FrozenMax).Round(time.Microsecond)
+	facts := []any{"given", gave, "left", left, "took", time.Since(began).Round(time.Millisecond), "longest_freeze", longest}
+	switch {
+	case gave+left == 0:
+	case left == 0:
+		n.log.Info("handed over", facts...)
+	case err == nil:
+		n.log.Info("nobody is left to hand over to", facts...)
+	default:
+		n.log.Warn("not all was handed over; the others claim it, from their copies", facts...)
+	}
+	return err == nil && left > 0
+}
+
+// rest ends deciding here, so that the last snapshot has all that was decided. Where all leave, the
+// others' last checks are answered first.
+func (n *node) rest(all bool) {
+	ctx, cancel := n.waiting(n.settings.shutdownTimeout)
+	defer cancel()
+	if all {
+		if err := n.cluster.Quiet(ctx); err != nil {
+			n.log.Debug("others still asked this node when it stopped", "error", err)
+		}
+	}
+	if err := n.cluster.Rest(context.WithoutCancel(ctx)); err != nil {
+		n.log.Error("the last snapshot may lack what is decided now", "error", err)
+	}
+}
+
+// waiting returns the context of a wait for other nodes, which a second signal ends too.
+func (n *node) waiting(most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	go func() {
+		select {
+		case <-n.hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// drain waits for the calls under way. Checks that still come are forwarded.
+func (n *node) drain() {
+	ctx, cancel := context.WithTimeout(context.Background(), n.settings.shutdownTimeout)
+	defer cancel()
 	var doors sync.WaitGroup
 	doors.Go(func() { n.grpcDoor.Shutdown(ctx, n.grpcServer) })
 	doors.Go(func() {
@@ -100,11 +240,15 @@ func (n *node) leave() {
 		}
 	})
 	doors.Wait()
-	// However long the calls took, the others are told.
-	telling, done := context.WithTimeout(context.Background(), time.Second)
-	defer done()
-	if err := n.gossip.Leave(telling); err != nil {
-		n.log.Warn("left without telling everybody; the others will notice", "error", err)
+}
+
+// leaveSet waits until the others no longer count this node.
+func (n *node) leaveSet() {
+	ctx, cancel := n.waiting(leaveSetTimeout)
+	defer cancel()
+	if err := n.cluster.LeaveSet(ctx); err != nil {
+		n.log.Warn("still counted by the others; they go on without this node after --forget-after, or `sluice members forget`",
+			"name", n.settings.name, "error", err)
 	}
 }
 
@@ -123,6 +267,9 @@ func (n *node) closeParts() {
 	}
 	if n.profiler != nil {
 		n.profiler.Close()
+	}
+	if n.keeper != nil {
+		n.keeper.close()
 	}
 	n.listen.close()
 }

@@ -26,7 +26,7 @@ var version string
 // Exit codes of every command.
 const (
 	exitOK       = 0
-	exitDenied   = 1 // check: denied; rules: a file is wrong or a case fails; serve: failed
+	exitDenied   = 1 // check: denied; audit: not clean; rules: a file is wrong or a case fails; serve: failed
 	exitUsage    = 2 // wrong flags or arguments
 	exitNoAnswer = 3 // no node answered, or it answered with an error
 )
@@ -89,7 +89,7 @@ func newRoot() *cobra.Command {
 		RunE:          helpOnly,
 		Version:       versionString(),
 	}
-	root.AddCommand(newServe(), newDemo(), newCheck(), newMembers(), newRules(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newMembers(), newRules(), newVersion())
 	return root
 }
 

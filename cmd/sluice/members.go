@@ -3,11 +3,16 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -20,14 +25,15 @@ func newMembers() *cobra.Command {
 		Short: "List the cluster as one node sees it",
 		Long: `List the cluster as one node sees it. Nodes that agree print the same ring.
 
+COUNTED members are in the stable set, of which a majority must live for anybody to
+decide at full limit. RING is how many partitions a member should hold, HOLDS how many
+it does hold as far as the node knows.
+
 Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
-			if output != "text" && output != "json" {
-				return usageError(fmt.Errorf("--output: %q is neither text nor json", output))
+			if err := settleOutput(cmd, output); err != nil {
+				return err
 			}
 			return f.ask(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 				resp, err := c.Members(ctx, &sluicev1.MembersRequest{})
@@ -39,52 +45,230 @@ Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 		},
 	}
 	f.register(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	registerOutput(cmd, &output)
+	cmd.AddCommand(newForget())
 	return cmd
+}
+
+func newForget() *cobra.Command {
+	var f clientFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "forget NAME",
+		Short: "Take a member that is gone for good out of the stable set",
+		Long: `Take a member out of the stable set without a vote, by the word of one node. Say so
+only of a process that is gone for good: if it is merely cut off, both sides may decide
+at full limit.
+
+Members that are missing are voted out by the others after --forget-after. This is for
+when there is no majority left to vote, as in a cluster of two. The node answers callers
+on its own machine only.
+
+Exit codes: 0 forgotten, 1 refused, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice members forget n2\n" +
+			"  kubectl exec sluice-0 -- /sluice members forget sluice-1",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := settleOutput(cmd, output); err != nil {
+				return err
+			}
+			return forget(cmd.Context(), cmd.OutOrStdout(), f, output, args[0])
+		},
+	}
+	f.register(cmd)
+	registerOutput(cmd, &output)
+	return cmd
+}
+
+func registerOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
+}
+
+// settleOutput takes flags from the environment too, and looks at --output.
+func settleOutput(cmd *cobra.Command, output string) error {
+	if err := settle(cmd.Flags(), lookupEnv); err != nil {
+		return usageError(err)
+	}
+	if output != "text" && output != "json" {
+		return usageError(fmt.Errorf("--output: %q is neither text nor json", output))
+	}
+	return nil
+}
+
+// forget asks a node to forget a member, and tells a refusal from no answer.
+func forget(ctx context.Context, out io.Writer, f clientFlags, output, name string) error {
+	var refused error
+	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		resp, err := c.ForgetMember(ctx, &sluicev1.ForgetMemberRequest{Name: name})
+		switch st := status.Convert(err); st.Code() {
+		case codes.OK:
+			return printForgotten(out, output, name, resp.GetStableSet())
+		case codes.InvalidArgument:
+			refused = usageError(errors.New(st.Message()))
+		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied:
+			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
+		default:
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return refused
+}
+
+// setJSON is a stable set in JSON.
+type setJSON struct {
+	Lineage string   `json:"lineage"`
+	Version uint64   `json:"version"`
+	Members []string `json:"members"`
+}
+
+// setOf returns nil for no set.
+func setOf(s *sluicev1.StableSet) *setJSON {
+	if s == nil {
+		return nil
+	}
+	return &setJSON{s.Lineage, s.Version, s.Members}
+}
+
+func printForgotten(out io.Writer, format, name string, s *sluicev1.StableSet) error {
+	if format == "json" {
+		return json.NewEncoder(out).Encode(struct {
+			Forgotten string   `json:"forgotten"`
+			StableSet *setJSON `json:"stable_set,omitempty"`
+		}{name, setOf(s)})
+	}
+	_, err := fmt.Fprintf(out, "forgot %s\n%s", name, setText(s))
+	return err
 }
 
 // memberJSON is one member in `sluice members -o json`.
 type memberJSON struct {
 	Name       string `json:"name"`
 	State      string `json:"state"`
+	Counted    bool   `json:"counted"`
+	Lives      bool   `json:"lives"`
 	Partitions int32  `json:"partitions"`
+	Holds      int32  `json:"holds"`
 	GRPC       string `json:"grpc"`
 	HTTP       string `json:"http"`
 	Peer       string `json:"peer"`
 	Gossip     string `json:"gossip"`
 	Version    string `json:"version"`
 	Boot       string `json:"boot"`
+	// Silent is in seconds; left out if it is not known.
+	Silent *float64 `json:"silent,omitempty"`
+}
+
+func memberOf(m *sluicev1.Member) memberJSON {
+	j := memberJSON{
+		Name: m.Name, State: m.State, Counted: m.Counted, Lives: m.Lives, Partitions: m.Partitions, Holds: m.Holds,
+		GRPC: m.GrpcAddress, HTTP: m.HttpAddress, Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot,
+	}
+	if m.SilentNs != nil {
+		j.Silent = new(seconds(*m.SilentNs))
+	}
+	return j
+}
+
+// holdingsJSON is what the node has of the partitions.
+type holdingsJSON struct {
+	Holding     int32 `json:"holding"`
+	Unprotected int32 `json:"unprotected"`
+	HandingOver int32 `json:"handing_over"`
+	Copies      int32 `json:"copies"`
+	Claims      int32 `json:"claims"`
+	Forks       int32 `json:"forks"`
 }
 
 func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) error {
-	if format == "json" {
-		list := struct {
-			Self       string       `json:"self"`
-			Ring       string       `json:"ring"`
-			Partitions int32        `json:"partitions"`
-			Members    []memberJSON `json:"members"`
-		}{Self: r.Self, Ring: r.Ring, Partitions: r.Partitions}
-		for _, m := range r.Members {
-			list.Members = append(list.Members, memberJSON{
-				Name: m.Name, State: m.State, Partitions: m.Partitions, GRPC: m.GrpcAddress, HTTP: m.HttpAddress,
-				Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot,
-			})
-		}
-		return json.NewEncoder(out).Encode(list)
+	if format != "json" {
+		return printMemberTable(out, r)
 	}
+	h := r.GetHoldings()
+	list := struct {
+		Self       string       `json:"self"`
+		Ring       string       `json:"ring"`
+		Partitions int32        `json:"partitions"`
+		StableSet  *setJSON     `json:"stable_set,omitempty"`
+		MayDecide  bool         `json:"may_decide"`
+		Reason     string       `json:"reason,omitempty"`
+		Holdings   holdingsJSON `json:"holdings"`
+		Members    []memberJSON `json:"members"`
+	}{
+		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason,
+		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks()},
+	}
+	for i, m := range r.Members {
+		list.Members[i] = memberOf(m)
+	}
+	return json.NewEncoder(out).Encode(list)
+}
+
+func printMemberTable(out io.Writer, r *sluicev1.MembersResponse) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tPARTITIONS\tGRPC\tHTTP\tPEER\tVERSION")
+	fmt.Fprintln(w, "NAME\tSTATE\tCOUNTED\tLIVES\tRING\tHOLDS\tGRPC\tHTTP\tPEER\tVERSION")
 	for _, m := range r.Members {
-		mark := ""
+		name, counted := m.Name, "no"
 		if m.Name == r.Self {
-			mark = " *"
+			name += " *"
 		}
-		fmt.Fprintf(w, "%s%s\t%s\t%d\t%s\t%s\t%s\t%s\n",
-			m.Name, mark, m.State, m.Partitions, m.GrpcAddress, m.HttpAddress, m.PeerAddress, m.Version)
+		if m.Counted {
+			counted = "yes"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", name, m.State, counted, livesText(m), m.Partitions, m.Holds,
+			orDash(m.GrpcAddress), orDash(m.HttpAddress), orDash(m.PeerAddress), orDash(m.Version))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%d partitions, ring %s, as seen by %s (*)\n", r.Partitions, r.Ring, r.Self)
+	_, err := io.WriteString(out, summary(r))
 	return err
+}
+
+// livesText says whether m is heard, and if not, how long it has not been.
+func livesText(m *sluicev1.Member) string {
+	switch {
+	case m.Lives:
+		return "yes"
+	case m.SilentNs == nil:
+		return "no"
+	}
+	return fmt.Sprintf("no, silent %v", time.Duration(*m.SilentNs).Round(100*time.Millisecond))
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// summary says below the table how the node that answers stands.
+func summary(r *sluicev1.MembersResponse) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d partitions, ring %s, as seen by %s (*)\n", r.Partitions, orDash(r.Ring), r.Self)
+	b.WriteString(setText(r.StableSet))
+	switch {
+	case r.MayDecide:
+		fmt.Fprintf(&b, "%s may decide\n", r.Self)
+	case r.Reason != "":
+		fmt.Fprintf(&b, "%s may not decide: %s\n", r.Self, r.Reason)
+	default:
+		fmt.Fprintf(&b, "%s may not decide\n", r.Self)
+	}
+	h := r.GetHoldings()
+	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere; handing over %d, claiming %d, copies %d, forks %d\n",
+		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetForks())
+	return b.String()
+}
+
+func setText(s *sluicev1.StableSet) string {
+	if s == nil {
+		return "stable set: none is known\n"
+	}
+	return fmt.Sprintf("stable set: %s (version %d of %s; a majority is %d)\n",
+		strings.Join(s.Members, ", "), s.Version, s.Lineage, len(s.Members)/2+1)
 }

@@ -36,13 +36,14 @@ type snapshot struct {
 	server  peer.ServerStats
 	gossip  gossip.Stats
 	rules   rulefiles.Status
+	keeper  keeperStats
 	ready   bool
 }
 
 func (n *node) snapshot() snapshot {
 	s := snapshot{
 		service: n.service.Stats(), cluster: n.cluster.Stats(), table: n.table.Stats(),
-		pool: n.peers.Stats(), server: n.peerServer.Stats(), gossip: n.gossip.Stats(),
+		keeper: n.keeper.stats(), pool: n.peers.Stats(), server: n.peerServer.Stats(), gossip: n.gossip.Stats(),
 	}
 	if n.rules != nil {
 		s.rules = n.rules.Status()
@@ -105,6 +106,11 @@ func counter(name, help string, value func(*snapshot) uint64) family {
 
 func gauge(name, help string, value func(*snapshot) float64) family {
 	return single(name, help, prometheus.GaugeValue, value)
+}
+
+// nanos is a family of seconds, from ns.
+func nanos(name, help string, kind prometheus.ValueType, value func(*snapshot) int64) family {
+	return single(name, help, kind, func(s *snapshot) float64 { return float64(value(s)) / 1e9 })
 }
 
 func single(name, help string, kind prometheus.ValueType, value func(*snapshot) float64) family {

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
@@ -41,6 +40,7 @@ type node struct {
 	peers   *peer.Pool
 	cluster *cluster.Node
 	service *transport.Service
+	keeper  *keeper // nil without --data-dir
 
 	peerServer *peer.Server
 	grpcDoor   *grpcapi.Server
@@ -49,14 +49,16 @@ type node struct {
 	profiler   *http.Server
 
 	joined, leaving atomic.Bool
-	// swept is closed when the cluster node's goroutine has ended.
-	swept chan struct{}
+	// ended is closed when the cluster node's goroutine has ended.
+	ended chan struct{}
+	// hurry is closed when leaving shall no longer wait for other nodes.
+	hurry chan struct{}
 }
 
 // openNode reads the rules and the secret, opens the ports and joins the parts.
 // When it returns, gossip runs; everything else starts in run. ctx bounds opening.
 func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err error) {
-	n := &node{settings: s, log: log, boot: newBoot(), swept: make(chan struct{})}
+	n := &node{settings: s, log: log, boot: newBoot(), ended: make(chan struct{}), hurry: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			n.closeParts()
@@ -128,6 +130,12 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 	if err != nil {
 		return err
 	}
+	var recorded *cluster.Recorded
+	if n.settings.dataDir != "" {
+		if n.keeper, recorded, err = openKeeper(n.settings, n.boot, [16]byte(fingerprint), n.table, n.log); err != nil {
+			return fmt.Errorf("--data-dir: %w", err)
+		}
+	}
 	peerConfig := peer.Config{
 		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, Secret: fingerprint, Log: n.log,
 	}
@@ -135,11 +143,16 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 		return err
 	}
 	n.cluster, err = cluster.New(cluster.Config{
-		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout, Log: n.log,
+		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout,
+		ForgetAfter: n.settings.forgetAfter, Recorded: recorded, Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {
 		return err
 	}
+	if n.keeper != nil {
+		n.keeper.node = n.cluster
+	}
+	peerConfig.Mailbox = n.cluster
 	if n.peerServer, err = peer.NewServer(peerConfig, n.cluster); err != nil {
 		return err
 	}
@@ -173,7 +186,7 @@ func (n *node) openDoors(secret []byte) error {
 		return err
 	}
 	n.service, err = transport.NewService(transport.Config{
-		Decider: n.cluster, Cluster: n.viewAndRing, Hasher: hasher,
+		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,
 		RefuseUnknownDomains: n.settings.unknownDomain == "error",
 	})
 	if err != nil {
@@ -198,11 +211,6 @@ func (n *node) openDoors(secret []byte) error {
 	n.profiler = newProfiler()
 	n.httpServer.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
 	return nil
-}
-
-func (n *node) viewAndRing() (*member.View, *ring.Table) {
-	view := n.gossip.View()
-	return &view, n.cluster.Ring()
 }
 
 // ready says whether clients are to be sent here. Other nodes' troubles never

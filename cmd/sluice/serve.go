@@ -9,7 +9,9 @@ import (
 	"math"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -40,8 +42,13 @@ type settings struct {
 	checkTimeout    time.Duration
 	joinTimeout     time.Duration
 	shutdownTimeout time.Duration
+	handoverTimeout time.Duration
+	forgetAfter     time.Duration
 	maxEntries      int
 	maxMemory       string
+
+	dataDir          string
+	snapshotInterval time.Duration
 
 	logLevel, logFormat string
 	pprofAddr           string
@@ -64,8 +71,12 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.checkTimeout, "check-timeout", 500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers")
 	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it serves alone")
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
+	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
+	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
 	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
+	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
+	f.DurationVar(&s.snapshotInterval, "snapshot-interval", 10*time.Second, "how often counters are written to --data-dir; 0 writes them only when stopping")
 	f.StringVar(&s.pprofAddr, "pprof-addr", "", "`address` (host:port) to serve Go's profiler at, for example 127.0.0.1:6060; off by default")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
@@ -101,10 +112,16 @@ func (s *settings) validate() error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"check-timeout", s.checkTimeout}, {"join-timeout", s.joinTimeout}, {"shutdown-timeout", s.shutdownTimeout}} {
+	}{
+		{"check-timeout", s.checkTimeout}, {"join-timeout", s.joinTimeout}, {"shutdown-timeout", s.shutdownTimeout},
+		{"handover-timeout", s.handoverTimeout}, {"forget-after", s.forgetAfter},
+	} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("--%s: %v is not above 0", d.flag, d.value))
 		}
+	}
+	if s.snapshotInterval < 0 {
+		errs = append(errs, fmt.Errorf("--snapshot-interval: %v is below 0", s.snapshotInterval))
 	}
 	if s.maxEntries < 1 {
 		errs = append(errs, fmt.Errorf("--max-entries: %d is below 1", s.maxEntries))
@@ -156,7 +173,8 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node",
-		Long: `Run a node of the cluster until SIGINT or SIGTERM.
+		Long: `Run a node of the cluster until SIGINT or SIGTERM. It then hands its counters over to
+the others before it stops; a second signal cuts that short.
 
 Every flag can also be given as an environment variable (SLUICE_ and the flag's
 name in capitals, dashes as underscores) or as a key of the --config file. The
@@ -191,10 +209,30 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return &codedError{exitDenied, err}
 	}
+	defer onSecondSignal(func() { close(n.hurry) })()
 	if err := n.run(ctx); err != nil {
 		return &codedError{exitDenied, err}
 	}
 	return nil
+}
+
+// onSecondSignal calls f when the process has been told to stop twice: the first time is
+// for ctx. A third signal ends the process at once. The result ends it.
+func onSecondSignal(f func()) (end func()) {
+	told, over := make(chan os.Signal, 4), make(chan struct{})
+	signal.Notify(told, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		defer signal.Stop(told)
+		for range 2 {
+			select {
+			case <-told:
+			case <-over:
+				return
+			}
+		}
+		f()
+	}()
+	return func() { close(over) }
 }
 
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {

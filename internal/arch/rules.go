@@ -16,6 +16,7 @@ var pure = []struct{ dir, why string }{
 	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
 	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
+	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
 }
 
 // impure are the imports that a pure package must do without.
@@ -62,16 +63,24 @@ var ownHomes = []struct {
 	why         string
 }{
 	{
-		"proto", []string{"transport", "client", "cmd", "proto"}, []string{"internal/e2e"},
-		"generated types stay at the edge: the wire can change without the decisions noticing",
+		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit"}, []string{"internal/e2e"},
+		"generated types stay at the edge: the wire can change without the decisions noticing. An audit asks as any caller does",
 	},
 	{
 		"cmd", []string{"cmd"}, nil,
 		"the binary is the last thing built: nothing may depend on how it is wired",
 	},
 	{
+		"internal/snapshot", []string{"cluster/.", "cmd"}, []string{"internal/e2e"},
+		"files are for whoever runs the node: what decides gets states as values, wherever they were kept",
+	},
+	{
 		"internal/arch", nil, nil,
 		"it judges the tree and is part of no program",
+	},
+	{
+		"internal/audit/linear", nil, []string{"internal/audit", "internal/e2e"},
+		"searching for an order can take for ever: tests do it, the binary does not",
 	},
 }
 
@@ -104,11 +113,11 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd"}, []string{"internal/e2e"},
-		"status codes and connections are chosen at the edge",
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit"}, []string{"internal/e2e"},
+		"status codes and connections are chosen at the edge; an audit is a caller, beyond it",
 	},
 	{
-		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd"}, []string{"internal/e2e"},
+		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit"}, []string{"internal/e2e"},
 		"messages are the edge's words; inside, internal/check is",
 	},
 	{
@@ -122,6 +131,10 @@ var modules = []struct {
 	{
 		"github.com/cespare/xxhash/v2", []string{"ring", "cluster", "transport"}, nil,
 		"fast hashing of what nobody chooses to collide: ring points, checksums",
+	},
+	{
+		"golang.org/x/sys", []string{"cluster"}, nil,
+		"the clock that runs while the machine sleeps, which the standard library does not read",
 	},
 	{
 		"github.com/spf13/cobra", []string{"cmd"}, nil,
@@ -150,6 +163,10 @@ var modules = []struct {
 	{
 		"github.com/santhosh-tekuri/jsonschema/v6", nil, []string{"rules"},
 		"tests hold the schema for editors against the parser",
+	},
+	{
+		"github.com/anishathalye/porcupine", []string{"internal/audit/linear"}, nil,
+		"tests search a key's log for an order in which one counter could have answered",
 	},
 	{
 		"pgregory.net/rapid", nil, []string{"."},

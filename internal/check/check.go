@@ -39,7 +39,11 @@ const (
 // Request is one matched and hashed check.
 type Request struct {
 	bucket.Request
-	OnFailure rules.OnFailure
+	// OnFailure answers when no holder is reached in time, OnPartition when this node
+	// is in a minority.
+	OnFailure, OnPartition rules.OnFailure
+	// Sync: the answer waits until a copy has the charge. Never with Transient.
+	Sync bool
 	// Shadow: the rule only watches. Its denial does not fail an all-or-nothing batch.
 	Shadow bool
 }

@@ -24,6 +24,8 @@ type Record struct {
 	GiveBack bool
 	// ID is unique among the charges of the asking process.
 	ID uint64
+	// Sync: the reply waits until a copy has the charge. All records of a call agree on it.
+	Sync bool
 }
 
 // Status says what became of a Record.
@@ -38,6 +40,9 @@ const (
 	Overloaded
 	// Invalid: the record cannot be decided (for example unknown limits).
 	Invalid
+	// Later: nothing was decided or charged, and the same node, or Holder if it names
+	// another, is to be asked again in a moment.
+	Later
 )
 
 // Reply answers the Record at the same index.
@@ -50,7 +55,7 @@ type Reply struct {
 }
 
 // Handler decides records that came from another node. from is the asking
-// process's boot id. It must not block on the network.
+// process's boot id. Unless the records are Sync, it must not block on the network.
 type Handler interface {
 	Serve(from string, records []Record, replies []Reply)
 }

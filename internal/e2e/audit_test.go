@@ -101,7 +101,7 @@ func TestAuditEveryAlgorithm(t *testing.T) {
 	if inline {
 		addrs = strings.Split(os.Getenv("SLUICE_E2E_ADDRS"), ",")
 	} else {
-		for _, n := range cluster(t, 3, auditRules(t, all)) {
+		for _, n := range cluster(t, 3, auditRules(t, all), "--check-timeout", "5s") {
 			addrs = append(addrs, n.grpc)
 		}
 	}

@@ -64,7 +64,8 @@ type node struct {
 	conn                     *grpc.ClientConn
 }
 
-// nodeConfig says how to start a node. Ports are free ones on host (127.0.0.1 if empty).
+// nodeConfig says how to start a node. Ports are free ones on host (127.0.0.1 if empty). {name} in
+// args is the node's name.
 type nodeConfig struct {
 	name  string
 	host  string
@@ -103,7 +104,10 @@ func launch(t *testing.T, c nodeConfig) *node {
 	if c.rules != "" {
 		args = append(args, "--rules", c.rules)
 	}
-	n.cmd = exec.Command(binary, append(args, c.args...)...)
+	for _, arg := range c.args {
+		args = append(args, strings.ReplaceAll(arg, "{name}", c.name))
+	}
+	n.cmd = exec.Command(binary, args...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
 	if err := n.cmd.Start(); err != nil {
@@ -181,7 +185,7 @@ func (n *node) stop(s os.Signal) (time.Duration, int) {
 
 func (n *node) waitReady() {
 	n.t.Helper()
-	eventually(n.t, 20*time.Second, n.name+" is ready", func() error {
+	eventually(n.t, time.Minute, n.name+" is ready", func() error {
 		if !n.alive() {
 			n.t.Fatalf("%s ended while starting:\n%s", n.name, n.log.String())
 		}

@@ -29,6 +29,7 @@ func Judge(o *Objects, settings map[string]string, ports Ports) []string {
 	j.network()
 	j.environment()
 	j.mounts()
+	j.data()
 	j.security()
 	j.probes()
 	j.availability()
@@ -255,7 +256,11 @@ func (j *judge) mounts() {
 		volumes[v.Name] = v
 	}
 	at := map[string]corev1.Volume{}
+	claims := j.claims()
 	for _, m := range j.container.VolumeMounts {
+		if _, ok := claims[m.Name]; ok {
+			continue // see data
+		}
 		v, ok := volumes[m.Name]
 		j.want(ok, "container: mount %s has no volume", m.Name)
 		j.want(m.ReadOnly, "container: mount %s can be written", m.Name)

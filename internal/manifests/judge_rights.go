@@ -74,5 +74,6 @@ func (j *judge) availability() {
 	j.want(stop != nil && stop.PreStop != nil && stop.PreStop.Sleep != nil && stop.PreStop.Sleep.Seconds > 0,
 		"container: stops before others have heard that it takes no more calls")
 	grace := spec.Template.Spec.TerminationGracePeriodSeconds
-	j.want(grace != nil && *grace >= 15, "StatefulSet: too little time to stop in order")
+	// 3 s before the signal, 25 s to hand counters over, 2 s for calls under way, 3 s to leave the set.
+	j.want(grace != nil && *grace >= 40, "StatefulSet: too little time to stop in order")
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,7 +55,7 @@ func build(t *testing.T, dir string) *Objects {
 }
 
 func TestKubernetes(t *testing.T) {
-	for _, dir := range []string{"base", "overlays/example"} {
+	for _, dir := range []string{"base", "overlays/example", "overlays/durable"} {
 		t.Run(dir, func(t *testing.T) {
 			o := build(t, dir)
 			for _, fault := range Judge(o, program.Settings, ports) {
@@ -104,6 +105,42 @@ func TestOverlayChangesWhatItSays(t *testing.T) {
 	rules := o.ConfigMaps["sluice-rules"]
 	if rules == nil || rules.Data["shop.yaml"] == "" || rules.Data["api.yaml"] != "" {
 		t.Errorf("the rules are not the overlay's: %v", rules)
+	}
+}
+
+// TestDurable breaks what the durable overlay adds to the base.
+func TestDurable(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		spoil func(o *Objects, c *corev1.Container)
+	}{
+		{"mount data has no volume", func(o *Objects, _ *corev1.Container) { o.StatefulSet.Spec.VolumeClaimTemplates = nil }},
+		{"no volume of the pod's own", func(o *Objects, _ *corev1.Container) { o.StatefulSet.Spec.VolumeClaimTemplates = nil }},
+		{"SLUICE_DATA_DIR is \"/tmp\"", func(o *Objects, c *corev1.Container) { setEnv("SLUICE_DATA_DIR", "/tmp")(o, nil, c) }},
+		{"volumes that are not mounted", func(_ *Objects, c *corev1.Container) {
+			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "data" })
+		}},
+		{"cannot be written", func(_ *Objects, c *corev1.Container) {
+			for i := range c.VolumeMounts {
+				c.VolumeMounts[i].ReadOnly = true
+			}
+		}},
+		{"not for one node alone", func(o *Objects, _ *corev1.Container) {
+			o.StatefulSet.Spec.VolumeClaimTemplates[0].Spec.AccessModes[0] = corev1.ReadWriteMany
+		}},
+		{"has no size", func(o *Objects, _ *corev1.Container) {
+			o.StatefulSet.Spec.VolumeClaimTemplates[0].Spec.Resources = corev1.VolumeResourceRequirements{}
+		}},
+		{"scaled to 0", func(o *Objects, _ *corev1.Container) { o.StatefulSet.Spec.PersistentVolumeClaimRetentionPolicy = nil }},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			o := build(t, "overlays/durable")
+			c.spoil(o, &o.StatefulSet.Spec.Template.Spec.Containers[0])
+			faults := Judge(o, program.Settings, ports)
+			if !strings.Contains(strings.Join(faults, "\n"), c.want) {
+				t.Errorf("the judge says %q", faults)
+			}
+		})
 	}
 }
 

@@ -85,28 +85,3 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	}
 	return &sluicev1.ResetResponse{Decisions: resets(b)}, nil
 }
-
-// Members implements sluicev1.SluiceServiceServer.
-func (s *Server) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
-	m := s.limiter.Members()
-	res := &sluicev1.MembersResponse{
-		Self:       m.Self,
-		Ring:       m.Ring,
-		Partitions: int32(m.Partitions),
-		Members:    make([]*sluicev1.Member, len(m.Members)),
-	}
-	for i, one := range m.Members {
-		res.Members[i] = &sluicev1.Member{
-			Name:          one.Name,
-			Boot:          one.Boot,
-			State:         one.State.String(),
-			GossipAddress: one.Gossip,
-			PeerAddress:   one.Peer,
-			GrpcAddress:   one.GRPC,
-			HttpAddress:   one.HTTP,
-			Version:       one.Version,
-			Partitions:    int32(one.Partitions),
-		}
-	}
-	return res, nil
-}

@@ -195,6 +195,9 @@ func TestCallErrors(t *testing.T) {
 		{&transport.Error{Code: transport.UnknownDomain}, codes.InvalidArgument},
 		{&transport.Error{Code: transport.Overloaded}, codes.ResourceExhausted},
 		{&transport.Error{Code: transport.Unavailable}, codes.Unavailable},
+		{&transport.Error{Code: transport.NotFound}, codes.NotFound},
+		{&transport.Error{Code: transport.Refused}, codes.FailedPrecondition},
+		{&transport.Error{Code: transport.Forbidden}, codes.PermissionDenied},
 		{&transport.Error{}, codes.Internal},
 		{errors.New("another"), codes.Internal},
 	} {
@@ -239,18 +242,6 @@ func TestReset(t *testing.T) {
 		if ds[1].GetError().GetField() != "checks[1].domain" {
 			t.Errorf("%v", ds[1])
 		}
-	}
-}
-
-func TestMembers(t *testing.T) {
-	d := openNode(t)
-	res, err := d.client.Members(t.Context(), &sluicev1.MembersRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := res.GetMembers()
-	if res.GetSelf() != "n1" || len(m) != 1 || m[0].GetName() != "n1" || m[0].GetState() != "serving" || m[0].GetGrpcAddress() != "127.0.0.1:7460" {
-		t.Errorf("%v", res)
 	}
 }
 

@@ -33,7 +33,11 @@ func TestDocumentedCall(t *testing.T) {
 	if err := protojson.Unmarshal([]byte(m[3]), &res); err != nil {
 		t.Error(err)
 	}
-	for _, msg := range []protoreflect.ProtoMessage{&sluicev1.Decision{}, &sluicev1.Limit{}, &sluicev1.Check{}} {
+	for _, msg := range []protoreflect.ProtoMessage{
+		&sluicev1.Decision{}, &sluicev1.Limit{}, &sluicev1.Check{},
+		&sluicev1.MembersResponse{}, &sluicev1.Member{}, &sluicev1.StableSet{}, &sluicev1.Holdings{},
+		&sluicev1.ForgetMemberRequest{}, &sluicev1.ForgetMemberResponse{},
+	} {
 		fields := msg.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {
 			if name := string(fields.Get(i).Name()); !strings.Contains(string(doc), "`"+name+"`") {

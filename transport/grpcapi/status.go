@@ -22,6 +22,12 @@ func codeOf(c transport.Code) codes.Code {
 		return codes.ResourceExhausted
 	case transport.Unavailable:
 		return codes.Unavailable
+	case transport.NotFound:
+		return codes.NotFound
+	case transport.Refused:
+		return codes.FailedPrecondition
+	case transport.Forbidden:
+		return codes.PermissionDenied
 	}
 	return codes.Internal
 }

@@ -77,37 +77,3 @@ func (d *door) read(w http.ResponseWriter, r *http.Request, b *transport.Batch, 
 	})
 	return many, err
 }
-
-// membership is the body of GET /v1/members.
-type membership struct {
-	Self       string       `json:"self"`
-	Ring       string       `json:"ring"`
-	Partitions int          `json:"partitions"`
-	Members    []memberJSON `json:"members"`
-}
-
-type memberJSON struct {
-	Name       string `json:"name"`
-	Boot       string `json:"boot"`
-	State      string `json:"state"`
-	Gossip     string `json:"gossip_address"`
-	Peer       string `json:"peer_address"`
-	GRPC       string `json:"grpc_address"`
-	HTTP       string `json:"http_address"`
-	Version    string `json:"version"`
-	Partitions int    `json:"partitions"`
-}
-
-// members serves GET /v1/members.
-func (d *door) members(w http.ResponseWriter, _ *http.Request) {
-	m := d.Limiter.Members()
-	body := membership{Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members))}
-	for i, one := range m.Members {
-		body.Members[i] = memberJSON{
-			Name: one.Name, Boot: one.Boot, State: one.State.String(),
-			Gossip: one.Gossip, Peer: one.Peer, GRPC: one.GRPC, HTTP: one.HTTP,
-			Version: one.Version, Partitions: one.Partitions,
-		}
-	}
-	write(w, http.StatusOK, typeJSON, body)
-}

@@ -1,7 +1,8 @@
 // Package httpapi is the HTTP door: a JSON form of checks with the rate limit
-// headers that HTTP clients know, the member list, and the probes. docs/api.md is
-// its reference.
+// headers that HTTP clients know, the member list and how one is taken off it, and the
+// probes. docs/api.md is its reference.
 //
-// It decides status codes, headers and bodies, and nothing about checks, which are
-// the transport.Limiter's. It starts no goroutine; net/http owns those it runs in.
+// It decides status codes, headers and bodies, and that an operator's call comes from
+// this machine; nothing about checks, which are the transport.Limiter's. It starts no
+// goroutine; net/http owns those it runs in.
 package httpapi

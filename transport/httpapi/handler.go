@@ -59,6 +59,7 @@ func New(c Config) (http.Handler, error) {
 	route(mux, http.MethodPost, "/v1/check", d.check)
 	route(mux, http.MethodPost, "/v1/reset", d.reset)
 	route(mux, http.MethodGet, "/v1/members", d.members)
+	route(mux, http.MethodPost, "/v1/members/forget", d.forget)
 	route(mux, http.MethodGet, "/healthz", d.healthz)
 	route(mux, http.MethodGet, "/readyz", d.readyz)
 	if c.Metrics != nil {

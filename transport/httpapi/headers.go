@@ -47,7 +47,8 @@ func setHeaders(h http.Header, r *transport.Result) {
 }
 
 // counted reports whether r says what is left of a limit: not when nothing limits
-// the check, and not when on_failure answered without looking at a counter.
+// the check, and not when on_failure or on_partition answered without looking at a
+// counter.
 func counted(r *transport.Result) bool {
 	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
 }

@@ -64,6 +64,12 @@ func statusOf(c transport.Code) int {
 		return http.StatusBadRequest
 	case transport.Overloaded, transport.Unavailable:
 		return http.StatusServiceUnavailable
+	case transport.NotFound:
+		return http.StatusNotFound
+	case transport.Refused:
+		return http.StatusConflict
+	case transport.Forbidden:
+		return http.StatusForbidden
 	}
 	return http.StatusInternalServerError
 }

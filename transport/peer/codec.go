@@ -31,11 +31,14 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	case *peerv1.Reply:
 		cutReply(v)
 		m = v
-	case *greeting:
+	case *peerv1.Post:
+		cutPost(v)
+		m = v
+	case *peerv1.Greeting:
 		if data.Len() > maxGreeting {
 			return fmt.Errorf("a first frame of %d bytes; a hello has at most %d", data.Len(), maxGreeting)
 		}
-		m = &v.Request
+		m = v
 	default:
 		return c.CodecV2.Unmarshal(data, v)
 	}
@@ -43,13 +46,6 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	defer buf.Free()
 	return reuse.Unmarshal(buf.ReadOnlyData(), m)
 }
-
-// greeting is the first frame of a stream. It comes from whoever reaches the port,
-// so it may not be larger than a hello.
-type greeting struct{ peerv1.Request }
-
-// maxGreeting is the most bytes of a greeting.
-const maxGreeting = 4 << 10
 
 // cutRequest empties m and keeps the memory of its columns.
 func cutRequest(m *peerv1.Request) {
@@ -81,6 +77,17 @@ func cutReply(m *peerv1.Reply) {
 	clear(m.Names)
 	m.Names = m.Names[:0]
 	m.Holder = m.Holder[:0]
+}
+
+// cutPost is cutRequest for a Post. Letters are made anew.
+func cutPost(m *peerv1.Post) {
+	m.Hello = nil
+	clear(m.Define)
+	m.Define = m.Define[:0]
+	clear(m.Texts)
+	m.Texts = m.Texts[:0]
+	clear(m.Letters)
+	m.Letters = m.Letters[:0]
 }
 
 // trim empties a column of zeros, which is how it travels.

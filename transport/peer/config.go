@@ -53,6 +53,8 @@ type Config struct {
 	// MaxQueue is the most records that may wait for one peer; what comes on top
 	// is refused with check.ErrOverloaded. 0 means 65,536. At least 4096.
 	MaxQueue int
+	// Mailbox takes what peers post to a Server. Nil ignores it.
+	Mailbox Mailbox
 	// Log gets a line when a peer is refused or lost. Nil logs nothing.
 	Log *slog.Logger
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
 )
 
@@ -49,6 +50,15 @@ func (in *intern) sum(l *bucket.Limits) uint64 {
 		maphash.WriteComparable(&h, l.At(i))
 	}
 	return h.Sum64()
+}
+
+// definitionOf returns what tells a receiver that id stands for l from this frame on.
+func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
+	d := &peerv1.Limits{Id: id, Limits: make([]*sluicev1.Limit, l.Len())}
+	for i := range d.Limits {
+		d.Limits[i] = transport.LimitToProto(l.At(i))
+	}
+	return d
 }
 
 // definitions are what the numbers of limits mean on one stream, as its receiver

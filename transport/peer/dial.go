@@ -7,62 +7,84 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// open connects to the link's address and exchanges hellos, within DialTimeout. Nothing
+// connection is what a stream to a peer that has been greeted needs: each has a
+// gRPC connection of its own, so that none waits for another's windows.
+type connection struct {
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+	done   <-chan struct{} // of the stream's context
+	peer   string          // the name in the peer's hello
+}
+
+// dial connects to addr, begins a stream and exchanges hellos, within DialTimeout. Nothing
 // is sent before the peer's hello has come, so that a refused node has charged nothing.
-func (l *link) open() (*session, error) {
-	p := l.pool
-	conn, err := grpc.NewClient("passthrough:///"+l.addr, p.dial...)
+func dial[S grpc.ClientStream](
+	p *Pool, addr string,
+	begin func(peerv1.PeerServiceClient, context.Context, ...grpc.CallOption) (S, error),
+) (stream S, c connection, err error) {
+	c.conn, err = grpc.NewClient("passthrough:///"+addr, p.dial...)
 	if err != nil {
-		return nil, err
+		return stream, c, err
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
-	s := &session{link: l, conn: conn, cancel: cancel, done: ctx.Done(), wake: make(chan struct{}, 1)}
+	c.cancel, c.done = cancel, ctx.Done()
 	late := time.AfterFunc(p.cfg.DialTimeout, cancel)
-	err = s.greet(ctx)
+	if stream, err = begin(peerv1.NewPeerServiceClient(c.conn), ctx); err != nil {
+		err = plain(err)
+	} else {
+		c.peer, err = p.cfg.greet(stream)
+	}
 	if !late.Stop() && p.ctx.Err() == nil {
 		err = fmt.Errorf("no hello within %v", p.cfg.DialTimeout)
 	}
 	if err != nil {
-		s.close()
-		return nil, err
+		c.close()
 	}
-	return s, nil
+	return stream, c, err
 }
 
-// greet opens the stream and exchanges hellos.
-func (s *session) greet(ctx context.Context) error {
-	cfg := &s.link.pool.cfg
-	stream, err := peerv1.NewPeerServiceClient(s.conn).Exchange(ctx)
-	if err != nil {
-		return plain(err)
-	}
-	if err := stream.Send(&peerv1.Request{Hello: cfg.hello()}); err != nil {
-		// The stream is over; Recv says why.
-		if _, why := stream.Recv(); why != nil {
+// close frees the connection.
+func (c *connection) close() {
+	c.cancel()
+	c.conn.Close()
+}
+
+// greet exchanges hellos and returns the name of the peer.
+func (c *Config) greet(stream grpc.ClientStream) (name string, err error) {
+	var got peerv1.Greeting
+	if err := stream.SendMsg(&peerv1.Greeting{Hello: c.hello()}); err != nil {
+		// The stream is over; RecvMsg says why.
+		if why := stream.RecvMsg(&got); why != nil {
 			err = why
 		}
-		return plain(err)
+		return "", plain(err)
 	}
-	reply, err := stream.Recv()
-	if err != nil {
-		return plain(err)
+	if err := stream.RecvMsg(&got); err != nil {
+		return "", plain(err)
 	}
-	if err := cfg.welcome(reply.GetHello()); err != nil {
-		return err
+	if err := c.welcome(got.Hello); err != nil {
+		return "", err
 	}
-	s.stream, s.peer = stream, reply.Hello.Name
-	return nil
+	return got.Hello.Name, nil
 }
+
+// errUnknownCall: the peer's minor is from before this kind of stream.
+var errUnknownCall = errors.New("the other node does not know this call: it runs an older version")
 
 // plain returns err as text that a person can read, without gRPC's frame.
 func plain(err error) error {
-	if st, ok := status.FromError(err); ok {
-		return errors.New(st.Message())
+	st, ok := status.FromError(err)
+	switch {
+	case !ok:
+		return err
+	case st.Code() == codes.Unimplemented:
+		return errUnknownCall
 	}
-	return err
+	return errors.New(st.Message())
 }

@@ -36,9 +36,7 @@ func newFramed(tb testing.TB, records int) *framed {
 		}}
 	}
 	f.known = definitions{intern: newIntern(maxInterned)}
-	define := &peerv1.Request{}
-	addDefinition(define, 1, limits)
-	if err := f.known.define(define.Define); err != nil {
+	if err := f.known.define([]*peerv1.Limits{definitionOf(1, limits)}); err != nil {
 		tb.Fatal(err)
 	}
 	return f

@@ -67,11 +67,11 @@ func TestFrameSize(t *testing.T) {
 	}
 	m = new(peerv1.Request)
 	const century = 100 * 365 * 24 * time.Hour
-	addDefinition(m, maxLimitIDs, mustLimits(slices.Repeat([]bucket.Limit{{
+	m.Define = append(m.Define, definitionOf(maxLimitIDs, mustLimits(slices.Repeat([]bucket.Limit{{
 		Algorithm: bucket.TokenBucket, Count: math.MaxInt64, Period: century, Burst: math.MaxInt64, Cost: math.MaxInt64,
 		Refill: bucket.RefillInterval, Align: bucket.AlignCalendar, Unit: bucket.Year, Zone: "America/Argentina/ComodRivadavia",
 		MinInterval: century, Soft: 1000, CountDenied: true,
-	}}, bucket.MaxLimits)...))
+	}}, bucket.MaxLimits)...)))
 	if size := proto.Size(m); size > bucket.MaxLimits*bytesPerLimit {
 		t.Errorf("%d limits take %d bytes, more than %d each", bucket.MaxLimits, size, bytesPerLimit)
 	}

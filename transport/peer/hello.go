@@ -10,10 +10,10 @@ import (
 
 // Version of the protocol that this package speaks. Streams between equal majors
 // and minors at most one apart work; the higher minor must then do without what it
-// added.
+// added: 1.1 added mail, records that are sync or transient, and the status later.
 const (
 	Major = 1
-	Minor = 0
+	Minor = 1
 )
 
 // maxHelloText bounds names, boot ids and fingerprints in a Hello, in bytes.

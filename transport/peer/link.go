@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 // Attempts to connect: the first after a loss is made at once, on the next call;
@@ -17,7 +18,8 @@ const (
 	lastBackoff  = time.Second
 )
 
-// link is the way to one address: a queue, and a session while there is one.
+// link is the way of one kind of records to one address: a queue, and a session
+// while there is one.
 type link struct {
 	pool *Pool
 	addr string
@@ -152,6 +154,15 @@ func (l *link) connect() {
 	s.receive()
 }
 
+// open makes a session.
+func (l *link) open() (*session, error) {
+	stream, c, err := dial(l.pool, l.addr, peerv1.PeerServiceClient.Exchange)
+	if err != nil {
+		return nil, err
+	}
+	return &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1)}, nil
+}
+
 // failedLocked notes a failed attempt to connect.
 func (l *link) failedLocked(err error) {
 	wait := lastBackoff
@@ -161,6 +172,19 @@ func (l *link) failedLocked(err error) {
 	l.mu.failures++
 	l.mu.retryAt = time.Now().Add(wait)
 	l.mu.lastErr = l.unsent(err)
+}
+
+// errSilent is why a link was hung up.
+var errSilent = errors.New("the process is silent")
+
+// hangUp ends the session, if there is one.
+func (l *link) hangUp() {
+	l.mu.Lock()
+	s := l.mu.session
+	l.mu.Unlock()
+	if s != nil {
+		s.lose(errSilent)
+	}
 }
 
 // close ends the link for good.

@@ -23,6 +23,7 @@ func TestLost(t *testing.T) {
 	}{
 		{"server closes", func(s *Server, _ net.Conn, _ *Pool) { s.Close() }},
 		{"connection breaks", func(_ *Server, conn net.Conn, _ *Pool) { conn.Close() }},
+		{"the peer is silent", func(_ *Server, _ net.Conn, p *Pool) { p.HangUp("b:1") }},
 		{"no longer a member", func(_ *Server, _ net.Conn, p *Pool) { p.Retain([]string{"c:1"}) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,9 +13,10 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Pool asks other nodes. It must be created with Open and closed with Close. It is
+// Pool asks other nodes, and posts mail to them. It must be created with Open and closed with Close. It is
 // safe for concurrent use.
 type Pool struct {
 	cfg    Config
@@ -29,28 +30,30 @@ type Pool struct {
 	mu struct {
 		sync.RWMutex
 		closed bool
-		links  map[string]*link
+		ways   map[string]*ways
 	}
 }
 
 // PoolStats counts since Open, except for Peers.
 type PoolStats struct {
-	// Peers are the connected ones, now.
+	// Peers are the addresses that records can go to without connecting, now.
 	Peers int
 	// Waiting is how many records wait in queues, now.
 	Waiting int
 	// Frames and Records went out; Records / Frames is how well they gather.
 	Frames, Records uint64
+	// Posted are messages that were given to a connection, Dropped those that were not.
+	Posted, Dropped uint64
 	// Overloaded are calls refused because of a full queue, Abandoned those whose
 	// context ended first.
 	Overloaded, Abandoned uint64
 	// Dialled are connections made, Failed attempts that did not become one,
-	// Broken connections lost.
+	// Broken connections lost; those for mail are counted as those for records.
 	Dialled, Failed, Broken uint64
 }
 
 type poolStats struct {
-	frames, records, overloaded, abandoned, dialled, failed, broken atomic.Uint64
+	frames, records, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
 }
 
 // Open returns a pool without connections: they are made when somebody asks.
@@ -60,7 +63,7 @@ func Open(c Config) (*Pool, error) {
 	}
 	p := &Pool{cfg: c.withDefaults()}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.mu.links = make(map[string]*link)
+	p.mu.ways = make(map[string]*ways)
 	p.dial = []grpc.DialOption{
 		grpc.WithTransportCredentials(p.cfg.Credentials),
 		grpc.WithContextDialer(p.cfg.Dial),
@@ -92,14 +95,18 @@ func Open(c Config) (*Pool, error) {
 // writes to replies or reads records. Many records go in parts: after an error the
 // replies that came before it stand, and those that did not come have no Status; the
 // error is about the latter.
+//
+// Records that are Sync, all of a call or none, have a stream of their own: their
+// holder may take its time without making others wait.
 func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	if len(records) != len(replies) {
 		return fmt.Errorf("peer %s: %w: %d records with room for %d replies", addr, check.ErrUnsent, len(records), len(replies))
 	}
-	l, err := p.link(addr)
+	w, err := p.ways(addr)
 	if err != nil {
 		return err
 	}
+	l := w.of(records)
 	clear(replies)
 	for sent := 0; sent < len(records); sent += maxGather {
 		end := min(sent+maxGather, len(records))
@@ -110,48 +117,97 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	return nil
 }
 
-// link returns the link to addr, made if need be.
-func (p *Pool) link(addr string) (*link, error) {
+// Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
+// To one address, messages other than parcels are delivered in the order of their
+// Posts, and so are parcels; the former overtake the latter. e.From does not travel:
+// the receiver takes it from this node's hello. A connection is made when there is
+// none; what waits for it is dropped when the attempt fails.
+func (p *Pool) Post(addr string, e message.Envelope) {
+	w, err := p.ways(addr)
+	if err != nil {
+		p.stats.dropped.Add(1)
+		return
+	}
+	w.mail.post(e)
+}
+
+// ways are how to reach one address: records that are answered at once, records
+// whose answers wait for a copy, and mail.
+type ways struct {
+	prompt, sync *link
+	mail         *outbox
+}
+
+// of returns the link that records take; all of a call are alike.
+func (w *ways) of(records []check.Record) *link {
+	if len(records) > 0 && records[0].Sync {
+		return w.sync
+	}
+	return w.prompt
+}
+
+// ways returns the ways to addr, made if need be.
+func (p *Pool) ways(addr string) (*ways, error) {
 	p.mu.RLock()
-	l, closed := p.mu.links[addr], p.mu.closed
+	w, closed := p.mu.ways[addr], p.mu.closed
 	p.mu.RUnlock()
 	if closed {
 		return nil, p.errClosed(addr)
 	}
-	if l != nil {
-		return l, nil
+	if w != nil {
+		return w, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.closed {
 		return nil, p.errClosed(addr)
 	}
-	if l := p.mu.links[addr]; l != nil {
-		return l, nil
+	if w := p.mu.ways[addr]; w != nil {
+		return w, nil
 	}
-	l = &link{pool: p, addr: addr}
-	p.mu.links[addr] = l
-	return l, nil
+	w = &ways{prompt: &link{pool: p, addr: addr}, sync: &link{pool: p, addr: addr}, mail: newOutbox(p, addr)}
+	p.mu.ways[addr] = w
+	return w, nil
+}
+
+// close ends all ways for good.
+func (w *ways) close(why error) {
+	w.prompt.close(why)
+	w.sync.close(why)
+	w.mail.close()
 }
 
 func (p *Pool) errClosed(addr string) error {
 	return fmt.Errorf("peer %s: %w: the pool is closed", addr, check.ErrUnsent)
 }
 
+// HangUp ends the calls to addr that are under way, as if their connections were lost:
+// the process there is silent, and its callers can ask others instead. Mail goes on, so
+// that it is heard when it speaks again, and so do later calls.
+func (p *Pool) HangUp(addr string) {
+	p.mu.RLock()
+	w := p.mu.ways[addr]
+	p.mu.RUnlock()
+	if w != nil {
+		w.prompt.hangUp()
+		w.sync.hangUp()
+	}
+}
+
 // Retain closes the connections to all other addresses. What they have not answered
-// fails.
+// fails, and mail that waits is dropped.
 func (p *Pool) Retain(addrs []string) {
-	var gone []*link
+	var gone []*ways
 	p.mu.Lock()
-	for addr, l := range p.mu.links {
+	for addr, w := range p.mu.ways {
 		if !slices.Contains(addrs, addr) {
-			delete(p.mu.links, addr)
-			gone = append(gone, l)
+			delete(p.mu.ways, addr)
+			gone = append(gone, w)
 		}
 	}
 	p.mu.Unlock()
-	for _, l := range gone {
-		l.close(errors.New("this peer is no longer a member"))
+	for _, w := range gone {
+		w.close(errors.New("this peer is no longer a member"))
 	}
 }
 
@@ -160,11 +216,11 @@ func (p *Pool) Retain(addrs []string) {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.mu.closed = true
-	links := p.mu.links
-	p.mu.links = nil
+	all := p.mu.ways
+	p.mu.ways = nil
 	p.mu.Unlock()
-	for _, l := range links {
-		l.close(errors.New("the pool is closed"))
+	for _, w := range all {
+		w.close(errors.New("the pool is closed"))
 	}
 	p.cancel()
 	p.wg.Wait()
@@ -174,18 +230,23 @@ func (p *Pool) Close() {
 func (p *Pool) Stats() PoolStats {
 	s := PoolStats{
 		Frames: p.stats.frames.Load(), Records: p.stats.records.Load(),
+		Posted: p.stats.posted.Load(), Dropped: p.stats.dropped.Load(),
 		Overloaded: p.stats.overloaded.Load(), Abandoned: p.stats.abandoned.Load(),
 		Dialled: p.stats.dialled.Load(), Failed: p.stats.failed.Load(), Broken: p.stats.broken.Load(),
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	for _, l := range p.mu.links {
-		l.mu.Lock()
-		if l.mu.session != nil {
+	for _, w := range p.mu.ways {
+		connected := false
+		for _, l := range []*link{w.prompt, w.sync} {
+			l.mu.Lock()
+			connected = connected || l.mu.session != nil
+			s.Waiting += l.mu.waiting.records
+			l.mu.Unlock()
+		}
+		if connected {
 			s.Peers++
 		}
-		s.Waiting += l.mu.waiting.records
-		l.mu.Unlock()
 	}
 	return s
 }

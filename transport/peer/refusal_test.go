@@ -62,9 +62,10 @@ func TestWelcome(t *testing.T) {
 	}{
 		{"equal", Major, Minor, ""},
 		{"one minor ahead", Major, Minor + 1, ""},
-		{"two minors ahead", Major, Minor + 2, "speaks 1.2, this one 1.0"},
-		{"next major", Major + 1, Minor, "speaks 2.0, this one 1.0"},
-		{"previous major", Major - 1, Minor, "speaks 0.0, this one 1.0"},
+		{"one minor behind", Major, Minor - 1, ""},
+		{"two minors ahead", Major, Minor + 2, "speaks 1.3, this one 1.1"},
+		{"next major", Major + 1, Minor, "speaks 2.1, this one 1.1"},
+		{"previous major", Major - 1, Minor, "speaks 0.1, this one 1.1"},
 		{"far ahead", Major, 1<<32 - 1, "4294967295"},
 	} {
 		h := c.hello()

@@ -2,18 +2,19 @@ package peer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // Bits of Request.flags.
 const (
-	flagHold     = 1 << 0
-	flagGiveBack = 1 << 1
+	flagHold      = 1 << 0
+	flagGiveBack  = 1 << 1
+	flagSync      = 1 << 2
+	flagTransient = 1 << 3
 )
 
 // addRecord appends r to the columns of m. limits is the number that the stream
@@ -31,6 +32,12 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	if r.GiveBack {
 		flags |= flagGiveBack
 	}
+	if r.Sync {
+		flags |= flagSync
+	}
+	if r.Transient {
+		flags |= flagTransient
+	}
 	m.Flags = append(m.Flags, flags)
 	m.Id = append(m.Id, r.ID)
 }
@@ -44,15 +51,6 @@ func sealRequest(m *peerv1.Request) {
 	m.Verb = trim(m.Verb)
 	m.Flags = trim(m.Flags)
 	m.Id = trim(m.Id)
-}
-
-// addDefinition tells the receiver of m that id stands for l from this frame on.
-func addDefinition(m *peerv1.Request, id uint32, l *bucket.Limits) {
-	d := &peerv1.Limits{Id: id, Limits: make([]*sluicev1.Limit, l.Len())}
-	for i := range d.Limits {
-		d.Limits[i] = transport.LimitToProto(l.At(i))
-	}
-	m.Define = append(m.Define, d)
 }
 
 // readRequest appends m's records to records and checks m's form. definitions
@@ -73,14 +71,19 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 			return nil, columnError(m.Seq, c.name, c.len, n)
 		}
 	}
+	first := len(records)
+	records = slices.Grow(records, n)[:first+n]
 	for i := range n {
-		r := check.Record{ID: at(m.Id, i)}
+		r := &records[first+i]
+		*r = check.Record{ID: at(m.Id, i)} // another frame's record may be here
 		r.Key = bucket.Key{Hi: at(m.KeyHi, i), Lo: m.KeyLo[i]}
 		r.Cost = at(m.Cost, i)
 		r.Verb = bucket.Verb(at(m.Verb, i))
 		flags := at(m.Flags, i)
 		r.Hold = flags&flagHold != 0
 		r.GiveBack = flags&flagGiveBack != 0
+		r.Sync = flags&flagSync != 0
+		r.Transient = flags&flagTransient != 0
 		if id := at(m.Limits, i); id != 0 {
 			limits, err := definitions.get(id)
 			if err != nil {
@@ -88,7 +91,6 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 			}
 			r.Limits = limits
 		}
-		records = append(records, r)
 	}
 	return records, nil
 }

@@ -16,22 +16,18 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-const (
-	// maxStreams bounds the streams of one connection. A Pool uses one.
-	maxStreams = 16
-	// greetTimeout is how long a connection may take to become one, and then a
-	// stream to say hello. Longer than peers wait: they give up first.
-	greetTimeout = 5 * time.Second
-)
+// maxStreams bounds the streams of one connection. A Pool uses one.
+const maxStreams = 16
 
-// Server answers other nodes' frames out of a check.Handler. It must be closed with
-// Close.
+// Server answers other nodes' frames out of a check.Handler and brings their mail
+// to a Mailbox. It must be closed with Close.
 type Server struct {
-	cfg     Config
-	handler check.Handler
-	grpc    *grpc.Server
-	intern  *intern
-	stats   serverStats
+	cfg      Config
+	handler  check.Handler
+	grpc     *grpc.Server
+	intern   *intern
+	refusals refusals
+	stats    serverStats
 }
 
 // ServerStats counts since NewServer, except for Streams.
@@ -40,14 +36,19 @@ type ServerStats struct {
 	Streams int64
 	// Frames and Records were answered.
 	Frames, Records uint64
+	// Delivered are messages that the Mailbox got, Skipped those of a kind that
+	// this node does not know.
+	Delivered, Skipped uint64
 	// Refused are streams whose hello did not fit, Malformed those that ended
 	// because of a frame that could not be understood.
 	Refused, Malformed uint64
 }
 
 type serverStats struct {
-	streams                             atomic.Int64
-	frames, records, refused, malformed atomic.Uint64
+	streams            atomic.Int64
+	frames, records    atomic.Uint64
+	delivered, skipped atomic.Uint64
+	refused, malformed atomic.Uint64
 }
 
 // NewServer returns a server that lets h decide.
@@ -89,8 +90,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends all streams and waits for their goroutines. Frames that were not
-// answered yet are ambiguous to those who sent them.
+// Close ends all streams and waits for their goroutines, and so for the handler. Frames
+// that were not answered yet are ambiguous to those who sent them.
 func (s *Server) Close() { s.grpc.Stop() }
 
 // Stats returns the server's counts.
@@ -98,6 +99,7 @@ func (s *Server) Stats() ServerStats {
 	return ServerStats{
 		Streams: s.stats.streams.Load(),
 		Frames:  s.stats.frames.Load(), Records: s.stats.records.Load(),
+		Delivered: s.stats.delivered.Load(), Skipped: s.stats.skipped.Load(),
 		Refused: s.stats.refused.Load(), Malformed: s.stats.malformed.Load(),
 	}
 }
@@ -110,15 +112,14 @@ type service struct {
 
 type serverStream = grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]
 
-// Exchange serves one stream. Its goroutine serves the frames in order.
+// Exchange serves one stream. Its goroutine serves the frames in order. Records
+// that are Sync come on streams of their own, so what blocks there delays only such.
 func (s service) Exchange(stream serverStream) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
-	hello, err := s.greet(stream)
+	hello, err := s.admit(stream)
 	if err != nil {
-		s.stats.refused.Add(1)
-		s.cfg.Log.Warn("peer refused", "name", clip(hello.GetName()), "error", err)
-		return status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s refuses: %v", s.cfg.Name, err))
+		return err
 	}
 	x := exchange{server: s.Server, from: hello.Boot, definitions: definitions{intern: s.intern}}
 	for {
@@ -126,9 +127,7 @@ func (s service) Exchange(stream serverStream) error {
 			return err // the peer is gone, or sent what is no frame: gRPC says which
 		}
 		if err := x.serve(); err != nil {
-			s.stats.malformed.Add(1)
-			s.cfg.Log.Warn("peer sent a malformed frame", "name", hello.Name, "error", err)
-			return status.Error(codes.InvalidArgument, err.Error())
+			return s.malformed(hello, err)
 		}
 		if err := stream.SendMsg(&x.reply); err != nil {
 			return err
@@ -136,35 +135,11 @@ func (s service) Exchange(stream serverStream) error {
 	}
 }
 
-// greet waits for the peer's hello and answers it. The hello is returned for the
-// log also when it does not fit.
-func (s service) greet(stream serverStream) (*peerv1.Hello, error) {
-	type first struct {
-		greeting *greeting
-		err      error
-	}
-	// The goroutine ends with the stream, which ends when Exchange returns.
-	got := make(chan first, 1)
-	go func() {
-		f := first{greeting: new(greeting)}
-		f.err = stream.RecvMsg(f.greeting)
-		got <- f
-	}()
-	late := time.NewTimer(greetTimeout)
-	defer late.Stop()
-	select {
-	case f := <-got:
-		if f.err != nil {
-			return nil, fmt.Errorf("%w (%w)", errNoHello, f.err)
-		}
-		hello := f.greeting.GetHello()
-		if err := s.cfg.welcome(hello); err != nil {
-			return hello, err
-		}
-		return hello, stream.Send(&peerv1.Reply{Hello: s.cfg.hello()})
-	case <-late.C:
-		return nil, fmt.Errorf("%w: nothing came within %v", errNoHello, greetTimeout)
-	}
+// malformed returns the status of a stream that ends because of a frame.
+func (s service) malformed(hello *peerv1.Hello, err error) error {
+	s.stats.malformed.Add(1)
+	s.cfg.Log.Warn("peer sent a malformed frame", "name", hello.Name, "error", err)
+	return status.Error(codes.InvalidArgument, err.Error())
 }
 
 // exchange is one stream's memory: frames are decoded, decided and encoded in it

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -30,13 +29,10 @@ const quotaBytes = 32 << 10
 // link.mu held, owns the sending half until it clears it; the goroutine in receive
 // owns the receiving half.
 type session struct {
+	connection
 	link   *link
-	conn   *grpc.ClientConn
 	stream grpc.BidiStreamingClient[peerv1.Request, peerv1.Reply]
-	cancel context.CancelFunc
-	done   <-chan struct{} // of the stream's context
-	peer   string          // the name in the peer's hello
-	wake   chan struct{}   // to the pump
+	wake   chan struct{} // to the pump
 
 	// Of whoever sends.
 	request peerv1.Request
@@ -175,7 +171,7 @@ func (s *session) fill(f *frame) {
 			if r.Limits != nil {
 				var fresh bool
 				if id, fresh = s.limits.number(r.Limits); fresh {
-					addDefinition(m, id, r.Limits)
+					m.Define = append(m.Define, definitionOf(id, r.Limits))
 					f.bytes += bytesPerLimit * r.Limits.Len()
 				}
 			}
@@ -281,10 +277,4 @@ func (s *session) lose(why error) {
 	for _, p := range waiting {
 		p.call.finish(unsent, nil)
 	}
-}
-
-// close frees the connection.
-func (s *session) close() {
-	s.cancel()
-	s.conn.Close()
 }

@@ -24,6 +24,52 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Greeting is the first frame of every stream, both ways. All frames have their
+// hello in this place, and only in a first one.
+type Greeting struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hello         *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Greeting) Reset() {
+	*x = Greeting{}
+	mi := &file_peer_v1_peer_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Greeting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Greeting) ProtoMessage() {}
+
+func (x *Greeting) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Greeting.ProtoReflect.Descriptor instead.
+func (*Greeting) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Greeting) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
 // Hello opens a stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -42,7 +88,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_peer_v1_peer_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -54,7 +100,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[0]
+	mi := &file_peer_v1_peer_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -67,7 +113,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{0}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Hello) GetMajor() uint32 {
@@ -123,7 +169,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -135,7 +181,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[1]
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -148,7 +194,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{1}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Limits) GetId() uint32 {
@@ -180,7 +226,7 @@ type Request struct {
 	Cost   []int64   `protobuf:"varint,7,rep,packed,name=cost,proto3" json:"cost,omitempty"`
 	// bucket.Verb.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
-	// Bit 0 hold, bit 1 give back.
+	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient (2 and 3 since 1.1).
 	Flags         []byte   `protobuf:"bytes,9,opt,name=flags,proto3" json:"flags,omitempty"`
 	Id            []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -189,7 +235,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -201,7 +247,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -214,7 +260,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Request) GetHello() *Hello {
@@ -289,10 +335,11 @@ func (x *Request) GetId() []uint64 {
 
 // Reply answers the Request frame of the same seq, column by column.
 type Reply struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Hello  *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
-	Seq    uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	Status []byte                 `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hello *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Seq   uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	// check.Status. 5, later, since 1.1.
+	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	// Bit 0 allowed, bit 1 soft.
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
@@ -310,7 +357,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -322,7 +369,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -335,7 +382,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Reply) GetHello() *Hello {
@@ -422,11 +469,1931 @@ func (x *Reply) GetHolder() []uint32 {
 	return nil
 }
 
+// Post is a frame of letters, in the order that they are to be delivered.
+type Post struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hello *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	// Definitions that this and later frames use, numbered as in Request.
+	Define []*Limits `protobuf:"bytes,2,rep,name=define,proto3" json:"define,omitempty"`
+	// Names and boot ids of this frame. Wherever a field is called a text, it holds
+	// 1 + an index into it, 0 for the empty text.
+	Texts         [][]byte  `protobuf:"bytes,3,rep,name=texts,proto3" json:"texts,omitempty"`
+	Letters       []*Letter `protobuf:"bytes,4,rep,name=letters,proto3" json:"letters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Post) Reset() {
+	*x = Post{}
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Post) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Post) ProtoMessage() {}
+
+func (x *Post) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Post.ProtoReflect.Descriptor instead.
+func (*Post) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Post) GetHello() *Hello {
+	if x != nil {
+		return x.Hello
+	}
+	return nil
+}
+
+func (x *Post) GetDefine() []*Limits {
+	if x != nil {
+		return x.Define
+	}
+	return nil
+}
+
+func (x *Post) GetTexts() [][]byte {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
+func (x *Post) GetLetters() []*Letter {
+	if x != nil {
+		return x.Letters
+	}
+	return nil
+}
+
+// Letter is a message.Envelope. It is from who said hello.
+type Letter struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	To      *Process               `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	Lineage uint32                 `protobuf:"varint,2,opt,name=lineage,proto3" json:"lineage,omitempty"` // text
+	// A receiver skips a letter whose body it does not know, as if it were lost.
+	//
+	// Types that are valid to be assigned to Body:
+	//
+	//	*Letter_Heartbeat
+	//	*Letter_Ack
+	//	*Letter_Prepare
+	//	*Letter_Promise
+	//	*Letter_Accept
+	//	*Letter_Accepted
+	//	*Letter_Holdings
+	//	*Letter_News
+	//	*Letter_Claim
+	//	*Letter_Grant
+	//	*Letter_Fetch
+	//	*Letter_Parcel
+	//	*Letter_Receipt
+	Body          isLetter_Body `protobuf_oneof:"body"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Letter) Reset() {
+	*x = Letter{}
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Letter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Letter) ProtoMessage() {}
+
+func (x *Letter) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Letter.ProtoReflect.Descriptor instead.
+func (*Letter) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Letter) GetTo() *Process {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *Letter) GetLineage() uint32 {
+	if x != nil {
+		return x.Lineage
+	}
+	return 0
+}
+
+func (x *Letter) GetBody() isLetter_Body {
+	if x != nil {
+		return x.Body
+	}
+	return nil
+}
+
+func (x *Letter) GetHeartbeat() *Heartbeat {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Heartbeat); ok {
+			return x.Heartbeat
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetAck() *Ack {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Ack); ok {
+			return x.Ack
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetPrepare() *Prepare {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Prepare); ok {
+			return x.Prepare
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetPromise() *Promise {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Promise); ok {
+			return x.Promise
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetAccept() *Accept {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Accept); ok {
+			return x.Accept
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetAccepted() *Accepted {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Accepted); ok {
+			return x.Accepted
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetHoldings() *Holdings {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Holdings); ok {
+			return x.Holdings
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetNews() *News {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_News); ok {
+			return x.News
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetClaim() *Claim {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Claim); ok {
+			return x.Claim
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetGrant() *Grant {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Grant); ok {
+			return x.Grant
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetFetch() *Fetch {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Fetch); ok {
+			return x.Fetch
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetParcel() *Parcel {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Parcel); ok {
+			return x.Parcel
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetReceipt() *Receipt {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Receipt); ok {
+			return x.Receipt
+		}
+	}
+	return nil
+}
+
+type isLetter_Body interface {
+	isLetter_Body()
+}
+
+type Letter_Heartbeat struct {
+	Heartbeat *Heartbeat `protobuf:"bytes,3,opt,name=heartbeat,proto3,oneof"`
+}
+
+type Letter_Ack struct {
+	Ack *Ack `protobuf:"bytes,4,opt,name=ack,proto3,oneof"`
+}
+
+type Letter_Prepare struct {
+	Prepare *Prepare `protobuf:"bytes,5,opt,name=prepare,proto3,oneof"`
+}
+
+type Letter_Promise struct {
+	Promise *Promise `protobuf:"bytes,6,opt,name=promise,proto3,oneof"`
+}
+
+type Letter_Accept struct {
+	Accept *Accept `protobuf:"bytes,7,opt,name=accept,proto3,oneof"`
+}
+
+type Letter_Accepted struct {
+	Accepted *Accepted `protobuf:"bytes,8,opt,name=accepted,proto3,oneof"`
+}
+
+type Letter_Holdings struct {
+	Holdings *Holdings `protobuf:"bytes,9,opt,name=holdings,proto3,oneof"`
+}
+
+type Letter_News struct {
+	News *News `protobuf:"bytes,10,opt,name=news,proto3,oneof"`
+}
+
+type Letter_Claim struct {
+	Claim *Claim `protobuf:"bytes,11,opt,name=claim,proto3,oneof"`
+}
+
+type Letter_Grant struct {
+	Grant *Grant `protobuf:"bytes,12,opt,name=grant,proto3,oneof"`
+}
+
+type Letter_Fetch struct {
+	Fetch *Fetch `protobuf:"bytes,13,opt,name=fetch,proto3,oneof"`
+}
+
+type Letter_Parcel struct {
+	Parcel *Parcel `protobuf:"bytes,14,opt,name=parcel,proto3,oneof"`
+}
+
+type Letter_Receipt struct {
+	Receipt *Receipt `protobuf:"bytes,15,opt,name=receipt,proto3,oneof"`
+}
+
+func (*Letter_Heartbeat) isLetter_Body() {}
+
+func (*Letter_Ack) isLetter_Body() {}
+
+func (*Letter_Prepare) isLetter_Body() {}
+
+func (*Letter_Promise) isLetter_Body() {}
+
+func (*Letter_Accept) isLetter_Body() {}
+
+func (*Letter_Accepted) isLetter_Body() {}
+
+func (*Letter_Holdings) isLetter_Body() {}
+
+func (*Letter_News) isLetter_Body() {}
+
+func (*Letter_Claim) isLetter_Body() {}
+
+func (*Letter_Grant) isLetter_Body() {}
+
+func (*Letter_Fetch) isLetter_Body() {}
+
+func (*Letter_Parcel) isLetter_Body() {}
+
+func (*Letter_Receipt) isLetter_Body() {}
+
+type Process struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          uint32                 `protobuf:"varint,1,opt,name=name,proto3" json:"name,omitempty"` // text
+	Boot          uint32                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"` // text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Process) Reset() {
+	*x = Process{}
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Process) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Process) ProtoMessage() {}
+
+func (x *Process) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Process.ProtoReflect.Descriptor instead.
+func (*Process) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Process) GetName() uint32 {
+	if x != nil {
+		return x.Name
+	}
+	return 0
+}
+
+func (x *Process) GetBoot() uint32 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+type Epoch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Gen           uint64                 `protobuf:"varint,1,opt,name=gen,proto3" json:"gen,omitempty"`
+	Boot          uint32                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"` // text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Epoch) Reset() {
+	*x = Epoch{}
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Epoch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Epoch) ProtoMessage() {}
+
+func (x *Epoch) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
+func (*Epoch) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Epoch) GetGen() uint64 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+func (x *Epoch) GetBoot() uint32 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+type Mark struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         *Epoch                 `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mark) Reset() {
+	*x = Mark{}
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mark) ProtoMessage() {}
+
+func (x *Mark) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mark.ProtoReflect.Descriptor instead.
+func (*Mark) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Mark) GetEpoch() *Epoch {
+	if x != nil {
+		return x.Epoch
+	}
+	return nil
+}
+
+func (x *Mark) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+type Ballot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Round         uint64                 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`
+	Boot          uint32                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"` // text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ballot) Reset() {
+	*x = Ballot{}
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ballot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ballot) ProtoMessage() {}
+
+func (x *Ballot) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ballot.ProtoReflect.Descriptor instead.
+func (*Ballot) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Ballot) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *Ballot) GetBoot() uint32 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+type StableSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // text
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	Members       []uint32               `protobuf:"varint,3,rep,packed,name=members,proto3" json:"members,omitempty"` // texts
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StableSet) Reset() {
+	*x = StableSet{}
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StableSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StableSet) ProtoMessage() {}
+
+func (x *StableSet) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
+func (*StableSet) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StableSet) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *StableSet) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *StableSet) GetMembers() []uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type Heartbeat struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	Set   *StableSet             `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	// message.Wish. Also here a letter with a value that is not known is skipped.
+	Wish          uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
+	Seen          uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Heartbeat) Reset() {
+	*x = Heartbeat{}
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Heartbeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Heartbeat) ProtoMessage() {}
+
+func (x *Heartbeat) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
+func (*Heartbeat) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Heartbeat) GetSent() int64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetSet() *StableSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *Heartbeat) GetWish() uint32 {
+	if x != nil {
+		return x.Wish
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetSeen() uint64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
+}
+
+type Ack struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sent          int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Set           *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Ack) Reset() {
+	*x = Ack{}
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Ack) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Ack) ProtoMessage() {}
+
+func (x *Ack) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Ack.ProtoReflect.Descriptor instead.
+func (*Ack) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Ack) GetSent() int64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *Ack) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *Ack) GetSet() *StableSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+type Prepare struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // text
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	Ballot        *Ballot                `protobuf:"bytes,3,opt,name=ballot,proto3" json:"ballot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prepare) Reset() {
+	*x = Prepare{}
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prepare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prepare) ProtoMessage() {}
+
+func (x *Prepare) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prepare.ProtoReflect.Descriptor instead.
+func (*Prepare) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Prepare) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Prepare) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Prepare) GetBallot() *Ballot {
+	if x != nil {
+		return x.Ballot
+	}
+	return nil
+}
+
+type Promise struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
+	Ok            bool                   `protobuf:"varint,3,opt,name=ok,proto3" json:"ok,omitempty"`
+	Accepted      *StableSet             `protobuf:"bytes,4,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Under         *Ballot                `protobuf:"bytes,5,opt,name=under,proto3" json:"under,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Promise) Reset() {
+	*x = Promise{}
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Promise) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Promise) ProtoMessage() {}
+
+func (x *Promise) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Promise.ProtoReflect.Descriptor instead.
+func (*Promise) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Promise) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Promise) GetBallot() *Ballot {
+	if x != nil {
+		return x.Ballot
+	}
+	return nil
+}
+
+func (x *Promise) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *Promise) GetAccepted() *StableSet {
+	if x != nil {
+		return x.Accepted
+	}
+	return nil
+}
+
+func (x *Promise) GetUnder() *Ballot {
+	if x != nil {
+		return x.Under
+	}
+	return nil
+}
+
+type Accept struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Set           *StableSet             `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Accept) Reset() {
+	*x = Accept{}
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Accept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Accept) ProtoMessage() {}
+
+func (x *Accept) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Accept.ProtoReflect.Descriptor instead.
+func (*Accept) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Accept) GetSet() *StableSet {
+	if x != nil {
+		return x.Set
+	}
+	return nil
+}
+
+func (x *Accept) GetBallot() *Ballot {
+	if x != nil {
+		return x.Ballot
+	}
+	return nil
+}
+
+type Accepted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
+	Ok            bool                   `protobuf:"varint,3,opt,name=ok,proto3" json:"ok,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Accepted) Reset() {
+	*x = Accepted{}
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Accepted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Accepted) ProtoMessage() {}
+
+func (x *Accepted) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
+func (*Accepted) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Accepted) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Accepted) GetBallot() *Ballot {
+	if x != nil {
+		return x.Ballot
+	}
+	return nil
+}
+
+func (x *Accepted) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+type Holdings struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Full          bool                   `protobuf:"varint,2,opt,name=full,proto3" json:"full,omitempty"`
+	Held          []*Holding             `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holdings) Reset() {
+	*x = Holdings{}
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holdings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holdings) ProtoMessage() {}
+
+func (x *Holdings) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
+func (*Holdings) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Holdings) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Holdings) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *Holdings) GetHeld() []*Holding {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+type Holding struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Gen           uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
+	Start         *Mark                  `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
+	Heir          *Process               `protobuf:"bytes,4,opt,name=heir,proto3" json:"heir,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holding) Reset() {
+	*x = Holding{}
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holding) ProtoMessage() {}
+
+func (x *Holding) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holding.ProtoReflect.Descriptor instead.
+func (*Holding) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Holding) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Holding) GetGen() uint64 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+func (x *Holding) GetStart() *Mark {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *Holding) GetHeir() *Process {
+	if x != nil {
+		return x.Heir
+	}
+	return nil
+}
+
+type News struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Grants        []*Granted             `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *News) Reset() {
+	*x = News{}
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *News) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*News) ProtoMessage() {}
+
+func (x *News) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use News.ProtoReflect.Descriptor instead.
+func (*News) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *News) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *News) GetGrants() []*Granted {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+type Granted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Gen           uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
+	Claimer       *Process               `protobuf:"bytes,3,opt,name=claimer,proto3" json:"claimer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Granted) Reset() {
+	*x = Granted{}
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Granted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Granted) ProtoMessage() {}
+
+func (x *Granted) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Granted.ProtoReflect.Descriptor instead.
+func (*Granted) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Granted) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Granted) GetGen() uint64 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+func (x *Granted) GetClaimer() *Process {
+	if x != nil {
+		return x.Claimer
+	}
+	return nil
+}
+
+type Claim struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Parts         []*Claimed             `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
+	Probe         bool                   `protobuf:"varint,3,opt,name=probe,proto3" json:"probe,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claim) Reset() {
+	*x = Claim{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claim) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claim) ProtoMessage() {}
+
+func (x *Claim) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claim.ProtoReflect.Descriptor instead.
+func (*Claim) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Claim) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Claim) GetParts() []*Claimed {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *Claim) GetProbe() bool {
+	if x != nil {
+		return x.Probe
+	}
+	return false
+}
+
+type Claimed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Gen           uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Claimed) Reset() {
+	*x = Claimed{}
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Claimed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Claimed) ProtoMessage() {}
+
+func (x *Claimed) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
+func (*Claimed) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Claimed) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Claimed) GetGen() uint64 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+type Grant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Parts         []*GrantPart           `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
+	Votes         bool                   `protobuf:"varint,3,opt,name=votes,proto3" json:"votes,omitempty"`
+	Acked         []*Acked               `protobuf:"bytes,4,rep,name=acked,proto3" json:"acked,omitempty"`
+	Probe         bool                   `protobuf:"varint,5,opt,name=probe,proto3" json:"probe,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Grant) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Grant) GetParts() []*GrantPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *Grant) GetVotes() bool {
+	if x != nil {
+		return x.Votes
+	}
+	return false
+}
+
+func (x *Grant) GetAcked() []*Acked {
+	if x != nil {
+		return x.Acked
+	}
+	return nil
+}
+
+func (x *Grant) GetProbe() bool {
+	if x != nil {
+		return x.Probe
+	}
+	return false
+}
+
+type GrantPart struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Ok        bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Known     *Epoch                 `protobuf:"bytes,3,opt,name=known,proto3" json:"known,omitempty"`
+	Holder    *Process               `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
+	// message.Completeness.
+	Has           uint32 `protobuf:"varint,5,opt,name=has,proto3" json:"has,omitempty"`
+	State         *Mark  `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantPart) Reset() {
+	*x = GrantPart{}
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantPart) ProtoMessage() {}
+
+func (x *GrantPart) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantPart.ProtoReflect.Descriptor instead.
+func (*GrantPart) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GrantPart) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *GrantPart) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *GrantPart) GetKnown() *Epoch {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *GrantPart) GetHolder() *Process {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *GrantPart) GetHas() uint32 {
+	if x != nil {
+		return x.Has
+	}
+	return 0
+}
+
+func (x *GrantPart) GetState() *Mark {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+type Acked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          uint32                 `protobuf:"varint,1,opt,name=boot,proto3" json:"boot,omitempty"` // text
+	AgeNs         int64                  `protobuf:"varint,2,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Acked) Reset() {
+	*x = Acked{}
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Acked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Acked) ProtoMessage() {}
+
+func (x *Acked) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Acked.ProtoReflect.Descriptor instead.
+func (*Acked) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Acked) GetBoot() uint32 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *Acked) GetAgeNs() int64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
+type Fetch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Gen           uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
+	State         *Mark                  `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Fetch) Reset() {
+	*x = Fetch{}
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Fetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Fetch) ProtoMessage() {}
+
+func (x *Fetch) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
+func (*Fetch) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Fetch) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *Fetch) GetGen() uint64 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+func (x *Fetch) GetState() *Mark {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// Parcel has its parts column by column, as Request has its records.
+type Parcel struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	N     uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	// Never left empty: its length is how many parts there are.
+	Partition []uint32 `protobuf:"varint,2,rep,packed,name=partition,proto3" json:"partition,omitempty"`
+	// message.Kind.
+	Kind []byte `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Bit 0 begin, bit 1 end.
+	Flags     []byte   `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
+	EpochGen  []uint64 `protobuf:"varint,5,rep,packed,name=epoch_gen,json=epochGen,proto3" json:"epoch_gen,omitempty"`
+	EpochBoot []uint32 `protobuf:"varint,6,rep,packed,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"` // texts
+	Fill      []uint64 `protobuf:"varint,7,rep,packed,name=fill,proto3" json:"fill,omitempty"`
+	Seq       []uint64 `protobuf:"varint,8,rep,packed,name=seq,proto3" json:"seq,omitempty"`
+	StartGen  []uint64 `protobuf:"varint,9,rep,packed,name=start_gen,json=startGen,proto3" json:"start_gen,omitempty"`
+	StartBoot []uint32 `protobuf:"varint,10,rep,packed,name=start_boot,json=startBoot,proto3" json:"start_boot,omitempty"` // texts
+	StartSeq  []uint64 `protobuf:"varint,11,rep,packed,name=start_seq,json=startSeq,proto3" json:"start_seq,omitempty"`
+	NextGen   []uint64 `protobuf:"varint,12,rep,packed,name=next_gen,json=nextGen,proto3" json:"next_gen,omitempty"`
+	NextBoot  []uint32 `protobuf:"varint,13,rep,packed,name=next_boot,json=nextBoot,proto3" json:"next_boot,omitempty"` // texts
+	// How many counters of the image are each part's, and how many bytes of data.
+	// The latter add up to all of data.
+	Counters []uint32 `protobuf:"varint,14,rep,packed,name=counters,proto3" json:"counters,omitempty"`
+	Size     []uint32 `protobuf:"varint,15,rep,packed,name=size,proto3" json:"size,omitempty"`
+	Sum      []uint64 `protobuf:"fixed64,16,rep,packed,name=sum,proto3" json:"sum,omitempty"`
+	// The image's sets of limits, by their numbers on this stream, 0 for none.
+	Limits        []uint32 `protobuf:"varint,17,rep,packed,name=limits,proto3" json:"limits,omitempty"`
+	Data          []byte   `protobuf:"bytes,18,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Parcel) Reset() {
+	*x = Parcel{}
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Parcel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Parcel) ProtoMessage() {}
+
+func (x *Parcel) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
+func (*Parcel) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *Parcel) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *Parcel) GetPartition() []uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return nil
+}
+
+func (x *Parcel) GetKind() []byte {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *Parcel) GetFlags() []byte {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
+}
+
+func (x *Parcel) GetEpochGen() []uint64 {
+	if x != nil {
+		return x.EpochGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetEpochBoot() []uint32 {
+	if x != nil {
+		return x.EpochBoot
+	}
+	return nil
+}
+
+func (x *Parcel) GetFill() []uint64 {
+	if x != nil {
+		return x.Fill
+	}
+	return nil
+}
+
+func (x *Parcel) GetSeq() []uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return nil
+}
+
+func (x *Parcel) GetStartGen() []uint64 {
+	if x != nil {
+		return x.StartGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetStartBoot() []uint32 {
+	if x != nil {
+		return x.StartBoot
+	}
+	return nil
+}
+
+func (x *Parcel) GetStartSeq() []uint64 {
+	if x != nil {
+		return x.StartSeq
+	}
+	return nil
+}
+
+func (x *Parcel) GetNextGen() []uint64 {
+	if x != nil {
+		return x.NextGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetNextBoot() []uint32 {
+	if x != nil {
+		return x.NextBoot
+	}
+	return nil
+}
+
+func (x *Parcel) GetCounters() []uint32 {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
+func (x *Parcel) GetSize() []uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+func (x *Parcel) GetSum() []uint64 {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *Parcel) GetLimits() []uint32 {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Parcel) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type Receipt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
+	Refused       []*Refusal             `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Receipt) Reset() {
+	*x = Receipt{}
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Receipt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Receipt) ProtoMessage() {}
+
+func (x *Receipt) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
+func (*Receipt) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Receipt) GetN() uint64 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *Receipt) GetRefused() []*Refusal {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+type Refusal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Part          uint32                 `protobuf:"varint,1,opt,name=part,proto3" json:"part,omitempty"`
+	Known         *Epoch                 `protobuf:"bytes,2,opt,name=known,proto3" json:"known,omitempty"`
+	Holder        *Process               `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Refusal) Reset() {
+	*x = Refusal{}
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Refusal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Refusal) ProtoMessage() {}
+
+func (x *Refusal) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
+func (*Refusal) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Refusal) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *Refusal) GetKnown() *Epoch {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *Refusal) GetHolder() *Process {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\apeer.v1\x1a\x16sluice/v1/sluice.proto\"\x91\x01\n" +
+	"\x12peer/v1/peer.proto\x12\apeer.v1\x1a\x16sluice/v1/sluice.proto\"0\n" +
+	"\bGreeting\x12$\n" +
+	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\"\x91\x01\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05major\x18\x01 \x01(\rR\x05major\x12\x14\n" +
 	"\x05minor\x18\x02 \x01(\rR\x05minor\x12\x12\n" +
@@ -462,9 +2429,147 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bdelay_ns\x18\n" +
 	" \x03(\x03R\adelayNs\x12\x14\n" +
 	"\x05names\x18\v \x03(\tR\x05names\x12\x16\n" +
-	"\x06holder\x18\f \x03(\rR\x06holder2?\n" +
+	"\x06holder\x18\f \x03(\rR\x06holder\"\x96\x01\n" +
+	"\x04Post\x12$\n" +
+	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
+	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
+	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
+	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\x81\x05\n" +
+	"\x06Letter\x12 \n" +
+	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
+	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
+	"\theartbeat\x18\x03 \x01(\v2\x12.peer.v1.HeartbeatH\x00R\theartbeat\x12 \n" +
+	"\x03ack\x18\x04 \x01(\v2\f.peer.v1.AckH\x00R\x03ack\x12,\n" +
+	"\aprepare\x18\x05 \x01(\v2\x10.peer.v1.PrepareH\x00R\aprepare\x12,\n" +
+	"\apromise\x18\x06 \x01(\v2\x10.peer.v1.PromiseH\x00R\apromise\x12)\n" +
+	"\x06accept\x18\a \x01(\v2\x0f.peer.v1.AcceptH\x00R\x06accept\x12/\n" +
+	"\baccepted\x18\b \x01(\v2\x11.peer.v1.AcceptedH\x00R\baccepted\x12/\n" +
+	"\bholdings\x18\t \x01(\v2\x11.peer.v1.HoldingsH\x00R\bholdings\x12#\n" +
+	"\x04news\x18\n" +
+	" \x01(\v2\r.peer.v1.NewsH\x00R\x04news\x12&\n" +
+	"\x05claim\x18\v \x01(\v2\x0e.peer.v1.ClaimH\x00R\x05claim\x12&\n" +
+	"\x05grant\x18\f \x01(\v2\x0e.peer.v1.GrantH\x00R\x05grant\x12&\n" +
+	"\x05fetch\x18\r \x01(\v2\x0e.peer.v1.FetchH\x00R\x05fetch\x12)\n" +
+	"\x06parcel\x18\x0e \x01(\v2\x0f.peer.v1.ParcelH\x00R\x06parcel\x12,\n" +
+	"\areceipt\x18\x0f \x01(\v2\x10.peer.v1.ReceiptH\x00R\areceiptB\x06\n" +
+	"\x04body\"1\n" +
+	"\aProcess\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\rR\x04name\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\rR\x04boot\"-\n" +
+	"\x05Epoch\x12\x10\n" +
+	"\x03gen\x18\x01 \x01(\x04R\x03gen\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\rR\x04boot\">\n" +
+	"\x04Mark\x12$\n" +
+	"\x05epoch\x18\x01 \x01(\v2\x0e.peer.v1.EpochR\x05epoch\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"2\n" +
+	"\x06Ballot\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
+	"\x04boot\x18\x02 \x01(\rR\x04boot\"O\n" +
+	"\tStableSet\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
+	"\amembers\x18\x03 \x03(\rR\amembers\"m\n" +
+	"\tHeartbeat\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12$\n" +
+	"\x03set\x18\x02 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
+	"\x04wish\x18\x03 \x01(\rR\x04wish\x12\x12\n" +
+	"\x04seen\x18\x04 \x01(\x04R\x04seen\"O\n" +
+	"\x03Ack\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +
+	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
+	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\"\\\n" +
+	"\aPrepare\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12'\n" +
+	"\x06ballot\x18\x03 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\"\xb3\x01\n" +
+	"\aPromise\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12'\n" +
+	"\x06ballot\x18\x02 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\x12\x0e\n" +
+	"\x02ok\x18\x03 \x01(\bR\x02ok\x12.\n" +
+	"\baccepted\x18\x04 \x01(\v2\x12.peer.v1.StableSetR\baccepted\x12%\n" +
+	"\x05under\x18\x05 \x01(\v2\x0f.peer.v1.BallotR\x05under\"W\n" +
+	"\x06Accept\x12$\n" +
+	"\x03set\x18\x01 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12'\n" +
+	"\x06ballot\x18\x02 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\"]\n" +
+	"\bAccepted\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12'\n" +
+	"\x06ballot\x18\x02 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\x12\x0e\n" +
+	"\x02ok\x18\x03 \x01(\bR\x02ok\"V\n" +
+	"\bHoldings\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04full\x18\x02 \x01(\bR\x04full\x12$\n" +
+	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\x84\x01\n" +
+	"\aHolding\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
+	"\x05start\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05start\x12$\n" +
+	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\"B\n" +
+	"\x04News\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
+	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
+	"\aGranted\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12*\n" +
+	"\aclaimer\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\aclaimer\"U\n" +
+	"\x05Claim\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12&\n" +
+	"\x05parts\x18\x02 \x03(\v2\x10.peer.v1.ClaimedR\x05parts\x12\x14\n" +
+	"\x05probe\x18\x03 \x01(\bR\x05probe\"9\n" +
+	"\aClaimed\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03gen\x18\x02 \x01(\x04R\x03gen\"\x93\x01\n" +
+	"\x05Grant\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12(\n" +
+	"\x05parts\x18\x02 \x03(\v2\x12.peer.v1.GrantPartR\x05parts\x12\x14\n" +
+	"\x05votes\x18\x03 \x01(\bR\x05votes\x12$\n" +
+	"\x05acked\x18\x04 \x03(\v2\x0e.peer.v1.AckedR\x05acked\x12\x14\n" +
+	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xc0\x01\n" +
+	"\tGrantPart\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x0e\n" +
+	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
+	"\x05known\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
+	"\x06holder\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x06holder\x12\x10\n" +
+	"\x03has\x18\x05 \x01(\rR\x03has\x12#\n" +
+	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\"2\n" +
+	"\x05Acked\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\rR\x04boot\x12\x15\n" +
+	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\"\\\n" +
+	"\x05Fetch\x12\x1c\n" +
+	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
+	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xbf\x03\n" +
+	"\x06Parcel\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
+	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\fR\x04kind\x12\x14\n" +
+	"\x05flags\x18\x04 \x01(\fR\x05flags\x12\x1b\n" +
+	"\tepoch_gen\x18\x05 \x03(\x04R\bepochGen\x12\x1d\n" +
+	"\n" +
+	"epoch_boot\x18\x06 \x03(\rR\tepochBoot\x12\x12\n" +
+	"\x04fill\x18\a \x03(\x04R\x04fill\x12\x10\n" +
+	"\x03seq\x18\b \x03(\x04R\x03seq\x12\x1b\n" +
+	"\tstart_gen\x18\t \x03(\x04R\bstartGen\x12\x1d\n" +
+	"\n" +
+	"start_boot\x18\n" +
+	" \x03(\rR\tstartBoot\x12\x1b\n" +
+	"\tstart_seq\x18\v \x03(\x04R\bstartSeq\x12\x19\n" +
+	"\bnext_gen\x18\f \x03(\x04R\anextGen\x12\x1b\n" +
+	"\tnext_boot\x18\r \x03(\rR\bnextBoot\x12\x1a\n" +
+	"\bcounters\x18\x0e \x03(\rR\bcounters\x12\x12\n" +
+	"\x04size\x18\x0f \x03(\rR\x04size\x12\x10\n" +
+	"\x03sum\x18\x10 \x03(\x06R\x03sum\x12\x16\n" +
+	"\x06limits\x18\x11 \x03(\rR\x06limits\x12\x12\n" +
+	"\x04data\x18\x12 \x01(\fR\x04data\"C\n" +
+	"\aReceipt\x12\f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
+	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\"m\n" +
+	"\aRefusal\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\rR\x04part\x12$\n" +
+	"\x05known\x18\x02 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
+	"\x06holder\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\x06holder2m\n" +
 	"\vPeerService\x120\n" +
-	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
+	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x12,\n" +
+	"\x04Mail\x12\r.peer.v1.Post\x1a\x11.peer.v1.Greeting(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -478,26 +2583,98 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*Hello)(nil),    // 0: peer.v1.Hello
-	(*Limits)(nil),   // 1: peer.v1.Limits
-	(*Request)(nil),  // 2: peer.v1.Request
-	(*Reply)(nil),    // 3: peer.v1.Reply
-	(*v1.Limit)(nil), // 4: sluice.v1.Limit
+	(*Greeting)(nil),  // 0: peer.v1.Greeting
+	(*Hello)(nil),     // 1: peer.v1.Hello
+	(*Limits)(nil),    // 2: peer.v1.Limits
+	(*Request)(nil),   // 3: peer.v1.Request
+	(*Reply)(nil),     // 4: peer.v1.Reply
+	(*Post)(nil),      // 5: peer.v1.Post
+	(*Letter)(nil),    // 6: peer.v1.Letter
+	(*Process)(nil),   // 7: peer.v1.Process
+	(*Epoch)(nil),     // 8: peer.v1.Epoch
+	(*Mark)(nil),      // 9: peer.v1.Mark
+	(*Ballot)(nil),    // 10: peer.v1.Ballot
+	(*StableSet)(nil), // 11: peer.v1.StableSet
+	(*Heartbeat)(nil), // 12: peer.v1.Heartbeat
+	(*Ack)(nil),       // 13: peer.v1.Ack
+	(*Prepare)(nil),   // 14: peer.v1.Prepare
+	(*Promise)(nil),   // 15: peer.v1.Promise
+	(*Accept)(nil),    // 16: peer.v1.Accept
+	(*Accepted)(nil),  // 17: peer.v1.Accepted
+	(*Holdings)(nil),  // 18: peer.v1.Holdings
+	(*Holding)(nil),   // 19: peer.v1.Holding
+	(*News)(nil),      // 20: peer.v1.News
+	(*Granted)(nil),   // 21: peer.v1.Granted
+	(*Claim)(nil),     // 22: peer.v1.Claim
+	(*Claimed)(nil),   // 23: peer.v1.Claimed
+	(*Grant)(nil),     // 24: peer.v1.Grant
+	(*GrantPart)(nil), // 25: peer.v1.GrantPart
+	(*Acked)(nil),     // 26: peer.v1.Acked
+	(*Fetch)(nil),     // 27: peer.v1.Fetch
+	(*Parcel)(nil),    // 28: peer.v1.Parcel
+	(*Receipt)(nil),   // 29: peer.v1.Receipt
+	(*Refusal)(nil),   // 30: peer.v1.Refusal
+	(*v1.Limit)(nil),  // 31: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
-	4, // 0: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
-	0, // 1: peer.v1.Request.hello:type_name -> peer.v1.Hello
-	1, // 2: peer.v1.Request.define:type_name -> peer.v1.Limits
-	0, // 3: peer.v1.Reply.hello:type_name -> peer.v1.Hello
-	2, // 4: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	3, // 5: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	5, // [5:6] is the sub-list for method output_type
-	4, // [4:5] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
+	31, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
+	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
+	1,  // 4: peer.v1.Reply.hello:type_name -> peer.v1.Hello
+	1,  // 5: peer.v1.Post.hello:type_name -> peer.v1.Hello
+	2,  // 6: peer.v1.Post.define:type_name -> peer.v1.Limits
+	6,  // 7: peer.v1.Post.letters:type_name -> peer.v1.Letter
+	7,  // 8: peer.v1.Letter.to:type_name -> peer.v1.Process
+	12, // 9: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
+	13, // 10: peer.v1.Letter.ack:type_name -> peer.v1.Ack
+	14, // 11: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
+	15, // 12: peer.v1.Letter.promise:type_name -> peer.v1.Promise
+	16, // 13: peer.v1.Letter.accept:type_name -> peer.v1.Accept
+	17, // 14: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
+	18, // 15: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
+	20, // 16: peer.v1.Letter.news:type_name -> peer.v1.News
+	22, // 17: peer.v1.Letter.claim:type_name -> peer.v1.Claim
+	24, // 18: peer.v1.Letter.grant:type_name -> peer.v1.Grant
+	27, // 19: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
+	28, // 20: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	29, // 21: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
+	8,  // 22: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	11, // 23: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	11, // 24: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	10, // 25: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	10, // 26: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	11, // 27: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	10, // 28: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	11, // 29: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	10, // 30: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	10, // 31: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	19, // 32: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	9,  // 33: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	7,  // 34: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	21, // 35: peer.v1.News.grants:type_name -> peer.v1.Granted
+	7,  // 36: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	23, // 37: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	25, // 38: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	26, // 39: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	8,  // 40: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	7,  // 41: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	9,  // 42: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	9,  // 43: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	30, // 44: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	8,  // 45: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	7,  // 46: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	3,  // 47: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	5,  // 48: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	4,  // 49: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 50: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	49, // [49:51] is the sub-list for method output_type
+	47, // [47:49] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -505,13 +2682,28 @@ func file_peer_v1_peer_proto_init() {
 	if File_peer_v1_peer_proto != nil {
 		return
 	}
+	file_peer_v1_peer_proto_msgTypes[6].OneofWrappers = []any{
+		(*Letter_Heartbeat)(nil),
+		(*Letter_Ack)(nil),
+		(*Letter_Prepare)(nil),
+		(*Letter_Promise)(nil),
+		(*Letter_Accept)(nil),
+		(*Letter_Accepted)(nil),
+		(*Letter_Holdings)(nil),
+		(*Letter_News)(nil),
+		(*Letter_Claim)(nil),
+		(*Letter_Grant)(nil),
+		(*Letter_Fetch)(nil),
+		(*Letter_Parcel)(nil),
+		(*Letter_Receipt)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	PeerService_Exchange_FullMethodName = "/peer.v1.PeerService/Exchange"
+	PeerService_Mail_FullMethodName     = "/peer.v1.PeerService/Mail"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -29,8 +30,11 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PeerServiceClient interface {
 	// Exchange carries frames of records to a holder and their replies back, in
-	// the order sent. The first frame each way is a Hello.
+	// the order sent. The first frame each way is a Greeting.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Request, Reply], error)
+	// Mail carries letters one way. The first frame each way is a Greeting, and
+	// nothing else comes back. Since 1.1.
+	Mail(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error)
 }
 
 type peerServiceClient struct {
@@ -54,13 +58,29 @@ func (c *peerServiceClient) Exchange(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ExchangeClient = grpc.BidiStreamingClient[Request, Reply]
 
+func (c *peerServiceClient) Mail(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[1], PeerService_Mail_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Post, Greeting]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_MailClient = grpc.BidiStreamingClient[Post, Greeting]
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
 type PeerServiceServer interface {
 	// Exchange carries frames of records to a holder and their replies back, in
-	// the order sent. The first frame each way is a Hello.
+	// the order sent. The first frame each way is a Greeting.
 	Exchange(grpc.BidiStreamingServer[Request, Reply]) error
+	// Mail carries letters one way. The first frame each way is a Greeting, and
+	// nothing else comes back. Since 1.1.
+	Mail(grpc.BidiStreamingServer[Post, Greeting]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -73,6 +93,9 @@ type UnimplementedPeerServiceServer struct{}
 
 func (UnimplementedPeerServiceServer) Exchange(grpc.BidiStreamingServer[Request, Reply]) error {
 	return status.Error(codes.Unimplemented, "method Exchange not implemented")
+}
+func (UnimplementedPeerServiceServer) Mail(grpc.BidiStreamingServer[Post, Greeting]) error {
+	return status.Error(codes.Unimplemented, "method Mail not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -102,6 +125,13 @@ func _PeerService_Exchange_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ExchangeServer = grpc.BidiStreamingServer[Request, Reply]
 
+func _PeerService_Mail_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServiceServer).Mail(&grpc.GenericServerStream[Post, Greeting]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_MailServer = grpc.BidiStreamingServer[Post, Greeting]
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -113,6 +143,12 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Exchange",
 			Handler:       _PeerService_Exchange_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Mail",
+			Handler:       _PeerService_Mail_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

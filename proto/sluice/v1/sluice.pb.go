@@ -308,7 +308,7 @@ const (
 	Source_SOURCE_HELD Source = 1
 	// Another node holds the key.
 	Source_SOURCE_FORWARDED Source = 2
-	// No holder answered; on_failure decided.
+	// No holder answered; on_failure or on_partition decided.
 	Source_SOURCE_SHARE  Source = 3
 	Source_SOURCE_CLOSED Source = 4
 	Source_SOURCE_OPEN   Source = 5
@@ -377,6 +377,12 @@ const (
 	ErrorCode_ERROR_CODE_OVERLOADED ErrorCode = 3
 	// Nobody that may decide answered in time; the cost may have been charged.
 	ErrorCode_ERROR_CODE_UNAVAILABLE ErrorCode = 4
+	// What was named is not there. Of no check, like the next two.
+	ErrorCode_ERROR_CODE_NOT_FOUND ErrorCode = 5
+	// Not as things are now; message says what must be otherwise.
+	ErrorCode_ERROR_CODE_REFUSED ErrorCode = 6
+	// Not for this caller.
+	ErrorCode_ERROR_CODE_FORBIDDEN ErrorCode = 7
 )
 
 // Enum value maps for ErrorCode.
@@ -387,6 +393,9 @@ var (
 		2: "ERROR_CODE_UNKNOWN_DOMAIN",
 		3: "ERROR_CODE_OVERLOADED",
 		4: "ERROR_CODE_UNAVAILABLE",
+		5: "ERROR_CODE_NOT_FOUND",
+		6: "ERROR_CODE_REFUSED",
+		7: "ERROR_CODE_FORBIDDEN",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":    0,
@@ -394,6 +403,9 @@ var (
 		"ERROR_CODE_UNKNOWN_DOMAIN": 2,
 		"ERROR_CODE_OVERLOADED":     3,
 		"ERROR_CODE_UNAVAILABLE":    4,
+		"ERROR_CODE_NOT_FOUND":      5,
+		"ERROR_CODE_REFUSED":        6,
+		"ERROR_CODE_FORBIDDEN":      7,
 	}
 )
 
@@ -1207,11 +1219,19 @@ func (*MembersRequest) Descriptor() ([]byte, []int) {
 type MembersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node that answers.
-	Self    string    `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
+	Self string `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
+	// Sorted by name: whom gossip shows, and the missing of the stable set.
 	Members []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
 	// Hash of the ring table; equal on nodes that agree.
-	Ring          string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
-	Partitions    int32  `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Ring       string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
+	Partitions int32  `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Whom majorities are counted in; unset while the node knows no set.
+	StableSet *StableSet `protobuf:"bytes,5,opt,name=stable_set,json=stableSet,proto3" json:"stable_set,omitempty"`
+	// The node may decide checks at full limit. If not, reason says why.
+	MayDecide bool   `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
+	Reason    string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What the node itself has of the partitions.
+	Holdings      *Holdings `protobuf:"bytes,8,opt,name=holdings,proto3" json:"holdings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1274,11 +1294,40 @@ func (x *MembersResponse) GetPartitions() int32 {
 	return 0
 }
 
+func (x *MembersResponse) GetStableSet() *StableSet {
+	if x != nil {
+		return x.StableSet
+	}
+	return nil
+}
+
+func (x *MembersResponse) GetMayDecide() bool {
+	if x != nil {
+		return x.MayDecide
+	}
+	return false
+}
+
+func (x *MembersResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *MembersResponse) GetHoldings() *Holdings {
+	if x != nil {
+		return x.Holdings
+	}
+	return nil
+}
+
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Boot  string                 `protobuf:"bytes,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	// joining, serving or leaving.
+	// joining, serving or leaving; missing if it is counted and gossip does not show it:
+	// then only its name is known.
 	State         string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
 	GossipAddress string `protobuf:"bytes,4,opt,name=gossip_address,json=gossipAddress,proto3" json:"gossip_address,omitempty"`
 	PeerAddress   string `protobuf:"bytes,5,opt,name=peer_address,json=peerAddress,proto3" json:"peer_address,omitempty"`
@@ -1286,7 +1335,15 @@ type Member struct {
 	HttpAddress   string `protobuf:"bytes,7,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
 	Version       string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	// Partitions that the ring gives to it.
-	Partitions    int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// It is in the stable set.
+	Counted bool `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"`
+	// The node that answers has heard from it just now.
+	Lives bool `protobuf:"varint,11,opt,name=lives,proto3" json:"lives,omitempty"`
+	// How long it has not been heard from; unset if that is not known.
+	SilentNs *int64 `protobuf:"varint,12,opt,name=silent_ns,json=silentNs,proto3,oneof" json:"silent_ns,omitempty"`
+	// Partitions that it holds, as far as the node that answers knows.
+	Holds         int32 `protobuf:"varint,13,opt,name=holds,proto3" json:"holds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1384,6 +1441,279 @@ func (x *Member) GetPartitions() int32 {
 	return 0
 }
 
+func (x *Member) GetCounted() bool {
+	if x != nil {
+		return x.Counted
+	}
+	return false
+}
+
+func (x *Member) GetLives() bool {
+	if x != nil {
+		return x.Lives
+	}
+	return false
+}
+
+func (x *Member) GetSilentNs() int64 {
+	if x != nil && x.SilentNs != nil {
+		return *x.SilentNs
+	}
+	return 0
+}
+
+func (x *Member) GetHolds() int32 {
+	if x != nil {
+		return x.Holds
+	}
+	return 0
+}
+
+// StableSet is one version of the names that majorities are counted in.
+type StableSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names the set's history: the boot id of the process that founded it.
+	Lineage string `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	// From 1.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Names, sorted.
+	Members       []string `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StableSet) Reset() {
+	*x = StableSet{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StableSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StableSet) ProtoMessage() {}
+
+func (x *StableSet) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
+func (*StableSet) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *StableSet) GetLineage() string {
+	if x != nil {
+		return x.Lineage
+	}
+	return ""
+}
+
+func (x *StableSet) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *StableSet) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// Holdings are numbers of partitions, as of now.
+type Holdings struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node decides them.
+	Holding int32 `protobuf:"varint,1,opt,name=holding,proto3" json:"holding,omitempty"`
+	// Of these, without a complete copy on another node.
+	Unprotected int32 `protobuf:"varint,2,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
+	// On their way to another holder just now.
+	HandingOver int32 `protobuf:"varint,3,opt,name=handing_over,json=handingOver,proto3" json:"handing_over,omitempty"`
+	// Copies of partitions that others hold.
+	Copies int32 `protobuf:"varint,4,opt,name=copies,proto3" json:"copies,omitempty"`
+	// Claims under way of partitions that have no living holder.
+	Claims int32 `protobuf:"varint,5,opt,name=claims,proto3" json:"claims,omitempty"`
+	// States that are still to be merged into their holder's.
+	Forks         int32 `protobuf:"varint,6,opt,name=forks,proto3" json:"forks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Holdings) Reset() {
+	*x = Holdings{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Holdings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Holdings) ProtoMessage() {}
+
+func (x *Holdings) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
+func (*Holdings) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Holdings) GetHolding() int32 {
+	if x != nil {
+		return x.Holding
+	}
+	return 0
+}
+
+func (x *Holdings) GetUnprotected() int32 {
+	if x != nil {
+		return x.Unprotected
+	}
+	return 0
+}
+
+func (x *Holdings) GetHandingOver() int32 {
+	if x != nil {
+		return x.HandingOver
+	}
+	return 0
+}
+
+func (x *Holdings) GetCopies() int32 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
+func (x *Holdings) GetClaims() int32 {
+	if x != nil {
+		return x.Claims
+	}
+	return 0
+}
+
+func (x *Holdings) GetForks() int32 {
+	if x != nil {
+		return x.Forks
+	}
+	return 0
+}
+
+type ForgetMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A name in the stable set.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetMemberRequest) Reset() {
+	*x = ForgetMemberRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetMemberRequest) ProtoMessage() {}
+
+func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
+func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ForgetMemberRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ForgetMemberResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without the member.
+	StableSet     *StableSet `protobuf:"bytes,1,opt,name=stable_set,json=stableSet,proto3" json:"stable_set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetMemberResponse) Reset() {
+	*x = ForgetMemberResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetMemberResponse) ProtoMessage() {}
+
+func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
+func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ForgetMemberResponse) GetStableSet() *StableSet {
+	if x != nil {
+		return x.StableSet
+	}
+	return nil
+}
+
 var File_sluice_v1_sluice_proto protoreflect.FileDescriptor
 
 const file_sluice_v1_sluice_proto_rawDesc = "" +
@@ -1454,14 +1784,20 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
 	"\rResetResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\x86\x01\n" +
+	"\x0eMembersRequest\"\xa3\x02\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
 	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
 	"\x04ring\x18\x03 \x01(\tR\x04ring\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x04 \x01(\x05R\n" +
-	"partitions\"\x90\x02\n" +
+	"partitions\x123\n" +
+	"\n" +
+	"stable_set\x18\x05 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet\x12\x1d\n" +
+	"\n" +
+	"may_decide\x18\x06 \x01(\bR\tmayDecide\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\x12/\n" +
+	"\bholdings\x18\b \x01(\v2\x13.sluice.v1.HoldingsR\bholdings\"\x86\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x14\n" +
@@ -1473,7 +1809,30 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\t \x01(\x05R\n" +
-	"partitions*G\n" +
+	"partitions\x12\x18\n" +
+	"\acounted\x18\n" +
+	" \x01(\bR\acounted\x12\x14\n" +
+	"\x05lives\x18\v \x01(\bR\x05lives\x12 \n" +
+	"\tsilent_ns\x18\f \x01(\x03H\x00R\bsilentNs\x88\x01\x01\x12\x14\n" +
+	"\x05holds\x18\r \x01(\x05R\x05holdsB\f\n" +
+	"\n" +
+	"_silent_ns\"Y\n" +
+	"\tStableSet\x12\x18\n" +
+	"\alineage\x18\x01 \x01(\tR\alineage\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
+	"\amembers\x18\x03 \x03(\tR\amembers\"\xaf\x01\n" +
+	"\bHoldings\x12\x18\n" +
+	"\aholding\x18\x01 \x01(\x05R\aholding\x12 \n" +
+	"\vunprotected\x18\x02 \x01(\x05R\vunprotected\x12!\n" +
+	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x16\n" +
+	"\x06copies\x18\x04 \x01(\x05R\x06copies\x12\x16\n" +
+	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x14\n" +
+	"\x05forks\x18\x06 \x01(\x05R\x05forks\")\n" +
+	"\x13ForgetMemberRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
+	"\x14ForgetMemberResponse\x123\n" +
+	"\n" +
+	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet*G\n" +
 	"\x04Verb\x12\x0e\n" +
 	"\n" +
 	"VERB_CHECK\x10\x00\x12\r\n" +
@@ -1512,18 +1871,22 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\fSOURCE_SHARE\x10\x03\x12\x11\n" +
 	"\rSOURCE_CLOSED\x10\x04\x12\x0f\n" +
 	"\vSOURCE_OPEN\x10\x05\x12\x12\n" +
-	"\x0eSOURCE_UNRULED\x10\x06*\x95\x01\n" +
+	"\x0eSOURCE_UNRULED\x10\x06*\xe1\x01\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
 	"\x19ERROR_CODE_UNKNOWN_DOMAIN\x10\x02\x12\x19\n" +
 	"\x15ERROR_CODE_OVERLOADED\x10\x03\x12\x1a\n" +
-	"\x16ERROR_CODE_UNAVAILABLE\x10\x042\x8f\x02\n" +
+	"\x16ERROR_CODE_UNAVAILABLE\x10\x04\x12\x18\n" +
+	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x16\n" +
+	"\x12ERROR_CODE_REFUSED\x10\x06\x12\x18\n" +
+	"\x14ERROR_CODE_FORBIDDEN\x10\a2\xe0\x02\n" +
 	"\rSluiceService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
 	"\x05Reset\x12\x17.sluice.v1.ResetRequest\x1a\x18.sluice.v1.ResetResponse\x12@\n" +
-	"\aMembers\x12\x19.sluice.v1.MembersRequest\x1a\x1a.sluice.v1.MembersResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"\aMembers\x12\x19.sluice.v1.MembersRequest\x1a\x1a.sluice.v1.MembersResponse\x12O\n" +
+	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once
@@ -1538,27 +1901,31 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_sluice_v1_sluice_proto_goTypes = []any{
-	(Verb)(0),               // 0: sluice.v1.Verb
-	(Algorithm)(0),          // 1: sluice.v1.Algorithm
-	(Align)(0),              // 2: sluice.v1.Align
-	(Refill)(0),             // 3: sluice.v1.Refill
-	(Unit)(0),               // 4: sluice.v1.Unit
-	(Source)(0),             // 5: sluice.v1.Source
-	(ErrorCode)(0),          // 6: sluice.v1.ErrorCode
-	(*Entry)(nil),           // 7: sluice.v1.Entry
-	(*Check)(nil),           // 8: sluice.v1.Check
-	(*Limit)(nil),           // 9: sluice.v1.Limit
-	(*CheckRequest)(nil),    // 10: sluice.v1.CheckRequest
-	(*CheckResponse)(nil),   // 11: sluice.v1.CheckResponse
-	(*Decision)(nil),        // 12: sluice.v1.Decision
-	(*Error)(nil),           // 13: sluice.v1.Error
-	(*ResetRequest)(nil),    // 14: sluice.v1.ResetRequest
-	(*ResetResponse)(nil),   // 15: sluice.v1.ResetResponse
-	(*MembersRequest)(nil),  // 16: sluice.v1.MembersRequest
-	(*MembersResponse)(nil), // 17: sluice.v1.MembersResponse
-	(*Member)(nil),          // 18: sluice.v1.Member
+	(Verb)(0),                    // 0: sluice.v1.Verb
+	(Algorithm)(0),               // 1: sluice.v1.Algorithm
+	(Align)(0),                   // 2: sluice.v1.Align
+	(Refill)(0),                  // 3: sluice.v1.Refill
+	(Unit)(0),                    // 4: sluice.v1.Unit
+	(Source)(0),                  // 5: sluice.v1.Source
+	(ErrorCode)(0),               // 6: sluice.v1.ErrorCode
+	(*Entry)(nil),                // 7: sluice.v1.Entry
+	(*Check)(nil),                // 8: sluice.v1.Check
+	(*Limit)(nil),                // 9: sluice.v1.Limit
+	(*CheckRequest)(nil),         // 10: sluice.v1.CheckRequest
+	(*CheckResponse)(nil),        // 11: sluice.v1.CheckResponse
+	(*Decision)(nil),             // 12: sluice.v1.Decision
+	(*Error)(nil),                // 13: sluice.v1.Error
+	(*ResetRequest)(nil),         // 14: sluice.v1.ResetRequest
+	(*ResetResponse)(nil),        // 15: sluice.v1.ResetResponse
+	(*MembersRequest)(nil),       // 16: sluice.v1.MembersRequest
+	(*MembersResponse)(nil),      // 17: sluice.v1.MembersResponse
+	(*Member)(nil),               // 18: sluice.v1.Member
+	(*StableSet)(nil),            // 19: sluice.v1.StableSet
+	(*Holdings)(nil),             // 20: sluice.v1.Holdings
+	(*ForgetMemberRequest)(nil),  // 21: sluice.v1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil), // 22: sluice.v1.ForgetMemberResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	7,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -1577,19 +1944,24 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	8,  // 13: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
 	12, // 14: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
 	18, // 15: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
-	10, // 16: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	10, // 17: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	14, // 18: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	16, // 19: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	11, // 20: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	11, // 21: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	15, // 22: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	17, // 23: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	19, // 16: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
+	20, // 17: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
+	19, // 18: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
+	10, // 19: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
+	10, // 20: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
+	14, // 21: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
+	16, // 22: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
+	21, // 23: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
+	11, // 24: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
+	11, // 25: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
+	15, // 26: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
+	17, // 27: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
+	22, // 28: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
+	24, // [24:29] is the sub-list for method output_type
+	19, // [19:24] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -1598,13 +1970,14 @@ func file_sluice_v1_sluice_proto_init() {
 		return
 	}
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   12,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

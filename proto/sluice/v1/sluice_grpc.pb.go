@@ -22,10 +22,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	SluiceService_Check_FullMethodName       = "/sluice.v1.SluiceService/Check"
-	SluiceService_CheckStream_FullMethodName = "/sluice.v1.SluiceService/CheckStream"
-	SluiceService_Reset_FullMethodName       = "/sluice.v1.SluiceService/Reset"
-	SluiceService_Members_FullMethodName     = "/sluice.v1.SluiceService/Members"
+	SluiceService_Check_FullMethodName        = "/sluice.v1.SluiceService/Check"
+	SluiceService_CheckStream_FullMethodName  = "/sluice.v1.SluiceService/CheckStream"
+	SluiceService_Reset_FullMethodName        = "/sluice.v1.SluiceService/Reset"
+	SluiceService_Members_FullMethodName      = "/sluice.v1.SluiceService/Members"
+	SluiceService_ForgetMember_FullMethodName = "/sluice.v1.SluiceService/ForgetMember"
 )
 
 // SluiceServiceClient is the client API for SluiceService service.
@@ -49,6 +50,12 @@ type SluiceServiceClient interface {
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	// Members lists the cluster as the asked node sees it.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// ForgetMember takes a member out of the stable set without asking a majority:
+	// whoever calls it says that the member is gone for good. Only callers on the node's
+	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
+	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
+	// that lives, for the node itself, and where no stable set is known.
+	ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error)
 }
 
 type sluiceServiceClient struct {
@@ -102,6 +109,16 @@ func (c *sluiceServiceClient) Members(ctx context.Context, in *MembersRequest, o
 	return out, nil
 }
 
+func (c *sluiceServiceClient) ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetMemberResponse)
+	err := c.cc.Invoke(ctx, SluiceService_ForgetMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SluiceServiceServer is the server API for SluiceService service.
 // All implementations must embed UnimplementedSluiceServiceServer
 // for forward compatibility.
@@ -123,6 +140,12 @@ type SluiceServiceServer interface {
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	// Members lists the cluster as the asked node sees it.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// ForgetMember takes a member out of the stable set without asking a majority:
+	// whoever calls it says that the member is gone for good. Only callers on the node's
+	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
+	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
+	// that lives, for the node itself, and where no stable set is known.
+	ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error)
 	mustEmbedUnimplementedSluiceServiceServer()
 }
 
@@ -144,6 +167,9 @@ func (UnimplementedSluiceServiceServer) Reset(context.Context, *ResetRequest) (*
 }
 func (UnimplementedSluiceServiceServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+}
+func (UnimplementedSluiceServiceServer) ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetMember not implemented")
 }
 func (UnimplementedSluiceServiceServer) mustEmbedUnimplementedSluiceServiceServer() {}
 func (UnimplementedSluiceServiceServer) testEmbeddedByValue()                       {}
@@ -227,6 +253,24 @@ func _SluiceService_Members_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SluiceService_ForgetMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SluiceServiceServer).ForgetMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SluiceService_ForgetMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SluiceServiceServer).ForgetMember(ctx, req.(*ForgetMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SluiceService_ServiceDesc is the grpc.ServiceDesc for SluiceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -245,6 +289,10 @@ var SluiceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Members",
 			Handler:    _SluiceService_Members_Handler,
+		},
+		{
+			MethodName: "ForgetMember",
+			Handler:    _SluiceService_ForgetMember_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -3,12 +3,12 @@
 package doortest
 
 import (
+	"context"
 	"strings"
 	"testing"
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/onenode"
@@ -50,8 +50,8 @@ func NewLimiter(t testing.TB, d check.Decider, file string, self member.Member, 
 	c := transport.Config{
 		Decider: d,
 		Hasher:  h,
-		Cluster: func() (*member.View, *ring.Table) {
-			return &member.View{Self: self.Name, Members: []member.Member{self}}, nil
+		Cluster: func(context.Context) transport.Overview {
+			return transport.Overview{View: &member.View{Self: self.Name, Members: []member.Member{self}}}
 		},
 	}
 	for _, f := range change {

@@ -1,0 +1,127 @@
+package bucket_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// TestImportRefuses: what no Export has made is refused with what is wrong, and leaves no counter behind.
+func TestImportRefuses(t *testing.T) {
+	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour), per(bucket.SlidingLog, 10, time.Hour), per(bucket.SlidingWindow, 10, time.Hour))
+	from, r := smallTable(t), &bucket.Request{Limits: limits, Cost: 1}
+	from.Do(day, r)
+	from.Do(day+int64(time.Minute), r)
+	good := exported(from, day+int64(time.Hour)/2, 0)
+	refused := func(what string, im *bucket.Image, data []byte, n int, reason string) {
+		t.Helper()
+		to := smallTable(t)
+		err := to.Import(day+int64(time.Hour)/2, 0, im, data, n, false)
+		var wrong *bucket.ImportError
+		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%s: error %v, want one that says: %s", what, err, reason)
+		}
+		if n == 1 && len(data) < len(good.Data) && to.Stats().Entries != 0 {
+			t.Errorf("%s: a counter was imported", what)
+		}
+	}
+	for n := range good.Data {
+		refused("cut short", good, good.Data[:n], 1, "it ")
+	}
+	refused("longer", good, append(slices.Clone(good.Data), 0), 1, "follow the last counter")
+	refused("more", good, good.Data, 2, "too early")
+	refused("less", good, good.Data, 0, "follow the last counter")
+	refused("no limits", &bucket.Image{}, good.Data, 1, "limits are not in the image")
+	other := *good
+	other.Limits = []*bucket.Limits{mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))}
+	refused("fewer limits", &other, good.Data, 1, "longer than its limits need")
+	other.Limits = []*bucket.Limits{mustLimits(t, per(bucket.TokenBucket, 10, time.Hour), per(bucket.SlidingLog, 10, time.Minute/2), per(bucket.SlidingWindow, 10, time.Hour))}
+	refused("a shorter log", &other, good.Data, 1, "has expired")
+	to := mustTable(t, bucket.Config{Shards: 2})
+	var wrong *bucket.ImportError
+	if err := to.Import(day, 1, good, good.Data, 1, false); !errors.As(err, &wrong) || !strings.Contains(wrong.Reason, "another shard") {
+		t.Errorf("another shard: %v", err)
+	}
+	if err := to.Import(day, 0, good, nil, math.MinInt, false); err != nil {
+		t.Errorf("fewer than no counters: %v", err)
+	}
+}
+
+// written returns the image of one counter of zero key with these numbers behind its length.
+func written(numbers ...uint64) []byte {
+	var body []byte
+	for _, n := range numbers {
+		body = binary.AppendUvarint(body, n)
+	}
+	data := append(make([]byte, 16), 1) // the first limits
+	return append(binary.AppendUvarint(data, uint64(len(body))), body...)
+}
+
+// TestImportChecksStates: a state that its limit cannot have is refused. The numbers are those of wire.go: age, shadows
+// and whether a date follows, the date, and for each limit when it last admitted and what it has spent.
+func TestImportChecksStates(t *testing.T) {
+	minute := uint64(time.Minute)
+	now := 2 * uint64(day) // as it is written
+	fixed, month := per(bucket.FixedWindow, 10, time.Minute), per(bucket.FixedWindow, 10, 0)
+	first := fixed
+	first.Align = bucket.AlignFirstHit
+	month.Align, month.Unit = bucket.AlignCalendar, bucket.Month
+	flow, log, bins := per(bucket.TokenBucket, 10, time.Minute), per(bucket.SlidingLog, 10, time.Minute), per(bucket.SlidingWindow, 10, time.Minute)
+	for _, c := range []struct {
+		limit   bucket.Limit
+		numbers []uint64
+		reason  string // empty: it is taken
+	}{
+		{flow, []uint64{0, 0, 0, 3, 5}, ""},
+		{flow, []uint64{math.MaxUint64, 0, math.MaxUint64, 3, 5}, ""},
+		{flow, []uint64{0, 0, 0, 1 << 63, 5}, "amount is too large"},
+		{flow, []uint64{0, 0, 0, 3, minute}, "part of a unit"},
+		{flow, []uint64{0, 0, 0, 0, 0}, "longer"},
+		{first, []uint64{0, 0, 0, 3, minute}, ""},
+		{first, []uint64{0, 0, 0, 3, minute + 1}, "too far away"},
+		{first, []uint64{0, 0, 0, 3, 0}, "has been passed"},
+		{fixed, []uint64{0, 1, now, 0, 3, minute}, ""},
+		{fixed, []uint64{0, 0, 0, 3, minute}, "no date"},
+		{fixed, []uint64{0, 0, 0, 0}, ""}, // nothing spent, so no window
+		{fixed, []uint64{0, 1, now, 0, 3, minute - 1}, "none of its limit"},
+		{month, []uint64{0, 1, now, 0, 3, 1e9}, ""},
+		{month, []uint64{0, 1, now, 0, 3, 1e9 + 1}, "none of its limit"},
+		{month, []uint64{0, 1, now, 0, 3, uint64(40 * 24 * time.Hour)}, "too far away"},
+		{log, []uint64{0, 0, 0, 2, 9, 1, 9, 1}, ""},
+		{log, []uint64{0, 0, 0, 1, minute - 1, 1}, ""},
+		{log, []uint64{0, 0, 0, 1, minute, 1}, "has expired"},
+		{log, []uint64{0, 0, 0, 1, 9, 0}, "no cost"},
+		{log, []uint64{0, 0, 0, 2, 9, 1, 0, 1}, "one time"},
+		{log, []uint64{0, 0, 0, 2, 9, 1, 10, 1}, "in the future"},
+		{log, []uint64{0, 0, 0, 3, 9, 1}, "too many entries"},
+		{log, []uint64{0, 0, 0, 1 << 60, 9, 1}, "too many entries"},
+		{bins, []uint64{0, 1, now, 0, 1, 60, 1}, ""},
+		{bins, []uint64{0, 1, now, 0, 1, 61, 1}, "has expired"},
+		{bins, []uint64{0, 0, 0, 1, 60, 1}, "no date"},
+		{flow, []uint64{0, 2, 0, 3, 5, 0, 0, 3, 0, 3, 5}, ""},
+		{flow, []uint64{0, 2, 0, 3, 5, 0, 1, 3, 0, 3, 5}, "no such place"},
+		{flow, []uint64{0, 2, 0, 3, 5, 7, 0, 3, 0, 3, 5}, "former limits are not in the image"},
+		{flow, []uint64{0, 2, 0, 3, 5, 1, 0, 3, 0, 3, 5}, "counts nothing"},
+		{flow, []uint64{0, 2, 0, 3, 5, 2, 7, 3, 0, 3, 5}, ""}, // not known here, so not looked at
+		{flow, []uint64{0, 2, 0, 3, 5, 0, 0, 4, 0, 3, 5, 0}, "longer than its former"},
+		{flow, []uint64{0, 2 * 17, 0, 3, 5}, "too many former"},
+	} {
+		im := &bucket.Image{Limits: []*bucket.Limits{mustLimits(t, c.limit), mustLimits(t, bucket.Limit{Unlimited: true}), nil}}
+		for _, merge := range []bool{false, true} {
+			to := smallTable(t)
+			err := to.Import(day, 0, im, written(c.numbers...), 1, merge)
+			switch {
+			case c.reason == "" && err != nil, c.reason != "" && (err == nil || !strings.Contains(err.Error(), c.reason)):
+				t.Errorf("%v %v: error %v, want %q", c.limit.Algorithm, c.numbers, err, c.reason)
+			case err != nil && to.Stats().Entries > 0:
+				t.Errorf("%v %v: refused and imported", c.limit.Algorithm, c.numbers)
+			}
+		}
+	}
+}

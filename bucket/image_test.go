@@ -1,0 +1,224 @@
+package bucket_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// exported returns an image of all that is in the shard of from.
+func exported(from *bucket.Table, now int64, shard int) *bucket.Image {
+	im := new(bucket.Image)
+	from.Export(now, shard, from.Keys(shard, nil), im)
+	return im
+}
+
+// TestWindowsFollowTheClock: half of the limit is spent at 1:00:30 on the exporter's clock. What is aligned belongs
+// to the minute from 1:00 to 1:01, whatever the importer's clock shows. Everything else goes on after the
+// import as it would have gone on before it.
+func TestWindowsFollowTheClock(t *testing.T) {
+	fixed := per(bucket.FixedWindow, 10, time.Minute)
+	first, month := fixed, fixed
+	first.Align = bucket.AlignFirstHit
+	month.Align, month.Unit, month.Period = bucket.AlignCalendar, bucket.Minute, 0
+	stepped := per(bucket.TokenBucket, 10, time.Minute)
+	stepped.Refill = bucket.RefillInterval
+	type row struct {
+		at   string // when it is imported
+		ask  string // when it is asked
+		left int64
+	}
+	for _, c := range []struct {
+		name   string
+		limit  bucket.Limit
+		answer []row
+	}{
+		{"fixed", fixed, []row{
+			{"1:00:30", "1:00:30", 5}, {"1:00:59", "1:00:59", 5}, {"1:00:01", "1:00:59.9", 5}, {"1:01:00", "1:01:00", 10},
+			{"1:00:30", "1:01:00", 10}, {"0:59:00", "0:59:00", 5}, {"0:59:00", "1:00:59.9", 5}, {"0:59:00", "1:01:00", 10}, {"0:01:00", "1:01:00", 10},
+		}},
+		{"calendar", month, []row{
+			{"1:00:30", "1:00:30", 5}, {"1:01:00", "1:01:00", 10}, {"0:59:00", "1:00:59.9", 5}, {"0:59:00", "1:01:00", 10},
+		}},
+		{"steps", stepped, []row{
+			{"1:00:30", "1:00:30", 5}, {"1:01:00", "1:01:00", 10}, {"0:59:00", "0:59:59", 5}, {"0:59:00", "1:01:00", 10},
+		}},
+		{"first hit", first, []row{
+			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10}, {"5:00:00", "5:00:59.9", 5},
+		}},
+		{"sliding counter", per(bucket.SlidingCounter, 10, time.Minute), []row{
+			{"1:00:30", "1:00:30", 5}, {"1:01:00", "1:01:00", 5}, {"1:01:30", "1:01:30", 8}, {"1:02:00", "1:02:00", 10},
+			{"0:59:00", "0:59:00", 5}, {"0:59:00", "1:01:30", 8},
+		}},
+		{"sliding window", per(bucket.SlidingWindow, 10, time.Minute), []row{
+			{"1:00:30", "1:01:30.9", 5}, {"1:00:30", "1:01:31", 10}, {"0:59:00", "0:59:00", 5}, {"0:59:00", "1:01:31", 10}, {"1:01:30", "1:01:30.9", 5},
+		}},
+		{"log", per(bucket.SlidingLog, 10, time.Minute), []row{
+			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10},
+		}},
+		{"bucket", per(bucket.TokenBucket, 10, time.Minute), []row{
+			{"1:00:30", "1:00:30", 5}, {"1:00:30", "1:00:36", 6}, {"0:59:00", "0:59:06", 6}, {"5:00:00", "5:00:30", 10},
+		}},
+	} {
+		limits := mustLimits(t, c.limit)
+		from, r := smallTable(t), &bucket.Request{Limits: limits, Cost: 5}
+		from.Do(clock(t, "1:00:30"), r)
+		im := exported(from, clock(t, "1:00:30"), 0)
+		for _, x := range c.answer {
+			to := smallTable(t)
+			if err := to.Import(clock(t, x.at), 0, im, im.Data, im.Counters, false); err != nil {
+				t.Fatal(err)
+			}
+			if got := left(to, clock(t, x.ask), r); got != x.left {
+				t.Errorf("%s, imported at %s, asked at %s: %d left, want %d", c.name, x.at, x.ask, got, x.left)
+			}
+		}
+	}
+}
+
+// TestFutureWindowHoldsTheRest: while the clock is before the window of one limit, the other limits of its counter stand still.
+func TestFutureWindowHoldsTheRest(t *testing.T) {
+	hour, first := per(bucket.FixedWindow, 100, time.Hour), per(bucket.FixedWindow, 10, time.Minute)
+	first.Align = bucket.AlignFirstHit
+	limits := mustLimits(t, hour, first)
+	from, to := smallTable(t), smallTable(t)
+	r := &bucket.Request{Limits: limits, Cost: 10}
+	from.Do(clock(t, "1:00:05"), r)
+	hand(t, from, to, clock(t, "1:00:10"), clock(t, "0:59:00"), false)
+	for _, c := range []struct {
+		at   string
+		left int64
+	}{{"0:59:00", 0}, {"1:00:59.9", 0}, {"1:01:00", 10}} {
+		if got := left(to, clock(t, c.at), r); got != c.left {
+			t.Errorf("at %s: %d left, want %d", c.at, got, c.left)
+		}
+	}
+	// And what it has become can be handed on.
+	third := smallTable(t)
+	hand(t, to, third, clock(t, "0:59:30"), clock(t, "0:59:30"), false)
+	if got := left(third, clock(t, "1:00:59.9"), r); got != 0 {
+		t.Errorf("handed on: %d left, want none", got)
+	}
+}
+
+// TestFutureCalendarHandedOn: nor does a window that is days ahead keep a counter from being handed on.
+func TestFutureCalendarHandedOn(t *testing.T) {
+	l := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Hour}
+	r := &bucket.Request{Limits: mustLimits(t, l), Cost: 4}
+	const lead = int64(20 * 24 * time.Hour)
+	a, b, c := smallTable(t), smallTable(t), smallTable(t)
+	a.Do(day+lead, r)
+	hand(t, a, b, day+lead, day, false)
+	hand(t, b, c, day, day, false)
+	hand(t, b, c, day, day, true)
+	if got := left(c, day+lead, r); got != 6 {
+		t.Errorf("%d left, want 6", got)
+	}
+}
+
+// TestImportReplaces: what is there is replaced, removed where the exporter had nothing, and left
+// alone where nothing is said.
+func TestImportReplaces(t *testing.T) {
+	ks := keys(4)
+	for _, c := range algorithms {
+		limits := mustLimits(t, per(c.algorithm, 10, time.Hour))
+		from, to := smallTable(t), smallTable(t)
+		spend := func(table *bucket.Table, key bucket.Key, cost int64) {
+			table.Do(day, &bucket.Request{Key: key, Limits: limits, Cost: cost})
+		}
+		spend(from, ks[0], 1)
+		spend(from, ks[1], 2)
+		for i, k := range ks {
+			if i != 1 {
+				spend(to, k, 5)
+			}
+		}
+		var im bucket.Image
+		from.Export(day, 0, ks[:3], &im)
+		if err := to.Import(day, 0, &im, im.Data, im.Counters, false); err != nil || im.Counters != 3 || len(im.Limits) != 1 {
+			t.Fatalf("%s: %d counters of %d limits, %v", c.name, im.Counters, len(im.Limits), err)
+		}
+		for i, want := range []int64{9, 8, 10, 5} {
+			if got := left(to, day, &bucket.Request{Key: ks[i], Limits: limits, Cost: 1}); got != want {
+				t.Errorf("%s, key %d: %d left, want %d", c.name, i, got, want)
+			}
+		}
+		// Bytes and entries are those of a table that has always had these counters.
+		same := smallTable(t)
+		for i, cost := range []int64{1, 2, 0, 5} {
+			if cost > 0 {
+				spend(same, ks[i], cost)
+			}
+		}
+		if got, want := to.Stats(), same.Stats(); got.Entries != want.Entries || got.Bytes != want.Bytes {
+			t.Errorf("%s: %+v, want the entries and bytes of %+v", c.name, got, want)
+		}
+		// Merging, what is missing there says nothing.
+		if err := to.Import(day, 0, &im, im.Data, im.Counters, true); err != nil || to.Stats().Entries != 3 {
+			t.Errorf("%s: merged again: %+v, %v", c.name, to.Stats(), err)
+		}
+		if n := to.DropShard(0); n != 3 || to.Stats().Bytes != 0 {
+			t.Errorf("%s: %d counters dropped, %+v", c.name, n, to.Stats())
+		}
+	}
+}
+
+// TestImportStaysWithinTheCaps: a table that is too small keeps what was used last.
+func TestImportStaysWithinTheCaps(t *testing.T) {
+	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
+	from, ks := mustTable(t, bucket.Config{Shards: 1}), keys(500)
+	for i, k := range ks {
+		from.Do(day+int64(i), &bucket.Request{Key: k, Limits: limits, Cost: 1})
+	}
+	im := exported(from, day+1000, 0)
+	for _, merge := range []bool{false, true} {
+		to := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 100})
+		if err := to.Import(day+1000, 0, im, im.Data, im.Counters, merge); err != nil {
+			t.Fatal(err)
+		}
+		if got := to.Keys(0, nil); !slices.Equal(got, ks[400:]) {
+			t.Errorf("%d keys, want the 100 that were used last, in that order", len(got))
+		}
+	}
+	// Other shards give way if this one has nothing more to give.
+	two := mustTable(t, bucket.Config{Shards: 2, MaxEntries: 10})
+	half := mustTable(t, bucket.Config{Shards: 2})
+	for _, k := range ks {
+		half.Do(day, &bucket.Request{Key: k, Limits: limits, Cost: 1})
+	}
+	for shard := range 2 {
+		im := exported(half, day, shard)
+		if err := two.Import(day, shard, im, im.Data, im.Counters, false); err != nil || two.Stats().Entries > 10 {
+			t.Errorf("shard %d: %+v, %v", shard, two.Stats(), err)
+		}
+	}
+}
+
+// TestImportWithoutLimits: counters and former limits that this node has no limits for are left out.
+func TestImportWithoutLimits(t *testing.T) {
+	ks := keys(3)
+	known, unknown := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour)), mustLimits(t, per(bucket.SlidingLog, 10, time.Hour))
+	from := smallTable(t)
+	for i, l := range []*bucket.Limits{known, unknown, unknown} {
+		from.Do(day, &bucket.Request{Key: ks[i], Limits: l, Cost: 3})
+	}
+	from.Do(day, &bucket.Request{Key: ks[2], Limits: known, Cost: 1}) // the other is a former one now
+	im := exported(from, day, 0)
+	im.Limits[slices.Index(im.Limits, unknown)] = nil
+	for _, merge := range []bool{false, true} {
+		to := smallTable(t)
+		if err := to.Import(day, 0, im, im.Data, im.Counters, merge); err != nil {
+			t.Fatal(err)
+		}
+		if s := to.Stats(); s.Entries != 2 {
+			t.Fatalf("%d counters, want 2", s.Entries)
+		}
+		for i, want := range map[int]int64{0: 7, 2: 6} {
+			if got := left(to, day, &bucket.Request{Key: ks[i], Limits: known, Cost: 1}); got != want {
+				t.Errorf("key %d: %d left, want %d", i, got, want)
+			}
+		}
+	}
+}

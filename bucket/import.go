@@ -1,0 +1,221 @@
+package bucket
+
+import "fmt"
+
+// ImportError says which counter of an image cannot be imported and why.
+type ImportError struct {
+	// Counter is its place among those that were to be imported.
+	Counter int
+	Key     Key
+	Reason  string
+}
+
+func (e *ImportError) Error() string {
+	return fmt.Sprintf("counter %d (key %016x%016x) of an image: %s", e.Counter, e.Key.Hi, e.Key.Lo, e.Reason)
+}
+
+// Import puts n counters of im, found in data, a portion of im.Data, into the shard, as of now (Unix ns). Each
+// takes the place of its key's counter, or removes it if it says that there is none. With merge it joins
+// the one that is there: the result is never more permissive than either. Without merge
+// nothing counts as a change; a merge that changes a counter does, and is recorded. Receipts for a
+// counter that was there before give nothing back any more.
+//
+// Counters of limits that are nil in im are left out. The error is an *ImportError, for data that no Export made
+// or that belongs to another shard; the counters before it have been imported. No data can do worse.
+//
+// A counter that was exported some time ago is imported as it was then: pass now less
+// that time to have it age. What is aligned follows the clock: a window that has ended by
+// now counts no more, and while now lies before the window in which the counter was
+// used, the counter stands still at the beginning of that window.
+func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
+	now = inRange(now)
+	sh := &t.shards[shard]
+	r := reader{rest: data}
+	for done := 0; done < n; {
+		sh.mu.Lock()
+		grown, err := t.importLocked(sh, shard, now, im, &r, &done, min(n, done+imageChunk), merge)
+		sh.mu.Unlock()
+		if grown && t.over() {
+			t.evictElsewhere(now, shard)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(r.rest) > 0 {
+		return &ImportError{Counter: max(n, 0), Reason: fmt.Sprintf("%d bytes follow the last counter", len(r.rest))}
+	}
+	return nil
+}
+
+// importLocked imports the counters from place *done up to to, and sets *done to the first that it did not.
+func (t *Table) importLocked(
+	sh *shard, own int, now int64, im *Image, r *reader, done *int, to int, merge bool,
+) (grown bool, err error) {
+	for ; *done < to; *done++ {
+		key := r.key()
+		c, there := im.read(r, now, &sh.mu.spare)
+		if r.why == "" && key.Shard(len(t.shards)) != own {
+			r.fail("it belongs to another shard")
+		}
+		if r.why != "" {
+			return grown, &ImportError{Counter: *done, Key: key, Reason: r.why}
+		}
+		if c.limits == nil && there {
+			continue // of limits that are not known here
+		}
+		var o outcome
+		switch {
+		case merge && there:
+			o = sh.joinLocked(now, key, &c)
+		case !merge && there:
+			o = sh.placeLocked(key, &c)
+		case !merge:
+			o = sh.clearLocked(key)
+		}
+		clear(sh.mu.spare.rest) // so that they keep no log alive
+		clear(sh.mu.spare.shadows)
+		t.followLocked(sh, own, now, key, o, false)
+		grown = grown || o.grown > 0
+	}
+	return grown, nil
+}
+
+// placeLocked makes key's counter a copy of x, in the memory of the present one if that is possible and no
+// receipt would take it for the old one.
+func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
+	c, ok := sh.mu.lru.Get(key)
+	switch {
+	case !ok:
+		return sh.insertLocked(key, x)
+	case c.fits(x):
+		c.limits, c.now, c.first = x.limits, x.now, x.first
+		if c.more != nil {
+			copy(c.more.rest, x.more.rest)
+		}
+		return o
+	}
+	before := c.bytes()
+	made := x.clone()
+	made.cuts |= c.cuts & flagDirty
+	sh.mu.lru.Add(key, made)
+	o.grown = made.bytes() - before
+	sh.mu.bytes += o.grown
+	return o
+}
+
+// clearLocked removes the counter of key, if it has one.
+func (sh *shard) clearLocked(key Key) (o outcome) {
+	if c, ok := sh.mu.lru.Peek(key); ok {
+		o = outcome{did: removed, grown: -sh.removeLocked(key, c)}
+	}
+	return o
+}
+
+// fits reports whether the memory of c can become a copy of x.
+func (c *counter) fits(x *counter) bool {
+	if c.has(flagHeld) || c.limits != x.limits && !c.limits.Equal(x.limits) {
+		return false
+	}
+	if c.first.log != nil || x.first.log != nil {
+		return false
+	}
+	if c.more == nil && x.more == nil {
+		return true
+	}
+	// With shadows there are more states than the limits say.
+	if c.more == nil || x.more == nil || len(c.more.shadows) > 0 || len(x.more.shadows) > 0 {
+		return false
+	}
+	for i := range c.more.rest {
+		if c.more.rest[i].log != nil || x.more.rest[i].log != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// read reads what follows a key: whether there is a counter, and the counter as of now, which uses m for what
+// lies behind pointers. If its limits are not known, they are nil.
+func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
+	place := r.uint()
+	if place == 0 {
+		return c, false
+	}
+	if place > uint64(len(im.Limits)) {
+		r.fail("its limits are not in the image")
+		return c, true
+	}
+	body := reader{rest: r.take(r.uint())}
+	limits := im.Limits[place-1]
+	if limits == nil || r.why != "" {
+		return c, true
+	}
+	c = im.readBody(&body, now, limits, m)
+	if len(body.rest) > 0 {
+		body.fail("it is longer than its limits need")
+	}
+	if body.why != "" {
+		r.fail(body.why)
+	}
+	return c, true
+}
+
+// readBody reads a counter of known limits.
+func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter {
+	at := inRange(subSat(now, r.int()))
+	m.shadows = m.shadows[:0]
+	c := newCounter(limits, at, m)
+	head := r.uint()
+	d := dates{now: now, here: at, there: at, since: at}
+	if d.known = head&1 != 0; d.known {
+		d.there = inRange(r.int())
+	}
+	for i := range limits.plans {
+		d.read(r, &limits.plans[i], c.at(i))
+	}
+	shadows := head >> 1
+	if shadows > maxShadows {
+		r.fail("it has too many former limits")
+		return c
+	}
+	for range shadows {
+		im.readShadow(r, &d, m)
+	}
+	if len(m.shadows) > 0 {
+		c.more = m
+		if len(limits.plans) == 1 {
+			m.rest = m.rest[:0]
+		}
+	}
+	if d.since > at {
+		c.carry(d.since, false)
+	}
+	return c
+}
+
+// readShadow reads a shadow into m, unless its limits are not known.
+func (im *Image) readShadow(r *reader, d *dates, m *more) {
+	limits, place := r.uint(), r.uint()
+	body := reader{rest: r.take(r.uint())}
+	if r.why == "" && limits >= uint64(len(im.Limits)) {
+		r.fail("its former limits are not in the image")
+	}
+	if r.why != "" || im.Limits[limits] == nil {
+		return
+	}
+	x := shadow{limits: im.Limits[limits], place: int(min(place, MaxLimits))}
+	if x.place >= len(x.limits.plans) || x.plan().stateless() {
+		r.fail("its former limits have no such place, or it counts nothing")
+		return
+	}
+	x.state = newState(x.plan())
+	d.read(&body, x.plan(), &x.state)
+	if len(body.rest) > 0 {
+		body.fail("it is longer than its former limits need")
+	}
+	if body.why != "" {
+		r.fail(body.why)
+	}
+	m.shadows = append(m.shadows, x)
+}

@@ -1,0 +1,221 @@
+package bucket
+
+import (
+	"math"
+	"slices"
+)
+
+// Two counters of one key, which have counted apart, become one that is never more permissive than either
+// at any later time. For most limits that is the larger of the two, exactly: merging is
+// idempotent, and the order does not matter. Where one state cannot be as large as both
+// without being larger, it is larger:
+//
+//   - Windows that begin with the first hit may end at different times; the later end counts.
+//   - A counter that is ahead of the clock makes the other stand still until then, see carry.
+//   - A log above its cap has its oldest entries made one.
+//
+// If the limits differ, the counter goes on under those of the present one, and every former
+// limit of either becomes a shadow. A limit that only one of them has known begins in the other with what a
+// change of limits would have given it (change.go), so that a change back mints nothing either.
+
+// joinLocked merges x, as of now, into the counter of key. x must not be used any more.
+func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
+	c, ok := sh.mu.lru.Get(key)
+	if !ok {
+		if x.free(now) {
+			return o
+		}
+		o = sh.insertLocked(key, x)
+		o.did |= changed
+		return o
+	}
+	before := c.bytes()
+	if c.has(flagHeld) {
+		// A copy, so that no receipt takes out of it what x has not had.
+		c = c.clone()
+		c.cuts &^= flagHeld
+		sh.mu.lru.Add(key, c)
+	}
+	if c.merge(x, now) {
+		o.did, o.counter = changed, c
+	}
+	o.grown = c.bytes() - before
+	sh.mu.bytes += o.grown
+	return o
+}
+
+// merge makes c at least as strict as x and reports whether it has changed. Both are settled to now or to
+// their own times if they are ahead. x must not be used any more.
+func (c *counter) merge(x *counter, now int64) (changed bool) {
+	c.settle(now)
+	x.settle(now)
+	switch {
+	case c.now < x.now:
+		c.carry(x.now, true)
+		changed = true
+	case x.now < c.now:
+		x.carry(c.now, true)
+	}
+	same := c.limits == x.limits || c.limits.Equal(x.limits)
+	if !same || c.more != nil && len(c.more.shadows) > 0 || x.more != nil && len(x.more.shadows) > 0 {
+		return c.mergeApart(x) || changed
+	}
+	for i := range c.limits.plans {
+		if c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) {
+			changed = true
+		}
+	}
+	return changed
+}
+
+// mergeApart is merge for counters that differ in limits or shadows, at one time.
+func (c *counter) mergeApart(x *counter) (changed bool) {
+	theirs := x.candidates()
+	theirsNow := theirs[:len(x.limits.plans)]
+	// As they were. No merge writes to the ring of a log, so they may share them.
+	oursNow := c.candidates()[:len(c.limits.plans)]
+	for i := range c.limits.plans {
+		if p := &c.limits.plans[i]; !p.stateless() && c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) {
+			changed = true
+		}
+	}
+	if c.more != nil {
+		for i := range c.more.shadows {
+			y := &c.more.shadows[i]
+			if y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) {
+				changed = true
+			}
+		}
+	}
+	for i := range theirs {
+		if y := theirs[i].shadow; !theirs[i].taken && !y.plan().stateless() {
+			s := started(y.plan(), y.place, oursNow, c.now)
+			y.state.merge(y.plan(), &s, c.now)
+			c.addShadow(y, c.now)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// mergeTheirs merges into s, the state of p at place i, the one of theirs that it would take over, or if there is
+// none, what it would begin with. now is the time of all states; theirsNow are those in force.
+func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now int64) bool {
+	from := match(theirs, p, i)
+	if from == nil {
+		o := started(p, i, theirsNow, now)
+		return s.merge(p, &o, now)
+	}
+	from.taken = true
+	return s.merge(p, &from.state, now)
+}
+
+// started returns what a new limit p at place i starts with after the limits inForce.
+func started(p *plan, i int, inForce []candidate, now int64) state {
+	s := newState(p)
+	if from := forebear(inForce, i, now); from != nil {
+		s.inherit(p, from, now)
+	}
+	return s
+}
+
+// merge makes s, a state of p, at least as strict as o, both as of now, and reports whether it has changed. What
+// o has behind pointers may become a part of s.
+func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
+	if o.last > s.last {
+		s.last, changed = o.last, true
+	}
+	switch p.kind {
+	case kindFlow:
+		if o.spent > s.spent || o.spent == s.spent && o.aux < s.aux {
+			s.spent, s.aux, changed = o.spent, o.aux, true
+		}
+	case kindStep, kindFixed, kindWeighted:
+		// never is before every boundary.
+		if o.spent > s.spent {
+			s.spent, changed = o.spent, true
+		}
+		if o.aux > s.aux {
+			s.aux, changed = o.aux, true
+		}
+	case kindLog, kindBins:
+		return s.mergeLog(p, o, now) || changed
+	}
+	return changed
+}
+
+// mergeLog is merge for logs. What counts of a log at a later time is the sum of the entries
+// from some grain on. For each grain the merged log has the larger of the two sums, so it is
+// the larger of the two at all times, and no more.
+func (s *state) mergeLog(p *plan, o *state, now int64) bool {
+	if o.span().n == 0 {
+		return false
+	}
+	if s.span().n == 0 {
+		s.spent, s.aux, s.log = o.spent, o.aux, o.log
+		return true
+	}
+	list := s.larger(o, p.grainOf(now))
+	// One of the two may be above the cap, which has been lowered; the next charge will see to it.
+	most := max(p.maxEntries, int(s.span().n), int(o.span().n))
+	for len(list) > most {
+		oldest := len(list) - 1
+		list[oldest-1].cost = addSat(list[oldest-1].cost, list[oldest].cost)
+		list = list[:oldest]
+	}
+	slices.Reverse(list)
+	if s.holds(list) {
+		return false
+	}
+	s.log = newEntries(len(list))
+	copy(s.log.ring, list)
+	s.setSpan(span{0, uint32(len(list))})
+	s.sum()
+	return true
+}
+
+// larger returns the entries of the log that is at every time the larger of s and o, the newest
+// first. now is the present grain.
+func (s *state) larger(o *state, now int64) []entry {
+	v, w := s.span(), o.span()
+	i, j := v.n, w.n
+	list := make([]entry, 0, max(i, j)+8)
+	var a, b, sum int64
+	for i > 0 || j > 0 {
+		// Ages, because grains may have wrapped around the end of int64.
+		ageA, ageB := uint64(math.MaxUint64), uint64(math.MaxUint64)
+		if i > 0 {
+			ageA = elapsed(s.log.at(v, i-1).grain, now)
+		}
+		if j > 0 {
+			ageB = elapsed(o.log.at(w, j-1).grain, now)
+		}
+		if ageA <= ageB {
+			i--
+			a = addSat(a, s.log.at(v, i).cost)
+		}
+		if ageB <= ageA {
+			j--
+			b = addSat(b, o.log.at(w, j).cost)
+		}
+		if most := max(a, b); most > sum {
+			list = append(list, entry{now - int64(min(ageA, ageB)), most - sum})
+			sum = most
+		}
+	}
+	return list
+}
+
+// holds reports whether the entries of s are those of list, the oldest first.
+func (s *state) holds(list []entry) bool {
+	v := s.span()
+	if int(v.n) != len(list) {
+		return false
+	}
+	for i := range v.n {
+		if *s.log.at(v, i) != list[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,252 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
+)
+
+// genAny draws a limit of any algorithm and alignment, of few units, with any options.
+func genAny(t *rapid.T) bucket.Limit {
+	l := genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm").algorithm, true).Draw(t, "limit")
+	genOptions(t, &l)
+	stepped := l.Algorithm == bucket.FixedWindow || l.Refill == bucket.RefillInterval
+	if stepped && rapid.IntRange(0, 2).Draw(t, "calendar") == 0 {
+		l.Align, l.Period = bucket.AlignCalendar, time.Hour // a measure for steps; the unit counts
+		l.Unit = rapid.SampledFrom([]bucket.Unit{bucket.Minute, bucket.Hour, bucket.Day, bucket.Week, bucket.Month}).Draw(t, "unit")
+		l.Zone = rapid.SampledFrom([]string{"", "Europe/Berlin", "Australia/Lord_Howe"}).Draw(t, "zone")
+	}
+	if l.Algorithm == bucket.SlidingLog {
+		l.LogEntries = rapid.SampledFrom([]int32{0, 1, 2, 5}).Draw(t, "log entries")
+		l.CountDenied = rapid.Bool().Draw(t, "count denied")
+	}
+	return l
+}
+
+func aligned(l bucket.Limit) bool {
+	switch l.Algorithm {
+	case bucket.SlidingCounter, bucket.SlidingWindow:
+		return true
+	}
+	return (l.Algorithm == bucket.FixedWindow || l.Refill == bucket.RefillInterval) && l.Align != bucket.AlignFirstHit
+}
+
+// genSet draws one to three limits that keep passes.
+func genSet(t *rapid.T, keep func(bucket.Limit) bool) *bucket.Limits {
+	var list []bucket.Limit
+	for range rapid.IntRange(1, 3).Draw(t, "limits") {
+		list = append(list, rapid.Custom(genAny).Filter(keep).Draw(t, "any limit"))
+	}
+	return mustLimits(t, list...)
+}
+
+func anyLimit(bucket.Limit) bool { return true }
+
+// life plays requests of several sets of limits on one key of one or more tables, each with a clock of its own.
+type life struct {
+	sets   []*bucket.Limits
+	tables []*bucket.Table
+	// ahead is by how much the clock of each table is ahead of now.
+	ahead []int64
+	now   int64
+	last  bucket.Decision
+	held  [][]*bucket.Receipt
+	// onward keeps now from stepping back.
+	onward bool
+}
+
+// lifeKey is the key that lax asks for.
+var lifeKey bucket.Key
+
+func newLife(now int64, sets []*bucket.Limits, tables ...*bucket.Table) *life {
+	return &life{sets: sets, tables: tables, ahead: make([]int64, len(tables)), now: now, held: make([][]*bucket.Receipt, len(tables))}
+}
+
+// move lets time pass, now and then a little of it backwards.
+func (h *life) move(t *rapid.T) {
+	step := genStep(t, h.now, h.sets[0].At(int(h.last.Index)%h.sets[0].Len()), h.last)
+	if !h.onward && rapid.IntRange(0, 7).Draw(t, "back") == 0 {
+		step = -step / 2
+	}
+	h.now += step
+}
+
+// step does one random thing, the same in all tables, and fails t unless all decide alike.
+func (h *life) step(t *rapid.T) {
+	h.move(t)
+	if rapid.IntRange(0, 7).Draw(t, "give back") == 0 && len(h.held[0]) > 0 {
+		for i, table := range h.tables {
+			table.GiveBack(h.now+h.ahead[i], h.held[i][0])
+			h.held[i] = h.held[i][1:]
+		}
+		return
+	}
+	r := &bucket.Request{
+		Key: lifeKey, Limits: rapid.SampledFrom(h.sets).Draw(t, "set"), Cost: rapid.Int64Range(0, 5).Draw(t, "cost"),
+		Verb: rapid.SampledFrom([]bucket.Verb{
+			bucket.Check, bucket.Check, bucket.Check, bucket.Check, bucket.Check, bucket.Check,
+			bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset,
+		}).Draw(t, "verb"),
+	}
+	var first bucket.Decision
+	for i, table := range h.tables {
+		rc := new(bucket.Receipt)
+		d, _, _ := table.Try(h.now+h.ahead[i], r, rc)
+		h.held[i] = append(h.held[i], rc)
+		if i == 0 {
+			first = d
+			continue
+		}
+		if d != first {
+			t.Fatalf("at %d, %s of %d: %+v, the original: %+v", h.now, r.Verb, r.Cost, d, first)
+		}
+	}
+	h.last = first
+}
+
+// copyTo exports everything of the first table and imports it into a new one whose clock is ahead.
+func (h *life) copyTo(t *rapid.T, ahead int64) *bucket.Table {
+	to := smallTable(t)
+	hand(t, h.tables[0], to, h.now, h.now+ahead, false)
+	return to
+}
+
+// hand exports all that is in from at now and imports it into to at there. Both have one shard.
+func hand(t failer, from, to *bucket.Table, now, there int64, merge bool) {
+	t.Helper()
+	var im bucket.Image
+	from.Export(now, 0, from.Keys(0, nil), &im)
+	if err := to.Import(there, 0, &im, im.Data, im.Counters, merge); err != nil {
+		t.Fatalf("importing what was exported: %v", err)
+	}
+}
+
+// TestImportedDecidesAlike: after an export and an import under one clock nobody can tell the copy from
+// the original, whatever the limits, changes of limits and give-backs before.
+func TestImportedDecidesAlike(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var sets []*bucket.Limits
+		for range rapid.IntRange(1, 3).Draw(t, "sets") {
+			sets = append(sets, genSet(t, anyLimit))
+		}
+		h := newLife(genStart.Draw(t, "start"), sets, smallTable(t))
+		for range rapid.IntRange(1, 20).Draw(t, "before") {
+			h.step(t)
+		}
+		h.move(t)
+		h = newLife(h.now, sets, h.tables[0], h.copyTo(t, 0))
+		for range 15 {
+			h.step(t)
+		}
+	})
+}
+
+var genAhead = rapid.OneOf(
+	rapid.Int64Range(-1000, 1000), rapid.Int64Range(-int64(time.Hour), int64(time.Hour)),
+	rapid.SampledFrom([]int64{0, 1, -1, int64(10 * year), -int64(10 * year)}),
+)
+
+// TestImportedUnderAnotherClock: what is not aligned decides alike on any clock.
+func TestImportedUnderAnotherClock(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var sets []*bucket.Limits
+		for range rapid.IntRange(1, 3).Draw(t, "sets") {
+			sets = append(sets, genSet(t, func(l bucket.Limit) bool {
+				// Longer ones end beyond what an int64 can say, earlier on one clock than on the other.
+				return !aligned(l) && l.Period <= 30*24*time.Hour
+			}))
+		}
+		h := newLife(genStart.Draw(t, "start"), sets, smallTable(t))
+		for range rapid.IntRange(1, 20).Draw(t, "before") {
+			h.step(t)
+		}
+		h.move(t)
+		ahead := genAhead.Draw(t, "ahead")
+		h = newLife(h.now, sets, h.tables[0], h.copyTo(t, ahead))
+		h.ahead[1] = ahead
+		for range 15 {
+			h.step(t)
+		}
+	})
+}
+
+// TestImportedNeverLaxer: whatever the importer's clock shows, no limit of the copy admits what the original would not:
+// the aligned ones by the reading of the clock, the others by the time that has passed.
+func TestImportedNeverLaxer(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var list []bucket.Limit
+		for range rapid.IntRange(1, 3).Draw(t, "limits") {
+			l := genAny(t)
+			if aligned(l) {
+				l.MinInterval = 0 // the interval is no matter of the clock's reading
+			}
+			list = append(list, l)
+		}
+		all := mustLimits(t, list...)
+		var each []*bucket.Limits
+		tables := []*bucket.Table{smallTable(t)}
+		for _, l := range list {
+			each, tables = append(each, mustLimits(t, l)), append(tables, smallTable(t))
+		}
+		now := genStart.Draw(t, "start")
+		for range rapid.IntRange(1, 12).Draw(t, "charges") {
+			now += genStep(t, now, all.At(0), bucket.Decision{})
+			cost := rapid.Int64Range(1, 3).Draw(t, "cost")
+			tables[0].Do(now, &bucket.Request{Limits: all, Cost: cost, Verb: bucket.Charge})
+			for i, l := range each {
+				tables[i+1].Do(now, &bucket.Request{Limits: l, Cost: cost, Verb: bucket.Charge})
+			}
+		}
+		now += genStep(t, now, all.At(0), bucket.Decision{})
+		ahead := genAhead.Draw(t, "ahead")
+		to := smallTable(t)
+		hand(t, tables[0], to, now, now+ahead, false)
+		for range 8 {
+			for _, cost := range []int64{1, 2, 5, 12} {
+				d := to.Do(now+ahead, &bucket.Request{Limits: all, Cost: cost, Verb: bucket.Read})
+				wellFormed(t, all, bucket.Read, d)
+				if !d.Allowed {
+					continue
+				}
+				for i, l := range each {
+					at := now
+					if aligned(list[i]) {
+						at += ahead
+					}
+					if d := tables[i+1].Do(at, &bucket.Request{Limits: l, Cost: cost, Verb: bucket.Read}); !d.Allowed {
+						t.Fatalf("at %d, %d ahead: cost %d admitted, the original's limit %d says %+v", now, ahead, cost, i, d)
+					}
+				}
+			}
+			now += genStep(t, now, all.At(0), bucket.Decision{})
+		}
+	})
+}
+
+// TestImportedLate: a copy that is imported some time after the export is never more permissive, and one that is
+// imported as of the time of the export has aged as the original has.
+func TestImportedLate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sets := []*bucket.Limits{genSet(t, anyLimit), genSet(t, anyLimit)}
+		h := newLife(genStart.Draw(t, "start"), sets, smallTable(t))
+		for range rapid.IntRange(1, 15).Draw(t, "before") {
+			h.step(t)
+		}
+		exported := h.now
+		h.onward = true
+		h.move(t)
+		late, aged := smallTable(t), smallTable(t)
+		hand(t, h.tables[0], late, exported, h.now, false)
+		hand(t, h.tables[0], aged, exported, exported, false)
+		for range 6 {
+			for _, set := range sets {
+				lax(t, h.now, set, late, h.tables[0], "imported late")
+				lax(t, h.now, set, aged, h.tables[0], "imported as of then")
+				lax(t, h.now, set, h.tables[0], aged, "than as of then")
+			}
+			h.move(t)
+		}
+	})
+}

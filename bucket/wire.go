@@ -1,0 +1,164 @@
+package bucket
+
+import "encoding/binary"
+
+// The form of a counter in Image.Data. Numbers are varints, those that may be negative
+// zigzag-coded (encoding/binary).
+//
+//	key         16 bytes, Hi and Lo, little endian
+//	limits      place in Image.Limits + 1; 0 says that there is no counter, and ends it
+//	length      of the rest in bytes, so that a counter of unknown limits can be skipped
+//	age         time (ns) since the counter was used; negative if its clock is ahead
+//	shadows     2 × their number, + 1 if a date follows
+//	date        when the counter was used (Unix ns), if a limit of it is aligned
+//	states      one for each limit that counts, by place
+//	shadows     each: place in Image.Limits, place in that set, length of the state, state
+//
+// A state is as of the counter's time, to which all that is relative is relative:
+//
+//	last        time since the last admission + 1; 0 is never
+//	flow        spent; if not 0, aux
+//	step, fixed spent; if not 0, time until the next boundary
+//	weighted    spent, aux
+//	log, bins   number of entries; if not 0, the age in grains of the oldest; then each one's
+//	            distance from the one before it, the first excepted, and its cost
+//
+// What is aligned belongs to the window, step or sub-window that the date lies in. Everything
+// else means the same on any clock.
+
+// aligned reports whether the states of p belong to windows that are the same for all
+// keys, so that they mean something only together with a date.
+func (p *plan) aligned() bool {
+	switch p.kind {
+	case kindStep, kindFixed:
+		return p.align != AlignFirstHit
+	case kindBins, kindWeighted:
+		return true
+	}
+	return false
+}
+
+// aligned reports whether a limit or shadow of c is.
+func (c *counter) aligned() bool {
+	for i := range c.limits.plans {
+		if c.limits.plans[i].aligned() {
+			return true
+		}
+	}
+	if c.more != nil {
+		for i := range c.more.shadows {
+			if c.more.shadows[i].plan().aligned() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// add appends key's counter c, or that there is none.
+func (im *Image) add(now int64, key Key, c *counter) {
+	im.Counters++
+	b := binary.LittleEndian.AppendUint64(im.Data, key.Hi)
+	b = binary.LittleEndian.AppendUint64(b, key.Lo)
+	if c == nil {
+		im.Data = append(b, 0)
+		return
+	}
+	b = binary.AppendUvarint(b, im.place(c.limits)+1)
+	start := len(b)
+	b = append(b, 0)
+	b = binary.AppendVarint(b, subSat(now, c.now))
+	b = im.appendBody(b, c)
+	im.Data = putLength(b, start)
+}
+
+// appendBody appends what follows the age of c.
+func (im *Image) appendBody(b []byte, c *counter) []byte {
+	head := uint64(0)
+	if c.more != nil {
+		head = uint64(len(c.more.shadows)) << 1
+	}
+	if c.aligned() {
+		b = binary.AppendUvarint(b, head|1)
+		b = binary.AppendVarint(b, c.now)
+	} else {
+		b = binary.AppendUvarint(b, head)
+	}
+	for i := range c.limits.plans {
+		b = c.at(i).append(b, &c.limits.plans[i], c.now)
+	}
+	if head == 0 {
+		return b
+	}
+	for i := range c.more.shadows {
+		x := &c.more.shadows[i]
+		b = binary.AppendUvarint(b, im.place(x.limits))
+		b = binary.AppendUvarint(b, uint64(x.place))
+		start := len(b)
+		b = x.state.append(append(b, 0), x.plan(), c.now)
+		b = putLength(b, start)
+	}
+	return b
+}
+
+// putLength puts the length of what follows the byte at start there, and makes room if the
+// length needs more than the byte.
+func putLength(b []byte, start int) []byte {
+	n := len(b) - start - 1
+	if n < 0x80 {
+		b[start] = byte(n)
+		return b
+	}
+	var length [binary.MaxVarintLen64]byte
+	size := binary.PutUvarint(length[:], uint64(n))
+	b = append(b, length[1:size]...) // for its size
+	copy(b[start+size:], b[start+1:start+1+n])
+	copy(b[start:], length[:size])
+	return b
+}
+
+// append appends s, settled to now.
+func (s *state) append(b []byte, p *plan, now int64) []byte {
+	if p.stateless() {
+		return b
+	}
+	if s.last == never {
+		b = append(b, 0)
+	} else {
+		b = binary.AppendUvarint(b, elapsed(s.last, now)+1)
+	}
+	switch p.kind {
+	case kindLog, kindBins:
+		return s.appendLog(b, p, now)
+	case kindWeighted:
+		b = binary.AppendUvarint(b, uint64(s.spent))
+		return binary.AppendUvarint(b, uint64(s.aux))
+	}
+	b = binary.AppendUvarint(b, uint64(s.spent))
+	switch {
+	case s.spent == 0:
+	case p.kind == kindFlow:
+		b = binary.AppendUvarint(b, uint64(s.aux))
+	default:
+		b = binary.AppendUvarint(b, elapsed(now, s.aux))
+	}
+	return b
+}
+
+// appendLog appends the entries of s, the oldest first.
+func (s *state) appendLog(b []byte, p *plan, now int64) []byte {
+	v := s.span()
+	b = binary.AppendUvarint(b, uint64(v.n))
+	from := p.grainOf(now)
+	for i := range v.n {
+		x := s.log.at(v, i)
+		if i == 0 {
+			b = binary.AppendUvarint(b, elapsed(x.grain, from))
+		} else {
+			b = binary.AppendUvarint(b, elapsed(from, x.grain))
+		}
+		b = binary.AppendUvarint(b, uint64(x.cost))
+		from = x.grain
+	}
+	return b
+}

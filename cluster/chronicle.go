@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// patience is how long partitions may be without a copy before it is worth a line:
+// after every change of members some are, for a moment.
+const patience = int64(5 * time.Second)
+
+// chronicle logs what an operator wants to know about this node's standing: few lines,
+// each when something has changed and come to rest.
+type chronicle struct {
+	started     bool
+	right       bool
+	set         message.Set
+	dissolved   uint64
+	counted     handoff.Stats // what the lines so far have told
+	last        handoff.Stats
+	uncopied    int64 // since when there are partitions without a copy; 0 if none
+	warned      bool
+	rightLostAt int64
+}
+
+// moment is what the chronicle looks at.
+type moment struct {
+	now       int64
+	leaving   bool
+	right     bool
+	reason    string // why it has no right
+	others    int    // living members besides this process
+	set       message.Set
+	dissolved uint64
+	stats     handoff.Stats
+}
+
+func (c *chronicle) tell(log *slog.Logger, m moment) {
+	if m.set.ID != c.set.ID || m.set.Version != c.set.Version {
+		log.Info("stable set", "version", m.set.Version, "members", m.set.Members)
+		c.set = m.set
+	}
+	if m.dissolved != c.dissolved {
+		log.Warn("this node's set was dissolved into a larger one, its counters go there", "members", m.set.Members)
+		c.dissolved = m.dissolved
+	}
+	if !m.leaving { // who is not counted any more has no need of the right
+		c.tellRight(log, m)
+	}
+	c.tellPartitions(log, m)
+	c.tellCopies(log, m)
+	c.last = m.stats
+}
+
+func (c *chronicle) tellRight(log *slog.Logger, m moment) {
+	switch {
+	case m.right == c.right:
+	case !m.right:
+		c.rightLostAt = m.now
+		log.Warn("right to decide lost, on_partition answers", "reason", m.reason)
+	case !c.started:
+		c.started = true
+		log.Info("right to decide", "counted", len(m.set.Members))
+	default:
+		log.Info("right to decide regained", "after", time.Duration(m.now-c.rightLostAt))
+	}
+	c.right = m.right
+}
+
+// tellPartitions tells of claims and losses when they have come to rest.
+func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
+	s, told := &m.stats, &c.counted
+	if s.Claims != told.Claims && s.Claims == c.last.Claims && s.Claiming == 0 {
+		log.Info("partitions claimed", "count", s.Claims-told.Claims, "without_state", s.Fresh-told.Fresh, "holding", s.Holding)
+		told.Claims, told.Fresh = s.Claims, s.Fresh
+	}
+	if s.SteppedDown != told.SteppedDown && s.SteppedDown == c.last.SteppedDown {
+		log.Warn("partitions lost to a later holder", "count", s.SteppedDown-told.SteppedDown, "holding", s.Holding)
+		told.SteppedDown = s.SteppedDown
+	}
+}
+
+func (c *chronicle) tellCopies(log *slog.Logger, m moment) {
+	switch {
+	case m.stats.Unprotected == 0 || m.others == 0:
+		if c.warned {
+			log.Info("all partitions have copies again")
+		}
+		c.uncopied, c.warned = 0, false
+	case c.uncopied == 0:
+		c.uncopied = m.now
+	case !c.warned && m.now-c.uncopied >= patience:
+		c.warned = true
+		log.Warn("partitions without a copy: a crash of this node would lose their counters", "count", m.stats.Unprotected)
+	}
+}

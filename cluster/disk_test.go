@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/snapshot"
+)
+
+// keep gives the nodes of f data directories.
+func (f *fleet) keep(names ...string) {
+	f.t.Helper()
+	f.disks = make(map[string]*snapshot.Dir)
+	for _, name := range names {
+		dir, err := snapshot.Open(filepath.Join(f.t.TempDir(), name))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.t.Cleanup(func() { dir.Close() })
+		f.disks[name] = dir
+	}
+}
+
+// load reads what name has kept into table.
+func (f *fleet) load(name string, table *bucket.Table) *Recorded {
+	f.t.Helper()
+	if f.disks == nil {
+		return nil
+	}
+	r, err := f.disks[name].Read(snapshot.Want{Name: name, Partitions: 31, Now: time.Now()})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if r == nil {
+		return new(Recorded)
+	}
+	defer r.Close()
+	recorded, err := Load(table, r, time.Now())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return recorded
+}
+
+// save writes a snapshot of name.
+func (f *fleet) save(name string) snapshot.Totals {
+	f.t.Helper()
+	return save(f.t, f.nodes[name].Node, f.disks[name])
+}
+
+// save is fleet.save for goroutines: nodes may come and go meanwhile.
+func save(t *testing.T, n *Node, d *snapshot.Dir) snapshot.Totals {
+	totals, err := n.Snapshot(t.Context(), func(set message.Set) (*snapshot.Writer, error) {
+		return d.Create(snapshot.Header{Name: n.cfg.Name, Boot: n.cfg.Boot, Begun: time.Now(), Partitions: 31, Set: set})
+	})
+	if err != nil {
+		t.Errorf("%s: %v", n.cfg.Name, err)
+	}
+	return totals
+}
+
+// stopAll ends all nodes as cmd does when nobody stays: in order, each with a last snapshot.
+func (f *fleet) stopAll() {
+	f.t.Helper()
+	for name := range f.nodes {
+		f.state(name, member.Leaving)
+	}
+	for name, n := range f.nodes {
+		f.within(time.Second, "nobody takes what "+name+" has", func(ctx context.Context) error {
+			_, left, err := n.HandOver(ctx)
+			if left == 0 {
+				return errors.New("somebody did")
+			}
+			return err
+		})
+	}
+	for _, n := range f.nodes {
+		f.within(2*time.Second, "the others are quiet", n.Quiet)
+		f.within(time.Second, "it rests", n.Rest)
+	}
+	for name := range f.nodes {
+		f.save(name)
+	}
+	for name := range f.nodes {
+		f.kill(name)
+		f.hide(name)
+	}
+}
+
+// kept starts nodes with data directories and has each of keys asked for 6 times.
+func kept(t *testing.T, keys []check.Request, names ...string) *fleet {
+	f := newFleet(t)
+	f.keep(names...)
+	for _, name := range names {
+		f.join(name)
+	}
+	for range 6 {
+		decide(t.Context(), f.nodes[names[0]].Node, keys...)
+	}
+	return f
+}
+
+// allHeld waits until all partitions are held.
+func (f *fleet) allHeld(within time.Duration) {
+	f.t.Helper()
+	f.eventually(within, "all is held", func() bool {
+		held := 0
+		for _, n := range f.nodes {
+			held += n.Stats().Partitions.Holding
+		}
+		return held == 31
+	})
+	f.holders()
+}
+
+// wantLeft wants so many units of each key to remain.
+func (f *fleet) wantLeft(keys []check.Request, want int64) {
+	f.t.Helper()
+	for name, n := range f.nodes {
+		for i, r := range keys {
+			r.Verb = bucket.Read
+			if a := decide(f.t.Context(), n.Node, r)[0]; a.Err != nil || a.Remaining != want || a.Source > check.Forwarded {
+				f.t.Errorf("asked at %s, key %d: %+v, want %d remaining", name, i, a, want)
+			}
+		}
+		if s := n.Stats().Partitions; s.Fresh != 0 || s.Forks != 0 {
+			f.t.Errorf("%s: %+v", name, s)
+		}
+	}
+}

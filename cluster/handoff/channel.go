@@ -1,0 +1,148 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// window is by how much the number of a parcel may be above that of the last one
+// before it without a receipt. The receiver remembers receipts for longer than that.
+const window = 4
+
+// full reports whether another parcel must wait for a receipt.
+func (ch *channel) full() bool {
+	return len(ch.flight) > 0 && ch.n-ch.flight[0].body.N >= window-1
+}
+
+// channel carries parcels to one process and takes those that come from it: numbered,
+// in order, each once. Both ends remember the numbers as long as they live.
+type channel struct {
+	peer message.Peer
+
+	// To the peer.
+	n      uint64 // the last number given
+	flight []*parcel
+	// progress is when the last receipt came, or the first parcel without one left.
+	progress int64
+	// What is due, in the order of importance. Targets that are gone are skipped.
+	drops   []message.Part
+	level   []*target // heirs that may be level: a close each
+	changed []*target
+	active  []*target // being filled
+	waiting []*target // to be filled: heirs before others
+	// unfit: its targets were let go, because it stalls or leaves.
+	unfit bool
+
+	// From the peer.
+	taken    uint64                       // the last number taken
+	receipts [2 * window]*message.Receipt // of the last numbers taken
+}
+
+// parcel is one that was sent and has no receipt yet.
+type parcel struct {
+	body *message.Parcel
+	sent int64
+	// targets are whom the parts are for, by place; nil for a Drop.
+	targets []*target
+}
+
+// dispatch sends a parcel.
+func (m *Machine) dispatch(ch *channel, body *message.Parcel, targets []*target) {
+	ch.n++
+	body.N = ch.n
+	if len(ch.flight) == 0 {
+		ch.progress = m.now
+	}
+	ch.flight = append(ch.flight, &parcel{body: body, sent: m.now, targets: targets})
+	m.stats.Counters += uint64(body.Image.Counters)
+	m.stats.Bytes += uint64(len(body.Image.Data))
+	m.send(ch.peer, body)
+}
+
+// resend sends what has waited too long for its receipt again. A peer that is not in
+// the view gets nothing; it must get what it missed should it come back.
+func (m *Machine) resend(ch *channel) {
+	if len(ch.flight) == 0 || !m.lives(ch.peer) || m.now-ch.flight[0].sent < int64(m.c.Resend) {
+		return
+	}
+	for _, f := range ch.flight {
+		f.sent = m.now
+		m.send(ch.peer, f.body)
+	}
+}
+
+// stalled reports whether the peer has confirmed nothing for too long.
+func (m *Machine) stalled(ch *channel) bool {
+	return len(ch.flight) > 0 && m.now-ch.progress > int64(m.c.Stall)
+}
+
+// letGo gives up all that was for the peer, but closes: these it may have got, and only
+// it can say. Parcels under way lose their content, which nobody waits for any more.
+func (m *Machine) letGo(ch *channel) {
+	for _, list := range [][]*target{ch.level, ch.changed, ch.active, ch.waiting} {
+		for _, t := range list {
+			m.abandon(t)
+		}
+	}
+	ch.drops, ch.level, ch.changed, ch.active, ch.waiting = nil, nil, nil, nil, nil
+	for i := range m.parts {
+		p := &m.parts[i]
+		for j := len(p.hold.targets) - 1; j >= 0; j-- {
+			if t := p.hold.targets[j]; t.ch == ch {
+				m.abandon(t)
+			}
+		}
+		if t := p.state.merging; t != nil && t.ch == ch {
+			m.abandon(t)
+		}
+	}
+	for _, f := range ch.flight {
+		closes := false
+		for i, t := range f.targets {
+			closes = closes || f.body.Parts[i].Kind == message.Close && !t.gone
+		}
+		if !closes {
+			f.body, f.targets = &message.Parcel{N: f.body.N}, nil
+		}
+	}
+	m.replan = true
+}
+
+// takeReceipt ends the parcel that it is for. Receipts may come in any order.
+func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
+	ch := m.channel(from)
+	for i, f := range ch.flight {
+		if f.body.N != r.N {
+			continue
+		}
+		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
+		ch.progress = m.now
+		m.settle(ch, f, r)
+		return
+	}
+}
+
+// settle tells the targets of a parcel what became of their parts.
+func (m *Machine) settle(ch *channel, f *parcel, r *message.Receipt) {
+	var refused map[int]message.Refusal
+	if len(r.Refused) > 0 {
+		refused = make(map[int]message.Refusal, len(r.Refused))
+		for _, x := range r.Refused {
+			refused[x.Part] = x
+		}
+	}
+	m.stats.Refused += uint64(len(r.Refused))
+	for i, t := range f.targets {
+		if t == nil {
+			continue
+		}
+		t.under--
+		if t.gone {
+			continue
+		}
+		if x, ok := refused[i]; ok {
+			m.refusedPart(t, &f.body.Parts[i], x)
+		} else {
+			m.takenPart(t, &f.body.Parts[i])
+		}
+	}
+}

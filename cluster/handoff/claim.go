@@ -1,0 +1,384 @@
+package handoff
+
+import (
+	"math"
+	"slices"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+const never = math.MinInt64
+
+// asking is one claim message, for many partitions, and who has answered it.
+type asking struct {
+	id    uint64
+	parts []int
+	sent  int64
+	acked []ackedBy // by those who granted anything
+}
+
+// ackedBy is when a process was last acknowledged by some granter, in this process's time.
+type ackedBy struct {
+	boot string
+	at   int64
+}
+
+// claim is this process's claim of one partition.
+type claim struct {
+	gen  uint64
+	from *asking
+	// granted are who has, voters those of them who count towards a majority.
+	granted, voters []message.Peer
+	// states are those that were offered, the best first.
+	states []offer
+	stage  claimStage
+	until  int64 // sitting
+	// fetching: when the best was last asked or has sent something, and how often in vain.
+	asked int64
+	tries int
+}
+
+// maxTries is how often a state is asked for in vain before the claim begins anew: whoever
+// has offered it may have lost it.
+const maxTries = 4
+
+type claimStage uint8
+
+const (
+	probing   claimStage = iota // who would grant it?
+	gathering                   // who does?
+	sitting                     // until nobody absent can have the right
+	fetching
+)
+
+// offer is a state that a granter has.
+type offer struct {
+	peer message.Peer
+	has  message.Completeness
+	mark message.Mark
+}
+
+// claimDue claims what has no living holder and should be here, and goes on with claims
+// under way. slow says that it is time to look for what is lost.
+func (m *Machine) claimDue(slow bool) {
+	if slow && m.mayClaim() {
+		m.claimLost()
+	}
+	kept := m.asking[:0]
+	for _, a := range m.asking {
+		a.parts = slices.DeleteFunc(a.parts, func(i int) bool {
+			p := &m.parts[i]
+			if c := p.claim; c == nil || c.from != a {
+				return true
+			} else if c.stage <= gathering && !m.lost(p) {
+				p.claim = nil // its holder is back
+				return true
+			}
+			return false
+		})
+		if len(a.parts) == 0 {
+			continue
+		}
+		kept = append(kept, a)
+		m.claimProbed(a)
+		m.grantSelf(a)
+		for _, i := range a.parts {
+			m.advance(&m.parts[i])
+		}
+		if m.now-a.sent >= int64(m.c.Resend) {
+			m.ask(a)
+		}
+	}
+	clear(m.asking[len(kept):])
+	m.asking = kept
+}
+
+// mayClaim reports whether this process may claim anything now.
+func (m *Machine) mayClaim() bool {
+	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.acquainted()
+}
+
+// claimLost claims what the ring gives to this process and nobody alive holds.
+func (m *Machine) claimLost() {
+	var a *asking
+	for i := range m.parts {
+		p := &m.parts[i]
+		if p.role == holding || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
+			p.role == closing && m.lives(p.hold.heir.ch.peer) {
+			continue
+		}
+		if a == nil {
+			m.claims++
+			a = &asking{id: m.claims}
+		}
+		a.parts = append(a.parts, i)
+		p.claim = &claim{gen: message.NextClaim(p.known.epoch.Gen), from: a}
+	}
+	if a != nil {
+		m.asking = append(m.asking, a)
+		m.ask(a)
+	}
+}
+
+// grantSelf grants this process what all others have granted it. Not before: a grant is
+// news, and would depose a holder whom only this process does not hear.
+func (m *Machine) grantSelf(a *asking) {
+	b := &message.Claim{ID: a.id}
+	for _, i := range a.parts {
+		c := m.parts[i].claim
+		if c.stage == gathering && !slices.Contains(c.granted, m.c.Self) && m.agreed(c, 1) {
+			b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
+		}
+	}
+	if len(b.Parts) > 0 {
+		m.takeGrant(m.c.Self, m.grant(m.c.Self, b))
+	}
+}
+
+// claimProbed claims what everybody would grant.
+func (m *Machine) claimProbed(a *asking) {
+	claims := false
+	for _, i := range a.parts {
+		p := &m.parts[i]
+		c := p.claim
+		if c.stage != probing || !m.agreed(c, 1) || !m.wouldPromise(p, m.c.Self, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}) {
+			continue
+		}
+		*c, claims = claim{gen: c.gen, from: a, stage: gathering}, true
+	}
+	if claims {
+		m.ask(a)
+	}
+}
+
+// ask sends a to everybody else, as a probe of what is only probed yet.
+func (m *Machine) ask(a *asking) {
+	a.sent = m.now
+	for _, stage := range []claimStage{probing, gathering} {
+		b := &message.Claim{ID: a.id, Probe: stage == probing}
+		for _, i := range a.parts {
+			if c := m.parts[i].claim; c != nil && c.from == a && c.stage == stage {
+				b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
+			}
+		}
+		if len(b.Parts) == 0 {
+			continue
+		}
+		m.others(func(to message.Peer) { m.send(to, b) })
+		for _, p := range m.c.Quorum.Living(m.now) {
+			if m.c.Quorum.Set().Has(p.Name) && !m.lives(p) {
+				m.send(p, b)
+			}
+		}
+	}
+}
+
+// takeGrant counts the grants of one process.
+func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
+	i := slices.IndexFunc(m.asking, func(a *asking) bool { return a.id == g.ID })
+	if i < 0 {
+		return
+	}
+	a := m.asking[i]
+	for _, x := range g.Acked {
+		a.noteAcked(x.Boot, m.now-min(max(x.Age, 0), m.c.wait()))
+	}
+	votes := g.Votes && m.c.Quorum.Set().Has(from.Name)
+	stage := gathering
+	if g.Probe {
+		stage = probing
+	}
+	for _, part := range g.Parts {
+		if part.Partition < 0 || part.Partition >= len(m.parts) {
+			continue
+		}
+		p := &m.parts[part.Partition]
+		c := p.claim
+		if c == nil || c.from != a || c.stage != stage {
+			continue
+		}
+		if !part.OK {
+			m.learn(p, part.Known, part.Holder)
+			if part.Known.Gen >= c.gen && part.Holder != m.c.Self {
+				p.claim = nil // claimed anew, above it, should it still be lost
+			}
+			continue
+		}
+		if votes && !slices.Contains(c.voters, from) {
+			c.voters = append(c.voters, from) // perhaps later than it granted, when its grace is over
+		}
+		if slices.Contains(c.granted, from) {
+			continue
+		}
+		c.granted = append(c.granted, from)
+		if part.Has != message.None {
+			c.states = append(c.states, offer{from, part.Has, part.State})
+		}
+	}
+}
+
+// noteAcked notes that a process was acknowledged at that time.
+func (a *asking) noteAcked(boot string, at int64) {
+	i := slices.IndexFunc(a.acked, func(x ackedBy) bool { return x.boot == boot })
+	if i < 0 {
+		a.acked = append(a.acked, ackedBy{boot, at})
+		return
+	}
+	a.acked[i].at = max(a.acked[i].at, at)
+}
+
+// advance takes p's claim as far as it can go.
+func (m *Machine) advance(p *partition) {
+	c := p.claim
+	if c == nil {
+		return
+	}
+	if c.stage == gathering && slices.Contains(c.granted, m.c.Self) && m.agreed(c, 0) {
+		c.stage, c.until = sitting, m.safeFrom(c)
+		slices.SortStableFunc(c.states, m.better)
+	}
+	if c.stage == sitting && m.now >= c.until && m.may() {
+		c.stage, c.asked = fetching, m.now-5*int64(m.c.Resend)
+	}
+	if c.stage != fetching {
+		return
+	}
+	if len(c.states) > 0 && c.states[0].peer != m.c.Self && !m.lives(c.states[0].peer) {
+		p.claim = nil // claimed anew: what is there then, perhaps from others, is the best there is
+		return
+	}
+	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
+		m.win(p)
+	} else if m.now-c.asked >= 5*int64(m.c.Resend) {
+		if c.asked, c.tries = m.now, c.tries+1; c.tries > maxTries {
+			p.claim = nil
+			return
+		}
+		m.send(c.states[0].peer, &message.Fetch{Partition: p.number, Gen: c.gen, State: c.states[0].mark})
+	}
+}
+
+// agreed reports whether everybody needed has granted c: a majority of the set, of whom
+// own may be missing, and every living member but this process.
+func (m *Machine) agreed(c *claim, own int) bool {
+	if m.c.with(ClaimMajority) && len(c.voters)+own < m.c.Quorum.Set().Majority() {
+		return false
+	}
+	for _, p := range m.view.Members {
+		if p != m.c.Self && !slices.Contains(c.granted, p) && m.concerned(p) {
+			return false
+		}
+	}
+	// Who is heard and not in the view cannot be asked, and may have the only state.
+	for _, p := range m.c.Quorum.Living(m.now) {
+		if m.c.Quorum.Set().Has(p.Name) && !slices.Contains(c.granted, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// concerned reports whether p may have anything to do with partitions of this lineage: it is
+// counted, or has shown that it knows the set.
+func (m *Machine) concerned(p message.Peer) bool {
+	return m.c.Quorum.Set().Has(p.Name) || m.c.Quorum.Shares(p)
+}
+
+// safeFrom returns the time from which nobody who has not granted c can have the right.
+func (m *Machine) safeFrom(c *claim) int64 {
+	until := m.now
+	if !m.c.with(ClaimWait) {
+		return until
+	}
+	for _, x := range c.from.acked {
+		if !slices.ContainsFunc(c.granted, func(p message.Peer) bool { return p.Boot == x.boot }) {
+			until = max(until, x.at+m.c.wait())
+		}
+	}
+	return until
+}
+
+// better orders offers: complete before partial, then the later mark, then this
+// process's own.
+func (m *Machine) better(a, b offer) int {
+	if a.has != b.has {
+		return int(b.has) - int(a.has)
+	}
+	if c := b.mark.Compare(a.mark); c != 0 {
+		return c
+	}
+	switch m.c.Self {
+	case a.peer:
+		return -1
+	case b.peer:
+		return 1
+	}
+	return comparePeers(a.peer, b.peer)
+}
+
+// win makes this process the holder of what it has claimed, with the best state that there is.
+func (m *Machine) win(p *partition) {
+	c := p.claim
+	start := message.Mark{}
+	if p.state.has == message.None {
+		m.stats.Fresh++
+		m.c.Table.DropShard(p.number)
+	} else {
+		start = p.state.mark
+	}
+	m.stats.Claims++
+	m.open(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
+}
+
+// takeFetch begins to send what was offered to a claimer.
+func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
+	if b.Partition < 0 || b.Partition >= len(m.parts) {
+		return
+	}
+	p := &m.parts[b.Partition]
+	if p.role != idle || p.state.has == message.None || p.state.mark != b.State ||
+		p.known.epoch != (message.Epoch{Gen: b.Gen, Boot: from.Boot}) {
+		return
+	}
+	for _, t := range p.state.answers {
+		if t.gen == b.Gen && t.ch.peer == from && t.stage < ending && !t.gone {
+			return // on its way
+		}
+	}
+	t := m.addTarget(p, from, message.Answer)
+	t.gen = b.Gen
+	p.state.answers = append(p.state.answers, t)
+}
+
+// takeAnswer readies p's shard for a part of what was fetched. What was decided here and
+// may be a fork is not forgotten for it, but joined with it.
+func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part) bool {
+	c := p.claim
+	if c == nil || c.stage != fetching || c.gen != part.Next.Gen || len(c.states) == 0 || c.states[0].peer != from {
+		return false
+	}
+	if part.Begin {
+		held := p.state.held && m.c.with(ForkMerge)
+		if !held {
+			m.forget(p)
+		}
+		p.state.release()
+		p.state = state{
+			has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
+			held: held, from: from, fill: part.Fill,
+		}
+	}
+	return m.follows(from, p, part)
+}
+
+// answered ends a claim when what was fetched is whole.
+func (m *Machine) answered(p *partition, part *message.Part) bool {
+	p.claim.asked, p.claim.tries = m.now, 0
+	if part.End {
+		if best := p.claim.states[0]; best.has == message.Partial {
+			p.state.has = message.Partial
+		}
+		m.win(p)
+	}
+	return true
+}

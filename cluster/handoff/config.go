@@ -1,0 +1,129 @@
+package handoff
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Config says what the machine works on. Zero durations are their defaults.
+type Config struct {
+	Self       message.Peer
+	Partitions int // the table's shards
+	Table      *bucket.Table
+	Quorum     *quorum.Machine
+	// Right is quorum.Config.Right. 0 means 600 ms.
+	Right time.Duration
+	// Gate is the age of the oldest unconfirmed change at which nothing more is
+	// decided. 0 means 50 ms.
+	Gate time.Duration
+	// Flush is the least time between two looks for changes. 0 means 20 ms.
+	Flush time.Duration
+	// Stall is how long a copy's node may confirm nothing. 0 means 500 ms.
+	Stall time.Duration
+	// Resend is the wait for an answer. 0 means 100 ms.
+	Resend time.Duration
+	// Digest is the time between full lists of holdings. 0 means 1 s.
+	Digest time.Duration
+	// Recorded: the process keeps snapshots, so others of its set may have later ones, even
+	// if it found none of its own that it can use.
+	Recorded bool
+	// Gather is how long a process that is Recorded or has restored a partition waits for all
+	// of its set before it claims with a majority. 0 means 10 s.
+	Gather time.Duration
+	// Fillings is how many partitions are filled to one node at a time. 0 means 16.
+	Fillings int
+	// Chunk is how many counters a parcel takes. 0 means 512.
+	Chunk int
+	// Without leaves guards out. Only for tests that show what each is for.
+	Without Guard
+}
+
+// Guard is a set of rules of the protocol that tests can leave out.
+type Guard uint16
+
+const (
+	// EpochCheck: parts of an epoch below the highest known are refused, and a holder
+	// that learns of a higher one steps down.
+	EpochCheck Guard = 1 << iota
+	// ClaimMajority: a claim needs a majority of the set.
+	ClaimMajority
+	// ClaimWait: it waits for acknowledgements of the absent to run out.
+	ClaimWait
+	// Promise: grants are news that others must have seen to be acknowledged.
+	Promise
+	// Freeze: the holder decides nothing more once the close is packed.
+	Freeze
+	// RefusalMemory: a close that was refused is not taken later.
+	RefusalMemory
+	// Checksum: a copy whose portions do not add up is of no use.
+	Checksum
+	// ForkMerge: what a deposed holder has spent goes to the new one.
+	ForkMerge
+)
+
+func (c *Config) with(g Guard) bool { return c.Without&g == 0 }
+
+// Validate reports the first field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Self.Name == "" || c.Self.Boot == "":
+		return errors.New("handoff: Self: want the process's name and boot id")
+	case c.Partitions < 1:
+		return fmt.Errorf("handoff: Partitions: %d; want the table's shards", c.Partitions)
+	case c.Table == nil:
+		return errors.New("handoff: Table: nil; want the counters")
+	case c.Quorum == nil:
+		return errors.New("handoff: Quorum: nil; want the machine that says who lives")
+	case c.Fillings < 0:
+		return fmt.Errorf("handoff: Fillings: %d; want a number of partitions, or 0 for the default", c.Fillings)
+	case c.Chunk < 0:
+		return fmt.Errorf("handoff: Chunk: %d; want a number of counters, or 0 for the default", c.Chunk)
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"Right", c.Right}, {"Gate", c.Gate}, {"Flush", c.Flush}, {"Stall", c.Stall},
+		{"Resend", c.Resend}, {"Digest", c.Digest}, {"Gather", c.Gather},
+	} {
+		if f.d < 0 {
+			return fmt.Errorf("handoff: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
+		}
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	for _, f := range []struct {
+		d       *time.Duration
+		instead time.Duration
+	}{
+		{&c.Right, 600 * time.Millisecond}, {&c.Gate, 50 * time.Millisecond}, {&c.Flush, 20 * time.Millisecond},
+		{&c.Stall, 500 * time.Millisecond}, {&c.Resend, 100 * time.Millisecond}, {&c.Digest, time.Second},
+		{&c.Gather, 10 * time.Second},
+	} {
+		if *f.d == 0 {
+			*f.d = f.instead
+		}
+	}
+	if c.Fillings == 0 {
+		c.Fillings = 16
+	}
+	if c.Chunk == 0 {
+		c.Chunk = 512
+	}
+	return c
+}
+
+// wait is the time after which an acknowledgement gives no right any more, with a
+// tenth for clocks that run at different speeds.
+func (c *Config) wait() int64 { return int64(c.Right) + int64(c.Right)/10 }
+
+// trust is how recently a holder must have been heard of for a claim of what it
+// holds to be refused.
+const trust = int64(300 * time.Millisecond)

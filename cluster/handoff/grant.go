@@ -1,0 +1,85 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// takeClaim answers from's claim. What it grants is a promise: whoever has not seen it
+// gets no acknowledgement from here any more.
+func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
+	if b.Probe {
+		m.send(from, m.wouldGrant(from, b))
+		return
+	}
+	m.send(from, m.grant(from, b))
+}
+
+// wouldGrant works out the answer to a probe, and promises nothing. A claim that one
+// process refuses would leave the promises of others behind, and they depose a holder.
+func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Grant {
+	g := &message.Grant{ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now)}
+	for _, c := range b.Parts {
+		if c.Partition < 0 || c.Partition >= len(m.parts) {
+			continue
+		}
+		p := &m.parts[c.Partition]
+		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
+		g.Parts = append(g.Parts, message.GrantPart{
+			Partition: c.Partition, Known: p.known.epoch, Holder: p.known.holder,
+			OK: m.wouldPromise(p, claimer, epoch),
+		})
+	}
+	return g
+}
+
+// grant works out the answer to a claim of this process or another one.
+func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
+	g := &message.Grant{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Acked: m.c.Quorum.Acked(m.now)}
+	promised := false
+	for _, c := range b.Parts {
+		if c.Partition < 0 || c.Partition >= len(m.parts) {
+			continue
+		}
+		p := &m.parts[c.Partition]
+		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
+		part := message.GrantPart{Partition: c.Partition, Known: p.known.epoch, Holder: p.known.holder}
+		if part.OK = m.wouldPromise(p, claimer, epoch); part.OK {
+			m.learn(p, epoch, claimer)
+			if p.role != idle {
+				m.stepDown(p, epoch.Gen) // only where the epoch is not checked
+			}
+			if p.promised != epoch {
+				p.promised, p.told, promised = epoch, m.news+1, true
+			}
+			part.Has, part.State = p.state.has, p.state.mark
+		}
+		g.Parts = append(g.Parts, part)
+	}
+	if promised {
+		m.owe()
+	}
+	return g
+}
+
+// wouldPromise reports whether claimer may have p at epoch, for the first time or once more: the
+// epoch may have been granted before, or heard of in somebody's news. A claimer hears so of its own
+// claim when it has begun anew.
+func (m *Machine) wouldPromise(p *partition, claimer message.Peer, epoch message.Epoch) bool {
+	return p.known.epoch == epoch && p.role == idle || m.grants(p, claimer, epoch)
+}
+
+// grants reports whether claimer may have p at epoch.
+func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch) bool {
+	k := &p.known
+	switch {
+	case k.epoch.Gen >= epoch.Gen,
+		p.role == holding,
+		p.role == closing && m.lives(p.hold.heir.ch.peer):
+		return false
+	case k.listed && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
+		// Its holder seems to be there; perhaps the claimer alone does not hear it.
+		heard := m.c.Quorum.Heard(k.holder)
+		return heard == never || m.now-heard > trust
+	}
+	return true
+}

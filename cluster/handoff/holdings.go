@@ -1,0 +1,153 @@
+package handoff
+
+import (
+	"slices"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// list is what a process has said about its holdings.
+type list struct {
+	seq  uint64
+	full bool // a full list has come
+}
+
+// announce has p told to everybody at the end of the tick.
+func (m *Machine) announce(p *partition) {
+	m.routes++
+	if !slices.Contains(m.changed, p.number) {
+		m.changed = append(m.changed, p.number)
+	}
+}
+
+// tellHoldings sends what has changed to everybody, and full lists to newcomers and,
+// now and then, to all.
+func (m *Machine) tellHoldings() {
+	due := m.now-m.digested >= int64(m.c.Digest)
+	if due {
+		m.digested = m.now
+	}
+	var full, some *message.Holdings
+	m.others(func(to message.Peer) {
+		if due || !m.listeners[to] {
+			m.listeners[to] = true
+			if full == nil {
+				full = m.holdings(true, nil)
+			}
+			m.send(to, full)
+			return
+		}
+		if len(m.changed) == 0 {
+			return
+		}
+		if some == nil {
+			some = m.holdings(false, m.changed)
+		}
+		m.send(to, some)
+	})
+	m.changed = m.changed[:0]
+}
+
+// holdings lists what this process holds: all of it, or of these partitions.
+func (m *Machine) holdings(full bool, of []int) *message.Holdings {
+	m.said++
+	b := &message.Holdings{Seq: m.said, Full: full}
+	add := func(p *partition) {
+		switch p.role {
+		case holding:
+			b.Held = append(b.Held, message.Holding{Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start})
+		case closing:
+			b.Held = append(b.Held, message.Holding{
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Heir: p.hold.heir.ch.peer,
+			})
+		}
+	}
+	if !full {
+		for _, i := range of {
+			add(&m.parts[i])
+		}
+		return b
+	}
+	for i := range m.parts {
+		add(&m.parts[i])
+	}
+	return b
+}
+
+// takeHoldings learns who holds what.
+func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
+	known := m.heard[from]
+	if known == nil {
+		known = new(list)
+		m.heard[from] = known
+	}
+	if b.Seq <= known.seq {
+		return // overtaken
+	}
+	known.seq = b.Seq
+	has := make(map[int]bool, len(b.Held))
+	stale := false
+	for _, h := range b.Held {
+		if h.Partition < 0 || h.Partition >= len(m.parts) {
+			continue
+		}
+		p := &m.parts[h.Partition]
+		has[h.Partition] = true
+		if m.learn(p, message.Epoch{Gen: h.Gen, Boot: from.Boot}, from) {
+			m.listed(p, from, h)
+		} else if h.Heir != p.known.holder {
+			// The sender does not know what was granted, or who holds it now.
+			p.told = m.news + 1
+			stale = true
+		}
+	}
+	if stale {
+		m.owe()
+	}
+	if !b.Full {
+		return
+	}
+	for i := range m.parts {
+		if k := &m.parts[i].known; k.holder == from && k.listed && !k.gone && !has[i] {
+			k.gone = true
+			m.routes++
+		}
+	}
+	if !known.full {
+		// It may not have been able to read this process's list when that came.
+		known.full = true
+		delete(m.listeners, from)
+	}
+	m.c.Quorum.Introduced(from)
+}
+
+// listed notes that from itself says that it holds p, at the epoch that is known.
+func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
+	k := &p.known
+	if k.holder != from || k.epoch.Gen != h.Gen {
+		return
+	}
+	if !k.listed || k.gone {
+		m.routes++
+	}
+	if k.heir != h.Heir {
+		k.inherits = m.now
+	}
+	k.listed, k.gone, k.heir, k.start = true, false, h.Heir, h.Start
+	if p.role == closing && p.hold.next == k.epoch {
+		m.handedOver(p, p.hold.heir)
+	}
+	if p.state.held && p.state.within(h.Start) {
+		p.state.held = false
+	}
+}
+
+// acquainted reports whether every living member has told what it holds.
+func (m *Machine) acquainted() bool {
+	ok := true
+	m.others(func(p message.Peer) {
+		l := m.heard[p]
+		ok = ok && (l != nil && l.full || !m.concerned(p))
+	})
+	return ok
+}

@@ -1,0 +1,294 @@
+package handoff
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// View is what the machine knows of members and ring. Slices are not changed by either side.
+type View struct {
+	// Members are all living members in any state, this process among them, sorted by name.
+	Members []message.Peer
+	// Owner is who should hold each partition, a place in Members or -1.
+	Owner []int
+	// Standby is who should have this process's copy of each partition, a place in
+	// Members or -1.
+	Standby []int
+}
+
+// Machine is the partitions' side of one process. Not safe for concurrent use, except
+// for Confirmed.
+type Machine struct {
+	c     Config
+	born  int64
+	now   int64
+	parts []partition
+	// confirmed and tenures are what Confirmed and Tenure return.
+	confirmed, tenures []atomic.Uint64
+
+	view   View
+	living map[message.Peer]bool // of view.Members
+	// replan: targets may have changed. flush: look for changes at the next tick.
+	replan, flush bool
+	// orphans: some partition may be; right is the right that was last looked at for them.
+	orphans   bool
+	right     int64
+	flushed   int64 // when changes were last looked for
+	ticked    int64 // when Tick was last called
+	patrolled int64 // when the slow round was last made
+
+	channels []*channel // sorted by peer
+	fills    uint64     // the last number of a filling
+	keys     []key      // working space of drain
+
+	// What was said about holdings, here and by others.
+	said      uint64
+	changed   []int // partitions to be announced
+	digested  int64
+	listeners map[message.Peer]bool // have had a full list
+	heard     map[message.Peer]*list
+
+	// Claims and what was granted.
+	claims   uint64 // the last number of a claim
+	asking   []*asking
+	news     uint64
+	newsSent map[message.Peer]sentNews
+	restored bool // others may have later snapshots, and are waited for
+	lineage  string
+
+	out    []message.Envelope
+	routes uint64
+	stats  Stats
+}
+
+// New returns a machine that holds nothing; it seals all shards of the table.
+// c must be valid.
+func New(c Config, now int64) *Machine {
+	m := &Machine{
+		c: c.withDefaults(), born: now, now: now,
+		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), tenures: make([]atomic.Uint64, c.Partitions),
+		living: map[message.Peer]bool{}, listeners: map[message.Peer]bool{},
+		heard: map[message.Peer]*list{}, newsSent: map[message.Peer]sentNews{},
+		restored: c.Recorded,
+	}
+	for i := range m.parts {
+		m.parts[i].number = i
+		m.confirmed[i].Store(math.MaxUint64)
+		c.Table.Seal(i)
+	}
+	return m
+}
+
+// SetView tells who lives and who should hold what.
+func (m *Machine) SetView(now int64, v View) {
+	m.now = now
+	m.view = v
+	clear(m.living)
+	for _, p := range v.Members {
+		m.living[p] = true
+	}
+	for p := range m.listeners {
+		if !m.living[p] {
+			delete(m.listeners, p)
+		}
+	}
+	for _, ch := range m.channels {
+		if !m.living[ch.peer] {
+			m.letGo(ch)
+		}
+	}
+	m.replan = true
+	m.patrolled = now - patrol // what is lost is claimed at the next tick
+	m.routes++
+}
+
+// Step takes a message; types that are not its own are ignored, and so is what was not
+// sent to this process or comes from another lineage.
+func (m *Machine) Step(now int64, e message.Envelope) {
+	m.now = now
+	m.joinLineage()
+	if e.To != m.c.Self || e.Lineage != m.lineage || m.lineage == "" {
+		return
+	}
+	switch b := e.Body.(type) {
+	case *message.Holdings:
+		m.takeHoldings(e.From, b)
+	case *message.News:
+		m.takeNews(e.From, b)
+	case *message.Claim:
+		m.takeClaim(e.From, b)
+	case *message.Grant:
+		m.takeGrant(e.From, b)
+	case *message.Fetch:
+		m.takeFetch(e.From, b)
+	case *message.Parcel:
+		m.takeParcel(e.From, b)
+	case *message.Receipt:
+		m.takeReceipt(e.From, b)
+	}
+}
+
+// patrol is the time between two looks at everything that changes slowly.
+const patrol = int64(100e6)
+
+// Tick does what is due at now. Call it after every step and view, and every 20 ms.
+func (m *Machine) Tick(now int64) {
+	m.now = now
+	m.joinLineage()
+	if m.lineage == "" {
+		return
+	}
+	if m.ticked != 0 && now-m.ticked > 2*patrol {
+		// This process was stopped: receipts may wait to be taken, and nobody has stalled.
+		for _, ch := range m.channels {
+			ch.progress = now
+		}
+	}
+	m.ticked = now
+	slow := now-m.patrolled >= patrol
+	if slow {
+		m.patrolled = now
+		m.lookAround()
+	}
+	if m.replan {
+		m.replan = false
+		for i := range m.parts {
+			m.plan(&m.parts[i])
+		}
+	}
+	if m.flush || now-m.flushed >= int64(m.c.Flush) {
+		m.flush, m.flushed = false, now
+		m.drainAll()
+	}
+	m.adopt()
+	m.claimDue(slow)
+	m.tellNews()
+	for _, ch := range m.channels {
+		m.resend(ch)
+		m.pump(ch)
+	}
+	m.tellHoldings()
+}
+
+// Flush makes the next Tick send changes at once: a check waits for them.
+func (m *Machine) Flush() { m.flush = true }
+
+// Take returns the messages to be sent since the last call.
+func (m *Machine) Take() []message.Envelope {
+	out := m.out
+	m.out = nil
+	return out
+}
+
+// joinLineage drops everything that belongs to a set that was dissolved. What was held
+// becomes forks, to be brought to the holders of the new set.
+func (m *Machine) joinLineage() {
+	set := m.c.Quorum.Set()
+	if set.ID == m.lineage {
+		return
+	}
+	first := m.lineage == ""
+	m.lineage = set.ID
+	if first {
+		return
+	}
+	for i := range m.parts {
+		p := &m.parts[i]
+		if p.role != idle {
+			m.tenures[i].Add(1)
+			m.keep(p, true)
+		}
+		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
+	}
+	for _, ch := range m.channels {
+		m.letGo(ch)
+	}
+	m.asking = nil
+	clear(m.heard)
+	clear(m.listeners)
+	m.routes++
+}
+
+// lookAround notices what changes without a message.
+func (m *Machine) lookAround() {
+	for _, ch := range m.channels {
+		unfit := m.stalled(ch) || m.c.Quorum.Wishes(ch.peer) == message.Leave
+		if unfit != ch.unfit {
+			ch.unfit = unfit
+			m.replan = true
+			if unfit {
+				m.letGo(ch)
+			}
+		}
+	}
+	for i := range m.parts {
+		h := &m.parts[i].hold
+		if h.shunned != (message.Peer{}) && m.now >= h.shunnedUntil {
+			h.shunned = message.Peer{}
+			m.replan = true
+		}
+		if h.later && m.now-h.since >= int64(m.c.Digest) {
+			h.later = false
+			for _, t := range h.targets {
+				m.offer(t)
+			}
+		}
+	}
+	m.mergeForks()
+	m.dropLeftovers()
+}
+
+// send leaves a message in the outbox.
+func (m *Machine) send(to message.Peer, b message.Body) {
+	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, Lineage: m.lineage, Body: b})
+}
+
+// others calls f with every living member but this process.
+func (m *Machine) others(f func(message.Peer)) {
+	for _, p := range m.view.Members {
+		if p != m.c.Self {
+			f(p)
+		}
+	}
+}
+
+func (m *Machine) lives(p message.Peer) bool { return m.living[p] }
+
+// may reports whether this process has the right to decide.
+func (m *Machine) may() bool { return m.now < m.c.Quorum.RightUntil() }
+
+// at returns the member at place i of the view, or none.
+func (m *Machine) at(i int) message.Peer {
+	if i < 0 {
+		return message.Peer{}
+	}
+	return m.view.Members[i]
+}
+
+// owner returns who should hold p by the ring; none before the first view.
+func (m *Machine) owner(p *partition) message.Peer {
+	if m.view.Owner == nil {
+		return message.Peer{}
+	}
+	return m.at(m.view.Owner[p.number])
+}
+
+func comparePeers(a, b message.Peer) int {
+	if c := strings.Compare(a.Name, b.Name); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Boot, b.Boot)
+}
+
+// channel returns the channel to p, made if need be.
+func (m *Machine) channel(p message.Peer) *channel {
+	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return comparePeers(ch.peer, p) })
+	if !ok {
+		m.channels = slices.Insert(m.channels, i, &channel{peer: p})
+	}
+	return m.channels[i]
+}

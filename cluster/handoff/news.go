@@ -1,0 +1,51 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// sentNews is what was last told to a peer.
+type sentNews struct {
+	seq uint64
+	at  int64
+}
+
+// owe makes the partitions that were told as of the next news known to everybody: whose
+// heartbeats have not seen them gets no acknowledgement from here.
+func (m *Machine) owe() {
+	m.news++
+	if m.c.with(Promise) {
+		m.c.Quorum.Owe(m.news)
+	}
+}
+
+// tellNews sends the news to those who have not seen it.
+func (m *Machine) tellNews() {
+	if m.news == 0 {
+		return
+	}
+	for _, d := range m.c.Quorum.Owed() {
+		last := m.newsSent[d.Peer]
+		if last.seq == m.news && m.now-last.at < int64(m.c.Resend) {
+			continue
+		}
+		m.newsSent[d.Peer] = sentNews{m.news, m.now}
+		b := &message.News{Seq: m.news}
+		for i := range m.parts {
+			if p := &m.parts[i]; p.told > d.Seen {
+				b.Grants = append(b.Grants, message.Granted{Partition: i, Gen: p.known.epoch.Gen, Claimer: p.known.holder})
+			}
+		}
+		m.send(d.Peer, b)
+	}
+}
+
+// takeNews learns what from has granted, and to whom.
+func (m *Machine) takeNews(from message.Peer, b *message.News) {
+	for _, g := range b.Grants {
+		if g.Partition >= 0 && g.Partition < len(m.parts) {
+			m.learn(&m.parts[g.Partition], message.Epoch{Gen: g.Gen, Boot: g.Claimer.Boot}, g.Claimer)
+		}
+	}
+	m.c.Quorum.Saw(from, b.Seq)
+}

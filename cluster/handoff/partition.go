@@ -1,0 +1,208 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// role is what this process is to a partition.
+type role uint8
+
+const (
+	// idle: it does not hold it. It may have a state, and may be claiming.
+	idle role = iota
+	// holding: it decides, and its shard is open.
+	holding
+	// closing: it was the holder, and a close to the heir is on its way.
+	closing
+)
+
+// partition is what this process knows of one partition, and has of it.
+type partition struct {
+	number int
+	role   role
+
+	known knowledge
+	state state
+	// refused is the highest generation of a close that was refused.
+	refused uint64
+	// promised is the epoch that was last granted, told the number of the news that it
+	// was part of.
+	promised message.Epoch
+	told     uint64
+
+	hold  hold
+	claim *claim
+}
+
+// knowledge is the highest epoch that this process knows of, and by whom.
+type knowledge struct {
+	epoch  message.Epoch
+	holder message.Peer
+	// listed: the holder itself has said so. Else it was only granted to it.
+	listed bool
+	// gone: the holder has let go of it.
+	gone  bool
+	since int64        // when the epoch was learned
+	heir  message.Peer // to whom the holder is handing it, if listed
+	// inherits is since when the heir is known.
+	inherits int64
+	start    message.Mark // if listed
+}
+
+// state is what is in the partition's shard while this process does not hold it.
+type state struct {
+	has         message.Completeness
+	mark, start message.Mark
+	// held: it was decided on here up to mark, so it may be a fork: decisions that
+	// nobody copied.
+	held bool
+	// from, fill and sum tell whose copy it is, and how far.
+	from message.Peer
+	fill uint64
+	sum  uint64
+	// merging is the way of a fork to the holder, answers are those to claimers.
+	merging *target
+	answers []*target
+}
+
+// hold is what a holder knows about its partition.
+type hold struct {
+	epoch   message.Epoch
+	start   message.Mark
+	targets []*target
+	// spans are changes that were drained and not confirmed yet, the oldest first.
+	spans []changes
+	// recording and gated are what the table was told.
+	recording, gated bool
+	all              bool
+	// orphaned is since when the last complete copy is lost, see there.
+	orphaned int64
+	// giver has handed it over here, at the time since. It does not get it back at once,
+	// should the two see different members.
+	giver message.Peer
+	since int64
+	later bool
+	// shunned has refused a part, and is not tried again for a while.
+	shunned      message.Peer
+	shunnedUntil int64
+
+	// While closing.
+	next   message.Epoch
+	heir   *target
+	seq    uint64
+	frozen int64 // since when
+}
+
+// changes are those up to the one numbered seq; the oldest is of the time since.
+type changes struct {
+	seq   uint64
+	since int64
+}
+
+// release ends the ways of s to others, because it ends or changes.
+func (s *state) release() {
+	if s.merging != nil {
+		s.merging.gone = true
+	}
+	for _, t := range s.answers {
+		t.gone = true
+	}
+	s.merging, s.answers = nil, nil
+}
+
+// within reports whether the history that a holder whose epoch began with start goes
+// on from contains s, so that nothing is lost when s is forgotten.
+func (s *state) within(start message.Mark) bool {
+	if s.mark.Epoch == start.Epoch {
+		return s.mark.Seq <= start.Seq
+	}
+	// A copy of an older epoch was a part of what its holder had.
+	return !s.held && s.mark.Epoch.Less(start.Epoch)
+}
+
+// markOf returns the point that a holder's shard is at.
+func (m *Machine) markOf(p *partition) message.Mark {
+	if p.role == closing {
+		return message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
+	}
+	return message.Mark{Epoch: p.hold.epoch, Seq: m.drain(p)}
+}
+
+// open makes this process the holder of p at epoch, going on from start in the shard.
+func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
+	p.state.release()
+	p.role, p.state, p.claim = holding, state{}, nil
+	p.hold = hold{epoch: epoch, start: start, targets: targets}
+	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
+	m.tenures[p.number].Add(1)
+	m.confirm(p) // the journal is on before the first decision
+	m.c.Table.Open(p.number, start.Seq)
+	m.plan(p)
+	m.announce(p)
+}
+
+// keep seals p and makes what is in its shard a state, which a claim may find. held
+// says whether it may be a fork.
+func (m *Machine) keep(p *partition, held bool) {
+	m.c.Table.Seal(p.number)
+	mark := m.markOf(p)
+	for _, t := range p.hold.targets {
+		t.gone = true
+	}
+	m.c.Table.Record(p.number, 0, 0)
+	p.state = state{has: message.Complete, mark: mark, start: p.hold.start, held: held}
+	p.role, p.hold = idle, hold{}
+	m.routes++
+}
+
+// stepDown gives p up to a higher epoch of generation gen. One that follows from a claim
+// may know nothing of the last changes here; one of the same claim as a close under way
+// follows from that close.
+func (m *Machine) stepDown(p *partition, gen uint64) {
+	held := p.role == holding || gen>>message.Handoffs != p.hold.next.Gen>>message.Handoffs
+	m.stats.SteppedDown++
+	m.tenures[p.number].Add(1) // whoever waits for a change to be confirmed waits in vain
+	m.keep(p, held)
+}
+
+// forget empties p's shard.
+func (m *Machine) forget(p *partition) {
+	p.state.release()
+	m.c.Table.DropShard(p.number)
+	p.state = state{}
+}
+
+// learn takes in that holder has p at epoch. It reports whether that is not out of date.
+func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) bool {
+	switch c := epoch.Compare(p.known.epoch); {
+	case c < 0, !epoch.Sane():
+		return false
+	case c == 0:
+		return true
+	}
+	if p.role != idle && m.c.with(EpochCheck) {
+		m.stepDown(p, epoch.Gen)
+	}
+	if p.claim != nil && p.claim.gen < epoch.Gen {
+		p.claim = nil
+	}
+	p.known = knowledge{epoch: epoch, holder: holder, since: m.now}
+	m.routes++
+	return true
+}
+
+// lost reports whether p has no holder that lives, as far as known.
+func (m *Machine) lost(p *partition) bool {
+	k := &p.known
+	if !k.listed && m.now-k.since > 2*int64(m.c.Digest) {
+		return true // it was granted, and nothing has come of it
+	}
+	return k.gone || k.holder == m.c.Self || !m.lives(k.holder) || m.stranded(k)
+}
+
+// stranded reports whether the holder waits for the word of an heir that is gone, and
+// will wait for ever: it never takes back by itself. The heir may also be new, and not in
+// this process's view yet.
+func (m *Machine) stranded(k *knowledge) bool {
+	return k.listed && k.heir != (message.Peer{}) && !m.lives(k.heir) && m.now-k.inherits > int64(m.c.Digest)
+}

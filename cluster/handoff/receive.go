@@ -1,0 +1,130 @@
+package handoff
+
+import (
+	"fmt"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// takeParcel takes the parcels of one peer in the order of their numbers, each once.
+func (m *Machine) takeParcel(from message.Peer, b *message.Parcel) {
+	ch := m.channel(from)
+	switch {
+	case b.N == 0 || b.N > ch.taken+1:
+		return // an earlier one is missing, and will be sent again
+	case b.N <= ch.taken:
+		if r := ch.receipts[b.N%uint64(len(ch.receipts))]; r != nil && r.N == b.N {
+			m.send(from, r)
+		}
+		return
+	}
+	r := &message.Receipt{N: b.N}
+	data := b.Image.Data
+	for i := range b.Parts {
+		part := &b.Parts[i]
+		if part.Partition < 0 || part.Partition >= len(m.parts) || part.Bytes < 0 || part.Bytes > len(data) {
+			// Nothing after it can be told apart.
+			for j := i; j < len(b.Parts); j++ {
+				r.Refused = append(r.Refused, message.Refusal{Part: j})
+			}
+			break
+		}
+		p := &m.parts[part.Partition]
+		portion := data[:part.Bytes]
+		data = data[part.Bytes:]
+		if !m.takePart(from, p, part, b, portion) {
+			r.Refused = append(r.Refused, message.Refusal{Part: i, Known: p.known.epoch, Holder: p.known.holder})
+		}
+	}
+	ch.taken = b.N
+	ch.receipts[b.N%uint64(len(ch.receipts))] = r
+	m.send(from, r)
+}
+
+// takePart takes one part, and reports whether it did.
+func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, b *message.Parcel, portion []byte) bool {
+	switch part.Kind {
+	case message.Fill:
+		return m.takeFill(from, p, part) && m.put(p, part, b, portion)
+	case message.Close:
+		if m.follows(from, p, part) && m.put(p, part, b, portion) {
+			return m.takeClose(from, p, part)
+		}
+		p.refused = max(p.refused, part.Next.Gen)
+		return false
+	case message.Answer:
+		if !m.takeAnswer(from, p, part) {
+			return false
+		}
+		if !m.put(p, part, b, portion) {
+			p.claim.states = p.claim.states[1:] // what was offered cannot be had
+			return false
+		}
+		return m.answered(p, part)
+	case message.Merge:
+		if p.role != holding {
+			return false
+		}
+		return m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, true) == nil
+	case message.Drop:
+		if p.role == idle && p.state.from == from && p.state.fill == part.Fill && !p.state.held && p.claim == nil {
+			m.forget(p)
+		}
+	}
+	return true
+}
+
+// takeFill readies p's shard for a part of a filling.
+func (m *Machine) takeFill(from message.Peer, p *partition, part *message.Part) bool {
+	if m.c.with(EpochCheck) && part.Epoch.Less(p.known.epoch) || !m.learnFrom(from, p, part) {
+		return false
+	}
+	if !part.Begin {
+		return m.follows(from, p, part)
+	}
+	if p.state.held && m.c.with(ForkMerge) && !p.state.within(part.Start) {
+		return false // what is here must go to the holder first
+	}
+	m.forget(p)
+	p.state = state{
+		has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
+		from: from, fill: part.Fill,
+	}
+	return true
+}
+
+// learnFrom notes that the sender of part holds p. It reports whether this process then
+// can have a copy.
+func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part) bool {
+	if m.learn(p, part.Epoch, from) {
+		m.listed(p, from, message.Holding{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start})
+	}
+	return p.role == idle
+}
+
+// follows reports whether part goes on from what is in p's shard.
+func (m *Machine) follows(from message.Peer, p *partition, part *message.Part) bool {
+	s := &p.state
+	return p.role == idle && s.has != message.None && s.from == from && s.fill == part.Fill && s.mark.Epoch == part.Epoch
+}
+
+// put imports a portion of a filling. A copy that cannot be read, or does not add up, is
+// forgotten.
+func (m *Machine) put(p *partition, part *message.Part, b *message.Parcel, portion []byte) bool {
+	s := &p.state
+	err := m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, s.held)
+	s.sum = add(s.sum, portion)
+	if err == nil && part.End && m.c.with(Checksum) && s.sum != part.Sum {
+		err = fmt.Errorf("partition %d: the checksum of its filling is %x, want %x", p.number, s.sum, part.Sum)
+	}
+	if err != nil {
+		m.stats.Damaged++
+		m.forget(p)
+		return false
+	}
+	s.mark.Seq = part.Seq
+	if part.End {
+		s.has = message.Complete
+	}
+	return true
+}

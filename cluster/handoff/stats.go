@@ -1,0 +1,95 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Stats counts since New, except for what is marked as of now.
+type Stats struct {
+	// HandedOver and Received were swaps, TakenBack swaps that were refused.
+	HandedOver, Received, TakenBack uint64
+	// Claims were completed, Fresh of them without any state.
+	Claims, Fresh uint64
+	// SteppedDown are partitions lost to a higher epoch, Merged forks of this process
+	// that their holders have taken in.
+	SteppedDown, Merged uint64
+	// Fillings were begun, Refused parts of this process's parcels refused, Damaged
+	// fillings of others that could not be read or did not add up.
+	Fillings, Refused, Damaged uint64
+	// Counters and Bytes went out in parcels.
+	Counters, Bytes uint64
+	// Freezes are ended ones, FrozenNanos how long all of them took together, FrozenMax
+	// the longest (ns).
+	Freezes                uint64
+	FrozenNanos, FrozenMax int64
+	// Now: partitions held; of these without a complete copy; being handed over just
+	// now; copies of others' partitions, forks not yet merged, claims under way.
+	Holding, Unprotected, Closing, Copies, Forks, Claiming int
+}
+
+// Stats returns the machine's counts.
+func (m *Machine) Stats() Stats {
+	s := m.stats
+	for i := range m.parts {
+		p := &m.parts[i]
+		switch p.role {
+		case holding:
+			s.Holding++
+			if !p.hold.gated {
+				s.Unprotected++
+			}
+		case closing:
+			s.Closing++
+		case idle:
+			if p.state.held {
+				s.Forks++
+			} else if p.state.has != message.None {
+				s.Copies++
+			}
+		}
+		if p.claim != nil {
+			s.Claiming++
+		}
+	}
+	return s
+}
+
+// Routes returns a number that changes whenever an answer of Holder or Holds may have.
+func (m *Machine) Routes() uint64 { return m.routes }
+
+// Holder returns who holds p, as far as known: this process while it does, the heir
+// while a close to it is on its way. Zero if unknown.
+func (m *Machine) Holder(p int) message.Peer {
+	k := &m.parts[p].known
+	if k.gone {
+		return message.Peer{}
+	}
+	return k.holder
+}
+
+// Holds reports whether this process holds p.
+func (m *Machine) Holds(p int) bool { return m.parts[p].role == holding }
+
+// Confirmed returns the number of the last change of p that a complete copy has, or
+// math.MaxUint64 if p has none. Safe for concurrent use.
+func (m *Machine) Confirmed(p int) uint64 { return m.confirmed[p].Load() }
+
+// Tenure counts how often this process has begun to hold p, and was deposed. What was decided in
+// one tenure is confirmed only while that lasts, or when it ends with a hand-off. Safe for
+// concurrent use.
+func (m *Machine) Tenure(p int) uint64 { return m.tenures[p].Load() }
+
+// Held returns of how many partitions this process has what nobody else may have: those
+// it holds or is handing over, forks that it has not brought to their holders, and states
+// that a claimer may yet fetch.
+func (m *Machine) Held() int {
+	n := 0
+	for i := range m.parts {
+		p := &m.parts[i]
+		claimed := p.state.has != message.None && !p.known.listed && !p.known.gone
+		if p.role != idle || p.state.held || claimed {
+			n++
+		}
+	}
+	return n
+}

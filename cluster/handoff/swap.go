@@ -1,0 +1,141 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// closes freezes the partitions whose heir, at the channel's peer, is level, and packs
+// their closes. Nothing is decided here from then on, and nothing is taken back but on
+// the peer's word.
+func (k *packing) closes() {
+	ch, m := k.ch, k.m
+	for len(ch.level) > 0 && k.room() > 0 && m.may() {
+		t := ch.level[0]
+		ch.level = ch.level[1:]
+		p := t.part
+		if p.hold.giver == ch.peer && m.now-p.hold.since < int64(m.c.Digest) {
+			p.hold.later = true // offered again when the time has passed
+			continue
+		}
+		if t.gone || !t.heir || t.stage != complete || p.role != holding || t.under > 0 || len(t.pending) > 4*step {
+			continue
+		}
+		if m.c.with(Freeze) {
+			m.c.Table.Seal(p.number)
+		}
+		h := &p.hold
+		h.seq = m.drain(p)
+		p.role, h.heir, h.frozen = closing, t, m.now
+		h.next = message.Epoch{Gen: h.epoch.Gen + 1, Boot: ch.peer.Boot}
+		p.known = knowledge{epoch: h.next, holder: ch.peer, since: m.now}
+		m.routes++
+
+		keys := k.all(&t.pending)
+		k.add(t, message.Part{Kind: message.Close, Epoch: h.epoch, Start: h.start, Seq: h.seq, Next: h.next}, keys)
+		m.announce(p)
+	}
+}
+
+// all cuts off list what is on it, each key once.
+func (k *packing) all(list *[]key) []key {
+	keys := distinct(*list)
+	*list = nil
+	return keys
+}
+
+// handedOver ends a swap: t's peer holds p now, and what is here is its copy.
+func (m *Machine) handedOver(p *partition, t *target) {
+	if p.role != closing || p.hold.heir != t {
+		return
+	}
+	m.thawed(p)
+	m.stats.HandedOver++
+	mark := message.Mark{Epoch: p.hold.next, Seq: p.hold.seq}
+	before := message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
+	m.confirmed[p.number].Store(p.hold.seq)
+	next := p.hold.next
+	for _, x := range p.hold.targets {
+		if x != t {
+			m.dropAt(x)
+		}
+	}
+	m.keep(p, false)
+	p.state.mark, p.state.start, p.state.from = mark, before, t.ch.peer
+	if p.known.epoch == next {
+		p.known.listed, p.known.start = true, before
+	}
+}
+
+// closeRefused takes p back, unless somebody holds it at a higher epoch.
+func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
+	if p.role != closing || p.hold.heir != t {
+		return
+	}
+	m.thawed(p)
+	h := p.hold
+	if h.next.Less(x.Known) {
+		m.learn(p, x.Known, x.Holder)
+	}
+	if p.role != closing {
+		return // a higher epoch is known, so it is not this process's any more
+	}
+	m.stats.TakenBack++
+	others := make([]*target, 0, len(h.targets))
+	for _, o := range h.targets {
+		if o == t {
+			o.gone = true
+		} else {
+			others = append(others, o)
+		}
+	}
+	epoch := message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}
+	m.c.Table.Record(p.number, 0, 0)
+	// The others follow the epoch that ended; they are filled anew.
+	for _, o := range others {
+		o.gone = true
+	}
+	m.open(p, epoch, message.Mark{Epoch: h.epoch, Seq: h.seq})
+	m.shun(p, t.ch.peer)
+	m.plan(p)
+}
+
+// thawed counts the end of a freeze.
+func (m *Machine) thawed(p *partition) {
+	d := m.now - p.hold.frozen
+	m.stats.Freezes++
+	m.stats.FrozenNanos += d
+	m.stats.FrozenMax = max(m.stats.FrozenMax, d)
+}
+
+// takeClose makes this process the holder of p, if everything about the close is right.
+// A generation that was refused once is not taken later, because the sender goes on
+// after a refusal.
+func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part) bool {
+	s := &p.state
+	refused := p.refused
+	if !m.c.with(RefusalMemory) {
+		refused = 0
+	}
+	switch {
+	case part.Next.Boot != m.c.Self.Boot, part.Next.Gen <= refused,
+		m.c.with(EpochCheck) && part.Next.Less(p.known.epoch),
+		p.role != idle, s.has != message.Complete,
+		m.c.with(Checksum) && s.sum != part.Sum:
+		p.refused = max(p.refused, part.Next.Gen)
+		if p.role == idle && s.sum != part.Sum {
+			m.stats.Damaged++
+			m.forget(p) // it is no copy
+		}
+		return false
+	}
+	m.stats.Received++
+	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
+	// The giver has what is here, and stays a copy until another one is complete.
+	giver := &target{
+		part: p, ch: m.channel(from), kind: message.Fill, stage: complete, begun: true,
+		level: part.Seq, packed: part.Seq, acked: part.Seq,
+	}
+	m.open(p, part.Next, start, giver)
+	p.hold.giver, p.hold.since = from, m.now
+	return true
+}

@@ -1,0 +1,183 @@
+package handoff
+
+import (
+	"slices"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+type key = bucket.Key
+
+// stage is how far a target is.
+type stage uint8
+
+const (
+	// waiting for its turn.
+	waiting stage = iota
+	// filling: its counters are being packed.
+	filling
+	// ending: the end is packed and not receipted.
+	ending
+	// complete: it follows.
+	complete
+)
+
+// target is one partition's way to one peer.
+type target struct {
+	part *partition
+	ch   *channel
+	kind message.Kind // Fill, Answer or Merge
+	fill uint64
+	heir bool
+	gen  uint64 // of the claim that an Answer is for
+
+	stage stage
+	begun bool
+	keys  []key // still to be packed
+	// pending are keys that have changed, and need to be packed again; queued says that
+	// the channel knows. level is the change number that the target has once they are.
+	pending []key
+	queued  bool
+	level   uint64
+	// packed is the change number that was last packed, acked the last receipted.
+	packed, acked uint64
+	under         int // parts under way
+	sum           uint64
+	// ended: the end of a Merge was taken. gone: nobody wants it any more.
+	ended, gone bool
+}
+
+// addTarget begins the way of p's counters to peer.
+func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) *target {
+	m.fills++
+	m.stats.Fillings++
+	t := &target{part: p, ch: m.channel(peer), kind: kind, fill: m.fills}
+	t.ch.waiting = append(t.ch.waiting, t)
+	return t
+}
+
+// heirFirst lets t go before others that wait.
+func (t *target) heirFirst() {
+	if i := slices.Index(t.ch.waiting, t); i > 0 {
+		t.ch.waiting = slices.Insert(slices.Delete(t.ch.waiting, i, i+1), 0, t)
+	}
+}
+
+// abandon gives t up, unless it is the heir of a close under way.
+func (m *Machine) abandon(t *target) {
+	p := t.part
+	if t.gone || p.role == closing && p.hold.heir == t {
+		return
+	}
+	t.gone = true
+	if p.state.merging == t {
+		p.state.merging = nil
+	}
+	p.state.answers = slices.DeleteFunc(p.state.answers, func(a *target) bool { return a == t })
+	if i := slices.Index(p.hold.targets, t); i >= 0 {
+		p.hold.targets = slices.Delete(p.hold.targets, i, i+1)
+		m.confirm(p)
+		m.replan = true
+	}
+}
+
+// start begins the packing of t's counters. The journal is on before the keys are
+// listed, so that nothing is missed.
+func (m *Machine) start(t *target) {
+	t.stage = filling
+	p := t.part
+	if p.role == holding {
+		m.journal(p)
+		m.drain(p)
+	}
+	t.keys = m.c.Table.Keys(p.number, nil)
+	switch p.role {
+	case idle:
+		t.level = p.state.mark.Seq
+	case closing:
+		t.level = p.hold.seq
+	}
+	// A filling that is complete has at least what was there when it began.
+	t.packed, t.acked = t.level, t.level
+}
+
+// inherit makes t the heir. A copy may lack changes of transient requests, which were not
+// journaled, so every counter is sent again.
+func (m *Machine) inherit(t *target) {
+	t.heir = true
+	if t.stage == waiting {
+		t.heirFirst()
+		return
+	}
+	m.journal(t.part)
+	m.drain(t.part)
+	t.pending = m.c.Table.Keys(t.part.number, t.pending)
+	m.queue(t)
+	m.offer(t)
+}
+
+// queue tells t's channel that t has changes to pack.
+func (m *Machine) queue(t *target) {
+	if !t.queued && len(t.pending) > 0 {
+		t.queued = true
+		t.ch.changed = append(t.ch.changed, t)
+	}
+}
+
+// offer tells t's channel that a close may be due.
+func (m *Machine) offer(t *target) {
+	if t.heir && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.level, t) {
+		t.ch.level = append(t.ch.level, t)
+	}
+}
+
+// takenPart notes that the peer has taken part.
+func (m *Machine) takenPart(t *target, part *message.Part) {
+	p := t.part
+	switch part.Kind {
+	case message.Close:
+		m.handedOver(p, t)
+		return
+	case message.Merge:
+		// Receipts may come in another order than the parts went.
+		if t.ended = t.ended || part.End; t.ended && t.under == 0 {
+			m.stats.Merged++ // its holder has all of it
+			m.forget(p)
+			m.routes++
+		}
+		return
+	case message.Answer:
+		return
+	}
+	t.acked = max(t.acked, part.Seq)
+	if part.End {
+		t.stage = complete
+		m.replan = true
+	}
+	if t.stage == complete {
+		m.confirm(p)
+		m.offer(t)
+		m.replan = m.replan || len(p.hold.targets) > 1
+	}
+}
+
+// refusedPart notes that the peer has refused part.
+func (m *Machine) refusedPart(t *target, part *message.Part, x message.Refusal) {
+	p := t.part
+	if part.Kind == message.Close {
+		m.closeRefused(p, t, x)
+		return
+	}
+	m.shun(p, t.ch.peer)
+	m.abandon(t)
+	if part.Kind == message.Fill {
+		m.learn(p, x.Known, x.Holder)
+	}
+}
+
+// shun leaves peer alone with p for a while: whatever the reason for a refusal is, it
+// takes a moment to pass.
+func (m *Machine) shun(p *partition, peer message.Peer) {
+	p.hold.shunned, p.hold.shunnedUntil = peer, m.now+5*int64(m.c.Resend)
+}

@@ -1,0 +1,120 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// MayFound says that join targets were asked and the view shows who answered: if
+// nobody there knows a stable set, this node may found one.
+func (n *Node) MayFound(ctx context.Context) error {
+	return n.runner.ask(ctx, n.runner.quorum.MayFound)
+}
+
+// Join wants this node counted in the stable set, from now on, and waits until it is.
+func (n *Node) Join(ctx context.Context) error {
+	r := n.runner
+	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Join) }); err != nil {
+		return err
+	}
+	return r.await(ctx, func(int64) bool { return r.quorum.In() })
+}
+
+// Settled waits until this node serves and may decide, holds what the ring gives it, and has a
+// complete copy of everything elsewhere if there is anybody else.
+func (n *Node) Settled(ctx context.Context) error {
+	r := n.runner
+	return r.await(ctx, func(now int64) bool {
+		v := &r.placement.view
+		if r.placement.scene.state() != member.Serving || v.Owner == nil || !n.mayDecide(now) {
+			return false
+		}
+		for p, owner := range v.Owner {
+			if owner != nobody && v.Members[owner] == r.self && !r.handoff.Holds(p) {
+				return false
+			}
+		}
+		return len(v.Members) == 1 || r.handoff.Stats().Unprotected == 0
+	})
+}
+
+// HandOver waits until this node holds nothing any more, once it is leaving. It returns how many
+// partitions it gave away meanwhile, and how many are left: not 0 if nobody serves who could
+// take them, or if ctx ended.
+func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
+	r := n.runner
+	var before, after uint64
+	if err := r.ask(ctx, func(int64) { before = r.handoff.Stats().HandedOver }); err != nil {
+		return 0, 0, err
+	}
+	err = r.await(ctx, func(int64) bool {
+		nobodyTakes := r.placement.scene.state() == member.Leaving && len(r.placement.table.Members()) == 0
+		return r.handoff.Held() == 0 || nobodyTakes
+	})
+	// The runner goes on whether ctx has ended or not.
+	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOver, r.handoff.Held() })
+	if gone != nil {
+		return 0, 0, gone
+	}
+	return int(after - before), left, err
+}
+
+// LeaveSet wants this node out of the stable set, from now on, and waits until it is. It
+// does not wait where nobody else is counted.
+func (n *Node) LeaveSet(ctx context.Context) error {
+	r := n.runner
+	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Leave) }); err != nil {
+		return err
+	}
+	return r.await(ctx, func(int64) bool { return !r.quorum.In() || len(r.quorum.Set().Members) == 1 })
+}
+
+// Why a member is not forgotten.
+var (
+	ErrNoSet       = errors.New("this node knows no stable set")
+	ErrThisNode    = errors.New("it is this node")
+	ErrNotCounted  = errors.New("it is not in the stable set")
+	ErrLives       = errors.New("it lives")
+	ErrLastCounted = errors.New("nobody else is in the stable set")
+)
+
+// Forget takes name out of the stable set without asking a majority: whoever wants it
+// says that this member is gone for good. Its errors wrap those above, that of ctx, or say
+// that the node does not run.
+func (n *Node) Forget(ctx context.Context, name string) error {
+	r := n.runner
+	var refused error
+	err := r.ask(ctx, func(now int64) {
+		if refused = r.keeps(now, name); refused == nil {
+			refused = r.quorum.Forget(now, name)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return refused
+}
+
+// keeps returns why name is not to be forgotten, if so.
+func (r *runner) keeps(now int64, name string) error {
+	set := r.quorum.Set()
+	switch {
+	case set.Zero():
+		return ErrNoSet
+	case name == r.self.Name:
+		return ErrThisNode
+	case !set.Has(name):
+		return ErrNotCounted
+	case len(set.Members) == 1:
+		return ErrLastCounted
+	}
+	for _, n := range r.scene.nodes {
+		if n.name == name && r.quorum.Lives(now, n.peer()) {
+			return ErrLives
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// TestMinority: a node that is cut off loses the right and answers by on_partition, at
+// once; the others go on with everything. Healed, it is one of them again, and its
+// share is charged.
+func TestMinority(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		a, c := f.nodes["a"], f.nodes["c"]
+		const limit = 9
+		keys := requests(90, hourly(limit))
+		for i := range keys {
+			keys[i].OnPartition = rules.OnFailure(i % 3)
+		}
+		f.cut("ab", "c")
+		f.eventually(time.Second, "c has lost the right", func() bool { return !c.mayDecide(c.clock()) })
+		time.Sleep(200 * time.Millisecond) // a and b do not live any more
+		for round := range 5 {
+			start := time.Now()
+			answers := decide(t.Context(), c.Node, keys...)
+			if took := time.Since(start); took != 0 {
+				t.Errorf("it took %v", took)
+			}
+			for i, answer := range answers {
+				switch rules.OnFailure(i % 3) {
+				case rules.FailOpen:
+					wantAnswer(t, "open", answer, true, check.Open, "c")
+				case rules.FailClosed:
+					wantAnswer(t, "closed", answer, false, check.Closed, "c")
+				default:
+					wantAnswer(t, fmt.Sprintf("share, round %d", round), answer, round < limit/3, check.Share, "c")
+				}
+			}
+		}
+		if s := c.Stats(); s.MinorityShare != 150 || s.MinorityClosed != 150 || s.MinorityOpen != 150 || s.Owed != 30 {
+			t.Errorf("%+v", s)
+		}
+		f.eventually(5*time.Second, "a and b hold all", func() bool {
+			return a.Stats().Partitions.Holding+f.nodes["b"].Stats().Partitions.Holding == 31
+		})
+		for i, answer := range decide(t.Context(), a.Node, keys...) {
+			if answer.Err != nil || answer.Remaining != limit-1 {
+				t.Errorf("asked in the majority: key %d: %+v", i, answer)
+			}
+		}
+		f.cut()
+		f.eventually(5*time.Second, "c has the right again", func() bool { return c.mayDecide(c.clock()) })
+		f.within(10*time.Second, "c is settled", c.Settled)
+		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().Settled == 90 && c.Stats().Owed == 0 })
+		f.holders()
+		for i, answer := range decide(t.Context(), c.Node, keys...) {
+			want := int64(limit - 2)
+			if rules.OnFailure(i%3) == rules.FailShare {
+				want -= limit / 3
+			}
+			if answer.Err != nil || answer.Remaining != want || answer.Source == check.Share {
+				t.Errorf("healed: key %d: %+v, want %d remaining", i, answer, want)
+			}
+		}
+		f.cut("ab", "c")
+		f.eventually(time.Second, "c has lost the right again", func() bool { return !c.mayDecide(c.clock()) })
+		time.Sleep(200 * time.Millisecond)
+		for i, answer := range decide(t.Context(), c.Node, keys...) {
+			if rules.OnFailure(i%3) == rules.FailShare && answer.Allowed {
+				t.Errorf("a second cut gives key %d a second share: %+v", i, answer)
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+		for _, want := range []string{"right to decide lost", "right to decide regained"} {
+			if !strings.Contains(c.log.String(), want) {
+				t.Errorf("c's log does not say %q:\n%s", want, c.log.String())
+			}
+		}
+	})
+}
+
+// TestMinorityOfTwo: two nodes that are cut off together do not wait for each other.
+func TestMinorityOfTwo(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c", "d", "e")
+		keys := requests(60, hourly(10))
+		f.cut("abc", "de")
+		d := f.nodes["d"]
+		f.eventually(time.Second, "d has lost the right", func() bool { return !d.mayDecide(d.clock()) })
+		time.Sleep(200 * time.Millisecond)
+		start := time.Now()
+		forwards := d.Stats().Forwards
+		for _, a := range decide(t.Context(), d.Node, keys...) {
+			wantAnswer(t, "in the minority", a, true, check.Share, "d")
+			if a.Limit != 2 {
+				t.Errorf("%+v, want a fifth", a)
+			}
+		}
+		if took := time.Since(start); took > 2*latency || d.Stats().Forwards == forwards {
+			t.Errorf("it took %v, with %d forwards", took, d.Stats().Forwards-forwards)
+		}
+	})
+}
+
+// TestAsleep: a node whose machine was asleep wakes without the right to decide.
+func TestAsleep(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		a := f.nodes["a"]
+		f.loses(func(from, to string, _ message.Envelope) bool { return true })
+		keys := requests(60, hourly(9))
+		for i, answer := range decide(t.Context(), a.Node, keys...) {
+			if answer.Err != nil || answer.Limit != 9 {
+				t.Fatalf("before: key %d: %+v", i, answer)
+			}
+		}
+		a.asleep.Add(int64(2 * time.Second))
+		held := a.Stats().Held
+		for i, answer := range decide(t.Context(), a.Node, keys...) {
+			if answer.Source == check.Held {
+				t.Errorf("woken: key %d: %+v", i, answer)
+			}
+		}
+		if a.Stats().Held != held {
+			t.Error("it has decided")
+		}
+	})
+}
+
+// TestForget: of two, the survivor is a minority until the other is forgotten by hand.
+func TestForget(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b")
+		a := f.nodes["a"]
+		if err := a.Forget(t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "lives") {
+			t.Errorf("forgetting one that lives: %v", err)
+		}
+		f.kill("b")
+		f.eventually(time.Second, "a has lost the right", func() bool { return !a.mayDecide(a.clock()) })
+		time.Sleep(time.Second)
+		o, err := a.Overview(t.Context())
+		if err != nil || o.Right || o.Reason != "1 of 2 counted members live, and a majority is 2" {
+			t.Errorf("%+v, %v", o, err)
+		}
+		if b := o.Members[1]; b.Name != "b" || b.Lives || !b.Counted || b.Silent < time.Second || b.Holds == 0 {
+			t.Errorf("%+v", b)
+		}
+		f.hide("b")
+		if err := a.Forget(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Holding == 31 && a.Stats().Right })
+		f.holders()
+	})
+}

@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Overview is how this node stands among the others, for people.
+type Overview struct {
+	// Set is the stable set, zero if none is known yet.
+	Set message.Set
+	// Right: this node may decide. If not, Reason says why.
+	Right  bool
+	Reason string
+	// Members are all whom gossip shows, this node among them, and then the names of the
+	// set that it does not show.
+	Members []Standing
+	// Partitions are the machine's counts.
+	Partitions handoff.Stats
+}
+
+// Standing is one member's.
+type Standing struct {
+	Name, Boot string // Boot is empty if gossip does not show it
+	// Counted: in the stable set. Lives: heard from just now.
+	Counted, Lives bool
+	// Silent is how long it has not been heard from; negative if it never was.
+	Silent time.Duration
+	// Holds is how many partitions it holds, as far as this node knows.
+	Holds int
+}
+
+// Overview tells how this node stands. It fails when ctx ends or the node does not run.
+func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
+	r := n.runner
+	err = r.ask(ctx, func(now int64) {
+		o = Overview{Set: r.quorum.Set(), Right: n.mayDecide(now), Partitions: r.handoff.Stats()}
+		if !o.Right {
+			o.Reason = r.whyNot(now)
+		}
+		holds := make(map[message.Peer]int)
+		for p := range n.cfg.Ring.Partitions {
+			holds[r.handoff.Holder(p)]++
+		}
+		for _, m := range r.scene.nodes {
+			o.Members = append(o.Members, Standing{
+				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name),
+				Lives: r.quorum.Lives(now, m.peer()), Silent: silence(now, r.quorum.Heard(m.peer())), Holds: holds[m.peer()],
+			})
+		}
+		for _, name := range o.Set.Members {
+			if !r.scene.shows(name) {
+				o.Members = append(o.Members, Standing{Name: name, Counted: true, Silent: -1})
+			}
+		}
+	})
+	return o, err
+}
+
+func silence(now, heard int64) time.Duration {
+	if heard == math.MinInt64 {
+		return -1
+	}
+	return time.Duration(max(0, now-heard))
+}
+
+func (s *scene) shows(name string) bool {
+	for _, n := range s.nodes {
+		if n.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// whyNot says why this process has no right to decide.
+func (r *runner) whyNot(now int64) string {
+	set := r.quorum.Set()
+	if set.Zero() {
+		return "no stable set is known yet"
+	}
+	living := 0
+	for _, n := range r.scene.nodes {
+		if set.Has(n.name) && r.quorum.Lives(now, n.peer()) {
+			living++
+		}
+	}
+	switch {
+	case living < set.Majority():
+		return fmt.Sprintf("%d of %d counted members live, and a majority is %d", living, len(set.Members), set.Majority())
+	case !r.quorum.Promises(now):
+		return "just restarted: the others' claims are still to be heard of"
+	}
+	return fmt.Sprintf("of %d counted members, fewer than %d have just acknowledged a heartbeat", len(set.Members), set.Majority())
+}
+
+// report publishes both machines' counts, and has the chronicle tell what is new.
+func (r *runner) report(now int64) {
+	m := &machines{
+		partitions: r.handoff.Stats(), right: r.node.mayDecide(now),
+		set: r.quorum.Set(), dissolved: r.quorum.Dissolved(),
+	}
+	r.node.machines.Store(m)
+	at := moment{
+		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, right: m.right, others: len(r.placement.view.Members) - 1,
+		set: m.set, dissolved: m.dissolved, stats: m.partitions,
+	}
+	if !m.right {
+		at.reason = r.whyNot(now)
+	}
+	r.chronicle.tell(r.node.cfg.Log, at)
+}

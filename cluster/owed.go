@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+const (
+	// settlePeriod is how often holders are told what was admitted without them, and
+	// settleBatch of how many keys at once.
+	settlePeriod = 100 * time.Millisecond
+	settleBatch  = 512
+)
+
+// owed remembers what this node has admitted without a holder and not told one yet, key
+// by key, the oldest first. Above max keys the oldest is forgotten.
+type owed struct {
+	max int
+	mu  struct {
+		sync.Mutex
+		debts     map[bucket.Key]debt
+		order     []bucket.Key // of debts
+		forgotten uint64
+	}
+}
+
+// debt is what is owed on one key.
+type debt struct {
+	key       bucket.Key
+	limits    *bucket.Limits
+	cost      int64
+	transient bool
+}
+
+func newOwed(max int) *owed {
+	o := &owed{max: max}
+	o.mu.debts = make(map[bucket.Key]debt)
+	return o
+}
+
+// add notes that r was admitted.
+func (o *owed) add(r *bucket.Request) { o.put(debt{r.Key, r.Limits, max(1, r.Cost), r.Transient}) }
+
+// put adds d to what is owed on its key.
+func (o *owed) put(d debt) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before, known := o.mu.debts[d.key]
+	if !known {
+		if len(o.mu.order) >= o.max {
+			delete(o.mu.debts, o.mu.order[0])
+			o.mu.order = o.mu.order[1:]
+			o.mu.forgotten++
+		}
+		o.mu.order = append(o.mu.order, d.key)
+	}
+	d.cost += before.cost
+	o.mu.debts[d.key] = d
+}
+
+// forgive notes that an admission was taken back.
+func (o *owed) forgive(k bucket.Key, cost int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if d, ok := o.mu.debts[k]; ok {
+		d.cost = max(0, d.cost-max(1, cost))
+		o.mu.debts[k] = d
+	}
+}
+
+// take returns the oldest debts, which are no longer owed then.
+func (o *owed) take(most int) []debt {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := min(most, len(o.mu.order))
+	list := make([]debt, n)
+	for i, k := range o.mu.order[:n] {
+		list[i] = o.mu.debts[k]
+		delete(o.mu.debts, k)
+	}
+	o.mu.order = o.mu.order[n:]
+	return list
+}
+
+// count returns how many keys are owed for, and how many were forgotten.
+func (o *owed) count() (keys int, forgotten uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.mu.order), o.mu.forgotten
+}
+
+// settleUp charges to holders what was admitted without them, whenever this node has the
+// right to decide and so is among the majority, until ctx ends.
+func (n *Node) settleUp(ctx context.Context) {
+	tick := time.NewTicker(settlePeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if n.mayDecide(n.cfg.Clock()) {
+			n.settle(ctx, n.owed.take(settleBatch))
+		}
+	}
+}
+
+// settle charges debts. One that no holder has taken is owed again. One that was sent
+// without an answer counts as charged: charging it twice would deny what was never
+// admitted, and what was admitted stays spent of this node's share either way.
+func (n *Node) settle(ctx context.Context, debts []debt) {
+	now, counted := n.cfg.Clock(), n.routing.Load().counted
+	var b check.Batch
+	var of []debt
+	for _, d := range debts {
+		// What has expired since is no longer to be charged.
+		cost := min(d.cost, n.spentApart(now, d, counted))
+		if cost <= 0 {
+			continue
+		}
+		of = append(of, d)
+		b.Requests = append(b.Requests, check.Request{Request: bucket.Request{
+			Key: d.key, Limits: d.limits, Cost: cost, Verb: bucket.Charge, Transient: d.transient,
+		}})
+	}
+	if len(of) == 0 {
+		return
+	}
+	b.Answers = make([]check.Answer, len(of))
+	f := n.newForwarding(&b, nil)
+	f.once = true
+	for i := range of {
+		f.pending = append(f.pending, pending{index: i})
+	}
+	n.finish(ctx, f)
+	for i, a := range b.Answers {
+		switch {
+		case a.Err == nil:
+			n.stats.settled.Add(uint64(b.Requests[i].Cost))
+		case !errors.Is(a.Err, check.ErrAmbiguous):
+			n.owed.put(of[i])
+		}
+	}
+}
+
+// spentApart returns how much of the share of d's key is spent now: the most that any of
+// its limits still counts.
+func (n *Node) spentApart(now int64, d debt, counted int) int64 {
+	share, most := d.limits.Share(counted), int64(0)
+	for i := range share.Len() {
+		one := share
+		if share.Len() > 1 {
+			var err error
+			if one, err = bucket.NewLimits(share.At(i)); err != nil {
+				return d.cost // cannot be: it is one of a valid set
+			}
+		}
+		r := bucket.Request{Key: d.key, Limits: one, Verb: bucket.Read}
+		at, unit := n.apart.Do(now, &r), max(1, share.At(i).Cost)
+		most = max(most, (at.Limit-at.Remaining+unit-1)/unit)
+	}
+	return most
+}

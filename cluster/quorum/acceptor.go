@@ -1,0 +1,91 @@
+package quorum
+
+import "github.com/sluice-project/sluice/internal/message"
+
+// acceptor is what this process has promised and accepted for one version.
+type acceptor struct {
+	id       string
+	version  uint64
+	promised message.Ballot
+	accepted message.Set
+	under    message.Ballot
+}
+
+func (a *acceptor) promise(b message.Ballot) bool {
+	if b.Compare(a.promised) < 0 {
+		return false
+	}
+	a.promised = b
+	return true
+}
+
+func (a *acceptor) accept(s message.Set, b message.Ballot) bool {
+	if !a.promise(b) {
+		return false
+	}
+	a.accepted, a.under = s, b
+	return true
+}
+
+// instance returns the acceptor for the version after this process's.
+func (m *Machine) instance() *acceptor {
+	if a := &m.acceptor; a.id != m.set.ID || a.version != m.set.Version+1 {
+		*a = acceptor{id: m.set.ID, version: m.set.Version + 1}
+	}
+	return &m.acceptor
+}
+
+// prepare and accept note what they can, also where this process has no vote: to
+// note a proposal that was made harms no agreement, and others may ask for it.
+
+func (m *Machine) prepare(now int64, from *peer, b *message.Prepare) {
+	if !m.isNext(now, from, b.ID, b.Version) {
+		return
+	}
+	m.round = max(m.round, b.Ballot.Round)
+	a := m.instance()
+	ok := a.promise(b.Ballot) && m.votes(now)
+	m.send(from.Peer, &message.Promise{Version: b.Version, Ballot: a.promised, OK: ok, Accepted: a.accepted, Under: a.under})
+}
+
+func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
+	if !m.isNext(now, from, b.Set.ID, b.Set.Version) || !follows(m.set, b.Set) {
+		return
+	}
+	m.round = max(m.round, b.Ballot.Round)
+	a := m.instance()
+	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.settled(now)
+	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: a.promised, OK: ok})
+}
+
+// isNext reports whether a version is the one after this process's. A proposer that is
+// behind is told so by a heartbeat; if this process is, it will be told.
+func (m *Machine) isNext(now int64, from *peer, id string, version uint64) bool {
+	if m.set.Zero() || id != m.set.ID {
+		return false
+	}
+	if version <= m.set.Version {
+		m.beat(now, from)
+	}
+	return version == m.set.Version+1
+}
+
+// votes reports whether this process's vote counts. One that runs anew has none
+// until it knows what it may have voted for before.
+func (m *Machine) votes(now int64) bool {
+	return m.In() && now >= m.graceUntil && !m.recovery.needed
+}
+
+// settled reports whether this process may accept the version after its own: every
+// process that may owe its right to an acknowledgement from here has shown that it
+// knows this version. So when the next is agreed, the right of all who know only the
+// last one is over: of any majority of its members, one is among those that accepted,
+// because neighbouring versions' majorities meet.
+func (m *Machine) settled(now int64) bool {
+	for _, g := range m.given {
+		if g.at >= now-m.c.expiry() && g.shown < m.set.Version {
+			return false
+		}
+	}
+	return true
+}

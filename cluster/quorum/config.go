@@ -1,0 +1,93 @@
+package quorum
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Config says who the machine is and how patient. Zero durations are their defaults.
+type Config struct {
+	// Self is this process. Name and Boot are required.
+	Self message.Peer
+	// Set is the set that this process was in when it last wrote a snapshot; zero
+	// if it has none. A process that starts with a set founds none.
+	Set message.Set
+	// Heartbeat is the time between two heartbeats to one peer. 0 means 100 ms.
+	Heartbeat time.Duration
+	// Right is how long an acknowledged heartbeat gives the right, from its sending
+	// (F in docs/protocol.md). 0 means 600 ms.
+	Right time.Duration
+	// Dead is the silence after which a member does not count as living. 0 means 700 ms.
+	Dead time.Duration
+	// Grace is how long a process that was restarted within a set promises nothing.
+	// It must be more than 1.1 × Right. 0 means 2 s.
+	Grace time.Duration
+	// ForgetAfter is how long a member is missed before it is voted out. 0 means 10 min.
+	ForgetAfter time.Duration
+	// FoundAfter is how long a process without a set waits for members of its view to
+	// say whether they know one. 0 means 5 s.
+	FoundAfter time.Duration
+}
+
+// Validate reports the first field that is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.Self.Name == "":
+		return errors.New("quorum: Self.Name: empty; want the node's name")
+	case c.Self.Boot == "":
+		return errors.New("quorum: Self.Boot: empty; want the process's boot id")
+	case !c.Set.Zero() && !sound(c.Set):
+		return fmt.Errorf("quorum: Set: %+v; want an ID and sorted names, each once, or no set", c.Set)
+	}
+	for _, f := range []struct {
+		name string
+		d    time.Duration
+	}{
+		{"Heartbeat", c.Heartbeat},
+		{"Right", c.Right},
+		{"Dead", c.Dead},
+		{"Grace", c.Grace},
+		{"ForgetAfter", c.ForgetAfter},
+		{"FoundAfter", c.FoundAfter},
+	} {
+		if f.d < 0 {
+			return fmt.Errorf("quorum: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
+		}
+	}
+	c = c.withDefaults()
+	switch {
+	case c.Right <= c.Heartbeat:
+		return fmt.Errorf("quorum: Right: %v; want more than Heartbeat, which is %v", c.Right, c.Heartbeat)
+	case c.Dead <= c.Heartbeat:
+		return fmt.Errorf("quorum: Dead: %v; want more than Heartbeat, which is %v", c.Dead, c.Heartbeat)
+	case int64(c.Grace) <= c.expiry():
+		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Right, which is %v", c.Grace, time.Duration(c.expiry()))
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	for _, f := range []struct {
+		d     *time.Duration
+		value time.Duration
+	}{
+		{&c.Heartbeat, 100 * time.Millisecond},
+		{&c.Right, 600 * time.Millisecond},
+		{&c.Dead, 700 * time.Millisecond},
+		{&c.Grace, 2 * time.Second},
+		{&c.ForgetAfter, 10 * time.Minute},
+		{&c.FoundAfter, 5 * time.Second},
+	} {
+		if *f.d == 0 {
+			*f.d = f.value
+		}
+	}
+	return c
+}
+
+// expiry is how long after an acknowledgement the right that it gave may last, on
+// this process's clock: a tenth is allowed for clocks that run at different speeds.
+func (c Config) expiry() int64 { return int64(c.Right + c.Right/10) }

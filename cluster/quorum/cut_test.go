@@ -1,0 +1,177 @@
+package quorum_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// In a one-way cut whoever is not answered has no right; the others keep theirs.
+func TestOneWayCut(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		from, to []string
+		right    map[string]bool
+	}{
+		{"c is heard by nobody", []string{"c"}, []string{"a", "b"}, map[string]bool{"a": true, "b": true, "c": false}},
+		{"c hears nobody", []string{"a", "b"}, []string{"c"}, map[string]bool{"a": true, "b": true, "c": false}},
+		{"a and b miss each other, c hears both", []string{"a"}, []string{"b"}, map[string]bool{"a": true, "b": true, "c": true}},
+		{"a hears nobody and is heard by c alone", []string{"b", "c"}, []string{"a"}, map[string]bool{"a": false, "b": true, "c": true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := settle(t, "a b c")
+			for _, from := range c.from {
+				for _, to := range c.to {
+					w.cut(from, to)
+				}
+			}
+			w.run(5 * time.Second)
+			for name, want := range c.right {
+				if w.all[name].has() != want {
+					t.Errorf("%s has the right: %v, want %v", name, !want, want)
+				}
+			}
+			w.heal()
+			w.until(2*time.Second, "the right", w.righted())
+			if !w.counted("a b c")() || w.all["a"].m.Set().Version != 3 {
+				t.Error("the cut changed the set")
+			}
+		})
+	}
+}
+
+func TestMinorityNeverChangesTheSet(t *testing.T) {
+	w := settle(t, "a b c d e")
+	w.split("a b", "c d e")
+	w.start("f") // on the side of a and b
+	w.split("f", "c d e")
+	w.all["b"].leaving = true
+	w.run(5 * time.Second)
+	if v := w.all["a"].m.Set().Version; v != 5 || w.righted("a")() || w.righted("f")() {
+		w.failf("two of five are at version %d", v)
+	}
+	if !w.righted("c", "d", "e")() {
+		w.failf("three of five have no right")
+	}
+	w.all["e"].leaving = true
+	w.until(time.Second, "a majority changes it", func() bool { return show(w.all["c"].m.Set()) == "6: a b c d" })
+	// From now on two are half: a minority, and so are the others.
+	w.crash("e")
+	w.run(time.Second)
+	if w.righted("c")() || w.righted("a")() {
+		w.failf("half of four has the right")
+	}
+	w.heal()
+	w.until(3*time.Second, "all is well", w.counted("a c d f"))
+}
+
+func TestHalfIsAMinority(t *testing.T) {
+	w := settle(t, "a b c d")
+	w.split("a b", "c d")
+	w.all["b"].leaving, w.all["d"].leaving = true, true
+	w.run(10 * time.Second)
+	for _, p := range w.running() {
+		if p.has() || p.m.Set().Version != 4 {
+			w.failf("%s has the right or another set", p.id.Name)
+		}
+	}
+	w.heal()
+	w.until(3*time.Second, "both left", w.counted("a c"))
+}
+
+// a and b do not hear each other, so both think that it is for them to propose. They
+// see different newcomers too.
+func TestTwoProposers(t *testing.T) {
+	for seed := range uint64(20) {
+		w := settle(t, "a b c d e")
+		w.delay, w.slow, w.late = 1+int64(seed)*3*ms, 0.5, 50*ms
+		w.cut("a", "b")
+		w.cut("b", "a")
+		w.start("f", "g")
+		w.split("f", "b")
+		w.split("g", "a")
+		w.run(1100 * time.Millisecond)
+		took := w.until(10*time.Second, "both are counted", w.counted("a b c d e f g"))
+		if testing.Verbose() {
+			t.Logf("with a delay of %v after %v", time.Duration(w.delay), took)
+		}
+	}
+}
+
+// z is not counted and has the right all the same, by a's acknowledgement. That every
+// member knows a version is not enough for the next, as long as z may have the right.
+func TestSpacingCoversWhoIsNotCounted(t *testing.T) {
+	w := settle(t, "a")
+	z := w.boot("z", 0, message.Set{})
+	z.leaving = true // it does not wish to be counted
+	w.until(time.Second, "the right", w.righted())
+	w.split("z", "a b c")
+	w.start("b", "c")
+	w.until(200*time.Millisecond, "b counted", func() bool { return show(w.all["b"].m.Set()) == "2: a b" })
+	for z.has() {
+		w.run(10 * time.Millisecond)
+		if w.all["a"].m.Set().Version > 2 {
+			w.failf("z has the right in 1: a")
+		}
+	}
+	w.until(200*time.Millisecond, "c counted", func() bool { return show(w.all["b"].m.Set()) == "3: a b c" })
+}
+
+// Whether a version is agreed on must not depend on who remembers it: a has learned
+// that d is counted, with b's vote, and is cut off before it can tell. b restarts,
+// and could now help c to count e in its place.
+func TestRestartedVoterAsksFirst(t *testing.T) {
+	w := settle(t, "a b c")
+	w.split("c", "d")
+	w.lost = func(e message.Envelope) bool {
+		switch b := e.Body.(type) {
+		case *message.Prepare, *message.Accept:
+			return e.To.Name == "c"
+		case *message.Heartbeat:
+			return e.From.Name == "a" && b.Set.Version == 4
+		case *message.Ack:
+			return e.From.Name == "a" && b.Set.Version == 4
+		}
+		return false
+	}
+	w.start("d")
+	w.until(time.Second, "a knows", func() bool { return show(w.all["a"].m.Set()) == "4: a b c d" })
+	w.lost = nil
+	w.split("a d", "b c e")
+	w.crash("b")
+	w.start("b", "e")
+	w.run(10 * time.Second)
+	if !w.righted("b", "c")() {
+		w.failf("b and c are two of the three they know, and have no right")
+	}
+	w.heal()
+	w.until(5*time.Second, "all are counted", w.counted("a b c d e"))
+}
+
+// As before, but it is the proposer that restarts, and the voter that is cut off.
+func TestRestartedProposerAsksFirst(t *testing.T) {
+	w := settle(t, "a b c")
+	w.lost = func(e message.Envelope) bool {
+		switch b := e.Body.(type) {
+		case *message.Prepare, *message.Accept:
+			return e.To.Name == "c"
+		case *message.Heartbeat:
+			return b.Set.Version == 4
+		case *message.Ack:
+			return b.Set.Version == 4
+		}
+		return false
+	}
+	w.start("d")
+	w.until(time.Second, "a knows", func() bool { return show(w.all["a"].m.Set()) == "4: a b c d" })
+	w.crash("a")
+	w.lost = nil
+	w.crash("d")
+	w.start("a", "e")
+	w.run(100 * time.Millisecond)
+	w.split("b", "a c e")
+	w.run(10 * time.Second)
+	w.heal()
+	w.until(5*time.Second, "all are counted", w.counted("a b c d e"))
+}

@@ -1,0 +1,137 @@
+package quorum
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Wish says what this process wants from now on: Join until it is counted, Leave when
+// it has nothing left to give away.
+func (m *Machine) Wish(now int64, w message.Wish) {
+	m.now = now
+	if w == m.wish {
+		return
+	}
+	m.wish = w
+	m.beatAll(now)
+}
+
+func (m *Machine) beatAll(now int64) {
+	for _, p := range m.peers {
+		if m.wanted(p) {
+			m.beat(now, p)
+		}
+	}
+}
+
+func (m *Machine) beat(now int64, p *peer) {
+	p.beaten = now
+	h := m.pulse
+	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.Set.ID != m.set.ID || h.Set.Version != m.set.Version {
+		h = &message.Heartbeat{Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw}
+		m.pulse = h
+	}
+	m.send(p.Peer, h)
+}
+
+func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
+	m.learn(now, p, h.Set)
+	if h.Sent >= p.sent {
+		p.sent, p.setless, p.lineage, p.wish, p.seen = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen
+	}
+	ok := m.acknowledges(now, p, h)
+	if ok {
+		m.give(now, p.Boot)
+	}
+	m.send(p.Peer, &message.Ack{Sent: h.Sent, OK: ok, Set: m.set})
+}
+
+// acknowledges judges a heartbeat whose set has been taken over if it is newer.
+func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
+	return !m.set.Zero() && same(m.set, h.Set) && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
+}
+
+func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
+	m.learn(now, p, a.Set)
+	if !a.OK || a.Sent > now || a.Sent <= p.reading || a.Sent < m.lineageSince {
+		return
+	}
+	p.reading = a.Sent
+	m.countRight(now)
+}
+
+// given is the last acknowledgement that was OK of one process's heartbeats.
+type given struct {
+	boot string
+	at   int64
+	// shown is the highest version of the present lineage that the process has
+	// shown to know.
+	shown uint64
+}
+
+func (m *Machine) give(now int64, boot string) {
+	i, ok := m.findGiven(boot)
+	if !ok {
+		m.given = slices.Insert(m.given, i, given{boot: boot})
+	}
+	m.given[i].at, m.given[i].shown = now, m.set.Version
+}
+
+func (m *Machine) findGiven(boot string) (int, bool) {
+	return slices.BinarySearchFunc(m.given, boot, func(g given, boot string) int { return strings.Compare(g.boot, boot) })
+}
+
+// dropExpired forgets acknowledgements that give no right any more.
+func (m *Machine) dropExpired(now int64) {
+	m.given = slices.DeleteFunc(m.given, func(g given) bool { return g.at < now-m.c.expiry() })
+}
+
+// Acked returns whom this process has acknowledged (OK) within 1.1 × Right before now.
+func (m *Machine) Acked(now int64) []message.Acked {
+	var acked []message.Acked
+	for _, g := range m.given {
+		if g.at >= now-m.c.expiry() {
+			acked = append(acked, message.Acked{Boot: g.boot, Age: max(now-g.at, 0)})
+		}
+	}
+	return acked
+}
+
+// Introduced notes that a full list of p's holdings has been taken in, without which
+// p's heartbeats are not acknowledged.
+func (m *Machine) Introduced(p message.Peer) {
+	if p := m.enter(p); p != nil {
+		p.introduced = true
+	}
+}
+
+// Owe raises the number of this process's news to seq: from now on heartbeats are
+// acknowledged only if they have seen it.
+func (m *Machine) Owe(seq uint64) { m.owed = max(m.owed, seq) }
+
+// Owed returns the living peers whose last heartbeat had not seen all news, and what
+// each had seen.
+func (m *Machine) Owed() []Debt {
+	var debts []Debt
+	for _, p := range m.peers {
+		if p.sent != never && p.seen < m.owed && m.lives(m.now, p) {
+			debts = append(debts, Debt{Peer: p.Peer, Seen: p.seen})
+		}
+	}
+	return debts
+}
+
+// Debt is a peer and the newest news that it has seen.
+type Debt struct {
+	Peer message.Peer
+	Seen uint64
+}
+
+// Saw notes that news of from up to seq has been taken in; heartbeats to it will say so.
+func (m *Machine) Saw(from message.Peer, seq uint64) {
+	if p := m.enter(from); p != nil {
+		p.saw = max(p.saw, seq)
+	}
+}

@@ -1,0 +1,98 @@
+package quorum_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// law is what must hold at any time, whatever the network does.
+type law struct {
+	sets map[string]message.Set // by lineage and version, every one that was known
+	runs []*process             // all that ever ran
+	// byHand: a version was made by hand, so that there may be two of it.
+	byHand bool
+}
+
+func (l *law) watch(p *process) { l.runs = append(l.runs, p) }
+
+// check is called after whatever may have changed p.
+func (l *law) check(p *process) {
+	if s := p.m.Set(); s.ID != p.known.ID || s.Version != p.known.Version || !slices.Equal(s.Members, p.known.Members) {
+		p.known = s
+		p.story = append(p.story, show(s))
+		l.agreement(p, s)
+	}
+	if !p.has() {
+		return
+	}
+	l.majority(p)
+	l.neighbours(p)
+}
+
+// agreement: a lineage has one set of each version, and neighbours differ by one name.
+func (l *law) agreement(p *process, s message.Set) {
+	if l.byHand {
+		return
+	}
+	at := func(version uint64) string { return fmt.Sprintf("%s/%d", s.ID, version) }
+	if t, ok := l.sets[at(s.Version)]; ok && !slices.Equal(s.Members, t.Members) {
+		p.w.failf("%s knows %s of %s, which was %s", p.id.Name, show(s), s.ID, show(t))
+	}
+	l.sets[at(s.Version)] = s
+	for _, v := range []uint64{s.Version - 1, s.Version + 1} {
+		if t, ok := l.sets[at(v)]; ok && distance(s, t) != 1 {
+			p.w.failf("%s and %s of %s are no neighbours", show(s), show(t), s.ID)
+		}
+	}
+}
+
+func distance(s, t message.Set) int {
+	n := 0
+	for _, name := range s.Members {
+		if !t.Has(name) {
+			n++
+		}
+	}
+	for _, name := range t.Members {
+		if !s.Has(name) {
+			n++
+		}
+	}
+	return n
+}
+
+// majority: who has the right has acknowledgements of heartbeats sent within F from
+// a majority of its set, itself included.
+func (l *law) majority(p *process) {
+	s, n := p.m.Set(), 0
+	for _, name := range s.Members {
+		if at, ok := p.acked[name]; name == p.id.Name || ok && at > p.clock()-600*ms {
+			n++
+		}
+	}
+	if n < s.Majority() {
+		p.w.failf("%s has the right with %d of %s", p.id.Name, n, show(s))
+	}
+}
+
+// neighbours: who has the right knows the same version as all others of its lineage
+// that have it, or a neighbour of that.
+func (l *law) neighbours(p *process) {
+	s := p.m.Set()
+	for _, q := range l.runs {
+		if q == p || q.down || !q.has() {
+			continue
+		}
+		t := q.m.Set()
+		if s.ID == t.ID && max(s.Version, t.Version)-min(s.Version, t.Version) > 1 {
+			p.w.failf("%s has the right in %s and %s in %s", p.id.Name, show(s), q.id.Name, show(t))
+		}
+	}
+}
+
+func key(s message.Set) string {
+	return fmt.Sprint(s.ID, "/", s.Version, ": ", strings.Join(s.Members, " "))
+}

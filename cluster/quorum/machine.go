@@ -1,0 +1,134 @@
+package quorum
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+const (
+	// resend is the wait for an answer of the Paxos messages.
+	resend = 100 * time.Millisecond
+	// memory is how long a peer that is silent and not in the view is remembered.
+	memory = 10 * time.Second
+	// never is before all times.
+	never = math.MinInt64
+)
+
+// Machine is the quorum's side of one process. Not safe for concurrent use.
+//
+// Every method that takes the time takes the process's clock, in ns, which does not
+// step back and runs on while the process or the machine sleeps.
+type Machine struct {
+	c   Config
+	now int64 // the time of the last Step or Tick
+	out []message.Envelope
+	// usual is how many messages the last Take had.
+	usual int
+
+	peers []*peer // sorted by name, then boot
+	wish  message.Wish
+	pulse *message.Heartbeat // the last one sent; peers may share it
+
+	set message.Set
+	// missed has for each member of set when it was last heard from, or was first
+	// known to be a member.
+	missed    []int64
+	dissolved uint64
+	// lineageSince is when this process took over the set's lineage.
+	lineageSince int64
+	mayFound     int64
+
+	until      int64 // of the right
+	graceUntil int64
+	uncounted  bool // this process does not count itself
+	given      []given
+	owed       uint64
+
+	acceptor acceptor
+	recovery recovery
+	proposal *proposal
+	round    uint64 // the highest seen in any ballot
+}
+
+// New returns a machine that knows nobody. now is the process's clock. c must be valid.
+func New(c Config, now int64) *Machine {
+	m := &Machine{
+		c: c.withDefaults(), now: now,
+		until: never, graceUntil: never, lineageSince: never, mayFound: never,
+	}
+	if !c.Set.Zero() {
+		if c.Set.Has(c.Self.Name) {
+			m.beginGrace(now)
+		}
+		m.adopt(now, c.Set)
+	}
+	return m
+}
+
+// Step takes a message. It ignores types that are not its own, and
+// what is not addressed to this boot id. now must have been read after e came in.
+func (m *Machine) Step(now int64, e message.Envelope) {
+	if e.To != m.c.Self {
+		return
+	}
+	switch b := e.Body.(type) {
+	case *message.Heartbeat:
+		if p := m.hear(now, e.From); p != nil {
+			m.heartbeat(now, p, b)
+		}
+	case *message.Ack:
+		if p := m.hear(now, e.From); p != nil {
+			m.ack(now, p, b)
+		}
+	case *message.Prepare:
+		if p := m.hear(now, e.From); p != nil {
+			m.prepare(now, p, b)
+		}
+	case *message.Promise:
+		if p := m.hear(now, e.From); p != nil {
+			m.promise(now, p, e.Lineage, b)
+		}
+	case *message.Accept:
+		if p := m.hear(now, e.From); p != nil {
+			m.accept(now, p, b)
+		}
+	case *message.Accepted:
+		if p := m.hear(now, e.From); p != nil {
+			m.accepted(now, p, b)
+		}
+	}
+}
+
+// Tick does what is due at now. Call it at least every 50 ms.
+func (m *Machine) Tick(now int64) {
+	m.now = now
+	m.dropStrangers(now)
+	m.dropExpired(now)
+	if m.uncounted && !m.inGrace(now) {
+		m.countRight(now)
+	}
+	m.found(now)
+	m.recover(now)
+	m.propose(now)
+	for _, p := range m.peers {
+		if p.beaten <= now-int64(m.c.Heartbeat) && m.wanted(p) {
+			m.beat(now, p)
+		}
+	}
+}
+
+// Take returns the messages to be sent since the last call.
+func (m *Machine) Take() []message.Envelope {
+	out := m.out
+	m.usual, m.out = len(out), nil
+	return out
+}
+
+func (m *Machine) send(to message.Peer, b message.Body) {
+	if m.out == nil {
+		m.out = make([]message.Envelope, 0, max(m.usual, 4))
+	}
+	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, Lineage: m.set.ID, Body: b})
+}

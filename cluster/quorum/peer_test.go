@@ -1,0 +1,172 @@
+package quorum_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+func TestAcknowledgement(t *testing.T) {
+	mine := set(3, "y", "z")
+	for _, c := range []struct {
+		name  string
+		owed  uint64
+		h     message.Heartbeat
+		ok    bool
+		knows string
+	}{
+		{"the same set", 0, message.Heartbeat{Set: mine}, true, "3: y z"},
+		{"no set", 0, message.Heartbeat{}, false, "3: y z"},
+		{"an older set", 0, message.Heartbeat{Set: set(2, "y")}, false, "3: y z"},
+		{"a newer set", 0, message.Heartbeat{Set: set(7, "a", "y")}, true, "7: a y"},
+		{"a smaller set of another lineage", 0, message.Heartbeat{Set: message.Set{ID: "z", Version: 9, Members: []string{"y"}}}, false, "3: y z"},
+		{"a larger one", 0, message.Heartbeat{Set: message.Set{ID: "a", Version: 3, Members: []string{"a", "b", "c"}}}, true, "3: a b c"},
+		{"an equal one", 0, message.Heartbeat{Set: message.Set{ID: "n", Version: 1, Members: []string{"a", "b"}}}, true, "1: a b"},
+		{"a set that cannot be", 0, message.Heartbeat{Set: set(4, "z", "y", "a")}, false, "3: y z"},
+		{"unseen news", 2, message.Heartbeat{Set: mine, Seen: 1}, false, "3: y z"},
+		{"seen news", 2, message.Heartbeat{Set: mine, Seen: 2}, true, "3: y z"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newLone(t, mine)
+			l.Owe(c.owed)
+			c.h.Sent = 77
+			if l.acks(100*ms, y, c.h) {
+				t.Error("acknowledged, and y has not introduced itself")
+			}
+			l.Introduced(y)
+			if ok := l.acks(200*ms, y, c.h); ok != c.ok {
+				t.Errorf("OK is %v, want %v", ok, c.ok)
+			}
+			if got := show(l.Set()); got != c.knows {
+				t.Errorf("knows %s, want %s", got, c.knows)
+			}
+			want := []message.Acked{{Boot: y.Boot, Age: 660 * ms}}
+			if got := l.Acked(860 * ms); c.ok && !slices.Equal(got, want) || !c.ok && got != nil {
+				t.Errorf("acknowledged %v", got)
+			}
+			if got := l.Acked(861 * ms); got != nil {
+				t.Errorf("acknowledged %v too long ago", got)
+			}
+			// A new run of y must introduce itself anew, and the old one is not answered.
+			if l.acks(300*ms, later, c.h) {
+				t.Error("acknowledged the next run of y, which has not introduced itself")
+			}
+			if said := l.say(310*ms, y, &c.h); said != nil {
+				t.Errorf("said %v to an old run", said)
+			}
+			if got := l.Acked(310 * ms); c.ok && len(got) != 1 {
+				t.Errorf("acknowledged %v, want the old run too", got)
+			}
+		})
+	}
+}
+
+func TestHeartbeats(t *testing.T) {
+	l := newLone(t, set(2, "y", "z"))
+	l.SetView(0, []message.Peer{y, {Name: "q", Boot: "1-q"}})
+	if h := l.to(y); len(h) != 1 {
+		t.Errorf("said %v to who appears in the view", h)
+	}
+	l.Wish(10*ms, message.Join)
+	if h := l.to(y); len(h) != 1 || h[0].(*message.Heartbeat).Wish != message.Join {
+		t.Errorf("said %v of a new wish", h)
+	}
+	l.Wish(20*ms, message.Join)
+	l.Tick(100 * ms)
+	if h := l.to(y); len(h) != 0 {
+		t.Errorf("said %v too early", h)
+	}
+	l.Saw(y, 5)
+	l.Saw(y, 4)
+	l.Tick(110 * ms)
+	if h := l.to(y); len(h) != 1 || h[0].(*message.Heartbeat).Seen != 5 || h[0].(*message.Heartbeat).Sent != 110*ms {
+		t.Errorf("said %v, want a heartbeat of now that has seen 5", h)
+	}
+	// Not in the view any more: a member is beaten as long as it was heard lately.
+	l.say(200*ms, y, &message.Heartbeat{Sent: 1})
+	l.SetView(300*ms, nil)
+	for _, c := range []struct {
+		now  int64
+		beat bool
+	}{{300 * ms, true}, {10_200 * ms, true}, {10_201 * ms, false}} {
+		l.Take()
+		l.Tick(c.now)
+		if h := l.to(y); (len(h) == 1) != c.beat {
+			t.Errorf("at %d said %v", c.now/ms, h)
+		}
+	}
+	if l.Heard(y) != math.MinInt64 {
+		t.Error("y is still known")
+	}
+}
+
+func TestOwed(t *testing.T) {
+	l := newLone(t, set(2, "y", "z"))
+	l.say(0, y, &message.Heartbeat{Sent: 1, Seen: 3, Wish: message.Leave})
+	l.say(0, z, &message.Heartbeat{Sent: 1})
+	if d := l.Owed(); d != nil {
+		t.Errorf("owes %v without news", d)
+	}
+	l.Owe(3)
+	if d := l.Owed(); !slices.Equal(d, []quorum.Debt{{Peer: z}}) {
+		t.Errorf("owes %v", d)
+	}
+	l.say(10*ms, y, &message.Heartbeat{Sent: 0, Seen: 2}) // overtaken
+	l.Owe(4)
+	if d := l.Owed(); !slices.Equal(d, []quorum.Debt{{Peer: y, Seen: 3}, {Peer: z}}) || l.Wishes(y) != message.Leave {
+		t.Errorf("owes %v, and y wishes %v", d, l.Wishes(y))
+	}
+	l.Tick(2000 * ms)
+	if d := l.Owed(); d != nil || l.Lives(2000*ms, y) || !l.Lives(2000*ms, x) {
+		t.Errorf("owes the dead %v", d)
+	}
+}
+
+func TestNotForThisProcess(t *testing.T) {
+	l := newLone(t, set(2, "y", "z"))
+	h := &message.Heartbeat{Sent: 1, Set: set(5, "y")}
+	for _, e := range []message.Envelope{
+		{From: y, To: message.Peer{Name: "x", Boot: "0-x"}, Body: h},
+		{From: y, To: z, Body: h},
+		{From: message.Peer{Name: "y"}, To: x, Body: h},
+		{From: message.Peer{Boot: "1-y"}, To: x, Body: h},
+		{From: message.Peer{Name: "x", Boot: "0-x"}, To: x, Body: h},
+		{From: y, To: x, Body: &message.Holdings{Full: true}},
+	} {
+		l.Step(0, e)
+		if out := l.Take(); out != nil || l.Set().Version != 2 || l.Lives(0, e.From) {
+			t.Errorf("%v: said %v", e, out)
+		}
+	}
+}
+
+func TestForgetByHand(t *testing.T) {
+	l := newLone(t, set(2, "x", "y", "z"))
+	l.say(time.Hour.Nanoseconds(), y, &message.Heartbeat{Sent: 1})
+	now := time.Hour.Nanoseconds() + 100*ms
+	for name, want := range map[string]string{
+		"x": `quorum: forget "x": it is this node; stop it, or ask another node`,
+		"y": `quorum: forget "y": it lives, heard from 100ms ago; stop it first`,
+		"w": `quorum: forget "w": it is not counted; counted are x, y, z`,
+	} {
+		if err := l.Forget(now, name); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	l.Take()
+	if err := l.Forget(now, "z"); err != nil || show(l.Set()) != "3: x y" {
+		t.Errorf("%v, and knows %s", err, show(l.Set()))
+	}
+	if h := l.to(y); len(h) != 1 || show(h[0].(*message.Heartbeat).Set) != "3: x y" {
+		t.Errorf("told y %v", h)
+	}
+	for _, s := range []message.Set{{}, set(1, "y")} {
+		if err := newLone(t, s).Forget(0, "y"); err == nil {
+			t.Errorf("y forgotten of %s", show(s))
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package quorum
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// peer is what this process knows of another.
+type peer struct {
+	message.Peer
+	inView bool
+	since  int64 // when it was entered, or last heard from
+	heard  int64 // when it was last heard from
+	beaten int64 // when a heartbeat was last sent to it
+
+	// introduced: a full list of its holdings has been taken in.
+	introduced bool
+	// saw is the newest of its news that has been taken in.
+	saw uint64
+
+	// What its last heartbeat said; sent is never if there was none.
+	sent    int64
+	setless bool
+	lineage string
+	wish    message.Wish
+	seen    uint64
+
+	// reading is when the newest heartbeat was sent that it acknowledged.
+	reading int64
+	// told is the version up for agreement when it last told what it has accepted.
+	told uint64
+}
+
+// SetView tells who gossip shows, this process left out, in any state.
+func (m *Machine) SetView(now int64, peers []message.Peer) {
+	m.now = now
+	for _, p := range m.peers {
+		if p.inView && !slices.Contains(peers, p.Peer) {
+			p.inView = false
+		}
+	}
+	for _, id := range peers {
+		if p := m.enter(id); p != nil && !p.inView {
+			p.inView = true
+			m.beat(now, p)
+		}
+	}
+}
+
+// Lives reports whether p was heard from within Dead, or is this process.
+func (m *Machine) Lives(now int64, p message.Peer) bool {
+	if p == m.c.Self {
+		return true
+	}
+	i, ok := m.find(p)
+	return ok && m.lives(now, m.peers[i])
+}
+
+// Living returns the peers that were heard from within Dead, sorted.
+func (m *Machine) Living(now int64) []message.Peer {
+	var living []message.Peer
+	for _, p := range m.peers {
+		if m.lives(now, p) {
+			living = append(living, p.Peer)
+		}
+	}
+	return living
+}
+
+// Shares reports whether p's last heartbeat has shown a set of this process's lineage.
+func (m *Machine) Shares(p message.Peer) bool {
+	i, ok := m.find(p)
+	return ok && m.peers[i].lineage == m.set.ID
+}
+
+// Heard returns when p was last heard from, math.MinInt64 if never. This process
+// hears itself all the time.
+func (m *Machine) Heard(p message.Peer) int64 {
+	if p == m.c.Self {
+		return m.now
+	}
+	if i, ok := m.find(p); ok {
+		return m.peers[i].heard
+	}
+	return never
+}
+
+// Wishes returns what p's last heartbeat wished.
+func (m *Machine) Wishes(p message.Peer) message.Wish {
+	if p == m.c.Self {
+		return m.wish
+	}
+	if i, ok := m.find(p); ok {
+		return m.peers[i].wish
+	}
+	return message.Stay
+}
+
+func (m *Machine) lives(now int64, p *peer) bool { return p.heard >= now-int64(m.c.Dead) }
+
+// wanted reports whether heartbeats go to p.
+func (m *Machine) wanted(p *peer) bool { return p.inView || m.set.Has(p.Name) }
+
+// hear notes that a message of from came in. It returns nil if the message must be
+// ignored.
+func (m *Machine) hear(now int64, from message.Peer) *peer {
+	m.now = now
+	p := m.enter(from)
+	if p == nil {
+		return nil
+	}
+	if p.heard == never {
+		m.supersede(p)
+	}
+	p.since, p.heard = now, now
+	if i, ok := slices.BinarySearch(m.set.Members, p.Name); ok {
+		m.missed[i] = now
+	}
+	return p
+}
+
+// enter returns what is known of id, from now on something. It returns nil for what
+// cannot be another process: no name or boot, this process's name, or an older boot
+// of a name than was just heard from. An older one that speaks when the newer is silent
+// has started since, with a clock that was set back.
+func (m *Machine) enter(id message.Peer) *peer {
+	if id.Name == "" || id.Boot == "" || id.Name == m.c.Self.Name {
+		return nil
+	}
+	i, ok := m.find(id)
+	if ok {
+		return m.peers[i]
+	}
+	for _, p := range m.peers[i:] {
+		if p.Name != id.Name {
+			break
+		}
+		if m.lives(m.now, p) {
+			return nil
+		}
+	}
+	p := &peer{Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never}
+	m.peers = slices.Insert(m.peers, i, p)
+	return p
+}
+
+// supersede is for p's first message: other boots of its name that were heard before, and
+// older ones, are gone.
+func (m *Machine) supersede(p *peer) {
+	member := m.set.Has(p.Name)
+	m.peers = slices.DeleteFunc(m.peers, func(q *peer) bool {
+		if q == p || q.Name != p.Name || q.Boot > p.Boot && q.heard == never {
+			return false
+		}
+		if member {
+			// Acknowledgements are of names: the new boot's grace covers the old one's.
+			p.reading = max(p.reading, q.reading)
+		}
+		return true
+	})
+	if member {
+		// The vote of an older boot is forgotten there, so it must not be counted here.
+		m.proposal = nil
+	}
+}
+
+// dropStrangers forgets who is neither in the view nor was heard from lately.
+func (m *Machine) dropStrangers(now int64) {
+	m.peers = slices.DeleteFunc(m.peers, func(p *peer) bool {
+		return !p.inView && p.since < now-int64(memory)
+	})
+}
+
+// find returns p's place in peers, or where it would be.
+func (m *Machine) find(p message.Peer) (int, bool) {
+	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int {
+		return cmp.Or(strings.Compare(q.Name, p.Name), strings.Compare(q.Boot, p.Boot))
+	})
+}
+
+// latest returns the boot of name that was heard from, else the newest that the view
+// shows, nil if none is known.
+func (m *Machine) latest(name string) *peer {
+	var latest *peer
+	i, _ := m.find(message.Peer{Name: name})
+	for _, p := range m.peers[i:] {
+		if p.Name != name {
+			break
+		}
+		if latest == nil || latest.heard == never || p.heard != never {
+			latest = p
+		}
+	}
+	return latest
+}

@@ -1,0 +1,116 @@
+package quorum_test
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// process is one run of one node.
+type process struct {
+	w    *world
+	id   message.Peer
+	m    *quorum.Machine
+	down bool
+	// asleep is until when it does nothing; what comes in waits.
+	asleep int64
+	// Its clock reads start + rate × (the world's time - born).
+	born, start int64
+	rate        float64
+	foundAt     int64 // world's time at which it may found
+	leaving     bool
+	told        map[message.Peer]int64 // when it last sent its holdings
+	news        uint64
+	acked       map[string]int64 // by name, the newest reading acknowledged to it
+	known       message.Set
+	story       []string // every version it knew, in order
+}
+
+func (p *process) clock() int64 { return p.start + int64(float64(p.w.now-p.born)*p.rate) }
+
+// has reports whether the process has the right.
+func (p *process) has() bool { return p.m.RightUntil() > p.clock() }
+
+func (p *process) flush() {
+	for _, e := range p.m.Take() {
+		p.post(e)
+	}
+	p.w.law.check(p)
+}
+
+// post puts a message on the wire.
+func (p *process) post(e message.Envelope) {
+	w := p.w
+	to := w.all[e.To.Name]
+	if _, cut := w.cuts[way{p.id.Name, e.To.Name}]; cut || to == nil || w.rng.Float64() < w.loss || w.lost != nil && w.lost(e) {
+		return
+	}
+	for n := 1; n > 0; n-- {
+		at := w.now + w.delay
+		if w.slow > 0 {
+			at += w.rng.Int64N(w.delay)
+			if w.rng.Float64() < w.slow {
+				at += w.rng.Int64N(w.late)
+			}
+		}
+		w.post(event{at: at, p: to, e: &e})
+		if w.double > 0 && w.rng.Float64() < w.double {
+			n++
+		}
+	}
+}
+
+// take is what the runner and the hand-off do with a message.
+func (p *process) take(e message.Envelope) {
+	if e.To != p.id {
+		p.m.Step(p.clock(), e) // must be without effect
+		return
+	}
+	switch b := e.Body.(type) {
+	case *message.Holdings:
+		p.m.Introduced(e.From)
+	case *message.News:
+		p.m.Saw(e.From, b.Seq)
+	case *message.Ack:
+		if b.OK {
+			p.acked[e.From.Name] = max(p.acked[e.From.Name], b.Sent)
+		}
+	}
+	p.m.Step(p.clock(), e)
+}
+
+// live is what the runner does from time to time.
+func (p *process) live() {
+	w, now := p.w, p.clock()
+	var view []message.Peer
+	for _, q := range w.all {
+		if q != p && !q.down && !w.apart(p, q) {
+			view = append(view, q.id)
+		}
+	}
+	slices.SortFunc(view, func(a, b message.Peer) int { return strings.Compare(a.Name, b.Name) })
+	p.m.SetView(now, view)
+	if w.now >= p.foundAt {
+		p.m.MayFound(now)
+	}
+	switch {
+	case p.leaving:
+		p.m.Wish(now, message.Leave)
+	case !p.m.In():
+		p.m.Wish(now, message.Join)
+	default:
+		p.m.Wish(now, message.Stay)
+	}
+	for _, q := range view {
+		if at, ok := p.told[q]; !ok || w.now-at >= 1000*ms {
+			p.told[q] = w.now
+			p.post(message.Envelope{From: p.id, To: q, Body: &message.Holdings{Full: true}})
+		}
+	}
+	for _, d := range p.m.Owed() {
+		p.post(message.Envelope{From: p.id, To: d.Peer, Body: &message.News{Seq: p.news}})
+	}
+	p.m.Tick(now)
+}

@@ -1,0 +1,58 @@
+package quorum
+
+import (
+	"math"
+	"slices"
+)
+
+// RightUntil returns the time until which the process may decide; it has the right
+// at times before it. In the past, or math.MinInt64, if it has not.
+func (m *Machine) RightUntil() int64 { return m.until }
+
+// Promises reports whether the process may grant claims: it knows a set and is past
+// its grace.
+func (m *Machine) Promises(now int64) bool { return !m.set.Zero() && !m.inGrace(now) }
+
+// beginGrace is for a process that finds itself counted and may have been so in an
+// earlier run, whose promises it does not know.
+func (m *Machine) beginGrace(now int64) {
+	m.graceUntil = now + int64(m.c.Grace)
+	m.recovery = recovery{needed: true, until: now + int64(m.c.ForgetAfter), asked: never}
+}
+
+// inGrace reports whether nothing is promised. Who is counted alone promised
+// things to nobody that it could not decide itself.
+func (m *Machine) inGrace(now int64) bool { return now < m.graceUntil && !m.alone() }
+
+func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
+
+// countRight works out until when a majority's acknowledgements last. In its grace
+// the process does not count itself: the others of a majority must make sure that
+// it has seen the news of claims that it granted in an earlier run.
+func (m *Machine) countRight(now int64) {
+	m.until = never
+	if m.set.Zero() {
+		return
+	}
+	others := m.set.Majority()
+	m.uncounted = m.In() && m.inGrace(now)
+	if m.In() && !m.uncounted {
+		others--
+	}
+	if others == 0 {
+		m.until = math.MaxInt64
+		return
+	}
+	var buf [16]int64
+	readings := buf[:0]
+	for _, name := range m.set.Members {
+		if p := m.latest(name); p != nil && p.reading != never {
+			readings = append(readings, p.reading)
+		}
+	}
+	if len(readings) < others {
+		return
+	}
+	slices.Sort(readings)
+	m.until = readings[len(readings)-others] + int64(m.c.Right)
+}

@@ -1,0 +1,112 @@
+package quorum_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// x is of y, z, a and b: with itself it needs two of them.
+func TestRightUntil(t *testing.T) {
+	l := newLone(t, set(3, "a", "b", "x", "y", "z"))
+	a, q := message.Peer{Name: "a", Boot: "1-a"}, message.Peer{Name: "q", Boot: "1-q"}
+	begin := 3000 * ms // x is past its grace
+	l.Tick(begin)
+	for _, c := range []struct {
+		name string
+		from message.Peer
+		sent int64
+		ok   bool
+		want int64
+	}{
+		{"one is too few", y, 100, true, math.MinInt64},
+		{"a refusal", z, 300, false, math.MinInt64},
+		{"two", z, 200, true, 100},
+		{"the second newest counts", a, 150, true, 150},
+		{"an older one of the same", a, 120, true, 150},
+		{"a newer one", y, 400, true, 200},
+		{"not counted", q, 500, true, 200},
+		{"not sent yet", z, 5000, true, 200},
+		{"the next run of a name", later, 0, false, 200},
+		{"has not got its predecessor's acknowledgement back", a, 160, true, 200},
+		{"is as good", later, 450, true, 200},
+		{"and another", z, 500, true, 450},
+	} {
+		l.say(begin+1000*ms, c.from, &message.Ack{Sent: begin + c.sent*ms, OK: c.ok, Set: l.Set()})
+		want := c.want
+		if want != math.MinInt64 {
+			want = begin + want*ms + 600*ms
+		}
+		if got := l.RightUntil(); got != want {
+			t.Errorf("%s: the right until %v, want %v", c.name, got, want)
+		}
+	}
+}
+
+// What was acknowledged in one lineage is no right in another.
+func TestRightEndsWithTheLineage(t *testing.T) {
+	l := newLone(t, set(2, "x", "y", "z"))
+	l.Tick(3000 * ms)
+	ack := func(now int64, p message.Peer, sent int64) {
+		l.say(now, p, &message.Ack{Sent: sent, OK: true, Set: l.Set()})
+	}
+	ack(3100*ms, y, 3090*ms)
+	ack(3100*ms, z, 3090*ms)
+	if l.RightUntil() != 3690*ms {
+		t.Fatalf("the right until %d", l.RightUntil())
+	}
+	l.say(3110*ms, z, &message.Heartbeat{Sent: 1, Set: message.Set{ID: "o", Version: 4, Members: []string{"w", "y", "z"}}})
+	if l.RightUntil() != math.MinInt64 {
+		t.Errorf("the right until %d", l.RightUntil())
+	}
+	ack(3120*ms, y, 3109*ms)
+	ack(3120*ms, z, 3109*ms)
+	if l.RightUntil() != math.MinInt64 || l.Dissolved() != 1 || l.In() {
+		t.Errorf("the right until %d, in %v, dissolved %d", l.RightUntil(), l.In(), l.Dissolved())
+	}
+	ack(3130*ms, y, 3125*ms)
+	ack(3130*ms, z, 3126*ms)
+	if l.RightUntil() != 3725*ms {
+		t.Errorf("the right until %d", l.RightUntil())
+	}
+}
+
+// TestGrace asks when x, which finds itself counted, promises something.
+func TestGrace(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		first message.Set
+		wish  message.Wish
+		then  message.Set
+		want  bool
+	}{
+		{"counted in the first set", set(3, "x", "y"), message.Join, set(3, "x", "y"), false},
+		{"counted alone", set(3, "x"), message.Join, set(3, "x"), true},
+		{"not counted", set(3, "y"), message.Join, set(3, "y"), true},
+		{"seen to join", set(3, "y"), message.Join, set(4, "x", "y"), true},
+		{"seen to join by another's wish", set(3, "y"), message.Stay, set(4, "x", "y"), false},
+		{"perhaps counted before", set(3, "y"), message.Join, set(5, "x", "y", "z"), false},
+		{"known before in another lineage", message.Set{ID: "a", Version: 2, Members: []string{"x", "y"}}, message.Stay, set(3, "x", "y"), false},
+		{"counted on", set(3, "x"), message.Stay, set(4, "x", "y"), false},
+	} {
+		l := newLone(t, message.Set{})
+		if l.Promises(0) {
+			t.Error("promises without a set")
+		}
+		l.Wish(0, c.wish)
+		l.Introduced(y)
+		l.say(10*ms, y, &message.Heartbeat{Sent: 1, Set: c.first})
+		ok := l.acks(20*ms, y, message.Heartbeat{Sent: 2, Set: c.then})
+		if ok != c.want || l.Promises(20*ms) != c.want {
+			t.Errorf("%s: acknowledges %v and promises %v, want %v", c.name, ok, l.Promises(20*ms), c.want)
+		}
+		if !l.acks(2020*ms, y, message.Heartbeat{Sent: 3, Set: c.then}) || !l.Promises(2020*ms) {
+			t.Errorf("%s: no promise after 2 s", c.name)
+		}
+	}
+	if m := quorum.New(quorum.Config{Self: x, Set: set(2, "x", "y")}, 0); m.Promises(1999*ms) || !m.Promises(2000*ms) {
+		t.Error("want a grace of 2 s from a snapshot's set")
+	}
+}

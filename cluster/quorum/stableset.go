@@ -1,0 +1,181 @@
+package quorum
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Set returns the newest version that this process knows. Zero if none.
+func (m *Machine) Set() message.Set { return m.set }
+
+// In reports whether this process is counted.
+func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
+
+// Dissolved returns how often this process gave up its set for one of another lineage.
+func (m *Machine) Dissolved() uint64 { return m.dissolved }
+
+// learn takes in that p knows s.
+func (m *Machine) learn(now int64, p *peer, s message.Set) {
+	if beats(s, m.set) && sound(s) {
+		// A process that has just started and finds itself counted may have been so
+		// before. Only one that was seen to be taken in has promised nothing yet.
+		name, old := m.c.Self.Name, m.set
+		if s.Has(name) && !(old.Has(name) && old.ID == s.ID) {
+			if old.ID == s.ID && old.Version+1 == s.Version && m.wish == message.Join {
+				m.recovery.needed = false
+			} else {
+				m.beginGrace(now)
+			}
+		}
+		m.adopt(now, s)
+	}
+	if s.ID == m.set.ID {
+		if i, ok := m.findGiven(p.Boot); ok {
+			m.given[i].shown = max(m.given[i].shown, s.Version)
+		}
+	}
+}
+
+// adopt makes s this process's set, and tells everybody.
+func (m *Machine) adopt(now int64, s message.Set) {
+	old, missed := m.set, m.missed
+	m.set, m.missed = s, make([]int64, len(s.Members))
+	m.proposal, m.pulse = nil, nil
+	for i, name := range s.Members {
+		m.missed[i] = now
+		if j, ok := slices.BinarySearch(old.Members, name); ok {
+			m.missed[i] = missed[j]
+		}
+	}
+	if old.ID != s.ID {
+		m.lineageSince = now
+		if !old.Zero() {
+			m.dissolved++
+		}
+		// What was acknowledged, shown and told was so in the other lineage.
+		for _, p := range m.peers {
+			p.reading, p.told = never, 0
+		}
+		for i := range m.given {
+			m.given[i].shown = 0
+		}
+	}
+	m.countRight(now)
+	m.beatAll(now)
+}
+
+// MayFound lets the machine found a set, if it knows none: join targets were asked,
+// and SetView has told who was found.
+func (m *Machine) MayFound(now int64) {
+	m.now = now
+	if m.mayFound == never {
+		m.mayFound = now
+	}
+	m.found(now)
+}
+
+// found makes this process the only member of a new set if nobody can be expected to
+// know or to found one.
+func (m *Machine) found(now int64) {
+	if m.mayFound == never || !m.set.Zero() {
+		return
+	}
+	waited := now-m.mayFound >= int64(m.c.FoundAfter)
+	for _, p := range m.peers {
+		switch {
+		case p.sent == never || !p.setless:
+			if p.inView && !waited {
+				return
+			}
+		case p.Name < m.c.Self.Name:
+			// It founds, unless it is gone.
+			if m.lives(now, p) || p.inView && !waited {
+				return
+			}
+		}
+	}
+	m.adopt(now, message.Set{ID: m.c.Self.Boot, Version: 1, Members: []string{m.c.Self.Name}})
+}
+
+// Forget takes name out of the set without asking a majority, by hand.
+// It fails when there is no set, when name is not in it, is this process, or lives.
+func (m *Machine) Forget(now int64, name string) error {
+	m.now = now
+	switch p := m.latest(name); {
+	case m.set.Zero():
+		return fmt.Errorf("quorum: forget %q: this node knows no stable set yet; ask a node that does", name)
+	case name == m.c.Self.Name:
+		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
+	case !m.set.Has(name):
+		return fmt.Errorf("quorum: forget %q: it is not counted; counted are %s", name, strings.Join(m.set.Members, ", "))
+	case p != nil && m.lives(now, p):
+		return fmt.Errorf("quorum: forget %q: it lives, heard from %v ago; stop it first", name, time.Duration(now-p.heard))
+	case len(m.set.Members) == 1:
+		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
+	}
+	m.adopt(now, without(m.set, name))
+	return nil
+}
+
+// beats reports whether a process that knows t should take s in its place.
+func beats(s, t message.Set) bool {
+	if s.ID != t.ID || s.Version != t.Version {
+		return s.Outranks(t)
+	}
+	// Two sets of one version: nodes were forgotten by hand on both sides of a cut.
+	return cmp.Or(cmp.Compare(len(s.Members), len(t.Members)), slices.Compare(s.Members, t.Members)) > 0
+}
+
+func same(s, t message.Set) bool {
+	return s.ID == t.ID && s.Version == t.Version && slices.Equal(s.Members, t.Members)
+}
+
+// sound reports whether s can be a set that somebody knows.
+func sound(s message.Set) bool {
+	if s.ID == "" || s.Version == 0 || len(s.Members) == 0 || s.Members[0] == "" {
+		return false
+	}
+	for i, name := range s.Members[1:] {
+		if s.Members[i] >= name {
+			return false
+		}
+	}
+	return true
+}
+
+// follows reports whether t can be the version after s: one name more or less.
+func follows(s, t message.Set) bool {
+	if !sound(t) || t.ID != s.ID || t.Version != s.Version+1 {
+		return false
+	}
+	small, large := s, t
+	if len(small.Members) > len(large.Members) {
+		small, large = t, s
+	}
+	if len(small.Members)+1 != len(large.Members) {
+		return false
+	}
+	for _, name := range small.Members {
+		if !large.Has(name) {
+			return false
+		}
+	}
+	return true
+}
+
+// with returns the version after s that counts name too.
+func with(s message.Set, name string) message.Set {
+	i, _ := slices.BinarySearch(s.Members, name)
+	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Insert(slices.Clone(s.Members), i, name)}
+}
+
+// without returns the version after s that does not count name.
+func without(s message.Set, name string) message.Set {
+	i, _ := slices.BinarySearch(s.Members, name)
+	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Delete(slices.Clone(s.Members), i, i+1)}
+}

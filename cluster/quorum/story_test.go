@@ -1,0 +1,227 @@
+package quorum_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// told asserts which versions name has known, in order.
+func (w *world) told(name string, want ...string) {
+	w.t.Helper()
+	if got := w.all[name].story; !slices.Equal(got, want) {
+		w.failf("%s knew %q, want %q", name, got, want)
+	}
+}
+
+// settle starts names and runs until they are counted and have the right.
+func settle(t *testing.T, names string) *world {
+	t.Helper()
+	w := newWorld(t, 1)
+	w.start(strings.Fields(names)...)
+	w.until(5*time.Second, names+" counted", w.counted(names))
+	w.until(time.Second, "the right", w.righted())
+	w.run(time.Second)
+	return w
+}
+
+func TestFounding(t *testing.T) {
+	t.Run("one", func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.start("a")
+		w.run(200 * time.Millisecond)
+		w.told("a", "1: a")
+		a := w.all["a"].m
+		if a.RightUntil() != math.MaxInt64 || !a.In() || !a.Promises(w.all["a"].clock()) || a.Set().ID != w.all["a"].id.Boot {
+			w.failf("alone, a has no lasting right, or not in its own set")
+		}
+	})
+	t.Run("three", func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.start("c", "a", "b")
+		took := w.until(time.Second, "counted", w.counted("a b c"))
+		w.until(100*time.Millisecond, "the right", w.righted())
+		w.told("a", "1: a", "2: a b", "3: a b c")
+		t.Logf("three are counted after %v", took)
+	})
+	t.Run("five", func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.start("a", "b", "c", "d", "e")
+		took := w.until(2*time.Second, "counted", w.counted("a b c d e"))
+		w.until(100*time.Millisecond, "the right", w.righted())
+		w.told("e", "1: a", "2: a b", "3: a b c", "4: a b c d", "5: a b c d e")
+		t.Logf("five are counted after %v", took)
+	})
+	t.Run("not before join targets were asked", func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.boot("a", 3000*ms, message.Set{})
+		w.boot("b", 0, message.Set{})
+		w.run(2900 * time.Millisecond)
+		w.told("b") // a founds, as soon as it may
+		w.until(time.Second, "counted", w.counted("a b"))
+		w.told("b", "1: a", "2: a b")
+	})
+	t.Run("a silent member is waited for", func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.start("a", "b")
+		w.all["a"].asleep = math.MaxInt64
+		w.run(5 * time.Second)
+		w.told("b")
+		w.run(200 * time.Millisecond)
+		w.told("b", "1: b")
+	})
+}
+
+func TestJoin(t *testing.T) {
+	w := settle(t, "b c d")
+	w.start("a") // the lowest name: it may found, but hears of the set first
+	took := w.until(time.Second, "counted", w.counted("a b c d"))
+	w.told("a", "3: b c d", "4: a b c d")
+	if !w.righted()() {
+		w.failf("a join cost the right")
+	}
+	if a := w.all["a"]; !a.m.Promises(a.clock()) {
+		w.failf("a was seen to join and promises nothing")
+	}
+	t.Logf("counted after %v", took)
+}
+
+// A joiner that hears but is not heard would cost the only member its majority.
+func TestJoinerThatCannotBeReached(t *testing.T) {
+	w := settle(t, "a")
+	w.cut("a", "b")
+	w.start("b")
+	w.run(900 * time.Millisecond)
+	w.told("a", "1: a")
+	if !w.all["a"].has() {
+		w.failf("a lost the right")
+	}
+	w.heal()
+	w.until(time.Second, "counted", w.counted("a b"))
+}
+
+func TestOrderedLeave(t *testing.T) {
+	for _, name := range []string{"a", "b", "c"} {
+		w := settle(t, "a b c")
+		p := w.all[name]
+		p.leaving = true
+		took := w.until(300*time.Millisecond, name+" counted out", func() bool { return !p.m.In() })
+		w.crash(name)
+		w.run(100 * time.Millisecond)
+		rest := strings.Join(slices.DeleteFunc([]string{"a", "b", "c"}, func(n string) bool { return n == name }), " ")
+		if !w.counted(rest)() || !w.righted()() {
+			w.failf("%s left, and the rest does not go on", name)
+		}
+		t.Logf("%s was out after %v", name, took)
+	}
+}
+
+// Of two, the one that leaves hears of it from the one that stays, never the other
+// way round: else a lost message could leave the other in a set with nobody.
+func TestLeaveOfTheLowestOfTwo(t *testing.T) {
+	w := settle(t, "a b")
+	w.all["a"].leaving = true
+	for w.all["a"].m.In() {
+		w.run(time.Millisecond)
+		if !w.all["a"].m.In() && w.all["b"].m.Set().Version != 3 {
+			w.failf("a knows before b")
+		}
+	}
+	w.crash("a")
+	if !w.all["b"].has() {
+		w.failf("b has no right")
+	}
+}
+
+func TestAllLeaveButOne(t *testing.T) {
+	w := settle(t, "a b c d")
+	for _, name := range []string{"a", "b", "d"} {
+		w.all[name].leaving = true
+	}
+	w.until(3*time.Second, "c alone", w.counted("c"))
+	w.run(time.Second)
+	if c := w.all["c"]; c.m.RightUntil() != math.MaxInt64 {
+		w.failf("c alone has no lasting right")
+	}
+}
+
+func TestAllLeave(t *testing.T) {
+	w := settle(t, "a b c")
+	for _, p := range w.running() {
+		p.leaving = true
+	}
+	w.until(3*time.Second, "one is left", func() bool { return len(w.all["a"].m.Set().Members) == 1 && w.agreed() })
+	w.run(time.Second)
+	w.told("a", "1: a", "2: a b", "3: a b c", "4: a c", "5: a")
+}
+
+func TestCrashAndForget(t *testing.T) {
+	w := settle(t, "a b c")
+	w.crash("a")
+	w.run(time.Second)
+	if !w.righted()() {
+		w.failf("two of three have no right")
+	}
+	w.run(10*time.Minute - 2*time.Second)
+	if !w.counted("a b c")() {
+		w.failf("a is forgotten too early")
+	}
+	w.until(2*time.Second, "a forgotten", w.counted("b c"))
+	if !w.righted()() {
+		w.failf("forgetting cost the right")
+	}
+}
+
+// A member that was cut off for longer than the others remember it comes back as a
+// newcomer, and is not in grace: it has not forgotten anything.
+func TestForgottenComesBack(t *testing.T) {
+	w := settle(t, "a b c")
+	w.split("c", "a b")
+	w.until(11*time.Minute, "c forgotten", func() bool { return len(w.all["a"].m.Set().Members) == 2 })
+	if w.all["c"].has() {
+		w.failf("c has the right")
+	}
+	w.heal()
+	w.until(2*time.Second, "counted", w.counted("a b c"))
+	w.told("c", "1: a", "2: a b", "3: a b c", "4: a b", "5: a b c")
+}
+
+func TestTwoLineagesMeet(t *testing.T) {
+	w := newWorld(t, 1)
+	w.split("a b c", "x y")
+	w.run(2 * time.Second) // gossip does not even know them
+	w.start("a", "b", "c", "x", "y")
+	w.until(3*time.Second, "two sets", func() bool {
+		return show(w.all["c"].m.Set()) == "3: a b c" && show(w.all["x"].m.Set()) == "2: x y"
+	})
+	w.until(time.Second, "the right", w.righted())
+	w.heal()
+	w.until(5*time.Second, "one set", w.counted("a b c x y"))
+	w.until(time.Second, "the right", w.righted())
+	for name, want := range map[string]uint64{"a": 0, "b": 0, "c": 0, "x": 1, "y": 1} {
+		if got := w.all[name].m.Dissolved(); got != want {
+			t.Errorf("%s gave up its set %d times, want %d", name, got, want)
+		}
+	}
+}
+
+func TestPausedProcessWakesWithoutTheRight(t *testing.T) {
+	w := settle(t, "a b c")
+	b := w.all["b"]
+	b.asleep = w.now + 5000*ms
+	w.run(600 * time.Millisecond)
+	if b.has() {
+		w.failf("b has the right in its sleep")
+	}
+	w.until(5*time.Second, "awake", b.has)
+	if w.now < b.asleep {
+		w.failf("b got the right in its sleep")
+	}
+	if !w.counted("a b c")() {
+		w.failf("a pause changed the set")
+	}
+}

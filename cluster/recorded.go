@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/snapshot"
+)
+
+// Recorded is what an earlier run of a node has left in its data directory. The zero
+// value is what is found there at the first start.
+type Recorded struct {
+	// Set is the stable set that it knew, zero if none.
+	Set message.Set
+	// Partitions and Counters say how many were imported.
+	Partitions, Counters int
+	states               []handoff.State
+}
+
+// Load imports the partitions that r has all counters of into table, as of now, the time of
+// day: what has passed since they were written has passed for them. If the file turns out
+// to be none of a table, the error wraps a *bucket.ImportError, and table is empty again.
+//
+// Load before New: from then on the table's shards are the node's.
+func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, error) {
+	h := r.Header()
+	rec := &Recorded{Set: h.Set}
+	for {
+		s, err := r.Next()
+		if err == io.EOF {
+			return rec, nil
+		}
+		if err == nil && s.Complete {
+			err = rec.load(table, r, &s, now)
+		}
+		if err != nil {
+			for p := range h.Partitions {
+				table.DropShard(p)
+			}
+			return nil, err
+		}
+	}
+}
+
+func (rec *Recorded) load(table *bucket.Table, r *snapshot.Reader, s *snapshot.Section, now time.Time) error {
+	then := now.Add(-s.Age(now)).UnixNano()
+	for {
+		im, err := r.Image()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := table.Import(then, s.Partition, im, im.Data, im.Counters, false); err != nil {
+			return fmt.Errorf("partition %d: %w", s.Partition, err)
+		}
+		rec.Counters += im.Counters
+	}
+	rec.Partitions++
+	rec.states = append(rec.states, handoff.State{
+		Partition: s.Partition, Mark: s.Mark, Start: s.Start, Held: s.Holding, Complete: true,
+	})
+	return nil
+}
+
+// restore tells m what was imported.
+func (rec *Recorded) restore(m *handoff.Machine) {
+	for _, s := range rec.states {
+		m.Restore(s.Partition, s.Mark, s.Start, s.Held)
+	}
+}

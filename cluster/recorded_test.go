@@ -1,0 +1,232 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/snapshot"
+)
+
+// refilling is 10 a minute, 1 every 6 s.
+func refilling() *bucket.Limits {
+	return limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute})
+}
+
+// TestWholeRestart: a cluster of which every node is stopped goes on where it was, older by
+// the time it was down.
+func TestWholeRestart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, refilling())
+		f := kept(t, keys, "a", "b", "c")
+		spent := time.Now()
+		f.stopAll()
+		time.Sleep(time.Until(spent.Add(7 * time.Second)))
+		for _, name := range []string{"a", "b", "c"} {
+			f.serve(f.start(name))
+		}
+		f.allHeld(10 * time.Second)
+		time.Sleep(time.Until(spent.Add(20 * time.Second))) // 3 of the 6 are back
+		f.wantLeft(keys, 7)
+		f.eventually(5*time.Second, "all have copies", func() bool {
+			unprotected := 0
+			for _, n := range f.nodes {
+				unprotected += n.Stats().Partitions.Unprotected
+			}
+			return unprotected == 0
+		})
+		copies := 0
+		for _, n := range f.nodes {
+			copies += n.Stats().Partitions.Copies
+		}
+		if copies != 31 {
+			t.Errorf("%d copies, want one of each partition", copies)
+		}
+		if set := f.nodes["a"].Stats().Set; len(set.Members) != 3 {
+			t.Errorf("the set is %+v", set)
+		}
+	})
+}
+
+// TestWholeRestartOneByOne: one node of three serves nothing by itself; two wait for the third,
+// whose counters may be later, and go on without it when it does not come.
+func TestWholeRestartOneByOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(10))
+		f := kept(t, keys, "a", "b", "c")
+		f.stopAll()
+		held := func() (n int) {
+			for _, x := range f.nodes {
+				n += x.Stats().Partitions.Holding
+			}
+			return n
+		}
+		f.serve(f.start("a"))
+		time.Sleep(20 * time.Second)
+		if s := f.nodes["a"].Stats(); s.Right || s.Partitions.Holding != 0 {
+			t.Errorf("alone: %+v", s)
+		}
+		if a := decide(t.Context(), f.nodes["a"].Node, keys[0])[0]; a.Source != check.Share || !a.Allowed || f.nodes["a"].Stats().MinorityShare != 1 {
+			t.Errorf("asked for a key meanwhile: %+v", a)
+		}
+		f.kill("a")
+		f.hide("a")
+
+		f.serve(f.start("a"))
+		f.serve(f.start("b"))
+		time.Sleep(9 * time.Second)
+		if n := held(); n != 0 {
+			t.Errorf("%d partitions are held without the third", n)
+		}
+		f.allHeld(3 * time.Second)
+		// Of what the third held there are copies.
+		f.wantLeft(keys, 4)
+		f.join("c")
+		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Holding > 5 })
+		f.eventually(10*time.Second, "what c brought is merged", func() bool { return f.nodes["c"].Stats().Partitions.Forks == 0 })
+		f.allHeld(time.Second)
+		f.wantLeft(keys, 4)
+	})
+}
+
+// TestCrashAfterRestart: who was seen once need not be waited for when it crashes.
+func TestCrashAfterRestart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(10))
+		f := kept(t, keys, "a", "b", "c")
+		f.stopAll()
+		start := time.Now()
+		for _, name := range []string{"a", "b", "c"} {
+			f.serve(f.start(name))
+		}
+		f.allHeld(5 * time.Second)
+		for name, n := range f.nodes {
+			f.within(5*time.Second, name+" is settled", n.Settled)
+		}
+		f.kill("b")
+		f.allHeld(3 * time.Second)
+		if took := time.Since(start); took > 8*time.Second {
+			t.Errorf("all was held after %v", took)
+		}
+		f.wantLeft(keys, 4)
+	})
+}
+
+// TestLostFile: a node whose file is lost is counted all the same, and waits as the others do.
+func TestLostFile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(10))
+		f := kept(t, keys, "a", "b", "c")
+		f.stopAll()
+		if _, err := f.disks["a"].SetAside(time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		f.serve(f.start("b"))
+		a := f.start("a")
+		f.serve(a)
+		time.Sleep(5 * time.Second)
+		if s := a.Stats().Partitions; s.Holding != 0 {
+			t.Errorf("a has not waited for c: %+v", s)
+		}
+		f.serve(f.start("c"))
+		f.allHeld(5 * time.Second)
+		f.wantLeft(keys, 4)
+	})
+}
+
+// TestLoneRestart: who is counted alone goes on at once.
+func TestLoneRestart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(10))
+		f := kept(t, keys, "a")
+		f.stopAll()
+		f.serve(f.start("a"))
+		f.allHeld(200 * time.Millisecond)
+		f.wantLeft(keys, 4)
+	})
+}
+
+// TestLeaverKeepsNothing: who has handed everything over and is counted no more writes a set
+// without itself and no counters, so what it had does not come back later.
+func TestLeaverKeepsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(10))
+		f := kept(t, keys, "a", "b", "c")
+		f.save("a") // as it was now and then
+		a := f.nodes["a"]
+		f.state("a", member.Leaving)
+		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error { _, _, err := a.HandOver(ctx); return err })
+		f.within(5*time.Second, "a is not counted", a.LeaveSet)
+		f.within(time.Second, "a rests", a.Rest)
+		if totals := f.save("a"); totals.Sections != 0 {
+			t.Errorf("a wrote %+v", totals)
+		}
+		f.kill("a")
+		f.hide("a")
+		// Nobody whom it knows is there: it cannot begin anew by itself.
+		others := f.members
+		f.members = map[string]member.Member{}
+		a = f.start("a")
+		f.within(time.Second, "a may found", a.MayFound)
+		time.Sleep(30 * time.Second)
+		if s := a.Stats(); len(s.Set.Members) != 2 || s.Right {
+			t.Errorf("alone it knows %+v, right %v", s.Set, s.Right)
+		}
+		f.members["b"], f.members["c"] = others["b"], others["c"]
+		f.gossip()
+		f.serve(a)
+		f.within(10*time.Second, "a is settled", a.Settled)
+		f.wantLeft(keys, 4)
+	})
+}
+
+// TestLoadOfAnother: counters that belong elsewhere are refused, and none of the file stays.
+func TestLoadOfAnother(t *testing.T) {
+	dir, err := snapshot.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	w, err := dir.Create(snapshot.Header{Name: "a", Begun: time.Now(), Partitions: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := bucket.NewTable(bucket.Config{Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(100) {
+		table.Do(time.Now().UnixNano(), &bucket.Request{Key: bucket.Key{Hi: i << 32, Lo: i}, Limits: hourly(5), Cost: 1})
+	}
+	for p := range 2 {
+		var im bucket.Image
+		table.Export(time.Now().UnixNano(), 0, table.Keys(0, nil), &im) // both times the first
+		if err := errors.Join(w.Section(snapshot.Section{Partition: p, Complete: true, At: time.Now()}), w.Image(&im)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := dir.Read(snapshot.Want{Name: "a", Partitions: 2, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	fresh, err := bucket.NewTable(bucket.Config{Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Load(fresh, r, time.Now())
+	if unfit := (*bucket.ImportError)(nil); !errors.As(err, &unfit) || !strings.Contains(err.Error(), "partition 1") {
+		t.Errorf("error %v", err)
+	}
+	if n := fresh.Stats().Entries; n != 0 {
+		t.Errorf("%d counters stay", n)
+	}
+}

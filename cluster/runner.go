@@ -1,0 +1,240 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+const (
+	// period is how often both machines are given the time at least.
+	period = 20 * time.Millisecond
+	// inboxSize is how many messages may wait for the runner. A process has at most four
+	// parcels without a receipt on its way here, so they are small but for these.
+	inboxSize = 4096
+	// At most so many messages are taken in a turn, and none is begun after so long,
+	// so that heartbeats go out in time whatever comes in.
+	maxBatch  = 64
+	batchTime = 2 * time.Millisecond
+	// dead is the silence after which a member is left out of the ring, and how long
+	// one that has just appeared has time to be heard.
+	dead = 700 * time.Millisecond
+)
+
+var errNotRunning = errors.New("cluster: the node does not run")
+
+// runner is the goroutine that owns both machines: it gives them the time, messages
+// and the view, sends what they say, and publishes what checks need. Nothing else
+// calls them, but for Confirmed.
+type runner struct {
+	node    *Node
+	self    message.Peer
+	quorum  *quorum.Machine
+	handoff *handoff.Machine
+	placer  *placer
+
+	inbox chan message.Envelope
+	asks  chan func(now int64)
+	kick  chan struct{} // something waits for the next turn
+	// flush: a check waits until its charge is confirmed.
+	flush   atomic.Bool
+	dropped atomic.Uint64
+	ended   chan struct{}
+	views   struct {
+		wake chan struct{}
+		mu   sync.Mutex
+		next member.View
+	}
+
+	// Of the goroutine.
+	seq       uint64           // of the last view taken
+	shown     []node           // its members
+	at        int              // this process's place in shown
+	first     map[string]int64 // when gossip first showed each boot id
+	leftAt    int64            // when gossip first showed this process as leaving
+	scene     *scene           // who of shown lives; never nil
+	placement *placement       // the last one built; never nil
+	addrs     map[message.Peer]string
+	stale     bool   // the published routing is out of date
+	routes    uint64 // of the machine, when it was published
+	set       message.Set
+	waits     []*wait
+	moved     bool // changes may have been confirmed
+	resting   bool // nothing is decided any more, and nothing changes hands
+	chronicle chronicle
+	reported  time.Duration // time since the counts were published
+}
+
+// wait is somebody who waits until ok is true, as seen by the runner after a turn.
+type wait struct {
+	ok   func(now int64) bool
+	done chan struct{}
+	over atomic.Bool // nobody waits any more
+}
+
+// deliver queues a message, or drops it.
+func (r *runner) deliver(e message.Envelope) {
+	select {
+	case r.inbox <- e:
+	default:
+		r.dropped.Add(1)
+	}
+}
+
+// setView makes v the next view to be taken.
+func (r *runner) setView(v member.View) {
+	r.views.mu.Lock()
+	if v.Seq >= r.views.next.Seq {
+		r.views.next = v
+	}
+	r.views.mu.Unlock()
+	signal(r.views.wake)
+}
+
+// ask has f called by the runner, and waits for it.
+func (r *runner) ask(ctx context.Context, f func(now int64)) error {
+	done := make(chan struct{})
+	select {
+	case r.asks <- func(now int64) { f(now); close(done) }:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.ended:
+		return errNotRunning
+	}
+	<-done
+	return nil
+}
+
+// await waits until ok, which the runner calls, is true after a turn.
+func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
+	w := &wait{ok: ok, done: make(chan struct{})}
+	if err := r.ask(ctx, func(int64) { r.waits = append(r.waits, w) }); err != nil {
+		return err
+	}
+	select {
+	case <-w.done:
+		return nil
+	case <-r.ended:
+		return errNotRunning
+	case <-ctx.Done():
+		w.over.Store(true)
+		return ctx.Err()
+	}
+}
+
+// run takes turns until ctx ends. This process then has no right any more.
+func (r *runner) run(ctx context.Context) {
+	defer close(r.ended)
+	defer r.node.right.Store(math.MinInt64)
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-r.inbox:
+			r.stepAll(e)
+		case f := <-r.asks:
+			r.takeView() // the caller may have set it just before
+			f(r.node.cfg.Clock())
+		case <-r.kick:
+		case <-r.views.wake:
+			r.takeView()
+		case p := <-r.placer.done:
+			r.takePlacement(p)
+		case <-tick.C:
+			r.moved = true // copies are also let go
+			r.reported += period
+		}
+		r.turn()
+	}
+}
+
+// stepAll gives e and what waits behind it to both machines, each with the time that it
+// is then: the process may have been stopped between any two.
+func (r *runner) stepAll(e message.Envelope) {
+	began := r.node.cfg.Clock()
+	for n := 1; ; n++ {
+		now := r.node.cfg.Clock()
+		if _, ok := e.Body.(*message.Receipt); ok {
+			r.moved = true
+		}
+		r.quorum.Step(now, e)
+		if !r.resting {
+			r.handoff.Step(now, e)
+		}
+		if n == maxBatch || now-began >= int64(batchTime) {
+			return
+		}
+		select {
+		case e = <-r.inbox:
+		default:
+			return
+		}
+	}
+}
+
+// turn lets both machines do what is due, publishes what follows from it, and sends what
+// they say. Publishing comes first: what this process promises others must hold by then.
+func (r *runner) turn() {
+	now := r.node.cfg.Clock()
+	r.watch(now)
+	r.quorum.Tick(now)
+	if r.flush.Swap(false) {
+		r.handoff.Flush()
+	}
+	if !r.resting {
+		r.handoff.Tick(now)
+	}
+	r.publish()
+	r.post(r.quorum.Take())
+	r.post(r.handoff.Take())
+	if r.moved {
+		r.moved = false
+		r.node.confirms.ring()
+	}
+	r.serveWaits(now)
+	if r.reported >= 5*period {
+		r.reported = 0
+		r.report(now)
+	}
+}
+
+// post sends messages to whom gossip shows under that name and boot id.
+func (r *runner) post(list []message.Envelope) {
+	for _, e := range list {
+		if addr := r.addrs[e.To]; addr != "" {
+			r.node.cfg.Peers.Post(addr, e)
+		}
+	}
+}
+
+// serveWaits ends the waits that are over. Who waited finds counts of now.
+func (r *runner) serveWaits(now int64) {
+	var over []*wait
+	r.waits = slices.DeleteFunc(r.waits, func(w *wait) bool {
+		if w.over.Load() {
+			return true
+		}
+		if !w.ok(now) {
+			return false
+		}
+		over = append(over, w)
+		return true
+	})
+	if len(over) > 0 {
+		r.report(now)
+	}
+	for _, w := range over {
+		close(w.done)
+	}
+}

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/snapshot"
+)
+
+const (
+	// imageBytes and imageLimits end an image of a snapshot.
+	imageBytes  = 256 << 10
+	imageLimits = 512
+	// exported is how many counters are exported at a time. A sliding log may have close to a MiB,
+	// and an image takes 16.
+	exported = 8
+	// tries is how often a partition is read that becomes another while it is read.
+	tries = 3
+)
+
+// Snapshot writes the stable set and every partition that this node has all counters of, held or
+// copied, to the writer that create makes, and commits it. Checks go on meanwhile: of each
+// partition the mark is read first, and its counters may be newer. Between partitions the
+// runner takes a turn, so whoever waits for the processor gets it.
+//
+// Who is not counted writes no copies: the others have let go of them.
+func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (snapshot.Totals, error) {
+	var set message.Set
+	if err := n.runner.ask(ctx, func(int64) { set = n.runner.quorum.Set() }); err != nil {
+		return snapshot.Totals{}, err
+	}
+	w, err := create(set)
+	if err != nil {
+		return snapshot.Totals{}, err
+	}
+	defer w.Abort()
+	c := copier{table: n.table, clock: n.cfg.Clock, state: n.state, copies: set.Has(n.cfg.Name)}
+	for p := range n.cfg.Ring.Partitions {
+		if err := c.partition(ctx, w, p); err != nil {
+			return snapshot.Totals{}, err
+		}
+	}
+	err = w.Commit()
+	return w.Totals(), err
+}
+
+// state returns what this node has of partition p, if anything.
+func (n *Node) state(ctx context.Context, p int) (s handoff.State, ok bool, err error) {
+	r := n.runner
+	err = r.ask(ctx, func(int64) { s, ok = r.handoff.State(p) })
+	return s, ok, err
+}
+
+// copier reads the table for a snapshot, one partition at a time.
+type copier struct {
+	table  *bucket.Table
+	clock  func() int64
+	state  func(ctx context.Context, p int) (handoff.State, bool, error)
+	copies bool // are wanted
+	keys   []bucket.Key
+	images []bucket.Image // of the partition; room for later ones behind them
+}
+
+// partition writes what this node has of p. What is read while a filling begins anew
+// would lack counters, so it is kept until the state is seen to be the same.
+func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
+	for range tries {
+		before, ok, err := c.state(ctx, p)
+		if err != nil || !ok || !before.Complete || !before.Held && !c.copies {
+			return err
+		}
+		now, at := c.clock(), time.Now()
+		c.read(now, p)
+		after, ok, err := c.state(ctx, p)
+		if err != nil {
+			return err
+		}
+		if ok && after.Follows(before) {
+			return c.write(w, snapshot.Section{
+				Partition: p, Mark: before.Mark, Start: before.Start, Holding: before.Held, Complete: true, At: at,
+			})
+		}
+	}
+	return nil // others have it: it is on its way to and fro
+}
+
+// read exports all counters of p as of now.
+func (c *copier) read(now int64, p int) {
+	c.keys = c.table.Keys(p, c.keys[:0])
+	c.images = c.images[:0]
+	for rest := c.keys; len(rest) > 0; {
+		im := c.image()
+		for len(rest) > 0 && len(im.Data) < imageBytes && len(im.Limits) < imageLimits {
+			k := min(exported, len(rest))
+			c.table.Export(now, p, rest[:k], im)
+			rest = rest[k:]
+		}
+	}
+}
+
+// image returns an empty image, the last of c.images.
+func (c *copier) image() *bucket.Image {
+	k := len(c.images)
+	if k == cap(c.images) {
+		c.images = append(c.images, bucket.Image{})
+	}
+	c.images = c.images[:k+1]
+	im := &c.images[k]
+	*im = bucket.Image{Limits: im.Limits[:0], Data: im.Data[:0]}
+	return im
+}
+
+func (c *copier) write(w *snapshot.Writer, s snapshot.Section) error {
+	if err := w.Section(s); err != nil {
+		return err
+	}
+	for i := range c.images {
+		if err := w.Image(&c.images[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

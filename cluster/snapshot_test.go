@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/snapshot"
+)
+
+// TestRest: from then on nothing is decided, and what was decided before is in the snapshot.
+func TestRest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(1_000_000))
+		f := newFleet(t)
+		f.keep("a", "b")
+		f.join("a")
+		f.join("b")
+		var l load
+		l.ask(f.nodes["a"], keys)
+		l.ask(f.nodes["b"], keys)
+		time.Sleep(100 * time.Millisecond)
+		f.within(time.Second, "a rests", f.nodes["a"].Rest)
+		f.within(time.Second, "b rests", f.nodes["b"].Rest)
+		f.save("a")
+		f.save("b")
+		spent := make([]int64, len(keys))
+		for i := range spent {
+			spent[i] = l.admitted[i].Load()
+		}
+		time.Sleep(time.Second)
+		l.end()
+		for i, before := range spent {
+			// Answers may have been under way.
+			if after := l.admitted[i].Load(); after > before+2 {
+				t.Errorf("key %d: %d admitted, %d before the rest", i, after, before)
+			}
+			spent[i] = l.admitted[i].Load()
+		}
+		for _, name := range []string{"a", "b"} {
+			f.kill(name)
+			f.hide(name)
+		}
+		for _, name := range []string{"a", "b"} {
+			f.serve(f.start(name))
+		}
+		f.allHeld(10 * time.Second)
+		for i, r := range keys {
+			r.Verb = bucket.Read
+			got := 1_000_000 - decide(t.Context(), f.nodes["a"].Node, r)[0].Remaining
+			if got < spent[i] || got > spent[i]+4 { // lost answers are charged too
+				t.Errorf("key %d: %d spent, %d admitted", i, got, spent[i])
+			}
+		}
+	})
+}
+
+// TestSnapshotWhileMoving: partitions come, go and are filled anew while they are written. What
+// a snapshot has of a partition it has all of.
+func TestSnapshotWhileMoving(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const each = 100 // counters of a partition
+		f := newFleet(t)
+		f.keep("a", "b", "c")
+		f.join("a")
+		count := make([]int, 31)
+		var keys []check.Request
+		for i := uint64(0); len(keys) < each*31; i++ {
+			r := check.Request{Request: bucket.Request{Key: bucket.Key{Hi: i << 20, Lo: i}, Limits: hourly(5), Cost: 1}}
+			if p := r.Key.Shard(31); count[p] < each {
+				count[p]++
+				keys = append(keys, r)
+			}
+		}
+		decide(t.Context(), f.nodes["a"].Node, keys...)
+		f.join("b")
+		var saving sync.WaitGroup
+		ctx, stop := context.WithCancel(t.Context())
+		written, b, disk := 0, f.nodes["b"].Node, f.disks["b"]
+		saving.Go(func() {
+			for ctx.Err() == nil {
+				save(t, b, disk)
+				written += wantWhole(t, disk, each)
+				if !pause(ctx, 50*time.Millisecond) {
+					return
+				}
+			}
+		})
+		for range 3 {
+			c := f.join("c")
+			time.Sleep(300 * time.Millisecond)
+			f.state("c", member.Leaving)
+			f.within(10*time.Second, "c holds nothing", func(ctx context.Context) error { _, _, err := c.HandOver(ctx); return err })
+			f.within(10*time.Second, "c is not counted", c.LeaveSet)
+			f.kill("c")
+			f.hide("c")
+		}
+		stop()
+		saving.Wait()
+		if written < 100 {
+			t.Errorf("%d partitions were written", written)
+		}
+	})
+}
+
+// TestFilledAnew: what is read of a partition while another filling begins is read again. Copies of
+// who is not counted any more are left out.
+func TestFilledAnew(t *testing.T) {
+	const first, second, holds = 1, 2, 3
+	state := map[int]handoff.State{
+		first:  {Fill: 1, Mark: message.Mark{Seq: 10}, Complete: true},
+		second: {Fill: 2, Mark: message.Mark{Seq: 20}, Complete: true},
+		holds:  {Mark: message.Mark{Epoch: message.Epoch{Gen: 5}, Seq: 30}, Complete: true, Held: true},
+	}
+	for _, c := range []struct {
+		name   string
+		copies bool  // are wanted
+		seen   []int // before and after each reading; 0 is nothing
+		wrote  uint64
+	}{
+		{"nothing", true, []int{0}, 0},
+		{"the same", true, []int{first, first}, 10},
+		{"filled anew", true, []int{first, second, second, second}, 20},
+		{"dropped", true, []int{first, 0, 0}, 0},
+		{"opened", true, []int{second, holds, holds, holds}, 30},
+		{"to and fro", true, []int{first, second, first, second, first, second}, 0},
+		{"a copy of one who is not counted", false, []int{first}, 0},
+		{"held by one who is not counted", false, []int{holds, holds}, 30},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, err := snapshot.Open(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dir.Close()
+			table, err := bucket.NewTable(bucket.Config{Shards: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: 31})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := 0
+			p := copier{table: table, clock: steadyClock(), copies: c.copies, state: func(context.Context, int) (handoff.State, bool, error) {
+				s, ok := state[c.seen[seen]]
+				seen++
+				return s, ok, nil
+			}}
+			if err := errors.Join(p.partition(t.Context(), w, 0), w.Commit()); err != nil {
+				t.Fatal(err)
+			}
+			if seen != len(c.seen) {
+				t.Errorf("looked %d times, want %d", seen, len(c.seen))
+			}
+			r, err := dir.Read(snapshot.Want{Name: "b", Partitions: 31, Now: time.Now()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			s, err := r.Next()
+			if s.Mark.Seq != c.wrote || (err == io.EOF) != (c.wrote == 0) {
+				t.Errorf("wrote %+v, error %v; want mark %d", s, err, c.wrote)
+			}
+		})
+	}
+}
+
+// wantWhole wants all counters of each partition in a snapshot, and returns how many there are.
+func wantWhole(t *testing.T, d *snapshot.Dir, each int) (partitions int) {
+	r, err := d.Read(snapshot.Want{Name: "b", Partitions: 31, Now: time.Now()})
+	if err != nil {
+		t.Error(err)
+		return 0
+	}
+	defer r.Close()
+	for {
+		s, err := r.Next()
+		if err == io.EOF {
+			return partitions
+		}
+		counters := 0
+		for err == nil {
+			var im *bucket.Image
+			if im, err = r.Image(); err == nil {
+				counters += im.Counters
+			}
+		}
+		if err != io.EOF {
+			t.Error(err)
+			return partitions
+		}
+		if partitions++; s.Complete && counters != each {
+			t.Errorf("partition %d at %+v: %d counters", s.Partition, s.Mark, counters)
+		}
+	}
+}
+
+// TestSnapshotOfNobody: without a runner there is none, and nothing is left behind.
+func TestSnapshotOfNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.keep("a")
+		a := f.join("a")
+		f.kill("a")
+		synctest.Wait()
+		_, err := a.Snapshot(t.Context(), func(message.Set) (*snapshot.Writer, error) { return nil, fmt.Errorf("called") })
+		if !errors.Is(err, errNotRunning) {
+			t.Errorf("error %v", err)
+		}
+	})
+}

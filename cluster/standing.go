@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// spread is how long gossip takes to tell everybody that this node is leaving. Until then
+// it hands nothing over: an heir that is leaving too, or takes this node for the owner
+// still, would have to pass it on.
+const spread = 500 * time.Millisecond
+
+// takeView takes the newest view of gossip.
+func (r *runner) takeView() {
+	r.views.mu.Lock()
+	v := r.views.next
+	r.views.mu.Unlock()
+	if v.Members == nil || v.Seq == r.seq {
+		return
+	}
+	r.seq = v.Seq
+	now := r.node.cfg.Clock()
+	r.shown, r.at = nodesOf(v, r.self)
+	if r.shown[r.at].state == member.Leaving && r.leftAt == 0 {
+		r.leftAt = now
+	}
+	r.addrs = make(map[message.Peer]string, len(r.shown))
+	first := make(map[string]int64, len(r.shown))
+	var peers []message.Peer
+	for i, n := range r.shown {
+		r.addrs[n.peer()] = n.addr
+		if i == r.at {
+			continue
+		}
+		peers = append(peers, n.peer())
+		at, known := r.first[n.boot]
+		if !known {
+			at = now
+		}
+		first[n.boot] = at
+	}
+	r.first = first
+	r.quorum.SetView(now, peers)
+	r.arrange(now)
+}
+
+// watch notices who is no longer heard, and who is again.
+func (r *runner) watch(now int64) {
+	for i := range r.shown {
+		if r.scene.nodes[i] != r.asOf(now, i) {
+			r.arrange(now)
+			return
+		}
+	}
+}
+
+// arrange makes what is known now the scene, and has its ring built.
+func (r *runner) arrange(now int64) {
+	s := &scene{seq: r.seq, nodes: slices.Clone(r.shown), self: r.at}
+	for i := range s.nodes {
+		s.nodes[i] = r.asOf(now, i)
+	}
+	r.hangUp(r.scene, s)
+	r.scene, r.stale = s, true
+	r.placer.ask(s)
+}
+
+// hangUp ends the calls to whom was heard in the scene before and is not now: who waits
+// for an answer asks somebody else.
+func (r *runner) hangUp(before, now *scene) {
+	for _, n := range now.nodes {
+		if n.lives || n.addr == "" {
+			continue
+		}
+		if slices.ContainsFunc(before.nodes, func(b node) bool { return b.boot == n.boot && b.lives }) {
+			r.node.cfg.Peers.HangUp(n.addr)
+		}
+	}
+}
+
+// asOf returns the i-th of whom gossip shows as it counts now.
+func (r *runner) asOf(now int64, i int) node {
+	n := r.shown[i]
+	n.lives = r.lives(now, n.peer())
+	if i == r.at && n.state == member.Leaving && now < r.leftAt+int64(spread) && r.othersServe(now) {
+		n.state = member.Serving
+	}
+	return n
+}
+
+// othersServe reports whether somebody else can hold partitions.
+func (r *runner) othersServe(now int64) bool {
+	return slices.ContainsFunc(r.shown, func(n node) bool {
+		return n.peer() != r.self && n.state == member.Serving && r.lives(now, n.peer())
+	})
+}
+
+// lives reports whether p was heard from just now, or has had no time to be.
+func (r *runner) lives(now int64, p message.Peer) bool {
+	if p == r.self || r.quorum.Lives(now, p) {
+		return true
+	}
+	at, ok := r.first[p.Boot]
+	return ok && now < at+int64(dead)
+}
+
+// takePlacement makes p what both machines and all checks go by. Where no ring can be
+// built, the last one stays.
+func (r *runner) takePlacement(p *placement) {
+	if p.err != nil {
+		r.node.stats.viewsRefused.Add(1)
+		r.node.cfg.Log.Error("view refused, the last ring stays", "view", p.scene.seq, "error", p.err)
+		return
+	}
+	if p.built {
+		r.node.stats.ringBuilds.Add(1)
+	}
+	r.placement, r.stale = p, true
+	r.handoff.SetView(r.node.cfg.Clock(), p.view)
+}
+
+// publish makes known to checks what has changed since it was last called.
+func (r *runner) publish() {
+	if !r.resting {
+		r.node.right.Store(r.quorum.RightUntil())
+	}
+	if set := r.quorum.Set(); set.ID != r.set.ID || set.Version != r.set.Version {
+		r.set, r.stale = set, true
+	}
+	if routes := r.handoff.Routes(); r.stale || routes != r.routes {
+		r.routes, r.stale = routes, false
+		next := newRouting(r.scene.nodes, r.scene.self, r.placement.table)
+		next.seq = r.scene.seq
+		if !r.set.Zero() {
+			next.counted = len(r.set.Members)
+		}
+		next.setHolders(r.handoff.Holder)
+		r.node.reroute(next)
+	}
+}
+
+// state returns what this process is in the scene.
+func (s *scene) state() member.State { return s.nodes[s.self].state }

@@ -1,0 +1,246 @@
+package cluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// TestLiveTraffic: while a cluster grows from one node to three and shrinks again, every
+// key has one holder that knows all that was spent: each admits its limit exactly, no
+// check is answered without a holder, and nothing is charged twice.
+func TestLiveTraffic(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const limit = 300
+		keys := requests(60, hourly(limit))
+		f := newFleet(t, "a")
+		var l load
+		l.ask(f.nodes["a"], keys)
+		time.Sleep(100 * time.Millisecond)
+		l.ask(f.join("b"), keys)
+		time.Sleep(100 * time.Millisecond)
+		l.ask(f.join("c"), keys)
+		time.Sleep(100 * time.Millisecond)
+		if count := f.holders(); len(count) != 3 {
+			t.Errorf("held by %v, want by all three", count)
+		}
+		a := f.nodes["a"]
+		f.state("a", member.Leaving)
+		f.within(5*time.Second, "a holds nothing", func(ctx context.Context) error {
+			_, left, err := a.HandOver(ctx)
+			if left != 0 {
+				t.Errorf("a has %d left", left)
+			}
+			return err
+		})
+		f.within(5*time.Second, "a is not counted", a.LeaveSet)
+		if count := f.holders(); count["a"] != 0 || len(count) != 2 {
+			t.Errorf("held by %v, want by b and c", count)
+		}
+		time.Sleep(time.Second) // a goes on asking
+		l.end()
+		for i := range l.admitted {
+			if n := l.admitted[i].Load(); n != limit {
+				t.Errorf("key %d: %d admitted, want %d", i, n, limit)
+			}
+		}
+		if n := l.apart.Load(); n != 0 {
+			t.Errorf("%d admitted without a holder", n)
+		}
+		for name, n := range f.nodes {
+			s := n.Stats()
+			if s.Share+s.MinorityShare+s.Ambiguous+s.Unanswered != 0 || s.Partitions.Claims != s.Partitions.Fresh || s.Partitions.SteppedDown != 0 {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+	})
+}
+
+// TestCrash: when one of three is gone, the others claim what it held out of their
+// copies: nothing that was confirmed is forgotten.
+func TestCrash(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		keys := requests(60, hourly(10))
+		for range 6 {
+			decide(t.Context(), f.nodes["a"].Node, keys...)
+		}
+		time.Sleep(100 * time.Millisecond) // copies are level
+		f.kill("b")
+		f.eventually(5*time.Second, "all is claimed", func() bool {
+			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["c"].Stats().Partitions.Holding == 31
+		})
+		f.holders()
+		var l load
+		for _, n := range f.nodes {
+			l.ask(n, keys)
+		}
+		time.Sleep(time.Second)
+		l.end()
+		for i := range l.admitted {
+			if n := l.admitted[i].Load(); n != 4 {
+				t.Errorf("key %d: %d admitted after the crash, want the 4 that were left", i, n)
+			}
+		}
+		if log := f.nodes["a"].log.String(); !strings.Contains(log, "partitions claimed") || strings.Contains(log, "right to decide lost") {
+			t.Errorf("a's log:\n%s", log)
+		}
+	})
+}
+
+// TestRestart: a node that crashes and is back at once under its name has lost
+// everything, and gets it back from the others.
+func TestRestart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		keys := requests(60, hourly(10))
+		for range 6 {
+			decide(t.Context(), f.nodes["a"].Node, keys...)
+		}
+		time.Sleep(100 * time.Millisecond)
+		f.kill("b")
+		f.join("b")
+		f.eventually(10*time.Second, "all is held", func() bool {
+			held := 0
+			for _, n := range f.nodes {
+				held += n.Stats().Partitions.Holding
+			}
+			return held == 31
+		})
+		f.holders()
+		for i, a := range decide(t.Context(), f.nodes["b"].Node, keys...) {
+			if a.Err != nil || a.Remaining != 3 {
+				t.Errorf("key %d: %+v, want 3 remaining", i, a)
+			}
+		}
+	})
+}
+
+// TestNewcomer: who has only just appeared counts as living until it has had time to be
+// heard; who is silent after that does not.
+func TestNewcomer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b")
+		f.loses(func(_, to string, _ message.Envelope) bool { return to == "x" })
+		x := f.start("x")
+		f.eventually(100*time.Millisecond, "the others are seen", func() bool { return len(x.Ring().Members()) == 2 })
+		time.Sleep(dead / 2)
+		if got := x.Ring().Members(); len(got) != 2 {
+			t.Errorf("the ring of %v", got)
+		}
+		f.eventually(dead, "they are silent for too long", func() bool { return len(x.Ring().Members()) == 0 })
+	})
+}
+
+// TestAllLeave: where everybody leaves nobody waits for an heir.
+func TestAllLeave(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		for name := range f.nodes {
+			f.state(name, member.Leaving)
+		}
+		start := time.Now()
+		held := 0
+		for _, n := range f.nodes {
+			f.within(time.Second, "nobody is left to take it", func(ctx context.Context) error {
+				_, left, err := n.HandOver(ctx)
+				held += left
+				return err
+			})
+		}
+		if took := time.Since(start); took > 100*time.Millisecond || held < 31 {
+			t.Errorf("it took %v, and %d partitions are still held", took, held)
+		}
+		for name, n := range f.nodes {
+			a := decide(t.Context(), n.Node, requests(1, hourly(5))...)[0]
+			if a.Err != nil || a.Limit != 5 {
+				t.Errorf("asked at %s meanwhile: %+v", name, a)
+			}
+		}
+	})
+}
+
+// TestGossipLags: nodes that leave at once hand everything over once, to those who stay,
+// although gossip takes a while to tell them of each other.
+func TestGossipLags(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c", "d")
+		time.Sleep(2 * time.Second)
+		left := make(chan int)
+		var before [2]handoff.Stats
+		for i, name := range []string{"a", "b"} {
+			before[i] = f.nodes[name].Stats().Partitions
+			all := f.members[name]
+			m := all
+			m.State = member.Leaving
+			f.members[name] = m
+			f.gossipTo(name)
+			f.members[name] = all
+			go func() {
+				_, n, _ := f.nodes[name].HandOver(t.Context())
+				left <- n
+			}()
+		}
+		time.Sleep(300 * time.Millisecond)
+		f.state("a", member.Leaving)
+		f.state("b", member.Leaving)
+		if a, b := <-left, <-left; a+b != 0 {
+			t.Errorf("%d and %d left", a, b)
+		}
+		time.Sleep(time.Second)
+		for i, name := range []string{"a", "b"} {
+			s := f.nodes[name].Stats().Partitions
+			if s.HandedOver != before[i].HandedOver+uint64(before[i].Holding) || s.Received != before[i].Received {
+				t.Errorf("%s: %+v\n after %+v", name, s, before[i])
+			}
+		}
+		f.holders()
+	})
+}
+
+// TestAlone: a node without others founds, serves and leaves without waiting for any.
+func TestAlone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		start := time.Now()
+		f := newFleet(t, "a")
+		a := f.nodes["a"]
+		wantAnswer(t, "alone", decide(t.Context(), a.Node, requests(1, hourly(5))...)[0], true, check.Held, "a")
+		f.state("a", member.Leaving)
+		f.within(100*time.Millisecond, "nobody takes it", func(ctx context.Context) error { _, _, err := a.HandOver(ctx); return err })
+		f.within(100*time.Millisecond, "nobody else is counted", a.LeaveSet)
+		if took := time.Since(start); took > 500*time.Millisecond {
+			t.Errorf("a short life of %v", took)
+		}
+	})
+}
+
+// TestNotRunning: what needs the runner fails, rather than waits, when that has ended.
+func TestNotRunning(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a")
+		a := f.nodes["a"]
+		f.kill("a")
+		_, err := a.Overview(t.Context())
+		if err != errNotRunning {
+			t.Errorf("got %v", err)
+		}
+		if err := a.Join(t.Context()); err != errNotRunning {
+			t.Errorf("got %v", err)
+		}
+		if a.mayDecide(a.clock()) {
+			t.Error("it has the right")
+		}
+		for range 2 * inboxSize {
+			a.Deliver(message.Envelope{})
+		}
+		if n := a.Stats().Dropped; n < inboxSize {
+			t.Errorf("%d dropped", n)
+		}
+	})
+}

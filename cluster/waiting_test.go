@@ -1,0 +1,281 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// closes reports whether a message hands a partition over.
+func closes(e message.Envelope) bool {
+	parcel, ok := e.Body.(*message.Parcel)
+	if !ok {
+		return false
+	}
+	for _, p := range parcel.Parts {
+		if p.Kind == message.Close {
+			return true
+		}
+	}
+	return false
+}
+
+// TestBehindTheClose: while a partition is between two holders, because its close is lost
+// and has to be sent again, what is asked waits for the next holder, wherever it is
+// asked, and is decided by it.
+func TestBehindTheClose(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b")
+		keys := requests(60, hourly(10))
+		decide(t.Context(), f.nodes["a"].Node, keys...)
+		frozen := make(chan struct{}, 1)
+		losing := func(until time.Time) {
+			f.loses(func(_, _ string, e message.Envelope) bool {
+				if !closes(e) || time.Now().After(until) {
+					return false
+				}
+				signal(frozen)
+				return true
+			})
+		}
+		losing(time.Now().Add(time.Hour))
+		c := f.start("c")
+		f.serve(c)
+		<-frozen
+		losing(time.Now().Add(150 * time.Millisecond))
+		answers := make(chan []check.Answer)
+		for _, n := range f.nodes {
+			go func() { answers <- decide(t.Context(), n.Node, keys...) }()
+		}
+		start := time.Now()
+		waited := map[string]bool{}
+		for range f.nodes {
+			for i, a := range <-answers {
+				if a.Err != nil || !a.Allowed || a.Source != check.Held && a.Source != check.Forwarded {
+					t.Errorf("key %d: %+v", i, a)
+				}
+				waited[a.Holder] = true
+			}
+		}
+		if took := time.Since(start); took < 100*time.Millisecond || took > 400*time.Millisecond || !waited["c"] {
+			t.Errorf("it took %v, and %v decided: the test shows nothing", took, waited)
+		}
+		for i, a := range decide(t.Context(), c.Node, keys...) {
+			if a.Remaining != 5 {
+				t.Errorf("key %d: %d remaining, want 5", i, a.Remaining)
+			}
+		}
+	})
+}
+
+// TestLater: what a holder cannot decide now is asked again, at the holder that it names.
+func TestLater(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		a, b := w.nodes["a"], w.nodes["b"]
+		r := request(a, "b", 1, hourly(10))
+		p := r.Key.Shard(31)
+		b.table.Seal(p)
+		answer := make(chan check.Answer)
+		go func() { answer <- decide(t.Context(), a, r)[0] }()
+		go func() { answer <- decide(t.Context(), b, r)[0] }()
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if s := a.Stats(); s.Later < 3 || s.Retries < 3 || s.Forwarded != 0 || b.Stats().ToldLater != s.Later {
+			t.Errorf("%+v", s)
+		}
+		b.table.Open(p, 0)
+		for range 2 {
+			if got := <-answer; got.Err != nil || got.Holder != "b" {
+				t.Errorf("%+v", got)
+			}
+		}
+		if n := spent(b, r); n != 2 {
+			t.Errorf("%d spent, want 2", n)
+		}
+	})
+}
+
+// TestBehind: a check that the gate holds up is decided as soon as the copy is level.
+func TestBehind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a")
+		a := w.nodes["a"]
+		r := request(a, "a", 1, hourly(10))
+		p := r.Key.Shard(31)
+		a.table.Record(p, bucket.RecordLasting, 50*time.Millisecond)
+		decide(t.Context(), a, r)
+		a.table.Drain(p, nil)
+		time.Sleep(60 * time.Millisecond)
+		start := time.Now()
+		answer := make(chan check.Answer)
+		go func() { answer <- decide(t.Context(), a, r)[0] }()
+		time.Sleep(70 * time.Millisecond)
+		synctest.Wait()
+		a.table.Confirm(p, a.cfg.Clock())
+		a.confirms.ring()
+		wantAnswer(t, "behind", <-answer, true, check.Held, "a")
+		if took := time.Since(start); took != 70*time.Millisecond {
+			t.Errorf("it took %v, want it at once after the confirmation", took)
+		}
+	})
+}
+
+// TestSync: a check of a sync rule is answered when a copy has its charge, here and at a
+// distance; others do not wait, and nor does a denial.
+func TestSync(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		a := f.nodes["a"]
+		time.Sleep(time.Second)
+		for i, r := range requests(20, hourly(2)) {
+			holder := a.Ring().Owner(r.Key.Shard(31))
+			hops := 2 * latency // to the holder and back
+			if holder == "a" {
+				hops = 0
+			}
+			for _, x := range []struct {
+				sync, allowed bool
+				want          time.Duration
+			}{{false, true, hops}, {true, true, hops + 2*latency}, {true, false, hops}} {
+				r.Sync = x.sync
+				start := time.Now()
+				answer := decide(t.Context(), a.Node, r)[0]
+				if answer.Err != nil || answer.Holder != holder || answer.Allowed != x.allowed {
+					t.Errorf("key %d, sync=%v: %+v", i, x.sync, answer)
+				}
+				if took := time.Since(start); took != x.want {
+					t.Errorf("key %d, sync=%v, allowed=%v: %v, want %v", i, x.sync, x.allowed, took, x.want)
+				}
+			}
+		}
+	})
+}
+
+// TestSyncCrash: under sync, what was answered survives the crash of its holder at any
+// moment.
+func TestSyncCrash(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		const limit = 1000
+		keys := requests(40, hourly(limit))
+		for i := range keys {
+			keys[i].Sync = true
+		}
+		var l load
+		l.ask(f.nodes["a"], keys)
+		l.ask(f.nodes["c"], keys)
+		time.Sleep(333 * time.Millisecond)
+		before := l.answers.Load()
+		f.kill("b")
+		time.Sleep(2 * time.Second)
+		f.eventually(5*time.Second, "all is claimed", func() bool {
+			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["c"].Stats().Partitions.Holding == 31
+		})
+		time.Sleep(10 * time.Second)
+		l.end()
+		if before < 1000 {
+			t.Errorf("%d answers before the crash: the test shows little", before)
+		}
+		for i := range l.admitted {
+			if n := l.admitted[i].Load(); n > limit {
+				t.Errorf("key %d: %d admitted, want at most %d", i, n, limit)
+			} else if n < limit*9/10 {
+				t.Errorf("key %d: only %d admitted", i, n)
+			}
+		}
+	})
+}
+
+// TestSyncUnconfirmed: a charge that no copy confirms in time stands, and its check is
+// answered as one whose answer was lost.
+func TestSyncUnconfirmed(t *testing.T) {
+	for _, from := range []string{"a", "b"} {
+		bubble(t, func(t *testing.T) {
+			f := newFleet(t, "a", "b")
+			time.Sleep(time.Second)
+			a := f.nodes["a"]
+			r := request(a.Node, "a", 1, hourly(10))
+			r.Sync = true
+			f.loses(func(_, _ string, e message.Envelope) bool {
+				_, receipt := e.Body.(*message.Receipt)
+				return receipt
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			answer := decide(ctx, f.nodes[from].Node, r)[0]
+			wantAnswer(t, "asked at "+from, answer, true, check.Share, from)
+			if took := time.Since(start); took != 40*time.Millisecond {
+				t.Errorf("asked at %s: it took %v", from, took)
+			}
+			if n := spent(a.Node, r); n != 1 {
+				t.Errorf("asked at %s: %d spent, want 1", from, n)
+			}
+		})
+	}
+}
+
+// TestSyncWhole: an all-or-nothing batch of sync rules and others is charged once, and given
+// back whole.
+func TestSyncWhole(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		time.Sleep(time.Second)
+		a := f.nodes["a"]
+		var all []check.Request
+		for i, owner := range []string{"a", "b", "c", "b"} {
+			r := request(a.Node, owner, i, hourly(10))
+			r.Sync = i != 1
+			all = append(all, r)
+		}
+		for i, answer := range decideAll(t.Context(), a.Node, all...) {
+			if answer.Err != nil || !answer.Allowed {
+				t.Errorf("check %d: %+v", i, answer)
+			}
+		}
+		all[3].Cost = 99
+		decideAll(t.Context(), a.Node, all...)
+		time.Sleep(time.Second)
+		for i, r := range all {
+			if n := spent(f.nodes[string("abcb"[i])].Node, r); n != 1 {
+				t.Errorf("check %d: %d spent, want 1", i, n)
+			}
+		}
+	})
+}
+
+// TestHandOverUnderSync: checks that wait for their confirmation while their partition is
+// handed over are answered.
+func TestHandOverUnderSync(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		keys := requests(40, hourly(200))
+		for i := range keys {
+			keys[i].Sync = true
+		}
+		var l load
+		for _, n := range f.nodes {
+			l.ask(n, keys)
+		}
+		time.Sleep(50 * time.Millisecond)
+		f.state("b", member.Leaving)
+		f.within(5*time.Second, "b holds nothing", func(ctx context.Context) error { _, _, err := f.nodes["b"].HandOver(ctx); return err })
+		time.Sleep(2 * time.Second)
+		l.end()
+		for i := range l.admitted {
+			if n := l.admitted[i].Load(); n != 200 {
+				t.Errorf("key %d: %d admitted, want 200", i, n)
+			}
+		}
+		if n := l.apart.Load(); n != 0 {
+			t.Errorf("%d admitted without a holder", n)
+		}
+	})
+}

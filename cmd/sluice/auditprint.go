@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/audit"
+)
+
+// printAudit writes the report.
+func printAudit(out io.Writer, format string, r *audit.Report) error {
+	if format == "json" {
+		return json.NewEncoder(out).Encode(struct {
+			Clean bool `json:"clean"`
+			*audit.Report
+		}{r.Clean(), r})
+	}
+	_, err := io.WriteString(out, auditText(r))
+	return err
+}
+
+func auditText(r *audit.Report) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(r.Nodes, ", "))
+	fmt.Fprintf(w, "run\t%s, %v by %d callers\n", r.Run, round(r.Took), r.Callers)
+	fmt.Fprintf(w, "checks\t%d, %.0f/s\n", r.Checks, r.Rate)
+	fmt.Fprintf(w, "latency\tp50 %v, p99 %v, max %v\n", round(r.Latency.P50), round(r.Latency.P99), round(r.Latency.Max))
+	fmt.Fprintf(w, "admitted\t%d%s\n", r.Admitted, bySource(r, func(d audit.Decided) int64 { return d.Admitted }))
+	fmt.Fprintf(w, "denied\t%d%s\n", r.Denied, bySource(r, func(d audit.Decided) int64 { return d.Denied }))
+	fmt.Fprintf(w, "over quota\t%s%s\n", keysText(r.Over), withoutShares(r))
+	fmt.Fprintf(w, "under quota\t%s, of %d that were denied\n", keysText(r.Under), r.AtLimit)
+	fmt.Fprintf(w, "errors\t%s\n", plural(r.FinalErrors, "check without an answer", "checks without an answer"))
+	fmt.Fprintf(w, "retries\t%s, %s sent to another node\n",
+		plural(r.AmbiguousRetries, "ambiguous retry", "ambiguous retries"), plural(r.ReroutedCalls, "call", "calls"))
+	fmt.Fprintf(w, "longest gap\t%s\n", gapText(r))
+	w.Flush()
+	if r.Unexhausted > 0 {
+		fmt.Fprintf(&b, "\n%s not denied often enough in time: nobody knows whether all of the limit was given\n",
+			plural(int64(r.Unexhausted), "key was", "keys were"))
+	}
+	specTable(&b, r)
+	for _, k := range r.Errors {
+		fmt.Fprintf(&b, "\nerror %s: %s, %s\n  %s\n", k.Kind, plural(k.Attempts, "attempt", "attempts"),
+			plural(k.Final, "check without an answer", "checks without an answer"), k.Example)
+	}
+	faultTable(&b, r)
+	if r.Clean() {
+		b.WriteString("\nclean\n")
+	} else {
+		b.WriteString("\nNOT CLEAN\n")
+	}
+	return b.String()
+}
+
+func specTable(b *strings.Builder, r *audit.Report) {
+	b.WriteByte('\n')
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tKEYS OVER\tKEYS UNDER")
+	for _, s := range r.Specs {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", s.Spec, s.Keys, s.AtLimit, s.Admitted, s.Denied, s.Over.Keys, s.Under.Keys)
+	}
+	w.Flush()
+}
+
+func faultTable(b *strings.Builder, r *audit.Report) {
+	if len(r.Faults) == 0 {
+		return
+	}
+	b.WriteString("\nThe worst keys, with units that are certain:\n")
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY HOLDERS\tUNDER\tAMBIGUOUS RETRIES")
+	for _, f := range r.Faults {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverHeld, f.Under, f.Ambiguous)
+	}
+	w.Flush()
+}
+
+// bySource lists who decided.
+func bySource(r *audit.Report, count func(audit.Decided) int64) string {
+	parts := []string{fmt.Sprintf("%d by holders", count(r.Sources["held"])+count(r.Sources["forwarded"]))}
+	for _, s := range []string{"share", "closed", "open"} {
+		if n := count(r.Sources[s]); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, s))
+		}
+	}
+	return ": " + strings.Join(parts, ", ")
+}
+
+// withoutShares tells apart what on_failure admitted, where it did.
+func withoutShares(r *audit.Report) string {
+	if r.Sources["share"].Admitted+r.Sources["open"].Admitted == 0 {
+		return ""
+	}
+	return "; by what holders admitted, " + keysText(r.OverHeld)
+}
+
+func gapText(r *audit.Report) string {
+	g := r.LongestGap()
+	if g.Length == 0 {
+		return "none"
+	}
+	end := ""
+	if !g.Ended {
+		end = ", ended by a check without a holder's answer"
+	}
+	return fmt.Sprintf("%v, key %s, from %s (%v into the run)%s", round(g.Length), g.Key,
+		r.Began.Add(time.Duration(g.At)).Format("15:04:05.000"), round(g.At), end)
+}
+
+func keysText(k audit.Keys) string {
+	if k.Keys == 0 {
+		return "0 keys"
+	}
+	return fmt.Sprintf("%s by %s", plural(int64(k.Keys), "key", "keys"), plural(k.Units, "unit", "units"))
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// round keeps what people read of a duration.
+func round(s audit.Seconds) time.Duration {
+	d := time.Duration(s)
+	if d < 10*time.Millisecond {
+		return d.Round(10 * time.Microsecond)
+	}
+	return d.Round(time.Millisecond)
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// threeMembers is what n1 says in a cluster of three of which n3 is gone.
+func threeMembers() *sluicev1.MembersResponse {
+	return &sluicev1.MembersResponse{
+		Self: "n1", Ring: "dacccd824680c3d6", Partitions: 1021, MayDecide: true,
+		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
+		Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+		Members: []*sluicev1.Member{
+			{
+				Name: "n1", Boot: "18e9-f5", State: "serving", GrpcAddress: "10.0.0.1:7460", HttpAddress: "10.0.0.1:7461", PeerAddress: "10.0.0.1:7462",
+				GossipAddress: "10.0.0.1:7463", Version: "v1", Partitions: 511, Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500,
+			},
+			{
+				Name: "n2", Boot: "18ea-a7", State: "serving", GrpcAddress: "10.0.0.2:7460", HttpAddress: "10.0.0.2:7461", PeerAddress: "10.0.0.2:7462",
+				GossipAddress: "10.0.0.2:7463", Version: "v1", Partitions: 510, Counted: true, SilentNs: proto.Int64(83_040_000_000), Holds: 21,
+			},
+			{Name: "n3", State: "missing", Counted: true},
+			{Name: "n4", Boot: "18eb-00", State: "joining", Lives: true, SilentNs: proto.Int64(1_500_000)},
+		},
+	}
+}
+
+func TestPrintMembers(t *testing.T) {
+	whole := threeMembers()
+	lost := &sluicev1.MembersResponse{
+		Self: "n1", Ring: "01", Partitions: 1021, Reason: "1 of 2 counted members live, and a majority is 2",
+		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
+		Holdings:  &sluicev1.Holdings{Holding: 1021, Unprotected: 1021},
+	}
+	// A node of an earlier version says nothing of all this.
+	early := &sluicev1.MembersResponse{Self: "n1", Members: []*sluicev1.Member{{Name: "n1", State: "serving"}}}
+	for _, c := range []struct {
+		name, format string
+		r            *sluicev1.MembersResponse
+		want         string
+	}{
+		{"three", "text", whole, `
+NAME  STATE    COUNTED  LIVES             RING  HOLDS  GRPC           HTTP           PEER           VERSION
+n1 *  serving  yes      yes               511   500    10.0.0.1:7460  10.0.0.1:7461  10.0.0.1:7462  v1
+n2    serving  yes      no, silent 1m23s  510   21     10.0.0.2:7460  10.0.0.2:7461  10.0.0.2:7462  v1
+n3    missing  yes      no                0     0      -              -              -              -
+n4    joining  no       yes               0     0      -              -              -              -
+1021 partitions, ring dacccd824680c3d6, as seen by n1 (*)
+stable set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
+n1 may decide
+n1 holds 500 partitions, 1 of them without a complete copy elsewhere; handing over 2, claiming 4, copies 3, forks 5
+`},
+		{"without a majority", "text", lost, `
+NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+1021 partitions, ring 01, as seen by n1 (*)
+stable set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
+n1 may not decide: 1 of 2 counted members live, and a majority is 2
+n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+`},
+		{"of an earlier version", "text", early, `
+NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+n1 *  serving  no       no     0     0      -     -     -     -
+0 partitions, ring -, as seen by n1 (*)
+stable set: none is known
+n1 may not decide
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+`},
+		{"three", "json", whole, `
+{"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"stable_set":{"lineage":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +
+			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"handing_over":2,"copies":3,"claims":4,"forks":5},"members":[` +
+			`{"name":"n1","state":"serving","counted":true,"lives":true,"partitions":511,"holds":500,"grpc":"10.0.0.1:7460","http":"10.0.0.1:7461",` +
+			`"peer":"10.0.0.1:7462","gossip":"10.0.0.1:7463","version":"v1","boot":"18e9-f5","silent":0},` +
+			`{"name":"n2","state":"serving","counted":true,"lives":false,"partitions":510,"holds":21,"grpc":"10.0.0.2:7460","http":"10.0.0.2:7461",` +
+			`"peer":"10.0.0.2:7462","gossip":"10.0.0.2:7463","version":"v1","boot":"18ea-a7","silent":83.04},` +
+			`{"name":"n3","state":"missing","counted":true,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""},` +
+			`{"name":"n4","state":"joining","counted":false,"lives":true,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"",` +
+			`"boot":"18eb-00","silent":0.0015}]}
+`},
+		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no stable set is known yet"}, `
+{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no stable set is known yet",` +
+			`"holdings":{"holding":0,"unprotected":0,"handing_over":0,"copies":0,"claims":0,"forks":0},"members":[]}
+`},
+	} {
+		var out bytes.Buffer
+		if err := printMembers(&out, c.format, c.r); err != nil {
+			t.Fatal(err)
+		}
+		if got := "\n" + out.String(); got != c.want {
+			t.Errorf("%s, %s:%s\nwant:%s", c.name, c.format, got, c.want)
+		}
+	}
+}
+
+// forgetful answers ForgetMember with err, or with a set without the member.
+type forgetful struct {
+	sluicev1.UnimplementedSluiceServiceServer
+	err error
+}
+
+func (s *forgetful) ForgetMember(_ context.Context, r *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return &sluicev1.ForgetMemberResponse{StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 5, Members: []string{"n1", "not-" + r.Name}}}, nil
+}
+
+func TestForgetCommand(t *testing.T) {
+	node := new(forgetful)
+	server := grpc.NewServer()
+	sluicev1.RegisterSluiceServiceServer(server, node)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	addr := listener.Addr().String()
+	for _, c := range []struct {
+		name   string
+		args   []string
+		err    error
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"forgotten", []string{"n3"}, nil, 0, "forgot n3\nstable set: n1, not-n3 (version 5 of 18e9-f5; a majority is 2)\n", ""},
+		{"forgotten, as JSON", []string{"-o", "json", "n3"}, nil, 0,
+			`{"forgotten":"n3","stable_set":{"lineage":"18e9-f5","version":5,"members":["n1","not-n3"]}}` + "\n", ""},
+		{"living", []string{"n3"}, status.Error(codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`), 1, "",
+			"sluice: " + addr + `: cannot forget "n3": it lives; stop it first` + "\n"},
+		{"not counted", []string{"n3"}, status.Error(codes.NotFound, `cannot forget "n3": it is not in the stable set`), 1, "",
+			"sluice: " + addr + `: cannot forget "n3": it is not in the stable set` + "\n"},
+		{"from elsewhere", []string{"n3"}, status.Error(codes.PermissionDenied, "answered on loopback only"), 1, "",
+			"sluice: " + addr + ": answered on loopback only\n"},
+		{"no name", []string{""}, status.Error(codes.InvalidArgument, "name: empty"), 2, "", "sluice: name: empty\n"},
+		{"leaving", []string{"n3"}, status.Error(codes.Unavailable, "this node is leaving; ask another"), 3, "",
+			"sluice: " + addr + ": rpc error: code = Unavailable desc = this node is leaving; ask another\n"},
+		{"no argument", nil, nil, 2, "", "sluice: accepts 1 arg(s), received 0\n"},
+		{"two arguments", []string{"n2", "n3"}, nil, 2, "", "sluice: accepts 1 arg(s), received 2\n"},
+		{"bad output", []string{"-o", "xml", "n3"}, nil, 2, "", "sluice: --output: \"xml\" is neither text nor json\n"},
+	} {
+		node.err = c.err
+		code, stdout, stderr := cli(append([]string{"members", "forget", "--addr", addr}, c.args...)...)
+		if code != c.code || stdout != c.stdout || stderr != c.stderr {
+			t.Errorf("%s: exit code %d\nstdout: %s\nstderr: %s\nwant %d\nstdout: %s\nstderr: %s", c.name, code, stdout, stderr, c.code, c.stdout, c.stderr)
+		}
+	}
+	if code, _, stderr := cli("members", "forgets"); code != 2 || !strings.Contains(stderr, "forgets") {
+		t.Errorf("an unknown subcommand: %d %s", code, stderr)
+	}
+}
+
+// A node takes the command for that of its own machine, and answers for itself.
+func TestForgetAskedOfANode(t *testing.T) {
+	n := startNode(t, testSettings(t))
+	code, stdout, stderr := cli("members", "forget", "--addr", n.listen.grpc.Addr().String(), "n1")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, `cannot forget "n1": `) {
+		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, stdout, stderr)
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sluice-project/sluice/cluster"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// overview says in the doors' words how this node stands among the others.
+func (n *node) overview(ctx context.Context) transport.Overview {
+	view := n.gossip.View()
+	o := transport.Overview{View: &view, Ring: n.cluster.Ring()}
+	own, err := n.cluster.Overview(ctx)
+	if err != nil {
+		o.Reason = fmt.Sprintf("the node has not answered for itself: %v", err)
+		return o
+	}
+	o.Set = transport.StableSet{Lineage: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
+	o.MayDecide, o.Reason = own.Right, own.Reason
+	for _, m := range own.Members {
+		o.Standings = append(o.Standings, transport.Standing{
+			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds,
+		})
+	}
+	p := own.Partitions
+	o.Holdings = transport.Holdings{
+		Holding: p.Holding, Unprotected: p.Unprotected, HandingOver: p.Closing,
+		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks,
+	}
+	return o
+}
+
+// forget takes a member out of the stable set by hand, and says why not in the doors' words.
+func (n *node) forget(ctx context.Context, name string) error {
+	err := n.cluster.Forget(ctx, name)
+	for own, said := range map[error]error{
+		cluster.ErrNoSet: transport.ErrNoSet, cluster.ErrThisNode: transport.ErrThisNode,
+		cluster.ErrNotCounted: transport.ErrNotCounted, cluster.ErrLives: transport.ErrLives,
+		cluster.ErrLastCounted: transport.ErrLastCounted,
+	} {
+		if errors.Is(err, own) {
+			return said
+		}
+	}
+	if err == nil {
+		n.log.Warn("member forgotten by hand", "member", name)
+	}
+	return err
+}

@@ -1,0 +1,237 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// caller asks one call after the other and keeps what became of it. Not safe for
+// concurrent use; its owner reads what it has kept when it has ended.
+type caller struct {
+	run   *run
+	rng   *rand.Rand
+	nodes nodes
+
+	// What it has kept.
+	records []record
+	slots   timeline
+	errors  errorKinds
+	// rerouted counts calls that were sent to a node after another had failed them.
+	rerouted int64
+	// heard: some call was answered, if only by an error that is none of the node's.
+	heard bool
+
+	// Room that is used again by each call.
+	drawn   []int32
+	pending []pending
+	request sluicev1.CheckRequest
+}
+
+// pending is a check without an answer so far.
+type pending struct {
+	key       int32
+	ambiguous uint8
+}
+
+// attempt is one call to one node for all that is pending.
+type attempt struct {
+	number         int
+	addr           string
+	first          int64 // when the first one was sent
+	sent, answered int64
+	failure        failure
+	kind, message  string // of the failure
+	decisions      []*sluicev1.Decision
+}
+
+// load asks for keys until there are none or ctx ends. A call under way then goes on.
+func (c *caller) load(ctx context.Context, from chooser) {
+	for ctx.Err() == nil {
+		n := c.run.cfg.Batches[c.rng.IntN(len(c.run.cfg.Batches))]
+		c.drawn = from.next(c.rng, c.drawn[:0], n)
+		if len(c.drawn) == 0 || !c.run.pace.wait(ctx, len(c.drawn)) {
+			return
+		}
+		c.ask(c.drawn, from)
+	}
+}
+
+// ask sends checks of the keys until all have an answer, or AnswerWithin has passed.
+// A call that fails because of its node goes to another one at once; when all nodes
+// have failed it, after a pause.
+func (c *caller) ask(keys []int32, from chooser) {
+	c.pending = c.pending[:0]
+	for _, k := range keys {
+		c.pending = append(c.pending, pending{key: k})
+	}
+	c.nodes.again()
+	a := attempt{first: c.run.now(), kind: "no node", message: "there was no address to ask"}
+	a.sent, a.answered = a.first, a.first
+	deadline := a.first + int64(c.run.cfg.AnswerWithin)
+	for {
+		addr := c.nodes.pick(c.run.now())
+		if addr == "" {
+			c.nodes.again()
+			pause := time.Duration(10+c.rng.IntN(91)) * time.Millisecond
+			rest(context.Background(), min(pause, time.Duration(deadline-c.run.now())))
+		} else {
+			if a.number++; a.number > 1 && addr != a.addr {
+				c.rerouted++
+			}
+			a.addr = addr
+			c.try(&a, deadline)
+			c.settle(&a, from)
+		}
+		if len(c.pending) == 0 {
+			return
+		}
+		if c.run.now() >= deadline {
+			c.giveUp(&a)
+			return
+		}
+	}
+}
+
+// try makes one call for all pending checks and judges how it ended.
+func (c *caller) try(a *attempt, deadline int64) {
+	c.request.Checks = c.request.Checks[:0]
+	for _, p := range c.pending {
+		c.request.Checks = append(c.request.Checks, c.run.keys.checks[p.key])
+	}
+	a.sent = c.run.now()
+	a.decisions = nil
+	to, err := c.nodes.at(a.addr)
+	if err != nil {
+		a.answered, a.failure, a.kind, a.message = a.sent, unsent, "unsent", err.Error()
+		return
+	}
+	f := new(fate)
+	limit := max(time.Millisecond, min(c.run.cfg.Attempt, time.Duration(deadline-a.sent)))
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), fateKey{}, f), limit)
+	response, err := to.client.Check(ctx, &c.request)
+	cancel()
+	a.answered = c.run.now()
+	if a.failure, a.kind = f.judge(err); err != nil {
+		a.message = err.Error()
+		to.until = a.answered + int64(shun)
+		return
+	}
+	if a.decisions = response.Decisions; len(a.decisions) != len(c.pending) {
+		a.failure, a.kind = final, "malformed"
+		a.message = fmt.Sprintf("asked %d checks, got %d answers", len(c.pending), len(a.decisions))
+		a.decisions = nil
+	}
+}
+
+// settle records the pending checks that a has answered, or that no further attempt
+// would, and keeps the others pending.
+func (c *caller) settle(a *attempt, from chooser) {
+	c.heard = c.heard || a.failure == none || a.failure == final
+	if a.failure != none {
+		c.errors.add(a.kind, a.addr+": "+a.message)
+		c.slots.failed(a.answered - c.run.began)
+		if c.run.cfg.Failed != nil && a.failure != final {
+			c.run.cfg.Failed(a.addr)
+		}
+		if a.failure == final {
+			c.giveUp(a)
+			return
+		}
+		for i := range c.pending {
+			c.pending[i].count(a.failure)
+		}
+		return
+	}
+	left := c.pending[:0]
+	for i, d := range a.decisions {
+		p := c.pending[i]
+		why, kind, message := judgeDecision(d)
+		if why == none {
+			c.keep(a, p, d)
+			if o := c.records[len(c.records)-1]; o.outcome == denied && o.held() {
+				from.denied(p.key)
+			}
+			continue
+		}
+		a.kind, a.message = kind, message
+		c.errors.add(kind, a.addr+": "+message)
+		c.slots.failed(a.answered - c.run.began)
+		p.count(why)
+		if why == final {
+			c.keep(a, p, nil)
+			continue
+		}
+		left = append(left, p)
+	}
+	c.pending = left
+}
+
+// count notes that an attempt may have been charged.
+func (p *pending) count(f failure) {
+	if f == ambiguous && p.ambiguous < 255 {
+		p.ambiguous++
+	}
+}
+
+// judgeDecision says why d is no answer, if it is none.
+func judgeDecision(d *sluicev1.Decision) (f failure, kind, message string) {
+	switch e := d.GetError(); {
+	case e == nil && d.GetSource() == sluicev1.Source_SOURCE_UNRULED:
+		return final, "unruled", "no rule of the server applies; see --inline-limits and --descriptor-key"
+	case e == nil:
+		return none, "", ""
+	case e.Code == sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE:
+		return ambiguous, "no holder", e.Message
+	default:
+		kind = strings.ToLower(strings.TrimPrefix(e.Code.String(), "ERROR_CODE_"))
+		return final, strings.ReplaceAll(kind, "_", " "), strings.TrimSpace(e.Field + " " + e.Message)
+	}
+}
+
+// giveUp records every pending check as without an answer.
+func (c *caller) giveUp(a *attempt) {
+	a.answered = c.run.now()
+	for _, p := range c.pending {
+		c.keep(a, p, nil)
+	}
+	c.pending = c.pending[:0]
+}
+
+// keep records a check that a has ended, with its decision or without any.
+func (c *caller) keep(a *attempt, p pending, d *sluicev1.Decision) {
+	r := record{first: a.first, sent: a.sent, answered: a.answered, key: p.key, ambiguous: p.ambiguous}
+	switch {
+	case d == nil:
+		c.errors.final(a.kind, a.addr+": "+a.message)
+	case d.Allowed:
+		r.outcome, r.source = admitted, uint8(d.Source)
+	default:
+		r.outcome, r.source = denied, uint8(d.Source)
+	}
+	c.records = append(c.records, r)
+	c.slots.answered(r.answered-c.run.began, r.answered-r.first)
+	if c.run.log == nil {
+		return
+	}
+	line := Check{
+		Key: c.run.keys.name(p.key), Spec: c.run.keys.spec(p.key), First: r.first, Sent: r.sent, Answered: r.answered,
+		Node: a.addr, Decision: outcomeNames[r.outcome], Ambiguous: int(p.ambiguous), Attempts: a.number,
+	}
+	if d != nil {
+		line.Source, line.Holder = sourceName(d.Source), d.Holder
+	}
+	if d == nil || a.number > 1 {
+		line.Error = a.message
+	}
+	c.run.log.write(&line)
+}
+
+// sourceName says how a decision came to be, for example "forwarded".
+func sourceName(s sluicev1.Source) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "SOURCE_"))
+}

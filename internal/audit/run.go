@@ -1,0 +1,125 @@
+package audit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/audit/model"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// ErrNobody means that no node answered within AnswerWithin at the beginning, or none ever
+// answered a check.
+var ErrNobody = errors.New("nobody answers")
+
+// run is what the callers of an audit share.
+type run struct {
+	cfg    Config
+	models []*model.Model
+	name   string // of this run; its keys begin with it
+	keys   *keys
+	pace   *pace
+	log    *logWriter
+	start  time.Time
+	began  int64 // start, in Unix ns
+}
+
+// now is the time in Unix ns by a clock that never steps.
+func (r *run) now() int64 { return r.began + int64(time.Since(r.start)) }
+
+// Run audits until c.Duration has passed or ctx ends, and returns what it found. Calls that are
+// under way then go on, for AnswerWithin at most. The report is nil when the Config is wrong or
+// nobody answers at the beginning.
+func Run(ctx context.Context, c Config) (*Report, error) {
+	c, models, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if c.Seed == 0 {
+		c.Seed = rand.Uint64()
+	}
+	r := &run{cfg: c, models: models, name: fmt.Sprintf("%08x", rand.Uint32()), log: newLogWriter(c.Log), start: time.Now()}
+	r.began = r.start.UnixNano()
+	r.keys = newKeys(&r.cfg, r.name)
+	callers := make([]*caller, c.Callers)
+	for i := range callers {
+		rng := rand.New(rand.NewPCG(c.Seed, uint64(i)))
+		callers[i] = &caller{run: r, rng: rng, nodes: nodes{targets: c.Targets, options: dialOptions(c.DialOptions), rng: rng}}
+		defer callers[i].nodes.close()
+	}
+	if err := callers[0].probe(ctx); err != nil {
+		return nil, err
+	}
+
+	// What is not the load's time does not count as the run's.
+	r.start = time.Now()
+	r.began = r.start.UnixNano()
+	r.pace = newPace(c.Rate)
+	loading, stop := context.WithTimeout(ctx, c.Duration)
+	loadAll(loading, callers, anyKey(r.keys.len()))
+	stop()
+	left := 0
+	if c.Exhaust.Denials > 0 {
+		e := newExhaust(r.keys.len(), c.Exhaust.Denials)
+		exhausting, stop := context.WithTimeout(ctx, c.Exhaust.Within)
+		loadAll(exhausting, callers, e)
+		stop()
+		left = e.left()
+	}
+	report := r.report(callers)
+	report.Unexhausted = left
+	if report.Checks > 0 && !slices.ContainsFunc(callers, func(c *caller) bool { return c.heard }) {
+		err = fmt.Errorf("%w: %d checks were sent", ErrNobody, report.Checks)
+	}
+	return report, errors.Join(err, r.log.close())
+}
+
+// loadAll returns when all callers have ended.
+func loadAll(ctx context.Context, callers []*caller, from chooser) {
+	var running sync.WaitGroup
+	for _, c := range callers {
+		running.Go(func() { c.load(ctx, from) })
+	}
+	running.Wait()
+}
+
+// probe returns as soon as any node answers anything.
+func (c *caller) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.run.cfg.AnswerWithin)
+	defer cancel()
+	last := errors.New("there is no address to ask")
+	for {
+		addr := c.nodes.pick(c.run.now())
+		if addr == "" {
+			c.nodes.again()
+			if !rest(ctx, 50*time.Millisecond) {
+				return fmt.Errorf("%w: %w", ErrNobody, last)
+			}
+			continue
+		}
+		to, err := c.nodes.at(addr)
+		if err == nil {
+			attempt, cancel := context.WithTimeout(ctx, c.run.cfg.Attempt)
+			_, err = to.client.Members(attempt, &sluicev1.MembersRequest{})
+			cancel()
+		}
+		switch status.Code(err) {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+			last = fmt.Errorf("%s: %w", addr, err)
+			continue
+		}
+		if _, ok := status.FromError(err); ok {
+			c.nodes.again()
+			return nil
+		}
+		last = fmt.Errorf("%s: %w", addr, err)
+	}
+}

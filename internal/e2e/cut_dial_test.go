@@ -1,0 +1,112 @@
+//go:build linux && netns
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// setns is the number of the system call that moves a thread into a namespace, which
+// package syscall does not know everywhere.
+var setns = map[string]uintptr{"amd64": 308, "arm64": 268}[runtime.GOARCH]
+
+// dialOptions connect to the lab's hosts.
+func (l *lab) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(l.dial),
+	}
+}
+
+// dial connects to an address of one of the hosts from that host itself, so that callers
+// reach a node whatever it is cut off from. A socket belongs for good to the namespace that it
+// was made in.
+func (l *lab) dial(ctx context.Context, addr string) (net.Conn, error) {
+	target, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	for i, host := range l.hosts {
+		if host == target {
+			return dialIn(ctx, l.namespace(i+1), addr)
+		}
+	}
+	return nil, fmt.Errorf("%s: no host of the lab", addr)
+}
+
+// ambiguous returns how many checks were sent between nodes and not answered.
+func (l *lab) ambiguous() (total int64) {
+	l.t.Helper()
+	client := http.Client{
+		Timeout:   2 * time.Second,
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return l.dial(ctx, addr) }},
+	}
+	defer client.CloseIdleConnections()
+	pattern := regexp.MustCompile(`(?m)^sluice_forward_ambiguous_total (\S+)$`)
+	for _, host := range l.hosts {
+		r, err := client.Get("http://" + host + ":7461/metrics")
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		body, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		found := pattern.FindSubmatch(body)
+		if err != nil || found == nil {
+			l.t.Fatalf("%s: the metrics do not count ambiguous checks (%v)", host, err)
+		}
+		count, err := strconv.ParseFloat(string(found[1]), 64)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		total += int64(count)
+	}
+	return total
+}
+
+func dialIn(ctx context.Context, namespace, addr string) (net.Conn, error) {
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer own.Close()
+	other, err := os.Open("/run/netns/" + namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer other.Close()
+	// The thread ends with this goroutine if it cannot be brought back.
+	runtime.LockOSThread()
+	if err := enter(other); err != nil {
+		runtime.UnlockOSThread()
+		return nil, err
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp4", addr)
+	if enter(own) == nil {
+		runtime.UnlockOSThread()
+	}
+	return conn, err
+}
+
+// enter moves the calling thread into the network namespace.
+func enter(namespace *os.File) error {
+	if setns == 0 {
+		return fmt.Errorf("no number of setns is known for %s", runtime.GOARCH)
+	}
+	if _, _, errno := syscall.RawSyscall(setns, namespace.Fd(), syscall.CLONE_NEWNET, 0); errno != 0 {
+		return fmt.Errorf("enter %s: %w", namespace.Name(), errno)
+	}
+	return nil
+}

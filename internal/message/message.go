@@ -1,0 +1,261 @@
+package message
+
+import "github.com/sluice-project/sluice/bucket"
+
+// Peer is one process: a member's name, and the boot id of this run of it.
+type Peer struct{ Name, Boot string }
+
+// Envelope is a message on its way. A process takes only what names its own boot id.
+type Envelope struct {
+	From, To Peer
+	// Lineage is the stable set's ID at the sender, empty if it knows none. Epochs of
+	// different lineages cannot be compared.
+	Lineage string
+	Body    Body
+}
+
+// Body is one of the message types of this package, by pointer.
+type Body interface{ body() }
+
+func (*Heartbeat) body() {}
+func (*Ack) body()       {}
+func (*Prepare) body()   {}
+func (*Promise) body()   {}
+func (*Accept) body()    {}
+func (*Accepted) body()  {}
+func (*Holdings) body()  {}
+func (*News) body()      {}
+func (*Claim) body()     {}
+func (*Grant) body()     {}
+func (*Fetch) body()     {}
+func (*Parcel) body()    {}
+func (*Receipt) body()   {}
+
+// Wish is what a process wants from the stable set.
+type Wish uint8
+
+const (
+	// Stay wants no change.
+	Stay Wish = iota
+	// Join wants to be counted in.
+	Join
+	// Leave wants to be counted out, having nothing left to give away.
+	Leave
+)
+
+// Heartbeat asks for an acknowledgement, and shows that its sender lives.
+type Heartbeat struct {
+	// Sent is the sender's clock (ns); the Ack returns it.
+	Sent int64
+	// Set is the newest version that the sender knows; zero if it knows none.
+	Set  Set
+	Wish Wish
+	// Seen is the newest News of the receiver that the sender has taken in.
+	Seen uint64
+}
+
+// Ack answers a Heartbeat. Only one that is OK counts towards the right to decide.
+type Ack struct {
+	Sent int64
+	OK   bool
+	// Set is the newest version that the sender knows.
+	Set Set
+}
+
+// Prepare asks for a Promise. With Accept and Accepted they agree on the next version of the
+// stable set among the members of the present one: single-decree Paxos, one instance a
+// version (Lamport, Paxos Made Simple, 2001).
+type Prepare struct {
+	ID      string
+	Version uint64 // the one to be agreed on
+	Ballot  Ballot
+}
+
+// Promise answers a Prepare. If it is not OK, Ballot is the higher one promised before.
+type Promise struct {
+	Version uint64
+	Ballot  Ballot
+	OK      bool
+	// Accepted is what the sender has accepted for this version, under Under; zero
+	// if nothing.
+	Accepted Set
+	Under    Ballot
+}
+
+// Accept proposes Set for its version.
+type Accept struct {
+	Set    Set
+	Ballot Ballot
+}
+
+// Accepted answers an Accept, as Promise does a Prepare.
+type Accepted struct {
+	Version uint64
+	Ballot  Ballot
+	OK      bool
+}
+
+// Holdings tells which partitions the sender holds.
+type Holdings struct {
+	// Seq counts the Holdings of this process; lower ones are out of date.
+	Seq uint64
+	// Full: what is not in Held is not held. Else Held only adds.
+	Full bool
+	Held []Holding
+}
+
+// Holding is one partition that is held, or that is being handed to Heir: then
+// either may be the holder.
+type Holding struct {
+	Partition int
+	Gen       uint64
+	// Start is what this epoch began with.
+	Start Mark
+	// Heir is zero unless a close is on its way.
+	Heir Peer
+}
+
+// News tells what the sender has granted, until the receiver has said in its
+// heartbeats that it has seen it. Until then its heartbeats are not acknowledged.
+type News struct {
+	Seq    uint64
+	Grants []Granted
+}
+
+// Granted is one partition and whom the sender promised it to.
+type Granted struct {
+	Partition int
+	Gen       uint64
+	Claimer   Peer
+}
+
+// Claim asks for partitions that have no living holder.
+type Claim struct {
+	// ID is unique in the claiming process. It is sent again until it is answered.
+	ID    uint64
+	Parts []Claimed
+	// Probe asks who would grant, and makes nobody promise anything.
+	Probe bool
+}
+
+// Claimed is one partition, with the generation that the claimer wants to hold it at.
+type Claimed struct {
+	Partition int
+	Gen       uint64
+}
+
+// Grant answers a Claim.
+type Grant struct {
+	ID    uint64
+	Parts []GrantPart
+	// Votes: the sender is past its grace, so its grants count towards a majority.
+	Votes bool
+	// Probe: this is what the sender would answer.
+	Probe bool
+	// Acked are the processes whose heartbeats the sender has acknowledged lately.
+	Acked []Acked
+}
+
+// GrantPart answers for one partition.
+type GrantPart struct {
+	Partition int
+	// OK: the sender has promised the generation to the claimer.
+	OK bool
+	// Known is the highest epoch that the sender knows, this grant left aside, and
+	// Holder who has it.
+	Known  Epoch
+	Holder Peer
+	// Has says what state the sender has; None is no state.
+	Has   Completeness
+	State Mark
+}
+
+// Completeness ranks states of a partition.
+type Completeness uint8
+
+const (
+	// None is no state.
+	None Completeness = iota
+	// Partial is a copy whose filling has not come to its end.
+	Partial
+	// Complete is a whole state as of its Mark.
+	Complete
+)
+
+// Acked is when a heartbeat of the process Boot was last acknowledged.
+type Acked struct {
+	Boot string
+	Age  int64 // ns before this message was made
+}
+
+// Fetch asks for the state of a partition that the receiver listed in its Grant.
+type Fetch struct {
+	Partition int
+	Gen       uint64 // of the claim
+	State     Mark
+}
+
+// Parcel carries counters of several partitions. Between two processes parcels are
+// numbered from 1 and taken in that order, each exactly once; they are sent again
+// until their Receipt comes.
+type Parcel struct {
+	N     uint64
+	Parts []Part
+	// Image has the counters of all parts, one part after the other.
+	Image bucket.Image
+}
+
+// Part is what a Parcel says about one partition.
+type Part struct {
+	Partition int
+	Kind      Kind
+	// Epoch under which the sender has the state. Not for Merge and Drop.
+	Epoch Epoch
+	// Fill numbers the sender's fillings of the receiver, so that a part of an
+	// earlier one is known as such. 0 goes on from the state of the last hand-off.
+	Fill uint64
+	// Seq: the receiver is level with the sender's change number Seq.
+	Seq uint64
+	// Start is what Epoch began with (Begin), so that forks can be told.
+	Start Mark
+	// Next is the epoch at which the receiver shall hold the partition (Close).
+	Next Epoch
+	// Counters and Bytes are this part's portion of the Image.
+	Counters, Bytes int
+	// Sum is the checksum over all portions of this fill up to and with this one
+	// (End and Close).
+	Sum uint64
+	// Begin: forget what you have, a filling begins. End: it is complete.
+	Begin, End bool
+}
+
+// Kind says what a Part is for.
+type Kind uint8
+
+const (
+	// Fill makes the receiver a copy, and keeps it one.
+	Fill Kind = iota + 1
+	// Close makes the receiver the holder.
+	Close
+	// Answer is a Fill that was asked for by Fetch. Gen of the claim is Next.Gen.
+	Answer
+	// Merge gives the holder what a fork of its history has spent.
+	Merge
+	// Drop tells the receiver that its copy is of no use any more.
+	Drop
+)
+
+// Receipt answers the Parcel of the same N.
+type Receipt struct {
+	N uint64
+	// Refused are the parts, by place, that were not taken.
+	Refused []Refusal
+}
+
+// Refusal says why a part was not taken.
+type Refusal struct {
+	Part int
+	// Known is the highest epoch that the refuser knows, Holder who has it.
+	Known  Epoch
+	Holder Peer
+}

@@ -1,0 +1,235 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Waits of a check, as in cluster.
+const (
+	maxForwards = 3
+	firstWait   = 5 * time.Millisecond
+	lastWait    = 50 * time.Millisecond
+	// hopTimeout is when a node stops waiting for another's answer.
+	hopTimeout = 100 * time.Millisecond
+	// patience is how long a client waits.
+	patience = 3 * time.Second
+)
+
+// ask is one check on its way to a decision.
+type ask struct {
+	key      *key
+	at       *process // the node that was asked
+	began    int64
+	wait     time.Duration
+	forwards int // in this attempt
+	hop      int // counts hops, so that late answers are known as such
+}
+
+// hop is what a check says between nodes: there, or back with the outcome.
+type hop struct {
+	ask     *ask
+	n       int
+	from    *process
+	back    bool
+	outcome outcome
+	hint    message.Peer
+}
+
+// outcome is what a node says to a check.
+type outcome int
+
+const (
+	decided   outcome = iota + 1
+	notHolder         // ask the hint
+	later             // ask again in a moment
+	held              // decided, and the answer waits for a copy
+)
+
+// ask begins a check of k at p.
+func (w *world) ask(p *process, k *key) {
+	a := &ask{key: k, at: p, began: w.now, wait: firstWait}
+	w.Asked++
+	w.attempt(a)
+}
+
+// attempt starts a round of up to three forwards from the node that was asked.
+func (w *world) attempt(a *ask) {
+	p := a.at
+	switch {
+	case !p.runs():
+		return // the client's connection is gone
+	case p.paused:
+		w.after(ticking, func() { w.attempt(a) })
+		return
+	case w.now-a.began > int64(patience):
+		w.Undecided++
+		if w.calm(a.began) {
+			w.fail("liveness", a.key.partition, "a check of %s, asked at %s when all was well, was not decided within %v", a.key.name, p, patience)
+		}
+		return
+	}
+	a.forwards = 0
+	out, hint := w.decide(p, a, nil)
+	w.onward(a, out, hint)
+}
+
+// onward goes on with an outcome at the node that was asked.
+func (w *world) onward(a *ask, out outcome, hint message.Peer) {
+	p := a.at
+	switch out {
+	case decided:
+		w.answered(a)
+		return
+	case held:
+		return
+	case notHolder:
+		a.forwards++
+		if hint == p.self || hint == (message.Peer{}) || a.forwards > maxForwards {
+			break
+		}
+		a.hop++
+		n := a.hop
+		w.send(&letter{from: p.place, to: w.place(hint.Name), hop: &hop{ask: a, n: n, from: p}})
+		limit := hopTimeout
+		if a.key.sync {
+			limit = checkTimeout
+		}
+		w.after(limit, func() {
+			if a.hop == n && p.runs() {
+				a.hop++
+				w.again(a)
+			}
+		})
+		return
+	}
+	w.again(a)
+}
+
+// again starts the next attempt after a pause.
+func (w *world) again(a *ask) {
+	w.after(a.wait, func() { w.attempt(a) })
+	a.wait = min(2*a.wait, lastWait)
+}
+
+func (w *world) answered(a *ask) {
+	took := time.Duration(w.now - a.began)
+	w.Slowest = max(w.Slowest, took)
+	if w.calm(a.began) {
+		if w.SlowestCalm = max(w.SlowestCalm, took); took > 500*time.Millisecond {
+			w.tell(a.key.partition, "a check of %s, asked at %s, was decided after %v", a.key.name, a.at, took)
+		}
+	}
+}
+
+// hopped is what p does with a check that comes to it, or back.
+func (w *world) hopped(p *process, l *letter) {
+	h := l.hop
+	if h.back {
+		if h.ask.at == p && h.ask.hop == h.n {
+			h.ask.hop++
+			w.onward(h.ask, h.outcome, h.hint)
+		}
+		return
+	}
+	out, hint := w.decide(p, h.ask, h)
+	if out != held {
+		w.reply(p, h, out, hint)
+	}
+}
+
+// reply sends the outcome of h back.
+func (w *world) reply(p *process, h *hop, out outcome, hint message.Peer) {
+	w.send(&letter{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint}})
+}
+
+// decide does a's check at p if p may, as the node does: right, seal and gate. h is nil
+// at the node that was asked.
+func (w *world) decide(p *process, a *ask, h *hop) (outcome, message.Peer) {
+	k, now := a.key, w.clock(p)
+	part := k.partition
+	if now >= p.quorum.RightUntil() && !w.without.right {
+		return w.direct(p, part)
+	}
+	var d bucket.Decision
+	var seq uint64
+	if w.without.seal {
+		// Nothing but the ring says who decides.
+		if o := p.shown.Owner; o == nil || o[part] < 0 || p.shown.Members[o[part]] != p.self {
+			return w.direct(p, part)
+		}
+		d = p.table.Do(now, &k.request)
+	} else {
+		var v bucket.Verdict
+		d, seq, v = p.table.Try(now, &k.request, nil)
+		if holds := p.handoff.Holds(part); holds == (v == bucket.Sealed) {
+			w.fail("seal", part, "that %s holds the partition is %v, and what it says to a check is %d", p, holds, v)
+		}
+		switch v {
+		case bucket.Sealed:
+			return w.direct(p, part)
+		case bucket.Behind:
+			w.Behind++
+			return later, message.Peer{}
+		}
+	}
+	w.decidedAt(p, k, d, seq, now)
+	if !k.sync || !d.Allowed {
+		return decided, message.Peer{}
+	}
+	p.waiting = append(p.waiting, waiting{
+		ask: a, hop: h, lineage: p.set.ID, tenure: p.handoff.Tenure(a.key.partition), seq: seq, since: w.now,
+	})
+	p.handoff.Flush()
+	w.turn(p, now)
+	return held, message.Peer{}
+}
+
+// direct says where a check of part should be asked that p cannot decide.
+func (w *world) direct(p *process, part int) (outcome, message.Peer) {
+	holder := p.handoff.Holder(part)
+	if holder == (message.Peer{}) && p.shown.Owner != nil && p.shown.Owner[part] >= 0 {
+		holder = p.shown.Members[p.shown.Owner[part]]
+	}
+	return notHolder, holder
+}
+
+// waiting is an admitted check of a sync key whose answer waits for a copy.
+type waiting struct {
+	ask     *ask
+	hop     *hop // nil if the client asked here
+	lineage string
+	tenure  uint64
+	seq     uint64
+	since   int64
+}
+
+// checkTimeout is how long a node waits for a copy, before it says that it does not know.
+const checkTimeout = 500 * time.Millisecond
+
+// release answers what copies have by now. Who waits too long asks again, and is charged again.
+func (w *world) release(p *process) {
+	waits := p.waiting
+	p.waiting = nil
+	for _, x := range waits {
+		switch {
+		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.Tenure(x.ask.key.partition) == x.tenure:
+			acc := x.ask.key.account(x.lineage)
+			acc.released++
+			w.judgeReleased(x.ask.key, acc)
+			if x.hop != nil {
+				w.reply(p, x.hop, decided, message.Peer{})
+			} else {
+				w.answered(x.ask)
+			}
+		case w.now-x.since <= int64(checkTimeout):
+			p.waiting = append(p.waiting, x)
+		case x.hop != nil:
+			w.reply(p, x.hop, later, message.Peer{})
+		default:
+			w.again(x.ask)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// halves cuts the cluster in two groups, and heals it for good or in fits.
+func halves(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	group := w.someGroup()
+	how := way(w.rng.IntN(3))
+	for range 1 + w.rng.IntN(4) {
+		w.split(group, how, true)
+		w.pass(between(w.rng, 30*time.Millisecond, 3*time.Second))
+		w.split(group, how, false)
+		w.pass(between(w.rng, 20*time.Millisecond, 1500*time.Millisecond))
+	}
+}
+
+// someGroup draws a proper part of the names that run.
+func (w *world) someGroup() []int {
+	var group []int
+	up := w.running()
+	for _, p := range up {
+		if w.rng.IntN(2) == 0 {
+			group = append(group, p.place)
+		}
+	}
+	if len(group) == 0 || len(group) == len(up) {
+		return []int{up[w.rng.IntN(len(up))].place}
+	}
+	return group
+}
+
+// shrink loses one process after the other, each once the one before has been voted out.
+func shrink(w *world) {
+	for len(w.running()) > 2 {
+		w.pass(between(w.rng, 100*time.Millisecond, time.Second))
+		p := w.victim()
+		w.lose(p)
+		w.crash(p)
+		gone := func() bool {
+			for _, q := range w.running() {
+				if q.quorum.Set().Has(p.self.Name) {
+					return false
+				}
+			}
+			return w.unsettled(false) == ""
+		}
+		if !w.passUntil(15*time.Second, gone) {
+			w.fail("shrink", general, "%s crashed, and is still in a set: %s", p, w.unsettled(false))
+			return
+		}
+	}
+}
+
+// divide puts the first n names into two clusters that cannot reach each other.
+func (w *world) divide(n int) {
+	w.apart, w.divided = true, true
+	var group []int
+	for place := range n {
+		if place == 0 || place < n-1 && w.rng.IntN(2) == 0 {
+			group = append(group, place)
+			w.left[place] = true
+		}
+	}
+	w.split(group, both, true)
+}
+
+// meet lets two clusters find each other: one of the sets dissolves, and nothing that
+// either has counted is forgotten.
+func meet(w *world) {
+	w.pass(between(w.rng, 500*time.Millisecond, 3*time.Second))
+	if w.rng.IntN(2) == 0 {
+		w.unload()
+	}
+	w.divided = false
+	w.heal()
+	w.pass(between(w.rng, 10*time.Millisecond, 2*time.Second))
+}
+
+// chaos is everything at once.
+func chaos(w *world) {
+	for range 4 + w.rng.IntN(8) {
+		w.pass(between(w.rng, 10*time.Millisecond, 1500*time.Millisecond))
+		w.strike()
+	}
+	w.pass(between(w.rng, 10*time.Millisecond, 3*time.Second))
+	for place := range 3 { // some stay down, but not these
+		if w.procs[place] == nil && w.coming == 0 {
+			w.start(place, w.wrongClock())
+		}
+	}
+}
+
+// strike draws one fault or change.
+func (w *world) strike() {
+	p := w.victim()
+	if p == nil {
+		return
+	}
+	short := between(w.rng, 20*time.Millisecond, 900*time.Millisecond)
+	long := between(w.rng, 300*time.Millisecond, 5*time.Second)
+	d := short
+	if w.rng.IntN(2) == 0 {
+		d = long
+	}
+	switch w.rng.IntN(11) {
+	case 0:
+		if w.mayLose() {
+			w.restart(p, d)
+		}
+	case 1, 2:
+		w.pause(p, d)
+	case 3:
+		how := way(w.rng.IntN(3))
+		group := []int{p.place}
+		w.split(group, how, true)
+		w.during(d, func() { w.split(group, how, false) })
+	case 4:
+		how, group := way(w.rng.IntN(3)), w.someGroup()
+		w.split(group, how, true)
+		w.during(d, func() { w.split(group, how, false) })
+	case 5:
+		q := w.victim()
+		if q != p {
+			how := way(w.rng.IntN(3))
+			w.part(p.place, q.place, how, true)
+			w.during(d, func() { w.part(p.place, q.place, how, false) })
+		}
+	case 6:
+		w.unwant(d)
+	case 7:
+		w.flap([]int{p.place}, 2+w.rng.IntN(6))
+	default:
+		if w.mayLose() {
+			w.change()
+		}
+	}
+}
+
+// mayLose reports whether a majority of the largest set stays if one more goes.
+func (w *world) mayLose() bool {
+	most, stay := 0, 0
+	for _, p := range w.procs {
+		if p != nil {
+			most = max(most, len(p.quorum.Set().Members))
+			if p.state != member.Leaving && p.quorum.In() {
+				stay++
+			}
+		}
+	}
+	return stay-1 > most/2
+}
+
+// flap cuts a group off and heals it, again and again.
+func (w *world) flap(group []int, times int) {
+	if times == 0 {
+		return
+	}
+	w.split(group, both, true)
+	w.during(between(w.rng, 20*time.Millisecond, 1200*time.Millisecond), func() {
+		w.split(group, both, false)
+		w.during(between(w.rng, 20*time.Millisecond, 700*time.Millisecond), func() { w.flap(group, times-1) })
+	})
+}

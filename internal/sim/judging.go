@@ -1,0 +1,293 @@
+package sim
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Violation is the first invariant that a run broke.
+type Violation struct {
+	Invariant string
+	// Partition is the one concerned, -1 if none or all.
+	Partition int
+	// At is the world's time.
+	At   time.Duration
+	What string
+}
+
+func (v *Violation) Error() string {
+	return fmt.Sprintf("%s, at %v: %s", v.Invariant, v.At.Round(time.Microsecond), v.What)
+}
+
+// fail notes the run's first violation, which ends it.
+func (w *world) fail(invariant string, part int, format string, args ...any) {
+	if w.violation != nil {
+		return
+	}
+	w.violation = &Violation{invariant, part, time.Duration(w.now), fmt.Sprintf(format, args...)}
+	w.tell(part, "VIOLATED %s", w.violation)
+}
+
+// gateAge is the age of the oldest unconfirmed change at which nothing more is decided.
+const gateAge = 50 * time.Millisecond
+
+// decidedAt is called at every decision.
+func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now int64) {
+	w.Decisions++
+	t := p.tenures[k.partition]
+	if t == nil {
+		if w.without.seal {
+			w.judgeAlone(p, k.partition)
+		}
+		w.fail("I1", k.partition, "%s decides %s and does not hold its partition", p, k.name)
+		return
+	}
+	w.judgeAlone(p, k.partition)
+	spent := k.limit - d.Remaining
+	if w.story != nil {
+		w.story.add(line{w.now, fmt.Sprintf("%s decides %s: %v, spent %d, change %d, confirmed %d", p, k.name, d.Allowed, spent, seq,
+			p.handoff.Confirmed(k.partition)), 1 << k.partition, true})
+	}
+	before := t.now(k.place)
+	if d.Allowed {
+		before = min(before+1, k.limit)
+	}
+	if spent < before {
+		w.fail("I5 in place", k.partition, "%s decides %s: spent %d, while its own decisions make it %d", p, k.name, spent, before)
+	}
+	w.judgeGate(p, t, k, now)
+	if !d.Allowed {
+		if n := int64(len(k.account(t.lineage).charges)); w.exact && n < k.limit {
+			w.fail("I6", k.partition, "%s denies %s after %d of %d", p, k.name, n, k.limit)
+		}
+		return
+	}
+	acc := k.account(t.lineage)
+	acc.charges = append(acc.charges, charge{w.now, p})
+	if t != w.history(t.lineage, k.partition).newest {
+		acc.lost++ // all who knew of the higher epoch are gone or cut off, and its history counts
+	}
+	t.spent[k.place] = append(t.spent[k.place], point{seq, spent})
+	t.last = max(t.last, seq)
+	if !k.request.Transient {
+		t.unconfirmed = append(t.unconfirmed, change{seq, now})
+	}
+	if !k.sync {
+		acc.released++
+	}
+	w.judgeExcess(k, acc)
+}
+
+// judgeGate wants no decision while a change is unconfirmed for too long.
+func (w *world) judgeGate(p *process, t *tenure, k *key, now int64) {
+	if k.request.Transient {
+		return
+	}
+	t.confirm(p.handoff.Confirmed(k.partition))
+	if len(t.unconfirmed) == 0 {
+		return
+	}
+	if first := t.unconfirmed[0]; now-first.at > int64(gateAge) {
+		w.fail("gate", k.partition, "%s decides %s while its change %d is unconfirmed for %v", p, k.name, first.seq, time.Duration(now-first.at))
+	}
+}
+
+// could reports whether p could decide part this instant, were it not paused.
+func (w *world) could(p *process, part int) bool {
+	if !p.runs() || w.clock(p) >= p.quorum.RightUntil() {
+		return false
+	}
+	r := w.keysOf[part][0].request
+	r.Verb = bucket.Read
+	_, _, v := p.table.Try(w.clock(p), &r, nil)
+	return v != bucket.Sealed
+}
+
+// judgeAlone wants nobody but p to be able to decide part (I1).
+func (w *world) judgeAlone(p *process, part int) {
+	for _, q := range w.procs {
+		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) {
+			w.fail("I1", part, "%s and %s could both decide", p, q)
+		}
+	}
+}
+
+// watch is called whenever p has done something.
+func (w *world) watch(p *process) {
+	w.watchSet(p)
+	if r := p.handoff.Routes(); r != p.routes || p.routes == 0 {
+		p.routes = r
+		w.watchHeld(p)
+	}
+	for _, q := range w.procs {
+		if q == nil || q == p {
+			continue
+		}
+		for both := q.mask & p.mask; both != 0; both &= both - 1 {
+			part := bits.TrailingZeros64(both)
+			if w.could(p, part) {
+				w.judgeAlone(p, part)
+			}
+		}
+	}
+	if len(p.waiting) > 0 {
+		w.release(p)
+	}
+}
+
+// watchHeld notes what p has begun or ceased to hold.
+func (w *world) watchHeld(p *process) {
+	w.states = p.handoff.States(w.states[:0])
+	held := uint64(0)
+	for _, s := range w.states {
+		if !p.handoff.Holds(s.Partition) {
+			continue
+		}
+		held |= 1 << s.Partition
+		if t := p.tenures[s.Partition]; t == nil || t.state.Mark.Epoch != s.Mark.Epoch {
+			p.mask |= 1 << s.Partition
+			w.opens(p, s.Partition, s)
+		}
+	}
+	for gone := p.mask &^ held; gone != 0; gone &= gone - 1 {
+		part := bits.TrailingZeros64(gone)
+		w.tell(part, "%s holds p%d no longer", p, part)
+		p.tenures[part] = nil
+	}
+	p.mask = held
+}
+
+// watchSet wants all to agree on every version of the set, and none to go back.
+func (w *world) watchSet(p *process) {
+	s := p.quorum.Set()
+	if s.Version == p.set.Version && s.ID == p.set.ID {
+		return
+	}
+	w.tell(general, "%s knows set %s", p, tellSet(s))
+	if !p.set.Zero() && !s.Outranks(p.set) {
+		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
+	}
+	if s.ID != p.set.ID && !p.set.Zero() && !w.apart {
+		w.fail("set", general, "%s knew lineage %s and now knows %s", p, tellSet(p.set), tellSet(s))
+	}
+	p.set = s
+	name := version{s.ID, s.Version}
+	if known, ok := w.sets[name]; !ok {
+		w.sets[name] = s.Members
+		if old, ok := w.sets[version{s.ID, s.Version - 1}]; ok && differ(old, s.Members) != 1 {
+			w.fail("set", general, "versions %d and %d are more than one name apart: %v, %v", s.Version-1, s.Version, old, s.Members)
+		}
+	} else if !slices.Equal(known, s.Members) {
+		w.fail("set", general, "two sets are %s: %v, and at %s %v", tellSet(s), known, p, s.Members)
+	}
+}
+
+// version names one version of a lineage.
+type version struct {
+	lineage string
+	number  uint64
+}
+
+// differ counts the names that are in one of a and b only.
+func differ(a, b []string) (n int) {
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			n++
+		}
+	}
+	for _, x := range b {
+		if !slices.Contains(a, x) {
+			n++
+		}
+	}
+	return n
+}
+
+// sampling is how often the world looks who could decide.
+const sampling = 50 * time.Millisecond
+
+// sample notes for how long nobody could decide a partition, while load is on.
+func (w *world) sample() {
+	for part := range w.partitions {
+		if slices.ContainsFunc(w.procs, func(p *process) bool { return p != nil && !p.paused && w.could(p, part) }) {
+			w.idle[part] = 0
+			continue
+		}
+		if w.idle[part] += sampling; w.idle[part] > w.Gap {
+			w.Gap = w.idle[part]
+		}
+	}
+	w.after(sampling, w.sample)
+}
+
+// note looks at what p sends.
+func (w *world) note(p *process, e message.Envelope) {
+	g, ok := e.Body.(*message.Grant)
+	if !ok {
+		return
+	}
+	for _, part := range g.Parts {
+		if part.Has == message.Partial {
+			w.history(e.Lineage, part.Partition).partial[part.State] = true
+		}
+	}
+}
+
+// noteAnswers notes which states are fetched, and only in part: whoever has them may be
+// lost before the end, and then a part is better than nothing.
+func (p *process) noteAnswers(e message.Envelope) {
+	b, ok := e.Body.(*message.Parcel)
+	if !ok || e.To != p.self || b.N != p.taken[e.From]+1 {
+		return
+	}
+	p.taken[e.From] = b.N
+	for _, part := range b.Parts {
+		switch {
+		case part.Kind != message.Answer:
+		case part.End:
+			p.torn[part.Partition] = message.Epoch{}
+		case part.Begin:
+			p.torn[part.Partition] = part.Epoch
+		}
+	}
+}
+
+// copied reports whether a process other than holder, that stays, has a complete copy of part. level
+// wants it to have counted all that the holder has; copies do not have transient charges.
+func (w *world) copied(holder *process, part int, level bool) bool {
+	epoch := w.state(holder, part).Mark.Epoch
+	for _, q := range w.procs {
+		if q == nil || q == holder || q.state == member.Leaving {
+			continue
+		}
+		s := w.state(q, part)
+		if !s.Complete || s.Mark.Epoch != epoch {
+			continue
+		}
+		short := slices.ContainsFunc(w.keysOf[part], func(k *key) bool {
+			return !k.request.Transient && w.spent(q, k) < w.spent(holder, k)
+		})
+		if !level || !short {
+			return true
+		}
+	}
+	return false
+}
+
+// state returns what p has of part.
+func (w *world) state(p *process, part int) handoff.State {
+	w.states = p.handoff.States(w.states[:0])
+	for _, s := range w.states {
+		if s.Partition == part {
+			return s
+		}
+	}
+	return handoff.State{}
+}

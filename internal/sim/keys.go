@@ -1,0 +1,106 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// key is a counter's key, its limit, and what the model knows of it.
+type key struct {
+	name      string
+	partition int
+	place     int // among the keys of its partition
+	request   bucket.Request
+	limit     int64
+	// sync: an admitted check is answered only once a copy has it.
+	sync bool
+
+	accounts []*account
+}
+
+// account is what the model knows of a key in one lineage.
+type account struct {
+	lineage string
+	// charges are the checks that were decided and allowed.
+	charges []charge
+	// released of them were answered: of async keys all, of sync keys those that a copy had.
+	released int64
+	// lost is how much less than the model the tables of new holders had.
+	lost int64
+}
+
+// account returns k's in a lineage.
+func (k *key) account(lineage string) *account {
+	for _, a := range k.accounts {
+		if a.lineage == lineage {
+			return a
+		}
+	}
+	a := &account{lineage: lineage}
+	k.accounts = append(k.accounts, a)
+	return a
+}
+
+// charge is one allowed check.
+type charge struct {
+	at      int64 // the world's time
+	process *process
+}
+
+// long is a period in which nothing comes back within a run.
+const long = 1000 * time.Hour
+
+// newKeys draws a few keys for each partition, of limits that about so many checks
+// for each use up.
+func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
+	var keys []*key
+	each := 2 + r.IntN(3)
+	for p := range partitions {
+		for i := range each {
+			limit := 1 + checks*(20+r.Int64N(80))/100
+			k := &key{partition: p, place: i, limit: limit}
+			k.request.Key = bucket.Key{Hi: uint64(p*100 + i), Lo: uint64(i*partitions + p)}
+			k.request.Cost = 1
+			var rule bucket.Limit
+			switch r.IntN(3) {
+			case 0:
+				rule = bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: long, Align: bucket.AlignFirstHit}
+			case 1:
+				rule = bucket.Limit{Algorithm: bucket.TokenBucket, Count: limit, Period: long}
+			case 2:
+				rule = bucket.Limit{Algorithm: bucket.SlidingCounter, Count: limit, Period: time.Hour}
+			}
+			limits, err := bucket.NewLimits(rule)
+			if err != nil {
+				panic(fmt.Sprintf("sim: %+v: %v", rule, err)) // all of these are valid
+			}
+			k.request.Limits = limits
+			kind := "async"
+			switch r.IntN(8) {
+			case 0, 1:
+				k.sync, kind = true, "sync"
+			case 2:
+				k.request.Transient, kind = true, "transient"
+			}
+			k.name = fmt.Sprintf("p%d.%d %s", p, i, kind)
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// spent returns what p's table has counted for k. It changes nothing.
+func (w *world) spent(p *process, k *key) int64 {
+	r := k.request
+	r.Verb = bucket.Read
+	return k.limit - p.table.Do(w.clock(p), &r).Remaining
+}
+
+// someKey draws a key; some are asked for more than others.
+func (w *world) someKey() *key {
+	n := len(w.keys)
+	return w.keys[min(w.rng.IntN(n), w.rng.IntN(n))]
+}

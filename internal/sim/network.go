@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// places is the most names that a world has.
+const places = 10
+
+// letter is something on its way from one process to a name: a machine's envelope, or
+// what a check says between nodes.
+type letter struct {
+	from, to int // places in world.names
+	envelope message.Envelope
+	hop      *hop
+}
+
+// network carries letters between names.
+type network struct {
+	// base is the least delay of each link, spread the mean of what is added.
+	base   [places][places]int64
+	spread int64
+	// fifo: what is sent later on a link arrives no earlier. Else that holds for most.
+	fifo bool
+	last [places][places]int64
+	// Of a thousand letters, lose are lost, double arrive twice and late take up to lateness more.
+	lose, double, late int
+	lateness           time.Duration
+	// cut links carry nothing.
+	cut [places][places]bool
+	// unwanted, if not nil, says which bodies get lost, unwantedShare percent of them.
+	unwanted      func(message.Body) bool
+	unwantedShare int
+	// Of a thousand parcels, damage bring counters as they were some time before.
+	damage int
+	stale  map[portion][]byte
+}
+
+// portion names what a part of a parcel has, as far as its size shows it.
+type portion struct{ partition, counters, bytes int }
+
+// damaged returns b with counters of an earlier parcel in the place of those of one part.
+func (n *network) damaged(b *message.Parcel) *message.Parcel {
+	from := 0
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		name, data := portion{p.Partition, p.Counters, p.Bytes}, b.Image.Data[from:from+p.Bytes]
+		from += p.Bytes
+		if p.Bytes == 0 {
+			continue
+		}
+		old, ok := n.stale[name]
+		if !ok {
+			n.stale[name] = slices.Clone(data)
+		}
+		if !ok || slices.Equal(old, data) {
+			continue
+		}
+		c := *b
+		c.Image.Data = slices.Clone(b.Image.Data)
+		copy(c.Image.Data[from-p.Bytes:], old)
+		return &c
+	}
+	return b
+}
+
+// newNetwork draws how good the network is.
+func newNetwork(r *rand.Rand) network {
+	n := network{stale: map[portion][]byte{}, fifo: r.IntN(4) > 0}
+	slowest := []time.Duration{300 * time.Microsecond, 2 * time.Millisecond, 8 * time.Millisecond}[r.IntN(3)]
+	for i := range places {
+		for j := range places {
+			n.base[i][j] = int64(50*time.Microsecond) + r.Int64N(int64(slowest))
+		}
+	}
+	n.spread = int64(slowest) / 2
+	if r.IntN(2) == 0 {
+		n.lose, n.double, n.late = r.IntN(15), r.IntN(15), r.IntN(6)
+		n.lateness = 400 * time.Millisecond
+		if n.fifo { // everything behind waits too
+			n.late, n.lateness = min(n.late, 1), 150*time.Millisecond
+		}
+	}
+	return n
+}
+
+// delay draws how long a letter takes, as of now.
+func (n *network) delay(r *rand.Rand, now int64, from, to int) int64 {
+	d := n.base[from][to] + int64(r.ExpFloat64()*float64(n.spread))
+	late := n.late > 0 && r.IntN(1000) < n.late
+	if late {
+		d += r.Int64N(int64(n.lateness))
+	}
+	if n.fifo || !late && r.IntN(20) > 0 {
+		d = max(d, n.last[from][to]-now)
+		n.last[from][to] = now + d
+	}
+	return d
+}
+
+// reaches reports whether letters pass both ways.
+func (n *network) reaches(a, b int) bool { return !n.cut[a][b] && !n.cut[b][a] }
+
+// send puts l on its way, or loses it.
+func (w *world) send(l *letter) {
+	n := &w.net
+	switch {
+	case n.cut[l.from][l.to]:
+		return
+	case l.from == l.to:
+		w.queue.push(event{at: w.now, parcel: l})
+		return
+	case n.lose > 0 && w.rng.IntN(1000) < n.lose:
+		w.tellLost(l)
+		return
+	case n.unwanted != nil && l.hop == nil && n.unwanted(l.envelope.Body) && w.rng.IntN(100) < n.unwantedShare:
+		w.tellLost(l)
+		return
+	}
+	if b, ok := l.envelope.Body.(*message.Parcel); ok && n.damage > 0 && w.rng.IntN(1000) < n.damage {
+		l.envelope.Body = n.damaged(b)
+	}
+	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to), parcel: l})
+	if n.double > 0 && w.rng.IntN(1000) < n.double {
+		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to), parcel: l})
+	}
+}
+
+// deliver gives l to whoever has the name now, if it gets there. What was on its way
+// when a cut began is lost one time in two: it may have been in a buffer beyond the cut.
+func (w *world) deliver(l *letter) {
+	if w.net.cut[l.from][l.to] && w.rng.IntN(2) == 0 {
+		return
+	}
+	p := w.procs[l.to]
+	switch {
+	case p == nil:
+	case p.paused:
+		if len(p.inbox) < maxInbox {
+			p.inbox = append(p.inbox, l)
+		}
+	default:
+		w.receive(p, l)
+	}
+}
+
+// maxInbox is how many letters wait for a paused process; more are lost.
+const maxInbox = 2000

@@ -1,0 +1,237 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// ticking is the time between two ticks of a process.
+const ticking = 20 * time.Millisecond
+
+// process is one run of a program under a name: both machines, and around them what
+// a node does.
+type process struct {
+	place int // in world.names
+	self  message.Peer
+	state member.State
+	// Its clock shows origin at the world's time 0, runs rate millionths too fast, and showed
+	// born when the process started.
+	origin, rate, born int64
+	// started, resumed and left are times of the world; left is 0 as long as it runs.
+	started, resumed, left int64
+	paused                 bool
+	inbox                  []*letter // while paused
+
+	table   *bucket.Table
+	quorum  *quorum.Machine
+	handoff *handoff.Machine
+
+	sights  [places]sight // what gossip shows, by place
+	joined  bool          // it has asked its join targets
+	view    []seen        // those who live, as it knew last
+	shown   handoff.View  // what handoff was told last
+	placing bool          // the ring of another view is being built
+	// handedBy and outBy end the phases of leaving, by its own clock.
+	handedBy, outBy int64
+
+	// What the world has seen of it.
+	routes  uint64
+	mask    uint64    // the partitions that it holds
+	tenures []*tenure // of these, by partition
+	set     message.Set
+	waiting []waiting
+	// torn are the epochs of states that were fetched here and have not come to their end, by
+	// partition.
+	torn  []message.Epoch
+	taken map[message.Peer]uint64 // the number of the last parcel taken from each
+}
+
+// seen is a member of a view.
+type seen struct {
+	process *process
+	state   member.State
+}
+
+// clock returns what the process's clock shows now.
+func (w *world) clock(p *process) int64 { return p.origin + w.now + w.now*p.rate/1_000_000 }
+
+// run reports whether p has not ended.
+func (p *process) runs() bool { return p.left == 0 }
+
+// start runs a process under the name at place, whose clock is wrong by off.
+func (w *world) start(place int, off int64) *process {
+	p := &process{
+		place: place, started: w.now, resumed: w.now, tenures: make([]*tenure, w.partitions), torn: make([]message.Epoch, w.partitions), taken: map[message.Peer]uint64{},
+	}
+	p.rate = w.rng.Int64N(2*maxRate+1) - maxRate
+	p.origin = epoch + off
+	w.keepOrder(p)
+	now := p.born
+	p.self = message.Peer{Name: w.names[place], Boot: fmt.Sprintf("%016x-%04x", now, w.rng.IntN(1<<16))}
+	table, err := bucket.NewTable(bucket.Config{Shards: w.partitions})
+	if err != nil {
+		panic(err) // the configuration is a constant
+	}
+	p.table = table
+	p.quorum = quorum.New(quorum.Config{Self: p.self, ForgetAfter: w.forgetAfter}, now)
+	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings}
+	w.without.configure(&c)
+	p.handoff = handoff.New(c, now)
+	w.procs[place] = p
+	w.every = append(w.every, p)
+	w.tell(general, "%s starts, its clock is wrong by %v and runs %d ppm too fast", p, time.Duration(p.origin-epoch), p.rate)
+	w.after(between(w.rng, 20*time.Millisecond, 400*time.Millisecond), func() { w.join(p) })
+	w.after(time.Duration(w.rng.Int64N(int64(ticking))), func() { w.tick(p) })
+	return p
+}
+
+// epoch is what a right clock shows at the world's time 0: ten minutes into an hour, so that no
+// hourly window ends in a run. maxRate is how many millionths too fast or slow a clock runs.
+const (
+	epoch   = int64(1_700_000_000/3600*3600+600) * int64(time.Second)
+	maxRate = 20_000
+)
+
+func (p *process) String() string { return p.self.Name + "/" + p.self.Boot[10:] }
+
+// tick does what a process does every 20 ms.
+func (w *world) tick(p *process) {
+	if !p.runs() {
+		return
+	}
+	w.after(ticking, func() { w.tick(p) })
+	if !p.paused {
+		w.work(p)
+	}
+}
+
+// work is a tick's work.
+func (w *world) work(p *process) {
+	now := w.clock(p)
+	if w.gossip(p) {
+		p.quorum.SetView(now, p.peers(w))
+	}
+	w.live(p, now)
+	if p.runs() {
+		w.turn(p, now)
+	}
+}
+
+// receive is what a process does with a letter.
+func (w *world) receive(p *process, l *letter) {
+	if l.hop != nil {
+		w.hopped(p, l)
+		return
+	}
+	now := w.clock(p)
+	w.step(p, now, l)
+	w.turn(p, now)
+}
+
+// step gives both machines a message. Checks may come before the turn that follows.
+func (w *world) step(p *process, now int64, l *letter) {
+	w.tellLetter(p, l)
+	p.noteAnswers(l.envelope)
+	p.quorum.Step(now, l.envelope)
+	p.handoff.Step(now, l.envelope)
+	w.watch(p)
+}
+
+// turn ends every step of a process: what is due is done, and what is to be said sent.
+func (w *world) turn(p *process, now int64) {
+	w.look(p, now)
+	p.quorum.Tick(now)
+	p.handoff.Tick(now)
+	w.post(p, p.quorum.Take())
+	w.post(p, p.handoff.Take())
+	w.watch(p)
+}
+
+func (w *world) post(p *process, out []message.Envelope) {
+	for _, e := range out {
+		to := slices.Index(w.names, e.To.Name)
+		if to < 0 {
+			w.fail("protocol", general, "%s sends %T to %q, who is nobody", p, e.Body, e.To.Name)
+			return
+		}
+		w.note(p, e)
+		w.send(&letter{from: p.place, to: to, envelope: e})
+	}
+}
+
+// dead is the silence after which a member is left out, and how long one that has just
+// appeared has time to be heard.
+const dead = 700 * time.Millisecond
+
+// look notices who lives, and has the ring built anew if that has changed, which takes
+// a few milliseconds.
+func (w *world) look(p *process, now int64) {
+	var live [places]seen
+	view := live[:0]
+	for place := range w.names {
+		if place == p.place {
+			view = append(view, seen{p, p.state})
+			continue
+		}
+		if s := &p.sights[place]; s.process != nil && (now < s.shown+int64(dead) || p.quorum.Lives(now, s.process.self)) {
+			view = append(view, s.seen)
+		}
+	}
+	if slices.Equal(view, p.view) {
+		return
+	}
+	p.view = append(p.view[:0], view...)
+	if !p.placing {
+		p.placing = true
+		w.after(between(w.rng, 100*time.Microsecond, 15*time.Millisecond), func() { w.show(p) })
+	}
+}
+
+// show tells handoff who lives and who should hold what.
+func (w *world) show(p *process) {
+	switch {
+	case !p.runs():
+		return
+	case p.paused:
+		w.after(ticking, func() { w.show(p) })
+		return
+	}
+	p.placing = false
+	v := handoff.View{Owner: make([]int, w.partitions), Standby: make([]int, w.partitions)}
+	for _, s := range p.view {
+		v.Members = append(v.Members, s.process.self)
+	}
+	for part := range w.partitions {
+		v.Owner[part] = w.owner(p.view, part, nil)
+		v.Standby[part] = w.owner(p.view, part, p)
+	}
+	p.shown = v
+	w.tell(general, "%s sees %v", p, p.view)
+	now := w.clock(p)
+	p.handoff.SetView(now, v)
+	w.turn(p, now)
+}
+
+func (s seen) String() string { return s.process.String() + " " + s.state.String() }
+
+// owner returns the place in view of who should hold part if without were not there, or -1:
+// rendezvous hashing stands in for the ring.
+func (w *world) owner(view []seen, part int, without *process) int {
+	best := -1
+	for i, s := range view {
+		if s.state != member.Serving || s.process == without {
+			continue
+		}
+		if best < 0 || w.weight[s.process.place][part] > w.weight[view[best].process.place][part] {
+			best = i
+		}
+	}
+	return best
+}

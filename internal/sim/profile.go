@@ -1,0 +1,247 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// profile is a kind of schedule.
+type profile struct {
+	name string
+	// share of a hundred seeds.
+	share int
+	// nodes draws how many processes begin.
+	nodes func(w *world) int
+	// play makes things happen, with time passing; the world is settled before and under load.
+	play func(w *world)
+	// bound, exact and calm are what the run is held to. calm: checks are decided all the time.
+	bound       bound
+	exact, calm bool
+	// divided: two clusters begin apart.
+	divided bool
+}
+
+var profiles = []profile{
+	{name: "planned", share: 14, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
+	{name: "deaf", share: 8, nodes: upTo(2, 5), play: deaf, bound: nothing, exact: true},
+	{name: "crash", share: 9, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
+	{name: "moved", share: 10, nodes: upTo(3, 5), play: moved, bound: oneByOne},
+	{name: "clock", share: 2, nodes: upTo(3, 5), play: clockBack, bound: oneByOne},
+	{name: "pause", share: 9, nodes: upTo(2, 5), play: singlePause, bound: oneByOne},
+	{name: "isolate", share: 10, nodes: upTo(2, 5), play: isolate, bound: oneByOne},
+	{name: "creep", share: 5, nodes: upTo(3, 5), play: creep},
+	{name: "damage", share: 2, nodes: upTo(2, 4), play: damage, bound: nothing, exact: true},
+	{name: "pair", share: 6, nodes: upTo(3, 5), play: pair, bound: nothing, exact: true},
+	{name: "halves", share: 5, nodes: upTo(3, 6), play: halves},
+	{name: "meet", share: 3, nodes: upTo(2, 6), play: meet, divided: true},
+	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
+	{name: "chaos", share: 14, nodes: upTo(3, 5), play: chaos},
+}
+
+func upTo(low, high int) func(w *world) int {
+	return func(w *world) int { return low + w.rng.IntN(high-low+1) }
+}
+
+// planned joins, leaves, renews and shows false deaths.
+func planned(w *world) {
+	for range 3 + w.rng.IntN(5) {
+		w.pass(between(w.rng, 50*time.Millisecond, 2500*time.Millisecond))
+		w.change()
+	}
+}
+
+// change makes one planned change.
+func (w *world) change() {
+	serving := w.serving()
+	switch w.rng.IntN(6) {
+	case 0, 1:
+		if i := w.vacant(7); i >= 0 {
+			w.start(i, w.wrongClock())
+		}
+	case 2:
+		if len(serving) > 1 {
+			w.leave(serving[w.rng.IntN(len(serving))])
+		}
+	case 3, 4:
+		if len(serving) > 1 {
+			w.renew(serving[w.rng.IntN(len(serving))])
+		}
+	case 5:
+		if p := w.victim(); p != nil {
+			w.hide(p, between(w.rng, 100*time.Millisecond, 3*time.Second))
+		}
+	}
+}
+
+// renew has p leave and its name start again.
+func (w *world) renew(p *process) {
+	place := p.place
+	w.leave(p)
+	w.coming++
+	var again func()
+	again = func() {
+		switch {
+		case w.procs[place] == nil:
+			w.coming--
+			w.start(place, w.wrongClock())
+		case w.procs[place] == p:
+			w.after(100*time.Millisecond, again)
+		default:
+			w.coming-- // somebody else has come
+		}
+	}
+	w.after(100*time.Millisecond, again)
+}
+
+// staffed reports whether nobody is about to come, to leave or to go on.
+func (w *world) staffed() bool {
+	for _, p := range w.procs {
+		if p != nil && (p.paused || !p.joined || p.state == member.Leaving) {
+			return false
+		}
+	}
+	return w.coming == 0
+}
+
+// deaf is planned change while messages of some types get lost.
+func deaf(w *world) {
+	for range 2 + w.rng.IntN(4) {
+		if w.rng.IntN(3) > 0 {
+			w.unwant(between(w.rng, 300*time.Millisecond, 3*time.Second))
+		}
+		w.pass(between(w.rng, 10*time.Millisecond, 300*time.Millisecond))
+		w.change()
+		w.pass(between(w.rng, 50*time.Millisecond, 2*time.Second))
+	}
+	w.net.unwanted = nil
+}
+
+// singleCrash loses one process, which may come back under its name.
+func singleCrash(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	p := w.victim()
+	w.lose(p)
+	switch back := w.rng.IntN(3); {
+	case back == 0 && len(w.running()) > 2:
+		w.crash(p)
+	case back == 1:
+		w.restart(p, between(w.rng, 10*time.Millisecond, time.Second))
+	default:
+		w.restart(p, between(w.rng, time.Second, 5*time.Second))
+	}
+	w.pass(between(w.rng, time.Second, 6*time.Second))
+}
+
+// moved loses one process, by a crash or a pause, while partitions are on their way.
+func moved(w *world) {
+	for range 1 + w.rng.IntN(3) {
+		w.pass(between(w.rng, 50*time.Millisecond, 1500*time.Millisecond))
+		w.change()
+	}
+	w.pass(between(w.rng, time.Millisecond, 800*time.Millisecond))
+	p := w.victim()
+	w.lose(p)
+	switch w.rng.IntN(3) {
+	case 0:
+		w.restart(p, between(w.rng, 10*time.Millisecond, 3*time.Second))
+	case 1:
+		w.pause(p, between(w.rng, 300*time.Millisecond, 4*time.Second))
+	default:
+		if w.mayLose() {
+			w.crash(p)
+		} else {
+			w.restart(p, time.Second)
+		}
+	}
+	w.pass(between(w.rng, time.Second, 4*time.Second))
+}
+
+// clockBack is a crash and a restart with a clock that may be behind.
+func clockBack(w *world) {
+	w.stepsBack = true
+	singleCrash(w)
+}
+
+// singlePause stops one process for a while.
+func singlePause(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	p := w.victim()
+	w.lose(p)
+	w.hush()
+	d := between(w.rng, 20*time.Millisecond, 1200*time.Millisecond)
+	if w.rng.IntN(2) == 0 {
+		d = between(w.rng, 500*time.Millisecond, 6*time.Second)
+	}
+	w.pause(p, d)
+	w.pass(d + between(w.rng, 10*time.Millisecond, time.Second))
+}
+
+// isolate cuts one process off, in one direction or both.
+func isolate(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	p := w.victim()
+	w.lose(p)
+	w.hush()
+	how := way(w.rng.IntN(3))
+	w.split([]int{p.place}, how, true)
+	w.pass(between(w.rng, 30*time.Millisecond, 5*time.Second))
+	w.split([]int{p.place}, how, false)
+}
+
+// hush has nobody ask anything until all is settled again, in one run of three: so that
+// what a fork has spent shows, once it is merged.
+func (w *world) hush() {
+	if w.rng.IntN(3) == 0 {
+		w.unload()
+	}
+}
+
+// creep cuts one process off from one after the other of the others.
+func creep(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	p := w.victim()
+	w.lose(p)
+	others := w.running()
+	w.rng.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	how := way(w.rng.IntN(3))
+	for _, q := range others {
+		if q != p {
+			w.part(p.place, q.place, how, true)
+			w.pass(between(w.rng, 10*time.Millisecond, 700*time.Millisecond))
+		}
+	}
+	w.pass(between(w.rng, 10*time.Millisecond, 3*time.Second))
+}
+
+// damage is planned change on a network that sometimes brings counters as they were
+// some time before. What is handed over must be right all the same.
+func damage(w *world) {
+	w.net.damage = 20 + w.rng.IntN(200)
+	for range 3 + w.rng.IntN(4) {
+		w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+		serving := w.serving()
+		switch i := w.vacant(6); {
+		case i >= 0 && w.rng.IntN(2) == 0:
+			w.start(i, w.wrongClock())
+		case len(serving) > 1:
+			w.renew(serving[w.rng.IntN(len(serving))])
+		}
+	}
+}
+
+// pair cuts between two that others see both of, with planned change going on.
+func pair(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	up := w.running()
+	a := w.rng.IntN(len(up))
+	b := (a + 1 + w.rng.IntN(len(up)-1)) % len(up)
+	how := way(w.rng.IntN(3))
+	w.part(up[a].place, up[b].place, how, true)
+	w.pass(between(w.rng, 30*time.Millisecond, 4*time.Second))
+	if w.rng.IntN(2) == 0 {
+		w.change()
+		w.pass(between(w.rng, 30*time.Millisecond, 2*time.Second))
+	}
+	w.part(up[a].place, up[b].place, how, false)
+}

@@ -1,0 +1,162 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+)
+
+// Options say which run it is.
+type Options struct {
+	Seed uint64
+	// Profile is the kind of schedule; empty lets the seed choose.
+	Profile string
+	// Told keeps a story of the run.
+	Told    bool
+	Without Without
+}
+
+// Result is what came of a run.
+type Result struct {
+	Options
+	Nodes, Partitions int
+	// Lasted is the world's time.
+	Lasted    time.Duration
+	Violation *Violation
+	Story     *Story
+	Tally
+}
+
+const (
+	// settleTime is how long after the last fault all must be well (I7), once gossip
+	// shows everybody the truth.
+	settleTime = 5 * time.Second
+	settleStep = 50 * time.Millisecond
+)
+
+// Run plays the schedule of one seed.
+func Run(o Options) Result {
+	w := newWorld(o.Seed)
+	w.without = o.Without
+	if o.Told {
+		w.story = new(Story)
+	}
+	f := choose(w.rng, &o)
+	n := f.nodes(w)
+	w.bound, w.exact = f.bound, f.exact
+	if f.name == "shrink" || f.name == "chaos" && w.rng.IntN(4) == 0 {
+		w.forgetAfter = between(w.rng, time.Second, 3*time.Second)
+	}
+	w.keys = newKeys(w.rng, w.partitions, int64(w.rate)*12/int64(w.partitions*3))
+	w.keysOf = make([][]*key, w.partitions)
+	for _, k := range w.keys {
+		w.keysOf[k.partition] = append(w.keysOf[k.partition], k)
+	}
+	if f.divided {
+		w.divide(n)
+	}
+	w.tell(general, "seed %d, %s, %d nodes, %d partitions, %d checks/s, network %d‰ lost %d‰ doubled %d‰ late, in order %v",
+		o.Seed, f.name, n, w.partitions, w.rate, w.net.lose, w.net.double, w.net.late, w.net.fifo)
+	w.guarded(func() { w.play(f, n) })
+	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Story: w.story, Tally: w.Tally}
+}
+
+// guarded makes a panic in f a violation, so that its seed is told.
+func (w *world) guarded(f func()) {
+	defer func() {
+		if x := recover(); x != nil {
+			w.fail("panic", general, "%v\n%s", x, debug.Stack())
+		}
+	}()
+	f()
+}
+
+// choose returns the profile of a run, and names it in o.
+func choose(r *rand.Rand, o *Options) *profile {
+	drawn := r.IntN(100)
+	for i := range profiles {
+		f := &profiles[i]
+		if o.Profile == "" && drawn < f.share || o.Profile == f.name {
+			o.Profile = f.name
+			return f
+		}
+		drawn -= f.share
+	}
+	panic(fmt.Sprintf("sim: no profile %q", o.Profile))
+}
+
+// play is the way of every run: a cluster starts, is asked, is struck, heals, is judged.
+func (w *world) play(f *profile, n int) {
+	for place := range n {
+		w.after(time.Duration(place)*time.Duration(w.rng.Int64N(int64(200*time.Millisecond))), func() {
+			w.start(place, w.wrongClock())
+		})
+	}
+	w.pass(time.Second)
+	if !w.settle("start", int64(15*time.Second)) {
+		return
+	}
+	w.tell(general, "the cluster has settled")
+	if f.calm {
+		w.calmSince = w.now
+	}
+	w.load()
+	w.idle = make([]time.Duration, w.partitions)
+	w.sample()
+	f.play(w)
+	w.heal()
+	if !w.passUntil(20*time.Second, w.staffed) {
+		w.fail("liveness", general, "20 s after the last fault, somebody is still about to come, to leave or to go on")
+	}
+	if !w.passUntil(10*time.Second, w.informed) {
+		w.fail("gossip", general, "gossip does not show the truth")
+	}
+	healed := w.now
+	if !w.settle("I7", int64(settleTime)) {
+		return
+	}
+	w.Settled = time.Duration(w.now - healed)
+	w.judgeEnd()
+	if w.calmSince == 0 {
+		w.calmSince = w.now
+	}
+	w.load()
+	w.pass(time.Second)
+	w.unload()
+	w.exhaust()
+	w.pass(2 * time.Second)
+	// A copy that came damaged is found out when it is to be handed over.
+	if why := w.unsettled(f.name != "damage"); why != "" {
+		w.fail("I7", general, "after all was settled, and nobody asked any more: %s", why)
+	}
+	w.judgeEnd()
+}
+
+// exhaust asks until every key is at its limit, and a few times more.
+func (w *world) exhaust() {
+	for _, k := range w.keys {
+		left := int64(3)
+		if a := k.newest(); a != nil && !w.apart {
+			left += max(0, k.limit-int64(len(a.charges)))
+		} else {
+			left += k.limit
+		}
+		for range left {
+			w.after(time.Duration(w.rng.Int64N(int64(300*time.Millisecond))), func() {
+				if p := w.someone(); p != nil {
+					w.ask(p, k)
+				}
+			})
+		}
+	}
+	w.pass(500 * time.Millisecond)
+}
+
+// newest returns the account that was begun last, nil if there is none.
+func (k *key) newest() *account {
+	if len(k.accounts) == 0 {
+		return nil
+	}
+	return k.accounts[len(k.accounts)-1]
+}

@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var (
+	seeds     = flag.Int("seeds", 300, "how many seeds TestSeeds runs")
+	from      = flag.Uint64("from", 0, "the first of them")
+	kind      = flag.String("profile", "", "run this profile alone, instead of one by seed")
+	seed      = flag.Int64("seed", -1, "the seed that TestSeed runs and tells")
+	lines     = flag.Int("lines", 120, "how many lines TestSeed tells at most")
+	partition = flag.Int("partition", -1, "tell what concerns this partition only; the violated one if negative")
+	noise     = flag.Bool("noise", false, "tell heartbeats and full lists too")
+	failures  = flag.Int("failures", 3, "after how many failures TestSeeds stops")
+)
+
+// TestSeeds runs schedules, on all cores.
+func TestSeeds(t *testing.T) {
+	var next, failed atomic.Int64
+	total := &tallies{kinds: map[string]*tally{}}
+	var workers sync.WaitGroup
+	began := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for failed.Load() < int64(*failures) {
+				i := next.Add(1) - 1
+				if i >= int64(*seeds) {
+					return
+				}
+				r := Run(Options{Seed: *from + uint64(i), Profile: *kind})
+				total.add(r)
+				if r.Violation != nil {
+					failed.Add(1)
+					t.Errorf("seed %d (%s) violates %v\n  go test ./internal/sim -run TestSeed$ -v -args -seed %d%s",
+						r.Seed, r.Profile, r.Violation, r.Seed, again())
+				}
+			}
+		})
+	}
+	workers.Wait()
+	t.Logf("%v a run and core\n%s", (time.Since(began) * time.Duration(runtime.GOMAXPROCS(0)) / time.Duration(max(1, next.Load()))).Round(time.Millisecond), total)
+}
+
+func again() string {
+	if *kind == "" {
+		return ""
+	}
+	return " -profile " + *kind
+}
+
+// TestSeed replays one seed and tells it.
+func TestSeed(t *testing.T) {
+	if *seed < 0 {
+		t.Skip("give the seed to be told: -args -seed N")
+	}
+	r := Run(Options{Seed: uint64(*seed), Profile: *kind, Told: true})
+	about := *partition
+	if about < 0 && r.Violation != nil {
+		about = r.Violation.Partition
+	}
+	t.Logf("\n%s", r.Story.Last(*lines, about, *noise))
+	t.Logf("%s, %d nodes, %d partitions, %v: %+v", r.Profile, r.Nodes, r.Partitions, r.Lasted, r.Tally)
+	if r.Violation != nil {
+		t.Errorf("violates %v", r.Violation)
+	}
+}
+
+// TestSameSeedSameRun holds the simulator, and the machines in it, to their promise.
+func TestSameSeedSameRun(t *testing.T) {
+	for s := range uint64(12) {
+		a, b := Run(Options{Seed: s, Told: true}), Run(Options{Seed: s, Told: true})
+		for i := range min(len(a.Story.lines), len(b.Story.lines)) {
+			if a.Story.lines[i] != b.Story.lines[i] {
+				t.Fatalf("seed %d (%s), line %d:\n%v\n%v", s, a.Profile, i, a.Story.lines[i], b.Story.lines[i])
+			}
+		}
+		if a.Tally != b.Tally {
+			t.Fatalf("seed %d: %+v, then %+v", s, a.Tally, b.Tally)
+		}
+	}
+}
+
+// tally is what many runs of one kind came to.
+type tally struct {
+	runs, failed                                           int
+	events, decisions, behind, undecided, handoffs, claims int
+	excess                                                 int64
+	settled, slowest, calm, gap                            time.Duration
+	calmSeed, gapSeed                                      uint64 // those of calm and gap
+}
+
+type tallies struct {
+	mu    sync.Mutex
+	kinds map[string]*tally
+}
+
+func (t *tallies) add(r Result) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := t.kinds[r.Profile]
+	if k == nil {
+		k = new(tally)
+		t.kinds[r.Profile] = k
+	}
+	k.runs++
+	if r.Violation != nil {
+		k.failed++
+	}
+	k.events += r.Events
+	k.decisions += r.Decisions
+	k.behind += r.Behind
+	k.undecided += r.Undecided
+	k.handoffs += r.Handoffs
+	k.claims += r.Claims
+	k.excess = max(k.excess, r.Excess)
+	k.settled = max(k.settled, r.Settled)
+	if r.Gap > k.gap {
+		k.gap, k.gapSeed = r.Gap, r.Seed
+	}
+	k.slowest = max(k.slowest, r.Slowest)
+	if r.SlowestCalm > k.calm {
+		k.calm, k.calmSeed = r.SlowestCalm, r.Seed
+	}
+}
+
+func (t *tallies) String() string {
+	var b strings.Builder
+	names := make([]string, 0, len(t.kinds))
+	for name := range t.kinds {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	fmt.Fprintf(&b, "%-9s %6s %6s %9s %9s %7s %9s %8s %7s %7s %8s %8s %8s %8s %8s %8s\n", "profile", "runs", "failed", "events", "decided", "behind",
+		"undecided", "handoffs", "claims", "excess", "settled", "slowest", "in calm", "of seed", "gap", "of seed")
+	for _, name := range names {
+		k := t.kinds[name]
+		ms := func(d time.Duration) string { return d.Round(time.Millisecond).String() }
+		fmt.Fprintf(&b, "%-9s %6d %6d %9d %9d %7d %9d %8d %7d %7d %8s %8s %8s %8d %8s %8d\n", name, k.runs, k.failed, k.events, k.decisions, k.behind,
+			k.undecided, k.handoffs, k.claims, k.excess, ms(k.settled), ms(k.slowest), ms(k.calm), k.calmSeed, ms(k.gap), k.gapSeed)
+	}
+	return b.String()
+}

@@ -1,0 +1,137 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// unsettled says what is not yet as it should be when nothing is wrong any more (I7), or "":
+// every process serves, is counted, has the right and knows the same set; the ring's owner
+// of each partition and nobody else holds it, all know that, and another process has a complete
+// copy of it. level wants copies to be level, which they are when nobody asks anything.
+func (w *world) unsettled(level bool) string {
+	if !w.divided {
+		return w.unsettledAmong(func(int) bool { return true }, level)
+	}
+	// Two clusters that have not met yet.
+	for _, side := range []bool{true, false} {
+		if why := w.unsettledAmong(func(place int) bool { return w.left[place] == side }, level); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// unsettledAmong is unsettled for the names at some places.
+func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
+	var all []seen
+	var first *process
+	for _, p := range w.procs {
+		switch {
+		case p == nil || !in(p.place):
+			continue
+		case p.paused:
+			return fmt.Sprintf("%s is paused", p)
+		case p.state != member.Serving:
+			return fmt.Sprintf("%s is %s", p, p.state)
+		case !p.quorum.In():
+			return fmt.Sprintf("%s is not in its set %s", p, tellSet(p.set))
+		case w.clock(p) >= p.quorum.RightUntil():
+			return fmt.Sprintf("%s has not the right", p)
+		case p.handoff.Stats().Forks > 0:
+			return fmt.Sprintf("%s has forks that are not merged", p)
+		}
+		if first == nil {
+			first = p
+		}
+		if p.set.ID != first.set.ID || p.set.Version != first.set.Version {
+			return fmt.Sprintf("%s knows %s, %s knows %s", first, tellSet(first.set), p, tellSet(p.set))
+		}
+		all = append(all, seen{p, p.state})
+	}
+	if len(all) == 0 {
+		return "nobody runs"
+	}
+	for _, p := range all {
+		if !slices.Equal(p.process.view, all) {
+			return fmt.Sprintf("%s sees %v", p.process, p.process.view)
+		}
+	}
+	for part := range w.partitions {
+		owner := all[w.owner(all, part, nil)].process
+		for _, x := range all {
+			p := x.process
+			switch {
+			case p.handoff.Holds(part) != (p == owner):
+				return fmt.Sprintf("p%d should be held by %s; that %s holds it is %v", part, owner, p, p.handoff.Holds(part))
+			case p.handoff.Holder(part) != owner.self:
+				return fmt.Sprintf("p%d is held by %s; %s thinks by %s", part, owner, p, short(p.handoff.Holder(part)))
+			}
+		}
+		if len(all) > 1 && !w.copied(owner, part, level) {
+			return fmt.Sprintf("p%d, held by %s, has no complete copy elsewhere", part, owner)
+		}
+	}
+	return ""
+}
+
+// settle waits until all is settled, and notes how long that took.
+func (w *world) settle(within string, limit int64) bool {
+	began := w.now
+	for w.violation == nil {
+		why := w.unsettled(false)
+		if why == "" {
+			return true
+		}
+		if w.now-began >= limit {
+			w.fail(within, general, "%s", why)
+			return false
+		}
+		w.pass(settleStep)
+	}
+	return false
+}
+
+// judgeEnd holds the last holders' tables against everything that was decided.
+func (w *world) judgeEnd() {
+	for part := range w.partitions {
+		var holder *process
+		for _, p := range w.procs {
+			if p != nil && p.handoff.Holds(part) {
+				holder = p
+			}
+		}
+		if holder == nil {
+			continue // judged by unsettled
+		}
+		for _, c := range w.chapters {
+			if c.partition != part {
+				continue
+			}
+			all := w.histories[c].all
+			for i := len(all) - 1; i >= 0; i-- {
+				t := all[i]
+				if !t.process.runs() && !t.handed {
+					break // what was merged into it may have gone with it
+				}
+				w.judgeMerged(holder, part, t)
+			}
+		}
+	}
+}
+
+// judgeMerged wants what was decided by a process that still runs to be in the table of the
+// last holder: if a claim did not find it, its fork was merged.
+func (w *world) judgeMerged(holder *process, part int, t *tenure) {
+	if !t.process.runs() || t.handed {
+		return
+	}
+	for i, k := range w.keysOf[part] {
+		if spent := w.spent(holder, k); !k.request.Transient && spent < t.now(i) {
+			w.fail("merge", part, "%s holds %s with %d spent; %s, which still runs, had come to %d at %s", holder, k.name, spent,
+				t.process, t.now(i), tellEpoch(t.state.Mark.Epoch))
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package sim
+
+import (
+	"math"
+	"sort"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// tenure is the time of one holder of a partition under one epoch, and what the model
+// knows of its decisions.
+type tenure struct {
+	process *process
+	lineage string
+	state   handoff.State // as it began
+	// before are the key's counts as it began, spent what each decision left.
+	before []int64
+	spent  [][]point
+	// handed: another process was handed the partition from here, and answers for it.
+	handed bool
+	// last is the number of its last change that was decided.
+	last uint64
+	// unconfirmed are its changes that no copy has.
+	unconfirmed []change
+}
+
+// point says that a key had spent so much as of a change.
+type point struct {
+	seq   uint64
+	spent int64
+}
+
+// change is one that copies should have, by the holder's clock.
+type change struct {
+	seq uint64
+	at  int64
+}
+
+// now returns what the key at place has spent by the last decision.
+func (t *tenure) now(place int) int64 {
+	if s := t.spent[place]; len(s) > 0 {
+		return s[len(s)-1].spent
+	}
+	return t.before[place]
+}
+
+// asOf returns what the key at place had spent as of seq.
+func (t *tenure) asOf(place int, seq uint64) int64 {
+	s := t.spent[place]
+	i := sort.Search(len(s), func(i int) bool { return s[i].seq > seq })
+	if i == 0 {
+		return t.before[place]
+	}
+	return s[i-1].spent
+}
+
+// history is what the world knows of a partition in a lineage.
+type history struct {
+	byEpoch map[message.Epoch]*tenure
+	// newest is the tenure of the highest epoch.
+	newest *tenure
+	// all are in the order in which they began.
+	all []*tenure
+	// partial are marks of states that were listed as partial in a claim.
+	partial map[message.Mark]bool
+}
+
+// chapter names a history.
+type chapter struct {
+	lineage   string
+	partition int
+}
+
+// history returns what is known of part in a lineage.
+func (w *world) history(lineage string, part int) *history {
+	c := chapter{lineage, part}
+	h := w.histories[c]
+	if h == nil {
+		h = &history{byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Mark]bool{}}
+		w.histories[c] = h
+		w.chapters = append(w.chapters, c)
+	}
+	return h
+}
+
+// opens is called when p has become the holder of part, as state says.
+func (w *world) opens(p *process, part int, state handoff.State) {
+	h, keys := w.history(p.set.ID, part), w.keysOf[part]
+	t := &tenure{process: p, lineage: p.set.ID, state: state, before: make([]int64, len(keys)), spent: make([][]point, len(keys))}
+	t.last = state.Mark.Seq
+	for i, k := range keys {
+		t.before[i] = w.spent(p, k)
+	}
+	w.tell(part, "%s holds p%d at %s, from %s, spent %v", p, part, tellEpoch(state.Mark.Epoch), tellMark(state.Start), t.before)
+	if other := h.byEpoch[state.Mark.Epoch]; other != nil {
+		w.fail("epoch", part, "%s holds at %s, which began before at %s", p, tellEpoch(state.Mark.Epoch), other.process)
+	}
+	before := h.newest
+	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
+	h.all = append(h.all, t)
+	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {
+		return // it comes too late, and cannot get the right before it has heard of the other
+	}
+	h.newest = t
+	if before == nil {
+		return
+	}
+	claimed := state.Mark.Epoch.Gen&(1<<message.Handoffs-1) == 0
+	if claimed {
+		w.Claims++
+	}
+	w.judgeContent(part, t)
+	if claimed {
+		w.judgeChoice(part, t)
+	} else {
+		w.Handoffs++
+		w.judgeSwap(part, t)
+	}
+	for i, k := range keys {
+		if lost := before.now(i) - t.before[i]; lost > 0 {
+			k.account(t.lineage).lost += lost
+			w.tell(part, "%d of %s are lost", lost, k.name)
+		}
+	}
+}
+
+// judgeContent holds what a new holder's table has against its start mark: all that was decided
+// up to there.
+func (w *world) judgeContent(part int, t *tenure) {
+	h := w.history(t.lineage, part)
+	start := t.state.Start
+	if h.partial[start] || start.Epoch != (message.Epoch{}) && t.process.torn[part] == start.Epoch {
+		w.Torn++
+		return
+	}
+	from := h.byEpoch[start.Epoch]
+	swapped := t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0
+	for i, k := range w.keysOf[part] {
+		want := int64(0)
+		if from != nil {
+			want = from.asOf(i, start.Seq)
+		}
+		if k.request.Transient && !swapped {
+			continue // copies do not have these
+		}
+		if t.before[i] < want {
+			w.fail("I5 content", part, "%s begins at %s from %s with %d spent of %s; by then %d were", t.process,
+				tellEpoch(t.state.Mark.Epoch), tellMark(start), t.before[i], k.name, want)
+		}
+	}
+}
+
+// judgeSwap wants a hand-off to start from the last change of the holder before.
+func (w *world) judgeSwap(part int, t *tenure) {
+	start := t.state.Start
+	from := w.history(t.lineage, part).byEpoch[start.Epoch]
+	switch {
+	case from == nil:
+		w.fail("I5 swap", part, "%s was handed the partition from %s, which nobody held", t.process, tellMark(start))
+	case start.Seq >= from.last:
+		from.handed = true
+	default:
+		w.fail("I5 swap", part, "%s was handed the partition as of %s; %s has decided up to %d", t.process, tellMark(start), from.process, from.last)
+	}
+}
+
+// judgeChoice wants a claim to start from the best complete state that a process had which the claimer
+// must have asked.
+func (w *world) judgeChoice(part int, t *tenure) {
+	c := t.process
+	for _, q := range w.procs {
+		if q == nil || q == c || w.apart || !w.together(c, q, 4*time.Second) {
+			continue
+		}
+		for _, s := range q.handoff.States(nil) {
+			if s.Partition == part && s.Complete && s.Mark.Epoch.Less(t.state.Mark.Epoch) && t.state.Start.Compare(s.Mark) < 0 {
+				w.fail("claim", part, "%s claimed from %s, while %s has the complete state %s", c, tellMark(t.state.Start), q, tellMark(s.Mark))
+			}
+		}
+	}
+}
+
+// together reports whether p and q have lived, heard and seen each other for so long.
+func (w *world) together(p, q *process, d time.Duration) bool {
+	since := max(p.resumed, q.resumed, w.cutSince[p.place][q.place], w.cutSince[q.place][p.place],
+		p.sights[q.place].since, q.sights[p.place].since)
+	return !p.paused && !q.paused && w.net.reaches(p.place, q.place) && w.net.unwanted == nil &&
+		p.sights[q.place].process == q && q.sights[p.place].process == p && w.now-since >= int64(d)
+}
+
+// confirm drops what a copy has from t's unconfirmed changes.
+func (t *tenure) confirm(upTo uint64) {
+	if upTo == math.MaxUint64 {
+		t.unconfirmed = t.unconfirmed[:0]
+		return
+	}
+	n := 0
+	for n < len(t.unconfirmed) && t.unconfirmed[n].seq <= upTo {
+		n++
+	}
+	t.unconfirmed = t.unconfirmed[:copy(t.unconfirmed, t.unconfirmed[n:])]
+}

@@ -1,0 +1,23 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+)
+
+// Without leaves guards out, to show what each is for.
+type Without struct {
+	// right: checks do not ask whether the process has the right. seal: nor for the
+	// seal; whom the ring names decides. gate: no gate.
+	right, seal, gate bool
+	// machine are those that the machine leaves out itself.
+	machine handoff.Guard
+}
+
+func (o *Without) configure(c *handoff.Config) {
+	c.Without = o.machine
+	if o.gate {
+		c.Gate = time.Hour
+	}
+}

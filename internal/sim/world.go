@@ -1,0 +1,214 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/handoff"
+)
+
+// world is a cluster, its network and clients, and what is known of all of it.
+type world struct {
+	rng   *rand.Rand
+	now   int64 // ns since the run began
+	queue queue
+	net   network
+	// cutSince is when each link was cut or healed last.
+	cutSince [places][places]int64
+
+	names []string
+	procs []*process // who runs under each name, nil if nobody
+	every []*process // all that ever ran
+	// weight places partitions on names.
+	weight     [places][]uint64
+	partitions int
+
+	forgetAfter     time.Duration
+	chunk, fillings int
+	oneFounds       bool
+	// stepsBack: the clock of a name's next process may be behind that of its last one.
+	stepsBack bool
+	without   Without
+
+	keys   []*key
+	keysOf [][]*key
+	// rate is checks per second; 0 asks nothing.
+	rate   int
+	steady int // counts the streams of checks that were begun
+
+	// What the run is held to. exact: every denial must be right. apart: several lineages are
+	// to be expected.
+	bound        bound
+	exact, apart bool
+	// divided: there are two clusters that know nothing of each other; left says who is in which.
+	divided bool
+	left    [places]bool
+	losses  []loss
+	// over: no more faults begin. coming are processes that will be started.
+	over   bool
+	coming int
+	// calmSince is when checks began to be all decided; 0 as long as they need not be.
+	calmSince int64
+
+	histories map[chapter]*history
+	chapters  []chapter // in order of their beginning
+	sets      map[version][]string
+	idle      []time.Duration // for how long nobody could decide each partition
+	violation *Violation
+	story     *Story
+	states    []handoff.State
+
+	Tally
+}
+
+// Tally counts what happened in a run.
+type Tally struct {
+	Events, Asked, Decisions, Behind, Undecided, Handoffs, Claims, Torn, Unfinished int
+	// Excess is the most that a key got beyond its limit.
+	Excess int64
+	// Gap is the longest time in which nobody could decide some partition.
+	Gap time.Duration
+	// Settled is how long after the last fault all was well again; Slowest how
+	// long a check took to be decided, SlowestCalm when all was well.
+	Settled, Slowest, SlowestCalm time.Duration
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{
+		rng:       rand.New(rand.NewPCG(seed, 1)),
+		histories: map[chapter]*history{},
+		sets:      map[version][]string{},
+	}
+	w.net = newNetwork(w.rng)
+	w.partitions = 3 + w.rng.IntN(6)
+	for i := range places {
+		w.names = append(w.names, fmt.Sprintf("n%d", i))
+		w.weight[i] = make([]uint64, w.partitions)
+		for p := range w.partitions {
+			w.weight[i][p] = w.rng.Uint64()
+		}
+	}
+	w.procs = make([]*process, places)
+	// Small parcels make hand-offs of many steps. Where letters get lost or overtake each other,
+	// each costs a tenth of a second, so there parcels must be few.
+	w.chunk = []int{2, 16, 512}[w.rng.IntN(3)]
+	if !w.net.fifo || w.net.lose > 0 {
+		w.chunk = 512
+	}
+	w.fillings = []int{1, 3, 16}[w.rng.IntN(3)]
+	w.oneFounds = w.rng.IntN(3) == 0
+	w.rate = []int{40, 120, 300}[w.rng.IntN(3)]
+	return w
+}
+
+// between draws a duration from low up to high.
+func between(r *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(r.Int64N(int64(high-low)))
+}
+
+// after calls do when d has passed.
+func (w *world) after(d time.Duration, do func()) {
+	w.queue.push(event{at: w.now + int64(d), do: do})
+}
+
+// during calls do when d has passed, unless the time of faults is over by then.
+func (w *world) during(d time.Duration, do func()) {
+	w.after(d, func() {
+		if !w.over {
+			do()
+		}
+	})
+}
+
+// pass lets d pass.
+func (w *world) pass(d time.Duration) {
+	end := w.now + int64(d)
+	for w.violation == nil && len(w.queue.events) > 0 && w.queue.events[0].at <= end {
+		e, _ := w.queue.pop()
+		w.now = e.at
+		w.Events++
+		if e.parcel != nil {
+			w.deliver(e.parcel)
+		} else {
+			e.do()
+		}
+	}
+	w.now = end
+}
+
+// passUntil lets time pass until done, at most limit, and reports whether it was.
+func (w *world) passUntil(limit time.Duration, done func() bool) bool {
+	for end := w.now + int64(limit); w.violation == nil; w.pass(50 * time.Millisecond) {
+		if done() {
+			return true
+		}
+		if w.now >= end {
+			break
+		}
+	}
+	return false
+}
+
+// load begins a stream of checks, about w.rate a second; a later call ends it.
+func (w *world) load() {
+	w.steady++
+	stream := w.steady
+	var next func()
+	next = func() {
+		if stream != w.steady {
+			return
+		}
+		if p := w.someone(); p != nil {
+			k := w.someKey()
+			w.ask(p, k)
+			if w.rng.IntN(30) == 0 { // a burst
+				for range w.rng.IntN(12) {
+					w.after(time.Duration(w.rng.Int64N(int64(15*time.Millisecond))), func() {
+						if p := w.someone(); p != nil {
+							w.ask(p, k)
+						}
+					})
+				}
+			}
+		}
+		w.after(time.Duration(w.rng.ExpFloat64()/float64(w.rate)*float64(time.Second)), next)
+	}
+	w.after(0, next)
+}
+
+// unload ends the stream of checks.
+func (w *world) unload() { w.steady++ }
+
+// someone draws a process that clients can reach, nil if there is none.
+func (w *world) someone() *process {
+	up := w.running()
+	if len(up) == 0 {
+		return nil
+	}
+	return up[w.rng.IntN(len(up))]
+}
+
+// running returns all processes that run and are not paused.
+func (w *world) running() []*process {
+	var up []*process
+	for _, p := range w.procs {
+		if p != nil && !p.paused {
+			up = append(up, p)
+		}
+	}
+	return up
+}
+
+// place returns the place of a name.
+func (w *world) place(name string) int {
+	for i, n := range w.names {
+		if n == name {
+			return i
+		}
+	}
+	panic("sim: nobody is called " + name)
+}
+
+// calm reports whether all was well since began.
+func (w *world) calm(began int64) bool { return w.calmSince != 0 && began >= w.calmSince }

@@ -1,0 +1,145 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+)
+
+// Names in the directory.
+const (
+	lockName = "lock"
+	fileName = "counters.snapshot"
+	tempName = fileName + ".new"
+)
+
+// ErrInUse is returned for a directory that another process has open.
+var ErrInUse = errors.New("another process uses it; give each node a directory of its own, or stop the other process")
+
+// ErrWriting is returned by Create while another Writer is at work.
+var ErrWriting = errors.New("a snapshot is being written already")
+
+// Dir is a data directory, kept from other processes while it is open. Must be created with
+// Open and closed with Close. Safe for concurrent use; its Readers and Writers are not.
+type Dir struct {
+	path string
+	root *os.Root
+	lock *os.File
+	// writing keeps a second Writer out.
+	writing atomic.Bool
+}
+
+// Open makes the directory if need be, locks it, and removes what a crash has left there of a
+// snapshot. Errors say what cannot be done to which path.
+func Open(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory %s: %w", path, err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("open directory %s: %w", path, bare(err))
+	}
+	d := &Dir{path: path, root: root}
+	if err := d.open(); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Dir) open() (err error) {
+	if d.lock, err = d.root.OpenFile(lockName, os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return fmt.Errorf("directory %s must be writable: open %s: %w", d.path, lockName, bare(err))
+	}
+	if err := lock(d.lock); err != nil {
+		return fmt.Errorf("lock directory %s: %w", d.path, err)
+	}
+	if err := d.discard(); err != nil {
+		return fmt.Errorf("directory %s must be writable: remove %s: %w", d.path, tempName, bare(err))
+	}
+	return nil
+}
+
+// Close lets other processes have the directory. Writers and readers have to be done.
+func (d *Dir) Close() error {
+	err := d.root.Close()
+	if d.lock != nil {
+		err = errors.Join(err, d.lock.Close())
+	}
+	return err
+}
+
+// Create begins a snapshot. It takes the place of the last one when it is committed. There can be
+// one at a time: see ErrWriting.
+func (d *Dir) Create(h Header) (*Writer, error) {
+	if !d.writing.CompareAndSwap(false, true) {
+		return nil, ErrWriting
+	}
+	return newWriter(d, d.file(fileName), h, func() { d.writing.Store(false) })
+}
+
+// Read opens the snapshot after verifying all of it. It returns nil and no error if there is none,
+// and a *Refusal if it must not be used.
+func (d *Dir) Read(want Want) (*Reader, error) {
+	name := d.file(fileName)
+	// A pipe would be waited for, so look before opening.
+	info, err := d.root.Lstat(fileName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, refuse(name, err)
+	case !info.Mode().IsRegular():
+		return nil, refuse(name, &damage{what: "it is not a regular file"})
+	}
+	f, err := d.root.Open(fileName)
+	if err != nil {
+		return nil, refuse(name, err)
+	}
+	if info, err = f.Stat(); err != nil {
+		f.Close()
+		return nil, refuse(name, err)
+	}
+	return newReader(f, name, info.Size(), want)
+}
+
+// The steps of a Writer.
+
+func (d *Dir) create() (file, error) {
+	if err := d.discard(); err != nil {
+		return nil, err
+	}
+	return d.root.OpenFile(tempName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+}
+
+func (d *Dir) publish() error { return d.root.Rename(tempName, fileName) }
+
+func (d *Dir) sync() error {
+	if runtime.GOOS == "windows" {
+		return nil // which cannot sync directories, and journals renames
+	}
+	f, err := d.root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+func (d *Dir) discard() error { return d.root.RemoveAll(tempName) }
+
+func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
+
+// bare returns what went wrong without the path, which the caller names in full.
+func bare(err error) error {
+	switch e := err.(type) {
+	case *fs.PathError:
+		return e.Err
+	case *os.LinkError:
+		return e.Err
+	}
+	return err
+}

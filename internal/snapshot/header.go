@@ -1,0 +1,151 @@
+package snapshot
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Header says whose snapshot it is. The cluster's secret is not in it.
+type Header struct {
+	// Placement is ring.Placement of the program that wrote it.
+	Placement int
+	// Fingerprint tells the cluster's secret from others.
+	Fingerprint [16]byte
+	// Name and Boot are those of the process that wrote it.
+	Name, Boot string
+	// Begun is the time of day when it was begun.
+	Begun time.Time
+	// Partitions is how many there are, held here or not; at least 1.
+	Partitions int
+	// Set is the stable set that the process knew; zero if none.
+	Set message.Set
+}
+
+// Section is what is known of one partition besides its counters.
+type Section struct {
+	Partition int
+	// Mark is the point in the partition's history that its counters are from, Start
+	// what the mark's epoch began with.
+	Mark, Start message.Mark
+	// Holding: the process held the partition, or was handing it over. Complete: all of
+	// its counters are here.
+	Holding, Complete bool
+	// At is the time of day as of which the counters were exported.
+	At time.Time
+}
+
+// Age returns how long ago at now the counters were exported; never less than 0, so a
+// clock that was set back makes nothing older.
+func (s *Section) Age(now time.Time) time.Duration { return max(0, now.Sub(s.At)) }
+
+// Totals count what a snapshot has.
+type Totals struct {
+	Sections, Images, Counters int
+	// Bytes is the size of the file.
+	Bytes int64
+}
+
+func (h *Header) validate() error {
+	switch {
+	case h.Placement < 0:
+		return fmt.Errorf("placement %d is negative", h.Placement)
+	case h.Partitions < 1:
+		return fmt.Errorf("there are %d partitions; give at least 1", h.Partitions)
+	case !storable(h.Begun):
+		return fmt.Errorf("the time of day is %v, which no snapshot can tell; set the clock", h.Begun)
+	}
+	return nil
+}
+
+func (h *Header) append(b []byte) []byte {
+	b = appendInt(b, h.Placement)
+	b = append(b, h.Fingerprint[:]...)
+	b = appendText(b, h.Name)
+	b = appendText(b, h.Boot)
+	b = appendTime(b, h.Begun)
+	b = appendInt(b, h.Partitions)
+	b = appendText(b, h.Set.ID)
+	b = binary.AppendUvarint(b, h.Set.Version)
+	b = appendInt(b, len(h.Set.Members))
+	for _, m := range h.Set.Members {
+		b = appendText(b, m)
+	}
+	return b
+}
+
+func readHeader(payload []byte) (h Header, ok bool) {
+	f := fields{b: payload}
+	h.Placement = f.int(math.MaxInt)
+	copy(h.Fingerprint[:], f.bytes(len(h.Fingerprint)))
+	h.Name = f.text()
+	h.Boot = f.text()
+	h.Begun = f.time()
+	h.Partitions = f.int(math.MaxInt)
+	h.Set.ID = f.text()
+	h.Set.Version = f.uint64()
+	for range f.count() {
+		h.Set.Members = append(h.Set.Members, f.text())
+	}
+	return h, f.done() && h.Partitions > 0
+}
+
+const (
+	isHolding  = 1 << 0
+	isComplete = 1 << 1
+)
+
+// validate checks s against the number of partitions.
+func (s *Section) validate(partitions int) error {
+	switch {
+	case s.Partition < 0 || s.Partition >= partitions:
+		return fmt.Errorf("there is no partition %d among %d", s.Partition, partitions)
+	case !storable(s.At):
+		return fmt.Errorf("partition %d: the time of day is %v, which no snapshot can tell; set the clock", s.Partition, s.At)
+	}
+	return nil
+}
+
+func (s *Section) append(b []byte) []byte {
+	flags := byte(0)
+	if s.Holding {
+		flags |= isHolding
+	}
+	if s.Complete {
+		flags |= isComplete
+	}
+	b = append(appendInt(b, s.Partition), flags)
+	b = appendTime(b, s.At)
+	b = appendMark(b, s.Mark)
+	return appendMark(b, s.Start)
+}
+
+func readSection(payload []byte, partitions int) (s Section, ok bool) {
+	f := fields{b: payload}
+	s.Partition = f.int(partitions - 1)
+	flags := f.int(isHolding | isComplete)
+	s.Holding, s.Complete = flags&isHolding != 0, flags&isComplete != 0
+	s.At = f.time()
+	s.Mark = f.mark()
+	s.Start = f.mark()
+	return s, f.done()
+}
+
+// append leaves Bytes out, which is not known yet. sum is the checksum of all before.
+func (t *Totals) append(b []byte, sum uint32) []byte {
+	b = appendInt(b, t.Sections)
+	b = appendInt(b, t.Images)
+	b = appendInt(b, t.Counters)
+	return binary.LittleEndian.AppendUint32(b, sum)
+}
+
+// readTrailer reports in ok whether sum is as it should be, too.
+func readTrailer(payload []byte, sum uint32) (t Totals, ok bool) {
+	f := fields{b: payload}
+	t.Sections, t.Images, t.Counters = f.int(math.MaxInt), f.int(math.MaxInt), f.int(math.MaxInt)
+	end := f.bytes(4)
+	return t, f.done() && binary.LittleEndian.Uint32(end) == sum
+}

@@ -1,0 +1,24 @@
+//go:build darwin || dragonfly || freebsd || illumos || linux || netbsd || openbsd
+
+package snapshot
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lock takes the file for this process, or says why it cannot. The lock goes with the
+// file's closing, so also with the process.
+func lock(f *os.File) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case errors.Is(err, syscall.EWOULDBLOCK):
+			return ErrInUse
+		default:
+			return err
+		}
+	}
+}

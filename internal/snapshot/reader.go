@@ -1,0 +1,265 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// source is a file to read from.
+type source interface {
+	io.ReadSeeker
+	io.Closer
+}
+
+// Reader reads a snapshot: Next goes to a section, Image then reads its counters. The whole file
+// was verified when it was opened. Must be created with [Dir.Read] and closed with Close.
+// Not safe for concurrent use.
+type Reader struct {
+	file source
+	name string
+	size int64
+	want Want
+
+	records *recordReader
+	header  Header
+	totals  Totals
+	unknown int
+	err     error // io.EOF after the trailer
+
+	// What the last record left.
+	kind    kind
+	again   bool // it has not been used yet
+	section Section
+	image   bucket.Image
+
+	inSection bool
+	seen      []bool // partitions
+	sets      []*bucket.Limits
+}
+
+// newReader verifies the file from its first byte to its last and then starts anew. It closes
+// file if it fails.
+func newReader(file source, name string, size int64, want Want) (*Reader, error) {
+	r := &Reader{file: file, name: name, size: size, want: want}
+	if err := r.verify(); err != nil {
+		file.Close()
+		return nil, refuse(name, err)
+	}
+	return r, nil
+}
+
+func (r *Reader) verify() error {
+	if err := r.start(); err != nil {
+		return err
+	}
+	for {
+		if _, err := r.next(); err == io.EOF {
+			return r.start()
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// start goes to the first record after the header.
+func (r *Reader) start() error {
+	if _, err := r.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	records, err := newRecordReader(r.file, r.size)
+	if err != nil {
+		return err
+	}
+	k, payload, err := records.next()
+	if err != nil {
+		return err
+	}
+	h, ok := readHeader(payload)
+	if k != kindHeader || !ok {
+		return &damage{at: int64(preambleBytes), what: "its header cannot be read"}
+	}
+	if refusal := r.want.judge(&h); refusal != nil {
+		return refusal
+	}
+	*r = Reader{
+		file: r.file, name: r.name, size: r.size, want: r.want,
+		records: records, header: h, seen: make([]bool, h.Partitions),
+	}
+	return nil
+}
+
+// Header returns whose snapshot it is.
+func (r *Reader) Header() Header { return r.header }
+
+// Next goes to the next section, whether or not the images of the last one were read. After the
+// last section it returns io.EOF.
+func (r *Reader) Next() (Section, error) {
+	s, err := r.next()
+	return s, r.named(err)
+}
+
+// Image returns the next counters of the section; io.EOF after the last ones. They are valid until
+// the next call. Limits that this program cannot read are nil.
+func (r *Reader) Image() (*bucket.Image, error) {
+	k, err := r.step()
+	if err == nil && k == kindSection {
+		r.again, err = true, io.EOF
+	}
+	if err != nil {
+		return nil, r.named(err)
+	}
+	return &r.image, nil
+}
+
+// Totals counts what has been read; after the last section, the whole file.
+func (r *Reader) Totals() Totals { return r.totals }
+
+// Unknown returns how many sets of limits have been read that this program does not know. Their
+// counters cannot be used.
+func (r *Reader) Unknown() int { return r.unknown }
+
+// Close closes the file.
+func (r *Reader) Close() error { return r.file.Close() }
+
+// named gives an error the name of the file.
+func (r *Reader) named(err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	return refuse(r.name, err)
+}
+
+func (r *Reader) next() (Section, error) {
+	for {
+		k, err := r.step()
+		if err != nil {
+			return Section{}, err
+		}
+		if k == kindSection {
+			return r.section, nil
+		}
+	}
+}
+
+// step goes to the next section or image. The error is io.EOF after a sound trailer; errors stay.
+func (r *Reader) step() (kind, error) {
+	if r.again {
+		r.again = false
+		return r.kind, nil
+	}
+	for r.err == nil {
+		at := r.records.at
+		sum := r.records.sum
+		k, payload, err := r.records.next()
+		if err == nil {
+			r.kind = k
+			err = r.take(k, payload, at, sum)
+		}
+		if d := (*damage)(nil); r.inSection && errors.As(err, &d) {
+			d.what += fmt.Sprintf(", in or after partition %d", r.section.Partition)
+		}
+		r.err = err
+		if err == nil && (k == kindSection || k == kindImage) {
+			return k, nil
+		}
+	}
+	return 0, r.err
+}
+
+// take takes in the record at the given place, which comes after bytes with the given sum.
+func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
+	what := ""
+	switch k {
+	case kindLimits:
+		what = r.takeLimits(payload)
+	case kindSection:
+		s, ok := readSection(payload, r.header.Partitions)
+		if !ok {
+			what = "a section cannot be read"
+			break
+		}
+		if refusal := r.want.judgeTime(s.At); refusal != nil {
+			return refusal
+		}
+		what = r.takeSection(s)
+	case kindImage:
+		what = r.takeImage(payload)
+	case kindTrailer:
+		if what = r.takeTrailer(payload, sum); what == "" {
+			return io.EOF
+		}
+	default:
+		what = "a second header"
+	}
+	if what == "" {
+		return nil
+	}
+	return &damage{at: at, what: what}
+}
+
+// The rest returns what is wrong with a payload, if anything.
+
+func (r *Reader) takeLimits(payload []byte) string {
+	f := fields{b: payload}
+	number := f.int(mostSets - 1)
+	if number == 0 {
+		clear(r.sets)
+		r.sets = r.sets[:0]
+	}
+	if f.wrong || number != len(r.sets) {
+		return "limits are out of order"
+	}
+	set := parseLimits(f.b)
+	if set == nil {
+		r.unknown++
+	}
+	r.sets = append(r.sets, set)
+	return ""
+}
+
+func (r *Reader) takeSection(s Section) string {
+	if r.seen[s.Partition] {
+		return fmt.Sprintf("a second section of partition %d", s.Partition)
+	}
+	r.section, r.inSection, r.seen[s.Partition] = s, true, true
+	r.totals.Sections++
+	return ""
+}
+
+func (r *Reader) takeImage(payload []byte) string {
+	f := fields{b: payload}
+	counters := f.int(len(payload))
+	limits := r.image.Limits[:0]
+	for range f.count() {
+		switch n := f.int(len(r.sets)); n {
+		case 0:
+			limits = append(limits, nil)
+		default:
+			limits = append(limits, r.sets[n-1])
+		}
+	}
+	if f.wrong || !r.inSection || counters > len(f.b) {
+		return "counters cannot be read"
+	}
+	r.image = bucket.Image{Limits: limits, Data: f.b, Counters: counters}
+	r.totals.Images++
+	r.totals.Counters += counters
+	return ""
+}
+
+func (r *Reader) takeTrailer(payload []byte, sum uint32) string {
+	t, ok := readTrailer(payload, sum)
+	switch {
+	case !ok:
+		return "the checksum of the whole is wrong"
+	case t != r.totals:
+		return "something is missing or double"
+	case r.records.left != 0:
+		return "it goes on after its end"
+	}
+	r.totals.Bytes = r.size
+	return ""
+}

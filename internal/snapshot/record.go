@@ -1,0 +1,189 @@
+package snapshot
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+)
+
+const (
+	magic = "sluice\r\n"
+	// version is raised whenever files change in a way that programs of the last one
+	// would misread.
+	version = 1
+	// preambleBytes is what comes before the records.
+	preambleBytes = len(magic) + 4 + 4
+	// recordBytes is what a record has around its payload.
+	recordBytes = 1 + 4 + 4
+)
+
+type kind byte
+
+const (
+	kindHeader kind = iota + 1
+	kindLimits
+	kindSection
+	kindImage
+	kindTrailer
+)
+
+var kindNames = [...]string{
+	kindHeader: "the header", kindLimits: "a set of limits", kindSection: "a section", kindImage: "an image", kindTrailer: "the trailer",
+}
+
+// MaxImageBytes bounds the data of one image, with the numbers of its limits.
+const MaxImageBytes = 16 << 20
+
+// maxPayload bounds what is written, and what a length that was read can make us allocate.
+var maxPayload = [...]int{
+	kindHeader:  1 << 20,
+	kindLimits:  64 << 10,
+	kindSection: 64 << 10,
+	kindImage:   MaxImageBytes,
+	kindTrailer: 1 << 10,
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(sum uint32, b []byte) uint32 { return crc32.Update(sum, castagnoli, b) }
+
+func preamble(version uint32) []byte {
+	b := binary.LittleEndian.AppendUint32([]byte(magic), version)
+	return binary.LittleEndian.AppendUint32(b, checksum(0, b))
+}
+
+// recordWriter frames records.
+type recordWriter struct {
+	w *bufio.Writer
+	// sum is over all bytes written but the records' checksums.
+	sum  uint32
+	size int64
+}
+
+func newRecordWriter(w io.Writer) *recordWriter {
+	rw := &recordWriter{w: bufio.NewWriterSize(w, 64<<10)}
+	rw.write(preamble(version))
+	return rw
+}
+
+// write adds to sum; its error comes back from the next record or from Flush, as those
+// of bufio do.
+func (rw *recordWriter) write(b []byte) {
+	rw.sum = checksum(rw.sum, b)
+	rw.size += int64(len(b))
+	rw.w.Write(b)
+}
+
+// record writes one record whose payload is head and then tail.
+func (rw *recordWriter) record(k kind, head, tail []byte) error {
+	n := len(head) + len(tail)
+	if n > maxPayload[k] {
+		return fmt.Errorf("%s has %d bytes, more than the %d allowed", kindNames[k], n, maxPayload[k])
+	}
+	var front [5]byte
+	front[0] = byte(k)
+	binary.LittleEndian.PutUint32(front[1:], uint32(n))
+	sum := checksum(checksum(checksum(0, front[:]), head), tail)
+	rw.write(front[:])
+	rw.write(head)
+	rw.write(tail)
+	var back [4]byte
+	binary.LittleEndian.PutUint32(back[:], sum)
+	rw.size += int64(len(back))
+	_, err := rw.w.Write(back[:])
+	return err
+}
+
+// recordReader takes records apart.
+type recordReader struct {
+	r *bufio.Reader
+	// at is the place of the next byte in the file, left how many there are from there.
+	at, left int64
+	sum      uint32 // as recordWriter's, of what has been read
+	buf      []byte
+}
+
+// errVersion is another format version. The file is whole as far as it can be told.
+type errVersion uint32
+
+func (v errVersion) Error() string { return fmt.Sprintf("format version %d", uint32(v)) }
+
+// newRecordReader reads what comes before the records. Its errors are an errVersion, a damage
+// or those of reading.
+func newRecordReader(r io.Reader, size int64) (*recordReader, error) {
+	rr := &recordReader{r: bufio.NewReaderSize(r, 64<<10), left: size}
+	b := make([]byte, preambleBytes)
+	if err := rr.read(b); err != nil {
+		return nil, err
+	}
+	if string(b[:len(magic)]) != magic {
+		return nil, &damage{at: 0, what: "it does not begin as a snapshot does"}
+	}
+	v := binary.LittleEndian.Uint32(b[len(magic):])
+	if string(preamble(v)) != string(b) {
+		return nil, &damage{at: 0, what: "the checksum of its first bytes is wrong"}
+	}
+	if v != version {
+		return nil, errVersion(v)
+	}
+	rr.sum = checksum(0, b)
+	return rr, nil
+}
+
+// next reads one record. The payload is valid until the next call.
+func (rr *recordReader) next() (kind, []byte, error) {
+	start := rr.at
+	var front [5]byte
+	if err := rr.read(front[:]); err != nil {
+		return 0, nil, err
+	}
+	k, n := kind(front[0]), int64(binary.LittleEndian.Uint32(front[1:]))
+	if k < kindHeader || k > kindTrailer {
+		return 0, nil, &damage{at: start, what: "there is no such kind of record"}
+	}
+	if n > int64(maxPayload[k]) {
+		return 0, nil, &damage{at: start, what: "a record is longer than allowed"}
+	}
+	if n+4 > rr.left {
+		return 0, nil, &damage{at: start, what: endsEarly}
+	}
+	if int64(cap(rr.buf)) < n {
+		rr.buf = make([]byte, n)
+	}
+	payload := rr.buf[:n]
+	var back [4]byte
+	if err := rr.read(payload); err != nil {
+		return 0, nil, err
+	}
+	if err := rr.read(back[:]); err != nil {
+		return 0, nil, err
+	}
+	sum := checksum(checksum(0, front[:]), payload)
+	if binary.LittleEndian.Uint32(back[:]) != sum {
+		return 0, nil, &damage{at: start, what: "a checksum is wrong"}
+	}
+	rr.sum = checksum(checksum(rr.sum, front[:]), payload)
+	return k, payload, nil
+}
+
+const endsEarly = "it ends before it should"
+
+func (rr *recordReader) read(b []byte) error {
+	n, err := io.ReadFull(rr.r, b)
+	rr.at += int64(n)
+	rr.left -= int64(n)
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return &damage{at: rr.at, what: endsEarly}
+	}
+	return err
+}
+
+// damage says what is wrong with a file, and where.
+type damage struct {
+	at   int64
+	what string
+}
+
+func (d *damage) Error() string { return fmt.Sprintf("%s (byte %d)", d.what, d.at) }

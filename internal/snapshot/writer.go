@@ -1,0 +1,214 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// disk is what writing does to the directory, step by step: tests stop it between any two.
+type disk interface {
+	// create makes the temporary file, empty, whatever was there.
+	create() (file, error)
+	// publish puts the temporary file in the snapshot's place.
+	publish() error
+	// sync makes sure that what was published is there after a power cut.
+	sync() error
+	// discard removes the temporary file.
+	discard() error
+}
+
+// file is one that is written.
+type file interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// Writer writes one snapshot: a Section, its Images, the next Section, and at last Commit. Nothing counts
+// before Commit returns nil. An error stays: every later call returns it. Must be created with
+// [Dir.Create] and ended with Commit or Abort. Not safe for concurrent use.
+type Writer struct {
+	disk   disk
+	path   string // for errors
+	file   file
+	header Header
+	// release lets others write; nil once that has been said.
+	release func()
+
+	records *recordWriter
+	totals  Totals
+	sets    numbering
+	seen    []bool // partitions
+	head    []byte // working space
+	err     error
+}
+
+var errEnded = errors.New("it has been ended")
+
+func newWriter(d disk, path string, h Header, release func()) (*Writer, error) {
+	w := &Writer{disk: d, path: path, header: h, release: release, sets: newNumbering()}
+	if err := w.begin(); err != nil {
+		w.fail(err)
+		w.Abort()
+		return nil, w.err
+	}
+	return w, nil
+}
+
+func (w *Writer) begin() (err error) {
+	if err = w.header.validate(); err != nil {
+		return err
+	}
+	w.seen = make([]bool, w.header.Partitions)
+	if w.file, err = w.disk.create(); err != nil {
+		return err
+	}
+	w.records = newRecordWriter(w.file)
+	return w.records.record(kindHeader, w.header.append(nil), nil)
+}
+
+// Section begins the next section; each partition has one at most.
+func (w *Writer) Section(s Section) error {
+	if w.err != nil {
+		return w.err
+	}
+	if err := w.section(&s); err != nil {
+		return w.fail(err)
+	}
+	return nil
+}
+
+func (w *Writer) section(s *Section) error {
+	if err := s.validate(w.header.Partitions); err != nil {
+		return err
+	}
+	if w.seen[s.Partition] {
+		return fmt.Errorf("partition %d has been written already", s.Partition)
+	}
+	w.seen[s.Partition] = true
+	w.totals.Sections++
+	return w.record(kindSection, s.append(w.head[:0]), nil)
+}
+
+// Image adds counters to the section; im may be used anew afterwards. It takes MaxImageBytes at
+// most, so give a section's counters in several images, of about 1 MiB each.
+func (w *Writer) Image(im *bucket.Image) error {
+	if w.err != nil {
+		return w.err
+	}
+	if err := w.image(im); err != nil {
+		return w.fail(err)
+	}
+	return nil
+}
+
+func (w *Writer) image(im *bucket.Image) error {
+	switch {
+	case w.totals.Sections == 0:
+		return errors.New("an image comes before the first section")
+	case im.Counters < 0 || im.Counters > len(im.Data):
+		return fmt.Errorf("an image of %d bytes cannot have %d counters", len(im.Data), im.Counters)
+	}
+	if w.sets.full() {
+		w.sets = newNumbering()
+	}
+	head := appendInt(w.head[:0], im.Counters)
+	head = appendInt(head, len(im.Limits))
+	for _, l := range im.Limits {
+		if l == nil {
+			head = appendInt(head, 0)
+			continue
+		}
+		number, text, err := w.sets.number(l)
+		if err != nil {
+			return err
+		}
+		if number >= mostSets {
+			return fmt.Errorf("an image has more than %d sets of limits; write smaller ones", mostSets)
+		}
+		if text != nil {
+			if err := w.records.record(kindLimits, appendInt(nil, number), text); err != nil {
+				return err
+			}
+		}
+		head = appendInt(head, number+1)
+	}
+	w.totals.Images++
+	w.totals.Counters += im.Counters
+	return w.record(kindImage, head, im.Data)
+}
+
+// record writes a record whose head is in the working space.
+func (w *Writer) record(k kind, head, tail []byte) error {
+	w.head = head
+	return w.records.record(k, head, tail)
+}
+
+// Commit ends the snapshot and puts it in the place of the last one. After an error the place
+// has either of the two, whole.
+func (w *Writer) Commit() error {
+	defer w.Abort()
+	if w.err != nil {
+		return w.err
+	}
+	if err := w.commit(); err != nil {
+		return w.fail(err)
+	}
+	return nil
+}
+
+func (w *Writer) commit() error {
+	err := w.record(kindTrailer, w.totals.append(w.head[:0], w.records.sum), nil)
+	if err != nil {
+		return err
+	}
+	if err := w.records.w.Flush(); err != nil {
+		return err
+	}
+	// The name must not reach the disk before the bytes do.
+	if err := w.file.Sync(); err != nil {
+		return err
+	}
+	f := w.file
+	w.file = nil
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := w.disk.publish(); err != nil {
+		return err
+	}
+	w.totals.Bytes = w.records.size
+	w.err = errEnded
+	w.end()
+	return w.disk.sync()
+}
+
+// Abort gives the snapshot up; the last one stays. After Commit it does nothing.
+func (w *Writer) Abort() {
+	if w.file != nil {
+		w.file.Close()
+		w.file = nil
+	}
+	if w.release != nil {
+		w.disk.discard() // if it cannot be done now, Open does it
+		w.end()
+	}
+	if w.err == nil {
+		w.fail(errEnded)
+	}
+}
+
+func (w *Writer) end() {
+	w.release()
+	w.release = nil
+}
+
+// Totals counts what has been written; Bytes is known after Commit.
+func (w *Writer) Totals() Totals { return w.totals }
+
+func (w *Writer) fail(err error) error {
+	w.err = fmt.Errorf("write snapshot %s: %w", w.path, bare(err))
+	return w.err
+}

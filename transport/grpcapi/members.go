@@ -1,0 +1,92 @@
+package grpcapi
+
+import (
+	"context"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// Members implements sluicev1.SluiceServiceServer.
+func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+	m := s.limiter.Members(ctx)
+	res := &sluicev1.MembersResponse{
+		Self:       m.Self,
+		Ring:       m.Ring,
+		Partitions: int32(m.Partitions),
+		Members:    make([]*sluicev1.Member, len(m.Members)),
+		StableSet:  setToProto(m.Set),
+		MayDecide:  m.MayDecide,
+		Reason:     m.Reason,
+		Holdings: &sluicev1.Holdings{
+			Holding:     int32(m.Holdings.Holding),
+			Unprotected: int32(m.Holdings.Unprotected),
+			HandingOver: int32(m.Holdings.HandingOver),
+			Copies:      int32(m.Holdings.Copies),
+			Claims:      int32(m.Holdings.Claims),
+			Forks:       int32(m.Holdings.Forks),
+		},
+	}
+	for i := range m.Members {
+		res.Members[i] = memberToProto(&m.Members[i])
+	}
+	return res, nil
+}
+
+func memberToProto(m *transport.Member) *sluicev1.Member {
+	p := &sluicev1.Member{
+		Name:          m.Name,
+		Boot:          m.Boot,
+		State:         m.StateName(),
+		GossipAddress: m.Gossip,
+		PeerAddress:   m.Peer,
+		GrpcAddress:   m.GRPC,
+		HttpAddress:   m.HTTP,
+		Version:       m.Version,
+		Partitions:    int32(m.Partitions),
+		Counted:       m.Counted,
+		Lives:         m.Lives,
+		Holds:         int32(m.Holds),
+	}
+	if m.Silent >= 0 {
+		p.SilentNs = new(int64(m.Silent))
+	}
+	return p
+}
+
+// setToProto returns nil for no set.
+func setToProto(s transport.StableSet) *sluicev1.StableSet {
+	if s.Version == 0 {
+		return nil
+	}
+	return &sluicev1.StableSet{Lineage: s.Lineage, Version: s.Version, Members: s.Members}
+}
+
+// ForgetMember implements sluicev1.SluiceServiceServer.
+func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
+	if e := localOnly(ctx); e != nil {
+		return nil, statusOf(e)
+	}
+	if s.gone() {
+		return nil, errLeaving
+	}
+	set, err := s.limiter.Forget(ctx, req.GetName())
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &sluicev1.ForgetMemberResponse{StableSet: setToProto(set)}, nil
+}
+
+// localOnly refuses a call that did not come from this machine.
+func localOnly(ctx context.Context) *transport.Error {
+	addr := "somewhere unknown"
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		addr = p.Addr.String()
+	}
+	return transport.LocalOnly(addr, func(header string) bool {
+		return len(metadata.ValueFromIncomingContext(ctx, header)) > 0
+	})
+}

@@ -1,0 +1,153 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/internal/member"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// clustered opens a door to a node of which the cluster is o.
+func clustered(t *testing.T, o transport.Overview, forget func(context.Context, string) error) *door {
+	return open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{}, func(c *transport.Config) {
+		c.Cluster = func(context.Context) transport.Overview { return o }
+		c.Forget = forget
+	})})
+}
+
+func TestMembers(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    transport.Overview
+		want *sluicev1.MembersResponse
+	}{
+		{"nothing known yet", transport.Overview{}, &sluicev1.MembersResponse{Holdings: &sluicev1.Holdings{}}},
+		{
+			"alone, before there is a set",
+			transport.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
+				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "127.0.0.1:7460", HTTP: "h", Version: "v1",
+			}}}, Reason: "no stable set is known yet"},
+			&sluicev1.MembersResponse{
+				Self: "n1", Reason: "no stable set is known yet", Holdings: &sluicev1.Holdings{},
+				Members: []*sluicev1.Member{{
+					Name: "n1", Boot: "b1", State: "serving", GossipAddress: "g", PeerAddress: "p", GrpcAddress: "127.0.0.1:7460", HttpAddress: "h",
+					Version: "v1", Lives: true, SilentNs: proto.Int64(0),
+				}},
+			},
+		},
+		{
+			"two of three",
+			transport.Overview{
+				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
+				Set:  transport.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+				Standings: []transport.Standing{
+					{Name: "n1", Boot: "b1", Lives: true, Holds: 500},
+					{Name: "n2", Boot: "b2", Lives: true, Silent: 30 * time.Millisecond, Holds: 521},
+					{Name: "n3", Silent: -1},
+				},
+				Holdings: transport.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+			},
+			&sluicev1.MembersResponse{
+				Self: "n1", MayDecide: true,
+				StableSet: &sluicev1.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
+				Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+				Members: []*sluicev1.Member{
+					{Name: "n1", Boot: "b1", State: "serving", Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500},
+					{Name: "n2", Boot: "b2", State: "leaving", Counted: true, Lives: true, SilentNs: proto.Int64(30e6), Holds: 521},
+					{Name: "n3", State: "missing", Counted: true},
+				},
+			},
+		},
+	} {
+		got, err := clustered(t, c.o, nil).client.Members(t.Context(), &sluicev1.MembersRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !proto.Equal(got, c.want) {
+			t.Errorf("%s: %v\nwant %v", c.name, got, c.want)
+		}
+	}
+}
+
+// from is the context of a call from addr with metadata.
+func from(t *testing.T, addr string, md ...string) context.Context {
+	t.Helper()
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs(md...))
+	tcp, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peer.NewContext(ctx, &peer.Peer{Addr: tcp})
+}
+
+func TestForgetMember(t *testing.T) {
+	const local = "127.0.0.1:5000"
+	for _, c := range []struct {
+		name string
+		err  error
+		ctx  context.Context
+		code codes.Code
+		want string
+	}{
+		{"n3", nil, from(t, local), codes.OK, ""},
+		{"n3", nil, from(t, "[::1]:5000"), codes.OK, ""},
+		{"n3", nil, from(t, "192.0.2.7:5000"), codes.PermissionDenied,
+			"answered on loopback only, and this call came from 192.0.2.7:5000; make it on the node's own machine"},
+		{"n3", nil, from(t, local, "x-forwarded-for", "192.0.2.7"), codes.PermissionDenied,
+			"answered on loopback only, and this call was passed on by a proxy or a web page (it has X-Forwarded-For); make it on the node's own machine"},
+		{"n3", nil, t.Context(), codes.PermissionDenied,
+			"answered on loopback only, and this call came from somewhere unknown; make it on the node's own machine"},
+		{"", nil, from(t, local), codes.InvalidArgument, "name: empty"},
+		{"n3", transport.ErrNotCounted, from(t, local), codes.NotFound, `cannot forget "n3": it is not in the stable set`},
+		{"n3", transport.ErrLives, from(t, local), codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`},
+		{"n3", transport.ErrThisNode, from(t, local), codes.FailedPrecondition, `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
+		{"n3", transport.ErrNoSet, from(t, local), codes.FailedPrecondition, `cannot forget "n3": this node knows no stable set; ask one that does`},
+		{"n3", errors.New("the node does not run"), from(t, local), codes.Unavailable, `cannot forget "n3": the node does not run`},
+	} {
+		var asked []string
+		set := transport.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}
+		d := clustered(t, transport.Overview{Set: set}, func(_ context.Context, name string) error {
+			asked = append(asked, name)
+			return c.err
+		})
+		got, err := d.ForgetMember(c.ctx, &sluicev1.ForgetMemberRequest{Name: c.name})
+		st := status.Convert(err)
+		if st.Code() != c.code || st.Message() != c.want {
+			t.Errorf("%v: %s\nwant %v: %s", st.Code(), st.Message(), c.code, c.want)
+		}
+		if want := (&sluicev1.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}); err == nil && !proto.Equal(got.GetStableSet(), want) {
+			t.Errorf("%v", got)
+		}
+		if err != nil && (len(st.Details()) != 1 || st.Details()[0].(*sluicev1.Error).GetMessage() == "") {
+			t.Errorf("%s: details %v", c.want, st.Details())
+		}
+		if refused := c.code == codes.PermissionDenied || c.code == codes.InvalidArgument; refused != (len(asked) == 0) {
+			t.Errorf("%s: asked to forget %q", c.want, asked)
+		}
+	}
+}
+
+// Over a connection, whose address is not an IP's here, the caller is a stranger; and a
+// node that is leaving forgets nobody.
+func TestForgetMemberServed(t *testing.T) {
+	d := clustered(t, transport.Overview{}, func(context.Context, string) error { return nil })
+	if _, err := d.client.ForgetMember(t.Context(), &sluicev1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a stranger: %v", err)
+	}
+	d.Drain()
+	if _, err := d.ForgetMember(from(t, "127.0.0.1:5000"), &sluicev1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.Unavailable {
+		t.Errorf("leaving: %v", err)
+	}
+}

@@ -1,0 +1,130 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/sluice-project/sluice/transport"
+)
+
+// membership is the body of GET /v1/members.
+type membership struct {
+	Self       string       `json:"self"`
+	Ring       string       `json:"ring"`
+	Partitions int          `json:"partitions"`
+	StableSet  *stableSet   `json:"stable_set,omitempty"`
+	MayDecide  bool         `json:"may_decide"`
+	Reason     string       `json:"reason,omitempty"`
+	Holdings   holdings     `json:"holdings"`
+	Members    []memberJSON `json:"members"`
+}
+
+type stableSet struct {
+	Lineage string   `json:"lineage"`
+	Version uint64   `json:"version"`
+	Members []string `json:"members"`
+}
+
+type holdings struct {
+	Holding     int `json:"holding"`
+	Unprotected int `json:"unprotected"`
+	HandingOver int `json:"handing_over"`
+	Copies      int `json:"copies"`
+	Claims      int `json:"claims"`
+	Forks       int `json:"forks"`
+}
+
+type memberJSON struct {
+	Name       string `json:"name"`
+	Boot       string `json:"boot"`
+	State      string `json:"state"`
+	Gossip     string `json:"gossip_address"`
+	Peer       string `json:"peer_address"`
+	GRPC       string `json:"grpc_address"`
+	HTTP       string `json:"http_address"`
+	Version    string `json:"version"`
+	Partitions int    `json:"partitions"`
+	Holds      int    `json:"holds"`
+	Counted    bool   `json:"counted"`
+	Lives      bool   `json:"lives"`
+	// Silent is in seconds; left out if it is not known.
+	Silent *float64 `json:"silent,omitempty"`
+}
+
+// members serves GET /v1/members.
+func (d *door) members(w http.ResponseWriter, r *http.Request) {
+	m := d.Limiter.Members(r.Context())
+	body := membership{
+		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
+		StableSet: stableSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Holdings: holdings(m.Holdings),
+	}
+	for i := range m.Members {
+		body.Members[i] = memberOf(&m.Members[i])
+	}
+	write(w, http.StatusOK, typeJSON, body)
+}
+
+func memberOf(m *transport.Member) memberJSON {
+	j := memberJSON{
+		Name: m.Name, Boot: m.Boot, State: m.StateName(),
+		Gossip: m.Gossip, Peer: m.Peer, GRPC: m.GRPC, HTTP: m.HTTP,
+		Version: m.Version, Partitions: m.Partitions, Holds: m.Holds, Counted: m.Counted, Lives: m.Lives,
+	}
+	if m.Silent >= 0 {
+		j.Silent = new(m.Silent.Seconds())
+	}
+	return j
+}
+
+// stableSetOf returns nil for no set.
+func stableSetOf(s transport.StableSet) *stableSet {
+	if s.Version == 0 {
+		return nil
+	}
+	return (*stableSet)(&s)
+}
+
+// forgetFields are those of the body of POST /v1/members/forget.
+var forgetFields = []string{"name"}
+
+// forgotten is the answer to POST /v1/members/forget.
+type forgotten struct {
+	StableSet *stableSet `json:"stable_set,omitempty"`
+}
+
+// forget serves POST /v1/members/forget.
+func (d *door) forget(w http.ResponseWriter, r *http.Request) {
+	if e := transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 }); e != nil {
+		refuse(w, problemOf(e))
+		return
+	}
+	var name string
+	err := d.withBody(w, r, func(body []byte) (err error) {
+		name, err = readName(body)
+		return err
+	})
+	var set transport.StableSet
+	if err == nil {
+		set, err = d.Limiter.Forget(r.Context(), name)
+	}
+	if err != nil {
+		refuse(w, problemOf(err))
+		return
+	}
+	write(w, http.StatusOK, typeJSON, forgotten{stableSetOf(set)})
+}
+
+// readName reads the body of POST /v1/members/forget.
+func readName(body []byte) (name string, err error) {
+	r, err := newReader(body)
+	if err != nil {
+		return "", err
+	}
+	err = r.object(forgetFields, func(string) (err error) {
+		name, err = r.text()
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return name, r.end()
+}

@@ -1,0 +1,127 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// clustered returns a door to a node of which the cluster is o.
+func clustered(t *testing.T, o transport.Overview, forget func(context.Context, string) error) http.Handler {
+	return newDoor(t, newLimiter(t, doortest.NewNode(t), func(c *transport.Config) {
+		c.Cluster = func(context.Context) transport.Overview { return o }
+		c.Forget = forget
+	}))
+}
+
+const nothingHeld = `"holdings":{"holding":0,"unprotected":0,"handing_over":0,"copies":0,"claims":0,"forks":0}`
+
+func TestMembers(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    transport.Overview
+		want string
+	}{
+		{"nothing known yet", transport.Overview{}, `{"self":"","ring":"","partitions":0,"may_decide":false,` + nothingHeld + `,"members":[]}`},
+		{
+			"alone, before there is a set",
+			transport.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
+				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "r", HTTP: "127.0.0.1:7461", Version: "v1",
+			}}}, Reason: "no stable set is known yet"},
+			`{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no stable set is known yet",` + nothingHeld + `,"members":[` +
+				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"g","peer_address":"p","grpc_address":"r","http_address":"127.0.0.1:7461",` +
+				`"version":"v1","partitions":0,"holds":0,"counted":false,"lives":true,"silent":0}]}`,
+		},
+		{
+			"two of three",
+			transport.Overview{
+				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
+				Set:  transport.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+				Standings: []transport.Standing{
+					{Name: "n1", Boot: "b1", Lives: true, Holds: 500}, {Name: "n2", Boot: "b2", Silent: 90 * time.Second, Holds: 521}, {Name: "n3", Silent: -1},
+				},
+				Holdings: transport.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+			},
+			`{"self":"n1","ring":"","partitions":0,"stable_set":{"lineage":"b1","version":4,"members":["n1","n2","n3"]},"may_decide":true,` +
+				`"holdings":{"holding":500,"unprotected":1,"handing_over":2,"copies":3,"claims":4,"forks":5},"members":[` +
+				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
+				`"version":"","partitions":0,"holds":500,"counted":true,"lives":true,"silent":0},` +
+				`{"name":"n2","boot":"b2","state":"leaving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
+				`"version":"","partitions":0,"holds":521,"counted":true,"lives":false,"silent":90},` +
+				`{"name":"n3","boot":"","state":"missing","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
+				`"version":"","partitions":0,"holds":0,"counted":true,"lives":false}]}`,
+		},
+	} {
+		w, _ := call(t, clustered(t, c.o, nil), "GET", "/v1/members", "")
+		if got := strings.TrimSpace(w.Body.String()); w.Code != 200 || got != c.want {
+			t.Errorf("%s: %d %s\nwant %s", c.name, w.Code, got, c.want)
+		}
+	}
+}
+
+func TestForget(t *testing.T) {
+	const local, n3 = "127.0.0.1:5000", `{"name":"n3"}`
+	for _, c := range []struct {
+		name, from, header, body string
+		err                      error
+		status                   int
+		code, want               string // of the problem; want is the body of an answer
+	}{
+		{"forgotten", local, "", n3, nil, 200, "", `{"stable_set":{"lineage":"b1","version":5,"members":["n1","n2"]}}`},
+		{"over IPv6", "[::1]:5000", "", n3, nil, 200, "", `{"stable_set":{"lineage":"b1","version":5,"members":["n1","n2"]}}`},
+		{"from elsewhere", "192.0.2.7:5000", "", n3, nil, 403, "forbidden",
+			"answered on loopback only, and this call came from 192.0.2.7:5000; make it on the node's own machine"},
+		{"from elsewhere, not read", "192.0.2.7:5000", "", `{`, nil, 403, "forbidden",
+			"answered on loopback only, and this call came from 192.0.2.7:5000; make it on the node's own machine"},
+		{"through a proxy", local, "X-Forwarded-For", n3, nil, 403, "forbidden",
+			"answered on loopback only, and this call was passed on by a proxy or a web page (it has X-Forwarded-For); make it on the node's own machine"},
+		{"from a web page", local, "Origin", n3, nil, 403, "forbidden",
+			"answered on loopback only, and this call was passed on by a proxy or a web page (it has Origin); make it on the node's own machine"},
+		{"empty body", local, "", "", nil, 400, "invalid", "at byte 0: empty body; want a JSON object"},
+		{"no name", local, "", `{}`, nil, 400, "invalid", "name: empty"},
+		{"name a number", local, "", `{"name":3}`, nil, 400, "invalid", "name (at byte 9): want a string, found a number"},
+		{"another field", local, "", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
+		{"more behind it", local, "", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
+		{"too large", local, "", `{"name":"` + strings.Repeat("n", MaxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
+		{"not counted", local, "", n3, transport.ErrNotCounted, 404, "not_found", `cannot forget "n3": it is not in the stable set`},
+		{"living", local, "", n3, transport.ErrLives, 409, "refused", `cannot forget "n3": it lives; stop it first`},
+		{"itself", local, "", n3, transport.ErrThisNode, 409, "refused", `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
+		{"no set", local, "", n3, transport.ErrNoSet, 409, "refused", `cannot forget "n3": this node knows no stable set; ask one that does`},
+		{"stopped", local, "", n3, errors.New("the node does not run"), 503, "unavailable", `cannot forget "n3": the node does not run`},
+	} {
+		var asked []string
+		set := transport.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}
+		h := clustered(t, transport.Overview{Set: set}, func(_ context.Context, name string) error {
+			asked = append(asked, name)
+			return c.err
+		})
+		r := httptest.NewRequest(http.MethodPost, "/v1/members/forget", strings.NewReader(c.body))
+		r.RemoteAddr = c.from
+		if c.header != "" {
+			r.Header.Set(c.header, "x")
+		}
+		w := serve(h, r)
+		got := strings.TrimSpace(w.Body.String())
+		if c.status != 200 {
+			m := decoded(t, w)
+			got, _ = m["detail"].(string)
+			if code, _ := m["code"].(string); code != c.code || w.Header().Get("Content-Type") != typeProblem {
+				t.Errorf("%s: %s %s", c.name, w.Header().Get("Content-Type"), w.Body)
+			}
+		}
+		if w.Code != c.status || got != c.want {
+			t.Errorf("%s: %d %s\nwant %d %s", c.name, w.Code, got, c.status, c.want)
+		}
+		if reached := c.status == 200 || c.err != nil; reached != (len(asked) == 1) {
+			t.Errorf("%s: asked to forget %q", c.name, asked)
+		}
+	}
+}

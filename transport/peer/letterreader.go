@@ -1,0 +1,177 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// letterReader understands the frames of one mail stream. What it returns shares no
+// memory with a frame.
+type letterReader struct {
+	from        message.Peer
+	definitions definitions
+	texts       []string // of this frame
+
+	// Of the letter that is being read: what is wrong with it, and whether a newer
+	// minor must have written it.
+	err     error
+	unknown bool
+}
+
+// read appends the messages of m to out, in order. skipped are letters that this node does not
+// know how to read.
+func (r *letterReader) read(m *peerv1.Post, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
+	if m.Hello != nil {
+		return out, 0, errors.New("a second hello")
+	}
+	if len(m.Letters) > maxLetters {
+		return out, 0, fmt.Errorf("mail of %d letters; want at most %d", len(m.Letters), maxLetters)
+	}
+	if err := r.definitions.define(m.Define); err != nil {
+		return out, 0, fmt.Errorf("mail: %w", err)
+	}
+	r.texts = r.texts[:0]
+	for _, t := range m.Texts {
+		r.texts = append(r.texts, string(t))
+	}
+	defer func() { clear(r.texts) }()
+	for i, l := range m.Letters {
+		r.err, r.unknown = nil, false
+		e := message.Envelope{From: r.from, To: r.process(l.To), Lineage: r.text(l.Lineage), Body: r.body(l)}
+		switch {
+		case r.err != nil:
+			return out, skipped, fmt.Errorf("mail, letter %d: %w", i, r.err)
+		case r.unknown:
+			skipped++
+		default:
+			out = append(out, e)
+		}
+	}
+	return out, skipped, nil
+}
+
+func (r *letterReader) body(l *peerv1.Letter) message.Body {
+	switch b := l.Body.(type) {
+	case *peerv1.Letter_Heartbeat:
+		m := b.Heartbeat
+		return &message.Heartbeat{Sent: m.Sent, Set: r.set(m.Set), Wish: known(r, m.Wish, message.Leave), Seen: m.Seen}
+	case *peerv1.Letter_Ack:
+		m := b.Ack
+		return &message.Ack{Sent: m.Sent, OK: m.Ok, Set: r.set(m.Set)}
+	case *peerv1.Letter_Prepare:
+		m := b.Prepare
+		return &message.Prepare{ID: r.text(m.Id), Version: m.Version, Ballot: r.ballot(m.Ballot)}
+	case *peerv1.Letter_Promise:
+		m := b.Promise
+		return &message.Promise{
+			Version: m.Version, Ballot: r.ballot(m.Ballot), OK: m.Ok, Accepted: r.set(m.Accepted), Under: r.ballot(m.Under),
+		}
+	case *peerv1.Letter_Accept:
+		m := b.Accept
+		return &message.Accept{Set: r.set(m.Set), Ballot: r.ballot(m.Ballot)}
+	case *peerv1.Letter_Accepted:
+		m := b.Accepted
+		return &message.Accepted{Version: m.Version, Ballot: r.ballot(m.Ballot), OK: m.Ok}
+	case *peerv1.Letter_Holdings:
+		m := b.Holdings
+		return &message.Holdings{Seq: m.Seq, Full: m.Full, Held: each(m.Held, func(h **peerv1.Holding) message.Holding {
+			return message.Holding{
+				Partition: r.number((*h).Partition), Gen: (*h).Gen, Start: r.mark((*h).Start), Heir: r.process((*h).Heir),
+			}
+		})}
+	case *peerv1.Letter_News:
+		m := b.News
+		return &message.News{Seq: m.Seq, Grants: each(m.Grants, func(g **peerv1.Granted) message.Granted {
+			return message.Granted{Partition: r.number((*g).Partition), Gen: (*g).Gen, Claimer: r.process((*g).Claimer)}
+		})}
+	case *peerv1.Letter_Claim:
+		m := b.Claim
+		return &message.Claim{ID: m.Id, Probe: m.Probe, Parts: each(m.Parts, func(c **peerv1.Claimed) message.Claimed {
+			return message.Claimed{Partition: r.number((*c).Partition), Gen: (*c).Gen}
+		})}
+	case *peerv1.Letter_Grant:
+		return r.grant(b.Grant)
+	case *peerv1.Letter_Fetch:
+		m := b.Fetch
+		return &message.Fetch{Partition: r.number(m.Partition), Gen: m.Gen, State: r.mark(m.State)}
+	case *peerv1.Letter_Parcel:
+		return r.parcel(b.Parcel)
+	case *peerv1.Letter_Receipt:
+		m := b.Receipt
+		return &message.Receipt{N: m.N, Refused: each(m.Refused, func(f **peerv1.Refusal) message.Refusal {
+			return message.Refusal{Part: r.number((*f).Part), Known: r.epoch((*f).Known), Holder: r.process((*f).Holder)}
+		})}
+	}
+	r.unknown = true
+	return nil
+}
+
+func (r *letterReader) grant(m *peerv1.Grant) *message.Grant {
+	return &message.Grant{
+		ID: m.Id, Votes: m.Votes, Probe: m.Probe,
+		Parts: each(m.Parts, func(g **peerv1.GrantPart) message.GrantPart {
+			return message.GrantPart{
+				Partition: r.number((*g).Partition), OK: (*g).Ok,
+				Known: r.epoch((*g).Known), Holder: r.process((*g).Holder),
+				Has: known(r, (*g).Has, message.Complete), State: r.mark((*g).State),
+			}
+		}),
+		Acked: each(m.Acked, func(a **peerv1.Acked) message.Acked {
+			return message.Acked{Boot: r.text((*a).Boot), Age: (*a).AgeNs}
+		}),
+	}
+}
+
+// known returns v as a value of one of internal/message's lists, 0 to last. A
+// letter with any other is skipped.
+func known[E ~uint8](r *letterReader, v uint32, last E) E {
+	if v > uint32(last) {
+		r.unknown = true
+	}
+	return E(v)
+}
+
+func (r *letterReader) number(v uint32) int {
+	if v > math.MaxInt32 {
+		r.err = fmt.Errorf("number %d; want 0 to %d", v, math.MaxInt32)
+	}
+	return int(v)
+}
+
+func (r *letterReader) text(id uint32) string {
+	if id == 0 {
+		return ""
+	}
+	if uint64(id) > uint64(len(r.texts)) {
+		r.err = fmt.Errorf("text %d of %d", id, len(r.texts))
+		return ""
+	}
+	return r.texts[id-1]
+}
+
+func (r *letterReader) process(m *peerv1.Process) message.Peer {
+	return message.Peer{Name: r.text(m.GetName()), Boot: r.text(m.GetBoot())}
+}
+
+func (r *letterReader) epoch(m *peerv1.Epoch) message.Epoch {
+	return message.Epoch{Gen: m.GetGen(), Boot: r.text(m.GetBoot())}
+}
+
+func (r *letterReader) mark(m *peerv1.Mark) message.Mark {
+	return message.Mark{Epoch: r.epoch(m.GetEpoch()), Seq: m.GetSeq()}
+}
+
+func (r *letterReader) ballot(m *peerv1.Ballot) message.Ballot {
+	return message.Ballot{Round: m.GetRound(), Boot: r.text(m.GetBoot())}
+}
+
+func (r *letterReader) set(m *peerv1.StableSet) message.Set {
+	return message.Set{
+		ID: r.text(m.GetId()), Version: m.GetVersion(),
+		Members: each(m.GetMembers(), func(id *uint32) string { return r.text(*id) }),
+	}
+}

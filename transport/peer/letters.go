@@ -1,0 +1,121 @@
+package peer
+
+import (
+	"slices"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Bounds of mail.
+const (
+	// maxLetters is the most letters that a Server takes in one frame.
+	maxLetters = 4096
+	// maxWaiting and maxWaitingBytes bound each of an outbox's two queues.
+	maxWaiting      = 1024
+	maxWaitingBytes = 8 << 20
+	// maxMailBytes is about how much goes into one frame, definitions of limits
+	// aside. A larger message has a frame of its own.
+	maxMailBytes = 256 << 10
+)
+
+// letters are messages that wait, the oldest first.
+type letters struct {
+	list  []letter
+	bytes int
+}
+
+type letter struct {
+	message.Envelope
+	bytes int
+}
+
+// push adds e if there is room.
+func (q *letters) push(e message.Envelope) bool {
+	bytes := weight(e.Body)
+	if len(q.list) >= maxWaiting || q.bytes+bytes > maxWaitingBytes {
+		return false
+	}
+	q.list = append(q.list, letter{e, bytes})
+	q.bytes += bytes
+	return true
+}
+
+func (q *letters) len() int { return len(q.list) }
+
+// drop empties q and returns how many there were.
+func (q *letters) drop() int {
+	n := len(q.list)
+	*q = letters{}
+	return n
+}
+
+// takeFrame moves what goes into one frame to batch: control first, then parcels.
+func takeFrame(batch []message.Envelope, control, parcels *letters) []message.Envelope {
+	bytes, limits := 0, 0
+	for _, q := range []*letters{control, parcels} {
+		n := 0
+		for i := range q.list {
+			l := &q.list[i]
+			if p, ok := l.Body.(*message.Parcel); ok {
+				limits += len(p.Image.Limits)
+			}
+			// The numbers of more limits might change their meaning within the frame.
+			if len(batch) > 0 && (bytes+l.bytes > maxMailBytes || limits > maxGather) {
+				break
+			}
+			bytes += l.bytes
+			q.bytes -= l.bytes
+			batch = append(batch, l.Envelope)
+			n++
+		}
+		left := n < len(q.list)
+		q.list = slices.Delete(q.list, 0, n)
+		if left {
+			break
+		}
+	}
+	return batch
+}
+
+// What parts of a letter take on the wire at most, roughly, texts aside.
+const (
+	bytesPerLetter  = 128
+	bytesPerElement = 96
+	bytesPerPart    = 112
+)
+
+// weight is about how many bytes a letter of b takes.
+func weight(b message.Body) int {
+	n := 0 // elements of the longest list
+	switch b := b.(type) {
+	case *message.Heartbeat:
+		return bytesPerLetter + weighSet(b.Set)
+	case *message.Ack:
+		return bytesPerLetter + weighSet(b.Set)
+	case *message.Promise:
+		return bytesPerLetter + weighSet(b.Accepted)
+	case *message.Accept:
+		return bytesPerLetter + weighSet(b.Set)
+	case *message.Parcel:
+		return bytesPerLetter + bytesPerPart*len(b.Parts) + 5*len(b.Image.Limits) + len(b.Image.Data)
+	case *message.Holdings:
+		n = len(b.Held)
+	case *message.News:
+		n = len(b.Grants)
+	case *message.Claim:
+		n = len(b.Parts)
+	case *message.Grant:
+		n = len(b.Parts) + len(b.Acked)
+	case *message.Receipt:
+		n = len(b.Refused)
+	}
+	return bytesPerLetter + bytesPerElement*n
+}
+
+func weighSet(s message.Set) int {
+	n := len(s.ID)
+	for _, m := range s.Members {
+		n += len(m) + 10
+	}
+	return n
+}

@@ -1,0 +1,209 @@
+package peer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// letterWriter makes the frames of one mail stream. A message that no receiver
+// could take is refused when it is added.
+type letterWriter struct {
+	post   peerv1.Post
+	texts  map[string]uint32
+	limits numbering
+	err    error // of the letter that is being added
+	// parcels keep the memory of their columns from frame to frame; used are in
+	// this one.
+	parcels []*peerv1.Letter_Parcel
+	used    int
+}
+
+func newLetterWriter() *letterWriter {
+	return &letterWriter{texts: make(map[string]uint32)}
+}
+
+// begin begins a frame, and lets go of the last one's messages.
+func (w *letterWriter) begin() {
+	cutPost(&w.post)
+	clear(w.texts)
+	for _, p := range w.parcels[:w.used] {
+		cutParcel(p.Parcel)
+	}
+	w.used = 0
+}
+
+// add adds e to the frame.
+func (w *letterWriter) add(e *message.Envelope) error {
+	w.err = nil
+	m := &peerv1.Letter{To: w.process(e.To), Lineage: w.text(e.Lineage)}
+	w.body(m, e.Body)
+	if w.err != nil {
+		return fmt.Errorf("%T: %w", e.Body, w.err)
+	}
+	w.post.Letters = append(w.post.Letters, m)
+	return nil
+}
+
+func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
+	switch b := b.(type) {
+	case *message.Heartbeat:
+		m.Body = &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{
+			Sent: b.Sent, Set: w.set(b.Set), Wish: uint32(b.Wish), Seen: b.Seen,
+		}}
+	case *message.Ack:
+		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Ok: b.OK, Set: w.set(b.Set)}}
+	case *message.Prepare:
+		m.Body = &peerv1.Letter_Prepare{Prepare: &peerv1.Prepare{
+			Id: w.text(b.ID), Version: b.Version, Ballot: w.ballot(b.Ballot),
+		}}
+	case *message.Promise:
+		m.Body = &peerv1.Letter_Promise{Promise: &peerv1.Promise{
+			Version: b.Version, Ballot: w.ballot(b.Ballot), Ok: b.OK, Accepted: w.set(b.Accepted), Under: w.ballot(b.Under),
+		}}
+	case *message.Accept:
+		m.Body = &peerv1.Letter_Accept{Accept: &peerv1.Accept{Set: w.set(b.Set), Ballot: w.ballot(b.Ballot)}}
+	case *message.Accepted:
+		m.Body = &peerv1.Letter_Accepted{Accepted: &peerv1.Accepted{
+			Version: b.Version, Ballot: w.ballot(b.Ballot), Ok: b.OK,
+		}}
+	case *message.Holdings:
+		m.Body = &peerv1.Letter_Holdings{Holdings: &peerv1.Holdings{
+			Seq: b.Seq, Full: b.Full, Held: each(b.Held, func(h *message.Holding) *peerv1.Holding {
+				return &peerv1.Holding{Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir)}
+			}),
+		}}
+	case *message.News:
+		m.Body = &peerv1.Letter_News{News: &peerv1.News{
+			Seq: b.Seq, Grants: each(b.Grants, func(g *message.Granted) *peerv1.Granted {
+				return &peerv1.Granted{Partition: w.number(g.Partition), Gen: g.Gen, Claimer: w.process(g.Claimer)}
+			}),
+		}}
+	case *message.Claim:
+		m.Body = &peerv1.Letter_Claim{Claim: &peerv1.Claim{
+			Probe: b.Probe,
+			Id:    b.ID, Parts: each(b.Parts, func(c *message.Claimed) *peerv1.Claimed {
+				return &peerv1.Claimed{Partition: w.number(c.Partition), Gen: c.Gen}
+			}),
+		}}
+	case *message.Grant:
+		m.Body = &peerv1.Letter_Grant{Grant: w.grant(b)}
+	case *message.Fetch:
+		m.Body = &peerv1.Letter_Fetch{Fetch: &peerv1.Fetch{
+			Partition: w.number(b.Partition), Gen: b.Gen, State: w.mark(b.State),
+		}}
+	case *message.Parcel:
+		m.Body = w.parcel(b)
+	case *message.Receipt:
+		m.Body = &peerv1.Letter_Receipt{Receipt: &peerv1.Receipt{
+			N: b.N, Refused: each(b.Refused, func(r *message.Refusal) *peerv1.Refusal {
+				return &peerv1.Refusal{Part: w.number(r.Part), Known: w.epoch(r.Known), Holder: w.process(r.Holder)}
+			}),
+		}}
+	default:
+		w.err = fmt.Errorf("is no message that can travel")
+	}
+}
+
+func (w *letterWriter) grant(b *message.Grant) *peerv1.Grant {
+	return &peerv1.Grant{
+		Id: b.ID, Votes: b.Votes, Probe: b.Probe,
+		Parts: each(b.Parts, func(g *message.GrantPart) *peerv1.GrantPart {
+			return &peerv1.GrantPart{
+				Partition: w.number(g.Partition), Ok: g.OK,
+				Known: w.epoch(g.Known), Holder: w.process(g.Holder),
+				Has: uint32(g.Has), State: w.mark(g.State),
+			}
+		}),
+		Acked: each(b.Acked, func(a *message.Acked) *peerv1.Acked {
+			return &peerv1.Acked{Boot: w.text(a.Boot), AgeNs: a.Age}
+		}),
+	}
+}
+
+// each returns what f makes of the elements of list.
+func each[A, B any](list []A, f func(*A) B) []B {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]B, len(list))
+	for i := range list {
+		out[i] = f(&list[i])
+	}
+	return out
+}
+
+// number returns v as it travels.
+func (w *letterWriter) number(v int) uint32 {
+	if v < 0 || v > math.MaxInt32 {
+		w.err = fmt.Errorf("number %d; want 0 to %d", v, math.MaxInt32)
+	}
+	return uint32(v)
+}
+
+// text returns what stands for s in this frame.
+func (w *letterWriter) text(s string) uint32 {
+	if s == "" {
+		return 0
+	}
+	id, ok := w.texts[s]
+	if !ok {
+		w.post.Texts = append(w.post.Texts, []byte(s))
+		id = uint32(len(w.post.Texts))
+		w.texts[s] = id
+	}
+	return id
+}
+
+// limit returns the number of l on this stream, and defines it if need be.
+func (w *letterWriter) limit(l *bucket.Limits) uint32 {
+	if l == nil {
+		return 0
+	}
+	id, fresh := w.limits.number(l)
+	if fresh {
+		w.post.Define = append(w.post.Define, definitionOf(id, l))
+	}
+	return id
+}
+
+func (w *letterWriter) process(p message.Peer) *peerv1.Process {
+	if p == (message.Peer{}) {
+		return nil
+	}
+	return &peerv1.Process{Name: w.text(p.Name), Boot: w.text(p.Boot)}
+}
+
+func (w *letterWriter) epoch(e message.Epoch) *peerv1.Epoch {
+	if e == (message.Epoch{}) {
+		return nil
+	}
+	return &peerv1.Epoch{Gen: e.Gen, Boot: w.text(e.Boot)}
+}
+
+func (w *letterWriter) mark(m message.Mark) *peerv1.Mark {
+	if m == (message.Mark{}) {
+		return nil
+	}
+	return &peerv1.Mark{Epoch: w.epoch(m.Epoch), Seq: m.Seq}
+}
+
+func (w *letterWriter) ballot(b message.Ballot) *peerv1.Ballot {
+	if b == (message.Ballot{}) {
+		return nil
+	}
+	return &peerv1.Ballot{Round: b.Round, Boot: w.text(b.Boot)}
+}
+
+func (w *letterWriter) set(s message.Set) *peerv1.StableSet {
+	if s.ID == "" && s.Version == 0 && len(s.Members) == 0 {
+		return nil
+	}
+	return &peerv1.StableSet{
+		Id: w.text(s.ID), Version: s.Version,
+		Members: each(s.Members, func(name *string) uint32 { return w.text(*name) }),
+	}
+}

@@ -1,0 +1,273 @@
+package peer
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// inbox is a Mailbox of many messages.
+type inbox chan message.Envelope
+
+func newInbox() inbox { return make(inbox, 1<<16) }
+
+func (b inbox) Deliver(e message.Envelope) { b <- e }
+
+// all returns what has come.
+func (b inbox) all() []message.Envelope {
+	var list []message.Envelope
+	for len(b) > 0 {
+		list = append(list, <-b)
+	}
+	return list
+}
+
+// serveMail runs a server at addr that takes mail.
+func (n *network) serveMail(t testing.TB, addr string, box Mailbox) (s *Server, stop func()) {
+	t.Helper()
+	c := n.config("b")
+	c.Mailbox = box
+	return n.serve(t, addr, c, handlerFunc(echo))
+}
+
+const (
+	huge = math.MaxUint64
+	last = math.MaxInt32
+)
+
+var (
+	odd      = "no \xff text \x00"
+	long     = strings.Repeat("n", 256)
+	epoch    = message.Epoch{Gen: huge, Boot: "b-9"}
+	mark     = message.Mark{Epoch: message.Epoch{Gen: 3 << message.Handoffs, Boot: long}, Seq: huge}
+	process  = message.Peer{Name: odd, Boot: "c-1"}
+	ballot   = message.Ballot{Round: huge, Boot: "b-9"}
+	set      = message.Set{ID: "a-1", Version: huge, Members: []string{"", "a", odd, long}}
+	hundred  = mustLimits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 100, Period: time.Minute})
+	portions = []byte("first portion, second portion")
+)
+
+// bodies are messages of every type, empty and with everything in them.
+func bodies() []message.Body {
+	return []message.Body{
+		&message.Heartbeat{},
+		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge},
+		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
+		&message.Ack{},
+		&message.Ack{Sent: -1, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}},
+		&message.Prepare{},
+		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
+		&message.Promise{},
+		&message.Promise{Version: 7, Ballot: ballot, OK: true, Accepted: set, Under: message.Ballot{Boot: "z"}},
+		&message.Accept{},
+		&message.Accept{Set: set, Ballot: ballot},
+		&message.Accepted{},
+		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
+		&message.Holdings{},
+		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, Heir: process}}},
+		&message.News{},
+		&message.News{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
+		&message.Claim{},
+		&message.Claim{ID: huge, Probe: true, Parts: []message.Claimed{{}, {Partition: last, Gen: huge}}},
+		&message.Grant{},
+		&message.Grant{
+			ID: huge, Votes: true, Probe: true,
+			Parts: []message.GrantPart{
+				{}, {Partition: last, OK: true, Known: epoch, Holder: process, Has: message.Complete, State: mark},
+				{Has: message.Partial, State: message.Mark{Seq: 1}},
+			},
+			Acked: []message.Acked{{}, {Boot: "b-9", Age: math.MaxInt64}, {Boot: odd, Age: math.MinInt64}},
+		},
+		&message.Fetch{},
+		&message.Fetch{Partition: last, Gen: huge, State: mark},
+		&message.Parcel{},
+		&message.Parcel{N: 1, Parts: []message.Part{{Partition: 5, Kind: message.Drop}}},
+		&message.Parcel{
+			N: huge,
+			Parts: []message.Part{
+				{Kind: message.Fill, Epoch: epoch, Fill: 1, Seq: 2, Start: mark, Counters: 2, Bytes: 14, Begin: true},
+				{Partition: last, Kind: message.Close, Epoch: epoch, Fill: huge, Seq: huge, Start: message.Mark{Epoch: epoch, Seq: huge}, Next: message.Epoch{Gen: huge, Boot: odd}, Sum: huge},
+				{Kind: message.Answer, Counters: 1, Bytes: len(portions) - 14, End: true, Next: message.Epoch{Gen: 1}},
+				{Partition: 1, Kind: message.Merge, Begin: true, End: true},
+			},
+			Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, nil, hundred, tenAMinute}, Data: portions, Counters: 3},
+		},
+		&message.Receipt{},
+		&message.Receipt{N: huge, Refused: []message.Refusal{{}, {Part: last, Known: epoch, Holder: process}}},
+	}
+}
+
+// same reports whether a and b say the same; limits are compared by content.
+func same(a, b message.Envelope) bool {
+	x, ok := a.Body.(*message.Parcel)
+	y, also := b.Body.(*message.Parcel)
+	if !ok || !also {
+		return reflect.DeepEqual(a, b)
+	}
+	if len(x.Image.Limits) != len(y.Image.Limits) {
+		return false
+	}
+	for i, l := range x.Image.Limits {
+		m := y.Image.Limits[i]
+		if (l == nil) != (m == nil) || l != nil && !l.Equal(m) {
+			return false
+		}
+	}
+	p, q := *x, *y
+	p.Image.Limits, q.Image.Limits = nil, nil
+	a.Body, b.Body = &p, &q
+	return reflect.DeepEqual(a, b)
+}
+
+// TestMailRoundTrip: every type of message, empty and full, arrives as it was sent.
+func TestMailRoundTrip(t *testing.T) {
+	network, box := newNetwork(), newInbox()
+	server, _ := network.serveMail(t, "b:1", box)
+	pool := open(t, network.config("a"))
+	var list []message.Envelope
+	types := map[string]bool{}
+	for i, b := range bodies() {
+		e := message.Envelope{To: message.Peer{Name: "b", Boot: "b-1"}, Lineage: "a-1", Body: b}
+		if i%5 == 0 {
+			e.To, e.Lineage = message.Peer{Boot: odd}, ""
+		}
+		list = append(list, e)
+		types[fmt.Sprintf("%T", b)] = true
+	}
+	if want := new(peerv1.Letter).ProtoReflect().Descriptor().Oneofs().ByName("body").Fields().Len(); len(types) != want {
+		t.Errorf("the test knows %d types of messages, the wire %d", len(types), want)
+	}
+	from := message.Peer{Name: "a", Boot: "a-1"}
+	check := func(got, want message.Envelope) {
+		t.Helper()
+		want.From = from
+		if !same(got, want) {
+			t.Errorf("%T arrived as\n%+v %+v\nsent was\n%+v %+v", want.Body, got, got.Body, want, want.Body)
+		}
+	}
+	for _, e := range list { // each in a frame of its own
+		pool.Post("b:1", e)
+		check(<-box, e)
+	}
+	var control, parcels []message.Envelope
+	for _, e := range list { // and all of them as they come
+		if _, ok := e.Body.(*message.Parcel); ok {
+			parcels = append(parcels, e)
+		} else {
+			control = append(control, e)
+		}
+		pool.Post("b:1", e)
+	}
+	for range list {
+		e := <-box
+		if _, ok := e.Body.(*message.Parcel); ok {
+			check(e, parcels[0])
+			parcels = parcels[1:]
+		} else {
+			check(e, control[0])
+			control = control[1:]
+		}
+	}
+	pool.Close()
+	if s := pool.Stats(); s.Posted != uint64(2*len(list)) || s.Dropped != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s := server.Stats(); s.Delivered != uint64(2*len(list)) || s.Skipped != 0 || s.Malformed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// transfer takes envelopes over the wire in one frame.
+func transfer(t testing.TB, w *letterWriter, r *letterReader, list ...message.Envelope) []message.Envelope {
+	t.Helper()
+	w.begin()
+	for i := range list {
+		if err := w.add(&list[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	codec := newFrameCodec()
+	data, err := codec.Marshal(&w.post)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := mem.SliceBuffer(data.Materialize())
+	var post peerv1.Post
+	if err := codec.Unmarshal(mem.BufferSlice{wire}, &post); err != nil {
+		t.Fatal(err)
+	}
+	for i := range wire { // gRPC uses the memory again
+		wire[i] = 0xee
+	}
+	got, skipped, err := r.read(&post, nil)
+	if err != nil || skipped != 0 {
+		t.Fatalf("%v, %d skipped", err, skipped)
+	}
+	cutPost(&post)
+	return got
+}
+
+func newReader() *letterReader {
+	return &letterReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(maxInterned)}}
+}
+
+// TestMailOwnsItsMemory: what was delivered stays as it is, whatever becomes of the
+// buffer that it came in, and of the frames that follow.
+func TestMailOwnsItsMemory(t *testing.T) {
+	w, r := newLetterWriter(), newReader()
+	var first, again []message.Envelope
+	for _, b := range bodies() {
+		first = append(first, message.Envelope{Body: b})
+	}
+	for _, e := range first {
+		if p, ok := e.Body.(*message.Parcel); ok {
+			o := *p
+			o.Image.Data = bytes.Repeat([]byte{'x'}, len(o.Image.Data))
+			e.Body = &o
+		}
+		again = append(again, e)
+	}
+	got := transfer(t, w, r, first...)
+	transfer(t, w, r, again...)
+	for i := range first {
+		first[i].From = r.from
+		if !same(got[i], first[i]) {
+			t.Errorf("%T has become %+v", first[i].Body, got[i].Body)
+		}
+	}
+}
+
+// TestMailDefinesLimitsOnce: a steady flow of parcels carries numbers of limits only,
+// and its receiver makes one pointer of each.
+func TestMailDefinesLimitsOnce(t *testing.T) {
+	w, r := newLetterWriter(), newReader()
+	parcel := func(limits ...*bucket.Limits) message.Envelope {
+		return message.Envelope{Body: &message.Parcel{Image: bucket.Image{Limits: limits}}}
+	}
+	limits := func(e message.Envelope) []*bucket.Limits { return e.Body.(*message.Parcel).Image.Limits }
+	first := transfer(t, w, r, parcel(tenAMinute, hundred), parcel(tenAMinute))
+	if n := len(w.post.Define); n != 2 {
+		t.Errorf("%d definitions, want 2", n)
+	}
+	second := transfer(t, w, r, parcel(hundred, tenAMinute))
+	if n := len(w.post.Define); n != 0 {
+		t.Errorf("%d definitions again", n)
+	}
+	other := &letterReader{definitions: definitions{intern: r.definitions.intern}} // another peer's stream
+	third := transfer(t, newLetterWriter(), other, parcel(mustLimits(tenAMinute.At(0))))
+	for i, l := range []*bucket.Limits{limits(first[1])[0], limits(second[0])[1], limits(third[0])[0]} {
+		if l != limits(first[0])[0] {
+			t.Errorf("parcel %d has a pointer of its own", i+2)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package peer
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// TestMailUnreachable: a failed attempt drops what waits, and is repeated with mail
+// that comes 200 ms later at the latest.
+func TestMailUnreachable(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		pool := open(t, network.config("a"))
+		start := time.Now()
+		posted := uint64(0)
+		for time.Since(start) < time.Second {
+			pool.Post("b:1", heartbeat(1))
+			posted++
+			time.Sleep(time.Millisecond) // the bubble's
+		}
+		// At 0, 10, 30, 70, 150, 310, 510, 710 and 910 ms.
+		if s := pool.Stats(); s.Failed != 9 || s.Dropped != posted || s.Posted != 0 {
+			t.Errorf("%d posted, %+v; want 9 attempts and all dropped", posted, s)
+		}
+		network.serveMail(t, "b:1", box)
+		served := time.Now()
+		for len(box) == 0 && time.Since(served) < time.Second {
+			pool.Post("b:1", heartbeat(1))
+			time.Sleep(time.Millisecond)
+		}
+		if took := time.Since(served); took > lastMailBackoff {
+			t.Errorf("mail came %v after the peer", took)
+		}
+	})
+}
+
+// TestMailReconnects: after a loss mail goes on with the next message, and a peer
+// that loses connections at once is not worn out.
+func TestMailReconnects(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		_, stop := network.serveMail(t, "b:1", box)
+		pool := open(t, network.config("a"))
+		pool.Post("b:1", heartbeat(1))
+		time.Sleep(lastMailBackoff)
+		stop()
+		synctest.Wait()
+		_, stop = network.serveMail(t, "b:1", box)
+		pool.Post("b:1", heartbeat(2))
+		synctest.Wait() // at once
+		wantNumbers(t, box.all(), 1, 2)
+		if s := pool.Stats(); s.Dialled != 2 || s.Broken != 1 || s.Dropped != 0 {
+			t.Errorf("%+v", s)
+		}
+		stop() // too soon
+		synctest.Wait()
+		network.serveMail(t, "b:1", box)
+		pool.Post("b:1", heartbeat(3))
+		synctest.Wait()
+		time.Sleep(firstBackoff)
+		pool.Post("b:1", heartbeat(4))
+		synctest.Wait()
+		wantNumbers(t, box.all(), 4)
+		if s := pool.Stats(); s.Dialled != 3 || s.Broken != 2 || s.Dropped != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestMailLoss: mail that waits while a connection is lost goes over the next one.
+func TestMailLoss(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		network.serveMail(t, "b:1", box)
+		c := network.config("a")
+		var conn *clogged
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			raw, err := network.dial(ctx, addr)
+			if err != nil {
+				return nil, err
+			}
+			conn = &clogged{Conn: raw, closed: make(chan struct{})}
+			return conn, nil
+		}
+		pool := open(t, c)
+		pool.Post("b:1", heartbeat(1))
+		time.Sleep(lastMailBackoff)
+		synctest.Wait()
+		first := conn
+		first.mu.Lock()
+		first.clog = true
+		first.mu.Unlock()
+		for n := range uint64(4) {
+			pool.Post("b:1", parcel(n+1, 250<<10))
+			synctest.Wait()
+		}
+		pool.Post("b:1", heartbeat(2))
+		synctest.Wait()
+		wantNumbers(t, box.all(), 1)
+		first.Close()
+		synctest.Wait()
+		// One frame was on its way; gRPC had another's bytes in its hands.
+		got := numbers(box.all())
+		if len(got) < 2 || got[0] != 2 || got[len(got)-1] != -4 {
+			t.Errorf("got %v, want the heartbeat and the last parcels", got)
+		}
+		if s := pool.Stats(); s.Dialled != 2 || s.Broken != 1 || s.Dropped != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// journal is a log that tests read.
+type journal struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.buf.Write(b)
+}
+
+func (j *journal) lines() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Split(strings.TrimSpace(j.buf.String()), "\n")
+}
+
+// TestMailRefused: a node that does not fit gets no mail through, and both sides say
+// why once, not at every attempt.
+func TestMailRefused(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		var logs, serverLogs journal
+		b := network.config("b")
+		b.Mailbox, b.Log = box, slog.New(slog.NewTextHandler(&serverLogs, nil))
+		server, _ := network.serve(t, "b:1", b, handlerFunc(echo))
+		c := network.config("a")
+		c.Placement, c.Log = 8, slog.New(slog.NewTextHandler(&logs, nil))
+		pool := open(t, c)
+		for range 20 {
+			pool.Post("b:1", heartbeat(1))
+			time.Sleep(50 * time.Millisecond)
+		}
+		if s := server.Stats(); s.Refused != pool.Stats().Failed || s.Refused < 5 || s.Delivered != 0 {
+			t.Errorf("%+v, %+v", s, pool.Stats())
+		}
+		for _, j := range []*journal{&logs, &serverLogs} {
+			if lines := j.lines(); len(lines) != 1 || !strings.Contains(lines[0], "placement") {
+				t.Errorf("logged %q", lines)
+			}
+		}
+	})
+}
+
+// older is a peer of minor 0: it knows records and no mail.
+type older struct {
+	peerv1.UnimplementedPeerServiceServer
+	service service
+}
+
+func (o older) Exchange(s serverStream) error { return o.service.Exchange(s) }
+
+// TestMailToOlderPeer: a peer that takes no mail is told of once, and takes records.
+func TestMailToOlderPeer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network := newNetwork()
+		inner, err := NewServer(network.config("b"), handlerFunc(echo))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer()
+		peerv1.RegisterPeerServiceServer(s, older{service: service{Server: inner}})
+		l := network.listen("b:1")
+		go s.Serve(l)
+		defer s.Stop()
+		var logs journal
+		c := network.config("a")
+		c.Log = slog.New(slog.NewTextHandler(&logs, nil))
+		pool := open(t, c)
+		for range 20 {
+			pool.Post("b:1", heartbeat(1))
+			time.Sleep(50 * time.Millisecond)
+		}
+		if lines := logs.lines(); len(lines) != 1 || !strings.Contains(lines[0], "older version") {
+			t.Errorf("logged %q", lines)
+		}
+		if s := pool.Stats(); s.Dropped != 20 || s.Posted != 0 {
+			t.Errorf("%+v", s)
+		}
+		if err := ask(t.Context(), pool, "b:1", 1); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMailEnds: Retain and Close end mail in every state, and drop what waits.
+func TestMailEnds(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*Pool)
+	}{
+		{"retain", func(p *Pool) { p.Retain(nil) }},
+		{"close", func(p *Pool) { p.Close(); p.Close() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				network, box := newNetwork(), newInbox()
+				server, _ := network.serveMail(t, "b:1", box)
+				config := network.config("a")
+				config.Dial = silent{network, true}.dial
+				pool := open(t, config)
+				pool.Post("b:1", heartbeat(1))
+				pool.Post("silent:1", heartbeat(2))
+				pool.Post("nobody:1", heartbeat(3))
+				synctest.Wait()
+				if s := server.Stats(); s.Streams != 1 {
+					t.Errorf("%+v", s)
+				}
+				start := time.Now()
+				c.end(pool)
+				synctest.Wait()
+				if s := server.Stats(); s.Streams != 0 || time.Since(start) != 0 {
+					t.Errorf("after %v: %+v", time.Since(start), s)
+				}
+				if s := pool.Stats(); s.Posted != 1 || s.Dropped != 2 || s.Broken != 0 {
+					t.Errorf("%+v", s)
+				}
+				pool.Post("b:1", heartbeat(4))
+				synctest.Wait()
+				if got, closed := len(box.all()) == 2, c.name == "close"; got == closed {
+					t.Errorf("mail afterwards: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// TestNoMailbox: a server without a mailbox lets mail fall.
+func TestNoMailbox(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network := newNetwork()
+		server, _ := network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
+		pool := open(t, network.config("a"))
+		pool.Post("b:1", heartbeat(1))
+		synctest.Wait()
+		if s := server.Stats(); s.Delivered != 0 || s.Streams != 1 || pool.Stats().Posted != 1 {
+			t.Errorf("%+v, %+v", s, pool.Stats())
+		}
+	})
+}

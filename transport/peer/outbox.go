@@ -1,0 +1,217 @@
+package peer
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// lastMailBackoff bounds how long a failed attempt to connect keeps mail from trying
+// again: a peer that has come back must get heartbeats soon. A connection that is
+// lost before it is as old counts as a failed attempt.
+const lastMailBackoff = 200 * time.Millisecond
+
+// outbox is the way of mail to one address. While it is running, one goroutine
+// connects and then waits for the end of the stream, and another one writes.
+type outbox struct {
+	pool *Pool
+	addr string
+	wake chan struct{} // to the one who writes
+
+	mu struct {
+		sync.Mutex
+		closed, running bool
+		// cancel ends the stream, if there is one.
+		cancel func()
+		// control has all messages but parcels. Each queue has its own bounds, so
+		// that a heap of parcels leaves room for heartbeats.
+		control, parcels letters
+
+		failures int       // attempts since the last good connection
+		retryAt  time.Time // when the next may begin
+	}
+}
+
+func newOutbox(p *Pool, addr string) *outbox {
+	return &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
+}
+
+// post is Pool.Post.
+func (o *outbox) post(e message.Envelope) {
+	o.mu.Lock()
+	taken := o.takeLocked(e)
+	connected := o.mu.cancel != nil
+	if taken && !o.mu.running {
+		o.mu.running = true
+		o.pool.wg.Go(o.run)
+	}
+	o.mu.Unlock()
+	switch {
+	case !taken:
+		o.pool.stats.dropped.Add(1)
+	case connected:
+		o.nudge()
+	}
+}
+
+// takeLocked queues e if it may wait.
+func (o *outbox) takeLocked(e message.Envelope) bool {
+	if o.mu.closed || !o.mu.running && o.mu.failures > 0 && time.Now().Before(o.mu.retryAt) {
+		return false
+	}
+	if _, ok := e.Body.(*message.Parcel); ok {
+		return o.mu.parcels.push(e)
+	}
+	return o.mu.control.push(e)
+}
+
+// nudge wakes the one who writes.
+func (o *outbox) nudge() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run connects as long as there is mail and attempts succeed. It is a goroutine of
+// the pool.
+func (o *outbox) run() {
+	for {
+		since, err := o.connect()
+		again, first, dropped := o.ended(since, err)
+		o.pool.stats.dropped.Add(uint64(dropped))
+		if first && o.pool.ctx.Err() == nil {
+			o.pool.cfg.Log.Warn("peer gets no mail", "peer", o.addr, "error", err)
+		}
+		if !again {
+			return
+		}
+	}
+}
+
+// connect makes a connection, uses it until it is lost, and returns when it was
+// made, if it was, and why it ended.
+func (o *outbox) connect() (since time.Time, err error) {
+	p := o.pool
+	stream, c, err := dial(p, o.addr, peerv1.PeerServiceClient.Mail)
+	if err != nil {
+		p.stats.failed.Add(1)
+		return since, err
+	}
+	defer c.close()
+	since = time.Now()
+	o.mu.Lock()
+	closed := o.mu.closed
+	if !closed {
+		o.mu.cancel = c.cancel
+	}
+	o.mu.Unlock()
+	if closed {
+		return since, errOutboxClosed
+	}
+	p.stats.dialled.Add(1)
+
+	// The next connection's writer must not begin before this one's has ended.
+	written := make(chan struct{})
+	p.wg.Go(func() {
+		defer close(written)
+		o.write(stream, c)
+	})
+	o.nudge()
+	var answer peerv1.Greeting
+	if err = stream.RecvMsg(&answer); err == nil {
+		err = errors.New("malformed answer: a second hello")
+	}
+	c.cancel()
+	<-written
+	return since, fmt.Errorf("the connection was lost: %w", plain(err))
+}
+
+var errOutboxClosed = errors.New("this peer is no longer a member")
+
+// ended notes that an attempt or a connection came to its end. It says whether to
+// try again at once, whether this is the first failure in a row, and how many
+// messages had to be dropped.
+func (o *outbox) ended(since time.Time, err error) (again, first bool, dropped int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	lost := o.mu.cancel != nil
+	o.mu.cancel = nil
+	if o.mu.closed {
+		o.mu.running = false
+		return false, false, o.dropLocked()
+	}
+	if lost {
+		o.pool.stats.broken.Add(1)
+	}
+	if now := time.Now(); since.IsZero() || now.Sub(since) < lastMailBackoff {
+		wait := lastMailBackoff
+		if o.mu.failures < 5 { // 10 ms · 2⁵ is past the last
+			wait = min(wait, firstBackoff<<o.mu.failures)
+		}
+		o.mu.failures++
+		o.mu.retryAt = now.Add(wait)
+		o.mu.running = false
+		return false, o.mu.failures == 1, o.dropLocked()
+	}
+	o.mu.failures = 0
+	o.mu.running = o.mu.control.len()+o.mu.parcels.len() > 0
+	return o.mu.running, true, 0
+}
+
+// dropLocked empties the queues.
+func (o *outbox) dropLocked() int { return o.mu.control.drop() + o.mu.parcels.drop() }
+
+// close ends the outbox for good.
+func (o *outbox) close() {
+	o.mu.Lock()
+	o.mu.closed = true
+	dropped := o.dropLocked()
+	cancel := o.mu.cancel
+	o.mu.Unlock()
+	o.pool.stats.dropped.Add(uint64(dropped))
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// write sends what waits until the stream ends. It is a goroutine of the pool.
+func (o *outbox) write(stream grpc.ClientStream, c connection) {
+	w := newLetterWriter()
+	var batch []message.Envelope
+	for {
+		select {
+		case <-o.wake:
+		case <-c.done:
+			return
+		}
+		for {
+			o.mu.Lock()
+			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.parcels)
+			o.mu.Unlock()
+			if len(batch) == 0 {
+				break
+			}
+			for i := range batch {
+				if err := w.add(&batch[i]); err != nil {
+					o.pool.stats.dropped.Add(1)
+					o.pool.cfg.Log.Error("a message cannot be sent", "peer", o.addr, "error", err)
+				}
+			}
+			o.pool.stats.posted.Add(uint64(len(w.post.Letters)))
+			clear(batch)
+			// io.EOF says that the stream is over; connect learns why.
+			if err := stream.SendMsg(&w.post); err != nil {
+				c.cancel()
+				return
+			}
+			w.begin()
+		}
+	}
+}

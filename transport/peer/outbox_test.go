@@ -1,0 +1,171 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+func heartbeat(n int64) message.Envelope {
+	return message.Envelope{Body: &message.Heartbeat{Sent: n}}
+}
+
+func parcel(n uint64, bytes int) message.Envelope {
+	return message.Envelope{Body: &message.Parcel{
+		N: n, Parts: []message.Part{{Kind: message.Fill, Bytes: bytes}}, Image: bucket.Image{Data: make([]byte, bytes)},
+	}}
+}
+
+// numbers returns the numbers of heartbeats, and of parcels with a minus.
+func numbers(list []message.Envelope) []int64 {
+	var ns []int64
+	for _, e := range list {
+		switch b := e.Body.(type) {
+		case *message.Heartbeat:
+			ns = append(ns, b.Sent)
+		case *message.Parcel:
+			ns = append(ns, -int64(b.N))
+		}
+	}
+	return ns
+}
+
+func wantNumbers(t *testing.T, got []message.Envelope, want ...int64) {
+	t.Helper()
+	ns := numbers(got)
+	if len(ns) != len(want) {
+		t.Errorf("got %v, want %v", ns, want)
+		return
+	}
+	for i := range ns {
+		if ns[i] != want[i] {
+			t.Errorf("got %v, want %v", ns, want)
+			return
+		}
+	}
+}
+
+// held is a way to dial that waits until it is opened.
+func held(c *Config) (open func()) {
+	dial, gate := c.Dial, make(chan struct{})
+	c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		select {
+		case <-gate:
+			return dial(ctx, addr)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return func() { close(gate) }
+}
+
+// TestMailOrder: what waits for a connection is delivered in order, control before parcels.
+func TestMailOrder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		network.serveMail(t, "b:1", box)
+		c := network.config("a")
+		pass := held(&c)
+		pool := open(t, c)
+		for i := range int64(3) {
+			pool.Post("b:1", parcel(uint64(i)+1, 200<<10)) // each fills a frame
+			pool.Post("b:1", heartbeat(i+1))
+		}
+		synctest.Wait()
+		if len(box) != 0 {
+			t.Fatal("delivered without a connection")
+		}
+		start := time.Now()
+		pass()
+		synctest.Wait()
+		wantNumbers(t, box.all(), 1, 2, 3, -1, -2, -3)
+		pool.Post("b:1", parcel(4, 1))
+		synctest.Wait()
+		wantNumbers(t, box.all(), -4)
+		if took := time.Since(start); took != 0 {
+			t.Errorf("it took %v: something waits for a timer", took)
+		}
+		if s := pool.Stats(); s.Posted != 7 || s.Dropped != 0 || s.Dialled != 1 || s.Peers != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// slow is a Mailbox that, against the rules, waits.
+type slow struct {
+	inbox
+	opened chan struct{}
+}
+
+func (s slow) Deliver(e message.Envelope) {
+	<-s.opened
+	s.inbox.Deliver(e)
+}
+
+// TestHeartbeatsOvertake: on a connection that takes no more, parcels pile up, and a
+// heartbeat goes before them all as soon as there is room.
+func TestHeartbeatsOvertake(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), slow{newInbox(), make(chan struct{})}
+		network.serveMail(t, "b:1", box)
+		pool := open(t, network.config("a"))
+		const parcels = 45
+		for n := range uint64(parcels) {
+			pool.Post("b:1", parcel(n+1, 250<<10))
+			synctest.Wait()
+		}
+		way, err := pool.ways("b:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		way.mail.mu.Lock()
+		waiting := way.mail.mu.parcels.len()
+		way.mail.mu.Unlock()
+		if waiting < 5 {
+			t.Fatalf("%d parcels wait: the test shows nothing", waiting)
+		}
+		pool.Post("b:1", heartbeat(1))
+		close(box.opened)
+		synctest.Wait()
+		got := numbers(box.all())
+		if len(got) != parcels+1 || got[parcels-waiting] != 1 {
+			t.Errorf("got %v, want the heartbeat before the last %d parcels", got, waiting)
+		}
+	})
+}
+
+// TestMailDrops: each queue is bounded in messages and bytes, and the other goes on.
+func TestMailDrops(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		network.serveMail(t, "b:1", box)
+		c := network.config("a")
+		pass := held(&c)
+		pool := open(t, c)
+		for n := range uint64(4) {
+			pool.Post("b:1", parcel(n+1, 3<<20)) // the third is too much, and so is the fourth
+		}
+		for n := range int64(maxWaiting) + 5 {
+			pool.Post("b:1", heartbeat(n+1))
+		}
+		pool.Post("b:1", parcel(5, 1<<20))
+		if s := pool.Stats(); s.Dropped != 2+5 {
+			t.Errorf("dropped %d, want 7", s.Dropped)
+		}
+		pass()
+		synctest.Wait()
+		got := box.all()
+		if len(got) != maxWaiting+3 {
+			t.Fatalf("%d messages came, want %d", len(got), maxWaiting+3)
+		}
+		wantNumbers(t, got[maxWaiting-1:], maxWaiting, -1, -2, -5)
+		pool.Post("b:1", heartbeat(1))
+		synctest.Wait()
+		wantNumbers(t, box.all(), 1)
+	})
+}

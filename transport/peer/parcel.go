@@ -1,0 +1,200 @@
+package peer
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// Bits of Parcel.flags.
+const (
+	flagBegin = 1 << 0
+	flagEnd   = 1 << 1
+)
+
+// parcel puts p into empty columns, perhaps with the memory of an earlier frame's.
+func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
+	if w.used == len(w.parcels) {
+		w.parcels = append(w.parcels, &peerv1.Letter_Parcel{Parcel: new(peerv1.Parcel)})
+	}
+	body := w.parcels[w.used]
+	w.used++
+	m := body.Parcel
+	if len(p.Image.Limits) > maxGather {
+		w.err = fmt.Errorf("image: %d sets of limits; want at most %d", len(p.Image.Limits), maxGather)
+		return body
+	}
+	size := 0
+	var boots [3]lastText
+	m.N = p.N
+	for i := range p.Parts {
+		t := &p.Parts[i]
+		var flags byte
+		if t.Begin {
+			flags |= flagBegin
+		}
+		if t.End {
+			flags |= flagEnd
+		}
+		m.Partition = append(m.Partition, w.number(t.Partition))
+		m.Kind = append(m.Kind, byte(t.Kind))
+		m.Flags = append(m.Flags, flags)
+		m.EpochGen = append(m.EpochGen, t.Epoch.Gen)
+		m.EpochBoot = append(m.EpochBoot, boots[0].in(w, t.Epoch.Boot))
+		m.Fill = append(m.Fill, t.Fill)
+		m.Seq = append(m.Seq, t.Seq)
+		m.StartGen = append(m.StartGen, t.Start.Epoch.Gen)
+		m.StartBoot = append(m.StartBoot, boots[1].in(w, t.Start.Epoch.Boot))
+		m.StartSeq = append(m.StartSeq, t.Start.Seq)
+		m.NextGen = append(m.NextGen, t.Next.Gen)
+		m.NextBoot = append(m.NextBoot, boots[2].in(w, t.Next.Boot))
+		m.Counters = append(m.Counters, w.number(t.Counters))
+		m.Size = append(m.Size, w.number(t.Bytes))
+		m.Sum = append(m.Sum, t.Sum)
+		size += t.Bytes
+	}
+	sealParcel(m)
+	for _, l := range p.Image.Limits {
+		m.Limits = append(m.Limits, w.limit(l))
+	}
+	m.Data = p.Image.Data
+	if size != len(m.Data) {
+		w.err = sizeError(uint64(size), len(m.Data))
+	}
+	return body
+}
+
+func sizeError(parts uint64, data int) error {
+	return fmt.Errorf("image: parts of %d bytes in all, data of %d; want as many", parts, data)
+}
+
+// lastText remembers a text that mostly comes again in the next part.
+type lastText struct {
+	s  string
+	id uint32
+}
+
+func (l *lastText) in(w *letterWriter, s string) uint32 {
+	if l.s != s {
+		l.s, l.id = s, w.text(s)
+	}
+	return l.id
+}
+
+// cutParcel is cutRequest for a Parcel. Its data was lent to it.
+func cutParcel(m *peerv1.Parcel) {
+	m.N = 0
+	m.Partition = m.Partition[:0]
+	m.Kind = m.Kind[:0]
+	m.Flags = m.Flags[:0]
+	m.EpochGen = m.EpochGen[:0]
+	m.EpochBoot = m.EpochBoot[:0]
+	m.Fill = m.Fill[:0]
+	m.Seq = m.Seq[:0]
+	m.StartGen = m.StartGen[:0]
+	m.StartBoot = m.StartBoot[:0]
+	m.StartSeq = m.StartSeq[:0]
+	m.NextGen = m.NextGen[:0]
+	m.NextBoot = m.NextBoot[:0]
+	m.Counters = m.Counters[:0]
+	m.Size = m.Size[:0]
+	m.Sum = m.Sum[:0]
+	m.Limits = m.Limits[:0]
+	m.Data = nil
+}
+
+// sealParcel is sealRequest for a Parcel.
+func sealParcel(m *peerv1.Parcel) {
+	m.Flags = trim(m.Flags)
+	m.EpochGen = trim(m.EpochGen)
+	m.EpochBoot = trim(m.EpochBoot)
+	m.Fill = trim(m.Fill)
+	m.Seq = trim(m.Seq)
+	m.StartGen = trim(m.StartGen)
+	m.StartBoot = trim(m.StartBoot)
+	m.StartSeq = trim(m.StartSeq)
+	m.NextGen = trim(m.NextGen)
+	m.NextBoot = trim(m.NextBoot)
+	m.Counters = trim(m.Counters)
+	m.Size = trim(m.Size)
+	m.Sum = trim(m.Sum)
+}
+
+// parcel returns the message that m holds, or nil with r.err set. It takes m's data
+// over, which was allocated for this frame.
+func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
+	n := len(m.Partition)
+	for _, c := range []struct {
+		name string
+		len  int
+	}{
+		{"kind", len(m.Kind)}, {"flags", len(m.Flags)}, {"epoch_gen", len(m.EpochGen)}, {"epoch_boot", len(m.EpochBoot)},
+		{"fill", len(m.Fill)}, {"seq", len(m.Seq)}, {"start_gen", len(m.StartGen)}, {"start_boot", len(m.StartBoot)},
+		{"start_seq", len(m.StartSeq)}, {"next_gen", len(m.NextGen)}, {"next_boot", len(m.NextBoot)},
+		{"counters", len(m.Counters)}, {"size", len(m.Size)}, {"sum", len(m.Sum)},
+	} {
+		if c.len != 0 && c.len != n {
+			r.err = fmt.Errorf("parcel: column %s has %d values for %d parts; want as many, or none", c.name, c.len, n)
+			return nil
+		}
+	}
+	p := &message.Parcel{N: m.N, Image: bucket.Image{Data: m.Data}}
+	if len(m.Data) == 0 {
+		p.Image.Data = nil
+	}
+	if n > 0 {
+		p.Parts = make([]message.Part, n)
+	}
+	var size, counters uint64
+	for i := range p.Parts {
+		flags := at(m.Flags, i)
+		t := &p.Parts[i]
+		t.Partition = r.number(m.Partition[i])
+		t.Kind = r.kind(at(m.Kind, i))
+		t.Begin, t.End = flags&flagBegin != 0, flags&flagEnd != 0
+		t.Epoch = message.Epoch{Gen: at(m.EpochGen, i), Boot: r.text(at(m.EpochBoot, i))}
+		t.Fill, t.Seq = at(m.Fill, i), at(m.Seq, i)
+		t.Start.Epoch = message.Epoch{Gen: at(m.StartGen, i), Boot: r.text(at(m.StartBoot, i))}
+		t.Start.Seq = at(m.StartSeq, i)
+		t.Next = message.Epoch{Gen: at(m.NextGen, i), Boot: r.text(at(m.NextBoot, i))}
+		t.Counters, t.Bytes = r.number(at(m.Counters, i)), r.number(at(m.Size, i))
+		t.Sum = at(m.Sum, i)
+		counters += uint64(t.Counters)
+		size += uint64(t.Bytes)
+	}
+	if size != uint64(len(m.Data)) {
+		r.err = sizeError(size, len(m.Data))
+		return nil
+	}
+	if counters > math.MaxInt32 {
+		r.err = fmt.Errorf("image: %d counters; want at most %d", counters, math.MaxInt32)
+		return nil
+	}
+	p.Image.Counters = int(counters)
+	p.Image.Limits = each(m.Limits, r.limit)
+	return p
+}
+
+// kind returns v as a message.Kind.
+func (r *letterReader) kind(v byte) message.Kind {
+	if v == 0 {
+		r.unknown = true
+	}
+	return known(r, uint32(v), message.Drop)
+}
+
+// limit returns the limits that id stands for, nil for none and for such as this
+// node cannot apply.
+func (r *letterReader) limit(id *uint32) *bucket.Limits {
+	if *id == 0 {
+		return nil
+	}
+	l, err := r.definitions.get(*id)
+	if err != nil {
+		r.err = fmt.Errorf("image: %w", err)
+	}
+	return l
+}
