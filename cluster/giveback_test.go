@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -177,7 +178,8 @@ func TestGiveBackLate(t *testing.T) {
 			denied, r := request(a, "c", 1, hourly(10)), request(a, owner, 2, hourly(10))
 			denied.Cost = 99
 			w.decides(func(_, to string, records []check.Record) fate {
-				if to == "c" && !records[0].GiveBack { // the other charge has been made by now
+				if to == "c" && !records[0].GiveBack {
+					synctest.Wait() // the other charge has been made
 					pose(n, viewOf(2, "c"))
 				}
 				return delivered
