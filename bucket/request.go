@@ -35,6 +35,12 @@ type Request struct {
 	// Transient: losing this charge in a crash is accepted, so it is journaled only by
 	// RecordAll, and no gate holds it up.
 	Transient bool
+	// Drain: a Check that is denied charges every limit what is left of it, so that
+	// nothing remains. Without effect on limits that keep a level to wait for (LeakyQueue).
+	Drain bool
+	// NoDelay: a Check that a LeakyQueue would admit with a Delay is denied instead, with
+	// the delay as its RetryAfter, and charges nothing: for callers that cannot wait.
+	NoDelay bool
 }
 
 // Decision answers a Request. When denied it describes the limit that takes

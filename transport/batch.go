@@ -23,6 +23,10 @@ type Batch struct {
 	// charged and no check is allowed. Verbs Charge and Refund, which cannot be
 	// denied, are refused in such a batch.
 	AllOrNothing bool
+	// OneRequest: the checks are the descriptors of one request, so that a rule which
+	// one of them matches leaves out of it the rules that it replaces: their checks are
+	// answered as unruled.
+	OneRequest bool
 	// Results has one result per check after Limiter.Check or Reset.
 	Results []Result
 
@@ -105,7 +109,7 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing = false
+	b.AllOrNothing, b.OneRequest = false, false
 	b.start(0)
 }
 

@@ -41,8 +41,11 @@ type Check struct {
 	Descriptor []rules.Entry
 	// Cost is 0 or more; with verb Check, 0 only reads. Batch.Add sets it to 1.
 	Cost int64
-	// Verb is any but bucket.Reset, which has its own call.
+	// Verb is any. Reset, which ignores the cost, is for doors whose callers mix it with
+	// checks; Limiter.Reset is the call for it alone.
 	Verb bucket.Verb
+	// Drain and NoDelay are those of bucket.Request.
+	Drain, NoDelay bool
 	// Limits come with the check. When there are any, no rule is matched, and
 	// what is spent is counted apart from what rules count: see Service.
 	Limits []bucket.Limit

@@ -31,7 +31,7 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 		r.unruled()
 		return
 	}
-	q := check.Request{Request: bucket.Request{Limits: r.Limits, Cost: c.Cost, Verb: c.Verb}}
+	q := check.Request{Request: bucket.Request{Limits: r.Limits, Cost: c.Cost, Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay}}
 	var space byte
 	var replication rules.Replication
 	if r.Rule != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/grpcapi"
-	"github.com/sluice-project/sluice/transport/httpapi"
 	"github.com/sluice-project/sluice/transport/peer"
 )
 
@@ -177,40 +176,6 @@ func (n *node) advertised(l net.Listener) string {
 		return net.JoinHostPort(n.settings.advertise, strconv.Itoa(addr.Port))
 	}
 	return addr.String()
-}
-
-// openDoors makes what answers clients.
-func (n *node) openDoors(secret []byte) error {
-	hasher, err := transport.NewHasher(secret)
-	if err != nil {
-		return err
-	}
-	n.service, err = transport.NewService(transport.Config{
-		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,
-		RefuseUnknownDomains: n.settings.unknownDomain == "error",
-	})
-	if err != nil {
-		return err
-	}
-	if n.rules != nil {
-		n.service.SetRules(n.rules.Current())
-		n.rules.OnChange(n.service.SetRules)
-	}
-	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service}); err != nil {
-		return err
-	}
-	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0)...)
-	n.grpcDoor.Register(n.grpcServer)
-	handler, err := httpapi.New(httpapi.Config{
-		Limiter: n.service, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),
-	})
-	if err != nil {
-		return err
-	}
-	n.httpServer = httpapi.NewServer(handler)
-	n.profiler = newProfiler()
-	n.httpServer.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
-	return nil
 }
 
 // ready says whether clients are to be sent here. Other nodes' troubles never

@@ -15,6 +15,8 @@ const (
 	flagGiveBack  = 1 << 1
 	flagSync      = 1 << 2
 	flagTransient = 1 << 3
+	flagDrain     = 1 << 4
+	flagNoDelay   = 1 << 5
 )
 
 // addRecord appends r to the columns of m. limits is the number that the stream
@@ -37,6 +39,12 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	}
 	if r.Transient {
 		flags |= flagTransient
+	}
+	if r.Drain {
+		flags |= flagDrain
+	}
+	if r.NoDelay {
+		flags |= flagNoDelay
 	}
 	m.Flags = append(m.Flags, flags)
 	m.Id = append(m.Id, r.ID)
@@ -84,6 +92,8 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.GiveBack = flags&flagGiveBack != 0
 		r.Sync = flags&flagSync != 0
 		r.Transient = flags&flagTransient != 0
+		r.Drain = flags&flagDrain != 0
+		r.NoDelay = flags&flagNoDelay != 0
 		if id := at(m.Limits, i); id != 0 {
 			limits, err := definitions.get(id)
 			if err != nil {

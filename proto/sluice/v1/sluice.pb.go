@@ -888,7 +888,12 @@ type Decision struct {
 	// Period of that limit; a calendar month counts as 30 days, a year as 365.
 	PeriodNs int64 `protobuf:"varint,14,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
 	// Set when there is no decision. Of the other fields only rule may be set then.
-	Error         *Error `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	Error *Error `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	// How long callers may answer this denial from memory, for the same limits and at
+	// least this cost: at most 100 ms. 0 when allowed, and where only asking tells.
+	DeniedForNs int64 `protobuf:"varint,16,opt,name=denied_for_ns,json=deniedForNs,proto3" json:"denied_for_ns,omitempty"`
+	// What an HTTP door is to answer, when the rule denied and says so.
+	Response      *Response `protobuf:"bytes,17,opt,name=response,proto3" json:"response,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1028,6 +1033,134 @@ func (x *Decision) GetError() *Error {
 	return nil
 }
 
+func (x *Decision) GetDeniedForNs() int64 {
+	if x != nil {
+		return x.DeniedForNs
+	}
+	return 0
+}
+
+func (x *Decision) GetResponse() *Response {
+	if x != nil {
+		return x.Response
+	}
+	return nil
+}
+
+// Response is a rule's own answer to whom it denies.
+type Response struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// HTTP status, 400 to 599; 0 for the door's default, mostly 429.
+	Status        int32     `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
+	Headers       []*Header `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
+	Body          string    `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Response) Reset() {
+	*x = Response{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Response) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Response) ProtoMessage() {}
+
+func (x *Response) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Response.ProtoReflect.Descriptor instead.
+func (*Response) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Response) GetStatus() int32 {
+	if x != nil {
+		return x.Status
+	}
+	return 0
+}
+
+func (x *Response) GetHeaders() []*Header {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
+func (x *Response) GetBody() string {
+	if x != nil {
+		return x.Body
+	}
+	return ""
+}
+
+type Header struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Header) Reset() {
+	*x = Header{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Header) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Header) ProtoMessage() {}
+
+func (x *Header) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Header.ProtoReflect.Descriptor instead.
+func (*Header) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Header) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Header) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  ErrorCode              `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.v1.ErrorCode" json:"code,omitempty"`
@@ -1040,7 +1173,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1185,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[6]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1198,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Error) GetCode() ErrorCode {
@@ -1100,7 +1233,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1245,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[7]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1258,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ResetRequest) GetChecks() []*Check {
@@ -1145,7 +1278,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1290,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[8]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1303,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{8}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ResetResponse) GetDecisions() []*Decision {
@@ -1188,7 +1321,7 @@ type MembersRequest struct {
 
 func (x *MembersRequest) Reset() {
 	*x = MembersRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1333,7 @@ func (x *MembersRequest) String() string {
 func (*MembersRequest) ProtoMessage() {}
 
 func (x *MembersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[9]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1346,7 @@ func (x *MembersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersRequest.ProtoReflect.Descriptor instead.
 func (*MembersRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{9}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
 }
 
 type MembersResponse struct {
@@ -1238,7 +1371,7 @@ type MembersResponse struct {
 
 func (x *MembersResponse) Reset() {
 	*x = MembersResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1383,7 @@ func (x *MembersResponse) String() string {
 func (*MembersResponse) ProtoMessage() {}
 
 func (x *MembersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[10]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1396,7 @@ func (x *MembersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersResponse.ProtoReflect.Descriptor instead.
 func (*MembersResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{10}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MembersResponse) GetSelf() string {
@@ -1350,7 +1483,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1495,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[11]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1508,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{11}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Member) GetName() string {
@@ -1484,7 +1617,7 @@ type StableSet struct {
 
 func (x *StableSet) Reset() {
 	*x = StableSet{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1496,7 +1629,7 @@ func (x *StableSet) String() string {
 func (*StableSet) ProtoMessage() {}
 
 func (x *StableSet) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[12]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1509,7 +1642,7 @@ func (x *StableSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
 func (*StableSet) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{12}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StableSet) GetLineage() string {
@@ -1554,7 +1687,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1699,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[13]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1712,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{13}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Holdings) GetHolding() int32 {
@@ -1634,7 +1767,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1646,7 +1779,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1659,7 +1792,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ForgetMemberRequest) GetName() string {
@@ -1679,7 +1812,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1824,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[15]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1837,7 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{15}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ForgetMemberResponse) GetStableSet() *StableSet {
@@ -1757,7 +1890,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
-	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\xc2\x03\n" +
+	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\x97\x04\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
@@ -1775,7 +1908,16 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vlimit_index\x18\r \x01(\rR\n" +
 	"limitIndex\x12\x1b\n" +
 	"\tperiod_ns\x18\x0e \x01(\x03R\bperiodNs\x12&\n" +
-	"\x05error\x18\x0f \x01(\v2\x10.sluice.v1.ErrorR\x05error\"a\n" +
+	"\x05error\x18\x0f \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\"\n" +
+	"\rdenied_for_ns\x18\x10 \x01(\x03R\vdeniedForNs\x12/\n" +
+	"\bresponse\x18\x11 \x01(\v2\x13.sluice.v1.ResponseR\bresponse\"c\n" +
+	"\bResponse\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\x05R\x06status\x12+\n" +
+	"\aheaders\x18\x02 \x03(\v2\x11.sluice.v1.HeaderR\aheaders\x12\x12\n" +
+	"\x04body\x18\x03 \x01(\tR\x04body\"2\n" +
+	"\x06Header\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"a\n" +
 	"\x05Error\x12(\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x14.sluice.v1.ErrorCodeR\x04code\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x18\n" +
@@ -1901,7 +2043,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                    // 0: sluice.v1.Verb
 	(Algorithm)(0),               // 1: sluice.v1.Algorithm
@@ -1916,16 +2058,18 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*CheckRequest)(nil),         // 10: sluice.v1.CheckRequest
 	(*CheckResponse)(nil),        // 11: sluice.v1.CheckResponse
 	(*Decision)(nil),             // 12: sluice.v1.Decision
-	(*Error)(nil),                // 13: sluice.v1.Error
-	(*ResetRequest)(nil),         // 14: sluice.v1.ResetRequest
-	(*ResetResponse)(nil),        // 15: sluice.v1.ResetResponse
-	(*MembersRequest)(nil),       // 16: sluice.v1.MembersRequest
-	(*MembersResponse)(nil),      // 17: sluice.v1.MembersResponse
-	(*Member)(nil),               // 18: sluice.v1.Member
-	(*StableSet)(nil),            // 19: sluice.v1.StableSet
-	(*Holdings)(nil),             // 20: sluice.v1.Holdings
-	(*ForgetMemberRequest)(nil),  // 21: sluice.v1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 22: sluice.v1.ForgetMemberResponse
+	(*Response)(nil),             // 13: sluice.v1.Response
+	(*Header)(nil),               // 14: sluice.v1.Header
+	(*Error)(nil),                // 15: sluice.v1.Error
+	(*ResetRequest)(nil),         // 16: sluice.v1.ResetRequest
+	(*ResetResponse)(nil),        // 17: sluice.v1.ResetResponse
+	(*MembersRequest)(nil),       // 18: sluice.v1.MembersRequest
+	(*MembersResponse)(nil),      // 19: sluice.v1.MembersResponse
+	(*Member)(nil),               // 20: sluice.v1.Member
+	(*StableSet)(nil),            // 21: sluice.v1.StableSet
+	(*Holdings)(nil),             // 22: sluice.v1.Holdings
+	(*ForgetMemberRequest)(nil),  // 23: sluice.v1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil), // 24: sluice.v1.ForgetMemberResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	7,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -1937,31 +2081,33 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.Unit
 	8,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
 	12, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
-	13, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
+	15, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
 	5,  // 10: sluice.v1.Decision.source:type_name -> sluice.v1.Source
-	13, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
-	6,  // 12: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
-	8,  // 13: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
-	12, // 14: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
-	18, // 15: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
-	19, // 16: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
-	20, // 17: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
-	19, // 18: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
-	10, // 19: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	10, // 20: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	14, // 21: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	16, // 22: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	21, // 23: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
-	11, // 24: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	11, // 25: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	15, // 26: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	17, // 27: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	22, // 28: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
-	24, // [24:29] is the sub-list for method output_type
-	19, // [19:24] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	15, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
+	13, // 12: sluice.v1.Decision.response:type_name -> sluice.v1.Response
+	14, // 13: sluice.v1.Response.headers:type_name -> sluice.v1.Header
+	6,  // 14: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
+	8,  // 15: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
+	12, // 16: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
+	20, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
+	21, // 18: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
+	22, // 19: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
+	21, // 20: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
+	10, // 21: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
+	10, // 22: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
+	16, // 23: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
+	18, // 24: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
+	23, // 25: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
+	11, // 26: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
+	11, // 27: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
+	17, // 28: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
+	19, // 29: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
+	24, // 30: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -1970,14 +2116,14 @@ func file_sluice_v1_sluice_proto_init() {
 		return
 	}
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sluice_v1_sluice_proto_msgTypes[11].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
