@@ -13,9 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,7 +66,7 @@ type node struct {
 	conn                     *grpc.ClientConn
 }
 
-// nodeConfig says how to start a node. Ports are free ones on host (127.0.0.1 if empty). {name} in
+// nodeConfig says how to start a node. Ports are free ones on host (one of its own if empty). {name} in
 // args is the node's name.
 type nodeConfig struct {
 	name  string
@@ -87,7 +89,7 @@ func start(t *testing.T, c nodeConfig) *node {
 func launch(t *testing.T, c nodeConfig) *node {
 	t.Helper()
 	if c.host == "" {
-		c.host = "127.0.0.1"
+		c.host = ownHost()
 	}
 	ports := freePorts(t, c.host)
 	addr := func(i int) string { return net.JoinHostPort(c.host, strconv.Itoa(ports[i])) }
@@ -288,6 +290,19 @@ func eventually(t *testing.T, within time.Duration, what string, f func() error)
 		}
 		<-tick.C
 	}
+}
+
+var hosts atomic.Uint32
+
+// ownHost returns a loopback address that no other process of these tests has, where loopback
+// is a whole network. What connects has 127.0.0.1 as its own address, so it cannot
+// come upon the port of a node that is about to listen.
+func ownHost() string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1"
+	}
+	n := hosts.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d", 64+os.Getpid()%128, n/250%250, n%250+1)
 }
 
 // freePorts returns four ports on host that were free for TCP and UDP just now.
