@@ -60,6 +60,7 @@ func rows(ctx context.Context, args []string) (err error) {
 		{"keys", t.manyKeys},
 		{"more-nodes", t.moreNodes},
 		{"replication", t.replication},
+		{"join", t.joining},
 	} {
 		if !pattern.MatchString(group.name) {
 			continue

@@ -31,21 +31,15 @@ func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int) 
 		ask = append(ask, at[4*i])
 		join = append(join, at[4*i+3])
 	}
+	if nodes == 1 {
+		join = nil
+	}
 	for i := range nodes {
-		name := nodeName(i)
-		args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules, "--log-level", "warn",
-			"--max-entries", strconv.Itoa(keys + keys/5 + 1000)}
-		for j, flag := range []string{"--grpc-port", "--http-port", "--peer-port", "--gossip-port"} {
-			_, port, err := net.SplitHostPort(at[4*i+j])
-			if err != nil {
-				return err
-			}
-			args = append(args, flag, port)
+		spec, err := b.node(nodeName(i), [4]string(at[4*i:]), join, keys)
+		if err != nil {
+			return err
 		}
-		if nodes > 1 {
-			args = append(args, "--join", strings.Join(join, ","))
-		}
-		if err := s.start(process.Spec{Name: name, Path: b.sluice, Args: args}); err != nil {
+		if err := s.start(spec); err != nil {
 			return err
 		}
 	}
@@ -62,6 +56,24 @@ func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int) 
 		return err
 	}
 	return s.answers(ctx)
+}
+
+// node says how to start a node with its four addresses (gRPC, HTTP, peer, gossip), which
+// is to hold so many keys.
+func (b *Binaries) node(name string, at [4]string, join []string, keys int) (process.Spec, error) {
+	args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules, "--log-level", "warn",
+		"--max-entries", strconv.Itoa(keys + keys/5 + 1000)}
+	for i, flag := range []string{"--grpc-port", "--http-port", "--peer-port", "--gossip-port"} {
+		_, port, err := net.SplitHostPort(at[i])
+		if err != nil {
+			return process.Spec{}, err
+		}
+		args = append(args, flag, port)
+	}
+	if len(join) > 0 {
+		args = append(args, "--join", strings.Join(join, ","))
+	}
+	return process.Spec{Name: name, Path: b.sluice, Args: args}, nil
 }
 
 func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
