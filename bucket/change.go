@@ -7,6 +7,8 @@ package bucket
 //     changed option, or the count of a window, just counts from now on.
 //   - Any other new limit starts with what the old limit at its place has spent. If the two differ only in
 //     how fast they drain, that is a copy; else it is at most what fills the new limit.
+//   - A window that began with its first charge keeps its beginning: with another period it ends that long after
+//     it, and if that has passed, it is over.
 //   - An old limit that is not taken over stays as a shadow: it no longer decides, but every
 //     charge is charged to it too. When it comes back into force it takes up its state,
 //     as if it had never been gone.
@@ -116,6 +118,11 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 	s.last = from.state.last
 	spent := min(from.state.used(q, now), p.capacity)
 	if spent == 0 {
+		return
+	}
+	if p.beginsAtHit() && q.beginsAtHit() {
+		s.spent, s.aux = spent, addSat(subSat(from.state.aux, q.period), p.period)
+		s.settleFixed(now)
 		return
 	}
 	s.charge(p, now, spent)

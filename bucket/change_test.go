@@ -97,6 +97,53 @@ func TestChangeCarries(t *testing.T) {
 	}
 }
 
+// TestChangedPeriodKeepsTheBeginning: a window that began with its first charge at 0:00 ends a period after that,
+// whatever the period is by now, and is renewed if that has passed.
+func TestChangedPeriodKeepsTheBeginning(t *testing.T) {
+	const spent = 4
+	begin := int64(1_700_000_000_000_000_000)
+	for _, c := range []struct {
+		from, to      time.Duration
+		counts        [2]int64
+		changed       time.Duration // after the beginning
+		left          int64
+		until, opened time.Duration // the end of the window, and of what a charge then goes into
+	}{
+		{time.Minute, time.Hour, [2]int64{10, 10}, 20 * time.Second, 6, time.Hour, time.Hour},
+		{time.Hour, time.Minute, [2]int64{10, 10}, 20 * time.Second, 6, time.Minute, time.Minute},
+		{time.Hour, time.Minute, [2]int64{10, 5}, 59 * time.Second, 1, time.Minute, time.Minute},
+		{time.Hour, time.Minute, [2]int64{10, 3}, time.Minute - 1, 0, time.Minute, time.Minute},
+		{time.Hour, time.Minute, [2]int64{10, 3}, time.Minute, 3, 0, 2 * time.Minute},
+		{time.Hour, time.Minute, [2]int64{10, 10}, 59 * time.Minute, 10, 0, time.Hour},
+		{MaxPeriod, MinPeriod, [2]int64{10, 10}, time.Second, 10, 0, time.Second + MinPeriod},
+		{MinPeriod, MaxPeriod, [2]int64{10, 10}, MinPeriod / 2, 6, MaxPeriod, MaxPeriod},
+		{time.Minute, time.Hour, [2]int64{10, 10}, time.Minute, 10, 0, time.Minute + time.Hour}, // had ended by itself
+	} {
+		limits := func(i int, period time.Duration) *Limits {
+			l, err := NewLimits(Limit{Algorithm: FixedWindow, Align: AlignFirstHit, Count: c.counts[i], Period: period})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return l
+		}
+		from, to := limits(0, c.from), limits(1, c.to)
+		old := newCounter(from, begin, nil)
+		old.charge(begin, spent)
+		now := begin + int64(c.changed)
+		changed, p := old.withLimits(to, now), &to.plans[0]
+		if got := changed.first.remaining(p, now); got != c.left {
+			t.Errorf("%v to %v after %v: %d left, want %d", c.from, c.to, c.changed, got, c.left)
+		}
+		if got, want := changed.first.free(p, now), max(0, int64(c.until-c.changed)); got != want {
+			t.Errorf("%v to %v after %v: free in %v, want %v", c.from, c.to, c.changed, time.Duration(got), time.Duration(want))
+		}
+		changed.charge(now, 1)
+		if got, want := changed.first.aux, begin+int64(c.opened); got != want {
+			t.Errorf("%v to %v after %v: a charge's window ends %v after the beginning, want %v", c.from, c.to, c.changed, time.Duration(got-begin), c.opened)
+		}
+	}
+}
+
 // TestChangeToTwins: when one limit becomes two of its shape, each goes on with a log of its own.
 func TestChangeToTwins(t *testing.T) {
 	log := Limit{Algorithm: SlidingLog, Count: 100, Period: time.Hour}

@@ -29,6 +29,9 @@ func (p *plan) windowEnd(now int64) int64 {
 	return addSat(now, p.period-floorMod(now, p.period))
 }
 
+// beginsAtHit reports whether p's windows begin with their first charge, a period before they end.
+func (p *plan) beginsAtHit() bool { return p.kind == kindFixed && p.align == AlignFirstHit }
+
 // undoFixed takes back a charge of cost if the window that it went into, which ends at
 // m.aux, is still open.
 func (s *state) undoFixed(p *plan, m mark, cost int64) {
