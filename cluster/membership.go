@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -41,6 +42,10 @@ func (n *Node) Settled(ctx context.Context) error {
 	})
 }
 
+// gentle is how long a node that leaves hands over gently, so that those who ask the
+// others do not notice. Then it wants to be gone.
+const gentle = 5 * time.Second
+
 // HandOver waits until this node holds nothing any more, once it is leaving. It returns how many
 // partitions it gave away meanwhile, and how many are left: not 0 if nobody serves who could
 // take them, or if ctx ended.
@@ -50,6 +55,11 @@ func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
 	if err := r.ask(ctx, func(int64) { before = r.handoff.Stats().HandedOver }); err != nil {
 		return 0, 0, err
 	}
+	hurry := time.AfterFunc(gentle, func() {
+		// An error means that the runner has ended, and so has this.
+		_ = r.ask(context.Background(), func(int64) { r.handoff.Hurry() })
+	})
+	defer hurry.Stop()
 	err = r.await(ctx, func(int64) bool {
 		nobodyTakes := r.placement.scene.state() == member.Leaving && len(r.placement.table.Members()) == 0
 		return r.handoff.Held() == 0 || nobodyTakes

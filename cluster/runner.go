@@ -137,6 +137,8 @@ func (r *runner) run(ctx context.Context) {
 	defer r.node.right.Store(math.MinInt64)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -147,6 +149,7 @@ func (r *runner) run(ctx context.Context) {
 			r.takeView() // the caller may have set it just before
 			f(r.node.cfg.Clock())
 		case <-r.kick:
+		case <-due.C:
 		case <-r.views.wake:
 			r.takeView()
 		case p := <-r.placer.done:
@@ -156,6 +159,9 @@ func (r *runner) run(ctx context.Context) {
 			r.reported += period
 		}
 		r.turn()
+		if at := r.handoff.Due(); at != math.MaxInt64 {
+			due.Reset(time.Duration(at - r.node.cfg.Clock()))
+		}
 	}
 }
 

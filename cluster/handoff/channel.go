@@ -29,6 +29,10 @@ type channel struct {
 	changed []*target
 	active  []*target // being filled
 	waiting []*target // to be filled: heirs before others
+	// filling: a parcel with portions of Fills is under way. rest is until when no other may
+	// follow it.
+	filling bool
+	rest    int64
 	// unfit: its targets were let go, because it stalls or leaves.
 	unfit bool
 
@@ -43,16 +47,20 @@ type parcel struct {
 	sent int64
 	// targets are whom the parts are for, by place; nil for a Drop.
 	targets []*target
+	// fills: it has portions of Fills.
+	fills bool
 }
 
 // dispatch sends a parcel.
-func (m *Machine) dispatch(ch *channel, body *message.Parcel, targets []*target) {
+func (m *Machine) dispatch(ch *channel, f *parcel) {
 	ch.n++
-	body.N = ch.n
+	body := f.body
+	body.N, f.sent = ch.n, m.now
 	if len(ch.flight) == 0 {
 		ch.progress = m.now
 	}
-	ch.flight = append(ch.flight, &parcel{body: body, sent: m.now, targets: targets})
+	ch.flight = append(ch.flight, f)
+	ch.filling = ch.filling || f.fills
 	m.stats.Counters += uint64(body.Image.Counters)
 	m.stats.Bytes += uint64(len(body.Image.Data))
 	m.send(ch.peer, body)
@@ -116,6 +124,9 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		}
 		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
 		ch.progress = m.now
+		if f.fills {
+			ch.filling, ch.rest = false, m.now+min(int64(m.c.Rest)*(m.now-f.sent), longestRest)
+		}
 		m.settle(ch, f, r)
 		return
 	}

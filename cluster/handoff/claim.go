@@ -346,6 +346,7 @@ func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 		}
 	}
 	t := m.addTarget(p, from, message.Answer)
+	t.first() // checks wait for it
 	t.gen = b.Gen
 	p.state.answers = append(p.state.answers, t)
 }

@@ -39,6 +39,10 @@ type Config struct {
 	Fillings int
 	// Chunk is how many counters a parcel takes. 0 means 512.
 	Chunk int
+	// Rest is how many times as long as the last parcel of a filling took there, until its
+	// receipt, no other is sent to a node. 0 means 3, so that filling takes about a quarter
+	// of the time at most.
+	Rest int
 	// Without leaves guards out. Only for tests that show what each is for.
 	Without Guard
 }
@@ -81,6 +85,8 @@ func (c Config) Validate() error {
 		return errors.New("handoff: Quorum: nil; want the machine that says who lives")
 	case c.Fillings < 0:
 		return fmt.Errorf("handoff: Fillings: %d; want a number of partitions, or 0 for the default", c.Fillings)
+	case c.Rest < 0:
+		return fmt.Errorf("handoff: Rest: %d; want a number of times, or 0 for the default", c.Rest)
 	case c.Chunk < 0:
 		return fmt.Errorf("handoff: Chunk: %d; want a number of counters, or 0 for the default", c.Chunk)
 	}
@@ -116,6 +122,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Chunk == 0 {
 		c.Chunk = 512
+	}
+	if c.Rest == 0 {
+		c.Rest = 3
 	}
 	return c
 }

@@ -34,6 +34,7 @@ type Machine struct {
 	living map[message.Peer]bool // of view.Members
 	// replan: targets may have changed. flush: look for changes at the next tick.
 	replan, flush bool
+	hurried       bool // fillings do not rest
 	// orphans: some partition may be; right is the right that was last looked at for them.
 	orphans   bool
 	right     int64
@@ -176,6 +177,21 @@ func (m *Machine) Tick(now int64) {
 
 // Flush makes the next Tick send changes at once: a check waits for them.
 func (m *Machine) Flush() { m.flush = true }
+
+// Hurry makes fillings go on without rests from now on: this process wants to be gone.
+func (m *Machine) Hurry() { m.hurried = true }
+
+// Due returns when a filling that rests goes on, math.MaxInt64 if none rests: Tick is
+// wanted then.
+func (m *Machine) Due() int64 {
+	due := int64(math.MaxInt64)
+	for _, ch := range m.channels {
+		if !ch.filling && ch.rest > m.now && len(ch.active)+len(ch.waiting) > 0 {
+			due = min(due, ch.rest)
+		}
+	}
+	return due
+}
 
 // Take returns the messages to be sent since the last call.
 func (m *Machine) Take() []message.Envelope {

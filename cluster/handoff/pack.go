@@ -23,6 +23,7 @@ type packing struct {
 	ch      *channel
 	body    *message.Parcel
 	targets []*target
+	fills   bool // portions of Fills are in it
 }
 
 // pump packs and sends what is due to ch's peer while there is room for it.
@@ -39,7 +40,7 @@ func (m *Machine) pump(ch *channel) {
 		if len(k.body.Parts) == 0 {
 			return
 		}
-		m.dispatch(ch, k.body, k.targets)
+		m.dispatch(ch, &parcel{body: k.body, targets: k.targets, fills: k.fills})
 	}
 }
 
@@ -131,12 +132,18 @@ func compareKeys(a, b bucket.Key) int {
 	return 0
 }
 
+// longestRest is the longest that filling a node rests between two parcels.
+const longestRest = int64(200e6)
+
 // fillings packs counters of the targets that are being filled, and begins others
-// while few are.
+// while few are. Fills are work that nobody waits for, done beside the checks: one parcel is
+// under way at a time, and the longer it takes, because the nodes are busy, the
+// longer the next one stays away.
 func (k *packing) fillings() {
 	ch, m := k.ch, k.m
+	mayFill := m.hurried || !ch.filling && m.now >= ch.rest
 	for k.room() > 0 {
-		for len(ch.active) < m.c.Fillings && len(ch.waiting) > 0 {
+		for len(ch.waiting) > 0 && (len(ch.active) < m.c.Fillings || ch.waiting[0].kind != message.Fill) {
 			t := ch.waiting[0]
 			ch.waiting = ch.waiting[1:]
 			if !t.gone {
@@ -144,14 +151,13 @@ func (k *packing) fillings() {
 				ch.active = append(ch.active, t)
 			}
 		}
-		if len(ch.active) == 0 {
+		ch.active = slices.DeleteFunc(ch.active, func(t *target) bool { return t.gone })
+		at := slices.IndexFunc(ch.active, func(t *target) bool { return mayFill || t.kind != message.Fill })
+		if at < 0 {
 			return
 		}
-		t := ch.active[0]
-		if t.gone {
-			ch.active = ch.active[1:]
-			continue
-		}
+		t := ch.active[at]
+		k.fills = k.fills || t.kind == message.Fill
 		n := min(len(t.keys), k.room(), step)
 		keys := t.keys[:n:n]
 		t.keys = t.keys[n:]
@@ -160,7 +166,7 @@ func (k *packing) fillings() {
 		k.add(t, part, keys)
 		if part.End {
 			t.stage = ending
-			ch.active = ch.active[1:]
+			ch.active = slices.Delete(ch.active, at, at+1)
 			m.queue(t)
 		}
 	}

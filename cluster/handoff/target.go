@@ -57,8 +57,8 @@ func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) 
 	return t
 }
 
-// heirFirst lets t go before others that wait.
-func (t *target) heirFirst() {
+// first lets t go before others that wait.
+func (t *target) first() {
 	if i := slices.Index(t.ch.waiting, t); i > 0 {
 		t.ch.waiting = slices.Insert(slices.Delete(t.ch.waiting, i, i+1), 0, t)
 	}
@@ -107,7 +107,7 @@ func (m *Machine) start(t *target) {
 func (m *Machine) inherit(t *target) {
 	t.heir = true
 	if t.stage == waiting {
-		t.heirFirst()
+		t.first()
 		return
 	}
 	m.journal(t.part)
