@@ -33,6 +33,9 @@ func (n *node) openDoors(secret []byte) error {
 	}
 	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0)...)
 	n.grpcDoor.Register(n.grpcServer)
+	if err := n.openGubernatorDoor(); err != nil {
+		return err
+	}
 	handler, err := httpapi.New(httpapi.Config{
 		Limiter: n.service, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),
 	})
@@ -49,5 +52,6 @@ func (n *node) openDoors(secret []byte) error {
 func (n *node) withOtherDoors(api http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", api)
+	n.gubernatorDoor.Mount(mux)
 	return mux
 }

@@ -230,6 +230,7 @@ func (n *node) waiting(most time.Duration) (context.Context, context.CancelFunc)
 
 // drain waits for the calls under way. Checks that still come are forwarded.
 func (n *node) drain() {
+	n.draining.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), n.settings.shutdownTimeout)
 	defer cancel()
 	var doors sync.WaitGroup

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/grpcapi"
+	"github.com/sluice-project/sluice/transport/gubernator"
 	"github.com/sluice-project/sluice/transport/peer"
 )
 
@@ -46,8 +47,12 @@ type node struct {
 	grpcServer *grpc.Server
 	httpServer *http.Server
 	profiler   *http.Server
+	// The doors beside sluice's own.
+	gubernatorDoor *gubernator.Door
 
 	joined, leaving atomic.Bool
+	// draining: the counters are handed over, and no more calls are to be taken.
+	draining atomic.Bool
 	// ended is closed when the cluster node's goroutine has ended.
 	ended chan struct{}
 	// hurry is closed when leaving shall no longer wait for other nodes.

@@ -1,0 +1,13 @@
+package main
+
+import "github.com/sluice-project/sluice/transport/gubernator"
+
+// openGubernatorDoor makes what answers clients of gubernator, and puts its service on
+// the gRPC port, which must not serve yet.
+func (n *node) openGubernatorDoor() (err error) {
+	n.gubernatorDoor, err = gubernator.New(gubernator.Config{Limiter: n.service, Leaving: n.draining.Load})
+	if err == nil {
+		n.gubernatorDoor.Register(n.grpcServer)
+	}
+	return err
+}

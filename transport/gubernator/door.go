@@ -1,0 +1,120 @@
+package gubernator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// MaxRequests is the most that one GetRateLimits may ask: gubernator's own bound.
+const MaxRequests = 1000
+
+// Config is what a Door is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter transport.Limiter
+	// Leaving says whether new calls are to be refused, because the node is about to
+	// stop. nil means never.
+	Leaving func() bool
+	// Now is the time of day, which reset times are counted from. nil means time.Now.
+	Now func() time.Time
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	if c.Limiter == nil {
+		return errors.New("gubernator: Limiter is required")
+	}
+	return nil
+}
+
+// Door answers clients of gubernator. It is safe for concurrent use.
+type Door struct {
+	gubernatorv1.UnimplementedV1Server
+	config Config
+}
+
+// New returns a Door.
+func New(c Config) (*Door, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Leaving == nil {
+		c.Leaving = func() bool { return false }
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Door{config: c}, nil
+}
+
+// Register adds pb.gubernator.V1 to g, which must not serve yet.
+func (d *Door) Register(g grpc.ServiceRegistrar) { gubernatorv1.RegisterV1Server(g, d) }
+
+var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
+
+// GetRateLimits implements gubernatorv1.V1Server.
+func (d *Door) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+	if d.config.Leaving() {
+		return nil, errLeaving
+	}
+	if n := len(req.GetRequests()); n > MaxRequests {
+		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, MaxRequests)
+	}
+	now := d.config.Now()
+	b := transport.NewBatch()
+	defer b.Release()
+	items := ask(b, req.GetRequests(), now)
+	if len(b.Checks) > 0 {
+		// What the error says of the whole call stands in each result too.
+		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	return answer(b, items, now), nil
+}
+
+// What HealthCheck says of a node.
+const (
+	healthy   = "healthy"
+	unhealthy = "unhealthy"
+)
+
+// HealthCheck implements gubernatorv1.V1Server.
+func (d *Door) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
+	if d.config.Leaving() {
+		return nil, errLeaving
+	}
+	m := d.config.Limiter.Members(ctx)
+	res := &gubernatorv1.HealthCheckResp{Status: healthy}
+	if !m.MayDecide {
+		res.Status, res.Message = unhealthy, "this node has no right to decide: "+m.Reason
+	}
+	for i := range m.Members {
+		one := &m.Members[i]
+		if one.Missing {
+			continue
+		}
+		if one.Name == m.Self {
+			res.AdvertiseAddress = one.GRPC
+		}
+		res.LocalPeers = append(res.LocalPeers, &gubernatorv1.PeerHealthResp{GrpcAddress: one.GRPC})
+	}
+	res.PeerCount = int32(len(res.LocalPeers))
+	return res, nil
+}
+
+// LiveCheck implements gubernatorv1.V1Server.
+func (d *Door) LiveCheck(context.Context, *gubernatorv1.LiveCheckReq) (*gubernatorv1.LiveCheckResp, error) {
+	if d.config.Leaving() {
+		return nil, errLeaving
+	}
+	return &gubernatorv1.LiveCheckResp{}, nil
+}

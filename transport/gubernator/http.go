@@ -1,0 +1,135 @@
+package gubernator
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+)
+
+// maxBody caps a body, in bytes: a thousand requests of a few KiB each.
+const maxBody = 4 << 20
+
+// Mount puts the calls on their paths of mux.
+func (d *Door) Mount(mux *http.ServeMux) {
+	mount(mux, http.MethodPost, "/v1/GetRateLimits", func(w http.ResponseWriter, r *http.Request) {
+		var req gubernatorv1.GetRateLimitsReq
+		if err := read(w, r, &req); err != nil {
+			refuse(w, err)
+			return
+		}
+		res, err := d.GetRateLimits(r.Context(), &req)
+		write(w, http.StatusOK, res, err)
+	})
+	mount(mux, http.MethodGet, "/v1/HealthCheck", func(w http.ResponseWriter, r *http.Request) {
+		res, err := d.HealthCheck(r.Context(), &gubernatorv1.HealthCheckReq{})
+		code := http.StatusOK
+		if res.GetStatus() == unhealthy {
+			// Load balancers look no further.
+			code = http.StatusServiceUnavailable
+		}
+		write(w, code, res, err)
+	})
+	mount(mux, http.MethodGet, "/v1/LiveCheck", func(w http.ResponseWriter, r *http.Request) {
+		res, err := d.LiveCheck(r.Context(), &gubernatorv1.LiveCheckReq{})
+		write(w, http.StatusOK, res, err)
+	})
+}
+
+// mount serves one method of a path and refuses the others.
+func mount(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
+	allow := method
+	if method == http.MethodGet {
+		allow += ", " + http.MethodHead // ServeMux serves both
+	}
+	mux.HandleFunc(method+" "+path, h)
+	mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", allow)
+		writeStatus(w, http.StatusMethodNotAllowed, status.New(codes.Unimplemented, "want "+allow))
+	})
+}
+
+var (
+	// Fields that are not known may be of a later version of gubernator's.
+	reader = protojson.UnmarshalOptions{DiscardUnknown: true}
+	// Gubernator prints names as its .proto file spells them, and what is empty too.
+	writer = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
+)
+
+// read reads the body into m. No body is an empty message.
+func read(w http.ResponseWriter, r *http.Request, m proto.Message) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil || len(body) == 0 {
+		return err
+	}
+	return reader.Unmarshal(body, m)
+}
+
+// refuse answers a body that could not be read.
+func refuse(w http.ResponseWriter, err error) {
+	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		writeStatus(w, http.StatusRequestEntityTooLarge, status.New(codes.ResourceExhausted,
+			"the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes; split the call"))
+		return
+	}
+	// protojson varies the space after its prefix, so that nobody compares texts.
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
+	writeStatus(w, http.StatusBadRequest, status.New(codes.InvalidArgument, "body: "+strings.TrimPrefix(text, "proto: ")))
+}
+
+// write answers with m and code, or with err where there is one.
+func write(w http.ResponseWriter, code int, m proto.Message, err error) {
+	if err != nil {
+		st := status.Convert(err)
+		writeStatus(w, httpStatus(st.Code()), st)
+		return
+	}
+	body, err := writer.Marshal(m)
+	if err != nil {
+		writeStatus(w, http.StatusInternalServerError, status.New(codes.Internal, err.Error()))
+		return
+	}
+	writeBody(w, code, body)
+}
+
+// httpStatus is the HTTP status of a code that the calls return.
+func httpStatus(c codes.Code) int {
+	switch c {
+	case codes.OutOfRange, codes.InvalidArgument:
+		return http.StatusBadRequest
+	case codes.Unavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// failure is the body of an error, as gubernator's HTTP port has it.
+type failure struct {
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+	Details []struct{} `json:"details"`
+}
+
+func writeStatus(w http.ResponseWriter, code int, st *status.Status) {
+	body, err := json.Marshal(failure{st.Code(), st.Message(), []struct{}{}})
+	if err != nil {
+		panic("gubernator: a number and a text cannot be written: " + err.Error())
+	}
+	writeBody(w, code, body)
+}
+
+func writeBody(w http.ResponseWriter, code int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(code)
+	_, _ = w.Write(body) // a client that has gone needs no answer
+}
