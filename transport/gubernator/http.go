@@ -3,8 +3,11 @@ package gubernator
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,20 +61,59 @@ func mount(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	})
 }
 
-var (
-	// Fields that are not known may be of a later version of gubernator's.
-	reader = protojson.UnmarshalOptions{DiscardUnknown: true}
-	// Gubernator prints names as its .proto file spells them, and what is empty too.
-	writer = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
-)
+// Gubernator prints names as its .proto file spells them, and what is empty too.
+var writer = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
 
-// read reads the body into m. No body is an empty message.
-func read(w http.ResponseWriter, r *http.Request, m proto.Message) error {
+// read reads the body into req. No body is an empty message.
+func read(w http.ResponseWriter, r *http.Request, req *gubernatorv1.GetRateLimitsReq) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil || len(body) == 0 {
 		return err
 	}
-	return reader.Unmarshal(body, m)
+	return decode(body, req)
+}
+
+// decode reads JSON into req. Fields that are not known are passed over, as gubernator does: they
+// may be of a later version.
+func decode(body []byte, req *gubernatorv1.GetRateLimitsReq) error {
+	if protojson.Unmarshal(body, req) == nil {
+		return nil
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body, req); err != nil {
+		return err
+	}
+	return unknownName(body)
+}
+
+// enums are the fields of a request that have names for values.
+var enums = []struct {
+	field  string
+	values map[string]int32
+}{
+	{"algorithm", gubernatorv1.Algorithm_value},
+	{"behavior", gubernatorv1.Behavior_value},
+}
+
+// unknownName returns an error if a request of body, which decode could read, has a name for an
+// algorithm or a behavior that there is not. protojson passes over those too.
+func unknownName(body []byte) error {
+	var call struct {
+		Requests []map[string]any `json:"requests"`
+	}
+	if err := json.Unmarshal(body, &call); err != nil {
+		return err
+	}
+	for i, q := range call.Requests {
+		for _, e := range enums {
+			if name, ok := q[e.field].(string); ok {
+				if _, known := e.values[name]; !known {
+					return fmt.Errorf("requests[%d].%s: %q is unknown; want %s", i, e.field, name,
+						strings.Join(slices.Sorted(maps.Keys(e.values)), ", "))
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // refuse answers a body that could not be read.
