@@ -170,6 +170,7 @@ func (m *Machine) plan(p *partition) {
 		wanted = m.addTarget(p, want, message.Fill)
 		p.hold.targets = append(p.hold.targets, wanted)
 	}
+	copied := slices.ContainsFunc(p.hold.targets, func(t *target) bool { return t.stage == complete })
 	for i := len(p.hold.targets) - 1; i >= 0; i-- {
 		t := p.hold.targets[i]
 		if t == wanted {
@@ -177,8 +178,12 @@ func (m *Machine) plan(p *partition) {
 		}
 		t.heir = false
 		// The old copy stays until the new one has all that it has; until a hand-off, if
-		// that is next.
-		if t.stage != complete || wanted.stage == complete && wanted.acked >= t.acked && !inherits {
+		// that is next. Where no copy is complete, whichever is first shall be.
+		useless := t.stage == waiting || copied
+		if t.stage == complete {
+			useless = wanted.stage == complete && wanted.acked >= t.acked && !inherits
+		}
+		if useless {
 			m.abandon(t)
 			m.dropAt(t)
 		}

@@ -29,10 +29,6 @@ type channel struct {
 	changed []*target
 	active  []*target // being filled
 	waiting []*target // to be filled: heirs before others
-	// filling: a parcel with portions of Fills is under way. rest is until when no other may
-	// follow it.
-	filling bool
-	rest    int64
 	// unfit: its targets were let go, because it stalls or leaves.
 	unfit bool
 
@@ -47,8 +43,6 @@ type parcel struct {
 	sent int64
 	// targets are whom the parts are for, by place; nil for a Drop.
 	targets []*target
-	// fills: it has portions of Fills.
-	fills bool
 }
 
 // dispatch sends a parcel.
@@ -60,7 +54,6 @@ func (m *Machine) dispatch(ch *channel, f *parcel) {
 		ch.progress = m.now
 	}
 	ch.flight = append(ch.flight, f)
-	ch.filling = ch.filling || f.fills
 	m.stats.Counters += uint64(body.Image.Counters)
 	m.stats.Bytes += uint64(len(body.Image.Data))
 	m.send(ch.peer, body)
@@ -103,6 +96,9 @@ func (m *Machine) letGo(ch *channel) {
 			m.abandon(t)
 		}
 	}
+	if m.pace.last == ch {
+		m.pace.parcel = nil // its receipt may never come
+	}
 	for _, f := range ch.flight {
 		closes := false
 		for i, t := range f.targets {
@@ -124,8 +120,8 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		}
 		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
 		ch.progress = m.now
-		if f.fills {
-			ch.filling, ch.rest = false, m.now+min(int64(m.c.Rest)*(m.now-f.sent), longestRest)
+		if f == m.pace.parcel {
+			m.pace.parcel, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*(m.now-f.sent), longestRest)
 		}
 		m.settle(ch, f, r)
 		return

@@ -320,10 +320,14 @@ func (m *Machine) better(a, b offer) int {
 func (m *Machine) win(p *partition) {
 	c := p.claim
 	start := message.Mark{}
-	if p.state.has == message.None {
+	switch p.state.has {
+	case message.None:
 		m.stats.Fresh++
 		m.c.Table.DropShard(p.number)
-	} else {
+	case message.Partial:
+		// What it lacks may be with a holder that comes back, and is then to be merged.
+		start = message.Mark{Epoch: p.state.mark.Epoch}
+	default:
 		start = p.state.mark
 	}
 	m.stats.Claims++

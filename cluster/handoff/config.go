@@ -37,11 +37,11 @@ type Config struct {
 	Gather time.Duration
 	// Fillings is how many partitions are filled to one node at a time. 0 means 16.
 	Fillings int
-	// Chunk is how many counters a parcel takes. 0 means 512.
+	// Chunk is how many counters a parcel takes. 0 means 1536.
 	Chunk int
-	// Rest is how many times as long as the last parcel of a filling took there, until its
-	// receipt, no other is sent to a node. 0 means 3, so that filling takes about a quarter
-	// of the time at most.
+	// Rest is how many times as long as the last parcel of fillings took, until its
+	// receipt, the next one stays away. 0 means 3, so that filling takes about a quarter of
+	// the time at most.
 	Rest int
 	// Without leaves guards out. Only for tests that show what each is for.
 	Without Guard
@@ -121,7 +121,7 @@ func (c Config) withDefaults() Config {
 		c.Fillings = 16
 	}
 	if c.Chunk == 0 {
-		c.Chunk = 512
+		c.Chunk = 1536
 	}
 	if c.Rest == 0 {
 		c.Rest = 3

@@ -34,7 +34,6 @@ type Machine struct {
 	living map[message.Peer]bool // of view.Members
 	// replan: targets may have changed. flush: look for changes at the next tick.
 	replan, flush bool
-	hurried       bool // fillings do not rest
 	// orphans: some partition may be; right is the right that was last looked at for them.
 	orphans   bool
 	right     int64
@@ -43,8 +42,9 @@ type Machine struct {
 	patrolled int64 // when the slow round was last made
 
 	channels []*channel // sorted by peer
-	fills    uint64     // the last number of a filling
-	keys     []key      // working space of drain
+	pace     pace
+	fills    uint64 // the last number of a filling
+	keys     []key  // working space of drain
 
 	// What was said about holdings, here and by others.
 	said      uint64
@@ -168,30 +168,15 @@ func (m *Machine) Tick(now int64) {
 	m.adopt()
 	m.claimDue(slow)
 	m.tellNews()
-	for _, ch := range m.channels {
+	m.inTurn(func(ch *channel) {
 		m.resend(ch)
 		m.pump(ch)
-	}
+	})
 	m.tellHoldings()
 }
 
 // Flush makes the next Tick send changes at once: a check waits for them.
 func (m *Machine) Flush() { m.flush = true }
-
-// Hurry makes fillings go on without rests from now on: this process wants to be gone.
-func (m *Machine) Hurry() { m.hurried = true }
-
-// Due returns when a filling that rests goes on, math.MaxInt64 if none rests: Tick is
-// wanted then.
-func (m *Machine) Due() int64 {
-	due := int64(math.MaxInt64)
-	for _, ch := range m.channels {
-		if !ch.filling && ch.rest > m.now && len(ch.active)+len(ch.waiting) > 0 {
-			due = min(due, ch.rest)
-		}
-	}
-	return due
-}
 
 // Take returns the messages to be sent since the last call.
 func (m *Machine) Take() []message.Envelope {

@@ -40,7 +40,11 @@ func (m *Machine) pump(ch *channel) {
 		if len(k.body.Parts) == 0 {
 			return
 		}
-		m.dispatch(ch, &parcel{body: k.body, targets: k.targets, fills: k.fills})
+		f := &parcel{body: k.body, targets: k.targets}
+		m.dispatch(ch, f)
+		if k.fills {
+			m.pace.last, m.pace.parcel = ch, f
+		}
 	}
 }
 
@@ -132,16 +136,11 @@ func compareKeys(a, b bucket.Key) int {
 	return 0
 }
 
-// longestRest is the longest that filling a node rests between two parcels.
-const longestRest = int64(200e6)
-
 // fillings packs counters of the targets that are being filled, and begins others
-// while few are. Fills are work that nobody waits for, done beside the checks: one parcel is
-// under way at a time, and the longer it takes, because the nodes are busy, the
-// longer the next one stays away.
+// while few are.
 func (k *packing) fillings() {
 	ch, m := k.ch, k.m
-	mayFill := m.hurried || !ch.filling && m.now >= ch.rest
+	mayFill := m.pace.may(m.now)
 	for k.room() > 0 {
 		for len(ch.waiting) > 0 && (len(ch.active) < m.c.Fillings || ch.waiting[0].kind != message.Fill) {
 			t := ch.waiting[0]

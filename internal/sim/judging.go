@@ -240,9 +240,9 @@ func (w *world) note(p *process, e message.Envelope) {
 	}
 }
 
-// noteAnswers notes which states are fetched, and only in part: whoever has them may be
+// notePortions notes which states have come here only in part: whoever has them may be
 // lost before the end, and then a part is better than nothing.
-func (p *process) noteAnswers(e message.Envelope) {
+func (p *process) notePortions(e message.Envelope) {
 	b, ok := e.Body.(*message.Parcel)
 	if !ok || e.To != p.self || b.N != p.taken[e.From]+1 {
 		return
@@ -250,7 +250,7 @@ func (p *process) noteAnswers(e message.Envelope) {
 	p.taken[e.From] = b.N
 	for _, part := range b.Parts {
 		switch {
-		case part.Kind != message.Answer:
+		case part.Kind != message.Answer && part.Kind != message.Fill:
 		case part.End:
 			p.torn[part.Partition] = message.Epoch{}
 		case part.Begin:

@@ -47,7 +47,7 @@ type process struct {
 	tenures []*tenure // of these, by partition
 	set     message.Set
 	waiting []waiting
-	// torn are the epochs of states that were fetched here and have not come to their end, by
+	// torn are the epochs of states that have begun to come here and have not come to their end, by
 	// partition.
 	torn  []message.Epoch
 	taken map[message.Peer]uint64 // the number of the last parcel taken from each
@@ -138,7 +138,7 @@ func (w *world) receive(p *process, l *letter) {
 // step gives both machines a message. Checks may come before the turn that follows.
 func (w *world) step(p *process, now int64, l *letter) {
 	w.tellLetter(p, l)
-	p.noteAnswers(l.envelope)
+	p.notePortions(l.envelope)
 	p.quorum.Step(now, l.envelope)
 	p.handoff.Step(now, l.envelope)
 	w.watch(p)

@@ -112,6 +112,10 @@ func (w *world) play(f *profile, n int) {
 	if !w.passUntil(10*time.Second, w.informed) {
 		w.fail("gossip", general, "gossip does not show the truth")
 	}
+	if w.stranded() {
+		w.tell(general, "who is left is no majority of the set, for good")
+		return
+	}
 	healed := w.now
 	if !w.settle("I7", int64(settleTime)) {
 		return

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
 )
 
 // unsettled says what is not yet as it should be when nothing is wrong any more (I7), or "":
@@ -22,6 +23,30 @@ func (w *world) unsettled(level bool) string {
 		}
 	}
 	return ""
+}
+
+// stranded reports whether so many of the newest set have gone that those left are no majority
+// of it, and never will be: one that left gave up waiting for another that had crashed. Then
+// only an operator can say who is gone (sluice members forget).
+func (w *world) stranded() bool {
+	var newest message.Set
+	names := map[string]bool{}
+	for _, p := range w.procs {
+		if p == nil {
+			continue
+		}
+		names[p.self.Name] = true
+		if p.set.Version > newest.Version {
+			newest = p.set
+		}
+	}
+	left := 0
+	for _, m := range newest.Members {
+		if names[m] {
+			left++
+		}
+	}
+	return len(newest.Members) > 0 && 2*left <= len(newest.Members)
 }
 
 // unsettledAmong is unsettled for the names at some places.
