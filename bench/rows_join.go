@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/report"
-	"github.com/sluice-project/sluice/bench/system"
 )
 
 // joinKeys is how many keys there are while a node joins.
@@ -19,6 +18,9 @@ const slice = 500 * time.Millisecond
 // joining compares, on a cluster of three that holds a million keys, the half seconds
 // before a fourth node starts with those until it holds its part and every partition has
 // its copy again. The worst half second of each round counts.
+//
+// It does so with half the load that the three can take, because a machine without anything to
+// spare has nothing for one more process either; how the full load fares is told.
 func (t *target) joining(ctx context.Context) error {
 	keys := joinKeys
 	if t.rounds == 1 {
@@ -34,75 +36,109 @@ func (t *target) joining(ctx context.Context) error {
 	}
 	work := shape(3, 64, 1)
 	work.Keys = keys
-	var kept, slower, mean, took []float64
-	for range t.rounds {
-		before, err := t.half(ctx, s, work, 4)
-		if err != nil {
-			return err
-		}
-		during, length, err := t.grow(ctx, s, work, keys)
-		if err != nil {
-			return err
-		}
-		b := report.Series{Rounds: before}
-		d := report.Series{Rounds: during}
-		base, p99 := b.Of(report.Checks).Median, b.Of(report.P99).Median
-		sum := 0.0
-		for i := range during {
-			sum += during[i].ChecksPerSecond
-		}
-		kept = append(kept, d.Of(report.Checks).Low/base)
-		mean = append(mean, sum/float64(len(during))/base)
-		slower = append(slower, d.Of(report.P99).High/p99)
-		took = append(took, length.Seconds())
-		fmt.Printf("join: %s checks/s and p99 %s µs before; in %v until all is in place worst half second %.2f, mean %.2f, worst p99 %.2f of that\n",
-			report.Number(base), report.Number(p99), length.Round(10*time.Millisecond), kept[len(kept)-1], mean[len(mean)-1], slower[len(slower)-1])
-		if err := s.Shrunk(ctx); err != nil {
+	full := unary(s, load.Uniform{N: keys})
+	capacity, err := t.halves(ctx, work, full, 4)
+	if err != nil {
+		return err
+	}
+	half := full
+	half.rate = capacity.Of(report.Checks).Median / 2
+	for _, c := range []contestant{half, full} {
+		if err := t.joinUnder(ctx, work, c); err != nil {
 			return err
 		}
 	}
-	what := fmt.Sprintf("a fourth node joins, %s keys, 64 callers: ", report.Number(float64(keys)))
-	t.add(report.AtLeast(what+"checks/s in the worst half second ÷ before", 0.80, report.SpreadOf(kept), ""))
-	t.add(report.Told(what+"checks/s over the whole of it ÷ before", report.SpreadOf(mean), ""))
-	t.add(report.AtMost(what+"worst p99 ÷ before", 3, report.SpreadOf(slower), ""))
+	return nil
+}
+
+// joinUnder has a node join and leave again, round by round, under the load of c.
+func (t *target) joinUnder(ctx context.Context, work report.Shape, c contestant) error {
+	var kept, slower, after, took []float64
+	for range t.rounds {
+		before, err := t.halves(ctx, work, c, 4)
+		if err != nil {
+			return err
+		}
+		g, err := t.grow(ctx, work, c)
+		if err != nil {
+			return err
+		}
+		base, p99 := before.Of(report.Checks).Median, before.Of(report.P99).Median
+		kept = append(kept, g.during.Of(report.Checks).Low/base)
+		slower = append(slower, g.during.Of(report.P99).High/p99)
+		after = append(after, g.after.Of(report.Checks).Median/base)
+		took = append(took, g.took.Seconds())
+		fmt.Printf("join: %s checks/s and p99 %s µs before; %v until all is in place: worst half second %.2f, worst p99 %.2f of that; %.2f afterwards\n",
+			report.Number(base), report.Number(p99), g.took.Round(10*time.Millisecond), kept[len(kept)-1], slower[len(slower)-1], after[len(after)-1])
+		if err := c.system.Shrunk(ctx); err != nil {
+			return err
+		}
+	}
+	what := fmt.Sprintf("a fourth node joins, %s keys, ", report.Number(float64(work.Keys)))
+	if c.rate == 0 {
+		what += "full load: "
+		t.add(report.Told(what+"checks/s in the worst half second ÷ before", report.SpreadOf(kept), ""))
+		t.add(report.Told(what+"checks/s once all is in place ÷ before", report.SpreadOf(after), ""))
+		t.add(report.Told(what+"worst p99 ÷ before", report.SpreadOf(slower), ""))
+	} else {
+		what += "half load: "
+		t.add(report.AtLeast(what+"checks/s in the worst half second ÷ before", 0.80, report.SpreadOf(kept), ""))
+		t.add(report.AtMost(what+"worst p99 ÷ before", 3, report.SpreadOf(slower), ""))
+	}
 	t.add(report.Told(what+"until all is in place", report.SpreadOf(took), "s"))
 	return nil
 }
 
-// half measures n half seconds, one after the other.
-func (t *target) half(ctx context.Context, s *system.System, work report.Shape, n int) ([]report.Round, error) {
-	var rounds []report.Round
+// halves measures n half seconds, one after the other.
+func (t *target) halves(ctx context.Context, work report.Shape, c contestant, n int) (*report.Series, error) {
+	s := new(report.Series)
 	for range n {
-		r, err := t.measure(ctx, work, unary(s, load.Uniform{N: work.Keys}), slice)
+		r, err := t.measure(ctx, work, c, slice)
 		if err != nil {
 			return nil, err
 		}
-		rounds = append(rounds, *r)
+		s.Rounds = append(s.Rounds, *r)
 	}
-	return rounds, nil
+	return s, nil
 }
 
-// grow has a node join, measures until all is in place, and sends the node away again.
-func (t *target) grow(ctx context.Context, s *system.System, work report.Shape, keys int) (rounds []report.Round, took time.Duration, err error) {
+// grown is one join.
+type grown struct {
+	during, after *report.Series
+	took          time.Duration
+}
+
+// grow has a node join, measures until all is in place and a little longer, and sends the
+// node away again.
+func (t *target) grow(ctx context.Context, work report.Shape, c contestant) (g grown, err error) {
 	began := time.Now()
-	n, err := s.Grow(ctx, t.bin, keys)
+	n, err := c.system.Grow(ctx, t.bin, 2*work.Keys)
 	if err != nil {
-		return nil, 0, err
+		return g, err
 	}
 	defer n.Process.Stop()
 	settled := make(chan error, 1)
-	go func() { settled <- s.Settled(ctx, n) }()
+	go func() {
+		err := c.system.Settled(ctx, n)
+		g.took = time.Since(began)
+		settled <- err
+	}()
+	g.during = new(report.Series)
 	for {
 		select {
 		case err := <-settled:
-			return rounds, time.Since(began), err
+			if err != nil {
+				return g, err
+			}
+			g.after, err = t.halves(ctx, work, c, 4)
+			return g, err
 		default:
 		}
-		r, err := t.half(ctx, s, work, 1)
+		r, err := t.halves(ctx, work, c, 1)
 		if err != nil {
 			<-settled
-			return nil, 0, err
+			return g, err
 		}
-		rounds = append(rounds, r...)
+		g.during.Rounds = append(g.during.Rounds, r.Rounds...)
 	}
 }

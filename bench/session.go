@@ -77,6 +77,8 @@ type contestant struct {
 	// keys, nodes and domain are set where they are not the shape's.
 	keys, nodes int
 	domain      string
+	// rate is how many calls are begun in a second; 0 is as many as can be.
+	rate float64
 }
 
 // unary is sys asked by unary calls at random nodes.
@@ -115,7 +117,7 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 	edge := 0
 	result, err := load.Run(ctx, c.target, load.Work{
 		Domain: cmp.Or(c.domain, shape.Domain), Callers: shape.Callers, Checks: shape.Checks, Keys: s.namesOf(shape.Keys), Pick: c.pick,
-		Node: c.node, Seed: s.seed, Warmup: s.warmup, Window: window,
+		Node: c.node, Rate: c.rate, Seed: s.seed, Warmup: s.warmup, Window: window,
 		Edge: func() (err error) {
 			if server[edge], err = process.Total(c.system.Processes); err != nil {
 				return err

@@ -56,8 +56,11 @@ const AnyNode = -1
 type Work struct {
 	Domain          string
 	Callers, Checks int
-	Keys            *Keys
-	Pick            Pickers
+	// Rate is how many calls are begun in a second by all callers; 0 means each begins when it has
+	// its last answer. With a rate, latency is counted from when a call should have begun.
+	Rate float64
+	Keys *Keys
+	Pick Pickers
 	// Node is asked by every call; AnyNode means a random one.
 	Node int
 	Seed uint64
@@ -146,6 +149,12 @@ func (r *Result) call(ctx context.Context, target Target, w *Work, number uint64
 	pick := w.Pick.New(seed)
 	random := rand.New(rand.NewPCG(seed, 3))
 	keys := make([]string, w.Checks)
+	due := time.Now()
+	var every time.Duration
+	if w.Rate > 0 {
+		every = time.Duration(float64(w.Callers) / w.Rate * float64(time.Second))
+		due = due.Add(time.Duration(random.Float64() * float64(every)))
+	}
 	for {
 		node := w.Node
 		if node == AnyNode {
@@ -156,6 +165,10 @@ func (r *Result) call(ctx context.Context, target Target, w *Work, number uint64
 		}
 		var seen Tally
 		start := time.Now()
+		if every > 0 {
+			time.Sleep(due.Sub(start))
+			start, due = due, due.Add(every)
+		}
 		if !start.Before(shut) || ctx.Err() != nil {
 			return
 		}

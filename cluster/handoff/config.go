@@ -40,7 +40,7 @@ type Config struct {
 	// Chunk is how many counters a parcel takes. 0 means 1536.
 	Chunk int
 	// Rest is how many times as long as the last parcel of fillings took, until its
-	// receipt, the next one stays away. 0 means 3, so that filling takes about a quarter of
+	// receipt, the next one stays away. 0 means 9, so that filling takes about a tenth of
 	// the time at most.
 	Rest int
 	// Without leaves guards out. Only for tests that show what each is for.
@@ -124,7 +124,7 @@ func (c Config) withDefaults() Config {
 		c.Chunk = 1536
 	}
 	if c.Rest == 0 {
-		c.Rest = 3
+		c.Rest = 9
 	}
 	return c
 }
