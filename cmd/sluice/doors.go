@@ -36,6 +36,9 @@ func (n *node) openDoors(secret []byte) error {
 	if err := n.openGubernatorDoor(); err != nil {
 		return err
 	}
+	if err := n.openEnvoyDoor(); err != nil {
+		return err
+	}
 	handler, err := httpapi.New(httpapi.Config{
 		Limiter: n.service, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),
 	})

@@ -39,6 +39,8 @@ type settings struct {
 	secretFile    string
 	secret        []byte // instead of secretFile, for nodes of one process
 
+	envoyAllOrNothing, envoyResponseHeaders, envoyDynamicMetadata bool
+
 	checkTimeout    time.Duration
 	joinTimeout     time.Duration
 	shutdownTimeout time.Duration
@@ -68,6 +70,9 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
 	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
+	f.BoolVar(&s.envoyAllOrNothing, "envoy-all-or-nothing", false, "charge all descriptors of a request from Envoy or none, instead of each for itself")
+	f.BoolVar(&s.envoyResponseHeaders, "envoy-response-headers", false, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
+	f.BoolVar(&s.envoyDynamicMetadata, "envoy-dynamic-metadata", false, "hand Envoy's next filters the request's descriptors and the metadata of its rules")
 	f.DurationVar(&s.checkTimeout, "check-timeout", 500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers")
 	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it serves alone")
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")

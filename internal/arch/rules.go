@@ -125,6 +125,10 @@ var modules = []struct {
 		"error details are part of the wire",
 	},
 	{
+		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy"}, []string{"cmd"},
+		"Envoy's own types: its words end at its door",
+	},
+	{
 		"github.com/dchest/siphash", []string{"transport/."}, nil,
 		"one place turns strings into counter keys, so that all doors name the same counter",
 	},

@@ -1,0 +1,19 @@
+package main
+
+import "github.com/sluice-project/sluice/transport/envoy"
+
+// openEnvoyDoor makes what answers Envoy's rate limit filter, and puts its service on the
+// gRPC port, which must not serve yet.
+func (n *node) openEnvoyDoor() error {
+	door, err := envoy.New(envoy.Config{
+		Limiter:         n.service,
+		Leaving:         n.draining.Load,
+		AllOrNothing:    n.settings.envoyAllOrNothing,
+		ResponseHeaders: n.settings.envoyResponseHeaders,
+		DynamicMetadata: n.settings.envoyDynamicMetadata,
+	})
+	if err == nil {
+		door.Register(n.grpcServer)
+	}
+	return err
+}

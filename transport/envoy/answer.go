@@ -1,0 +1,160 @@
+package envoy
+
+import (
+	"math"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// limited reports whether r was held to a limit: a rule applied that is not unlimited and
+// that no other rule of the request replaced, or the descriptor brought its own.
+func limited(r *transport.Result) bool { return r.Err == nil && r.Limits != nil }
+
+// counted reports whether r also says what is left: not when on_failure or on_partition
+// answered without looking at a counter.
+func counted(r *transport.Result) bool {
+	return limited(r) && r.Source != check.Open && r.Source != check.Closed
+}
+
+// over reports whether r is over its limit. A rule in shadow mode never is, whatever
+// became of the rest of an all-or-nothing batch.
+func over(r *transport.Result) bool {
+	return limited(r) && !r.Allowed && (r.Rule == nil || !r.Rule.Shadow)
+}
+
+// exceeded reports whether the request as a whole is over: a descriptor that is not in
+// quota mode is over, or all that are in it. One that failed is not over.
+func exceeded(b *transport.Batch) bool {
+	quotas, spent := 0, 0
+	for i := range b.Results {
+		r := &b.Results[i]
+		switch {
+		case r.Rule == nil || !r.Rule.Quota || r.Limits == nil:
+			if over(r) {
+				return true
+			}
+		case over(r):
+			quotas, spent = quotas+1, spent+1
+		default:
+			quotas++
+		}
+	}
+	return quotas > 0 && spent == quotas
+}
+
+// failure returns why descriptors have no decision, as the error of the whole call: what is
+// wrong with one goes before what no node could decide.
+func failure(b *transport.Batch) error {
+	var first *transport.Error
+	at := 0
+	for i := range b.Results {
+		if e := b.Results[i].Err; e != nil && (first == nil || e.Code < first.Code) {
+			first, at = e, i
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	if first.Field == "domain" { // of the request, as in fault
+		return errorOf(first, first.Field)
+	}
+	return errorOf(first, descriptorPath(at, first.Field))
+}
+
+// codeOf is the gRPC code of an error. Envoy takes each for a failure of the service, but
+// retries by code.
+func codeOf(c transport.Code) codes.Code {
+	switch c {
+	case transport.Invalid, transport.UnknownDomain:
+		return codes.InvalidArgument
+	case transport.Overloaded:
+		return codes.ResourceExhausted
+	case transport.Unavailable:
+		return codes.Unavailable
+	}
+	return codes.Internal
+}
+
+// errorOf returns e, about a field of the request, as a gRPC status.
+func errorOf(e *transport.Error, field string) error {
+	return status.Error(codeOf(e.Code), field+": "+e.Message)
+}
+
+// told is the status of one descriptor and all that it points to.
+type told struct {
+	status ratelimitv3.RateLimitResponse_DescriptorStatus
+	limit  ratelimitv3.RateLimitResponse_RateLimit
+	reset  durationpb.Duration
+}
+
+// answer says in Envoy's words what became of req, whose checks b has had decided.
+func (d *Door) answer(b *transport.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
+	memory := make([]told, len(b.Results))
+	res := &ratelimitv3.RateLimitResponse{
+		OverallCode: ratelimitv3.RateLimitResponse_OK,
+		Statuses:    make([]*ratelimitv3.RateLimitResponse_DescriptorStatus, len(b.Results)),
+	}
+	for i := range memory {
+		memory[i].fill(&b.Results[i])
+		res.Statuses[i] = &memory[i].status
+	}
+	if denied {
+		res.OverallCode = ratelimitv3.RateLimitResponse_OVER_LIMIT
+		deny(res, b)
+	}
+	if d.config.ResponseHeaders {
+		addHeaders(res, b, denied)
+	}
+	if d.config.DynamicMetadata {
+		res.DynamicMetadata = metadata(b, req)
+	}
+	return res
+}
+
+// fill makes t, which is empty, say what r is.
+func (t *told) fill(r *transport.Result) {
+	s := &t.status
+	switch {
+	case r.Err != nil:
+		return // the code of a descriptor that nobody decided is UNKNOWN
+	case over(r):
+		s.Code = ratelimitv3.RateLimitResponse_OVER_LIMIT
+	default:
+		s.Code = ratelimitv3.RateLimitResponse_OK
+	}
+	if r.Rule != nil && r.Rule.Unlimited {
+		s.LimitRemaining = math.MaxUint32
+	}
+	if counted(r) {
+		describe(&t.limit, r)
+		s.CurrentLimit, s.LimitRemaining = &t.limit, narrow(r.Remaining)
+	}
+	if counted(r) || over(r) {
+		wait := untilReset(r)
+		t.reset.Seconds, t.reset.Nanos = int64(wait/time.Second), int32(wait%time.Second)
+		s.DurationUntilReset = &t.reset
+	}
+}
+
+// untilReset returns the time until the limit of r is whole again, or, when it is over,
+// until the same hits would be admitted: Envoy can make that its client's Retry-After. Hits
+// that never will be are to wait for a whole limit, and where that is whole, for a period,
+// so that nobody takes 0 for an invitation.
+func untilReset(r *transport.Result) time.Duration {
+	switch {
+	case r.Allowed || r.Rule != nil && r.Rule.Shadow:
+		return r.ResetAfter
+	case !r.Never():
+		return r.RetryAfter
+	case r.ResetAfter > 0:
+		return r.ResetAfter
+	}
+	return r.Period
+}

@@ -1,0 +1,137 @@
+package envoy
+
+import (
+	"fmt"
+	"math"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// fault finds what is wrong with req, or nil. It is asked before anything is charged, so
+// that one bad descriptor costs the others nothing.
+func fault(req *ratelimitv3.RateLimitRequest) *transport.Error {
+	if e := textFault(req.GetDomain(), false); e != "" {
+		return invalid("domain", e)
+	}
+	switch n := len(req.GetDescriptors()); {
+	case n == 0:
+		return invalid("descriptors", "empty; want at least one")
+	case n > transport.MaxChecks:
+		return invalid("descriptors", fmt.Sprintf("there are %d; want at most %d", n, transport.MaxChecks))
+	}
+	for i, d := range req.GetDescriptors() {
+		if field, e := descriptorFault(d); e != "" {
+			return invalid(descriptorPath(i, field), e)
+		}
+	}
+	return nil
+}
+
+// descriptorFault returns the field of d that is wrong and what is wrong with it, or "".
+func descriptorFault(d *commonv3.RateLimitDescriptor) (field, message string) {
+	switch n := len(d.GetEntries()); {
+	case n == 0:
+		return "entries", "empty; want at least one"
+	case n > transport.MaxEntries:
+		return "entries", fmt.Sprintf("there are %d; want at most %d", n, transport.MaxEntries)
+	}
+	for j, e := range d.GetEntries() {
+		if message := textFault(e.GetKey(), false); message != "" {
+			return fmt.Sprintf("entries[%d].key", j), message
+		}
+		if message := textFault(e.GetValue(), true); message != "" {
+			return fmt.Sprintf("entries[%d].value", j), message
+		}
+	}
+	if d.GetLimit() != nil {
+		if field, message := limitFault(d.GetLimit()); message != "" {
+			return "limit." + field, message
+		}
+	}
+	return "", ""
+}
+
+// descriptorPath returns the path of a field of descriptor i, or of the descriptor itself.
+func descriptorPath(i int, field string) string {
+	if field == "" {
+		return fmt.Sprintf("descriptors[%d]", i)
+	}
+	return fmt.Sprintf("descriptors[%d].%s", i, field)
+}
+
+func invalid(field, message string) *transport.Error {
+	return &transport.Error{Code: transport.Invalid, Field: field, Message: message}
+}
+
+// textFault says what is wrong with a domain, key or value, or "".
+func textFault(s string, mayBeEmpty bool) string {
+	switch {
+	case s == "" && !mayBeEmpty:
+		return "empty"
+	case len(s) > transport.MaxText:
+		return fmt.Sprintf("%d bytes; want at most %d", len(s), transport.MaxText)
+	}
+	return ""
+}
+
+// ask fills b with the checks of req, which has no fault: one for each descriptor, in order.
+func (d *Door) ask(b *transport.Batch, req *ratelimitv3.RateLimitRequest) {
+	b.OneRequest, b.AllOrNothing = true, d.config.AllOrNothing
+	for i := range req.GetDescriptors() {
+		c := add(b, req, i)
+		if !d.config.AllOrNothing {
+			continue
+		}
+		c.Drain = false
+		switch c.Verb {
+		case bucket.Read: // a check of nothing: what it finds counts for the whole
+			c.Verb = bucket.Check
+		case bucket.Refund: // Door.refund makes it afterwards
+			c.Verb, c.Cost = bucket.Read, 0
+		}
+	}
+}
+
+// add adds the check of descriptor i, charged for itself.
+func add(b *transport.Batch, req *ratelimitv3.RateLimitRequest, i int) *transport.Check {
+	d := req.GetDescriptors()[i]
+	c := b.Add()
+	c.Domain = req.GetDomain()
+	for _, e := range d.GetEntries() {
+		c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
+	}
+	if d.GetLimit() != nil {
+		c.Limits = append(c.Limits, limitOf(d.GetLimit()))
+	}
+	c.Verb, c.Cost = spends(req, i)
+	c.NoDelay = true // Envoy does not hold requests back
+	// Of several hits some may still have been admitted. Envoy reports hits that have
+	// happened already in the same way, so what is left must not stay for the next.
+	c.Drain = c.Verb == bucket.Check && c.Cost > 1
+	return c
+}
+
+// spends returns what descriptor i of req does, and how much of it.
+func spends(req *ratelimitv3.RateLimitRequest, i int) (bucket.Verb, int64) {
+	d := req.GetDescriptors()[i]
+	hits := uint64(1)
+	switch {
+	case d.GetHitsAddend() != nil:
+		hits = d.GetHitsAddend().GetValue()
+	case req.GetHitsAddend() != 0:
+		hits = uint64(req.GetHitsAddend())
+	}
+	cost := int64(min(hits, math.MaxInt64))
+	switch {
+	case cost == 0:
+		return bucket.Read, 0
+	case d.GetIsNegativeHits():
+		return bucket.Refund, cost
+	}
+	return bucket.Check, cost
+}
