@@ -1,0 +1,9 @@
+// Package gubernatordiff asks gubernator itself and sluice's door for its clients the same
+// questions at the same times and compares the answers. Its tests start a program of another module, with
+// dependencies of its own, so they run only when asked for:
+//
+//	go -C bench test -tags gubernator ./gubernatordiff
+//
+// alike_test.go has seeded sequences to which both must answer alike. differences_test.go has each
+// difference that is meant, as docs/gubernator.md lists them: a difference that is not there is a fault.
+package gubernatordiff

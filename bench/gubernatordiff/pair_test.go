@@ -1,0 +1,137 @@
+//go:build gubernator
+
+package gubernatordiff
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/gubernator"
+)
+
+// pair is gubernator and sluice's door, one node each, on one clock that the test moves.
+type pair struct {
+	// ms is the Unix time in milliseconds. It only goes forward.
+	ms    int64
+	keys  int
+	table *bucket.Table
+	door  *gubernator.Door
+
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+// Decide implements check.Decider.
+func (p *pair) Decide(_ context.Context, b *check.Batch) {
+	for i := range b.Requests {
+		b.Answers[i] = check.Answer{Decision: p.table.Do(p.ms*1_000_000, &b.Requests[i].Request), Source: check.Held, Holder: "n1"}
+	}
+}
+
+// newPair starts both at midnight of Wednesday, 15 November 2023.
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	p := &pair{ms: 1_700_006_400_000}
+	var err error
+	if p.table, err = bucket.NewTable(bucket.Config{Shards: 7}); err != nil {
+		t.Fatal(err)
+	}
+	hasher, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := transport.NewService(transport.Config{
+		Decider: p, Hasher: hasher, Cluster: func(context.Context) transport.Overview { return transport.Overview{} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.door, err = gubernator.New(gubernator.Config{Limiter: service, Now: func() time.Time { return time.UnixMilli(p.ms) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.startOracle(t)
+	return p
+}
+
+// startOracle builds gubernator from its own module and starts it until the test ends.
+func (p *pair) startOracle(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "oracle")
+	build := exec.Command("go", "build", "-o", path, "./oracle")
+	build.Dir = "../peers/gubernator"
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the oracle: %v\n%s", err, text)
+	}
+	oracle := exec.Command(path)
+	oracle.Stderr = os.Stderr
+	in, err := oracle.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := oracle.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := oracle.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close() // which ends it
+		if err := oracle.Wait(); err != nil {
+			t.Errorf("the oracle: %v", err)
+		}
+	})
+	p.in, p.out = in, bufio.NewScanner(out)
+}
+
+// ask asks both about q. Gubernator is not told to be GLOBAL: what it answers then depends on its timers.
+func (p *pair) ask(t *testing.T, q *gubernatorv1.RateLimitReq) (theirs, ours *gubernatorv1.RateLimitResp) {
+	t.Helper()
+	req := &gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{q}}
+	exact := proto.CloneOf(req)
+	exact.GetRequests()[0].Behavior &^= gubernatorv1.Behavior_GLOBAL
+	body, err := proto.Marshal(exact)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintln(p.in, p.ms, hex.EncodeToString(body)); err != nil {
+		t.Fatal(err)
+	}
+	if !p.out.Scan() {
+		t.Fatalf("the oracle has gone: %v", p.out.Err())
+	}
+	if body, err = hex.DecodeString(p.out.Text()); err != nil {
+		t.Fatal(err)
+	}
+	var res gubernatorv1.GetRateLimitsResp
+	if err := proto.Unmarshal(body, &res); err != nil {
+		t.Fatal(err)
+	}
+	own, err := p.door.GetRateLimits(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.GetResponses()[0], own.GetResponses()[0]
+}
+
+// key returns a key that nobody has asked about.
+func (p *pair) key() string {
+	p.keys++
+	return fmt.Sprint("key-", p.keys)
+}

@@ -1,0 +1,93 @@
+package gubernator
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluice-project/sluice/bucket"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// example is the call of docs/gubernator.md, and its answer.
+var example = regexp.MustCompile("(?s)curl 127\\.0\\.0\\.1:7461(/\\S+) -d '(.*?)'\n```\n\n```json\n(.*?)\n```")
+
+func TestDocumentedCall(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/gubernator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := example.FindSubmatch(doc)
+	if found == nil {
+		t.Fatal("there is no call in docs/gubernator.md: has its form changed?")
+	}
+	d, n := openNode(t)
+	n.Now.Store(doortest.Start)
+	w, got := call(handler(d), http.MethodPost, string(found[1]), string(found[2]))
+	var want bytes.Buffer
+	if err := json.Compact(&want, found[3]); err != nil {
+		t.Fatal(err)
+	}
+	if w.Code != http.StatusOK || got != want.String() {
+		t.Errorf("%d %s\nthe documentation says %s", w.Code, got, want.String())
+	}
+}
+
+// TestDocumentedErrors: each text about a wrong field stands in docs/gubernator.md, up to what varies.
+func TestDocumentedErrors(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/gubernator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range []func(*gubernatorv1.RateLimitReq){
+		func(q *gubernatorv1.RateLimitReq) { q.UniqueKey = "" },
+		func(q *gubernatorv1.RateLimitReq) { q.Name = "" },
+		func(q *gubernatorv1.RateLimitReq) { q.Name = strings.Repeat("n", maxName+1) },
+		func(q *gubernatorv1.RateLimitReq) { q.Algorithm = 2 },
+		func(q *gubernatorv1.RateLimitReq) { q.Behavior = 64 },
+		func(q *gubernatorv1.RateLimitReq) { q.Behavior = 4 },
+	} {
+		text := fault(hit(change))
+		start, _, _ := strings.Cut(text, ":")
+		start, end, _ := strings.Cut(start, " 1014 ")
+		if text == "" || !bytes.Contains(doc, []byte(start)) || !bytes.Contains(doc, []byte(end)) {
+			t.Errorf("%q is not in docs/gubernator.md", text)
+		}
+	}
+}
+
+// TestDocumentedNames: sluice's own callers find the counters under the documented names.
+func TestDocumentedNames(t *testing.T) {
+	n := doortest.NewNode(t)
+	var limiter transport.Limiter
+	d := open(t, n, n, func(c *Config) { limiter = c.Limiter })
+	long := strings.Repeat("k", 1025)
+	for _, c := range []struct {
+		key, algorithm string
+		descriptor     []rules.Entry
+	}{
+		{"a", "TOKEN_BUCKET", []rules.Entry{{Key: "unique_key", Value: "a"}}},
+		{"a", "LEAKY_BUCKET", []rules.Entry{{Key: "algorithm", Value: "leaky_bucket"}, {Key: "unique_key", Value: "a"}}},
+		{long, "TOKEN_BUCKET", []rules.Entry{{Key: "unique_key_sha256", Value: "011cc8dcade24f43d2d7f95605d8481da1d0b86475def49be02bfc20cee86e65"}}},
+	} {
+		q := requestOf(t, "limit=10 duration=60000 hits=4 algorithm="+c.algorithm)
+		q.Name, q.UniqueKey = "r", c.key
+		get(t, d, q)
+		b := transport.NewBatch()
+		own := b.Add()
+		own.Domain, own.Verb, own.Cost = "gubernator/r", bucket.Read, 0
+		own.Descriptor = append(own.Descriptor, c.descriptor...)
+		own.Limits = append(own.Limits, limitOf(q, d.config.Now()))
+		if err := limiter.Check(t.Context(), b); err != nil || b.Results[0].Err != nil || b.Results[0].Remaining != 6 {
+			t.Errorf("%.20s %s: %+v, %v; want 6 left", c.key, c.algorithm, b.Results[0], err)
+		}
+		b.Release()
+	}
+}
