@@ -1,0 +1,63 @@
+package envoy
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// TestOverTheWire asks the way Envoy does: with the generated client, by the service's full name.
+func TestOverTheWire(t *testing.T) {
+	d := open(t, Config{ResponseHeaders: true, DynamicMetadata: true, Limiter: newLimiter(t, doortest.NewNode(t), `
+domain: d
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 1, name: each}
+    response: {body: enough}
+`)})
+	server := grpc.NewServer()
+	d.Register(server)
+	if _, ok := server.GetServiceInfo()["envoy.service.ratelimit.v3.RateLimitService"]; !ok {
+		t.Errorf("services: %v", server.GetServiceInfo())
+	}
+	lis := bufconn.Listen(1 << 16)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(lis) }()
+	defer func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	conn, err := grpc.NewClient("passthrough:///door", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := ratelimitv3.NewRateLimitServiceClient(conn)
+	for i, want := range []string{"ok: ok 1/MINUTE each left=0 reset=1m0s", "over: over 1/MINUTE each left=0 reset=1m0s"} {
+		res, err := client.ShouldRateLimit(t.Context(), request("d", descriptor("user=ann")))
+		if err != nil || show(res) != want || headers(res) != limitHeaders(1, 0, 60) {
+			t.Errorf("call %d: %v, %v; want %s and the headers", i, res, err, want)
+		}
+		if body := string(res.GetRawBody()); body != []string{"", "enough"}[i] {
+			t.Errorf("call %d: body %q", i, body)
+		}
+		if got := res.GetDynamicMetadata().AsMap()["domain"]; got != "d" {
+			t.Errorf("call %d: metadata %v", i, res.GetDynamicMetadata())
+		}
+	}
+	if _, err := client.ShouldRateLimit(t.Context(), request("d")); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("no descriptors: %v", err)
+	}
+}
