@@ -96,9 +96,7 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 		return o
 	}
 	before := c.bytes()
-	made := x.clone()
-	made.cuts |= c.cuts & flagDirty
-	sh.mu.lru.Add(key, made)
+	made := sh.replaceLocked(key, c, x.clone())
 	o.grown = made.bytes() - before
 	sh.mu.bytes += o.grown
 	return o

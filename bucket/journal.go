@@ -29,13 +29,24 @@ type journal struct {
 	// first is the time of the first change in keys, unconfirmed that of the oldest that was
 	// drained and may not have arrived, oldest the earlier of the two; or none.
 	first, unconfirmed, oldest int64
-	// keys are the changed ones. Those that have a counter are marked there, so that they
-	// come in once.
-	keys []Key
-	// stale bounds how many keys are in the list more than once: it counts those without a marked
-	// counter.
+	// entries are the keys that have changed. Those that have a counter are marked there, so
+	// that they come in once.
+	entries []changedKey
+	// stale bounds how many keys have come into the list more than once since it was last
+	// compact: it counts those that lost their marked counter, or have none. bare: some had
+	// none then.
 	stale int
+	bare  bool
 }
+
+// changedKey is a key in a journal. counter is the one that is marked for it: if the mark is
+// gone, or it is nil, the key has no counter, or another one.
+type changedKey struct {
+	key     Key
+	counter *counter
+}
+
+func (e *changedKey) marked() bool { return e.counter != nil && e.counter.has(flagDirty) }
 
 // none is the time of a change that is not there. No clock shows it, see inRange.
 const none int64 = math.MaxInt64
@@ -66,12 +77,12 @@ func (j *journal) add(now int64, key Key, c *counter) {
 	} else {
 		j.stale++
 	}
-	if len(j.keys) == 0 {
+	if len(j.entries) == 0 {
 		j.first = now
 		j.oldest = min(now, j.unconfirmed)
 	}
-	j.keys = append(j.keys, key)
-	if j.stale > maxStale+len(j.keys)/2 {
+	j.entries = append(j.entries, changedKey{key, c})
+	if j.stale > maxStale+len(j.entries)/2 {
 		j.compact()
 	}
 }
@@ -79,24 +90,50 @@ func (j *journal) add(now int64, key Key, c *counter) {
 // compact leaves each key in the list once. Half of the list has become stale since the
 // last time, so it is at most about twice as long as it must be, at little cost.
 func (j *journal) compact() {
-	slices.SortFunc(j.keys, func(a, b Key) int {
-		if a.Hi != b.Hi {
-			return cmp.Compare(a.Hi, b.Hi)
+	slices.SortFunc(j.entries, func(a, b changedKey) int {
+		if a.key.Hi != b.key.Hi {
+			return cmp.Compare(a.key.Hi, b.key.Hi)
 		}
-		return cmp.Compare(a.Lo, b.Lo)
+		return cmp.Compare(a.key.Lo, b.key.Lo)
 	})
-	j.keys = slices.Compact(j.keys)
-	j.stale = 0
+	j.bare = false
+	kept := j.entries[:0]
+	for _, e := range j.entries {
+		if n := len(kept); n == 0 || kept[n-1].key != e.key {
+			kept = append(kept, e)
+		} else if e.marked() {
+			kept[n-1].counter = e.counter // the only marked one
+		}
+	}
+	for i := range kept {
+		j.bare = j.bare || !kept[i].marked()
+	}
+	clear(j.entries[len(kept):])
+	j.entries, j.stale = kept, 0
 }
 
-// empty takes all keys out. Their counters must not be marked any more.
+// empty takes all entries out, and their counters' marks away.
 func (j *journal) empty() {
-	const enough = 256
-	if cap(j.keys) > enough && len(j.keys) < cap(j.keys)/8 {
-		j.keys = nil // memory of a burst that is over
+	for i := range j.entries {
+		if c := j.entries[i].counter; c != nil {
+			c.cuts &^= flagDirty
+		}
 	}
-	j.keys, j.stale = j.keys[:0], 0
+	const enough = 256
+	if cap(j.entries) > enough && len(j.entries) < cap(j.entries)/8 {
+		j.entries = nil // memory of a burst that is over
+	}
+	clear(j.entries) // so that counters that were removed are let go
+	j.entries, j.stale, j.bare = j.entries[:0], 0, false
 	j.first, j.oldest = none, j.unconfirmed
+}
+
+// lose notes that c, whose key may be in the journal, is not that key's counter any more.
+func (j *journal) lose(c *counter) {
+	if c.has(flagDirty) {
+		c.cuts &^= flagDirty
+		j.stale++ // the next change comes in again
+	}
 }
 
 // confirm sets the time of the oldest change that was drained and is unconfirmed.
@@ -107,7 +144,7 @@ func (j *journal) confirm(since int64) {
 
 // recordLocked puts key of shard own, whose counter is c now, or nil, into the journal.
 func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter) {
-	if len(sh.mu.journal.keys) == 0 {
+	if len(sh.mu.journal.entries) == 0 {
 		t.changed[own/64].Or(1 << (own % 64))
 	}
 	sh.mu.journal.add(now, key, c)
@@ -115,13 +152,8 @@ func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter)
 
 // emptyLocked empties the journal of shard own.
 func (t *Table) emptyLocked(sh *shard, own int) {
-	if len(sh.mu.journal.keys) == 0 {
+	if len(sh.mu.journal.entries) == 0 {
 		return
-	}
-	for _, key := range sh.mu.journal.keys {
-		if c, ok := sh.mu.lru.Peek(key); ok {
-			c.cuts &^= flagDirty
-		}
 	}
 	sh.mu.journal.empty()
 	t.changed[own/64].And(^(uint64(1) << (own % 64)))
@@ -161,10 +193,13 @@ func (t *Table) Drain(shard int, keys []Key) (_ []Key, seq uint64, since int64) 
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	j := &sh.mu.journal
-	if j.stale > 0 {
+	if j.stale > 0 || j.bare {
 		j.compact()
 	}
-	keys, since = append(keys, j.keys...), j.first
+	keys, since = slices.Grow(keys, len(j.entries)), j.first
+	for i := range j.entries {
+		keys = append(keys, j.entries[i].key)
+	}
 	j.unconfirmed = min(j.unconfirmed, since)
 	t.emptyLocked(sh, shard)
 	return keys, sh.mu.seq, since

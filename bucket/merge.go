@@ -32,9 +32,8 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 	before := c.bytes()
 	if c.has(flagHeld) {
 		// A copy, so that no receipt takes out of it what x has not had.
-		c = c.clone()
+		c = sh.replaceLocked(key, c, c.clone())
 		c.cuts &^= flagHeld
-		sh.mu.lru.Add(key, c)
 	}
 	if c.merge(x, now) {
 		o.did, o.counter = changed, c

@@ -146,15 +146,13 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	before := c.bytes()
 	if verb == Refund {
 		// A copy, so that receipts from before no longer find their counter.
-		c = c.clone()
-		sh.mu.lru.Add(r.Key, c)
+		c = sh.replaceLocked(r.Key, c, c.clone())
 	}
 	if c.limits != r.Limits {
 		if c.limits.Equal(r.Limits) {
 			c.limits = r.Limits // parsed again; next time the pointers are equal
 		} else {
-			c = c.withLimits(r.Limits, now)
-			sh.mu.lru.Add(r.Key, c)
+			c = sh.replaceLocked(r.Key, c, c.withLimits(r.Limits, now))
 			o.did = changed
 		}
 	}
@@ -202,14 +200,20 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) bool {
 	return true
 }
 
+// replaceLocked puts made in the place of old, the counter of key, and returns it.
+func (sh *shard) replaceLocked(key Key, old, made *counter) *counter {
+	sh.mu.journal.lose(old)
+	made.cuts &^= flagDirty
+	sh.mu.lru.Add(key, made)
+	return made
+}
+
 // removeLocked takes key's counter c out and returns its bytes.
 func (sh *shard) removeLocked(key Key, c *counter) int64 {
 	n := c.bytes()
 	sh.mu.lru.Remove(key)
 	sh.mu.bytes -= n
-	if c.has(flagDirty) {
-		sh.mu.journal.stale++ // its next counter comes into the journal again
-	}
+	sh.mu.journal.lose(c)
 	return n
 }
 
