@@ -63,7 +63,7 @@ var ownHomes = []struct {
 	why         string
 }{
 	{
-		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit"}, []string{"internal/e2e"},
+		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e"},
 		"generated types stay at the edge: the wire can change without the decisions noticing. An audit asks as any caller does",
 	},
 	{
@@ -113,8 +113,8 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit"}, []string{"internal/e2e"},
-		"status codes and connections are chosen at the edge; an audit is a caller, beyond it",
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door"}, []string{"internal/e2e"},
+		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{
 		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit"}, []string{"internal/e2e"},
@@ -125,7 +125,7 @@ var modules = []struct {
 		"error details are part of the wire",
 	},
 	{
-		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy"}, []string{"cmd"},
+		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"cmd", "internal/e2e"},
 		"Envoy's own types: its words end at its door",
 	},
 	{
@@ -135,6 +135,10 @@ var modules = []struct {
 	{
 		"github.com/cespare/xxhash/v2", []string{"ring", "cluster", "transport"}, nil,
 		"fast hashing of what nobody chooses to collide: ring points, checksums",
+	},
+	{
+		"github.com/HdrHistogram/hdrhistogram-go", []string{"internal/load/."}, nil,
+		"a load's latencies, to the last digit of the slowest, in a fixed amount of memory",
 	},
 	{
 		"golang.org/x/sys", []string{"cluster"}, nil,

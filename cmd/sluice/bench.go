@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluice-project/sluice/internal/load/door"
+)
+
+// benchFlags are the flags of `sluice bench`.
+type benchFlags struct {
+	addrs            []string
+	door             string
+	callers, batch   int
+	keys             int
+	skew, rate       float64
+	warmup, duration time.Duration
+	domain, key      string
+	limits           []string
+	timeout          time.Duration
+	connections      int
+	seed             uint64
+	output           string
+	json             bool
+}
+
+// defaultHTTPPort is where nodes listen for HTTP unless they are told otherwise.
+const defaultHTTPPort = 7461
+
+// byRules is the value of --limits that leaves them to the nodes.
+const byRules = "rules"
+
+func newBench() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Put a load on a running cluster and print throughput and latency",
+		Long: `Put a load on a running cluster and print throughput, latency and who decided.
+
+Callers ask one call after the other, each of a random node, about keys drawn evenly or with a
+skew. The checks bring their limits, so they need no rules; with --limits rules, the nodes' rules
+for --domain and --key hold them. What sluice admits is not judged here: sluice audit does that.
+
+` + doorsHelp() + `
+Latency is that of a call. With --rate it counts from when the call was due, so that a slow answer
+shows in all the calls that had to wait for it. What is not answered within --timeout is an error,
+and a caller rests for 10 ms after one. Ctrl-C ends the run with the figures so far.
+
+It takes what it can of the cluster, and of this machine: bound it with --rate, and put it on
+another machine than the nodes if the figures are to be the nodes' own.
+
+Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
+		Example: `  sluice bench --addr 127.0.0.1:7460
+  sluice bench --addr n1,n2,n3 --callers 256 --batch 10 --keys 1000000 --skew 0.99 --duration 1m
+  sluice bench --addr n1,n2,n3 --door http --rate 5000 --json
+  sluice bench --addr n1,n2,n3 --domain auth --key user --limits rules
+  sluice bench --addr n1 --door gubernator --limits 100/1m`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+				return usageError(err)
+			}
+			if f.door == "authorize" && !cmd.Flags().Changed("limits") {
+				f.limits = []string{byRules}
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringSliceVar(&f.addrs, "addr", []string{"127.0.0.1"},
+		fmt.Sprintf("`addresses` of the nodes; without a port, %d, or %d for HTTP", defaultGRPCPort, defaultHTTPPort))
+	flags.StringVar(&f.door, "door", "grpc", "what to call, see above")
+	flags.IntVar(&f.callers, "callers", 64, "how many ask at the same time")
+	flags.IntVar(&f.batch, "batch", 1, "checks a call")
+	flags.IntVar(&f.keys, "keys", 10_000, "how many different keys are asked")
+	flags.Float64Var(&f.skew, "skew", 0, "Zipf exponent `s`: key k is asked in proportion to 1/k^s; 0: all alike")
+	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to measure")
+	flags.DurationVar(&f.warmup, "warmup", time.Second, "how long to ask before that")
+	flags.Float64Var(&f.rate, "rate", 0, "checks a second over all callers; 0: as fast as they can")
+	flags.StringVar(&f.domain, "domain", "bench", "`domain` of the checks")
+	flags.StringVar(&f.key, "key", "user", "`key` of the descriptor's only entry; the values are this and a number")
+	flags.StringSliceVar(&f.limits, "limits", []string{"1000/1s"}, "limits that the checks bring, each `count/period`; "+byRules+": none, the nodes' rules apply")
+	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
+	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by the callers")
+	flags.Uint64Var(&f.seed, "seed", 0, "the same seed asks the same keys in the same order; 0: a new one")
+	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
+	flags.BoolVar(&f.json, "json", false, "short for -o json")
+	return cmd
+}
+
+// doorsHelp lists the doors.
+func doorsHelp() string {
+	var b strings.Builder
+	b.WriteString("Doors:\n")
+	for _, k := range door.Kinds {
+		fmt.Fprintf(&b, "  %-11s %s\n", k.Name, k.What)
+	}
+	return b.String()
+}
+
+func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error) {
+	if f.json {
+		f.output = "json"
+	}
+	if f.output != "text" && f.output != "json" {
+		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
+	}
+	kind, err := door.Find(f.door)
+	if err != nil {
+		return usageError(fmt.Errorf("--%w", err))
+	}
+	work, err := f.work()
+	if err != nil {
+		return usageError(fmt.Errorf("--%w", err))
+	}
+	target, err := f.open(kind)
+	if err != nil {
+		return usageError(fmt.Errorf("--%w", err))
+	}
+	defer func() {
+		if closed := target.Close(); closed != nil && err == nil {
+			err = &codedError{exitNoAnswer, closed}
+		}
+	}()
+	if err := load.Probe(ctx, target, work.Prefix, f.batch); err != nil {
+		return &codedError{exitNoAnswer, err}
+	}
+	if file, ok := stderr.(*os.File); ok && terminal(file) {
+		work.Progress = func(p load.Progress) { fmt.Fprint(stderr, "\r\x1b[K", progressText(p)) }
+		defer fmt.Fprint(stderr, "\r\x1b[K")
+	}
+	result, err := load.Run(ctx, target, work)
+	if err != nil {
+		return usageError(err)
+	}
+	if err := printBench(out, f, result); err != nil {
+		return &codedError{exitDenied, err}
+	}
+	if result.Decided() == (load.Decided{}) {
+		err := result.FirstError
+		if err == nil {
+			err = errors.New("stopped before the first answer")
+		}
+		return &codedError{exitNoAnswer, err}
+	}
+	return nil
+}
+
+// work is the load. Its errors begin with a flag's name.
+func (f *benchFlags) work() (load.Work, error) {
+	w := load.Work{
+		Callers: f.callers, Batch: f.batch, Rate: f.rate, Prefix: f.key, Seed: f.seed, Warmup: f.warmup, Duration: f.duration,
+	}
+	if w.Seed == 0 {
+		w.Seed = rand.Uint64()
+	}
+	var err error
+	if w.Keys, err = load.NewPickers(f.keys, f.skew); err != nil {
+		return w, err
+	}
+	return w, w.Validate()
+}
+
+// open makes the door. Its errors begin with a flag's name.
+func (f *benchFlags) open(kind *door.Kind) (door.Door, error) {
+	c := door.Config{Domain: f.domain, Key: f.key, Timeout: f.timeout, Connections: f.connections}
+	port := defaultGRPCPort
+	if kind.HTTP {
+		port = defaultHTTPPort
+	}
+	for _, a := range f.addrs {
+		if a == "" {
+			return nil, errors.New("addr: an address is empty")
+		}
+		c.Addrs = append(c.Addrs, withPort(a, port))
+	}
+	if len(f.limits) != 1 || f.limits[0] != byRules {
+		for _, text := range f.limits {
+			l, err := parseBenchLimit(text)
+			if err != nil {
+				return nil, fmt.Errorf("limits: %q: %w", text, err)
+			}
+			c.Limits = append(c.Limits, l)
+		}
+	}
+	return kind.Open(c, f.batch)
+}
+
+// parseBenchLimit reads "100/1m" or "100/minute".
+func parseBenchLimit(text string) (l door.Limit, err error) {
+	count, period, ok := strings.Cut(text, "/")
+	if !ok {
+		return l, errors.New("want count/period, for example 100/1m, or " + byRules)
+	}
+	if l.Count, err = strconv.ParseInt(count, 10, 64); err != nil || l.Count < 0 {
+		return l, fmt.Errorf("the count %q is no whole number of 0 or more", count)
+	}
+	switch period {
+	case "second":
+		l.Period = time.Second
+	case "minute":
+		l.Period = time.Minute
+	case "hour":
+		l.Period = time.Hour
+	case "day":
+		l.Period = 24 * time.Hour
+	default:
+		if l.Period, err = time.ParseDuration(period); err != nil || l.Period <= 0 {
+			return l, fmt.Errorf("the period %q is no time above 0, such as 500ms, 1m or hour", period)
+		}
+	}
+	return l, nil
+}
+
+// terminal reports whether somebody may be looking at f.
+func terminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,68 @@
+package door
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// connections are those of gRPC doors.
+type connections struct {
+	// byNode has, for each node, as many as Config.Connections.
+	byNode [][]*grpc.ClientConn
+	taken  atomic.Uint32
+}
+
+// connect makes connections that are made when they are first used.
+func connect(c Config) (*connections, error) {
+	all := &connections{}
+	for _, addr := range c.Addrs {
+		var list []*grpc.ClientConn
+		for range max(1, c.Connections) {
+			conn, err := grpc.NewClient(addr,
+				grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20),
+				grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
+				// A node that comes back is found soon.
+				grpc.WithConnectParams(grpc.ConnectParams{
+					Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+					MinConnectTimeout: time.Second,
+				}))
+			if err != nil {
+				return nil, errors.Join(fmt.Errorf("addr: %s: %w", addr, err), all.Close())
+			}
+			list = append(list, conn)
+		}
+		all.byNode = append(all.byNode, list)
+	}
+	return all, nil
+}
+
+// Nodes implements load.Target.
+func (c *connections) Nodes() int { return len(c.byNode) }
+
+// Close implements Door.
+func (c *connections) Close() error {
+	var errs []error
+	for _, list := range c.byNode {
+		for _, conn := range list {
+			errs = append(errs, conn.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// take returns one connection to each node for a new caller, in turns.
+func (c *connections) take() []*grpc.ClientConn {
+	n := c.taken.Add(1)
+	mine := make([]*grpc.ClientConn, len(c.byNode))
+	for node, list := range c.byNode {
+		mine[node] = list[int(n)%len(list)]
+	}
+	return mine
+}
