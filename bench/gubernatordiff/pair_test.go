@@ -69,16 +69,22 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
+// build builds a command of gubernator's module and returns its path.
+func build(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	build := exec.Command("go", "build", "-o", path, "./"+name)
+	build.Dir = "../peers/gubernator"
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building %s: %v\n%s", name, err, text)
+	}
+	return path
+}
+
 // startOracle builds gubernator from its own module and starts it until the test ends.
 func (p *pair) startOracle(t *testing.T) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "oracle")
-	build := exec.Command("go", "build", "-o", path, "./oracle")
-	build.Dir = "../peers/gubernator"
-	if text, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the oracle: %v\n%s", err, text)
-	}
-	oracle := exec.Command(path)
+	oracle := exec.Command(build(t, "oracle"))
 	oracle.Stderr = os.Stderr
 	in, err := oracle.StdinPipe()
 	if err != nil {
