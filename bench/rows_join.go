@@ -29,11 +29,11 @@ func (t *target) joining(ctx context.Context) error {
 		return err
 	}
 	defer s.Stop()
-	if err := t.fill(ctx, s, "allowed", keys, 1000); err != nil {
+	if err := t.fill(ctx, s, "replicated", keys, 1000); err != nil {
 		return err
 	}
 	work := shape(3, 64, 1)
-	work.Keys = keys
+	work.Keys, work.Domain = keys, "replicated"
 	full := unary(s, load.Uniform{N: keys})
 	capacity, err := t.halves(ctx, work, full, 4)
 	if err != nil {

@@ -17,7 +17,7 @@ func (t *target) replication(ctx context.Context) error {
 	}
 	defer s.Stop()
 	var cs []contestant
-	for _, domain := range []string{"unreplicated", "allowed"} {
+	for _, domain := range []string{"allowed", "replicated"} {
 		if err := t.fill(ctx, s, domain, usual, 100); err != nil {
 			return err
 		}
