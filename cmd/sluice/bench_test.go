@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluice-project/sluice/internal/load/door"
+)
+
+// twoNodes starts two nodes that have found each other and returns their addresses at a door.
+func twoNodes(t *testing.T) (addrs func(k *door.Kind) string) {
+	t.Helper()
+	s := testSettings(t)
+	first := startNode(t, s)
+	s.name, s.join = "n2", []string{first.gossip.Self().Gossip}
+	nodes := []*running{first, startNode(t, s)}
+	await(t, "two of two", func() bool {
+		for _, n := range nodes {
+			if _, out, _ := cli("members", "--addr", n.listen.grpc.Addr().String()); strings.Count(out, "serving") != 2 {
+				return false
+			}
+		}
+		return true
+	})
+	return func(k *door.Kind) string {
+		var list []string
+		for _, n := range nodes {
+			if k.HTTP {
+				list = append(list, n.listen.http.Addr().String())
+			} else {
+				list = append(list, n.listen.grpc.Addr().String())
+			}
+		}
+		return strings.Join(list, ",")
+	}
+}
+
+// Each door admits exactly what its keys' limits have, and says so: five keys of 20 a day,
+// asked far more often, at both nodes.
+func TestBenchDoors(t *testing.T) {
+	addrs := twoNodes(t)
+	for i := range door.Kinds {
+		k := &door.Kinds[i]
+		for _, batch := range []string{"1", "7"} {
+			t.Run(k.Name+" "+batch, func(t *testing.T) {
+				if k.MaxLimits == 0 {
+					t.Skip("needs rules")
+				}
+				code, stdout, stderr := cli("bench", "--addr", addrs(k), "--door", k.Name, "--batch", batch, "--json", "--seed", "1",
+					"--callers", "8", "--keys", "5", "--limits", "20/day", "--domain", k.Name+batch, "--warmup", "0s", "--duration", "1s")
+				if code != 0 {
+					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
+				}
+				var got benchJSON
+				if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+					t.Fatal(err)
+				}
+				if got.Allowed != 5*20 || got.Denied == 0 || got.Errors != 0 || got.FirstError != "" || got.FailedCalls != 0 {
+					t.Errorf("want 100 allowed, some denied and no error: %s", stdout)
+				}
+				if got.Checks != got.Allowed+got.Denied || got.Checks != got.Calls*int64(got.Batch) {
+					t.Errorf("calls, checks and decisions do not add up: %s", stdout)
+				}
+				var sum load.Decided
+				for _, d := range got.Sources {
+					sum.Allowed += d.Allowed
+					sum.Denied += d.Denied
+				}
+				if (sum != load.Decided{Allowed: got.Allowed, Denied: got.Denied}) {
+					t.Errorf("sources do not add up: %s", stdout)
+				}
+				if k.Name != "envoy" && (got.Sources["held"].Denied == 0 || got.Sources["forwarded"].Denied == 0) {
+					t.Errorf("five keys at two nodes are held and forwarded: %s", stdout)
+				}
+				l := got.Latency
+				if !(0 < l.P50 && l.P50 <= l.P90 && l.P90 <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max && l.Max < 10) {
+					t.Errorf("latencies: %s", stdout)
+				}
+			})
+		}
+	}
+}
+
+func TestBenchExitCodes(t *testing.T) {
+	n := startNode(t, testSettings(t)) // its rule: auth, user, 2 an hour
+	of := func(args ...string) []string {
+		return append([]string{"bench", "--addr", n.listen.grpc.Addr().String(), "--warmup", "0s", "--duration", "100ms", "--callers", "2"}, args...)
+	}
+	for _, c := range []struct {
+		name   string
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"plain", of(), 0, "2 callers, 1 check a call, 10000 keys\n", ""},
+		{"skewed, with a rate", of("--skew", "0.99", "--rate", "1000", "--batch", "10"), 0, "10 checks a call, 10000 keys with a skew of 0.99, at most 1000 checks/s\n", ""},
+		{"by rules", of("--limits", "rules", "--domain", "auth", "--keys", "1"), 0, "allowed   2: 2 held\n", ""},
+		{"no rule", of("--limits", "rules"), 0, " unruled\n", ""},
+		{"several limits", of("--limits", "1/day,3/240h", "--domain", "several", "--keys", "1"), 0, "allowed   1: 1 held\n", ""},
+		{"bad door", of("--door", "window"), 2, "", "--door: \"window\" is none of grpc, stream, http"},
+		{"bad output", of("-o", "xml"), 2, "", "--output"},
+		{"no callers", of("--callers", "0"), 2, "", "--callers: 0; want 1 to 100000"},
+		{"no batch", of("--batch", "0"), 2, "", "--batch: 0"},
+		{"gubernator's batch", of("--door", "gubernator", "--batch", "1001"), 2, "", "--batch: 1001; with door gubernator want 1 to 1000"},
+		{"no keys", of("--keys", "0"), 2, "", "--keys: 0"},
+		{"skew", of("--skew", "-1"), 2, "", "--skew: -1"},
+		{"rate", of("--rate", "-1"), 2, "", "--rate: -1"},
+		{"no time", of("--duration", "0s"), 2, "", "--duration: 0s"},
+		{"no timeout", of("--timeout", "0s"), 2, "", "--timeout: 0s"},
+		{"no connection", of("--connections", "-1"), 2, "", "--connections: -1"},
+		{"no domain", of("--domain", ""), 2, "", "--domain: is empty"},
+		{"no key", of("--key", ""), 2, "", "--key: is empty"},
+		{"half a limit", of("--limits", "100"), 2, "", `--limits: "100": want count/period`},
+		{"no count", of("--limits", "x/1s"), 2, "", `the count "x" is no whole number`},
+		{"no period", of("--limits", "1/fortnight"), 2, "", `the period "fortnight"`},
+		{"gubernator by rules", of("--door", "gubernator", "--limits", "rules"), 2, "", "must bring their limit"},
+		{"two for Envoy", of("--door", "envoy", "--limits", "1/1s,2/1m"), 2, "", "at most 1"},
+		{"Envoy's units", of("--door", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
+		{"gubernator's periods", of("--door", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
+		{"no address", []string{"bench", "--addr", ""}, 2, "", "--addr: give at least one"},
+		{"an argument", of("n1"), 2, "", "n1"},
+		{"what no check may have", of("--domain", strings.Repeat("d", 1025)), 3, "", "checks[0].domain"},
+		{"the same by HTTP", of("--addr", n.listen.http.Addr().String(), "--door", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
+		{"nobody there", []string{"bench", "--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
+		{"nobody there for HTTP", []string{"bench", "--addr", "127.0.0.1:1", "--door", "http", "--timeout", "1s"}, 3, "", "no node answers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, stdout, stderr := cli(c.args...)
+			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, c.code, stdout, stderr)
+			}
+		})
+	}
+}
+
+// Ctrl-C ends the run with the figures so far.
+func TestBenchIsInterrupted(t *testing.T) {
+	n := startNode(t, testSettings(t))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	await := time.AfterFunc(300*time.Millisecond, stop)
+	defer await.Stop()
+	var out, errs strings.Builder
+	code := run(ctx, []string{"bench", "--addr", n.listen.grpc.Addr().String(), "--duration", "1h", "--warmup", "0s"}, &out, &errs)
+	if code != 0 || !strings.Contains(out.String(), "latency") || strings.Contains(out.String(), "first error") {
+		t.Errorf("exit code %d\n%s%s", code, &out, &errs)
+	}
+}
+
+// What is not a decision over HTTP is an error that says what the node said; a rule's own answer is a denial.
+func TestBenchHTTPAnswers(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		status int
+		policy string
+		body   string
+		code   int
+		want   string
+	}{
+		{"a rule's own answer", 403, `"r";q=1`, "go away", 0, "denied    "},
+		{"a proxy's answer", 502, "", "<html>", 3, "status 502: Bad Gateway"},
+		{"no JSON", 200, "", "hello", 3, "answer: "},
+		{"a redirection", 302, "", "", 3, "status 302"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if c.policy != "" {
+					w.Header().Set("RateLimit-Policy", c.policy)
+				}
+				w.Header().Set("Location", "/")
+				w.WriteHeader(c.status)
+				_, _ = w.Write([]byte(c.body))
+			}))
+			defer s.Close()
+			code, stdout, stderr := cli("bench", "--addr", s.Listener.Addr().String(), "--door", "http", "--callers", "1", "--warmup", "0s", "--duration", "50ms")
+			if code != c.code || !strings.Contains(stdout+stderr, c.want) {
+				t.Errorf("exit code %d, want %d with %q\n%s%s", code, c.code, c.want, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestProgressText(t *testing.T) {
+	p := load.Progress{
+		Elapsed: 3*time.Second + time.Millisecond, Warming: true, Decided: load.Decided{Allowed: 1000, Denied: 24}, Latency: 1_234_567,
+	}
+	if got, want := progressText(p), "3s (warming up): 1024 checks/s, 24 denied, 1.23ms a call"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	p.Warming, p.Failed, p.FirstError = false, 7, errors.New("refused\n"+strings.Repeat("x", 100))
+	if got, want := progressText(p), "3s: 1024 checks/s, 24 denied, 1.23ms a call, 7 errors, the first: refused "+strings.Repeat("x", 72); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for d, want := range map[time.Duration]string{0: "0s", 999: "999ns", 12_345: "12.3µs", 123_456_789: "123ms", 12_345_678_901: "12.3s"} {
+		if got := short(d.Seconds()).String(); got != want {
+			t.Errorf("%v is %s, want %s", d, got, want)
+		}
+	}
+}
