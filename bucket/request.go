@@ -35,11 +35,13 @@ type Request struct {
 	// Transient: losing this charge in a crash is accepted, so it is journaled only by
 	// RecordAll, and no gate holds it up.
 	Transient bool
-	// Drain: a Check that is denied charges every limit what is left of it, so that
-	// nothing remains. Without effect on limits that keep a level to wait for (LeakyQueue).
+	// Drain: a Check that is denied charges all that is left, the soft margin included, to
+	// every limit that has too little for it. A LeakyQueue, which has a level to wait
+	// for, is left alone.
 	Drain bool
-	// NoDelay: a Check that a LeakyQueue would admit with a Delay is denied instead, with
-	// the delay as its RetryAfter, and charges nothing: for callers that cannot wait.
+	// NoDelay: a Check or Read that a LeakyQueue would admit with a Delay is denied instead, and
+	// charges nothing: for callers that cannot wait. RetryAfter then is the time until it
+	// would be admitted without one.
 	NoDelay bool
 }
 

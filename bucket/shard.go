@@ -87,13 +87,13 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 	kept := false
 	switch verb {
 	case Check:
-		kept = c.check(now, cost, d)
+		kept = c.checkFor(r, now, cost, d)
 	case Charge:
 		c.charge(now, cost)
 		c.status(now, d)
 		kept = true
 	case Read:
-		c.read(now, cost, d)
+		c.readFor(r, now, cost, d)
 	case Reset:
 		c.status(now, d)
 		return outcome{did: changed} // a copy may have a counter that was evicted here
@@ -132,7 +132,7 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 	}
 	at := seen.settle(now)
 	if verb == Read {
-		seen.read(at, cost, d)
+		seen.readFor(r, at, cost, d)
 	} else {
 		seen.status(at, d)
 	}
@@ -162,7 +162,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	}
 	switch verb {
 	case Check:
-		if c.check(at, cost, d) {
+		if c.checkFor(r, at, cost, d) {
 			o.did = changed
 		}
 		if d.Allowed {
