@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluice-project/sluice/internal/load/door"
+)
+
+// What the rules of the conversation give to each value of user and of app. Windows begin
+// with the first hit, so that the time of day does not matter.
+const (
+	userQuota = 20
+	appQuota  = 100
+)
+
+const shopRules = `domain: shop
+descriptors:
+  - key: user
+    limits: [{algorithm: fixed_window, align: first_hit, count: 20, period: 24h}]
+  - key: app
+    limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 24h}]
+`
+
+// rulesOf writes a rule file and returns its path.
+func rulesOf(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// visitor asks the nodes through one door.
+type visitor struct {
+	name  string
+	ask   load.Caller
+	nodes int
+}
+
+// visitors returns one for every door that is given by its name. Callers ask one call at a
+// time, so each goroutine needs visitors of its own.
+func visitors(t *testing.T, nodes []*node, key string, limits []door.Limit, doors ...string) (all []*visitor) {
+	t.Helper()
+	for _, name := range doors {
+		kind, err := door.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := door.Config{Domain: "shop", Key: key, Limits: limits, Timeout: 10 * time.Second}
+		for _, n := range nodes {
+			if kind.HTTP {
+				c.Addrs = append(c.Addrs, n.http)
+			} else {
+				c.Addrs = append(c.Addrs, n.grpc)
+			}
+		}
+		opened, err := kind.Open(c, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { opened.Close() })
+		all = append(all, &visitor{name, opened.NewCaller(1), opened.Nodes()})
+	}
+	return all
+}
+
+// allowed asks for one unit of key at node, of those that the door chooses from.
+func (v *visitor) allowed(ctx context.Context, node int, key string) (bool, error) {
+	var seen load.Tally
+	if err := v.ask.Call(ctx, node%v.nodes, []string{key}, &seen); err != nil {
+		return false, err
+	}
+	if seen.Failed > 0 {
+		return false, seen.FirstError
+	}
+	return seen.Decided().Allowed == 1, nil
+}
+
+// spendInTurns asks with each visitor at each node in turn until quota is spent and then once more
+// at each. The first quota asks are admitted, whoever makes them, and no other.
+func spendInTurns(t *testing.T, all []*visitor, nodes, quota int, key string) {
+	t.Helper()
+	asked := 0
+	ask := func(v *visitor, node int) {
+		ok, err := v.allowed(t.Context(), node, key)
+		if want := asked < quota; err != nil || ok != want {
+			t.Errorf("ask %d of %s, through %s at node %d: allowed %v, %v; want %v", asked+1, key, v.name, node+1, ok, err, want)
+		}
+		asked++
+	}
+	for asked < quota && !t.Failed() {
+		for _, v := range all {
+			ask(v, asked%nodes)
+		}
+	}
+	for _, v := range all {
+		for node := range nodes {
+			ask(v, node)
+		}
+	}
+}
+
+// spendAtOnce has several callers ask through random doors at random nodes, far more often
+// than quota. Exactly quota asks are admitted.
+func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key string) {
+	t.Helper()
+	var admitted atomic.Int64
+	var callers sync.WaitGroup
+	through := make([]atomic.Int64, len(open()))
+	for i := range 8 {
+		all, random := open(), rand.New(rand.NewPCG(5, uint64(i)))
+		callers.Go(func() {
+			for range quota / 2 {
+				one := random.IntN(len(all))
+				ok, err := all[one].allowed(t.Context(), random.IntN(nodes), key)
+				if err != nil {
+					t.Errorf("%s: %v", all[one].name, err)
+				}
+				if ok {
+					admitted.Add(1)
+					through[one].Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	if got := admitted.Load(); got != int64(quota) {
+		t.Errorf("%s: %d were admitted at once through all doors, want %d", key, got, quota)
+	}
+	text := ""
+	for i, v := range open() {
+		text += fmt.Sprintf(" %s %d", v.name, through[i].Load())
+	}
+	t.Logf("%s: admitted%s", key, text)
+}
+
+// One rule's key is limited once, whichever doors and nodes its checks come through.
+func TestDoorsConversation(t *testing.T) {
+	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	doors := []string{"grpc", "stream", "http", "envoy"}
+	t.Run("each door alone", func(t *testing.T) {
+		for _, v := range visitors(t, nodes, "user", nil, doors...) {
+			spendInTurns(t, []*visitor{v}, 3, userQuota, "only-"+v.name)
+		}
+	})
+	t.Run("in turns", func(t *testing.T) {
+		spendInTurns(t, visitors(t, nodes, "user", nil, doors...), 3, userQuota, "ann")
+		spendInTurns(t, visitors(t, nodes, "app", nil, doors...), 3, appQuota, "web")
+	})
+	t.Run("at once", func(t *testing.T) {
+		for i := range 5 {
+			spendAtOnce(t, func() []*visitor { return visitors(t, nodes, "user", nil, doors...) }, 3, userQuota, fmt.Sprint("bob-", i))
+			spendAtOnce(t, func() []*visitor { return visitors(t, nodes, "app", nil, doors...) }, 3, appQuota, fmt.Sprint("mail-", i))
+		}
+	})
+	// A rule's counter is not one that a check's own limit counts on, at any door.
+	t.Run("limits of their own are counted apart", func(t *testing.T) {
+		own := []door.Limit{{Count: 30, Period: 24 * time.Hour}}
+		spendInTurns(t, visitors(t, nodes, "user", own, "grpc", "stream", "http", "envoy"), 3, 30, "ann")
+	})
+}
+
+// A gubernator counter is one, whichever nodes its clients ask and by which protocol; and none
+// of a rule's or of another door's.
+func TestDoorsGubernator(t *testing.T) {
+	nodes := cluster(t, 3, rulesOf(t, shopRules))
+	limits := []door.Limit{{Count: 25, Period: 24 * time.Hour}}
+	open := func() []*visitor {
+		return append(visitors(t, nodes, "user", limits, "gubernator"), &visitor{"gubernator by HTTP", gubernatorHTTP{nodes, 25}, 3})
+	}
+	spendInTurns(t, open(), 3, 25, "ann")
+	for i := range 5 {
+		spendAtOnce(t, open, 3, 25, fmt.Sprint("bob-", i))
+	}
+	spendInTurns(t, visitors(t, nodes, "user", nil, "grpc"), 3, userQuota, "ann")
+}
