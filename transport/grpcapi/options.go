@@ -14,6 +14,10 @@ import (
 // hundred bytes each.
 const MaxMessage = 4 << 20
 
+// MaxHeaders caps the metadata of a call, in bytes, as HTTP's door caps headers. Clients are told
+// when they connect, so that theirs refuses more with a clear error.
+const MaxHeaders = 64 << 10
+
 // Options returns ServerOptions and what ends streams that would outlast s: health
 // watches and reflection, which clients keep open for as long as they live.
 func (s *Server) Options(maxMessage int) []grpc.ServerOption {
@@ -61,6 +65,7 @@ func ServerOptions(maxMessage int) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxHeaderListSize(MaxHeaders),
 		grpc.MaxConcurrentStreams(4096),
 		grpc.ConnectionTimeout(10 * time.Second),
 		// Idle clients that ping to keep their connection are welcome, in reason.
