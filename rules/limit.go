@@ -36,7 +36,6 @@ func (p *parser) readLimits(d *descriptor) {
 		d.limits = append(d.limits, l)
 		if r, ok := l.fields["replaces"]; ok {
 			d.rule.Replaces = p.readReplaces(r.Value, path+".replaces", l.name)
-			p.warn(r.Line, path+".replaces", "replaces is not in force yet: both rules are enforced")
 		}
 		if l.name != "" {
 			d.rule.Name = l.name

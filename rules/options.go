@@ -10,7 +10,7 @@ import (
 )
 
 // ownOptions are sluice's keys that say how a rule is enforced.
-var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "response"}
+var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "response", "refunds"}
 
 // readOptions reads what a descriptor says about its rule beside the limits.
 func (p *parser) readOptions(d *descriptor) {
@@ -18,7 +18,7 @@ func (p *parser) readOptions(d *descriptor) {
 	r.Shadow = p.flag(d, "shadow_mode")
 	r.Quota = p.flag(d, "quota_mode")
 	r.DetailedMetric = p.flag(d, "detailed_metric")
-	for _, name := range []string{"quota_mode", "detailed_metric", "value_to_metric", "metadata"} {
+	for _, name := range []string{"detailed_metric", "value_to_metric", "metadata"} {
 		if f, ok := d.fields[name]; ok {
 			p.warn(f.Line, d.path+"."+name, "%s is not in force yet: it is read and kept, and changes nothing", name)
 		}
@@ -47,6 +47,8 @@ func (p *parser) readOptions(d *descriptor) {
 			r.OnFailure, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
 		case "on_partition":
 			r.OnPartition, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
+		case "refunds":
+			r.Refunds = p.flag(d, name)
 		case "response":
 			r.Response = p.readResponse(f.Value, path)
 		}

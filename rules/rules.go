@@ -69,6 +69,9 @@ type Rule struct {
 	// when the node asked is on the smaller side of a cut and has lost the right to
 	// decide.
 	OnFailure, OnPartition OnFailure
+	// Refunds: what was spent is given back or reset now and then, so a denial may end at any
+	// time and nobody is to answer it from memory.
+	Refunds bool
 	// Response is nil for the door's default.
 	Response *Response
 	// Metadata is the rule's free-form mapping: strings, booleans, float64,

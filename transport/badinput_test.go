@@ -37,7 +37,6 @@ func TestBadChecks(t *testing.T) {
 		{"long value", "descriptor[0].value", entry("user", long)},
 		{"negative cost", "cost", all(entry("user", "x"), cost(-1))},
 		{"unknown verb", "verb", all(entry("user", "x"), verb(bucket.Reset+1))},
-		{"reset is no verb of a check", "verb", all(entry("user", "x"), verb(bucket.Reset))},
 		{"fault found by the door", "limits[7].unit", all(entry("user", "x"), func(c *Check) {
 			c.Fault = &Error{Code: Invalid, Field: "limits[7].unit", Message: "unknown"}
 		})},

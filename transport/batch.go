@@ -34,6 +34,8 @@ type Batch struct {
 	asked  check.Batch
 	places []int
 	key    []byte
+	// replaced are the names of rules that are left out of the request.
+	replaced []string
 }
 
 // Result is what became of the Check at the same index.
@@ -54,6 +56,10 @@ type Result struct {
 	Period time.Duration
 	// Shadowed: the rule only watches, and would have denied.
 	Shadowed bool
+	// DeniedFor is how long callers may answer this denial from memory, for the same limits and
+	// at least this cost: at most 100 ms. 0 if it was no denial, and where only asking
+	// tells.
+	DeniedFor time.Duration
 	// Err is set when there is no decision.
 	Err *Error
 }
@@ -126,6 +132,8 @@ func (b *Batch) start(n int) {
 	b.asked.Answers = b.asked.Answers[:0]
 	b.asked.AllOrNothing = false
 	b.places = b.places[:0]
+	clear(b.replaced)
+	b.replaced = b.replaced[:0]
 }
 
 // ask queues r as the question of check i.

@@ -44,7 +44,8 @@ type Check struct {
 	// Verb is any. Reset, which ignores the cost, is for doors whose callers mix it with
 	// checks; Limiter.Reset is the call for it alone.
 	Verb bucket.Verb
-	// Drain and NoDelay are those of bucket.Request.
+	// Drain and NoDelay are those of bucket.Request. An all-or-nothing batch, which gives back
+	// what it charged, refuses Reset and Drain.
 	Drain, NoDelay bool
 	// Limits come with the check. When there are any, no rule is matched, and
 	// what is spent is counted apart from what rules count: see Service.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -27,6 +28,9 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 	if r.Err != nil {
 		return
 	}
+	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
+		r.Rule, r.Limits = nil, nil
+	}
 	if r.Limits == nil || r.Limits.Unlimited() {
 		r.unruled()
 		return
@@ -45,6 +49,23 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 	b.key = r.Rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
 	q.Key = s.config.Hasher.Key(b.key)
 	b.ask(i, q)
+}
+
+// findReplaced notes which rules are left out of a request, because a rule that
+// another of its descriptors matches replaces them.
+func (b *Batch) findReplaced(set *rules.Set) {
+	if set == nil {
+		return
+	}
+	for i := range b.Checks {
+		c := &b.Checks[i]
+		if len(c.Limits) > 0 {
+			continue
+		}
+		if rule, _ := set.Match(c.Domain, c.Descriptor); rule != nil {
+			b.replaced = append(b.replaced, rule.Replaces...)
+		}
+	}
 }
 
 // limitsOf returns what c is held to: its own limits, else those of the rule it

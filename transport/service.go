@@ -124,6 +124,9 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	book := s.rules.Load()
 	b.start(len(b.Checks))
 	failed := false
+	if b.OneRequest {
+		b.findReplaced(book.set)
+	}
 	for i := range b.Checks {
 		if b.Results[i].Err = spendFault(&b.Checks[i], b.AllOrNothing); b.Results[i].Err == nil {
 			s.prepare(book.set, b, i)

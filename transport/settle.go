@@ -48,7 +48,29 @@ func (b *Batch) settle(invalid bool) {
 		if failed && b.Checks[i].Verb == bucket.Check {
 			r.Allowed, r.Soft, r.Delay = false, false, 0
 		}
+		if !r.Allowed && !b.AllOrNothing {
+			r.DeniedFor = deniedFor(&b.Checks[i], r)
+		}
 	}
+}
+
+// maxDeniedFor is the longest that a denial may be answered from memory: as long as a change of
+// rules, a refund through another node, or a reset may go unnoticed.
+const maxDeniedFor = 100 * time.Millisecond
+
+// deniedFor returns how long the denial r of c stands whatever others do. One that counts itself, or
+// changes the counter, must be asked for each time.
+func deniedFor(c *Check, r *Result) time.Duration {
+	if c.Verb != bucket.Check || c.Drain || c.NoDelay || r.Source != check.Held && r.Source != check.Forwarded ||
+		r.Rule != nil && r.Rule.Refunds {
+		return 0
+	}
+	for i := range r.Limits.Len() {
+		if r.Limits.At(i).CountDenied {
+			return 0
+		}
+	}
+	return min(r.RetryAfter, maxDeniedFor)
 }
 
 // denied reports whether an answer fails an all-or-nothing batch: a check of

@@ -42,10 +42,22 @@ func nameFault(c *Check) *Error {
 	return nil
 }
 
+var (
+	errDrainWhole = &Error{Code: Invalid, Field: "drain", Message: "what a denied check drains cannot be given back, so it cannot be part of an all-or-nothing call"}
+	errResetWhole = &Error{Code: Invalid, Field: "verb", Message: "a reset cannot be taken back, so it cannot be part of an all-or-nothing call; send it in a call of its own"}
+)
+
 // spendFault finds what is wrong with the part of c that says what to do.
 func spendFault(c *Check, allOrNothing bool) *Error {
 	switch c.Verb {
 	case bucket.Check, bucket.Read:
+		if c.Drain && allOrNothing {
+			return errDrainWhole
+		}
+	case bucket.Reset:
+		if allOrNothing {
+			return errResetWhole
+		}
 	case bucket.Charge, bucket.Refund:
 		if allOrNothing {
 			return &Error{Code: Invalid, Field: "verb", Message: "charge and refund always succeed, so they cannot be part of an all-or-nothing call; send them in a call of their own"}

@@ -25,11 +25,12 @@ const (
 	decisionRule, decisionSource, decisionHolder          = 7, 8, 9
 	decisionSoft, decisionShadowed, decisionNever         = 10, 11, 12
 	decisionLimitIndex, decisionPeriod, decisionError     = 13, 14, 15
+	decisionDeniedFor, decisionResponse                   = 16, 17
 )
 
 // decisionSize is more than any decision takes on the wire without its strings
 // and its error.
-const decisionSize = 112
+const decisionSize = 120
 
 // encode returns the message in a pooled buffer.
 func (a *answer) encode() mem.BufferSlice {
@@ -77,7 +78,12 @@ func appendDecision(out []byte, r *transport.Result, i int) []byte {
 	out = appendBool(out, decisionShadowed, r.Shadowed)
 	out = appendBool(out, decisionNever, r.Never())
 	out = appendVarint(out, decisionLimitIndex, uint64(r.Index))
-	return appendVarint(out, decisionPeriod, uint64(r.Period))
+	out = appendVarint(out, decisionPeriod, uint64(r.Period))
+	out = appendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
+	if !r.Allowed && r.Rule != nil && r.Rule.Response != nil {
+		out = appendMessage(out, decisionResponse, responseOf(r.Rule.Response))
+	}
+	return out
 }
 
 // nest appends what f appends, with its length before it. One byte is kept for

@@ -17,6 +17,7 @@ type decision struct {
 	ResetAfter float64 `json:"reset_after,omitempty"`
 	RetryAfter float64 `json:"retry_after,omitempty"`
 	Never      bool    `json:"never,omitempty"`
+	DeniedFor  float64 `json:"denied_for,omitempty"`
 	Delay      float64 `json:"delay,omitempty"`
 	Period     float64 `json:"period,omitempty"`
 	Soft       bool    `json:"soft,omitempty"`
@@ -48,13 +49,13 @@ type decisions struct {
 
 // denial is a decision and the problem that it is.
 type denial struct {
-	problem
+	httpanswer.Problem
 	decision
 }
 
 // denials is the same for many checks, all or nothing.
 type denials struct {
-	problem
+	httpanswer.Problem
 	decisions
 }
 
@@ -67,14 +68,15 @@ func decisionOf(r *transport.Result, i int) decision {
 	}
 	d.Allowed = r.Allowed
 	d.Soft, d.Shadowed, d.Never = r.Soft, r.Shadowed, r.Never()
+	d.DeniedFor = r.DeniedFor.Seconds()
 	d.Source, d.Holder = sourceOf(r.Source), r.Holder
 	if !d.Never {
 		d.RetryAfter = r.RetryAfter.Seconds()
 	}
-	if counted(r) {
+	if httpanswer.Counted(r) {
 		d.Limit, d.Remaining = &r.Limit, &r.Remaining
 		d.ResetAfter, d.Delay, d.Period = r.ResetAfter.Seconds(), r.Delay.Seconds(), r.Period.Seconds()
-		d.Policy = policyName(r, int(r.Index))
+		d.Policy = httpanswer.PolicyName(r, int(r.Index))
 	}
 	return d
 }
@@ -82,55 +84,19 @@ func decisionOf(r *transport.Result, i int) decision {
 // answerOne answers the only check of b.
 func answerOne(w http.ResponseWriter, b *transport.Batch) {
 	r := &b.Results[0]
-	setHeaders(w.Header(), r)
+	httpanswer.SetHeaders(w.Header(), r)
 	switch {
 	case r.Err != nil:
-		refuse(w, problemOf(r.Err))
+		httpanswer.Refuse(w, problemOf(r.Err))
 	case r.Allowed:
-		write(w, http.StatusOK, typeJSON, decisionOf(r, 0))
+		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, decisionOf(r, 0))
 	default:
-		deny(w, r)
+		httpanswer.Deny(w, r, httpanswer.DeniedStatus(r), func(p httpanswer.Problem) any {
+			return denial{p, decisionOf(r, 0)}
+		})
 	}
 }
 
-// deny answers a denied check as its rule says.
-func deny(w http.ResponseWriter, r *transport.Result) {
-	status := http.StatusTooManyRequests
-	custom := &rules.Response{}
-	if r.Rule != nil && r.Rule.Response != nil {
-		custom = r.Rule.Response
-	}
-	if custom.Status != 0 {
-		status = custom.Status
-	}
-	h := w.Header()
-	for _, one := range custom.Headers {
-		h.Set(one.Name, one.Value) // the rule's word goes before ours
-	}
-	if custom.Body != "" {
-		if h.Get("Content-Type") == "" {
-			h.Set("Content-Type", "text/plain; charset=utf-8")
-		}
-		w.WriteHeader(status)
-		_, _ = w.Write([]byte(custom.Body))
-		return
-	}
-	d := decisionOf(r, 0)
-	detail := "try again later"
-	if d.Never {
-		detail = "the cost is more than the limit can ever admit"
-	}
-	p := exceeded(status, detail)
-	if d.Policy != "" {
-		p.Violated = []string{d.Policy}
-	}
-	write(w, status, typeProblem, denial{p, d})
-}
-
-// exceeded returns the problem of a quota that is spent.
-func exceeded(status int, detail string) problem {
-	return problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
-}
 
 // answerMany answers the checks of b: with 200 and what became of each, or, when
 // it was all or nothing and came to nothing, with a problem beside them.
@@ -141,14 +107,14 @@ func answerMany(w http.ResponseWriter, b *transport.Batch) {
 		all.Allowed = all.Allowed && b.Results[i].Allowed
 	}
 	if !b.AllOrNothing || !failed(b) {
-		write(w, http.StatusOK, typeJSON, all)
+		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
 		return
 	}
 	p, after := failure(b)
 	if after > 0 {
-		setRetryAfter(w.Header(), after)
+		httpanswer.SetRetryAfter(w.Header(), after)
 	}
-	write(w, p.Status, typeProblem, denials{p, all})
+	httpanswer.Write(w, p.Status, httpanswer.TypeProblem, denials{p, all})
 }
 
 // failed reports whether a check that would have spent was not allowed to, or a
@@ -156,7 +122,7 @@ func answerMany(w http.ResponseWriter, b *transport.Batch) {
 func failed(b *transport.Batch) bool {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if b.Checks[i].Verb == bucket.Check && !r.Allowed || r.Err != nil && statusOf(r.Err.Code) == http.StatusBadRequest {
+		if b.Checks[i].Verb == bucket.Check && !r.Allowed || r.Err != nil && httpanswer.StatusOf(r.Err.Code) == http.StatusBadRequest {
 			return true
 		}
 	}
@@ -167,19 +133,19 @@ func failed(b *transport.Batch) bool {
 // after which to try again, 0 for never: what is wrong with a check goes before
 // what no node could decide, and that before denials. Whose denial it was the
 // answers do not tell, so the problem names no policy.
-func failure(b *transport.Batch) (p problem, after int64) {
+func failure(b *transport.Batch) (p httpanswer.Problem, after int64) {
 	p.Status = http.StatusTooManyRequests
 	never := false
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err == nil {
 			if !r.Allowed {
-				after = max(after, seconds(r.RetryAfter))
+				after = max(after, httpanswer.Seconds(r.RetryAfter))
 				never = never || r.Never()
 			}
 			continue
 		}
-		status := statusOf(r.Err.Code)
+		status := httpanswer.StatusOf(r.Err.Code)
 		if (status == http.StatusBadRequest || b.Checks[i].Verb == bucket.Check) && (p.Code == "" || status < p.Status) {
 			p = problemOf(r.Err)
 			p.Field = r.Err.Path(i)
@@ -191,7 +157,7 @@ func failure(b *transport.Batch) (p problem, after int64) {
 	case p.Status != http.StatusTooManyRequests:
 		return p, 0
 	case never:
-		return exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged"), 0
+		return httpanswer.Exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged"), 0
 	}
-	return exceeded(p.Status, "one or more checks were denied; nothing was charged"), max(after, 1)
+	return httpanswer.Exceeded(p.Status, "one or more checks were denied; nothing was charged"), max(after, 1)
 }

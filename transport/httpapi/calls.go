@@ -16,7 +16,7 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		refuse(w, problemOf(err))
+		httpanswer.Refuse(w, problemOf(err))
 	case many:
 		answerMany(w, b)
 	default:
@@ -34,17 +34,17 @@ func (d *door) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		refuse(w, problemOf(err))
+		httpanswer.Refuse(w, problemOf(err))
 	case many:
 		all := resets{make([]reset, len(b.Results))}
 		for i := range b.Results {
 			all.Resets[i] = resetOf(&b.Results[i], i)
 		}
-		write(w, http.StatusOK, typeJSON, all)
+		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
 	case b.Results[0].Err != nil:
-		refuse(w, problemOf(b.Results[0].Err))
+		httpanswer.Refuse(w, problemOf(b.Results[0].Err))
 	default:
-		write(w, http.StatusOK, typeJSON, resetOf(&b.Results[0], 0))
+		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, resetOf(&b.Results[0], 0))
 	}
 }
 

@@ -30,7 +30,7 @@ func TestOneCheck(t *testing.T) {
 		{"allowed", user("x", ""), 200,
 			`{"allowed":true,"limit":3,"remaining":2,"reset_after":60,"period":60,` + left,
 			map[string]string{
-				"Content-Type": typeJSON, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=2;t=60`,
+				"Content-Type": httpanswer.TypeJSON, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=2;t=60`,
 				"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "60", "Retry-After": "",
 			}},
 		{"the last", user("x", `,"cost":2`), 200,
@@ -39,16 +39,16 @@ func TestOneCheck(t *testing.T) {
 		{"denied", user("x", ""), 429,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
 				`"detail":"try again later","violated-policies":["shop/user"],` +
-				`"allowed":false,"limit":3,"remaining":0,"reset_after":60,"retry_after":60,"period":60,` + left,
+				`"allowed":false,"limit":3,"remaining":0,"reset_after":60,"retry_after":60,"denied_for":0.1,"period":60,` + left,
 			map[string]string{
-				"Content-Type": typeProblem, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=0;t=60`,
+				"Content-Type": httpanswer.TypeProblem, "RateLimit-Policy": policy, "RateLimit": `"shop/user";r=0;t=60`,
 				"X-RateLimit-Limit": "3", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "60",
 				"Retry-After": "60", "X-RateLimit-Retry-After": "60",
 			}},
 		{"never", user("y", `,"cost":4`), 429,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
 				`"detail":"the cost is more than the limit can ever admit","violated-policies":["shop/user"],` +
-				`"allowed":false,"limit":3,"remaining":3,"never":true,"period":60,` + left,
+				`"allowed":false,"limit":3,"remaining":3,"never":true,"denied_for":0.1,"period":60,` + left,
 			map[string]string{"RateLimit": `"shop/user";r=3;t=0`, "Retry-After": "", "X-RateLimit-Retry-After": ""}},
 		{"read", user("y", `,"verb":"read"`), 200,
 			`{"allowed":true,"limit":3,"remaining":3,"period":60,` + left, nil},
@@ -116,7 +116,7 @@ func TestRuleResponse(t *testing.T) {
 	}{
 		{"custom", 503, "<p>later</p>", map[string]string{"X-Why": "custom", "Retry-After": "77", "Content-Type": "text/html", "RateLimit": `"shop/custom";r=0;t=0`}},
 		{"plain", 429, "later", map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
-		{"status", 420, `"status":420`, map[string]string{"X-Why": "status", "Content-Type": typeProblem}},
+		{"status", 420, `"status":420`, map[string]string{"X-Why": "status", "Content-Type": httpanswer.TypeProblem}},
 	} {
 		w, m := post(t, h, strings.Replace(user("x", ""), `"user"`, `"`+c.key+`"`, 1), c.status)
 		if got := w.Body.String(); m == nil && got != c.body || m != nil && !strings.Contains(got, c.body) {
@@ -184,9 +184,9 @@ func TestManyChecks(t *testing.T) {
 		if got := w.Header().Get("Retry-After"); got != c.retryAfter {
 			t.Errorf("%s: Retry-After %q, want %q", c.name, got, c.retryAfter)
 		}
-		want := typeJSON
+		want := httpanswer.TypeJSON
 		if c.status != 200 {
-			want = typeProblem
+			want = httpanswer.TypeProblem
 		}
 		if got := w.Header().Get("Content-Type"); got != want || w.Header().Get("RateLimit") != "" {
 			t.Errorf("%s: %s, RateLimit %q", c.name, got, w.Header().Get("RateLimit"))

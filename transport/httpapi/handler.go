@@ -66,7 +66,7 @@ func New(c Config) (http.Handler, error) {
 		route(mux, http.MethodGet, "/metrics", c.Metrics.ServeHTTP)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, newProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
+		httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
 	})
 	return mux, nil
 }
@@ -81,7 +81,7 @@ func route(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	mux.HandleFunc(method+" "+path, h)
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
-		refuse(w, newProblem(http.StatusMethodNotAllowed, "want "+allow))
+		httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))
 	})
 }
 

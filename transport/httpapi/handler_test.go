@@ -143,7 +143,7 @@ func TestRoutes(t *testing.T) {
 		if w.Code != c.status || w.Header().Get("Allow") != c.allow {
 			t.Errorf("%s %s: %d, Allow %q; want %d, %q", c.method, c.path, w.Code, w.Header().Get("Allow"), c.status, c.allow)
 		}
-		if c.status >= 400 && (w.Header().Get("Content-Type") != typeProblem || m["status"] != float64(c.status) || m["detail"] == "") {
+		if c.status >= 400 && (w.Header().Get("Content-Type") != httpanswer.TypeProblem || m["status"] != float64(c.status) || m["detail"] == "") {
 			t.Errorf("%s %s: %s %s", c.method, c.path, w.Header().Get("Content-Type"), w.Body)
 		}
 	}
@@ -173,7 +173,7 @@ func TestProbes(t *testing.T) {
 	} {
 		c.set()
 		w, _ := call(t, h, "GET", c.path, "")
-		if w.Code != c.status || strings.TrimSpace(w.Body.String()) != c.body || w.Header().Get("Content-Type") != typeJSON {
+		if w.Code != c.status || strings.TrimSpace(w.Body.String()) != c.body || w.Header().Get("Content-Type") != httpanswer.TypeJSON {
 			t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
 		}
 	}

@@ -60,7 +60,7 @@ func (d *door) members(w http.ResponseWriter, r *http.Request) {
 	for i := range m.Members {
 		body.Members[i] = memberOf(&m.Members[i])
 	}
-	write(w, http.StatusOK, typeJSON, body)
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, body)
 }
 
 func memberOf(m *transport.Member) memberJSON {
@@ -94,7 +94,7 @@ type forgotten struct {
 // forget serves POST /v1/members/forget.
 func (d *door) forget(w http.ResponseWriter, r *http.Request) {
 	if e := transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 }); e != nil {
-		refuse(w, problemOf(e))
+		httpanswer.Refuse(w, problemOf(e))
 		return
 	}
 	var name string
@@ -107,10 +107,10 @@ func (d *door) forget(w http.ResponseWriter, r *http.Request) {
 		set, err = d.Limiter.Forget(r.Context(), name)
 	}
 	if err != nil {
-		refuse(w, problemOf(err))
+		httpanswer.Refuse(w, problemOf(err))
 		return
 	}
-	write(w, http.StatusOK, typeJSON, forgotten{stableSetOf(set)})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, forgotten{stableSetOf(set)})
 }
 
 // readName reads the body of POST /v1/members/forget.

@@ -113,7 +113,7 @@ func TestForget(t *testing.T) {
 		if c.status != 200 {
 			m := decoded(t, w)
 			got, _ = m["detail"].(string)
-			if code, _ := m["code"].(string); code != c.code || w.Header().Get("Content-Type") != typeProblem {
+			if code, _ := m["code"].(string); code != c.code || w.Header().Get("Content-Type") != httpanswer.TypeProblem {
 				t.Errorf("%s: %s %s", c.name, w.Header().Get("Content-Type"), w.Body)
 			}
 		}

@@ -18,7 +18,7 @@ func (d *door) healthz(w http.ResponseWriter, _ *http.Request) {
 			h.RulesError = err.Error()
 		}
 	}
-	write(w, http.StatusOK, typeJSON, h)
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, h)
 }
 
 // readiness is the body of GET /readyz.
@@ -34,5 +34,5 @@ func (d *door) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !ok {
 		status = http.StatusServiceUnavailable
 	}
-	write(w, status, typeJSON, readiness{ok, reasons})
+	httpanswer.Write(w, status, httpanswer.TypeJSON, readiness{ok, reasons})
 }

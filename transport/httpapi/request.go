@@ -76,6 +76,9 @@ func readCheckField(r *reader, c *transport.Check, name string) (err error) {
 		c.Cost, err = r.integer(64)
 	case "verb":
 		c.Verb, err = readWord[bucket.Verb](r, c, func() string { return "verb" })
+		if c.Verb == bucket.Reset && c.Fault == nil {
+			c.Fault = &transport.Error{Code: transport.Invalid, Field: "verb", Message: "reset is no verb of a check; see /v1/reset"}
+		}
 	case "limits":
 		err = r.array(func(i int) error { return readLimit(r, c, i) })
 	}

@@ -128,7 +128,7 @@ func TestBadBodies(t *testing.T) {
 		detail, _ := m["detail"].(string)
 		field, _ := m["field"].(string)
 		offset, ok := m["offset"].(float64)
-		if w.Code != 400 || w.Header().Get("Content-Type") != typeProblem || field != c.field || !strings.Contains(detail, c.reason) {
+		if w.Code != 400 || w.Header().Get("Content-Type") != httpanswer.TypeProblem || field != c.field || !strings.Contains(detail, c.reason) {
 			t.Errorf("%s: %d %s\nwant field %q, reason %q", c.name, w.Code, w.Body, c.field, c.reason)
 		}
 		if !ok || offset < 0 || offset > float64(len(c.body)) {
