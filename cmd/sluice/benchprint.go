@@ -82,7 +82,8 @@ func printBench(out io.Writer, f *benchFlags, r *load.Result) error {
 func benchText(b *benchJSON, r *load.Result) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "load\t%s to %s, %s, %s a call, %s%s%s\n", b.Door, strings.Join(b.Addrs, ", "), plural(int64(b.Callers), "caller", "callers"),
+	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
+	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s%s%s\n", b.Door, plural(int64(b.Callers), "caller", "callers"),
 		plural(int64(b.Batch), "check", "checks"), plural(int64(b.Keys), "key", "keys"), skewText(b.Skew), rateText(b.Rate))
 	fmt.Fprintf(w, "measured\t%v\n", r.Took.Round(time.Millisecond))
 	fmt.Fprintf(w, "calls\t%d, %.0f/s\n", b.Calls, b.CallsPerSecond)
