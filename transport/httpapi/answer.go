@@ -4,8 +4,8 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // decision is one answer. Durations are in seconds.
@@ -96,7 +96,6 @@ func answerOne(w http.ResponseWriter, b *transport.Batch) {
 		})
 	}
 }
-
 
 // answerMany answers the checks of b: with 200 and what became of each, or, when
 // it was all or nothing and came to nothing, with a problem beside them.

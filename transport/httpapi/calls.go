@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // check serves POST /v1/check.

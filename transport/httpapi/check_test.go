@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // The bodies and headers of one check, word for word, as docs/api.md shows them.

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // curl finds the calls of docs/api.md: path and body.
@@ -95,7 +96,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
 	fields = append(fields, forgetFields...)
-	for _, v := range []any{decision{}, fault{}, decisions{}, problem{}, reset{}, resets{}, membership{}, memberJSON{}, stableSet{}, holdings{}, forgotten{}, health{}, readiness{}} {
+	for _, v := range []any{decision{}, fault{}, decisions{}, httpanswer.Problem{}, reset{}, resets{}, membership{}, memberJSON{}, stableSet{}, holdings{}, forgotten{}, health{}, readiness{}} {
 		for f := range reflect.TypeOf(v).Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			fields = append(fields, name)

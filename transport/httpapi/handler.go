@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // MaxBody is the default cap on a request's body, in bytes.

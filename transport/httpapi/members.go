@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // membership is the body of GET /v1/members.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // clustered returns a door to a node of which the cluster is o.

@@ -1,6 +1,10 @@
 package httpapi
 
-import "net/http"
+import (
+	"net/http"
+
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+)
 
 // health is the body of GET /healthz.
 type health struct {

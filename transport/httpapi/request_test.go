@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 func TestReadEveryField(t *testing.T) {

@@ -1,4 +1,4 @@
-package httpapi
+package httpanswer
 
 import (
 	"math"
@@ -62,7 +62,7 @@ func TestSetHeaders(t *testing.T) {
 			map[string]string{"RateLimit": `"limit";r=0;t=9223372037`, "Retry-After": "9223372037"}},
 	} {
 		h := make(http.Header)
-		setHeaders(h, &transport.Result{Decision: c.decision, Limits: limits})
+		SetHeaders(h, &transport.Result{Decision: c.decision, Limits: limits})
 		c.want["RateLimit-Policy"] = `"limit";q=10;w=60, "limit#3";q=500;w=3600`
 		for k, want := range c.want {
 			if got := h.Get(k); got != want {
@@ -71,8 +71,8 @@ func TestSetHeaders(t *testing.T) {
 		}
 	}
 	h := make(http.Header)
-	setHeaders(h, &transport.Result{Decision: bucket.Decision{Allowed: true}})
-	setHeaders(h, &transport.Result{Limits: limits, Err: &transport.Error{Code: transport.Overloaded}})
+	SetHeaders(h, &transport.Result{Decision: bucket.Decision{Allowed: true}})
+	SetHeaders(h, &transport.Result{Limits: limits, Err: &transport.Error{Code: transport.Overloaded}})
 	if len(h) != 0 {
 		t.Errorf("without a limit or a decision: %v", h)
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package httpanswer
 
 import (
 	"math"
@@ -13,48 +13,48 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// setHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
+// SetHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
 // of draft-ietf-httpapi-ratelimit-headers-10, the X-RateLimit family, and
 // Retry-After when it was denied. A check held to no limit has none, and one that
 // nobody counted says nothing of what is left.
-func setHeaders(h http.Header, r *transport.Result) {
+func SetHeaders(h http.Header, r *transport.Result) {
 	if r.Err != nil || r.Limits == nil {
 		return
 	}
 	var policies []string
 	for i := range r.Limits.Len() {
 		if l := r.Limits.At(i); !l.Unlimited {
-			policies = append(policies, policy(policyName(r, i), l))
+			policies = append(policies, policy(PolicyName(r, i), l))
 		}
 	}
 	h.Set("RateLimit-Policy", strings.Join(policies, ", "))
 	after, ok := retryAfter(r)
 	if !r.Allowed && ok {
-		setRetryAfter(h, after)
+		SetRetryAfter(h, after)
 	}
-	if !counted(r) {
+	if !Counted(r) {
 		return
 	}
-	reset := seconds(r.ResetAfter)
+	reset := Seconds(r.ResetAfter)
 	more := reset // until more is available, as far as is known
 	if !r.Allowed && ok {
 		more = after
 	}
-	h.Set("RateLimit", quoted(policyName(r, int(r.Index)))+";r="+integer(r.Remaining)+";t="+integer(more))
+	h.Set("RateLimit", quoted(PolicyName(r, int(r.Index)))+";r="+integer(r.Remaining)+";t="+integer(more))
 	h.Set("X-RateLimit-Limit", strconv.FormatInt(r.Limit, 10))
 	h.Set("X-RateLimit-Remaining", strconv.FormatInt(r.Remaining, 10))
 	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset, 10))
 }
 
-// counted reports whether r says what is left of a limit: not when nothing limits
+// Counted reports whether r says what is left of a limit: not when nothing limits
 // the check, and not when on_failure or on_partition answered without looking at a
 // counter.
-func counted(r *transport.Result) bool {
+func Counted(r *transport.Result) bool {
 	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
 }
 
-// setRetryAfter says when to try again, in seconds.
-func setRetryAfter(h http.Header, after int64) {
+// SetRetryAfter says when to try again, in seconds.
+func SetRetryAfter(h http.Header, after int64) {
 	s := strconv.FormatInt(after, 10)
 	h.Set("Retry-After", s)
 	h.Set("X-RateLimit-Retry-After", s)
@@ -63,11 +63,11 @@ func setRetryAfter(h http.Header, after int64) {
 // retryAfter returns the whole seconds after which a denied check may be tried
 // again, at least 1, and whether that will ever help.
 func retryAfter(r *transport.Result) (int64, bool) {
-	return max(seconds(r.RetryAfter), 1), !r.Never()
+	return max(Seconds(r.RetryAfter), 1), !r.Never()
 }
 
-// policyName returns the name of limit i of what r was held to.
-func policyName(r *transport.Result, i int) string {
+// PolicyName returns the name of limit i of what r was held to.
+func PolicyName(r *transport.Result, i int) string {
 	switch {
 	case r.Rule != nil:
 		return r.Rule.LimitName(i)
@@ -88,7 +88,7 @@ func policy(name string, l bucket.Limit) string {
 	}
 	item := quoted(name) + ";q=" + integer(q)
 	if w >= time.Second {
-		item += ";w=" + integer(seconds(w))
+		item += ";w=" + integer(Seconds(w))
 	}
 	return item
 }
@@ -103,8 +103,8 @@ func scale(d time.Duration, num, den int64) time.Duration {
 	return time.Duration(min(quo, math.MaxInt64))
 }
 
-// seconds returns d in whole seconds, rounded up so that nobody comes too early.
-func seconds(d time.Duration) int64 {
+// Seconds returns d in whole seconds, rounded up so that nobody comes too early.
+func Seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {
 		s++

@@ -1,0 +1,96 @@
+package httpanswer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/sluice-project/sluice/transport"
+)
+
+// Types of bodies.
+const (
+	TypeJSON    = "application/json"
+	TypeProblem = "application/problem+json"
+)
+
+// quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-10.
+const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+// Problem is a body of RFC 9457.
+type Problem struct {
+	Type   string `json:"type"`
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	// Code, Field and Offset are ours: the kind of error, the field at fault and
+	// the byte of the body where it was found.
+	Code   string `json:"code,omitempty"`
+	Field  string `json:"field,omitempty"`
+	Offset *int64 `json:"offset,omitempty"`
+	// Violated names the limits that denied, where a quota was exceeded.
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+// NewProblem returns a problem that is no more than its status.
+func NewProblem(status int, detail string) Problem {
+	return Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
+}
+
+// Exceeded returns the problem of a quota that is spent.
+func Exceeded(status int, detail string) Problem {
+	return Problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
+}
+
+// ProblemOf maps an error of a transport.Limiter, an *transport.Error. Another is the
+// server's own fault.
+func ProblemOf(err error) Problem {
+	e, ok := errors.AsType[*transport.Error](err)
+	if !ok {
+		return NewProblem(http.StatusInternalServerError, err.Error())
+	}
+	p := NewProblem(StatusOf(e.Code), e.Error())
+	p.Code, p.Field = e.Code.String(), e.Field
+	return p
+}
+
+// StatusOf is the HTTP status of an error.
+func StatusOf(c transport.Code) int {
+	switch c {
+	case transport.Invalid, transport.UnknownDomain:
+		return http.StatusBadRequest
+	case transport.Overloaded, transport.Unavailable:
+		return http.StatusServiceUnavailable
+	case transport.NotFound:
+		return http.StatusNotFound
+	case transport.Refused:
+		return http.StatusConflict
+	case transport.Forbidden:
+		return http.StatusForbidden
+	}
+	return http.StatusInternalServerError
+}
+
+// Refuse answers with a problem. A 503 passes, so it says when to try again.
+func Refuse(w http.ResponseWriter, p Problem) {
+	if p.Status == http.StatusServiceUnavailable {
+		SetRetryAfter(w.Header(), 1)
+	}
+	Write(w, p.Status, TypeProblem, p)
+}
+
+// Write answers with v as JSON.
+func Write(w http.ResponseWriter, status int, contentType string, v any) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		// Only a value of ours that JSON cannot spell gets here.
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes()) // a client that has gone needs no answer
+}
