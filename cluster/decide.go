@@ -43,10 +43,28 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		}
 		b.Answers[i] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
 	}
+	if !n.mayDecide(n.cfg.Clock()) {
+		n.overslept(ctx, b, r)
+		return
+	}
 	if f == nil {
 		n.stats.held.Add(uint64(len(b.Requests)))
 		return
 	}
 	n.stats.held.Add(uint64(len(b.Requests) - len(f.pending)))
+	n.finish(ctx, f)
+}
+
+// overslept asks again what was decided here while the right went: this process was stopped in
+// between, perhaps for long, and another may decide these keys by now. What was charged
+// stands, as if the answers had been lost.
+func (n *Node) overslept(ctx context.Context, b *check.Batch, r *routing) {
+	f := n.newForwarding(b, nil)
+	for i := range b.Requests {
+		b.Answers[i] = check.Answer{}
+		f.pending = append(f.pending, pending{index: i})
+		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+	}
+	f.sift()
 	n.finish(ctx, f)
 }

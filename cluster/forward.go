@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -137,6 +138,7 @@ var (
 	errNobodyServes = errors.New("no member serves")
 	errSealed       = errors.New("the holder is changing just now")
 	errBehind       = errors.New("the holder's copy is too far behind")
+	errOverslept    = fmt.Errorf("%w: this node was stopped, and lost the right to decide meanwhile", check.ErrAmbiguous)
 )
 
 // undecided says why a table has not decided.
@@ -201,7 +203,9 @@ func (f *forwarding) aim(r *routing) {
 			f.standApart(r, p)
 		case p.to == nobody && p.hint == "":
 			p.cause = errNobodyServes
-			f.giveUp(r, p)
+			if len(r.table.Members()) == 0 {
+				f.giveUp(r, p)
+			} // else the next routing has somebody
 		case p.to == r.self && !r.holds(key):
 			// A hint at this node, which does not hold the key by what it knows: one of
 			// the two is behind, and what comes next tells which.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -38,7 +39,9 @@ func TestSettle(t *testing.T) {
 				r := request(a, "b", 1, c.limits)
 				w.decides(func(string, string, []check.Record) fate { return unsent })
 				for range 5 {
-					decide(t.Context(), a, r)
+					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+					decide(ctx, a, r)
+					cancel()
 				}
 				w.decides(first(2, c.fate))
 				time.Sleep(c.wait)

@@ -100,7 +100,7 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 		wg.Go(func() { call(to) })
 	}
 	if len(f.here) > 0 {
-		f.decideHere()
+		f.decideHere(r)
 		f.confirmHere(ctx, r)
 	} else if len(f.busy) > 0 {
 		call(f.busy[len(f.busy)-1])
@@ -113,7 +113,7 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 }
 
 // decideHere decides what this node holds, as far as it may.
-func (f *forwarding) decideHere() {
+func (f *forwarding) decideHere(r *routing) {
 	n := f.node
 	now := n.cfg.Clock()
 	if !n.mayDecide(now) {
@@ -137,6 +137,20 @@ func (f *forwarding) decideHere() {
 			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})
 		}
 	}
+	if !n.mayDecide(n.cfg.Clock()) {
+		f.takeBack(r)
+	}
+}
+
+// takeBack makes what was decided here pending again, as overslept does.
+func (f *forwarding) takeBack(r *routing) {
+	for _, i := range f.here {
+		if p := &f.pending[i]; p.done {
+			p.done = false
+			f.unanswered(r, p, r.self, errOverslept)
+		}
+	}
+	f.changes = f.changes[:0]
 }
 
 // confirmHere waits until copies have what checks of sync rules have charged here. One that

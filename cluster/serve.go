@@ -57,11 +57,25 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			later++
 		}
 	}
+	if served > 0 && right && !n.mayDecide(n.cfg.Clock()) {
+		// The process was stopped in between, and another may decide these keys by now.
+		takeBack(records, replies)
+		changes = nil
+	}
 	n.stats.served.Add(uint64(served))
 	n.stats.notHolder.Add(uint64(notHolder))
 	n.stats.toldLater.Add(uint64(later))
 	if changes != nil {
 		n.confirmServed(changes, replies)
+	}
+}
+
+// takeBack makes answers of decisions as if they had been lost. What was charged stands.
+func takeBack(records []check.Record, replies []check.Reply) {
+	for i := range replies {
+		if replies[i].Status == check.Decided && !records[i].GiveBack {
+			replies[i] = check.Reply{}
+		}
 	}
 }
 

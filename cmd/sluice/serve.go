@@ -73,7 +73,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.BoolVar(&s.envoyAllOrNothing, "envoy-all-or-nothing", false, "charge all descriptors of a request from Envoy or none, instead of each for itself")
 	f.BoolVar(&s.envoyResponseHeaders, "envoy-response-headers", false, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
 	f.BoolVar(&s.envoyDynamicMetadata, "envoy-dynamic-metadata", false, "hand Envoy's next filters the request's descriptors and the metadata of its rules")
-	f.DurationVar(&s.checkTimeout, "check-timeout", 500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers")
+	f.DurationVar(&s.checkTimeout, "check-timeout", 1500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers; others claim a crashed node's keys within 1.2s")
 	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it serves alone")
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
 	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
