@@ -4,47 +4,47 @@ import "time"
 
 // checkFor is check, the way that r asks for it.
 func (c *counter) checkFor(r *Request, now, cost int64, d *Decision) (kept bool) {
-	if r.NoDelay && c.wouldDelay(now, cost, d) {
+	if r.NoDelay && c.delay(now) > 0 {
 		kept = c.countDenied(now, cost)
+		c.deniedFor(r, now, cost, d)
 	} else {
 		kept = c.check(now, cost, d)
 	}
 	if r.Drain && !d.Allowed && c.drain(now, cost) {
 		kept = true
 		*d = Decision{}
-		if !r.NoDelay || !c.wouldDelay(now, cost, d) {
-			c.denied(now, cost, d)
-		}
+		c.deniedFor(r, now, cost, d)
 	}
 	return kept
 }
 
 // readFor is read, the way that r asks for it.
 func (c *counter) readFor(r *Request, now, cost int64, d *Decision) {
-	if !r.NoDelay || !c.wouldDelay(now, cost, d) {
+	if r.NoDelay && c.delay(now) > 0 {
+		c.deniedFor(r, now, cost, d)
+	} else {
 		c.read(now, cost, d)
 	}
 }
 
-// wouldDelay reports whether a queue would make the next check wait, and describes the denial
-// of one that cannot: it may come back when nothing is before it, and every limit admits it.
-func (c *counter) wouldDelay(now, cost int64, d *Decision) bool {
+// deniedFor is denied, the way that r asks: who cannot wait may come back when nothing is before
+// it in any queue, and every limit admits it.
+func (c *counter) deniedFor(r *Request, now, cost int64, d *Decision) {
+	c.denied(now, cost, d)
+	if !r.NoDelay {
+		return
+	}
+	which, wait := 0, int64(d.RetryAfter)
 	plans := c.limits.plans
-	which, wait := 0, int64(0)
 	for i := range plans {
 		if w := c.at(i).delay(&plans[i], now); w > wait {
 			which, wait = i, w
 		}
 	}
-	if wait == 0 {
-		return false
-	}
-	c.denied(now, cost, d)
 	if time.Duration(wait) > d.RetryAfter {
 		d.RetryAfter = time.Duration(wait)
 		c.describe(d, which, now)
 	}
-	return true
 }
 
 // drain charges the limits that have too little left for cost all that they have, and reports

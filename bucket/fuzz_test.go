@@ -182,13 +182,14 @@ func (run *fuzzRun) step(limits *bucket.Limits) *bucket.Limits {
 	if run.now > exactly || run.now < -exactly {
 		run.account = nil
 	}
-	run.request(limits, bucket.Verb(op%5), run.tape.number(), op&128 != 0)
+	run.request(&bucket.Request{
+		Limits: limits, Verb: bucket.Verb(op % 5), Cost: run.tape.number(), Drain: op&32 != 0, NoDelay: op&64 != 0,
+	}, op&128 != 0)
 	return limits
 }
 
-func (run *fuzzRun) request(limits *bucket.Limits, verb bucket.Verb, cost int64, hold bool) {
-	t := run.t
-	r := &bucket.Request{Limits: limits, Cost: cost, Verb: verb}
+func (run *fuzzRun) request(r *bucket.Request, hold bool) {
+	t, limits, verb, cost := run.t, r.Limits, r.Verb, r.Cost
 	before := run.read(run.now, limits)
 	if again := run.read(run.now, limits); again != before {
 		t.Fatalf("reading changed what is read: %+v, then %+v", before, again)
@@ -276,10 +277,11 @@ func FuzzNewLimits(f *testing.F) {
 		}
 		for _, each := range []*bucket.Limits{limits, limits.Share(1), limits.Share(3)} {
 			run := &fuzzRun{t: t, table: smallTable(t), now: b.number()}
-			run.request(each, bucket.Check, 1, false)
-			run.request(each, bucket.Charge, b.number(), true)
-			run.request(each, bucket.Refund, b.number(), false)
-			run.request(each, bucket.Reset, 0, false)
+			run.request(&bucket.Request{Limits: each, Cost: 1}, false)
+			run.request(&bucket.Request{Limits: each, Cost: b.number(), Drain: true, NoDelay: true}, false)
+			run.request(&bucket.Request{Limits: each, Verb: bucket.Charge, Cost: b.number()}, true)
+			run.request(&bucket.Request{Limits: each, Verb: bucket.Refund, Cost: b.number()}, false)
+			run.request(&bucket.Request{Limits: each, Verb: bucket.Reset}, false)
 		}
 	})
 }

@@ -76,7 +76,7 @@ func (a *account) follows(now int64, r *bucket.Request) *account {
 // do says what a request must be answered and records what it changes.
 // Times must not run backwards.
 func (a *account) do(now int64, r *bucket.Request) expected {
-	e := expected{now: now, verb: r.Verb, cost: max(r.Cost, 1)}
+	e := expected{now: now, verb: r.Verb, cost: max(r.Cost, 1), noDelay: r.NoDelay}
 	switch r.Verb {
 	case bucket.Charge:
 		a.charge(now, r.Cost, false)
@@ -95,12 +95,18 @@ func (a *account) do(now int64, r *bucket.Request) expected {
 				e.delay = max(e.delay, m.delay(now))
 			}
 		}
+		if r.NoDelay && e.delay > 0 {
+			e.allowed, e.soft, e.delay = false, false, 0
+		}
 		switch {
 		case r.Verb == bucket.Read || r.Cost == 0:
 		case e.allowed:
 			a.charge(now, r.Cost, true)
 		default:
 			a.denied(now, r.Cost)
+			if r.Drain {
+				a.drain(now, r.Cost)
+			}
 		}
 	}
 	return e
@@ -119,14 +125,33 @@ func (a *account) denied(now, cost int64) {
 	}
 }
 
+// drain records that limits without room for cost are emptied, queues aside.
+func (a *account) drain(now, cost int64) {
+	for _, m := range a.models {
+		if m.limit.Unlimited || m.limit.Count == 0 || m.limit.Algorithm == bucket.LeakyQueue {
+			continue
+		}
+		left := m.left(now)
+		if left.Sign() > 0 && m.units(cost).Cmp(left) > 0 {
+			m.add(now, left)
+		}
+	}
+}
+
 // expected is what a request must be answered.
 type expected struct {
 	now     int64
 	verb    bucket.Verb
 	cost    int64
+	noDelay bool
 	allowed bool
 	soft    bool
 	delay   time.Duration
+}
+
+// admits reports whether m admits what was asked at time at, at once if it cannot wait.
+func (e *expected) admits(m *model, at int64) bool {
+	return m.admits(at, m.units(e.cost)) && (!e.noDelay || m.delay(at) == 0)
 }
 
 // roomFor reports whether charging cost stays far from the ends of int64, where
@@ -232,15 +257,17 @@ func (a *account) compareRetry(t failer, e expected, d bucket.Decision) {
 	}
 	at, ok := later(e.now, d.RetryAfter)
 	if !ok {
-		if decides.admits(reach(e.now)-1, decides.units(e.cost)) {
+		if e.admits(decides, reach(e.now)-1) {
 			t.Fatalf("at %d: cost %d never admitted, the exact model admits it later", e.now, e.cost)
 		}
 		return
 	}
-	if !a.admits(at, e.cost) {
-		t.Fatalf("at %d: not admitted after retry-after %d (%+v)", e.now, d.RetryAfter, d)
+	for i, m := range a.models {
+		if !e.admits(m, at) {
+			t.Fatalf("at %d: limit %d does not admit after retry-after %d (%+v)", e.now, i, d.RetryAfter, d)
+		}
 	}
-	if decides.admits(at-1, decides.units(e.cost)) {
+	if e.admits(decides, at-1) {
 		t.Fatalf("at %d: limit %d admits already 1 ns before retry-after %d (%+v)", e.now, d.Index, d.RetryAfter, d)
 	}
 }

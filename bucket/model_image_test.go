@@ -90,6 +90,7 @@ func (h *life) step(t *rapid.T) {
 			bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset,
 		}).Draw(t, "verb"),
 	}
+	genAsk(t, r)
 	var first bucket.Decision
 	for i, table := range h.tables {
 		rc := new(bucket.Receipt)

@@ -33,6 +33,7 @@ func (p *replica) change(t *rapid.T) {
 			bucket.Check, bucket.Check, bucket.Check, bucket.Check, bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset,
 		}).Draw(t, "verb"),
 	}
+	genAsk(t, r)
 	rc := new(bucket.Receipt)
 	d, seq, v := p.table.Try(p.now, r, rc)
 	if v != bucket.Decided || seq < p.seq || rc.Charged() && (seq == p.seq || !d.Allowed) {

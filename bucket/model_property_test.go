@@ -142,6 +142,18 @@ func genVerb(t *rapid.T, a *account, now, cost int64) bucket.Verb {
 	return bucket.Check
 }
 
+// genAsk draws how a check is asked, mostly plainly.
+func genAsk(t *rapid.T, r *bucket.Request) {
+	switch rapid.IntRange(0, 7).Draw(t, "ask") {
+	case 0, 1:
+		r.Drain = true
+	case 2:
+		r.NoDelay = true
+	case 3:
+		r.Drain, r.NoDelay = true, true
+	}
+}
+
 var algorithms = []struct {
 	name      string
 	algorithm bucket.Algorithm
@@ -162,6 +174,7 @@ func play(t *rapid.T, limits *bucket.Limits, steps int) {
 		cost := genCost(t, a.models[last.Index].capacity(), last)
 		r := &bucket.Request{Key: bucket.Key{Hi: 5, Lo: 6}, Limits: limits, Cost: cost}
 		r.Verb = genVerb(t, a, now, cost)
+		genAsk(t, r)
 		last = table.Do(now, r)
 		a.compare(t, a.do(now, r), last)
 	}
@@ -215,6 +228,7 @@ func TestExactCountDenied(t *testing.T) {
 					if rapid.IntRange(0, 4).Draw(t, "verb") == 0 {
 						r.Verb = bucket.Read
 					}
+					genAsk(t, r)
 					last = table.Do(now, r)
 					a.compare(t, a.do(now, r), last)
 				}

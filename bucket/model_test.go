@@ -252,6 +252,13 @@ func (m *model) remaining(at int64) int64 {
 	return new(big.Int).Div(left.Num(), left.Denom()).Int64()
 }
 
+// left is how many whole units the soft margin would still admit; below zero under a debt.
+func (m *model) left(at int64) *big.Int {
+	left := new(big.Rat).SetInt(m.ceiling())
+	left.Sub(left, m.used(at))
+	return new(big.Int).Div(left.Num(), left.Denom())
+}
+
 // free reports whether nothing is spent at time at.
 func (m *model) free(at int64) bool { return m.limit.Unlimited || m.used(at).Sign() == 0 }
 
