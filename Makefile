@@ -82,6 +82,10 @@ generate: ## write the generated code anew
 check-generate: ## fail when the generated code is not what generate writes
 	internal/tools/check-generate
 
+.PHONY: load
+load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
+	bin/sluice bench --addr 127.0.0.1:7460,127.0.0.1:7470,127.0.0.1:7480 $(LOAD)
+
 .PHONY: bench
 bench: build ## against bare gRPC and other limiters, real processes, under ten minutes
 	go -C bench run . rows
