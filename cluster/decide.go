@@ -33,15 +33,24 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	var f *forwarding // of what could not be decided, mostly nothing
 	for i := range b.Requests {
-		d, _, v := n.table.Try(now, &b.Requests[i].Request, nil)
-		if v != bucket.Decided {
-			if f == nil {
-				f = n.newForwarding(b, nil)
-			}
-			f.pending = append(f.pending, pending{index: i, to: nobody, cause: undecided(v)})
-			continue
+		q := &b.Requests[i].Request
+		var cause error
+		if f != nil {
+			cause = f.stuck[q.Key]
 		}
-		b.Answers[i] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+		if cause == nil {
+			d, _, v := n.table.Try(now, q, nil)
+			if v == bucket.Decided {
+				b.Answers[i] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+				continue
+			}
+			cause = undecided(v)
+		}
+		if f == nil {
+			f = n.newForwarding(b, nil)
+		}
+		f.stick(q.Key, cause)
+		f.pending = append(f.pending, pending{index: i, to: nobody, cause: cause})
 	}
 	if !n.mayDecide(n.cfg.Clock()) {
 		n.overslept(ctx, b, r)

@@ -39,6 +39,9 @@ type forwarding struct {
 	replies []check.Reply
 	places  []int    // place in pending of each record
 	changes []change // made here in this round by checks of sync rules
+	// stuck are the keys of which a check could not be decided here in this round, and why: those
+	// that stand behind it wait too, so that a key's checks are decided in their order.
+	stuck map[bucket.Key]error
 }
 
 // pending is a check without an answer.
@@ -140,6 +143,14 @@ var (
 	errBehind       = errors.New("the holder's copy is too far behind")
 	errOverslept    = fmt.Errorf("%w: this node was stopped, and lost the right to decide meanwhile", check.ErrAmbiguous)
 )
+
+// stick notes that a check of key waits because of cause.
+func (f *forwarding) stick(key bucket.Key, cause error) {
+	if f.stuck == nil {
+		f.stuck = make(map[bucket.Key]error)
+	}
+	f.stuck[key] = cause
+}
 
 // undecided says why a table has not decided.
 func undecided(v bucket.Verdict) error {

@@ -119,9 +119,14 @@ func (f *forwarding) decideHere(r *routing) {
 	if !n.mayDecide(now) {
 		return // the right has just gone: the next round answers
 	}
+	clear(f.stuck)
 	for _, i := range f.here {
 		p := &f.pending[i]
 		req := &f.batch.Requests[p.index]
+		if cause := f.stuck[req.Key]; cause != nil {
+			p.to, p.cause = nobody, cause
+			continue
+		}
 		var tenure uint64
 		if req.Sync {
 			tenure = n.tenure(req.Key)
@@ -129,6 +134,7 @@ func (f *forwarding) decideHere(r *routing) {
 		d, seq, v := f.whole.try(n.table, now, &req.Request, req.Sync)
 		if v != bucket.Decided {
 			p.to, p.cause = nobody, undecided(v)
+			f.stick(req.Key, p.cause)
 			continue
 		}
 		f.batch.Answers[p.index] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}

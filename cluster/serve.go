@@ -16,7 +16,8 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	r := n.routing.Load()
 	now := n.cfg.Clock()
 	right := n.mayDecide(now)
-	var changes []change // only of sync records
+	var changes []change          // only of sync records
+	var stuck map[bucket.Key]bool // keys of which a record waits: those behind it wait too
 	served, notHolder, later := 0, 0, 0
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
@@ -42,6 +43,8 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			notHolder++
 		case !right:
 			reply.Status, reply.Holder = check.Later, ""
+		case len(stuck) > 0 && stuck[rec.Key]:
+			reply.Status = check.Later
 		case rec.Hold:
 			reply.Decision, seq, reply.Status = n.held.try(now, charge{from, rec.ID}, n.table, &rec.Request)
 		default:
@@ -55,6 +58,10 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			}
 		case check.Later:
 			later++
+			if stuck == nil {
+				stuck = make(map[bucket.Key]bool)
+			}
+			stuck[rec.Key] = true
 		}
 	}
 	if served > 0 && right && !n.mayDecide(n.cfg.Clock()) {
