@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// told is what became of each answer: allowed, denied, or an error.
+func told(answers []check.Answer) string {
+	s := ""
+	for _, a := range answers {
+		switch {
+		case a.Err != nil:
+			s += "e"
+		case a.Allowed:
+			s += "y"
+		default:
+			s += "n"
+		}
+	}
+	return s
+}
+
+// TestOrder: the checks of one key are decided in the order in which they stand in a batch, a
+// reset among them, wherever they are held and whatever the first calls meet.
+func TestOrder(t *testing.T) {
+	for name, f := range map[string]fate{"delivered": delivered, "unsent": unsent, "request lost": requestLost} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				w := newWorld(t, "a", "b", "c")
+				a := w.nodes["a"]
+				var batch []check.Request
+				for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
+					for i, owner := range []string{"a", "b", "c"} {
+						r := request(a, owner, i, hourly(3))
+						r.Verb, r.Cost = verb, 3
+						batch = append(batch, r)
+					}
+				}
+				w.decides(first(2, f))
+				if got := told(decide(t.Context(), a, batch...)); got != "yyynnnyyyyyynnnyyy" {
+					t.Errorf("answers %s", got)
+				}
+				for i, owner := range []string{"a", "b", "c"} {
+					if n := spent(w.nodes[owner], request(a, owner, i, hourly(3))); n != 0 {
+						t.Errorf("%s: %d spent after the last reset", owner, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestOrderBehind: a check that could be decided waits behind one of its key that cannot, here
+// and at a distance.
+func TestOrderBehind(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		for _, owner := range []string{"a", "b"} {
+			holder := w.nodes[owner]
+			full := request(a, owner, 1, hourly(3))
+			full.Cost = 3
+			p := full.Key.Shard(31)
+			holder.table.Record(p, bucket.RecordLasting, 50*time.Millisecond)
+			decide(t.Context(), a, full)
+			holder.table.Drain(p, nil)
+			time.Sleep(60 * time.Millisecond)
+			reset, next := full, full
+			reset.Verb = bucket.Reset
+			next.Transient = true // the gate would let it through
+			answers := make(chan []check.Answer)
+			go func() { answers <- decide(t.Context(), a, reset, next, next) }()
+			time.Sleep(70 * time.Millisecond)
+			holder.table.Confirm(p, holder.cfg.Clock())
+			holder.confirms.ring()
+			if got := told(<-answers); got != "yyn" {
+				t.Errorf("held by %s: answers %s, want a reset, a check, and one that is denied", owner, got)
+			}
+		}
+	})
+}
+
+// TestDrainApart: what a share is drained of was not admitted, so no holder is charged for it.
+func TestDrainApart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		a, b := w.nodes["a"], w.nodes["b"]
+		r := request(a, "b", 1, hourly(9))
+		over := r
+		over.Cost, over.Drain = 3, true
+		w.decides(func(string, string, []check.Record) fate { return unsent })
+		for i, c := range []struct {
+			ask  check.Request
+			want bool
+		}{{r, true}, {over, false}, {r, false}} {
+			got := decide(t.Context(), a, c.ask)[0]
+			wantAnswer(t, "apart", got, c.want, check.Share, "a")
+			if i > 0 && got.Remaining != 0 {
+				t.Errorf("check %d: %d remain of the share", i, got.Remaining)
+			}
+		}
+		w.decides(nil)
+		a.settle(t.Context(), a.owed.take(10))
+		if n := spent(b, r); n != 1 {
+			t.Errorf("the holder was charged %d, want the 1 that was admitted", n)
+		}
+	})
+}
