@@ -72,6 +72,15 @@ func (r *Result) RuleName() string {
 	return r.Rule.Name
 }
 
+// Response returns what the rule answers over HTTP to the check that it denied; nil if it was not
+// denied, or for the door's default.
+func (r *Result) Response() *rules.Response {
+	if r.Allowed || r.Err != nil || r.Rule == nil {
+		return nil
+	}
+	return r.Rule.Response
+}
+
 // Never reports whether the check was denied because its cost can never be admitted.
 func (r *Result) Never() bool { return r.RetryAfter == bucket.Never }
 

@@ -44,15 +44,6 @@ func resets(b *transport.Batch) []*sluicev1.Decision {
 	return out
 }
 
-// responseOf returns what a rule answers to whom it denies.
-func responseOf(r *rules.Response) *sluicev1.Response {
-	p := &sluicev1.Response{Status: int32(r.Status), Body: r.Body}
-	for _, h := range r.Headers {
-		p.Headers = append(p.Headers, &sluicev1.Header{Name: h.Name, Value: h.Value})
-	}
-	return p
-}
-
 // blank returns n decisions in one piece of memory, and pointers to them.
 func blank(n int) ([]*sluicev1.Decision, []sluicev1.Decision) {
 	list := make([]sluicev1.Decision, n)

@@ -5,6 +5,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 )
 
@@ -26,11 +27,18 @@ const (
 	decisionSoft, decisionShadowed, decisionNever         = 10, 11, 12
 	decisionLimitIndex, decisionPeriod, decisionError     = 13, 14, 15
 	decisionDeniedFor, decisionResponse                   = 16, 17
+
+	responseStatus, responseHeaders, responseBody = 1, 2, 3
+	headerName, headerValue                       = 1, 2
 )
 
 // decisionSize is more than any decision takes on the wire without its strings
 // and its error.
 const decisionSize = 120
+
+// maxResponses is how many bytes the responses of rules may take in one message: they must not
+// make it larger than clients read, 4 MiB by default. Those beyond it are left out.
+const maxResponses = 1 << 20
 
 // encode returns the message in a pooled buffer.
 func (a *answer) encode() mem.BufferSlice {
@@ -45,9 +53,10 @@ func (a *answer) encode() mem.BufferSlice {
 	buf := pool.Get(size)
 	out := (*buf)[:0]
 	if a.batch != nil {
+		room := maxResponses
 		for i := range a.batch.Results {
 			out = protowire.AppendTag(out, responseDecisions, protowire.BytesType)
-			out = nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i) })
+			out = nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i, &room) })
 		}
 		a.batch.Release()
 		a.batch = nil
@@ -60,7 +69,9 @@ func (a *answer) encode() mem.BufferSlice {
 	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
 }
 
-func appendDecision(out []byte, r *transport.Result, i int) []byte {
+// appendDecision appends r, the result of check i. room is how many bytes of responses there may
+// still be.
+func appendDecision(out []byte, r *transport.Result, i int, room *int) []byte {
 	if r.Err != nil {
 		out = appendString(out, decisionRule, r.RuleName())
 		return appendMessage(out, decisionError, errorAt(r.Err, i))
@@ -80,10 +91,28 @@ func appendDecision(out []byte, r *transport.Result, i int) []byte {
 	out = appendVarint(out, decisionLimitIndex, uint64(r.Index))
 	out = appendVarint(out, decisionPeriod, uint64(r.Period))
 	out = appendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
-	if !r.Allowed && r.Rule != nil && r.Rule.Response != nil {
-		out = appendMessage(out, decisionResponse, responseOf(r.Rule.Response))
+	if p := r.Response(); p != nil && len(p.Body) <= *room {
+		before := len(out)
+		out = protowire.AppendTag(out, decisionResponse, protowire.BytesType)
+		out = nest(out, func(out []byte) []byte { return appendResponse(out, p) })
+		if n := len(out) - before; n <= *room {
+			*room -= n
+		} else {
+			out = out[:before]
+		}
 	}
 	return out
+}
+
+func appendResponse(out []byte, p *rules.Response) []byte {
+	out = appendVarint(out, responseStatus, uint64(p.Status))
+	for i := range p.Headers {
+		out = protowire.AppendTag(out, responseHeaders, protowire.BytesType)
+		out = nest(out, func(out []byte) []byte {
+			return appendString(appendString(out, headerName, p.Headers[i].Name), headerValue, p.Headers[i].Value)
+		})
+	}
+	return appendString(out, responseBody, p.Body)
 }
 
 // nest appends what f appends, with its length before it. One byte is kept for

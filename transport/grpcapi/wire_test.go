@@ -82,6 +82,12 @@ func normal(checks []transport.Check) []transport.Check {
 // TestEncode compares what answer puts on the wire with the generated type.
 func TestEncode(t *testing.T) {
 	rule := &rules.Rule{Name: strings.Repeat("r", 200)} // longer than a one-byte length can say
+	spoken := &rules.Rule{Name: "spoken", Response: &rules.Response{
+		Status: 503, Headers: []rules.Header{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
+	}}
+	response := &sluicev1.Response{
+		Status: 503, Headers: []*sluicev1.Header{{Name: "X-Why", Value: strings.Repeat("v", 130)}, {Name: "X-Empty"}}, Body: "no",
+	}
 	values := []int64{0, 1, 127, 128, math.MaxInt64, -1}
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func() int64 { return values[rng.IntN(len(values))] }
@@ -94,10 +100,10 @@ func TestEncode(t *testing.T) {
 				Allowed: coin(), Soft: coin(), Index: uint8(rng.IntN(3)), Limit: pick(), Remaining: pick(),
 				ResetAfter: time.Duration(pick()), RetryAfter: time.Duration(pick()), Delay: time.Duration(pick()),
 			},
-			Source: check.Source(rng.IntN(7)), Holder: []string{"", "n1"}[rng.IntN(2)], Period: time.Duration(pick()), Shadowed: coin(),
+			Source: check.Source(rng.IntN(7)), Holder: []string{"", "n1"}[rng.IntN(2)], Period: time.Duration(pick()), Shadowed: coin(), DeniedFor: time.Duration(pick()),
 		}
 		if coin() {
-			r.Rule = rule
+			r.Rule = []*rules.Rule{rule, spoken}[rng.IntN(2)]
 		}
 		d := &sluicev1.Decision{Rule: r.RuleName()}
 		if rng.IntN(4) == 0 {
@@ -107,7 +113,10 @@ func TestEncode(t *testing.T) {
 			d.Allowed, d.Limit, d.Remaining = r.Allowed, r.Limit, r.Remaining
 			d.ResetAfterNs, d.RetryAfterNs, d.DelayNs = int64(r.ResetAfter), int64(r.RetryAfter), int64(r.Delay)
 			d.Source, d.Holder, d.Soft, d.Shadowed = sluicev1.Source(r.Source), r.Holder, r.Soft, r.Shadowed
-			d.Never, d.LimitIndex, d.PeriodNs = r.Never(), uint32(r.Index), int64(r.Period)
+			d.Never, d.LimitIndex, d.PeriodNs, d.DeniedForNs = r.Never(), uint32(r.Index), int64(r.Period), int64(r.DeniedFor)
+			if r.Rule == spoken && !r.Allowed {
+				d.Response = response
+			}
 		}
 		b.Results = append(b.Results, r)
 		want.Decisions = append(want.Decisions, d)
@@ -117,6 +126,39 @@ func TestEncode(t *testing.T) {
 	fault := &transport.Error{Code: transport.Overloaded, Message: "full"}
 	compareEncoded(t, &answer{id: 5, fault: fault}, &sluicev1.CheckResponse{Id: 5, Error: callError(fault)})
 	compareEncoded(t, &answer{}, &sluicev1.CheckResponse{})
+}
+
+// TestEncodeResponses: responses of rules never make a message larger than clients read by
+// default, and a decision without one is whole otherwise.
+func TestEncodeResponses(t *testing.T) {
+	long := &rules.Rule{Name: "long", Response: &rules.Response{Body: strings.Repeat("b", 64<<10)}}
+	short := &rules.Rule{Name: "short", Response: &rules.Response{Status: 503}}
+	b := transport.NewBatch()
+	for range 9_999 {
+		b.Results = append(b.Results, transport.Result{Source: check.Held, Rule: long})
+	}
+	b.Results = append(b.Results, transport.Result{Source: check.Held, Rule: short})
+	data := (&answer{batch: b}).encode().MaterializeToBuffer(mem.DefaultBufferPool())
+	defer data.Free()
+	if n := data.Len(); n > 4<<20 {
+		t.Errorf("%d bytes", n)
+	}
+	var got sluicev1.CheckResponse
+	if err := proto.Unmarshal(data.ReadOnlyData(), &got); err != nil {
+		t.Fatal(err)
+	}
+	spoken := 0
+	for i, d := range got.Decisions {
+		if d.Source != sluicev1.Source_SOURCE_HELD || d.Rule == "" {
+			t.Fatalf("decision %d: %v", i, d)
+		}
+		if d.Response != nil {
+			spoken++
+		}
+	}
+	if spoken != 16 || got.Decisions[0].GetResponse().GetBody() != long.Response.Body || got.Decisions[9_999].GetResponse().GetStatus() != 503 {
+		t.Errorf("%d responses, the last %v; want 15 long ones and the short one", spoken, got.Decisions[9_999].Response)
+	}
 }
 
 func compareEncoded(t *testing.T, a *answer, want *sluicev1.CheckResponse) {
