@@ -77,6 +77,7 @@ descriptors:
     replication: sync
     on_failure: closed
     on_partition: open
+    refunds: true
     response:
       status: 503
       headers: {Retry-After: 5, X-Why: "too much", X-Ok: yes}
@@ -99,6 +100,7 @@ descriptors:
 		Name, Path, File         string
 		Line                     int
 		Shadow, Quota, Detailed  bool
+		Refunds                  bool
 		Replaces                 []string
 		Consistency, Replication string
 		OnFailure, OnPartition   string
@@ -106,9 +108,9 @@ descriptors:
 		Metadata                 map[string]any
 		Entries                  []rules.Entry
 	}
-	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.Replaces, r.Consistency.String(),
+	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.Refunds, r.Replaces, r.Consistency.String(),
 		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), *r.Response, r.Metadata, r.Entries()}
-	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, []string{"x", "y"}, "eventual", "sync", "closed", "open",
+	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "eventual", "sync", "closed", "open",
 		rules.Response{Status: 503, Headers: []rules.Header{{Name: "Retry-After", Value: "5"}, {Name: "X-Why", Value: "too much"}, {Name: "X-Ok", Value: "yes"}}, Body: "no"},
 		map[string]any{"a": 1.0, "b": map[string]any{"c": []any{"x", true, nil, 2.5}}},
 		[]rules.Entry{{Key: "a", Value: "b*"}}}
@@ -142,7 +144,7 @@ descriptors:
 		if got := fmt.Sprint(r.Name, " ", r.Replication, " ", r.Consistency, " ", r.OnFailure, " ", r.OnPartition); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
-		if r.Shadow || r.Quota || r.Response != nil || r.Metadata != nil || r.Replaces != nil {
+		if r.Shadow || r.Quota || r.Refunds || r.Response != nil || r.Metadata != nil || r.Replaces != nil {
 			t.Errorf("%s: something is set: %+v", r.Name, r)
 		}
 		if r.Unlimited != (r.Limits == nil) {

@@ -115,6 +115,7 @@ func TestRefused(t *testing.T) {
 		{"one name for two limits", beside("limits: [{unit: day, count: 1, name: x}, {unit: hour, count: 1, name: x}]"), `5: d/a.limits[1].name: "x" already names another limit of this rule`},
 		{"fault in the second limit", beside("limits: [{unit: day, count: 1}, {unit: hour, count: 1, sub_windows: 5}]"), "5: d/a.limits[1].sub_windows: is for the sliding window only; leave it out"},
 		{"option without limit", head + "  - key: a\n    on_failure: open\n", "4: d/a.on_failure: has no effect without rate_limit or limits beside it"},
+		{"refunds without limit", head + "  - key: a\n    refunds: true\n", "4: d/a.refunds: has no effect without rate_limit or limits beside it"},
 		{"unknown on_failure", beside("on_failure: maybe"), `5: d/a.on_failure: must be one of share, closed, open, not "maybe"`},
 		{"unknown on_partition", beside("on_partition: maybe"), `5: d/a.on_partition: must be one of share, closed, open, not "maybe"`},
 		{"unknown consistency", beside("consistency: causal"), `5: d/a.consistency: must be one of strict, eventual, not "causal"`},
