@@ -152,6 +152,8 @@ func TestLeakyQueueSpacesChecks(t *testing.T) {
 		0:05 denied retry=5s
 		0:10 allowed delay=20s
 		0:35 allowed delay=5s
+		1:10 now allowed delay=0s left=2
+		1:10 now denied delay=0s retry=10s left=2
 		2:00 3 allowed delay=0s
 		2:00 denied retry=10s
 	`, bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 6, Period: time.Minute, Burst: 3})
@@ -160,6 +162,20 @@ func TestLeakyQueueSpacesChecks(t *testing.T) {
 		0:00 denied delay=0s retry=10s
 		0:10 allowed delay=0s
 	`, bucket.Limit{Algorithm: bucket.LeakyBucket, Count: 6, Period: time.Minute, Burst: 3})
+}
+
+// What a check drains is what it found too little of.
+func TestDrainedLimits(t *testing.T) {
+	tell(t, `
+		0:00 drain 3 allowed left=2
+		0:10 drain 3 denied left=0 by=0 retry=50s
+		0:20 denied retry=40s
+		1:00 5 allowed left=0
+		2:00 5 allowed left=0
+		3:00 5 allowed left=0
+		4:00 drain 5 denied left=0 by=1
+		4:00 denied left=0 by=1 retry=56m0s
+	`, per(bucket.FixedWindow, 5, time.Minute), per(bucket.FixedWindow, 20, time.Hour))
 }
 
 func TestBlockAndUnlimited(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 
 // A story is a list of lines "time [verb] [cost] want [note]": at what time of
 // one day (m:ss, or h:mm:ss with an optional fraction, or 2d+h:mm:ss) which cost
-// is asked, and the answer wanted. verb is check unless given. want is allowed,
+// is asked, and the answer wanted. verb is check unless given; drain is a check that drains, and
+// now one that cannot wait. want is allowed,
 // soft, denied or charged, with optional conditions behind it:
 //
 //	left=N    units remaining
@@ -42,6 +43,7 @@ func tell(t *testing.T, s story, list ...bucket.Limit) {
 
 var verbs = map[string]bucket.Verb{
 	"check": bucket.Check, "read": bucket.Read, "charge": bucket.Charge, "refund": bucket.Refund, "reset": bucket.Reset,
+	"drain": bucket.Check, "now": bucket.Check,
 }
 
 // tellLine plays one line and returns the account, nil once it cannot follow.
@@ -52,6 +54,7 @@ func tellLine(t *testing.T, table *bucket.Table, exact *account, limits *bucket.
 	now, times := clock(t, fields[0]), 1
 	fields = fields[1:]
 	if v, ok := verbs[fields[0]]; ok {
+		r.Drain, r.NoDelay = fields[0] == "drain", fields[0] == "now"
 		r.Verb, fields = v, fields[1:]
 	}
 	if n, err := fmt.Sscanf(fields[0], "×%d", &times); n == 1 && err == nil {
