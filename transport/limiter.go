@@ -16,6 +16,9 @@ const (
 	MaxEntries = rules.MaxDepth
 	// MaxText is the most bytes of a domain, a key or a value.
 	MaxText = rules.MaxEntryBytes
+	// MaxResponses is how many bytes the responses of rules may take in one answer, so that they
+	// do not make it larger than clients read. Those beyond it are left out.
+	MaxResponses = 1 << 20
 )
 
 // Limiter is what every front door calls. Service implements it.

@@ -124,7 +124,7 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	book := s.rules.Load()
 	b.start(len(b.Checks))
 	failed := false
-	if b.OneRequest {
+	if b.OneRequest && len(b.Checks) > 1 {
 		b.findReplaced(book.set)
 	}
 	for i := range b.Checks {

@@ -36,10 +36,6 @@ const (
 // and its error.
 const decisionSize = 120
 
-// maxResponses is how many bytes the responses of rules may take in one message: they must not
-// make it larger than clients read, 4 MiB by default. Those beyond it are left out.
-const maxResponses = 1 << 20
-
 // encode returns the message in a pooled buffer.
 func (a *answer) encode() mem.BufferSlice {
 	size := 64
@@ -53,7 +49,7 @@ func (a *answer) encode() mem.BufferSlice {
 	buf := pool.Get(size)
 	out := (*buf)[:0]
 	if a.batch != nil {
-		room := maxResponses
+		room := transport.MaxResponses
 		for i := range a.batch.Results {
 			out = protowire.AppendTag(out, responseDecisions, protowire.BytesType)
 			out = nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i, &room) })

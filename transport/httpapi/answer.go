@@ -26,7 +26,43 @@ type decision struct {
 	Policy     string  `json:"policy,omitempty"`
 	Source     string  `json:"source,omitempty"`
 	Holder     string  `json:"holder,omitempty"`
-	Error      *fault  `json:"error,omitempty"`
+	// Response is only in answers to many checks; one check gets it as such.
+	Response *response `json:"response,omitempty"`
+	Error    *fault    `json:"error,omitempty"`
+}
+
+// response is what a rule answers to whom it denies.
+type response struct {
+	Status  int      `json:"status,omitempty"`
+	Headers []header `json:"headers,omitempty"`
+	Body    string   `json:"body,omitempty"`
+}
+
+type header struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// responseOf returns the response that goes with r, nil if there is none or it takes more than
+// the room that is left for responses.
+func responseOf(r *transport.Result, room *int) *response {
+	p := r.Response()
+	if p == nil {
+		return nil
+	}
+	size := len(p.Body)
+	for i := range p.Headers {
+		size += len(p.Headers[i].Name) + len(p.Headers[i].Value)
+	}
+	if size > *room {
+		return nil
+	}
+	*room -= size
+	out := &response{Status: p.Status, Body: p.Body}
+	for _, h := range p.Headers {
+		out.Headers = append(out.Headers, header(h))
+	}
+	return out
 }
 
 // fault is why a check among many has no decision.
@@ -101,8 +137,10 @@ func answerOne(w http.ResponseWriter, b *transport.Batch) {
 // it was all or nothing and came to nothing, with a problem beside them.
 func answerMany(w http.ResponseWriter, b *transport.Batch) {
 	all := decisions{Allowed: true, Decisions: make([]decision, len(b.Results))}
+	room := transport.MaxResponses
 	for i := range b.Results {
 		all.Decisions[i] = decisionOf(&b.Results[i], i)
+		all.Decisions[i].Response = responseOf(&b.Results[i], &room)
 		all.Allowed = all.Allowed && b.Results[i].Allowed
 	}
 	if !b.AllOrNothing || !failed(b) {

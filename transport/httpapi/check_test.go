@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
@@ -128,6 +130,40 @@ func TestRuleResponse(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", c.key, k, got, want)
 			}
 		}
+	}
+}
+
+// TestResponsesOfMany: among many checks, each that is denied carries its rule's response.
+func TestResponsesOfMany(t *testing.T) {
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
+	of := func(key string) string { return strings.Replace(user("x", ""), `"user"`, `"`+key+`"`, 1) }
+	_, m := post(t, h, `{"checks":[`+strings.Join([]string{of("user"), of("custom"), of("plain"), of("status")}, ",")+`]}`, 200)
+	var got []string
+	for _, d := range m["decisions"].([]any) {
+		text, err := json.Marshal(d.(map[string]any)["response"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, string(text))
+	}
+	for i, want := range []string{`null`, `503`, `{"body":"later"}`, `"name":"X-Why","value":"status"`} {
+		if !strings.Contains(got[i], want) {
+			t.Errorf("check %d: %s, want %s", i, got[i], want)
+		}
+	}
+}
+
+// TestResponsesAreBounded: long bodies of rules do not make an answer as long as many of them.
+func TestResponsesAreBounded(t *testing.T) {
+	room := 100
+	r := &transport.Result{Rule: &rules.Rule{Response: &rules.Response{Body: strings.Repeat("b", 40), Headers: []rules.Header{{Name: "N", Value: "v"}}}}}
+	for i, want := range []bool{true, true, false} {
+		if got := responseOf(r, &room) != nil; got != want {
+			t.Errorf("response %d: %v, want %v", i, got, want)
+		}
+	}
+	if room != 100-2*42 {
+		t.Errorf("room for %d bytes", room)
 	}
 }
 
