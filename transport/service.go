@@ -175,7 +175,7 @@ func (s *Service) decide(ctx context.Context, b *Batch) {
 	b.room()
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
-		b.Results[i].take(&b.asked.Answers[j])
+		b.Results[i].take(&b.Checks[i], &b.asked.Answers[j])
 	}
 }
 
