@@ -14,7 +14,7 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "domain: d", tree, keyTree, one("unit: day, requests_per_unit: 1"), beside("metadata: {a: [1, {b: c}]}"),
 		"domain: d\ndescriptors: &x\n  - key: a\n    descriptors: *x\n", "domain: d\ndescriptors:\n  - &x\n    key: a\n    <<: [*x, *x]\n",
-		"a: &a [*a, *a]\n", "---\n---\n", "? [a]\n: b\n", "domain: !!binary x\n", "domain: !!int x\n", "!!str domain: d\n",
+		"a: &a [*a, *a]\n", entry("key: a, from: path, patterns: [/a*]"), "---\n---\n", "? [a]\n: b\n", "domain: !!binary x\n", "domain: !!int x\n", "!!str domain: d\n",
 	} {
 		f.Add([]byte(s))
 	}

@@ -18,6 +18,11 @@ const (
 	inReplaces   = "replaces"
 	inResponse   = "response"
 	inIPPrefix   = "ip_prefix"
+
+	inAuthorize     = "authorize"
+	inClientAddress = "client_address"
+	inOriginal      = "original"
+	inEntry         = "entry"
 )
 
 // limitKeys are the keys that every limit takes.
@@ -29,7 +34,7 @@ var limitKeys = []string{
 // grammar is every key, by the mapping it stands in. The reader refuses what is
 // not here; a test holds the reference and the schema to it.
 var grammar = map[string][]string{
-	inFile: {"domain", "descriptors"},
+	inFile: {"domain", "descriptors", "authorize"},
 	inDescriptor: {
 		"key", "value", "rate_limit", "limits", "descriptors",
 		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
@@ -40,6 +45,11 @@ var grammar = map[string][]string{
 	inReplaces:  {"name"},
 	inResponse:  {"status", "headers", "body"},
 	inIPPrefix:  {"v4", "v6"},
+
+	inAuthorize:     {"trusted_proxies", "client_address", "original", "denied_status", "all_or_nothing", "descriptors"},
+	inClientAddress: {"header", "v4", "v6"},
+	inOriginal:      {"method", "uri", "host"},
+	inEntry:         {"key", "from", "name", "value", "default", "patterns"},
 }
 
 // envoyKeys are the keys of envoyproxy/ratelimit, which accepts each of them in
@@ -49,10 +59,14 @@ var envoyKeys = []string{
 	"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
 }
 
+// foreigners are the mappings that envoyproxy/ratelimit does not have, so that nothing of its
+// files is in them.
+var foreigners = []string{inLimits, inResponse, inIPPrefix, inAuthorize, inClientAddress, inOriginal, inEntry}
+
 // belongs names the mappings that take key, for a message.
 func belongs(key string) string {
 	var in []string
-	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix} {
+	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix, inAuthorize} {
 		if slices.Contains(grammar[p], key) {
 			switch p {
 			case inFile:
@@ -111,6 +125,15 @@ var replications = []yamldoc.Named[Replication]{
 	{Name: "async", Value: ReplicateAsync},
 	{Name: "sync", Value: ReplicateSync},
 	{Name: "none", Value: ReplicateNone},
+}
+
+var sources = []yamldoc.Named[Source]{
+	{Name: "value", Value: FromFile},
+	{Name: "client_address", Value: FromClientAddress},
+	{Name: "header", Value: FromHeader},
+	{Name: "method", Value: FromMethod},
+	{Name: "host", Value: FromHost},
+	{Name: "path", Value: FromPath},
 }
 
 // nameOf returns the name of v in a list of the grammar.

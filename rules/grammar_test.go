@@ -55,7 +55,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 			}
 		}
 	}
-	for _, list := range [][]string{valueNames(algorithms), valueNames(refills), valueNames(aligns), valueNames(onFailures), valueNames(consistencies), valueNames(replications), unitNames()} {
+	for _, list := range [][]string{valueNames(algorithms), valueNames(refills), valueNames(aligns), valueNames(onFailures), valueNames(consistencies), valueNames(replications), valueNames(sources[1:]), unitNames()} {
 		inSchema, err := json.Marshal(list)
 		if err != nil {
 			t.Fatal(err)
@@ -92,6 +92,12 @@ func TestEveryKeyIsRead(t *testing.T) {
 				text, path = head+"    limits: [{"+k+": {[x]: y}}]\n", "d/a.limits[0]."+k
 			case inReplaces:
 				text, path = head+"    rate_limit: {replaces: [{"+k+": {[x]: y}}]}\n", "d/a.rate_limit.replaces[0]."+k
+			case inAuthorize:
+				text, path = "domain: d\nauthorize: {"+k+": {[x]: y}}\n", "authorize."+k
+			case inClientAddress, inOriginal:
+				text, path = "domain: d\nauthorize: {"+mapping+": {"+k+": {[x]: y}}}\n", "authorize."+mapping+"."+k
+			case inEntry:
+				text, path = "domain: d\nauthorize: {descriptors: [[{"+k+": {[x]: y}}]]}\n", "authorize.descriptors[0][0]."+k
 			}
 			_, err := Parse([]File{{Name: "f", Data: []byte(text)}}, Options{})
 			if !slices.ContainsFunc(Errors(err), func(e *Error) bool { return e.Path == path }) {

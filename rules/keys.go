@@ -15,8 +15,7 @@ func (p *parser) knows(f yamldoc.Field, path, mapping string) bool {
 		return true
 	}
 	where := belongs(f.Name)
-	// Envoy has no limits, response or ip_prefix, so nothing of its files is in them.
-	foreign := mapping == inLimits || mapping == inResponse || mapping == inIPPrefix
+	foreign := slices.Contains(foreigners, mapping)
 	switch {
 	case where == "":
 		hint := ""

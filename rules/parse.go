@@ -34,7 +34,7 @@ type Options struct {
 // Parse reads rule files, each one YAML document for one domain. The error joins
 // one *Error (file, line, reason) per fault; Errors takes it apart.
 func Parse(files []File, o Options) (*Set, error) {
-	s := &Set{domains: make(map[string]*node)}
+	s := &Set{domains: make(map[string]*node), authorize: make(map[string]*Authorize)}
 	var errs []error
 	for _, f := range files {
 		root, r := yamldoc.Open(f.Data)
@@ -49,6 +49,7 @@ func Parse(files []File, o Options) (*Set, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
+	s.warnOfUnruled()
 	return s, nil
 }
 
@@ -65,7 +66,7 @@ func (p *parser) warn(line int, path, text string, args ...any) {
 }
 
 func (p *parser) readFile(root *yaml.Node) {
-	var domain, descriptors yamldoc.Field
+	var domain, descriptors, authorize yamldoc.Field
 	fields := p.fields(root, "", inFile)
 	if root.Kind != yaml.MappingNode && !yamldoc.IsNull(root) {
 		return // a fault already
@@ -76,6 +77,8 @@ func (p *parser) readFile(root *yaml.Node) {
 			domain = f
 		case "descriptors":
 			descriptors = f
+		case "authorize":
+			authorize = f
 		}
 	}
 	top := &node{file: p.file, line: domain.Line}
@@ -98,6 +101,9 @@ func (p *parser) readFile(root *yaml.Node) {
 	}
 	if descriptors.Value != nil {
 		p.readDescriptors(descriptors.Value, branch{domain: name, path: name, to: top})
+	}
+	if authorize.Value != nil {
+		p.readAuthorize(authorize, name)
 	}
 }
 

@@ -7,9 +7,10 @@ import (
 
 // Set is an immutable set of rules for any number of domains. The zero Set has none.
 type Set struct {
-	domains  map[string]*node
-	rules    []*Rule
-	warnings []Warning
+	domains   map[string]*node
+	authorize map[string]*Authorize
+	rules     []*Rule
+	warnings  []Warning
 }
 
 // Warning is something in a rule file that loads but may not do what its writer
