@@ -21,7 +21,10 @@ require (
 	pgregory.net/rapid v1.3.0
 )
 
-require github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
+	golang.org/x/time v0.16.0 // indirect
+)
 
 require (
 	cel.dev/expr v0.25.3 // indirect

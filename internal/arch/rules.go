@@ -90,7 +90,7 @@ var only = []struct {
 	uses []string
 	why  string
 }{
-	{"client", []string{"proto/sluice/v1"}, "whoever calls sluice does not compile its server"},
+	{"client", []string{"proto/sluice/v1", "client"}, "whoever calls sluice does not compile its server"},
 }
 
 // modules says where each library is used, and why only there. A library that is
@@ -109,8 +109,8 @@ var modules = []struct {
 		"a ring table is copied out of it once; it can panic, and only ring knows when",
 	},
 	{
-		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "transport/.", "transport/peer"}, nil,
-		"the table of counters, and the bounded memories of rules and limits seen on the wire",
+		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "transport/.", "transport/peer", "client/."}, nil,
+		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
 		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door"}, []string{"internal/e2e"},
@@ -127,6 +127,10 @@ var modules = []struct {
 	{
 		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"cmd", "internal/e2e"},
 		"Envoy's own types: its words end at its door",
+	},
+	{
+		"golang.org/x/time", []string{"client/."}, nil,
+		"what stands in for the cluster while nobody answers; all else is limited by bucket",
 	},
 	{
 		"github.com/dchest/siphash", []string{"transport/."}, nil,

@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// errLeaving answers what comes after Drain.
-var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
+// errLeaving answers what comes after Drain. A stream that ends with it has answered everything that was
+// decided; the detail tells it from a connection that broke.
+var errLeaving = statusOf(&transport.Error{Code: transport.Unavailable, Message: "this node is leaving; ask another"})
 
 // codeOf is the gRPC code of an error that is about a whole call.
 func codeOf(c transport.Code) codes.Code {

@@ -1,0 +1,492 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var user = Check{Domain: "shop", Descriptor: []Entry{{"user", "42"}}}
+
+func decision(n *fakeNode, allowed bool) *sluicev1.Decision {
+	return &sluicev1.Decision{Allowed: allowed, Limit: 10, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_HELD, Holder: n.name}
+}
+
+// TestCheck: a check arrives as it was asked, and its answer as it was given.
+func TestCheck(t *testing.T) {
+	f := newCluster(t, "n1")
+	var got *sluicev1.Check
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		got = c
+		return &sluicev1.Decision{
+			Limit: 7, Remaining: 3, ResetAfterNs: 5, RetryAfterNs: 6, Rule: "shop/user", Source: sluicev1.Source_SOURCE_FORWARDED,
+			Holder: "n2", LimitIndex: 1, PeriodNs: 9, Soft: true,
+			Response: &sluicev1.Response{Status: 503, Body: "no", Headers: []*sluicev1.Header{{Name: "A", Value: "b"}}},
+		}
+	})
+	c := f.dial()
+	q := user
+	q.Cost, q.Limits = 3, []Limit{{Algorithm: TokenBucket, Count: 7, Period: time.Second}}
+	d, err := c.Read(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.GetDomain() != "shop" || got.GetDescriptor_()[0].GetValue() != "42" || got.GetCost() != 3 ||
+		got.GetVerb() != sluicev1.Verb_VERB_READ || got.GetLimits()[0].GetCount() != 7 {
+		t.Errorf("asked %v", got)
+	}
+	if d.Allowed || d.Limit != 7 || d.Remaining != 3 || d.ResetAfter != 5 || d.RetryAfter != 6 || d.Rule != "shop/user" ||
+		d.Source != SourceForwarded || d.Holder != "n2" || d.LimitIndex != 1 || d.Period != 9 || !d.Soft ||
+		d.Response == nil || d.Response.Status != 503 || d.Response.Header[0].Value != "b" {
+		t.Errorf("answered %+v", d)
+	}
+	if ok, err := c.Allow(t.Context(), "shop", KV("user", "42")); ok || err != nil {
+		t.Errorf("Allow: %v, %v", ok, err)
+	}
+}
+
+// TestTogether: calls that come while frames are unanswered travel in one.
+func TestTogether(t *testing.T) {
+	f := newCluster(t, "n1")
+	release := make(chan struct{})
+	f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-release }
+	c := f.dial()
+	var wg sync.WaitGroup
+	const callers = 100
+	for i := range callers {
+		wg.Go(func() {
+			if ok, err := c.Allow(context.Background(), "shop", KV("user", fmt.Sprint(i))); !ok || err != nil {
+				t.Errorf("caller %d: %v, %v", i, ok, err)
+			}
+		})
+	}
+	n := f.nodes[0]
+	waitFor(t, "all to wait", func() bool {
+		s := streamOf(c, n)
+		if s == nil {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sent := 0
+		for _, f := range s.mu.flying {
+			sent += len(f.calls)
+		}
+		return s.mu.queued+sent == callers
+	})
+	close(release)
+	wg.Wait()
+	if frames := n.frames.Load(); frames > maxFlying+1 {
+		t.Errorf("%d frames for %d checks", frames, callers)
+	}
+}
+
+func streamOf(c *Client, f *fakeNode) *stream {
+	if n := c.fleet.Load().byName[f.name]; n != nil {
+		return n.current.Load()
+	}
+	return nil
+}
+
+// waitFor polls what other goroutines do on real connections.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 10 s: %s", what)
+		}
+		runtime.Gosched()
+	}
+}
+
+// TestFollowsHolder: a counter is asked of the node that answers name, and of another once they name that.
+func TestFollowsHolder(t *testing.T) {
+	f := newCluster(t, "n1", "n2", "n3")
+	var holder atomic.Value
+	holder.Store("n3")
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, true)
+		if d.Holder = holder.Load().(string); d.Holder != n.name {
+			d.Source = sluicev1.Source_SOURCE_FORWARDED
+		}
+		return d
+	})
+	c := f.dial()
+	forwarded := func() (n int) {
+		for range 20 {
+			d, err := c.Check(t.Context(), user)
+			if err != nil || !d.Allowed {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			if d.Source == SourceForwarded {
+				n++
+			}
+		}
+		return n
+	}
+	if n := forwarded(); n > 1 {
+		t.Errorf("%d of 20 checks were forwarded, want the first at most", n)
+	}
+	holder.Store("n1")
+	if n := forwarded(); n != 1 {
+		t.Errorf("%d of 20 checks were forwarded after the holder had changed, want 1", n)
+	}
+}
+
+// TestDenied: a denial is remembered for as long as it stands, for no smaller cost, and until
+// something is given back.
+func TestDenied(t *testing.T) {
+	f := newCluster(t, "n1")
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, c.GetCost() < 3)
+		if d.RetryAfterNs = int64(time.Hour); !d.Allowed {
+			d.DeniedForNs = int64(time.Hour)
+		}
+		return d
+	})
+	c, n := f.dial(), f.nodes[0]
+	ask := func(cost int64, limits []Limit) Decision {
+		q := user
+		q.Cost, q.Limits = cost, limits
+		d, err := c.Check(t.Context(), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	ask(5, nil)
+	before := n.asked.Load()
+	for _, cost := range []int64{5, 6, 100} {
+		if d := ask(cost, nil); d.Allowed || d.Source != SourceDenyCache || d.RetryAfter > time.Hour || d.RetryAfter < time.Hour-time.Minute {
+			t.Errorf("cost %d: %+v", cost, d)
+		}
+	}
+	if got := n.asked.Load(); got != before {
+		t.Errorf("the node was asked %d times", got-before)
+	}
+	if d := ask(4, nil); d.Source != SourceHeld {
+		t.Errorf("a smaller cost: %+v", d)
+	}
+	if d := ask(5, []Limit{{Count: 1, Period: time.Second}}); d.Source != SourceHeld {
+		t.Errorf("other limits: %+v", d)
+	}
+	for name, give := range map[string]func() error{
+		"refund": func() error { _, err := c.Refund(t.Context(), user); return err },
+		"charge": func() error { _, err := c.Charge(t.Context(), user); return err },
+		"reset":  func() error { return c.Reset(t.Context(), "shop", user.Descriptor...) },
+	} {
+		ask(5, nil)
+		if err := give(); err != nil {
+			t.Fatal(err)
+		}
+		if d := ask(5, nil); d.Source != SourceHeld {
+			t.Errorf("after a %s: %+v", name, d)
+		}
+	}
+}
+
+// TestDenialEnds: at the moment at which a denial ends, nobody answers it from memory any more.
+func TestDenialEnds(t *testing.T) {
+	m := newDenials(4)
+	at := time.Unix(1000, 0)
+	d := Decision{RetryAfter: time.Minute, ResetAfter: time.Hour, deniedFor: 50 * time.Millisecond, Source: SourceHeld}
+	m.note(counterKey{1}, 1, &d, at)
+	for _, c := range []struct {
+		after time.Duration
+		want  bool
+	}{{-1, false}, {0, true}, {49 * time.Millisecond, true}, {50*time.Millisecond - 1, true}, {50 * time.Millisecond, false}} {
+		got, ok := m.get(counterKey{1}, 1, func() time.Time { return at.Add(c.after) })
+		if ok != c.want {
+			t.Errorf("%v later: %v", c.after, ok)
+		}
+		if ok && (got.RetryAfter != time.Minute-c.after || got.ResetAfter != time.Hour-c.after) {
+			t.Errorf("%v later: %+v", c.after, got)
+		}
+	}
+}
+
+// TestBadInput: what is wrong is named, and nobody is asked.
+func TestBadInput(t *testing.T) {
+	f := newCluster(t, "n1")
+	c := f.dial()
+	long := strings.Repeat("x", 1025)
+	for field, q := range map[string]Check{
+		"domain":              {Descriptor: user.Descriptor},
+		"descriptor":          {Domain: "shop"},
+		"descriptor[0].key":   {Domain: "shop", Descriptor: []Entry{{"", "x"}}},
+		"descriptor[1].value": {Domain: "shop", Descriptor: []Entry{{"a", ""}, {"b", long}}},
+		"descriptor[0]":       {Domain: "shop", Descriptor: []Entry{{"a", "\xff"}}},
+		"cost":                {Domain: "shop", Descriptor: user.Descriptor, Cost: -1},
+		"limits":              {Domain: "shop", Descriptor: user.Descriptor, Limits: make([]Limit, 17)},
+	} {
+		_, err := c.Check(t.Context(), q)
+		if e, ok := errors.AsType[*Error](err); !ok || e.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+		_, err = c.CheckAll(t.Context(), []Check{user, q})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Field != "checks[1]."+field {
+			t.Errorf("checks[1].%s: %v", field, err)
+		}
+	}
+	f.set(func(*fakeNode, *sluicev1.Check) *sluicev1.Decision {
+		return &sluicev1.Decision{Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_INVALID, Field: "checks[5].limits[0].period", Message: "0"}}
+	})
+	asked := f.nodes[0].asked.Load()
+	_, err := c.Check(t.Context(), user)
+	if e, ok := errors.AsType[*Error](err); !ok || e.Field != "limits[0].period" {
+		t.Errorf("the node's word: %v", err)
+	}
+	if n := f.nodes[0].asked.Load() - asked; n != 1 {
+		t.Errorf("asked %d times, want once", n)
+	}
+}
+
+// TestLeaving: a node that leaves in order costs no answer, of any verb.
+func TestLeaving(t *testing.T) {
+	f := newCluster(t, "n1", "n2")
+	c := f.dial()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var charged atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := c.Charge(context.Background(), user); err != nil {
+					t.Error(err)
+					return
+				}
+				charged.Add(1)
+			}
+		})
+	}
+	waitFor(t, "some to be charged", func() bool { return charged.Load() > 100 })
+	leaver := f.nodes[1]
+	f.remove(leaver)
+	close(leaver.leaving)
+	before := charged.Load()
+	waitFor(t, "more to be charged", func() bool { return charged.Load() > before+1000 })
+	close(stop)
+	wg.Wait()
+}
+
+// TestBroken: a connection that breaks costs checks no answer, and a charge that may have been made is
+// not repeated.
+func TestBroken(t *testing.T) {
+	f := newCluster(t, "n1", "n2")
+	hold := make(chan struct{})
+	var taken atomic.Int64
+	f.hold = func(n *fakeNode, _ *sluicev1.CheckRequest) {
+		if n.name == "n2" {
+			taken.Add(1)
+			<-hold
+		}
+	}
+	c := f.dial()
+	// Both are held by n2, which takes them and breaks.
+	q, _ := appendCounter(nil, &user)
+	c.holders.Add(keyOf(q), holder{name: "n2"})
+	type result struct {
+		d   Decision
+		err error
+	}
+	check, charge := make(chan result, 1), make(chan result, 1)
+	go func() { d, err := c.Check(context.Background(), user); check <- result{d, err} }()
+	go func() { d, err := c.Charge(context.Background(), user); charge <- result{d, err} }()
+	waitFor(t, "n2 to have both", func() bool {
+		s := streamOf(c, f.nodes[1])
+		if s == nil {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sent := 0
+		for _, f := range s.mu.flying {
+			sent += len(f.calls)
+		}
+		return sent == 2 && int(taken.Load()) == len(s.mu.flying)
+	})
+	n2 := f.nodes[1]
+	go n2.server.Stop()
+	if r := <-check; r.err != nil || !r.d.Allowed || r.d.Holder != "n1" {
+		t.Errorf("check: %+v, %v", r.d, r.err)
+	}
+	if r := <-charge; !errors.Is(r.err, ErrUnavailable) {
+		t.Errorf("charge: %+v, %v", r.d, r.err)
+	}
+	close(hold)
+}
+
+// TestPolicies: without any node the policy answers, in time.
+func TestPolicies(t *testing.T) {
+	for _, p := range []struct {
+		policy FailurePolicy
+		source Source
+		want   []bool
+	}{
+		{FailOpen, SourceFailOpen, []bool{true, true, true}},
+		{FailClosed, SourceFailClosed, []bool{false, false, false}},
+		{FailLocal(0.2), SourceFailLocal, []bool{true, true, false}},
+	} {
+		t.Run(p.source.String(), func(t *testing.T) {
+			f := newCluster(t, "n1")
+			c := f.dial(WithFailurePolicy(p.policy), WithTimeout(100*time.Millisecond))
+			if d, err := c.Check(t.Context(), user); err != nil || d.Source != SourceHeld {
+				t.Fatalf("%+v, %v", d, err)
+			}
+			f.nodes[0].server.Stop()
+			for i, want := range p.want {
+				d, err := c.Check(t.Context(), user)
+				if err != nil || d.Allowed != want || d.Source != p.source {
+					t.Errorf("check %d: %+v, %v", i, d, err)
+				}
+				if !d.Allowed && d.RetryAfter <= 0 {
+					t.Errorf("check %d: no time to come back: %+v", i, d)
+				}
+			}
+			all, err := c.CheckAll(t.Context(), []Check{user, {Domain: "shop", Descriptor: []Entry{{"user", "other"}}}})
+			if err != nil || all[0].Allowed != (p.source == SourceFailOpen) || all[1].Allowed != all[0].Allowed {
+				t.Errorf("all: %+v, %v", all, err)
+			}
+			if _, err := c.Refund(t.Context(), user); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("refund: %v", err)
+			}
+			if err := c.Reset(t.Context(), "shop", user.Descriptor...); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("reset: %v", err)
+			}
+		})
+	}
+}
+
+// TestContext: a caller that gives up gets its context's error, and no other caller's answer is touched.
+func TestContext(t *testing.T) {
+	f := newCluster(t, "n1")
+	hold := make(chan struct{})
+	f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
+	c := f.dial()
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() { _, err := c.Check(ctx, user); gone <- err }()
+	waitFor(t, "the check to be on its way", func() bool { return streamOf(c, f.nodes[0]) != nil })
+	cancel()
+	if err := <-gone; !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	close(hold)
+	for i := range 100 {
+		if ok, err := c.Allow(t.Context(), "shop", KV("user", fmt.Sprint(i))); !ok || err != nil {
+			t.Fatalf("%v, %v", ok, err)
+		}
+	}
+}
+
+// TestClose: whoever waits is told, and nothing runs any more.
+func TestClose(t *testing.T) {
+	f := newCluster(t, "n1")
+	hold := make(chan struct{})
+	defer close(hold)
+	f.hold = func(*fakeNode, *sluicev1.CheckRequest) { <-hold }
+	c := f.dial()
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, err := c.Check(context.Background(), user); !errors.Is(err, ErrClosed) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	waitFor(t, "checks to be on their way", func() bool { return streamOf(c, f.nodes[0]) != nil })
+	c.Close()
+	wg.Wait()
+	if _, err := c.Check(t.Context(), user); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+	c.Close()
+}
+
+// TestWait: it comes back when the limit admits it, or says at once that it will not.
+func TestWait(t *testing.T) {
+	f := newCluster(t, "n1")
+	var denials atomic.Int64
+	denials.Store(2)
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, denials.Add(-1) < 0)
+		if d.RetryAfterNs = 0; !d.Allowed {
+			d.RetryAfterNs = int64(20 * time.Millisecond)
+		}
+		d.DelayNs = int64(10 * time.Millisecond)
+		return d
+	})
+	c := f.dial()
+	began := time.Now()
+	if d, err := c.Wait(t.Context(), user); err != nil || !d.Allowed {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if took := time.Since(began); took < 50*time.Millisecond {
+		t.Errorf("waited %v, want twice 20 ms and 10 ms", took)
+	}
+	denials.Store(1)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := c.Wait(ctx, user); !errors.Is(err, ErrWouldExceedDeadline) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a short deadline: %v", err)
+	}
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, false)
+		d.RetryAfterNs, d.Never = int64(Never), true
+		return d
+	})
+	if _, err := c.Wait(t.Context(), user); !errors.Is(err, ErrNever) {
+		t.Errorf("never: %v", err)
+	}
+}
+
+// TestStalled: a node that takes checks and says nothing costs half of the time that they have.
+func TestStalled(t *testing.T) {
+	f := newCluster(t, "n1", "n2")
+	hold := make(chan struct{})
+	defer close(hold)
+	f.hold = func(n *fakeNode, _ *sluicev1.CheckRequest) {
+		if n.name == "n2" {
+			<-hold
+		}
+	}
+	c := f.dial(WithTimeout(400 * time.Millisecond))
+	for i := range 10 {
+		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
+		if err != nil || d.Source != SourceHeld || d.Holder != "n1" {
+			t.Errorf("check %d: %+v, %v", i, d, err)
+		}
+	}
+}
+
+// TestOptions: wrong ones are named.
+func TestOptions(t *testing.T) {
+	for want, o := range map[string]Option{
+		"WithTimeout": WithTimeout(0), "WithDenyCache": WithDenyCache(-1), "WithHolders": WithHolders(0),
+		"FailLocal": WithFailurePolicy(FailLocal(1.5)), "WithFailurePolicy": WithFailurePolicy(FailurePolicy{}), "WithObserver": WithObserver(nil),
+	} {
+		if _, err := Dial(t.Context(), "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := Dial(t.Context(), "127.0.0.1:1,"); err == nil {
+		t.Error("an empty address was accepted")
+	}
+}

@@ -1,0 +1,171 @@
+package client
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// fakeNode is a node that answers as a test says, over a real connection.
+type fakeNode struct {
+	sluicev1.UnimplementedSluiceServiceServer
+	name, addr string
+	server     *grpc.Server
+	cluster    *fakeCluster
+	leaving    chan struct{}
+	asked      atomic.Int64
+	frames     atomic.Int64
+}
+
+// fakeCluster is nodes that agree on who holds what.
+type fakeCluster struct {
+	t     testing.TB
+	nodes []*fakeNode
+	mu    sync.Mutex
+	// decide answers a check that node was asked; nil admits. hold is called before a frame is answered.
+	decide func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision
+	hold   func(node *fakeNode, r *sluicev1.CheckRequest)
+	resets int
+}
+
+func newCluster(t testing.TB, names ...string) *fakeCluster {
+	c := &fakeCluster{t: t}
+	for _, name := range names {
+		c.add(name)
+	}
+	return c
+}
+
+func (f *fakeCluster) add(name string) *fakeNode {
+	f.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	n := &fakeNode{name: name, addr: l.Addr().String(), server: grpc.NewServer(), cluster: f, leaving: make(chan struct{})}
+	sluicev1.RegisterSluiceServiceServer(n.server, n)
+	go n.server.Serve(l)
+	f.t.Cleanup(n.server.Stop)
+	f.mu.Lock()
+	f.nodes = append(f.nodes, n)
+	f.mu.Unlock()
+	return n
+}
+
+// remove takes n out of the members.
+func (f *fakeCluster) remove(n *fakeNode) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.nodes {
+		if f.nodes[i] == n {
+			f.nodes = append(f.nodes[:i:i], f.nodes[i+1:]...)
+			return
+		}
+	}
+}
+
+// set changes how checks are decided.
+func (f *fakeCluster) set(decide func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.decide = decide
+}
+
+func (f *fakeCluster) dial(opts ...Option) *Client {
+	f.t.Helper()
+	c, err := Dial(context.Background(), f.nodes[0].addr, opts...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
+	n.cluster.mu.Lock()
+	decide, hold := n.cluster.decide, n.cluster.hold
+	n.cluster.mu.Unlock()
+	if hold != nil {
+		hold(n, req)
+	}
+	n.frames.Add(1)
+	res := &sluicev1.CheckResponse{Id: req.Id}
+	for _, c := range req.Checks {
+		n.asked.Add(1)
+		d := &sluicev1.Decision{Allowed: true, Limit: 10, Remaining: 9, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_HELD, Holder: n.name}
+		if decide != nil {
+			d = decide(n, c)
+		}
+		res.Decisions = append(res.Decisions, d)
+	}
+	return res
+}
+
+func (n *fakeNode) Check(_ context.Context, req *sluicev1.CheckRequest) (*sluicev1.CheckResponse, error) {
+	return n.answer(req), nil
+}
+
+func (n *fakeNode) CheckStream(s grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	var sending sync.Mutex
+	requests := make(chan *sluicev1.CheckRequest)
+	go func() {
+		defer close(requests)
+		for {
+			r, err := s.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case requests <- r:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
+	for {
+		select {
+		case r, ok := <-requests:
+			if !ok {
+				return nil
+			}
+			wg.Go(func() {
+				a := n.answer(r)
+				sending.Lock()
+				defer sending.Unlock()
+				s.Send(a)
+			})
+		case <-n.leaving:
+			wg.Wait()
+			st, _ := status.New(codes.Unavailable, "leaving").WithDetails(&sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE})
+			return st.Err()
+		}
+	}
+}
+
+func (n *fakeNode) Reset(_ context.Context, req *sluicev1.ResetRequest) (*sluicev1.ResetResponse, error) {
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	n.cluster.resets += len(req.Checks)
+	return &sluicev1.ResetResponse{Decisions: make([]*sluicev1.Decision, len(req.Checks))}, nil
+}
+
+func (n *fakeNode) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	res := &sluicev1.MembersResponse{Self: n.name}
+	for _, m := range n.cluster.nodes {
+		res.Members = append(res.Members, &sluicev1.Member{Name: m.name, State: "serving", GrpcAddress: m.addr})
+	}
+	return res, nil
+}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package client
+
+// raced: the race detector is on, which allocates on its own.
+const raced = false

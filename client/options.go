@@ -1,0 +1,128 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// Option changes how a Client works.
+type Option func(*options) error
+
+type options struct {
+	timeout   time.Duration
+	policy    FailurePolicy
+	denyCache int
+	holders   int
+	noRouting bool
+	dial      []grpc.DialOption
+	observer  Observer
+}
+
+func newOptions(list []Option) (options, error) {
+	o := options{timeout: 3 * time.Second, policy: FailOpen, denyCache: 10_000, holders: 65_536}
+	// Answers are as large as the cluster's rules make them; nodes do not cap them either.
+	o.dial = []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
+		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
+	}
+	for _, f := range list {
+		if err := f(&o); err != nil {
+			return o, fmt.Errorf("sluice: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// WithTimeout bounds the time that a call takes with all its retries, unless its context ends
+// earlier; then the FailurePolicy answers. Above 0; 3 s by default, which is longer than a cluster
+// needs after a crash.
+func WithTimeout(d time.Duration) Option {
+	return func(o *options) error {
+		if d <= 0 {
+			return fmt.Errorf("WithTimeout: %v; want a time above 0", d)
+		}
+		o.timeout = d
+		return nil
+	}
+}
+
+// WithFailurePolicy says what answers when no node does: FailOpen, which is the default, FailClosed or
+// FailLocal.
+func WithFailurePolicy(p FailurePolicy) Option {
+	return func(o *options) error {
+		if err := p.fault(); err != nil {
+			return err
+		}
+		o.policy = p
+		return nil
+	}
+}
+
+// WithDenyCache sets how many denials are remembered, 10,000 by default; 0 remembers none.
+func WithDenyCache(entries int) Option {
+	return func(o *options) error {
+		if entries < 0 {
+			return fmt.Errorf("WithDenyCache: %d; want 0 or more entries", entries)
+		}
+		o.denyCache = entries
+		return nil
+	}
+}
+
+// WithHolders sets of how many counters the node that holds them is remembered, 65,536 by default.
+func WithHolders(entries int) Option {
+	return func(o *options) error {
+		if entries < 1 {
+			return fmt.Errorf("WithHolders: %d; want 1 entry or more", entries)
+		}
+		o.holders = entries
+		return nil
+	}
+}
+
+// WithoutRouting asks only the addresses of the target, in turn: for callers that cannot reach the
+// nodes' own addresses, or shall not.
+func WithoutRouting() Option {
+	return func(o *options) error { o.noRouting = true; return nil }
+}
+
+// WithDialOptions adds options to every connection, for example credentials; without any,
+// connections are not encrypted.
+func WithDialOptions(list ...grpc.DialOption) Option {
+	return func(o *options) error { o.dial = append(o.dial, list...); return nil }
+}
+
+// Observer is told of every answer. Decided is called in the asking goroutine and must be quick and safe
+// for concurrent use.
+type Observer interface {
+	Decided(ctx context.Context, e Event)
+}
+
+// Event is one answer.
+type Event struct {
+	Domain string
+	// Verb is check, read, charge or refund.
+	Verb string
+	Cost int64
+	// Decision is zero if Err is set.
+	Decision Decision
+	Err      error
+	Took     time.Duration
+}
+
+// WithObserver has o told of every answer.
+func WithObserver(observer Observer) Option {
+	return func(o *options) error {
+		if observer == nil {
+			return errors.New("WithObserver: nil")
+		}
+		o.observer = observer
+		return nil
+	}
+}

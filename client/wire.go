@@ -1,0 +1,285 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/encoding"
+	encproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// The messages of CheckStream are written and read by hand, since reflection would cost more
+// than all else that happens to a check here. A test compares both with the generated types.
+
+// Field numbers of sluice.v1.
+const (
+	requestChecks, requestID                                        = 1, 3
+	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
+	entryKey, entryValue                                            = 1, 2
+
+	responseDecisions, responseID, responseError = 1, 2, 3
+)
+
+// appendCounter appends the fields of c that name its counter: domain, descriptor and limits.
+// Strings that are not UTF-8 cannot travel.
+func appendCounter(b []byte, c *Check) ([]byte, *Error) {
+	if !utf8.ValidString(c.Domain) {
+		return b, invalid("domain", "not valid UTF-8")
+	}
+	b = appendString(b, checkDomain, c.Domain)
+	for i := range c.Descriptor {
+		e := &c.Descriptor[i]
+		if !utf8.ValidString(e.Key) || !utf8.ValidString(e.Value) {
+			return b, invalid(fmt.Sprintf("descriptor[%d]", i), "not valid UTF-8")
+		}
+		b = protowire.AppendTag(b, checkDescriptor, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(sizeString(e.Key)+sizeString(e.Value)))
+		b = appendString(b, entryKey, e.Key)
+		b = appendString(b, entryValue, e.Value)
+	}
+	for i := range c.Limits {
+		p := c.Limits[i].proto()
+		b = protowire.AppendTag(b, checkLimits, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(proto.Size(p)))
+		var err error
+		if b, err = (proto.MarshalOptions{}).MarshalAppend(b, p); err != nil {
+			return b, invalid(fmt.Sprintf("limits[%d]", i), err.Error())
+		}
+	}
+	return b, nil
+}
+
+// appendSpending appends the other fields: what is to be done to the counter.
+func appendSpending(b []byte, cost int64, verb sluicev1.Verb) []byte {
+	if cost != 1 {
+		b = protowire.AppendTag(b, checkCost, protowire.VarintType)
+		b = protowire.AppendVarint(b, uint64(cost))
+	}
+	if verb != 0 {
+		b = protowire.AppendTag(b, checkVerb, protowire.VarintType)
+		b = protowire.AppendVarint(b, uint64(verb))
+	}
+	return b
+}
+
+func appendString(b []byte, num protowire.Number, s string) []byte {
+	if s == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+}
+
+func sizeString(s string) int {
+	if s == "" {
+		return 0
+	}
+	return 1 + protowire.SizeBytes(len(s)) // field numbers here take one byte
+}
+
+var errMalformed = errors.New("malformed answer")
+
+// responseFields calls decision for every decision of a CheckResponse, in order.
+func responseFields(b []byte, decision func(b []byte) error) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+		if num == responseDecisions && typ == protowire.BytesType {
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return errMalformed
+			}
+			if err := decision(v); err != nil {
+				return err
+			}
+			b = b[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return errMalformed
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// responseHead returns the id of a CheckResponse, how many decisions it has, and its error.
+func responseHead(b []byte) (id uint64, decisions int, fault *sluicev1.Error, err error) {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return 0, 0, nil, errMalformed
+		}
+		b = b[n:]
+		switch {
+		case num == responseDecisions && typ == protowire.BytesType:
+			decisions++
+		case num == responseID && typ == protowire.VarintType:
+			id, _ = protowire.ConsumeVarint(b)
+		case num == responseError && typ == protowire.BytesType:
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return 0, 0, nil, errMalformed
+			}
+			fault = new(sluicev1.Error)
+			if err := proto.Unmarshal(v, fault); err != nil {
+				return 0, 0, nil, errMalformed
+			}
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return 0, 0, nil, errMalformed
+		}
+		b = b[n:]
+	}
+	return id, decisions, fault, nil
+}
+
+func duration(v uint64) time.Duration { return time.Duration(int64(v)) }
+
+// readDecision reads a Decision, or why there is none.
+func readDecision(b []byte, d *Decision, names *names) (fault *sluicev1.Error, err error) {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return nil, errMalformed
+		}
+		b = b[n:]
+		switch typ {
+		case protowire.VarintType:
+			v, n := protowire.ConsumeVarint(b)
+			if n < 0 {
+				return nil, errMalformed
+			}
+			d.number(num, v)
+			b = b[n:]
+		case protowire.BytesType:
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return nil, errMalformed
+			}
+			switch num {
+			case 7:
+				d.Rule = names.get(v)
+			case 9:
+				d.Holder = names.get(v)
+			case 15:
+				fault = new(sluicev1.Error)
+				err = proto.Unmarshal(v, fault)
+			case 17:
+				d.Response, err = readResponse(v)
+			}
+			if err != nil {
+				return nil, errMalformed
+			}
+			b = b[n:]
+		default:
+			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+				return nil, errMalformed
+			}
+			b = b[n:]
+		}
+	}
+	return fault, nil
+}
+
+// number sets the field of sluice.v1.Decision that is numbered num.
+func (d *Decision) number(num protowire.Number, v uint64) {
+	switch num {
+	case 1:
+		d.Allowed = v != 0
+	case 2:
+		d.Limit = int64(v)
+	case 3:
+		d.Remaining = int64(v)
+	case 4:
+		d.ResetAfter = duration(v)
+	case 5:
+		d.RetryAfter = duration(v)
+	case 6:
+		d.Delay = duration(v)
+	case 8:
+		d.Source = Source(min(v, uint64(SourceUnruled)))
+	case 10:
+		d.Soft = v != 0
+	case 11:
+		d.Shadowed = v != 0
+	case 13:
+		d.LimitIndex = int(uint32(v))
+	case 14:
+		d.Period = duration(v)
+	case 16:
+		d.deniedFor = duration(v)
+	}
+}
+
+func readResponse(b []byte) (*Response, error) {
+	var p sluicev1.Response
+	if err := proto.Unmarshal(b, &p); err != nil {
+		return nil, err
+	}
+	r := &Response{Status: int(p.GetStatus()), Body: p.GetBody()}
+	for _, h := range p.GetHeaders() {
+		r.Header = append(r.Header, Header{h.GetName(), h.GetValue()})
+	}
+	return r, nil
+}
+
+// names keeps the strings that come again and again: of rules and nodes. Not safe for concurrent use.
+type names struct{ known map[string]string }
+
+// maxNames bounds what is kept; a cluster has fewer rules and nodes, or pays for new strings.
+const maxNames = 4096
+
+func (n *names) get(b []byte) string {
+	if s, ok := n.known[string(b)]; ok {
+		return s
+	}
+	if n.known == nil || len(n.known) >= maxNames {
+		n.known = map[string]string{}
+	}
+	s := string(b)
+	n.known[s] = s
+	return s
+}
+
+// codec is gRPC's own but for the frames of streams.
+type codec struct{ encoding.CodecV2 }
+
+func newCodec() codec { return codec{encoding.GetCodecV2(encproto.Name)} }
+
+// Marshal hands a frame's buffer over to gRPC.
+func (c codec) Marshal(v any) (mem.BufferSlice, error) {
+	f, ok := v.(*frame)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	out := f.out
+	f.out = nil
+	return mem.BufferSlice{mem.NewBuffer(out, mem.DefaultBufferPool())}, nil
+}
+
+// Unmarshal gives an answer to its stream, and leaves those of other calls as they are.
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	switch v := v.(type) {
+	case *stream:
+		buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buf.Free()
+		return v.take(buf.ReadOnlyData())
+	case *reply:
+		v.bytes = data.Materialize()
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v)
+}
+
+// reply is an answer to a unary call, still to be read.
+type reply struct{ bytes []byte }

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// TestRequestAsGenerated: what is written by hand is what the generated type reads.
+func TestRequestAsGenerated(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q := Check{Domain: rapid.String().Draw(t, "domain")}
+		for range rapid.IntRange(0, 4).Draw(t, "entries") {
+			q.Descriptor = append(q.Descriptor, Entry{rapid.String().Draw(t, "key"), rapid.String().Draw(t, "value")})
+		}
+		for range rapid.IntRange(0, 2).Draw(t, "limits") {
+			q.Limits = append(q.Limits, Limit{
+				Algorithm: SlidingLog, Count: rapid.Int64().Draw(t, "count"), Period: time.Duration(rapid.Int64().Draw(t, "period")),
+				TimeZone: rapid.String().Draw(t, "zone"), Soft: rapid.Int32().Draw(t, "soft"),
+			})
+		}
+		cost, verb := rapid.Int64Range(0, math.MaxInt64).Draw(t, "cost"), sluicev1.Verb(rapid.IntRange(0, 3).Draw(t, "verb"))
+		b, fault := appendCounter(nil, &q)
+		if fault != nil {
+			t.Fatal(fault)
+		}
+		var got sluicev1.Check
+		if err := proto.Unmarshal(appendSpending(b, cost, verb), &got); err != nil {
+			t.Fatal(err)
+		}
+		want := &sluicev1.Check{Domain: q.Domain, Verb: verb}
+		if cost != 1 {
+			want.Cost = proto.Int64(cost)
+		}
+		for _, e := range q.Descriptor {
+			want.Descriptor_ = append(want.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: e.Value})
+		}
+		for i := range q.Limits {
+			want.Limits = append(want.Limits, q.Limits[i].proto())
+		}
+		if !proto.Equal(&got, want) {
+			t.Fatalf("%v\nwant %v", &got, want)
+		}
+	})
+}
+
+// TestAnswerAsGenerated: what the generated type writes is read in full.
+func TestAnswerAsGenerated(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &sluicev1.Decision{
+			Allowed: rapid.Bool().Draw(t, "allowed"), Limit: rapid.Int64().Draw(t, "limit"), Remaining: rapid.Int64().Draw(t, "remaining"),
+			ResetAfterNs: rapid.Int64().Draw(t, "reset"), RetryAfterNs: rapid.Int64().Draw(t, "retry"), DelayNs: rapid.Int64().Draw(t, "delay"),
+			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 6).Draw(t, "source")), Holder: rapid.String().Draw(t, "holder"),
+			Soft: rapid.Bool().Draw(t, "soft"), Shadowed: rapid.Bool().Draw(t, "shadowed"), LimitIndex: rapid.Uint32().Draw(t, "index"),
+			PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
+		}
+		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id, n, fault, err := responseHead(b); id != 7 || n != 2 || fault != nil || err != nil {
+			t.Fatalf("head: %d, %d, %v, %v", id, n, fault, err)
+		}
+		var names names
+		read := 0
+		err = responseFields(b, func(b []byte) error {
+			read++
+			var d Decision
+			if fault, err := readDecision(b, &d, &names); fault != nil || err != nil {
+				t.Fatalf("%v, %v", fault, err)
+			}
+			want := Decision{
+				Allowed: p.Allowed, Soft: p.Soft, Shadowed: p.Shadowed, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
+				Limit: p.Limit, Remaining: p.Remaining, Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs),
+				RetryAfter: time.Duration(p.RetryAfterNs), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Holder: p.Holder,
+				deniedFor: time.Duration(p.DeniedForNs),
+			}
+			if d != want {
+				t.Fatalf("%+v\nwant %+v", d, want)
+			}
+			return nil
+		})
+		if err != nil || read != 2 {
+			t.Fatalf("%d read, %v", read, err)
+		}
+	})
+}
+
+// FuzzAnswer: no bytes of a node do worse than an error.
+func FuzzAnswer(f *testing.F) {
+	b, _ := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{{Rule: "r", Response: &sluicev1.Response{Status: 1}}}, Error: &sluicev1.Error{Message: "m"}})
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, n, _, err := responseHead(b)
+		var names names
+		read := 0
+		if responseFields(b, func(b []byte) error {
+			read++
+			var d Decision
+			_, err := readDecision(b, &d, &names)
+			return err
+		}) == nil && err == nil && read != n {
+			t.Errorf("%d decisions counted, %d read", n, read)
+		}
+	})
+}
