@@ -57,6 +57,7 @@ func rows(ctx context.Context, args []string) (err error) {
 		{"one-node", t.oneNode},
 		{"three-nodes", t.threeNodes},
 		{"stream", t.stream},
+		{"sdk", t.sdk},
 		{"keys", t.manyKeys},
 		{"more-nodes", t.moreNodes},
 		{"replication", t.replication},

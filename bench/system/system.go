@@ -35,6 +35,15 @@ func (s *System) Stream(ctx context.Context) (*wire.Stream, error) {
 	return wire.NewStream(ctx, s.conns)
 }
 
+// Addrs returns the nodes' gRPC addresses.
+func (s *System) Addrs() []string {
+	var list []string
+	for _, c := range s.conns {
+		list = append(list, c.Target())
+	}
+	return list
+}
+
 // Stop ends all processes and waits for them.
 func (s *System) Stop() {
 	wire.Hangup(s.conns)
