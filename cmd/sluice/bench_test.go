@@ -62,7 +62,8 @@ func TestBenchDoors(t *testing.T) {
 				if err := json.Unmarshal([]byte(stdout), &got); err != nil {
 					t.Fatal(err)
 				}
-				if got.Allowed != 5*20 || got.Denied == 0 || got.Errors != 0 || got.FirstError != "" || got.FailedCalls != 0 {
+				whole := k.Name == "sdk" && batch != "1" // whole calls may leave some over
+				if got.Allowed != 5*20 && !(whole && got.Allowed > 5*20-7*5 && got.Allowed < 5*20) || got.Denied == 0 || got.Errors != 0 || got.FirstError != "" || got.FailedCalls != 0 {
 					t.Errorf("want 100 allowed, some denied and no error: %s", stdout)
 				}
 				if got.Checks != got.Allowed+got.Denied || got.Checks != got.Calls*int64(got.Batch) {
@@ -76,8 +77,18 @@ func TestBenchDoors(t *testing.T) {
 				if (sum != load.Decided{Allowed: got.Allowed, Denied: got.Denied}) {
 					t.Errorf("sources do not add up: %s", stdout)
 				}
-				if k.Name != "envoy" && (got.Sources["held"].Denied == 0 || got.Sources["forwarded"].Denied == 0) {
-					t.Errorf("five keys at two nodes are held and forwarded: %s", stdout)
+				sources := []string{"held", "forwarded"}
+				switch {
+				case k.Name == "envoy":
+					sources = []string{"untold"}
+				case k.Name == "sdk" && !whole:
+					// The client finds the holder of each key, and remembers what is denied.
+					sources = []string{"held", "deny_cache"}
+				}
+				for _, name := range sources {
+					if got.Sources[name].Denied == 0 {
+						t.Errorf("no check was decided as %s: %s", name, stdout)
+					}
 				}
 				l := got.Latency
 				if !(0 < l.P50 && l.P50 <= l.P90 && l.P90 <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max && l.Max < 10) {
@@ -105,7 +116,7 @@ func TestBenchExitCodes(t *testing.T) {
 		{"by rules", of("--limits", "rules", "--domain", "auth", "--keys", "1"), 0, "allowed   2: 2 held\n", ""},
 		{"no rule", of("--limits", "rules"), 0, " unruled\n", ""},
 		{"several limits", of("--limits", "1/day,3/240h", "--domain", "several", "--keys", "1"), 0, "allowed   1: 1 held\n", ""},
-		{"bad door", of("--door", "window"), 2, "", "--door: \"window\" is none of grpc, stream, http"},
+		{"bad door", of("--door", "window"), 2, "", "--door: \"window\" is none of grpc, stream, sdk, http"},
 		{"bad output", of("-o", "xml"), 2, "", "--output"},
 		{"no callers", of("--callers", "0"), 2, "", "--callers: 0; want 1 to 100000"},
 		{"no batch", of("--batch", "0"), 2, "", "--batch: 0"},
@@ -130,6 +141,7 @@ func TestBenchExitCodes(t *testing.T) {
 		{"what no check may have", of("--domain", strings.Repeat("d", 1025)), 3, "", "checks[0].domain"},
 		{"the same by HTTP", of("--addr", n.listen.http.Addr().String(), "--door", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
 		{"nobody there", []string{"bench", "--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
+		{"nobody there for the SDK", []string{"bench", "--addr", "127.0.0.1:1", "--door", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
 		{"nobody there for HTTP", []string{"bench", "--addr", "127.0.0.1:1", "--door", "http", "--timeout", "1s"}, 3, "", "no node answers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

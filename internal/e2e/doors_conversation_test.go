@@ -147,7 +147,7 @@ func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key str
 // One rule's key is limited once, whichever doors and nodes its checks come through.
 func TestDoorsConversation(t *testing.T) {
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
-	doors := []string{"grpc", "stream", "http", "envoy"}
+	doors := []string{"grpc", "stream", "sdk", "http", "envoy"}
 	t.Run("each door alone", func(t *testing.T) {
 		for _, v := range visitors(t, nodes, "user", nil, doors...) {
 			spendInTurns(t, []*visitor{v}, 3, userQuota, "only-"+v.name)
@@ -166,7 +166,7 @@ func TestDoorsConversation(t *testing.T) {
 	// A rule's counter is not one that a check's own limit counts on, at any door.
 	t.Run("limits of their own are counted apart", func(t *testing.T) {
 		own := []door.Limit{{Count: 30, Period: 24 * time.Hour}}
-		spendInTurns(t, visitors(t, nodes, "user", own, "grpc", "stream", "http", "envoy"), 3, 30, "ann")
+		spendInTurns(t, visitors(t, nodes, "user", own, "grpc", "stream", "sdk", "http", "envoy"), 3, 30, "ann")
 	})
 }
 

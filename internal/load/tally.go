@@ -21,16 +21,12 @@ const (
 	Unruled
 	// DenyCache: the SDK remembered a denial.
 	DenyCache
-	// FailOpen, FailClosed and FailLocal: no node answered; the SDK's failure policy decided.
-	FailOpen
-	FailClosed
-	FailLocal
 
 	sources
 )
 
 var sourceNames = [sources]string{
-	"untold", "held", "forwarded", "share", "closed", "open", "unruled", "deny_cache", "fail_open", "fail_closed", "fail_local",
+	"untold", "held", "forwarded", "share", "closed", "open", "unruled", "deny_cache",
 }
 
 // String is the source as the APIs spell it, for example "forwarded".

@@ -86,6 +86,7 @@ const maxLimits = 16
 var Kinds = []Kind{
 	{"grpc", "sluice's own API, SluiceService.Check", false, load.MaxBatch, 0, maxLimits, openGRPC},
 	{"stream", "the same by CheckStream, a stream for each caller and node", false, load.MaxBatch, 0, maxLimits, openStream},
+	{"sdk", "the Go client, one for all callers; more than one check a call is all or nothing", false, load.MaxBatch, 0, maxLimits, openSDK},
 	{"http", "POST /v1/check", true, load.MaxBatch, 0, maxLimits, openHTTP},
 	{"gubernator", "gubernator's V1.GetRateLimits", false, 1000, 1, 1, openGubernator},
 	{"envoy", "Envoy's RateLimitService, a descriptor for each check", false, load.MaxBatch, 0, 1, openEnvoy},
