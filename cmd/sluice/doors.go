@@ -45,7 +45,10 @@ func (n *node) openDoors(secret []byte) error {
 	if err != nil {
 		return err
 	}
-	n.httpServer = httpapi.NewServer(n.withOtherDoors(handler))
+	if handler, err = n.beforeOthers(n.withOtherDoors(handler)); err != nil {
+		return err
+	}
+	n.httpServer = httpapi.NewServer(handler)
 	n.profiler = newProfiler()
 	n.httpServer.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
 	return nil

@@ -50,7 +50,7 @@ var apart = []struct {
 	why  string
 }{
 	{
-		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/peer"},
+		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/forwardauth", "transport/peer"},
 		"each front door stands alone and calls the node in-process: what doors share belongs in transport",
 	},
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/bits"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,33 +18,61 @@ import (
 // of draft-ietf-httpapi-ratelimit-headers-10, the X-RateLimit family, and
 // Retry-After when it was denied. A check held to no limit has none, and one that
 // nobody counted says nothing of what is left.
-func SetHeaders(h http.Header, r *transport.Result) {
+func SetHeaders(h http.Header, r *transport.Result) { SetHeadersOf(h, r, nil) }
+
+// SetHeadersOf is SetHeaders for several checks of one request. decides is the one that
+// settles it; the first two headers list it first and then those of all, which it may be one of. Of
+// several that have a limit in common only the first is listed.
+func SetHeadersOf(h http.Header, decides *transport.Result, all []transport.Result) {
+	if decides.Err != nil || decides.Limits == nil {
+		return
+	}
+	var l lists
+	l.add(decides)
+	for i := range all {
+		l.add(&all[i])
+	}
+	h.Set("RateLimit-Policy", strings.Join(l.policies, ", "))
+	if len(l.left) > 0 {
+		h.Set("RateLimit", strings.Join(l.left, ", "))
+	}
+	if after, ok := retryAfter(decides); !decides.Allowed && ok {
+		SetRetryAfter(h, after)
+	}
+	if Counted(decides) {
+		h.Set("X-RateLimit-Limit", strconv.FormatInt(decides.Limit, 10))
+		h.Set("X-RateLimit-Remaining", strconv.FormatInt(decides.Remaining, 10))
+		h.Set("X-RateLimit-Reset", strconv.FormatInt(Seconds(decides.ResetAfter), 10))
+	}
+}
+
+// lists are the items of RateLimit-Policy and of RateLimit, and the names in them.
+type lists struct{ policies, left, named, counted []string }
+
+func (l *lists) add(r *transport.Result) {
 	if r.Err != nil || r.Limits == nil {
 		return
 	}
-	var policies []string
 	for i := range r.Limits.Len() {
-		if l := r.Limits.At(i); !l.Unlimited {
-			policies = append(policies, policy(PolicyName(r, i), l))
+		one := r.Limits.At(i)
+		if name := PolicyName(r, i); !one.Unlimited && !slices.Contains(l.named, name) {
+			l.named = append(l.named, name)
+			l.policies = append(l.policies, policy(name, one))
 		}
-	}
-	h.Set("RateLimit-Policy", strings.Join(policies, ", "))
-	after, ok := retryAfter(r)
-	if !r.Allowed && ok {
-		SetRetryAfter(h, after)
 	}
 	if !Counted(r) {
 		return
 	}
-	reset := Seconds(r.ResetAfter)
-	more := reset // until more is available, as far as is known
-	if !r.Allowed && ok {
+	name := PolicyName(r, int(r.Index))
+	if slices.Contains(l.counted, name) {
+		return
+	}
+	l.counted = append(l.counted, name)
+	more := Seconds(r.ResetAfter) // until more is available, as far as is known
+	if after, ok := retryAfter(r); !r.Allowed && ok {
 		more = after
 	}
-	h.Set("RateLimit", quoted(PolicyName(r, int(r.Index)))+";r="+integer(r.Remaining)+";t="+integer(more))
-	h.Set("X-RateLimit-Limit", strconv.FormatInt(r.Limit, 10))
-	h.Set("X-RateLimit-Remaining", strconv.FormatInt(r.Remaining, 10))
-	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset, 10))
+	l.left = append(l.left, quoted(name)+";r="+integer(r.Remaining)+";t="+integer(more))
 }
 
 // Counted reports whether r says what is left of a limit: not when nothing limits

@@ -1,0 +1,179 @@
+package forwardauth
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// asked is what a call asks about. What the proxy was asked it tells in one of two ways, and the way is
+// the proxy's to choose, never its client's:
+//
+//   - by calling a path below the domain, as ext_authz does: the call has the method, the path and
+//     the host of the original request, and headers that tell of them are not looked at;
+//   - by calling the domain itself: then headers tell, if the caller is trusted, and nothing else.
+type asked struct {
+	rules *rules.Authorize
+	call  *http.Request
+	// path is the original request's, escaped, in a call below the domain; "" otherwise.
+	path string
+
+	peer    netip.Addr // who called; not valid if that cannot be told
+	trusted bool
+}
+
+// fill adds the checks of the call to b: one for each descriptor all of whose entries have a value. The
+// error says what cannot be made out of the call; nothing is to be checked then.
+func (q *asked) fill(b *transport.Batch, domain string) *transport.Error {
+	if peer, err := netip.ParseAddrPort(q.call.RemoteAddr); err == nil {
+		q.peer = peer.Addr().Unmap().WithZone("")
+		q.trusted = q.rules.Trusts(q.peer)
+	}
+	b.OneRequest, b.AllOrNothing = true, q.rules.AllOrNothing
+	var memory [8]string
+	for i, entries := range q.rules.Descriptors {
+		values := memory[:0]
+		for j := range entries {
+			value, e := q.value(&entries[j])
+			if e != nil {
+				return e
+			}
+			if value == "" {
+				break
+			}
+			if len(value) > transport.MaxText {
+				return invalid(fmt.Sprintf("authorize.descriptors[%d][%d]", i, j),
+					fmt.Sprintf("what %s has for %s is %d bytes long; at most %d can be counted by", entries[j].From, entries[j].Key, len(value), transport.MaxText))
+			}
+			values = append(values, value)
+		}
+		if len(values) < len(entries) {
+			continue
+		}
+		c := b.Add()
+		c.Domain, c.NoDelay = domain, true // a proxy cannot hold a request back
+		for j := range entries {
+			c.Descriptor = append(c.Descriptor, rules.Entry{Key: entries[j].Key, Value: values[j]})
+		}
+	}
+	return nil
+}
+
+func invalid(field, message string) *transport.Error {
+	return &transport.Error{Code: transport.Invalid, Field: field, Message: message}
+}
+
+// value returns the value of e for this call, "" for none.
+func (q *asked) value(e *rules.AuthorizeEntry) (value string, fault *transport.Error) {
+	switch e.From {
+	case rules.FromClientAddress:
+		return q.client()
+	case rules.FromHeader:
+		value = headerOf(q.call.Header.Values(e.Name))
+	case rules.FromMethod:
+		value, fault = q.method()
+	case rules.FromHost:
+		value, fault = q.host()
+	case rules.FromPath:
+		value, fault = q.uri()
+	}
+	if fault != nil {
+		return "", fault
+	}
+	return e.Of(value), nil
+}
+
+// headerOf returns the value of a header of several lines.
+func headerOf(lines []string) string {
+	switch len(lines) {
+	case 0:
+		return ""
+	case 1:
+		return lines[0]
+	}
+	return strings.Join(lines, ", ")
+}
+
+// client returns the client's network.
+func (q *asked) client() (string, *transport.Error) {
+	if !q.peer.IsValid() {
+		return "", invalid("client_address", "the caller's address is not known")
+	}
+	addr := clientOf(q.peer, q.call.Header.Values(q.rules.Client.Header), q.rules.Trusts)
+	return q.rules.Client.Mask(addr).String(), nil
+}
+
+// method returns the original request's method.
+func (q *asked) method() (string, *transport.Error) {
+	name := q.rules.Original.Method
+	told, below, fault := q.original(name, "method")
+	if fault != nil || below {
+		return q.call.Method, fault
+	}
+	if !isMethod(told) {
+		return "", invalid(name, "not a method")
+	}
+	return told, nil
+}
+
+// isMethod reports whether s is a token of RFC 9110 of a sensible length.
+func isMethod(s string) bool {
+	const longest = 64
+	return s != "" && len(s) <= longest && !strings.ContainsFunc(s, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, c)
+	})
+}
+
+// host returns the original request's host, "" where it has none.
+func (q *asked) host() (string, *transport.Error) {
+	told, below, fault := q.original(q.rules.Original.Host, "host")
+	if below {
+		told = q.call.Host
+	}
+	return hostOf(told), fault
+}
+
+// uri returns the original request's path.
+func (q *asked) uri() (string, *transport.Error) {
+	name := q.rules.Original.URI
+	told, below, fault := q.original(name, "path")
+	if fault != nil {
+		return "", fault
+	}
+	if below {
+		name, told = "path", q.path
+	}
+	path, err := pathOf(told)
+	if err != nil {
+		return "", invalid(name, err.Error())
+	}
+	return path, nil
+}
+
+// original returns what a header tells of a part of the original request, or below, if it
+// is the call itself that tells. A part that is not told is a fault and not an entry without a
+// value: every request has it, so the proxy is not set up as it must be, and to go on would be
+// to limit nothing.
+func (q *asked) original(header, part string) (told string, below bool, fault *transport.Error) {
+	if q.path != "" {
+		// Were it not refused, a slash too many behind the domain would make one path of all.
+		if uri := q.rules.Original.URI; q.trusted && len(q.call.Header.Values(uri)) > 0 {
+			return "", false, invalid(uri, "the call tells the path too: have the proxy call "+Prefix+"DOMAIN without a path, or leave the header out")
+		}
+		return "", true, nil
+	}
+	if !q.trusted {
+		return "", false, invalid(header, "the request's "+part+" is not known: headers tell it, and the caller is not among the domain's trusted_proxies")
+	}
+	switch lines := q.call.Header.Values(header); len(lines) {
+	case 0:
+		return "", false, invalid(header, "the request's "+part+" is not known: the proxy must send it in this header, or append the path to "+Prefix+"DOMAIN")
+	case 1:
+		return lines[0], false, nil
+	}
+	return "", false, invalid(header, "comes more than once; the proxy must overwrite what its client has sent")
+}

@@ -1,0 +1,111 @@
+package forwardauth
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+)
+
+// Prefix is what the paths of the door begin with. The domain follows.
+const Prefix = "/v1/authorize/"
+
+// Config is what a Door is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter transport.Limiter
+	// Authorize returns what is checked in a domain by the rules in force, nil if the
+	// domain is not answered for. Required.
+	Authorize func(domain string) *rules.Authorize
+	// Leaving says whether new calls are to be refused, because the node is about to
+	// stop. nil means never.
+	Leaving func() bool
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Limiter == nil:
+		return errors.New("forwardauth: Limiter is required")
+	case c.Authorize == nil:
+		return errors.New("forwardauth: Authorize is required")
+	}
+	return nil
+}
+
+// Door answers proxies. It is safe for concurrent use.
+type Door struct{ config Config }
+
+// New returns a Door.
+func New(c Config) (*Door, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Leaving == nil {
+		c.Leaving = func() bool { return false }
+	}
+	return &Door{config: c}, nil
+}
+
+// Before returns a handler that answers what the door is for and gives the rest to next. It
+// stands before an http.ServeMux, not in one: that would redirect //login to /login
+// instead of asking about it.
+func (d *Door) Before(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.EscapedPath(), Prefix) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		d.ServeHTTP(w, r)
+	})
+}
+
+// ServeHTTP answers one call, whose path begins with Prefix. Its body is not read.
+func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if d.config.Leaving() {
+		httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusServiceUnavailable, "this node is leaving; ask another"))
+		return
+	}
+	domain, path := split(r.URL.EscapedPath())
+	a := d.config.Authorize(domain)
+	if a == nil {
+		p := httpanswer.NewProblem(http.StatusNotFound, "no rule file in force has authorize for this domain; see docs/forward-auth.md")
+		p.Code = transport.NotFound.String()
+		httpanswer.Refuse(w, p)
+		return
+	}
+	b := transport.NewBatch()
+	defer b.Release()
+	q := asked{rules: a, call: r, path: path}
+	if e := q.fill(b, domain); e != nil {
+		httpanswer.Refuse(w, httpanswer.ProblemOf(e))
+		return
+	}
+	if len(b.Checks) == 0 {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	if err := d.config.Limiter.Check(r.Context(), b); err != nil && len(b.Results) != len(b.Checks) {
+		httpanswer.Refuse(w, httpanswer.ProblemOf(err))
+		return
+	}
+	d.answer(w, r, a, b)
+}
+
+// split takes the escaped path of a call apart: the domain, and what stands behind it, which
+// is "" or begins with a slash. A domain that cannot be decoded is "", which no file has.
+func split(escaped string) (domain, path string) {
+	rest := strings.TrimPrefix(escaped, Prefix)
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		rest, path = rest[:i], rest[i:]
+	}
+	domain, err := url.PathUnescape(rest)
+	if err != nil {
+		return "", path
+	}
+	return domain, path
+}
