@@ -10,12 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
-	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
