@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,7 @@ import (
 
 const (
 	// maxFlying is how many frames may be unanswered before checks gather.
-	maxFlying = 2
+	maxFlying = 3
 	// maxFrameBytes and maxFrameChecks end a frame. Two of them fit into what gRPC takes without making
 	// the sender wait, so whoever sends never waits.
 	maxFrameBytes  = 16 << 10
@@ -123,6 +124,8 @@ func (s *stream) submit(c *call) error {
 	lead := s.leadLocked()
 	s.mu.Unlock()
 	if lead {
+		// Who else is about to ask comes along. Alone, this takes no time.
+		runtime.Gosched()
 		s.send()
 	}
 	return nil
@@ -168,6 +171,8 @@ func (s *stream) receive() {
 			s.end(err)
 			return
 		}
+		// Those who got answers may ask again, and then the next frame has their checks too.
+		runtime.Gosched()
 		s.mu.Lock()
 		lead := s.leadLocked()
 		s.mu.Unlock()
