@@ -26,6 +26,7 @@ type benchFlags struct {
 	skew, rate       float64
 	warmup, duration time.Duration
 	domain, key      string
+	header           string
 	limits           []string
 	timeout          time.Duration
 	connections      int
@@ -64,7 +65,8 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
   sluice bench --addr n1,n2,n3 --callers 256 --batch 10 --keys 1000000 --skew 0.99 --duration 1m
   sluice bench --addr n1,n2,n3 --door http --rate 5000 --json
   sluice bench --addr n1,n2,n3 --domain auth --key user --limits rules
-  sluice bench --addr n1 --door gubernator --limits 100/1m`,
+  sluice bench --addr n1 --door gubernator --limits 100/1m
+  sluice bench --addr n1 --door authorize --domain shop --header X-User`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := settle(cmd.Flags(), lookupEnv); err != nil {
@@ -90,6 +92,7 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.Float64Var(&f.rate, "rate", 0, "checks a second over all callers; 0: as fast as they can")
 	flags.StringVar(&f.domain, "domain", "bench", "`domain` of the checks")
 	flags.StringVar(&f.key, "key", "user", "`key` of the descriptor's only entry; the values are this and a number")
+	flags.StringVar(&f.header, "header", "X-User", "`header` that has the value, with door authorize")
 	flags.StringSliceVar(&f.limits, "limits", []string{"1000/1s"}, "limits that the checks bring, each `count/period`; "+byRules+": none, the nodes' rules apply")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
 	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by the callers")
@@ -174,7 +177,7 @@ func (f *benchFlags) work() (load.Work, error) {
 
 // open makes the door. Its errors begin with a flag's name.
 func (f *benchFlags) open(kind *door.Kind) (door.Door, error) {
-	c := door.Config{Domain: f.domain, Key: f.key, Timeout: f.timeout, Connections: f.connections}
+	c := door.Config{Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections}
 	port := defaultGRPCPort
 	if kind.HTTP {
 		port = defaultHTTPPort

@@ -18,6 +18,14 @@ import (
 func twoNodes(t *testing.T) (addrs func(k *door.Kind) string) {
 	t.Helper()
 	s := testSettings(t)
+	writeRule(t, s.rules, `domain: asked
+authorize:
+  descriptors:
+    - - {key: user, from: header, name: X-User}
+descriptors:
+  - key: user
+    rate_limit: {count: 20, period: 24h}
+`)
 	first := startNode(t, s)
 	s.name, s.join = "n2", []string{first.gossip.Self().Gossip}
 	nodes := []*running{first, startNode(t, s)}
@@ -50,11 +58,15 @@ func TestBenchDoors(t *testing.T) {
 		k := &door.Kinds[i]
 		for _, batch := range []string{"1", "7"} {
 			t.Run(k.Name+" "+batch, func(t *testing.T) {
-				if k.MaxLimits == 0 {
-					t.Skip("needs rules")
+				if batch != "1" && k.MaxBatch == 1 {
+					t.Skip("one check a call")
 				}
-				code, stdout, stderr := cli("bench", "--addr", addrs(k), "--door", k.Name, "--batch", batch, "--json", "--seed", "1",
-					"--callers", "8", "--keys", "5", "--limits", "20/day", "--domain", k.Name+batch, "--warmup", "0s", "--duration", "1s")
+				args := []string{"--limits", "20/day", "--domain", k.Name + batch}
+				if k.MaxLimits == 0 {
+					args = []string{"--domain", "asked"}
+				}
+				code, stdout, stderr := cli(append([]string{"bench", "--addr", addrs(k), "--door", k.Name, "--batch", batch, "--json", "--seed", "1",
+					"--callers", "8", "--keys", "5", "--warmup", "0s", "--duration", "1s"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
@@ -79,7 +91,7 @@ func TestBenchDoors(t *testing.T) {
 				}
 				sources := []string{"held", "forwarded"}
 				switch {
-				case k.Name == "envoy":
+				case k.Name == "envoy", k.Name == "authorize":
 					sources = []string{"untold"}
 				case k.Name == "sdk" && !whole:
 					// The client finds the holder of each key, and remembers what is denied.
@@ -134,6 +146,9 @@ func TestBenchExitCodes(t *testing.T) {
 		{"no period", of("--limits", "1/fortnight"), 2, "", `the period "fortnight"`},
 		{"gubernator by rules", of("--door", "gubernator", "--limits", "rules"), 2, "", "must bring their limit"},
 		{"two for Envoy", of("--door", "envoy", "--limits", "1/1s,2/1m"), 2, "", "at most 1"},
+		{"limits for a proxy", of("--door", "authorize", "--limits", "1/1s"), 2, "", "door authorize brings none"},
+		{"no header", of("--door", "authorize", "--header", ""), 2, "", "--header: is empty"},
+		{"no authorize", of("--addr", n.listen.http.Addr().String(), "--door", "authorize", "--domain", "auth"), 3, "", "status 404"},
 		{"Envoy's units", of("--door", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
 		{"gubernator's periods", of("--door", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
 		{"no address", []string{"bench", "--addr", ""}, 2, "", "--addr: give at least one"},

@@ -23,6 +23,10 @@ const (
 )
 
 const shopRules = `domain: shop
+authorize:
+  descriptors:
+    - - {key: user, from: header, name: X-User}
+    - - {key: app, from: header, name: X-App}
 descriptors:
   - key: user
     limits: [{algorithm: fixed_window, align: first_hit, count: 20, period: 24h}]
@@ -30,14 +34,16 @@ descriptors:
     limits: [{algorithm: fixed_window, align: first_hit, count: 100, period: 24h}]
 `
 
-// rulesOf writes a rule file and returns its path.
-func rulesOf(t *testing.T, text string) string {
+// rulesOf writes rule files, one of each text, and returns their folder.
+func rulesOf(t *testing.T, texts ...string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	for i, text := range texts {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("rules-%d.yaml", i)), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return path
+	return dir
 }
 
 // visitor asks the nodes through one door.
@@ -56,7 +62,7 @@ func visitors(t *testing.T, nodes []*node, key string, limits []door.Limit, door
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := door.Config{Domain: "shop", Key: key, Limits: limits, Timeout: 10 * time.Second}
+		c := door.Config{Domain: "shop", Key: key, Header: "X-" + key, Limits: limits, Timeout: 10 * time.Second}
 		for _, n := range nodes {
 			if kind.HTTP {
 				c.Addrs = append(c.Addrs, n.http)
@@ -147,7 +153,7 @@ func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key str
 // One rule's key is limited once, whichever doors and nodes its checks come through.
 func TestDoorsConversation(t *testing.T) {
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
-	doors := []string{"grpc", "stream", "sdk", "http", "envoy"}
+	doors := []string{"grpc", "stream", "sdk", "http", "envoy", "authorize"}
 	t.Run("each door alone", func(t *testing.T) {
 		for _, v := range visitors(t, nodes, "user", nil, doors...) {
 			spendInTurns(t, []*visitor{v}, 3, userQuota, "only-"+v.name)

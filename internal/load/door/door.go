@@ -33,6 +33,8 @@ type Config struct {
 	Domain string
 	// Key of the descriptor's only entry. gubernator has none.
 	Key string
+	// Header that has the key, with the door authorize.
+	Header string
 	// Limits that the checks bring along. Without any, the nodes' rules apply.
 	Limits []Limit
 	// Timeout of one call.
@@ -90,6 +92,7 @@ var Kinds = []Kind{
 	{"http", "POST /v1/check", true, load.MaxBatch, 0, maxLimits, openHTTP},
 	{"gubernator", "gubernator's V1.GetRateLimits", false, 1000, 1, 1, openGubernator},
 	{"envoy", "Envoy's RateLimitService, a descriptor for each check", false, load.MaxBatch, 0, 1, openEnvoy},
+	{"authorize", "GET /v1/authorize/DOMAIN/, as proxies ask; needs rules with authorize", true, 1, 0, 0, openAuthorize},
 }
 
 // Find returns the door of that name.
