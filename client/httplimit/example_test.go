@@ -1,0 +1,80 @@
+package httplimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/httplimit"
+)
+
+// three admits three of each descriptor; it stands in for a *client.Client.
+type three map[string]int
+
+func (t three) Check(_ context.Context, c client.Check) (client.Decision, error) {
+	key := fmt.Sprint(c.Descriptor)
+	t[key]++
+	d := client.Decision{Source: client.SourceHeld, Limit: 3, Period: time.Minute, RetryAfter: 20 * time.Second, Rule: "shop/user"}
+	if d.Remaining = int64(max(0, 3-t[key])); t[key] <= 3 {
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	return d, nil
+}
+
+func (t three) CheckAll(ctx context.Context, checks []client.Check) ([]client.Decision, error) {
+	var all []client.Decision
+	for _, c := range checks {
+		d, err := t.Check(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+func (t three) Wait(ctx context.Context, c client.Check) (client.Decision, error) {
+	return t.Check(ctx, c)
+}
+
+func ExampleHandler() {
+	limit, err := httplimit.Handler(three{}, httplimit.Config{
+		Domain: "shop",
+		Keys: []httplimit.Key{
+			httplimit.Keys(httplimit.IP(), httplimit.Header("user", "X-User")), // of both together
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") }))
+	for range 4 {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("X-User", "anna")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+	}
+	// Output:
+	// 200 "shop/user";r=2;t=0
+	// 200 "shop/user";r=1;t=0
+	// 200 "shop/user";r=0;t=0
+	// 429 "shop/user";r=0;t=20
+}
+
+func ExampleTransport() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello") }))
+	defer server.Close()
+	c := http.Client{Transport: &httplimit.Transport{Waiter: three{}, Domain: "outbound", Key: httplimit.Host()}}
+	res, err := c.Get(server.URL)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer res.Body.Close()
+	fmt.Println(res.StatusCode)
+	// Output: 200
+}
