@@ -1,0 +1,115 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/client"
+)
+
+// Waiter waits until a check is admitted; *client.Client is one.
+type Waiter interface {
+	Wait(ctx context.Context, c client.Check) (client.Decision, error)
+}
+
+// Client says what a client's interceptors wait for, and makes them. Calls go out when they are admitted; one
+// that never would be, or not before its deadline, fails with RESOURCE_EXHAUSTED.
+type Client struct {
+	// Waiter and Domain are required.
+	Waiter Waiter
+	Domain string
+	// Key makes the descriptor of a call. Required. Calls to which it does not apply go out at once.
+	Key Key
+	// Cost is how many units a call spends; nil means 1.
+	Cost func(ctx context.Context, method string) int64
+	// EachMessage waits for every message that a stream sends too.
+	EachMessage bool
+}
+
+func (c *Client) validate() error {
+	switch {
+	case c.Waiter == nil:
+		return errors.New("grpclimit: Waiter is required")
+	case c.Domain == "":
+		return errors.New("grpclimit: Domain is required")
+	case c.Key == nil:
+		return errors.New("grpclimit: Key is required")
+	}
+	return nil
+}
+
+// Unary returns an interceptor of unary calls. The error says which field of c is wrong.
+func (c Client) Unary() (grpc.UnaryClientInterceptor, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		if err := c.wait(ctx, method); err != nil {
+			return err
+		}
+		return invoke(ctx, method, req, reply, conn, opts...)
+	}, nil
+}
+
+// Stream returns an interceptor of streams. The error says which field of c is wrong.
+func (c Client) Stream() (grpc.StreamClientInterceptor, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		if err := c.wait(ctx, method); err != nil {
+			return nil, err
+		}
+		stream, err := open(ctx, desc, conn, method, opts...)
+		if err == nil && c.EachMessage {
+			stream = &paced{ClientStream: stream, client: &c, method: method}
+		}
+		return stream, err
+	}, nil
+}
+
+// paced is a stream that waits before it sends. The first message came with the stream.
+type paced struct {
+	grpc.ClientStream
+	client *Client
+	method string
+	begun  bool
+}
+
+func (p *paced) SendMsg(m any) error {
+	if p.begun {
+		if err := p.client.wait(p.Context(), p.method); err != nil {
+			return err
+		}
+	}
+	p.begun = true
+	return p.ClientStream.SendMsg(m)
+}
+
+// wait returns the status of a call that does not go out, or nil.
+func (c *Client) wait(ctx context.Context, method string) error {
+	entries, ok := c.Key(ctx, method)
+	if !ok {
+		return nil
+	}
+	check := client.Check{Domain: c.Domain, Descriptor: entries}
+	if c.Cost != nil {
+		if check.Cost = c.Cost(ctx, method); check.Cost <= 0 {
+			return nil
+		}
+	}
+	_, err := c.Waiter.Wait(ctx, check)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, client.ErrNever), errors.Is(err, client.ErrWouldExceedDeadline):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}

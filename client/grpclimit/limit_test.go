@@ -1,0 +1,240 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/sluice-project/sluice/client"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// asked answers as f says, and remembers.
+type asked struct {
+	f    func(c client.Check) (client.Decision, error)
+	list []client.Check
+}
+
+func (a *asked) Check(_ context.Context, c client.Check) (client.Decision, error) {
+	a.list = append(a.list, c)
+	return a.f(c)
+}
+
+func (a *asked) Wait(ctx context.Context, c client.Check) (client.Decision, error) {
+	return a.Check(ctx, c)
+}
+
+// first admits n checks.
+func first(n int) *asked {
+	a := &asked{}
+	a.f = func(client.Check) (client.Decision, error) {
+		if len(a.list) > n {
+			return client.Decision{RetryAfter: 3 * time.Second, Rule: "shop/method"}, nil
+		}
+		return client.Decision{Allowed: true}, nil
+	}
+	return a
+}
+
+// service is any service with a unary call and a stream.
+type service struct {
+	sluicev1.UnimplementedSluiceServiceServer
+}
+
+func (service) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+	return &sluicev1.MembersResponse{Self: "here"}, nil
+}
+
+func (service) CheckStream(s grpc.BidiStreamingServer[sluicev1.CheckRequest, sluicev1.CheckResponse]) error {
+	for {
+		r, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		if err := s.Send(&sluicev1.CheckResponse{Id: r.Id}); err != nil {
+			return err
+		}
+	}
+}
+
+func connect(t *testing.T, server []grpc.ServerOption, caller []grpc.DialOption) sluicev1.SluiceServiceClient {
+	t.Helper()
+	l := bufconn.Listen(1 << 16)
+	g := grpc.NewServer(server...)
+	sluicev1.RegisterSluiceServiceServer(g, service{})
+	go g.Serve(l)
+	t.Cleanup(g.Stop)
+	conn, err := grpc.NewClient("passthrough:///bufconn", append(caller, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return sluicev1.NewSluiceServiceClient(conn)
+}
+
+func serverOf(t *testing.T, s Server) []grpc.ServerOption {
+	t.Helper()
+	unary, err := s.Unary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := s.Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream)}
+}
+
+// TestServer: a call that is denied never reaches its handler, and says when to come back.
+func TestServer(t *testing.T) {
+	a := first(1)
+	api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Keys(Method(), Metadata("user", "x-user"))}), nil)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-user", "anna")
+	if _, err := api.Members(ctx, &sluicev1.MembersRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.list[0]; got.Domain != "shop" || got.Descriptor[0].Value != "/sluice.v1.SluiceService/Members" || got.Descriptor[1] != client.KV("user", "anna") {
+		t.Errorf("asked %+v", got)
+	}
+	_, err := api.Members(ctx, &sluicev1.MembersRequest{})
+	st := status.Convert(err)
+	var retry *errdetails.RetryInfo
+	var quota *errdetails.QuotaFailure
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.RetryInfo:
+			retry = d
+		case *errdetails.QuotaFailure:
+			quota = d
+		}
+	}
+	if st.Code() != codes.ResourceExhausted || retry.GetRetryDelay().AsDuration() != 3*time.Second || quota.GetViolations()[0].GetSubject() != "shop/method" {
+		t.Errorf("%v, %v, %v", err, retry, quota)
+	}
+	if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); err != nil || len(a.list) != 2 {
+		t.Errorf("without a user: %v, asked %d times", err, len(a.list))
+	}
+}
+
+// TestServerStream: a stream counts once, or each of its messages does.
+func TestServerStream(t *testing.T) {
+	for _, each := range []bool{false, true} {
+		a := first(2)
+		api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Method(), EachMessage: each}), nil)
+		s, err := api.CheckStream(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers := 0
+		for range 4 {
+			if s.Send(&sluicev1.CheckRequest{}) != nil {
+				break
+			}
+			if _, err = s.Recv(); err != nil {
+				break
+			}
+			answers++
+		}
+		if want := map[bool]int{false: 4, true: 2}[each]; answers != want {
+			t.Errorf("each message %v: %d answers, want %d: %v", each, answers, want, err)
+		}
+		if each && status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// TestServerErrors: the limit is not worth an outage, unless its owner says so.
+func TestServerErrors(t *testing.T) {
+	failing := &asked{f: func(client.Check) (client.Decision, error) { return client.Decision{}, client.ErrClosed }}
+	for _, closed := range []bool{false, true} {
+		api := connect(t, serverOf(t, Server{Checker: failing, Domain: "shop", Key: Method(), FailClosed: closed}), nil)
+		_, err := api.Members(t.Context(), &sluicev1.MembersRequest{})
+		if want := map[bool]codes.Code{false: codes.OK, true: codes.Unavailable}[closed]; status.Code(err) != want {
+			t.Errorf("closed %v: %v", closed, err)
+		}
+	}
+}
+
+// TestClient: a call goes out once it is admitted, or fails as a server's refusal would.
+func TestClient(t *testing.T) {
+	a := &asked{f: func(client.Check) (client.Decision, error) { return client.Decision{Allowed: true}, nil }}
+	c := Client{Waiter: a, Domain: "out", Key: Method(), EachMessage: true, Cost: func(context.Context, string) int64 { return 2 }}
+	unary, err := c.Unary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := c.Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := connect(t, nil, []grpc.DialOption{grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream)})
+	if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); err != nil || len(a.list) != 1 || a.list[0].Cost != 2 {
+		t.Errorf("%v, asked %+v", err, a.list)
+	}
+	s, err := api.CheckStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := s.Send(&sluicev1.CheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(a.list) != 4 {
+		t.Errorf("a stream of three messages asked %d times, want 3", len(a.list)-1)
+	}
+	for cause, want := range map[error]codes.Code{
+		client.ErrNever: codes.ResourceExhausted, client.ErrWouldExceedDeadline: codes.ResourceExhausted, client.ErrClosed: codes.Unavailable,
+	} {
+		a.f = func(client.Check) (client.Decision, error) { return client.Decision{}, cause }
+		if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); status.Code(err) != want {
+			t.Errorf("%v: %v", cause, err)
+		}
+	}
+}
+
+// TestPeer: the connection's address, IPv6 as its /64.
+func TestPeer(t *testing.T) {
+	for addr, want := range map[string]string{
+		"192.0.2.7:99": "192.0.2.7", "[2001:db8:1:2:3::4]:99": "2001:db8:1:2::/64", "[::ffff:192.0.2.7]:99": "192.0.2.7", "bufconn": "",
+	} {
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: address(addr)})
+		entries, ok := Peer()(ctx, "/x")
+		if ok != (want != "") || ok && entries[0] != client.KV("ip", want) {
+			t.Errorf("%s: %v, %v", addr, entries, ok)
+		}
+	}
+}
+
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
+// TestRequired: what is missing is named.
+func TestRequired(t *testing.T) {
+	for want, s := range map[string]Server{
+		"Checker": {Domain: "d", Key: Method()}, "Domain": {Checker: first(1), Key: Method()}, "Key": {Checker: first(1), Domain: "d"},
+	} {
+		if _, err := s.Unary(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if _, err := (Client{}).Stream(); err == nil || errors.Is(err, client.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
