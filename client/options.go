@@ -116,6 +116,23 @@ type Event struct {
 	Took     time.Duration
 }
 
+// Outcome returns allowed, denied, shadowed (allowed by a rule that only watches), invalid (the check was wrong) or
+// error.
+func (e *Event) Outcome() string {
+	switch {
+	case e.Err != nil:
+		if _, ok := errors.AsType[*Error](e.Err); ok {
+			return "invalid"
+		}
+		return "error"
+	case e.Decision.Shadowed:
+		return "shadowed"
+	case e.Decision.Allowed:
+		return "allowed"
+	}
+	return "denied"
+}
+
 // WithObserver has o told of every answer.
 func WithObserver(observer Observer) Option {
 	return func(o *options) error {

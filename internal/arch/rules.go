@@ -165,7 +165,11 @@ var modules = []struct {
 		"sizes as people write them are a matter of flags",
 	},
 	{
-		"github.com/prometheus", []string{"cmd"}, nil,
+		"go.opentelemetry.io", []string{"client/clientotel"}, nil,
+		"whoever calls sluice without it does not compile it",
+	},
+	{
+		"github.com/prometheus", []string{"cmd", "client/clientprom"}, nil,
 		"owners count in plain counters; the binary maps them at scrape",
 	},
 	{

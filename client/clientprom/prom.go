@@ -1,0 +1,60 @@
+// Package clientprom counts what a client.Client is answered, for Prometheus.
+package clientprom
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-project/sluice/client"
+)
+
+// Observer is a client.Observer and a prometheus.Collector. Its metrics have labels of few values only: domain, verb,
+// outcome (allowed, denied, shadowed, invalid, error) and source.
+type Observer struct {
+	checks *prometheus.CounterVec
+	units  *prometheus.CounterVec
+	took   *prometheus.HistogramVec
+}
+
+// New returns an Observer, to be registered and given to client.WithObserver. Domains are label values: callers that
+// make them of requests should not.
+func New() *Observer {
+	return &Observer{
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_client_checks_total", Help: "Checks by outcome and by who decided.",
+		}, []string{"domain", "verb", "outcome", "source"}),
+		units: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_client_units_total", Help: "Units that were asked for, by outcome.",
+		}, []string{"domain", "verb", "outcome"}),
+		took: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sluice_client_check_seconds", Help: "Time until a check was answered, retries included.",
+			Buckets: []float64{1e-6, 1e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 5e-2, 0.25, 1, 5},
+		}, []string{"verb", "source"}),
+	}
+}
+
+// Decided implements client.Observer.
+func (o *Observer) Decided(_ context.Context, e client.Event) {
+	outcome, source := e.Outcome(), ""
+	if e.Err == nil {
+		source = e.Decision.Source.String()
+	}
+	o.checks.WithLabelValues(e.Domain, e.Verb, outcome, source).Inc()
+	o.units.WithLabelValues(e.Domain, e.Verb, outcome).Add(float64(e.Cost))
+	o.took.WithLabelValues(e.Verb, source).Observe(e.Took.Seconds())
+}
+
+// Describe implements prometheus.Collector.
+func (o *Observer) Describe(ch chan<- *prometheus.Desc) {
+	o.checks.Describe(ch)
+	o.units.Describe(ch)
+	o.took.Describe(ch)
+}
+
+// Collect implements prometheus.Collector.
+func (o *Observer) Collect(ch chan<- prometheus.Metric) {
+	o.checks.Collect(ch)
+	o.units.Collect(ch)
+	o.took.Collect(ch)
+}
