@@ -60,8 +60,8 @@ func hugeSpecs() []audit.Spec {
 	return []audit.Spec{{Keys: 100, Limit: limit}}
 }
 
-// load is an audit under way.
-type load struct {
+// watch is an audit under way.
+type watch struct {
 	t      *testing.T
 	lab    *lab
 	name   string
@@ -73,9 +73,9 @@ type load struct {
 
 // audit begins to ask what c says of the nodes that targets returns, until it is ended or
 // has exhausted its keys.
-func (l *lab) audit(name string, c audit.Config, targets func() []*labNode) *load {
+func (l *lab) audit(name string, c audit.Config, targets func() []*labNode) *watch {
 	l.t.Helper()
-	a := &load{t: l.t, lab: l, name: name, path: filepath.Join(l.t.TempDir(), name+".jsonl"), report: &audit.Report{}}
+	a := &watch{t: l.t, lab: l, name: name, path: filepath.Join(l.t.TempDir(), name+".jsonl"), report: &audit.Report{}}
 	log, err := os.Create(a.path)
 	if err != nil {
 		l.t.Fatal(err)
@@ -113,14 +113,14 @@ func (l *lab) audit(name string, c audit.Config, targets func() []*labNode) *loa
 }
 
 // end ends the audit and returns its account.
-func (a *load) end() *account {
+func (a *watch) end() *account {
 	a.t.Helper()
 	a.stop()
 	return a.wait()
 }
 
 // wait is end for an audit that ends by itself.
-func (a *load) wait() *account {
+func (a *watch) wait() *account {
 	a.t.Helper()
 	a.done.Wait()
 	r := a.report

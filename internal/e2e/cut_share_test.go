@@ -26,7 +26,7 @@ func TestCutOff(t *testing.T) {
 	<-time.After(2 * time.Second) // keys have been asked for some times
 
 	var healed atomic.Bool
-	var late *load
+	var late *watch
 	c := minority[0].during(func() {
 		began := time.Now()
 		end := began.Add(60 * time.Second) // the length of the cut is what is tested
