@@ -203,12 +203,6 @@ func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *De
 	return c.again(ctx, q, verb, key, x, n, err, d)
 }
 
-// release gives x back for another call. Only for one that was answered.
-func (x *call) release() {
-	x.decision, x.fault, x.err = Decision{}, nil, nil
-	calls.Put(x)
-}
-
 // attempt asks n. If the error is not that of ctx, x was answered, or not taken.
 func (c *Client) attempt(ctx context.Context, n *node, x *call) error {
 	if n == nil {

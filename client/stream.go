@@ -29,13 +29,12 @@ const (
 // call is one check on its way, and its answer. Whoever waits for done may give up; then the
 // call is left to whoever still knows it.
 type call struct {
-	// counter are the fields that name the counter, and body those and the others.
-	counter, body []byte
-	decision      Decision
-	asked         time.Time // when its frame was sent
-	fault         *sluicev1.Error
-	err           error
-	done          chan struct{}
+	body     []byte // a sluice.v1.Check
+	decision Decision
+	asked    time.Time // when its frame was sent
+	fault    *sluicev1.Error
+	err      error
+	done     chan struct{}
 }
 
 var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
@@ -44,6 +43,12 @@ var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1
 func (c *call) answer(err error) {
 	c.err = err
 	c.done <- struct{}{}
+}
+
+// release gives c back for another call. Only for one that was answered.
+func (c *call) release() {
+	c.decision, c.fault, c.err = Decision{}, nil, nil
+	calls.Put(c)
 }
 
 // frame is a CheckRequest: its bytes, until they are sent, and whose checks are in it.
