@@ -9,7 +9,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 IMAGE   ?= sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
-# Modules whose tests need only Go. internal/tools has no code of its own.
+# Modules whose tests need only Go. internal/tools has no code of its own; internal/proxytest, which
+# compiles Caddy, is tested by proxy-test.
 TEST_MODULES := . bench internal/manifests
 # Pinned tools are called through their own module, so that building sluice never downloads them.
 TOOL := go tool -modfile=internal/tools/go.mod
@@ -57,6 +58,10 @@ audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
 .PHONY: change-test
 change-test: ## quotas over joins, leaves, restarts, crashes and pauses of real processes, RUNS=5 times
 	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
+
+.PHONY: proxy-test
+proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux)
+	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...
 
 .PHONY: netns-test
 netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)
