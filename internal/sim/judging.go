@@ -235,7 +235,7 @@ func (w *world) note(p *process, e message.Envelope) {
 	}
 	for _, part := range g.Parts {
 		if part.Has == message.Partial {
-			w.history(e.Lineage, part.Partition).partial[part.State] = true
+			w.history(e.Lineage, part.Partition).partial[part.State.Epoch] = true
 		}
 	}
 }

@@ -63,8 +63,8 @@ type history struct {
 	newest *tenure
 	// all are in the order in which they began.
 	all []*tenure
-	// partial are marks of states that were listed as partial in a claim.
-	partial map[message.Mark]bool
+	// partial are the epochs of states that were listed as partial in a claim.
+	partial map[message.Epoch]bool
 }
 
 // chapter names a history.
@@ -78,7 +78,7 @@ func (w *world) history(lineage string, part int) *history {
 	c := chapter{lineage, part}
 	h := w.histories[c]
 	if h == nil {
-		h = &history{byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Mark]bool{}}
+		h = &history{byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Epoch]bool{}}
 		w.histories[c] = h
 		w.chapters = append(w.chapters, c)
 	}
@@ -131,7 +131,8 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 func (w *world) judgeContent(part int, t *tenure) {
 	h := w.history(t.lineage, part)
 	start := t.state.Start
-	if h.partial[start] || start.Epoch != (message.Epoch{}) && t.process.torn[part] == start.Epoch {
+	// Who begins with a part names no change of that epoch.
+	if start.Seq == 0 && h.partial[start.Epoch] || start.Epoch != (message.Epoch{}) && t.process.torn[part] == start.Epoch {
 		w.Torn++
 		return
 	}
