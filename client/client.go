@@ -29,6 +29,7 @@ type Client struct {
 	locals *lru.Cache[counterKey, *rate.Limiter]
 	stats  counters
 	wake   chan struct{} // asks for the members soon
+	closed atomic.Bool
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -95,6 +96,7 @@ func (c *Client) Close() error {
 	c.life.Lock()
 	c.life.closed = true
 	c.life.Unlock()
+	c.closed.Store(true)
 	c.cancel()
 	for _, n := range c.fleet.Load().nodes {
 		n.close()
@@ -168,6 +170,9 @@ func (c *Client) ask(ctx context.Context, q *Check, verb sluicev1.Verb) (d Decis
 
 // decide asks about q until somebody has decided, the time is up, or it is certain that nobody can.
 func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *Decision) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
 	if fault := q.fault(); fault != nil {
 		return fault
 	}

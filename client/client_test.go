@@ -414,6 +414,8 @@ func TestClose(t *testing.T) {
 	waitFor(t, "checks to be on their way", func() bool { return streamOf(c, f.nodes[0]) != nil })
 	c.Close()
 	wg.Wait()
+	q, _ := appendCounter(nil, &user)
+	c.denials.note(keyOf(q), 1, &Decision{deniedFor: time.Hour}, time.Now())
 	if _, err := c.Check(t.Context(), user); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
