@@ -69,3 +69,17 @@ func TestCaddyWithoutDomain(t *testing.T) {
 	runCaddy(t, host, "authorize/web", "authorize/none")
 	failsClosed(t, host, "a domain that is not known")
 }
+
+// TestCaddyOpen: docs/forward-auth.md says how requests pass when no node answers, and only then.
+func TestCaddyOpen(t *testing.T) {
+	host := newHost(t)
+	node := startSluice(t, host, "caddy/rules")
+	runCaddy(t, host, "\n}\n\n# Stands", "\n\thandle_errors 502 {\n\t\treverse_proxy "+host+":10001\n\t}\n}\n\n# Stands")
+	conversation(t, host, "Too many attempts", true)
+	node.stop()
+	for range 3 {
+		if a := (client{t, host, "127.0.0.11"}).ask("POST", "/login", "Content-Length: 0"); a.status != 200 || a.body != "hello" {
+			t.Errorf("without a node: %+v", a)
+		}
+	}
+}
