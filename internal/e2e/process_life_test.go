@@ -90,7 +90,8 @@ func TestGarbageOnThePorts(t *testing.T) {
 // TestWrongStarts wants every wrong start to end at once with an error that
 // names what is wrong.
 func TestWrongStarts(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	host := ownHost()
+	taken, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func TestWrongStarts(t *testing.T) {
 		{"bad duration", []string{"--check-timeout", "0s"}, 2, []string{"--check-timeout"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := launch(t, nodeConfig{name: "x", args: c.args})
+			n := launch(t, nodeConfig{name: "x", host: host, args: c.args})
 			select {
 			case <-n.done:
 			case <-time.After(10 * time.Second):
