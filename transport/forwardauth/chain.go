@@ -12,7 +12,7 @@ import (
 // client is the last that was passed over.
 func clientOf(peer netip.Addr, lines []string, trusts func(netip.Addr) bool) netip.Addr {
 	client := peer
-	for i := len(lines) - 1; i >= 0 && trusts(client); i-- {
+	for i := len(lines) - 1; i >= 0; i-- {
 		rest, more := lines[i], true
 		for more && trusts(client) {
 			var item string

@@ -288,15 +288,16 @@ descriptors:
     value: b*
     rate_limit: {unit: minute, requests_per_unit: 0}
 `
-	d := open(t, n, file)
+	var seen []string
+	d := open(t, n, file, func(c *Config) { c.Limiter = spy{c.Limiter, &seen} })
 	for _, headers := range []string{"", "X-User: ", "X-User: carl", "X-User: ann"} {
 		w := ask(d, call{path: Prefix + "web", headers: headers})
 		if w.Code != 200 || len(w.Header()) != 0 {
 			t.Errorf("%q: %d %v", headers, w.Code, w.Header())
 		}
 	}
-	if n.Asked.Load() != 0 {
-		t.Errorf("%d checks were decided", n.Asked.Load())
+	if n.Asked.Load() != 0 || len(seen) != 1 || seen[0] != "a*" {
+		t.Errorf("%d checks were decided of %q, want none of a*", n.Asked.Load(), seen)
 	}
 	if w := ask(d, call{path: Prefix + "web", headers: "X-User: bob"}); w.Code != 429 {
 		t.Errorf("bob: %d", w.Code)
