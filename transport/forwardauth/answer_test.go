@@ -1,0 +1,194 @@
+package forwardauth
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// TestSettings: what the keys of authorize change.
+func TestSettings(t *testing.T) {
+	const file = `
+domain: web
+authorize:
+  KEYS
+  descriptors:
+    - - {key: a, value: x}
+    - - {key: b, from: header, name: X-B, default: none}
+descriptors:
+  - key: a
+    rate_limit: {unit: minute, requests_per_unit: 9}
+  - key: b
+    value: one
+    rate_limit: {unit: minute, requests_per_unit: 1}
+    response: {status: 503}
+`
+	for _, c := range []struct {
+		keys   string
+		status int
+		left   string // of a, after a denial
+	}{
+		{"denied_status: ~", 503, "8"},
+		{"denied_status: 403", 403, "8"},
+		{"all_or_nothing: false", 503, "7"},
+	} {
+		d := open(t, doortest.NewNode(t), strings.Replace(file, "KEYS", c.keys, 1))
+		one := call{path: Prefix + "web", headers: "X-B: one"}
+		if w := ask(d, one); w.Code != 200 {
+			t.Fatalf("%s: %d %s", c.keys, w.Code, w.Body)
+		}
+		w := ask(d, one)
+		if w.Code != c.status || w.Header().Get("X-RateLimit-Limit") != "1" || w.Header().Get("Retry-After") != "60" {
+			t.Errorf("%s: %d %v, want %d", c.keys, w.Code, w.Header(), c.status)
+		}
+		if p := problem(t, w); p["status"] != float64(c.status) || p["violated-policies"].([]any)[0] != "web/b=one" {
+			t.Errorf("%s: %v", c.keys, p)
+		}
+		if !strings.Contains(w.Header().Get("RateLimit"), `"web/a";r=`+c.left) {
+			t.Errorf("%s: RateLimit is %s, want %s left of a", c.keys, w.Header().Get("RateLimit"), c.left)
+		}
+	}
+}
+
+// TestNothingToCheck: a request that no descriptor, or no rule, is for passes without headers.
+func TestNothingToCheck(t *testing.T) {
+	n := doortest.NewNode(t)
+	const file = `
+domain: web
+authorize:
+  descriptors:
+    - - {key: user, from: header, name: X-User, patterns: [a*, b*]}
+descriptors:
+  - key: user
+    value: b*
+    rate_limit: {unit: minute, requests_per_unit: 0}
+`
+	var seen []string
+	d := open(t, n, file, func(c *Config) { c.Limiter = spy{c.Limiter, &seen} })
+	for _, headers := range []string{"", "X-User: ", "X-User: carl", "X-User: ann"} {
+		w := ask(d, call{path: Prefix + "web", headers: headers})
+		if w.Code != 200 || len(w.Header()) != 0 {
+			t.Errorf("%q: %d %v", headers, w.Code, w.Header())
+		}
+	}
+	if n.Asked.Load() != 0 || len(seen) != 1 || seen[0] != "a*" {
+		t.Errorf("%d checks were decided of %q, want none of a*", n.Asked.Load(), seen)
+	}
+	if w := ask(d, call{path: Prefix + "web", headers: "X-User: bob"}); w.Code != 429 {
+		t.Errorf("bob: %d", w.Code)
+	}
+}
+
+// TestDelay: a queue has room, but nobody can be held back.
+func TestDelay(t *testing.T) {
+	d := open(t, doortest.NewNode(t), `
+domain: web
+authorize: {descriptors: [[{key: a, value: x}]]}
+descriptors:
+  - key: a
+    rate_limit: {algorithm: leaky_queue, count: 1, period: 10s, burst: 5}
+`)
+	if w := ask(d, call{path: Prefix + "web"}); w.Code != 200 {
+		t.Errorf("the first: %d %s", w.Code, w.Body)
+	}
+	if w := ask(d, call{path: Prefix + "web"}); w.Code != 429 || w.Header().Get("Retry-After") != "10" {
+		t.Errorf("the second: %d %v", w.Code, w.Header())
+	}
+}
+
+// TestShadow: a rule that only watches refuses nobody.
+func TestShadow(t *testing.T) {
+	d := open(t, doortest.NewNode(t), `
+domain: web
+authorize: {descriptors: [[{key: a, value: x}], [{key: b, value: y}]]}
+descriptors:
+  - key: a
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 0}
+  - key: b
+    rate_limit: {unit: minute, requests_per_unit: 1}
+`)
+	if w := ask(d, call{path: Prefix + "web"}); w.Code != 200 {
+		t.Errorf("the first: %d %s", w.Code, w.Body)
+	}
+	w := ask(d, call{path: Prefix + "web"})
+	if p := problem(t, w); w.Code != 429 || p["violated-policies"].([]any)[0] != "web/b" {
+		t.Errorf("the second: %d %s", w.Code, w.Body)
+	}
+}
+
+// TestReplaces: the descriptors are those of one request.
+func TestReplaces(t *testing.T) {
+	d := open(t, doortest.NewNode(t), `
+domain: web
+authorize: {descriptors: [[{key: all, value: x}], [{key: vip, from: header, name: X-Vip}]]}
+descriptors:
+  - key: all
+    rate_limit: {name: everybody, unit: minute, requests_per_unit: 0}
+  - key: vip
+    rate_limit: {name: vip, unit: minute, requests_per_unit: 5, replaces: [{name: everybody}]}
+`)
+	if w := ask(d, call{path: Prefix + "web"}); w.Code != 429 {
+		t.Errorf("everybody: %d", w.Code)
+	}
+	w := ask(d, call{path: Prefix + "web", headers: "X-Vip: ann"})
+	if w.Code != 200 || w.Header().Get("RateLimit-Policy") != `"vip";q=5;w=60` {
+		t.Errorf("a VIP: %d %v", w.Code, w.Header())
+	}
+}
+
+// TestFailures: what no node could decide is refused, and never with a status of success.
+func TestFailures(t *testing.T) {
+	const file = `
+domain: web
+authorize: {all_or_nothing: %, descriptors: [[{key: a, value: x}], [{key: b, value: y}]]}
+descriptors:
+  - {key: a, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: b, rate_limit: {unit: minute, requests_per_unit: 1}}
+`
+	for _, c := range []struct {
+		name     string
+		outcomes [2]any // of the two checks
+		whole    string
+		status   int
+		code     any
+	}{
+		{"no holder", [2]any{check.ErrNoHolder, true}, "true", 503, "unavailable"},
+		{"no holder of the second", [2]any{true, check.ErrNoHolder}, "false", 503, "unavailable"},
+		{"a full queue", [2]any{true, check.ErrOverloaded}, "true", 503, "overloaded"},
+		{"only full queues", [2]any{check.ErrOverloaded, check.ErrOverloaded}, "true", 503, "overloaded"},
+		{"another error", [2]any{errors.New("node n2 is odd"), true}, "true", 503, "unavailable"},
+		{"a denial settles it", [2]any{check.ErrNoHolder, false}, "false", 429, nil},
+		{"not where all is denied with it", [2]any{check.ErrNoHolder, false}, "true", 503, "unavailable"},
+		{"closed", [2]any{true, check.Closed}, "true", 429, nil},
+		{"open", [2]any{check.Open, check.Open}, "true", 200, nil},
+	} {
+		d := open(t, decideFunc(func(_ context.Context, b *check.Batch) {
+			for i := range b.Answers {
+				b.Answers[i].Source = check.Held
+				switch o := c.outcomes[i].(type) {
+				case error:
+					b.Answers[i].Err = o
+				case check.Source:
+					b.Answers[i].Source, b.Answers[i].Allowed = o, o == check.Open
+				case bool:
+					b.Answers[i].Allowed = o
+				}
+			}
+		}), strings.Replace(file, "%", c.whole, 1))
+		w := ask(d, call{path: Prefix + "web"})
+		if p := problem(t, w); w.Code != c.status || w.Code != 200 && p["code"] != c.code {
+			t.Errorf("%s: %d %s", c.name, w.Code, w.Body)
+		}
+		if c.status == 503 && w.Header().Get("Retry-After") != "1" {
+			t.Errorf("%s: Retry-After is %q", c.name, w.Header().Get("Retry-After"))
+		}
+		if got := w.Header().Get("RateLimit"); (c.name == "open" || c.status == 503) && got != "" {
+			t.Errorf("%s: RateLimit is %s, of what nobody counted", c.name, got)
+		}
+	}
+}
