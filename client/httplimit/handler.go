@@ -7,9 +7,12 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/admit"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
-// Checker decides; *client.Client is one.
+// Checker decides; *client.Client is one. If it has the method Refund of that too, requests that leave a leaky
+// queue give their place back.
 type Checker interface {
 	Check(ctx context.Context, c client.Check) (client.Decision, error)
 	CheckAll(ctx context.Context, checks []client.Check) ([]client.Decision, error)
@@ -27,13 +30,15 @@ type Config struct {
 	// Skip lets requests pass unasked, for example health checks. nil skips none.
 	Skip func(r *http.Request) bool
 	// MaxWait is how long a denied request may wait for the limit, and an admitted one in a leaky
-	// queue; what would take longer is denied at once. 0 never waits, and an admitted request that is to wait
-	// is told so by Retry-After.
+	// queue. What would take longer, by the limit or by the deadline of the request's context, is denied at once; so
+	// 0, which never waits, denies what a queue would have wait.
 	MaxWait time.Duration
 	// Shadowban answers denied requests with 200 and ShadowBody, as if all were well, and does not call
-	// the handler.
+	// the handler. No answer has headers about limits then, since their end would give it away.
 	Shadowban  bool
 	ShadowBody string
+	// NoHeaders leaves the headers about limits out of all answers; Retry-After stays where a request was denied.
+	NoHeaders bool
 	// Denied answers denied requests instead of this package; headers about the limit are set. nil answers with
 	// the rule's own response, else 429 and a problem (RFC 9457).
 	Denied func(w http.ResponseWriter, r *http.Request, d client.Decision)
@@ -66,14 +71,15 @@ func Handler(checker Checker, c Config) (func(http.Handler) http.Handler, error)
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	return func(next http.Handler) http.Handler { return &gate{Config: c, checker: checker, next: next} }, nil
+	asking := admit.New(checker, c.MaxWait)
+	return func(next http.Handler) http.Handler { return &gate{Config: c, asking: asking, next: next} }, nil
 }
 
 // gate is a handler with limits before it.
 type gate struct {
 	Config
-	checker Checker
-	next    http.Handler
+	asking *admit.Gate
+	next   http.Handler
 }
 
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -83,6 +89,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if r.Body != nil {
+			// In the request itself: net/http deletes the files of uploads that it finds there, not in a copy.
 			r.Body = http.MaxBytesReader(w, r.Body, g.MaxBody)
 		}
 	}
@@ -91,17 +98,17 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.next.ServeHTTP(w, r)
 		return
 	}
-	d, err := g.decide(r.Context(), checks)
+	d, err := g.asking.Ask(r.Context(), checks...)
 	switch {
 	case err != nil && r.Context().Err() != nil:
-		// Nobody reads the answer.
+		// Nobody reads the answer. The handler is not called even so: to hang up would be a way around the limit.
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case err != nil && g.Failed != nil:
 		g.Failed(w, r, g.next, err)
 	case err != nil:
 		g.next.ServeHTTP(w, r)
 	case d.Allowed:
-		setHeaders(w.Header(), &d)
+		g.describe(w.Header(), &d)
 		g.next.ServeHTTP(w, r)
 	default:
 		g.deny(w, r, &d)
@@ -119,89 +126,11 @@ func (g *gate) checks(r *http.Request) []client.Check {
 			return nil
 		}
 	}
-	var checks []client.Check
+	checks := make([]client.Check, 0, len(g.Keys))
 	for _, k := range g.Keys {
 		if entries, ok := k(r); ok && len(entries) > 0 {
-			checks = append(checks, client.Check{Domain: g.Domain, Descriptor: entries, Cost: cost})
+			checks = append(checks, client.Check{Domain: g.Domain, Descriptor: key.Mend(entries), Cost: cost})
 		}
 	}
 	return checks
-}
-
-// decide asks until the checks are admitted, or would not be within MaxWait. An admitted request has waited
-// for its queue.
-func (g *gate) decide(ctx context.Context, checks []client.Check) (client.Decision, error) {
-	left := g.MaxWait
-	for {
-		d, err := g.once(ctx, checks)
-		if err != nil || g.MaxWait == 0 {
-			return d, err
-		}
-		wait := d.Delay
-		if !d.Allowed {
-			wait = max(d.RetryAfter, time.Millisecond)
-		}
-		switch {
-		case wait == 0:
-			return d, nil
-		case wait > left && !d.Allowed:
-			return d, nil
-		case wait > left: // charged, but it would come too late
-			d.Allowed, d.RetryAfter = false, wait
-			return d, nil
-		}
-		left -= wait
-		if err := sleep(ctx, wait); err != nil {
-			return d, err
-		}
-		if d.Allowed {
-			return d, nil
-		}
-	}
-}
-
-// once asks once, and returns the decision that says most: the first that is denied, else the one with the least left.
-func (g *gate) once(ctx context.Context, checks []client.Check) (client.Decision, error) {
-	if len(checks) == 1 {
-		return g.checker.Check(ctx, checks[0])
-	}
-	all, err := g.checker.CheckAll(ctx, checks)
-	if err != nil {
-		return client.Decision{}, err
-	}
-	return foremost(all), nil
-}
-
-// foremost returns the decision that takes longest to be admitted; when all are, the one with the least
-// remaining, but with the longest delay.
-func foremost(all []client.Decision) client.Decision {
-	best := all[0]
-	delay := best.Delay
-	for _, d := range all[1:] {
-		delay = max(delay, d.Delay)
-		if d.Allowed != best.Allowed {
-			if !d.Allowed {
-				best = d
-			}
-			continue
-		}
-		if !d.Allowed && d.RetryAfter > best.RetryAfter || d.Allowed && d.Remaining < best.Remaining {
-			best = d
-		}
-	}
-	if best.Allowed {
-		best.Delay = delay
-	}
-	return best
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

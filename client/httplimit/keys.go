@@ -1,19 +1,32 @@
 package httplimit
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
 	"net/netip"
-	"slices"
+	"net/url"
+	"path"
 	"strings"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Key makes entries of a descriptor from a request. ok is false where the request has nothing to make
-// them of, for example no user: then the descriptor is not asked.
+// them of, for example no user: then the descriptor is not asked. Values that no check can carry, above 1 KiB or
+// not UTF-8, are asked by their hash. The entries are not changed afterwards, so a Key may share them.
 type Key func(r *http.Request) (entries []client.Entry, ok bool)
+
+// As returns k with another name for its entry: IP().As("remote_address"), for rules that call it so. k must
+// make one entry.
+func (k Key) As(name string) Key {
+	return func(r *http.Request) ([]client.Entry, bool) {
+		entries, ok := k(r)
+		if !ok || len(entries) == 0 {
+			return nil, false
+		}
+		return []client.Entry{{Key: name, Value: entries[0].Value}}, true
+	}
+}
 
 // Keys joins keys to one descriptor: IP and user together, for example. It is asked only where all
 // of them apply.
@@ -31,118 +44,124 @@ func Keys(keys ...Key) Key {
 	}
 }
 
-// Value is the entry (key, value), whatever the request.
-func Value(key, value string) Key {
-	entries := []client.Entry{{Key: key, Value: value}}
+// First is the first of keys that applies: First(User(f), IP()) counts users, and whoever is none by address. Without
+// the second, leaving out what names the user would be a way around the limit.
+func First(keys ...Key) Key {
+	return func(r *http.Request) ([]client.Entry, bool) {
+		for _, k := range keys {
+			if entries, ok := k(r); ok {
+				return entries, true
+			}
+		}
+		return nil, false
+	}
+}
+
+// Value is the entry (name, value), whatever the request.
+func Value(name, value string) Key {
+	entries := []client.Entry{{Key: name, Value: value}}
 	return func(*http.Request) ([]client.Entry, bool) { return entries, true }
 }
 
-// From is the entry (key, what f returns); it does not apply where that is empty. User names, tenants and values
+// From is the entry (name, what f returns); it does not apply where that is empty. User names, tenants and values
 // of the request's context are made so.
-func From(key string, f func(r *http.Request) string) Key {
+func From(name string, f func(r *http.Request) string) Key {
 	return func(r *http.Request) ([]client.Entry, bool) {
 		v := f(r)
-		return []client.Entry{{Key: key, Value: v}}, v != ""
+		return []client.Entry{{Key: name, Value: v}}, v != ""
 	}
 }
 
 // User is the entry "user" with what f returns, mostly from the request's context.
 func User(f func(r *http.Request) string) Key { return From("user", f) }
 
-// Header is the entry (key, value of the header); it does not apply where that is missing.
-func Header(key, header string) Key {
-	return From(key, func(r *http.Request) string { return r.Header.Get(header) })
+// Header is the entry (name, value of the header); it does not apply where that is missing.
+func Header(name, header string) Key {
+	return From(name, func(r *http.Request) string { return r.Header.Get(header) })
 }
 
 // APIKey is the entry "api_key" with a hash of the header's value, so that the secret itself goes nowhere: the first
 // 128 bits of SHA-256 in hexadecimal.
 func APIKey(header string) Key {
 	return From("api_key", func(r *http.Request) string {
-		v := r.Header.Get(header)
-		if v == "" {
-			return ""
+		if v := r.Header.Get(header); v != "" {
+			return key.Hash(v)
 		}
-		sum := sha256.Sum256([]byte(v))
-		return hex.EncodeToString(sum[:16])
+		return ""
 	})
 }
 
-// Method is the entry "method".
-func Method() Key { return From("method", func(r *http.Request) string { return r.Method }) }
+// Method is the entry "method"; methods that net/http has no name for are all called OTHER, since whoever makes
+// them up would make up a counter with each.
+func Method() Key {
+	return From("method", func(r *http.Request) string {
+		switch r.Method {
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+			http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
+			return r.Method
+		case "":
+			return http.MethodGet // of a request that goes out
+		}
+		return "OTHER"
+	})
+}
+
+// Path is the entry "path": decoded, and without detours such as "//" and "/../", as rules with patterns want it. As a key
+// of its own, without patterns, it makes a counter of every path that anybody asks for; see Route.
+func Path() Key {
+	return From("path", func(r *http.Request) string { return path.Clean("/" + r.URL.Path) })
+}
 
 // Route is the entry "route" with the pattern of http.ServeMux that the request has matched, without method and
-// host; it does not apply where there is none, which is so when Handler stands before the mux.
+// host: "/users/{id}". It does not apply where there is none, which is so when Handler stands before the mux:
+// use RouteOf there.
 func Route() Key {
+	return From("route", func(r *http.Request) string { return routeOf(r.Pattern) })
+}
+
+// RouteOf is Route for a Handler that stands before mux. Requests that mux has no handler for are of the route
+// "none", so that they can be limited too.
+func RouteOf(mux *http.ServeMux) Key {
 	return From("route", func(r *http.Request) string {
-		_, path, found := strings.Cut(r.Pattern, "/")
-		if !found {
-			return ""
+		_, pattern := mux.Handler(r)
+		if route := routeOf(pattern); route != "" {
+			return route
 		}
-		return "/" + path
+		return "none"
 	})
+}
+
+// routeOf returns the path of a pattern, which may begin with a method and a host.
+func routeOf(pattern string) string {
+	_, route, found := strings.Cut(pattern, "/")
+	if !found {
+		return ""
+	}
+	return "/" + route
 }
 
 // Host is the entry "host" with the host that is asked, without its port, in lower case. For Transport it is the
-// one that the request goes to.
+// one that the request goes to. A server's clients can write what they want there.
 func Host() Key {
 	return From("host", func(r *http.Request) string {
-		host := r.Host
-		if host == "" && r.URL != nil {
-			host = r.URL.Host
+		u := url.URL{Host: r.Host}
+		if r.URL != nil && r.URL.Host != "" {
+			u.Host = r.URL.Host
 		}
-		if name, port, ok := strings.Cut(host, ":"); ok && !strings.Contains(port, ":") {
-			host = name
-		}
-		return strings.ToLower(host)
+		return strings.ToLower(u.Hostname())
 	})
 }
 
 // IP is the entry "ip" with the address of the client. It is the connection's, unless that is one of
 // the trusted proxies: then X-Forwarded-For is read from its end, and the first address that is not a trusted proxy
-// is the client's. Anybody can write the rest of that header. IPv6 addresses count as their /64,
+// is the client's. Anybody can write the rest of that header. IPv6 addresses count as the first of their /64,
 // which one subscriber has at least. Without an address, for example over a Unix socket, it does not apply.
 func IP(trusted ...netip.Prefix) Key {
 	return From("ip", func(r *http.Request) string {
-		a, ok := clientAddr(r, trusted)
+		a, ok := key.Parse(r.RemoteAddr)
 		if !ok {
 			return ""
 		}
-		if a.Is6() {
-			p, _ := a.Prefix(64) // fails for no IPv6 address
-			return p.String()
-		}
-		return a.String()
+		return key.Network(key.Origin(a, r.Header["X-Forwarded-For"], trusted))
 	})
 }
-
-func clientAddr(r *http.Request, trusted []netip.Prefix) (netip.Addr, bool) {
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.Addr{}, false
-	}
-	addr := plain(at.Addr())
-	hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for i := len(hops) - 1; i >= 0; i-- {
-		if !slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-			break
-		}
-		hop, err := parseHop(strings.TrimSpace(hops[i]))
-		if err != nil {
-			break // what no proxy of ours has written says nothing
-		}
-		addr = hop
-	}
-	return addr, true
-}
-
-// parseHop reads an address, which some proxies write with its port.
-func parseHop(s string) (netip.Addr, error) {
-	if a, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil {
-		return plain(a), nil
-	}
-	p, err := netip.ParseAddrPort(s)
-	return plain(p.Addr()), err
-}
-
-// plain returns a as it is counted: without a zone, and IPv4 as such.
-func plain(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Waiter waits until a check is admitted; *client.Client is one.
@@ -47,10 +48,10 @@ func (t *Transport) wait(r *http.Request) error {
 		return errors.New("httplimit: a Transport needs Waiter, Domain and Key")
 	}
 	entries, ok := t.Key(r)
-	if !ok {
+	if !ok || len(entries) == 0 {
 		return nil
 	}
-	check := client.Check{Domain: t.Domain, Descriptor: entries}
+	check := client.Check{Domain: t.Domain, Descriptor: key.Mend(entries)}
 	if t.Cost != nil {
 		if check.Cost = t.Cost(r); check.Cost <= 0 {
 			return nil

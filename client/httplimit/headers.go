@@ -1,0 +1,164 @@
+package httplimit
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluice-project/sluice/client"
+)
+
+// The names as net/http has them in a Header.
+const (
+	headerPolicy     = "Ratelimit-Policy"
+	headerRateLimit  = "Ratelimit"
+	headerLimit      = "X-Ratelimit-Limit"
+	headerRemaining  = "X-Ratelimit-Remaining"
+	headerReset      = "X-Ratelimit-Reset"
+	headerRetry      = "Retry-After"
+	headerRetryX     = "X-Ratelimit-Retry-After"
+	mostHeaders      = 7
+	usualHeaderBytes = 256
+)
+
+// describe says in headers what the Config wants to be said.
+func (g *gate) describe(h http.Header, d *client.Decision) {
+	if g.Shadowban {
+		return
+	}
+	w := headerWriter{header: h}
+	var buf [usualHeaderBytes]byte
+	w.text = buf[:0]
+	if !d.Allowed && d.RetryAfter != client.Never {
+		w.text = strconv.AppendInt(w.text, max(1, seconds(d.RetryAfter)), 10)
+		w.end(headerRetry)
+		if !g.NoHeaders {
+			w.again(headerRetryX)
+		}
+	}
+	if !g.NoHeaders && counted(d) {
+		w.limit(d)
+	}
+	w.set()
+}
+
+// counted reports whether d says what is left of a limit: not where nothing limits the check, and not where
+// nobody has looked at the counter.
+func counted(d *client.Decision) bool {
+	switch d.Source {
+	case client.SourceHeld, client.SourceForwarded, client.SourceShare, client.SourceDenyCache, client.SourceFailLocal:
+		return d.Period > 0
+	}
+	return false
+}
+
+// headerWriter collects the values of headers in one text, because a string and a slice for each would be most
+// of what a request costs here.
+type headerWriter struct {
+	header http.Header
+	text   []byte
+	names  [mostHeaders]string
+	from   [mostHeaders]int
+	to     [mostHeaders]int
+	count  int
+}
+
+// end gives the text that was added since the last end to the header of that name.
+func (w *headerWriter) end(name string) {
+	from := 0
+	if w.count > 0 {
+		from = w.to[w.count-1]
+	}
+	w.names[w.count], w.from[w.count], w.to[w.count] = name, from, len(w.text)
+	w.count++
+}
+
+// again gives the text of the last header to another too.
+func (w *headerWriter) again(name string) {
+	last := w.count - 1
+	w.names[w.count], w.from[w.count], w.to[w.count] = name, w.from[last], w.to[last]
+	w.count++
+}
+
+// set writes the headers.
+func (w *headerWriter) set() {
+	if w.count == 0 {
+		return
+	}
+	text, values := string(w.text), make([]string, w.count)
+	for i := range values {
+		values[i] = text[w.from[i]:w.to[i]]
+		w.header[w.names[i]] = values[i : i+1 : i+1]
+	}
+}
+
+// limit says how things stand: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-10, and the
+// X-RateLimit family. Periods that whole seconds would tell wrong, those below one, are left out.
+func (w *headerWriter) limit(d *client.Decision) {
+	var buf [64]byte
+	name := appendName(buf[:0], d)
+	w.text = appendInteger(append(appendQuoted(w.text, name), ";q="...), d.Limit)
+	if d.Period >= time.Second {
+		w.text = appendInteger(append(w.text, ";w="...), seconds(d.Period))
+	}
+	w.end(headerPolicy)
+	reset := seconds(d.ResetAfter)
+	more := reset // until more is available, as far as is known
+	if !d.Allowed && d.RetryAfter != client.Never {
+		more = max(1, seconds(d.RetryAfter))
+	}
+	w.text = appendInteger(append(appendQuoted(w.text, name), ";r="...), d.Remaining)
+	w.text = appendInteger(append(w.text, ";t="...), more)
+	w.end(headerRateLimit)
+	w.text = strconv.AppendInt(w.text, d.Limit, 10)
+	w.end(headerLimit)
+	w.text = strconv.AppendInt(w.text, d.Remaining, 10)
+	w.end(headerRemaining)
+	w.text = strconv.AppendInt(w.text, reset, 10)
+	w.end(headerReset)
+}
+
+// appendName appends what the limit that decided is called: as the rule, with its place among the rule's limits if it is
+// not the first.
+func appendName(b []byte, d *client.Decision) []byte {
+	if d.Rule == "" {
+		b = append(b, "limit"...)
+	} else {
+		b = append(b, d.Rule...)
+	}
+	if d.LimitIndex > 0 {
+		b = strconv.AppendInt(append(b, '#'), int64(d.LimitIndex)+1, 10)
+	}
+	return b
+}
+
+// seconds returns d in whole seconds, rounded up so that nobody comes too early.
+func seconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 {
+		s++
+	}
+	return s
+}
+
+// appendInteger spells n as an integer of RFC 9651, which has at most 15 digits.
+func appendInteger(b []byte, n int64) []byte {
+	return strconv.AppendInt(b, min(max(n, 0), 999_999_999_999_999), 10)
+}
+
+// appendQuoted spells s as a string of RFC 9651; bytes that it cannot hold are percent-encoded.
+func appendQuoted(b, s []byte) []byte {
+	const hex = "0123456789ABCDEF"
+	b = append(b, '"')
+	for _, c := range s {
+		switch {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c >= 0x20 && c < 0x7f:
+			b = append(b, c)
+		default:
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return append(b, '"')
+}
