@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Waiter waits until a check is admitted; *client.Client is one.
@@ -64,11 +65,16 @@ func (c Client) Stream() (grpc.StreamClientInterceptor, error) {
 		if err := c.wait(ctx, method); err != nil {
 			return nil, err
 		}
-		stream, err := open(ctx, desc, conn, method, opts...)
-		if err == nil && c.EachMessage {
-			stream = &paced{ClientStream: stream, client: &c, method: method}
+		if !c.EachMessage {
+			return open(ctx, desc, conn, method, opts...)
 		}
-		return stream, err
+		ctx, cancel := context.WithCancel(ctx)
+		stream, err := open(ctx, desc, conn, method, opts...)
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		return &paced{ClientStream: stream, client: &c, method: method, many: desc.ServerStreams, cancel: cancel}, nil
 	}, nil
 }
 
@@ -78,11 +84,15 @@ type paced struct {
 	client *Client
 	method string
 	begun  bool
+	many   bool // the server may answer more than once
+	cancel context.CancelFunc
 }
 
+// SendMsg ends the stream when a message is not admitted: whoever gets an error from it counts on that.
 func (p *paced) SendMsg(m any) error {
 	if p.begun {
 		if err := p.client.wait(p.Context(), p.method); err != nil {
+			p.cancel()
 			return err
 		}
 	}
@@ -90,13 +100,21 @@ func (p *paced) SendMsg(m any) error {
 	return p.ClientStream.SendMsg(m)
 }
 
+func (p *paced) RecvMsg(m any) error {
+	err := p.ClientStream.RecvMsg(m)
+	if err != nil || !p.many {
+		p.cancel() // the stream has ended, which leaves nothing to cancel but the context
+	}
+	return err
+}
+
 // wait returns the status of a call that does not go out, or nil.
 func (c *Client) wait(ctx context.Context, method string) error {
-	entries, ok := c.Key(ctx, method)
-	if !ok {
+	entries, ok := c.Key(context.WithValue(ctx, outgoing{}, true), method)
+	if !ok || len(entries) == 0 {
 		return nil
 	}
-	check := client.Check{Domain: c.Domain, Descriptor: entries}
+	check := client.Check{Domain: c.Domain, Descriptor: key.Mend(entries)}
 	if c.Cost != nil {
 		if check.Cost = c.Cost(ctx, method); check.Cost <= 0 {
 			return nil

@@ -8,11 +8,25 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Key makes entries of a descriptor from a call; method is its full name, such as "/pkg.Service/Method". ok is
-// false where the call has nothing to make them of: then the descriptor is not asked.
+// false where the call has nothing to make them of: then the descriptor is not asked. Values that no check can carry,
+// above 1 KiB or not UTF-8, are asked by their hash.
 type Key func(ctx context.Context, method string) (entries []client.Entry, ok bool)
+
+// As returns k with another name for its entry: Peer().As("remote_address"), for rules that call it so. k must make one
+// entry.
+func (k Key) As(name string) Key {
+	return func(ctx context.Context, method string) ([]client.Entry, bool) {
+		entries, ok := k(ctx, method)
+		if !ok || len(entries) == 0 {
+			return nil, false
+		}
+		return []client.Entry{{Key: name, Value: entries[0].Value}}, true
+	}
+}
 
 // Keys joins keys to one descriptor, which is asked only where all of them apply.
 func Keys(keys ...Key) Key {
@@ -29,17 +43,29 @@ func Keys(keys ...Key) Key {
 	}
 }
 
-// From is the entry (key, what f returns); it does not apply where that is empty.
-func From(key string, f func(ctx context.Context, method string) string) Key {
+// First is the first of keys that applies, for example a user, else the peer.
+func First(keys ...Key) Key {
 	return func(ctx context.Context, method string) ([]client.Entry, bool) {
-		v := f(ctx, method)
-		return []client.Entry{{Key: key, Value: v}}, v != ""
+		for _, k := range keys {
+			if entries, ok := k(ctx, method); ok {
+				return entries, true
+			}
+		}
+		return nil, false
 	}
 }
 
-// Value is the entry (key, value), whatever the call.
-func Value(key, value string) Key {
-	return From(key, func(context.Context, string) string { return value })
+// From is the entry (name, what f returns); it does not apply where that is empty.
+func From(name string, f func(ctx context.Context, method string) string) Key {
+	return func(ctx context.Context, method string) ([]client.Entry, bool) {
+		v := f(ctx, method)
+		return []client.Entry{{Key: name, Value: v}}, v != ""
+	}
+}
+
+// Value is the entry (name, value), whatever the call.
+func Value(name, value string) Key {
+	return From(name, func(context.Context, string) string { return value })
 }
 
 // Method is the entry "method" with the full name of the call.
@@ -47,38 +73,64 @@ func Method() Key {
 	return From("method", func(_ context.Context, method string) string { return method })
 }
 
-// Metadata is the entry (key, the last value of name in the metadata): of the incoming call on servers, of the outgoing
+// User is the entry "user" with what f returns, mostly from the call's context.
+func User(f func(ctx context.Context) string) Key {
+	return From("user", func(ctx context.Context, _ string) string { return f(ctx) })
+}
+
+// Metadata is the entry (name, the last value of field in the metadata): of the incoming call on servers, of the outgoing
 // one on clients. It does not apply where there is none.
-func Metadata(key, name string) Key {
-	return From(key, func(ctx context.Context, _ string) string {
-		md, ok := metadata.FromIncomingContext(ctx)
-		if !ok {
-			md, _ = metadata.FromOutgoingContext(ctx)
-		}
-		if values := md.Get(name); len(values) > 0 {
-			return values[len(values)-1]
+func Metadata(name, field string) Key {
+	return From(name, func(ctx context.Context, _ string) string { return value(ctx, field) })
+}
+
+// APIKey is the entry "api_key" with a hash of the last value of field in the metadata, so that the secret itself goes
+// nowhere: the first 128 bits of SHA-256 in hexadecimal.
+func APIKey(field string) Key {
+	return From("api_key", func(ctx context.Context, _ string) string {
+		if v := value(ctx, field); v != "" {
+			return key.Hash(v)
 		}
 		return ""
 	})
 }
 
-// Peer is the entry "ip" with the address of the caller's connection; IPv6 addresses count as their /64. It
-// does not apply to clients' calls, nor where the connection has no IP address.
-func Peer() Key {
+func value(ctx context.Context, field string) string {
+	if values := callMetadata(ctx).Get(field); len(values) > 0 {
+		return values[len(values)-1]
+	}
+	return ""
+}
+
+// outgoing marks the context of a client's call. One that is made while another is served has the metadata and
+// the peer of both.
+type outgoing struct{}
+
+func isOutgoing(ctx context.Context) bool { return ctx.Value(outgoing{}) != nil }
+
+func callMetadata(ctx context.Context) metadata.MD {
+	if isOutgoing(ctx) {
+		md, _ := metadata.FromOutgoingContext(ctx)
+		return md
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	return md
+}
+
+// Peer is the entry "ip" with the address of the caller. It is the connection's, unless that is one of the trusted
+// proxies: then the metadata x-forwarded-for is read from its end, and the first address that is not a trusted
+// proxy is the caller's. IPv6 addresses count as the first of their /64. It does not apply to clients' calls, nor where
+// the connection has no IP address.
+func Peer(trusted ...netip.Prefix) Key {
 	return From("ip", func(ctx context.Context, _ string) string {
 		p, ok := peer.FromContext(ctx)
-		if !ok || p.Addr == nil {
+		if !ok || p.Addr == nil || isOutgoing(ctx) {
 			return ""
 		}
-		at, err := netip.ParseAddrPort(p.Addr.String())
-		if err != nil {
+		a, ok := key.Parse(p.Addr.String())
+		if !ok {
 			return ""
 		}
-		a := at.Addr().Unmap().WithZone("")
-		if a.Is6() {
-			prefix, _ := a.Prefix(64) // fails for no IPv6 address
-			return prefix.String()
-		}
-		return a.String()
+		return key.Network(key.Origin(a, callMetadata(ctx).Get("x-forwarded-for"), trusted))
 	})
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -207,16 +211,147 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestPeer: the connection's address, IPv6 as its /64.
-func TestPeer(t *testing.T) {
-	for addr, want := range map[string]string{
-		"192.0.2.7:99": "192.0.2.7", "[2001:db8:1:2:3::4]:99": "2001:db8:1:2::/64", "[::ffff:192.0.2.7]:99": "192.0.2.7", "bufconn": "",
-	} {
-		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: address(addr)})
-		entries, ok := Peer()(ctx, "/x")
-		if ok != (want != "") || ok && entries[0] != client.KV("ip", want) {
-			t.Errorf("%s: %v, %v", addr, entries, ok)
+// TestPaced: a message that is not admitted ends its stream, and the server learns it.
+func TestPaced(t *testing.T) {
+	a := first(2)
+	check := a.f
+	a.f = func(c client.Check) (client.Decision, error) {
+		if d, err := check(c); err != nil || d.Allowed {
+			return d, err
 		}
+		return client.Decision{}, client.ErrWouldExceedDeadline
+	}
+	stream, err := Client{Waiter: a, Domain: "out", Key: Method(), EachMessage: true}.Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	api := connect(t, []grpc.ServerOption{grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+		err := h(srv, s)
+		ended <- s.Context().Err()
+		return err
+	})}, []grpc.DialOption{grpc.WithStreamInterceptor(stream)})
+	s, err := api.CheckStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Send(&sluicev1.CheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Send(&sluicev1.CheckRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v", err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the server's stream did not end with the client's")
+	}
+}
+
+// TestServerWaits: a denied call waits as long as it may.
+func TestServerWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asked{}
+		a.f = func(client.Check) (client.Decision, error) {
+			if len(a.list) == 1 {
+				return client.Decision{RetryAfter: time.Second}, nil
+			}
+			return client.Decision{Allowed: true, Delay: time.Second}, nil
+		}
+		unary, err := Server{Checker: a, Domain: "shop", Key: Method(), MaxWait: 3 * time.Second}.Unary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_, err = unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/x"}, func(context.Context, any) (any, error) { return nil, nil })
+		if took := time.Since(began); err != nil || took < 2*time.Second || took > 2100*time.Millisecond {
+			t.Errorf("%v after %v", err, took)
+		}
+		_, err = Server{Checker: a, Domain: "shop", Key: Method(), MaxWait: -1}.Unary()
+		if err == nil || !strings.Contains(err.Error(), "MaxWait") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestQueueRefused: who never waits is refused what a queue would have wait.
+func TestQueueRefused(t *testing.T) {
+	a := &asked{f: func(client.Check) (client.Decision, error) {
+		return client.Decision{Allowed: true, Delay: time.Second}, nil
+	}}
+	api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Method()}), nil)
+	if _, err := api.Members(t.Context(), &sluicev1.MembersRequest{}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestStrange: what no check can carry is counted all the same. If it made the check fail, to send it would be a way
+// around the limit.
+func TestStrange(t *testing.T) {
+	a := first(0)
+	api := connect(t, serverOf(t, Server{Checker: a, Domain: "shop", Key: Metadata("user", "x-user-bin")}), nil)
+	for _, user := range []string{strings.Repeat("x", 1025), "anna\xff"} {
+		_, err := api.Members(metadata.AppendToOutgoingContext(t.Context(), "x-user-bin", user), &sluicev1.MembersRequest{})
+		v := a.list[len(a.list)-1].Descriptor[0].Value
+		if status.Code(err) != codes.ResourceExhausted || len(v) > 1024 || !utf8.ValidString(v) {
+			t.Errorf("%.10q: %v, asked as %q", user, err, v)
+		}
+	}
+}
+
+// TestPeer: the connection's address, IPv6 by its /64, and behind a trusted proxy the one before it.
+func TestPeer(t *testing.T) {
+	proxy := netip.MustParsePrefix("10.0.0.0/8")
+	for _, c := range []struct{ addr, forwarded, want string }{
+		{"192.0.2.7:99", "", "192.0.2.7"}, {"[2001:db8:1:2:3::4]:99", "", "2001:db8:1:2::"}, {"bufconn", "", ""},
+		{"192.0.2.7:99", "1.1.1.1", "192.0.2.7"}, {"10.0.0.1:99", "1.1.1.1, 192.0.2.7", "192.0.2.7"},
+	} {
+		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: address(c.addr)})
+		if c.forwarded != "" {
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("x-forwarded-for", c.forwarded))
+		}
+		entries, ok := Peer(proxy)(ctx, "/x")
+		if ok != (c.want != "") || ok && entries[0] != client.KV("ip", c.want) {
+			t.Errorf("%s: %v, %v", c.addr, entries, ok)
+		}
+	}
+}
+
+// TestKeys: what each makes of a call.
+func TestKeys(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("who", "anna", "key", "secret"))
+	for name, c := range map[string]struct {
+		key  Key
+		want []client.Entry
+	}{
+		"method":   {Method(), []client.Entry{{Key: "method", Value: "/x"}}},
+		"metadata": {Metadata("user", "who"), []client.Entry{{Key: "user", Value: "anna"}}},
+		"user":     {User(func(context.Context) string { return "u" }), []client.Entry{{Key: "user", Value: "u"}}},
+		"api key":  {APIKey("key"), []client.Entry{{Key: "api_key", Value: "2bb80d537b1da3e38bd30361aa855686"}}},
+		"no key":   {APIKey("none"), nil},
+		"renamed":  {Method().As("call"), []client.Entry{{Key: "call", Value: "/x"}}},
+		"first":    {First(Metadata("a", "none"), Method()), []client.Entry{{Key: "method", Value: "/x"}}},
+		"joined":   {Keys(Method(), Value("a", "b")), []client.Entry{{Key: "method", Value: "/x"}, {Key: "a", Value: "b"}}},
+		"missing":  {Keys(Method(), Metadata("a", "none")), nil},
+	} {
+		if got, ok := c.key(ctx, "/x"); ok != (c.want != nil) || ok && !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, %v, want %v", name, got, ok, c.want)
+		}
+	}
+}
+
+// TestOutgoing: a call that is made while another is served is asked by its own metadata, not by that one's.
+func TestOutgoing(t *testing.T) {
+	a := first(9)
+	unary, err := Client{Waiter: a, Domain: "out", Key: First(Peer(), Metadata("user", "x-user"))}.Unary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := peer.NewContext(metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-user", "caller")), &peer.Peer{Addr: address("192.0.2.7:99")})
+	ctx = metadata.AppendToOutgoingContext(ctx, "x-user", "we")
+	err = unary(ctx, "/x", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil })
+	if err != nil || len(a.list) != 1 || a.list[0].Descriptor[0] != client.KV("user", "we") {
+		t.Errorf("%v, asked %v", err, a.list)
 	}
 }
 

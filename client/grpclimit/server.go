@@ -12,9 +12,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/admit"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
-// Checker decides; *client.Client is one.
+// Checker decides; *client.Client is one. If it has the method Refund of that too, calls that leave a leaky queue
+// give their place back.
 type Checker interface {
 	Check(ctx context.Context, c client.Check) (client.Decision, error)
 }
@@ -31,6 +34,10 @@ type Server struct {
 	// EachMessage asks for every message that a stream receives too; otherwise a stream counts once, when
 	// it begins.
 	EachMessage bool
+	// MaxWait is how long a denied call, or message, may wait for the limit, and an admitted one in a leaky queue.
+	// What would take longer, by the limit or by the call's deadline, is denied at once; so 0, which never waits, denies
+	// what a queue would have wait. While a message waits, the stream's flow control slows its sender down.
+	MaxWait time.Duration
 	// FailClosed refuses calls about which the Checker returned an error, with UNAVAILABLE. Otherwise they pass: the limit is
 	// not worth an outage.
 	FailClosed bool
@@ -44,8 +51,16 @@ func (s *Server) validate() error {
 		return errors.New("grpclimit: Domain is required")
 	case s.Key == nil:
 		return errors.New("grpclimit: Key is required")
+	case s.MaxWait < 0:
+		return errors.New("grpclimit: MaxWait is negative")
 	}
 	return nil
+}
+
+// guard is a Server at work.
+type guard struct {
+	Server
+	asking *admit.Gate
 }
 
 // Unary returns an interceptor of unary calls. The error says which field of s is wrong.
@@ -53,8 +68,9 @@ func (s Server) Unary() (grpc.UnaryServerInterceptor, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+	g := &guard{s, admit.New(s.Checker, s.MaxWait)}
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if err := s.admit(ctx, info.FullMethod); err != nil {
+		if err := g.admit(ctx, info.FullMethod); err != nil {
 			return nil, err
 		}
 		return handler(ctx, req)
@@ -66,12 +82,13 @@ func (s Server) Stream() (grpc.StreamServerInterceptor, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
+	g := &guard{s, admit.New(s.Checker, s.MaxWait)}
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if err := s.admit(stream.Context(), info.FullMethod); err != nil {
+		if err := g.admit(stream.Context(), info.FullMethod); err != nil {
 			return err
 		}
 		if s.EachMessage {
-			stream = &counted{ServerStream: stream, server: &s, method: info.FullMethod}
+			stream = &counted{ServerStream: stream, guard: g, method: info.FullMethod}
 		}
 		return handler(srv, stream)
 	}, nil
@@ -80,7 +97,7 @@ func (s Server) Stream() (grpc.StreamServerInterceptor, error) {
 // counted is a stream whose messages are asked for. The first came with the stream.
 type counted struct {
 	grpc.ServerStream
-	server *Server
+	guard  *guard
 	method string
 	begun  bool
 }
@@ -93,26 +110,26 @@ func (c *counted) RecvMsg(m any) error {
 		c.begun = true
 		return nil
 	}
-	return c.server.admit(c.Context(), c.method)
+	return c.guard.admit(c.Context(), c.method)
 }
 
 // admit returns the status of a call that is not admitted, or nil.
-func (s *Server) admit(ctx context.Context, method string) error {
-	entries, ok := s.Key(ctx, method)
-	if !ok {
+func (g *guard) admit(ctx context.Context, method string) error {
+	entries, ok := g.Key(ctx, method)
+	if !ok || len(entries) == 0 {
 		return nil
 	}
-	check := client.Check{Domain: s.Domain, Descriptor: entries}
-	if s.Cost != nil {
-		if check.Cost = s.Cost(ctx, method); check.Cost <= 0 {
+	check := client.Check{Domain: g.Domain, Descriptor: key.Mend(entries)}
+	if g.Cost != nil {
+		if check.Cost = g.Cost(ctx, method); check.Cost <= 0 {
 			return nil
 		}
 	}
-	d, err := s.Checker.Check(ctx, check)
+	d, err := g.asking.Ask(ctx, check)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
-	case err != nil && s.FailClosed:
+	case err != nil && g.FailClosed:
 		return status.Errorf(codes.Unavailable, "the rate limit cannot be asked: %v", err)
 	case err != nil || d.Allowed:
 		return nil

@@ -3,6 +3,7 @@ package admit
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 // queue is a leaky queue of one start per period, and remembers what was asked.
 type queue struct {
+	mu      sync.Mutex
 	period  time.Duration
 	free    time.Time // when the next may start
 	asked   int
@@ -19,6 +21,8 @@ type queue struct {
 }
 
 func (q *queue) Check(context.Context, client.Check) (client.Decision, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.asked++
 	now := time.Now()
 	if q.free.Before(now) {
@@ -30,6 +34,8 @@ func (q *queue) Check(context.Context, client.Check) (client.Decision, error) {
 }
 
 func (q *queue) Refund(context.Context, client.Check) (client.Decision, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	q.refunds++
 	q.free = q.free.Add(-q.period)
 	return client.Decision{}, nil
