@@ -8,7 +8,10 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -113,17 +116,131 @@ func TestListenerSlow(t *testing.T) {
 	}
 }
 
-// TestListenerError: who cannot be asked admits.
+// TestListenerError: who cannot be asked admits, unless the limit's owner says otherwise.
 func TestListenerError(t *testing.T) {
-	l := listen(t, Config{Domain: "edge", Checker: checker(func(context.Context, client.Check) (client.Decision, error) {
+	failing := checker(func(context.Context, client.Check) (client.Decision, error) {
 		return client.Decision{}, client.ErrClosed
-	})})
+	})
+	l := listen(t, Config{Domain: "edge", Checker: failing})
 	dial(t, l)
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
+	l = listen(t, Config{Domain: "edge", Checker: failing, FailClosed: true})
+	if _, err := dial(t, l).Read(make([]byte, 1)); err == nil {
+		t.Error("a connection without a decision was answered")
+	}
+}
+
+// TestListenerHangs: while no decision comes at all, connections are accepted as fast as ever, and no more are
+// asked about than may be.
+func TestListenerHangs(t *testing.T) {
+	var asked atomic.Int32
+	l := listen(t, Config{Domain: "edge", Asking: 2, Timeout: time.Hour, Checker: checker(func(ctx context.Context, _ client.Check) (client.Decision, error) {
+		asked.Add(1)
+		<-ctx.Done()
+		return client.Decision{}, ctx.Err()
+	})})
+	for range 2 {
+		dial(t, l) // never decided
+	}
+	for range 20 {
+		dial(t, l)
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+	if n := asked.Load(); n > 2 {
+		t.Errorf("%d asked at once", n)
+	}
+}
+
+// TestListenerFull: who does not accept leaves connections to the system's queue; Close closes what was ready.
+func TestListenerFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipe := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		l, err := Listen(pipe, Config{Domain: "edge", Asking: 2, Checker: checker(func(context.Context, client.Check) (client.Decision, error) {
+			return client.Decision{Allowed: true}, nil
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ours []net.Conn
+		taken := func() bool {
+			here, there := net.Pipe()
+			ours = append(ours, here)
+			synctest.Wait()
+			select {
+			case pipe.conns <- there:
+				return true
+			default:
+				there.Close()
+				return false
+			}
+		}
+		for i := range 4 {
+			if !taken() {
+				t.Fatalf("connection %d was not taken", i)
+			}
+		}
+		if taken() {
+			t.Error("a fifth connection was taken, though nobody accepts")
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if !taken() {
+			t.Error("there is room again, and no connection was taken")
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, c := range ours {
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Error("a connection outlived its listener")
+			}
+		}
+	})
+}
+
+// pipes is a listener of whatever is put into it.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { close(p.closed); return nil }
+func (p *pipes) Addr() net.Addr { return nil }
+
+// TestListenerFails: when the listener below ends, Accept says why, as often as it is asked.
+func TestListenerFails(t *testing.T) {
+	pipe := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+	l, err := Listen(pipe, Config{Domain: "edge", Checker: checker(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(pipe.closed)
+	for range 2 {
+		if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%v", err)
+		}
+	}
+	pipe.closed = make(chan struct{})
+	l.Close()
 }
 
 func TestListenRequires(t *testing.T) {
@@ -140,6 +257,41 @@ func TestListenRequires(t *testing.T) {
 	}
 	if _, err := Listen(nil, Config{}); err == nil {
 		t.Error("no listener was accepted")
+	}
+}
+
+// bucket can admit so many bytes at once, and has as many as one wants.
+type bucket struct {
+	burst int64
+	asked int
+	spent int64
+}
+
+func (b *bucket) Wait(_ context.Context, c client.Check) (client.Decision, error) {
+	b.asked++
+	if c.Cost > b.burst {
+		return client.Decision{RetryAfter: client.Never}, client.ErrNever
+	}
+	b.spent += c.Cost
+	return client.Decision{Allowed: true}, nil
+}
+
+// TestChunk: chunks that are larger than the limit can admit become smaller, and are not tried again.
+func TestChunk(t *testing.T) {
+	const size = 100_000
+	b := &bucket{burst: 1000}
+	got, err := io.ReadAll(NewReader(t.Context(), strings.NewReader(strings.Repeat("x", size)), Bytes{Waiter: b, Domain: "d"}))
+	if err != nil || len(got) != size || b.spent != size || b.asked > size/500+10 {
+		t.Errorf("%d bytes, %v, %d spent in %d", len(got), err, b.spent, b.asked)
+	}
+	b = &bucket{burst: 1000}
+	n, err := NewWriter(t.Context(), io.Discard, Bytes{Waiter: b, Domain: "d"}).Write(make([]byte, size))
+	if err != nil || n != size || b.spent != size || b.asked > size/500+10 {
+		t.Errorf("%d bytes, %v, %d spent in %d", n, err, b.spent, b.asked)
+	}
+	b = &bucket{}
+	if n, err := NewWriter(t.Context(), io.Discard, Bytes{Waiter: b, Domain: "d"}).Write(make([]byte, 9)); !errors.Is(err, client.ErrNever) || n != 0 {
+		t.Errorf("a limit of nothing: %d, %v", n, err)
 	}
 }
 

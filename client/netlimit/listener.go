@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Checker decides; *client.Client is one.
@@ -17,14 +17,16 @@ type Checker interface {
 }
 
 // Listener accepts connections as the limits of their client's address admit; it closes the others at once. The
-// descriptor is (Key, address), IPv6 addresses as their /64. While one connection's limit is being asked, others are
-// accepted, at most Asking at a time. Connections come out of Accept in the order in which they are admitted.
+// descriptor is (Key, address), IPv6 addresses as the first of their /64. Connections come out of Accept in the order in
+// which they are admitted. However slow decisions are, they hold up no connection but their own.
 type Listener struct {
 	net.Listener
 	config Config
 	ctx    context.Context
 	cancel context.CancelFunc
-	out    chan net.Conn
+	ready  chan net.Conn // admitted, and not accepted yet
+	room   chan struct{} // one for each connection that is asked about or ready
+	asking chan struct{} // one for each connection that is asked about
 	failed chan error
 	group  sync.WaitGroup
 	once   sync.Once
@@ -37,12 +39,18 @@ type Config struct {
 	Domain  string
 	// Key of the descriptor's entry; "" means "ip".
 	Key string
-	// Timeout is how long a decision may take before the connection is accepted without; 0 means a second.
+	// Timeout is how long a decision may take; 0 means a second. A Checker that answers for
+	// itself when nobody does, as *client.Client after its own time-out, gets to do so only within it.
 	Timeout time.Duration
-	// Asking is how many connections may wait for a decision; more wait in the system's queue. 0 means 128.
+	// Asking is how many connections may be asked about at a time; 0 means 128. As many may be ready for
+	// Accept; what comes while both are used up waits in the system's queue.
 	Asking int
-	// Refused is told of each connection that was closed, nil of none. It must not keep the address's
-	// memory, nor block.
+	// FailClosed closes connections about which there is no decision: the Checker returned an error or took
+	// longer than Timeout, or Asking others had none yet. Otherwise they are accepted: the limit is not worth an
+	// outage.
+	FailClosed bool
+	// Refused is told of each connection that was closed, nil of none; d is zero where there was no decision. It
+	// must not block.
 	Refused func(addr net.Addr, d client.Decision)
 }
 
@@ -67,7 +75,10 @@ func Listen(l net.Listener, c Config) (*Listener, error) {
 	if c.Asking == 0 {
 		c.Asking = 128
 	}
-	n := &Listener{Listener: l, config: c, out: make(chan net.Conn), failed: make(chan error, 1)}
+	n := &Listener{
+		Listener: l, config: c, failed: make(chan error, 1), asking: make(chan struct{}, c.Asking),
+		ready: make(chan net.Conn, 2*c.Asking), room: make(chan struct{}, 2*c.Asking),
+	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.group.Go(n.accept)
 	return n, nil
@@ -75,8 +86,12 @@ func Listen(l net.Listener, c Config) (*Listener, error) {
 
 // Accept returns the next connection that was admitted.
 func (l *Listener) Accept() (net.Conn, error) {
+	if l.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
 	select {
-	case c := <-l.out:
+	case c := <-l.ready:
+		<-l.room
 		return c, nil
 	case err := <-l.failed:
 		l.failed <- err // for the next caller
@@ -93,23 +108,31 @@ func (l *Listener) Close() error {
 		l.cancel()
 		err = l.Listener.Close()
 		l.group.Wait()
+		for {
+			select {
+			case c := <-l.ready:
+				c.Close()
+			default:
+				return
+			}
+		}
 	})
 	return err
 }
 
+// accept takes connections from the system until the listener fails, and has each asked about in a goroutine of its own.
 func (l *Listener) accept() {
-	room := make(chan struct{}, l.config.Asking)
 	for {
 		select {
-		case room <- struct{}{}:
+		case l.room <- struct{}{}:
 		case <-l.ctx.Done():
 			return
 		}
 		c, err := l.Listener.Accept()
 		if err != nil {
+			<-l.room
 			var temporary interface{ Temporary() bool }
 			if errors.As(err, &temporary) && temporary.Temporary() {
-				<-room
 				if !pause(l.ctx, 10*time.Millisecond) { // out of file descriptors, mostly
 					return
 				}
@@ -118,47 +141,59 @@ func (l *Listener) accept() {
 			l.failed <- err
 			return
 		}
-		l.group.Go(func() {
-			defer func() { <-room }()
-			l.admit(c)
-		})
+		value, ok := network(c.RemoteAddr())
+		if !ok {
+			l.ready <- c // has room
+			continue
+		}
+		select {
+		case l.asking <- struct{}{}:
+			l.group.Go(func() {
+				d, err := l.decide(value)
+				<-l.asking
+				l.settle(c, d, err == nil && d.Allowed || err != nil && !l.config.FailClosed)
+			})
+		default:
+			l.settle(c, client.Decision{}, !l.config.FailClosed)
+		}
 	}
 }
 
-// admit hands c to Accept, or closes it.
-func (l *Listener) admit(c net.Conn) {
-	if d, ok := l.decide(c.RemoteAddr()); !ok {
-		c.Close()
-		if l.config.Refused != nil {
-			l.config.Refused(c.RemoteAddr(), d)
-		}
+// settle makes c ready, for which it has room, or closes it. It does not block.
+func (l *Listener) settle(c net.Conn, d client.Decision, admitted bool) {
+	if admitted && l.ctx.Err() == nil {
+		l.ready <- c
 		return
 	}
-	select {
-	case l.out <- c:
-	case <-l.ctx.Done():
-		c.Close()
+	c.Close()
+	<-l.room
+	if l.config.Refused != nil && l.ctx.Err() == nil {
+		l.config.Refused(c.RemoteAddr(), d)
 	}
 }
 
-// decide reports whether a connection from addr is admitted. An error of the Checker admits it.
-func (l *Listener) decide(addr net.Addr) (client.Decision, bool) {
-	at, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return client.Decision{}, true // no IP address
-	}
-	a := at.Addr().Unmap().WithZone("")
-	value := a.String()
-	if a.Is6() {
-		prefix, _ := a.Prefix(64) // fails for no IPv6 address
-		value = prefix.String()
-	}
+// decide asks about a connection from the network.
+func (l *Listener) decide(value string) (client.Decision, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.config.Timeout)
 	defer cancel()
-	d, err := l.config.Checker.Check(ctx, client.Check{Domain: l.config.Domain, Descriptor: []client.Entry{{Key: l.config.Key, Value: value}}})
-	return d, err != nil || d.Allowed
+	return l.config.Checker.Check(ctx, client.Check{
+		Domain: l.config.Domain, Descriptor: []client.Entry{{Key: l.config.Key, Value: value}},
+	})
 }
 
+// network returns what a connection from addr is counted as; ok is false for those without an IP address.
+func network(addr net.Addr) (value string, ok bool) {
+	if addr == nil {
+		return "", false
+	}
+	a, ok := key.Parse(addr.String())
+	if !ok {
+		return "", false
+	}
+	return key.Network(a), true
+}
+
+// pause waits for d, and reports false when ctx ended before.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
