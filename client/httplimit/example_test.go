@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
@@ -64,6 +67,63 @@ func ExampleHandler() {
 	// 200 "shop/user";r=1;t=0
 	// 200 "shop/user";r=0;t=0
 	// 429 "shop/user";r=0;t=20
+}
+
+// Several descriptors are one decision: each address has its limit, and each user one on each route.
+func ExampleRouteOf() {
+	c := three{} // a *client.Client
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /orders/{id}", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "an order") })
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "fine") })
+	userOf := func(r *http.Request) string { // or from r.Context()
+		name, _, _ := r.BasicAuth()
+		return name
+	}
+	limit, err := httplimit.Handler(c, httplimit.Config{
+		Domain: "shop",
+		Keys: []httplimit.Key{
+			httplimit.IP(netip.MustParsePrefix("10.0.0.0/8")),
+			httplimit.Keys(httplimit.User(userOf), httplimit.RouteOf(mux)),
+		},
+		Skip: func(r *http.Request) bool { return r.URL.Path == "/health" },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/orders/7", nil)
+	r.RemoteAddr = "10.0.0.1:1234"
+	r.Header.Set("X-Forwarded-For", "192.0.2.7")
+	r.SetBasicAuth("anna", "secret")
+	limit(mux).ServeHTTP(httptest.NewRecorder(), r)
+	for _, descriptor := range slices.Sorted(maps.Keys(c)) {
+		fmt.Println(descriptor)
+	}
+	// Output:
+	// [{ip 192.0.2.7}]
+	// [{user anna} {route /orders/{id}}]
+}
+
+// Users are counted by their key, and whoever has none by address. Who asks too often is not told so.
+func ExampleFirst() {
+	limit, err := httplimit.Handler(three{}, httplimit.Config{
+		Domain:    "shop",
+		Keys:      []httplimit.Key{httplimit.First(httplimit.APIKey("X-Api-Key"), httplimit.IP())},
+		Shadowban: true, ShadowBody: "thank you",
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	h := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "your comment is published") }))
+	for range 4 {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("POST", "/comments", nil))
+		fmt.Println(w.Code, w.Body)
+	}
+	// Output:
+	// 200 your comment is published
+	// 200 your comment is published
+	// 200 your comment is published
+	// 200 thank you
 }
 
 func ExampleTransport() {
