@@ -26,8 +26,8 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 			return
 		}
 	}
-	now := n.cfg.Clock()
-	if !n.mayDecide(now) {
+	right, now := n.right.Load(), n.cfg.Clock()
+	if now >= right {
 		n.forward(ctx, b, nil)
 		return
 	}
@@ -52,7 +52,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		f.stick(q.Key, cause)
 		f.pending = append(f.pending, pending{index: i, to: nobody, cause: cause})
 	}
-	if !n.mayDecide(n.cfg.Clock()) {
+	if n.cfg.Clock() >= right {
 		n.overslept(ctx, b, r)
 		return
 	}
@@ -65,8 +65,9 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 }
 
 // overslept asks again what was decided here while the right went: this process was stopped in
-// between, perhaps for long, and another may decide these keys by now. What was charged
-// stands, as if the answers had been lost.
+// between, perhaps for long, and another may decide these keys by now. A right that was renewed
+// meanwhile is of no help: it says nothing of the time between. What was charged stands, as if the
+// answers had been lost.
 func (n *Node) overslept(ctx context.Context, b *check.Batch, r *routing) {
 	f := n.newForwarding(b, nil)
 	for i := range b.Requests {

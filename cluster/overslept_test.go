@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -11,7 +12,10 @@ import (
 
 // stopped makes n lose the right while it decides: from the last of so many readings on, its clock
 // shows a time after the end of the right.
-func stopped(n *Node, reading int) {
+func stopped(n *Node, reading int) { stoppedUntil(n, reading, func() {}) }
+
+// stoppedUntil is stopped, and calls renewed at that reading.
+func stoppedUntil(n *Node, reading int, renewed func()) {
 	clock := n.cfg.Clock
 	n.right.Store(clock() + int64(600*time.Millisecond))
 	read := 0
@@ -19,6 +23,9 @@ func stopped(n *Node, reading int) {
 		now := clock()
 		if read++; read >= reading {
 			now += int64(time.Second)
+		}
+		if read == reading {
+			renewed()
 		}
 		return now
 	}
@@ -52,6 +59,27 @@ func TestOverslept(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOversleptRenewed: nor if the right has been renewed by the time that the process looks again.
+func TestOversleptRenewed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		r := request(a, "a", 1, hourly(10))
+		renewed := func() { a.right.Store(math.MaxInt64) }
+		stoppedUntil(a, 2, renewed)
+		decide(t.Context(), a, r)
+		if n := spent(a, r); n != 2 {
+			t.Errorf("%d spent, want the charge to stand, and that of asking again", n)
+		}
+		stoppedUntil(a, 2, renewed)
+		replies := make([]check.Reply, 1)
+		a.Serve("b", []check.Record{{Request: r.Request}}, replies)
+		if replies[0].Status != 0 {
+			t.Errorf("replied %+v, want what says that the answer was lost", replies[0])
+		}
+	})
 }
 
 // TestOversleptRefund: what must not happen twice is not asked again.

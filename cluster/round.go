@@ -115,8 +115,8 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 // decideHere decides what this node holds, as far as it may.
 func (f *forwarding) decideHere(r *routing) {
 	n := f.node
-	now := n.cfg.Clock()
-	if !n.mayDecide(now) {
+	right, now := n.right.Load(), n.cfg.Clock()
+	if now >= right {
 		return // the right has just gone: the next round answers
 	}
 	clear(f.stuck)
@@ -143,7 +143,7 @@ func (f *forwarding) decideHere(r *routing) {
 			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})
 		}
 	}
-	if !n.mayDecide(n.cfg.Clock()) {
+	if n.cfg.Clock() >= right {
 		f.takeBack(r)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // without a Status, as if their answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
 	r := n.routing.Load()
-	now := n.cfg.Clock()
-	right := n.mayDecide(now)
+	until, now := n.right.Load(), n.cfg.Clock()
+	right := now < until
 	var changes []change          // only of sync records
 	var stuck map[bucket.Key]bool // keys of which a record waits: those behind it wait too
 	served, notHolder, later := 0, 0, 0
@@ -64,8 +64,9 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			stuck[rec.Key] = true
 		}
 	}
-	if served > 0 && right && !n.mayDecide(n.cfg.Clock()) {
-		// The process was stopped in between, and another may decide these keys by now.
+	if served > 0 && right && n.cfg.Clock() >= until {
+		// The process was stopped in between, and another may decide these keys by now, whether
+		// this one has the right again or not.
 		takeBack(records, replies)
 		changes = nil
 	}
