@@ -51,9 +51,14 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) ([]Decision, erro
 // standInAll answers checks that no node has answered.
 func (c *Client) standInAll(checks []Check, keys []counterKey, decisions []Decision) {
 	all := true
-	for i := range checks {
-		decisions[i] = c.standIn(keys[i], max(1, checks[i].Cost), false)
-		all = all && decisions[i].Allowed
+	for _, reading := range []bool{true, false} { // what is not spent in the end is not spent here either
+		for i := range checks {
+			decisions[i] = c.standIn(keys[i], max(1, checks[i].Cost), reading)
+			all = all && decisions[i].Allowed
+		}
+		if !all {
+			break
+		}
 	}
 	for i := range decisions {
 		decisions[i].Allowed = decisions[i].Allowed && all
@@ -105,23 +110,21 @@ func (c *Client) unary(ctx context.Context, key counterKey, method string, req p
 		if wait > firstWait {
 			sleep(ctx, c.jitter(wait))
 		}
-		n, _ = c.pick(key, n)
-		err := errUnsent
-		if n != nil {
-			err = c.invoke(ctx, n, method, req, into)
-		} else {
-			sleep(ctx, firstWait)
+		s, _, err := c.find(ctx, key, n)
+		if err != nil {
+			return err
 		}
-		switch {
-		case err == nil:
+		n = s.node
+		if err = c.invoke(ctx, n, method, req, into); err == nil {
 			return nil
-		case c.ctx.Err() != nil:
+		}
+		switch e, ok := errors.AsType[*Error](err); {
+		case ok:
+			return e
+		case c.closed.Load():
 			return ErrClosed
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		}
-		if e, ok := errors.AsType[*Error](err); ok {
-			return e
+			return ended(ctx)
 		}
 		c.stats.retries.Add(1)
 	}

@@ -28,6 +28,7 @@ type Client struct {
 	// locals are the limiters that stand in for nodes, nil unless the policy is FailLocal.
 	locals *lru.Cache[counterKey, *rate.Limiter]
 	stats  counters
+	reach  reach
 	wake   chan struct{} // asks for the members soon
 	closed atomic.Bool
 
@@ -73,23 +74,30 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 		}
 		c.seeds = append(c.seeds, n)
 	}
+	c.connect()
+	patience, enough := context.WithTimeout(ctx, dialPatience)
+	defer enough()
 	first := make(chan struct{})
 	c.spawn(func() {
 		c.refresh()
 		close(first)
 		c.follow()
 	})
-	patience := time.NewTimer(time.Second)
-	defer patience.Stop()
+	c.spawn(c.watch)
 	select {
 	case <-first:
-	case <-patience.C:
-	case <-ctx.Done():
+		c.settle(patience)
+	case <-patience.Done():
+	}
+	if err := ctx.Err(); err != nil {
 		c.Close()
-		return nil, ctx.Err()
+		return nil, err
 	}
 	return c, nil
 }
+
+// dialPatience is how long Dial waits for the cluster.
+const dialPatience = time.Second
 
 // Close ends what is under way with ErrClosed, and waits until nothing of the Client runs.
 func (c *Client) Close() error {
@@ -98,14 +106,17 @@ func (c *Client) Close() error {
 	c.life.Unlock()
 	c.closed.Store(true)
 	c.cancel()
-	for _, n := range c.fleet.Load().nodes {
-		n.close()
-	}
-	for _, n := range c.seeds {
-		n.close()
-	}
+	c.closeNodes()
+	c.reach.note(false)
 	c.life.group.Wait()
+	c.closeNodes() // of members that were being learnt
 	return nil
+}
+
+func (c *Client) closeNodes() {
+	for _, n := range c.everyone() {
+		n.close()
+	}
 }
 
 // spawn runs f in a goroutine that Close waits for, unless the Client is closed.
@@ -194,33 +205,26 @@ func (c *Client) decide(ctx context.Context, q *Check, verb sluicev1.Verb, d *De
 		defer c.denials.forget(key)
 	}
 	x.body = appendSpending(x.body, cost, verb)
-	n, known := c.pick(key, nil)
-	err := c.attempt(ctx, n, x)
+	s, known := c.pick(key, nil)
+	if s == nil {
+		return c.again(ctx, q, verb, key, x, nil, errUnsent, d)
+	}
+	err := s.ask(ctx, x, known)
 	if err == nil {
 		*d = x.decision
-		c.learn(key, n, known, d)
+		c.learn(key, s.node, known, d)
 		if verb == sluicev1.Verb_VERB_CHECK {
 			c.denials.note(key, cost, d, x.asked)
 		}
 		x.release()
 		return nil
 	}
-	return c.again(ctx, q, verb, key, x, n, err, d)
+	return c.again(ctx, q, verb, key, x, s.node, err, d)
 }
 
-// attempt asks n. If the error is not that of ctx, x was answered, or not taken.
-func (c *Client) attempt(ctx context.Context, n *node, x *call) error {
-	if n == nil {
-		return errUnsent
-	}
-	s := n.current.Load()
-	if s == nil {
-		var err error
-		if s, err = n.stream(ctx); err != nil {
-			return err
-		}
-	}
-	if err := s.submit(x); err != nil {
+// ask asks the node. If the error is not that of ctx, x was answered, or not taken.
+func (s *stream) ask(ctx context.Context, x *call, known bool) error {
+	if err := s.submit(x, known); err != nil {
 		return err
 	}
 	if gone := ctx.Done(); gone == nil {
@@ -229,7 +233,7 @@ func (c *Client) attempt(ctx context.Context, n *node, x *call) error {
 		select {
 		case <-x.done:
 		case <-gone:
-			return ctx.Err()
+			return errGaveUp
 		}
 	}
 	if x.err != nil {
@@ -261,30 +265,41 @@ const (
 	lastWait  = 200 * time.Millisecond
 )
 
-// again goes on after an attempt that ended with err, and with the failure policy when the time is up.
+// again goes on after an attempt at n that ended with err, and with the failure policy when the time is up.
 func (c *Client) again(ctx context.Context, q *Check, verb sluicev1.Verb, key counterKey, x *call, n *node, err error, d *Decision) error {
-	deadline := time.Now().Add(c.opts.timeout)
-	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errUnsent)
+	began := time.Now()
+	if err != errGaveUp && !x.asked.IsZero() {
+		began = x.asked
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, began.Add(c.opts.timeout), errUnsent)
 	defer cancel()
 	body := x.body
-	wait := time.Duration(0)
-	for {
+	for wait := time.Duration(0); ; wait = max(firstWait, min(2*wait, lastWait)) {
 		if final := c.final(ctx, verb, err); final != nil {
 			if final == errUnsent {
 				break
 			}
 			return final
 		}
-		if ctx.Err() == nil && wait > 0 && !sleep(ctx, c.jitter(wait)) {
+		if wait > 0 && !sleep(ctx, c.jitter(wait)) {
+			err = errUnsent
 			continue
 		}
-		wait = max(firstWait, min(2*wait, lastWait))
-		c.stats.retries.Add(1)
+		var s *stream
+		var known bool
+		if s, known, err = c.find(ctx, key, n); err != nil {
+			if err == errUnsent {
+				break
+			}
+			return err
+		}
+		if n != nil {
+			c.stats.retries.Add(1)
+		}
+		n = s.node
 		// Whoever still knows the old call may answer it, so this is another.
 		x = &call{body: body, done: make(chan struct{}, 1)}
-		var known bool
-		n, known = c.pick(key, n)
-		if err = c.attempt(ctx, n, x); err == nil {
+		if err = s.ask(ctx, x, known); err == nil {
 			*d = x.decision
 			c.learn(key, n, known, d)
 			if verb == sluicev1.Verb_VERB_CHECK {
@@ -303,7 +318,7 @@ func (c *Client) again(ctx context.Context, q *Check, verb sluicev1.Verb, key co
 // final returns what to answer after an attempt that ended with err: nil is to go on, errUnsent that the
 // time is up.
 func (c *Client) final(ctx context.Context, verb sluicev1.Verb, err error) error {
-	if c.ctx.Err() != nil {
+	if c.closed.Load() {
 		return ErrClosed
 	}
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -311,13 +326,13 @@ func (c *Client) final(ctx context.Context, verb sluicev1.Verb, err error) error
 	}
 	repeatable := verb == sluicev1.Verb_VERB_CHECK || verb == sluicev1.Verb_VERB_READ
 	if !repeatable && !errors.Is(err, errUnsent) && !errors.Is(err, errBusy) {
+		if err == errGaveUp && ended(ctx) != errUnsent {
+			err = ctx.Err()
+		}
 		return fmt.Errorf("%w: %w; it may have been done", ErrUnavailable, err)
 	}
 	if ctx.Err() != nil {
-		if context.Cause(ctx) == errUnsent {
-			return errUnsent
-		}
-		return ctx.Err()
+		return ended(ctx)
 	}
 	return nil
 }

@@ -40,6 +40,8 @@ var (
 	errUnsent = errors.New("not sent")
 	// errAmbiguous: it was sent and has no answer; it may have been charged.
 	errAmbiguous = errors.New("sent, but not answered")
+	// errGaveUp: the context ended before an answer came; it may have been charged.
+	errGaveUp = errors.New("sent, and not waited for any more")
 	// errBusy: a full queue; nothing was charged.
 	errBusy = errors.New("overloaded")
 	// errNoHolder: the node found nobody who may decide, and the rule no answer in its place.

@@ -61,6 +61,10 @@ func (c *Client) standInLocally(key counterKey, cost int64, read bool, d *Decisi
 		d.Allowed = true
 		return
 	}
+	if h.limit <= 0 {
+		d.RetryAfter, d.Period = Never, h.period
+		return
+	}
 	units := max(1, math.Floor(float64(h.limit)*c.opts.policy.share))
 	per := rate.Limit(float64(h.limit) * c.opts.policy.share / h.period.Seconds())
 	burst := int(min(units, 1<<30))

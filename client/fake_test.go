@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -19,6 +20,7 @@ import (
 type fakeNode struct {
 	sluicev1.UnimplementedSluiceServiceServer
 	name, addr string
+	listed     string // the address that members tell, if it is another
 	server     *grpc.Server
 	cluster    *fakeCluster
 	leaving    chan struct{}
@@ -32,9 +34,10 @@ type fakeCluster struct {
 	nodes []*fakeNode
 	mu    sync.Mutex
 	// decide answers a check that node was asked; nil admits. hold is called before a frame is answered.
-	decide func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision
-	hold   func(node *fakeNode, r *sluicev1.CheckRequest)
-	resets int
+	decide  func(node *fakeNode, c *sluicev1.Check) *sluicev1.Decision
+	hold    func(node *fakeNode, r *sluicev1.CheckRequest)
+	members func() // called before the members are told
+	resets  int
 }
 
 func newCluster(t testing.TB, names ...string) *fakeCluster {
@@ -51,14 +54,20 @@ func (f *fakeCluster) add(name string) *fakeNode {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	n := &fakeNode{name: name, addr: l.Addr().String(), server: grpc.NewServer(), cluster: f, leaving: make(chan struct{})}
-	sluicev1.RegisterSluiceServiceServer(n.server, n)
-	go n.server.Serve(l)
-	f.t.Cleanup(n.server.Stop)
+	n := &fakeNode{name: name, addr: l.Addr().String(), cluster: f, leaving: make(chan struct{})}
+	f.serve(n, l)
 	f.mu.Lock()
 	f.nodes = append(f.nodes, n)
 	f.mu.Unlock()
 	return n
+}
+
+// serve starts n.
+func (f *fakeCluster) serve(n *fakeNode, l net.Listener) {
+	n.server = grpc.NewServer()
+	sluicev1.RegisterSluiceServiceServer(n.server, n)
+	go n.server.Serve(l)
+	f.t.Cleanup(n.server.Stop)
 }
 
 // remove takes n out of the members.
@@ -91,6 +100,9 @@ func (f *fakeCluster) dial(opts ...Option) *Client {
 }
 
 func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {
+	if len(req.Checks) == 0 {
+		return &sluicev1.CheckResponse{Id: req.Id, Error: &sluicev1.Error{Code: sluicev1.ErrorCode_ERROR_CODE_INVALID, Field: "checks"}}
+	}
 	n.cluster.mu.Lock()
 	decide, hold := n.cluster.decide, n.cluster.hold
 	n.cluster.mu.Unlock()
@@ -161,11 +173,14 @@ func (n *fakeNode) Reset(_ context.Context, req *sluicev1.ResetRequest) (*sluice
 }
 
 func (n *fakeNode) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+	if n.cluster.members != nil {
+		n.cluster.members()
+	}
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
 	res := &sluicev1.MembersResponse{Self: n.name}
 	for _, m := range n.cluster.nodes {
-		res.Members = append(res.Members, &sluicev1.Member{Name: m.name, State: "serving", GrpcAddress: m.addr})
+		res.Members = append(res.Members, &sluicev1.Member{Name: m.name, State: "serving", GrpcAddress: cmp.Or(m.listed, m.addr)})
 	}
 	return res, nil
 }

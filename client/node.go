@@ -21,8 +21,8 @@ const (
 	openTimeout = 2 * time.Second
 )
 
-// node is one address that is asked, and the circuit breaker before it: after a failure nobody asks
-// it for a while, and then one attempt decides.
+// node is one address that is asked, and the circuit breaker before it: checks go to nodes that
+// have a stream, and streams are opened in the background. After a failure nobody tries for a while.
 type node struct {
 	client *Client
 	// name is the node's in the cluster; "" for an address of the target.
@@ -32,7 +32,9 @@ type node struct {
 
 	mu struct {
 		sync.Mutex
-		opening  chan struct{} // closed when the attempt under way has ended
+		opening bool
+		tried   bool // an attempt has ended
+		// failures are those in a row; nobody tries before retryAt.
 		failures int
 		retryAt  time.Time
 		closed   bool
@@ -47,82 +49,66 @@ func (c *Client) newNode(name, addr string) (*node, error) {
 	return &node{client: c, name: name, addr: addr, conn: conn}, nil
 }
 
-// up reports whether n may be asked now.
-func (n *node) up(now time.Time) bool {
-	if n.current.Load() != nil {
-		return true
-	}
+// connect has a stream to n opened, unless there is one or n is to be left alone. It never blocks.
+func (n *node) connect() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return !n.mu.closed && (n.mu.opening != nil || !now.Before(n.mu.retryAt))
+	if n.mu.closed || n.mu.opening || n.current.Load() != nil || time.Now().Before(n.mu.retryAt) {
+		return
+	}
+	n.mu.opening = n.client.spawn(n.open)
 }
 
-// stream returns a stream to n, and opens one if there is none. The error is errUnsent, or that of ctx.
-func (n *node) stream(ctx context.Context) (*stream, error) {
-	if s := n.current.Load(); s != nil {
-		return s, nil
+// tried reports whether n works, or the first attempt to reach it has failed.
+func (n *node) tried() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.tried
+}
+
+// open makes one attempt, and receives on the stream that comes of it.
+func (n *node) open() {
+	ctx, cancel := context.WithCancel(n.client.ctx)
+	late := time.AfterFunc(openTimeout, cancel)
+	s, err := n.greet(ctx, cancel)
+	if !late.Stop() && err == nil {
+		err = context.DeadlineExceeded
 	}
 	n.mu.Lock()
-	if n.mu.closed {
-		n.mu.Unlock()
-		return nil, errUnsent
+	n.mu.opening, n.mu.tried = false, true
+	if n.mu.closed && err == nil {
+		err = ErrClosed
 	}
-	opening := n.mu.opening
-	if opening == nil {
-		if time.Now().Before(n.mu.retryAt) {
-			n.mu.Unlock()
-			return nil, errUnsent
-		}
-		opening = make(chan struct{})
-		if !n.client.spawn(func() { n.open(opening) }) {
-			n.mu.Unlock()
-			return nil, ErrClosed
-		}
-		n.mu.opening = opening
+	if err != nil {
+		n.failedLocked()
+		cancel()
+	} else {
+		n.current.Store(s)
 	}
 	n.mu.Unlock()
-	select {
-	case <-opening:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	n.client.reach.note(err == nil)
+	if err == nil {
+		s.receive()
 	}
-	if s := n.current.Load(); s != nil {
-		return s, nil
-	}
-	return nil, errUnsent
 }
 
 var checkStream = &grpc.StreamDesc{StreamName: "CheckStream", ClientStreams: true, ServerStreams: true}
 
-// open makes one attempt, and receives on the stream that comes of it.
-func (n *node) open(opening chan struct{}) {
-	ctx, cancel := context.WithCancel(n.client.ctx)
-	late := time.AfterFunc(openTimeout, cancel)
-	g, err := n.conn.NewStream(ctx, checkStream, sluicev1.SluiceService_CheckStream_FullMethodName, grpc.ForceCodecV2(newCodec()))
-	if !late.Stop() && err == nil {
-		err = context.DeadlineExceeded
+// greet opens a stream and asks a request without checks on it. Its answer is an error, and all that
+// is asked of it: an address may be connected, and its process hang, or be no node.
+func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, error) {
+	g, err := n.conn.NewStream(ctx, checkStream, sluicev1.SluiceService_CheckStream_FullMethodName,
+		grpc.ForceCodecV2(newCodec()), grpc.WaitForReady(true))
+	if err != nil {
+		return nil, err
 	}
-	var s *stream
-	if err == nil {
-		s = &stream{node: n, grpc: g, cancel: cancel}
+	s := &stream{node: n, grpc: g, cancel: cancel}
+	f := newFrame(&s.mu.lanes[elsewhere])
+	s.launchLocked(f) // nobody else knows s
+	if err := g.SendMsg(f); err != nil {
+		return nil, err
 	}
-	n.mu.Lock()
-	n.mu.opening = nil
-	switch {
-	case err != nil:
-		n.failedLocked()
-		cancel()
-	case n.mu.closed:
-		cancel()
-		s = nil
-	default:
-		n.current.Store(s)
-	}
-	n.mu.Unlock()
-	close(opening)
-	if s != nil {
-		s.receive()
-	}
+	return s, g.RecvMsg(s)
 }
 
 // failedLocked leaves n alone for a while.

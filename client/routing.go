@@ -13,7 +13,7 @@ const (
 	// refreshEvery is how often the members are asked for, and soonest how long after the last time at
 	// least when something has changed.
 	refreshEvery   = 15 * time.Second
-	soonest        = 100 * time.Millisecond
+	soonest        = 250 * time.Millisecond
 	refreshTimeout = 2 * time.Second
 )
 
@@ -24,45 +24,47 @@ type fleet struct {
 	byName map[string]*node
 }
 
-// pick returns a node to be asked about the counter called key, other than avoid if there is
-// another: its holder if that is known, else one in turn. nil if none may be asked now.
-func (c *Client) pick(key counterKey, avoid *node) (n *node, known bool) {
+// everyone returns all nodes and the target's addresses.
+func (c *Client) everyone() []*node { return slices.Concat(c.fleet.Load().nodes, c.seeds) }
+
+// pick returns a stream to a node to be asked about the counter called key, other than avoid if there is
+// another: its holder if that is known, else one in turn. nil if no node can be asked now. It has those
+// connected that it finds without a stream, and never waits for them.
+func (c *Client) pick(key counterKey, avoid *node) (s *stream, known bool) {
 	f := c.fleet.Load()
 	if len(f.nodes) > 1 {
 		if h, ok := c.holders.Get(key); ok {
-			if n := f.byName[h.name]; n != nil && n != avoid && (n.current.Load() != nil || n.up(time.Now())) {
-				return n, true
+			if n := f.byName[h.name]; n != nil && n != avoid {
+				if s := n.current.Load(); s != nil {
+					return s, true
+				}
+				n.connect()
 			}
 		}
 	}
-	if n := c.inTurn(f.nodes, avoid); n != nil {
-		return n, false
+	if s := c.inTurn(f.nodes, avoid); s != nil {
+		return s, false
 	}
 	return c.inTurn(c.seeds, avoid), false
 }
 
-// inTurn returns the next of nodes that may be asked, avoid only if no other may.
-func (c *Client) inTurn(nodes []*node, avoid *node) *node {
+// inTurn returns a stream to the next of nodes, to avoid only if there is no other.
+func (c *Client) inTurn(nodes []*node, avoid *node) (last *stream) {
 	if len(nodes) == 0 {
 		return nil
 	}
-	var now time.Time
 	start := int(c.turn.Add(1) % uint64(len(nodes)))
-	var last *node
 	for i := range nodes {
 		n := nodes[(start+i)%len(nodes)]
-		if n.current.Load() == nil {
-			if now.IsZero() {
-				now = time.Now()
-			}
-			if !n.up(now) {
-				continue
-			}
+		s := n.current.Load()
+		switch {
+		case s == nil:
+			n.connect()
+		case n != avoid:
+			return s
+		default:
+			last = s
 		}
-		if n != avoid {
-			return n
-		}
-		last = n
 	}
 	return last
 }
@@ -106,20 +108,15 @@ func (c *Client) refreshSoon() {
 }
 
 // follow asks for the members now and then, and when something has changed, until the client
-// is closed. It also ends streams that do not answer.
+// is closed.
 func (c *Client) follow() {
-	watch := time.NewTicker(c.opts.timeout / 8)
-	defer watch.Stop()
-	next := time.NewTimer(0)
+	next := time.NewTimer(c.jitter(refreshEvery))
 	defer next.Stop()
-	last := time.Time{}
+	last := time.Now()
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
-		case now := <-watch.C:
-			c.endStalled(now)
-			continue
 		case <-c.wake:
 			next.Reset(max(0, soonest-time.Since(last)))
 			continue
@@ -131,22 +128,23 @@ func (c *Client) follow() {
 	}
 }
 
-// endStalled ends streams that have not answered within half of the time that a check has, so that
-// the other half is left for another node.
-func (c *Client) endStalled(now time.Time) {
-	for _, n := range slices.Concat(c.fleet.Load().nodes, c.seeds) {
-		if s := n.current.Load(); s != nil && s.stalled(now, c.opts.timeout/2) {
-			s.end(context.DeadlineExceeded)
-		}
-	}
-}
-
-// refresh asks one node after the other for the members, until one answers.
+// refresh asks one node after the other for the members, until one answers: first those that have a stream, then
+// the target.
 func (c *Client) refresh() {
 	if c.opts.noRouting {
 		return
 	}
-	for _, n := range slices.Concat(c.fleet.Load().nodes, c.seeds) {
+	var order []*node
+	for _, n := range c.fleet.Load().nodes {
+		if n.current.Load() != nil {
+			order = append(order, n)
+		}
+	}
+	if n := len(order); n > 1 { // clients that began together do not all ask the first
+		at := int(c.turn.Add(1) % uint64(n))
+		order = slices.Concat(order[at:], order[:at])
+	}
+	for _, n := range append(order, c.seeds...) {
 		ctx, cancel := context.WithTimeout(c.ctx, refreshTimeout)
 		res, err := sluicev1.NewSluiceServiceClient(n.conn).Members(ctx, &sluicev1.MembersRequest{})
 		cancel()
@@ -156,6 +154,40 @@ func (c *Client) refresh() {
 		}
 		if c.ctx.Err() != nil {
 			return
+		}
+	}
+}
+
+// watch ends streams that hang and has nodes connected that were left alone, until the client is closed.
+func (c *Client) watch() {
+	tick := time.NewTicker(min(max(c.opts.timeout/16, 5*time.Millisecond), 200*time.Millisecond))
+	defer tick.Stop()
+	for {
+		var now time.Time
+		select {
+		case <-c.ctx.Done():
+			return
+		case now = <-tick.C:
+		}
+		for _, n := range c.everyone() {
+			if s := n.current.Load(); s != nil && s.hangs(now, c.opts.timeout) {
+				s.end(context.DeadlineExceeded)
+			}
+		}
+		c.connect()
+	}
+}
+
+// connect has nodes connected, and the target while there is no other way.
+func (c *Client) connect() {
+	reached := false
+	for _, n := range c.fleet.Load().nodes {
+		n.connect()
+		reached = reached || n.current.Load() != nil
+	}
+	if !reached {
+		for _, n := range c.seeds {
+			n.connect()
 		}
 	}
 }
@@ -182,6 +214,7 @@ func (c *Client) setMembers(members []*sluicev1.Member) {
 	}
 	slices.SortFunc(after.nodes, func(a, b *node) int { return cmp.Compare(a.name, b.name) })
 	c.fleet.Store(after)
+	c.connect()
 	for _, n := range before.nodes {
 		if after.byName[n.name] != n {
 			c.retire(n)

@@ -16,8 +16,12 @@ import (
 )
 
 const (
-	// maxFlying is how many frames may be unanswered before checks gather.
-	maxFlying = 3
+	// maxFlying is how many frames of a lane may be unanswered before checks gather. Those that are unanswered
+	// for lateAfter do not count, up to maxFlyingLate in all: they wait for something at the node, and
+	// others need not.
+	maxFlying     = 3
+	lateAfter     = 20 * time.Millisecond
+	maxFlyingLate = 32
 	// maxFrameBytes and maxFrameChecks end a frame. Two of them fit into what gRPC takes without making
 	// the sender wait, so whoever sends never waits.
 	maxFrameBytes  = 16 << 10
@@ -31,7 +35,7 @@ const (
 type call struct {
 	body     []byte // a sluice.v1.Check
 	decision Decision
-	asked    time.Time // when its frame was sent
+	asked    time.Time // when its frame was sent, if it was
 	fault    *sluicev1.Error
 	err      error
 	done     chan struct{}
@@ -47,22 +51,25 @@ func (c *call) answer(err error) {
 
 // release gives c back for another call. Only for one that was answered.
 func (c *call) release() {
-	c.decision, c.fault, c.err = Decision{}, nil, nil
+	c.decision, c.asked, c.fault, c.err = Decision{}, time.Time{}, nil, nil
 	calls.Put(c)
 }
 
 // frame is a CheckRequest: its bytes, until they are sent, and whose checks are in it.
 type frame struct {
+	lane  *lane
 	id    uint64
 	out   *[]byte
 	calls []*call
 	sent  time.Time
+	late  bool // it does not count in its lane any more
 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
-func newFrame() *frame {
+func newFrame(l *lane) *frame {
 	f := frames.Get().(*frame)
+	f.lane = l
 	f.out = mem.DefaultBufferPool().Get(maxFrameBytes)
 	*f.out = (*f.out)[:0]
 	return f
@@ -86,6 +93,21 @@ func (f *frame) has(c *call) bool {
 	return len(f.calls) < maxFrameChecks && (len(f.calls) == 0 || len(*f.out)+len(c.body) <= maxFrameBytes-16)
 }
 
+// lane is what travels together on a stream, and does not wait for other lanes' answers.
+type lane struct {
+	// waiting are frames that gather, the oldest first.
+	waiting []*frame
+	// flying is how many are sent and unanswered, and not late.
+	flying int
+}
+
+// The lanes: checks whose counter the node holds, as far as is known, are decided at once. Others, which the
+// node may have to ask somebody else about, or wait with until there is a holder, do not hold them up.
+const (
+	here = iota
+	elsewhere
+)
+
 // stream is a CheckStream to one node. Whoever sets sending owns the sending half until it
 // clears it; the goroutine in receive owns the receiving half.
 type stream struct {
@@ -93,23 +115,32 @@ type stream struct {
 	grpc   grpc.ClientStream
 	cancel context.CancelFunc
 	names  names       // of the receiver
-	worked atomic.Bool // an answer has come
+	worked atomic.Bool // a check was answered
 
 	mu struct {
 		sync.Mutex
-		// waiting are frames that gather, the oldest first; queued is how many checks they have.
-		waiting []*frame
-		queued  int
+		lanes   [2]lane
+		queued  int      // checks that wait
 		flying  []*frame // sent and unanswered
 		lastID  uint64
 		sending bool
+		// heard is when the last answer came.
+		heard time.Time
+		// late fires when frames that are waited for may be late, if armed.
+		late  *time.Timer
+		armed bool
 		// ended is why nothing is taken any more.
 		ended error
 	}
 }
 
-// submit takes c, which will be answered. The error, if any, says that it was not taken.
-func (s *stream) submit(c *call) error {
+// submit takes c, which will be answered. known says that the node is taken for the holder. The error, if any,
+// says that c was not taken.
+func (s *stream) submit(c *call, known bool) error {
+	l := &s.mu.lanes[elsewhere]
+	if known {
+		l = &s.mu.lanes[here]
+	}
 	s.mu.Lock()
 	if s.mu.ended != nil {
 		s.mu.Unlock()
@@ -119,14 +150,17 @@ func (s *stream) submit(c *call) error {
 		s.mu.Unlock()
 		return errBusy
 	}
-	n := len(s.mu.waiting)
-	if n == 0 || !s.mu.waiting[n-1].has(c) {
-		s.mu.waiting = append(s.mu.waiting, newFrame())
+	n := len(l.waiting)
+	if n == 0 || !l.waiting[n-1].has(c) {
+		l.waiting = append(l.waiting, newFrame(l))
 		n++
 	}
-	s.mu.waiting[n-1].add(c)
+	l.waiting[n-1].add(c)
 	s.mu.queued++
 	lead := s.leadLocked()
+	if !lead && !s.mu.armed {
+		s.armLocked()
+	}
 	s.mu.Unlock()
 	if lead {
 		// Who else is about to ask comes along. Alone, this takes no time.
@@ -136,9 +170,22 @@ func (s *stream) submit(c *call) error {
 	return nil
 }
 
+// readyLocked returns a lane of which a frame may leave now, or nil.
+func (s *stream) readyLocked() *lane {
+	if s.mu.ended != nil || len(s.mu.flying) >= maxFlyingLate {
+		return nil
+	}
+	for i := range s.mu.lanes {
+		if l := &s.mu.lanes[i]; len(l.waiting) > 0 && l.flying < maxFlying {
+			return l
+		}
+	}
+	return nil
+}
+
 // leadLocked makes the caller the one who sends, if there is something that may leave now.
 func (s *stream) leadLocked() bool {
-	if s.mu.sending || s.mu.ended != nil || len(s.mu.waiting) == 0 || len(s.mu.flying) >= maxFlying {
+	if s.mu.sending || s.readyLocked() == nil {
 		return false
 	}
 	s.mu.sending = true
@@ -148,15 +195,11 @@ func (s *stream) leadLocked() bool {
 // send sends frames while some may leave, and clears sending.
 func (s *stream) send() {
 	s.mu.Lock()
-	for s.mu.ended == nil && len(s.mu.waiting) > 0 && len(s.mu.flying) < maxFlying {
-		f := s.mu.waiting[0]
-		s.mu.waiting = append(s.mu.waiting[:0], s.mu.waiting[1:]...)
+	for l := s.readyLocked(); l != nil; l = s.readyLocked() {
+		f := l.waiting[0]
+		l.waiting = append(l.waiting[:0], l.waiting[1:]...)
 		s.mu.queued -= len(f.calls)
-		s.mu.lastID++
-		f.id, f.sent = s.mu.lastID, time.Now()
-		b := protowire.AppendTag(*f.out, requestID, protowire.VarintType)
-		*f.out = protowire.AppendVarint(b, f.id)
-		s.mu.flying = append(s.mu.flying, f)
+		s.launchLocked(f)
 		s.mu.Unlock()
 		s.node.client.stats.frames.Add(1)
 		// An error says that the stream has ended; receive learns why, and answers.
@@ -167,6 +210,47 @@ func (s *stream) send() {
 	}
 	s.mu.sending = false
 	s.mu.Unlock()
+}
+
+// launchLocked makes f ready to be sent.
+func (s *stream) launchLocked(f *frame) {
+	s.mu.lastID++
+	f.id, f.sent = s.mu.lastID, time.Now()
+	b := protowire.AppendTag(*f.out, requestID, protowire.VarintType)
+	*f.out = protowire.AppendVarint(b, f.id)
+	f.lane.flying++
+	s.mu.flying = append(s.mu.flying, f)
+}
+
+// armLocked has those who wait looked after when what they wait for may be late.
+func (s *stream) armLocked() {
+	s.mu.armed = true
+	if s.mu.late == nil {
+		s.mu.late = time.AfterFunc(lateAfter, func() { s.node.client.spawn(s.relieve) })
+		return
+	}
+	s.mu.late.Reset(lateAfter)
+}
+
+// relieve lets others go ahead of frames that are late.
+func (s *stream) relieve() {
+	s.mu.Lock()
+	s.mu.armed = false
+	now := time.Now()
+	for _, f := range s.mu.flying {
+		if !f.late && now.Sub(f.sent) >= lateAfter {
+			f.late = true
+			f.lane.flying--
+		}
+	}
+	lead := s.leadLocked()
+	if s.mu.queued > 0 && !lead && s.mu.ended == nil {
+		s.armLocked()
+	}
+	s.mu.Unlock()
+	if lead {
+		s.send()
+	}
 }
 
 // receive takes answers until the stream ends, and answers what is left then.
@@ -194,7 +278,7 @@ func (s *stream) take(b []byte) error {
 		return err
 	}
 	f := s.answered(id)
-	if !s.worked.Load() {
+	if f != nil && len(f.calls) > 0 && !s.worked.Load() {
 		s.worked.Store(true)
 	}
 	switch {
@@ -241,6 +325,10 @@ func (s *stream) answered(id uint64) *frame {
 	for i, f := range s.mu.flying {
 		if f.id == id {
 			s.mu.flying = append(s.mu.flying[:i], s.mu.flying[i+1:]...)
+			if !f.late {
+				f.lane.flying--
+			}
+			s.mu.heard = time.Now()
 			return f
 		}
 	}
@@ -256,8 +344,16 @@ func (s *stream) end(why error) {
 		return
 	}
 	s.mu.ended = why
-	waiting, flying := s.mu.waiting, s.mu.flying
-	s.mu.waiting, s.mu.flying, s.mu.queued = nil, nil, 0
+	var waiting []*frame
+	for i := range s.mu.lanes {
+		waiting = append(waiting, s.mu.lanes[i].waiting...)
+		s.mu.lanes[i].waiting = nil
+	}
+	flying := s.mu.flying
+	s.mu.flying, s.mu.queued = nil, 0
+	if s.mu.late != nil {
+		s.mu.late.Stop()
+	}
 	s.mu.Unlock()
 	s.cancel()
 	s.node.lost(s)
@@ -266,21 +362,36 @@ func (s *stream) end(why error) {
 		under = errUnsent
 	}
 	// The sender may have a frame that is flying in its hands, so frames are not pooled again.
+	var since time.Time
 	for _, f := range flying {
+		if since.IsZero() {
+			since = f.sent
+		}
 		for _, c := range f.calls {
+			c.asked = f.sent
 			c.answer(under)
 		}
 	}
 	for _, f := range waiting {
 		for _, c := range f.calls {
+			c.asked = since // about: they waited for what was flying
 			c.answer(errUnsent)
 		}
 	}
 }
 
-// stalled reports whether the oldest frame has been unanswered for longer than limit.
-func (s *stream) stalled(now time.Time, limit time.Duration) bool {
+// hangs reports whether the node has said nothing for most of the time that a call has, which leaves the rest
+// for another node, or has left one frame unanswered for all of it. Nodes wait half of that for a holder.
+func (s *stream) hangs(now time.Time, timeout time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.mu.flying) > 0 && now.Sub(s.mu.flying[0].sent) > limit
+	if len(s.mu.flying) == 0 {
+		return false
+	}
+	oldest := s.mu.flying[0].sent
+	silence := now.Sub(oldest)
+	if s.mu.heard.After(oldest) {
+		silence = now.Sub(s.mu.heard)
+	}
+	return silence > timeout*5/8 || now.Sub(oldest) > timeout
 }

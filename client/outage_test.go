@@ -1,0 +1,229 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// mute returns an address at which connections are taken, and nobody ever says a word: what a firewall or a stopped
+// process looks like from here.
+func mute(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+// TestMembersOutOfReach: where the members' own addresses cannot be reached, the target answers, and nobody waits
+// for attempts to reach them.
+func TestMembersOutOfReach(t *testing.T) {
+	f := newCluster(t, "n1", "n2", "n3")
+	for _, n := range f.nodes {
+		n.listed = mute(t)
+	}
+	c := f.dial()
+	for i := range 50 {
+		began := time.Now()
+		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
+		if err != nil || d.Source != SourceHeld {
+			t.Fatalf("check %d: %+v, %v", i, d, err)
+		}
+		if took := time.Since(began); took > openTimeout/2 {
+			t.Errorf("check %d took %v", i, took)
+		}
+	}
+	if n := c.Stats().Nodes; n != 3 {
+		t.Errorf("%d members are known, want 3", n)
+	}
+}
+
+// TestOutage: once the cluster has been out of reach for as long as a call may take, the policy answers at
+// once, and nodes do when they are back.
+func TestOutage(t *testing.T) {
+	f := newCluster(t, "n1")
+	const timeout = 400 * time.Millisecond
+	c := f.dial(WithTimeout(timeout), WithFailurePolicy(FailClosed))
+	addr := f.nodes[0].addr
+	f.nodes[0].server.Stop()
+	var wg sync.WaitGroup
+	for range 20 { // the first wait in vain, together
+		wg.Go(func() {
+			if d, err := c.Check(context.Background(), user); err != nil || d.Source != SourceFailClosed {
+				t.Errorf("%+v, %v", d, err)
+			}
+		})
+	}
+	wg.Wait()
+	began := time.Now()
+	for range 100 {
+		if d, err := c.Check(t.Context(), user); err != nil || d.Source != SourceFailClosed {
+			t.Fatalf("%+v, %v", d, err)
+		}
+	}
+	if _, err := c.Refund(t.Context(), user); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("refund: %v", err)
+	}
+	if took := time.Since(began); took > timeout {
+		t.Errorf("101 answers took %v, want them at once", took)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.serve(f.nodes[0], l)
+	waitFor(t, "the node to be asked again", func() bool {
+		d, err := c.Check(t.Context(), user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Source == SourceHeld
+	})
+}
+
+// TestHang: nodes that take checks and say nothing, the members' question too, cost no caller more time than it has.
+func TestHang(t *testing.T) {
+	f := newCluster(t, "n1", "n2", "n3")
+	hold := make(chan struct{})
+	var hanging atomic.Bool
+	f.hold = func(n *fakeNode, _ *sluicev1.CheckRequest) {
+		if n.name != "n3" && hanging.Load() {
+			<-hold
+		}
+	}
+	f.members = func() {
+		if hanging.Load() {
+			<-hold
+		}
+	}
+	defer close(hold)
+	const timeout = time.Second
+	c := f.dial(WithTimeout(timeout))
+	hanging.Store(true)
+	c.refreshSoon()
+	var wg sync.WaitGroup
+	for i := range 30 {
+		wg.Go(func() {
+			began := time.Now()
+			if _, err := c.Check(context.Background(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > timeout+timeout/4 {
+				t.Errorf("a check took %v of %v", took, timeout)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestLanes: checks that a node cannot decide yet hold up neither those whose counters it holds nor, for long,
+// others.
+func TestLanes(t *testing.T) {
+	f := newCluster(t, "n1", "n2")
+	hold := make(chan struct{})
+	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		if c.GetDescriptor_()[0].GetKey() == "lost" {
+			<-hold
+		}
+		d := decision(n, true)
+		d.Holder = "n1"
+		return d
+	})
+	c := f.dial()
+	if _, err := c.Check(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	const lost = 40
+	for i := range lost {
+		wg.Go(func() {
+			if _, err := c.Check(context.Background(), Check{Domain: "shop", Descriptor: []Entry{{"lost", fmt.Sprint(i)}}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waitFor(t, "the lost to be on their way", func() bool { // all are sent: what is late makes room
+		return flying(c, f.nodes[0]) >= 0 && flying(c, f.nodes[1]) >= 0 &&
+			flying(c, f.nodes[0])+flying(c, f.nodes[1]) == lost
+	})
+	for i := range 20 {
+		for _, key := range []string{"user", "new"} {
+			d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{key, fmt.Sprint(42 + i)}}})
+			if err != nil || d.Source != SourceHeld {
+				t.Errorf("%s: %+v, %v", key, d, err)
+			}
+		}
+	}
+	if n := underWay(c, f.nodes[0]) + underWay(c, f.nodes[1]); n != lost {
+		t.Errorf("%d of the %d lost are waiting", n, lost)
+	}
+	close(hold)
+	wg.Wait()
+}
+
+// TestBlockedStaysBlocked: a local limiter admits nothing of what the cluster's limit never does.
+func TestBlockedStaysBlocked(t *testing.T) {
+	f := newCluster(t, "n1")
+	f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, false)
+		d.Limit, d.RetryAfterNs, d.Never = 0, int64(Never), true
+		return d
+	})
+	c := f.dial(WithFailurePolicy(FailLocal(1)), WithTimeout(50*time.Millisecond))
+	if _, err := c.Check(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	f.nodes[0].server.Stop()
+	if d, err := c.Check(t.Context(), user); err != nil || d.Allowed || d.RetryAfter != Never || d.Source != SourceFailLocal {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestLocalAllOrNothing: what is not admitted in the end leaves local limiters as they were.
+func TestLocalAllOrNothing(t *testing.T) {
+	f := newCluster(t, "n1")
+	c := f.dial(WithFailurePolicy(FailLocal(1)), WithTimeout(50*time.Millisecond))
+	if _, err := c.Check(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	f.nodes[0].server.Stop()
+	much := user
+	much.Cost = 100 // of 10
+	for range 5 {
+		all, err := c.CheckAll(t.Context(), []Check{user, much})
+		if err != nil || all[0].Allowed || all[1].Allowed {
+			t.Fatalf("%+v, %v", all, err)
+		}
+	}
+	all10 := user
+	all10.Cost = 10
+	if d, err := c.Check(t.Context(), all10); err != nil || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// TestQueueTooLong: a queue whose turn comes after the deadline is not waited for.
+func TestQueueTooLong(t *testing.T) {
+	f := newCluster(t, "n1")
+	f.set(func(n *fakeNode, _ *sluicev1.Check) *sluicev1.Decision {
+		d := decision(n, true)
+		d.DelayNs = int64(time.Hour)
+		return d
+	})
+	c := f.dial()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if d, err := c.Wait(ctx, user); !errors.Is(err, ErrWouldExceedDeadline) || !d.Allowed {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
