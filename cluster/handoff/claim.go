@@ -34,8 +34,9 @@ type claim struct {
 	stage  claimStage
 	until  int64 // sitting
 	// fetching: when the best was last asked or has sent something, and how often in vain.
-	asked int64
-	tries int
+	asked  int64
+	tries  int
+	coming *arrival // what is fetched and not whole yet, where it is kept beside the shard
 }
 
 // maxTries is how often a state is asked for in vain before the claim begins anew: whoever
@@ -332,58 +333,4 @@ func (m *Machine) win(p *partition) {
 	}
 	m.stats.Claims++
 	m.open(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
-}
-
-// takeFetch begins to send what was offered to a claimer.
-func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
-	if b.Partition < 0 || b.Partition >= len(m.parts) {
-		return
-	}
-	p := &m.parts[b.Partition]
-	if p.role != idle || p.state.has == message.None || p.state.mark != b.State ||
-		p.known.epoch != (message.Epoch{Gen: b.Gen, Boot: from.Boot}) {
-		return
-	}
-	for _, t := range p.state.answers {
-		if t.gen == b.Gen && t.ch.peer == from && t.stage < ending && !t.gone {
-			return // on its way
-		}
-	}
-	t := m.addTarget(p, from, message.Answer)
-	t.first() // checks wait for it
-	t.gen = b.Gen
-	p.state.answers = append(p.state.answers, t)
-}
-
-// takeAnswer readies p's shard for a part of what was fetched. What was decided here and
-// may be a fork is not forgotten for it, but joined with it.
-func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part) bool {
-	c := p.claim
-	if c == nil || c.stage != fetching || c.gen != part.Next.Gen || len(c.states) == 0 || c.states[0].peer != from {
-		return false
-	}
-	if part.Begin {
-		held := p.state.held && m.c.with(ForkMerge)
-		if !held {
-			m.forget(p)
-		}
-		p.state.release()
-		p.state = state{
-			has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-			held: held, from: from, fill: part.Fill,
-		}
-	}
-	return m.follows(from, p, part)
-}
-
-// answered ends a claim when what was fetched is whole.
-func (m *Machine) answered(p *partition, part *message.Part) bool {
-	p.claim.asked, p.claim.tries = m.now, 0
-	if part.End {
-		if best := p.claim.states[0]; best.has == message.Partial {
-			p.state.has = message.Partial
-		}
-		m.win(p)
-	}
-	return true
 }

@@ -53,14 +53,7 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 		p.refused = max(p.refused, part.Next.Gen)
 		return false
 	case message.Answer:
-		if !m.takeAnswer(from, p, part) {
-			return false
-		}
-		if !m.put(p, part, b, portion) {
-			p.claim.states = p.claim.states[1:] // what was offered cannot be had
-			return false
-		}
-		return m.answered(p, part)
+		return m.takeAnswer(from, p, part, b, portion)
 	case message.Merge:
 		if p.role != holding {
 			return false
@@ -104,8 +97,12 @@ func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part)
 
 // follows reports whether part goes on from what is in p's shard.
 func (m *Machine) follows(from message.Peer, p *partition, part *message.Part) bool {
-	s := &p.state
-	return p.role == idle && s.has != message.None && s.from == from && s.fill == part.Fill && s.mark.Epoch == part.Epoch
+	return p.role == idle && p.state.continues(from, part)
+}
+
+// continues reports whether part is of the filling that s comes with.
+func (s *state) continues(from message.Peer, part *message.Part) bool {
+	return s.has != message.None && s.from == from && s.fill == part.Fill && s.mark.Epoch == part.Epoch
 }
 
 // put imports a portion of a filling. A copy that cannot be read, or does not add up, is

@@ -132,7 +132,7 @@ func (w *world) judgeContent(part int, t *tenure) {
 	h := w.history(t.lineage, part)
 	start := t.state.Start
 	// Who begins with a part names no change of that epoch.
-	if start.Seq == 0 && h.partial[start.Epoch] || start.Epoch != (message.Epoch{}) && t.process.torn[part] == start.Epoch {
+	if start.Seq == 0 && start.Epoch != (message.Epoch{}) && (h.partial[start.Epoch] || t.process.torn[part] == start.Epoch) {
 		w.Torn++
 		return
 	}

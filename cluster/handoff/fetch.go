@@ -1,0 +1,125 @@
+package handoff
+
+import (
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// arrival is a state that a claim fetches, as long as it is not whole, beside a shard whose own
+// state is worth something by itself: it may be a fork, which nobody else has, or a complete copy, which
+// is the best there is should the rest never come.
+type arrival struct {
+	state
+	portions []portion
+}
+
+// portion is one part of it, as it came.
+type portion struct {
+	at       int64
+	image    *bucket.Image
+	data     []byte
+	counters int
+}
+
+// takeFetch begins to send what was offered to a claimer.
+func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
+	if b.Partition < 0 || b.Partition >= len(m.parts) {
+		return
+	}
+	p := &m.parts[b.Partition]
+	if p.role != idle || p.state.has == message.None || p.state.mark != b.State ||
+		p.known.epoch != (message.Epoch{Gen: b.Gen, Boot: from.Boot}) {
+		return
+	}
+	for _, t := range p.state.answers {
+		if t.gen == b.Gen && t.ch.peer == from && t.stage < ending && !t.gone {
+			return // on its way
+		}
+	}
+	t := m.addTarget(p, from, message.Answer)
+	t.first() // checks wait for it
+	t.gen = b.Gen
+	p.state.answers = append(p.state.answers, t)
+}
+
+// takeAnswer takes a part of what was fetched, and reports whether it did. The last one ends
+// the claim; one that cannot be taken makes it go on with the next best state.
+func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part, b *message.Parcel, data []byte) bool {
+	c := p.claim
+	if c == nil || c.stage != fetching || c.gen != part.Next.Gen || len(c.states) == 0 || c.states[0].peer != from {
+		return false
+	}
+	if part.Begin {
+		m.expect(from, p, part)
+	}
+	s := &p.state
+	if c.coming != nil {
+		s = &c.coming.state
+	}
+	if p.role != idle || !s.continues(from, part) {
+		return false
+	}
+	c.asked, c.tries = m.now, 0
+	taken := false
+	if c.coming == nil {
+		taken = m.put(p, part, b, data)
+	} else {
+		taken = m.putAside(p, part, b, data)
+	}
+	switch {
+	case !taken:
+		c.states, c.coming = c.states[1:], nil // what was offered cannot be had
+	case part.End:
+		if c.states[0].has == message.Partial {
+			p.state.has = message.Partial
+		}
+		m.win(p)
+	}
+	return taken
+}
+
+// expect readies p for the parts of what was fetched.
+func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
+	s := state{
+		has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
+		from: from, fill: part.Fill,
+	}
+	p.claim.coming = nil
+	if p.state.has == message.Complete {
+		p.claim.coming = &arrival{state: s}
+		return
+	}
+	m.forget(p)
+	p.state = s
+}
+
+// putAside keeps a portion for when the last one has come. Then all of it takes the place of what is in the
+// shard, or is joined with it where that may be a fork.
+func (m *Machine) putAside(p *partition, part *message.Part, b *message.Parcel, data []byte) bool {
+	a := p.claim.coming
+	a.sum = add(a.sum, data)
+	a.portions = append(a.portions, portion{m.now, &b.Image, data, part.Counters})
+	if !part.End {
+		return true
+	}
+	if m.c.with(Checksum) && a.sum != part.Sum {
+		m.stats.Damaged++
+		return false
+	}
+	a.has, a.held = message.Complete, p.state.held && m.c.with(ForkMerge)
+	if !a.held {
+		m.forget(p)
+	}
+	for _, x := range a.portions {
+		if m.c.Table.Import(x.at, p.number, x.image, x.data, x.counters, a.held) != nil {
+			m.stats.Damaged++
+			if !a.held {
+				m.forget(p)
+			}
+			return false
+		}
+	}
+	p.state.release()
+	p.state = a.state
+	return true
+}
