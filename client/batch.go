@@ -18,6 +18,40 @@ import (
 // is allowed, and RetryAfter of each is at least the time until all may be tried again. It takes 1 to 10,000
 // checks. When no node answers, the FailurePolicy answers each, and what one denies none is allowed.
 func (c *Client) CheckAll(ctx context.Context, checks []Check) ([]Decision, error) {
+	began := time.Now()
+	decisions, err := c.checkAll(ctx, checks)
+	if err != nil {
+		// It is one answer, about all of them.
+		e := Event{Verb: verbs[sluicev1.Verb_VERB_CHECK], Err: err}
+		for i := range checks {
+			e.Domain = checks[0].Domain
+			e.Cost += max(1, checks[i].Cost)
+		}
+		c.stats.count(nil, err)
+		c.observe(ctx, began, e)
+		return nil, err
+	}
+	for i := range decisions {
+		c.stats.count(&decisions[i], nil)
+		c.observe(ctx, began, Event{
+			Domain: checks[i].Domain, Verb: verbs[sluicev1.Verb_VERB_CHECK], Cost: max(1, checks[i].Cost), Decision: decisions[i],
+		})
+	}
+	return decisions, nil
+}
+
+// observe tells the observer, if there is one, about e, which was asked at began.
+func (c *Client) observe(ctx context.Context, began time.Time, e Event) {
+	if c.opts.observer != nil {
+		e.Took = time.Since(began)
+		c.opts.observer.Decided(ctx, e)
+	}
+}
+
+func (c *Client) checkAll(ctx context.Context, checks []Check) ([]Decision, error) {
+	if len(checks) == 0 {
+		return nil, invalid("checks", "empty; want at least one")
+	}
 	req := &sluicev1.CheckRequest{AllOrNothing: true}
 	var keys []counterKey
 	for i := range checks {
@@ -29,21 +63,17 @@ func (c *Client) CheckAll(ctx context.Context, checks []Check) ([]Decision, erro
 		req.Checks = append(req.Checks, p)
 		keys = append(keys, key)
 	}
-	if len(checks) == 0 {
-		return nil, invalid("checks", "empty; want at least one")
-	}
 	decisions := make([]Decision, len(checks))
-	err := c.unary(ctx, keys[0], sluicev1.SluiceService_Check_FullMethodName, req, decisions)
-	if errors.Is(err, errUnsent) {
-		err = nil
+	n, err := c.unary(ctx, keys[0], sluicev1.SluiceService_Check_FullMethodName, req, decisions)
+	switch {
+	case errors.Is(err, errUnsent):
 		c.standInAll(checks, keys, decisions)
-	}
-	if err != nil {
-		c.stats.count(nil, err)
+	case err != nil:
 		return nil, err
-	}
-	for i := range decisions {
-		c.stats.count(&decisions[i], nil)
+	default:
+		for i := range decisions {
+			c.learn(keys[i], n, false, &decisions[i])
+		}
 	}
 	return decisions, nil
 }
@@ -60,24 +90,45 @@ func (c *Client) standInAll(checks []Check, keys []counterKey, decisions []Decis
 			break
 		}
 	}
+	var wait time.Duration
 	for i := range decisions {
-		decisions[i].Allowed = decisions[i].Allowed && all
+		wait = max(wait, decisions[i].RetryAfter)
+	}
+	for i := range decisions {
+		if !all {
+			decisions[i].Allowed, decisions[i].RetryAfter = false, wait
+		}
 	}
 }
 
 // Reset forgets what was spent of descriptor in domain. Doing it again is harmless, so it is retried;
 // ErrUnavailable says that nobody has said that it is done.
 func (c *Client) Reset(ctx context.Context, domain string, descriptor ...Entry) error {
-	p, key, fault := (&Check{Domain: domain, Descriptor: descriptor}).proto()
+	began := time.Now()
+	d, err := c.reset(ctx, &Check{Domain: domain, Descriptor: descriptor})
+	if err != nil {
+		c.stats.count(nil, err)
+	}
+	d.Allowed = err == nil // an answer has nothing against it
+	c.observe(ctx, began, Event{Domain: domain, Verb: "reset", Decision: d, Err: err})
+	return err
+}
+
+func (c *Client) reset(ctx context.Context, q *Check) (Decision, error) {
+	var d [1]Decision
+	p, key, fault := q.proto()
 	if fault != nil {
-		return fault
+		return d[0], fault
 	}
 	defer c.denials.forget(key)
-	err := c.unary(ctx, key, sluicev1.SluiceService_Reset_FullMethodName, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{p}}, make([]Decision, 1))
-	if errors.Is(err, errUnsent) {
-		return fmt.Errorf("%w within %v", ErrUnavailable, c.opts.timeout)
+	_, err := c.unary(ctx, key, sluicev1.SluiceService_Reset_FullMethodName, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{p}}, d[:])
+	switch {
+	case errors.Is(err, errUnsent):
+		return Decision{}, fmt.Errorf("%w within %v", ErrUnavailable, c.opts.timeout)
+	case err != nil:
+		return Decision{}, err
 	}
-	return err
+	return d[0], nil
 }
 
 // proto returns c as a generated message, and the key of its counter.
@@ -100,9 +151,9 @@ func (c *Check) proto() (*sluicev1.Check, counterKey, *Error) {
 	return p, keyOf(b), nil
 }
 
-// unary calls one node after the other until one has answered, and reads its decisions. The error is
-// errUnsent when the time is up.
-func (c *Client) unary(ctx context.Context, key counterKey, method string, req proto.Message, into []Decision) error {
+// unary calls one node after the other until one has answered, reads its decisions, and returns the node. The
+// error is errUnsent when the time is up.
+func (c *Client) unary(ctx context.Context, key counterKey, method string, req proto.Message, into []Decision) (*node, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(c.opts.timeout), errUnsent)
 	defer cancel()
 	var n *node
@@ -112,19 +163,19 @@ func (c *Client) unary(ctx context.Context, key counterKey, method string, req p
 		}
 		s, _, err := c.find(ctx, key, n)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		n = s.node
 		if err = c.invoke(ctx, n, method, req, into); err == nil {
-			return nil
+			return n, nil
 		}
 		switch e, ok := errors.AsType[*Error](err); {
 		case ok:
-			return e
+			return nil, e
 		case c.closed.Load():
-			return ErrClosed
+			return nil, ErrClosed
 		case ctx.Err() != nil:
-			return ended(ctx)
+			return nil, ended(ctx)
 		}
 		c.stats.retries.Add(1)
 	}

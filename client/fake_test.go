@@ -169,7 +169,11 @@ func (n *fakeNode) Reset(_ context.Context, req *sluicev1.ResetRequest) (*sluice
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
 	n.cluster.resets += len(req.Checks)
-	return &sluicev1.ResetResponse{Decisions: make([]*sluicev1.Decision, len(req.Checks))}, nil
+	res := &sluicev1.ResetResponse{}
+	for range req.Checks {
+		res.Decisions = append(res.Decisions, &sluicev1.Decision{Source: sluicev1.Source_SOURCE_HELD, Holder: n.name})
+	}
+	return res, nil
 }
 
 func (n *fakeNode) Members(context.Context, *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {

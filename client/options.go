@@ -110,13 +110,15 @@ type Observer interface {
 	Decided(ctx context.Context, e Event)
 }
 
-// Event is one answer.
+// Event is one answer. CheckAll has one for each check, or one for all if it failed: with the domain of the first
+// and the sum of the costs.
 type Event struct {
 	Domain string
-	// Verb is check, read, charge or refund.
+	// Verb is check, read, charge, refund or reset.
 	Verb string
+	// Cost is 0 for a reset.
 	Cost int64
-	// Decision is zero if Err is set.
+	// Decision is zero if Err is set. That of a reset has only Allowed, Rule, Source and Holder.
 	Decision Decision
 	Err      error
 	Took     time.Duration

@@ -201,7 +201,7 @@ func TestLocalAllOrNothing(t *testing.T) {
 	much.Cost = 100 // of 10
 	for range 5 {
 		all, err := c.CheckAll(t.Context(), []Check{user, much})
-		if err != nil || all[0].Allowed || all[1].Allowed {
+		if err != nil || all[0].Allowed || all[1].Allowed || all[0].RetryAfter != Never || all[1].RetryAfter != Never {
 			t.Fatalf("%+v, %v", all, err)
 		}
 	}
