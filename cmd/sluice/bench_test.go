@@ -96,6 +96,9 @@ func TestBenchDoors(t *testing.T) {
 				case k.Name == "sdk" && !whole:
 					// The client finds the holder of each key, and remembers what is denied.
 					sources = []string{"held", "deny_cache"}
+				case k.Name == "sdk":
+					// It asks the holder of a call's first key, and of few keys that may be the only one.
+					sources = []string{"held"}
 				}
 				for _, name := range sources {
 					if got.Sources[name].Denied == 0 {
