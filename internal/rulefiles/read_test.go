@@ -92,7 +92,7 @@ func TestExamplesLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Join(set.Domains(), " "); got != "api auth messaging payments social" {
+	if got := strings.Join(set.Domains(), " "); got != "api auth messaging payments search social" {
 		t.Errorf("domains %s", got)
 	}
 }

@@ -386,7 +386,7 @@ func TestOpenFails(t *testing.T) {
 // TestWarningsAreLogged with their place.
 func TestWarningsAreLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.yaml")
-	write(t, path, limit(1)+"    consistency: eventual\n")
+	write(t, path, limit(1)+"    detailed_metric: true\n")
 	h := watch(t, path, quick)
-	h.says("WARN rule file: eventual is not in force yet", "file="+path, "line=5", "key=d/a.consistency")
+	h.says("WARN rule file: detailed_metric is not in force yet", "file="+path, "line=5", "key=d/a.detailed_metric")
 }

@@ -43,6 +43,61 @@ func TestWatchesDoNotPileUp(t *testing.T) {
 	}
 }
 
+// swapper swaps a link in the moment in which its directory begins to be watched,
+// as late as can be without a notification.
+type swapper struct {
+	*fsnotify.Watcher
+	dir  string
+	swap func()
+}
+
+func (s swapper) Add(dir string) error {
+	if dir == s.dir {
+		s.swap()
+	}
+	return s.Watcher.Add(dir)
+}
+
+// TestSwapBeforeTheWatch: what the link leads to is watched, though nothing told
+// that it was swapped.
+func TestSwapBeforeTheWatch(t *testing.T) {
+	n, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(root, "current")
+	for _, version := range []string{"v1", "v2"} {
+		if err := os.Mkdir(filepath.Join(root, version), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("v1", link); err != nil {
+		t.Fatal(err)
+	}
+	swapped := false
+	w := watches{notifier: swapper{Watcher: n, dir: root, swap: func() {
+		if swapped {
+			return
+		}
+		swapped = true
+		if err := os.Remove(link); err != nil {
+			t.Error(err)
+		}
+		if err := os.Symlink("v2", link); err != nil {
+			t.Error(err)
+		}
+	}}}
+	w.follow(link)
+	if v2 := filepath.Join(root, "v2"); !slices.Contains(n.WatchList(), v2) {
+		t.Errorf("watched are %v, not %s, to which the link leads", n.WatchList(), v2)
+	}
+}
+
 // TestConcerns: a busy directory around the rules does not have them read.
 func TestConcerns(t *testing.T) {
 	root, err := filepath.EvalSymlinks(t.TempDir())
