@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -74,6 +75,43 @@ func TestDrainLeavesOthers(t *testing.T) {
 			t.Fatalf("%+v, want the second to have %d left", d, left)
 		}
 		left -= cost
+	}
+}
+
+// TestReserve: whoever must leave units free takes none of them, and is told when there are more. Others
+// take them.
+func TestReserve(t *testing.T) {
+	for _, a := range algorithms {
+		t.Run(a.name, func(t *testing.T) {
+			table, limits, key := smallTable(t), mustLimits(t, per(a.algorithm, 10, time.Hour)), bucket.Key{Hi: 1, Lo: 2}
+			ask := func(now, cost, reserve int64, verb bucket.Verb) bucket.Decision {
+				return table.Do(now, &bucket.Request{Key: key, Limits: limits, Cost: cost, Reserve: reserve, Verb: verb})
+			}
+			for _, reserve := range []int64{10, math.MaxInt64} {
+				if d := ask(day, 1, reserve, bucket.Check); d.Allowed || d.RetryAfter != bucket.Never {
+					t.Fatalf("reserve %d of 10: %+v, want never", reserve, d)
+				}
+			}
+			if d := ask(day, 4, 6, bucket.Check); !d.Allowed || d.Remaining != 6 {
+				t.Fatalf("4 above a reserve of 6: %+v", d)
+			}
+			var told bucket.Decision
+			for _, verb := range []bucket.Verb{bucket.Read, bucket.Check} {
+				if told = ask(day, 1, 6, verb); told.Allowed || told.RetryAfter <= 0 || told.Remaining != 6 {
+					t.Fatalf("%v of the reserve: %+v", verb, told)
+				}
+			}
+			after := day + int64(told.RetryAfter)
+			if d := ask(after-1, 1, 6, bucket.Read); d.Allowed {
+				t.Errorf("1 ns before retry after: %+v", d)
+			}
+			if d := ask(after, 1, 6, bucket.Read); !d.Allowed {
+				t.Errorf("at retry after: %+v", d)
+			}
+			if d := ask(day, 6, 0, bucket.Check); !d.Allowed || d.Remaining != 0 {
+				t.Errorf("the reserve, to whom it is for: %+v", d)
+			}
+		})
 	}
 }
 

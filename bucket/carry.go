@@ -12,11 +12,14 @@ func (c *counter) carry(to int64, aligned bool) {
 	for i := range plans {
 		c.at(i).carry(&plans[i], c.now, to, aligned)
 	}
-	if c.more != nil {
-		for i := range c.more.shadows {
-			x := &c.more.shadows[i]
-			x.state.carry(x.plan(), c.now, to, aligned)
-		}
+	list := c.shadows()
+	for i := range list {
+		x := &list[i]
+		x.state.carry(x.plan(), c.now, to, aligned)
+	}
+	lent := c.grants()
+	for i := range lent {
+		lent[i].end = addSat(lent[i].end, subSat(to, c.now))
 	}
 	c.now = to
 }

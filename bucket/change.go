@@ -39,6 +39,7 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 	old := c.candidates()
 	n := newCounter(l, now, &more{rest: make([]state, 0, len(l.plans)-1)})
 	n.admissions, n.cuts = c.admissions, c.cuts
+	var origin [MaxLimits]int // 1 + the place among the limits in force until now, or 0
 	for i := range l.plans {
 		p := &l.plans[i]
 		if p.stateless() {
@@ -46,6 +47,11 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 		}
 		if from := match(old, p, i); from != nil {
 			*n.at(i), from.taken = from.state, true
+			for j := range c.limits.plans {
+				if from == &old[j] && c.limits.plans[j].cost == p.cost {
+					origin[i] = j + 1
+				}
+			}
 		} else if from := forebear(old[:len(c.limits.plans)], i, now); from != nil {
 			n.at(i).inherit(p, from, now)
 		}
@@ -55,7 +61,27 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 			n.addShadow(o.shadow, now)
 		}
 	}
+	n.takeGrants(c, &origin)
 	return &n
+}
+
+// takeGrants makes what c has lent lent by n, whose limit i has taken over the state of place origin[i]-1 of c. What was
+// charged to other states is held from now on.
+func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
+	l := from.ledger()
+	if l == nil {
+		return
+	}
+	for j := range l.grants {
+		g, paid := &l.grants[j], uint16(0)
+		for i, place := range origin {
+			if place > 0 && g.isPaid(place-1) {
+				paid |= 1 << i
+			}
+		}
+		g.paid = paid
+	}
+	c.setGrants(l.grants)
 }
 
 // candidate is an old limit and its state, for a new limit to take over.
@@ -70,10 +96,8 @@ func (c *counter) candidates() []candidate {
 	for i := range c.limits.plans {
 		list = append(list, candidate{shadow: shadow{c.limits, i, *c.at(i)}})
 	}
-	if c.more != nil {
-		for _, x := range c.more.shadows {
-			list = append(list, candidate{shadow: x})
-		}
+	for _, x := range c.shadows() {
+		list = append(list, candidate{shadow: x})
 	}
 	return list
 }
@@ -133,10 +157,8 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 
 // addShadow keeps x, which is settled to now.
 func (c *counter) addShadow(x shadow, now int64) {
-	if c.more == nil {
-		c.more = new(more)
-	}
-	list := append(c.more.shadows, x)
+	r := c.rarely()
+	list := append(r.shadows, x)
 	if len(list) > maxShadows {
 		soonest := 0
 		for i := range list {
@@ -146,16 +168,14 @@ func (c *counter) addShadow(x shadow, now int64) {
 		}
 		list = append(list[:soonest], list[soonest+1:]...)
 	}
-	c.more.shadows = list
+	r.shadows = list
 }
 
 // chargeShadows charges cost to every shadow.
 func (c *counter) chargeShadows(now, cost int64) {
-	if c.more == nil {
-		return
-	}
-	for i := range c.more.shadows {
-		x := &c.more.shadows[i]
+	list := c.shadows()
+	for i := range list {
+		x := &list[i]
 		x.state.charge(x.plan(), now, mulSat(cost, x.plan().cost))
 		x.state.last = now
 	}
@@ -163,11 +183,9 @@ func (c *counter) chargeShadows(now, cost int64) {
 
 // refundShadows gives cost back to every shadow.
 func (c *counter) refundShadows(cost int64) {
-	if c.more == nil {
-		return
-	}
-	for i := range c.more.shadows {
-		x := &c.more.shadows[i]
+	list := c.shadows()
+	for i := range list {
+		x := &list[i]
 		x.state.refund(x.plan(), mulSat(cost, x.plan().cost))
 	}
 }

@@ -11,8 +11,23 @@ func TestCounterSize(t *testing.T) {
 	if n := unsafe.Sizeof(counter{}); n != 64 {
 		t.Errorf("a counter takes %d bytes, want 64", n)
 	}
+	if n := unsafe.Sizeof(more{}); n != moreBytes {
+		t.Errorf("what counters of several limits have more takes %d bytes, want %d", n, moreBytes)
+	}
+	if n := unsafe.Sizeof(rare{}); n != rareBytes {
+		t.Errorf("what few counters have takes %d bytes, want %d", n, rareBytes)
+	}
 	if n := unsafe.Sizeof(shadow{}); n != shadowBytes {
 		t.Errorf("a shadow takes %d bytes, want %d", n, shadowBytes)
+	}
+	if n := unsafe.Sizeof(ledger{}); n != ledgerBytes {
+		t.Errorf("a ledger takes %d bytes, want %d", n, ledgerBytes)
+	}
+	if n := unsafe.Sizeof(grant{}); n != grantBytes {
+		t.Errorf("a grant takes %d bytes, want %d", n, grantBytes)
+	}
+	if n := unsafe.Sizeof(plan{}); n != planBytes {
+		t.Errorf("a plan takes %d bytes, want %d", n, planBytes)
 	}
 }
 
@@ -37,10 +52,10 @@ func TestShadowsAreBounded(t *testing.T) {
 		table.Do(1, r)
 	}
 	c, _ := table.shards[0].mu.lru.Peek(r.Key)
-	if got := len(c.more.shadows); got != maxShadows {
+	if got := len(c.shadows()); got != maxShadows {
 		t.Fatalf("%d shadows, want %d", got, maxShadows)
 	}
-	for _, x := range c.more.shadows {
+	for _, x := range c.shadows() {
 		if hours := x.limits.At(0).Period / time.Hour; hours < n-maxShadows {
 			t.Errorf("the limit of %d hours is kept, later ones are not", hours)
 		}

@@ -1,5 +1,7 @@
 package bucket
 
+import "slices"
+
 // counter is what one key has spent. It takes 64 bytes with one limit, and no
 // more behind pointers unless the limit keeps a log.
 type counter struct {
@@ -30,8 +32,35 @@ func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 type more struct {
 	// rest are the states of the limits after the first.
 	rest []state
+	// rare is nil unless the limits have changed or something was lent.
+	rare *rare
+}
+
+// rare holds what few counters need.
+type rare struct {
 	// shadows are states of limits that are no longer in force, see change.go.
 	shadows []shadow
+	// ledger is what is lent, or nil.
+	ledger *ledger
+}
+
+// rarely returns the rare part of c, made if need be.
+func (c *counter) rarely() *rare {
+	if c.more == nil {
+		c.more = new(more)
+	}
+	if c.more.rare == nil {
+		c.more.rare = new(rare)
+	}
+	return c.more.rare
+}
+
+// shadows returns the shadows of c.
+func (c *counter) shadows() []shadow {
+	if c.more == nil || c.more.rare == nil {
+		return nil
+	}
+	return c.more.rare.shadows
 }
 
 // newCounter returns a counter that nothing was spent of. If l has several limits, it uses m for
@@ -39,7 +68,7 @@ type more struct {
 func newCounter(l *Limits, now int64, m *more) counter {
 	c := counter{limits: l, now: now, first: newState(&l.plans[0])}
 	if n := len(l.plans) - 1; n > 0 {
-		m.rest, m.shadows = m.rest[:0], m.shadows[:0]
+		m.rest, m.rare = m.rest[:0], nil
 		for i := range n {
 			m.rest = append(m.rest, newState(&l.plans[i+1]))
 		}
@@ -48,16 +77,44 @@ func newCounter(l *Limits, now int64, m *more) counter {
 	return c
 }
 
+// letGo makes m, working space that was used, keep nothing alive.
+func (m *more) letGo() {
+	clear(m.rest)
+	m.rare = nil
+}
+
 // copyTo returns a copy of c that uses m for what lies behind pointers. The rings of logs are
-// shared: settling the copy leaves the original alone, charging it would not.
+// shared, unless something is lent: settling the copy leaves the original alone, charging it would not.
 func (c *counter) copyTo(m *more) counter {
 	d := *c
 	if c.more != nil {
 		m.rest = append(m.rest[:0], c.more.rest...)
-		m.shadows = append(m.shadows[:0], c.more.shadows...)
+		m.rare = c.more.rare.clone()
 		d.more = m
 	}
+	if d.ledger() != nil {
+		d.unshare() // settling charges loans that are over
+	}
 	return d
+}
+
+// unshare gives c rings of its own.
+func (c *counter) unshare() {
+	for i := range c.limits.plans {
+		c.at(i).log = c.at(i).log.clone()
+	}
+	list := c.shadows()
+	for i := range list {
+		list[i].state.log = list[i].state.log.clone()
+	}
+}
+
+// clone returns a copy of r; r may be nil.
+func (r *rare) clone() *rare {
+	if r == nil {
+		return nil
+	}
+	return &rare{slices.Clone(r.shadows), r.ledger.clone()}
 }
 
 // clone returns a copy of c on the heap, with everything behind pointers its own but the rings.
@@ -83,18 +140,27 @@ func (c *counter) settle(now int64) int64 {
 	if now <= c.now {
 		return c.now
 	}
+	if c.ledger() != nil {
+		c.lapse(now)
+	}
+	c.settleStates(now)
+	return now
+}
+
+// settleStates moves the states to now, which is not before the counter's time.
+func (c *counter) settleStates(now int64) {
 	c.first.settle(&c.limits.plans[0], c.now, now)
 	if c.more != nil {
 		for i := range c.more.rest {
 			c.more.rest[i].settle(&c.limits.plans[i+1], c.now, now)
 		}
-		for i := range c.more.shadows {
-			x := &c.more.shadows[i]
+		list := c.shadows()
+		for i := range list {
+			x := &list[i]
 			x.state.settle(x.plan(), c.now, now)
 		}
 	}
 	c.now = now
-	return now
 }
 
 // free reports whether the counter is wholly free at now, so that it is as good as none. It
@@ -103,9 +169,18 @@ func (c *counter) free(now int64) bool {
 	if now < c.now {
 		now = c.now
 	}
+	if l := c.ledger(); l != nil {
+		if l.grants[len(l.grants)-1].end > now {
+			return false
+		}
+		d := c.copyTo(new(more))
+		d.settle(now)
+		return d.free(now)
+	}
 	if c.more != nil {
-		for i := range c.more.shadows {
-			if x := &c.more.shadows[i]; !x.state.freeAt(x.plan(), c.now, now) {
+		list := c.shadows()
+		for i := range list {
+			if x := &list[i]; !x.state.freeAt(x.plan(), c.now, now) {
 				return false
 			}
 		}
@@ -130,17 +205,32 @@ func (s *state) freeAt(p *plan, last, now int64) bool {
 // collector needs on top is not counted.
 const entryBytes = 200
 
+// The memory of a more and of a rare without what they hold.
+const (
+	moreBytes = 32
+	rareBytes = 32
+)
+
 // bytes returns the approximate memory of c.
 func (c *counter) bytes() int64 {
 	n := entryBytes + c.first.log.bytes()
 	if m := c.more; m != nil {
-		n += 48 + 32*int64(cap(m.rest)) + shadowBytes*int64(cap(m.shadows))
+		n += moreBytes + 32*int64(cap(m.rest)) + m.rare.bytes()
 		for i := range m.rest {
 			n += m.rest[i].log.bytes()
 		}
-		for i := range m.shadows {
-			n += m.shadows[i].state.log.bytes()
-		}
+	}
+	return n
+}
+
+// bytes returns the approximate memory of r; r may be nil.
+func (r *rare) bytes() int64 {
+	if r == nil {
+		return 0
+	}
+	n := rareBytes + shadowBytes*int64(cap(r.shadows)) + r.ledger.bytes()
+	for i := range r.shadows {
+		n += r.shadows[i].state.log.bytes()
 	}
 	return n
 }

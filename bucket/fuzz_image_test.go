@@ -21,6 +21,11 @@ func importSeeds(f *testing.F) {
 			table.Do(day, r)
 			table.Do(day+1500, r)
 			if former {
+				l := loan(limits, 3, limits.LongestLoan())
+				table.Lend(day+1500, l)
+				table.Lend(day+1600, l)
+			}
+			if former {
 				r.Limits = mustLimits(f, per(bucket.SlidingLog, 3, 1e9))
 				table.Do(day+2000, r)
 			}

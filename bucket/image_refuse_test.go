@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"math"
@@ -111,6 +112,18 @@ func TestImportChecksStates(t *testing.T) {
 		{flow, []uint64{0, 2, 0, 3, 5, 2, 7, 3, 0, 3, 5}, ""}, // not known here, so not looked at
 		{flow, []uint64{0, 2, 0, 3, 5, 0, 0, 4, 0, 3, 5, 0}, "longer than its former"},
 		{flow, []uint64{0, 2 * 17, 0, 3, 5}, "too many former"},
+		{flow, []uint64{0, 64, 0, 3, 5, 2, minute, 4, 7, 0, minute, 4, 8, 1}, ""},
+		{flow, []uint64{0, 64 + 2, 0, 3, 5, 2, 7, 3, 0, 3, 5, 1, minute, 4, 7, 0}, ""},
+		{flow, []uint64{0, 64, 0, 3, 5, 0}, "lent nothing"},
+		{flow, []uint64{0, 64, 0, 3, 5, 257, minute, 4, 7, 0}, "too often"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, 0, 4, 7, 0}, "is over"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, uint64(bucket.MostLoan) + 1, 4, 7, 0}, "too long"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 0, 7, 0}, "nothing was lent"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 1 << 63, 7, 0}, "amount is too large"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 4}, "paid to no limit"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 0, 0}, "longer"},
+		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4}, "it ends"},
+		{fixed, []uint64{0, 64 + 1, now, 0, 3, minute, 1, minute, 3, 7, 2}, ""},
 	} {
 		im := &bucket.Image{Limits: []*bucket.Limits{mustLimits(t, c.limit), mustLimits(t, bucket.Limit{Unlimited: true}), nil}}
 		for _, merge := range []bool{false, true} {
@@ -122,6 +135,30 @@ func TestImportChecksStates(t *testing.T) {
 			case err != nil && to.Stats().Entries > 0:
 				t.Errorf("%v %v: refused and imported", c.limit.Algorithm, c.numbers)
 			}
+		}
+	}
+}
+
+// TestImageForm: what Export writes, number by number; see wire.go. A counter that has lent nothing is written as ever.
+func TestImageForm(t *testing.T) {
+	minute, now := uint64(time.Minute), 2*uint64(day)
+	for _, c := range []struct {
+		limit bucket.Limit
+		lent  []int64
+		want  []uint64
+	}{
+		{per(bucket.TokenBucket, 10, time.Minute), nil, []uint64{2, 0, 1, 3, 0}},
+		{per(bucket.FixedWindow, 10, time.Minute), nil, []uint64{2, 1, now, 1, 3, minute}},
+		{per(bucket.TokenBucket, 10, time.Minute), []int64{4, 2}, []uint64{2, 64, 1, 3, 0, 2, 1e9, 4, 1<<63 + uint64(day), 0, 1e9, 2, 1<<63 + uint64(day) + 1, 0}},
+		{per(bucket.FixedWindow, 10, time.Minute), []int64{4}, []uint64{2, 64 + 1, now, 1, 7, minute, 1, 1e9, 4, 1<<63 + uint64(day), 2}},
+	} {
+		table, limits := smallTable(t), mustLimits(t, c.limit)
+		table.Do(day, &bucket.Request{Limits: limits, Cost: 3})
+		for _, units := range c.lent {
+			lend(t, table, day, limits, units, time.Second)
+		}
+		if im := exported(table, day+1, 0); !bytes.Equal(im.Data, written(c.want...)) {
+			t.Errorf("%s, %v lent: %x, want %x", c.limit.Algorithm, c.lent, im.Data, written(c.want...))
 		}
 	}
 }

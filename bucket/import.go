@@ -64,6 +64,7 @@ func (t *Table) importLocked(
 		if c.limits == nil && there {
 			continue // of limits that are not known here
 		}
+		t.noteGrants(c.ledger())
 		var o outcome
 		switch {
 		case merge && there:
@@ -73,8 +74,7 @@ func (t *Table) importLocked(
 		case !merge:
 			o = sh.clearLocked(key)
 		}
-		clear(sh.mu.spare.rest) // so that they keep no log alive
-		clear(sh.mu.spare.shadows)
+		sh.mu.spare.letGo()
 		t.followLocked(sh, own, now, key, o, false)
 		grown = grown || o.grown > 0
 	}
@@ -122,7 +122,7 @@ func (c *counter) fits(x *counter) bool {
 		return true
 	}
 	// With shadows there are more states than the limits say.
-	if c.more == nil || x.more == nil || len(c.more.shadows) > 0 || len(x.more.shadows) > 0 {
+	if c.more == nil || x.more == nil || c.more.rare != nil || x.more.rare != nil {
 		return false
 	}
 	for i := range c.more.rest {
@@ -162,7 +162,6 @@ func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
 // readBody reads a counter of known limits.
 func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter {
 	at := inRange(subSat(now, r.int()))
-	m.shadows = m.shadows[:0]
 	c := newCounter(limits, at, m)
 	head := r.uint()
 	d := dates{now: now, here: at, there: at, since: at}
@@ -172,28 +171,26 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter
 	for i := range limits.plans {
 		d.read(r, &limits.plans[i], c.at(i))
 	}
-	shadows := head >> 1
+	shadows := head &^ headLedger >> 1
 	if shadows > maxShadows {
 		r.fail("it has too many former limits")
 		return c
 	}
 	for range shadows {
-		im.readShadow(r, &d, m)
+		im.readShadow(r, &d, &c)
 	}
-	if len(m.shadows) > 0 {
-		c.more = m
-		if len(limits.plans) == 1 {
-			m.rest = m.rest[:0]
-		}
+	if head&headLedger != 0 && r.why == "" {
+		c.readLedger(r)
 	}
 	if d.since > at {
 		c.carry(d.since, false)
 	}
+	c.holdOutlived(d.there)
 	return c
 }
 
-// readShadow reads a shadow into m, unless its limits are not known.
-func (im *Image) readShadow(r *reader, d *dates, m *more) {
+// readShadow reads a shadow into c, unless its limits are not known.
+func (im *Image) readShadow(r *reader, d *dates, c *counter) {
 	limits, place := r.uint(), r.uint()
 	body := reader{rest: r.take(r.uint())}
 	if r.why == "" && limits >= uint64(len(im.Limits)) {
@@ -215,5 +212,6 @@ func (im *Image) readShadow(r *reader, d *dates, m *more) {
 	if body.why != "" {
 		r.fail(body.why)
 	}
-	m.shadows = append(m.shadows, x)
+	rare := c.rarely()
+	rare.shadows = append(rare.shadows, x)
 }

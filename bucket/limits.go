@@ -16,6 +16,8 @@ type Limits struct {
 	// shared is the last result of Share: a node divides by the same number until
 	// the membership changes.
 	shared atomic.Pointer[share]
+	// window is the result of endless.
+	window atomic.Pointer[Limits]
 }
 
 // share is the Limits of one of n nodes.

@@ -12,11 +12,14 @@ import (
 //
 //   - Windows that begin with the first hit may end at different times; the later end counts.
 //   - A counter that is ahead of the clock makes the other stand still until then, see carry.
-//   - A log above its cap has its oldest entries made one.
+//   - A log above its cap has its oldest entries made one, and so has a ledger.
 //
 // If the limits differ, the counter goes on under those of the present one, and every former
 // limit of either becomes a shadow. A limit that only one of them has known begins in the other with what a
 // change of limits would have given it (change.go), so that a change back mints nothing either.
+//
+// What either has lent stays lent, and of none of it can be given back: nobody knows any more what else its charge
+// has become one with.
 
 // joinLocked merges x, as of now, into the counter of key. x must not be used any more.
 func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
@@ -25,6 +28,7 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		if x.free(now) {
 			return o
 		}
+		x.keepGrants()
 		o = sh.insertLocked(key, x)
 		o.did |= changed
 		return o
@@ -56,15 +60,16 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 		x.carry(c.now, true)
 	}
 	same := c.limits == x.limits || c.limits.Equal(x.limits)
-	if !same || c.more != nil && len(c.more.shadows) > 0 || x.more != nil && len(x.more.shadows) > 0 {
-		return c.mergeApart(x) || changed
-	}
-	for i := range c.limits.plans {
-		if c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) {
-			changed = true
+	if !same || len(c.shadows()) > 0 || len(x.shadows()) > 0 {
+		changed = c.mergeApart(x) || changed
+	} else {
+		for i := range c.limits.plans {
+			if c.at(i).merge(&c.limits.plans[i], x.at(i), c.now) {
+				changed = true
+			}
 		}
 	}
-	return changed
+	return c.mergeGrants(x, same) || changed
 }
 
 // mergeApart is merge for counters that differ in limits or shadows, at one time.
@@ -78,12 +83,11 @@ func (c *counter) mergeApart(x *counter) (changed bool) {
 			changed = true
 		}
 	}
-	if c.more != nil {
-		for i := range c.more.shadows {
-			y := &c.more.shadows[i]
-			if y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) {
-				changed = true
-			}
+	list := c.shadows()
+	for i := range list {
+		y := &list[i]
+		if y.state.mergeTheirs(y.plan(), y.place, theirs, theirsNow, c.now) {
+			changed = true
 		}
 	}
 	for i := range theirs {

@@ -2,6 +2,7 @@ package bucket_test
 
 import (
 	"math"
+	"math/big"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -31,6 +32,17 @@ func newAccount(limits *bucket.Limits) *account {
 func (a *account) admits(at, cost int64) bool {
 	for _, m := range a.models {
 		if !m.admits(at, m.units(cost)) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves reports whether every limit has reserve units over when it has admitted cost.
+func (a *account) leaves(at, cost, reserve int64) bool {
+	for _, m := range a.models {
+		need := m.units(cost)
+		if !m.admits(at, need.Add(need, big.NewInt(reserve))) {
 			return false
 		}
 	}
@@ -76,7 +88,7 @@ func (a *account) follows(now int64, r *bucket.Request) *account {
 // do says what a request must be answered and records what it changes.
 // Times must not run backwards.
 func (a *account) do(now int64, r *bucket.Request) expected {
-	e := expected{now: now, verb: r.Verb, cost: max(r.Cost, 1), noDelay: r.NoDelay}
+	e := expected{now: now, verb: r.Verb, cost: max(r.Cost, 1), reserve: max(r.Reserve, 0), noDelay: r.NoDelay}
 	switch r.Verb {
 	case bucket.Charge:
 		a.charge(now, r.Cost, false)
@@ -88,7 +100,7 @@ func (a *account) do(now int64, r *bucket.Request) expected {
 		a.reset()
 		e.allowed = true
 	default:
-		e.allowed = a.admits(now, e.cost)
+		e.allowed = a.admits(now, e.cost) && a.leaves(now, e.cost, e.reserve)
 		for _, m := range a.models {
 			if e.allowed {
 				e.soft = e.soft || m.soft(now, m.units(e.cost))
@@ -105,7 +117,7 @@ func (a *account) do(now int64, r *bucket.Request) expected {
 		default:
 			a.denied(now, r.Cost)
 			if r.Drain {
-				a.drain(now, r.Cost)
+				a.drain(now, r.Cost, e.reserve)
 			}
 		}
 	}
@@ -125,13 +137,14 @@ func (a *account) denied(now, cost int64) {
 	}
 }
 
-// drain records that limits without room for cost are emptied, queues aside.
-func (a *account) drain(now, cost int64) {
+// drain records that limits without room for cost are emptied, queues aside, but for reserve.
+func (a *account) drain(now, cost, reserve int64) {
 	for _, m := range a.models {
 		if m.limit.Unlimited || m.limit.Count == 0 || m.limit.Algorithm == bucket.LeakyQueue {
 			continue
 		}
 		left := m.left(now)
+		left.Sub(left, big.NewInt(reserve))
 		if left.Sign() > 0 && m.units(cost).Cmp(left) > 0 {
 			m.add(now, left)
 		}
@@ -143,6 +156,7 @@ type expected struct {
 	now     int64
 	verb    bucket.Verb
 	cost    int64
+	reserve int64
 	noDelay bool
 	allowed bool
 	soft    bool
@@ -151,7 +165,8 @@ type expected struct {
 
 // admits reports whether m admits what was asked at time at, at once if it cannot wait.
 func (e *expected) admits(m *model, at int64) bool {
-	return m.admits(at, m.units(e.cost)) && (!e.noDelay || m.delay(at) == 0)
+	units := m.units(e.cost)
+	return m.admits(at, units.Add(units, big.NewInt(e.reserve))) && (!e.noDelay || m.delay(at) == 0)
 }
 
 // roomFor reports whether charging cost stays far from the ends of int64, where
@@ -247,7 +262,8 @@ func (a *account) compareRetry(t failer, e expected, d bucket.Decision) {
 	t.Helper()
 	decides := a.models[d.Index]
 	for _, m := range a.models {
-		if !m.hopeless(m.units(e.cost)) {
+		units := m.units(e.cost)
+		if !m.hopeless(units.Add(units, big.NewInt(e.reserve))) {
 			continue
 		}
 		if d.RetryAfter != bucket.Never {

@@ -1,6 +1,7 @@
 package bucket_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -10,7 +11,11 @@ import (
 
 // genAny draws a limit of any algorithm and alignment, of few units, with any options.
 func genAny(t *rapid.T) bucket.Limit {
-	l := genLimit(rapid.SampledFrom(algorithms).Draw(t, "algorithm").algorithm, true).Draw(t, "limit")
+	return genAnyOf(t, rapid.SampledFrom(algorithms).Draw(t, "algorithm").algorithm)
+}
+
+func genAnyOf(t *rapid.T, algorithm bucket.Algorithm) bucket.Limit {
+	l := genLimit(algorithm, true).Draw(t, "limit")
 	genOptions(t, &l)
 	stepped := l.Algorithm == bucket.FixedWindow || l.Refill == bucket.RefillInterval
 	if stepped && rapid.IntRange(0, 2).Draw(t, "calendar") == 0 {
@@ -53,6 +58,8 @@ type life struct {
 	now   int64
 	last  bucket.Decision
 	held  [][]*bucket.Receipt
+	// lent are the grants of each table.
+	lent [][]bucket.Grant
 	// onward keeps now from stepping back.
 	onward bool
 }
@@ -61,7 +68,7 @@ type life struct {
 var lifeKey bucket.Key
 
 func newLife(now int64, sets []*bucket.Limits, tables ...*bucket.Table) *life {
-	return &life{sets: sets, tables: tables, ahead: make([]int64, len(tables)), now: now, held: make([][]*bucket.Receipt, len(tables))}
+	return &life{sets: sets, tables: tables, ahead: make([]int64, len(tables)), now: now, held: make([][]*bucket.Receipt, len(tables)), lent: make([][]bucket.Grant, len(tables))}
 }
 
 // move lets time pass, now and then a little of it backwards.
@@ -81,6 +88,14 @@ func (h *life) step(t *rapid.T) {
 			table.GiveBack(h.now+h.ahead[i], h.held[i][0])
 			h.held[i] = h.held[i][1:]
 		}
+		return
+	}
+	if rapid.IntRange(0, 4).Draw(t, "lend") == 0 {
+		h.lend(t)
+		return
+	}
+	if n := len(h.lent[0]); n > 0 && rapid.IntRange(0, 4).Draw(t, "return") == 0 {
+		h.giveBackLent(t, rapid.IntRange(0, n-1).Draw(t, "which"))
 		return
 	}
 	r := &bucket.Request{
@@ -105,6 +120,57 @@ func (h *life) step(t *rapid.T) {
 		}
 	}
 	h.last = first
+}
+
+// lend asks all tables for the same loan, and fails t unless all grant the same. Limits with unit costs are left out: other limits
+// start with the units that they have spent, but hold what they have lent by the cost of checks.
+func (h *life) lend(t *rapid.T) {
+	set := rapid.SampledFrom(h.sets).Draw(t, "set")
+	for i := range set.Len() {
+		if set.At(i).Cost > 1 {
+			return
+		}
+	}
+	l := genLoan(t, set)
+	l.Key = lifeKey
+	var first bucket.Grant
+	for i, table := range h.tables {
+		g, _, _ := table.Lend(h.now+h.ahead[i], l)
+		if g.Units > 0 {
+			h.lent[i] = append(h.lent[i], g)
+		}
+		if g.ID = 0; i == 0 {
+			first = g
+		} else if g != first {
+			t.Fatalf("at %d, loan of %d: %+v, the original: %+v", h.now, l.Want, g, first)
+		}
+	}
+}
+
+// giveBackLent returns some of grant i to all tables, and fails t unless the same comes back.
+func (h *life) giveBackLent(t *rapid.T, i int) {
+	unspent := rapid.Int64Range(0, h.lent[0][i].Units).Draw(t, "unspent")
+	var first int64
+	for k, table := range h.tables {
+		back, _, _ := table.Return(h.now+h.ahead[k], lifeKey, h.lent[k][i].ID, unspent)
+		if k == 0 {
+			first = back
+		} else if back != first {
+			t.Fatalf("at %d, of %+v returning %d gives %d, the original: %d", h.now, h.lent[k][i], unspent, back, first)
+		}
+	}
+}
+
+// genLoan draws a loan that l can grant, if there is one.
+func genLoan(t *rapid.T, l *bucket.Limits) *bucket.Loan {
+	loan := &bucket.Loan{
+		Limits: l, Want: rapid.Int64Range(1, 8).Draw(t, "want"), Part: rapid.Int64Range(1, 4).Draw(t, "part"), Whole: 4,
+		Reserve: rapid.Int64Range(-1, 1).Draw(t, "reserve"), For: time.Second,
+	}
+	if longest := l.LongestLoan(); longest > 0 {
+		loan.For = time.Duration(rapid.Int64Range(int64(bucket.LeastLoan), int64(longest)).Draw(t, "for"))
+	}
+	return loan
 }
 
 // copyTo exports everything of the first table and imports it into a new one whose clock is ahead.
@@ -137,7 +203,9 @@ func TestImportedDecidesAlike(t *testing.T) {
 			h.step(t)
 		}
 		h.move(t)
+		lent := h.lent[0]
 		h = newLife(h.now, sets, h.tables[0], h.copyTo(t, 0))
+		h.lent = [][]bucket.Grant{lent, slices.Clone(lent)}
 		for range 15 {
 			h.step(t)
 		}
@@ -165,8 +233,9 @@ func TestImportedUnderAnotherClock(t *testing.T) {
 		}
 		h.move(t)
 		ahead := genAhead.Draw(t, "ahead")
+		lent := h.lent[0]
 		h = newLife(h.now, sets, h.tables[0], h.copyTo(t, ahead))
-		h.ahead[1] = ahead
+		h.ahead[1], h.lent = ahead, [][]bucket.Grant{lent, slices.Clone(lent)}
 		for range 15 {
 			h.step(t)
 		}

@@ -144,6 +144,9 @@ func genVerb(t *rapid.T, a *account, now, cost int64) bucket.Verb {
 
 // genAsk draws how a check is asked, mostly plainly.
 func genAsk(t *rapid.T, r *bucket.Request) {
+	if rapid.IntRange(0, 2).Draw(t, "reserves") == 0 {
+		r.Reserve = rapid.OneOf(rapid.Int64Range(0, 12), rapid.Int64Range(-1, math.MaxInt64)).Draw(t, "reserve")
+	}
 	switch rapid.IntRange(0, 7).Draw(t, "ask") {
 	case 0, 1:
 		r.Drain = true

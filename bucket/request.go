@@ -43,6 +43,10 @@ type Request struct {
 	// charges nothing: for callers that cannot wait. RetryAfter then is the time until it
 	// would be admitted without one.
 	NoDelay bool
+	// Reserve is how many units (0 or more; less is taken as 0) a Check or Read must leave free in every
+	// limit: it is admitted iff its cost and Reserve together would be, and charged its cost. For those who
+	// share a counter with others that come before them.
+	Reserve int64
 }
 
 // Decision answers a Request. When denied it describes the limit that takes

@@ -70,11 +70,34 @@ func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *
 		sh.readLocked(c, now, r, verb, cost, d)
 		return outcome{}
 	case verb == Reset:
-		o := outcome{did: removed | changed, grown: -sh.removeLocked(r.Key, c)}
+		return sh.resetLocked(c, now, r, d)
+	}
+	return sh.useLocked(c, now, r, verb, cost, rc, d)
+}
+
+// resetLocked forgets what r.Key's counter c has counted. What is lent may still be spent, and is kept.
+func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
+	before := c.bytes()
+	if c.ledger() != nil {
+		c.settle(now)
+	}
+	l := c.ledger()
+	if l == nil {
+		o = outcome{did: removed | changed, grown: -sh.removeLocked(r.Key, c)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
-	return sh.useLocked(c, now, r, verb, cost, rc, d)
+	made := newCounter(r.Limits, c.now, new(more))
+	for i := range l.grants {
+		l.grants[i].paid = 0
+	}
+	made.setGrants(l.grants)
+	c = sh.replaceLocked(r.Key, c, &made)
+	o = outcome{did: changed, counter: c, grown: c.bytes() - before}
+	sh.mu.bytes += o.grown
+	c.status(c.now, d)
+	d.seenFrom(now, c.now)
+	return o
 }
 
 // firstLocked answers for a key that has no counter, and inserts one if there is
@@ -111,7 +134,7 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 			rc.after(r, o.counter, cost)
 		}
 	}
-	clear(sh.mu.spare.rest) // so that it keeps no log alive
+	sh.mu.spare.letGo()
 	return o
 }
 
@@ -137,8 +160,7 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 		seen.status(at, d)
 	}
 	d.seenFrom(now, at)
-	clear(sh.mu.spare.rest) // so that they keep no log alive
-	clear(sh.mu.spare.shadows)
+	sh.mu.spare.letGo()
 }
 
 // useLocked answers a verb that may change c.
@@ -147,15 +169,9 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	if verb == Refund {
 		// A copy, so that receipts from before no longer find their counter.
 		c = sh.replaceLocked(r.Key, c, c.clone())
+		c.keepGrants() // likewise
 	}
-	if c.limits != r.Limits {
-		if c.limits.Equal(r.Limits) {
-			c.limits = r.Limits // parsed again; next time the pointers are equal
-		} else {
-			c = sh.replaceLocked(r.Key, c, c.withLimits(r.Limits, now))
-			o.did = changed
-		}
-	}
+	c, o.did = sh.underLocked(r.Key, c, r.Limits, now)
 	at := c.settle(now)
 	if rc != nil {
 		rc.before(c, at)
@@ -186,18 +202,33 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	return o
 }
 
-// undoLocked undoes the charge in rc if its counter is still there, and reports whether it is. In
-// a sealed shard it is not: whoever has the state now has the charge in it.
-func (sh *shard) undoLocked(now int64, rc *Receipt) bool {
+// underLocked puts key's counter c under the limits l, and returns it.
+func (sh *shard) underLocked(key Key, c *counter, l *Limits, now int64) (*counter, deed) {
+	switch {
+	case c.limits == l:
+	case c.limits.Equal(l):
+		c.limits = l // parsed again; next time the pointers are equal
+	default:
+		return sh.replaceLocked(key, c, c.withLimits(l, now)), changed
+	}
+	return c, 0
+}
+
+// undoLocked undoes the charge in rc if its counter is still there. In a sealed shard it is not: whoever has the state
+// now has the charge in it.
+func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if sh.mu.sealed {
-		return false
+		return o
 	}
 	c, ok := sh.mu.lru.Peek(rc.key)
 	if !ok || c != rc.counter {
-		return false
+		return o
 	}
+	before := c.bytes()
 	c.undo(rc, c.settle(now))
-	return true
+	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a loan may have ended
+	sh.mu.bytes += o.grown
+	return o
 }
 
 // replaceLocked puts made in the place of old, the counter of key, and returns it.

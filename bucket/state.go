@@ -95,18 +95,6 @@ func (s *state) admits(p *plan, now, cost int64) bool {
 	return used <= p.capacity && cost <= p.capacity-used && s.interval(p, now) == 0
 }
 
-// retry returns the time (ns) from now until the limit has room for cost > 0
-// units, or Never.
-func (s *state) retry(p *plan, now, cost int64) int64 {
-	if p.kind == kindUnlimited {
-		return 0
-	}
-	if cost > p.capacity {
-		return int64(Never)
-	}
-	return max(s.until(p, now, p.capacity-cost), s.interval(p, now))
-}
-
 // free returns the time (ns) from now until the state is as good as new.
 func (s *state) free(p *plan, now int64) int64 {
 	return max(s.until(p, now, 0), s.interval(p, now))

@@ -14,6 +14,8 @@ type Config struct {
 	MaxEntries int
 	// MaxBytes caps their approximate memory. 0 means no cap by memory.
 	MaxBytes int64
+	// Without leaves guards out, to show what each is for.
+	Without Guard
 }
 
 // Bounds and defaults of a Config.
@@ -46,11 +48,14 @@ type Table struct {
 	shards     []shard
 	maxEntries int64
 	maxBytes   int64
+	without    Guard
 	// entries and bytes are the sums over the shards.
 	entries, bytes atomic.Int64
 	// changed has a bit for every shard whose journal has entries. It is written under
 	// the shard's lock and read without.
 	changed []atomic.Uint64
+	// lent is the id of the last grant.
+	lent atomic.Uint64
 	// next is the shard to evict from when the one that grew has nothing to give.
 	next                                           atomic.Uint64
 	inserted, expired, evictedLive, evictedExpired atomic.Uint64
@@ -66,6 +71,7 @@ func NewTable(c Config) (*Table, error) {
 		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
 		maxEntries: DefaultMaxEntries,
 		maxBytes:   math.MaxInt64,
+		without:    c.Without,
 	}
 	if c.MaxEntries > 0 {
 		t.maxEntries = int64(c.MaxEntries)
@@ -141,9 +147,7 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 	own := rc.key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	if sh.undoLocked(now, rc) {
-		t.followLocked(sh, own, now, rc.key, outcome{did: changed, counter: rc.counter}, rc.transient)
-	}
+	t.followLocked(sh, own, now, rc.key, sh.undoLocked(now, rc), rc.transient)
 	sh.mu.Unlock()
 	rc.counter = nil
 }

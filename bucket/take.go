@@ -11,12 +11,12 @@ import (
 // check decides a cost > 0 and charges it to every limit if all admit it, else to none. It
 // reports whether the counter has something to remember: the charge, or a denial that counts.
 func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
-	plans := c.limits.plans
+	plans := c.plans()
 	for i := range plans {
 		p := &plans[i]
 		if !c.at(i).admits(p, now, mulSat(cost, p.cost)) {
 			kept = c.countDenied(now, cost)
-			c.denied(now, cost, d)
+			c.denied(now, cost, 0, d)
 			return kept
 		}
 	}
@@ -35,13 +35,13 @@ func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
 // read answers for a cost > 0 what check would, and changes nothing; c is settled to now.
 // What remains is what remains now, as nothing is spent.
 func (c *counter) read(now, cost int64, d *Decision) {
-	plans := c.limits.plans
+	plans := c.plans()
 	soft := false
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
 		units := mulSat(cost, p.cost)
 		if !s.admits(p, now, units) {
-			c.denied(now, cost, d)
+			c.denied(now, cost, 0, d)
 			return
 		}
 		if p.limit < p.capacity && units > p.limit-s.used(p, now) {
@@ -111,13 +111,19 @@ func (s *state) countDenied(p *plan, now, cost int64) (kept bool) {
 	return kept
 }
 
-// denied describes the limit that takes longest to admit cost. At least one denies it.
-func (c *counter) denied(now, cost int64, d *Decision) {
+// denied describes the limit that takes longest to admit cost with reserve units left over. At
+// least one denies it.
+func (c *counter) denied(now, cost, reserve int64, d *Decision) {
 	plans := c.limits.plans
 	worst, retry := 0, int64(-1)
 	for i := range plans {
 		p := &plans[i]
-		if r := c.at(i).retry(p, now, mulSat(cost, p.cost)); r > retry {
+		need, fits := p.needs(cost, reserve)
+		r := c.retry(i, now, need)
+		if !fits && p.kind != kindUnlimited {
+			r = int64(Never)
+		}
+		if r > retry {
 			worst, retry = i, r
 		}
 	}
@@ -138,7 +144,7 @@ func (c *counter) delay(now int64) time.Duration {
 // describeLeast describes the limit with the least remaining.
 func (c *counter) describeLeast(d *Decision, now int64) {
 	least, which := int64(math.MaxInt64), 0
-	plans := c.limits.plans
+	plans := c.plans()
 	if len(plans) > 1 {
 		for i := range plans {
 			if r := c.at(i).remaining(&plans[i], now); r < least {
@@ -151,14 +157,14 @@ func (c *counter) describeLeast(d *Decision, now int64) {
 
 // describe fills in what d says about limit i.
 func (c *counter) describe(d *Decision, i int, now int64) {
-	p, s := &c.limits.plans[i], c.at(i)
+	p, s := &c.plans()[i], c.at(i)
 	d.Index = uint8(i)
-	d.Limit = p.limit
+	d.Limit = c.limits.plans[i].limit
 	if p.kind == kindUnlimited {
 		d.Limit = math.MaxInt64
 	}
 	d.Remaining = s.remaining(p, now)
-	d.ResetAfter = time.Duration(s.free(p, now))
+	d.ResetAfter = time.Duration(max(c.until(i, now, 0), c.interval(i, now)))
 }
 
 // remaining returns the units left of the limit, without the soft margin.

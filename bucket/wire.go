@@ -9,10 +9,12 @@ import "encoding/binary"
 //	limits      place in Image.Limits + 1; 0 says that there is no counter, and ends it
 //	length      of the rest in bytes, so that a counter of unknown limits can be skipped
 //	age         time (ns) since the counter was used; negative if its clock is ahead
-//	shadows     2 × their number, + 1 if a date follows
+//	shadows     2 × their number, + 1 if a date follows, + 64 if a ledger does
 //	date        when the counter was used (Unix ns), if a limit of it is aligned
 //	states      one for each limit that counts, by place
 //	shadows     each: place in Image.Limits, place in that set, length of the state, state
+//	ledger      number of grants, and each: time until its end, units, id, 2 × the set of the limits it is paid
+//	            to (bit i for place i), + 1 if nothing of it can be given back
 //
 // A state is as of the counter's time, to which all that is relative is relative:
 //
@@ -25,6 +27,9 @@ import "encoding/binary"
 //
 // What is aligned belongs to the window, step or sub-window that the date lies in. Everything
 // else means the same on any clock.
+
+// headLedger is added to the number of shadows if there is a ledger.
+const headLedger = 64
 
 // aligned reports whether the states of p belong to windows that are the same for all
 // keys, so that they mean something only together with a date.
@@ -45,11 +50,10 @@ func (c *counter) aligned() bool {
 			return true
 		}
 	}
-	if c.more != nil {
-		for i := range c.more.shadows {
-			if c.more.shadows[i].plan().aligned() {
-				return true
-			}
+	list := c.shadows()
+	for i := range list {
+		if list[i].plan().aligned() {
+			return true
 		}
 	}
 	return false
@@ -74,9 +78,11 @@ func (im *Image) add(now int64, key Key, c *counter) {
 
 // appendBody appends what follows the age of c.
 func (im *Image) appendBody(b []byte, c *counter) []byte {
-	head := uint64(0)
-	if c.more != nil {
-		head = uint64(len(c.more.shadows)) << 1
+	list := c.shadows()
+	head := uint64(len(list)) << 1
+	l := c.ledger()
+	if l != nil {
+		head |= headLedger
 	}
 	if c.aligned() {
 		b = binary.AppendUvarint(b, head|1)
@@ -87,16 +93,33 @@ func (im *Image) appendBody(b []byte, c *counter) []byte {
 	for i := range c.limits.plans {
 		b = c.at(i).append(b, &c.limits.plans[i], c.now)
 	}
-	if head == 0 {
-		return b
-	}
-	for i := range c.more.shadows {
-		x := &c.more.shadows[i]
+	for i := range list {
+		x := &list[i]
 		b = binary.AppendUvarint(b, im.place(x.limits))
 		b = binary.AppendUvarint(b, uint64(x.place))
 		start := len(b)
 		b = x.state.append(append(b, 0), x.plan(), c.now)
 		b = putLength(b, start)
+	}
+	if l != nil {
+		b = l.append(b, c.now)
+	}
+	return b
+}
+
+// append appends l.
+func (l *ledger) append(b []byte, now int64) []byte {
+	b = binary.AppendUvarint(b, uint64(len(l.grants)))
+	for i := range l.grants {
+		g := &l.grants[i]
+		b = binary.AppendUvarint(b, elapsed(now, g.end))
+		b = binary.AppendUvarint(b, uint64(g.units))
+		b = binary.AppendUvarint(b, g.id)
+		flags := uint64(g.paid) << 1
+		if g.kept {
+			flags |= 1
+		}
+		b = binary.AppendUvarint(b, flags)
 	}
 	return b
 }

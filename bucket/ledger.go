@@ -1,0 +1,215 @@
+package bucket
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// A unit that is lent counts from the moment it is lent, and as if it were spent at the last moment at which it
+// may be. That is never more permissive than the algorithm, whenever it is spent in truth:
+//
+//   - A bucket would have begun to drain it earlier. While it is lent it does not drain, so the
+//     burst is smaller by what is lent. Let V be the level that the true spending makes, L the level
+//     of the state, and H the units lent, of which S are spent. V ≤ L + S at all times: a unit spent raises both by
+//     one; when a loan ends, L gains all of it and S loses what was spent of it; and V drains
+//     whenever L does, or is at most S. So V ≤ L + H, which no check or loan lets rise above the capacity.
+//   - A log would have dropped it earlier.
+//   - A window is the same wherever in it the unit is spent. Loans end with the windows they are charged to,
+//     so it is charged at once, and exactly.
+//
+// What is charged at once is paid, what is not is held: it is taken off the capacity until the loan ends.
+
+// ledger is what a counter has lent. It is there only while there are grants.
+type ledger struct {
+	// grants are those that have not ended, the first to end first.
+	grants []grant
+	// plans are the limits' plans, their capacity less what is held.
+	plans []plan
+}
+
+// grant is one loan.
+type grant struct {
+	id uint64
+	// end is the counter's time from which on it is spent no more.
+	end, units int64
+	// paid has a bit for every limit in whose state the units are charged already.
+	paid uint16
+	// kept: nothing of it can be given back.
+	kept bool
+}
+
+// maxGrants bounds the grants of a counter.
+const maxGrants = 256
+
+// ledger returns what c has lent, or nil.
+func (c *counter) ledger() *ledger {
+	if c.more == nil || c.more.rare == nil {
+		return nil
+	}
+	return c.more.rare.ledger
+}
+
+// grants returns the loans of c that have not ended.
+func (c *counter) grants() []grant {
+	if l := c.ledger(); l != nil {
+		return l.grants
+	}
+	return nil
+}
+
+// plans returns the limits' plans, their capacity less what is held. Only what is decided and described
+// depends on that.
+func (c *counter) plans() []plan {
+	if l := c.ledger(); l != nil {
+		return l.plans
+	}
+	return c.limits.plans
+}
+
+// setGrants makes list, in any order, the grants of c, those that are over included.
+func (c *counter) setGrants(list []grant) {
+	if len(list) == 0 {
+		if c.ledger() != nil {
+			c.more.rare.ledger = nil
+		}
+		return
+	}
+	slices.SortFunc(list, func(a, b grant) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.id, b.id)) })
+	r := c.rarely()
+	if r.ledger == nil {
+		r.ledger = new(ledger)
+	}
+	l := r.ledger
+	l.grants, l.plans = list, append(l.plans[:0], c.limits.plans...)
+	for i := range l.plans {
+		p := &l.plans[i]
+		held := l.held(i, p.cost, 0)
+		p.limit, p.capacity = max(0, p.limit-held), max(0, p.capacity-held)
+		if p.minInterval > 0 {
+			p.capacity = 0 // see interval
+		}
+	}
+}
+
+// held returns the units of limit i, of which a unit of a check costs cost, that are held by the grants from
+// place from on.
+func (l *ledger) held(i int, cost int64, from int) (held int64) {
+	for j := from; j < len(l.grants); j++ {
+		if g := &l.grants[j]; !g.isPaid(i) {
+			held = addSat(held, mulSat(g.units, cost))
+		}
+	}
+	return held
+}
+
+// heldAfter returns what is held after grant j, if held is what is held from it on.
+func (l *ledger) heldAfter(i int, cost int64, j int, held int64) int64 {
+	switch g := &l.grants[j]; {
+	case g.isPaid(i):
+		return held
+	case held < math.MaxInt64:
+		return held - mulSat(g.units, cost)
+	}
+	return l.held(i, cost, j+1)
+}
+
+func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
+
+// keepGrants makes Return give nothing back of what c has lent.
+func (c *counter) keepGrants() (changed bool) {
+	list := c.grants()
+	for i := range list {
+		changed = changed || !list[i].kept
+		list[i].kept = true
+	}
+	return changed
+}
+
+// clone returns a copy of l; l may be nil.
+func (l *ledger) clone() *ledger {
+	if l == nil {
+		return nil
+	}
+	return &ledger{slices.Clone(l.grants), slices.Clone(l.plans)}
+}
+
+const (
+	ledgerBytes = 48
+	grantBytes  = 32
+	planBytes   = 128
+)
+
+// bytes returns the approximate memory of l; l may be nil.
+func (l *ledger) bytes() int64 {
+	if l == nil {
+		return 0
+	}
+	return ledgerBytes + grantBytes*int64(cap(l.grants)) + planBytes*int64(cap(l.plans))
+}
+
+// findGrant returns the place of grant id in list, or -1.
+func findGrant(list []grant, id uint64) int {
+	return slices.IndexFunc(list, func(g grant) bool { return g.id == id })
+}
+
+// lapse ends the grants whose end is at most now: what was lent counts as spent in the nanosecond before its end.
+func (c *counter) lapse(now int64) {
+	list := c.ledger().grants
+	n := 0
+	for ; n < len(list) && list[n].end <= now; n++ {
+		g := &list[n]
+		c.settleStates(max(c.now, g.end-1))
+		c.pay(g, g.units)
+	}
+	if n > 0 {
+		c.setGrants(slices.Delete(list, 0, n))
+	}
+}
+
+// pay charges spent units of g, which ends, to everything that they were not charged to.
+func (c *counter) pay(g *grant, spent int64) {
+	if spent == 0 {
+		return
+	}
+	plans := c.limits.plans
+	for i := range plans {
+		p, s := &plans[i], c.at(i)
+		if !g.isPaid(i) {
+			s.chargeLate(p, c.now, mulSat(spent, p.cost))
+		}
+		s.last = c.now
+	}
+	c.admissions++
+	list := c.shadows()
+	for i := range list {
+		x := &list[i]
+		x.state.chargeLate(x.plan(), c.now, mulSat(spent, x.plan().cost))
+		x.state.last = c.now
+	}
+}
+
+// chargeLate charges units > 0 that were spent at now or before. A window that begins with its first charge ends
+// no sooner than if this one had begun it, so that what was charged in between does not make it end sooner.
+func (s *state) chargeLate(p *plan, now, units int64) {
+	s.charge(p, now, units)
+	if p.align == AlignFirstHit && (p.kind == kindStep || p.kind == kindFixed) {
+		s.aux = max(s.aux, p.windowEnd(now))
+	}
+}
+
+// settleGrant ends the grant at place i, of which unspent units were not spent.
+func (c *counter) settleGrant(i int, unspent int64) {
+	l := c.ledger()
+	g := l.grants[i]
+	c.pay(&g, g.units-unspent)
+	plans := c.limits.plans
+	for j := range plans {
+		// A state at the end of int64 does not say how much of it was this.
+		if p, s := &plans[j], c.at(j); g.isPaid(j) && unspent > 0 && s.spent < math.MaxInt64 {
+			s.refund(p, mulSat(unspent, p.cost))
+		}
+	}
+	c.cuts += oneCut
+	c.setGrants(slices.Delete(l.grants, i, i+1))
+}

@@ -1,0 +1,281 @@
+package bucket
+
+import (
+	"math"
+	"time"
+)
+
+// Loan asks for units ahead of their use.
+type Loan struct {
+	Key    Key
+	Limits *Limits
+	// Want is the most that is asked for, in units of a check's cost, above 0.
+	Want int64
+	// Of what could be lent, at most Part/Whole is, rounded down, but at least one unit. 0 < Part ≤ Whole.
+	Part, Whole int64
+	// Reserve is how many units must stay free in every limit, as in a Request; 0 or more.
+	Reserve int64
+	// For is the lifetime asked for, LeastLoan to MostLoan; see Limits.Lendable.
+	For time.Duration
+	// Transient is as in a Request.
+	Transient bool
+}
+
+// Bounds of a loan's lifetime.
+const (
+	LeastLoan = time.Millisecond
+	MostLoan  = time.Hour
+)
+
+// Grant answers a Loan.
+type Grant struct {
+	// ID names the grant to Return. No other of the same table has it.
+	ID uint64
+	// Units may be spent from now on, by cost, and are charged to every limit already. 0: nothing can be lent now.
+	Units int64
+	// For is the lifetime, at most that of the Loan: no unit may be spent For after the loan was asked
+	// for, or later.
+	For time.Duration
+	// Decision is what the counter says after the grant. If Units is 0 it is the answer to a Read of cost 1 that
+	// leaves Reserve, which may well be admitted.
+	Decision Decision
+	// RetryAfter is the time until a unit could be lent if nothing else came; 0 if one was, Never if these limits
+	// do not lend.
+	RetryAfter time.Duration
+}
+
+// Lend grants units of a key ahead of their use, charging them to all limits of the key or none. Who borrows them may
+// spend each whenever it likes before the grant's lifetime is over, counted from a moment before now. Whatever it does,
+// in no interval is more spent than the limits alone would admit there (see ledger.go); only Charge, as ever, goes
+// beyond. Units come out of the limit without its soft margin.
+//
+// A loan of a wrong Want, Part, Whole or For is granted nothing. seq and v are as of Try.
+//
+// A Reset does not forget what is lent, since it may still be spent. An eviction does: it may
+// admit once more what was lent then.
+func (t *Table) Lend(now int64, l *Loan) (g Grant, seq uint64, v Verdict) {
+	now = inRange(now)
+	own := l.Key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	if v = sh.verdictLocked(now, l.Transient); v != Decided {
+		seq = sh.mu.seq
+		sh.mu.Unlock()
+		return g, seq, v
+	}
+	var o outcome
+	if l.lendable() {
+		o = sh.lendLocked(now, l, t.nextGrant(now), t.without, &g)
+	} else {
+		g.RetryAfter = Never
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
+		o = sh.decideLocked(now, r, Read, 1, nil, &g.Decision)
+	}
+	t.followLocked(sh, own, now, l.Key, o, l.Transient)
+	seq = sh.mu.seq
+	sh.mu.Unlock()
+	if o.grown > 0 && t.over() {
+		t.evictElsewhere(now, own)
+	}
+	return g, seq, Decided
+}
+
+// Return ends grant id of key, of which unspent units were not spent and will not be, and says how many of them
+// are free again. A grant is returned once, before it ends: of one that is over, has been returned, or was never
+// granted, nothing comes back. Neither does anything of one from before a Refund or a merge of counters
+// that have counted apart. Of these, back is 0. seq and v are as of Try, but a Return never is Behind.
+func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64, seq uint64, v Verdict) {
+	now = inRange(now)
+	own := key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.mu.sealed {
+		return 0, sh.mu.seq, Sealed
+	}
+	if c, ok := sh.mu.lru.Peek(key); ok && len(c.grants()) > 0 {
+		var o outcome
+		back, o = sh.returnLocked(c, now, id, unspent, t.without)
+		t.followLocked(sh, own, now, key, o, false)
+	}
+	return back, sh.mu.seq, Decided
+}
+
+// Lent returns how many grants of key have not ended at now, and the units of all of them.
+func (t *Table) Lent(now int64, key Key) (grants int, units int64) {
+	sh := &t.shards[key.Shard(len(t.shards))]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	c, ok := sh.mu.lru.Peek(key)
+	if !ok {
+		return 0, 0
+	}
+	for _, g := range c.grants() {
+		if g.end > now {
+			grants++
+			units = addSat(units, g.units)
+		}
+	}
+	return grants, units
+}
+
+// nextGrant returns an id that no grant of this table has, nor any that was imported into it. It goes by the time, so that it
+// is none either that another table has once granted of the same key.
+func (t *Table) nextGrant(now int64) uint64 {
+	for {
+		last := t.lent.Load()
+		// The sign turned, so that earlier times are smaller.
+		if next := max(last+1, uint64(now)^1<<63); t.lent.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// noteGrants keeps nextGrant from the ids in l, which may be nil.
+func (t *Table) noteGrants(l *ledger) {
+	if l == nil {
+		return
+	}
+	for i := range l.grants {
+		id := l.grants[i].id
+		for last := t.lent.Load(); last < id && !t.lent.CompareAndSwap(last, id); last = t.lent.Load() {
+		}
+	}
+}
+
+// lendable reports whether l can be granted at all.
+func (l *Loan) lendable() bool {
+	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Lendable(l.For)
+}
+
+// lendLocked grants l as id, as far as possible.
+func (sh *shard) lendLocked(now int64, l *Loan, id uint64, without Guard, g *Grant) (o outcome) {
+	c, ok := sh.mu.lru.Get(l.Key)
+	if !ok {
+		made := newCounter(l.Limits, now, &sh.mu.spare)
+		if made.lend(now, l, id, without, g) {
+			o = sh.insertLocked(l.Key, &made)
+			o.did |= changed
+		}
+		sh.mu.spare.letGo()
+		return o
+	}
+	before := c.bytes()
+	c, o.did = sh.underLocked(l.Key, c, l.Limits, now)
+	at := c.settle(now)
+	if c.lend(at, l, id, without, g) {
+		o.did = changed
+	}
+	o.counter, o.grown = c, c.bytes()-before
+	sh.mu.bytes += o.grown
+	g.seenFrom(now, at)
+	return o
+}
+
+// seenFrom is Decision.seenFrom for all of g.
+func (g *Grant) seenFrom(now, at int64) {
+	g.Decision.seenFrom(now, at)
+	if at > now && g.RetryAfter > 0 {
+		g.RetryAfter = time.Duration(addSat(int64(g.RetryAfter), saturate(elapsed(now, at))))
+	}
+}
+
+// returnLocked ends grant id of c.
+func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64, without Guard) (back int64, o outcome) {
+	before := c.bytes()
+	c.settle(now)
+	list := c.grants()
+	if i := findGrant(list, id); i >= 0 && !list[i].kept {
+		g := list[i]
+		back = min(max(0, unspent), g.units)
+		c.settleGrant(i, back)
+		if without&SettleOnce != 0 {
+			c.setGrants(append(c.grants(), g))
+		}
+		o.did, o.counter = changed, c
+	}
+	o.grown = c.bytes() - before
+	sh.mu.bytes += o.grown
+	return back, o
+}
+
+// lend grants l, which is lendable, as id, as far as possible. It reports whether anything was.
+func (c *counter) lend(now int64, l *Loan, id uint64, without Guard, g *Grant) bool {
+	units, wait := c.spare(now, l)
+	life := int64(l.For)
+	if without&BoundaryClip == 0 {
+		life = c.clip(now, life)
+	}
+	if life < int64(LeastLoan) {
+		units, wait = 0, max(wait, life)
+	}
+	if list := c.grants(); len(list) >= maxGrants {
+		units, wait = 0, max(wait, list[0].end-now)
+	}
+	if units == 0 {
+		g.RetryAfter = time.Duration(wait)
+		c.readFor(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
+		return false
+	}
+	c.grant(grant{id: id, end: addSat(now, life), units: units}, now, without)
+	g.ID, g.Units, g.For = id, units, time.Duration(life)
+	c.status(now, &g.Decision)
+	return true
+}
+
+// spare returns how many units can be lent to l, and if there are none, how long (ns) it is until there is one.
+func (c *counter) spare(now int64, l *Loan) (units, wait int64) {
+	reserve := max(0, l.Reserve)
+	units = math.MaxInt64
+	plans := c.plans()
+	for i := range plans {
+		p := &plans[i]
+		if p.kind == kindUnlimited {
+			continue
+		}
+		left := subSat(p.limit-c.at(i).used(p, now), reserve)
+		units = min(units, max(0, left)/p.cost)
+	}
+	if units > 0 {
+		part, _ := mulDiv(units, l.Part, l.Whole)
+		return min(l.Want, max(1, part)), 0
+	}
+	for i := range c.limits.plans {
+		p := &c.limits.plans[i]
+		if p.kind == kindUnlimited {
+			continue
+		}
+		need, fits := p.needs(1, reserve)
+		if !fits || need > p.limit {
+			return 0, int64(Never)
+		}
+		wait = max(wait, c.until(i, now, p.limit-need))
+	}
+	return 0, wait
+}
+
+// clip returns life (ns), or less: until the first end of a window.
+func (c *counter) clip(now, life int64) int64 {
+	plans := c.limits.plans
+	for i := range plans {
+		if p := &plans[i]; p.windowed() {
+			life = min(life, subSat(p.boundary(c.at(i), now), now))
+		}
+	}
+	return life
+}
+
+// grant lends g, which ends with the first window at the latest.
+func (c *counter) grant(g grant, now int64, without Guard) {
+	plans := c.limits.plans
+	for i := range plans {
+		p, s := &plans[i], c.at(i)
+		if without.paysAtOnce(p) {
+			s.charge(p, now, mulSat(g.units, p.cost))
+			g.paid |= 1 << i
+		}
+		s.last = now
+	}
+	c.admissions++
+	c.setGrants(append(c.grants(), g))
+}
