@@ -73,7 +73,7 @@ descriptors:
     detailed_metric: true
     value_to_metric: true
     share_threshold: true
-    consistency: eventual
+    consistency: strict
     replication: sync
     on_failure: closed
     on_partition: open
@@ -110,7 +110,7 @@ descriptors:
 	}
 	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.Refunds, r.Replaces, r.Consistency.String(),
 		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), *r.Response, r.Metadata, r.Entries()}
-	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "eventual", "sync", "closed", "open",
+	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open",
 		rules.Response{Status: 503, Headers: []rules.Header{{Name: "Retry-After", Value: "5"}, {Name: "X-Why", Value: "too much"}, {Name: "X-Ok", Value: "yes"}}, Body: "no"},
 		map[string]any{"a": 1.0, "b": map[string]any{"c": []any{"x", true, nil, 2.5}}},
 		[]rules.Entry{{Key: "a", Value: "b*"}}}
@@ -177,8 +177,9 @@ func TestEnvoyFilesLoad(t *testing.T) {
 			"f.yaml:3: d/a*.key: * is a wildcard in value only; in key it stands for itself"}},
 		{"a value that cannot come", head + "  - key: a\n    value: " + long + "\n", []string{
 			"f.yaml:4: d/a=" + long[:80] + "….value: has 1025 bytes, and a check cannot carry more than 1024: nothing will match it"}},
-		{"not in force", beside("consistency: eventual\n    replication: none\n    on_partition: closed"), []string{
-			"f.yaml:5: d/a.consistency: eventual is not in force yet: the rule is decided as strict"}},
+		{"eventual", beside("consistency: eventual\n    replication: none\n    on_partition: closed"), nil},
+		{"eventual by the calendar", one("unit: month, align: calendar, timezone: Europe/Berlin, count: 1") + "    consistency: eventual\n", nil},
+		{"eventual and nothing", one("unit: day, count: 0") + "    consistency: eventual\n", nil},
 	} {
 		set, err := parse(t, c.text)
 		if err != nil {

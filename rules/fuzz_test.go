@@ -14,6 +14,8 @@ func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"", "domain: d", tree, keyTree, one("unit: day, requests_per_unit: 1"), beside("metadata: {a: [1, {b: c}]}"),
 		"domain: d\ndescriptors: &x\n  - key: a\n    descriptors: *x\n", "domain: d\ndescriptors:\n  - &x\n    key: a\n    <<: [*x, *x]\n",
+		withPool(reserved+", load: {shrink_to: 20%, expires: 5s}, replication: sync", "pool: p, priority: low, priority_key: a"),
+		withPool("limit: {algorithm: token_bucket, count: 9223372036854775807, period: 1s, burst: 1}, reserves: {a: 0%}, load: {shrink_to: 0%}", "pool: p, priority: a"),
 		"a: &a [*a, *a]\n", entry("key: a, from: path, patterns: [/a*]"), "---\n---\n", "? [a]\n: b\n", "domain: !!binary x\n", "domain: !!int x\n", "!!str domain: d\n",
 	} {
 		f.Add([]byte(s))
@@ -47,6 +49,14 @@ func FuzzParse(f *testing.F) {
 			// An empty value may be taken by a pattern before it comes to the key alone.
 			if got != r && !slices.ContainsFunc(d, func(e rules.Entry) bool { return e.Value == "" }) {
 				t.Errorf("%s is not found by its own entries: %v", r.Path, got)
+			}
+			if e := r.Elastic; e != nil {
+				for step := range rules.LoadSteps + 1 {
+					l, n := e.Pool.Limits(step).At(0), e.Pool.Reserve(e.Priority(d), step)
+					if l.Count < 0 || l.Burst < 0 || n < 0 {
+						t.Errorf("%s: at step %d the pool is %+v, with %d reserved", r.Path, step, l, n)
+					}
+				}
 			}
 			if r.Unlimited != (r.Limits == nil) {
 				t.Errorf("%s: unlimited %v with limits %v", r.Path, r.Unlimited, r.Limits)

@@ -23,6 +23,11 @@ const (
 	inClientAddress = "client_address"
 	inOriginal      = "original"
 	inEntry         = "entry"
+
+	inPool      = "pool"
+	inPoolLimit = "pool_limit"
+	inLoad      = "load"
+	inElastic   = "elastic"
 )
 
 // limitKeys are the keys that every limit takes.
@@ -34,11 +39,11 @@ var limitKeys = []string{
 // grammar is every key, by the mapping it stands in. The reader refuses what is
 // not here; a test holds the reference and the schema to it.
 var grammar = map[string][]string{
-	inFile: {"domain", "descriptors", "authorize"},
+	inFile: {"domain", "descriptors", "authorize", "pools"},
 	inDescriptor: {
 		"key", "value", "rate_limit", "limits", "descriptors",
 		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
-		"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "ip_prefix",
+		"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "ip_prefix", "elastic",
 	},
 	inRateLimit: append([]string{"replaces"}, limitKeys...),
 	inLimits:    limitKeys,
@@ -50,6 +55,13 @@ var grammar = map[string][]string{
 	inClientAddress: {"header", "v4", "v6"},
 	inOriginal:      {"method", "uri", "host"},
 	inEntry:         {"key", "from", "name", "value", "default", "patterns"},
+
+	inPool: {"limit", "reserves", "load", "replication"},
+	inPoolLimit: {
+		"algorithm", "count", "requests_per_unit", "period", "unit", "burst", "refill", "align", "timezone", "sub_windows", "log_entries",
+	},
+	inLoad:    {"shrink_to", "expires", "unreported"},
+	inElastic: {"pool", "priority", "priority_key"},
 }
 
 // envoyKeys are the keys of envoyproxy/ratelimit, which accepts each of them in
@@ -61,12 +73,13 @@ var envoyKeys = []string{
 
 // foreigners are the mappings that envoyproxy/ratelimit does not have, so that nothing of its
 // files is in them.
-var foreigners = []string{inLimits, inResponse, inIPPrefix, inAuthorize, inClientAddress, inOriginal, inEntry}
+var foreigners = []string{inLimits, inResponse, inIPPrefix, inAuthorize, inClientAddress, inOriginal, inEntry,
+	inPool, inPoolLimit, inLoad, inElastic}
 
 // belongs names the mappings that take key, for a message.
 func belongs(key string) string {
 	var in []string
-	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix, inAuthorize} {
+	for _, p := range []string{inFile, inDescriptor, inRateLimit, inLimits, inReplaces, inResponse, inIPPrefix, inAuthorize, inPool, inLoad, inElastic} {
 		if slices.Contains(grammar[p], key) {
 			switch p {
 			case inFile:

@@ -92,6 +92,14 @@ func TestEveryKeyIsRead(t *testing.T) {
 				text, path = head+"    limits: [{"+k+": {[x]: y}}]\n", "d/a.limits[0]."+k
 			case inReplaces:
 				text, path = head+"    rate_limit: {replaces: [{"+k+": {[x]: y}}]}\n", "d/a.rate_limit.replaces[0]."+k
+			case inPool:
+				text, path = "domain: d\npools: {p: {"+k+": {[x]: y}}}\n", "pools.p."+k
+			case inPoolLimit:
+				text, path = "domain: d\npools: {p: {limit: {"+k+": {[x]: y}}}}\n", "pools.p.limit."+k
+			case inLoad:
+				text, path = "domain: d\npools: {p: {load: {"+k+": {[x]: y}}}}\n", "pools.p.load."+k
+			case inElastic:
+				text, path = head+"    elastic: {"+k+": {[x]: y}}\n", "d/a.elastic."+k
 			case inAuthorize:
 				text, path = "domain: d\nauthorize: {"+k+": {[x]: y}}\n", "authorize."+k
 			case inClientAddress, inOriginal:

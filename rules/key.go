@@ -52,6 +52,23 @@ func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 	return dst
 }
 
+// AppendValue appends, for people, the value of the descriptor's entry i as the counter under r has it: that
+// which came, or the pattern or the block of addresses that it counts in. r may be nil: what came.
+func (r *Rule) AppendValue(dst []byte, i int, value string) []byte {
+	if r == nil || i >= len(r.levels) {
+		return append(dst, value...)
+	}
+	switch l := &r.levels[i]; {
+	case l.shared:
+		return append(dst, l.entry.Value...)
+	case l.prefix != nil:
+		if b, ok := l.prefix.block(value); ok {
+			return b.AppendTo(dst)
+		}
+	}
+	return append(dst, value...)
+}
+
 func appendSized(dst []byte, s string, kind uint64) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(s))*kinds+kind)
 	return append(dst, s...)

@@ -86,6 +86,9 @@ func (p *parser) finish(d *descriptor) {
 			}
 		}
 	}
+	if !d.rule.Unlimited && p.Count() == d.faults {
+		p.checkConsistency(d)
+	}
 	if d.rule.Unlimited || p.Count() > d.faults {
 		return // its faults are told already
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // ownOptions are sluice's keys that say how a rule is enforced.
-var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "response", "refunds"}
+var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "elastic"}
 
 // readOptions reads what a descriptor says about its rule beside the limits.
 func (p *parser) readOptions(d *descriptor) {
@@ -38,9 +38,6 @@ func (p *parser) readOptions(d *descriptor) {
 		switch name {
 		case "consistency":
 			r.Consistency, _ = yamldoc.Enum(p.Reader, f.Value, path, consistencies)
-			if r.Consistency == Eventual {
-				p.warn(f.Line, path, "eventual is not in force yet: the rule is decided as strict")
-			}
 		case "replication":
 			r.Replication, _ = yamldoc.Enum(p.Reader, f.Value, path, replications)
 		case "on_failure":
@@ -49,6 +46,8 @@ func (p *parser) readOptions(d *descriptor) {
 			r.OnPartition, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
 		case "refunds":
 			r.Refunds = p.flag(d, name)
+		case "elastic":
+			p.readElastic(d, f, path)
 		case "response":
 			r.Response = p.readResponse(f.Value, path)
 		}

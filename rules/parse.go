@@ -46,6 +46,7 @@ func Parse(files []File, o Options) (*Set, error) {
 			errs = append(errs, joinFaults(f.Name, faults))
 		}
 	}
+	errs = append(errs, s.joinPools()...)
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -66,7 +67,7 @@ func (p *parser) warn(line int, path, text string, args ...any) {
 }
 
 func (p *parser) readFile(root *yaml.Node) {
-	var domain, descriptors, authorize yamldoc.Field
+	var domain, descriptors, authorize, pools yamldoc.Field
 	fields := p.fields(root, "", inFile)
 	if root.Kind != yaml.MappingNode && !yamldoc.IsNull(root) {
 		return // a fault already
@@ -79,6 +80,8 @@ func (p *parser) readFile(root *yaml.Node) {
 			descriptors = f
 		case "authorize":
 			authorize = f
+		case "pools":
+			pools = f
 		}
 	}
 	top := &node{file: p.file, line: domain.Line}
@@ -104,6 +107,9 @@ func (p *parser) readFile(root *yaml.Node) {
 	}
 	if authorize.Value != nil {
 		p.readAuthorize(authorize, name)
+	}
+	if pools.Value != nil {
+		p.readPools(pools, name)
 	}
 }
 

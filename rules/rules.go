@@ -39,7 +39,8 @@ type Consistency uint8
 const (
 	// Strict decides every check at the key's holder, exactly.
 	Strict Consistency = iota
-	// Eventual decides on the node asked and tells the holder afterwards.
+	// Eventual decides on the node asked, on a share of what was left when it last heard, and tells the holder
+	// afterwards. Only for rules of one fixed window that is aligned to the epoch or the calendar.
 	Eventual
 )
 
@@ -72,6 +73,8 @@ type Rule struct {
 	// Refunds: what was spent is given back or reset now and then, so a denial may end at any
 	// time and nobody is to answer it from memory.
 	Refunds bool
+	// Elastic is nil where what the limits deny is denied.
+	Elastic *Elastic
 	// Response is nil for the door's default.
 	Response *Response
 	// Metadata is the rule's free-form mapping: strings, booleans, float64,

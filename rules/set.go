@@ -11,6 +11,9 @@ type Set struct {
 	authorize map[string]*Authorize
 	rules     []*Rule
 	warnings  []Warning
+	// pools are by domain and name. elastic is empty once all files are read.
+	pools   map[string]map[string]*Pool
+	elastic []elasticRef
 }
 
 // Warning is something in a rule file that loads but may not do what its writer

@@ -110,6 +110,8 @@ type answer struct {
 	rule *rules.Rule
 	// shadowed: the limits deny, and the rule only watches.
 	shadowed bool
+	// elastic: the limits deny, and the rule's pool admits.
+	elastic bool
 }
 
 func (c *counters) answer(set *rules.Set, s *step) answer {
@@ -119,17 +121,45 @@ func (c *counters) answer(set *rules.Set, s *step) answer {
 		a.Allowed = true
 		return a
 	}
-	c.buf = rule.AppendKey(c.buf[:0], s.domain, s.descriptor)
+	c.buf = rule.AppendKey(append(c.buf[:0], 'r'), s.domain, s.descriptor)
+	a.Decision = c.table.Do(s.at.UnixNano(), &bucket.Request{Key: c.key(), Limits: rule.Limits, Cost: s.cost, Verb: s.verb})
+	if rule.Elastic != nil && !a.Allowed {
+		c.askPool(rule, s, &a)
+	}
+	if rule.Shadow && !a.Allowed {
+		a.Allowed, a.shadowed = true, true
+	}
+	return a
+}
+
+// key returns the key of the counter that c.buf names.
+func (c *counters) key() bucket.Key {
 	key, ok := c.keys[string(c.buf)]
 	if !ok {
 		key = bucket.Key{Hi: uint64(len(c.keys) + 1), Lo: uint64(len(c.keys) + 1)}
 		c.keys[string(c.buf)] = key
 	}
-	a.Decision = c.table.Do(s.at.UnixNano(), &bucket.Request{Key: key, Limits: rule.Limits, Cost: s.cost, Verb: s.verb})
-	if rule.Shadow && !a.Allowed {
-		a.Allowed, a.shadowed = true, true
+	return key
+}
+
+// askPool asks the rule's pool, as it is while no load is reported that shrinks it, for what the limits have denied in a.
+func (c *counters) askPool(rule *rules.Rule, s *step, a *answer) {
+	pool := rule.Elastic.Pool
+	verb := s.verb
+	if rule.Shadow {
+		verb = bucket.Read
 	}
-	return a
+	step := rules.StepOf(pool.Unreported)
+	c.buf = pool.AppendKey(append(c.buf[:0], 'p'))
+	d := c.table.Do(s.at.UnixNano(), &bucket.Request{
+		Key: c.key(), Limits: pool.Limits(step), Cost: s.cost, Verb: verb,
+		Reserve: pool.Reserve(rule.Elastic.Priority(s.descriptor), step),
+	})
+	if d.Allowed {
+		a.Allowed, a.elastic, a.RetryAfter = true, true, 0
+		return
+	}
+	a.RetryAfter = min(a.RetryAfter, d.RetryAfter)
 }
 
 // show prints a time as test files spell it.

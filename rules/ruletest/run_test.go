@@ -143,7 +143,7 @@ func TestRefused(t *testing.T) {
 		{head + "  - {nam: x, steps: []}\n", `4: tests[0]: unknown key "nam"; a test takes name, steps, domain, descriptor and start`},
 		{head + "  - {name: x}\n", "4: tests[0].steps: is missing: a list of checks with what they must be answered"},
 		{head + "  - {steps: [{wants: {}}]}\n", `4: tests[0].steps[0]: unknown key "wants"; a step takes descriptor, domain, at, cost, verb, repeat and want`},
-		{head + "  - {steps: [{want: {denied: true}}]}\n", `4: tests[0].steps[0].want: unknown key "denied"; want takes allowed, soft, shadow, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by`},
+		{head + "  - {steps: [{want: {denied: true}}]}\n", `4: tests[0].steps[0].want: unknown key "denied"; want takes allowed, soft, shadow, elastic, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by`},
 		{head + "  - {steps: [{want: {allowed: 5}}]}\n", `4: tests[0].steps[0].want.allowed: must be true or false, not "5"`},
 		{head + "  - {steps: [{want: {remaining: -5}}]}\n", "4: tests[0].steps[0].want.remaining: must be from 0 to 9223372036854775807, not -5"},
 		{head + "  - {steps: [{want: {delay: soon}}]}\n", `4: tests[0].steps[0].want.delay: "soon" is not a duration such as 90s, 1h30m or 7d: a number is missing`},

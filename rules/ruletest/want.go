@@ -26,6 +26,7 @@ var wantBools = map[string]func(answer) bool{
 	"allowed": func(a answer) bool { return a.Allowed },
 	"soft":    func(a answer) bool { return a.Soft },
 	"shadow":  func(a answer) bool { return a.shadowed },
+	"elastic": func(a answer) bool { return a.elastic },
 	"matched": func(a answer) bool { return a.rule != nil },
 }
 
@@ -81,7 +82,7 @@ func (p *parser) readWants(n *yaml.Node, path string) []want {
 			w.text = strconv.Quote(v)
 			w.compare = func(a answer) (string, bool) { g := get(a); return strconv.Quote(g), g == v }
 		} else {
-			p.FaultAt(f.Line, path, "unknown key %s; want takes allowed, soft, shadow, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by",
+			p.FaultAt(f.Line, path, "unknown key %s; want takes allowed, soft, shadow, elastic, matched, limit, remaining, retry_after, reset_after, delay, rule and decided_by",
 				yamldoc.Quote(f.Name))
 			continue
 		}
