@@ -226,9 +226,18 @@ type Request struct {
 	Cost   []int64   `protobuf:"varint,7,rep,packed,name=cost,proto3" json:"cost,omitempty"`
 	// bucket.Verb.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
-	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient (2 and 3 since 1.1).
-	Flags         []byte   `protobuf:"bytes,9,opt,name=flags,proto3" json:"flags,omitempty"`
-	Id            []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
+	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient (2 and 3 since 1.1),
+	// bit 4 drain, bit 5 no delay, bit 6 lend, bit 7 return (since 1.2).
+	Flags []byte   `protobuf:"bytes,9,opt,name=flags,proto3" json:"flags,omitempty"`
+	Id    []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
+	// How many alike checks the record is, 0 for one. Since 1.2.
+	Times []int64 `protobuf:"varint,11,rep,packed,name=times,proto3" json:"times,omitempty"`
+	// Of records that lend or return: units, demand in units a second, and the lifetime asked for. Since 1.2.
+	Want  []int64 `protobuf:"varint,12,rep,packed,name=want,proto3" json:"want,omitempty"`
+	Rate  []int64 `protobuf:"varint,13,rep,packed,name=rate,proto3" json:"rate,omitempty"`
+	ForNs []int64 `protobuf:"varint,14,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
+	// Units that must stay free. Since 1.2.
+	Reserve       []int64 `protobuf:"varint,15,rep,packed,name=reserve,proto3" json:"reserve,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +342,41 @@ func (x *Request) GetId() []uint64 {
 	return nil
 }
 
+func (x *Request) GetTimes() []int64 {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+func (x *Request) GetWant() []int64 {
+	if x != nil {
+		return x.Want
+	}
+	return nil
+}
+
+func (x *Request) GetRate() []int64 {
+	if x != nil {
+		return x.Rate
+	}
+	return nil
+}
+
+func (x *Request) GetForNs() []int64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return nil
+}
+
+func (x *Request) GetReserve() []int64 {
+	if x != nil {
+		return x.Reserve
+	}
+	return nil
+}
+
 // Reply answers the Request frame of the same seq, column by column.
 type Reply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -340,7 +384,7 @@ type Reply struct {
 	Seq   uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// check.Status. 5, later, since 1.1.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// Bit 0 allowed, bit 1 soft.
+	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent (since 1.2).
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
 	Limit        []int64 `protobuf:"varint,6,rep,packed,name=limit,proto3" json:"limit,omitempty"`
@@ -349,8 +393,15 @@ type Reply struct {
 	RetryAfterNs []int64 `protobuf:"varint,9,rep,packed,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
 	DelayNs      []int64 `protobuf:"varint,10,rep,packed,name=delay_ns,json=delayNs,proto3" json:"delay_ns,omitempty"`
 	// Holders named in this frame; holder[i] is 1 + an index into it, 0 for the sender.
-	Names         []string `protobuf:"bytes,11,rep,name=names,proto3" json:"names,omitempty"`
-	Holder        []uint32 `protobuf:"varint,12,rep,packed,name=holder,proto3" json:"holder,omitempty"`
+	Names  []string `protobuf:"bytes,11,rep,name=names,proto3" json:"names,omitempty"`
+	Holder []uint32 `protobuf:"varint,12,rep,packed,name=holder,proto3" json:"holder,omitempty"`
+	// How many checks of a record with times were admitted. Since 1.2, as is denials.
+	Granted []int64 `protobuf:"varint,13,rep,packed,name=granted,proto3" json:"granted,omitempty"`
+	// Of each reply with flag 2, in order: the answer to the checks that were not admitted.
+	Denials []*Denial `protobuf:"bytes,14,rep,name=denials,proto3" json:"denials,omitempty"`
+	// Answers to records that lend: granted is the units. Since 1.2.
+	Grant         []uint64 `protobuf:"varint,15,rep,packed,name=grant,proto3" json:"grant,omitempty"`
+	ForNs         []int64  `protobuf:"varint,16,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +520,111 @@ func (x *Reply) GetHolder() []uint32 {
 	return nil
 }
 
+func (x *Reply) GetGranted() []int64 {
+	if x != nil {
+		return x.Granted
+	}
+	return nil
+}
+
+func (x *Reply) GetDenials() []*Denial {
+	if x != nil {
+		return x.Denials
+	}
+	return nil
+}
+
+func (x *Reply) GetGrant() []uint64 {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *Reply) GetForNs() []int64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return nil
+}
+
+// Denial is the decision of checks that were not admitted beside some that were.
+type Denial struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Limit         int64                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	Remaining     int64                  `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	ResetAfterNs  int64                  `protobuf:"varint,4,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
+	RetryAfterNs  int64                  `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Denial) Reset() {
+	*x = Denial{}
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Denial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Denial) ProtoMessage() {}
+
+func (x *Denial) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Denial.ProtoReflect.Descriptor instead.
+func (*Denial) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Denial) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Denial) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Denial) GetRemaining() int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *Denial) GetResetAfterNs() int64 {
+	if x != nil {
+		return x.ResetAfterNs
+	}
+	return 0
+}
+
+func (x *Denial) GetRetryAfterNs() int64 {
+	if x != nil {
+		return x.RetryAfterNs
+	}
+	return 0
+}
+
 // Post is a frame of letters, in the order that they are to be delivered.
 type Post struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -485,7 +641,7 @@ type Post struct {
 
 func (x *Post) Reset() {
 	*x = Post{}
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +653,7 @@ func (x *Post) String() string {
 func (*Post) ProtoMessage() {}
 
 func (x *Post) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +666,7 @@ func (x *Post) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Post.ProtoReflect.Descriptor instead.
 func (*Post) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Post) GetHello() *Hello {
@@ -563,6 +719,12 @@ type Letter struct {
 	//	*Letter_Fetch
 	//	*Letter_Parcel
 	//	*Letter_Receipt
+	//	*Letter_Room
+	//	*Letter_Report
+	//	*Letter_Account
+	//	*Letter_Load
+	//	*Letter_TopAsk
+	//	*Letter_Top
 	Body          isLetter_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -570,7 +732,7 @@ type Letter struct {
 
 func (x *Letter) Reset() {
 	*x = Letter{}
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -582,7 +744,7 @@ func (x *Letter) String() string {
 func (*Letter) ProtoMessage() {}
 
 func (x *Letter) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -595,7 +757,7 @@ func (x *Letter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Letter.ProtoReflect.Descriptor instead.
 func (*Letter) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Letter) GetTo() *Process {
@@ -736,6 +898,60 @@ func (x *Letter) GetReceipt() *Receipt {
 	return nil
 }
 
+func (x *Letter) GetRoom() *Room {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Room); ok {
+			return x.Room
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetReport() *Report {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Report); ok {
+			return x.Report
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetAccount() *Account {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Account); ok {
+			return x.Account
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetLoad() *Load {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Load); ok {
+			return x.Load
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetTopAsk() *TopAsk {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_TopAsk); ok {
+			return x.TopAsk
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetTop() *Top {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Top); ok {
+			return x.Top
+		}
+	}
+	return nil
+}
+
 type isLetter_Body interface {
 	isLetter_Body()
 }
@@ -792,6 +1008,32 @@ type Letter_Receipt struct {
 	Receipt *Receipt `protobuf:"bytes,15,opt,name=receipt,proto3,oneof"`
 }
 
+type Letter_Room struct {
+	Room *Room `protobuf:"bytes,16,opt,name=room,proto3,oneof"` // since 1.2
+}
+
+type Letter_Report struct {
+	// Both since 1.2.
+	Report *Report `protobuf:"bytes,20,opt,name=report,proto3,oneof"`
+}
+
+type Letter_Account struct {
+	Account *Account `protobuf:"bytes,21,opt,name=account,proto3,oneof"`
+}
+
+type Letter_Load struct {
+	// Since 1.2.
+	Load *Load `protobuf:"bytes,30,opt,name=load,proto3,oneof"`
+}
+
+type Letter_TopAsk struct {
+	TopAsk *TopAsk `protobuf:"bytes,31,opt,name=top_ask,json=topAsk,proto3,oneof"`
+}
+
+type Letter_Top struct {
+	Top *Top `protobuf:"bytes,32,opt,name=top,proto3,oneof"`
+}
+
 func (*Letter_Heartbeat) isLetter_Body() {}
 
 func (*Letter_Ack) isLetter_Body() {}
@@ -818,6 +1060,18 @@ func (*Letter_Parcel) isLetter_Body() {}
 
 func (*Letter_Receipt) isLetter_Body() {}
 
+func (*Letter_Room) isLetter_Body() {}
+
+func (*Letter_Report) isLetter_Body() {}
+
+func (*Letter_Account) isLetter_Body() {}
+
+func (*Letter_Load) isLetter_Body() {}
+
+func (*Letter_TopAsk) isLetter_Body() {}
+
+func (*Letter_Top) isLetter_Body() {}
+
 type Process struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          uint32                 `protobuf:"varint,1,opt,name=name,proto3" json:"name,omitempty"` // text
@@ -828,7 +1082,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +1094,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +1107,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Process) GetName() uint32 {
@@ -880,7 +1134,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -892,7 +1146,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -905,7 +1159,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Epoch) GetGen() uint64 {
@@ -932,7 +1186,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1198,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1211,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Mark) GetEpoch() *Epoch {
@@ -984,7 +1238,7 @@ type Ballot struct {
 
 func (x *Ballot) Reset() {
 	*x = Ballot{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1250,7 @@ func (x *Ballot) String() string {
 func (*Ballot) ProtoMessage() {}
 
 func (x *Ballot) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1263,7 @@ func (x *Ballot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ballot.ProtoReflect.Descriptor instead.
 func (*Ballot) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Ballot) GetRound() uint64 {
@@ -1037,7 +1291,7 @@ type StableSet struct {
 
 func (x *StableSet) Reset() {
 	*x = StableSet{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1303,7 @@ func (x *StableSet) String() string {
 func (*StableSet) ProtoMessage() {}
 
 func (x *StableSet) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1316,7 @@ func (x *StableSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
 func (*StableSet) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *StableSet) GetId() uint32 {
@@ -1091,15 +1345,19 @@ type Heartbeat struct {
 	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Set   *StableSet             `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
 	// message.Wish. Also here a letter with a value that is not known is skipped.
-	Wish          uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
-	Seen          uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	Wish uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
+	Seen uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	// These since 1.2.
+	News          uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
+	Hearsay       bool   `protobuf:"varint,6,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
+	Deaf          bool   `protobuf:"varint,7,opt,name=deaf,proto3" json:"deaf,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1369,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1382,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Heartbeat) GetSent() int64 {
@@ -1155,18 +1413,42 @@ func (x *Heartbeat) GetSeen() uint64 {
 	return 0
 }
 
+func (x *Heartbeat) GetNews() uint64 {
+	if x != nil {
+		return x.News
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetHearsay() bool {
+	if x != nil {
+		return x.Hearsay
+	}
+	return false
+}
+
+func (x *Heartbeat) GetDeaf() bool {
+	if x != nil {
+		return x.Deaf
+	}
+	return false
+}
+
 type Ack struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Sent          int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
-	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	Set           *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	Ok    bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Set   *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	// These two since 1.2.
+	News          uint64 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
+	Hearsay       bool   `protobuf:"varint,5,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1460,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1473,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Ack) GetSent() int64 {
@@ -1215,6 +1497,20 @@ func (x *Ack) GetSet() *StableSet {
 	return nil
 }
 
+func (x *Ack) GetNews() uint64 {
+	if x != nil {
+		return x.News
+	}
+	return 0
+}
+
+func (x *Ack) GetHearsay() bool {
+	if x != nil {
+		return x.Hearsay
+	}
+	return false
+}
+
 type Prepare struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // text
@@ -1226,7 +1522,7 @@ type Prepare struct {
 
 func (x *Prepare) Reset() {
 	*x = Prepare{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1238,7 +1534,7 @@ func (x *Prepare) String() string {
 func (*Prepare) ProtoMessage() {}
 
 func (x *Prepare) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1251,7 +1547,7 @@ func (x *Prepare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prepare.ProtoReflect.Descriptor instead.
 func (*Prepare) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Prepare) GetId() uint32 {
@@ -1288,7 +1584,7 @@ type Promise struct {
 
 func (x *Promise) Reset() {
 	*x = Promise{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1596,7 @@ func (x *Promise) String() string {
 func (*Promise) ProtoMessage() {}
 
 func (x *Promise) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1609,7 @@ func (x *Promise) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Promise.ProtoReflect.Descriptor instead.
 func (*Promise) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Promise) GetVersion() uint64 {
@@ -1361,7 +1657,7 @@ type Accept struct {
 
 func (x *Accept) Reset() {
 	*x = Accept{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1669,7 @@ func (x *Accept) String() string {
 func (*Accept) ProtoMessage() {}
 
 func (x *Accept) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1682,7 @@ func (x *Accept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accept.ProtoReflect.Descriptor instead.
 func (*Accept) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Accept) GetSet() *StableSet {
@@ -1414,7 +1710,7 @@ type Accepted struct {
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1722,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1735,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Accepted) GetVersion() uint64 {
@@ -1474,7 +1770,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1782,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1795,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Holdings) GetSeq() uint64 {
@@ -1535,7 +1831,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1843,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1856,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Holding) GetPartition() uint32 {
@@ -1601,7 +1897,7 @@ type News struct {
 
 func (x *News) Reset() {
 	*x = News{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1613,7 +1909,7 @@ func (x *News) String() string {
 func (*News) ProtoMessage() {}
 
 func (x *News) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1626,7 +1922,7 @@ func (x *News) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use News.ProtoReflect.Descriptor instead.
 func (*News) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *News) GetSeq() uint64 {
@@ -1654,7 +1950,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1962,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1975,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Granted) GetPartition() uint32 {
@@ -1714,7 +2010,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1726,7 +2022,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1739,7 +2035,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Claim) GetId() uint64 {
@@ -1773,7 +2069,7 @@ type Claimed struct {
 
 func (x *Claimed) Reset() {
 	*x = Claimed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2081,7 @@ func (x *Claimed) String() string {
 func (*Claimed) ProtoMessage() {}
 
 func (x *Claimed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2094,7 @@ func (x *Claimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
 func (*Claimed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Claimed) GetPartition() uint32 {
@@ -1816,19 +2112,21 @@ func (x *Claimed) GetGen() uint64 {
 }
 
 type Grant struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Parts         []*GrantPart           `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
-	Votes         bool                   `protobuf:"varint,3,opt,name=votes,proto3" json:"votes,omitempty"`
-	Acked         []*Acked               `protobuf:"bytes,4,rep,name=acked,proto3" json:"acked,omitempty"`
-	Probe         bool                   `protobuf:"varint,5,opt,name=probe,proto3" json:"probe,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Parts []*GrantPart           `protobuf:"bytes,2,rep,name=parts,proto3" json:"parts,omitempty"`
+	Votes bool                   `protobuf:"varint,3,opt,name=votes,proto3" json:"votes,omitempty"`
+	Acked []*Acked               `protobuf:"bytes,4,rep,name=acked,proto3" json:"acked,omitempty"`
+	Probe bool                   `protobuf:"varint,5,opt,name=probe,proto3" json:"probe,omitempty"`
+	// Of the sender's set. Since 1.2.
+	Version       uint64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2138,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2151,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -1891,6 +2189,13 @@ func (x *Grant) GetProbe() bool {
 	return false
 }
 
+func (x *Grant) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 type GrantPart struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
@@ -1906,7 +2211,7 @@ type GrantPart struct {
 
 func (x *GrantPart) Reset() {
 	*x = GrantPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2223,7 @@ func (x *GrantPart) String() string {
 func (*GrantPart) ProtoMessage() {}
 
 func (x *GrantPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2236,7 @@ func (x *GrantPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantPart.ProtoReflect.Descriptor instead.
 func (*GrantPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *GrantPart) GetPartition() uint32 {
@@ -1986,7 +2291,7 @@ type Acked struct {
 
 func (x *Acked) Reset() {
 	*x = Acked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2303,7 @@ func (x *Acked) String() string {
 func (*Acked) ProtoMessage() {}
 
 func (x *Acked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2316,7 @@ func (x *Acked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acked.ProtoReflect.Descriptor instead.
 func (*Acked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Acked) GetBoot() uint32 {
@@ -2039,7 +2344,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2356,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2369,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Fetch) GetPartition() uint32 {
@@ -2121,7 +2426,7 @@ type Parcel struct {
 
 func (x *Parcel) Reset() {
 	*x = Parcel{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2133,7 +2438,7 @@ func (x *Parcel) String() string {
 func (*Parcel) ProtoMessage() {}
 
 func (x *Parcel) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2146,7 +2451,7 @@ func (x *Parcel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
 func (*Parcel) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Parcel) GetN() uint64 {
@@ -2285,7 +2590,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2602,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2615,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Receipt) GetN() uint64 {
@@ -2338,7 +2643,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2655,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2668,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Refusal) GetPart() uint32 {
@@ -2387,6 +2692,535 @@ func (x *Refusal) GetHolder() *Process {
 	return nil
 }
 
+type Room struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	KeyHi         []uint64               `protobuf:"fixed64,1,rep,packed,name=key_hi,json=keyHi,proto3" json:"key_hi,omitempty"`
+	KeyLo         []uint64               `protobuf:"fixed64,2,rep,packed,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Room) Reset() {
+	*x = Room{}
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Room) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Room) ProtoMessage() {}
+
+func (x *Room) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Room.ProtoReflect.Descriptor instead.
+func (*Room) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Room) GetKeyHi() []uint64 {
+	if x != nil {
+		return x.KeyHi
+	}
+	return nil
+}
+
+func (x *Room) GetKeyLo() []uint64 {
+	if x != nil {
+		return x.KeyLo
+	}
+	return nil
+}
+
+type Load struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Domain        uint32                 `protobuf:"varint,1,opt,name=domain,proto3" json:"domain,omitempty"`     // text
+	Pool          uint32                 `protobuf:"varint,2,opt,name=pool,proto3" json:"pool,omitempty"`         // text
+	Reporter      uint32                 `protobuf:"varint,3,opt,name=reporter,proto3" json:"reporter,omitempty"` // text
+	Load          float64                `protobuf:"fixed64,4,opt,name=load,proto3" json:"load,omitempty"`
+	Stamp         int64                  `protobuf:"fixed64,5,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Load) Reset() {
+	*x = Load{}
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Load) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Load) ProtoMessage() {}
+
+func (x *Load) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Load.ProtoReflect.Descriptor instead.
+func (*Load) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *Load) GetDomain() uint32 {
+	if x != nil {
+		return x.Domain
+	}
+	return 0
+}
+
+func (x *Load) GetPool() uint32 {
+	if x != nil {
+		return x.Pool
+	}
+	return 0
+}
+
+func (x *Load) GetReporter() uint32 {
+	if x != nil {
+		return x.Reporter
+	}
+	return 0
+}
+
+func (x *Load) GetLoad() float64 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
+func (x *Load) GetStamp() int64 {
+	if x != nil {
+		return x.Stamp
+	}
+	return 0
+}
+
+// Report has its lines column by column, as Request has its records. Keys are never left empty.
+type Report struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	KeyHi []uint64               `protobuf:"fixed64,2,rep,packed,name=key_hi,json=keyHi,proto3" json:"key_hi,omitempty"`
+	KeyLo []uint64               `protobuf:"fixed64,3,rep,packed,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
+	// Limits by their numbers on this stream.
+	Limits []uint32 `protobuf:"varint,4,rep,packed,name=limits,proto3" json:"limits,omitempty"`
+	Ends   []int64  `protobuf:"fixed64,5,rep,packed,name=ends,proto3" json:"ends,omitempty"`
+	Sum    []int64  `protobuf:"varint,6,rep,packed,name=sum,proto3" json:"sum,omitempty"`
+	// Bit 0 transient.
+	Flags         []byte `protobuf:"bytes,7,opt,name=flags,proto3" json:"flags,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Report) Reset() {
+	*x = Report{}
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Report) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Report) ProtoMessage() {}
+
+func (x *Report) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Report.ProtoReflect.Descriptor instead.
+func (*Report) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *Report) GetSent() int64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *Report) GetKeyHi() []uint64 {
+	if x != nil {
+		return x.KeyHi
+	}
+	return nil
+}
+
+func (x *Report) GetKeyLo() []uint64 {
+	if x != nil {
+		return x.KeyLo
+	}
+	return nil
+}
+
+func (x *Report) GetLimits() []uint32 {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Report) GetEnds() []int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *Report) GetSum() []int64 {
+	if x != nil {
+		return x.Sum
+	}
+	return nil
+}
+
+func (x *Report) GetFlags() []byte {
+	if x != nil {
+		return x.Flags
+	}
+	return nil
+}
+
+// Account has its standings column by column. Keys are never left empty.
+type Account struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sent          int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	Clock         int64                  `protobuf:"fixed64,2,opt,name=clock,proto3" json:"clock,omitempty"`
+	KeyHi         []uint64               `protobuf:"fixed64,3,rep,packed,name=key_hi,json=keyHi,proto3" json:"key_hi,omitempty"`
+	KeyLo         []uint64               `protobuf:"fixed64,4,rep,packed,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
+	Ends          []int64                `protobuf:"fixed64,5,rep,packed,name=ends,proto3" json:"ends,omitempty"`
+	Known         []int64                `protobuf:"varint,6,rep,packed,name=known,proto3" json:"known,omitempty"`
+	Remaining     []int64                `protobuf:"varint,7,rep,packed,name=remaining,proto3" json:"remaining,omitempty"`
+	Reporters     []uint32               `protobuf:"varint,8,rep,packed,name=reporters,proto3" json:"reporters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Account) Reset() {
+	*x = Account{}
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Account) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Account) ProtoMessage() {}
+
+func (x *Account) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Account.ProtoReflect.Descriptor instead.
+func (*Account) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Account) GetSent() int64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *Account) GetClock() int64 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
+}
+
+func (x *Account) GetKeyHi() []uint64 {
+	if x != nil {
+		return x.KeyHi
+	}
+	return nil
+}
+
+func (x *Account) GetKeyLo() []uint64 {
+	if x != nil {
+		return x.KeyLo
+	}
+	return nil
+}
+
+func (x *Account) GetEnds() []int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return nil
+}
+
+func (x *Account) GetKnown() []int64 {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
+func (x *Account) GetRemaining() []int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
+func (x *Account) GetReporters() []uint32 {
+	if x != nil {
+		return x.Reporters
+	}
+	return nil
+}
+
+type TopAsk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// transport.TopBy.
+	By            uint32 `protobuf:"varint,2,opt,name=by,proto3" json:"by,omitempty"`
+	Domain        uint32 `protobuf:"varint,3,opt,name=domain,proto3" json:"domain,omitempty"` // text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopAsk) Reset() {
+	*x = TopAsk{}
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopAsk) ProtoMessage() {}
+
+func (x *TopAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopAsk.ProtoReflect.Descriptor instead.
+func (*TopAsk) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *TopAsk) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *TopAsk) GetBy() uint32 {
+	if x != nil {
+		return x.By
+	}
+	return 0
+}
+
+func (x *TopAsk) GetDomain() uint32 {
+	if x != nil {
+		return x.Domain
+	}
+	return 0
+}
+
+type Top struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Off           bool                   `protobuf:"varint,2,opt,name=off,proto3" json:"off,omitempty"`
+	CoversNs      uint64                 `protobuf:"varint,3,opt,name=covers_ns,json=coversNs,proto3" json:"covers_ns,omitempty"`
+	Keys          []*TopKey              `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Top) Reset() {
+	*x = Top{}
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Top) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Top) ProtoMessage() {}
+
+func (x *Top) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Top.ProtoReflect.Descriptor instead.
+func (*Top) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Top) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Top) GetOff() bool {
+	if x != nil {
+		return x.Off
+	}
+	return false
+}
+
+func (x *Top) GetCoversNs() uint64 {
+	if x != nil {
+		return x.CoversNs
+	}
+	return 0
+}
+
+func (x *Top) GetKeys() []*TopKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+type TopKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	KeyHi         uint64                 `protobuf:"fixed64,1,opt,name=key_hi,json=keyHi,proto3" json:"key_hi,omitempty"`
+	KeyLo         uint64                 `protobuf:"fixed64,2,opt,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
+	Name          []byte                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Count         uint64                 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
+	Error         uint64                 `protobuf:"varint,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopKey) Reset() {
+	*x = TopKey{}
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopKey) ProtoMessage() {}
+
+func (x *TopKey) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
+func (*TopKey) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *TopKey) GetKeyHi() uint64 {
+	if x != nil {
+		return x.KeyHi
+	}
+	return 0
+}
+
+func (x *TopKey) GetKeyLo() uint64 {
+	if x != nil {
+		return x.KeyLo
+	}
+	return 0
+}
+
+func (x *TopKey) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *TopKey) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *TopKey) GetError() uint64 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
@@ -2403,7 +3237,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06secret\x18\x06 \x01(\fR\x06secret\"B\n" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
-	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\xfe\x01\n" +
+	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\xed\x02\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +
@@ -2415,7 +3249,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04verb\x18\b \x01(\fR\x04verb\x12\x14\n" +
 	"\x05flags\x18\t \x01(\fR\x05flags\x12\x0e\n" +
 	"\x02id\x18\n" +
-	" \x03(\x04R\x02id\"\xcc\x02\n" +
+	" \x03(\x04R\x02id\x12\x14\n" +
+	"\x05times\x18\v \x03(\x03R\x05times\x12\x12\n" +
+	"\x04want\x18\f \x03(\x03R\x04want\x12\x12\n" +
+	"\x04rate\x18\r \x03(\x03R\x04rate\x12\x15\n" +
+	"\x06for_ns\x18\x0e \x03(\x03R\x05forNs\x12\x18\n" +
+	"\areserve\x18\x0f \x03(\x03R\areserve\"\xbe\x03\n" +
 	"\x05Reply\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
@@ -2429,12 +3268,22 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bdelay_ns\x18\n" +
 	" \x03(\x03R\adelayNs\x12\x14\n" +
 	"\x05names\x18\v \x03(\tR\x05names\x12\x16\n" +
-	"\x06holder\x18\f \x03(\rR\x06holder\"\x96\x01\n" +
+	"\x06holder\x18\f \x03(\rR\x06holder\x12\x18\n" +
+	"\agranted\x18\r \x03(\x03R\agranted\x12)\n" +
+	"\adenials\x18\x0e \x03(\v2\x0f.peer.v1.DenialR\adenials\x12\x14\n" +
+	"\x05grant\x18\x0f \x03(\x04R\x05grant\x12\x15\n" +
+	"\x06for_ns\x18\x10 \x03(\x03R\x05forNs\"\x9e\x01\n" +
+	"\x06Denial\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
+	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12$\n" +
+	"\x0ereset_after_ns\x18\x04 \x01(\x03R\fresetAfterNs\x12$\n" +
+	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\"\x96\x01\n" +
 	"\x04Post\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
 	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
-	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\x81\x05\n" +
+	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xf2\x06\n" +
 	"\x06Letter\x12 \n" +
 	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
 	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
@@ -2451,7 +3300,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05grant\x18\f \x01(\v2\x0e.peer.v1.GrantH\x00R\x05grant\x12&\n" +
 	"\x05fetch\x18\r \x01(\v2\x0e.peer.v1.FetchH\x00R\x05fetch\x12)\n" +
 	"\x06parcel\x18\x0e \x01(\v2\x0f.peer.v1.ParcelH\x00R\x06parcel\x12,\n" +
-	"\areceipt\x18\x0f \x01(\v2\x10.peer.v1.ReceiptH\x00R\areceiptB\x06\n" +
+	"\areceipt\x18\x0f \x01(\v2\x10.peer.v1.ReceiptH\x00R\areceipt\x12#\n" +
+	"\x04room\x18\x10 \x01(\v2\r.peer.v1.RoomH\x00R\x04room\x12)\n" +
+	"\x06report\x18\x14 \x01(\v2\x0f.peer.v1.ReportH\x00R\x06report\x12,\n" +
+	"\aaccount\x18\x15 \x01(\v2\x10.peer.v1.AccountH\x00R\aaccount\x12#\n" +
+	"\x04load\x18\x1e \x01(\v2\r.peer.v1.LoadH\x00R\x04load\x12*\n" +
+	"\atop_ask\x18\x1f \x01(\v2\x0f.peer.v1.TopAskH\x00R\x06topAsk\x12 \n" +
+	"\x03top\x18  \x01(\v2\f.peer.v1.TopH\x00R\x03topB\x06\n" +
 	"\x04body\"1\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x12\n" +
@@ -2468,16 +3323,21 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tStableSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\rR\amembers\"m\n" +
+	"\amembers\x18\x03 \x03(\rR\amembers\"\xaf\x01\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12$\n" +
 	"\x03set\x18\x02 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
 	"\x04wish\x18\x03 \x01(\rR\x04wish\x12\x12\n" +
-	"\x04seen\x18\x04 \x01(\x04R\x04seen\"O\n" +
+	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x12\n" +
+	"\x04news\x18\x05 \x01(\x04R\x04news\x12\x18\n" +
+	"\ahearsay\x18\x06 \x01(\bR\ahearsay\x12\x12\n" +
+	"\x04deaf\x18\a \x01(\bR\x04deaf\"}\n" +
 	"\x03Ack\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
-	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\"\\\n" +
+	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
+	"\x04news\x18\x04 \x01(\x04R\x04news\x12\x18\n" +
+	"\ahearsay\x18\x05 \x01(\bR\ahearsay\"\\\n" +
 	"\aPrepare\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12'\n" +
@@ -2517,13 +3377,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05probe\x18\x03 \x01(\bR\x05probe\"9\n" +
 	"\aClaimed\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
-	"\x03gen\x18\x02 \x01(\x04R\x03gen\"\x93\x01\n" +
+	"\x03gen\x18\x02 \x01(\x04R\x03gen\"\xad\x01\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12(\n" +
 	"\x05parts\x18\x02 \x03(\v2\x12.peer.v1.GrantPartR\x05parts\x12\x14\n" +
 	"\x05votes\x18\x03 \x01(\bR\x05votes\x12$\n" +
 	"\x05acked\x18\x04 \x03(\v2\x0e.peer.v1.AckedR\x05acked\x12\x14\n" +
-	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xc0\x01\n" +
+	"\x05probe\x18\x05 \x01(\bR\x05probe\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\"\xc0\x01\n" +
 	"\tGrantPart\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
@@ -2566,7 +3427,48 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aRefusal\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12$\n" +
 	"\x05known\x18\x02 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
-	"\x06holder\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\x06holder2m\n" +
+	"\x06holder\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\x06holder\"4\n" +
+	"\x04Room\x12\x15\n" +
+	"\x06key_hi\x18\x01 \x03(\x06R\x05keyHi\x12\x15\n" +
+	"\x06key_lo\x18\x02 \x03(\x06R\x05keyLo\"x\n" +
+	"\x04Load\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\rR\x06domain\x12\x12\n" +
+	"\x04pool\x18\x02 \x01(\rR\x04pool\x12\x1a\n" +
+	"\breporter\x18\x03 \x01(\rR\breporter\x12\x12\n" +
+	"\x04load\x18\x04 \x01(\x01R\x04load\x12\x14\n" +
+	"\x05stamp\x18\x05 \x01(\x10R\x05stamp\"\x9e\x01\n" +
+	"\x06Report\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x15\n" +
+	"\x06key_hi\x18\x02 \x03(\x06R\x05keyHi\x12\x15\n" +
+	"\x06key_lo\x18\x03 \x03(\x06R\x05keyLo\x12\x16\n" +
+	"\x06limits\x18\x04 \x03(\rR\x06limits\x12\x12\n" +
+	"\x04ends\x18\x05 \x03(\x10R\x04ends\x12\x10\n" +
+	"\x03sum\x18\x06 \x03(\x03R\x03sum\x12\x14\n" +
+	"\x05flags\x18\a \x01(\fR\x05flags\"\xc7\x01\n" +
+	"\aAccount\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x14\n" +
+	"\x05clock\x18\x02 \x01(\x10R\x05clock\x12\x15\n" +
+	"\x06key_hi\x18\x03 \x03(\x06R\x05keyHi\x12\x15\n" +
+	"\x06key_lo\x18\x04 \x03(\x06R\x05keyLo\x12\x12\n" +
+	"\x04ends\x18\x05 \x03(\x10R\x04ends\x12\x14\n" +
+	"\x05known\x18\x06 \x03(\x03R\x05known\x12\x1c\n" +
+	"\tremaining\x18\a \x03(\x03R\tremaining\x12\x1c\n" +
+	"\treporters\x18\b \x03(\rR\treporters\"@\n" +
+	"\x06TopAsk\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\rR\x02by\x12\x16\n" +
+	"\x06domain\x18\x03 \x01(\rR\x06domain\"i\n" +
+	"\x03Top\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
+	"\x03off\x18\x02 \x01(\bR\x03off\x12\x1b\n" +
+	"\tcovers_ns\x18\x03 \x01(\x04R\bcoversNs\x12#\n" +
+	"\x04keys\x18\x04 \x03(\v2\x0f.peer.v1.TopKeyR\x04keys\"v\n" +
+	"\x06TopKey\x12\x15\n" +
+	"\x06key_hi\x18\x01 \x01(\x06R\x05keyHi\x12\x15\n" +
+	"\x06key_lo\x18\x02 \x01(\x06R\x05keyLo\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\fR\x04name\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\x04R\x05error2m\n" +
 	"\vPeerService\x120\n" +
 	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x12,\n" +
 	"\x04Mail\x12\r.peer.v1.Post\x1a\x11.peer.v1.Greeting(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
@@ -2583,98 +3485,114 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*Greeting)(nil),  // 0: peer.v1.Greeting
 	(*Hello)(nil),     // 1: peer.v1.Hello
 	(*Limits)(nil),    // 2: peer.v1.Limits
 	(*Request)(nil),   // 3: peer.v1.Request
 	(*Reply)(nil),     // 4: peer.v1.Reply
-	(*Post)(nil),      // 5: peer.v1.Post
-	(*Letter)(nil),    // 6: peer.v1.Letter
-	(*Process)(nil),   // 7: peer.v1.Process
-	(*Epoch)(nil),     // 8: peer.v1.Epoch
-	(*Mark)(nil),      // 9: peer.v1.Mark
-	(*Ballot)(nil),    // 10: peer.v1.Ballot
-	(*StableSet)(nil), // 11: peer.v1.StableSet
-	(*Heartbeat)(nil), // 12: peer.v1.Heartbeat
-	(*Ack)(nil),       // 13: peer.v1.Ack
-	(*Prepare)(nil),   // 14: peer.v1.Prepare
-	(*Promise)(nil),   // 15: peer.v1.Promise
-	(*Accept)(nil),    // 16: peer.v1.Accept
-	(*Accepted)(nil),  // 17: peer.v1.Accepted
-	(*Holdings)(nil),  // 18: peer.v1.Holdings
-	(*Holding)(nil),   // 19: peer.v1.Holding
-	(*News)(nil),      // 20: peer.v1.News
-	(*Granted)(nil),   // 21: peer.v1.Granted
-	(*Claim)(nil),     // 22: peer.v1.Claim
-	(*Claimed)(nil),   // 23: peer.v1.Claimed
-	(*Grant)(nil),     // 24: peer.v1.Grant
-	(*GrantPart)(nil), // 25: peer.v1.GrantPart
-	(*Acked)(nil),     // 26: peer.v1.Acked
-	(*Fetch)(nil),     // 27: peer.v1.Fetch
-	(*Parcel)(nil),    // 28: peer.v1.Parcel
-	(*Receipt)(nil),   // 29: peer.v1.Receipt
-	(*Refusal)(nil),   // 30: peer.v1.Refusal
-	(*v1.Limit)(nil),  // 31: sluice.v1.Limit
+	(*Denial)(nil),    // 5: peer.v1.Denial
+	(*Post)(nil),      // 6: peer.v1.Post
+	(*Letter)(nil),    // 7: peer.v1.Letter
+	(*Process)(nil),   // 8: peer.v1.Process
+	(*Epoch)(nil),     // 9: peer.v1.Epoch
+	(*Mark)(nil),      // 10: peer.v1.Mark
+	(*Ballot)(nil),    // 11: peer.v1.Ballot
+	(*StableSet)(nil), // 12: peer.v1.StableSet
+	(*Heartbeat)(nil), // 13: peer.v1.Heartbeat
+	(*Ack)(nil),       // 14: peer.v1.Ack
+	(*Prepare)(nil),   // 15: peer.v1.Prepare
+	(*Promise)(nil),   // 16: peer.v1.Promise
+	(*Accept)(nil),    // 17: peer.v1.Accept
+	(*Accepted)(nil),  // 18: peer.v1.Accepted
+	(*Holdings)(nil),  // 19: peer.v1.Holdings
+	(*Holding)(nil),   // 20: peer.v1.Holding
+	(*News)(nil),      // 21: peer.v1.News
+	(*Granted)(nil),   // 22: peer.v1.Granted
+	(*Claim)(nil),     // 23: peer.v1.Claim
+	(*Claimed)(nil),   // 24: peer.v1.Claimed
+	(*Grant)(nil),     // 25: peer.v1.Grant
+	(*GrantPart)(nil), // 26: peer.v1.GrantPart
+	(*Acked)(nil),     // 27: peer.v1.Acked
+	(*Fetch)(nil),     // 28: peer.v1.Fetch
+	(*Parcel)(nil),    // 29: peer.v1.Parcel
+	(*Receipt)(nil),   // 30: peer.v1.Receipt
+	(*Refusal)(nil),   // 31: peer.v1.Refusal
+	(*Room)(nil),      // 32: peer.v1.Room
+	(*Load)(nil),      // 33: peer.v1.Load
+	(*Report)(nil),    // 34: peer.v1.Report
+	(*Account)(nil),   // 35: peer.v1.Account
+	(*TopAsk)(nil),    // 36: peer.v1.TopAsk
+	(*Top)(nil),       // 37: peer.v1.Top
+	(*TopKey)(nil),    // 38: peer.v1.TopKey
+	(*v1.Limit)(nil),  // 39: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
-	31, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	39, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
 	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
 	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
 	1,  // 4: peer.v1.Reply.hello:type_name -> peer.v1.Hello
-	1,  // 5: peer.v1.Post.hello:type_name -> peer.v1.Hello
-	2,  // 6: peer.v1.Post.define:type_name -> peer.v1.Limits
-	6,  // 7: peer.v1.Post.letters:type_name -> peer.v1.Letter
-	7,  // 8: peer.v1.Letter.to:type_name -> peer.v1.Process
-	12, // 9: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
-	13, // 10: peer.v1.Letter.ack:type_name -> peer.v1.Ack
-	14, // 11: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
-	15, // 12: peer.v1.Letter.promise:type_name -> peer.v1.Promise
-	16, // 13: peer.v1.Letter.accept:type_name -> peer.v1.Accept
-	17, // 14: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
-	18, // 15: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
-	20, // 16: peer.v1.Letter.news:type_name -> peer.v1.News
-	22, // 17: peer.v1.Letter.claim:type_name -> peer.v1.Claim
-	24, // 18: peer.v1.Letter.grant:type_name -> peer.v1.Grant
-	27, // 19: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	28, // 20: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
-	29, // 21: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
-	8,  // 22: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	11, // 23: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	11, // 24: peer.v1.Ack.set:type_name -> peer.v1.StableSet
-	10, // 25: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
-	10, // 26: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	11, // 27: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
-	10, // 28: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	11, // 29: peer.v1.Accept.set:type_name -> peer.v1.StableSet
-	10, // 30: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
-	10, // 31: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
-	19, // 32: peer.v1.Holdings.held:type_name -> peer.v1.Holding
-	9,  // 33: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	7,  // 34: peer.v1.Holding.heir:type_name -> peer.v1.Process
-	21, // 35: peer.v1.News.grants:type_name -> peer.v1.Granted
-	7,  // 36: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	23, // 37: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	25, // 38: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	26, // 39: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	8,  // 40: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	7,  // 41: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	9,  // 42: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	9,  // 43: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	30, // 44: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	8,  // 45: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	7,  // 46: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	3,  // 47: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	5,  // 48: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	4,  // 49: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 50: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	49, // [49:51] is the sub-list for method output_type
-	47, // [47:49] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	5,  // 5: peer.v1.Reply.denials:type_name -> peer.v1.Denial
+	1,  // 6: peer.v1.Post.hello:type_name -> peer.v1.Hello
+	2,  // 7: peer.v1.Post.define:type_name -> peer.v1.Limits
+	7,  // 8: peer.v1.Post.letters:type_name -> peer.v1.Letter
+	8,  // 9: peer.v1.Letter.to:type_name -> peer.v1.Process
+	13, // 10: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
+	14, // 11: peer.v1.Letter.ack:type_name -> peer.v1.Ack
+	15, // 12: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
+	16, // 13: peer.v1.Letter.promise:type_name -> peer.v1.Promise
+	17, // 14: peer.v1.Letter.accept:type_name -> peer.v1.Accept
+	18, // 15: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
+	19, // 16: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
+	21, // 17: peer.v1.Letter.news:type_name -> peer.v1.News
+	23, // 18: peer.v1.Letter.claim:type_name -> peer.v1.Claim
+	25, // 19: peer.v1.Letter.grant:type_name -> peer.v1.Grant
+	28, // 20: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
+	29, // 21: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	30, // 22: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
+	32, // 23: peer.v1.Letter.room:type_name -> peer.v1.Room
+	34, // 24: peer.v1.Letter.report:type_name -> peer.v1.Report
+	35, // 25: peer.v1.Letter.account:type_name -> peer.v1.Account
+	33, // 26: peer.v1.Letter.load:type_name -> peer.v1.Load
+	36, // 27: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
+	37, // 28: peer.v1.Letter.top:type_name -> peer.v1.Top
+	9,  // 29: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	12, // 30: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	12, // 31: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	11, // 32: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	11, // 33: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	12, // 34: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	11, // 35: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	12, // 36: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	11, // 37: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	11, // 38: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	20, // 39: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	10, // 40: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	8,  // 41: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	22, // 42: peer.v1.News.grants:type_name -> peer.v1.Granted
+	8,  // 43: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	24, // 44: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	26, // 45: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	27, // 46: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	9,  // 47: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	8,  // 48: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	10, // 49: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	10, // 50: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	31, // 51: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	9,  // 52: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	8,  // 53: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	38, // 54: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	3,  // 55: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	6,  // 56: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	4,  // 57: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 58: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	57, // [57:59] is the sub-list for method output_type
+	55, // [55:57] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -2682,7 +3600,7 @@ func file_peer_v1_peer_proto_init() {
 	if File_peer_v1_peer_proto != nil {
 		return
 	}
-	file_peer_v1_peer_proto_msgTypes[6].OneofWrappers = []any{
+	file_peer_v1_peer_proto_msgTypes[7].OneofWrappers = []any{
 		(*Letter_Heartbeat)(nil),
 		(*Letter_Ack)(nil),
 		(*Letter_Prepare)(nil),
@@ -2696,6 +3614,12 @@ func file_peer_v1_peer_proto_init() {
 		(*Letter_Fetch)(nil),
 		(*Letter_Parcel)(nil),
 		(*Letter_Receipt)(nil),
+		(*Letter_Room)(nil),
+		(*Letter_Report)(nil),
+		(*Letter_Account)(nil),
+		(*Letter_Load)(nil),
+		(*Letter_TopAsk)(nil),
+		(*Letter_Top)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2703,7 +3627,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   31,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

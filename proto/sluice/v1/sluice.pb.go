@@ -314,6 +314,10 @@ const (
 	Source_SOURCE_OPEN   Source = 5
 	// No rule matched, or it is unlimited.
 	Source_SOURCE_UNRULED Source = 6
+	// Another node holds the key, and has lent units of it to the node asked.
+	Source_SOURCE_LEASE Source = 7
+	// The node asked, on its share of what was left when it last heard of the holder (consistency: eventual).
+	Source_SOURCE_EVENTUAL Source = 8
 )
 
 // Enum value maps for Source.
@@ -326,6 +330,8 @@ var (
 		4: "SOURCE_CLOSED",
 		5: "SOURCE_OPEN",
 		6: "SOURCE_UNRULED",
+		7: "SOURCE_LEASE",
+		8: "SOURCE_EVENTUAL",
 	}
 	Source_value = map[string]int32{
 		"SOURCE_UNSPECIFIED": 0,
@@ -335,6 +341,8 @@ var (
 		"SOURCE_CLOSED":      4,
 		"SOURCE_OPEN":        5,
 		"SOURCE_UNRULED":     6,
+		"SOURCE_LEASE":       7,
+		"SOURCE_EVENTUAL":    8,
 	}
 )
 
@@ -434,6 +442,54 @@ func (x ErrorCode) Number() protoreflect.EnumNumber {
 // Deprecated: Use ErrorCode.Descriptor instead.
 func (ErrorCode) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{6}
+}
+
+type TopBy int32
+
+const (
+	// Denied checks, those too that a rule in shadow mode would have denied.
+	TopBy_TOP_BY_LIMITED TopBy = 0
+	// Checks.
+	TopBy_TOP_BY_FREQUENT TopBy = 1
+)
+
+// Enum value maps for TopBy.
+var (
+	TopBy_name = map[int32]string{
+		0: "TOP_BY_LIMITED",
+		1: "TOP_BY_FREQUENT",
+	}
+	TopBy_value = map[string]int32{
+		"TOP_BY_LIMITED":  0,
+		"TOP_BY_FREQUENT": 1,
+	}
+)
+
+func (x TopBy) Enum() *TopBy {
+	p := new(TopBy)
+	*p = x
+	return p
+}
+
+func (x TopBy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TopBy) Descriptor() protoreflect.EnumDescriptor {
+	return file_sluice_v1_sluice_proto_enumTypes[7].Descriptor()
+}
+
+func (TopBy) Type() protoreflect.EnumType {
+	return &file_sluice_v1_sluice_proto_enumTypes[7]
+}
+
+func (x TopBy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TopBy.Descriptor instead.
+func (TopBy) EnumDescriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
 }
 
 // Entry is one (key, value) of a descriptor. Each at most 1 KiB; key not empty.
@@ -893,7 +949,11 @@ type Decision struct {
 	// least this cost: at most 100 ms. 0 when allowed, and where only asking tells.
 	DeniedForNs int64 `protobuf:"varint,16,opt,name=denied_for_ns,json=deniedForNs,proto3" json:"denied_for_ns,omitempty"`
 	// What an HTTP door is to answer, when the rule denied and says so.
-	Response      *Response `protobuf:"bytes,17,opt,name=response,proto3" json:"response,omitempty"`
+	Response *Response `protobuf:"bytes,17,opt,name=response,proto3" json:"response,omitempty"`
+	// How old what the node knew of the counter was, if the source is eventual.
+	StalenessNs int64 `protobuf:"varint,18,opt,name=staleness_ns,json=stalenessNs,proto3" json:"staleness_ns,omitempty"`
+	// The rule's limits denied, and its pool admitted. All else is about these limits.
+	Elastic       bool `protobuf:"varint,19,opt,name=elastic,proto3" json:"elastic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1045,6 +1105,20 @@ func (x *Decision) GetResponse() *Response {
 		return x.Response
 	}
 	return nil
+}
+
+func (x *Decision) GetStalenessNs() int64 {
+	if x != nil {
+		return x.StalenessNs
+	}
+	return 0
+}
+
+func (x *Decision) GetElastic() bool {
+	if x != nil {
+		return x.Elastic
+	}
+	return false
 }
 
 // Response is a rule's own answer to whom it denies.
@@ -1757,6 +1831,360 @@ func (x *Holdings) GetForks() int32 {
 	return 0
 }
 
+type ReportLoadRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Name of a pool of the domain.
+	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
+	// 0 (idle) to 1 (as much as the service can bear).
+	Load float64 `protobuf:"fixed64,3,opt,name=load,proto3" json:"load,omitempty"`
+	// Who reports: the newest report of each counts. At most 1 KiB; those without a name are one.
+	Reporter      string `protobuf:"bytes,4,opt,name=reporter,proto3" json:"reporter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportLoadRequest) Reset() {
+	*x = ReportLoadRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportLoadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportLoadRequest) ProtoMessage() {}
+
+func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportLoadRequest.ProtoReflect.Descriptor instead.
+func (*ReportLoadRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReportLoadRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ReportLoadRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *ReportLoadRequest) GetLoad() float64 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
+func (x *ReportLoadRequest) GetReporter() string {
+	if x != nil {
+		return x.Reporter
+	}
+	return ""
+}
+
+type ReportLoadResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What counts for the pool on the node asked: the highest of all reporters.
+	Load float64 `protobuf:"fixed64,1,opt,name=load,proto3" json:"load,omitempty"`
+	// How long a report counts.
+	ExpiresNs     int64 `protobuf:"varint,2,opt,name=expires_ns,json=expiresNs,proto3" json:"expires_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportLoadResponse) Reset() {
+	*x = ReportLoadResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportLoadResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportLoadResponse) ProtoMessage() {}
+
+func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportLoadResponse.ProtoReflect.Descriptor instead.
+func (*ReportLoadResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *ReportLoadResponse) GetLoad() float64 {
+	if x != nil {
+		return x.Load
+	}
+	return 0
+}
+
+func (x *ReportLoadResponse) GetExpiresNs() int64 {
+	if x != nil {
+		return x.ExpiresNs
+	}
+	return 0
+}
+
+type TopRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	By    TopBy                  `protobuf:"varint,1,opt,name=by,proto3,enum=sluice.v1.TopBy" json:"by,omitempty"`
+	// How many keys, up to 100; 0 means 20.
+	N int32 `protobuf:"varint,2,opt,name=n,proto3" json:"n,omitempty"`
+	// The only domain that is asked about; empty for all.
+	Domain        string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopRequest) Reset() {
+	*x = TopRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopRequest) ProtoMessage() {}
+
+func (x *TopRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
+func (*TopRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *TopRequest) GetBy() TopBy {
+	if x != nil {
+		return x.By
+	}
+	return TopBy_TOP_BY_LIMITED
+}
+
+func (x *TopRequest) GetN() int32 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *TopRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+type TopResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The heaviest first.
+	Keys []*TopKey `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The longest time, up to now, that a node's counts are about.
+	CoversNs int64 `protobuf:"varint,2,opt,name=covers_ns,json=coversNs,proto3" json:"covers_ns,omitempty"`
+	// Nodes that have answered, and those that have not in time, or count nothing; sorted.
+	Nodes         []string `protobuf:"bytes,3,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopResponse) Reset() {
+	*x = TopResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopResponse) ProtoMessage() {}
+
+func (x *TopResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
+func (*TopResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TopResponse) GetKeys() []*TopKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *TopResponse) GetCoversNs() int64 {
+	if x != nil {
+		return x.CoversNs
+	}
+	return 0
+}
+
+func (x *TopResponse) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *TopResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+type TopKey struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// As the counter has it: of values that share one, the pattern or the block of addresses.
+	Descriptor_ []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
+	// Name of the rule; empty where checks bring their limits.
+	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The name was too long and is not complete.
+	Cut bool `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	// Checks, or denied ones. Too high by at most error; an estimate where checks are many.
+	Count         uint64  `protobuf:"varint,5,opt,name=count,proto3" json:"count,omitempty"`
+	Error         uint64  `protobuf:"varint,6,opt,name=error,proto3" json:"error,omitempty"`
+	PerSecond     float64 `protobuf:"fixed64,7,opt,name=per_second,json=perSecond,proto3" json:"per_second,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TopKey) Reset() {
+	*x = TopKey{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TopKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TopKey) ProtoMessage() {}
+
+func (x *TopKey) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
+func (*TopKey) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TopKey) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *TopKey) GetDescriptor_() []*Entry {
+	if x != nil {
+		return x.Descriptor_
+	}
+	return nil
+}
+
+func (x *TopKey) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *TopKey) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *TopKey) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *TopKey) GetError() uint64 {
+	if x != nil {
+		return x.Error
+	}
+	return 0
+}
+
+func (x *TopKey) GetPerSecond() float64 {
+	if x != nil {
+		return x.PerSecond
+	}
+	return 0
+}
+
 type ForgetMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A name in the stable set.
@@ -1767,7 +2195,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +2207,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +2220,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ForgetMemberRequest) GetName() string {
@@ -1812,7 +2240,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +2252,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +2265,7 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ForgetMemberResponse) GetStableSet() *StableSet {
@@ -1890,7 +2318,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
-	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\x97\x04\n" +
+	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\xd4\x04\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
@@ -1910,7 +2338,9 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tperiod_ns\x18\x0e \x01(\x03R\bperiodNs\x12&\n" +
 	"\x05error\x18\x0f \x01(\v2\x10.sluice.v1.ErrorR\x05error\x12\"\n" +
 	"\rdenied_for_ns\x18\x10 \x01(\x03R\vdeniedForNs\x12/\n" +
-	"\bresponse\x18\x11 \x01(\v2\x13.sluice.v1.ResponseR\bresponse\"c\n" +
+	"\bresponse\x18\x11 \x01(\v2\x13.sluice.v1.ResponseR\bresponse\x12!\n" +
+	"\fstaleness_ns\x18\x12 \x01(\x03R\vstalenessNs\x12\x18\n" +
+	"\aelastic\x18\x13 \x01(\bR\aelastic\"c\n" +
 	"\bResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12+\n" +
 	"\aheaders\x18\x02 \x03(\v2\x11.sluice.v1.HeaderR\aheaders\x12\x12\n" +
@@ -1969,7 +2399,37 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x16\n" +
 	"\x06copies\x18\x04 \x01(\x05R\x06copies\x12\x16\n" +
 	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x14\n" +
-	"\x05forks\x18\x06 \x01(\x05R\x05forks\")\n" +
+	"\x05forks\x18\x06 \x01(\x05R\x05forks\"o\n" +
+	"\x11ReportLoadRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04load\x18\x03 \x01(\x01R\x04load\x12\x1a\n" +
+	"\breporter\x18\x04 \x01(\tR\breporter\"G\n" +
+	"\x12ReportLoadResponse\x12\x12\n" +
+	"\x04load\x18\x01 \x01(\x01R\x04load\x12\x1d\n" +
+	"\n" +
+	"expires_ns\x18\x02 \x01(\x03R\texpiresNs\"T\n" +
+	"\n" +
+	"TopRequest\x12 \n" +
+	"\x02by\x18\x01 \x01(\x0e2\x10.sluice.v1.TopByR\x02by\x12\f\n" +
+	"\x01n\x18\x02 \x01(\x05R\x01n\x12\x16\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\"\x81\x01\n" +
+	"\vTopResponse\x12%\n" +
+	"\x04keys\x18\x01 \x03(\v2\x11.sluice.v1.TopKeyR\x04keys\x12\x1b\n" +
+	"\tcovers_ns\x18\x02 \x01(\x03R\bcoversNs\x12\x14\n" +
+	"\x05nodes\x18\x03 \x03(\tR\x05nodes\x12\x18\n" +
+	"\amissing\x18\x04 \x03(\tR\amissing\"\xc3\x01\n" +
+	"\x06TopKey\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
+	"\n" +
+	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
+	"descriptor\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x10\n" +
+	"\x03cut\x18\x04 \x01(\bR\x03cut\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\x04R\x05error\x12\x1d\n" +
+	"\n" +
+	"per_second\x18\a \x01(\x01R\tperSecond\")\n" +
 	"\x13ForgetMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
 	"\x14ForgetMemberResponse\x123\n" +
@@ -2005,7 +2465,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tUNIT_WEEK\x10\x04\x12\x0e\n" +
 	"\n" +
 	"UNIT_MONTH\x10\x05\x12\r\n" +
-	"\tUNIT_YEAR\x10\x06*\x91\x01\n" +
+	"\tUNIT_YEAR\x10\x06*\xb8\x01\n" +
 	"\x06Source\x12\x16\n" +
 	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSOURCE_HELD\x10\x01\x12\x14\n" +
@@ -2013,7 +2473,9 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\fSOURCE_SHARE\x10\x03\x12\x11\n" +
 	"\rSOURCE_CLOSED\x10\x04\x12\x0f\n" +
 	"\vSOURCE_OPEN\x10\x05\x12\x12\n" +
-	"\x0eSOURCE_UNRULED\x10\x06*\xe1\x01\n" +
+	"\x0eSOURCE_UNRULED\x10\x06\x12\x10\n" +
+	"\fSOURCE_LEASE\x10\a\x12\x13\n" +
+	"\x0fSOURCE_EVENTUAL\x10\b*\xe1\x01\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
@@ -2022,12 +2484,18 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x16ERROR_CODE_UNAVAILABLE\x10\x04\x12\x18\n" +
 	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x16\n" +
 	"\x12ERROR_CODE_REFUSED\x10\x06\x12\x18\n" +
-	"\x14ERROR_CODE_FORBIDDEN\x10\a2\xe0\x02\n" +
+	"\x14ERROR_CODE_FORBIDDEN\x10\a*0\n" +
+	"\x05TopBy\x12\x12\n" +
+	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
+	"\x0fTOP_BY_FREQUENT\x10\x012\xe1\x03\n" +
 	"\rSluiceService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
 	"\x05Reset\x12\x17.sluice.v1.ResetRequest\x1a\x18.sluice.v1.ResetResponse\x12@\n" +
-	"\aMembers\x12\x19.sluice.v1.MembersRequest\x1a\x1a.sluice.v1.MembersResponse\x12O\n" +
+	"\aMembers\x12\x19.sluice.v1.MembersRequest\x1a\x1a.sluice.v1.MembersResponse\x12I\n" +
+	"\n" +
+	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponse\x124\n" +
+	"\x03Top\x12\x15.sluice.v1.TopRequest\x1a\x16.sluice.v1.TopResponse\x12O\n" +
 	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
@@ -2042,8 +2510,8 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 	return file_sluice_v1_sluice_proto_rawDescData
 }
 
-var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                    // 0: sluice.v1.Verb
 	(Algorithm)(0),               // 1: sluice.v1.Algorithm
@@ -2052,62 +2520,75 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Unit)(0),                    // 4: sluice.v1.Unit
 	(Source)(0),                  // 5: sluice.v1.Source
 	(ErrorCode)(0),               // 6: sluice.v1.ErrorCode
-	(*Entry)(nil),                // 7: sluice.v1.Entry
-	(*Check)(nil),                // 8: sluice.v1.Check
-	(*Limit)(nil),                // 9: sluice.v1.Limit
-	(*CheckRequest)(nil),         // 10: sluice.v1.CheckRequest
-	(*CheckResponse)(nil),        // 11: sluice.v1.CheckResponse
-	(*Decision)(nil),             // 12: sluice.v1.Decision
-	(*Response)(nil),             // 13: sluice.v1.Response
-	(*Header)(nil),               // 14: sluice.v1.Header
-	(*Error)(nil),                // 15: sluice.v1.Error
-	(*ResetRequest)(nil),         // 16: sluice.v1.ResetRequest
-	(*ResetResponse)(nil),        // 17: sluice.v1.ResetResponse
-	(*MembersRequest)(nil),       // 18: sluice.v1.MembersRequest
-	(*MembersResponse)(nil),      // 19: sluice.v1.MembersResponse
-	(*Member)(nil),               // 20: sluice.v1.Member
-	(*StableSet)(nil),            // 21: sluice.v1.StableSet
-	(*Holdings)(nil),             // 22: sluice.v1.Holdings
-	(*ForgetMemberRequest)(nil),  // 23: sluice.v1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 24: sluice.v1.ForgetMemberResponse
+	(TopBy)(0),                   // 7: sluice.v1.TopBy
+	(*Entry)(nil),                // 8: sluice.v1.Entry
+	(*Check)(nil),                // 9: sluice.v1.Check
+	(*Limit)(nil),                // 10: sluice.v1.Limit
+	(*CheckRequest)(nil),         // 11: sluice.v1.CheckRequest
+	(*CheckResponse)(nil),        // 12: sluice.v1.CheckResponse
+	(*Decision)(nil),             // 13: sluice.v1.Decision
+	(*Response)(nil),             // 14: sluice.v1.Response
+	(*Header)(nil),               // 15: sluice.v1.Header
+	(*Error)(nil),                // 16: sluice.v1.Error
+	(*ResetRequest)(nil),         // 17: sluice.v1.ResetRequest
+	(*ResetResponse)(nil),        // 18: sluice.v1.ResetResponse
+	(*MembersRequest)(nil),       // 19: sluice.v1.MembersRequest
+	(*MembersResponse)(nil),      // 20: sluice.v1.MembersResponse
+	(*Member)(nil),               // 21: sluice.v1.Member
+	(*StableSet)(nil),            // 22: sluice.v1.StableSet
+	(*Holdings)(nil),             // 23: sluice.v1.Holdings
+	(*ReportLoadRequest)(nil),    // 24: sluice.v1.ReportLoadRequest
+	(*ReportLoadResponse)(nil),   // 25: sluice.v1.ReportLoadResponse
+	(*TopRequest)(nil),           // 26: sluice.v1.TopRequest
+	(*TopResponse)(nil),          // 27: sluice.v1.TopResponse
+	(*TopKey)(nil),               // 28: sluice.v1.TopKey
+	(*ForgetMemberRequest)(nil),  // 29: sluice.v1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil), // 30: sluice.v1.ForgetMemberResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
-	7,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
+	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
 	0,  // 1: sluice.v1.Check.verb:type_name -> sluice.v1.Verb
-	9,  // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
+	10, // 2: sluice.v1.Check.limits:type_name -> sluice.v1.Limit
 	1,  // 3: sluice.v1.Limit.algorithm:type_name -> sluice.v1.Algorithm
 	3,  // 4: sluice.v1.Limit.refill:type_name -> sluice.v1.Refill
 	2,  // 5: sluice.v1.Limit.align:type_name -> sluice.v1.Align
 	4,  // 6: sluice.v1.Limit.unit:type_name -> sluice.v1.Unit
-	8,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
-	12, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
-	15, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
+	9,  // 7: sluice.v1.CheckRequest.checks:type_name -> sluice.v1.Check
+	13, // 8: sluice.v1.CheckResponse.decisions:type_name -> sluice.v1.Decision
+	16, // 9: sluice.v1.CheckResponse.error:type_name -> sluice.v1.Error
 	5,  // 10: sluice.v1.Decision.source:type_name -> sluice.v1.Source
-	15, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
-	13, // 12: sluice.v1.Decision.response:type_name -> sluice.v1.Response
-	14, // 13: sluice.v1.Response.headers:type_name -> sluice.v1.Header
+	16, // 11: sluice.v1.Decision.error:type_name -> sluice.v1.Error
+	14, // 12: sluice.v1.Decision.response:type_name -> sluice.v1.Response
+	15, // 13: sluice.v1.Response.headers:type_name -> sluice.v1.Header
 	6,  // 14: sluice.v1.Error.code:type_name -> sluice.v1.ErrorCode
-	8,  // 15: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
-	12, // 16: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
-	20, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
-	21, // 18: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
-	22, // 19: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
-	21, // 20: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
-	10, // 21: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	10, // 22: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	16, // 23: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	18, // 24: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	23, // 25: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
-	11, // 26: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	11, // 27: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	17, // 28: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	19, // 29: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	24, // 30: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
-	26, // [26:31] is the sub-list for method output_type
-	21, // [21:26] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	9,  // 15: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
+	13, // 16: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
+	21, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
+	22, // 18: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
+	23, // 19: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
+	7,  // 20: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
+	28, // 21: sluice.v1.TopResponse.keys:type_name -> sluice.v1.TopKey
+	8,  // 22: sluice.v1.TopKey.descriptor:type_name -> sluice.v1.Entry
+	22, // 23: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
+	11, // 24: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
+	11, // 25: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
+	17, // 26: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
+	19, // 27: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
+	24, // 28: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	26, // 29: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
+	29, // 30: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
+	12, // 31: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
+	12, // 32: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
+	18, // 33: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
+	20, // 34: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
+	25, // 35: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	27, // 36: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
+	30, // 37: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
+	31, // [31:38] is the sub-list for method output_type
+	24, // [24:31] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -2122,8 +2603,8 @@ func file_sluice_v1_sluice_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   18,
+			NumEnums:      8,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,8 @@ const (
 	SluiceService_CheckStream_FullMethodName  = "/sluice.v1.SluiceService/CheckStream"
 	SluiceService_Reset_FullMethodName        = "/sluice.v1.SluiceService/Reset"
 	SluiceService_Members_FullMethodName      = "/sluice.v1.SluiceService/Members"
+	SluiceService_ReportLoad_FullMethodName   = "/sluice.v1.SluiceService/ReportLoad"
+	SluiceService_Top_FullMethodName          = "/sluice.v1.SluiceService/Top"
 	SluiceService_ForgetMember_FullMethodName = "/sluice.v1.SluiceService/ForgetMember"
 )
 
@@ -50,6 +52,15 @@ type SluiceServiceClient interface {
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	// Members lists the cluster as the asked node sees it.
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
+	// ReportLoad takes the load that a service reports for a pool, and tells the other
+	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
+	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
+	ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error)
+	// Top lists the heaviest keys that the doors of all nodes have counted over the last minute
+	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
+	// where the node counts none, and with PERMISSION_DENIED where it shows them to callers on its own
+	// machine only, which is its default.
+	Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only callers on the node's
 	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
@@ -109,6 +120,26 @@ func (c *sluiceServiceClient) Members(ctx context.Context, in *MembersRequest, o
 	return out, nil
 }
 
+func (c *sluiceServiceClient) ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReportLoadResponse)
+	err := c.cc.Invoke(ctx, SluiceService_ReportLoad_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *sluiceServiceClient) Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TopResponse)
+	err := c.cc.Invoke(ctx, SluiceService_Top_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *sluiceServiceClient) ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ForgetMemberResponse)
@@ -140,6 +171,15 @@ type SluiceServiceServer interface {
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	// Members lists the cluster as the asked node sees it.
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
+	// ReportLoad takes the load that a service reports for a pool, and tells the other
+	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
+	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
+	ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error)
+	// Top lists the heaviest keys that the doors of all nodes have counted over the last minute
+	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
+	// where the node counts none, and with PERMISSION_DENIED where it shows them to callers on its own
+	// machine only, which is its default.
+	Top(context.Context, *TopRequest) (*TopResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only callers on the node's
 	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
@@ -167,6 +207,12 @@ func (UnimplementedSluiceServiceServer) Reset(context.Context, *ResetRequest) (*
 }
 func (UnimplementedSluiceServiceServer) Members(context.Context, *MembersRequest) (*MembersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Members not implemented")
+}
+func (UnimplementedSluiceServiceServer) ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReportLoad not implemented")
+}
+func (UnimplementedSluiceServiceServer) Top(context.Context, *TopRequest) (*TopResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Top not implemented")
 }
 func (UnimplementedSluiceServiceServer) ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetMember not implemented")
@@ -253,6 +299,42 @@ func _SluiceService_Members_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SluiceService_ReportLoad_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReportLoadRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SluiceServiceServer).ReportLoad(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SluiceService_ReportLoad_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SluiceServiceServer).ReportLoad(ctx, req.(*ReportLoadRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _SluiceService_Top_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TopRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SluiceServiceServer).Top(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SluiceService_Top_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SluiceServiceServer).Top(ctx, req.(*TopRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SluiceService_ForgetMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetMemberRequest)
 	if err := dec(in); err != nil {
@@ -289,6 +371,14 @@ var SluiceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Members",
 			Handler:    _SluiceService_Members_Handler,
+		},
+		{
+			MethodName: "ReportLoad",
+			Handler:    _SluiceService_ReportLoad_Handler,
+		},
+		{
+			MethodName: "Top",
+			Handler:    _SluiceService_Top_Handler,
 		},
 		{
 			MethodName: "ForgetMember",
