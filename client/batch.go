@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -154,6 +155,12 @@ func (c *Check) proto() (*sluicev1.Check, counterKey, *Error) {
 // unary calls one node after the other until one has answered, reads its decisions, and returns the node. The
 // error is errUnsent when the time is up.
 func (c *Client) unary(ctx context.Context, key counterKey, method string, req proto.Message, into []Decision) (*node, error) {
+	return c.inTurns(ctx, key, func(ctx context.Context, n *node) error { return c.invoke(ctx, n, method, req, into) })
+}
+
+// inTurns has one node after the other called until one has answered, and returns it. The error is errUnsent
+// when the time is up, or the *Error of a call.
+func (c *Client) inTurns(ctx context.Context, key counterKey, call func(context.Context, *node) error) (*node, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, time.Now().Add(c.opts.timeout), errUnsent)
 	defer cancel()
 	var n *node
@@ -166,7 +173,7 @@ func (c *Client) unary(ctx context.Context, key counterKey, method string, req p
 			return nil, err
 		}
 		n = s.node
-		if err = c.invoke(ctx, n, method, req, into); err == nil {
+		if err = call(ctx, n); err == nil {
 			return n, nil
 		}
 		switch e, ok := errors.AsType[*Error](err); {
@@ -188,15 +195,7 @@ func (c *Client) invoke(ctx context.Context, n *node, method string, req proto.M
 	try, cancel := context.WithTimeout(ctx, c.opts.timeout/2)
 	defer cancel()
 	if err := n.conn.Invoke(try, method, req, &r, grpc.ForceCodecV2(newCodec())); err != nil {
-		if st, _ := status.FromError(err); st.Code() == codes.InvalidArgument {
-			for _, d := range st.Details() {
-				if e, ok := d.(*sluicev1.Error); ok {
-					return invalid(e.GetField(), e.GetMessage())
-				}
-			}
-			return invalid("", st.Message())
-		}
-		return err
+		return finalOf(err, codes.InvalidArgument)
 	}
 	at := 0
 	var names names
@@ -223,4 +222,19 @@ func (c *Client) invoke(ctx context.Context, n *node, method string, req proto.M
 		return err
 	}
 	return first
+}
+
+// finalOf returns err as an *Error if it has one of the codes that asking another node does not help, else as
+// it is.
+func finalOf(err error, final ...codes.Code) error {
+	st, _ := status.FromError(err)
+	if !slices.Contains(final, st.Code()) {
+		return err
+	}
+	for _, d := range st.Details() {
+		if e, ok := d.(*sluicev1.Error); ok {
+			return invalid(e.GetField(), e.GetMessage())
+		}
+	}
+	return invalid("", st.Message())
 }

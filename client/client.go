@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,9 @@ type Client struct {
 	stats  counters
 	reach  reach
 	wake   chan struct{} // asks for the members soon
-	closed atomic.Bool
+	// reporter is what it is called where it reports loads.
+	reporter string
+	closed   atomic.Bool
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -51,7 +54,7 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{opts: o, wake: make(chan struct{}, 1), denials: newDenials(o.denyCache)}
+	c := &Client{opts: o, wake: make(chan struct{}, 1), denials: newDenials(o.denyCache), reporter: strconv.FormatUint(rand.Uint64(), 36)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.fleet.Store(&fleet{})
 	if c.holders, err = lru.New[counterKey, holder](o.holders); err != nil {

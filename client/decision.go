@@ -14,6 +14,8 @@ type Decision struct {
 	Allowed bool
 	// Soft: admitted only by the soft margin. Shadowed: the rule only watches, and would have denied.
 	Soft, Shadowed bool
+	// Elastic: the rule's limits denied, and its pool admitted. All else is about these limits.
+	Elastic bool
 	// Source says who decided.
 	Source Source
 	// LimitIndex is the deciding limit's place among the rule's limits.
@@ -32,6 +34,8 @@ type Decision struct {
 	Rule string
 	// Holder is the name of the node that decided, if one did.
 	Holder string
+	// Staleness is how old what the node knew of the counter was, if Source is SourceEventual.
+	Staleness time.Duration
 	// Response is what the rule has HTTP services answer to whom it denies; nil for their own answer. Not
 	// to be changed.
 	Response *Response
@@ -65,6 +69,11 @@ const (
 	SourceOpen
 	// SourceUnruled: nothing limits the check.
 	SourceUnruled
+	// SourceLease: another node holds the key, and has lent units of it to the one that was asked.
+	SourceLease
+	// SourceEventual: the node that was asked decided by itself, on its share of what was left when it last heard of
+	// the holder.
+	SourceEventual
 	// SourceDenyCache: this client remembers a denial that still stands.
 	SourceDenyCache
 	// SourceFailOpen, SourceFailClosed and SourceFailLocal: no node answered this client in time; its
@@ -78,7 +87,7 @@ const (
 
 func (s Source) String() string {
 	names := [sources]string{
-		"unknown", "held", "forwarded", "share", "closed", "open", "unruled",
+		"unknown", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual",
 		"deny_cache", "fail_open", "fail_closed", "fail_local",
 	}
 	if int(s) < len(names) {

@@ -207,7 +207,7 @@ func (d *Decision) number(num protowire.Number, v uint64) {
 	case 6:
 		d.Delay = duration(v)
 	case 8:
-		d.Source = Source(min(v, uint64(SourceUnruled)))
+		d.Source = Source(min(v, uint64(SourceEventual)))
 	case 10:
 		d.Soft = v != 0
 	case 11:
@@ -218,6 +218,10 @@ func (d *Decision) number(num protowire.Number, v uint64) {
 		d.Period = duration(v)
 	case 16:
 		d.deniedFor = duration(v)
+	case 18:
+		d.Staleness = duration(v)
+	case 19:
+		d.Elastic = v != 0
 	}
 }
 

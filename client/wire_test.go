@@ -55,9 +55,10 @@ func TestAnswerAsGenerated(t *testing.T) {
 		p := &sluicev1.Decision{
 			Allowed: rapid.Bool().Draw(t, "allowed"), Limit: rapid.Int64().Draw(t, "limit"), Remaining: rapid.Int64().Draw(t, "remaining"),
 			ResetAfterNs: rapid.Int64().Draw(t, "reset"), RetryAfterNs: rapid.Int64().Draw(t, "retry"), DelayNs: rapid.Int64().Draw(t, "delay"),
-			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 6).Draw(t, "source")), Holder: rapid.String().Draw(t, "holder"),
+			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 8).Draw(t, "source")), Holder: rapid.String().Draw(t, "holder"),
 			Soft: rapid.Bool().Draw(t, "soft"), Shadowed: rapid.Bool().Draw(t, "shadowed"), LimitIndex: rapid.Uint32().Draw(t, "index"),
-			PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
+			Elastic: rapid.Bool().Draw(t, "elastic"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
+			StalenessNs: rapid.Int64().Draw(t, "staleness"),
 		}
 		b, err := proto.Marshal(&sluicev1.CheckResponse{Id: 7, Decisions: []*sluicev1.Decision{p, p}})
 		if err != nil {
@@ -75,10 +76,10 @@ func TestAnswerAsGenerated(t *testing.T) {
 				t.Fatalf("%v, %v", fault, err)
 			}
 			want := Decision{
-				Allowed: p.Allowed, Soft: p.Soft, Shadowed: p.Shadowed, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
+				Allowed: p.Allowed, Soft: p.Soft, Shadowed: p.Shadowed, Elastic: p.Elastic, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
 				Limit: p.Limit, Remaining: p.Remaining, Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs),
 				RetryAfter: time.Duration(p.RetryAfterNs), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Holder: p.Holder,
-				deniedFor: time.Duration(p.DeniedForNs),
+				deniedFor: time.Duration(p.DeniedForNs), Staleness: time.Duration(p.StalenessNs),
 			}
 			if d != want {
 				t.Fatalf("%+v\nwant %+v", d, want)
