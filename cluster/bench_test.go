@@ -16,6 +16,8 @@ type direct map[string]*Node
 
 func (direct) HangUp(string) {}
 
+func (direct) Combines(string) bool { return true }
+
 func (direct) Retain([]string) {}
 
 func (direct) Post(string, message.Envelope) {}

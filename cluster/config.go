@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
@@ -20,6 +21,8 @@ type Peers interface {
 	// records whose reply has no Status; other replies count all the same. After it
 	// has returned, nothing reads records or writes to replies.
 	Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error
+	// Combines reports whether the node at addr is known to take records that are Hot.
+	Combines(addr string) bool
 	// Post sends a message to the node at addr. It never blocks, and may drop it.
 	Post(addr string, e message.Envelope)
 	// HangUp ends the calls to addr that are under way: nobody is heard there.
@@ -56,6 +59,8 @@ type Config struct {
 	// ApartEntries caps the counters of shares, and the keys that are to be charged to
 	// a holder later. 0 means 100,000.
 	ApartEntries int
+	// Lease says when keys are hot, and how they are lent.
+	Lease lease.Config
 	// Recorded is what Load has found in the node's data directory, the zero value if nothing
 	// that can be used. Nil: the node has none.
 	Recorded *Recorded
@@ -83,11 +88,14 @@ func (c Config) Validate() error {
 			return fmt.Errorf("cluster: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
 		}
 	}
+	if err := c.Lease.Validate(); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
 	return c.Ring.Validate()
 }
 
 func (c Config) withDefaults() Config {
-	c.Ring = c.Ring.WithDefaults()
+	c.Ring, c.Lease = c.Ring.WithDefaults(), c.Lease.WithDefaults()
 	if c.Clock == nil {
 		c.Clock = steadyClock()
 	}

@@ -21,7 +21,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	r := n.routing.Load()
 	for i := range b.Requests {
-		if q := &b.Requests[i]; !r.holds(q.Key) || q.Sync {
+		if q := &b.Requests[i]; !r.holds(q.Key) || q.Sync || q.Eventual {
 			n.forward(ctx, b, nil)
 			return
 		}
@@ -31,6 +31,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		n.forward(ctx, b, nil)
 		return
 	}
+	lends := n.demands.Any() && onlyAsks(b)
 	var f *forwarding // of what could not be decided, mostly nothing
 	for i := range b.Requests {
 		q := &b.Requests[i].Request
@@ -39,9 +40,19 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 			cause = f.stuck[q.Key]
 		}
 		if cause == nil {
-			d, _, v := n.table.Try(now, q, nil)
+			var d bucket.Decision
+			v := bucket.Decided
+			if !lends || !n.fromOwn(now, &b.Requests[i], &d) {
+				d, _, v = n.table.Try(now, q, nil)
+			}
 			if v == bucket.Decided {
 				b.Answers[i] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+				if !d.Allowed && n.lent(now, q.Key) {
+					b.Answers[i].Age = check.MaxDenied
+				}
+				if makesRoom(q.Verb) {
+					n.madeRoom(now, q.Key)
+				}
 				continue
 			}
 			cause = undecided(v)

@@ -16,13 +16,14 @@
 // (whoever implements Peers), how a snapshot lies on disk (internal/snapshot), and who asked (the
 // front doors). Ring tables come from package ring.
 //
-// Goroutines: Run is the caller's and owns four. The runner owns both machines: it gives
+// Goroutines: Run is the caller's and owns five. The runner owns both machines: it gives
 // them the time, messages and the view, and publishes what checks need in three atomics:
 // the routing, until when there is a right, and what copies have confirmed. The placer
-// builds rings beside it. The two others sweep expired counters, and settle what was
-// admitted as shares. A batch that needs several nodes has one goroutine per further
+// builds rings beside it. The three others sweep expired counters, settle what was
+// admitted as shares, and return what is not used of leases. A batch that needs several nodes has one goroutine per further
 // node until it is answered. Charges are given back to other nodes by goroutines
-// that live at most GiveBackTimeout; Run waits for them.
+// that live at most GiveBackTimeout; Run waits for them, as for those that carry what has gathered of a
+// hot key, and ask for leases of it.
 //
 // Locks: held.mu takes shard locks under it; no other lock is held while another is
 // taken. No lock is held while a peer is called.

@@ -37,7 +37,11 @@ type forwarding struct {
 	here    []int   // places in pending of what is held here
 	records []check.Record
 	replies []check.Reply
-	places  []int    // place in pending of each record
+	places  []int // place in pending of each record
+	// sent is when the round began.
+	sent int64
+	// keys has the first pending check of each key in this round, or mixed.
+	keys    map[bucket.Key]int
 	changes []change // made here in this round by checks of sync rules
 	// stuck are the keys of which a check could not be decided here in this round, and why: those
 	// that stand behind it wait too, so that a key's checks are decided in their order.
@@ -56,6 +60,21 @@ type pending struct {
 	// cause is why it is still pending.
 	cause error
 	done  bool
+
+	// Of this round, if it goes to another node.
+	away bool
+	// with is the place in forwarding.pending of the check whose record it shares, mostly its own, and
+	// place how many checks of that record stand before it.
+	with  int
+	place int64
+	// Of the one whose record it is: how many share it, where its reply will be, the ticket by which it
+	// comes if it goes behind the record of another batch, and what went wrong with that.
+	times  int64
+	at     int
+	ticket *ticket
+	err    error
+	// leads: others may be gathering behind this record.
+	leads bool
 }
 
 // group is what goes to one node in one round: records[first:first+n].
@@ -76,11 +95,21 @@ func (n *Node) newForwarding(b *check.Batch, w *whole) *forwarding {
 // CheckTimeout has passed; on_failure answers the rest. w is nil unless b is
 // all-or-nothing.
 func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
-	f := n.newForwarding(b, w)
+	r := n.routing.Load()
+	recall := w == nil && onlyAsks(b)
+	var f *forwarding
 	for i := range b.Requests {
+		if w == nil && n.eventually.decide(b, i) || recall && n.recalled(r, b, i) {
+			continue
+		}
+		if f == nil {
+			f = n.newForwarding(b, w)
+		}
 		f.pending = append(f.pending, pending{index: i})
 	}
-	n.finish(ctx, f)
+	if f != nil {
+		n.finish(ctx, f)
+	}
 }
 
 // finish answers what is pending in f.
@@ -104,9 +133,13 @@ func (f *forwarding) release() {
 	clear(f.pending)
 	clear(f.records[:cap(f.records)]) // an earlier round may have had more
 	clear(f.replies[:cap(f.replies)])
+	if len(f.keys) > 0 {
+		clear(f.keys)
+	}
 	*f = forwarding{
 		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
 		records: f.records[:0], replies: f.replies[:0], places: f.places[:0], changes: f.changes[:0],
+		keys: f.keys,
 	}
 	forwardings.Put(f)
 }
@@ -198,7 +231,8 @@ func (f *forwarding) waitBehind(ctx context.Context, r *routing, d time.Duration
 // has pointed, else to the holder that is known. Checks for which a node without the
 // right has nobody to ask are answered.
 func (f *forwarding) aim(r *routing) {
-	apart := !f.node.mayDecide(f.node.cfg.Clock())
+	f.sent = f.node.cfg.Clock()
+	apart := !f.node.mayDecide(f.sent)
 	for i := range f.pending {
 		p := &f.pending[i]
 		if p.to == nobody {

@@ -76,6 +76,7 @@ func (n *Node) giveBackHere(w *whole) {
 			continue
 		}
 		l.table.GiveBack(now, &l.receipt)
+		n.madeRoom(now, l.key)
 	}
 	n.stats.giveBacksLost.Add(uint64(lost))
 	n.stats.gaveBack.Add(uint64(len(w.local) - lost))

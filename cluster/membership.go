@@ -46,7 +46,7 @@ func (n *Node) Settled(ctx context.Context) error {
 // others do not notice. Then it wants to be gone.
 const gentle = 5 * time.Second
 
-// HandOver waits until this node holds nothing any more, once it is leaving. It returns how many
+// HandOver waits until this node holds nothing any more and nobody needs its copies, once it is leaving. It returns how many
 // partitions it gave away meanwhile, and how many are left: not 0 if nobody serves who could
 // take them, or if ctx ended.
 func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
@@ -62,7 +62,7 @@ func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
 	defer hurry.Stop()
 	err = r.await(ctx, func(int64) bool {
 		nobodyTakes := r.placement.scene.state() == member.Leaving && len(r.placement.table.Members()) == 0
-		return r.handoff.Held() == 0 || nobodyTakes
+		return r.handoff.Held() == 0 && r.handoff.Needed() == 0 || nobodyTakes
 	})
 	// The runner goes on whether ctx has ended or not.
 	gone := r.ask(context.WithoutCancel(ctx), func(int64) { after, left = r.handoff.Stats().HandedOver, r.handoff.Held() })

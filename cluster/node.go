@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/cluster/quorum"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -22,7 +23,16 @@ type Node struct {
 	table *bucket.Table // the counters it holds, and copies of others
 	apart *bucket.Table // what it admits without a holder
 	held  *held         // charges that other nodes may give back
-	owed  *owed         // what it admitted without a holder and has not told one yet
+	// combine lets concurrent checks of one key travel together.
+	combine combiner
+	denials lease.Denials  // what other holders have denied
+	book    *lease.Book    // what it has borrowed of other holders
+	demands *lease.Demands // who borrows of it
+	refused refused        // what it has denied to others
+	roomy   roomy          // what it is to tell them
+	owed    *owed          // what it admitted without a holder and has not told one yet
+	// eventually is its part in eventual mode.
+	eventually *eventually
 
 	// What the runner publishes: where checks go, until when this process may decide,
 	// and that copies may have confirmed more.
@@ -46,6 +56,8 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
+	n.combine.node = n
+	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
 	n.owed = newOwed(n.cfg.ApartEntries)
 	n.apartSize = min(64, n.cfg.Ring.Partitions)
 	apart, err := bucket.NewTable(bucket.Config{Shards: n.apartSize, MaxEntries: n.cfg.ApartEntries})
@@ -53,6 +65,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		return nil, err
 	}
 	n.apart = apart
+	n.eventually = newEventually(n)
 	n.right.Store(math.MinInt64)
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
@@ -110,7 +123,43 @@ func (n *Node) SetView(v member.View) { n.runner.setView(v) }
 
 // Deliver takes a message of another node. It never blocks: what is too much is dropped
 // and counted.
-func (n *Node) Deliver(e message.Envelope) { n.runner.deliver(e) }
+func (n *Node) Deliver(e message.Envelope) {
+	switch m := e.Body.(type) {
+	case *message.Room:
+		n.heardRoom(e.To, m)
+	case *message.Report, *message.Account:
+		n.eventually.deliver(e)
+	default:
+		n.runner.deliver(e)
+	}
+}
+
+// Tell sends a message to every other member that gossip shows, and returns whom. It does not block, and
+// any of them may miss it.
+func (n *Node) Tell(b message.Body) (told []message.Peer) {
+	r := n.routing.Load()
+	for i := range r.nodes {
+		if to := &r.nodes[i]; i != r.self {
+			told = append(told, to.peer())
+			n.tell(to, b)
+		}
+	}
+	return told
+}
+
+// TellOne is Tell for one member, if gossip shows it.
+func (n *Node) TellOne(p message.Peer, b message.Body) {
+	r := n.routing.Load()
+	if i := r.find(p.Name); i != nobody && i != r.self && r.nodes[i].boot == p.Boot {
+		n.tell(&r.nodes[i], b)
+	}
+}
+
+func (n *Node) tell(to *node, b message.Body) {
+	if to.addr != "" {
+		n.cfg.Peers.Post(to.addr, message.Envelope{From: n.runner.self, To: to.peer(), Body: b})
+	}
+}
 
 // reroute makes r the routing in force.
 func (n *Node) reroute(r *routing) { close(n.routing.Swap(r).superseded) }
@@ -130,6 +179,8 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.Go(func() { n.runner.run(ctx) })
 	parts.Go(func() { n.runner.placer.run(ctx) })
 	parts.Go(func() { n.settleUp(ctx) })
+	parts.Go(func() { n.eventually.run(ctx) })
+	parts.Go(func() { n.tendLeases(ctx) })
 	n.sweep(ctx)
 	parts.Wait()
 	n.returning.Wait()

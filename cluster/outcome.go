@@ -8,19 +8,27 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// take reads what became of the records of group to. A reply without a Status is one
+// take reads what became of the records of this round. A reply without a Status is one
 // that its node could not give in time, though it may have charged the record.
-func (f *forwarding) take(r *routing, to int) {
-	g := &f.groups[to]
-	for at := g.first; at < g.first+g.n; at++ {
-		p := &f.pending[f.places[at]]
+func (f *forwarding) take(r *routing) {
+	for i := range f.pending {
+		p := &f.pending[i]
+		if !p.away {
+			continue
+		}
+		lead := &f.pending[p.with]
+		reply := part(&f.replies[lead.at], &f.records[lead.at], p.place, 1)
+		err := lead.err
+		if lead.ticket == nil {
+			err = f.groups[f.group(p)].err
+		}
 		switch {
-		case f.replies[at].Status != 0:
-			f.answered(r, p, nodeOf(to), &f.replies[at])
-		case g.err != nil:
-			f.unanswered(r, p, nodeOf(to), g.err)
+		case reply.Status != 0:
+			f.answered(r, p, p.to, &reply)
+		case err != nil:
+			f.unanswered(r, p, p.to, err)
 		default:
-			f.unanswered(r, p, nodeOf(to), fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
+			f.unanswered(r, p, p.to, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
 		}
 		if !p.done && p.forwards >= maxForwards {
 			p.to = nobody
@@ -34,8 +42,14 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 	switch reply.Status {
 	case check.Decided:
 		f.batch.Answers[p.index] = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Holder: reply.Holder}
+		if reply.Lent {
+			f.batch.Answers[p.index].Age = check.MaxDenied
+		}
 		p.done = true
-		n.stats.forwarded.Add(1)
+		if f.age(p) == 0 {
+			n.stats.forwarded.Add(1)
+		}
+		f.learn(p, reply)
 		if f.whole != nil && reply.Allowed {
 			f.whole.sent(r.nodes[to].addr, p.index)
 		}
@@ -76,6 +90,9 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		// As if never asked.
 	default:
 		f.node.stats.ambiguous.Add(1)
+		if req := &f.batch.Requests[p.index]; makesRoom(req.Verb) {
+			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
+		}
 		if f.whole != nil && to != r.self { // here there is a receipt
 			f.whole.sent(r.nodes[to].addr, p.index)
 		}

@@ -40,7 +40,7 @@ func place(c ring.Config, s *scene, before *placement) *placement {
 		if !n.lives {
 			continue
 		}
-		p.view.Members = append(p.view.Members, n.peer())
+		p.view.Members, p.view.Serves = append(p.view.Members, n.peer()), append(p.view.Serves, n.state == member.Serving)
 		if n.state == member.Serving {
 			all = append(all, n.name)
 			if i != s.self {

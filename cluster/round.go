@@ -24,23 +24,22 @@ func nodeOf(group int) int { return group / 2 }
 func (f *forwarding) pack(r *routing) {
 	f.groups = append(f.groups[:0], make([]group, 2*len(r.nodes))...)
 	f.busy, f.here = f.busy[:0], f.here[:0]
-	total := 0
+	total, tickets := f.muster(r)
 	for i := range f.pending {
 		p := &f.pending[i]
-		switch p.to {
-		case nobody:
-		case r.self:
+		switch {
+		case p.to == r.self:
 			f.here = append(f.here, i)
-		default:
+		case p.sends(i):
 			to := f.group(p)
 			if f.groups[to].n == 0 {
 				f.busy = append(f.busy, to)
 			}
 			f.groups[to].n++
-			total++
 		}
 	}
-	f.records, f.replies, f.places = grow(f.records, total), grow(f.replies, total), grow(f.places, total)
+	all := total + tickets
+	f.records, f.replies, f.places = grow(f.records, all), grow(f.replies, all), grow(f.places, all)
 	first := 0
 	for _, to := range f.busy {
 		f.groups[to].first = first
@@ -49,21 +48,37 @@ func (f *forwarding) pack(r *routing) {
 	}
 	for i := range f.pending {
 		p := &f.pending[i]
-		if p.to == nobody || p.to == r.self {
+		if !p.away || p.with != i {
 			continue
 		}
-		p.forwards++
-		g := &f.groups[f.group(p)]
-		at := g.first + g.n
-		g.n++
-		f.places[at] = i
-		req := &f.batch.Requests[p.index]
-		f.records[at] = check.Record{Request: req.Request, Sync: req.Sync}
-		if f.whole != nil {
-			f.whole.mark(&f.records[at], p.index)
+		if p.ticket != nil {
+			p.at = first
+			first++
+		} else {
+			g := &f.groups[f.group(p)]
+			p.at = g.first + g.n
+			g.n++
 		}
+		f.write(i)
 	}
 	f.node.stats.forwards.Add(uint64(total))
+}
+
+// sends reports whether p, which is pending check i, has a record in this round.
+func (p *pending) sends(i int) bool { return p.away && p.with == i && p.ticket == nil }
+
+// write writes the record of pending check i, also where it goes behind another: its reply is read by it.
+func (f *forwarding) write(i int) {
+	p := &f.pending[i]
+	req, rec := &f.batch.Requests[p.index], &f.records[p.at]
+	f.places[p.at] = i
+	*rec = check.Record{Request: req.Request, Sync: req.Sync}
+	if p.times > 1 {
+		rec.Times = p.times
+	}
+	if f.whole != nil {
+		f.whole.mark(rec, p.index)
+	}
 }
 
 func (f *forwarding) group(p *pending) int { return groupOf(p.to, f.batch.Requests[p.index].Sync) }
@@ -79,37 +94,46 @@ func grow[T any](s []T, n int) []T {
 // send calls the nodes of this round at once, decides meanwhile what is held here,
 // and takes the answers in.
 func (f *forwarding) send(ctx context.Context, r *routing) {
-	call := func(to int) {
-		g := &f.groups[to]
-		end := g.first + g.n
-		n := &r.nodes[nodeOf(to)]
-		if n.addr == "" {
-			clear(f.replies[g.first:end])
-			g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
-			return
-		}
-		g.err = f.node.cfg.Peers.Call(ctx, n.addr, f.records[g.first:end], f.replies[g.first:end])
-	}
-	elsewhere := f.busy
-	if len(f.here) == 0 && len(f.busy) > 0 {
-		// Nothing to do meanwhile: the last call, mostly the only one, needs no goroutine.
-		elsewhere = f.busy[:len(f.busy)-1]
-	}
-	var wg sync.WaitGroup
-	for _, to := range elsewhere {
-		wg.Go(func() { call(to) })
-	}
-	if len(f.here) > 0 {
+	switch {
+	case len(f.here) > 0:
+		wait := f.callAll(ctx, r, f.busy)
 		f.decideHere(r)
 		f.confirmHere(ctx, r)
-	} else if len(f.busy) > 0 {
-		call(f.busy[len(f.busy)-1])
+		wait()
+	case len(f.busy) > 1:
+		wait := f.callAll(ctx, r, f.busy[1:])
+		f.call(ctx, r, f.busy[0])
+		wait()
+	case len(f.busy) == 1:
+		// The only call needs no goroutine.
+		f.call(ctx, r, f.busy[0])
 	}
-	wg.Wait()
-	for _, to := range f.busy {
-		f.take(r, to)
-	}
+	f.awaitTickets(ctx)
+	f.take(r)
 	f.sift()
+}
+
+// callAll calls several groups at once. wait returns when all have answered.
+func (f *forwarding) callAll(ctx context.Context, r *routing, groups []int) (wait func()) {
+	var wg sync.WaitGroup
+	for _, to := range groups {
+		wg.Go(func() { f.call(ctx, r, to) })
+	}
+	return wg.Wait
+}
+
+// call sends the records of one group, and fills their replies.
+func (f *forwarding) call(ctx context.Context, r *routing, to int) {
+	g := &f.groups[to]
+	end := g.first + g.n
+	n := &r.nodes[nodeOf(to)]
+	if n.addr == "" {
+		clear(f.replies[g.first:end])
+		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
+		return
+	}
+	g.err = f.node.cfg.Peers.Call(ctx, n.addr, f.records[g.first:end], f.replies[g.first:end])
+	f.landed(r, g)
 }
 
 // decideHere decides what this node holds, as far as it may.
@@ -120,6 +144,7 @@ func (f *forwarding) decideHere(r *routing) {
 		return // the right has just gone: the next round answers
 	}
 	clear(f.stuck)
+	lends := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
 	for _, i := range f.here {
 		p := &f.pending[i]
 		req := &f.batch.Requests[p.index]
@@ -131,13 +156,23 @@ func (f *forwarding) decideHere(r *routing) {
 		if req.Sync {
 			tenure = n.tenure(req.Key)
 		}
-		d, seq, v := f.whole.try(n.table, now, &req.Request, req.Sync)
+		var d bucket.Decision
+		var seq uint64
+		v := bucket.Decided
+		if !lends || !n.fromOwn(now, req, &d) {
+			d, seq, v = f.whole.try(n.table, now, &req.Request, req.Sync)
+		}
 		if v != bucket.Decided {
 			p.to, p.cause = nobody, undecided(v)
 			f.stick(req.Key, p.cause)
 			continue
 		}
 		f.batch.Answers[p.index] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+		if makesRoom(req.Verb) {
+			n.madeRoom(now, req.Key)
+		} else if !d.Allowed && n.lent(now, req.Key) {
+			f.batch.Answers[p.index].Age = check.MaxDenied
+		}
 		p.done = true
 		if req.Sync && seq > 0 {
 			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})

@@ -204,6 +204,7 @@ func (r *runner) turn() {
 	r.publish()
 	r.post(r.quorum.Take())
 	r.post(r.handoff.Take())
+	r.tellRoom()
 	if r.moved {
 		r.moved = false
 		r.node.confirms.ring()

@@ -33,10 +33,11 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 				n.stats.giveBacksLost.Add(1)
 			}
 			n.held.giveBack(now, charge{from, rec.ID}, n.table)
+			n.madeRoom(now, rec.Key)
 			reply.Status = check.Decided
 			served++
 			continue
-		case !decidable(&rec.Request):
+		case !decidable(rec):
 			reply.Status = check.Invalid
 		case !r.holds(rec.Key):
 			reply.Status, reply.Holder = check.NotHolder, r.nameOf(r.holder(rec.Key))
@@ -45,14 +46,29 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			reply.Status, reply.Holder = check.Later, ""
 		case len(stuck) > 0 && stuck[rec.Key]:
 			reply.Status = check.Later
+		case rec.Lend:
+			seq = n.lend(now, from, rec, reply)
+		case rec.Return:
+			reply.Status = check.Decided
+			if n.takeReturn(now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
+				reply.Status = check.Later
+			}
 		case rec.Hold:
 			reply.Decision, seq, reply.Status = n.held.try(now, charge{from, rec.ID}, n.table, &rec.Request)
 		default:
-			reply.Decision, seq, reply.Status = n.try(now, rec)
+			seq = n.try(now, rec, reply)
 		}
 		switch reply.Status {
 		case check.Decided:
 			served++
+			switch {
+			case makesRoom(rec.Verb):
+				n.madeRoom(now, rec.Key)
+			case rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Granted == 0:
+				if reply.Lent = n.lent(now, rec.Key); !reply.Lent {
+					n.refused.denied(now, rec.Key)
+				}
+			}
 			if rec.Sync && seq > 0 {
 				changes = append(changes, change{i, r.partition(rec.Key), tenure, seq})
 			}
@@ -87,13 +103,33 @@ func takeBack(records []check.Record, replies []check.Reply) {
 	}
 }
 
-// try decides what another node has asked.
-func (n *Node) try(now int64, rec *check.Record) (bucket.Decision, uint64, check.Status) {
-	d, seq, v := tryOn(n.table, now, &rec.Request, rec.Sync)
-	if v != bucket.Decided {
-		return bucket.Decision{}, 0, check.Later
+// try decides what another node has asked, and returns the number of the change that is to be
+// confirmed, 0 if none.
+func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64) {
+	v, charged := bucket.Decided, true
+	if rec.Many() {
+		var s bucket.Series
+		s, charged, seq, v = n.table.TryTimes(now, &rec.Request, rec.Times)
+		reply.Granted, reply.Decision = s.Granted, s.Last
+		switch {
+		case s.Granted == 0:
+			reply.Decision = s.Denial
+		case s.Granted < rec.Times:
+			denial := s.Denial
+			reply.Denial = &denial
+		}
+	} else {
+		reply.Decision, seq, v = tryOn(n.table, now, &rec.Request, rec.Sync)
 	}
-	return d, seq, check.Decided
+	if v != bucket.Decided {
+		*reply = check.Reply{Holder: reply.Holder, Status: check.Later}
+		return 0
+	}
+	reply.Status = check.Decided
+	if !charged {
+		seq = 0
+	}
+	return seq
 }
 
 // confirmServed waits until copies have the changes, and takes back the answers to those
@@ -108,8 +144,19 @@ func (n *Node) confirmServed(changes []change, replies []check.Reply) {
 	}
 }
 
-// decidable reports whether a request from another node, perhaps of another version,
-// has all that a table needs.
-func decidable(r *bucket.Request) bool {
-	return r.Verb <= bucket.Reset && r.Cost >= 0 && r.Limits != nil
+// decidable reports whether a record of another node, perhaps of another version, has all
+// that a table needs.
+func decidable(rec *check.Record) bool {
+	r := &rec.Request
+	switch {
+	case rec.Return:
+		return rec.Want >= 0
+	case r.Verb > bucket.Reset || r.Cost < 0 || r.Limits == nil || rec.Times < 0:
+		return false
+	case rec.Lend:
+		return rec.Want > 0
+	case rec.Many():
+		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Hold && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()
+	}
+	return true
 }

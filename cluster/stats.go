@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -20,6 +21,19 @@ type Stats struct {
 	// attempts that began after a wait. Ambiguous are records that were sent without
 	// an answer, and charges of sync rules that no copy confirmed in time.
 	Forwards, Retries, Ambiguous uint64
+	// Remembered checks were answered by what their holder had denied just before.
+	Remembered uint64
+	// Leased checks were answered from a lease.
+	Leased uint64
+	// Leases are what this node has borrowed, itself of what it holds included, in units of cost.
+	Leases lease.Stats
+	// Lent is what it has lent as a holder, and LentBack what was returned to it of that, in units. Lending is for
+	// how many keys somebody borrows of it, now.
+	Lent, LentBack uint64
+	Lending        int
+	// Combined are checks that travelled in the record of another: (Forwards + Combined) / Forwards is how
+	// many checks a record has.
+	Combined uint64
 	// Share, Closed and Open were answered by on_failure, because no holder was
 	// reached, MinorityShare, MinorityClosed and MinorityOpen by on_partition, because this node had no
 	// right to decide; Unanswered by an error, for either reason. Overloaded met a full queue.
@@ -41,6 +55,9 @@ type Stats struct {
 	// number, all now.
 	Receipts, Owed, Members int
 	Seq                     uint64
+
+	// Eventual is what is decided in eventual mode.
+	Eventual EventualStats
 
 	// Partitions are the machine's counts, at most 100 ms old as the rest here is.
 	Partitions handoff.Stats
@@ -68,6 +85,8 @@ type counters struct {
 	failure, minority               answers
 	unanswered, overloaded, settled atomic.Uint64
 	gaveBack, giveBacksLost         atomic.Uint64
+	combined, remembered, leased    atomic.Uint64
+	lent, lentBack                  atomic.Uint64
 	ringBuilds, viewsRefused        atomic.Uint64
 }
 
@@ -78,6 +97,8 @@ func (n *Node) Stats() Stats {
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
 		NotHolder: c.notHolder.Load(), ToldLater: c.toldLater.Load(),
 		Redirected: c.redirected.Load(), Later: c.later.Load(),
+		Combined: c.combined.Load(), Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
+		Lent: c.lent.Load(), LentBack: c.lentBack.Load(), Lending: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
@@ -87,6 +108,7 @@ func (n *Node) Stats() Stats {
 		Members: len(r.nodes), Seq: r.seq,
 		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved,
 	}
+	s.Eventual = n.eventually.stats(n.cfg.Clock())
 	s.Receipts, s.HeldDropped = n.held.count()
 	s.Owed, s.OwedForgotten = n.owed.count()
 	return s

@@ -110,7 +110,7 @@ func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
 		for i := range b.Requests {
 			r, a := &b.Requests[i], &b.Answers[i]
 			if r.Verb == bucket.Check && !r.Shadow && a.Allowed {
-				a.Allowed, a.Soft, a.Delay = false, false, 0
+				a.Allowed, a.Soft, a.Delay, a.GivenBack = false, false, 0, true
 				if retry != bucket.Never { // that is said of the check whose cost it is
 					a.RetryAfter = max(a.RetryAfter, retry)
 				}

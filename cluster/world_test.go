@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -77,9 +78,12 @@ func newWorld(t *testing.T, names ...string) *world {
 
 func bootOf(name string) string { return name + "-boot" }
 
+// cold makes no key hot: most tests are about checks that are asked one by one.
+var cold = lease.Config{Hot: math.MaxInt}
+
 // add makes a node without a view.
 func (w *world) add(name string, change func(*Config)) *Node {
-	c := Config{Name: name, Boot: bootOf(name), Peers: wire{w, name}, Ring: ring.Config{Partitions: 31}}
+	c := Config{Name: name, Boot: bootOf(name), Peers: wire{w, name}, Ring: ring.Config{Partitions: 31}, Lease: cold}
 	if change != nil {
 		change(&c)
 	}
@@ -163,6 +167,8 @@ type wire struct {
 }
 
 func (wire) HangUp(string) {}
+
+func (wire) Combines(string) bool { return true }
 
 func (w wire) Retain(addrs []string) {
 	w.mu.Lock()

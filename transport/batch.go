@@ -34,6 +34,8 @@ type Batch struct {
 	asked  check.Batch
 	places []int
 	key    []byte
+	turned []turn
+	named  named
 	// replaced are the names of rules that are left out of the request.
 	replaced []string
 }
@@ -56,12 +58,25 @@ type Result struct {
 	Period time.Duration
 	// Shadowed: the rule only watches, and would have denied.
 	Shadowed bool
+	// Elastic: a pool has admitted what the key's own limits denied. All else is about these, Source and
+	// Holder too.
+	Elastic bool
 	// DeniedFor is how long callers may answer this denial from memory, for the same limits and
 	// at least this cost: at most 100 ms. 0 if it was no denial, and where only asking
 	// tells.
 	DeniedFor time.Duration
+	// Staleness is how old what the deciding node knew of the whole was, if Source is Eventual.
+	Staleness time.Duration
+	// age is how long ago the holder was asked.
+	age time.Duration
 	// Err is set when there is no decision.
 	Err *Error
+
+	// asked: the rule's pool was asked. fleeting: its holder has not denied, so nobody is to answer
+	// this denial from memory.
+	asked, fleeting bool
+	// givenBack: it was admitted, and given back with the rest of an all-or-nothing batch.
+	givenBack bool
 }
 
 // RuleName returns the name of the rule that matched, or "".
@@ -140,6 +155,7 @@ func (b *Batch) start(n int) {
 	b.asked.Requests = b.asked.Requests[:0]
 	b.asked.Answers = b.asked.Answers[:0]
 	b.asked.AllOrNothing = false
+	b.named = named{}
 	b.places = b.places[:0]
 	clear(b.replaced)
 	b.replaced = b.replaced[:0]

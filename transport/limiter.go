@@ -32,6 +32,12 @@ type Limiter interface {
 	Reset(ctx context.Context, b *Batch) error
 	// Members returns the cluster as this node sees it.
 	Members(ctx context.Context) Members
+	// ReportLoad takes the load that a service reports for a pool, and tells the other nodes. The error, an
+	// *Error, is Invalid, NotFound or Refused.
+	ReportLoad(ctx context.Context, r LoadReport) (PoolLoad, error)
+	// Top returns the heaviest keys of all nodes. The error, an *Error, is Invalid, Refused where this node counts
+	// none, or q.Stranger.
+	Top(ctx context.Context, q TopQuery) (Top, error)
 	// Forget takes a member out of the stable set without asking a majority, and
 	// returns the set without it. The error, an *Error, is Invalid, NotFound, Refused, or
 	// Unavailable. Who may ask is for the doors to say: see LocalOnly.

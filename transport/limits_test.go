@@ -47,6 +47,8 @@ func TestWireNumbers(t *testing.T) {
 		{"closed", int32(sluicev1.Source_SOURCE_CLOSED), int32(check.Closed)},
 		{"open", int32(sluicev1.Source_SOURCE_OPEN), int32(check.Open)},
 		{"unruled", int32(sluicev1.Source_SOURCE_UNRULED), int32(check.Unruled)},
+		{"lease", int32(sluicev1.Source_SOURCE_LEASE), int32(check.Leased)},
+		{"eventual", int32(sluicev1.Source_SOURCE_EVENTUAL), int32(check.Eventual)},
 		{"invalid", int32(sluicev1.ErrorCode_ERROR_CODE_INVALID), int32(Invalid)},
 		{"unknown domain", int32(sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN), int32(UnknownDomain)},
 		{"overloaded", int32(sluicev1.ErrorCode_ERROR_CODE_OVERLOADED), int32(Overloaded)},

@@ -36,19 +36,29 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 		return
 	}
 	q := check.Request{Request: bucket.Request{Limits: r.Limits, Cost: c.Cost, Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay}}
-	var space byte
 	var replication rules.Replication
 	if r.Rule != nil {
-		space, replication = spaceRule, r.Rule.Replication
+		replication = r.Rule.Replication
 		q.OnFailure, q.OnPartition, q.Shadow = r.Rule.OnFailure, r.Rule.OnPartition, r.Rule.Shadow
+		q.Fresh = r.Rule.Refunds
+		q.Eventual = r.Rule.Consistency == rules.Eventual && r.Limits.Windowed()
 	} else {
 		// on_failure and on_partition are share, their zero.
-		space, replication = spaceInline, rules.DefaultReplication(r.Limits)
+		replication = rules.DefaultReplication(r.Limits)
 	}
 	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone
-	b.key = r.Rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
-	q.Key = s.config.Hasher.Key(b.key)
+	q.Key = s.counterKey(b, c, r.Rule)
 	b.ask(i, q)
+}
+
+// counterKey returns the key of c's counter: under rule, or where that is nil under limits of its own.
+func (s *Service) counterKey(b *Batch, c *Check, rule *rules.Rule) bucket.Key {
+	space := byte(spaceInline)
+	if rule != nil {
+		space = spaceRule
+	}
+	b.key = rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
+	return s.config.Hasher.Key(b.key)
 }
 
 // findReplaced notes which rules are left out of a request, because a rule that

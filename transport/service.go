@@ -22,6 +22,14 @@ type Config struct {
 	// ErrNotCounted and those beside it; another means that the node cannot do it now.
 	// nil is a node without a stable set.
 	Forget func(ctx context.Context, name string) error
+	// SpreadLoad tells the other nodes of a report of a pool's load; they give it to their TakeLoad. It does
+	// not block. nil is a node without others.
+	SpreadLoad func(LoadReport)
+	// TopKeys says whether the heaviest keys are counted, and who may see them.
+	TopKeys TopKeys
+	// AskTop asks the other nodes for their TopHere, and says who did not answer in time. nil is a node
+	// without others.
+	AskTop func(ctx context.Context, q TopQuery) (answers []NodeTop, missing []string)
 	// Hasher makes counter keys; all nodes must have the same. Required.
 	Hasher Hasher
 	// RefuseUnknownDomains answers checks of a domain without rules with an
@@ -44,6 +52,8 @@ func (c *Config) Validate() error {
 		return errors.New("transport: Cluster is required")
 	case c.Hasher == Hasher{}:
 		return errors.New("transport: Hasher is required, make it with NewHasher")
+	case c.TopKeys > TopOff:
+		return errors.New("transport: TopKeys is unknown")
 	case c.InlineLimits < 0:
 		return errors.New("transport: InlineLimits is negative")
 	}
@@ -62,6 +72,7 @@ type Service struct {
 	config Config
 	inline *interner
 	rules  atomic.Pointer[ruleBook]
+	top    *topCount // nil if nothing is counted
 
 	calls    atomic.Uint64
 	results  counts
@@ -73,6 +84,7 @@ type Service struct {
 type ruleBook struct {
 	set    *rules.Set
 	counts ruleCounts
+	pools  map[*rules.Pool]*poolState
 }
 
 // NewService returns a Service that knows no rules yet.
@@ -93,19 +105,22 @@ func NewService(c Config) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{config: c, inline: inline}
+	if c.TopKeys != TopOff {
+		s.top = newTopCount()
+	}
 	s.SetRules(nil)
 	return s, nil
 }
 
 // SetRules replaces the rules. Calls under way finish by the old ones; a rule
-// that keeps its domain and name keeps its counts in Stats. nil is no rules. One
+// or pool that keeps its domain and name keeps its counts in Stats, a pool its reported loads too. nil is no rules. One
 // caller at a time.
 func (s *Service) SetRules(set *rules.Set) {
-	var before ruleCounts
+	var before ruleBook
 	if book := s.rules.Load(); book != nil {
-		before = book.counts
+		before = *book
 	}
-	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(set, before)})
+	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(set, before.counts), pools: newPools(set, before.pools)})
 }
 
 // Rules returns the rules in force, nil before the first SetRules.
@@ -138,9 +153,12 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 		b.onlyRead()
 	}
 	s.decide(ctx, b)
+	s.askPools(ctx, book, b)
 	b.settle(failed)
 	s.count(book, b)
-	s.latency.observe(s.config.Clock() - began)
+	now := s.config.Clock()
+	s.observe(now, b)
+	s.latency.observe(now - began)
 	return b.overload()
 }
 
@@ -196,6 +214,9 @@ func (s *Service) count(book *ruleBook, b *Batch) {
 			rule, one = r.Rule, tally{}
 		}
 		one.add(r)
+		if r.asked {
+			book.pools[r.Rule.Elastic.Pool].count(r)
+		}
 	}
 	if rule != nil {
 		book.counts.byRule[rule].add(one)
@@ -212,6 +233,7 @@ func (s *Service) Stats() Stats {
 		Shadowed: s.results.shadowed.Load(),
 		Errors:   make(map[Code]uint64, codes-1),
 		Rules:    s.rules.Load().counts.snapshot(),
+		Pools:    s.rules.Load().poolStats(s.config.Clock()),
 		Latency:  s.latency.snapshot(),
 	}
 	for c := Invalid; int(c) < codes; c++ {

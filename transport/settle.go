@@ -17,7 +17,11 @@ func (r *Result) take(c *Check, a *check.Answer) {
 		r.Err = &Error{Code: Unavailable, Message: "node " + a.Holder + " named a limit that there is not"}
 		return
 	}
-	r.Decision, r.Source, r.Holder = a.Decision, a.Source, a.Holder
+	r.Decision, r.Source, r.Holder, r.age = a.Decision, a.Source, a.Holder, a.Age
+	r.givenBack = a.GivenBack
+	if a.Source == check.Eventual {
+		r.Staleness = a.Age
+	}
 	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
 	if c.NoDelay && r.Delay > 0 {
 		// A holder of an older version knows no NoDelay. Its charge stands; what matters is that
@@ -51,31 +55,21 @@ func (b *Batch) settle(invalid bool) {
 			r.RetryAfter = 0
 		}
 		if failed && b.Checks[i].Verb == bucket.Check {
-			r.Allowed, r.Soft, r.Delay = false, false, 0
+			r.Allowed, r.Soft, r.Elastic, r.Delay = false, false, false, 0
 		}
-		if !r.Allowed && !b.AllOrNothing {
+		if !r.Allowed && !b.AllOrNothing && !r.fleeting {
 			r.DeniedFor = deniedFor(&b.Checks[i], r)
 		}
 	}
 }
 
-// maxDeniedFor is the longest that a denial may be answered from memory: as long as a change of
-// rules, a refund through another node, or a reset may go unnoticed.
-const maxDeniedFor = 100 * time.Millisecond
-
-// deniedFor returns how long the denial r of c stands whatever others do. One that counts itself, or
-// changes the counter, must be asked for each time.
+// deniedFor returns how long the denial r of c stands whatever others do.
 func deniedFor(c *Check, r *Result) time.Duration {
-	if c.Verb != bucket.Check || c.Drain || c.NoDelay || r.Source != check.Held && r.Source != check.Forwarded ||
-		r.Rule != nil && r.Rule.Refunds {
+	if r.Source != check.Held && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
 		return 0
 	}
-	for i := range r.Limits.Len() {
-		if r.Limits.At(i).CountDenied {
-			return 0
-		}
-	}
-	return min(r.RetryAfter, maxDeniedFor)
+	asked := bucket.Request{Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay, Limits: r.Limits}
+	return max(0, min(check.DeniedFor(&asked, &r.Decision), check.MaxDenied-r.age))
 }
 
 // denied reports whether an answer fails an all-or-nothing batch: a check of

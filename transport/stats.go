@@ -19,6 +19,8 @@ type Stats struct {
 	// Rules are the same counts for each rule in force, sorted by domain and name.
 	// They outlive reloads that keep the name.
 	Rules []RuleStats
+	// Pools are the pools of the rules in force, sorted by domain and name.
+	Pools []PoolStats
 	// Latency is that of calls of Check that were decided.
 	Latency Latency
 }

@@ -221,6 +221,8 @@ func (m *Machine) standby(p *partition) message.Peer {
 // dropAt tells t's peer that its copy is of no use any more.
 func (m *Machine) dropAt(t *target) {
 	if t.begun && t.kind == message.Fill {
-		t.ch.drops = append(t.ch.drops, message.Part{Partition: t.part.number, Kind: message.Drop, Fill: t.fill})
+		t.ch.drops = append(t.ch.drops, message.Part{
+			Partition: t.part.number, Kind: message.Drop, Fill: t.fill, Epoch: t.part.hold.epoch,
+		})
 	}
 }

@@ -166,11 +166,23 @@ func (m *Machine) ask(a *asking) {
 			continue
 		}
 		m.others(func(to message.Peer) { m.send(to, b) })
-		for _, p := range m.c.Quorum.Living(m.now) {
-			if m.c.Quorum.Set().Has(p.Name) && !m.lives(p) {
-				m.send(p, b)
-			}
+		m.unseen(func(to message.Peer) { m.send(to, b) })
+	}
+	m.others(func(to message.Peer) { m.askLate(a, to) })
+	m.unseen(func(to message.Peer) { m.askLate(a, to) })
+}
+
+// askLate asks who has come, or come back, since a claim was granted by all who had to: it may have the
+// best state, perhaps as the holder that was cut off.
+func (m *Machine) askLate(a *asking, to message.Peer) {
+	b := &message.Claim{ID: a.id}
+	for _, i := range a.parts {
+		if c := m.parts[i].claim; c != nil && c.from == a && c.stage == sitting && !slices.Contains(c.granted, to) {
+			b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
 		}
+	}
+	if len(b.Parts) > 0 {
+		m.send(to, b)
 	}
 }
 
@@ -184,18 +196,16 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 	for _, x := range g.Acked {
 		a.noteAcked(x.Boot, m.now-min(max(x.Age, 0), m.c.wait()))
 	}
-	votes := g.Votes && m.c.Quorum.Set().Has(from.Name)
-	stage := gathering
-	if g.Probe {
-		stage = probing
-	}
+	// Who knows a later version of the set may have agreed to the next but one already, without word of
+	// this claim: its promise comes too late for this process's version.
+	votes := g.Votes && g.Version <= m.c.Quorum.Set().Version
 	for _, part := range g.Parts {
 		if part.Partition < 0 || part.Partition >= len(m.parts) {
 			continue
 		}
 		p := &m.parts[part.Partition]
 		c := p.claim
-		if c == nil || c.from != a || c.stage != stage {
+		if c == nil || c.from != a || g.Probe != (c.stage == probing) || c.stage > sitting {
 			continue
 		}
 		if !part.OK {
@@ -236,15 +246,15 @@ func (m *Machine) advance(p *partition) {
 	}
 	if c.stage == gathering && slices.Contains(c.granted, m.c.Self) && m.agreed(c, 0) {
 		c.stage, c.until = sitting, m.safeFrom(c)
-		slices.SortStableFunc(c.states, m.better)
 	}
 	if c.stage == sitting && m.now >= c.until && m.may() {
 		c.stage, c.asked = fetching, m.now-5*int64(m.c.Resend)
+		slices.SortStableFunc(c.states, m.better)
 	}
 	if c.stage != fetching {
 		return
 	}
-	if len(c.states) > 0 && c.states[0].peer != m.c.Self && !m.lives(c.states[0].peer) {
+	if len(c.states) > 0 && !m.lives(c.states[0].peer) && !m.c.Quorum.Lives(m.now, c.states[0].peer) {
 		p.claim = nil // claimed anew: what is there then, perhaps from others, is the best there is
 		return
 	}
@@ -262,7 +272,7 @@ func (m *Machine) advance(p *partition) {
 // agreed reports whether everybody needed has granted c: a majority of the set, of whom
 // own may be missing, and every living member but this process.
 func (m *Machine) agreed(c *claim, own int) bool {
-	if m.c.with(ClaimMajority) && len(c.voters)+own < m.c.Quorum.Set().Majority() {
+	if m.c.with(ClaimMajority) && m.votes(c)+own < m.c.Quorum.Set().Majority() {
 		return false
 	}
 	for _, p := range m.view.Members {
@@ -277,6 +287,18 @@ func (m *Machine) agreed(c *claim, own int) bool {
 		}
 	}
 	return true
+}
+
+// votes counts the members that have voted for c, in whatever run.
+func (m *Machine) votes(c *claim) (n int) {
+	set := m.c.Quorum.Set()
+	for i, p := range c.voters {
+		again := slices.ContainsFunc(c.voters[:i], func(q message.Peer) bool { return q.Name == p.Name })
+		if set.Has(p.Name) && !again {
+			n++
+		}
+	}
+	return n
 }
 
 // concerned reports whether p may have anything to do with partitions of this lineage: it is

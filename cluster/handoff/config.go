@@ -68,6 +68,8 @@ const (
 	Checksum
 	// ForkMerge: what a deposed holder has spent goes to the new one.
 	ForkMerge
+	// Inheritance: who hears of a claim makes it news of its own.
+	Inheritance
 )
 
 func (c *Config) with(g Guard) bool { return c.Without&g == 0 }

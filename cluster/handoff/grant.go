@@ -17,7 +17,9 @@ func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 // wouldGrant works out the answer to a probe, and promises nothing. A claim that one
 // process refuses would leave the promises of others behind, and they depose a holder.
 func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Grant {
-	g := &message.Grant{ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now)}
+	g := &message.Grant{
+		ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version,
+	}
 	for _, c := range b.Parts {
 		if c.Partition < 0 || c.Partition >= len(m.parts) {
 			continue
@@ -34,8 +36,9 @@ func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Gr
 
 // grant works out the answer to a claim of this process or another one.
 func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
-	g := &message.Grant{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Acked: m.c.Quorum.Acked(m.now)}
-	promised := false
+	g := &message.Grant{
+		ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version, Acked: m.c.Quorum.Acked(m.now),
+	}
 	for _, c := range b.Parts {
 		if c.Partition < 0 || c.Partition >= len(m.parts) {
 			continue
@@ -49,14 +52,12 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				m.stepDown(p, epoch.Gen) // only where the epoch is not checked
 			}
 			if p.promised != epoch {
-				p.promised, p.told, promised = epoch, m.news+1, true
+				p.promised = epoch
+				m.makeNews(p)
 			}
 			part.Has, part.State = p.state.has, p.state.mark
 		}
 		g.Parts = append(g.Parts, part)
-	}
-	if promised {
-		m.owe()
 	}
 	return g
 }
@@ -76,10 +77,17 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 		p.role == holding,
 		p.role == closing && m.lives(p.hold.heir.ch.peer):
 		return false
-	case k.listed && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
+	case m.present(p) && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
 		// Its holder seems to be there; perhaps the claimer alone does not hear it.
 		heard := m.c.Quorum.Heard(k.holder)
 		return heard == never || m.now-heard > trust
 	}
 	return true
+}
+
+// present reports whether somebody has said of late that p has a holder: itself, or others who
+// know it by itself or have granted it a claim.
+func (m *Machine) present(p *partition) bool {
+	k := &p.known
+	return k.listed || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)
 }

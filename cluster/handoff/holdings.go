@@ -86,7 +86,6 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 	}
 	known.seq = b.Seq
 	has := make(map[int]bool, len(b.Held))
-	stale := false
 	for _, h := range b.Held {
 		if h.Partition < 0 || h.Partition >= len(m.parts) {
 			continue
@@ -97,12 +96,8 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 			m.listed(p, from, h)
 		} else if h.Heir != p.known.holder {
 			// The sender does not know what was granted, or who holds it now.
-			p.told = m.news + 1
-			stale = true
+			m.makeNews(p)
 		}
-	}
-	if stale {
-		m.owe()
 	}
 	if !b.Full {
 		return

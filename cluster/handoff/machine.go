@@ -18,6 +18,8 @@ type View struct {
 	// Standby is who should have this process's copy of each partition, a place in
 	// Members or -1.
 	Standby []int
+	// Serves has for each of Members whether it may hold partitions.
+	Serves []bool
 }
 
 // Machine is the partitions' side of one process. Not safe for concurrent use, except
@@ -57,6 +59,7 @@ type Machine struct {
 	claims   uint64 // the last number of a claim
 	asking   []*asking
 	news     uint64
+	untold   bool // something is to be made news
 	newsSent map[message.Peer]sentNews
 	restored bool // others may have later snapshots, and are waited for
 	lineage  string
@@ -102,6 +105,7 @@ func (m *Machine) SetView(now int64, v View) {
 			m.letGo(ch)
 		}
 	}
+	m.forgetGone()
 	m.replan = true
 	m.patrolled = now - patrol // what is lost is claimed at the next tick
 	m.routes++
@@ -131,6 +135,7 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 	case *message.Receipt:
 		m.takeReceipt(e.From, b)
 	}
+	m.publish() // before anybody is acknowledged again
 }
 
 // patrol is the time between two looks at everything that changes slowly.
@@ -167,6 +172,7 @@ func (m *Machine) Tick(now int64) {
 	}
 	m.adopt()
 	m.claimDue(slow)
+	m.publish()
 	m.tellNews()
 	m.inTurn(func(ch *channel) {
 		m.resend(ch)
@@ -258,6 +264,15 @@ func (m *Machine) others(f func(message.Peer)) {
 }
 
 func (m *Machine) lives(p message.Peer) bool { return m.living[p] }
+
+// unseen calls f with every member of the set that is heard and not in the view.
+func (m *Machine) unseen(f func(message.Peer)) {
+	for _, p := range m.c.Quorum.Living(m.now) {
+		if m.c.Quorum.Set().Has(p.Name) && !m.lives(p) {
+			f(p)
+		}
+	}
+}
 
 // may reports whether this process has the right to decide.
 func (m *Machine) may() bool { return m.now < m.c.Quorum.RightUntil() }

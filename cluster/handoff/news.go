@@ -10,9 +10,17 @@ type sentNews struct {
 	at  int64
 }
 
-// owe makes the partitions that were told as of the next news known to everybody: whose
-// heartbeats have not seen them gets no acknowledgement from here.
-func (m *Machine) owe() {
+// makeNews makes what is known of p known to everybody, with the next publish: what was granted here,
+// and also what was heard of. Those who granted it may leave the set, and who is left must know it and pass it on.
+func (m *Machine) makeNews(p *partition) { p.told, m.untold = m.news+1, true }
+
+// publish makes the next news of what there is for it: whose heartbeats have not seen it gets no
+// acknowledgement from here.
+func (m *Machine) publish() {
+	if !m.untold {
+		return
+	}
+	m.untold = false
 	m.news++
 	if m.c.with(Promise) {
 		m.c.Quorum.Owe(m.news)
@@ -40,7 +48,7 @@ func (m *Machine) tellNews() {
 	}
 }
 
-// takeNews learns what from has granted, and to whom.
+// takeNews learns what from has granted or heard of.
 func (m *Machine) takeNews(from message.Peer, b *message.News) {
 	for _, g := range b.Grants {
 		if g.Partition >= 0 && g.Partition < len(m.parts) {

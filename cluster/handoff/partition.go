@@ -186,6 +186,9 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	if p.claim != nil && p.claim.gen < epoch.Gen {
 		p.claim = nil
 	}
+	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
+		m.makeNews(p)
+	}
 	p.known = knowledge{epoch: epoch, holder: holder, since: m.now}
 	m.routes++
 	return true

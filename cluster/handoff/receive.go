@@ -60,7 +60,11 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 		}
 		return m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, true) == nil
 	case message.Drop:
-		if p.role == idle && p.state.from == from && p.state.fill == part.Fill && !p.state.held && p.claim == nil {
+		// A copy that is left of a hand-off has no filling of its own, so the epoch counts too: the word may be late, and
+		// the partition have been here again since. Older peers say none.
+		s := &p.state
+		meant := s.from == from && s.fill == part.Fill && (part.Epoch == (message.Epoch{}) || part.Epoch == s.mark.Epoch)
+		if p.role == idle && meant && !s.held && p.claim == nil {
 			m.forget(p)
 		}
 	}

@@ -93,3 +93,32 @@ func (m *Machine) Held() int {
 	}
 	return n
 }
+
+// Needed returns of how many partitions the copy that this process has is all that a crash of their holder
+// would leave, or has left, as far as it knows. A holder says so when it has another copy, if there is
+// anybody to have one; what nobody holds is needed until it is claimed, if there is anybody to claim it.
+func (m *Machine) Needed() int {
+	able := make(map[message.Peer]bool)
+	for i, p := range m.view.Members {
+		if i < len(m.view.Serves) && m.view.Serves[i] && p != m.c.Self {
+			able[p] = true
+		}
+	}
+	m.unseen(func(p message.Peer) { able[p] = true })
+	n := 0
+	for i := range m.parts {
+		p := &m.parts[i]
+		if p.role != idle || p.state.has != message.Complete {
+			continue
+		}
+		k, others := &p.known, len(able)
+		lost := m.lost(p)
+		if able[k.holder] && !lost {
+			others--
+		}
+		if passed := k.listed && !lost && p.state.mark.Epoch.Less(k.epoch); others > 0 && !passed {
+			n++
+		}
+	}
+	return n
+}

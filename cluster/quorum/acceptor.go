@@ -54,7 +54,7 @@ func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
 	}
 	m.round = max(m.round, b.Ballot.Round)
 	a := m.instance()
-	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.settled(now)
+	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.settled(now) && from.seen >= m.owed
 	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: a.promised, OK: ok})
 }
 

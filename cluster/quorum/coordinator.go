@@ -18,7 +18,7 @@ func (m *Machine) coordinates(now int64) bool {
 		wish := m.wish
 		if name != m.c.Self.Name {
 			p := m.latest(name)
-			if p == nil || p.heard < now-int64(recent) {
+			if p == nil || p.deaf || p.heard < now-int64(recent) {
 				continue
 			}
 			wish = p.wish

@@ -29,32 +29,40 @@ func (m *Machine) beatAll(now int64) {
 func (m *Machine) beat(now int64, p *peer) {
 	p.beaten = now
 	h := m.pulse
-	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.Set.ID != m.set.ID || h.Set.Version != m.set.Version {
-		h = &message.Heartbeat{Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw}
+	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Hearsay != m.hearsay ||
+		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version {
+		h = &message.Heartbeat{
+			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Hearsay: m.hearsay, Deaf: m.deaf(now),
+		}
 		m.pulse = h
 	}
 	m.send(p.Peer, h)
 }
 
+// deaf reports whether this process is counted with others and hears nobody.
+func (m *Machine) deaf(now int64) bool {
+	return m.In() && !m.alone() && m.heard < now-int64(m.c.Dead)
+}
+
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
-	m.learn(now, p, h.Set)
+	m.learn(now, p, knows{h.Set, h.News, h.Hearsay})
 	if h.Sent >= p.sent {
-		p.sent, p.setless, p.lineage, p.wish, p.seen = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen
+		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
 		m.give(now, p.Boot)
 	}
-	m.send(p.Peer, &message.Ack{Sent: h.Sent, OK: ok, Set: m.set})
+	m.send(p.Peer, &message.Ack{Sent: h.Sent, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay})
 }
 
 // acknowledges judges a heartbeat whose set has been taken over if it is newer.
 func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
-	return !m.set.Zero() && same(m.set, h.Set) && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
+	return !m.set.Zero() && same(m.set, h.Set) && !m.hearsay && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
 }
 
 func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
-	m.learn(now, p, a.Set)
+	m.learn(now, p, knows{a.Set, a.News, a.Hearsay})
 	if !a.OK || a.Sent > now || a.Sent <= p.reading || a.Sent < m.lineageSince {
 		return
 	}

@@ -36,6 +36,10 @@ type Machine struct {
 	// known to be a member.
 	missed    []int64
 	dissolved uint64
+	// hearsay: nobody's news who knew the set has been seen.
+	hearsay bool
+	// heard is when another process was last heard from, or the set was first known.
+	heard int64
 	// lineageSince is when this process took over the set's lineage.
 	lineageSince int64
 	mayFound     int64
@@ -56,7 +60,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		until: never, graceUntil: never, lineageSince: never, mayFound: never,
+		heard: now, until: never, graceUntil: never, lineageSince: never, mayFound: never,
 	}
 	if !c.Set.Zero() {
 		if c.Set.Has(c.Self.Name) {

@@ -27,6 +27,7 @@ type peer struct {
 	lineage string
 	wish    message.Wish
 	seen    uint64
+	deaf    bool
 
 	// reading is when the newest heartbeat was sent that it acknowledged.
 	reading int64
@@ -76,13 +77,13 @@ func (m *Machine) Shares(p message.Peer) bool {
 	return ok && m.peers[i].lineage == m.set.ID
 }
 
-// Heard returns when p was last heard from, math.MinInt64 if never. This process
+// Heard returns when p was last heard from, math.MinInt64 if never, or if it is deaf. This process
 // hears itself all the time.
 func (m *Machine) Heard(p message.Peer) int64 {
 	if p == m.c.Self {
 		return m.now
 	}
-	if i, ok := m.find(p); ok {
+	if i, ok := m.find(p); ok && !m.peers[i].deaf {
 		return m.peers[i].heard
 	}
 	return never
@@ -99,7 +100,12 @@ func (m *Machine) Wishes(p message.Peer) message.Wish {
 	return message.Stay
 }
 
-func (m *Machine) lives(now int64, p *peer) bool { return p.heard >= now-int64(m.c.Dead) }
+// lives reports whether p was heard from just now. One that says that it is deaf can be told
+// nothing, and is no good to anybody until it hears again.
+func (m *Machine) lives(now int64, p *peer) bool { return !p.deaf && m.speaks(now, p) }
+
+// speaks reports whether p was heard from just now.
+func (m *Machine) speaks(now int64, p *peer) bool { return p.heard >= now-int64(m.c.Dead) }
 
 // wanted reports whether heartbeats go to p.
 func (m *Machine) wanted(p *peer) bool { return p.inView || m.set.Has(p.Name) }
@@ -115,7 +121,7 @@ func (m *Machine) hear(now int64, from message.Peer) *peer {
 	if p.heard == never {
 		m.supersede(p)
 	}
-	p.since, p.heard = now, now
+	p.since, p.heard, m.heard = now, now, now
 	if i, ok := slices.BinarySearch(m.set.Members, p.Name); ok {
 		m.missed[i] = now
 	}
@@ -138,7 +144,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 		if p.Name != id.Name {
 			break
 		}
-		if m.lives(m.now, p) {
+		if m.speaks(m.now, p) {
 			return nil
 		}
 	}

@@ -19,9 +19,25 @@ func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
 // Dissolved returns how often this process gave up its set for one of another lineage.
 func (m *Machine) Dissolved() uint64 { return m.dissolved }
 
-// learn takes in that p knows s.
-func (m *Machine) learn(now int64, p *peer, s message.Set) {
-	if beats(s, m.set) && sound(s) {
+// knows is what a process says that it knows.
+type knows struct {
+	set message.Set
+	// news is the number of its last news, hearsay says that it has not seen the news of anybody
+	// who knew the set.
+	news    uint64
+	hearsay bool
+}
+
+// learn takes in what p knows. A version of the set carries the news of the one before: whoever knows
+// it knows of every claim that was granted by a majority of an earlier version, see docs/protocol.md.
+// So a later version is taken only from somebody whose news has been seen. Who had no set, or one of another
+// lineage, takes it to be able to read the news, and acknowledges nobody until it has.
+func (m *Machine) learn(now int64, p *peer, k knows) {
+	s := k.set
+	informs := !k.hearsay && p.saw >= k.news
+	switch {
+	case k.hearsay || !sound(s):
+	case beats(s, m.set) && (informs || s.ID != m.set.ID):
 		// A process that has just started and finds itself counted may have been so
 		// before. Only one that was seen to be taken in has promised nothing yet.
 		name, old := m.c.Self.Name, m.set
@@ -33,6 +49,9 @@ func (m *Machine) learn(now int64, p *peer, s message.Set) {
 			}
 		}
 		m.adopt(now, s)
+		m.hearsay = p.saw < k.news
+	case informs && same(s, m.set):
+		m.hearsay = false
 	}
 	if s.ID == m.set.ID {
 		if i, ok := m.findGiven(p.Boot); ok {
@@ -53,13 +72,13 @@ func (m *Machine) adopt(now int64, s message.Set) {
 		}
 	}
 	if old.ID != s.ID {
-		m.lineageSince = now
+		m.lineageSince, m.heard, m.hearsay = now, now, false
 		if !old.Zero() {
 			m.dissolved++
 		}
 		// What was acknowledged, shown and told was so in the other lineage.
 		for _, p := range m.peers {
-			p.reading, p.told = never, 0
+			p.reading, p.told, p.saw = never, 0, 0
 		}
 		for i := range m.given {
 			m.given[i].shown = 0
@@ -113,7 +132,7 @@ func (m *Machine) Forget(now int64, name string) error {
 		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
 	case !m.set.Has(name):
 		return fmt.Errorf("quorum: forget %q: it is not counted; counted are %s", name, strings.Join(m.set.Members, ", "))
-	case p != nil && m.lives(now, p):
+	case p != nil && m.speaks(now, p):
 		return fmt.Errorf("quorum: forget %q: it lives, heard from %v ago; stop it first", name, time.Duration(now-p.heard))
 	case len(m.set.Members) == 1:
 		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)

@@ -181,6 +181,7 @@ type decisionJSON struct {
 	Holder     string  `json:"holder"`
 	Soft       bool    `json:"soft,omitempty"`
 	Shadowed   bool    `json:"shadowed,omitempty"`
+	Elastic    bool    `json:"elastic,omitempty"`
 	Never      bool    `json:"never,omitempty"`
 	Error      string  `json:"error,omitempty"`
 }
@@ -194,7 +195,7 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 			Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
 			ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs),
 			Rule: d.Rule, Source: sourceName(d), Holder: d.Holder,
-			Soft: d.Soft, Shadowed: d.Shadowed, Never: d.Never,
+			Soft: d.Soft, Shadowed: d.Shadowed, Elastic: d.Elastic, Never: d.Never,
 		}
 		if !d.Never {
 			j.RetryAfter = seconds(d.RetryAfterNs)
@@ -238,6 +239,8 @@ func decisionText(d *sluicev1.Decision) string {
 	switch {
 	case d.Shadowed:
 		b.WriteString("allowed (shadow: would be denied)")
+	case d.Allowed && d.Elastic:
+		b.WriteString("allowed (above the limit, out of the rule's pool)")
 	case d.Allowed && d.Soft:
 		b.WriteString("allowed (above the limit, within its soft margin)")
 	case d.Allowed:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 
@@ -19,11 +20,17 @@ func (n *node) openDoors(secret []byte) error {
 	}
 	n.service, err = transport.NewService(transport.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,
+		SpreadLoad: n.spreadLoad,
+		TopKeys:    topKeys[n.settings.topKeys],
+		AskTop: func(ctx context.Context, q transport.TopQuery) ([]transport.NodeTop, []string) {
+			return n.topMail.ask(ctx, q)
+		},
 		RefuseUnknownDomains: n.settings.unknownDomain == "error",
 	})
 	if err != nil {
 		return err
 	}
+	n.topMail = newTopMail(n.cluster.Tell, n.cluster.TellOne, n.service.TopHere)
 	if n.rules != nil {
 		n.service.SetRules(n.rules.Current())
 		n.rules.OnChange(n.service.SetRules)

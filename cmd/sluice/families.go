@@ -23,11 +23,32 @@ var families = []family{
 	counters("sluice_check_errors_total", "Checks without a decision, by reason.", []string{"code"}, errorSamples),
 	counters("sluice_rule_checks_total", "Checks by rule and result.", []string{"domain", "rule", "result"}, ruleSamples),
 
+	counters("sluice_pool_checks_total", "Checks beyond a rule's limits, by its pool and what that answered.",
+		[]string{"domain", "pool", "result"}, func(s *snapshot) (list []sample) {
+			for _, p := range s.service.Pools {
+				list = append(list, sample{[]string{p.Domain, p.Name, "elastic"}, float64(p.Admitted)},
+					sample{[]string{p.Domain, p.Name, "denied"}, float64(p.Denied)})
+			}
+			return list
+		}),
+	gauges("sluice_pool_load", "The load that counts for a pool on this node, 0 to 1.", []string{"domain", "pool"}, func(s *snapshot) (list []sample) {
+		for _, p := range s.service.Pools {
+			list = append(list, sample{[]string{p.Domain, p.Name}, p.Load})
+		}
+		return list
+	}),
+	gauges("sluice_pool_reporters", "Reporters whose load counts for a pool on this node.", []string{"domain", "pool"}, func(s *snapshot) (list []sample) {
+		for _, p := range s.service.Pools {
+			list = append(list, sample{[]string{p.Domain, p.Name}, float64(p.Reporters)})
+		}
+		return list
+	}),
+
 	counters("sluice_answers_total", "Checks of this node's doors by who answered: the node itself, another that "+
-		"holds the key, or a rule's on_failure because no holder was reached in time.", []string{"source"},
+		"holds the key, this node by what that one had denied just before or has lent it, or a rule's on_failure because no holder was reached in time.", []string{"source"},
 		func(s *snapshot) []sample {
 			c := s.cluster
-			return by("held", c.Held, "forwarded", c.Forwarded, "share", c.Share, "closed", c.Closed, "open", c.Open,
+			return by("held", c.Held, "forwarded", c.Forwarded, "remembered", c.Remembered, "lease", c.Leased, "eventual", c.Eventual.Decided, "share", c.Share, "closed", c.Closed, "open", c.Open,
 				"unanswered", c.Unanswered, "overloaded", c.Overloaded)
 		}),
 	counters("sluice_partition_answers_total", "Checks of this node's doors that a rule's on_partition answered, because "+
@@ -41,8 +62,46 @@ var families = []family{
 		func(s *snapshot) float64 { return float64(s.cluster.Owed) }),
 	counter("sluice_shares_forgotten_total", "Keys of which that was given up, because there were too many.",
 		func(s *snapshot) uint64 { return s.cluster.OwedForgotten }),
-	counter("sluice_forwards_total", "Checks sent to other nodes, retries included.",
+	counter("sluice_forwards_total", "Records of checks sent to other nodes, retries included.",
 		func(s *snapshot) uint64 { return s.cluster.Forwards }),
+	counter("sluice_forwards_combined_total", "Checks that travelled to another node in the record of an alike one.",
+		func(s *snapshot) uint64 { return s.cluster.Combined }),
+	counter("sluice_lease_granted_units_total", "Units of hot keys that this node has lent as their holder, to itself included.",
+		func(s *snapshot) uint64 { return s.cluster.Lent }),
+	gauge("sluice_lease_lending_keys", "Keys held here of which somebody borrows.",
+		func(s *snapshot) float64 { return float64(s.cluster.Lending) }),
+	counter("sluice_lease_borrowed_units_total", "Units that this node has borrowed. They were spent, returned, or have expired, or are live.",
+		func(s *snapshot) uint64 { return s.cluster.Leases.Granted }),
+	counter("sluice_lease_spent_units_total", "Units that checks have spent of leases.",
+		func(s *snapshot) uint64 { return s.cluster.Leases.Spent }),
+	counter("sluice_lease_returned_units_total", "Units that this node has returned, because nobody was going to spend them.",
+		func(s *snapshot) uint64 { return s.cluster.Leases.Returned }),
+	counter("sluice_lease_expired_units_total", "Units that nobody has spent until the lease was over.",
+		func(s *snapshot) uint64 { return s.cluster.Leases.Expired }),
+	gauge("sluice_lease_live_units", "Units that this node may spend.",
+		func(s *snapshot) float64 { return float64(s.cluster.Leases.Live) }),
+	gauge("sluice_lease_keys", "Keys that are hot here.",
+		func(s *snapshot) float64 { return float64(s.cluster.Leases.Keys) }),
+	counter("sluice_lease_denied_total", "Checks that found a lease used up, and its holder without more just before.",
+		func(s *snapshot) uint64 { return s.cluster.Leases.Denied }),
+	gauge("sluice_eventual_keys", "Keys that this node decides by itself, under consistency: eventual.",
+		func(s *snapshot) float64 { return float64(s.cluster.Eventual.Keys) }),
+	gauge("sluice_eventual_reported_keys", "Keys held here of which nodes report what they have admitted by themselves.",
+		func(s *snapshot) float64 { return float64(s.cluster.Eventual.Reported) }),
+	gauge("sluice_eventual_lag_seconds", "For how long the oldest report has been without an answer.",
+		func(s *snapshot) float64 { return s.cluster.Eventual.Lag.Seconds() }),
+	counter("sluice_eventual_sent_total", "Sums of one key each reported to other nodes.",
+		func(s *snapshot) uint64 { return s.cluster.Eventual.Sent }),
+	counter("sluice_eventual_received_total", "Sums of one key each reported by other nodes.",
+		func(s *snapshot) uint64 { return s.cluster.Eventual.Received }),
+	counter("sluice_eventual_dropped_total", "Reports and answers that met a full queue; the next ones make up for them.",
+		func(s *snapshot) uint64 { return s.cluster.Eventual.Dropped }),
+	counter("sluice_eventual_charged_units_total", "What nodes have admitted by themselves of keys held here, as they have reported it.",
+		func(s *snapshot) uint64 { return s.cluster.Eventual.Charged }),
+	counter("sluice_eventual_excess_units_total", "How much of that went beyond the keys' limits.",
+		func(s *snapshot) uint64 { return s.cluster.Eventual.Over }),
+	counter("sluice_eventual_overflow_total", "Checks that were left to the holder, because this node decides too many other keys.",
+		func(s *snapshot) uint64 { return s.cluster.Eventual.Full }),
 	counter("sluice_forward_retries_total", "Attempts to find a holder that began after a wait.",
 		func(s *snapshot) uint64 { return s.cluster.Retries }),
 	counter("sluice_forward_redirects_total", "Answers of other nodes that they do not hold the key.",

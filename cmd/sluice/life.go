@@ -56,6 +56,7 @@ func (n *node) startParts(p *parts) {
 		defer close(n.ended)
 		return n.cluster.Run(ctx)
 	})
+	p.run("top keys", n.topMail.run)
 	if n.rules != nil {
 		p.run("rules", n.rules.Run)
 	}

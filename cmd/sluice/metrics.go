@@ -123,6 +123,10 @@ func counters(name, help string, labels []string, samples func(*snapshot) []samp
 	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, samples}
 }
 
+func gauges(name, help string, labels []string, samples func(*snapshot) []sample) family {
+	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue, samples}
+}
+
 // by is the samples of a family with one label.
 func by(pairs ...any) []sample {
 	list := make([]sample, 0, len(pairs)/2)

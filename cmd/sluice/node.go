@@ -40,6 +40,7 @@ type node struct {
 	peers   *peer.Pool
 	cluster *cluster.Node
 	service *transport.Service
+	topMail *topMail
 	keeper  *keeper // nil without --data-dir
 
 	peerServer *peer.Server
@@ -156,7 +157,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 	if n.keeper != nil {
 		n.keeper.node = n.cluster
 	}
-	peerConfig.Mailbox = n.cluster
+	peerConfig.Mailbox = mailbox{n}
 	if n.peerServer, err = peer.NewServer(peerConfig, n.cluster); err != nil {
 		return err
 	}

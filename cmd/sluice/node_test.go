@@ -178,6 +178,8 @@ func TestRulesCommands(t *testing.T) {
 		{"examples", []string{"rules", "test", "../../examples/rules"}, 0, ", 0 failed", ""},
 		{"no cases", []string{"rules", "test", dir}, 1, "", "no test cases"},
 		{"explain", []string{"rules", "explain", dir, "user=x"}, 0, "rule auth/user: 2 in 1h", ""},
+		{"explain a pool", []string{"rules", "explain", "../../examples/rules", "--domain", "search", "class=people", "batch=x"}, 0,
+			"beyond that: pool spare, 100 in 1s (token bucket), with priority people, which leaves 20 free; at full load 10\n", ""},
 		{"explain no match", []string{"rules", "explain", dir, "tenant=x"}, 0, "nothing matches", ""},
 		{"explain which", []string{"rules", "explain", "../../examples/rules", "user=x"}, 2, "", "--domain"},
 		{"no path", []string{"rules", "check"}, 2, "", "arg"},
@@ -226,7 +228,10 @@ func TestReload(t *testing.T) {
 
 // Every family must be scraped without a clash of names or labels.
 func TestMetrics(t *testing.T) {
-	n := startNode(t, testSettings(t))
+	s := testSettings(t)
+	writeRule(t, s.rules, "domain: auth\npools: {spare: {limit: {count: 1, period: 1h}}}\ndescriptors:\n  - key: user\n"+
+		"    rate_limit: {count: 2, period: 1h}\n  - key: team\n    rate_limit: {count: 0, period: 1h}\n    elastic: {pool: spare}\n")
+	n := startNode(t, s)
 	addr := n.listen.grpc.Addr().String()
 	for range 3 {
 		cli("check", "--addr", addr, "--domain", "auth", "user=a")

@@ -138,7 +138,7 @@ func newRulesExplain(options *rules.Options) *cobra.Command {
 			for i, e := range entries {
 				descriptor[i] = rules.Entry{Key: e.Key, Value: e.Value}
 			}
-			printExplanation(cmd.OutOrStdout(), set.Explain(domain, descriptor))
+			printExplanation(cmd.OutOrStdout(), set.Explain(domain, descriptor), descriptor)
 			return nil
 		},
 	}
@@ -146,7 +146,7 @@ func newRulesExplain(options *rules.Options) *cobra.Command {
 	return cmd
 }
 
-func printExplanation(out io.Writer, x rules.Explanation) {
+func printExplanation(out io.Writer, x rules.Explanation, descriptor []rules.Entry) {
 	for i, level := range x.Levels {
 		fmt.Fprintf(out, "level %d: %s=%s\n", i+1, level.Entry.Key, level.Entry.Value)
 		for _, try := range level.Tries {
@@ -163,7 +163,24 @@ func printExplanation(out io.Writer, x rules.Explanation) {
 	fmt.Fprintln(out, x.Reason)
 	if x.Rule != nil {
 		fmt.Fprintf(out, "rule %s: %s\n", x.Rule.Name, describe(x.Rule))
+		if e := x.Rule.Elastic; e != nil {
+			fmt.Fprintf(out, "beyond that: %s\n", describeElastic(e, descriptor))
+		}
 	}
+}
+
+// describeElastic says in a line what a pool gives to descriptor.
+func describeElastic(e *rules.Elastic, descriptor []rules.Entry) string {
+	p := e.Pool
+	text := fmt.Sprintf("pool %s, %s", p.Name, describeLimit(p.Limits(0).At(0)))
+	if names := p.Priorities(); names != nil {
+		at := e.Priority(descriptor)
+		text += fmt.Sprintf(", with priority %s, which leaves %d free", names[at], p.Reserve(at, 0))
+	}
+	if p.FollowsLoad {
+		text += fmt.Sprintf("; at full load %d", p.Limits(rules.LoadSteps).At(0).Count)
+	}
+	return text
 }
 
 // describe says in a line what a rule does.

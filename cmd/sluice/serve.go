@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/transport"
 )
 
 // lookupEnv is where settings in the environment come from.
@@ -36,6 +37,7 @@ type settings struct {
 	rules         string
 	mergeDomains  bool
 	unknownDomain string
+	topKeys       string
 	secretFile    string
 	secret        []byte // instead of secretFile, for nodes of one process
 
@@ -69,6 +71,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.rules, "rules", "", "rule file or directory; re-read when it changes")
 	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
+	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to callers on this machine and to other nodes) or on (shown to everybody)")
 	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
 	f.BoolVar(&s.envoyAllOrNothing, "envoy-all-or-nothing", false, "charge all descriptors of a request from Envoy or none, instead of each for itself")
 	f.BoolVar(&s.envoyResponseHeaders, "envoy-response-headers", false, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
@@ -114,6 +117,9 @@ func (s *settings) validate() error {
 	if s.unknownDomain != "allow" && s.unknownDomain != "error" {
 		errs = append(errs, fmt.Errorf("--unknown-domain: %q is neither allow nor error", s.unknownDomain))
 	}
+	if _, ok := topKeys[s.topKeys]; !ok {
+		errs = append(errs, fmt.Errorf("--top-keys: %q is none of off, local, on", s.topKeys))
+	}
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
@@ -139,6 +145,9 @@ func (s *settings) validate() error {
 	}
 	return errors.Join(errs...)
 }
+
+// topKeys are the values of --top-keys.
+var topKeys = map[string]transport.TopKeys{"off": transport.TopOff, "local": transport.TopLocal, "on": transport.TopOn}
 
 func (s *settings) listenAddr(port uint16) string {
 	return net.JoinHostPort(s.bind, strconv.Itoa(int(port)))

@@ -15,6 +15,9 @@ var pure = []struct{ dir, why string }{
 	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a hand-off"},
 	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
 	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
+	{"cluster/lease", "what is lent must add up at every instant of a test, whatever is lost, late or doubled"},
+	{"cluster/eventual", "what is told twice, late or to the next holder must add up at every instant of a test"},
+	{"internal/message", "messages are values: what they mean may hang on nothing but themselves"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
 	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
 }

@@ -27,11 +27,18 @@ type record struct {
 	ambiguous uint8
 }
 
-// held reports whether a holder of the key decided.
+// held reports whether a holder of the key decided, be it by what it has lent.
 func (r *record) held() bool { return r.outcome != failed && isHolder(r.source) }
 
+// lent reports whether it was decided by what the holder has lent.
+func (r *record) lent() bool { return r.source == uint8(sluicev1.Source_SOURCE_LEASE) }
+
 func isHolder(source uint8) bool {
-	return source == uint8(sluicev1.Source_SOURCE_HELD) || source == uint8(sluicev1.Source_SOURCE_FORWARDED)
+	switch sluicev1.Source(source) {
+	case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE:
+		return true
+	}
+	return false
 }
 
 // byKey are the records of a run, sorted by key.

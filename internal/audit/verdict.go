@@ -40,7 +40,8 @@ func judge(m *model.Model, records []record) verdict {
 			charges = append(charges, model.Span{From: r.sent, To: model.Open})
 		case r.outcome == denied:
 			v.denied++
-			if r.held() {
+			// A lease that is used up denies what others may still spend.
+			if r.held() && !r.lent() {
 				denials = append(denials, made)
 			}
 		}

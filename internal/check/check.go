@@ -6,6 +6,7 @@ package check
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/rules"
@@ -34,6 +35,10 @@ const (
 	Open
 	// Unruled: no rule matched, or the rule is unlimited; nothing was counted.
 	Unruled
+	// Leased: another node holds the key, and has lent units of it to the one that was asked.
+	Leased
+	// Eventual: the node that was asked decided by itself, on a share of what it last heard to be left.
+	Eventual
 )
 
 // Request is one matched and hashed check.
@@ -44,6 +49,10 @@ type Request struct {
 	OnFailure, OnPartition rules.OnFailure
 	// Sync: the answer waits until a copy has the charge. Never with Transient.
 	Sync bool
+	// Fresh: a denial of it must not be answered from memory, because others make room all the time.
+	Fresh bool
+	// Eventual: the node asked decides by itself where it can, and tells the holder afterwards. Never with Sync.
+	Eventual bool
 	// Shadow: the rule only watches. Its denial does not fail an all-or-nothing batch.
 	Shadow bool
 }
@@ -54,6 +63,11 @@ type Answer struct {
 	Source Source
 	// Holder is the name of the node that decided.
 	Holder string
+	// Age is how long ago the holder was asked, at most, where the answer is from memory; else 0.
+	Age time.Duration
+	// GivenBack: it was admitted, and taken back because another check failed an all-or-nothing
+	// batch. Allowed is then false.
+	GivenBack bool
 	// Err is set when there is no decision; the Decision is then zero.
 	Err error
 }
@@ -73,4 +87,22 @@ type Decider interface {
 	// Decide fills b.Answers. It blocks until every check is answered, at the
 	// latest when ctx ends or the node's own time-out has passed.
 	Decide(ctx context.Context, b *Batch)
+}
+
+// MaxDenied is the longest that a denial may be answered from memory: as long as a change of
+// rules, a refund through another node, or a reset may go unnoticed.
+const MaxDenied = 100 * time.Millisecond
+
+// DeniedFor returns how long the denial d of r stands whatever is spent by others, at most MaxDenied. One that counts itself,
+// or changes the counter, must be asked for each time.
+func DeniedFor(r *bucket.Request, d *bucket.Decision) time.Duration {
+	if r.Verb != bucket.Check || r.Drain || r.NoDelay {
+		return 0
+	}
+	for i := range r.Limits.Len() {
+		if r.Limits.At(i).CountDenied {
+			return 0
+		}
+	}
+	return min(d.RetryAfter, MaxDenied)
 }

@@ -2,6 +2,7 @@ package check
 
 import (
 	"errors"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 )
@@ -26,7 +27,23 @@ type Record struct {
 	ID uint64
 	// Sync: the reply waits until a copy has the charge. All records of a call agree on it.
 	Sync bool
+	// Times is how many alike checks of one key this record is, at most bucket.MaxTimes; 0 is 1. More than
+	// one only of verb Check, without Drain or Hold, under limits that are Repeatable, and
+	// only to a node that Combines.
+	Times int64
+	// Lend asks for a lease of Want units for the time For instead of a check, and says that grant ID is wholly spent, if it
+	// is not 0. Return gives back Want unspent units of
+	// grant ID; only to a node that Combines. Rate is the demand on the asking node, in units a second.
+	Lend, Return bool
+	Want, Rate   int64
+	For          time.Duration
 }
+
+// Many reports whether r is more than one check.
+func (r *Record) Many() bool { return r.Times > 1 }
+
+// Hot reports whether r is of a kind that only nodes know that Combine.
+func (r *Record) Hot() bool { return r.Many() || r.Lend || r.Return }
 
 // Status says what became of a Record.
 type Status uint8
@@ -52,6 +69,17 @@ type Reply struct {
 	// Holder is the name of the holder as the answering node knows it; with
 	// Decided it is the answering node.
 	Holder string
+	// Granted is how many checks of a record with Times were admitted: the first ones. Decision
+	// answers the last of them, and all of the record if there are none.
+	Granted int64
+	// Denial answers the others where some were admitted and some not; else nil.
+	Denial *bucket.Decision
+	// Lent: units of the key are lent, and may come back, so a denial is true only now.
+	Lent bool
+	// Grant and For answer a record with Lend, as in bucket.Grant; Granted is the units, and RetryAfter when there
+	// may be some if there are none.
+	Grant uint64
+	For   time.Duration
 }
 
 // Handler decides records that came from another node. from is the asking

@@ -19,6 +19,10 @@ const (
 	Open
 	// Unruled: nothing limits the check.
 	Unruled
+	// Lease: another node holds the key, and has lent units of it.
+	Lease
+	// Eventual: the node that was asked decided on its share.
+	Eventual
 	// DenyCache: the SDK remembered a denial.
 	DenyCache
 
@@ -26,7 +30,7 @@ const (
 )
 
 var sourceNames = [sources]string{
-	"untold", "held", "forwarded", "share", "closed", "open", "unruled", "deny_cache",
+	"untold", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual", "deny_cache",
 }
 
 // String is the source as the APIs spell it, for example "forwarded".

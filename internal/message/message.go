@@ -30,6 +30,10 @@ func (*Grant) body()     {}
 func (*Fetch) body()     {}
 func (*Parcel) body()    {}
 func (*Receipt) body()   {}
+func (*Room) body()      {}
+func (*Load) body()      {}
+func (*TopAsk) body()    {}
+func (*Top) body()       {}
 
 // Wish is what a process wants from the stable set.
 type Wish uint8
@@ -52,14 +56,25 @@ type Heartbeat struct {
 	Wish Wish
 	// Seen is the newest News of the receiver that the sender has taken in.
 	Seen uint64
+	// News is the newest News of the sender. Who has not seen it does not take a later
+	// version of a set that it knows from this heartbeat.
+	News uint64
+	// Hearsay: the sender has taken over Set, and has not seen the news of anybody who
+	// knew it. Nobody takes it from there.
+	Hearsay bool
+	// Deaf: the sender is counted with others, and has heard nobody for so long that it takes all for
+	// dead, so it has no right to decide, and cannot be told of anything.
+	Deaf bool
 }
 
 // Ack answers a Heartbeat. Only one that is OK counts towards the right to decide.
 type Ack struct {
 	Sent int64
 	OK   bool
-	// Set is the newest version that the sender knows.
-	Set Set
+	// Set is the newest version that the sender knows, News and Hearsay are as in a Heartbeat.
+	Set     Set
+	News    uint64
+	Hearsay bool
 }
 
 // Prepare asks for a Promise. With Accept and Accepted they agree on the next version of the
@@ -115,14 +130,14 @@ type Holding struct {
 	Heir Peer
 }
 
-// News tells what the sender has granted, until the receiver has said in its
+// News tells which claims the sender has granted or heard of, until the receiver has said in its
 // heartbeats that it has seen it. Until then its heartbeats are not acknowledged.
 type News struct {
 	Seq    uint64
 	Grants []Granted
 }
 
-// Granted is one partition and whom the sender promised it to.
+// Granted is one partition and to whom it was promised.
 type Granted struct {
 	Partition int
 	Gen       uint64
@@ -150,6 +165,9 @@ type Grant struct {
 	Parts []GrantPart
 	// Votes: the sender is past its grace, so its grants count towards a majority.
 	Votes bool
+	// Version of the set that the sender knew when it made this message. A vote for who does not
+	// know that version yet does not count.
+	Version uint64
 	// Probe: this is what the sender would answer.
 	Probe bool
 	// Acked are the processes whose heartbeats the sender has acknowledged lately.
@@ -209,7 +227,7 @@ type Parcel struct {
 type Part struct {
 	Partition int
 	Kind      Kind
-	// Epoch under which the sender has the state. Not for Merge and Drop.
+	// Epoch under which the sender has the state. Not for Merge.
 	Epoch Epoch
 	// Fill numbers the sender's fillings of the receiver, so that a part of an
 	// earlier one is known as such. 0 goes on from the state of the last hand-off.
@@ -258,4 +276,44 @@ type Refusal struct {
 	// Known is the highest epoch that the refuser knows, Holder who has it.
 	Known  Epoch
 	Holder Peer
+}
+
+// Room tells of keys that the sender holds and has lately denied: something was given back to them, so
+// what others remember of those denials may not be true any more.
+type Room struct{ Keys []bucket.Key }
+
+// Load is the load that a service has reported to the sender for a pool of the rules. It is for the receiver's
+// doors; no machine takes it.
+type Load struct {
+	Domain, Pool, Reporter string
+	// Load is 0 to 1.
+	Load float64
+	// Stamp orders the reports of one reporter: the higher one is the newer.
+	Stamp int64
+}
+
+// TopAsk asks for the heaviest keys that the receiver's doors have counted. As Load it is for the doors.
+type TopAsk struct {
+	// ID is unique in the asking process; the Top that answers returns it.
+	ID uint64
+	// By is transport.TopBy.
+	By     uint8
+	Domain string
+}
+
+// Top answers a TopAsk.
+type Top struct {
+	ID uint64
+	// Off: the sender counts nothing.
+	Off bool
+	// Covers is how much time (ns) up to now the counts are about.
+	Covers int64
+	Keys   []TopKey
+}
+
+// TopKey is one key with its name, as transport writes it.
+type TopKey struct {
+	Key          bucket.Key
+	Name         []byte
+	Count, Error uint64
 }

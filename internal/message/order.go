@@ -35,6 +35,9 @@ func (e Epoch) Compare(f Epoch) int {
 	return strings.Compare(e.Boot, f.Boot)
 }
 
+// Claims returns how many claims led to e.
+func (e Epoch) Claims() uint64 { return e.Gen >> Handoffs }
+
 // Less reports whether e is before f.
 func (e Epoch) Less(f Epoch) bool { return e.Compare(f) < 0 }
 

@@ -14,6 +14,8 @@
 // finds its holder) is done here as the node does it. Snapshots, shares of minorities,
 // give-backs and windows that end are left out.
 //
+// Leases have runs of their own, RunLeases: a holder, its standby and borrowers of one key, without the machines.
+//
 // profile.go and chaos.go have the kinds of schedules, excess.go says how much may be
 // admitted beyond a limit in each, judging.go, tenure.go and settled.go have the other invariants.
 package sim

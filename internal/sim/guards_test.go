@@ -11,7 +11,9 @@ import (
 // a profile violates an invariant that holds with it.
 //
 // handoff.RefusalMemory has no row. Parcels are numbered and taken once, and whoever takes back
-// goes on two generations higher, so a close that was refused cannot come again.
+// goes on two generations higher, so a close that was refused cannot come again; TestRefusalMemory of
+// cluster/handoff has one come all the same. Nor has the queue behind the close, which is the node's:
+// TestBehindTheClose of cluster.
 func TestGuards(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -27,6 +29,7 @@ func TestGuards(t *testing.T) {
 		{"majority", Without{machine: handoff.ClaimMajority}, "halves", []string{"I1"}},
 		{"wait", Without{machine: handoff.ClaimWait}, "creep", []string{"I1"}},
 		{"promise", Without{machine: handoff.Promise}, "chaos", []string{"I1"}},
+		{"inheritance", Without{machine: handoff.Inheritance}, "sleepers", []string{"I1"}},
 		{"freeze", Without{machine: handoff.Freeze}, "planned", []string{"seal"}},
 		{"checksum", Without{machine: handoff.Checksum}, "damage", []string{"I5 content"}},
 		{"fork merge", Without{machine: handoff.ForkMerge}, "pause", []string{"merge"}},

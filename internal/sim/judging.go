@@ -184,9 +184,27 @@ func (w *world) watchSet(p *process) {
 		if old, ok := w.sets[version{s.ID, s.Version - 1}]; ok && differ(old, s.Members) != 1 {
 			w.fail("set", general, "versions %d and %d are more than one name apart: %v, %v", s.Version-1, s.Version, old, s.Members)
 		}
-	} else if !slices.Equal(known, s.Members) {
+	} else if !slices.Equal(known, s.Members) && !w.forgotten(p, s) {
 		w.fail("set", general, "two sets are %s: %v, and at %s %v", tellSet(s), known, p, s.Members)
 	}
+}
+
+// forgotten reports whether nobody but p is left who knew this version of the set or a later one: all who
+// were counted in it have crashed, and those who come back go on from the last one that anybody knows.
+func (w *world) forgotten(p *process, s message.Set) bool {
+	for _, q := range w.procs {
+		if q != nil && q != p && q.set.ID == s.ID && q.set.Version >= s.Version {
+			return false
+		}
+	}
+	for name := range w.sets {
+		if name.lineage == s.ID && name.number >= s.Version {
+			delete(w.sets, name)
+		}
+	}
+	w.tell(general, "nobody knew %s any more", tellSet(s))
+	w.sets[version{s.ID, s.Version}] = s.Members
+	return true
 }
 
 // version names one version of a lineage.
@@ -240,22 +258,25 @@ func (w *world) note(p *process, e message.Envelope) {
 	}
 }
 
-// notePortions notes which states have come here only in part: whoever has them may be
+// notePortions notes which states have come to p only in part, as it took them: whoever has them may be
 // lost before the end, and then a part is better than nothing.
-func (p *process) notePortions(e message.Envelope) {
+func (w *world) notePortions(p *process, e message.Envelope) {
 	b, ok := e.Body.(*message.Parcel)
 	if !ok || e.To != p.self || b.N != p.taken[e.From]+1 {
 		return
 	}
 	p.taken[e.From] = b.N
 	for _, part := range b.Parts {
-		switch {
-		case part.Kind != message.Answer && part.Kind != message.Fill:
-		case part.End:
-			p.torn[part.Partition] = message.Epoch{}
-		case part.Begin:
-			p.torn[part.Partition] = part.Epoch
+		if part.Kind != message.Answer && part.Kind != message.Fill {
+			continue
 		}
+		torn := message.Epoch{}
+		if !p.handoff.Holds(part.Partition) {
+			if s, ok := p.handoff.State(part.Partition); ok && !s.Complete {
+				torn = s.Mark.Epoch
+			}
+		}
+		p.torn[part.Partition] = torn
 	}
 }
 

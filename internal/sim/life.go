@@ -69,7 +69,7 @@ func (w *world) live(p *process, now int64) {
 		p.state = member.Serving
 		w.tell(general, "%s serves", p)
 	case p.state != member.Leaving:
-	case p.outBy == 0 && (p.handoff.Held() == 0 || now > p.handedBy):
+	case p.outBy == 0 && (p.handoff.Held() == 0 && p.handoff.Needed() == 0 || now > p.handedBy):
 		if held := p.handoff.Held(); held > 0 {
 			w.Unfinished++
 			w.tell(general, "%s gives up handing off, it still holds %d", p, held)

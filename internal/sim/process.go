@@ -81,7 +81,7 @@ func (w *world) start(place int, off int64) *process {
 	}
 	p.table = table
 	p.quorum = quorum.New(quorum.Config{Self: p.self, ForgetAfter: w.forgetAfter}, now)
-	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings}
+	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest}
 	w.without.configure(&c)
 	p.handoff = handoff.New(c, now)
 	w.procs[place] = p
@@ -138,9 +138,9 @@ func (w *world) receive(p *process, l *letter) {
 // step gives both machines a message. Checks may come before the turn that follows.
 func (w *world) step(p *process, now int64, l *letter) {
 	w.tellLetter(p, l)
-	p.notePortions(l.envelope)
 	p.quorum.Step(now, l.envelope)
 	p.handoff.Step(now, l.envelope)
+	w.notePortions(p, l.envelope)
 	w.watch(p)
 }
 
@@ -206,7 +206,7 @@ func (w *world) show(p *process) {
 	p.placing = false
 	v := handoff.View{Owner: make([]int, w.partitions), Standby: make([]int, w.partitions)}
 	for _, s := range p.view {
-		v.Members = append(v.Members, s.process.self)
+		v.Members, v.Serves = append(v.Members, s.process.self), append(v.Serves, s.state == member.Serving)
 	}
 	for part := range w.partitions {
 		v.Owner[part] = w.owner(p.view, part, nil)

@@ -26,7 +26,9 @@ type world struct {
 
 	forgetAfter     time.Duration
 	chunk, fillings int
-	oneFounds       bool
+	// rest is handoff.Config.Rest: short where a filling takes many parcels, each of which rests.
+	rest      int
+	oneFounds bool
 	// stepsBack: the clock of a name's next process may be behind that of its last one.
 	stepsBack bool
 	without   Without
@@ -92,9 +94,12 @@ func newWorld(seed uint64) *world {
 	w.procs = make([]*process, places)
 	// Small parcels make hand-offs of many steps. Where letters get lost or overtake each other,
 	// each costs a tenth of a second, so there parcels must be few.
-	w.chunk = []int{2, 16, 512}[w.rng.IntN(3)]
+	w.chunk, w.rest = []int{2, 16, 512}[w.rng.IntN(3)], 9
+	if w.chunk == 2 {
+		w.rest = 1
+	}
 	if !w.net.fifo || w.net.lose > 0 {
-		w.chunk = 512
+		w.chunk, w.rest = 512, 9
 	}
 	w.fillings = []int{1, 3, 16}[w.rng.IntN(3)]
 	w.oneFounds = w.rng.IntN(3) == 0

@@ -27,6 +27,7 @@ const (
 	decisionSoft, decisionShadowed, decisionNever         = 10, 11, 12
 	decisionLimitIndex, decisionPeriod, decisionError     = 13, 14, 15
 	decisionDeniedFor, decisionResponse                   = 16, 17
+	decisionStaleness, decisionElastic                    = 18, 19
 
 	responseStatus, responseHeaders, responseBody = 1, 2, 3
 	headerName, headerValue                       = 1, 2
@@ -83,10 +84,12 @@ func appendDecision(out []byte, r *transport.Result, i int, room *int) []byte {
 	out = appendString(out, decisionHolder, r.Holder)
 	out = appendBool(out, decisionSoft, r.Soft)
 	out = appendBool(out, decisionShadowed, r.Shadowed)
+	out = appendBool(out, decisionElastic, r.Elastic)
 	out = appendBool(out, decisionNever, r.Never())
 	out = appendVarint(out, decisionLimitIndex, uint64(r.Index))
 	out = appendVarint(out, decisionPeriod, uint64(r.Period))
 	out = appendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
+	out = appendVarint(out, decisionStaleness, uint64(r.Staleness))
 	if p := r.Response(); p != nil && len(p.Body) <= *room {
 		before := len(out)
 		out = protowire.AppendTag(out, decisionResponse, protowire.BytesType)

@@ -18,10 +18,12 @@ type decision struct {
 	RetryAfter float64 `json:"retry_after,omitempty"`
 	Never      bool    `json:"never,omitempty"`
 	DeniedFor  float64 `json:"denied_for,omitempty"`
+	Staleness  float64 `json:"staleness,omitempty"`
 	Delay      float64 `json:"delay,omitempty"`
 	Period     float64 `json:"period,omitempty"`
 	Soft       bool    `json:"soft,omitempty"`
 	Shadowed   bool    `json:"shadowed,omitempty"`
+	Elastic    bool    `json:"elastic,omitempty"`
 	Rule       string  `json:"rule,omitempty"`
 	Policy     string  `json:"policy,omitempty"`
 	Source     string  `json:"source,omitempty"`
@@ -103,8 +105,8 @@ func decisionOf(r *transport.Result, i int) decision {
 		return d
 	}
 	d.Allowed = r.Allowed
-	d.Soft, d.Shadowed, d.Never = r.Soft, r.Shadowed, r.Never()
-	d.DeniedFor = r.DeniedFor.Seconds()
+	d.Soft, d.Shadowed, d.Elastic, d.Never = r.Soft, r.Shadowed, r.Elastic, r.Never()
+	d.DeniedFor, d.Staleness = r.DeniedFor.Seconds(), r.Staleness.Seconds()
 	d.Source, d.Holder = sourceOf(r.Source), r.Holder
 	if !d.Never {
 		d.RetryAfter = r.RetryAfter.Seconds()

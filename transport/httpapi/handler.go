@@ -61,6 +61,8 @@ func New(c Config) (http.Handler, error) {
 	route(mux, http.MethodPost, "/v1/reset", d.reset)
 	route(mux, http.MethodGet, "/v1/members", d.members)
 	route(mux, http.MethodPost, "/v1/members/forget", d.forget)
+	route(mux, http.MethodGet, "/v1/top", d.top)
+	route(mux, http.MethodPut, "/v1/pools/{domain}/{pool}/load", d.load)
 	route(mux, http.MethodGet, "/healthz", d.healthz)
 	route(mux, http.MethodGet, "/readyz", d.readyz)
 	if c.Metrics != nil {

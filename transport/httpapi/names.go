@@ -11,7 +11,7 @@ import (
 var sources = [...]string{
 	check.Held: "held", check.Forwarded: "forwarded",
 	check.Share: "share", check.Closed: "closed", check.Open: "open",
-	check.Unruled: "unruled",
+	check.Unruled: "unruled", check.Leased: "lease", check.Eventual: "eventual",
 }
 
 // sourceOf returns the word for s, "" if there is no decision.

@@ -58,7 +58,7 @@ func TestReadEveryField(t *testing.T) {
 
 func TestSourceWords(t *testing.T) {
 	seen := map[string]bool{"": true, "unknown": true}
-	for s := check.Held; s <= check.Unruled; s++ {
+	for s := check.Held; s <= check.Eventual; s++ {
 		if w := sourceOf(s); seen[w] {
 			t.Errorf("source %d is %q", s, w)
 		} else {

@@ -60,6 +60,11 @@ func cutRequest(m *peerv1.Request) {
 	m.Verb = m.Verb[:0]
 	m.Flags = m.Flags[:0]
 	m.Id = m.Id[:0]
+	m.Times = m.Times[:0]
+	m.Want = m.Want[:0]
+	m.Rate = m.Rate[:0]
+	m.ForNs = m.ForNs[:0]
+	m.Reserve = m.Reserve[:0]
 }
 
 // cutReply is cutRequest for a Reply.
@@ -77,6 +82,11 @@ func cutReply(m *peerv1.Reply) {
 	clear(m.Names)
 	m.Names = m.Names[:0]
 	m.Holder = m.Holder[:0]
+	m.Granted = m.Granted[:0]
+	m.Grant = m.Grant[:0]
+	m.ForNs = m.ForNs[:0]
+	clear(m.Denials)
+	m.Denials = m.Denials[:0]
 }
 
 // cutPost is cutRequest for a Post. Letters are made anew.

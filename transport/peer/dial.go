@@ -20,9 +20,23 @@ type connection struct {
 	cancel context.CancelFunc
 	done   <-chan struct{} // of the stream's context
 	peer   string          // the name in the peer's hello
+	minor  uint32          // of the protocol that it speaks
 }
 
-// dial connects to addr, begins a stream and exchanges hellos, within DialTimeout. Nothing
+// shortest is the least time that an attempt to connect has.
+const shortest = 400 * time.Millisecond
+
+// patience is how long an attempt to connect to addr may take: DialTimeout, or, where the last one that went well
+// was much faster, less, since nobody is there if nothing is heard, and checks wait.
+func (p *Pool) patience(addr string) time.Duration {
+	took, known := p.hellos.Load(addr)
+	if !known {
+		return p.cfg.DialTimeout
+	}
+	return min(max(4*took.(time.Duration), shortest), p.cfg.DialTimeout)
+}
+
+// dial connects to addr, begins a stream and exchanges hellos, as long as patience lasts. Nothing
 // is sent before the peer's hello has come, so that a refused node has charged nothing.
 func dial[S grpc.ClientStream](
 	p *Pool, addr string,
@@ -34,17 +48,20 @@ func dial[S grpc.ClientStream](
 	}
 	ctx, cancel := context.WithCancel(p.ctx)
 	c.cancel, c.done = cancel, ctx.Done()
-	late := time.AfterFunc(p.cfg.DialTimeout, cancel)
+	patience, start := p.patience(addr), time.Now()
+	late := time.AfterFunc(patience, cancel)
 	if stream, err = begin(peerv1.NewPeerServiceClient(c.conn), ctx); err != nil {
 		err = plain(err)
 	} else {
-		c.peer, err = p.cfg.greet(stream)
+		c.peer, c.minor, err = p.cfg.greet(stream)
 	}
 	if !late.Stop() && p.ctx.Err() == nil {
-		err = fmt.Errorf("no hello within %v", p.cfg.DialTimeout)
+		err = fmt.Errorf("no hello within %v", patience)
 	}
 	if err != nil {
 		c.close()
+	} else {
+		p.hellos.Store(addr, time.Since(start))
 	}
 	return stream, c, err
 }
@@ -55,23 +72,23 @@ func (c *connection) close() {
 	c.conn.Close()
 }
 
-// greet exchanges hellos and returns the name of the peer.
-func (c *Config) greet(stream grpc.ClientStream) (name string, err error) {
+// greet exchanges hellos and returns the name of the peer, and its minor.
+func (c *Config) greet(stream grpc.ClientStream) (name string, minor uint32, err error) {
 	var got peerv1.Greeting
 	if err := stream.SendMsg(&peerv1.Greeting{Hello: c.hello()}); err != nil {
 		// The stream is over; RecvMsg says why.
 		if why := stream.RecvMsg(&got); why != nil {
 			err = why
 		}
-		return "", plain(err)
+		return "", 0, plain(err)
 	}
 	if err := stream.RecvMsg(&got); err != nil {
-		return "", plain(err)
+		return "", 0, plain(err)
 	}
 	if err := c.welcome(got.Hello); err != nil {
-		return "", err
+		return "", 0, err
 	}
-	return got.Hello.Name, nil
+	return got.Hello.Name, got.Hello.Minor, nil
 }
 
 // errUnknownCall: the peer's minor is from before this kind of stream.

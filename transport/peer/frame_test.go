@@ -24,7 +24,7 @@ func TestReuse(t *testing.T) {
 	used := new(peerv1.Request)
 	frames := []*peerv1.Request{
 		{Hello: &peerv1.Hello{Major: 1, Secret: []byte{1}}},
-		{Seq: 1, KeyHi: []uint64{1, 2, 3}, KeyLo: []uint64{4, 5, 6}, Cost: []int64{-1, 0, math.MaxInt64}, Verb: []byte{1, 2, 3}, Flags: []byte{1, 2, 3}, Id: []uint64{1, 2, 3},
+		{Seq: 1, KeyHi: []uint64{1, 2, 3}, KeyLo: []uint64{4, 5, 6}, Cost: []int64{-1, 0, math.MaxInt64}, Verb: []byte{1, 2, 3}, Flags: []byte{1, 2, 3}, Id: []uint64{1, 2, 3}, Reserve: []int64{0, 4, -1}, Times: []int64{5, 0, 1024}, Want: []int64{1, 2, 3}, Rate: []int64{4, 5, 6}, ForNs: []int64{7, 8, 9},
 			Limits: []uint32{1, 1, 1}, Define: []*peerv1.Limits{{Id: 1, Limits: []*sluicev1.Limit{{Count: 1}}}}},
 		{Seq: 2, KeyLo: []uint64{7}},
 		{},
@@ -57,8 +57,8 @@ func TestFrameSize(t *testing.T) {
 	const n = 100
 	for range n {
 		addRecord(m, &check.Record{
-			Request: bucket.Request{Key: bucket.Key{Hi: math.MaxUint64, Lo: math.MaxUint64}, Cost: math.MaxInt64, Verb: bucket.Reset},
-			Hold:    true, ID: math.MaxUint64,
+			Request: bucket.Request{Key: bucket.Key{Hi: math.MaxUint64, Lo: math.MaxUint64}, Cost: math.MaxInt64, Verb: bucket.Reset, Reserve: math.MaxInt64},
+			Hold:    true, ID: math.MaxUint64, Times: math.MaxInt64, Want: math.MaxInt64, Rate: math.MaxInt64, For: math.MaxInt64,
 		}, maxLimitIDs)
 	}
 	sealRequest(m)
@@ -82,6 +82,7 @@ func FuzzRequest(f *testing.F) {
 	for _, m := range []*peerv1.Request{
 		{}, {Seq: 1, KeyLo: []uint64{1}}, {KeyLo: []uint64{1, 2}, Cost: []int64{1}},
 		{Define: []*peerv1.Limits{{Id: 1, Limits: []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}}}}, KeyHi: []uint64{1}, KeyLo: []uint64{1}, Limits: []uint32{1}, Flags: []byte{3}, Verb: []byte{9}, Cost: []int64{-5}, Id: []uint64{1}},
+		{KeyLo: []uint64{1, 2, 3}, Times: []int64{3, 0, -1}}, {KeyLo: []uint64{1, 2}, Times: []int64{3}},
 	} {
 		b, err := proto.Marshal(m)
 		if err != nil {
@@ -93,7 +94,11 @@ func FuzzRequest(f *testing.F) {
 	server, err := NewServer((&network{}).config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
 		for i, r := range records {
 			replies[i] = check.Reply{Status: check.NotHolder, Holder: []string{"", "b", "c"}[r.Key.Lo%3]}
-			replies[i].Remaining, replies[i].Allowed = r.Cost, r.Hold
+			replies[i].Remaining, replies[i].Allowed, replies[i].Granted = r.Cost, r.Hold, r.Times
+			replies[i].Lent, replies[i].Grant, replies[i].For = r.Return, r.ID, r.For
+			if r.Times > 1 {
+				replies[i].Denial = &bucket.Decision{Index: 1, Limit: 2, Remaining: r.Times, ResetAfter: 4, RetryAfter: 5}
+			}
 		}
 	}))
 	if err != nil {
@@ -122,6 +127,8 @@ func FuzzRequest(f *testing.F) {
 func FuzzReply(f *testing.F) {
 	for _, m := range []*peerv1.Reply{
 		{}, {Seq: 1, Status: []byte{1, 2, 3}},
+		{Status: []byte{1, 1, 1}, Flags: []byte{5, 1, 4}, Granted: []int64{1, 0, 2}, Denials: []*peerv1.Denial{{RetryAfterNs: 5}, {Index: 300}}},
+		{Status: []byte{1, 1}, Flags: []byte{5, 5}, Denials: []*peerv1.Denial{{}}},
 		{Seq: 1, Status: []byte{2}, Names: []string{"x"}, Holder: []uint32{1}, DelayNs: []int64{int64(time.Second)}},
 	} {
 		b, err := proto.Marshal(m)

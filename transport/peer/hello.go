@@ -10,11 +10,18 @@ import (
 
 // Version of the protocol that this package speaks. Streams between equal majors
 // and minors at most one apart work; the higher minor must then do without what it
-// added: 1.1 added mail, records that are sync or transient, and the status later.
+// added: 1.1 added mail, records that are sync or transient, and the status later; 1.2 records that are
+// many checks, leases, and those that drain, cannot wait, or leave units free for others.
 const (
 	Major = 1
-	Minor = 1
+	Minor = 2
 )
+
+// minorHot is the minor that records came with which are Hot. An older node would decide them as one check.
+const minorHot = 2
+
+// minorReserve is the minor that records with Reserve came with.
+const minorReserve = 2
 
 // maxHelloText bounds names, boot ids and fingerprints in a Hello, in bytes.
 const maxHelloText = 256

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
@@ -58,10 +59,13 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 	switch b := l.Body.(type) {
 	case *peerv1.Letter_Heartbeat:
 		m := b.Heartbeat
-		return &message.Heartbeat{Sent: m.Sent, Set: r.set(m.Set), Wish: known(r, m.Wish, message.Leave), Seen: m.Seen}
+		return &message.Heartbeat{
+			Sent: m.Sent, Set: r.set(m.Set), Wish: known(r, m.Wish, message.Leave), Seen: m.Seen,
+			News: m.News, Hearsay: m.Hearsay, Deaf: m.Deaf,
+		}
 	case *peerv1.Letter_Ack:
 		m := b.Ack
-		return &message.Ack{Sent: m.Sent, OK: m.Ok, Set: r.set(m.Set)}
+		return &message.Ack{Sent: m.Sent, OK: m.Ok, Set: r.set(m.Set), News: m.News, Hearsay: m.Hearsay}
 	case *peerv1.Letter_Prepare:
 		m := b.Prepare
 		return &message.Prepare{ID: r.text(m.Id), Version: m.Version, Ballot: r.ballot(m.Ballot)}
@@ -105,6 +109,32 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		return &message.Receipt{N: m.N, Refused: each(m.Refused, func(f **peerv1.Refusal) message.Refusal {
 			return message.Refusal{Part: r.number((*f).Part), Known: r.epoch((*f).Known), Holder: r.process((*f).Holder)}
 		})}
+	case *peerv1.Letter_Room:
+		m := b.Room
+		if len(m.KeyHi) != len(m.KeyLo) {
+			r.err = fmt.Errorf("room: key_hi has %d values and key_lo %d; want as many", len(m.KeyHi), len(m.KeyLo))
+			return nil
+		}
+		room := &message.Room{Keys: each(m.KeyLo, func(lo *uint64) bucket.Key { return bucket.Key{Lo: *lo} })}
+		for i, hi := range m.KeyHi {
+			room.Keys[i].Hi = hi
+		}
+		return room
+	case *peerv1.Letter_Load:
+		m := b.Load
+		return &message.Load{Domain: r.text(m.Domain), Pool: r.text(m.Pool), Reporter: r.text(m.Reporter), Load: m.Load, Stamp: m.Stamp}
+	case *peerv1.Letter_Report:
+		return r.report(b.Report)
+	case *peerv1.Letter_Account:
+		return r.account(b.Account)
+	case *peerv1.Letter_TopAsk:
+		m := b.TopAsk
+		return &message.TopAsk{ID: m.Id, By: known(r, m.By, uint8(math.MaxUint8)), Domain: r.text(m.Domain)}
+	case *peerv1.Letter_Top:
+		m := b.Top
+		return &message.Top{ID: m.Id, Off: m.Off, Covers: int64(m.CoversNs), Keys: each(m.Keys, func(k **peerv1.TopKey) message.TopKey {
+			return message.TopKey{Key: bucket.Key{Hi: (*k).KeyHi, Lo: (*k).KeyLo}, Name: (*k).Name, Count: (*k).Count, Error: (*k).Error}
+		})}
 	}
 	r.unknown = true
 	return nil
@@ -112,7 +142,7 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 
 func (r *letterReader) grant(m *peerv1.Grant) *message.Grant {
 	return &message.Grant{
-		ID: m.Id, Votes: m.Votes, Probe: m.Probe,
+		ID: m.Id, Votes: m.Votes, Version: m.Version, Probe: m.Probe,
 		Parts: each(m.Parts, func(g **peerv1.GrantPart) message.GrantPart {
 			return message.GrantPart{
 				Partition: r.number((*g).Partition), OK: (*g).Ok,

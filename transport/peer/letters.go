@@ -56,9 +56,7 @@ func takeFrame(batch []message.Envelope, control, parcels *letters) []message.En
 		n := 0
 		for i := range q.list {
 			l := &q.list[i]
-			if p, ok := l.Body.(*message.Parcel); ok {
-				limits += len(p.Image.Limits)
-			}
+			limits += defines(l.Body)
 			// The numbers of more limits might change their meaning within the frame.
 			if len(batch) > 0 && (bytes+l.bytes > maxMailBytes || limits > maxGather) {
 				break
@@ -75,6 +73,26 @@ func takeFrame(batch []message.Envelope, control, parcels *letters) []message.En
 		}
 	}
 	return batch
+}
+
+// bulky reports whether letters of b may be many and long: no heartbeat waits behind them.
+func bulky(b message.Body) bool {
+	switch b.(type) {
+	case *message.Parcel, *message.Report, *message.Account, *message.Top:
+		return true
+	}
+	return false
+}
+
+// defines returns the most sets of limits that a letter of b may have to define.
+func defines(b message.Body) int {
+	switch b := b.(type) {
+	case *message.Parcel:
+		return len(b.Image.Limits)
+	case *message.Report:
+		return len(b.Lines)
+	}
+	return 0
 }
 
 // What parts of a letter take on the wire at most, roughly, texts aside.
@@ -98,6 +116,14 @@ func weight(b message.Body) int {
 		return bytesPerLetter + weighSet(b.Set)
 	case *message.Parcel:
 		return bytesPerLetter + bytesPerPart*len(b.Parts) + 5*len(b.Image.Limits) + len(b.Image.Data)
+	case *message.Load:
+		return bytesPerLetter + len(b.Domain) + len(b.Pool) + len(b.Reporter)
+	case *message.Top:
+		n := bytesPerLetter
+		for i := range b.Keys {
+			n += bytesPerElement + len(b.Keys[i].Name)
+		}
+		return n
 	case *message.Holdings:
 		n = len(b.Held)
 	case *message.News:
@@ -108,6 +134,12 @@ func weight(b message.Body) int {
 		n = len(b.Parts) + len(b.Acked)
 	case *message.Receipt:
 		n = len(b.Refused)
+	case *message.Room:
+		n = len(b.Keys)
+	case *message.Report:
+		n = len(b.Lines)
+	case *message.Account:
+		n = len(b.Lines)
 	}
 	return bytesPerLetter + bytesPerElement*n
 }

@@ -53,9 +53,10 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 	case *message.Heartbeat:
 		m.Body = &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{
 			Sent: b.Sent, Set: w.set(b.Set), Wish: uint32(b.Wish), Seen: b.Seen,
+			News: b.News, Hearsay: b.Hearsay, Deaf: b.Deaf,
 		}}
 	case *message.Ack:
-		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Ok: b.OK, Set: w.set(b.Set)}}
+		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay}}
 	case *message.Prepare:
 		m.Body = &peerv1.Letter_Prepare{Prepare: &peerv1.Prepare{
 			Id: w.text(b.ID), Version: b.Version, Ballot: w.ballot(b.Ballot),
@@ -103,6 +104,27 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 				return &peerv1.Refusal{Part: w.number(r.Part), Known: w.epoch(r.Known), Holder: w.process(r.Holder)}
 			}),
 		}}
+	case *message.Room:
+		m.Body = &peerv1.Letter_Room{Room: &peerv1.Room{
+			KeyHi: each(b.Keys, func(k *bucket.Key) uint64 { return k.Hi }),
+			KeyLo: each(b.Keys, func(k *bucket.Key) uint64 { return k.Lo }),
+		}}
+	case *message.Load:
+		m.Body = &peerv1.Letter_Load{Load: &peerv1.Load{
+			Domain: w.text(b.Domain), Pool: w.text(b.Pool), Reporter: w.text(b.Reporter), Load: b.Load, Stamp: b.Stamp,
+		}}
+	case *message.Report:
+		m.Body = &peerv1.Letter_Report{Report: w.report(b)}
+	case *message.Account:
+		m.Body = &peerv1.Letter_Account{Account: w.account(b)}
+	case *message.TopAsk:
+		m.Body = &peerv1.Letter_TopAsk{TopAsk: &peerv1.TopAsk{Id: b.ID, By: uint32(b.By), Domain: w.text(b.Domain)}}
+	case *message.Top:
+		m.Body = &peerv1.Letter_Top{Top: &peerv1.Top{
+			Id: b.ID, Off: b.Off, CoversNs: uint64(b.Covers), Keys: each(b.Keys, func(k *message.TopKey) *peerv1.TopKey {
+				return &peerv1.TopKey{KeyHi: k.Key.Hi, KeyLo: k.Key.Lo, Name: k.Name, Count: k.Count, Error: k.Error}
+			}),
+		}}
 	default:
 		w.err = fmt.Errorf("is no message that can travel")
 	}
@@ -110,7 +132,7 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 
 func (w *letterWriter) grant(b *message.Grant) *peerv1.Grant {
 	return &peerv1.Grant{
-		Id: b.ID, Votes: b.Votes, Probe: b.Probe,
+		Id: b.ID, Votes: b.Votes, Version: b.Version, Probe: b.Probe,
 		Parts: each(b.Parts, func(g *message.GrantPart) *peerv1.GrantPart {
 			return &peerv1.GrantPart{
 				Partition: w.number(g.Partition), Ok: g.OK,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
@@ -23,6 +24,8 @@ const (
 type link struct {
 	pool *Pool
 	addr string
+	// minor is what the last peer that was connected speaks, 0 before the first.
+	minor atomic.Uint32
 
 	mu struct {
 		sync.Mutex
@@ -147,6 +150,7 @@ func (l *link) connect() {
 		return
 	}
 	l.mu.session, l.mu.failures, l.mu.lastErr = s, 0, nil
+	l.minor.Store(s.minor)
 	l.mu.Unlock()
 	l.pool.stats.dialled.Add(1)
 	l.pool.wg.Go(s.pump)

@@ -72,6 +72,12 @@ func TestMalformedMail(t *testing.T) {
 		{"receiver", mail(&peerv1.Letter{To: &peerv1.Process{Boot: math.MaxUint32}}), "text 4294967295 of 0"},
 		{"members", &peerv1.Post{Texts: [][]byte{{'a'}}, Letters: []*peerv1.Letter{{Body: &peerv1.Letter_Ack{Ack: &peerv1.Ack{Set: &peerv1.StableSet{Members: []uint32{1, 2}}}}}}}, "text 2 of 1"},
 		{"partition", mail(&peerv1.Letter{Body: &peerv1.Letter_Fetch{Fetch: &peerv1.Fetch{Partition: 1 << 31}}}), "number 2147483648"},
+		{"room", mail(&peerv1.Letter{Body: &peerv1.Letter_Room{Room: &peerv1.Room{KeyHi: []uint64{1}, KeyLo: []uint64{1, 2}}}}), "key_hi has 1 values and key_lo 2"},
+		{"report", mail(&peerv1.Letter{Body: &peerv1.Letter_Report{Report: &peerv1.Report{KeyHi: []uint64{1}}}}), "report: key_hi has 1 values and key_lo 0"},
+		{"report's sums", mail(&peerv1.Letter{Body: &peerv1.Letter_Report{Report: &peerv1.Report{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Sum: []int64{1, 2}}}}), "column sum has 2 values for 1 keys"},
+		{"report's limits", mail(&peerv1.Letter{Body: &peerv1.Letter_Report{Report: &peerv1.Report{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Limits: []uint32{9}}}}), "limits 9 were not defined"},
+		{"account", mail(&peerv1.Letter{Body: &peerv1.Letter_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Known: []int64{1, 2}}}}), "column known has 2 values for 1 keys"},
+		{"account's reporters", mail(&peerv1.Letter{Body: &peerv1.Letter_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Reporters: []uint32{1 << 31}}}}), "number 2147483648"},
 		{"definition of 0", &peerv1.Post{Define: []*peerv1.Limits{{}}}, "definition of limits 0"},
 		{"undefined limits", mail(parcelLetter(&peerv1.Parcel{Limits: []uint32{9}})), "limits 9 were not defined"},
 		{"short column", mail(parcelLetter(&peerv1.Parcel{Partition: two, Kind: []byte{1}})), "column kind has 1 values for 2 parts"},
@@ -169,6 +175,12 @@ func TestWeights(t *testing.T) {
 			b.Parts = slices.Repeat(b.Parts, 100)
 			b.Image.Data = slices.Repeat(b.Image.Data, 100)
 			b.Image.Limits = slices.Repeat(b.Image.Limits, 100)
+		case *message.Room:
+			b.Keys = slices.Repeat(b.Keys[len(b.Keys)/2:], 100)
+		case *message.Report:
+			b.Lines = slices.Repeat(b.Lines[len(b.Lines)/2:], 100)
+		case *message.Account:
+			b.Lines = slices.Repeat(b.Lines[len(b.Lines)/2:], 100)
 		case *message.Receipt:
 			b.Refused = slices.Repeat(b.Refused[len(b.Refused)/2:], 100)
 		}

@@ -29,7 +29,7 @@ type outbox struct {
 		closed, running bool
 		// cancel ends the stream, if there is one.
 		cancel func()
-		// control has all messages but parcels. Each queue has its own bounds, so
+		// parcels has what may be much, control all else. Each queue has its own bounds, so
 		// that a heap of parcels leaves room for heartbeats.
 		control, parcels letters
 
@@ -65,7 +65,7 @@ func (o *outbox) takeLocked(e message.Envelope) bool {
 	if o.mu.closed || !o.mu.running && o.mu.failures > 0 && time.Now().Before(o.mu.retryAt) {
 		return false
 	}
-	if _, ok := e.Body.(*message.Parcel); ok {
+	if bulky(e.Body) {
 		return o.mu.parcels.push(e)
 	}
 	return o.mu.control.push(e)

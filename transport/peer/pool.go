@@ -26,6 +26,7 @@ type Pool struct {
 	wg     sync.WaitGroup
 	stats  poolStats
 	calls  sync.Pool // of *call
+	hellos sync.Map  // by address, how long the last attempt to connect that went well took
 
 	mu struct {
 		sync.RWMutex
@@ -117,9 +118,18 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	return nil
 }
 
+// Combines reports whether the node at addr is known to take records that are Hot. It is not before
+// the first connection to it.
+func (p *Pool) Combines(addr string) bool {
+	p.mu.RLock()
+	w := p.mu.ways[addr]
+	p.mu.RUnlock()
+	return w != nil && max(w.prompt.minor.Load(), w.sync.minor.Load()) >= minorHot
+}
+
 // Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
-// To one address, messages other than parcels are delivered in the order of their
-// Posts, and so are parcels; the former overtake the latter. e.From does not travel:
+// To one address, messages other than bulky ones (parcels, and what doors and reports send) are delivered
+// in the order of their Posts, and so are these; the former overtake the latter. e.From does not travel:
 // the receiver takes it from this node's hello. A connection is made when there is
 // none; what waits for it is dropped when the attempt fails.
 func (p *Pool) Post(addr string, e message.Envelope) {
@@ -206,6 +216,12 @@ func (p *Pool) Retain(addrs []string) {
 		}
 	}
 	p.mu.Unlock()
+	p.hellos.Range(func(addr, _ any) bool {
+		if !slices.Contains(addrs, addr.(string)) {
+			p.hellos.Delete(addr)
+		}
+		return true
+	})
 	for _, w := range gone {
 		w.close(errors.New("this peer is no longer a member"))
 	}

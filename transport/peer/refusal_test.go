@@ -63,9 +63,9 @@ func TestWelcome(t *testing.T) {
 		{"equal", Major, Minor, ""},
 		{"one minor ahead", Major, Minor + 1, ""},
 		{"one minor behind", Major, Minor - 1, ""},
-		{"two minors ahead", Major, Minor + 2, "speaks 1.3, this one 1.1"},
-		{"next major", Major + 1, Minor, "speaks 2.1, this one 1.1"},
-		{"previous major", Major - 1, Minor, "speaks 0.1, this one 1.1"},
+		{"two minors ahead", Major, Minor + 2, "speaks 1.4, this one 1.2"},
+		{"next major", Major + 1, Minor, "speaks 2.2, this one 1.2"},
+		{"previous major", Major - 1, Minor, "speaks 0.2, this one 1.2"},
 		{"far ahead", Major, 1<<32 - 1, "4294967295"},
 	} {
 		h := c.hello()
@@ -311,6 +311,7 @@ func TestLies(t *testing.T) {
 		{"too many", good.hello(), &peerv1.Reply{Seq: 1, Status: []byte{1, 1}}, check.ErrAmbiguous, "column status"},
 		{"uneven", good.hello(), &peerv1.Reply{Seq: 1, Status: []byte{1}, Remaining: []int64{1, 2}}, check.ErrAmbiguous, "column remaining"},
 		{"nameless holder", good.hello(), &peerv1.Reply{Seq: 1, Status: []byte{1}, Names: []string{"x"}, Holder: []uint32{2}}, check.ErrAmbiguous, "holder 2 of 1"},
+		{"a denial too few", good.hello(), &peerv1.Reply{Seq: 1, Status: []byte{1}, Flags: []byte{4}}, check.ErrAmbiguous, "0 denials for 1"},
 		{"hello again", good.hello(), &peerv1.Reply{Seq: 1, Status: []byte{1}, Hello: good.hello()}, check.ErrAmbiguous, "second hello"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -17,6 +18,8 @@ const (
 	flagTransient = 1 << 3
 	flagDrain     = 1 << 4
 	flagNoDelay   = 1 << 5
+	flagLend      = 1 << 6
+	flagReturn    = 1 << 7
 )
 
 // addRecord appends r to the columns of m. limits is the number that the stream
@@ -46,8 +49,19 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	if r.NoDelay {
 		flags |= flagNoDelay
 	}
+	if r.Lend {
+		flags |= flagLend
+	}
+	if r.Return {
+		flags |= flagReturn
+	}
 	m.Flags = append(m.Flags, flags)
 	m.Id = append(m.Id, r.ID)
+	m.Times = append(m.Times, r.Times)
+	m.Want = append(m.Want, r.Want)
+	m.Rate = append(m.Rate, r.Rate)
+	m.ForNs = append(m.ForNs, int64(r.For))
+	m.Reserve = append(m.Reserve, r.Reserve)
 }
 
 // sealRequest leaves out what need not travel. key_lo stays, because its length is
@@ -59,6 +73,11 @@ func sealRequest(m *peerv1.Request) {
 	m.Verb = trim(m.Verb)
 	m.Flags = trim(m.Flags)
 	m.Id = trim(m.Id)
+	m.Times = trim(m.Times)
+	m.Want = trim(m.Want)
+	m.Rate = trim(m.Rate)
+	m.ForNs = trim(m.ForNs)
+	m.Reserve = trim(m.Reserve)
 }
 
 // readRequest appends m's records to records and checks m's form. definitions
@@ -74,6 +93,8 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 	}{
 		{"key_hi", len(m.KeyHi)}, {"limits", len(m.Limits)}, {"cost", len(m.Cost)},
 		{"verb", len(m.Verb)}, {"flags", len(m.Flags)}, {"id", len(m.Id)},
+		{"times", len(m.Times)}, {"want", len(m.Want)}, {"rate", len(m.Rate)}, {"for_ns", len(m.ForNs)},
+		{"reserve", len(m.Reserve)},
 	} {
 		if c.len != 0 && c.len != n {
 			return nil, columnError(m.Seq, c.name, c.len, n)
@@ -86,6 +107,11 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		*r = check.Record{ID: at(m.Id, i)} // another frame's record may be here
 		r.Key = bucket.Key{Hi: at(m.KeyHi, i), Lo: m.KeyLo[i]}
 		r.Cost = at(m.Cost, i)
+		r.Times = at(m.Times, i)
+		r.Want = at(m.Want, i)
+		r.Rate = at(m.Rate, i)
+		r.For = time.Duration(at(m.ForNs, i))
+		r.Reserve = at(m.Reserve, i)
 		r.Verb = bucket.Verb(at(m.Verb, i))
 		flags := at(m.Flags, i)
 		r.Hold = flags&flagHold != 0
@@ -94,6 +120,8 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Transient = flags&flagTransient != 0
 		r.Drain = flags&flagDrain != 0
 		r.NoDelay = flags&flagNoDelay != 0
+		r.Lend = flags&flagLend != 0
+		r.Return = flags&flagReturn != 0
 		if id := at(m.Limits, i); id != 0 {
 			limits, err := definitions.get(id)
 			if err != nil {

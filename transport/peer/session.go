@@ -3,6 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,10 +149,15 @@ func (s *session) send() {
 	}
 }
 
-var errLost = errors.New("the connection was lost")
+var (
+	errLost = errors.New("the connection was lost")
+	// errTooOld: the process at this address is another one than that which was said to combine.
+	errTooOld = errors.New("the other node runs an older version, which knows nothing of hot keys")
+)
 
 // fill encodes the calls of f that were not abandoned; f.parts is left with these.
 func (s *session) fill(f *frame) {
+	l := s.link
 	s.seq++
 	m := &s.request
 	cutRequest(m)
@@ -164,11 +170,17 @@ func (s *session) fill(f *frame) {
 			c.mu.Unlock()
 			continue
 		}
+		if s.minor < minorHot && slices.ContainsFunc(c.records, func(r check.Record) bool { return r.Hot() }) {
+			c.mu.Unlock()
+			c.finish(l.unsent(errTooOld), nil)
+			continue
+		}
 		c.mu.sent = true
 		for i := range c.records {
 			r := &c.records[i]
 			var id uint32
-			if r.Limits != nil {
+			// An older node would admit what a Reserve denies. Without limits it refuses the record.
+			if r.Limits != nil && (r.Reserve <= 0 || s.minor >= minorReserve) {
 				var fresh bool
 				if id, fresh = s.limits.number(r.Limits); fresh {
 					m.Define = append(m.Define, definitionOf(id, r.Limits))
@@ -188,7 +200,7 @@ func (s *session) fill(f *frame) {
 
 // What a record and a limit take on the wire at most, roughly.
 const (
-	bytesPerRecord = 48
+	bytesPerRecord = 104
 	bytesPerLimit  = 128
 )
 

@@ -35,13 +35,14 @@ func TestFlags(t *testing.T) {
 		records[1].Transient = true
 		records[2].Hold = true
 		records[0].Drain, records[2].NoDelay = true, true
+		records[1].Reserve = 7
 		replies := make([]check.Reply, len(records))
 		if err := pool.Call(t.Context(), "b:1", records, replies); err != nil {
 			t.Fatal(err)
 		}
 		for i, r := range records {
 			if g := got[i]; g.Sync != r.Sync || g.Transient != r.Transient || g.Hold != r.Hold || g.GiveBack ||
-				g.Drain != r.Drain || g.NoDelay != r.NoDelay {
+				g.Drain != r.Drain || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
 				t.Errorf("record %d arrived as %+v, sent was %+v", i, g, r)
 			}
 			if r := replies[i]; r.Status != check.Later || r.Holder != "c" {

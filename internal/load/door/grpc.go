@@ -109,6 +109,10 @@ func sourceOf(s sluicev1.Source) load.Source {
 		return load.Open
 	case sluicev1.Source_SOURCE_UNRULED:
 		return load.Unruled
+	case sluicev1.Source_SOURCE_LEASE:
+		return load.Lease
+	case sluicev1.Source_SOURCE_EVENTUAL:
+		return load.Eventual
 	}
 	return load.Untold
 }

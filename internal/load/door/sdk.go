@@ -98,6 +98,10 @@ func sdkSource(s client.Source) load.Source {
 		return load.Open
 	case client.SourceUnruled:
 		return load.Unruled
+	case client.SourceLease:
+		return load.Lease
+	case client.SourceEventual:
+		return load.Eventual
 	case client.SourceDenyCache:
 		return load.DenyCache
 	}

@@ -64,9 +64,12 @@ func (n *Node) Decide(_ context.Context, b *check.Batch) {
 		if charged[i] {
 			n.Table.GiveBack(n.Now.Load(), &receipts[i])
 		}
-		if r := &b.Requests[i]; r.Verb == bucket.Check && !r.Shadow {
-			b.Answers[i].Allowed = false
-			b.Answers[i].RetryAfter = retry
+		r, a := &b.Requests[i], &b.Answers[i]
+		if r.Verb == bucket.Check && !r.Shadow && a.Allowed {
+			a.Allowed, a.GivenBack = false, true
+			if retry != bucket.Never {
+				a.RetryAfter = retry
+			}
 		}
 	}
 }

@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+)
+
+// TestRemembered: what a holder has denied is answered from memory, for at most 100 ms, in the holder's name and
+// with times that run down. What else there is asks the holder.
+func TestRemembered(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		r := request(a, "b", 1, hourly(10))
+		r.Cost = 8
+		decide(t.Context(), a, r)
+		first := decide(t.Context(), a, r)[0]
+		asked := len(w.callsSoFar())
+		for _, wait := range []time.Duration{0, 50 * time.Millisecond, 49 * time.Millisecond} {
+			time.Sleep(wait)
+			answer := decide(t.Context(), a, r)[0]
+			wantAnswer(t, "from memory", answer, false, check.Forwarded, "b")
+			if first.RetryAfter -= wait; answer.RetryAfter != first.RetryAfter || answer.Remaining != 2 || answer.Age < wait {
+				t.Errorf("%v later: %+v; want to come again in %v", wait, answer, first.RetryAfter)
+			}
+		}
+		if n := len(w.callsSoFar()); n != asked {
+			t.Errorf("b was asked %d times more", n-asked)
+		}
+		if s := a.Stats(); s.Remembered != 3 {
+			t.Errorf("%+v", s)
+		}
+		small, fresh, read, drain, other := r, r, r, r, r
+		small.Cost, fresh.Fresh, read.Verb, drain.Drain, other.Limits = 3, true, bucket.Read, true, hourly(11)
+		for name, q := range map[string]check.Request{"a lower cost": small, "others make room": fresh, "a read": read, "draining": drain, "other limits": other} {
+			before := len(w.callsSoFar())
+			decide(t.Context(), a, q)
+			if len(w.callsSoFar()) != before+1 {
+				t.Errorf("%s is answered from memory", name)
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		before := len(w.callsSoFar())
+		if decide(t.Context(), a, r); len(w.callsSoFar()) != before+1 {
+			t.Error("a denial is remembered for more than 100 ms")
+		}
+	})
+}
+
+// TestRememberedAge: the time counts from the sending: an answer that took longer on its way is good for less.
+func TestRememberedAge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		r := request(a, "b", 1, hourly(0))
+		started := time.Now()
+		w.decides(func(string, string, []check.Record) fate {
+			if time.Since(started) == 0 {
+				time.Sleep(60 * time.Millisecond)
+			}
+			return delivered
+		})
+		decide(t.Context(), a, r)
+		time.Sleep(39 * time.Millisecond)
+		decide(t.Context(), a, r)
+		if n := len(w.callsSoFar()); n != 1 {
+			t.Errorf("b was asked %d times after 99 ms, want once", n)
+		}
+		time.Sleep(time.Millisecond)
+		decide(t.Context(), a, r)
+		if n := len(w.callsSoFar()); n != 2 {
+			t.Errorf("b was asked %d times after 100 ms, want twice", n)
+		}
+	})
+}
+
+// TestRoomHere: what makes room through the same node is seen at once, in the batch as after it.
+func TestRoomHere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for _, verb := range []bucket.Verb{bucket.Refund, bucket.Reset} {
+			w := newWorld(t, "a", "b")
+			a := w.nodes["a"]
+			r := request(a, "b", 1, hourly(1))
+			back := r
+			back.Verb = verb
+			decide(t.Context(), a, r)
+			if decide(t.Context(), a, r)[0].Allowed {
+				t.Fatal("two of one")
+			}
+			answers := decide(t.Context(), a, r, back, r, r)
+			for i, allowed := range []bool{false, true, true, false} {
+				if answers[i].Allowed != allowed {
+					t.Errorf("%s: check %d: %+v", verb, i, answers[i])
+				}
+			}
+			decide(t.Context(), a, back)
+			if !decide(t.Context(), a, r)[0].Allowed {
+				t.Errorf("after a %s it is denied from memory", verb)
+			}
+		}
+	})
+}
+
+// TestNoMemoryOfWholes: a denial that a batch has brought about itself, and whose cause is given back with it, is
+// not remembered.
+func TestNoMemoryOfWholes(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		r := request(a, "b", 1, hourly(1))
+		if answers := decideAll(t.Context(), a, r, r); answers[0].Allowed || answers[1].Allowed {
+			t.Fatalf("%+v", answers)
+		}
+		wantAnswer(t, "alone", decide(t.Context(), a, r)[0], true, check.Forwarded, "b")
+	})
+}
+
+// TestRoomElsewhere: what makes room through another node, or at the holder, ends what this one remembers as soon as the
+// holder's letter is here; and the holder writes only where it has denied something just before.
+func TestRoomElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		a := f.nodes["a"]
+		for i, at := range []string{"a", "b", "c"} {
+			for _, verb := range []bucket.Verb{bucket.Refund, bucket.Reset} {
+				r := request(a.Node, "c", 10*i+int(verb), hourly(1))
+				back := r
+				back.Verb = verb
+				decide(t.Context(), a.Node, r)
+				if decide(t.Context(), a.Node, r)[0].Allowed {
+					t.Fatal("two of one")
+				}
+				before := a.Stats().Remembered
+				if decide(t.Context(), a.Node, r); a.Stats().Remembered != before+1 {
+					t.Fatal("it is not remembered")
+				}
+				decide(t.Context(), f.nodes[at].Node, back)
+				time.Sleep(2 * latency) // of the letter
+				if !decide(t.Context(), a.Node, r)[0].Allowed {
+					t.Errorf("a %s at %s is not seen", verb, at)
+				}
+			}
+		}
+	})
+}
+
+// TestRoomQuiet: who was denied nothing is told nothing.
+func TestRoomQuiet(t *testing.T) {
+	var r refused
+	k, other := bucket.Key{Lo: 7}, bucket.Key{Lo: 8}
+	r.denied(1, k)
+	if r.take(2, other) || r.take(1+int64(check.MaxDenied), k) {
+		t.Error("a letter that nobody needs")
+	}
+	r.denied(1, k)
+	if !r.take(int64(check.MaxDenied), k) || r.take(int64(check.MaxDenied), k) {
+		t.Error("one denial, not one letter")
+	}
+}
+
+// TestDeniedFlood: of a flood of checks that are denied, less than one in a hundred reaches the holder.
+func TestDeniedFlood(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b", "c")
+		r := request(w.nodes["a"], "c", 1, hourly(10))
+		asked := 0
+		for range 2000 { // a second
+			for _, name := range []string{"a", "b"} {
+				decide(t.Context(), w.nodes[name], r)
+				asked++
+			}
+			time.Sleep(500 * time.Microsecond)
+		}
+		if n := len(w.callsSoFar()); n > asked/100 || spent(w.nodes["c"], r) != 10 {
+			t.Errorf("%d of %d checks reached the holder", n, asked)
+		}
+	})
+}
+
+// TestDeniedTogether: those who wait behind a record that is denied are denied by its answer, as old as it is, and what
+// they learn lasts no longer for it.
+func TestDeniedTogether(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		r := request(a, "b", 1, hourly(0))
+		old := 0
+		for _, answer := range crowd(t.Context(), a, 64, r) {
+			wantAnswer(t, "one of them", answer, false, check.Forwarded, "b")
+			if answer.Age == 2*latency {
+				old++
+			}
+		}
+		if n := len(w.callsSoFar()); n != 1 || old != 63 || a.Stats().Remembered != 63 {
+			t.Errorf("%d calls, %d answers of the first one's age: %+v", n, old, a.Stats())
+		}
+		time.Sleep(100*time.Millisecond - 2*latency)
+		if decide(t.Context(), a, r); len(w.callsSoFar()) != 2 {
+			t.Error("it is remembered for more than 100 ms from the first asking")
+		}
+		fresh := request(a, "b", 2, hourly(0))
+		fresh.Fresh = true
+		if crowd(t.Context(), a, 64, fresh); len(w.callsSoFar()) != 4 {
+			t.Errorf("%d calls, want two more for those that must not be answered from memory", len(w.callsSoFar()))
+		}
+	})
+}
+
+// TestRememberedAllocs: an answer from memory costs no allocation.
+func TestRememberedAllocs(t *testing.T) {
+	a := paired(t)
+	r := request(a, "b", 1, hourly(0))
+	b := &check.Batch{Requests: []check.Request{r}, Answers: make([]check.Answer, 1)}
+	now := a.cfg.Clock()
+	a.denials.Remember(now, now, &r.Request, &bucket.Decision{}, "b", time.Hour)
+	if n := testing.AllocsPerRun(1000, func() { a.Decide(t.Context(), b) }); n != 0 || a.Stats().Forwards != 0 {
+		t.Errorf("%v allocations, %d forwards", n, a.Stats().Forwards)
+	}
+}

@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/eventual"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/ring"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// eventualWindow is long enough that a window's limit is used up in it, and reports come to rest.
+const eventualWindow = 10 * time.Second
+
+// eventually returns a check of cost 1 of one key in eventual mode.
+func eventualCheck(limit int64) check.Request {
+	return check.Request{
+		Request: bucket.Request{
+			Key: bucket.Key{Hi: 7, Lo: 3}, Cost: 1,
+			Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: eventualWindow}),
+		},
+		Eventual: true, OnPartition: rules.FailClosed, OnFailure: rules.FailClosed,
+	}
+}
+
+// demand asks nodes for one request every millisecond, and counts what is admitted, by window.
+type demand struct {
+	mu       sync.Mutex
+	admitted map[int64]int64
+	sources  map[check.Source]int64
+	oldest   time.Duration // what an answer was based on
+	stop     atomic.Bool
+	all      sync.WaitGroup
+}
+
+func newDemand() *demand {
+	return &demand{admitted: make(map[int64]int64), sources: make(map[check.Source]int64)}
+}
+
+func (d *demand) ask(t *testing.T, n *runningNode, q check.Request) {
+	d.all.Go(func() {
+		for !d.stop.Load() {
+			at := q.Limits.WindowEnd(n.clock())
+			a := decide(t.Context(), n.Node, q)[0]
+			if a.Err == nil && a.Allowed {
+				d.mu.Lock()
+				d.admitted[at]++
+				d.sources[a.Source]++
+				d.oldest = max(d.oldest, a.Age)
+				d.mu.Unlock()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+}
+
+func (d *demand) end() {
+	d.stop.Store(true)
+	d.all.Wait()
+}
+
+// beginning waits for the beginning of a window.
+func beginning(q check.Request, n *runningNode) (ends int64) {
+	time.Sleep(time.Duration(q.Limits.WindowEnd(n.clock()) - n.clock()))
+	return q.Limits.WindowEnd(n.clock())
+}
+
+// late makes reports and their answers come d later.
+func (f *fleet) late(d time.Duration) {
+	if d == 0 {
+		return
+	}
+	f.loses(func(_, to string, e message.Envelope) bool {
+		switch e.Body.(type) {
+		case *message.Report, *message.Account:
+			n := f.nodes[to]
+			f.onTheWay.Go(func() {
+				time.Sleep(d)
+				n.Deliver(e)
+			})
+			return true
+		}
+		return false
+	})
+}
+
+// counted returns what the counter of q's key has counted at its holder, beyond the limit too.
+func (f *fleet) counted(q check.Request) int64 {
+	q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: q.Limits.At(0).Period})
+	for _, n := range f.nodes {
+		if n.routing.Load().holds(q.Key) {
+			return spent(n.Node, q)
+		}
+	}
+	f.t.Error("nobody holds the key")
+	return 0
+}
+
+// TestEventualExcess: the limit is used up, and what is admitted beyond it stays below the formula. Both are printed
+// side by side.
+func TestEventualExcess(t *testing.T) {
+	const limit, demanded = 2000, 1000
+	names := []string{"a", "b", "c", "d", "e"}
+	for _, n := range []int{2, 3, 5} {
+		for _, delay := range []time.Duration{0, 50 * time.Millisecond, 200 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%d nodes, %v", n, delay), func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					f := newFleet(t, names[:n]...)
+					f.late(delay)
+					q, d := eventualCheck(limit), newDemand()
+					first := beginning(q, f.nodes["a"])
+					for _, node := range f.nodes {
+						d.ask(t, node, q)
+					}
+					time.Sleep(eventualWindow - time.Second)
+					one := f.counted(q)
+					second := beginning(q, f.nodes["a"])
+					time.Sleep(eventualWindow - time.Second)
+					two := f.counted(q)
+					d.end()
+					bound := int64(demanded*float64(n-1)*(4*eventual.Period+3*delay).Seconds()) + int64(n)
+					for w, counted := range map[int64]int64{first: one, second: two} {
+						excess := d.admitted[w] - limit
+						t.Logf("excess %d, formula %d", excess, bound)
+						if excess < 0 || excess > bound {
+							t.Errorf("%d admitted of %d, at most %d allowed", d.admitted[w], limit, limit+bound)
+						}
+						if counted != d.admitted[w] {
+							t.Errorf("the holder has counted %d, admitted were %d", counted, d.admitted[w])
+						}
+					}
+					if d.sources[check.Eventual] < d.admitted[second] {
+						t.Errorf("admitted by source: %v", d.sources)
+					}
+					// At the beginning of a window it is that of the one before.
+					if most := 2*(eventual.Period+2*delay) + 10*time.Millisecond; d.oldest > most {
+						t.Errorf("knowledge was %v old, want at most %v", d.oldest, most)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestEventualCut: who is cut off goes on with its last share until the window ends, and then answers as
+// on_partition says. Healed, what it admitted is counted, if its window is not over.
+func TestEventualCut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const limit = 6000
+		f := newFleet(t, "a", "b", "c")
+		q := eventualCheck(limit)
+		q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: 30 * time.Second})
+		for f.nodes["c"].routing.Load().holds(q.Key) {
+			q.Key.Lo++
+		}
+		d := newDemand()
+		w := beginning(q, f.nodes["a"])
+		for _, node := range f.nodes {
+			d.ask(t, node, q)
+		}
+		time.Sleep(time.Second)
+		f.cut("ab", "c")
+		time.Sleep(10 * time.Second)
+		answer := decide(t.Context(), f.nodes["c"].Node, q)[0]
+		wantAnswer(t, "cut off", answer, false, check.Eventual, "c")
+		if answer.Age < 9*time.Second {
+			t.Errorf("what is known is said to be %v old", answer.Age)
+		}
+		f.cut()
+		time.Sleep(2 * time.Second)
+		if counted := f.counted(q); counted != d.admitted[w] {
+			t.Errorf("the holder has counted %d, admitted were %d", counted, d.admitted[w])
+		}
+		// Of three who ask 1000 times a second, c had a third of what was left after a second.
+		excess, bound := d.admitted[w]-limit, int64(2*1000*(4*eventual.Period).Seconds())+(limit-3*1000)/3+100
+		t.Logf("excess %d after a cut of 10 s, formula %d", excess, bound)
+		if excess < 0 || excess > bound {
+			t.Errorf("excess %d", excess)
+		}
+		f.cut("ab", "c")
+		d.end()
+		beginning(q, f.nodes["a"])
+		answer = decide(t.Context(), f.nodes["c"].Node, q)[0]
+		wantAnswer(t, "in the next window", answer, false, check.Closed, "c")
+	})
+}
+
+// TestEventualHolders: the counter is right whoever holds it: after a hand-over, and after a crash.
+func TestEventualHolders(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const limit = 1 << 30
+		f := newFleet(t, "a", "b", "c")
+		q, d := eventualCheck(limit), newDemand()
+		q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: time.Hour})
+		w := q.Limits.WindowEnd(f.nodes["a"].clock())
+		holder := func() string {
+			r := f.nodes["a"].routing.Load()
+			return r.nameOf(r.holder(q.Key))
+		}
+		next := func() string { // who holds it when this one has left
+			table, err := ring.Build(f.nodes["a"].cfg.Ring, slices.DeleteFunc([]string{"a", "b", "c"}, func(n string) bool { return n == holder() }))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return table.Owner(q.Key.Shard(31))
+		}
+		for holder() == "a" || next() == "a" {
+			q.Key.Lo++
+		}
+		d.ask(t, f.nodes["a"], q)
+		time.Sleep(time.Second)
+		before := holder()
+		f.state(before, member.Leaving)
+		f.eventually(10*time.Second, "another holds it", func() bool { return holder() != before })
+		time.Sleep(time.Second)
+		before = holder()
+		f.kill(before)
+		f.hide(before)
+		f.eventually(10*time.Second, "another holds it after a crash", func() bool { return holder() != before })
+		time.Sleep(2 * time.Second)
+		d.end()
+		time.Sleep(time.Second)
+		if counted := f.counted(q); counted != d.admitted[w] {
+			t.Errorf("the holder has counted %d, admitted were %d: %v", counted, d.admitted[w], d.sources)
+		}
+		if d.sources[check.Eventual] < 1000 {
+			t.Errorf("admitted by source: %v", d.sources)
+		}
+	})
+}

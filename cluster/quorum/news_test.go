@@ -1,0 +1,155 @@
+package quorum_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// x knows version 3 of y and z, and is not counted. It takes a later version only from who tells no more
+// news than x has seen, and not on hearsay.
+func TestVersionsCarryNews(t *testing.T) {
+	three, four := set(3, "y", "z"), set(4, "w", "y", "z")
+	for _, c := range []struct {
+		name string
+		body message.Body
+		saw  uint64
+		want string
+	}{
+		{"no news", &message.Heartbeat{Set: four}, 0, "4: w y z"},
+		{"unseen news", &message.Heartbeat{Set: four, News: 7}, 6, "3: y z"},
+		{"seen news", &message.Heartbeat{Set: four, News: 7}, 7, "4: w y z"},
+		{"hearsay", &message.Heartbeat{Set: four, Hearsay: true}, 0, "3: y z"},
+		{"an answer with unseen news", &message.Ack{Set: four, News: 7}, 6, "3: y z"},
+		{"an answer with seen news", &message.Ack{Set: four, News: 7}, 7, "4: w y z"},
+		{"an answer on hearsay", &message.Ack{Set: four, Hearsay: true}, 0, "3: y z"},
+	} {
+		l := newLone(t, three)
+		l.Saw(y, c.saw)
+		l.say(100*ms, y, c.body)
+		if got := show(l.Set()); got != c.want {
+			t.Errorf("%s: knows %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
+// x has no set. It takes one to be able to read the news, and is of no use to anybody until it has: it
+// acknowledges nobody, and says that what it knows is hearsay.
+func TestHearsay(t *testing.T) {
+	mine := set(3, "y", "z")
+	l := newLone(t, message.Set{})
+	l.Introduced(y)
+	l.Introduced(z)
+	if l.acks(100*ms, y, message.Heartbeat{Set: mine, News: 2}) {
+		t.Error("acknowledged on hearsay")
+	}
+	if got := show(l.Set()); got != "3: y z" {
+		t.Fatalf("knows %s", got)
+	}
+	l.Take()
+	l.Tick(300 * ms)
+	if h := beat(t, l, z); !h.Hearsay {
+		t.Errorf("told z %+v, want that it is hearsay", h)
+	}
+	if l.acks(310*ms, z, message.Heartbeat{Set: mine, Hearsay: true}) {
+		t.Error("acknowledged on somebody else's hearsay")
+	}
+	if l.acks(320*ms, z, message.Heartbeat{Set: set(2, "z")}) {
+		t.Error("acknowledged after word of who knows less")
+	}
+	l.Saw(y, 2)
+	if !l.acks(330*ms, y, message.Heartbeat{Set: mine, News: 2}) {
+		t.Error("not acknowledged after the news was seen")
+	}
+	l.Take()
+	l.Tick(500 * ms)
+	if h := beat(t, l, z); h.Hearsay {
+		t.Errorf("told z %+v, want that it knows", h)
+	}
+}
+
+// What was seen of somebody's news in one lineage says nothing in another.
+func TestNewsOfAnotherLineage(t *testing.T) {
+	l := newLone(t, set(3, "y", "z"))
+	l.Introduced(y)
+	l.Saw(y, 5)
+	other := message.Set{ID: "o", Version: 1, Members: []string{"a", "b", "y"}}
+	if l.acks(100*ms, y, message.Heartbeat{Set: other, News: 5}) {
+		t.Error("acknowledged with news of another lineage")
+	}
+	if got := show(l.Set()); got != "1: a b y" {
+		t.Errorf("knows %s", got)
+	}
+}
+
+// A member accepts a version only from a proposer that has seen its news.
+func TestAcceptorsNews(t *testing.T) {
+	for _, c := range []struct {
+		seen uint64
+		want bool
+	}{{2, false}, {3, true}} {
+		l := voter(t)
+		l.Owe(3)
+		l.say(2100*ms, z, &message.Heartbeat{Sent: 9, Set: l.Set(), Seen: c.seen})
+		b := message.Ballot{Round: 1, Boot: "1-z"}
+		said := l.say(2110*ms, z, &message.Accept{Set: set(4, "w", "x", "y", "z"), Ballot: b})
+		want := &message.Accepted{Version: 4, Ballot: b, OK: c.want}
+		if len(said) != 1 || describe(said[0]) != describe(want) {
+			t.Errorf("of a proposer that has seen %d: said %s, want %s", c.seen, describe(said...), describe(want))
+		}
+	}
+}
+
+// Who says that it hears nobody does not live, though it is heard; who hears nobody says so.
+func TestDeaf(t *testing.T) {
+	l := newLone(t, set(3, "x", "y", "z"))
+	mine := l.Set()
+	l.say(100*ms, y, &message.Heartbeat{Sent: 1, Set: mine})
+	l.say(100*ms, z, &message.Heartbeat{Sent: 1, Set: mine, Deaf: true})
+	if got := l.Living(110 * ms); !slices.Equal(got, []message.Peer{y}) {
+		t.Errorf("living are %v, want y", got)
+	}
+	if l.Heard(z) >= 0 {
+		t.Error("z counts as heard of")
+	}
+	l.Owe(1)
+	if d := l.Owed(); !slices.Equal(d, []quorum.Debt{{Peer: y}}) {
+		t.Errorf("owes %v", d)
+	}
+	if err := l.Forget(120*ms, "z"); err == nil {
+		t.Error("forgot a process that runs")
+	}
+	for _, c := range []struct {
+		now  int64
+		deaf bool
+	}{{800 * ms, false}, {901 * ms, true}} {
+		l.Take()
+		l.Tick(c.now)
+		if h := beat(t, l, y); h.Deaf != c.deaf {
+			t.Errorf("at %d told y %+v, want deaf %v", c.now/ms, h, c.deaf)
+		}
+	}
+	l.say(950*ms, z, &message.Heartbeat{Sent: 9, Set: mine})
+	l.Take()
+	l.Tick(1010 * ms)
+	if h := beat(t, l, y); h.Deaf {
+		t.Errorf("told y %+v, and has heard z", h)
+	}
+	if got := l.Living(1010 * ms); !slices.Equal(got, []message.Peer{z}) {
+		t.Errorf("living are %v, want z", got)
+	}
+}
+
+// beat returns the heartbeat among what l has to say to p.
+func beat(t *testing.T, l lone, p message.Peer) *message.Heartbeat {
+	t.Helper()
+	for _, b := range l.to(p) {
+		if h, ok := b.(*message.Heartbeat); ok {
+			return h
+		}
+	}
+	t.Fatalf("no heartbeat to %v", p)
+	return nil
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// mailbox takes what other nodes send: loads and top keys are for the doors, all else is for the cluster node.
+type mailbox struct{ *node }
+
+// Deliver implements peer.Mailbox.
+func (m mailbox) Deliver(e message.Envelope) {
+	switch b := e.Body.(type) {
+	case *message.Load:
+		if e.To.Boot == m.boot {
+			m.takeLoad(b)
+		}
+	case *message.TopAsk, *message.Top:
+		if e.To.Boot == m.boot {
+			m.topMail.deliver(e)
+		}
+	default:
+		m.cluster.Deliver(e)
+	}
+}
+
+func (n *node) takeLoad(b *message.Load) {
+	n.service.TakeLoad(transport.LoadReport{Domain: b.Domain, Pool: b.Pool, Reporter: b.Reporter, Load: b.Load, Stamp: b.Stamp})
+}
+
+// spreadLoad tells the other nodes of a report that this one was given.
+func (n *node) spreadLoad(r transport.LoadReport) {
+	n.cluster.Tell(&message.Load{Domain: r.Domain, Pool: r.Pool, Reporter: r.Reporter, Load: r.Load, Stamp: r.Stamp})
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// topFlags are the flags of `sluice top`.
+type topFlags struct {
+	clientFlags
+	by       string
+	n        int32
+	domain   string
+	interval time.Duration
+	once     bool
+	output   string
+}
+
+// topBys are the values of --by.
+var topBys = map[string]sluicev1.TopBy{
+	"limited": sluicev1.TopBy_TOP_BY_LIMITED, "frequent": sluicev1.TopBy_TOP_BY_FREQUENT,
+}
+
+func newTop() *cobra.Command {
+	var f topFlags
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show the keys that are limited most, or asked for most",
+		Long: `Show the heaviest keys of all nodes over the last minute or so, again and again until
+it is interrupted. Any node can be asked; unless it runs with --top-keys=on it answers
+callers on its own machine only.
+
+Counts are of checks (--by frequent) or of denied checks (--by limited). They are
+estimates where checks are many; 700 -3 says that the true
+count is lower by at most 3.
+
+Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice top\n" +
+			"  sluice top --by frequent --domain api -n 50 --once\n" +
+			"  kubectl exec sluice-0 -- /sluice top --once -o json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settleOutput(cmd, f.output); err != nil {
+				return err
+			}
+			if err := f.validate(); err != nil {
+				return usageError(err)
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().StringVar(&f.by, "by", "limited", "what makes a key heavy: limited (denied checks) or frequent (checks)")
+	cmd.Flags().Int32VarP(&f.n, "number", "n", 20, "how many keys, 1 to 100")
+	cmd.Flags().StringVar(&f.domain, "domain", "", "only keys of this `domain`")
+	cmd.Flags().DurationVar(&f.interval, "interval", 2*time.Second, "time between two looks")
+	cmd.Flags().BoolVar(&f.once, "once", false, "look once and end")
+	registerOutput(cmd, &f.output)
+	return cmd
+}
+
+func (f *topFlags) validate() error {
+	if _, ok := topBys[f.by]; !ok {
+		return fmt.Errorf("--by: %q is neither limited nor frequent", f.by)
+	}
+	if f.n < 1 || f.n > transport.MaxTop {
+		return fmt.Errorf("--number: %d is not 1 to %d", f.n, transport.MaxTop)
+	}
+	if f.interval < 100*time.Millisecond {
+		return fmt.Errorf("--interval: %v is below 100ms", f.interval)
+	}
+	return nil
+}
+
+// run shows the keys until ctx ends.
+func (f *topFlags) run(ctx context.Context, out io.Writer) error {
+	tick := time.NewTicker(f.interval)
+	defer tick.Stop()
+	for {
+		if err := f.show(ctx, out); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if f.once {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// show asks once and prints the answer.
+func (f *topFlags) show(ctx context.Context, out io.Writer) error {
+	var refused error
+	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		res, err := c.Top(ctx, &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain})
+		switch st := status.Convert(err); st.Code() {
+		case codes.OK:
+			return f.print(out, res)
+		case codes.InvalidArgument:
+			refused = usageError(errors.New(st.Message()))
+		case codes.FailedPrecondition, codes.PermissionDenied:
+			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
+		default:
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return refused
+}
+
+// topKeyJSON is one key in `sluice top -o json`.
+type topKeyJSON struct {
+	Domain     string         `json:"domain"`
+	Descriptor []topEntryJSON `json:"descriptor"`
+	Rule       string         `json:"rule,omitempty"`
+	Cut        bool           `json:"cut,omitempty"`
+	Count      uint64         `json:"count"`
+	Error      uint64         `json:"error,omitempty"`
+	PerSecond  float64        `json:"per_second"`
+}
+
+type topEntryJSON struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+func (f *topFlags) print(out io.Writer, res *sluicev1.TopResponse) error {
+	if f.output == "json" {
+		return printTopJSON(out, f.by, res)
+	}
+	var b strings.Builder
+	if !f.once {
+		if file, ok := out.(*os.File); ok && isTerminal(file) {
+			b.WriteString("\x1b[H\x1b[2J") // to the corner, and everything away
+		}
+	}
+	b.WriteString(topText(f.by, res))
+	if !f.once {
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+func isTerminal(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func printTopJSON(out io.Writer, by string, res *sluicev1.TopResponse) error {
+	body := struct {
+		By      string       `json:"by"`
+		Covers  float64      `json:"covers"`
+		Keys    []topKeyJSON `json:"keys"`
+		Nodes   []string     `json:"nodes"`
+		Missing []string     `json:"missing"`
+	}{by, seconds(res.CoversNs), []topKeyJSON{}, append([]string{}, res.Nodes...), append([]string{}, res.Missing...)}
+	for _, k := range res.Keys {
+		j := topKeyJSON{
+			Domain: k.Domain, Descriptor: []topEntryJSON{}, Rule: k.Rule, Cut: k.Cut,
+			Count: k.Count, Error: k.Error, PerSecond: k.PerSecond,
+		}
+		for _, e := range k.Descriptor_ {
+			j.Descriptor = append(j.Descriptor, topEntryJSON{e.Key, e.Value})
+		}
+		body.Keys = append(body.Keys, j)
+	}
+	return json.NewEncoder(out).Encode(body)
+}
+
+// topText is the table of keys.
+func topText(by string, res *sluicev1.TopResponse) string {
+	var b strings.Builder
+	what := map[string]string{"limited": "DENIED", "frequent": "CHECKS"}[by]
+	fmt.Fprintf(&b, "most %s keys of the last %v, by %s\n", by, time.Duration(res.CoversNs).Round(time.Second), strings.Join(res.Nodes, ", "))
+	if len(res.Missing) > 0 {
+		fmt.Fprintf(&b, "without %s\n", strings.Join(res.Missing, ", "))
+	}
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(table, "PER SECOND\t%s\tDOMAIN\tKEY\tRULE\n", what)
+	for _, k := range res.Keys {
+		count := fmt.Sprint(k.Count)
+		if k.Error > 0 {
+			count += fmt.Sprintf(" -%d", k.Error)
+		}
+		fmt.Fprintf(table, "%.1f\t%s\t%s\t%s\t%s\n", k.PerSecond, count, printable(k.Domain), descriptorText(k), printable(k.Rule))
+	}
+	table.Flush()
+	return b.String()
+}
+
+// descriptorText spells a key's descriptor as `sluice check` takes it.
+func descriptorText(k *sluicev1.TopKey) string {
+	var parts []string
+	for _, e := range k.Descriptor_ {
+		parts = append(parts, printable(e.Key+"="+e.Value))
+	}
+	if k.Cut {
+		parts = append(parts, "…")
+	}
+	return strings.Join(parts, " ")
+}
+
+// printable quotes what would upset a table or a terminal: callers choose these texts.
+func printable(s string) string {
+	quoted := fmt.Sprintf("%q", s)
+	if quoted == `"`+s+`"` && !strings.Contains(s, " ") {
+		return s
+	}
+	return quoted
+}

@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// Leases of one key, apart from how its holder is found: nodes that borrow from whoever holds it, over a network
+// that delays, loses and doubles, while holders hand off and crash, and borrowers crash and pause. Every unit that is
+// spent goes into the exact account of the limit at that moment (I2), and every grant into a book (I4).
+
+// LeaseOptions say which run it is.
+type LeaseOptions struct {
+	Seed uint64
+	// Without leaves guards of the counters out.
+	Without bucket.Guard
+	// Unconfirmed: the standby does not hear of grants. FromAnswer: borrowers count the lifetime from
+	// the answer on. Careless: borrowers do not look at the time.
+	Unconfirmed, FromAnswer, Careless bool
+}
+
+// LeaseResult is what came of a run.
+type LeaseResult struct {
+	LeaseOptions
+	Limit     bucket.Limit
+	Violation *Violation
+	// Admitted are the units spent in all, Leased those of them that came from leases.
+	Admitted, Leased int64
+	// Granted = spent + Returned + what expired or got lost.
+	Grants                  int
+	Granted, Returned       int64
+	HandOffs, Crashes, Late int
+}
+
+// leaseLimits are the limits that runs are about, each with its longest lifetime of a lease.
+var leaseLimits = []struct {
+	limit bucket.Limit
+	ttl   time.Duration
+}{
+	{bucket.Limit{Algorithm: bucket.TokenBucket, Count: 200, Period: time.Second, Burst: 100}, 200 * time.Millisecond},
+	{bucket.Limit{Algorithm: bucket.LeakyBucket, Count: 60, Period: time.Second, Burst: 40}, 300 * time.Millisecond},
+	{bucket.Limit{Algorithm: bucket.TokenBucket, Count: 100, Period: 500 * time.Millisecond, Burst: 150, Refill: bucket.RefillInterval}, 200 * time.Millisecond},
+	{bucket.Limit{Algorithm: bucket.FixedWindow, Count: 150, Period: time.Second}, 200 * time.Millisecond},
+	{bucket.Limit{Algorithm: bucket.SlidingCounter, Count: 150, Period: time.Second}, 200 * time.Millisecond},
+	{bucket.Limit{Algorithm: bucket.SlidingLog, Count: 400, Period: 4 * time.Second}, 100 * time.Millisecond},
+	{bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 400, Period: 4 * time.Second, SubWindows: 40}, 100 * time.Millisecond},
+}
+
+// leaseTime is how long a run lasts.
+const leaseTime = 12 * time.Second
+
+// leaseWorld is the state of a run.
+type leaseWorld struct {
+	LeaseResult
+	rng    *rand.Rand
+	queue  queue
+	began  int64
+	now    int64
+	ttl    time.Duration
+	limits *bucket.Limits
+	exact  exact
+	nodes  []*leaseNode
+	// holder decides, nil while nobody does; standby has a copy of all that it has confirmed.
+	holder, standby *leaseNode
+	book            []*lent
+	lose, double    int // ‰
+	// calm: there is much demand, nothing gets lost and nobody crashes, so that little of what is lent is spent by nobody.
+	calm bool
+}
+
+// leaseNode is one node: as a borrower, and maybe as holder or standby.
+type leaseNode struct {
+	place int
+	up    bool
+	boot  int
+	// ahead is by how much its clock is.
+	ahead  int64
+	table  *bucket.Table
+	paused int64
+	// bursts: its checks come together, just before its leases end.
+	bursts bool
+	// rest is the mean time between two checks here.
+	rest   time.Duration
+	leases []*lease
+	// needed: it has the only copy, until it or another is the holder.
+	needed bool
+	// asking is when the request was sent that has not been answered, or 0.
+	asking int64
+}
+
+// RunLeases plays the schedule of one seed.
+func RunLeases(o LeaseOptions) LeaseResult {
+	w := &leaseWorld{LeaseResult: LeaseResult{LeaseOptions: o}, rng: rand.New(rand.NewPCG(o.Seed, 2))}
+	kind := leaseLimits[o.Seed%uint64(len(leaseLimits))]
+	w.Limit, w.ttl = kind.limit, between(w.rng, kind.ttl/10, kind.ttl)
+	w.calm = o.Seed/uint64(len(leaseLimits))%2 == 1
+	limits, err := bucket.NewLimits(kind.limit)
+	if err != nil {
+		panic(fmt.Sprintf("sim: limits of a lease: %v", err)) // constants
+	}
+	w.limits, w.exact = limits, newExact(kind.limit)
+	w.began = 1_700_000_000_000_000_000 + w.rng.Int64N(int64(time.Hour))
+	w.now = w.began
+	if w.calm {
+		w.ttl = kind.ttl
+	} else {
+		w.lose, w.double = w.rng.IntN(60), w.rng.IntN(60)
+	}
+	for place := range 3 + w.rng.IntN(3) {
+		p := &leaseNode{place: place, up: true, rest: between(w.rng, time.Millisecond, 20*time.Millisecond), table: w.newTable()}
+		if kind.limit.Algorithm != bucket.FixedWindow && kind.limit.Algorithm != bucket.SlidingCounter &&
+			kind.limit.Algorithm != bucket.SlidingWindow && kind.limit.Refill == bucket.RefillContinuous {
+			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // no window is read off it
+		}
+		if w.calm {
+			p.bursts, p.rest = w.rng.IntN(2) == 0, between(w.rng, time.Millisecond, 4*time.Millisecond)
+		}
+		w.nodes = append(w.nodes, p)
+	}
+	w.holder, w.standby = w.nodes[0], w.nodes[1]
+	for _, p := range w.nodes {
+		w.after(0, func() { w.demand(p) })
+	}
+	w.after(between(w.rng, 0, time.Second), w.fault)
+	for w.Violation == nil && w.now < w.began+int64(leaseTime) {
+		e, ok := w.queue.pop()
+		if !ok {
+			break
+		}
+		w.now = e.at
+		e.do()
+	}
+	w.closeBook()
+	return w.LeaseResult
+}
+
+func (w *leaseWorld) newTable() *bucket.Table {
+	t, err := bucket.NewTable(bucket.Config{Shards: 1, MaxEntries: 16, Without: w.Without})
+	if err != nil {
+		panic(fmt.Sprintf("sim: table of a lease: %v", err)) // constants
+	}
+	return t
+}
+
+func (w *leaseWorld) after(d time.Duration, do func()) {
+	w.queue.push(event{at: w.now + int64(d), do: do})
+}
+
+func (w *leaseWorld) fail(invariant, format string, args ...any) {
+	if w.Violation == nil {
+		w.Violation = &Violation{invariant, general, time.Duration(w.now - w.began), fmt.Sprintf(format, args...)}
+	}
+}
+
+// send calls do when a message arrives, never or twice if the network has it so.
+func (w *leaseWorld) send(do func()) {
+	times := 1
+	switch n := w.rng.IntN(1000); {
+	case n < w.lose:
+		return
+	case n < w.lose+w.double:
+		times = 2
+	}
+	for range times {
+		d := between(w.rng, 50*time.Microsecond, 5*time.Millisecond)
+		if w.rng.IntN(50) == 0 {
+			d = between(w.rng, 0, 2*w.ttl)
+		}
+		w.after(d, do)
+	}
+}
+
+// admit notes that a unit was spent now.
+func (w *leaseWorld) admit(how string, p *leaseNode) {
+	w.Admitted++
+	if !w.exact.admit(w.now) {
+		w.fail("I2", "%s of node %d is one more than the limit alone would admit", how, p.place)
+	}
+}

@@ -1,0 +1,22 @@
+package grpcapi
+
+import (
+	"context"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// ReportLoad implements sluicev1.SluiceServiceServer.
+func (s *Server) ReportLoad(ctx context.Context, req *sluicev1.ReportLoadRequest) (*sluicev1.ReportLoadResponse, error) {
+	if s.gone() {
+		return nil, errLeaving
+	}
+	l, err := s.limiter.ReportLoad(ctx, transport.LoadReport{
+		Domain: req.GetDomain(), Pool: req.GetPool(), Load: req.GetLoad(), Reporter: req.GetReporter(),
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &sluicev1.ReportLoadResponse{Load: l.Load, ExpiresNs: int64(l.Expires)}, nil
+}

@@ -1,0 +1,39 @@
+package grpcapi
+
+import (
+	"cmp"
+	"context"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// defaultTop is how many keys are listed where the caller does not say.
+const defaultTop = 20
+
+// Top implements sluicev1.SluiceServiceServer.
+func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.TopResponse, error) {
+	if s.gone() {
+		return nil, errLeaving
+	}
+	by := transport.TopBy(req.GetBy())
+	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so refused as the highest that it can
+		by = ^transport.TopBy(0)
+	}
+	top, err := s.limiter.Top(ctx, transport.TopQuery{
+		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Stranger: localOnly(ctx),
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	res := &sluicev1.TopResponse{CoversNs: int64(top.Covers), Nodes: top.Nodes, Missing: top.Missing}
+	for i := range top.Keys {
+		k := &top.Keys[i]
+		p := &sluicev1.TopKey{Domain: k.Domain, Rule: k.Rule, Cut: k.Cut, Count: k.Count, Error: k.Error, PerSecond: k.PerSecond}
+		for _, e := range k.Descriptor {
+			p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: e.Value})
+		}
+		res.Keys = append(res.Keys, p)
+	}
+	return res, nil
+}

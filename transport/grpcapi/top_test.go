@@ -1,0 +1,49 @@
+package grpcapi
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/member"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+func TestTop(t *testing.T) {
+	d := open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *transport.Config) {
+		c.TopKeys = transport.TopOn
+		c.AskTop = func(context.Context, transport.TopQuery) ([]transport.NodeTop, []string) { return nil, []string{"n2"} }
+	})})
+	for range 5 {
+		if _, err := d.client.Check(t.Context(), request(user("ann"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for by, want := range map[sluicev1.TopBy]uint64{sluicev1.TopBy_TOP_BY_FREQUENT: 5, sluicev1.TopBy_TOP_BY_LIMITED: 2} {
+		res, err := d.client.Top(t.Context(), &sluicev1.TopRequest{By: by})
+		if err != nil || len(res.Keys) != 1 || len(res.Nodes) != 1 || len(res.Missing) != 1 || res.CoversNs <= 0 {
+			t.Fatalf("%v: %v %v", by, res, err)
+		}
+		k := res.Keys[0]
+		if k.Domain != "shop" || k.Rule != "shop/user" || len(k.Descriptor_) != 1 || k.Descriptor_[0].Value != "ann" || k.Count != want || k.Error != 0 || k.PerSecond <= 0 || k.Cut {
+			t.Errorf("%v: %v", by, k)
+		}
+	}
+	for _, req := range []*sluicev1.TopRequest{{N: 101}, {N: -1}, {By: 2}, {By: 256}, {By: -1}} {
+		if _, err := d.client.Top(t.Context(), req); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%v: %v", req, err)
+		}
+	}
+	d.Drain()
+	if _, err := d.client.Top(t.Context(), &sluicev1.TopRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("from a node that leaves: %v", err)
+	}
+	// The test's connection is in memory, which is not loopback.
+	if _, err := openNode(t).client.Top(t.Context(), &sluicev1.TopRequest{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a stranger: %v", err)
+	}
+}
