@@ -59,6 +59,10 @@ audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
 change-test: ## quotas over joins, leaves, restarts, crashes and pauses of real processes, RUNS=5 times
 	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
 
+.PHONY: hot-test
+hot-test: ## one key that all nodes share, on real processes: never over its limit, and how fast (RUNS=5)
+	go test -count $(RUNS) -timeout 0 -tags hot -run '$(or $(HOT),HotKey|ColdKey|EventualFar|EventualCut)' -v ./internal/e2e
+
 .PHONY: proxy-test
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux)
 	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...
@@ -69,7 +73,7 @@ netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iprou
 
 .PHONY: sim
 sim: ## seeded schedules of faults against the protocol (SEEDS=100000)
-	go test ./internal/sim -count 1 -timeout 0 -run 'TestSeeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
+	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)

@@ -61,6 +61,7 @@ func rows(ctx context.Context, args []string) (err error) {
 		{"keys", t.manyKeys},
 		{"more-nodes", t.moreNodes},
 		{"replication", t.replication},
+		{"hot", t.hot},
 		{"join", t.joining},
 	} {
 		if !pattern.MatchString(group.name) {

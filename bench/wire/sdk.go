@@ -51,7 +51,7 @@ func (c *sdkCaller) Call(ctx context.Context, _ int, keys []string, seen *load.T
 			seen.Denied++
 		}
 		switch d.Source {
-		case client.SourceHeld:
+		case client.SourceHeld, client.SourceLease:
 		case client.SourceForwarded:
 			seen.Forwarded++
 		default:

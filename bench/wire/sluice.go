@@ -113,7 +113,7 @@ func count(d *sluicev1.Decision, seen *load.Tally) {
 		seen.Denied++
 	}
 	switch d.GetSource() {
-	case sluicev1.Source_SOURCE_HELD:
+	case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_LEASE:
 	case sluicev1.Source_SOURCE_FORWARDED:
 		seen.Forwarded++
 	default:
