@@ -9,3 +9,5 @@ USER 65532:65532
 EXPOSE 7460/tcp 7461/tcp 7462/tcp 7463/tcp 7463/udp
 ENTRYPOINT ["/sluice"]
 CMD ["serve"]
+# Ready, or not and why; orchestrators with probes of their own pay no heed to it.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=10s CMD ["/sluice", "health", "--timeout", "2s"]

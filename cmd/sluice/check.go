@@ -51,6 +51,13 @@ func withPort(addr string, port int) string {
 
 // ask connects to the node and calls f. Its errors end the process with exitNoAnswer.
 func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
+	return f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return call(ctx, sluicev1.NewSluiceServiceClient(conn))
+	})
+}
+
+// connect is ask for any service of the node.
+func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
 	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return usageError(fmt.Errorf("--addr: %w", err))
@@ -58,7 +65,7 @@ func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluice
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	if err := call(ctx, sluicev1.NewSluiceServiceClient(conn)); err != nil {
+	if err := call(ctx, conn); err != nil {
 		return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", f.addr, err)}
 	}
 	return nil

@@ -128,6 +128,8 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--max-entries":      {"--max-entries", "0"},
 		"--max-memory":       {"--max-memory", "much"},
 		"--pprof-addr":       {"--pprof-addr", "6060"},
+		"--admin-addr":       {"--admin-addr", "7464"},
+		"--admin-anywhere":   {"--admin-addr", "192.0.2.1:7464"},
 		"--log-level":        {"--log-level", "loud"},
 		"--log-format":       {"--log-format", "xml"},
 	} {

@@ -51,7 +51,7 @@ count from 7470 and 7480.`,
 			if d.port < 1 || d.port > 65535-10*demoNodes {
 				return usageError(fmt.Errorf("--port: %d is not between 1 and %d", d.port, 65535-10*demoNodes))
 			}
-			log, err := newLogger(cmd.ErrOrStderr(), d.logLevel, "text")
+			log, _, err := newLogger(cmd.ErrOrStderr(), d.logLevel, "text")
 			if err != nil {
 				return usageError(err)
 			}

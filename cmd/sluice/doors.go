@@ -35,7 +35,7 @@ func (n *node) openDoors(secret []byte) error {
 		n.service.SetRules(n.rules.Current())
 		n.rules.OnChange(n.service.SetRules)
 	}
-	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service}); err != nil {
+	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Reasons: n.reasons}); err != nil {
 		return err
 	}
 	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0)...)
@@ -56,7 +56,7 @@ func (n *node) openDoors(secret []byte) error {
 		return err
 	}
 	n.httpServer = httpapi.NewServer(handler)
-	n.profiler = newProfiler()
+	n.admin = n.newAdmin()
 	n.httpServer.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
 	return nil
 }

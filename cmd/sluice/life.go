@@ -66,8 +66,8 @@ func (n *node) startParts(p *parts) {
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
 	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.listen.http) })
-	if n.listen.pprof != nil {
-		p.run("profiler", func(context.Context) error { return serveHTTP(n.profiler, n.listen.pprof) })
+	if n.listen.admin != nil {
+		p.run("admin port", func(context.Context) error { return serveHTTP(n.admin, n.listen.admin) })
 	}
 }
 
@@ -267,8 +267,8 @@ func (n *node) closeParts() {
 			n.log.Debug("closing gossip", "error", err)
 		}
 	}
-	if n.profiler != nil {
-		n.profiler.Close()
+	if n.admin != nil {
+		n.admin.Close()
 	}
 	if n.keeper != nil {
 		n.keeper.close()

@@ -47,7 +47,7 @@ type node struct {
 	grpcDoor   *grpcapi.Server
 	grpcServer *grpc.Server
 	httpServer *http.Server
-	profiler   *http.Server
+	admin      *http.Server
 	// The doors beside sluice's own.
 	gubernatorDoor *gubernator.Door
 
@@ -194,6 +194,12 @@ func (n *node) ready() (ok bool, reasons []string) {
 		reasons = append(reasons, "leaving the cluster")
 	}
 	return len(reasons) == 0, reasons
+}
+
+// reasons says why this node is not ready.
+func (n *node) reasons() []string {
+	_, reasons := n.ready()
+	return reasons
 }
 
 func (n *node) rulesError() error {

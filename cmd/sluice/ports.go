@@ -5,21 +5,20 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/pprof"
-	"time"
 )
 
 // listeners are the TCP ports but gossip's.
-type listeners struct{ grpc, http, peer, pprof net.Listener }
+type listeners struct{ grpc, http, peer, admin net.Listener }
 
 func openListeners(s settings) (l listeners, err error) {
+	adminFlag, adminAddr := s.admin.listen()
 	for _, one := range []struct {
 		flag     string
 		addr     string
 		listener *net.Listener
 	}{
 		{"grpc-port", s.listenAddr(s.grpcPort), &l.grpc}, {"http-port", s.listenAddr(s.httpPort), &l.http},
-		{"peer-port", s.listenAddr(s.peerPort), &l.peer}, {"pprof-addr", s.pprofAddr, &l.pprof},
+		{"peer-port", s.listenAddr(s.peerPort), &l.peer}, {adminFlag, adminAddr, &l.admin},
 	} {
 		if one.addr == "" {
 			continue
@@ -33,7 +32,7 @@ func openListeners(s settings) (l listeners, err error) {
 }
 
 func (l listeners) close() {
-	for _, one := range []net.Listener{l.grpc, l.http, l.peer, l.pprof} {
+	for _, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin} {
 		if one != nil {
 			one.Close() // a server may have closed it already
 		}
@@ -45,15 +44,4 @@ func serveHTTP(s *http.Server, l net.Listener) error {
 		return err
 	}
 	return nil
-}
-
-// newProfiler serves what net/http/pprof does, on a server of its own.
-func newProfiler() *http.Server {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second} // a profile may take minutes
 }

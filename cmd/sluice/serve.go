@@ -55,7 +55,7 @@ type settings struct {
 	snapshotInterval time.Duration
 
 	logLevel, logFormat string
-	pprofAddr           string
+	admin               adminSettings
 }
 
 func (s *settings) register(f *pflag.FlagSet) {
@@ -85,7 +85,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
 	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
 	f.DurationVar(&s.snapshotInterval, "snapshot-interval", 10*time.Second, "how often counters are written to --data-dir; 0 writes them only when stopping")
-	f.StringVar(&s.pprofAddr, "pprof-addr", "", "`address` (host:port) to serve Go's profiler at, for example 127.0.0.1:6060; off by default")
+	s.admin.register(f)
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
@@ -109,10 +109,8 @@ func (s *settings) validate() error {
 	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
 		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
 	}
-	if s.pprofAddr != "" {
-		if _, _, err := net.SplitHostPort(s.pprofAddr); err != nil {
-			errs = append(errs, fmt.Errorf("--pprof-addr: %w", err))
-		}
+	if err := s.admin.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if s.unknownDomain != "allow" && s.unknownDomain != "error" {
 		errs = append(errs, fmt.Errorf("--unknown-domain: %q is neither allow nor error", s.unknownDomain))
@@ -140,7 +138,7 @@ func (s *settings) validate() error {
 	if _, err := parseBytes(s.maxMemory); err != nil {
 		errs = append(errs, fmt.Errorf("--max-memory: %w", err))
 	}
-	if _, err := newLogger(io.Discard, s.logLevel, s.logFormat); err != nil {
+	if _, _, err := newLogger(io.Discard, s.logLevel, s.logFormat); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -202,10 +200,11 @@ command line wins over the environment, and the environment over the file.`,
 			if err := s.validate(); err != nil {
 				return usageError(err)
 			}
-			log, err := newLogger(cmd.ErrOrStderr(), s.logLevel, s.logFormat)
+			log, level, err := newLogger(cmd.ErrOrStderr(), s.logLevel, s.logFormat)
 			if err != nil {
 				return usageError(err)
 			}
+			s.admin.level = level
 			warnOfUnknown(cmd.Flags(), os.Environ(), log)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
@@ -249,17 +248,20 @@ func onSecondSignal(f func()) (end func()) {
 	return func() { close(over) }
 }
 
-func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn, error", level)
+// newLogger returns a logger and its level, which may be changed while it is used.
+func newLogger(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar, error) {
+	l, err := parseLevel(level)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--log-level: %w", err)
 	}
-	options := &slog.HandlerOptions{Level: l}
+	v := new(slog.LevelVar)
+	v.Set(l)
+	options := &slog.HandlerOptions{Level: v}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		return slog.New(slog.NewTextHandler(w, options)), v, nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		return slog.New(slog.NewJSONHandler(w, options)), v, nil
 	}
-	return nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
+	return nil, nil, fmt.Errorf("--log-format: %q is neither text nor json", format)
 }

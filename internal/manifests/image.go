@@ -17,13 +17,14 @@ func JudgeImage(dockerfile string, ports Ports) []string {
 		}
 	}
 	want := map[string][]string{
-		"FROM":       {"scratch"},
-		"ARG":        {"BINARY=bin/image/sluice"},
-		"COPY":       {"${BINARY} /sluice"},
-		"USER":       {fmt.Sprintf("%d:%d", user, user)},
-		"EXPOSE":     {fmt.Sprintf("%d/tcp %d/tcp %d/tcp %d/tcp %d/udp", ports.GRPC, ports.HTTP, ports.Peer, ports.Gossip, ports.Gossip)},
-		"ENTRYPOINT": {`["/sluice"]`},
-		"CMD":        {`["serve"]`},
+		"FROM":        {"scratch"},
+		"ARG":         {"BINARY=bin/image/sluice"},
+		"COPY":        {"${BINARY} /sluice"},
+		"USER":        {fmt.Sprintf("%d:%d", user, user)},
+		"EXPOSE":      {fmt.Sprintf("%d/tcp %d/tcp %d/tcp %d/tcp %d/udp", ports.GRPC, ports.HTTP, ports.Peer, ports.Gossip, ports.Gossip)},
+		"HEALTHCHECK": {`--interval=5s --timeout=3s --start-period=10s CMD ["/sluice", "health", "--timeout", "2s"]`},
+		"ENTRYPOINT":  {`["/sluice"]`},
+		"CMD":         {`["serve"]`},
 	}
 	var faults []string
 	for instruction, lines := range got {

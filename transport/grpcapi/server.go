@@ -18,6 +18,9 @@ import (
 type Config struct {
 	// Limiter answers. Required.
 	Limiter transport.Limiter
+	// Reasons says why the node is not ready; callers of the health service are told in the trailer
+	// TrailerReason. May be nil.
+	Reasons func() []string
 	// InFlight caps the requests of one CheckStream that are being decided; it
 	// is not read on before one is answered. 0 means 64.
 	InFlight int
@@ -40,6 +43,7 @@ type Server struct {
 	limiter  transport.Limiter
 	inFlight int
 	health   *health.Server
+	reasons  func() []string
 
 	// leaving is closed when no more requests are to be taken.
 	leaving chan struct{}
@@ -58,7 +62,7 @@ func New(c Config) (*Server, error) {
 	if c.InFlight == 0 {
 		c.InFlight = 64
 	}
-	s := &Server{limiter: c.Limiter, inFlight: c.InFlight, health: health.NewServer(), leaving: make(chan struct{})}
+	s := &Server{limiter: c.Limiter, inFlight: c.InFlight, health: health.NewServer(), reasons: c.Reasons, leaving: make(chan struct{})}
 	s.SetReady(false)
 	return s, nil
 }
@@ -67,7 +71,7 @@ func New(c Config) (*Server, error) {
 // serve yet.
 func (s *Server) Register(g *grpc.Server) {
 	g.RegisterService(serviceDesc(), s)
-	healthv1.RegisterHealthServer(g, s.health)
+	healthv1.RegisterHealthServer(g, &reasoned{s.health, s.reasons})
 	reflection.Register(g)
 }
 

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// health tells a node that is ready from one that is not, and says why.
+func TestHealth(t *testing.T) {
+	n := startNode(t, testSettings(t))
+	addr := n.listen.grpc.Addr().String()
+	if code, out, errs := cli("health", "--addr", addr); code != 0 || out != "ready\n" {
+		t.Errorf("ready: exit code %d, %q, %s", code, out, errs)
+	}
+	n.leaving.Store(true)
+	n.grpcDoor.SetReady(false)
+	if code, out, errs := cli("health", "--addr", addr); code != 1 || out != "" || !strings.Contains(errs, addr+" is not ready: leaving the cluster") {
+		t.Errorf("leaving: exit code %d, %q, %s", code, out, errs)
+	}
+	if code, _, errs := cli("health", "--addr", "127.0.0.1:1", "--timeout", "1s"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") {
+		t.Errorf("nobody there: exit code %d, %s", code, errs)
+	}
+	if code, _, errs := cli("health", "now"); code != 2 || !strings.Contains(errs, "now") {
+		t.Errorf("wrong usage: exit code %d, %s", code, errs)
+	}
+}
+
+// In a container the node's own settings say where it is.
+func TestHealthFindsItsNode(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		want string
+	}{
+		{nil, "127.0.0.1:7460"},
+		{map[string]string{"SLUICE_GRPC_PORT": "9000"}, "127.0.0.1:9000"},
+		{map[string]string{"SLUICE_BIND": "0.0.0.0"}, "127.0.0.1:7460"},
+		{map[string]string{"SLUICE_BIND": "127.0.1.2", "SLUICE_GRPC_PORT": "9000"}, "127.0.1.2:9000"},
+		{map[string]string{"SLUICE_BIND": "fd00::1"}, "[fd00::1]:7460"},
+		{map[string]string{"SLUICE_BIND": "::"}, "127.0.0.1:7460"},
+	} {
+		if got := ownAddr(fromMap(c.env)); got != c.want {
+			t.Errorf("%v: %s, want %s", c.env, got, c.want)
+		}
+	}
+}
