@@ -59,6 +59,10 @@ audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
 change-test: ## quotas over joins, leaves, restarts, crashes and pauses of real processes, RUNS=5 times
 	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
 
+.PHONY: upgrade-test
+upgrade-test: ## clusters of this tree and of BASE (the last release, or the last commit), mixed, under load
+	TESTS='$(UPGRADE)' internal/tools/upgrade-test $(BASE)
+
 .PHONY: hot-test
 hot-test: ## one key that all nodes share, on real processes: never over its limit, and how fast (RUNS=5)
 	go test -count $(RUNS) -timeout 0 -tags hot -run '$(or $(HOT),HotKey|ColdKey|EventualFar|EventualCut)' -v ./internal/e2e

@@ -17,7 +17,13 @@ import (
 // cluster may take to be back.
 func newKept(t *testing.T, size int, args ...string) *fleet {
 	t.Helper()
-	f := newFleet(t, size, "", append(args, "--data-dir", filepath.Join(t.TempDir(), "{name}"))...)
+	return newKeptOf(t, "", size, args...)
+}
+
+// newKeptOf is newKept of nodes that run binary, the program under test if it is empty.
+func newKeptOf(t *testing.T, binary string, size int, args ...string) *fleet {
+	t.Helper()
+	f := newFleetOf(t, binary, size, "", append(args, "--data-dir", filepath.Join(t.TempDir(), "{name}"))...)
 	f.answerWithin = time.Minute
 	return f
 }
@@ -48,7 +54,7 @@ func (f *fleet) revive(names []string) {
 	var join []string
 	began := time.Now()
 	for _, name := range names {
-		n := launch(f.t, nodeConfig{name: name, join: join, rules: f.rule, args: f.args})
+		n := launch(f.t, nodeConfig{name: name, join: join, rules: f.rule, args: f.args, binary: f.binary})
 		join = append(join, n.gossip)
 		fresh = append(fresh, n)
 	}
@@ -64,18 +70,21 @@ func (f *fleet) revive(names []string) {
 // All nodes are stopped at once, and started again: nothing is forgotten.
 func TestChangeWholeRestart(t *testing.T) {
 	f := newKept(t, 3)
-	found := f.watch(func() {
-		nodes := f.nodes()
-		for _, n := range nodes {
-			f.discharge(n)
-		}
-		pass(500 * time.Millisecond) // calls under way end
-		f.mu.Lock()
-		f.mu.alive = nodes
-		f.mu.Unlock()
-		f.revive(f.end(syscall.SIGTERM))
-	})
-	f.judge(found, time.Minute, 0)
+	f.judge(f.watch(f.wholeRestart), time.Minute, 0)
+}
+
+// wholeRestart stops all nodes while nobody asks them, and starts them again.
+func (f *fleet) wholeRestart() {
+	f.t.Helper()
+	nodes := f.nodes()
+	for _, n := range nodes {
+		f.discharge(n)
+	}
+	pass(500 * time.Millisecond) // calls under way end
+	f.mu.Lock()
+	f.mu.alive = nodes
+	f.mu.Unlock()
+	f.revive(f.end(syscall.SIGTERM))
 }
 
 // All nodes are stopped while they are asked: what holders admitted before stays admitted.

@@ -36,6 +36,8 @@ type fleet struct {
 	t    *testing.T
 	args []string
 	rule string
+	// binary is what is launched, if not the program under test.
+	binary string
 	// answerWithin is how long a check goes from node to node before it has no answer.
 	answerWithin time.Duration
 	mu           struct {
@@ -47,8 +49,17 @@ type fleet struct {
 
 func newFleet(t *testing.T, size int, rules string, args ...string) *fleet {
 	t.Helper()
-	f := &fleet{t: t, rule: rules, args: append([]string{"--check-timeout", "3s"}, args...), answerWithin: 10 * time.Second}
-	f.mu.alive = cluster(t, size, rules, f.args...)
+	return newFleetOf(t, "", size, rules, args...)
+}
+
+// newFleetOf is newFleet of nodes that run binary, the program under test if it is empty.
+func newFleetOf(t *testing.T, binary string, size int, rules string, args ...string) *fleet {
+	t.Helper()
+	f := &fleet{
+		t: t, rule: rules, binary: binary, args: append([]string{"--check-timeout", "3s"}, args...),
+		answerWithin: 10 * time.Second,
+	}
+	f.mu.alive = clusterOf(t, size, nodeConfig{rules: rules, args: f.args, binary: binary})
 	f.mu.next = size + 1
 	return f
 }
@@ -90,7 +101,7 @@ func (f *fleet) launch(name string) *node {
 	for _, n := range f.nodes() {
 		join = append(join, n.gossip)
 	}
-	return launch(f.t, nodeConfig{name: name, join: join, rules: f.rule, args: f.args})
+	return launch(f.t, nodeConfig{name: name, join: join, rules: f.rule, args: f.args, binary: f.binary})
 }
 
 // enlist waits for nodes and has them asked from then on.

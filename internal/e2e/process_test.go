@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,6 +75,8 @@ type nodeConfig struct {
 	join  []string
 	rules string
 	args  []string
+	// binary is the program to run, if not the one under test.
+	binary string
 }
 
 // start runs `sluice serve` and waits until the node is ready. The process is
@@ -109,7 +112,7 @@ func launch(t *testing.T, c nodeConfig) *node {
 	for _, arg := range c.args {
 		args = append(args, strings.ReplaceAll(arg, "{name}", c.name))
 	}
-	n.cmd = exec.Command(binary, args...)
+	n.cmd = exec.Command(cmp.Or(c.binary, binary), args...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
 	if err := n.cmd.Start(); err != nil {
@@ -217,11 +220,17 @@ func get(url string) (int, string, error) {
 // until all agree.
 func cluster(t *testing.T, n int, rules string, args ...string) []*node {
 	t.Helper()
-	nodes := []*node{start(t, nodeConfig{name: "pod-1", rules: rules, args: args})}
+	return clusterOf(t, n, nodeConfig{rules: rules, args: args})
+}
+
+// clusterOf is cluster of nodes that are alike but for their names and whom they join.
+func clusterOf(t *testing.T, n int, c nodeConfig) []*node {
+	t.Helper()
+	c.name = "pod-1"
+	nodes := []*node{start(t, c)}
 	for i := 2; i <= n; i++ {
-		nodes = append(nodes, launch(t, nodeConfig{
-			name: fmt.Sprintf("pod-%d", i), join: []string{nodes[0].gossip}, rules: rules, args: args,
-		}))
+		c.name, c.join = fmt.Sprintf("pod-%d", i), []string{nodes[0].gossip}
+		nodes = append(nodes, launch(t, c))
 	}
 	for _, n := range nodes {
 		n.waitReady()
