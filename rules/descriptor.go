@@ -6,7 +6,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // branch is where in the tree descriptors are read to.

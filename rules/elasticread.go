@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // elasticRef is a rule's key elastic, until all files are read and its pool can be found.

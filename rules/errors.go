@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // Error is one fault in a rule file.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // The mappings that a rule file is made of.

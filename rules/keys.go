@@ -5,7 +5,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // knows reports whether the grammar has f in the mapping. What it does not have

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // checkUnlimited refuses keys that would limit an unlimited rule.

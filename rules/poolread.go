@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
 // Bounds of pools.

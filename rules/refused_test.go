@@ -209,8 +209,8 @@ func TestTooMuch(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"10 MB", "domain: d\n" + strings.Repeat("# x\n", 10<<20/4), "f.yaml:1: the file has 10485770 bytes, more than the 1048576 allowed; split it"},
 		{"65 levels", nested(65), "f.yaml:2: descriptors are nested deeper than the 64 levels allowed"},
-		{"10,000 levels", nested(10_000), "f.yaml:2: is nested far deeper than any rule file may be: exceeded max depth of 10000"},
-		{"a megabyte of brackets", strings.Repeat("[", 1<<20), "f.yaml:1: is nested far deeper than any rule file may be: exceeded max depth of 10000"},
+		{"10,000 levels", nested(10_000), "f.yaml:2: is nested far deeper than any such file may be: exceeded max depth of 10000"},
+		{"a megabyte of brackets", strings.Repeat("[", 1<<20), "f.yaml:1: is nested far deeper than any such file may be: exceeded max depth of 10000"},
 		{"aliases of aliases", bomb, "f.yaml:6: the aliases in this file expand to too much; write the values out"},
 		{"alias of itself", "domain: d\ndescriptors: &x\n  - key: a\n    descriptors: *x\n", "f.yaml:2: descriptors are nested deeper than the 64 levels allowed"},
 		{"merge of merges", merges, "f.yaml:6: d/k.metadata.m9: merge keys (<<) are nested deeper than 8"},

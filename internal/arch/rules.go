@@ -18,6 +18,7 @@ var pure = []struct{ dir, why string }{
 	{"cluster/lease", "what is lent must add up at every instant of a test, whatever is lost, late or doubled"},
 	{"cluster/eventual", "what is told twice, late or to the next holder must add up at every instant of a test"},
 	{"internal/message", "messages are values: what they mean may hang on nothing but themselves"},
+	{"internal/yamldoc", "the same bytes are the same document, whoever reads them"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
 	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
 }
@@ -176,8 +177,8 @@ var modules = []struct {
 		"owners count in plain counters; the binary maps them at scrape",
 	},
 	{
-		"go.yaml.in/yaml/v3", []string{"rules", "cmd"}, []string{"transport/envoy"},
-		"rule files and the configuration file are YAML, nothing else is; a test reads Envoy's",
+		"go.yaml.in/yaml/v3", []string{"rules", "transport/access", "internal/yamldoc", "cmd"}, []string{"transport/envoy"},
+		"rule files, the callers file and the configuration file are YAML, nothing else is; a test reads Envoy's",
 	},
 	{
 		"github.com/santhosh-tekuri/jsonschema/v6", nil, []string{"rules"},

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
 )
 
 // DefaultStart is when the clock of a test begins unless the file says otherwise:

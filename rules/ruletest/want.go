@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/yamldoc"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/rules/internal/yamldoc"
 )
 
 // want is one wanted value of a step.

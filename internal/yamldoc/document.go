@@ -79,7 +79,7 @@ func (r *Reader) syntax(err error) {
 		text = text[len(m[0]):]
 	}
 	if strings.HasPrefix(text, "exceeded max depth") { // valid, but beyond any use
-		r.faultAt(line, "", "is nested far deeper than any rule file may be: "+text)
+		r.faultAt(line, "", "is nested far deeper than any such file may be: "+text)
 		return
 	}
 	r.faultAt(line, "", "not YAML: "+text)
