@@ -63,7 +63,7 @@ func (p *parser) readDescriptor(item *yaml.Node, path string, b branch, names ma
 	to := p.place(d, b, names)
 
 	d.rule = &Rule{Domain: b.domain, Path: d.path, Name: d.path, File: p.file, Line: item.Line}
-	p.readLevel(d)
+	p.readLevel(d, b.domain)
 	levels := append(slices.Clip(b.levels), d.level)
 	p.readLimits(d)
 	p.readOptions(d)

@@ -43,7 +43,7 @@ var grammar = map[string][]string{
 	inDescriptor: {
 		"key", "value", "rate_limit", "limits", "descriptors",
 		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
-		"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "ip_prefix", "elastic",
+		"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "ip_prefix", "elastic", "redact",
 	},
 	inRateLimit: append([]string{"replaces"}, limitKeys...),
 	inLimits:    limitKeys,

@@ -4,7 +4,7 @@ import "strings"
 
 // readLevel reads what a descriptor says about its own entry, also for the
 // rules below it.
-func (p *parser) readLevel(d *descriptor) {
+func (p *parser) readLevel(d *descriptor, domain string) {
 	d.level.entry = d.entry
 	d.level.valueToMetric = p.flag(d, "value_to_metric")
 	d.level.shared = p.flag(d, "share_threshold")
@@ -12,6 +12,7 @@ func (p *parser) readLevel(d *descriptor) {
 	if d.level.shared && !pattern {
 		p.FaultAt(d.fields["share_threshold"].Line, d.path+".share_threshold", "needs a * in value: it gives all values of a pattern one counter")
 	}
+	p.readRedact(d, domain)
 	f, ok := d.fields["ip_prefix"]
 	if !ok {
 		return

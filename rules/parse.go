@@ -34,7 +34,7 @@ type Options struct {
 // Parse reads rule files, each one YAML document for one domain. The error joins
 // one *Error (file, line, reason) per fault; Errors takes it apart.
 func Parse(files []File, o Options) (*Set, error) {
-	s := &Set{domains: make(map[string]*node), authorize: make(map[string]*Authorize)}
+	s := &Set{domains: make(map[string]*node), authorize: make(map[string]*Authorize), private: make(map[string]map[string]bool)}
 	var errs []error
 	for _, f := range files {
 		root, r := yamldoc.Open(f.Data)

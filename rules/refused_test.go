@@ -74,6 +74,8 @@ func TestRefused(t *testing.T) {
 		{"text for a flag", beside("shadow_mode: maybe"), `5: d/a.shadow_mode: must be true or false, not the string "maybe"`},
 		{"quoted flag", beside("shadow_mode: 'true'"), `5: d/a.shadow_mode: must be true or false, not the string "true"`},
 		{"share without pattern", beside("share_threshold: true"), "5: d/a.share_threshold: needs a * in value: it gives all values of a pattern one counter"},
+		{"redact of one value", head + "  - {key: a, value: b, redact: true}\n", "3: d/a=b.redact: needs a descriptor that many values match: value b stands in this file for everybody to read"},
+		{"redact of a shared pattern", head + "  - {key: a, value: b*, share_threshold: true, redact: true}\n", "3: d/a=b*.redact: excludes share_threshold, which shows the pattern and no value"},
 		{"not YAML", "domain: d\ndescriptors: [\n", "2: not YAML: did not find expected node content"},
 		{"tabs", "domain: d\ndescriptors:\n\t- key: a\n", "3: not YAML: found character that cannot start any token"},
 		{"not UTF-8", "domain: \xff\n", "1: not YAML: invalid leading UTF-8 octet"},

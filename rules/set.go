@@ -14,6 +14,8 @@ type Set struct {
 	// pools are by domain and name. elastic is empty once all files are read.
 	pools   map[string]map[string]*Pool
 	elastic []elasticRef
+	// private are the keys, by domain, whose values are not to be shown.
+	private map[string]map[string]bool
 }
 
 // Warning is something in a rule file that loads but may not do what its writer

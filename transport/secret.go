@@ -19,12 +19,18 @@ const MinSecret = 32
 const (
 	labelCounterKey  = "sluice counter key v1"
 	labelFingerprint = "sluice secret fingerprint v1"
+	labelRedaction   = "sluice redaction v1"
 )
 
 // Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the
 // cluster secret, so that nobody without it can choose descriptors that collide
-// or land on one node. It is a value, safe for concurrent use.
-type Hasher struct{ k0, k1 uint64 }
+// or land on one node. It also makes what stands for private values, under a key of its own. It is a value, safe for
+// concurrent use.
+type Hasher struct {
+	k0, k1 uint64
+	// private is the key of what stands for private values.
+	private [2]uint64
+}
 
 // NewHasher derives a Hasher from the cluster secret, at least MinSecret bytes.
 func NewHasher(secret []byte) (Hasher, error) {
@@ -32,7 +38,14 @@ func NewHasher(secret []byte) (Hasher, error) {
 	if err != nil {
 		return Hasher{}, err
 	}
-	return Hasher{k0: binary.LittleEndian.Uint64(b), k1: binary.LittleEndian.Uint64(b[8:])}, nil
+	r, err := derive(secret, labelRedaction, 16)
+	if err != nil {
+		return Hasher{}, err
+	}
+	return Hasher{
+		k0: binary.LittleEndian.Uint64(b), k1: binary.LittleEndian.Uint64(b[8:]),
+		private: [2]uint64{binary.LittleEndian.Uint64(r), binary.LittleEndian.Uint64(r[8:])},
+	}, nil
 }
 
 // Key returns the counter key of the bytes in name.

@@ -40,7 +40,7 @@ func TestDerivation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (Hasher{0xf1b5282be9227f76, 0xaf4d355a24ff37ec}); h != want {
+	if want := (Hasher{k0: 0xf1b5282be9227f76, k1: 0xaf4d355a24ff37ec, private: [2]uint64{0xd0c8316968b5b64, 0x37904e819cdc2a00}}); h != want {
 		t.Errorf("hasher %#x, want %#x", h, want)
 	}
 	if got := hex.EncodeToString(f); got != "5d4fec8ae84ff530cb1aa940ebf3bd0a" {

@@ -157,7 +157,7 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	b.settle(failed)
 	s.count(book, b)
 	now := s.config.Clock()
-	s.observe(now, b)
+	s.observe(now, book.set, b)
 	s.latency.observe(now - began)
 	return b.overload()
 }

@@ -129,7 +129,7 @@ func mustCheck(t testing.TB, s *Service, b *Batch) []Result {
 
 func TestConfigValidate(t *testing.T) {
 	good := func() Config {
-		return Config{Decider: decideFunc(nil), Cluster: func(context.Context) Overview { return Overview{} }, Hasher: Hasher{1, 2}}
+		return Config{Decider: decideFunc(nil), Cluster: func(context.Context) Overview { return Overview{} }, Hasher: Hasher{k0: 1, k1: 2}}
 	}
 	for _, c := range []struct {
 		field string

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/heavy"
+	"github.com/sluice-project/sluice/rules"
 )
 
 const (
@@ -41,7 +42,7 @@ func newTopCount() *topCount {
 }
 
 // observe counts what was asked in b, which is settled.
-func (s *Service) observe(now time.Duration, b *Batch) {
+func (s *Service) observe(now time.Duration, set *rules.Set, b *Batch) {
 	t := s.top
 	if t == nil {
 		return
@@ -55,15 +56,15 @@ func (s *Service) observe(now time.Duration, b *Batch) {
 		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unruled {
 			continue
 		}
-		s.countTop(now, b, i, every)
+		s.countTop(now, set, b, i, every)
 	}
 }
 
 // countTop counts check i with the weight of all those that it stands for.
-func (s *Service) countTop(now time.Duration, b *Batch, i int, every uint32) {
+func (s *Service) countTop(now time.Duration, set *rules.Set, b *Batch, i int, every uint32) {
 	t, r, c := s.top, &b.Results[i], &b.Checks[i]
 	t.pace(now, every)
-	b.named = named{c, r.Rule}
+	b.named = named{c, r.Rule, set, s.config.Hasher}
 	key := s.counterKey(b, c, r.Rule)
 	t.frequent.Add(now, key, uint64(every), &b.named)
 	if r.Shadowed || !r.Allowed && !r.givenBack {

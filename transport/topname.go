@@ -19,10 +19,13 @@ const (
 	maxText = 128
 )
 
-// named makes the name of a check. It is the one place where values of descriptors enter what is counted.
+// named makes the name of a check. It is the one place where values of descriptors enter what is counted, private
+// ones as their hash.
 type named struct {
-	check *Check
-	rule  *rules.Rule
+	check  *Check
+	rule   *rules.Rule
+	set    *rules.Set
+	hasher Hasher
 }
 
 // AppendName implements heavy.Namer.
@@ -48,7 +51,7 @@ func (n *named) AppendName(dst []byte) []byte {
 		text(e.Key)
 		// The value's length is not known before it is written: an address may become its block.
 		at := len(dst) + 2
-		dst = n.rule.AppendValue(append(dst, 0, 0), i, e.Value)
+		dst = n.hasher.AppendShown(append(dst, 0, 0), n.set, n.rule, n.check.Domain, i, e)
 		if len(dst)-at > maxName {
 			dst, whole = dst[:at+maxName], false
 		}
