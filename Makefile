@@ -90,6 +90,7 @@ lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax
 .PHONY: generate
 generate: ## write the generated code anew
 	cd proto && go tool -modfile=../internal/tools/go.mod buf generate
+	go -C internal/manifests test -count 1 -run PrometheusRule . -args -write
 
 .PHONY: check-generate
 check-generate: ## fail when the generated code is not what generate writes

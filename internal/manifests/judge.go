@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -31,8 +30,11 @@ func Judge(o *Objects, settings map[string]string, ports Ports) []string {
 	j.mounts()
 	j.data()
 	j.security()
+	j.restricted()
 	j.probes()
+	j.monitoring()
 	j.availability()
+	j.scaling()
 	return j.faults
 }
 
@@ -83,7 +85,9 @@ func (j *judge) selectors() {
 	spec := &j.StatefulSet.Spec.Template.Spec
 	for _, c := range spec.TopologySpreadConstraints {
 		selects("topology spread over "+c.TopologyKey, c.LabelSelector)
-		j.want(c.WhenUnsatisfiable == corev1.ScheduleAnyway, "topology spread over %s keeps pods from running", c.TopologyKey)
+		// Two nodes on one machine are worth less than one; two in one zone are not.
+		j.want(c.WhenUnsatisfiable == corev1.ScheduleAnyway || c.TopologyKey == corev1.LabelHostname,
+			"topology spread over %s keeps pods from running", c.TopologyKey)
 	}
 	if spec.Affinity == nil || spec.Affinity.PodAntiAffinity == nil {
 		j.fault("StatefulSet: nothing keeps pods apart")
@@ -199,37 +203,6 @@ func (j *judge) target(p corev1.ServicePort) (wire, bool) {
 		}
 	}
 	return wire{}, false
-}
-
-// network: everybody reaches the doors, nodes alone the rest.
-func (j *judge) network() {
-	pod := labels.Set(j.StatefulSet.Spec.Template.Labels)
-	var open, closed []wire
-	for _, rule := range j.NetworkPolicy.Spec.Ingress {
-		into := &open
-		if len(rule.From) > 0 {
-			into = &closed
-			for _, peer := range rule.From {
-				selector, err := metav1.LabelSelectorAsSelector(peer.PodSelector)
-				j.want(err == nil && peer.NamespaceSelector == nil && peer.IPBlock == nil && selector.Matches(pod),
-					"NetworkPolicy: the ports between nodes are not for nodes alone")
-			}
-		}
-		for _, p := range rule.Ports {
-			w := wire{protocol: corev1.ProtocolTCP}
-			if p.Protocol != nil {
-				w.protocol = *p.Protocol
-			}
-			if p.Port != nil {
-				w.number = p.Port.IntVal
-			}
-			*into = append(*into, w)
-		}
-	}
-	j.want(slices.Equal(j.NetworkPolicy.Spec.PolicyTypes, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}),
-		"NetworkPolicy: types %v, want Ingress: nodes ask DNS and each other", j.NetworkPolicy.Spec.PolicyTypes)
-	j.sameWires("NetworkPolicy, for everybody", open, j.clientWires())
-	j.sameWires("NetworkPolicy, for nodes", closed, j.nodeWires())
 }
 
 // environment: every SLUICE_ variable is a setting of the binary.

@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	psaapi "k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
 )
 
 // user is the image's user; Dockerfile says the same.
@@ -40,6 +42,24 @@ func (j *judge) security() {
 	j.want(r.Limits.Cpu().IsZero(), "container: a CPU limit would make answers late")
 }
 
+// restricted asks the rules by which Kubernetes itself admits pods to a namespace of that profile.
+func (j *judge) restricted() {
+	rules, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		j.fault("the rules of pod security: %v", err)
+		return
+	}
+	pod := &j.StatefulSet.Spec.Template
+	level := psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}
+	for _, result := range rules.EvaluatePod(level, &pod.ObjectMeta, &pod.Spec) {
+		j.want(result.Allowed, "pod security, restricted: %s: %s", result.ForbiddenReason, result.ForbiddenDetail)
+	}
+	if j.Namespace != nil {
+		enforced := j.Namespace.Labels[psaapi.EnforceLevelLabel]
+		j.want(enforced == string(psaapi.LevelRestricted), "Namespace: enforces pod security %q, want restricted", enforced)
+	}
+}
+
 // probes ask the HTTP port what the daemon answers there.
 func (j *judge) probes() {
 	for _, one := range []struct {
@@ -58,16 +78,14 @@ func (j *judge) probes() {
 		target, ok := j.target(corev1.ServicePort{TargetPort: get.Port})
 		j.want(ok && target.number == j.ports.HTTP && get.Path == one.path, "container: %s probe asks %s on port %s", one.name, get.Path, get.Port.String())
 	}
-	notes := j.StatefulSet.Spec.Template.Annotations
-	port := intstr.Parse(notes["prometheus.io/port"])
-	j.want(port.IntVal == j.ports.HTTP && notes["prometheus.io/path"] == "/metrics" && notes["prometheus.io/scrape"] == "true",
-		"StatefulSet: metrics are not where the annotations say")
 }
 
 // availability: one node at a time goes, and has time to.
 func (j *judge) availability() {
 	spec := &j.StatefulSet.Spec
-	j.want(spec.Replicas != nil && *spec.Replicas >= 3 && *spec.Replicas%2 == 1, "StatefulSet: replicas must be odd and 3 at least")
+	if j.Autoscaler == nil {
+		j.want(spec.Replicas != nil && *spec.Replicas >= 3 && *spec.Replicas%2 == 1, "StatefulSet: replicas must be odd and 3 at least")
+	}
 	max := j.Budget.Spec.MaxUnavailable
 	j.want(max != nil && *max == intstr.FromInt32(1) && j.Budget.Spec.MinAvailable == nil, "PodDisruptionBudget: more than one node may go at once")
 	stop := j.container.Lifecycle

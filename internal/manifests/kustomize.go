@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"path"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -23,6 +25,9 @@ type Objects struct {
 	StatefulSet    *appsv1.StatefulSet
 	Budget         *policyv1.PodDisruptionBudget
 	NetworkPolicy  *networkingv1.NetworkPolicy
+	Autoscaler     *autoscalingv2.HorizontalPodAutoscaler
+	ServiceMonitor *monitoringv1.ServiceMonitor
+	PrometheusRule *monitoringv1.PrometheusRule
 	Services       map[string]*corev1.Service
 	ConfigMaps     map[string]*corev1.ConfigMap
 	Secrets        map[string]*corev1.Secret
@@ -85,6 +90,12 @@ func (o *Objects) add(apiVersion, kind, name string, text []byte) error {
 		return only(&o.Budget, text)
 	case "networking.k8s.io/v1 NetworkPolicy":
 		return only(&o.NetworkPolicy, text)
+	case "autoscaling/v2 HorizontalPodAutoscaler":
+		return only(&o.Autoscaler, text)
+	case "monitoring.coreos.com/v1 ServiceMonitor":
+		return only(&o.ServiceMonitor, text)
+	case "monitoring.coreos.com/v1 PrometheusRule":
+		return only(&o.PrometheusRule, text)
 	case "v1 Service":
 		return named(o.Services, name, text)
 	case "v1 ConfigMap":

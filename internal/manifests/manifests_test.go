@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -55,7 +56,7 @@ func build(t *testing.T, dir string) *Objects {
 }
 
 func TestKubernetes(t *testing.T) {
-	for _, dir := range []string{"base", "overlays/example", "overlays/durable"} {
+	for _, dir := range []string{"base", "overlays/example", "overlays/durable", "overlays/production"} {
 		t.Run(dir, func(t *testing.T) {
 			o := build(t, dir)
 			for _, fault := range Judge(o, program.Settings, ports) {
@@ -208,8 +209,14 @@ func TestJudge(t *testing.T) {
 		{"Service sluice: ports", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
 			o.Services["sluice"].Spec.Ports = o.Services["sluice-peers"].Spec.Ports
 		}},
-		{"NetworkPolicy, for everybody", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.NetworkPolicy.Spec.Ingress[1].From = nil }},
-		{"not for nodes alone", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+		{"7462/TCP is not for nodes alone", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.NetworkPolicy.Spec.Ingress[1].From = nil }},
+		{"NetworkPolicy, for callers", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.NetworkPolicy.Spec.Ingress[0].Ports = o.NetworkPolicy.Spec.Ingress[0].Ports[:1]
+		}},
+		{"egress rules that do not count", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
+			o.NetworkPolicy.Spec.Egress = []networkingv1.NetworkPolicyEgressRule{{}}
+		}},
+		{"chooses no namespaces", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) {
 			o.NetworkPolicy.Spec.Ingress[1].From[0].PodSelector.MatchLabels["app.kubernetes.io/name"] = "web"
 		}},
 		{"no ConfigMap sluice-rules", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { delete(o.ConfigMaps, "sluice-rules") }},
@@ -224,6 +231,16 @@ func TestJudge(t *testing.T) {
 		{"as user and group 65532", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.SecurityContext.RunAsUser = new(int64(0)) }},
 		{"no seccomp profile", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.SecurityContext.SeccompProfile = nil }},
 		{"share the machine's namespaces", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.HostNetwork = true }},
+		{"pod security, restricted: unrestricted capabilities", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.SecurityContext.Capabilities.Drop = nil
+		}},
+		{"pod security, restricted: restricted volume types", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) {
+			p.Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc"}}
+		}},
+		{"pod security, restricted: seccompProfile", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) {
+			p.SecurityContext.SeccompProfile.Type = corev1.SeccompProfileTypeUnconfined
+		}},
+		{"enforces pod security \"\"", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.Namespace.Labels = nil }},
 		{"may gain privileges", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
 			c.SecurityContext.AllowPrivilegeEscalation = nil
 		}},
