@@ -133,6 +133,7 @@ func (c *combiner) carry(l likeness, batch []*ticket) {
 		sent := c.node.cfg.Clock()
 		err := c.node.cfg.Peers.Call(ctx, l.addr, rec, replies)
 		cancel()
+		c.node.stats.forwarding.Observe(time.Duration(c.node.cfg.Clock() - sent))
 		last := part(&replies[0], &rec[0], rec[0].Times-1, 1)
 		c.node.learn(sent, &l.request, l.fresh, &last)
 		handOut(batch, &rec[0], &replies[0], err)

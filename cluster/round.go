@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -133,6 +134,7 @@ func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 		return
 	}
 	g.err = f.node.cfg.Peers.Call(ctx, n.addr, f.records[g.first:end], f.replies[g.first:end])
+	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
 	f.landed(r, g)
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-project/sluice/cluster/handoff"
 	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/timing"
 )
 
 // Stats counts checks since New, except for what is marked as of now.
@@ -21,6 +22,8 @@ type Stats struct {
 	// attempts that began after a wait. Ambiguous are records that were sent without
 	// an answer, and charges of sync rules that no copy confirmed in time.
 	Forwards, Retries, Ambiguous uint64
+	// Forwarding is how long calls to other nodes took, each of one or many records.
+	Forwarding timing.Snapshot
 	// Remembered checks were answered by what their holder had denied just before.
 	Remembered uint64
 	// Leased checks were answered from a lease.
@@ -88,6 +91,7 @@ type counters struct {
 	combined, remembered, leased    atomic.Uint64
 	lent, lentBack                  atomic.Uint64
 	ringBuilds, viewsRefused        atomic.Uint64
+	forwarding                      timing.Histogram
 }
 
 // Stats returns the node's counts.
@@ -108,6 +112,7 @@ func (n *Node) Stats() Stats {
 		Members: len(r.nodes), Seq: r.seq,
 		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved,
 	}
+	s.Forwarding = c.forwarding.Snapshot()
 	s.Eventual = n.eventually.stats(n.cfg.Clock())
 	s.Receipts, s.HeldDropped = n.held.count()
 	s.Owed, s.OwedForgotten = n.owed.count()

@@ -19,6 +19,8 @@ const keepLimits = 2
 // one with NewBatch, fill it with Add, and give it back with Release.
 type Batch struct {
 	Checks []Check
+	// Door is the one that the call came in by.
+	Door Door
 	// AllOrNothing: when one check of verb Check is denied or fails, nothing is
 	// charged and no check is allowed. Verbs Charge and Refund, which cannot be
 	// denied, are refused in such a batch.
@@ -139,7 +141,7 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing, b.OneRequest = false, false
+	b.AllOrNothing, b.OneRequest, b.Door = false, false, OtherDoor
 	b.start(0)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -77,7 +78,7 @@ type Service struct {
 	calls    atomic.Uint64
 	results  counts
 	failures [codes]atomic.Uint64
-	latency  latency
+	latency  [doors]timing.Histogram
 }
 
 // ruleBook is a set of rules and what has been counted by them.
@@ -158,7 +159,7 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	s.count(book, b)
 	now := s.config.Clock()
 	s.observe(now, book.set, b)
-	s.latency.observe(now - began)
+	s.doorOf(b).Observe(now - began)
 	return b.overload()
 }
 
@@ -226,6 +227,7 @@ func (s *Service) count(book *ruleBook, b *Batch) {
 
 // Stats returns the counts since the Service was made.
 func (s *Service) Stats() Stats {
+	byDoor, all := s.doorLatencies()
 	st := Stats{
 		Calls:    s.calls.Load(),
 		Allowed:  s.results.allowed.Load(),
@@ -234,7 +236,8 @@ func (s *Service) Stats() Stats {
 		Errors:   make(map[Code]uint64, codes-1),
 		Rules:    s.rules.Load().counts.snapshot(),
 		Pools:    s.rules.Load().poolStats(s.config.Clock()),
-		Latency:  s.latency.snapshot(),
+		Latency:  all,
+		Doors:    byDoor,
 	}
 	for c := Invalid; int(c) < codes; c++ {
 		st.Errors[c] = s.failures[c].Load()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -21,8 +22,9 @@ type Stats struct {
 	Rules []RuleStats
 	// Pools are the pools of the rules in force, sorted by domain and name.
 	Pools []PoolStats
-	// Latency is that of calls of Check that were decided.
-	Latency Latency
+	// Latency is that of calls of Check that were decided, Doors the same for each door.
+	Latency timing.Snapshot
+	Doors   []DoorLatency
 }
 
 // RuleStats are the counts of one rule.

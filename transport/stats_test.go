@@ -50,20 +50,3 @@ func TestStats(t *testing.T) {
 		t.Errorf("after a reload: %+v", got)
 	}
 }
-
-func TestLatencyBuckets(t *testing.T) {
-	var l latency
-	for _, d := range []time.Duration{-1, 0, 50 * time.Microsecond, 50*time.Microsecond + 1, time.Hour} {
-		l.observe(d)
-	}
-	s := l.snapshot()
-	if len(s.Counts) != len(s.Bounds)+1 || !slices.IsSorted(s.Bounds) {
-		t.Fatalf("%d counts, bounds %v", len(s.Counts), s.Bounds)
-	}
-	if s.Counts[0] != 3 || s.Counts[1] != 1 || s.Counts[len(s.Counts)-1] != 1 || s.Count() != 5 {
-		t.Errorf("counts %v", s.Counts)
-	}
-	if want := time.Hour + 100*time.Microsecond + 1; s.Sum != want {
-		t.Errorf("sum %v, want %v", s.Sum, want)
-	}
-}

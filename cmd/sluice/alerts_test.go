@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-project/sluice/ring"
@@ -138,7 +139,7 @@ func selectorFaults(expr string) (faults []string) {
 		faults = append(faults, "names no metric of sluice")
 	}
 	for _, m := range found {
-		i := slices.IndexFunc(families, func(f family) bool { return strings.Contains(f.desc.String(), `fqName: "`+m[1]+`"`) })
+		i := slices.IndexFunc(families, func(f family) bool { return f.name == familyName(m[1], f.kind) })
 		if i < 0 {
 			faults = append(faults, "there is no metric "+m[1])
 			continue
@@ -161,13 +162,32 @@ func selectorFaults(expr string) (faults []string) {
 
 // lacks returns the label, or the value of it, that no sample of f has.
 func (f *family) lacks(label, value string) string {
-	if !regexp.MustCompile(`variableLabels: \{[^}]*\b` + label + `\b`).MatchString(f.desc.String()) {
+	if f.kind == histogram && label == "le" {
+		return ""
+	}
+	i := slices.Index(f.labels, label)
+	if i < 0 {
 		return label
 	}
-	for _, s := range f.samples(&snapshot{}) {
-		if slices.Contains(s.labels, value) {
+	if openLabels[label] != "" {
+		return ""
+	}
+	for _, s := range f.samples(specimen()) {
+		if s.labels[i] == value {
 			return ""
 		}
 	}
 	return fmt.Sprintf("%s %q", label, value)
+}
+
+// familyName is the family that a series of a kind belongs to: histograms have three for each.
+func familyName(series string, k prometheus.ValueType) string {
+	if k == histogram {
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if name, ok := strings.CutSuffix(series, suffix); ok {
+				return name
+			}
+		}
+	}
+	return series
 }

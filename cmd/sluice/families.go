@@ -1,22 +1,45 @@
 package main
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-project/sluice/transport"
+)
 
 // families are the metrics of a node, in the order of the questions that they
 // answer: is it serving, what does it decide, who decides, what waits, what is
 // held, who is there, who counts and holds what. Labels are bounded: by results, error codes and rules.
 var families = []family{
+	gauges("sluice_build_info", "Always 1; the label says which version runs.", []string{"version"}, func(*snapshot) []sample {
+		return []sample{{labels: []string{versionString()}, value: 1}}
+	}),
 	gauge("sluice_ready", "1 when this node takes traffic.",
 		func(s *snapshot) float64 { return flag(s.ready) }),
 	gauge("sluice_rules_generation", "Sets of rules that came into force since the start; 0 without --rules.",
 		func(s *snapshot) float64 { return float64(s.rules.Generation) }),
 	gauge("sluice_rules_stale", "1 while the rule files have a fault and older rules are in force.",
 		func(s *snapshot) float64 { return flag(s.rules.LastError != nil) }),
+	gauge("sluice_rules", "Rules in force.",
+		func(s *snapshot) float64 { return float64(len(s.service.Rules)) }),
+	gauge("sluice_rules_loaded_timestamp_seconds", "When the rules in force were read, in Unix time; 0 without --rules.",
+		func(s *snapshot) float64 {
+			if s.rules.LoadedAt.IsZero() {
+				return 0
+			}
+			return float64(s.rules.LoadedAt.UnixMilli()) / 1e3
+		}),
 	counter("sluice_rules_failures_total", "Different faults found in rule files.",
 		func(s *snapshot) uint64 { return s.rules.Failures }),
 
 	counter("sluice_calls_total", "Calls of Check and Reset through any door.",
 		func(s *snapshot) uint64 { return s.service.Calls }),
+	durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by the door that it came in by.",
+		[]string{"door"}, func(s *snapshot) (list []sample) {
+			for _, d := range s.service.Doors {
+				list = append(list, sample{labels: []string{d.Door.String()}, times: d.Snapshot})
+			}
+			return list
+		}),
 	counters("sluice_checks_total", "Checks by result.", []string{"result"}, func(s *snapshot) []sample {
 		return by("allowed", s.service.Allowed, "denied", s.service.Denied, "shadowed", s.service.Shadowed)
 	}),
@@ -26,20 +49,20 @@ var families = []family{
 	counters("sluice_pool_checks_total", "Checks beyond a rule's limits, by its pool and what that answered.",
 		[]string{"domain", "pool", "result"}, func(s *snapshot) (list []sample) {
 			for _, p := range s.service.Pools {
-				list = append(list, sample{[]string{p.Domain, p.Name, "elastic"}, float64(p.Admitted)},
-					sample{[]string{p.Domain, p.Name, "denied"}, float64(p.Denied)})
+				list = append(list, sample{labels: []string{p.Domain, p.Name, "elastic"}, value: float64(p.Admitted)},
+					sample{labels: []string{p.Domain, p.Name, "denied"}, value: float64(p.Denied)})
 			}
 			return list
 		}),
 	gauges("sluice_pool_load", "The load that counts for a pool on this node, 0 to 1.", []string{"domain", "pool"}, func(s *snapshot) (list []sample) {
 		for _, p := range s.service.Pools {
-			list = append(list, sample{[]string{p.Domain, p.Name}, p.Load})
+			list = append(list, sample{labels: []string{p.Domain, p.Name}, value: p.Load})
 		}
 		return list
 	}),
 	gauges("sluice_pool_reporters", "Reporters whose load counts for a pool on this node.", []string{"domain", "pool"}, func(s *snapshot) (list []sample) {
 		for _, p := range s.service.Pools {
-			list = append(list, sample{[]string{p.Domain, p.Name}, float64(p.Reporters)})
+			list = append(list, sample{labels: []string{p.Domain, p.Name}, value: float64(p.Reporters)})
 		}
 		return list
 	}),
@@ -102,6 +125,8 @@ var families = []family{
 		func(s *snapshot) uint64 { return s.cluster.Eventual.Over }),
 	counter("sluice_eventual_overflow_total", "Checks that were left to the holder, because this node decides too many other keys.",
 		func(s *snapshot) uint64 { return s.cluster.Eventual.Full }),
+	durations("sluice_forward_duration_seconds", "Time that another node took to answer a call of this one, of one or many records.",
+		nil, func(s *snapshot) []sample { return []sample{{times: s.cluster.Forwarding}} }),
 	counter("sluice_forward_retries_total", "Attempts to find a holder that began after a wait.",
 		func(s *snapshot) uint64 { return s.cluster.Retries }),
 	counter("sluice_forward_redirects_total", "Answers of other nodes that they do not hold the key.",
@@ -253,8 +278,8 @@ var families = []family{
 
 func errorSamples(s *snapshot) []sample {
 	var list []sample
-	for code, n := range s.service.Errors {
-		list = append(list, sample{[]string{code.String()}, float64(n)})
+	for code := transport.Invalid; code.String() != transport.Code(0).String(); code++ {
+		list = append(list, sample{labels: []string{code.String()}, value: float64(s.service.Errors[code])})
 	}
 	return list
 }
@@ -266,7 +291,7 @@ func ruleSamples(s *snapshot) []sample {
 			name string
 			n    uint64
 		}{{"allowed", r.Allowed}, {"denied", r.Denied}, {"shadowed", r.Shadowed}, {"error", r.Errors}} {
-			list = append(list, sample{[]string{r.Domain, r.Name, result.name}, float64(result.n)})
+			list = append(list, sample{labels: []string{r.Domain, r.Name, result.name}, value: float64(result.n)})
 		}
 	}
 	return list

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/peer"
 )
@@ -56,27 +57,29 @@ func (n *node) snapshot() snapshot {
 type sample struct {
 	labels []string
 	value  float64
+	times  timing.Snapshot // of a histogram, in place of value
 }
+
+// histogram is the kind of families whose samples are times. prometheus has no name for it.
+const histogram prometheus.ValueType = -1
 
 // family is one metric and how it is read from a snapshot.
 type family struct {
-	desc    *prometheus.Desc
-	kind    prometheus.ValueType
-	samples func(s *snapshot) []sample
+	name, help string
+	labels     []string
+	desc       *prometheus.Desc
+	kind       prometheus.ValueType
+	samples    func(s *snapshot) []sample
 }
 
 // collector maps plain counters to Prometheus at every scrape.
 type collector struct{ read func() snapshot }
-
-var latencyDesc = prometheus.NewDesc("sluice_check_duration_seconds",
-	"Time to answer a call of Check, forwarding included.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, f := range families {
 		out <- f.desc
 	}
-	out <- latencyDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -84,20 +87,24 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	s := c.read()
 	for _, f := range families {
 		for _, one := range f.samples(&s) {
-			out <- prometheus.MustNewConstMetric(f.desc, f.kind, one.value, one.labels...)
+			if f.kind == histogram {
+				out <- histogramOf(f.desc, &one)
+			} else {
+				out <- prometheus.MustNewConstMetric(f.desc, f.kind, one.value, one.labels...)
+			}
 		}
 	}
-	out <- latencyMetric(s.service.Latency)
 }
 
-func latencyMetric(l transport.Latency) prometheus.Metric {
+func histogramOf(desc *prometheus.Desc, s *sample) prometheus.Metric {
+	l := s.times
 	buckets := make(map[float64]uint64, len(l.Bounds))
 	var below uint64
 	for i, bound := range l.Bounds {
 		below += l.Counts[i]
 		buckets[bound.Seconds()] = below
 	}
-	return prometheus.MustNewConstHistogram(latencyDesc, l.Count(), l.Sum.Seconds(), buckets)
+	return prometheus.MustNewConstHistogram(desc, l.Count(), l.Sum.Seconds(), buckets, s.labels...)
 }
 
 func counter(name, help string, value func(*snapshot) uint64) family {
@@ -114,24 +121,33 @@ func nanos(name, help string, kind prometheus.ValueType, value func(*snapshot) i
 }
 
 func single(name, help string, kind prometheus.ValueType, value func(*snapshot) float64) family {
-	return family{prometheus.NewDesc(name, help, nil, nil), kind, func(s *snapshot) []sample {
+	return newFamily(name, help, nil, kind, func(s *snapshot) []sample {
 		return []sample{{value: value(s)}}
-	}}
+	})
 }
 
 func counters(name, help string, labels []string, samples func(*snapshot) []sample) family {
-	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue, samples}
+	return newFamily(name, help, labels, prometheus.CounterValue, samples)
+}
+
+// durations is a family of histograms, in seconds.
+func durations(name, help string, labels []string, samples func(*snapshot) []sample) family {
+	return newFamily(name, help, labels, histogram, samples)
+}
+
+func newFamily(name, help string, labels []string, kind prometheus.ValueType, samples func(*snapshot) []sample) family {
+	return family{name, help, labels, prometheus.NewDesc(name, help, labels, nil), kind, samples}
 }
 
 func gauges(name, help string, labels []string, samples func(*snapshot) []sample) family {
-	return family{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue, samples}
+	return newFamily(name, help, labels, prometheus.GaugeValue, samples)
 }
 
 // by is the samples of a family with one label.
 func by(pairs ...any) []sample {
 	list := make([]sample, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
-		list = append(list, sample{[]string{pairs[i].(string)}, float64(pairs[i+1].(uint64))})
+		list = append(list, sample{labels: []string{pairs[i].(string)}, value: float64(pairs[i+1].(uint64))})
 	}
 	return list
 }

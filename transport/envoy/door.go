@@ -72,6 +72,7 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	}
 	b := transport.NewBatch()
 	defer b.Release()
+	b.Door = transport.EnvoyDoor
 	d.ask(b, req)
 	// What the error says of the whole call stands in each result too.
 	if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
@@ -113,6 +114,7 @@ func readRefunds(b *transport.Batch, req *ratelimitv3.RateLimitRequest) (places 
 func (d *Door) refund(ctx context.Context, b *transport.Batch, req *ratelimitv3.RateLimitRequest, places []int) error {
 	back := transport.NewBatch()
 	defer back.Release()
+	back.Door = transport.EnvoyDoor
 	for _, i := range places {
 		add(back, req, i)
 	}

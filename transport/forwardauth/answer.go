@@ -38,7 +38,7 @@ func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize
 // lookAgain reads, into now, what b has checked, and returns the worst denial, nil if there is none any more: of
 // checks that were all denied together the results do not say whose fault it was, and whose rule is to answer.
 func (d *Door) lookAgain(r *http.Request, b, now *transport.Batch) *transport.Result {
-	now.OneRequest = true
+	now.OneRequest, now.Door = true, b.Door
 	for i := range b.Checks {
 		was := &b.Checks[i]
 		c := now.Add()

@@ -49,6 +49,7 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		q.batch.Release()
 		return nil, errLeaving
 	}
+	q.batch.Door = transport.GRPCDoor
 	a, err := s.check(ctx, q)
 	if err != nil {
 		return nil, statusOf(err)

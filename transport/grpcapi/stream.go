@@ -87,6 +87,7 @@ func (p *pipeline) take(q *question) bool {
 // own answer's Error and does not end the stream.
 func (p *pipeline) answer(q *question) {
 	id := q.id
+	q.batch.Door = transport.StreamDoor
 	a, err := p.server.check(p.stream.Context(), q)
 	if err != nil {
 		e, ok := errors.AsType[*transport.Error](err)

@@ -71,6 +71,7 @@ func (d *Door) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimit
 	now := d.config.Now()
 	b := transport.NewBatch()
 	defer b.Release()
+	b.Door = transport.GubernatorDoor
 	items := ask(b, req.GetRequests(), now)
 	if len(b.Checks) > 0 {
 		// What the error says of the whole call stands in each result too.

@@ -11,6 +11,7 @@ import (
 func (d *door) check(w http.ResponseWriter, r *http.Request) {
 	b := transport.NewBatch()
 	defer b.Release()
+	b.Door = transport.HTTPDoor
 	many, err := d.read(w, r, b, checkFields, callOptions)
 	if err == nil {
 		err = d.Limiter.Check(r.Context(), b)
