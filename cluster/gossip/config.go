@@ -53,6 +53,9 @@ type Config struct {
 	// SecretFingerprint tells the cluster's secret from others without giving it
 	// away. It travels in clear. Peers with another one are refused.
 	SecretFingerprint [16]byte
+	// Keyring encrypts gossip. Without keys it travels in clear. Nodes with and without one, or of which
+	// one does not have the other's primary key, do not hear each other.
+	Keyring Keyring
 	// Placement is ring.Placement. Peers with another number are refused.
 	Placement int
 	// Version is the program's version, told to the others.
@@ -172,6 +175,9 @@ func (c Config) memberlist(g *Gossip, end endpoint) *memberlist.Config {
 	m.LogOutput = nil
 	m.Logger = libraryLogger(g.log, &g.malformed)
 	m.EnableCompression = false // the messages are small
+	if g.keys != nil {
+		m.Keyring = g.keys.list
+	}
 	c.Timing.apply(m)
 
 	d := delegate{g}

@@ -16,8 +16,10 @@ var (
 // NodeMeta returns what others are told about this node.
 func (d delegate) NodeMeta(int) []byte { return *d.g.meta.Load() }
 
-// NotifyMsg and GetBroadcasts: this package sends no messages of its own.
-func (d delegate) NotifyMsg([]byte)                {}
+// NotifyMsg takes challenges and answers, and keeps nothing of the memory that it is given.
+func (d delegate) NotifyMsg(message []byte) { d.g.hear(message) }
+
+// GetBroadcasts: nothing of this package's own is passed on.
 func (d delegate) GetBroadcasts(int, int) [][]byte { return nil }
 
 // LocalState is handed to whoever exchanges state with us: who we are. It is how
@@ -28,7 +30,7 @@ func (d delegate) LocalState(bool) []byte { return []byte(d.g.roster.self) }
 // and merged: by now the roster has all that the peer knows. A peer that listens
 // but does not know itself yet has said nothing, and counts when it says more.
 func (d delegate) MergeRemoteState(from []byte, _ bool) {
-	if d.g.roster.has(string(from)) {
+	if d.g.roster.met(string(from)) {
 		signal(d.g.answered)
 	}
 }

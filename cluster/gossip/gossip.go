@@ -14,7 +14,8 @@
 //
 // A Gossip owns three goroutines: the viewer builds views, the joiner contacts
 // join targets and lost members, the warden applies the rules for the first
-// start and for names carried twice. memberlist's callbacks run under its lock:
+// start and for names carried twice. Where gossip is encrypted a fourth, the prover,
+// challenges processes that were heard of, and answers theirs. memberlist's callbacks run under its lock:
 // they write to the roster and signal, nothing else.
 //
 // Lock order: Gossip.announce, then memberlist's own, then roster.mu. Gossip.mu
@@ -56,12 +57,15 @@ type Gossip struct {
 	roster *roster
 	list   *memberlist.Memberlist
 	joiner *joiner
+	keys   *keyring // nil where gossip is not encrypted
 
 	meta     atomic.Pointer[[]byte] // what memberlist's NodeMeta returns
 	view     atomic.Pointer[member.View]
 	changes  chan struct{}
 	repeat   chan struct{} // signalled when our state should be told once more
 	answered chan struct{} // signalled when a compatible peer exchanged state with us
+
+	challenges chan challenged // that this process has to answer
 
 	malformed atomic.Uint64 // messages that memberlist could not read
 
@@ -106,16 +110,17 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 		return nil, err
 	}
 	g := &Gossip{
-		config:   config,
-		log:      config.Logger.With("node", config.Name),
-		roster:   newRoster(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
-		changes:  make(chan struct{}, 1),
-		announce: make(turn, 1),
-		repeat:   make(chan struct{}, 1),
-		answered: make(chan struct{}, 1),
-		ready:    make(chan struct{}),
-		done:     make(chan struct{}),
-		cancel:   cancel,
+		config:     config,
+		log:        config.Logger.With("node", config.Name),
+		roster:     newRoster(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
+		changes:    make(chan struct{}, 1),
+		announce:   make(turn, 1),
+		repeat:     make(chan struct{}, 1),
+		answered:   make(chan struct{}, 1),
+		challenges: make(chan challenged, maxChallenges),
+		ready:      make(chan struct{}),
+		done:       make(chan struct{}),
+		cancel:     cancel,
 	}
 	g.mu.self = config.self(end)
 	if err := g.start(running, end); err != nil {
@@ -133,18 +138,26 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 		return err
 	}
 	g.meta.Store(&meta)
+	if g.keys, err = newKeyring(g.config.Keyring); err != nil {
+		return err
+	}
+	g.roster.proof = g.keys != nil
 	g.list, err = memberlist.Create(g.config.memberlist(g, end))
 	if err != nil {
 		return fmt.Errorf("gossip: start on %s: %w", end.address, err)
 	}
 	g.joiner = g.newJoiner(end.address)
 	g.publish()
-	g.log.Info("gossip started", "address", end.address.String(), "boot", g.config.Boot, "join", g.config.Join)
+	g.log.Info("gossip started", "address", end.address.String(), "boot", g.config.Boot, "join", g.config.Join,
+		"encrypted", g.keys != nil)
 	g.wg.Go(func() { g.watch(running) })
 	joining, stop := context.WithCancel(running)
 	g.stopJoining = stop
 	g.wg.Go(func() { g.joiner.run(joining) })
 	g.wg.Go(func() { g.guard(running) })
+	if g.keys != nil {
+		g.wg.Go(func() { g.prove(running) })
+	}
 	return nil
 }
 

@@ -28,6 +28,7 @@ type libraryLines struct {
 var noise = []string{
 	"not supported", "invalid msgType", "Failed to decode", "missing message type", "invalid checksum",
 	"truncated", "decompress", "failed to receive", "unacceptable label", "stream label header",
+	"Decrypt packet failed", "not encrypted", "could decrypt", "is encrypted",
 }
 
 // quietNoise is how long nothing is said of noise once it was.

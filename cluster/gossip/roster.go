@@ -25,10 +25,14 @@ type roster struct {
 	changed     chan struct{} // signalled after every change, for the viewer
 	rivals      chan struct{} // the same, for the warden
 	vanished    chan struct{} // signalled when a member is lost, for the joiner
+	doubted     chan struct{} // signalled when a process is unproven, for the prover
+	// proof: a process that is heard of counts only when it has proved that it lives.
+	proof bool
 
 	mu struct {
 		sync.Mutex
 		alive    map[string]member.Member // by full name
+		unproven map[string]unproven      // by full name; none that is alive. Empty without proof
 		lost     map[string]lost          // by logical name; none that is alive
 		refusals []refusal
 		refused  uint64
@@ -54,7 +58,9 @@ func newRoster(self string, forgetAfter time.Duration) *roster {
 		changed:     make(chan struct{}, 1),
 		rivals:      make(chan struct{}, 1),
 		vanished:    make(chan struct{}, 1),
+		doubted:     make(chan struct{}, 1),
 	}
+	r.mu.unproven = map[string]unproven{}
 	r.mu.alive = map[string]member.Member{}
 	r.mu.lost = map[string]lost{}
 	return r
@@ -65,13 +71,19 @@ func (r *roster) signal() {
 	signal(r.rivals)
 }
 
-// put notes a process as alive.
+// put notes a process as alive, or as one that has to prove it.
 func (r *roster) put(m member.Member) {
 	full := fullName(m.Name, m.Boot)
 	if full == r.self {
 		return
 	}
 	r.mu.Lock()
+	if _, known := r.mu.alive[full]; r.proof && !known {
+		r.doubtLocked(full, m)
+		r.mu.Unlock()
+		signal(r.doubted)
+		return
+	}
 	r.mu.alive[full] = m
 	delete(r.mu.lost, m.Name)
 	r.mu.Unlock()
@@ -84,6 +96,7 @@ func (r *roster) remove(full string) {
 	r.mu.Lock()
 	m, ok := r.mu.alive[full]
 	delete(r.mu.alive, full)
+	delete(r.mu.unproven, full)
 	if ok && m.State != member.Leaving && !r.carriedLocked(m.Name) {
 		if len(r.mu.lost) >= maxLost {
 			r.dropOldestLocked()
@@ -134,14 +147,6 @@ func (r *roster) refuse(address string, reason error) {
 	}
 	r.mu.Unlock()
 	signal(r.changed)
-}
-
-// has reports whether a process, by its full name, is alive and not this one.
-func (r *roster) has(full string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, ok := r.mu.alive[full]
-	return ok
 }
 
 // members returns the processes that are alive, this one excepted.

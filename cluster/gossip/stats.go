@@ -7,8 +7,15 @@ type Stats struct {
 	Members, Lost int
 	// Refused counts messages from peers of another placement, secret or format.
 	Refused uint64
-	// Malformed counts messages on the gossip port that are no gossip.
+	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
+	// node's keys.
 	Malformed uint64
+	// Unproven are processes that were heard of and have not answered this node yet. They are in no view. None
+	// where gossip is not encrypted.
+	Unproven int
+	// Keys is the number of keys in force, and Primary names the one that encrypts.
+	Keys    int
+	Primary string
 	// Joins counts attempts to reach targets and lost members; JoinsFailed those
 	// that nobody answered or that were refused.
 	Joins, JoinsFailed uint64
@@ -21,8 +28,10 @@ type Stats struct {
 func (g *Gossip) Stats() Stats {
 	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.malformed.Load()}
 	g.roster.mu.Lock()
-	s.Lost, s.Refused = len(g.roster.mu.lost), g.roster.mu.refused
+	s.Lost, s.Refused, s.Unproven = len(g.roster.mu.lost), g.roster.mu.refused, len(g.roster.mu.unproven)
 	g.roster.mu.Unlock()
+	k := g.Keyring()
+	s.Keys, s.Primary = k.Len(), k.Primary()
 	g.joiner.mu.Lock()
 	s.Joins, s.JoinsFailed = g.joiner.mu.tries, g.joiner.mu.failed
 	g.joiner.mu.Unlock()

@@ -28,7 +28,43 @@ type Network struct {
 		listeners map[string]*Transport
 		aliases   map[string]string
 		cut       func(from, to netip.AddrPort) bool
+		tap       func(Sent)
 	}
+}
+
+// Sent is what somebody on the wire sees: a packet, or what a dialler wrote to a connection at once.
+type Sent struct {
+	To     string
+	Stream bool
+	Bytes  []byte // a copy
+}
+
+// Tap has f called with all that is sent, delivered or not, from now on. f must not call
+// the network. nil ends it.
+func (n *Network) Tap(f func(Sent)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.tap = f
+}
+
+func (n *Network) see(to string, stream bool, b []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.tap != nil {
+		n.mu.tap(Sent{to, stream, append([]byte(nil), b...)})
+	}
+}
+
+// tapped shows the network what the dialler of a connection writes.
+type tapped struct {
+	net.Conn
+	network *Network
+	to      string
+}
+
+func (c *tapped) Write(b []byte) (int, error) {
+	c.network.see(c.to, true, b)
+	return c.Conn.Write(b)
 }
 
 // Listen returns a transport at an address such as 10.0.0.1:7463, which must be
@@ -153,6 +189,7 @@ func (t *Transport) WriteTo(b []byte, to string) (time.Time, error) {
 		return now, ErrClosed
 	default:
 	}
+	t.network.see(to, false, b)
 	dest, cut, _ := t.network.route(t.address, to)
 	if dest == nil || cut {
 		return now, nil
@@ -197,7 +234,7 @@ func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, err
 	case <-dest.closed:
 		return nil, refused
 	case dest.streams <- theirs:
-		return ours, nil
+		return &tapped{ours, t.network, to}, nil
 	default:
 		return nil, refused
 	}
