@@ -31,6 +31,21 @@ var families = []family{
 	counter("sluice_rules_failures_total", "Different faults found in rule files.",
 		func(s *snapshot) uint64 { return s.rules.Failures }),
 
+	gauges("sluice_secrets_stale", "1 while files with certificates or keys have a fault and older ones are in force.", []string{"files"},
+		func(s *snapshot) (list []sample) {
+			for _, f := range s.secrets {
+				list = append(list, sample{[]string{f.label}, flag(f.status.LastError != nil)})
+			}
+			return list
+		}),
+	counters("sluice_secrets_failures_total", "Different faults found in files with certificates or keys.", []string{"files"},
+		func(s *snapshot) (list []sample) {
+			for _, f := range s.secrets {
+				list = append(list, sample{[]string{f.label}, float64(f.status.Failures)})
+			}
+			return list
+		}),
+
 	counter("sluice_calls_total", "Calls of Check and Reset through any door.",
 		func(s *snapshot) uint64 { return s.service.Calls }),
 	durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by the door that it came in by.",
@@ -183,8 +198,17 @@ var families = []family{
 		func(s *snapshot) float64 { return float64(s.gossip.Lost) }),
 	counter("sluice_members_refused_total", "Gossip from nodes with another placement, secret or format.",
 		func(s *snapshot) uint64 { return s.gossip.Refused }),
-	counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip.",
+	counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip, or are encrypted with none of this node's keys.",
 		func(s *snapshot) uint64 { return s.gossip.Malformed }),
+	gauges("sluice_gossip_keys", "Keys that gossip is encrypted with; the label names the one for what is sent.", []string{"primary"},
+		func(s *snapshot) []sample {
+			if s.gossip.Keys == 0 {
+				return nil
+			}
+			return []sample{{[]string{s.gossip.Primary}, float64(s.gossip.Keys)}}
+		}),
+	gauge("sluice_members_unproven", "Processes that were heard of in encrypted gossip and have not answered this node yet.",
+		func(s *snapshot) float64 { return float64(s.gossip.Unproven) }),
 	counter("sluice_joins_total", "Attempts to reach join targets and lost members.",
 		func(s *snapshot) uint64 { return s.gossip.Joins }),
 	counter("sluice_joins_failed_total", "Those that nobody answered.",

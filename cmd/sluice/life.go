@@ -57,6 +57,9 @@ func (n *node) startParts(p *parts) {
 		return n.cluster.Run(ctx)
 	})
 	p.run("top keys", n.topMail.run)
+	for _, s := range n.secrets {
+		p.run("files of keys", s.files.Run)
+	}
 	if n.rules != nil {
 		p.run("rules", n.rules.Run)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/reload"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/transport"
@@ -38,7 +39,14 @@ type snapshot struct {
 	gossip  gossip.Stats
 	rules   rulefiles.Status
 	keeper  keeperStats
+	secrets []secretStatus
 	ready   bool
+}
+
+// secretStatus is how following files with keys goes.
+type secretStatus struct {
+	label  string
+	status reload.Status
 }
 
 func (n *node) snapshot() snapshot {
@@ -48,6 +56,9 @@ func (n *node) snapshot() snapshot {
 	}
 	if n.rules != nil {
 		s.rules = n.rules.Status()
+	}
+	for _, files := range n.secrets {
+		s.secrets = append(s.secrets, secretStatus{files.label, files.files.Status()})
 	}
 	s.ready, _ = n.ready()
 	return s

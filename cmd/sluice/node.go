@@ -42,6 +42,7 @@ type node struct {
 	service *transport.Service
 	topMail *topMail
 	keeper  *keeper // nil without --data-dir
+	secrets []secretFiles
 
 	peerServer *peer.Server
 	grpcDoor   *grpcapi.Server
@@ -76,10 +77,14 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 	if err := n.openRules(); err != nil {
 		return nil, err
 	}
+	keys, err := n.openKeyring()
+	if err != nil {
+		return nil, err
+	}
 	if n.listen, err = openListeners(s); err != nil {
 		return nil, err
 	}
-	if err := n.openCluster(ctx, secret); err != nil {
+	if err := n.openCluster(ctx, secret, keys); err != nil {
 		return nil, err
 	}
 	if err := n.openDoors(secret); err != nil {
@@ -120,7 +125,7 @@ func (n *node) openRules() (err error) {
 
 // openCluster makes the table, the way to the peers and the node that decides,
 // and starts gossip.
-func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
+func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyring) (err error) {
 	fingerprint, err := transport.Fingerprint(secret)
 	if err != nil {
 		return err
@@ -165,7 +170,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte) (err error) {
 		Name: n.settings.name, Boot: n.boot,
 		Bind: n.settings.listenAddr(n.settings.gossipPort), Advertise: n.settings.advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
-		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Placement: ring.Placement,
+		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Keyring: keys, Placement: ring.Placement,
 		Version: versionString(), Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout}, Logger: n.log,
 	})
 	if errors.Is(err, gossip.ErrListen) {

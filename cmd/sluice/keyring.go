@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/reload"
+)
+
+// secretFiles are files with keys that are followed while the node runs.
+type secretFiles struct {
+	label string // in metrics
+	files *reload.Files
+}
+
+// openKeyring reads --gossip-keyring, if it is given. What it holds later goes to gossip, which
+// must be open by the time that the files are followed.
+func (n *node) openKeyring() (keys gossip.Keyring, err error) {
+	path := n.settings.gossipKeyring
+	if path == "" {
+		return keys, nil
+	}
+	files, err := reload.Open(reload.Config{
+		What: "--gossip-keyring", Paths: []string{path}, Log: n.log,
+		Take: func(contents [][]byte) error {
+			read, err := gossip.ParseKeyring(contents[0])
+			switch {
+			case err != nil:
+				return fmt.Errorf("%s: %w", path, err)
+			case n.gossip == nil:
+				keys = read
+				return nil
+			}
+			return n.gossip.SetKeyring(read)
+		},
+	})
+	if err != nil {
+		return keys, fmt.Errorf("--gossip-keyring: %w", err)
+	}
+	n.secrets = append(n.secrets, secretFiles{"gossip_keyring", files})
+	return keys, nil
+}
