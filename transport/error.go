@@ -21,16 +21,21 @@ const (
 	// Unavailable: nobody that may decide answered in time, and the verb or the
 	// rule allows no answer in its place.
 	Unavailable
-	// NotFound: what was named is not there. Of no check, like the next two.
+	// NotFound: what was named is not there. Of no check, like the next.
 	NotFound
 	// Refused: not as things are now; Message says what must be otherwise.
 	Refused
 	// Forbidden: not for this caller.
 	Forbidden
+	// Unauthenticated: it is not known who calls, and not everybody may.
+	Unauthenticated
 )
 
-// codes is the number of codes that checks can have, counting the unused 0.
-const codes = int(Unavailable) + 1
+// codes is the number of codes, counting the unused 0.
+const codes = int(Unauthenticated) + 1
+
+// checkCodes are those that checks can have.
+var checkCodes = []Code{Invalid, UnknownDomain, Overloaded, Unavailable, Forbidden, Unauthenticated}
 
 func (c Code) String() string {
 	switch c {
@@ -48,6 +53,8 @@ func (c Code) String() string {
 		return "refused"
 	case Forbidden:
 		return "forbidden"
+	case Unauthenticated:
+		return "unauthenticated"
 	}
 	return "unknown"
 }

@@ -233,13 +233,13 @@ func (s *Service) Stats() Stats {
 		Allowed:  s.results.allowed.Load(),
 		Denied:   s.results.denied.Load(),
 		Shadowed: s.results.shadowed.Load(),
-		Errors:   make(map[Code]uint64, codes-1),
+		Errors:   make(map[Code]uint64, len(checkCodes)),
 		Rules:    s.rules.Load().counts.snapshot(),
 		Pools:    s.rules.Load().poolStats(s.config.Clock()),
 		Latency:  all,
 		Doors:    byDoor,
 	}
-	for c := Invalid; int(c) < codes; c++ {
+	for _, c := range checkCodes {
 		st.Errors[c] = s.failures[c].Load()
 	}
 	return st

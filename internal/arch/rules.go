@@ -137,8 +137,8 @@ var modules = []struct {
 		"what stands in for the cluster while nobody answers; all else is limited by bucket",
 	},
 	{
-		"github.com/dchest/siphash", []string{"transport/."}, nil,
-		"one place turns strings into counter keys, so that all doors name the same counter",
+		"github.com/dchest/siphash", []string{"transport/.", "transport/access"}, nil,
+		"one place turns strings into counter keys, so that all doors name the same counter; headers with tokens are remembered by it",
 	},
 	{
 		"github.com/cespare/xxhash/v2", []string{"ring", "cluster", "transport"}, nil,

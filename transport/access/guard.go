@@ -1,0 +1,254 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// Door is where a call came in, for counts and logs.
+type Door uint8
+
+const (
+	GRPC Door = iota
+	HTTP
+	Envoy
+	Gubernator
+	// Authorize is forward auth.
+	Authorize
+	// Console is the pages for operators and what they call.
+	Console
+	doorCount
+)
+
+var doorNames = [doorCount]string{"grpc", "http", "envoy", "gubernator", "authorize", "console"}
+
+func (d Door) String() string { return doorNames[d] }
+
+// Guard stands at the doors of a node. It is safe for concurrent use. A nil Guard has no policy.
+type Guard struct {
+	policy atomic.Pointer[Policy]
+	log    *slog.Logger
+	now    func() time.Time
+	seen   [doorCount][reasonCount]refusals
+}
+
+// NewGuard returns a Guard with policy, of which nil leaves the doors open. now is read when something is refused.
+func NewGuard(policy *Policy, log *slog.Logger, now func() time.Time) *Guard {
+	g := &Guard{log: log, now: now}
+	g.policy.Store(policy)
+	return g
+}
+
+// SetPolicy puts policy into force: for the next call, and on streams that are open for the next request.
+func (g *Guard) SetPolicy(policy *Policy) { g.policy.Store(policy) }
+
+// Open reports whether there is no policy.
+func (g *Guard) Open() bool { return g == nil || g.policy.Load() == nil }
+
+var (
+	errNoCredentials = &transport.Error{Code: transport.Unauthenticated, Message: "this node wants to know who calls; send a token (Authorization: Bearer) or a certificate that it knows"}
+	errMalformed     = &transport.Error{Code: transport.Unauthenticated, Message: "the credentials are not one token as `sluice token` makes them"}
+	errUnknownToken  = &transport.Error{Code: transport.Unauthenticated, Message: "this node does not know the token; it may have been taken away"}
+)
+
+// Call lets a gRPC call in. The error, if any, is of code Unauthenticated.
+func (g *Guard) Call(ctx context.Context, d Door) (Pass, *transport.Error) {
+	if g.Open() {
+		return Pass{guard: g, door: d}, nil
+	}
+	policy, values := g.policy.Load(), metadata.ValueFromIncomingContext(ctx, "authorization")
+	if caller := policy.quick.find(values); caller != nil {
+		p := Pass{guard: g, door: d, caller: caller}
+		if from, ok := peer.FromContext(ctx); ok {
+			p.addr = from.Addr
+		}
+		return p, nil
+	}
+	id := ofContext(ctx, values)
+	return g.learn(d, policy, &id, values)
+}
+
+// Request lets an HTTP request in. The error, if any, is of code Unauthenticated.
+func (g *Guard) Request(r *http.Request, d Door) (Pass, *transport.Error) {
+	if g.Open() {
+		return Pass{guard: g, door: d}, nil
+	}
+	policy, values := g.policy.Load(), r.Header["Authorization"]
+	if caller := policy.quick.find(values); caller != nil {
+		return Pass{guard: g, door: d, caller: caller, remote: r.RemoteAddr}, nil
+	}
+	id := OfRequest(r)
+	return g.learn(d, policy, &id, values)
+}
+
+// Proxied lets in the request of a proxy that asks about its client's. The error, if any, is of code Unauthenticated.
+func (g *Guard) Proxied(r *http.Request, d Door) (Pass, *transport.Error) {
+	if g.Open() {
+		return Pass{guard: g, door: d}, nil
+	}
+	id := OfProxied(r)
+	return g.Enter(d, &id)
+}
+
+// learn is Enter, and remembers the caller by the values of the header, if these are what let it in.
+func (g *Guard) learn(d Door, policy *Policy, id *Identity, values []string) (Pass, *transport.Error) {
+	p, err := g.enter(d, policy, id)
+	if err == nil && id.shown == aToken {
+		policy.quick.add(values, p.caller)
+	}
+	return p, err
+}
+
+// Enter lets in who has shown id, as things are now. The error, if any, is of code Unauthenticated: the credentials
+// are wrong, or there are none and nobody may do anything without. It allocates nothing where it lets in.
+func (g *Guard) Enter(d Door, id *Identity) (Pass, *transport.Error) {
+	if g == nil {
+		return Pass{}, nil
+	}
+	policy := g.policy.Load()
+	if policy == nil {
+		return Pass{guard: g, door: d}, nil
+	}
+	return g.enter(d, policy, id)
+}
+
+func (g *Guard) enter(d Door, policy *Policy, id *Identity) (Pass, *transport.Error) {
+	p := Pass{guard: g, door: d, addr: id.addr, remote: id.remote}
+	switch {
+	case id.shown == malformedToken:
+		g.refused(&p, malformed, 0, "")
+		return Pass{}, errMalformed
+	case id.shown == aToken:
+		if p.caller = policy.Token(id.digest); p.caller == nil {
+			g.refused(&p, unknownToken, 0, "")
+			return Pass{}, errUnknownToken
+		}
+		return p, nil
+	case id.certificate != nil:
+		p.caller = policy.Certificate(id.certificate)
+	}
+	if p.caller == nil {
+		p.caller = policy.anonymous
+	}
+	if p.caller == nil {
+		why := noCredentials
+		if id.certificate != nil {
+			why = unknownCertificate
+		}
+		g.refused(&p, why, 0, "")
+		return Pass{}, errNoCredentials
+	}
+	return p, nil
+}
+
+// Pass says what a caller who was let in may do, for the length of one call. The zero value may do everything but
+// Operate.
+type Pass struct {
+	guard  *Guard
+	door   Door
+	addr   net.Addr
+	remote string
+	// caller is nil where there is no policy.
+	caller *Caller
+}
+
+// Open reports whether there is no policy, so that nobody was asked.
+func (p *Pass) Open() bool { return p.caller == nil }
+
+// Name is the caller's in the file; "" without credentials, and without a policy.
+func (p *Pass) Name() string {
+	if p.caller == nil {
+		return ""
+	}
+	return p.caller.Name
+}
+
+// from is where the call came from.
+func (p *Pass) from() string {
+	if p.addr != nil {
+		return p.addr.String()
+	}
+	return p.remote
+}
+
+// May says why the caller may not do verb in domain, or nil; the domain "" stands for all of them. The error is of
+// code Forbidden, or Unauthenticated for a caller without credentials. It is counted and logged.
+func (p *Pass) May(verb Verb, domain string) *transport.Error {
+	if p.caller == nil || p.caller.May(verb, domain) {
+		return nil
+	}
+	return p.refuse(verb, domain)
+}
+
+// Allows is May for what is only left out where it is not granted: nothing is counted.
+func (p *Pass) Allows(verb Verb, domain string) bool {
+	return p.caller == nil || p.caller.May(verb, domain)
+}
+
+func (p *Pass) refuse(verb Verb, domain string) *transport.Error {
+	in := fmt.Sprintf("%s in the domain %q", verb, clip(domain))
+	if domain == "" {
+		in = verb.String() + " in all domains"
+	}
+	if p.caller.Name == "" {
+		p.guard.refused(p, noCredentials, verb, domain)
+		return &transport.Error{Code: transport.Unauthenticated, Message: "without a token or a certificate that this node knows, nobody may " + in}
+	}
+	p.guard.refused(p, notGranted, verb, domain)
+	return &transport.Error{Code: transport.Forbidden, Message: "the caller " + p.caller.Name + " may not " + in}
+}
+
+// Operate says why the caller may not do what operators do, or nil. With a policy its grants say so, as in May.
+// Without one stranger does, which is why the call is not taken for one of this machine: see transport.LocalOnly. It is
+// counted and logged too.
+func (p *Pass) Operate(verb Verb, domain string, stranger *transport.Error) *transport.Error {
+	if p.caller != nil {
+		return p.May(verb, domain)
+	}
+	if stranger != nil && p.guard != nil {
+		p.guard.refused(p, notLocal, verb, domain)
+	}
+	return stranger
+}
+
+// Restrict makes faults of the checks of b that the caller may not do, so that they are answered with it and change
+// nothing. The error, that of the first, is returned where all are such.
+func (p *Pass) Restrict(b *transport.Batch) *transport.Error {
+	if p.caller == nil {
+		return nil
+	}
+	var first, fault *transport.Error
+	var verb bucket.Verb
+	var domain string
+	all := len(b.Checks) > 0
+	for i := range b.Checks {
+		c := &b.Checks[i]
+		if i == 0 || c.Verb != verb || c.Domain != domain {
+			verb, domain = c.Verb, c.Domain
+			fault = p.May(VerbOf(verb), domain)
+		}
+		if fault == nil {
+			all = false
+			continue
+		}
+		c.Fault = fault
+		if first == nil {
+			first = fault
+		}
+	}
+	if all {
+		return first
+	}
+	return nil
+}

@@ -1,0 +1,443 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+)
+
+// world is a guard whose clock and log the test has.
+type world struct {
+	*Guard
+	now time.Time
+	log bytes.Buffer
+}
+
+func newWorld(t testing.TB, file string) *world {
+	w := &world{now: time.Unix(1, 0)}
+	var policy *Policy
+	if file != "" {
+		policy = parse(t, file)
+	}
+	w.Guard = NewGuard(policy, slog.New(slog.NewTextHandler(&w.log, nil)), func() time.Time { return w.now })
+	return w
+}
+
+// count is how often something was refused.
+func (w *world) count(d Door, why reason) uint64 {
+	return w.seen[d][why].count.Load()
+}
+
+func twoTenants(t testing.TB) (file, a, b string) {
+	a, da := token(t, 1)
+	b, db := token(t, 2)
+	return "callers:\n" +
+		"  - {name: a, tokens: [" + da.String() + "], certificates: [cn:a], grants: [{domains: [a, 'a/*'], verbs: [check, read]}]}\n" +
+		"  - {name: b, tokens: [" + db.String() + "], grants: [{domains: [b], verbs: [check, reset]}]}\n", a, b
+}
+
+func TestCredentials(t *testing.T) {
+	file, a, b := twoTenants(t)
+	stranger, _ := token(t, 3)
+	w := newWorld(t, file)
+	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "a"}}
+	unknown := &x509.Certificate{Subject: pkix.Name{CommonName: "somebody"}}
+	for _, c := range []struct {
+		name          string
+		authorization []string
+		verified      *x509.Certificate
+		unverified    *x509.Certificate
+		want          string // who it is, or the reason
+	}{
+		{name: "nothing", want: "no_credentials"},
+		{name: "token", authorization: []string{"Bearer " + a}, want: "a"},
+		{name: "any case, several spaces", authorization: []string{"bEARER   " + b + " "}, want: "b"},
+		{name: "unknown", authorization: []string{"Bearer " + stranger}, want: "unknown_token"},
+		{name: "empty", authorization: []string{""}, want: "malformed"},
+		{name: "no scheme", authorization: []string{a}, want: "malformed"},
+		{name: "another scheme", authorization: []string{"Basic " + a}, want: "malformed"},
+		{name: "no space", authorization: []string{"Bearer" + a}, want: "malformed"},
+		{name: "two lines", authorization: []string{"Bearer " + a, "Bearer " + a}, want: "malformed"},
+		{name: "a good one after a bad one", authorization: []string{"Bearer " + stranger, "Bearer " + a}, want: "malformed"},
+		{name: "two in one", authorization: []string{"Bearer " + a + ", Bearer " + b}, want: "malformed"},
+		{name: "cut", authorization: []string{"Bearer " + a[:len(a)-1]}, want: "malformed"},
+		{name: "longer", authorization: []string{"Bearer " + a + "A"}, want: "malformed"},
+		{name: "the digest", authorization: []string{"Bearer " + strings.Split(file, ", ")[1]}, want: "malformed"},
+		{name: "a word", authorization: []string{"Bearer hunter2"}, want: "malformed"},
+		{name: "certificate", verified: ca, want: "a"},
+		{name: "certificate that nobody vouches for", unverified: ca, want: "no_credentials"},
+		{name: "certificate that maps to nobody", verified: unknown, want: "unknown_certificate"},
+		{name: "token before certificate", authorization: []string{"Bearer " + b}, verified: ca, want: "b"},
+		{name: "a wrong token is not made good", authorization: []string{"Bearer " + stranger}, verified: ca, want: "unknown_token"},
+	} {
+		var state *tls.ConnectionState
+		if c.verified != nil {
+			state = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.verified}, VerifiedChains: [][]*x509.Certificate{{c.verified}}}
+		} else if c.unverified != nil {
+			state = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{c.unverified}}
+		}
+		r := &http.Request{RemoteAddr: "192.0.2.1:99", Header: http.Header{}, TLS: state}
+		proxied := &http.Request{RemoteAddr: "192.0.2.1:99", Header: http.Header{}, TLS: state}
+		md := metadata.MD{}
+		p := &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 99}}
+		for _, v := range c.authorization {
+			r.Header.Add("Authorization", v)
+			md.Append("authorization", v)
+		}
+		if state != nil {
+			p.AuthInfo = credentials.TLSInfo{State: *state}
+		}
+		ctx := peer.NewContext(metadata.NewIncomingContext(context.Background(), md), p)
+		judge := func(door Door, pass Pass, err *transport.Error) {
+			t.Helper()
+			switch {
+			case err == nil && pass.Name() != c.want:
+				t.Errorf("%s, %v: let in as %q, want %s", c.name, door, pass.Name(), c.want)
+			case err != nil && (err.Code != transport.Unauthenticated || w.count(door, reasonOf(c.want)) == 0):
+				t.Errorf("%s, %v: %v, want %s", c.name, door, err, c.want)
+			}
+		}
+		w.seen = [doorCount][reasonCount]refusals{}
+		for range 2 { // the second time it may be remembered
+			pass, err := w.Call(ctx, GRPC)
+			judge(GRPC, pass, err)
+			pass, err = w.Request(r, HTTP)
+			judge(HTTP, pass, err)
+		}
+
+		// A proxy shows its client's Authorization, which is nobody's business here.
+		if c.verified == nil && c.unverified == nil {
+			proxied.Header = r.Header.Clone()
+			if _, err := w.Proxied(proxied, Authorize); err == nil || w.count(Authorize, noCredentials) != 1 {
+				t.Errorf("%s: as a proxy's client's: %v", c.name, err)
+			}
+		}
+	}
+	if log := w.log.String(); strings.Contains(log, a[7:]) || strings.Contains(log, stranger[7:]) || strings.Contains(log, "hunter2") {
+		t.Errorf("the log has a token:\n%s", log)
+	}
+}
+
+// reasonOf returns the reason of that name, reasonCount for a caller's.
+func reasonOf(name string) reason {
+	for r := range reasonCount {
+		if reasonNames[r] == name {
+			return r
+		}
+	}
+	return 0
+}
+
+func TestProxies(t *testing.T) {
+	file, a, b := twoTenants(t)
+	w := newWorld(t, file)
+	for _, c := range []struct {
+		values []string
+		want   string
+	}{
+		{[]string{a}, "a"}, {[]string{b}, "b"}, {[]string{a, b}, ""}, {[]string{"Bearer " + a}, ""}, {[]string{""}, ""}, {nil, ""},
+	} {
+		r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + b}, TokenHeader: c.values}}
+		pass, err := w.Proxied(r, Authorize)
+		if pass.Name() != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%q: %q, %v; want %q", c.values, pass.Name(), err, c.want)
+		}
+	}
+}
+
+func TestRestrict(t *testing.T) {
+	file, a, _ := twoTenants(t)
+	w := newWorld(t, file)
+	pass := enter(t, w, a)
+	fill := func(checks ...transport.Check) *transport.Batch {
+		b := transport.NewBatch()
+		for _, c := range checks {
+			one := b.Add()
+			one.Domain, one.Verb = c.Domain, c.Verb
+			one.Descriptor = append(one.Descriptor, rules.Entry{Key: "k"})
+		}
+		return b
+	}
+	b := fill(transport.Check{Domain: "a"}, transport.Check{Domain: "b"}, transport.Check{Domain: "a", Verb: bucket.Refund},
+		transport.Check{Domain: "a/x", Verb: bucket.Read}, transport.Check{Domain: "a", Verb: bucket.Verb(99)}, transport.Check{Domain: ""})
+	if err := pass.Restrict(b); err != nil {
+		t.Errorf("the whole call: %v", err)
+	}
+	for i, want := range []string{
+		"", `the caller a may not check in the domain "b"`, `the caller a may not refund in the domain "a"`, "",
+		`the caller a may not admin in the domain "a"`, "the caller a may not check in all domains",
+	} {
+		got := ""
+		if f := b.Checks[i].Fault; f != nil {
+			got = f.Message
+			if f.Code != transport.Forbidden {
+				t.Errorf("check %d: code %v", i, f.Code)
+			}
+		}
+		if got != want {
+			t.Errorf("check %d: %q, want %q", i, got, want)
+		}
+	}
+	if err := pass.Restrict(fill(transport.Check{Domain: "b"}, transport.Check{Domain: "c"})); err == nil || err.Code != transport.Forbidden {
+		t.Errorf("a call without one that is granted: %v", err)
+	}
+	if err := pass.Restrict(transport.NewBatch()); err != nil {
+		t.Errorf("an empty call, which is the limiter's to refuse: %v", err)
+	}
+	open := Pass{}
+	if err := open.Restrict(b); err != nil {
+		t.Error(err)
+	}
+}
+
+// enter returns the pass of a token.
+func enter(t testing.TB, w *world, token string) Pass {
+	t.Helper()
+	id := Identity{}
+	id.take([]string{"Bearer " + token})
+	p, err := w.Enter(GRPC, &id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestAnonymous(t *testing.T) {
+	file, a, _ := twoTenants(t)
+	w := newWorld(t, file+"anonymous: [{domains: [public], verbs: [check]}]\n")
+	pass, err := w.Enter(GRPC, &Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pass.May(Check, "public"); err != nil {
+		t.Error(err)
+	}
+	// Credentials may help, so it is not a matter of who they are.
+	if err := pass.May(Check, "a"); err == nil || err.Code != transport.Unauthenticated {
+		t.Errorf("in the domain of another: %v", err)
+	}
+	known := enter(t, w, a)
+	if err := known.May(Check, "public"); err != nil {
+		t.Errorf("what everybody may: %v", err)
+	}
+	wrong := Identity{shown: malformedToken}
+	if _, err := w.Enter(GRPC, &wrong); err == nil {
+		t.Error("a wrong token was let in as none")
+	}
+}
+
+// TestTakenAway takes a token away from under a stream.
+func TestTakenAway(t *testing.T) {
+	file, a, b := twoTenants(t)
+	w := newWorld(t, file)
+	var id Identity
+	id.take([]string{"Bearer " + a})
+	if _, err := w.Enter(GRPC, &id); err != nil {
+		t.Fatal(err)
+	}
+	_, db := token(t, 2)
+	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
+	if _, err := w.Enter(GRPC, &id); err == nil || err.Code != transport.Unauthenticated {
+		t.Errorf("after it was taken away: %v", err)
+	}
+	pass := enter(t, w, b)
+	if err := pass.May(Reset, "b"); err == nil {
+		t.Error("a verb that was taken away is there")
+	}
+}
+
+// TestTakenAwayBetweenCalls is the same for calls, whose callers are remembered.
+func TestTakenAwayBetweenCalls(t *testing.T) {
+	file, a, _ := twoTenants(t)
+	w := newWorld(t, file)
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
+	for range 2 {
+		if _, err := w.Request(r, HTTP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, db := token(t, 2)
+	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
+	if _, err := w.Request(r, HTTP); err == nil {
+		t.Error("let in after it was taken away")
+	}
+}
+
+func TestHeadersRememberedAreBounded(t *testing.T) {
+	var q quick
+	q.open()
+	for i := range maxQuick + 10 {
+		q.add([]string{strings.Repeat(" ", i%30) + string(rune(0x100+i))}, &Caller{})
+	}
+	if n := len(q.mu.callers); n > maxQuick || n == 0 {
+		t.Errorf("%d are remembered, want 1 to %d", n, maxQuick)
+	}
+}
+
+func TestWithoutPolicy(t *testing.T) {
+	stranger := transport.LocalOnly("192.0.2.1:1", func(string) bool { return false })
+	w := newWorld(t, "")
+	for _, g := range []*Guard{nil, w.Guard} {
+		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, HTTP)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := pass.May(Reset, "any"); err != nil {
+			t.Error(err)
+		}
+		if err := pass.Operate(Admin, "", stranger); err != stranger {
+			t.Errorf("an operator's call from elsewhere: %v", err)
+		}
+		if err := pass.Operate(Admin, "", nil); err != nil {
+			t.Errorf("an operator's call from here: %v", err)
+		}
+	}
+	if n := w.count(HTTP, notLocal); n != 1 {
+		t.Errorf("%d counted, want 1", n)
+	}
+	// With one, where a call comes from means nothing.
+	file, a, _ := twoTenants(t)
+	w = newWorld(t, file)
+	pass := enter(t, w, a)
+	if err := pass.Operate(Admin, "", nil); err == nil {
+		t.Error("a caller without admin operates, because it is on this machine")
+	}
+}
+
+func TestLogIsBounded(t *testing.T) {
+	file, a, _ := twoTenants(t)
+	w := newWorld(t, file)
+	pass := enter(t, w, a)
+	long := strings.Repeat("x", 1000)
+	for range 100 {
+		pass.May(Check, long)
+		w.now = w.now.Add(time.Second)
+	}
+	if got := strings.Count(w.log.String(), "\n"); got != 2 {
+		t.Errorf("%d lines in 100 s, want 2:\n%s", got, w.log.String())
+	}
+	for _, want := range []string{"door=grpc reason=not_granted", "verb=check domain=" + strings.Repeat("x", 60) + "… caller=a times=1\n", "caller=a times=60\n"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log has no %q:\n%s", want, w.log.String())
+		}
+	}
+	if n := w.count(GRPC, notGranted); n != 100 {
+		t.Errorf("%d counted, want 100", n)
+	}
+	// A clock that was set back does not silence it for long.
+	w.now = w.now.Add(-time.Hour)
+	pass.May(Check, "y")
+	if !strings.Contains(w.log.String(), "domain=y") {
+		t.Error("nothing is logged after the clock was set back")
+	}
+}
+
+func FuzzAuthorization(f *testing.F) {
+	file, a, b := twoTenants(f)
+	w := newWorld(f, file)
+	f.Add("Bearer "+a, "")
+	f.Add("bearer  "+b, a)
+	f.Add("Bearer "+a+"\x00", "Basic x")
+	f.Fuzz(func(t *testing.T, one, two string) {
+		for _, values := range [][]string{{one}, {one, two}} {
+			var id Identity
+			id.take(values)
+			pass, err := w.Enter(GRPC, &id)
+			if err != nil {
+				continue
+			}
+			of := map[string]string{"a": a, "b": b}[pass.Name()]
+			if of == "" || len(values) != 1 || !strings.EqualFold(one[:7], "bearer ") || strings.Trim(one[7:], " ") != of {
+				t.Errorf("%q was let in as %q", values, pass.Name())
+			}
+		}
+	})
+}
+
+func TestAllocations(t *testing.T) {
+	file, a, _ := twoTenants(t)
+	w := newWorld(t, file)
+	var id Identity
+	id.take([]string{"Bearer " + a})
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
+	b := transport.NewBatch()
+	b.Add().Domain = "a"
+	for _, enter := range []func() (Pass, *transport.Error){
+		func() (Pass, *transport.Error) { return w.Request(r, HTTP) },
+		func() (Pass, *transport.Error) { return w.Enter(GRPC, &id) },
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			pass, err := enter()
+			if err != nil || pass.Restrict(b) != nil || b.Checks[0].Fault != nil {
+				t.Fatal("refused")
+			}
+		}); n != 0 {
+			t.Errorf("%v allocations a call, want 0", n)
+		}
+	}
+	open := NewGuard(nil, slog.Default(), time.Now)
+	ctx := context.Background()
+	if n := testing.AllocsPerRun(100, func() {
+		pass, err := open.Call(ctx, GRPC)
+		if err != nil || pass.Restrict(b) != nil {
+			t.Fatal("refused")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations a call without a policy, want 0", n)
+	}
+}
+
+func BenchmarkGuard(b *testing.B) {
+	file, a, _ := twoTenants(b)
+	w := newWorld(b, file)
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
+	batch := transport.NewBatch()
+	batch.Add().Domain = "a/x"
+	var stream Identity
+	stream.take(r.Header["Authorization"])
+	b.Run("call", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			pass, err := w.Request(r, HTTP)
+			if err != nil || pass.Restrict(batch) != nil {
+				b.Fatal("refused")
+			}
+		}
+	})
+	b.Run("request of a stream", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			pass, err := w.Enter(GRPC, &stream)
+			if err != nil || pass.Restrict(batch) != nil {
+				b.Fatal("refused")
+			}
+		}
+	})
+	b.Run("open", func(b *testing.B) {
+		open := NewGuard(nil, slog.Default(), time.Now)
+		ctx := context.Background()
+		b.ReportAllocs()
+		for b.Loop() {
+			pass, err := open.Call(ctx, GRPC)
+			if err != nil || pass.Restrict(batch) != nil {
+				b.Fatal("refused")
+			}
+		}
+	})
+}
