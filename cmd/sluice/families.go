@@ -34,14 +34,14 @@ var families = []family{
 	gauges("sluice_secrets_stale", "1 while files with certificates or keys have a fault and older ones are in force.", []string{"files"},
 		func(s *snapshot) (list []sample) {
 			for _, f := range s.secrets {
-				list = append(list, sample{[]string{f.label}, flag(f.status.LastError != nil)})
+				list = append(list, sample{labels: []string{f.label}, value: flag(f.status.LastError != nil)})
 			}
 			return list
 		}),
 	counters("sluice_secrets_failures_total", "Different faults found in files with certificates or keys.", []string{"files"},
 		func(s *snapshot) (list []sample) {
 			for _, f := range s.secrets {
-				list = append(list, sample{[]string{f.label}, float64(f.status.Failures)})
+				list = append(list, sample{labels: []string{f.label}, value: float64(f.status.Failures)})
 			}
 			return list
 		}),
@@ -205,7 +205,7 @@ var families = []family{
 			if s.gossip.Keys == 0 {
 				return nil
 			}
-			return []sample{{[]string{s.gossip.Primary}, float64(s.gossip.Keys)}}
+			return []sample{{labels: []string{s.gossip.Primary}, value: float64(s.gossip.Keys)}}
 		}),
 	gauge("sluice_members_unproven", "Processes that were heard of in encrypted gossip and have not answered this node yet.",
 		func(s *snapshot) float64 { return float64(s.gossip.Unproven) }),

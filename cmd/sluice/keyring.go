@@ -7,6 +7,9 @@ import (
 	"github.com/sluice-project/sluice/internal/reload"
 )
 
+// secretLabels are the values of the label files.
+var secretLabels = []string{"gossip_keyring"}
+
 // secretFiles are files with keys that are followed while the node runs.
 type secretFiles struct {
 	label string // in metrics

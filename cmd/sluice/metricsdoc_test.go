@@ -40,6 +40,7 @@ var openLabels = map[string]string{
 	"rule":    "a rule in force; its name",
 	"pool":    "a pool in force; its name",
 	"version": "one",
+	"primary": "one, 8 hex digits",
 }
 
 // docs/metrics.md is what the program says of its metrics.
@@ -104,6 +105,10 @@ func kindText(k prometheus.ValueType) string {
 // rule and pool.
 func specimen() *snapshot {
 	var s snapshot
+	for _, label := range secretLabels {
+		s.secrets = append(s.secrets, secretStatus{label: label})
+	}
+	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Rules = []transport.RuleStats{{Domain: "domain", Name: "rule"}}
 	s.service.Pools = []transport.PoolStats{{Domain: "domain", Name: "pool"}}
 	for d := transport.OtherDoor; d == transport.OtherDoor || d.String() != transport.OtherDoor.String(); d++ {
