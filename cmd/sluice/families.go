@@ -180,6 +180,12 @@ var families = []family{
 	counter("sluice_peer_malformed_total", "Incoming peer streams ended because of a frame that was not understood.",
 		func(s *snapshot) uint64 { return s.server.Malformed }),
 
+	gauges("sluice_connections", "Connections to this node's ports now, by port.", []string{"port"},
+		func(s *snapshot) []sample { return s.ports.open() }),
+	counters("sluice_connections_refused_total", "Connections closed: too many (full), too many of one address (address), "+
+		"nothing said within 5 s (silent).", []string{"port", "reason"},
+		func(s *snapshot) []sample { return s.ports.refused() }),
+
 	gauge("sluice_counters", "Counters held.",
 		func(s *snapshot) float64 { return float64(s.table.Entries) }),
 	gauge("sluice_counter_bytes", "Approximate memory of the counters held.",

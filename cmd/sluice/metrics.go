@@ -40,6 +40,7 @@ type snapshot struct {
 	rules   rulefiles.Status
 	keeper  keeperStats
 	secrets []secretStatus
+	ports   connections
 	ready   bool
 }
 
@@ -60,6 +61,7 @@ func (n *node) snapshot() snapshot {
 	for _, files := range n.secrets {
 		s.secrets = append(s.secrets, secretStatus{files.label, files.files.Status()})
 	}
+	s.ports = n.listen.stats()
 	s.ready, _ = n.ready()
 	return s
 }

@@ -26,6 +26,7 @@ var metricChapters = []struct{ from, title string }{
 	{"sluice_lease_granted_units_total", "What is lent, and what is decided eventually?"},
 	{"sluice_forward_retries_total", "What does not arrive at once?"},
 	{"sluice_peer_connections", "How are the ways to other nodes?"},
+	{"sluice_connections", "What does it bear?"},
 	{"sluice_counters", "What does it hold?"},
 	{"sluice_members", "Who is there?"},
 	{"sluice_right", "Who counts, and who holds what?"},
@@ -107,6 +108,9 @@ func specimen() *snapshot {
 	var s snapshot
 	for _, label := range secretLabels {
 		s.secrets = append(s.secrets, secretStatus{label: label})
+	}
+	for _, label := range portLabels {
+		s.ports = append(s.ports, portStats{port: label})
 	}
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Rules = []transport.RuleStats{{Domain: "domain", Name: "rule"}}

@@ -23,10 +23,12 @@ func openListeners(s settings) (l listeners, err error) {
 		if one.addr == "" {
 			continue
 		}
-		if *one.listener, err = net.Listen("tcp", one.addr); err != nil {
+		bounded, err := s.bounds.listenWithin(one.addr)
+		if err != nil {
 			l.close()
 			return listeners{}, fmt.Errorf("--%s: %w", one.flag, err)
 		}
+		*one.listener = bounded
 	}
 	return l, nil
 }

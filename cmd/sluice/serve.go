@@ -57,6 +57,7 @@ type settings struct {
 
 	logLevel, logFormat string
 	admin               adminSettings
+	bounds              boundSettings
 }
 
 func (s *settings) register(f *pflag.FlagSet) {
@@ -88,6 +89,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
 	f.DurationVar(&s.snapshotInterval, "snapshot-interval", 10*time.Second, "how often counters are written to --data-dir; 0 writes them only when stopping")
 	s.admin.register(f)
+	s.bounds.register(f)
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
@@ -110,6 +112,9 @@ func (s *settings) validate() error {
 	}
 	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
 		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
+	}
+	if err := s.bounds.validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if err := s.admin.validate(); err != nil {
 		errs = append(errs, err)
