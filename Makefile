@@ -56,7 +56,7 @@ audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times
 	go test -count $(RUNS) -run Audit -v ./internal/e2e
 
 .PHONY: change-test
-change-test: ## quotas over joins, leaves, restarts, crashes and pauses of real processes, RUNS=5 times
+change-test: ## quotas over joins, leaves, restarts, crashes, pauses and unequal rules of real processes, RUNS=5 times
 	go test -count $(RUNS) -timeout 0 -tags change -run '$(or $(CHANGE),Change)' -v ./internal/e2e
 
 .PHONY: upgrade-test
