@@ -208,7 +208,7 @@ var vague = []string{
 // with a dot are free.
 var top = []string{
 	"bench/", "bucket/", "client/", "cluster/", "cmd/", "deploy/", "docs/", "examples/", "internal/", "proto/", "ring/", "rules/", "transport/",
-	"CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "go.mod", "go.sum",
+	"CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md", "go.mod", "go.sum",
 }
 
 // within reports whether dir is place or below it.
