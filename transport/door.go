@@ -16,14 +16,15 @@ const (
 	GubernatorDoor
 	ForwardAuthDoor
 
-	doors = int(ForwardAuthDoor) + 1
+	// Doors is how many there are.
+	Doors = int(ForwardAuthDoor) + 1
 )
 
-var doorNames = [doors]string{"other", "grpc", "stream", "http", "envoy", "gubernator", "forward-auth"}
+var doorNames = [Doors]string{"other", "grpc", "stream", "http", "envoy", "gubernator", "forward-auth"}
 
 // String returns the door's name in metrics and traces.
 func (d Door) String() string {
-	if int(d) >= doors {
+	if int(d) >= Doors {
 		d = OtherDoor
 	}
 	return doorNames[d]
@@ -37,7 +38,7 @@ type DoorLatency struct {
 
 // doorOf returns what counts the calls of the door that b came in by.
 func (s *Service) doorOf(b *Batch) *timing.Histogram {
-	if int(b.Door) >= doors {
+	if int(b.Door) >= Doors {
 		return &s.latency[OtherDoor]
 	}
 	return &s.latency[b.Door]

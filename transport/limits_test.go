@@ -56,6 +56,7 @@ func TestWireNumbers(t *testing.T) {
 		{"not found", int32(sluicev1.ErrorCode_ERROR_CODE_NOT_FOUND), int32(NotFound)},
 		{"refused", int32(sluicev1.ErrorCode_ERROR_CODE_REFUSED), int32(Refused)},
 		{"forbidden", int32(sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN), int32(Forbidden)},
+		{"unauthenticated", int32(sluicev1.ErrorCode_ERROR_CODE_UNAUTHENTICATED), int32(Unauthenticated)},
 	} {
 		if c.wire != c.here {
 			t.Errorf("%s is %d on the wire and %d here", c.name, c.wire, c.here)

@@ -78,7 +78,7 @@ type Service struct {
 	calls    atomic.Uint64
 	results  counts
 	failures [codes]atomic.Uint64
-	latency  [doors]timing.Histogram
+	latency  [Doors]timing.Histogram
 }
 
 // ruleBook is a set of rules and what has been counted by them.

@@ -16,31 +16,12 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// Door is where a call came in, for counts and logs.
-type Door uint8
-
-const (
-	GRPC Door = iota
-	HTTP
-	Envoy
-	Gubernator
-	// Authorize is forward auth.
-	Authorize
-	// Console is the pages for operators and what they call.
-	Console
-	doorCount
-)
-
-var doorNames = [doorCount]string{"grpc", "http", "envoy", "gubernator", "authorize", "console"}
-
-func (d Door) String() string { return doorNames[d] }
-
 // Guard stands at the doors of a node. It is safe for concurrent use. A nil Guard has no policy.
 type Guard struct {
 	policy atomic.Pointer[Policy]
 	log    *slog.Logger
 	now    func() time.Time
-	seen   [doorCount][reasonCount]refusals
+	seen   [transport.Doors][reasonCount]refusals
 }
 
 // NewGuard returns a Guard with policy, of which nil leaves the doors open. now is read when something is refused.
@@ -63,7 +44,7 @@ var (
 )
 
 // Call lets a gRPC call in. The error, if any, is of code Unauthenticated.
-func (g *Guard) Call(ctx context.Context, d Door) (Pass, *transport.Error) {
+func (g *Guard) Call(ctx context.Context, d transport.Door) (Pass, *transport.Error) {
 	if g.Open() {
 		return Pass{guard: g, door: d}, nil
 	}
@@ -80,7 +61,7 @@ func (g *Guard) Call(ctx context.Context, d Door) (Pass, *transport.Error) {
 }
 
 // Request lets an HTTP request in. The error, if any, is of code Unauthenticated.
-func (g *Guard) Request(r *http.Request, d Door) (Pass, *transport.Error) {
+func (g *Guard) Request(r *http.Request, d transport.Door) (Pass, *transport.Error) {
 	if g.Open() {
 		return Pass{guard: g, door: d}, nil
 	}
@@ -93,7 +74,7 @@ func (g *Guard) Request(r *http.Request, d Door) (Pass, *transport.Error) {
 }
 
 // Proxied lets in the request of a proxy that asks about its client's. The error, if any, is of code Unauthenticated.
-func (g *Guard) Proxied(r *http.Request, d Door) (Pass, *transport.Error) {
+func (g *Guard) Proxied(r *http.Request, d transport.Door) (Pass, *transport.Error) {
 	if g.Open() {
 		return Pass{guard: g, door: d}, nil
 	}
@@ -102,7 +83,7 @@ func (g *Guard) Proxied(r *http.Request, d Door) (Pass, *transport.Error) {
 }
 
 // learn is Enter, and remembers the caller by the values of the header, if these are what let it in.
-func (g *Guard) learn(d Door, policy *Policy, id *Identity, values []string) (Pass, *transport.Error) {
+func (g *Guard) learn(d transport.Door, policy *Policy, id *Identity, values []string) (Pass, *transport.Error) {
 	p, err := g.enter(d, policy, id)
 	if err == nil && id.shown == aToken {
 		policy.quick.add(values, p.caller)
@@ -112,7 +93,7 @@ func (g *Guard) learn(d Door, policy *Policy, id *Identity, values []string) (Pa
 
 // Enter lets in who has shown id, as things are now. The error, if any, is of code Unauthenticated: the credentials
 // are wrong, or there are none and nobody may do anything without. It allocates nothing where it lets in.
-func (g *Guard) Enter(d Door, id *Identity) (Pass, *transport.Error) {
+func (g *Guard) Enter(d transport.Door, id *Identity) (Pass, *transport.Error) {
 	if g == nil {
 		return Pass{}, nil
 	}
@@ -123,40 +104,52 @@ func (g *Guard) Enter(d Door, id *Identity) (Pass, *transport.Error) {
 	return g.enter(d, policy, id)
 }
 
-func (g *Guard) enter(d Door, policy *Policy, id *Identity) (Pass, *transport.Error) {
+func (g *Guard) enter(d transport.Door, policy *Policy, id *Identity) (Pass, *transport.Error) {
 	p := Pass{guard: g, door: d, addr: id.addr, remote: id.remote}
+	var why reason
+	if p.caller, why = policy.whoIs(id); p.caller != nil {
+		return p, nil
+	}
+	g.refused(&p, why, 0, "")
+	switch why {
+	case malformed:
+		return Pass{}, errMalformed
+	case unknownToken:
+		return Pass{}, errUnknownToken
+	}
+	return Pass{}, errNoCredentials
+}
+
+// Knows reports whether who has shown id would be let in. Nothing is counted.
+func (g *Guard) Knows(id *Identity) bool {
+	if g.Open() {
+		return true
+	}
+	caller, _ := g.policy.Load().whoIs(id)
+	return caller != nil
+}
+
+// whoIs returns who has shown id, or nil and why it is nobody.
+func (p *Policy) whoIs(id *Identity) (*Caller, reason) {
 	switch {
 	case id.shown == malformedToken:
-		g.refused(&p, malformed, 0, "")
-		return Pass{}, errMalformed
+		return nil, malformed
 	case id.shown == aToken:
-		if p.caller = policy.Token(id.digest); p.caller == nil {
-			g.refused(&p, unknownToken, 0, "")
-			return Pass{}, errUnknownToken
-		}
-		return p, nil
-	case id.certificate != nil:
-		p.caller = policy.Certificate(id.certificate)
+		return p.tokens[id.digest], unknownToken
+	case id.certificate == nil:
+		return p.anonymous, noCredentials
 	}
-	if p.caller == nil {
-		p.caller = policy.anonymous
+	if c := p.Certificate(id.certificate); c != nil {
+		return c, 0
 	}
-	if p.caller == nil {
-		why := noCredentials
-		if id.certificate != nil {
-			why = unknownCertificate
-		}
-		g.refused(&p, why, 0, "")
-		return Pass{}, errNoCredentials
-	}
-	return p, nil
+	return p.anonymous, unknownCertificate
 }
 
 // Pass says what a caller who was let in may do, for the length of one call. The zero value may do everything but
 // Operate.
 type Pass struct {
 	guard  *Guard
-	door   Door
+	door   transport.Door
 	addr   net.Addr
 	remote string
 	// caller is nil where there is no policy.
@@ -218,6 +211,15 @@ func (p *Pass) Operate(verb Verb, domain string, stranger *transport.Error) *tra
 	}
 	if stranger != nil && p.guard != nil {
 		p.guard.refused(p, notLocal, verb, domain)
+	}
+	return stranger
+}
+
+// Stranger returns why the caller is none who may see what is shown to operators by default, or nil: without a policy
+// it is stranger, and with one the grants, which May asks, say all.
+func (p *Pass) Stranger(stranger *transport.Error) *transport.Error {
+	if p.caller != nil {
+		return nil
 	}
 	return stranger
 }

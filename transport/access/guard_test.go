@@ -40,7 +40,7 @@ func newWorld(t testing.TB, file string) *world {
 }
 
 // count is how often something was refused.
-func (w *world) count(d Door, why reason) uint64 {
+func (w *world) count(d transport.Door, why reason) uint64 {
 	return w.seen[d][why].count.Load()
 }
 
@@ -104,7 +104,7 @@ func TestCredentials(t *testing.T) {
 			p.AuthInfo = credentials.TLSInfo{State: *state}
 		}
 		ctx := peer.NewContext(metadata.NewIncomingContext(context.Background(), md), p)
-		judge := func(door Door, pass Pass, err *transport.Error) {
+		judge := func(door transport.Door, pass Pass, err *transport.Error) {
 			t.Helper()
 			switch {
 			case err == nil && pass.Name() != c.want:
@@ -113,18 +113,18 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("%s, %v: %v, want %s", c.name, door, err, c.want)
 			}
 		}
-		w.seen = [doorCount][reasonCount]refusals{}
+		w.seen = [transport.Doors][reasonCount]refusals{}
 		for range 2 { // the second time it may be remembered
-			pass, err := w.Call(ctx, GRPC)
-			judge(GRPC, pass, err)
-			pass, err = w.Request(r, HTTP)
-			judge(HTTP, pass, err)
+			pass, err := w.Call(ctx, transport.GRPCDoor)
+			judge(transport.GRPCDoor, pass, err)
+			pass, err = w.Request(r, transport.HTTPDoor)
+			judge(transport.HTTPDoor, pass, err)
 		}
 
 		// A proxy shows its client's Authorization, which is nobody's business here.
 		if c.verified == nil && c.unverified == nil {
 			proxied.Header = r.Header.Clone()
-			if _, err := w.Proxied(proxied, Authorize); err == nil || w.count(Authorize, noCredentials) != 1 {
+			if _, err := w.Proxied(proxied, transport.ForwardAuthDoor); err == nil || w.count(transport.ForwardAuthDoor, noCredentials) != 1 {
 				t.Errorf("%s: as a proxy's client's: %v", c.name, err)
 			}
 		}
@@ -154,7 +154,7 @@ func TestProxies(t *testing.T) {
 		{[]string{a}, "a"}, {[]string{b}, "b"}, {[]string{a, b}, ""}, {[]string{"Bearer " + a}, ""}, {[]string{""}, ""}, {nil, ""},
 	} {
 		r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + b}, TokenHeader: c.values}}
-		pass, err := w.Proxied(r, Authorize)
+		pass, err := w.Proxied(r, transport.ForwardAuthDoor)
 		if pass.Name() != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%q: %q, %v; want %q", c.values, pass.Name(), err, c.want)
 		}
@@ -211,7 +211,7 @@ func enter(t testing.TB, w *world, token string) Pass {
 	t.Helper()
 	id := Identity{}
 	id.take([]string{"Bearer " + token})
-	p, err := w.Enter(GRPC, &id)
+	p, err := w.Enter(transport.GRPCDoor, &id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func enter(t testing.TB, w *world, token string) Pass {
 func TestAnonymous(t *testing.T) {
 	file, a, _ := twoTenants(t)
 	w := newWorld(t, file+"anonymous: [{domains: [public], verbs: [check]}]\n")
-	pass, err := w.Enter(GRPC, &Identity{})
+	pass, err := w.Enter(transport.GRPCDoor, &Identity{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestAnonymous(t *testing.T) {
 		t.Errorf("what everybody may: %v", err)
 	}
 	wrong := Identity{shown: malformedToken}
-	if _, err := w.Enter(GRPC, &wrong); err == nil {
+	if _, err := w.Enter(transport.GRPCDoor, &wrong); err == nil {
 		t.Error("a wrong token was let in as none")
 	}
 }
@@ -248,12 +248,12 @@ func TestTakenAway(t *testing.T) {
 	w := newWorld(t, file)
 	var id Identity
 	id.take([]string{"Bearer " + a})
-	if _, err := w.Enter(GRPC, &id); err != nil {
+	if _, err := w.Enter(transport.GRPCDoor, &id); err != nil {
 		t.Fatal(err)
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
-	if _, err := w.Enter(GRPC, &id); err == nil || err.Code != transport.Unauthenticated {
+	if _, err := w.Enter(transport.GRPCDoor, &id); err == nil || err.Code != transport.Unauthenticated {
 		t.Errorf("after it was taken away: %v", err)
 	}
 	pass := enter(t, w, b)
@@ -268,13 +268,13 @@ func TestTakenAwayBetweenCalls(t *testing.T) {
 	w := newWorld(t, file)
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
 	for range 2 {
-		if _, err := w.Request(r, HTTP); err != nil {
+		if _, err := w.Request(r, transport.HTTPDoor); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
-	if _, err := w.Request(r, HTTP); err == nil {
+	if _, err := w.Request(r, transport.HTTPDoor); err == nil {
 		t.Error("let in after it was taken away")
 	}
 }
@@ -294,7 +294,7 @@ func TestWithoutPolicy(t *testing.T) {
 	stranger := transport.LocalOnly("192.0.2.1:1", func(string) bool { return false })
 	w := newWorld(t, "")
 	for _, g := range []*Guard{nil, w.Guard} {
-		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, HTTP)
+		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, transport.HTTPDoor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -308,7 +308,7 @@ func TestWithoutPolicy(t *testing.T) {
 			t.Errorf("an operator's call from here: %v", err)
 		}
 	}
-	if n := w.count(HTTP, notLocal); n != 1 {
+	if n := w.count(transport.HTTPDoor, notLocal); n != 1 {
 		t.Errorf("%d counted, want 1", n)
 	}
 	// With one, where a call comes from means nothing.
@@ -337,7 +337,7 @@ func TestLogIsBounded(t *testing.T) {
 			t.Errorf("the log has no %q:\n%s", want, w.log.String())
 		}
 	}
-	if n := w.count(GRPC, notGranted); n != 100 {
+	if n := w.count(transport.GRPCDoor, notGranted); n != 100 {
 		t.Errorf("%d counted, want 100", n)
 	}
 	// A clock that was set back does not silence it for long.
@@ -358,7 +358,7 @@ func FuzzAuthorization(f *testing.F) {
 		for _, values := range [][]string{{one}, {one, two}} {
 			var id Identity
 			id.take(values)
-			pass, err := w.Enter(GRPC, &id)
+			pass, err := w.Enter(transport.GRPCDoor, &id)
 			if err != nil {
 				continue
 			}
@@ -379,8 +379,8 @@ func TestAllocations(t *testing.T) {
 	b := transport.NewBatch()
 	b.Add().Domain = "a"
 	for _, enter := range []func() (Pass, *transport.Error){
-		func() (Pass, *transport.Error) { return w.Request(r, HTTP) },
-		func() (Pass, *transport.Error) { return w.Enter(GRPC, &id) },
+		func() (Pass, *transport.Error) { return w.Request(r, transport.HTTPDoor) },
+		func() (Pass, *transport.Error) { return w.Enter(transport.GRPCDoor, &id) },
 	} {
 		if n := testing.AllocsPerRun(100, func() {
 			pass, err := enter()
@@ -394,7 +394,7 @@ func TestAllocations(t *testing.T) {
 	open := NewGuard(nil, slog.Default(), time.Now)
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(100, func() {
-		pass, err := open.Call(ctx, GRPC)
+		pass, err := open.Call(ctx, transport.GRPCDoor)
 		if err != nil || pass.Restrict(b) != nil {
 			t.Fatal("refused")
 		}
@@ -414,7 +414,7 @@ func BenchmarkGuard(b *testing.B) {
 	b.Run("call", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := w.Request(r, HTTP)
+			pass, err := w.Request(r, transport.HTTPDoor)
 			if err != nil || pass.Restrict(batch) != nil {
 				b.Fatal("refused")
 			}
@@ -423,7 +423,7 @@ func BenchmarkGuard(b *testing.B) {
 	b.Run("request of a stream", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := w.Enter(GRPC, &stream)
+			pass, err := w.Enter(transport.GRPCDoor, &stream)
 			if err != nil || pass.Restrict(batch) != nil {
 				b.Fatal("refused")
 			}
@@ -434,7 +434,7 @@ func BenchmarkGuard(b *testing.B) {
 		ctx := context.Background()
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := open.Call(ctx, GRPC)
+			pass, err := open.Call(ctx, transport.GRPCDoor)
 			if err != nil || pass.Restrict(batch) != nil {
 				b.Fatal("refused")
 			}

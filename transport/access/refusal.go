@@ -4,6 +4,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-project/sluice/transport"
 )
 
 // reason is why a call, or a part of one, was refused.
@@ -68,10 +70,10 @@ type Refused struct {
 
 // Stats returns the refusals since the Guard was made, those that have not occurred included.
 func (g *Guard) Stats() []Refused {
-	list := make([]Refused, 0, int(doorCount)*int(reasonCount))
-	for d := range doorCount {
+	list := make([]Refused, 0, transport.Doors*int(reasonCount))
+	for d := range transport.Doors {
 		for r := range reasonCount {
-			list = append(list, Refused{d.String(), reasonNames[r], g.seen[d][r].count.Load()})
+			list = append(list, Refused{transport.Door(d).String(), reasonNames[r], g.seen[d][r].count.Load()})
 		}
 	}
 	return list

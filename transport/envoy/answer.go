@@ -78,6 +78,10 @@ func codeOf(c transport.Code) codes.Code {
 		return codes.ResourceExhausted
 	case transport.Unavailable:
 		return codes.Unavailable
+	case transport.Forbidden:
+		return codes.PermissionDenied
+	case transport.Unauthenticated:
+		return codes.Unauthenticated
 	}
 	return codes.Internal
 }

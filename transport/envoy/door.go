@@ -11,12 +11,15 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // Config is what a Door is made of.
 type Config struct {
 	// Limiter answers. Required.
 	Limiter transport.Limiter
+	// Guard says who may ask. nil lets everybody in.
+	Guard *access.Guard
 	// Leaving says whether new calls are to be refused, because the node is about to
 	// stop. nil means never.
 	Leaving func() bool
@@ -67,6 +70,13 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	if d.config.Leaving() {
 		return nil, errLeaving
 	}
+	pass, refused := d.config.Guard.Call(ctx, transport.EnvoyDoor)
+	if refused == nil {
+		refused = may(&pass, req)
+	}
+	if refused != nil {
+		return nil, status.Error(codeOf(refused.Code), refused.Message)
+	}
 	if f := fault(req); f != nil {
 		return nil, errorOf(f, f.Field)
 	}
@@ -94,6 +104,21 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 		}
 	}
 	return d.answer(b, req, denied), nil
+}
+
+// may says why the caller may not ask req, or nil. One descriptor that it may not refuses the whole, before anything
+// is charged.
+func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *transport.Error {
+	if pass.Open() {
+		return nil
+	}
+	for i := range req.GetDescriptors() {
+		verb, _ := spends(req, i)
+		if refused := pass.May(access.VerbOf(verb), req.GetDomain()); refused != nil {
+			return refused
+		}
+	}
+	return nil
 }
 
 // readRefunds returns the places of the descriptors that are to get something back. An

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -18,6 +19,8 @@ const Prefix = "/v1/authorize/"
 type Config struct {
 	// Limiter answers. Required.
 	Limiter transport.Limiter
+	// Guard says which proxies may ask. nil lets all in.
+	Guard *access.Guard
 	// Authorize returns what is checked in a domain by the rules in force, nil if the
 	// domain is not answered for. Required.
 	Authorize func(domain string) *rules.Authorize
@@ -71,6 +74,14 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	domain, path := split(r.URL.EscapedPath())
+	pass, refused := d.config.Guard.Proxied(r, transport.ForwardAuthDoor)
+	if refused == nil {
+		refused = pass.May(access.Check, domain)
+	}
+	if refused != nil {
+		refuse(w, refused)
+		return
+	}
 	a := d.config.Authorize(domain)
 	if a == nil {
 		p := httpanswer.NewProblem(http.StatusNotFound, "no rule file in force has authorize for this domain; see docs/forward-auth.md")
@@ -95,6 +106,22 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.answer(w, r, a, b)
+}
+
+// RefusalHeader says that the proxy itself was refused, and not its client limited: a proxy passes a 401 or 403 on,
+// and its client's statuses may be these too. Its value is the problem's code.
+const RefusalHeader = "Sluice-Refusal"
+
+// challenge is for the proxy. Bearer would be taken for a word to its client.
+const challenge = access.TokenHeader + ` realm="sluice"`
+
+// refuse answers a proxy that may not ask.
+func refuse(w http.ResponseWriter, e *transport.Error) {
+	w.Header().Set(RefusalHeader, e.Code.String())
+	if e.Code == transport.Unauthenticated {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	httpanswer.Refuse(w, httpanswer.ProblemOf(e))
 }
 
 // split takes the escaped path of a call apart: the domain, and what stands behind it, which

@@ -6,8 +6,10 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // serviceDesc is the generated one, but that the hot calls decode to question and
@@ -50,18 +52,27 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		return nil, errLeaving
 	}
 	q.batch.Door = transport.GRPCDoor
-	a, err := s.check(ctx, q)
+	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	if refused != nil {
+		q.batch.Release()
+		return nil, statusOf(refused)
+	}
+	a, err := s.check(ctx, q, &pass)
 	if err != nil {
 		return nil, statusOf(err)
 	}
 	return a, nil
 }
 
-// check decides one request, of a call or of a stream. The question is used up.
-func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
+// check decides one request, of a call or of a stream, as far as the caller may ask it. The question is used up.
+func (s *Server) check(ctx context.Context, q *question, pass *access.Pass) (*answer, error) {
 	if q.fault != nil {
 		q.batch.Release()
 		return nil, q.fault
+	}
+	if refused := pass.Restrict(q.batch); refused != nil {
+		q.batch.Release()
+		return nil, refused
 	}
 	if err := s.limiter.Check(ctx, q.batch); err != nil {
 		q.batch.Release()
@@ -75,12 +86,22 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	if s.gone() {
 		return nil, errLeaving
 	}
+	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	if refused != nil {
+		return nil, statusOf(refused)
+	}
 	if e := transport.CountFault(len(req.GetChecks())); e != nil {
 		return nil, statusOf(e)
 	}
 	b := transport.NewBatch()
 	defer b.Release()
 	fill(b, req.GetChecks())
+	for i := range b.Checks {
+		b.Checks[i].Verb = bucket.Reset
+	}
+	if refused := pass.Restrict(b); refused != nil {
+		return nil, statusOf(refused)
+	}
 	if err := s.limiter.Reset(ctx, b); err != nil {
 		return nil, statusOf(err)
 	}

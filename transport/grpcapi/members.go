@@ -8,10 +8,14 @@ import (
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // Members implements sluicev1.SluiceServiceServer.
 func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
+	if _, refused := s.guard.Call(ctx, transport.GRPCDoor); refused != nil {
+		return nil, statusOf(refused)
+	}
 	m := s.limiter.Members(ctx)
 	res := &sluicev1.MembersResponse{
 		Self:       m.Self,
@@ -67,8 +71,12 @@ func setToProto(s transport.StableSet) *sluicev1.StableSet {
 
 // ForgetMember implements sluicev1.SluiceServiceServer.
 func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
-	if e := localOnly(ctx); e != nil {
-		return nil, statusOf(e)
+	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	if refused == nil {
+		refused = pass.Operate(access.Admin, "", localOnly(ctx))
+	}
+	if refused != nil {
+		return nil, statusOf(refused)
 	}
 	if s.gone() {
 		return nil, errLeaving
@@ -80,7 +88,7 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 	return &sluicev1.ForgetMemberResponse{StableSet: setToProto(set)}, nil
 }
 
-// localOnly refuses a call that did not come from this machine.
+// localOnly says why a call is not one that came from this machine, or nil.
 func localOnly(ctx context.Context) *transport.Error {
 	addr := "somewhere unknown"
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {

@@ -12,12 +12,15 @@ import (
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // Config is what a Server is made of.
 type Config struct {
 	// Limiter answers. Required.
 	Limiter transport.Limiter
+	// Guard says who may ask. nil lets everybody in.
+	Guard *access.Guard
 	// Reasons says why the node is not ready; callers of the health service are told in the trailer
 	// TrailerReason. May be nil.
 	Reasons func() []string
@@ -41,6 +44,7 @@ func (c *Config) Validate() error {
 type Server struct {
 	sluicev1.UnimplementedSluiceServiceServer
 	limiter  transport.Limiter
+	guard    *access.Guard
 	inFlight int
 	health   *health.Server
 	reasons  func() []string
@@ -62,7 +66,7 @@ func New(c Config) (*Server, error) {
 	if c.InFlight == 0 {
 		c.InFlight = 64
 	}
-	s := &Server{limiter: c.Limiter, inFlight: c.InFlight, health: health.NewServer(), reasons: c.Reasons, leaving: make(chan struct{})}
+	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, health: health.NewServer(), reasons: c.Reasons, leaving: make(chan struct{})}
 	s.SetReady(false)
 	return s, nil
 }

@@ -29,6 +29,8 @@ func codeOf(c transport.Code) codes.Code {
 		return codes.FailedPrecondition
 	case transport.Forbidden:
 		return codes.PermissionDenied
+	case transport.Unauthenticated:
+		return codes.Unauthenticated
 	}
 	return codes.Internal
 }

@@ -8,12 +8,16 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // checkStream answers CheckStream. Requests are decided side by side, up to
 // Config.InFlight of them, and answered as they are done.
 func (s *Server) checkStream(stream grpc.ServerStream) error {
-	p := &pipeline{server: s, stream: stream, room: make(chan struct{}, s.inFlight)}
+	p := &pipeline{server: s, stream: stream, identity: access.OfContext(stream.Context()), room: make(chan struct{}, s.inFlight)}
+	if _, refused := s.guard.Enter(transport.StreamDoor, &p.identity); refused != nil {
+		return statusOf(refused)
+	}
 	ended := make(chan error, 1)
 	if !s.read(func() { ended <- p.read() }) {
 		return errLeaving
@@ -36,6 +40,8 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 type pipeline struct {
 	server *Server
 	stream grpc.ServerStream
+	// identity is the caller's, who is asked again for each request: a token may be taken away meanwhile.
+	identity access.Identity
 	// room holds one token per request in flight.
 	room chan struct{}
 
@@ -62,22 +68,27 @@ func (p *pipeline) read() error {
 		if err := p.stream.RecvMsg(q); err != nil {
 			return err
 		}
-		if !p.take(q) {
+		pass, refused := p.server.guard.Enter(transport.StreamDoor, &p.identity)
+		if refused != nil {
+			q.batch.Release()
+			return statusOf(refused)
+		}
+		if !p.take(q, pass) {
 			q.batch.Release()
 			return errLeaving
 		}
 	}
 }
 
-// take starts to decide q, unless the pipeline is finished.
-func (p *pipeline) take(q *question) bool {
+// take starts to decide q, as far as pass goes, unless the pipeline is finished.
+func (p *pipeline) take(q *question, pass access.Pass) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.finished {
 		return false
 	}
 	p.inFlight.Go(func() {
-		p.answer(q)
+		p.answer(q, &pass)
 		<-p.room
 	})
 	return true
@@ -85,10 +96,10 @@ func (p *pipeline) take(q *question) bool {
 
 // answer decides q and sends the answer. What is wrong with one request is its
 // own answer's Error and does not end the stream.
-func (p *pipeline) answer(q *question) {
+func (p *pipeline) answer(q *question, pass *access.Pass) {
 	id := q.id
 	q.batch.Door = transport.StreamDoor
-	a, err := p.server.check(p.stream.Context(), q)
+	a, err := p.server.check(p.stream.Context(), q, pass)
 	if err != nil {
 		e, ok := errors.AsType[*transport.Error](err)
 		if !ok {

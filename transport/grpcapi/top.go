@@ -6,6 +6,7 @@ import (
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // defaultTop is how many keys are listed where the caller does not say.
@@ -16,12 +17,19 @@ func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.T
 	if s.gone() {
 		return nil, errLeaving
 	}
+	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	if refused == nil {
+		refused = pass.May(access.Read, req.GetDomain())
+	}
+	if refused != nil {
+		return nil, statusOf(refused)
+	}
 	by := transport.TopBy(req.GetBy())
 	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so refused as the highest that it can
 		by = ^transport.TopBy(0)
 	}
 	top, err := s.limiter.Top(ctx, transport.TopQuery{
-		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Stranger: localOnly(ctx),
+		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Stranger: pass.Stranger(localOnly(ctx)),
 	})
 	if err != nil {
 		return nil, statusOf(err)

@@ -11,6 +11,7 @@ import (
 
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // MaxRequests is the most that one GetRateLimits may ask: gubernator's own bound.
@@ -20,6 +21,8 @@ const MaxRequests = 1000
 type Config struct {
 	// Limiter answers. Required.
 	Limiter transport.Limiter
+	// Guard says who may ask. nil lets everybody in.
+	Guard *access.Guard
 	// Leaving says whether new calls are to be refused, because the node is about to
 	// stop. nil means never.
 	Leaving func() bool
@@ -62,8 +65,17 @@ var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask anot
 
 // GetRateLimits implements gubernatorv1.V1Server.
 func (d *Door) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+	pass, refused := d.config.Guard.Call(ctx, transport.GubernatorDoor)
+	return d.getRateLimits(ctx, &pass, refused, req)
+}
+
+// getRateLimits answers the caller of pass, or with why it was not let in.
+func (d *Door) getRateLimits(ctx context.Context, pass *access.Pass, refused *transport.Error, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
 	if d.config.Leaving() {
 		return nil, errLeaving
+	}
+	if refused != nil {
+		return nil, refusal(refused)
 	}
 	if n := len(req.GetRequests()); n > MaxRequests {
 		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, MaxRequests)
@@ -73,6 +85,9 @@ func (d *Door) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimit
 	defer b.Release()
 	b.Door = transport.GubernatorDoor
 	items := ask(b, req.GetRequests(), now)
+	if refused := pass.Restrict(b); refused != nil {
+		return nil, refusal(refused)
+	}
 	if len(b.Checks) > 0 {
 		// What the error says of the whole call stands in each result too.
 		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
@@ -80,6 +95,14 @@ func (d *Door) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimit
 		}
 	}
 	return answer(b, items, now), nil
+}
+
+// refusal is the status of a call that its caller may not make.
+func refusal(e *transport.Error) error {
+	if e.Code == transport.Unauthenticated {
+		return status.Error(codes.Unauthenticated, e.Message)
+	}
+	return status.Error(codes.PermissionDenied, e.Message)
 }
 
 // What HealthCheck says of a node.
@@ -90,6 +113,12 @@ const (
 
 // HealthCheck implements gubernatorv1.V1Server.
 func (d *Door) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
+	id := access.OfContext(ctx)
+	return d.healthCheck(ctx, d.config.Guard.Knows(&id))
+}
+
+// healthCheck tells everybody how the node is, since load balancers ask, and callers that are known who its peers are.
+func (d *Door) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
 	if d.config.Leaving() {
 		return nil, errLeaving
 	}
@@ -97,6 +126,9 @@ func (d *Door) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) 
 	res := &gubernatorv1.HealthCheckResp{Status: healthy}
 	if !m.MayDecide {
 		res.Status, res.Message = unhealthy, "this node has no right to decide: "+m.Reason
+	}
+	if !known {
+		return res, nil
 	}
 	for i := range m.Members {
 		one := &m.Members[i]

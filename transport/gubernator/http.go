@@ -17,6 +17,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // maxBody caps a body, in bytes: a thousand requests of a few KiB each.
@@ -25,16 +28,22 @@ const maxBody = 4 << 20
 // Mount puts the calls on their paths of mux.
 func (d *Door) Mount(mux *http.ServeMux) {
 	mount(mux, http.MethodPost, "/v1/GetRateLimits", func(w http.ResponseWriter, r *http.Request) {
+		pass, refused := d.config.Guard.Request(r, transport.GubernatorDoor)
+		if refused != nil {
+			write(w, http.StatusOK, nil, refusal(refused))
+			return
+		}
 		var req gubernatorv1.GetRateLimitsReq
 		if err := read(w, r, &req); err != nil {
 			refuse(w, err)
 			return
 		}
-		res, err := d.GetRateLimits(r.Context(), &req)
+		res, err := d.getRateLimits(r.Context(), &pass, nil, &req)
 		write(w, http.StatusOK, res, err)
 	})
 	mount(mux, http.MethodGet, "/v1/HealthCheck", func(w http.ResponseWriter, r *http.Request) {
-		res, err := d.HealthCheck(r.Context(), &gubernatorv1.HealthCheckReq{})
+		id := access.OfRequest(r)
+		res, err := d.healthCheck(r.Context(), d.config.Guard.Knows(&id))
 		code := http.StatusOK
 		if res.GetStatus() == unhealthy {
 			// Load balancers look no further.
@@ -132,6 +141,9 @@ func refuse(w http.ResponseWriter, err error) {
 func write(w http.ResponseWriter, code int, m proto.Message, err error) {
 	if err != nil {
 		st := status.Convert(err)
+		if st.Code() == codes.Unauthenticated {
+			w.Header().Set("WWW-Authenticate", httpanswer.Challenge)
+		}
 		writeStatus(w, httpStatus(st.Code()), st)
 		return
 	}
@@ -150,6 +162,10 @@ func httpStatus(c codes.Code) int {
 		return http.StatusBadRequest
 	case codes.Unavailable:
 		return http.StatusServiceUnavailable
+	case codes.Unauthenticated:
+		return http.StatusUnauthorized
+	case codes.PermissionDenied:
+		return http.StatusForbidden
 	}
 	return http.StatusInternalServerError
 }

@@ -3,7 +3,9 @@ package httpapi
 import (
 	"net/http"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -12,7 +14,14 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 	b := transport.NewBatch()
 	defer b.Release()
 	b.Door = transport.HTTPDoor
-	many, err := d.read(w, r, b, checkFields, callOptions)
+	pass, err := d.enter(r)
+	many := false
+	if err == nil {
+		many, err = d.read(w, r, b, checkFields, callOptions)
+	}
+	if err == nil {
+		err = restrict(&pass, b)
+	}
 	if err == nil {
 		err = d.Limiter.Check(r.Context(), b)
 	}
@@ -30,7 +39,17 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 func (d *door) reset(w http.ResponseWriter, r *http.Request) {
 	b := transport.NewBatch()
 	defer b.Release()
-	many, err := d.read(w, r, b, resetFields, nil)
+	pass, err := d.enter(r)
+	many := false
+	if err == nil {
+		many, err = d.read(w, r, b, resetFields, nil)
+	}
+	if err == nil {
+		for i := range b.Checks {
+			b.Checks[i].Verb = bucket.Reset
+		}
+		err = restrict(&pass, b)
+	}
 	if err == nil {
 		err = d.Limiter.Reset(r.Context(), b)
 	}
@@ -78,4 +97,21 @@ func (d *door) read(w http.ResponseWriter, r *http.Request, b *transport.Batch, 
 		return err
 	})
 	return many, err
+}
+
+// enter lets a request in. The error is an *transport.Error.
+func (d *door) enter(r *http.Request) (access.Pass, error) {
+	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	if refused != nil {
+		return pass, refused
+	}
+	return pass, nil
+}
+
+// restrict is pass.Restrict; its error is no *transport.Error that is nil.
+func restrict(pass *access.Pass, b *transport.Batch) error {
+	if refused := pass.Restrict(b); refused != nil {
+		return refused
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -18,6 +19,8 @@ const MaxBody = 4 << 20
 type Config struct {
 	// Limiter answers. Required.
 	Limiter transport.Limiter
+	// Guard says who may ask; probes and metrics are for everybody. nil lets everybody in.
+	Guard *access.Guard
 	// Ready says whether this node is to be given traffic, and if not, why:
 	// it has joined, has rules, and is not leaving. It must not depend on other
 	// nodes being up. Required.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -20,6 +21,14 @@ type poolLoad struct {
 // load serves PUT /v1/pools/DOMAIN/POOL/load.
 func (d *door) load(w http.ResponseWriter, r *http.Request) {
 	report := transport.LoadReport{Domain: r.PathValue("domain"), Pool: r.PathValue("pool")}
+	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	if refused == nil {
+		refused = pass.May(access.Charge, report.Domain)
+	}
+	if refused != nil {
+		httpanswer.Refuse(w, problemOf(refused))
+		return
+	}
 	err := d.withBody(w, r, func(body []byte) error { return readLoad(body, &report) })
 	var l transport.PoolLoad
 	if err == nil {

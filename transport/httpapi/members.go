@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -53,6 +54,10 @@ type memberJSON struct {
 
 // members serves GET /v1/members.
 func (d *door) members(w http.ResponseWriter, r *http.Request) {
+	if _, err := d.enter(r); err != nil {
+		httpanswer.Refuse(w, problemOf(err))
+		return
+	}
 	m := d.Limiter.Members(r.Context())
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
@@ -94,8 +99,12 @@ type forgotten struct {
 
 // forget serves POST /v1/members/forget.
 func (d *door) forget(w http.ResponseWriter, r *http.Request) {
-	if e := transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 }); e != nil {
-		httpanswer.Refuse(w, problemOf(e))
+	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	if refused == nil {
+		refused = pass.Operate(access.Admin, "", localOnly(r))
+	}
+	if refused != nil {
+		httpanswer.Refuse(w, problemOf(refused))
 		return
 	}
 	var name string
@@ -128,4 +137,9 @@ func readName(body []byte) (name string, err error) {
 		return "", err
 	}
 	return name, r.end()
+}
+
+// localOnly says why a request is not one that came from this machine, or nil.
+func localOnly(r *http.Request) *transport.Error {
+	return transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 })
 }

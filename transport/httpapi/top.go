@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -39,10 +40,19 @@ type entryJSON struct {
 
 // top serves GET /v1/top.
 func (d *door) top(w http.ResponseWriter, r *http.Request) {
-	q, err := readTop(r.URL.RawQuery)
+	pass, err := d.enter(r)
+	var q transport.TopQuery
+	if err == nil {
+		q, err = readTop(r.URL.RawQuery)
+	}
 	var top transport.Top
 	if err == nil {
-		q.Stranger = transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 })
+		if refused := pass.May(access.Read, q.Domain); refused != nil {
+			err = refused
+		}
+	}
+	if err == nil {
+		q.Stranger = pass.Stranger(localOnly(r))
 		top, err = d.Limiter.Top(r.Context(), q)
 	}
 	if err != nil {

@@ -385,12 +385,14 @@ const (
 	ErrorCode_ERROR_CODE_OVERLOADED ErrorCode = 3
 	// Nobody that may decide answered in time; the cost may have been charged.
 	ErrorCode_ERROR_CODE_UNAVAILABLE ErrorCode = 4
-	// What was named is not there. Of no check, like the next two.
+	// What was named is not there. Of no check, like the next.
 	ErrorCode_ERROR_CODE_NOT_FOUND ErrorCode = 5
 	// Not as things are now; message says what must be otherwise.
 	ErrorCode_ERROR_CODE_REFUSED ErrorCode = 6
 	// Not for this caller.
 	ErrorCode_ERROR_CODE_FORBIDDEN ErrorCode = 7
+	// It is not known who calls, and not everybody may.
+	ErrorCode_ERROR_CODE_UNAUTHENTICATED ErrorCode = 8
 )
 
 // Enum value maps for ErrorCode.
@@ -404,16 +406,18 @@ var (
 		5: "ERROR_CODE_NOT_FOUND",
 		6: "ERROR_CODE_REFUSED",
 		7: "ERROR_CODE_FORBIDDEN",
+		8: "ERROR_CODE_UNAUTHENTICATED",
 	}
 	ErrorCode_value = map[string]int32{
-		"ERROR_CODE_UNSPECIFIED":    0,
-		"ERROR_CODE_INVALID":        1,
-		"ERROR_CODE_UNKNOWN_DOMAIN": 2,
-		"ERROR_CODE_OVERLOADED":     3,
-		"ERROR_CODE_UNAVAILABLE":    4,
-		"ERROR_CODE_NOT_FOUND":      5,
-		"ERROR_CODE_REFUSED":        6,
-		"ERROR_CODE_FORBIDDEN":      7,
+		"ERROR_CODE_UNSPECIFIED":     0,
+		"ERROR_CODE_INVALID":         1,
+		"ERROR_CODE_UNKNOWN_DOMAIN":  2,
+		"ERROR_CODE_OVERLOADED":      3,
+		"ERROR_CODE_UNAVAILABLE":     4,
+		"ERROR_CODE_NOT_FOUND":       5,
+		"ERROR_CODE_REFUSED":         6,
+		"ERROR_CODE_FORBIDDEN":       7,
+		"ERROR_CODE_UNAUTHENTICATED": 8,
 	}
 )
 
@@ -2475,7 +2479,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vSOURCE_OPEN\x10\x05\x12\x12\n" +
 	"\x0eSOURCE_UNRULED\x10\x06\x12\x10\n" +
 	"\fSOURCE_LEASE\x10\a\x12\x13\n" +
-	"\x0fSOURCE_EVENTUAL\x10\b*\xe1\x01\n" +
+	"\x0fSOURCE_EVENTUAL\x10\b*\x81\x02\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
@@ -2484,7 +2488,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x16ERROR_CODE_UNAVAILABLE\x10\x04\x12\x18\n" +
 	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x16\n" +
 	"\x12ERROR_CODE_REFUSED\x10\x06\x12\x18\n" +
-	"\x14ERROR_CODE_FORBIDDEN\x10\a*0\n" +
+	"\x14ERROR_CODE_FORBIDDEN\x10\a\x12\x1e\n" +
+	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b*0\n" +
 	"\x05TopBy\x12\x12\n" +
 	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
 	"\x0fTOP_BY_FREQUENT\x10\x012\xe1\x03\n" +

@@ -68,14 +68,23 @@ func StatusOf(c transport.Code) int {
 		return http.StatusConflict
 	case transport.Forbidden:
 		return http.StatusForbidden
+	case transport.Unauthenticated:
+		return http.StatusUnauthorized
 	}
 	return http.StatusInternalServerError
 }
 
-// Refuse answers with a problem. A 503 passes, so it says when to try again.
+// Challenge is what a 401 says of credentials, in the header WWW-Authenticate.
+const Challenge = `Bearer realm="sluice"`
+
+// Refuse answers with a problem. A 503 passes, so it says when to try again; a 401 says what credentials are
+// wanted, unless the door has.
 func Refuse(w http.ResponseWriter, p Problem) {
-	if p.Status == http.StatusServiceUnavailable {
+	switch {
+	case p.Status == http.StatusServiceUnavailable:
 		SetRetryAfter(w.Header(), 1)
+	case p.Status == http.StatusUnauthorized && w.Header().Get("WWW-Authenticate") == "":
+		w.Header().Set("WWW-Authenticate", Challenge)
 	}
 	Write(w, p.Status, TypeProblem, p)
 }
