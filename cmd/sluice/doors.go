@@ -35,7 +35,7 @@ func (n *node) openDoors(secret []byte) error {
 		n.service.SetRules(n.rules.Current())
 		n.rules.OnChange(n.service.SetRules)
 	}
-	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Reasons: n.reasons}); err != nil {
+	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons}); err != nil {
 		return err
 	}
 	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0)...)
@@ -47,7 +47,7 @@ func (n *node) openDoors(secret []byte) error {
 		return err
 	}
 	handler, err := httpapi.New(httpapi.Config{
-		Limiter: n.service, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),
+		Limiter: n.service, Guard: n.guard, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import "github.com/sluice-project/sluice/transport/envoy"
 func (n *node) openEnvoyDoor() error {
 	door, err := envoy.New(envoy.Config{
 		Limiter:         n.service,
+		Guard:           n.guard,
 		Leaving:         n.draining.Load,
 		AllOrNothing:    n.settings.envoyAllOrNothing,
 		ResponseHeaders: n.settings.envoyResponseHeaders,

@@ -31,17 +31,25 @@ var families = []family{
 	counter("sluice_rules_failures_total", "Different faults found in rule files.",
 		func(s *snapshot) uint64 { return s.rules.Failures }),
 
-	gauges("sluice_secrets_stale", "1 while files with certificates or keys have a fault and older ones are in force.", []string{"files"},
+	gauges("sluice_secrets_stale", "1 while files with certificates, keys or callers have a fault and older ones are in force.", []string{"files"},
 		func(s *snapshot) (list []sample) {
 			for _, f := range s.secrets {
 				list = append(list, sample{labels: []string{f.label}, value: flag(f.status.LastError != nil)})
 			}
 			return list
 		}),
-	counters("sluice_secrets_failures_total", "Different faults found in files with certificates or keys.", []string{"files"},
+	counters("sluice_secrets_failures_total", "Different faults found in files with certificates, keys or callers.", []string{"files"},
 		func(s *snapshot) (list []sample) {
 			for _, f := range s.secrets {
 				list = append(list, sample{labels: []string{f.label}, value: float64(f.status.Failures)})
+			}
+			return list
+		}),
+
+	counters("sluice_callers_refused_total", "Calls, and checks among others of a call, that their caller may not make, by door and reason.", []string{"door", "reason"},
+		func(s *snapshot) (list []sample) {
+			for _, r := range s.refused {
+				list = append(list, sample{labels: []string{r.Door, r.Reason}, value: float64(r.Count)})
 			}
 			return list
 		}),

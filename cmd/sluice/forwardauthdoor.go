@@ -10,7 +10,7 @@ import (
 // beforeOthers puts the door for proxies that ask about each request before the other handlers of the
 // HTTP port: paths below it are those of requests that others got, and come as they are.
 func (n *node) beforeOthers(others http.Handler) (http.Handler, error) {
-	door, err := forwardauth.New(forwardauth.Config{Limiter: n.service, Authorize: n.authorize, Leaving: n.draining.Load})
+	door, err := forwardauth.New(forwardauth.Config{Limiter: n.service, Guard: n.guard, Authorize: n.authorize, Leaving: n.draining.Load})
 	if err != nil {
 		return nil, err
 	}

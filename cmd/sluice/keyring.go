@@ -8,7 +8,7 @@ import (
 )
 
 // secretLabels are the values of the label files.
-var secretLabels = []string{"gossip_keyring"}
+var secretLabels = []string{"gossip_keyring", "callers"}
 
 // secretFiles are files with keys that are followed while the node runs.
 type secretFiles struct {

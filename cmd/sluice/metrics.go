@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/peer"
 )
 
@@ -40,6 +41,7 @@ type snapshot struct {
 	rules   rulefiles.Status
 	keeper  keeperStats
 	secrets []secretStatus
+	refused []access.Refused
 	ports   connections
 	ready   bool
 }
@@ -58,6 +60,7 @@ func (n *node) snapshot() snapshot {
 	if n.rules != nil {
 		s.rules = n.rules.Status()
 	}
+	s.refused = n.guard.Stats()
 	for _, files := range n.secrets {
 		s.secrets = append(s.secrets, secretStatus{files.label, files.files.Status()})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 const metricsDoc = "../../docs/metrics.md"
@@ -112,6 +113,7 @@ func specimen() *snapshot {
 	for _, label := range portLabels {
 		s.ports = append(s.ports, portStats{port: label})
 	}
+	s.refused = access.NewGuard(nil, nil, nil).Stats()
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Rules = []transport.RuleStats{{Domain: "domain", Name: "rule"}}
 	s.service.Pools = []transport.PoolStats{{Domain: "domain", Name: "pool"}}

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/gubernator"
 	"github.com/sluice-project/sluice/transport/peer"
@@ -40,6 +41,7 @@ type node struct {
 	peers   *peer.Pool
 	cluster *cluster.Node
 	service *transport.Service
+	guard   *access.Guard
 	topMail *topMail
 	keeper  *keeper // nil without --data-dir
 	secrets []secretFiles
@@ -75,6 +77,9 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 		return nil, err
 	}
 	if err := n.openRules(); err != nil {
+		return nil, err
+	}
+	if err := n.openCallers(); err != nil {
 		return nil, err
 	}
 	keys, err := n.openKeyring()

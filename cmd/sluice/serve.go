@@ -35,6 +35,7 @@ type settings struct {
 	grpcPort, httpPort, peerPort, gossipPort uint16
 
 	rules         string
+	callers       string
 	mergeDomains  bool
 	unknownDomain string
 	topKeys       string
@@ -71,6 +72,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.Uint16Var(&s.peerPort, "peer-port", 7462, "`port` for checks forwarded by other nodes; 0 picks a free one")
 	f.Uint16Var(&s.gossipPort, "gossip-port", 7463, "gossip `port`, TCP and UDP; 0 picks a free one")
 	f.StringVar(&s.rules, "rules", "", "rule file or directory; re-read when it changes")
+	f.StringVar(&s.callers, "callers", "", "`file` that says who may do what, re-read when it changes; without it everybody may ask and reset")
 	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
 	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to callers on this machine and to other nodes) or on (shown to everybody)")
