@@ -38,6 +38,7 @@ func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	var d bucket.Decision
 	v, holder, ask, asks := n.book.Take(now, &req.Request, lease.Borrower, &d)
 	if asks {
+		n.leasing.call()
 		n.returning.Go(func() { n.borrow(ask) })
 	}
 	if v == lease.Ask {
@@ -79,6 +80,7 @@ func (n *Node) borrow(ask lease.Request) {
 		ID: reply.Grant, Units: reply.Granted, For: min(reply.For, ask.For), Decision: reply.Decision,
 		RetryAfter: reply.RetryAfter, Holder: reply.Holder,
 	})
+	n.leasing.call() // what came too late for its line goes back
 	if reply.Granted > 0 {
 		n.denials.Forget(now, ask.Key)
 	}
@@ -86,18 +88,20 @@ func (n *Node) borrow(ask lease.Request) {
 
 // tendLeases returns what is not used of leases, until ctx ends, and then all.
 func (n *Node) tendLeases(ctx context.Context) {
-	tick := time.NewTicker(leasePeriod)
-	defer tick.Stop()
+	defer n.leasing.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			n.giveBackLeases(n.book.Close())
 			return
-		case <-tick.C:
+		case <-n.leasing.woken:
+			n.leasing.begin()
+		case <-n.leasing.due:
+			now := n.cfg.Clock()
+			n.demands.Sweep(now)
+			n.giveBackLeases(n.book.Tick(now))
+			n.leasing.done(n.book.Hot() || n.demands.Any())
 		}
-		now := n.cfg.Clock()
-		n.demands.Sweep(now)
-		n.giveBackLeases(n.book.Tick(now))
 	}
 }
 

@@ -29,6 +29,7 @@ type eventually struct {
 	node   *Node
 	shards [bookShards]bookShard
 	inbox  chan message.Envelope
+	chore  *chore // there are keys in the books
 
 	// Of the goroutine.
 	holder *eventual.Holder
@@ -46,7 +47,7 @@ type bookShard struct {
 }
 
 func newEventually(n *Node) *eventually {
-	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), holder: eventual.NewHolder(n.table, maxReported)}
+	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), chore: newChore(eventual.Period), holder: eventual.NewHolder(n.table, maxReported)}
 	for i := range v.shards {
 		v.shards[i].mu.book = eventual.NewBook(maxBook / bookShards)
 	}
@@ -65,6 +66,7 @@ func (v *eventually) decide(b *check.Batch, i int) bool {
 	s.mu.Lock()
 	d, age, ok := s.mu.book.Decide(now, &q.Request)
 	s.mu.Unlock()
+	v.chore.call()
 	if ok {
 		v.decided.Add(1)
 		b.Answers[i] = check.Answer{Decision: d, Source: check.Eventual, Holder: v.node.cfg.Name, Age: age}
@@ -83,14 +85,15 @@ func (v *eventually) deliver(e message.Envelope) {
 
 // run tells and counts until ctx ends.
 func (v *eventually) run(ctx context.Context) {
-	tick := time.NewTicker(eventual.Period)
-	defer tick.Stop()
+	defer v.chore.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-			v.report()
+		case <-v.chore.woken:
+			v.chore.begin()
+		case <-v.chore.due:
+			v.chore.done(v.report())
 		case e := <-v.inbox:
 			v.take(e)
 		}
@@ -117,8 +120,8 @@ func (v *eventually) take(e message.Envelope) {
 	}
 }
 
-// report tells each holder what was admitted here of its keys.
-func (v *eventually) report() {
+// report tells each holder what was admitted here of its keys, and reports whether any is left in the books.
+func (v *eventually) report() (more bool) {
 	r, now := v.node.routing.Load(), v.node.cfg.Clock()
 	for len(v.lines) < len(r.nodes) {
 		v.lines = append(v.lines, nil)
@@ -131,6 +134,7 @@ func (v *eventually) report() {
 				v.lines[to] = append(v.lines[to], l)
 			}
 		})
+		more = more || s.mu.book.Len() > 0
 		s.mu.Unlock()
 	}
 	for to, lines := range v.lines {
@@ -142,6 +146,7 @@ func (v *eventually) report() {
 		clear(v.lines[to])
 		v.lines[to] = v.lines[to][:0]
 	}
+	return more
 }
 
 // tell brings m to the node at the place to, which may be this one.

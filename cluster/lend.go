@@ -34,6 +34,7 @@ func (n *Node) lendTo(now int64, boot string, ask *lease.Request) (bucket.Grant,
 		n.table.Return(now, ask.Key, ask.Done, 0)
 	}
 	part, whole := n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
+	n.leasing.call()
 	g, seq, v := n.table.Lend(now, &bucket.Loan{
 		Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For, Transient: ask.Transient, Reserve: ask.Reserve,
 	})

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,7 @@ type Node struct {
 	denials lease.Denials  // what other holders have denied
 	book    *lease.Book    // what it has borrowed of other holders
 	demands *lease.Demands // who borrows of it
+	leasing *chore         // there are keys in book or demands
 	refused refused        // what it has denied to others
 	roomy   roomy          // what it is to tell them
 	owed    *owed          // what it admitted without a holder and has not told one yet
@@ -58,6 +60,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
 	n.combine.node = n
 	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
+	n.leasing = newChore(leasePeriod)
 	n.owed = newOwed(n.cfg.ApartEntries)
 	n.apartSize = min(64, n.cfg.Ring.Partitions)
 	apart, err := bucket.NewTable(bucket.Config{Shards: n.apartSize, MaxEntries: n.cfg.ApartEntries})
@@ -187,20 +190,26 @@ func (n *Node) Run(ctx context.Context) error {
 	return nil
 }
 
-// sweep drops expired counters, one shard at a time, spread so that all are looked at
+// sweep drops expired counters, a few shards at a time, spread so that all are looked at
 // once per SweepPeriod.
 func (n *Node) sweep(ctx context.Context) {
 	partitions := n.cfg.Ring.Partitions
-	tick := time.NewTicker(max(n.cfg.SweepPeriod/time.Duration(partitions), time.Microsecond))
+	// Some at a time, so that an idle node sleeps.
+	const batch = 8
+	tick := time.NewTicker(max(batch*n.cfg.SweepPeriod/time.Duration(partitions), time.Microsecond))
 	defer tick.Stop()
-	for p := 0; ; p = (p + 1) % partitions {
+	for next := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		now := n.cfg.Clock()
-		n.table.Sweep(now, p)
-		n.apart.Sweep(now, p%n.apartSize)
+		for range batch {
+			now := n.cfg.Clock()
+			n.table.Sweep(now, next)
+			n.apart.Sweep(now, next%n.apartSize)
+			next = (next + 1) % partitions
+			runtime.Gosched()
+		}
 	}
 }

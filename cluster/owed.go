@@ -20,8 +20,9 @@ const (
 // owed remembers what this node has admitted without a holder and not told one yet, key
 // by key, the oldest first. Above max keys the oldest is forgotten.
 type owed struct {
-	max int
-	mu  struct {
+	max   int
+	chore *chore
+	mu    struct {
 		sync.Mutex
 		debts     map[bucket.Key]debt
 		order     []bucket.Key // of debts
@@ -38,7 +39,7 @@ type debt struct {
 }
 
 func newOwed(max int) *owed {
-	o := &owed{max: max}
+	o := &owed{max: max, chore: newChore(settlePeriod)}
 	o.mu.debts = make(map[bucket.Key]debt)
 	return o
 }
@@ -61,6 +62,7 @@ func (o *owed) put(d debt) {
 	}
 	d.cost += before.cost
 	o.mu.debts[d.key] = d
+	o.chore.call()
 }
 
 // forgive notes that an admission was taken back.
@@ -97,16 +99,20 @@ func (o *owed) count() (keys int, forgotten uint64) {
 // settleUp charges to holders what was admitted without them, whenever this node has the
 // right to decide and so is among the majority, until ctx ends.
 func (n *Node) settleUp(ctx context.Context) {
-	tick := time.NewTicker(settlePeriod)
-	defer tick.Stop()
+	chore := n.owed.chore
+	defer chore.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
-		}
-		if n.mayDecide(n.cfg.Clock()) {
-			n.settle(ctx, n.owed.take(settleBatch))
+		case <-chore.woken:
+			chore.begin()
+		case <-chore.due:
+			if n.mayDecide(n.cfg.Clock()) {
+				n.settle(ctx, n.owed.take(settleBatch))
+			}
+			keys, _ := n.owed.count()
+			chore.done(keys > 0)
 		}
 	}
 }

@@ -6,8 +6,11 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
+// Len returns how many keys are in the book. While there is one, Report has something to do.
+func (b *Book) Len() int { return len(b.entries) }
+
 // Report calls add with all that is to be told now, and forgets what nobody asks for any more. It is called
-// every Period.
+// every Period while there are keys.
 func (b *Book) Report(now int64, add func(message.Line)) {
 	for key, e := range b.entries {
 		if e.over(now) {

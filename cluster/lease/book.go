@@ -246,10 +246,13 @@ func (b *Book) Failed(now int64, ask *Request) {
 	}
 }
 
+// Hot reports whether any key is hot: then Tick has something to do.
+func (b *Book) Hot() bool { return b.lines.Load() > 0 }
+
 // Tick ends the lines of keys that are not hot any more, and returns what is to be given back. It is
-// to be called every 20 ms or so.
+// to be called every 20 ms or so while a key is Hot, and after Granted.
 func (b *Book) Tick(now int64) (back []Return) {
-	if b.lines.Load() == 0 {
+	if !b.Hot() {
 		return b.collect(nil)
 	}
 	return b.collect(func(s *bookShard) {

@@ -104,6 +104,62 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
+// TestSteadyPair: between two who have nothing to tell, a heartbeat is answered by one, and the
+// acknowledgement may wait for it. What tells something goes at once.
+func TestSteadyPair(t *testing.T) {
+	mine := set(3, "x", "y")
+	l := newLone(t, mine)
+	const begin = 3000 * ms // the grace of its restart is over
+	l.SetView(begin, []message.Peer{y})
+	l.Introduced(y)
+	l.Take()
+	heard := func(now int64, h message.Heartbeat) (patient, beats bool) {
+		t.Helper()
+		h.Sent = now
+		l.Step(now, message.Envelope{From: y, To: x, Lineage: mine.ID, Body: &h})
+		acks := 0
+		for _, e := range l.Take() {
+			switch b := e.Body.(type) {
+			case *message.Ack:
+				acks++
+				patient = e.Patient
+			case *message.Heartbeat:
+				beats = true
+				if e.Patient || b.Sent != now {
+					t.Errorf("at %d it says %+v", now/ms, e)
+				}
+			}
+		}
+		if acks != 1 {
+			t.Errorf("at %d it gives %d acknowledgements", now/ms, acks)
+		}
+		return patient, beats
+	}
+	for _, c := range []struct {
+		name           string
+		at             int64
+		h              message.Heartbeat
+		owe            uint64
+		patient, beats bool
+	}{
+		{"the first one says OK", 40 * ms, message.Heartbeat{Set: mine}, 0, false, false},
+		{"it says so again, and is beaten back", 60 * ms, message.Heartbeat{Set: mine}, 0, true, true},
+		{"but not before half a period has passed", 109 * ms, message.Heartbeat{Set: mine}, 0, true, false},
+		{"afterwards it is", 110 * ms, message.Heartbeat{Set: mine}, 0, true, true},
+		{"it is not OK", 200 * ms, message.Heartbeat{Set: set(2, "x")}, 0, false, true},
+		{"still not", 300 * ms, message.Heartbeat{Set: set(2, "x")}, 0, false, true},
+		{"OK, once more", 400 * ms, message.Heartbeat{Set: mine}, 0, false, true},
+		{"there is news", 500 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, false, true},
+		{"the news is told", 600 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, true, true},
+		{"another version", 700 * ms, message.Heartbeat{Set: set(4, "x", "y"), Seen: 2}, 2, false, true},
+	} {
+		l.Owe(c.owe)
+		if patient, beats := heard(begin+c.at, c.h); patient != c.patient || beats != c.beats {
+			t.Errorf("%s: patient %v and a heartbeat %v, want %v and %v", c.name, patient, beats, c.patient, c.beats)
+		}
+	}
+}
+
 func TestOwed(t *testing.T) {
 	l := newLone(t, set(2, "y", "z"))
 	l.say(0, y, &message.Heartbeat{Sent: 1, Seen: 3, Wish: message.Leave})

@@ -29,6 +29,9 @@ type peer struct {
 	seen    uint64
 	deaf    bool
 
+	// acked is the last acknowledgement given to it, nil if there was none.
+	acked *message.Ack
+
 	// reading is when the newest heartbeat was sent that it acknowledged.
 	reading int64
 	// told is the version up for agreement when it last told what it has accepted.

@@ -12,6 +12,9 @@ type Envelope struct {
 	// different lineages cannot be compared.
 	Lineage string
 	Body    Body
+	// Patient: it tells nothing new, and may wait at its sender for the next message that
+	// goes the same way. It is not sent along.
+	Patient bool
 }
 
 // Body is one of the message types of this package, by pointer.

@@ -88,9 +88,15 @@ func newNetwork(r *rand.Rand) network {
 	return n
 }
 
-// delay draws how long a letter takes, as of now.
-func (n *network) delay(r *rand.Rand, now int64, from, to int) int64 {
+// longestWait is how long a patient letter may wait for company, as in transport/peer.
+const longestWait = 120 * time.Millisecond
+
+// delay draws how long a letter takes, as of now. Others overtake one that is patient.
+func (n *network) delay(r *rand.Rand, now int64, from, to int, patient bool) int64 {
 	d := n.base[from][to] + int64(r.ExpFloat64()*float64(n.spread))
+	if patient {
+		return d + r.Int64N(int64(longestWait))
+	}
 	late := n.late > 0 && r.IntN(1000) < n.late
 	if late {
 		d += r.Int64N(int64(n.lateness))
@@ -124,9 +130,9 @@ func (w *world) send(l *letter) {
 	if b, ok := l.envelope.Body.(*message.Parcel); ok && n.damage > 0 && w.rng.IntN(1000) < n.damage {
 		l.envelope.Body = n.damaged(b)
 	}
-	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to), parcel: l})
+	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), parcel: l})
 	if n.double > 0 && w.rng.IntN(1000) < n.double {
-		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to), parcel: l})
+		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), parcel: l})
 	}
 }
 

@@ -17,12 +17,17 @@ import (
 // lost before it is as old counts as a failed attempt.
 const lastMailBackoff = 200 * time.Millisecond
 
+// companyTime is how long mail that tells nothing new waits for company. Heartbeats, which
+// it waits for, go out every 100 ms.
+const companyTime = 120 * time.Millisecond
+
 // outbox is the way of mail to one address. While it is running, one goroutine
 // connects and then waits for the end of the stream, and another one writes.
 type outbox struct {
 	pool *Pool
 	addr string
 	wake chan struct{} // to the one who writes
+	late *time.Timer   // wakes the one who writes when something has waited long enough
 
 	mu struct {
 		sync.Mutex
@@ -39,13 +44,17 @@ type outbox struct {
 }
 
 func newOutbox(p *Pool, addr string) *outbox {
-	return &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
+	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
+	o.late = time.AfterFunc(companyTime, o.nudge)
+	o.late.Stop()
+	return o
 }
 
 // post is Pool.Post.
 func (o *outbox) post(e message.Envelope) {
 	o.mu.Lock()
 	taken := o.takeLocked(e)
+	waits := e.Patient && o.mu.control.len() == 1 && o.mu.parcels.len() == 0
 	connected := o.mu.cancel != nil
 	if taken && !o.mu.running {
 		o.mu.running = true
@@ -55,7 +64,10 @@ func (o *outbox) post(e message.Envelope) {
 	switch {
 	case !taken:
 		o.pool.stats.dropped.Add(1)
-	case connected:
+	case !connected:
+	case waits:
+		o.late.Reset(companyTime)
+	default:
 		o.nudge()
 	}
 }
@@ -172,6 +184,7 @@ func (o *outbox) dropLocked() int { return o.mu.control.drop() + o.mu.parcels.dr
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.mu.closed = true
+	o.late.Stop()
 	dropped := o.dropLocked()
 	cancel := o.mu.cancel
 	o.mu.Unlock()

@@ -96,6 +96,48 @@ func TestMailOrder(t *testing.T) {
 	})
 }
 
+// TestMailWaitsForCompany: what is patient goes with the next message, in order, or by itself after a while.
+func TestMailWaitsForCompany(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		network.serveMail(t, "b:1", box)
+		pool := open(t, network.config("a"))
+		patient := func(n int64) message.Envelope {
+			e := heartbeat(n)
+			e.Patient = true
+			return e
+		}
+		pool.Post("b:1", patient(1)) // a connection is made for it, and it goes at once
+		synctest.Wait()
+		wantNumbers(t, box.all(), 1)
+
+		pool.Post("b:1", patient(2))
+		time.Sleep(companyTime - time.Millisecond)
+		synctest.Wait()
+		wantNumbers(t, box.all())
+		pool.Post("b:1", heartbeat(3))
+		synctest.Wait()
+		wantNumbers(t, box.all(), 2, 3)
+
+		pool.Post("b:1", patient(4))
+		pool.Post("b:1", parcel(5, 1))
+		synctest.Wait()
+		wantNumbers(t, box.all(), 4, -5)
+
+		pool.Post("b:1", patient(6))
+		pool.Post("b:1", patient(7)) // two are company
+		synctest.Wait()
+		wantNumbers(t, box.all(), 6, 7)
+
+		pool.Post("b:1", patient(8))
+		start := time.Now()
+		wantNumbers(t, []message.Envelope{<-box}, 8)
+		if took := time.Since(start); took != companyTime {
+			t.Errorf("it waited %v, want %v", took, companyTime)
+		}
+	})
+}
+
 // slow is a Mailbox that, against the rules, waits.
 type slow struct {
 	inbox
