@@ -24,12 +24,12 @@ func (n *node) openKeyring() (keys gossip.Keyring, err error) {
 		return keys, nil
 	}
 	files, err := reload.Open(reload.Config{
-		What: "--gossip-keyring", Paths: []string{path}, Log: n.log,
+		What: "--gossip-keyring", Paths: []string{path}, Names: []string{"--gossip-keyring"}, Log: n.log,
 		Take: func(contents [][]byte) error {
 			read, err := gossip.ParseKeyring(contents[0])
 			switch {
 			case err != nil:
-				return fmt.Errorf("%s: %w", path, err)
+				return fmt.Errorf("--gossip-keyring: %s: %w", path, err)
 			case n.gossip == nil:
 				keys = read
 				return nil
@@ -38,7 +38,7 @@ func (n *node) openKeyring() (keys gossip.Keyring, err error) {
 		},
 	})
 	if err != nil {
-		return keys, fmt.Errorf("--gossip-keyring: %w", err)
+		return keys, err
 	}
 	n.secrets = append(n.secrets, secretFiles{"gossip_keyring", files})
 	return keys, nil

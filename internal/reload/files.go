@@ -36,6 +36,8 @@ type Config struct {
 	// Paths are the files, at least one. They are one thing: all of them are read, and
 	// judged together.
 	Paths []string
+	// Names are what the paths are called in errors, for example --tls-cert. Nil for nothing.
+	Names []string
 	// Every is the time between two readings. 0 means DefaultEvery.
 	Every time.Duration
 	// Take judges the files' contents, in the order of Paths, and puts them into force, or
@@ -53,6 +55,8 @@ func (c Config) Validate() error {
 		return errors.New("reload: What: is empty")
 	case len(c.Paths) == 0 || slices.Contains(c.Paths, ""):
 		return errors.New("reload: Paths: want the path of at least one file")
+	case c.Names != nil && len(c.Names) != len(c.Paths):
+		return fmt.Errorf("reload: Names: %d for %d paths", len(c.Names), len(c.Paths))
 	case c.Every < 0:
 		return fmt.Errorf("reload: Every: %v is below 0", c.Every)
 	case c.Take == nil:
@@ -187,22 +191,32 @@ func (f *Files) settled(news string) {
 func (c Config) read() ([][]byte, error) {
 	contents := make([][]byte, len(c.Paths))
 	for i, path := range c.Paths {
-		file, err := os.Open(path)
-		if err != nil {
+		var err error
+		if contents[i], err = readFile(path); err != nil && c.Names != nil {
+			return nil, fmt.Errorf("%s: %w", c.Names[i], err)
+		} else if err != nil {
 			return nil, err
-		}
-		contents[i], err = io.ReadAll(io.LimitReader(file, MaxBytes+1))
-		_ = file.Close() // it was only read
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("%s: %w", path, err)
-		case len(contents[i]) > MaxBytes:
-			return nil, fmt.Errorf("%s: is larger than %d bytes", path, MaxBytes)
-		case len(bytes.TrimSpace(contents[i])) == 0:
-			return nil, fmt.Errorf("%s: is empty", path)
 		}
 	}
 	return contents, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // it was only read
+	text, err := io.ReadAll(io.LimitReader(file, MaxBytes+1))
+	switch {
+	case err != nil:
+		return nil, err // names the path
+	case len(text) > MaxBytes:
+		return nil, fmt.Errorf("%s: is larger than %d bytes", path, MaxBytes)
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil, fmt.Errorf("%s: is empty", path)
+	}
+	return text, nil
 }
 
 // digest tells contents from others.

@@ -153,6 +153,8 @@ func TestOpenRefuses(t *testing.T) {
 	for want, c := range map[string]Config{
 		"What":           {Paths: []string{path}, Take: take},
 		"Paths":          {What: "x", Take: take},
+		"Names":          {What: "x", Paths: []string{path}, Names: []string{"a", "b"}, Take: take},
+		"--flag: open":   {What: "x", Paths: []string{path + "2"}, Names: []string{"--flag"}, Take: take},
 		"Every":          {What: "x", Paths: []string{path}, Take: take, Every: -1},
 		"Take":           {What: "x", Paths: []string{path}},
 		"no such file":   {What: "x", Paths: []string{path + "2"}, Take: take},

@@ -1,0 +1,244 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/reload"
+)
+
+// Source is a TLS identity that is kept current from Open on. It needs no closing.
+type Source struct {
+	config Config
+	files  *reload.Files
+	now    atomic.Pointer[identity]
+}
+
+// identity is what one set of files says.
+type identity struct {
+	certificate tls.Certificate
+	authorities *x509.CertPool // nil without CA
+}
+
+// Open reads the files. It fails, with the flag of the file in the error, if they cannot be read, do not belong
+// together, or the certificate has expired.
+func Open(c Config) (*Source, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Source{config: c.withDefaults()}
+	paths := []string{c.Cert, c.Key}
+	if c.CA != "" {
+		paths = append(paths, c.CA)
+	}
+	flags := s.config.Flags[:len(paths)]
+	var err error
+	s.files, err = reload.Open(reload.Config{
+		What: strings.Join(flags, ", "), Paths: paths, Names: flags, Every: c.Every, Log: s.config.Log, Take: s.take,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Files are those that are followed; their Run keeps s current.
+func (s *Source) Files() *reload.Files { return s.files }
+
+// take puts the contents of the files into force if they are sound.
+func (s *Source) take(contents [][]byte) error {
+	next, err := s.config.read(contents, time.Now())
+	if err != nil {
+		return err
+	}
+	s.now.Store(next)
+	return nil
+}
+
+// read judges the contents of certificate, key and, if there are such, authorities.
+func (c Config) read(contents [][]byte, now time.Time) (*identity, error) {
+	next := new(identity)
+	var err error
+	if next.certificate, err = tls.X509KeyPair(contents[0], contents[1]); err != nil {
+		return nil, fmt.Errorf("%s, %s: %s and %s: %w", c.Flags[0], c.Flags[1], c.Cert, c.Key, err)
+	}
+	leaf := next.certificate.Leaf
+	if !now.Before(leaf.NotAfter) {
+		return nil, fmt.Errorf("%s: %s: the certificate has expired at %s", c.Flags[0], c.Cert, leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	if c.CA == "" {
+		return next, nil
+	}
+	if next.authorities, err = parseAuthorities(contents[2]); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", c.Flags[2], c.CA, err)
+	}
+	if !c.Mutual {
+		return next, nil
+	}
+	if err := leaf.VerifyHostname(c.Name); err != nil {
+		return nil, fmt.Errorf("%s: %s: the certificate is not one for %q: %w", c.Flags[0], c.Cert, c.Name, err)
+	}
+	chain, err := parseChain(next.certificate.Certificate)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", c.Flags[0], c.Cert, err)
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if err := next.verify(chain, usage, now); err != nil {
+			return nil, fmt.Errorf("%s, %s: %s against %s, as a %s: %w", c.Flags[0], c.Flags[2], c.Cert, c.CA, usageName(usage), err)
+		}
+	}
+	return next, nil
+}
+
+func usageName(u x509.ExtKeyUsage) string {
+	if u == x509.ExtKeyUsageServerAuth {
+		return "server"
+	}
+	return "client"
+}
+
+// parseAuthorities reads certificates in PEM. Everything in them has to be one.
+func parseAuthorities(text []byte) (*x509.CertPool, error) {
+	pool, n := x509.NewCertPool(), 0
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		n++
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("block %d is a %s, not a certificate", n, block.Type)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("block %d: %w", n, err)
+		}
+		pool.AddCert(cert)
+	}
+	if n == 0 {
+		return nil, errors.New("there is no certificate in PEM")
+	}
+	return pool, nil
+}
+
+func parseChain(raw [][]byte) ([]*x509.Certificate, error) {
+	chain := make([]*x509.Certificate, len(raw))
+	for i, der := range raw {
+		var err error
+		if chain[i], err = x509.ParseCertificate(der); err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", i+1, err)
+		}
+	}
+	return chain, nil
+}
+
+// verify checks a chain, its leaf first, against the authorities.
+func (i *identity) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage, now time.Time) error {
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: i.authorities, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+	})
+	return err
+}
+
+// Server returns the configuration of a listener for the application protocols, for example "h2". Every
+// handshake is made with what is in force then.
+func (s *Source) Server(protocols ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion: s.config.MinVersion, NextProtos: protocols, SessionTicketsDisabled: true,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := s.now.Load()
+			c := &tls.Config{
+				MinVersion: s.config.MinVersion, NextProtos: protocols, SessionTicketsDisabled: true,
+				Certificates: []tls.Certificate{now.certificate}, ClientCAs: now.authorities,
+			}
+			switch {
+			case s.config.Auth == RequireClient || s.config.Mutual:
+				c.ClientAuth = tls.RequireAndVerifyClientCert
+			case s.config.Auth == RequestClient:
+				c.ClientAuth = tls.VerifyClientCertIfGiven
+			}
+			return c, nil
+		},
+	}
+}
+
+// Client returns the configuration of connections to other nodes. The server's certificate is checked against
+// the authorities in force at that time, but not its name: what it says to be is known only later,
+// and CheckName is for then. Only for Mutual.
+func (s *Source) Client(protocols ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion: s.config.MinVersion, NextProtos: protocols,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &s.now.Load().certificate, nil
+		},
+		// The library would check against authorities that never change; VerifyConnection does it instead.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if len(state.PeerCertificates) == 0 {
+				return errors.New("the other node shows no certificate")
+			}
+			return s.now.Load().verify(state.PeerCertificates, x509.ExtKeyUsageServerAuth, time.Now())
+		},
+	}
+}
+
+// CheckName reports why the other side of a connection, whose certificate was verified, is not the one of that
+// DNS name, or nil.
+func CheckName(state tls.ConnectionState, name string) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("it shows no certificate")
+	}
+	if err := state.PeerCertificates[0].VerifyHostname(name); err != nil {
+		return fmt.Errorf("its certificate is not one for %q: %w", name, err)
+	}
+	return nil
+}
+
+// Expires returns when the certificate in force does.
+func (s *Source) Expires() time.Time { return s.now.Load().certificate.Leaf.NotAfter }
+
+const (
+	// lookEvery is how often the certificate's age is looked at, and warnEvery how often it is said.
+	lookEvery = time.Minute
+	warnEvery = 6 * time.Hour
+)
+
+// Run follows the files and warns of a certificate that nears its end, until ctx ends. It then returns nil.
+func (s *Source) Run(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.files.Run(ctx) }()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	var warned time.Time
+	for {
+		now := time.Now()
+		if s.aged(now) && now.Sub(warned) >= warnEvery {
+			warned = now
+			left := s.Expires().Sub(now).Round(time.Minute)
+			s.config.Log.Warn("less than a tenth of the certificate's life is left; connections fail when it is over",
+				"file", s.config.Cert, "left", left, "expires", s.Expires().UTC())
+		}
+		select {
+		case err := <-ended:
+			return err
+		case <-look.C:
+		}
+	}
+}
+
+// aged reports whether less than a tenth of the certificate's life is left.
+func (s *Source) aged(now time.Time) bool {
+	leaf := s.now.Load().certificate.Leaf
+	return leaf.NotAfter.Sub(now) < leaf.NotAfter.Sub(leaf.NotBefore)/10
+}
