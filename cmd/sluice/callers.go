@@ -39,7 +39,7 @@ func (n *node) openCallers() error {
 	if err != nil {
 		return fmt.Errorf("--callers: %w", err)
 	}
-	n.secrets = append(n.secrets, secretFiles{"callers", files})
+	n.secrets = append(n.secrets, secretFiles{label: "callers", files: files})
 	return nil
 }
 

@@ -139,6 +139,34 @@ func TestValidateNamesTheFlag(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
+	for _, c := range []struct{ flag, args string }{
+		{"--tls-key: missing", "--tls-cert c"},
+		{"--tls-cert: missing", "--tls-key k"},
+		{"--tls-client-ca: only with --tls-cert", "--tls-client-ca a"},
+		{"--tls-client-auth: only with --tls-cert", "--tls-client-auth require"},
+		{"--tls-client-ca: missing", "--tls-cert c --tls-key k --tls-client-auth request"},
+		{"--tls-client-auth: give request", "--tls-cert c --tls-key k --tls-client-ca a"},
+		{`--tls-client-auth: "all"`, "--tls-client-auth all"},
+		{`--tls-min-version: "1.1"`, "--tls-min-version 1.1"},
+		{"--peer-tls-key: missing", "--peer-tls-cert c --peer-tls-ca a"},
+		{"--peer-tls-ca: missing", "--peer-tls-cert c --peer-tls-key k"},
+		{"--peer-tls-cert: missing", "--peer-tls-key k --peer-tls-ca a"},
+		{"--peer-tls-name: is empty", "--peer-tls-name="},
+	} {
+		s, _ := parsed(t, strings.Fields(c.args)...)
+		if err := s.validate(); err == nil || !strings.Contains(err.Error(), c.flag) || strings.Count(err.Error(), "\n") != 0 {
+			t.Errorf("%s: %v, want %s", c.args, err, c.flag)
+		}
+	}
+	for _, args := range []string{
+		"--tls-cert c --tls-key k", "--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth require",
+		"--peer-tls-cert c --peer-tls-key k --peer-tls-ca a --peer-tls-name *.x", "--tls-min-version 1.2",
+	} {
+		s, _ := parsed(t, strings.Fields(args)...)
+		if err := s.validate(); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
 	s, _ := parsed(t)
 	if err := s.validate(); err != nil {
 		t.Errorf("the defaults: %v", err)

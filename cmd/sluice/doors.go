@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 
 	"google.golang.org/grpc"
@@ -38,7 +37,7 @@ func (n *node) openDoors(secret []byte) error {
 	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons}); err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0)...)
+	n.grpcServer = grpc.NewServer(append(n.grpcDoor.Options(0), n.grpcOptions()...)...)
 	n.grpcDoor.Register(n.grpcServer)
 	if err := n.openGubernatorDoor(); err != nil {
 		return err
@@ -57,7 +56,7 @@ func (n *node) openDoors(secret []byte) error {
 	}
 	n.httpServer = httpapi.NewServer(handler)
 	n.admin = n.newAdmin()
-	n.httpServer.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
+	n.withTLS(n.httpServer)
 	return nil
 }
 

@@ -38,6 +38,28 @@ var families = []family{
 			}
 			return list
 		}),
+	gauges("sluice_certificate_expiry_timestamp_seconds", "When the certificate in force ends, in Unix time.", []string{"files"},
+		func(s *snapshot) (list []sample) {
+			for _, f := range s.secrets {
+				if !f.expires.IsZero() {
+					list = append(list, sample{labels: []string{f.label}, value: float64(f.expires.Unix())})
+				}
+			}
+			return list
+		}),
+	gauges("sluice_certificate_life_left_ratio", "How much of the life of the certificate in force is left, 1 to 0.", []string{"files"},
+		func(s *snapshot) (list []sample) {
+			for _, f := range s.secrets {
+				if !f.expires.IsZero() {
+					list = append(list, sample{labels: []string{f.label}, value: f.left})
+				}
+			}
+			return list
+		}),
+	counters("sluice_tls_handshakes_failed_total", "Connections that ended in the TLS handshake: no certificate or a wrong one, or no TLS.", []string{"port"},
+		func(s *snapshot) []sample {
+			return by("grpc", s.failedGRPC, "http", s.failedHTTP, "peer", s.failedPeer)
+		}),
 	counters("sluice_secrets_failures_total", "Different faults found in files with certificates, keys or callers.", []string{"files"},
 		func(s *snapshot) (list []sample) {
 			for _, f := range s.secrets {

@@ -1,19 +1,30 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/certs"
 	"github.com/sluice-project/sluice/internal/reload"
 )
 
 // secretLabels are the values of the label files.
-var secretLabels = []string{"gossip_keyring", "callers"}
+var secretLabels = []string{"tls", "peer_tls", "gossip_keyring", "callers"}
 
 // secretFiles are files with keys that are followed while the node runs.
 type secretFiles struct {
 	label string // in metrics
 	files *reload.Files
+	// certificate is nil where the files are none. Its Run is that of the files, and more.
+	certificate *certs.Source
+}
+
+func (f secretFiles) run(ctx context.Context) error {
+	if f.certificate != nil {
+		return f.certificate.Run(ctx)
+	}
+	return f.files.Run(ctx)
 }
 
 // openKeyring reads --gossip-keyring, if it is given. What it holds later goes to gossip, which
@@ -40,6 +51,6 @@ func (n *node) openKeyring() (keys gossip.Keyring, err error) {
 	if err != nil {
 		return keys, err
 	}
-	n.secrets = append(n.secrets, secretFiles{"gossip_keyring", files})
+	n.secrets = append(n.secrets, secretFiles{label: "gossip_keyring", files: files})
 	return keys, nil
 }

@@ -58,7 +58,7 @@ func (n *node) startParts(p *parts) {
 	})
 	p.run("top keys", n.topMail.run)
 	for _, s := range n.secrets {
-		p.run("files of keys", s.files.Run)
+		p.run("certificates and keys", s.run)
 	}
 	if n.rules != nil {
 		p.run("rules", n.rules.Run)
@@ -68,7 +68,7 @@ func (n *node) startParts(p *parts) {
 	}
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
-	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.listen.http) })
+	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.httpListener(n.listen.http)) })
 	if n.listen.admin != nil {
 		p.run("admin port", func(context.Context) error { return serveHTTP(n.admin, n.listen.admin) })
 	}

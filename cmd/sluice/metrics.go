@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -42,14 +43,18 @@ type snapshot struct {
 	keeper  keeperStats
 	secrets []secretStatus
 	refused []access.Refused
-	ports   connections
-	ready   bool
+	// TLS handshakes that failed.
+	failedGRPC, failedHTTP, failedPeer uint64
+	ports                              connections
+	ready                              bool
 }
 
 // secretStatus is how following files with keys goes.
 type secretStatus struct {
-	label  string
-	status reload.Status
+	label   string
+	status  reload.Status
+	expires time.Time // zero where there is no certificate
+	left    float64   // of its life
 }
 
 func (n *node) snapshot() snapshot {
@@ -62,9 +67,14 @@ func (n *node) snapshot() snapshot {
 	}
 	s.refused = n.guard.Stats()
 	for _, files := range n.secrets {
-		s.secrets = append(s.secrets, secretStatus{files.label, files.files.Status()})
+		st := secretStatus{label: files.label, status: files.files.Status()}
+		if files.certificate != nil {
+			st.expires, st.left = files.certificate.Expires(), files.certificate.LifeLeft(time.Now())
+		}
+		s.secrets = append(s.secrets, st)
 	}
 	s.ports = n.listen.stats()
+	s.failedGRPC, s.failedHTTP, s.failedPeer = n.tls.failedGRPC.Load(), n.tls.failedHTTP.Load(), n.tls.failedPeer.Load()
 	s.ready, _ = n.ready()
 	return s
 }

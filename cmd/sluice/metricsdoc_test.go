@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -109,6 +110,9 @@ func specimen() *snapshot {
 	var s snapshot
 	for _, label := range secretLabels {
 		s.secrets = append(s.secrets, secretStatus{label: label})
+		if strings.HasSuffix(label, "tls") {
+			s.secrets[len(s.secrets)-1].expires = time.Unix(1, 0)
+		}
 	}
 	for _, label := range portLabels {
 		s.ports = append(s.ports, portStats{port: label})

@@ -45,6 +45,7 @@ type node struct {
 	topMail *topMail
 	keeper  *keeper // nil without --data-dir
 	secrets []secretFiles
+	tls     identities
 
 	peerServer *peer.Server
 	grpcDoor   *grpcapi.Server
@@ -80,6 +81,9 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 		return nil, err
 	}
 	if err := n.openCallers(); err != nil {
+		return nil, err
+	}
+	if err := n.openIdentities(); err != nil {
 		return nil, err
 	}
 	keys, err := n.openKeyring()
@@ -152,7 +156,10 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		}
 	}
 	peerConfig := peer.Config{
-		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, Secret: fingerprint, Log: n.log,
+		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, Secret: fingerprint, Credentials: n.peerCreds(), Log: n.log,
+	}
+	if n.tls.peers != nil {
+		peerConfig.CheckName = n.checkPeerName
 	}
 	if n.peers, err = peer.Open(peerConfig); err != nil {
 		return err

@@ -232,6 +232,7 @@ func TestMetrics(t *testing.T) {
 	writeRule(t, s.rules, "domain: auth\npools: {spare: {limit: {count: 1, period: 1h}}}\ndescriptors:\n  - key: user\n"+
 		"    rate_limit: {count: 2, period: 1h}\n  - key: team\n    rate_limit: {count: 0, period: 1h}\n    elastic: {pool: spare}\n")
 	s.gossipKeyring = writeFile(t, keyOne)
+	newPapers(t).withPeerTLS(t, &s)
 	n := startNode(t, s)
 	addr := n.listen.grpc.Addr().String()
 	for range 3 {

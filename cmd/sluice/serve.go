@@ -42,6 +42,7 @@ type settings struct {
 	secretFile    string
 	secret        []byte // instead of secretFile, for nodes of one process
 	gossipKeyring string
+	tls           tlsSettings
 
 	envoyAllOrNothing, envoyResponseHeaders, envoyDynamicMetadata bool
 
@@ -77,6 +78,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
 	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to callers on this machine and to other nodes) or on (shown to everybody)")
 	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
+	s.tls.register(f)
 	f.StringVar(&s.gossipKeyring, "gossip-keyring", "", "`file` with the keys that encrypt gossip, base64, one per line, the first for what is sent; re-read when it changes")
 	f.BoolVar(&s.envoyAllOrNothing, "envoy-all-or-nothing", false, "charge all descriptors of a request from Envoy or none, instead of each for itself")
 	f.BoolVar(&s.envoyResponseHeaders, "envoy-response-headers", false, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
@@ -121,6 +123,7 @@ func (s *settings) validate() error {
 	if err := s.admin.validate(); err != nil {
 		errs = append(errs, err)
 	}
+	errs = append(errs, s.tls.validate()...)
 	if s.unknownDomain != "allow" && s.unknownDomain != "error" {
 		errs = append(errs, fmt.Errorf("--unknown-domain: %q is neither allow nor error", s.unknownDomain))
 	}

@@ -154,23 +154,29 @@ func (i *identity) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage, now
 // Server returns the configuration of a listener for the application protocols, for example "h2". Every
 // handshake is made with what is in force then.
 func (s *Source) Server(protocols ...string) *tls.Config {
-	return &tls.Config{
-		MinVersion: s.config.MinVersion, NextProtos: protocols, SessionTicketsDisabled: true,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			now := s.now.Load()
-			c := &tls.Config{
-				MinVersion: s.config.MinVersion, NextProtos: protocols, SessionTicketsDisabled: true,
-				Certificates: []tls.Certificate{now.certificate}, ClientCAs: now.authorities,
-			}
-			switch {
-			case s.config.Auth == RequireClient || s.config.Mutual:
-				c.ClientAuth = tls.RequireAndVerifyClientCert
-			case s.config.Auth == RequestClient:
-				c.ClientAuth = tls.VerifyClientCertIfGiven
-			}
-			return c, nil
-		},
+	if s.config.Mutual {
+		return s.ServerAsking(RequireClient, protocols...)
 	}
+	return s.ServerAsking(s.config.Auth, protocols...)
+}
+
+// ServerAsking is Server with another ClientAuth: a port may have to let some in without a certificate
+// whom it answers less.
+func (s *Source) ServerAsking(auth ClientAuth, protocols ...string) *tls.Config {
+	base := tls.Config{MinVersion: s.config.MinVersion, NextProtos: protocols, SessionTicketsDisabled: true}
+	listener := base.Clone()
+	listener.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		now, c := s.now.Load(), base.Clone()
+		c.Certificates, c.ClientCAs = []tls.Certificate{now.certificate}, now.authorities
+		switch auth {
+		case RequestClient:
+			c.ClientAuth = tls.VerifyClientCertIfGiven
+		case RequireClient:
+			c.ClientAuth = tls.RequireAndVerifyClientCert
+		}
+		return c, nil
+	}
+	return listener
 }
 
 // Client returns the configuration of connections to other nodes. The server's certificate is checked against
@@ -208,7 +214,15 @@ func CheckName(state tls.ConnectionState, name string) error {
 // Expires returns when the certificate in force does.
 func (s *Source) Expires() time.Time { return s.now.Load().certificate.Leaf.NotAfter }
 
+// LifeLeft returns how much of the life of the certificate in force is left, from 1 to 0.
+func (s *Source) LifeLeft(now time.Time) float64 {
+	leaf := s.now.Load().certificate.Leaf
+	return max(0, min(1, float64(leaf.NotAfter.Sub(now))/float64(max(1, leaf.NotAfter.Sub(leaf.NotBefore)))))
+}
+
 const (
+	// oldAge is the part of its life that a certificate has left when it is warned of.
+	oldAge = 0.1
 	// lookEvery is how often the certificate's age is looked at, and warnEvery how often it is said.
 	lookEvery = time.Minute
 	warnEvery = 6 * time.Hour
@@ -223,7 +237,7 @@ func (s *Source) Run(ctx context.Context) error {
 	var warned time.Time
 	for {
 		now := time.Now()
-		if s.aged(now) && now.Sub(warned) >= warnEvery {
+		if s.LifeLeft(now) < oldAge && now.Sub(warned) >= warnEvery {
 			warned = now
 			left := s.Expires().Sub(now).Round(time.Minute)
 			s.config.Log.Warn("less than a tenth of the certificate's life is left; connections fail when it is over",
@@ -235,10 +249,4 @@ func (s *Source) Run(ctx context.Context) error {
 		case <-look.C:
 		}
 	}
-}
-
-// aged reports whether less than a tenth of the certificate's life is left.
-func (s *Source) aged(now time.Time) bool {
-	leaf := s.now.Load().certificate.Leaf
-	return leaf.NotAfter.Sub(now) < leaf.NotAfter.Sub(leaf.NotBefore)/10
 }

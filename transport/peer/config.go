@@ -43,6 +43,10 @@ type Config struct {
 
 	// Credentials secure connections both ways. Nil is plain TCP.
 	Credentials credentials.TransportCredentials
+	// CheckName reports why the other side of a connection, which Credentials have secured, is not the
+	// node of that name, or nil. It is asked in both directions, before anything but hellos is
+	// exchanged. Nil believes every name.
+	CheckName func(name string, auth credentials.AuthInfo) error
 	// Dial opens a connection to a peer's address. Nil dials TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// DialTimeout bounds one attempt to connect, Hello included: two round trips, three with TLS. Where the one

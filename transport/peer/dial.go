@@ -85,7 +85,7 @@ func (c *Config) greet(stream grpc.ClientStream) (name string, minor uint32, err
 	if err := stream.RecvMsg(&got); err != nil {
 		return "", 0, plain(err)
 	}
-	if err := c.welcome(got.Hello); err != nil {
+	if err := c.welcome(stream.Context(), got.Hello); err != nil {
 		return "", 0, err
 	}
 	return got.Hello.Name, got.Hello.Minor, nil

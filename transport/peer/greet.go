@@ -60,7 +60,7 @@ func (s service) greet(stream grpc.ServerStream) (*peerv1.Hello, error) {
 			return nil, fmt.Errorf("%w (%w)", errNoHello, f.err)
 		}
 		hello := f.greeting.GetHello()
-		if err := s.cfg.welcome(hello); err != nil {
+		if err := s.cfg.welcome(stream.Context(), hello); err != nil {
 			return hello, err
 		}
 		return hello, stream.SendMsg(&peerv1.Greeting{Hello: s.cfg.hello()})

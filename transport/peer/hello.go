@@ -1,9 +1,13 @@
 package peer
 
 import (
+	"context"
 	"crypto/subtle"
 	"errors"
 	"fmt"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
@@ -37,8 +41,27 @@ func (c *Config) hello() *peerv1.Hello {
 	}
 }
 
-// welcome reports why the sender of h cannot be talked to, naming both values, or nil.
-func (c *Config) welcome(h *peerv1.Hello) error {
+// welcome reports why the sender of h, at the other side of the connection that ctx is of, cannot be talked
+// to, or nil.
+func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
+	if err := c.fits(h); err != nil {
+		return err
+	}
+	if c.CheckName == nil {
+		return nil
+	}
+	var auth credentials.AuthInfo
+	if other, ok := peer.FromContext(ctx); ok {
+		auth = other.AuthInfo
+	}
+	if err := c.CheckName(h.Name, auth); err != nil {
+		return fmt.Errorf("the node that says it is %q has not proved it: %w", clip(h.Name), err)
+	}
+	return nil
+}
+
+// fits reports why the sender of h cannot be talked to, naming both values, or nil.
+func (c *Config) fits(h *peerv1.Hello) error {
 	if h == nil {
 		return errNoHello
 	}

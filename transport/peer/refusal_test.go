@@ -70,7 +70,7 @@ func TestWelcome(t *testing.T) {
 	} {
 		h := c.hello()
 		h.Major, h.Minor = w.major, w.minor
-		err := c.welcome(h)
+		err := c.fits(h)
 		if (err == nil) != (w.want == "") || err != nil && !strings.Contains(err.Error(), w.want) {
 			t.Errorf("%s: %v, want %q", w.name, err, w.want)
 		}
@@ -82,7 +82,7 @@ func TestWelcome(t *testing.T) {
 	} {
 		h := c.hello()
 		change(h)
-		if err := c.welcome(h); err == nil {
+		if err := c.fits(h); err == nil {
 			t.Errorf("%v is welcome", h)
 		}
 	}

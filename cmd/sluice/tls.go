@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/sluice-project/sluice/internal/certs"
+)
+
+// tlsSettings are the flags about certificates.
+type tlsSettings struct {
+	cert, key, clientCA, clientAuth, minVersion string
+
+	peerCert, peerKey, peerCA, peerName string
+}
+
+func (t *tlsSettings) register(f *pflag.FlagSet) {
+	f.StringVar(&t.cert, "tls-cert", "", "`file` with the certificate of the gRPC and HTTP ports, PEM, its chain behind it; turns TLS on; re-read when it changes, as are the other files")
+	f.StringVar(&t.key, "tls-key", "", "`file` with the key of --tls-cert, PEM")
+	f.StringVar(&t.clientCA, "tls-client-ca", "", "`file` with the authorities of clients' certificates, PEM")
+	f.StringVar(&t.clientAuth, "tls-client-auth", "none", "what is asked of clients: none, request (a certificate that is shown must be right) or require; /healthz and /readyz ask nobody")
+	f.StringVar(&t.minVersion, "tls-min-version", "1.3", "oldest TLS that is spoken on any port: 1.2 or 1.3")
+	f.StringVar(&t.peerCert, "peer-tls-cert", "", "`file` with this node's certificate for other nodes, both as server and as client; turns TLS between nodes on")
+	f.StringVar(&t.peerKey, "peer-tls-key", "", "`file` with the key of --peer-tls-cert")
+	f.StringVar(&t.peerCA, "peer-tls-ca", "", "`file` with the authorities of other nodes' certificates")
+	f.StringVar(&t.peerName, "peer-tls-name", "{name}", "DNS `name` that a node's certificate must have; {name} is the node's --name")
+}
+
+// validate checks what can be checked without the files.
+func (t *tlsSettings) validate() (errs []error) {
+	bad := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--%s: %w", flag, fmt.Errorf(format, args...)))
+	}
+	auth, err := certs.ParseClientAuth(t.clientAuth)
+	if err != nil {
+		bad("tls-client-auth", "%w", err)
+	}
+	if _, err := certs.ParseVersion(t.minVersion); err != nil {
+		bad("tls-min-version", "%w", err)
+	}
+	switch {
+	case t.cert != "" && t.key == "":
+		bad("tls-key", "missing beside --tls-cert")
+	case t.cert == "" && t.key != "":
+		bad("tls-cert", "missing beside --tls-key")
+	case t.cert == "" && t.clientCA != "":
+		bad("tls-client-ca", "only with --tls-cert and --tls-key: clients show certificates to a server that has one")
+	case t.cert == "" && auth != certs.NoClient:
+		bad("tls-client-auth", "only with --tls-cert and --tls-key: clients show certificates to a server that has one")
+	case auth != certs.NoClient && t.clientCA == "":
+		bad("tls-client-ca", "missing beside --tls-client-auth=%s", t.clientAuth)
+	case err == nil && auth == certs.NoClient && t.clientCA != "":
+		bad("tls-client-auth", "give request or require: with none, nobody is checked against --tls-client-ca")
+	}
+	given := []struct{ flag, value string }{{"peer-tls-cert", t.peerCert}, {"peer-tls-key", t.peerKey}, {"peer-tls-ca", t.peerCA}}
+	if t.peerCert != "" || t.peerKey != "" || t.peerCA != "" {
+		for _, g := range given {
+			if g.value == "" {
+				bad(g.flag, "missing: --peer-tls-cert, --peer-tls-key and --peer-tls-ca go together")
+			}
+		}
+	}
+	if t.peerName == "" {
+		bad("peer-tls-name", "is empty")
+	}
+	return errs
+}
+
+// identities are the certificates that a node shows, nil where its ports are plain.
+type identities struct {
+	doors, peers *certs.Source
+	// Handshakes that failed, by port.
+	failedGRPC, failedHTTP, failedPeer atomic.Uint64
+}
+
+// openIdentities reads the certificates.
+func (n *node) openIdentities() (err error) {
+	t := n.settings.tls
+	version, err := certs.ParseVersion(t.minVersion)
+	if err != nil {
+		return fmt.Errorf("--tls-min-version: %w", err)
+	}
+	auth, err := certs.ParseClientAuth(t.clientAuth)
+	if err != nil {
+		return fmt.Errorf("--tls-client-auth: %w", err)
+	}
+	if t.cert != "" {
+		n.tls.doors, err = certs.Open(certs.Config{
+			Cert: t.cert, Key: t.key, CA: t.clientCA, Auth: auth, MinVersion: version,
+			Flags: [3]string{"--tls-cert", "--tls-key", "--tls-client-ca"}, Log: n.log,
+		})
+		if err != nil {
+			return err
+		}
+		n.secrets = append(n.secrets, secretFiles{"tls", n.tls.doors.Files(), n.tls.doors})
+	}
+	if t.peerCert != "" {
+		n.tls.peers, err = certs.Open(certs.Config{
+			Cert: t.peerCert, Key: t.peerKey, CA: t.peerCA, Mutual: true, Name: certs.NameOf(t.peerName, n.settings.name), MinVersion: version,
+			Flags: [3]string{"--peer-tls-cert", "--peer-tls-key", "--peer-tls-ca"}, Log: n.log,
+		})
+		if err != nil {
+			return err
+		}
+		n.secrets = append(n.secrets, secretFiles{"peer_tls", n.tls.peers.Files(), n.tls.peers})
+	}
+	return nil
+}
+
+// grpcOptions are what the gRPC port needs beside the door's own.
+func (n *node) grpcOptions() []grpc.ServerOption {
+	if n.tls.doors == nil {
+		return nil
+	}
+	creds := credentials.NewTLS(n.tls.doors.Server("h2"))
+	return []grpc.ServerOption{grpc.Creds(&countingCreds{TransportCredentials: creds, port: "gRPC", failed: &n.tls.failedGRPC, log: n.log})}
+}
+
+// httpListener is the HTTP port with TLS, if that is on.
+func (n *node) httpListener(l net.Listener) net.Listener {
+	if n.tls.doors == nil {
+		return l
+	}
+	auth, _ := certs.ParseClientAuth(n.settings.tls.clientAuth) // validated
+	if auth == certs.RequireClient {
+		auth = certs.RequestClient // probes have none: withClient refuses the others
+	}
+	return tls.NewListener(l, n.tls.doors.ServerAsking(auth, "h2", "http/1.1"))
+}
+
+// withTLS prepares the HTTP server for TLS, if that is on.
+func (n *node) withTLS(s *http.Server) {
+	s.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
+	if n.tls.doors == nil {
+		return
+	}
+	s.Protocols.SetHTTP2(true)
+	s.ErrorLog = log.New(&handshakeLines{failed: &n.tls.failedHTTP, rest: s.ErrorLog}, "", 0)
+	if n.settings.tls.clientAuth == "require" {
+		s.Handler = withClient(s.Handler)
+	}
+}
+
+// open are paths that ask nobody for a certificate: whoever probes a node for a scheduler has none, and they
+// tell nothing but whether it is well.
+var open = map[string]bool{"/healthz": true, "/readyz": true}
+
+// withClient refuses requests without a certificate. One that is shown was verified in the handshake.
+func withClient(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !open[r.URL.Path] && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"error":{"code":"unauthenticated","message":"a client certificate is required"}}` + "\n"))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// peerCreds are what secures connections between nodes, both ways, nil where they are plain.
+func (n *node) peerCreds() credentials.TransportCredentials {
+	if n.tls.peers == nil {
+		return nil
+	}
+	return &peerCredentials{
+		countingCreds{
+			TransportCredentials: credentials.NewTLS(n.tls.peers.Server("h2")), port: "peer", failed: &n.tls.failedPeer, log: n.log,
+		},
+		credentials.NewTLS(n.tls.peers.Client("h2")),
+	}
+}
+
+// peerCredentials are a server's that are a client's as well.
+type peerCredentials struct {
+	countingCreds
+	client credentials.TransportCredentials
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (c *peerCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return c.client.ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials. What is counted is counted together.
+func (c *peerCredentials) Clone() credentials.TransportCredentials { return c }
+
+// countingCreds counts the handshakes that fail on a gRPC port and logs why.
+type countingCreds struct {
+	credentials.TransportCredentials
+	port   string
+	failed *atomic.Uint64
+	log    *slog.Logger
+	quiet  quietly
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *countingCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := c.TransportCredentials.ServerHandshake(conn)
+	if err != nil {
+		c.failed.Add(1)
+		c.quiet.say(c.log, "TLS handshake failed", "port", c.port, "from", conn.RemoteAddr().String(), "error", err)
+	}
+	return secured, info, err
+}
+
+// Clone implements credentials.TransportCredentials. Nothing here changes but counts.
+func (c *countingCreds) Clone() credentials.TransportCredentials { return c }
+
+// quietly logs a line as a warning once in ten seconds and otherwise at debug: whoever is refused keeps trying.
+type quietly struct{ last atomic.Int64 }
+
+func (q *quietly) say(l *slog.Logger, text string, args ...any) {
+	now, last := time.Now().UnixNano(), q.last.Load()
+	if now-last >= int64(10*time.Second) && q.last.CompareAndSwap(last, now) {
+		l.Warn(text, args...)
+		return
+	}
+	l.Debug(text, args...)
+}
+
+// handshakeLines counts net/http's lines about handshakes that failed.
+type handshakeLines struct {
+	failed *atomic.Uint64
+	rest   *log.Logger
+}
+
+// Write takes one line.
+func (h *handshakeLines) Write(line []byte) (int, error) {
+	if bytes.HasPrefix(line, []byte("http: TLS handshake error")) {
+		h.failed.Add(1)
+	}
+	h.rest.Print(string(line))
+	return len(line), nil
+}
+
+// checkPeerName reports why the other end of a connection between nodes is not the node that it says it is.
+func (n *node) checkPeerName(name string, auth credentials.AuthInfo) error {
+	info, ok := auth.(credentials.TLSInfo)
+	if !ok {
+		return errors.New("its connection is not encrypted")
+	}
+	return certs.CheckName(info.State, certs.NameOf(n.settings.tls.peerName, name))
+}
