@@ -49,6 +49,7 @@ type flight struct{ waiting []*ticket }
 type ticket struct {
 	like  likeness
 	times int64
+	trace *check.Trace // of the caller, mostly nil
 	// done is closed when reply and err are there. Whoever closes it writes them before.
 	done  chan struct{}
 	reply check.Reply
@@ -70,9 +71,9 @@ func combines(r *check.Request) bool {
 
 // board gives times checks a place behind the record of l that is on its way. Without one, it returns nil, and
 // the caller sends them. Then it must say when they are back, by land, if its record leads.
-func (c *combiner) board(l likeness, times int64) (t *ticket, leads bool) {
+func (c *combiner) board(l likeness, times int64, at *check.Trace) (t *ticket, leads bool) {
 	for combines := false; ; combines = true {
-		t, leads, ask := c.tryBoard(l, times, combines)
+		t, leads, ask := c.tryBoard(l, times, at, combines)
 		if !ask {
 			return t, leads
 		}
@@ -83,7 +84,7 @@ func (c *combiner) board(l likeness, times int64) (t *ticket, leads bool) {
 }
 
 // tryBoard is board, but asks first whether the node that is asked combines, if that matters.
-func (c *combiner) tryBoard(l likeness, times int64, combines bool) (t *ticket, leads, ask bool) {
+func (c *combiner) tryBoard(l likeness, times int64, at *check.Trace, combines bool) (t *ticket, leads, ask bool) {
 	s := c.shard(&l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +104,7 @@ func (c *combiner) tryBoard(l likeness, times int64, combines bool) (t *ticket, 
 	case len(f.waiting) >= maxGathered:
 		return nil, false, false
 	}
-	t = &ticket{like: l, times: times, done: make(chan struct{})}
+	t = &ticket{like: l, times: times, trace: at, done: make(chan struct{})}
 	f.waiting = append(f.waiting, t)
 	return t, false, false
 }
@@ -122,8 +123,12 @@ func (c *combiner) carry(l likeness, batch []*ticket) {
 			continue
 		}
 		rec := []check.Record{{Request: l.request, Sync: l.sync}}
+		var at *check.Trace // of the first that is in one: a record has one place
 		for _, t := range batch {
 			rec[0].Times += t.times
+			if at == nil {
+				at = t.trace
+			}
 		}
 		replies := make([]check.Reply, 1)
 		// No caller's context: who gives up does not take the others with it.
@@ -131,8 +136,10 @@ func (c *combiner) carry(l likeness, batch []*ticket) {
 		c.node.stats.forwards.Add(1)
 		c.node.stats.combined.Add(uint64(rec[0].Times - 1))
 		sent := c.node.cfg.Clock()
+		span := c.node.ask(at, l.addr, rec)
 		err := c.node.cfg.Peers.Call(ctx, l.addr, rec, replies)
 		cancel()
+		endAsk(span, replies, err)
 		c.node.stats.forwarding.Observe(time.Duration(c.node.cfg.Clock() - sent))
 		last := part(&replies[0], &rec[0], rec[0].Times-1, 1)
 		c.node.learn(sent, &l.request, l.fresh, &last)

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/tracing"
 	"github.com/sluice-project/sluice/ring"
 )
 
@@ -64,6 +65,8 @@ type Config struct {
 	// Recorded is what Load has found in the node's data directory, the zero value if nothing
 	// that can be used. Nil: the node has none.
 	Recorded *Recorded
+	// Tracer records what is asked of other nodes for batches that have a Trace. Nil records nothing.
+	Tracer *tracing.Tracer
 	// Log gets a line when this node's standing changes. Nil logs nothing.
 	Log *slog.Logger
 }

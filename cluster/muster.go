@@ -36,7 +36,7 @@ func (f *forwarding) muster(r *routing) (records, tickets int) {
 			continue
 		}
 		if f.shares(p) && r.nodes[p.to].addr != "" {
-			p.ticket, p.leads = f.node.combine.board(f.likeness(r, p), p.times)
+			p.ticket, p.leads = f.node.combine.board(f.likeness(r, p), p.times, f.batch.Trace)
 		}
 		if p.ticket != nil {
 			tickets++

@@ -133,7 +133,9 @@ func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
 		return
 	}
+	span := f.node.ask(f.batch.Trace, n.addr, f.records[g.first:end])
 	g.err = f.node.cfg.Peers.Call(ctx, n.addr, f.records[g.first:end], f.replies[g.first:end])
+	endAsk(span, f.replies[g.first:end], g.err)
 	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
 	f.landed(r, g)
 }

@@ -21,6 +21,8 @@ type Batch struct {
 	Checks []Check
 	// Door is the one that the call came in by.
 	Door Door
+	// Traceparent is what the caller says of its trace, in the form of W3C Trace Context; "" for nothing.
+	Traceparent string
 	// AllOrNothing: when one check of verb Check is denied or fails, nothing is
 	// charged and no check is allowed. Verbs Charge and Refund, which cannot be
 	// denied, are refused in such a batch.
@@ -141,7 +143,7 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing, b.OneRequest, b.Door = false, false, OtherDoor
+	b.AllOrNothing, b.OneRequest, b.Door, b.Traceparent = false, false, OtherDoor, ""
 	b.start(0)
 }
 
@@ -156,7 +158,7 @@ func (b *Batch) start(n int) {
 	b.Results = b.Results[:n]
 	b.asked.Requests = b.asked.Requests[:0]
 	b.asked.Answers = b.asked.Answers[:0]
-	b.asked.AllOrNothing = false
+	b.asked.AllOrNothing, b.asked.Trace = false, nil
 	b.named = named{}
 	b.places = b.places[:0]
 	clear(b.replaced)

@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/timing"
+	"github.com/sluice-project/sluice/internal/tracing"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -39,6 +40,8 @@ type Config struct {
 	// InlineLimits caps the sets of limits remembered from checks that brought
 	// their own. 0 means 4096.
 	InlineLimits int
+	// Tracer records some calls. nil records none.
+	Tracer *tracing.Tracer
 	// Clock is what latency is measured by: the time since any fixed moment. nil
 	// means the monotonic clock.
 	Clock func() time.Duration
@@ -139,6 +142,7 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	began := s.config.Clock()
 	book := s.rules.Load()
 	b.start(len(b.Checks))
+	span := s.begin(b, spanCheck)
 	failed := false
 	if b.OneRequest && len(b.Checks) > 1 {
 		b.findReplaced(book.set)
@@ -160,6 +164,7 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	now := s.config.Clock()
 	s.observe(now, book.set, b)
 	s.doorOf(b).Observe(now - began)
+	b.end(span)
 	return b.overload()
 }
 
@@ -171,12 +176,14 @@ func (s *Service) Reset(ctx context.Context, b *Batch) error {
 	}
 	book := s.rules.Load()
 	b.start(len(b.Checks))
+	span := s.begin(b, spanReset)
 	for i := range b.Checks {
 		c := &b.Checks[i]
 		c.Cost, c.Verb = 0, bucket.Reset
 		s.prepare(book.set, b, i)
 	}
 	s.decide(ctx, b)
+	b.end(span)
 	return b.overload()
 }
 

@@ -169,8 +169,8 @@ var modules = []struct {
 		"sizes as people write them are a matter of flags",
 	},
 	{
-		"go.opentelemetry.io", []string{"client/clientotel"}, nil,
-		"whoever calls sluice without it does not compile it",
+		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "cmd"}, []string{"transport", "cluster"},
+		"whoever calls sluice without it does not compile it; in the daemon spans are made in one place, and sent by the binary",
 	},
 	{
 		"github.com/prometheus", []string{"cmd", "client/clientprom"}, nil,

@@ -41,6 +41,16 @@ const (
 	Eventual
 )
 
+var sources = [...]string{"", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual"}
+
+// String returns the word for s, "" for none.
+func (s Source) String() string {
+	if int(s) < len(sources) {
+		return sources[s]
+	}
+	return "unknown"
+}
+
 // Request is one matched and hashed check.
 type Request struct {
 	bucket.Request
@@ -80,6 +90,8 @@ type Batch struct {
 	// others were charged is given back, and every admitted one is answered as
 	// not allowed.
 	AllOrNothing bool
+	// Trace is where what is done for the batch goes in its trace, nil if it is in none.
+	Trace *Trace
 }
 
 // Decider decides batches; cluster.Node is one.

@@ -37,6 +37,8 @@ type Record struct {
 	Lend, Return bool
 	Want, Rate   int64
 	For          time.Duration
+	// Trace is the span of the asking node that the record is sent for, mostly nil.
+	Trace *Trace
 }
 
 // Many reports whether r is more than one check.

@@ -23,6 +23,8 @@ type Config struct {
 	// Leaving says whether new calls are to be refused, because the node is about to
 	// stop. nil means never.
 	Leaving func() bool
+	// Tracing: callers' traceparent is read.
+	Tracing bool
 	// AllOrNothing charges all descriptors of a request or none. Otherwise each is charged
 	// for itself, and one that is denied uses up what is left, as in envoyproxy/ratelimit.
 	AllOrNothing bool
@@ -83,6 +85,9 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	b := transport.NewBatch()
 	defer b.Release()
 	b.Door = transport.EnvoyDoor
+	if d.config.Tracing {
+		b.Traceparent = transport.Traceparent(ctx)
+	}
 	d.ask(b, req)
 	// What the error says of the whole call stands in each result too.
 	if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
@@ -139,7 +144,7 @@ func readRefunds(b *transport.Batch, req *ratelimitv3.RateLimitRequest) (places 
 func (d *Door) refund(ctx context.Context, b *transport.Batch, req *ratelimitv3.RateLimitRequest, places []int) error {
 	back := transport.NewBatch()
 	defer back.Release()
-	back.Door = transport.EnvoyDoor
+	back.Door, back.Traceparent = transport.EnvoyDoor, b.Traceparent
 	for _, i := range places {
 		add(back, req, i)
 	}

@@ -52,6 +52,9 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		return nil, errLeaving
 	}
 	q.batch.Door = transport.GRPCDoor
+	if s.tracing {
+		q.batch.Traceparent = transport.Traceparent(ctx)
+	}
 	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
 	if refused != nil {
 		q.batch.Release()
@@ -95,6 +98,10 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	}
 	b := transport.NewBatch()
 	defer b.Release()
+	b.Door = transport.GRPCDoor
+	if s.tracing {
+		b.Traceparent = transport.Traceparent(ctx)
+	}
 	fill(b, req.GetChecks())
 	for i := range b.Checks {
 		b.Checks[i].Verb = bucket.Reset

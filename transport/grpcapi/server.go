@@ -21,6 +21,8 @@ type Config struct {
 	Limiter transport.Limiter
 	// Guard says who may ask. nil lets everybody in.
 	Guard *access.Guard
+	// Tracing: callers' traceparent is read.
+	Tracing bool
 	// Reasons says why the node is not ready; callers of the health service are told in the trailer
 	// TrailerReason. May be nil.
 	Reasons func() []string
@@ -48,6 +50,7 @@ type Server struct {
 	inFlight int
 	health   *health.Server
 	reasons  func() []string
+	tracing  bool
 
 	// leaving is closed when no more requests are to be taken.
 	leaving chan struct{}
@@ -66,7 +69,7 @@ func New(c Config) (*Server, error) {
 	if c.InFlight == 0 {
 		c.InFlight = 64
 	}
-	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, health: health.NewServer(), reasons: c.Reasons, leaving: make(chan struct{})}
+	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing, leaving: make(chan struct{})}
 	s.SetReady(false)
 	return s, nil
 }

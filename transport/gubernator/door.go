@@ -26,6 +26,8 @@ type Config struct {
 	// Leaving says whether new calls are to be refused, because the node is about to
 	// stop. nil means never.
 	Leaving func() bool
+	// Tracing: callers' traceparent is read.
+	Tracing bool
 	// Now is the time of day, which reset times are counted from. nil means time.Now.
 	Now func() time.Time
 }
@@ -84,6 +86,9 @@ func (d *Door) getRateLimits(ctx context.Context, pass *access.Pass, refused *tr
 	b := transport.NewBatch()
 	defer b.Release()
 	b.Door = transport.GubernatorDoor
+	if d.config.Tracing {
+		b.Traceparent = transport.Traceparent(ctx)
+	}
 	items := ask(b, req.GetRequests(), now)
 	if refused := pass.Restrict(b); refused != nil {
 		return nil, refusal(refused)

@@ -38,7 +38,11 @@ func (d *Door) Mount(mux *http.ServeMux) {
 			refuse(w, err)
 			return
 		}
-		res, err := d.getRateLimits(r.Context(), &pass, nil, &req)
+		ctx := r.Context()
+		if text := r.Header.Get(transport.HeaderTraceparent); d.config.Tracing && text != "" {
+			ctx = transport.WithTraceparent(ctx, text)
+		}
+		res, err := d.getRateLimits(ctx, &pass, nil, &req)
 		write(w, http.StatusOK, res, err)
 	})
 	mount(mux, http.MethodGet, "/v1/HealthCheck", func(w http.ResponseWriter, r *http.Request) {

@@ -107,7 +107,7 @@ func decisionOf(r *transport.Result, i int) decision {
 	d.Allowed = r.Allowed
 	d.Soft, d.Shadowed, d.Elastic, d.Never = r.Soft, r.Shadowed, r.Elastic, r.Never()
 	d.DeniedFor, d.Staleness = r.DeniedFor.Seconds(), r.Staleness.Seconds()
-	d.Source, d.Holder = sourceOf(r.Source), r.Holder
+	d.Source, d.Holder = r.Source.String(), r.Holder
 	if !d.Never {
 		d.RetryAfter = r.RetryAfter.Seconds()
 	}

@@ -13,7 +13,7 @@ import (
 func (d *door) check(w http.ResponseWriter, r *http.Request) {
 	b := transport.NewBatch()
 	defer b.Release()
-	b.Door = transport.HTTPDoor
+	b.Door, b.Traceparent = transport.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
 	pass, err := d.enter(r)
 	many := false
 	if err == nil {
@@ -39,6 +39,7 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 func (d *door) reset(w http.ResponseWriter, r *http.Request) {
 	b := transport.NewBatch()
 	defer b.Release()
+	b.Door, b.Traceparent = transport.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
 	pass, err := d.enter(r)
 	many := false
 	if err == nil {
@@ -87,7 +88,7 @@ func resetOf(r *transport.Result, i int) reset {
 	if r.Err != nil {
 		return reset{Rule: r.RuleName(), Error: faultAt(r.Err, i)}
 	}
-	return reset{Rule: r.RuleName(), Source: sourceOf(r.Source), Holder: r.Holder}
+	return reset{Rule: r.RuleName(), Source: r.Source.String(), Holder: r.Holder}
 }
 
 // read reads a call into b.

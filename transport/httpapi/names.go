@@ -3,24 +3,8 @@ package httpapi
 import (
 	"encoding"
 
-	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/transport"
 )
-
-// sources are the words for who decided, by value.
-var sources = [...]string{
-	check.Held: "held", check.Forwarded: "forwarded",
-	check.Share: "share", check.Closed: "closed", check.Open: "open",
-	check.Unruled: "unruled", check.Leased: "lease", check.Eventual: "eventual",
-}
-
-// sourceOf returns the word for s, "" if there is no decision.
-func sourceOf(s check.Source) string {
-	if int(s) < len(sources) {
-		return sources[s]
-	}
-	return "unknown"
-}
 
 // readWord reads a value by its name, which is that of rule files. A word that is
 // no such name is the fault of c alone, so that the other checks are answered.

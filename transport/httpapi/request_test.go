@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
@@ -53,23 +52,6 @@ func TestReadEveryField(t *testing.T) {
 		if c.Limits[i] != want[i] {
 			t.Errorf("limit %d: %+v\nwant %+v", i, c.Limits[i], want[i])
 		}
-	}
-}
-
-func TestSourceWords(t *testing.T) {
-	seen := map[string]bool{"": true, "unknown": true}
-	for s := check.Held; s <= check.Eventual; s++ {
-		if w := sourceOf(s); seen[w] {
-			t.Errorf("source %d is %q", s, w)
-		} else {
-			seen[w] = true
-		}
-	}
-	if w := sourceOf(0); w != "" {
-		t.Errorf("no source is %q", w)
-	}
-	if w := sourceOf(99); w != "unknown" {
-		t.Errorf("source 99 is %q", w)
 	}
 }
 

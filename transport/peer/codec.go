@@ -65,6 +65,8 @@ func cutRequest(m *peerv1.Request) {
 	m.Rate = m.Rate[:0]
 	m.ForNs = m.ForNs[:0]
 	m.Reserve = m.Reserve[:0]
+	clear(m.Traces)
+	m.Traces = m.Traces[:0]
 }
 
 // cutReply is cutRequest for a Reply.

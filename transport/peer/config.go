@@ -10,6 +10,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-project/sluice/internal/tracing"
 )
 
 // Bounds of one frame and one stream.
@@ -60,6 +62,8 @@ type Config struct {
 	MaxQueue int
 	// Mailbox takes what peers post to a Server. Nil ignores it.
 	Mailbox Mailbox
+	// Tracer records what a Server answers to records of a trace. Nil records nothing.
+	Tracer *tracing.Tracer
 	// Log gets a line when a peer is refused or lost. Nil logs nothing.
 	Log *slog.Logger
 }

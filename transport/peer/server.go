@@ -121,7 +121,7 @@ func (s service) Exchange(stream serverStream) error {
 	if err != nil {
 		return err
 	}
-	x := exchange{server: s.Server, from: hello.Boot, definitions: definitions{intern: s.intern}}
+	x := exchange{server: s.Server, from: hello.Boot, fromName: hello.Name, definitions: definitions{intern: s.intern}}
 	for {
 		if err := stream.RecvMsg(&x.request); err != nil {
 			return err // the peer is gone, or sent what is no frame: gRPC says which
@@ -146,13 +146,15 @@ func (s service) malformed(hello *peerv1.Hello, err error) error {
 // one after the other.
 type exchange struct {
 	server      *Server
-	from        string
+	from        string // boot id
+	fromName    string
 	definitions definitions
 
 	request peerv1.Request
 	reply   peerv1.Reply
 	records []check.Record
 	replies []check.Reply
+	traced  []traced
 }
 
 // serve turns request into reply.
@@ -175,7 +177,11 @@ func (x *exchange) serve() error {
 	}
 	x.replies = x.replies[:len(records)]
 	clear(x.replies)
+	if len(m.Traces) > 0 {
+		x.begin()
+	}
 	x.server.handler.Serve(x.from, records, x.replies)
+	x.end()
 
 	cutReply(&x.reply)
 	x.reply.Seq = m.Seq

@@ -188,6 +188,9 @@ func (s *session) fill(f *frame) {
 				}
 			}
 			addRecord(m, r, id)
+			if r.Trace != nil && addTrace(m, r.Trace) {
+				f.bytes += bytesPerTrace
+			}
 		}
 		c.mu.Unlock()
 		kept = append(kept, p)
@@ -202,6 +205,7 @@ func (s *session) fill(f *frame) {
 const (
 	bytesPerRecord = 104
 	bytesPerLimit  = 128
+	bytesPerTrace  = 48
 )
 
 // receive hands answers to their calls until the stream ends, and then cleans up.

@@ -237,7 +237,10 @@ type Request struct {
 	Rate  []int64 `protobuf:"varint,13,rep,packed,name=rate,proto3" json:"rate,omitempty"`
 	ForNs []int64 `protobuf:"varint,14,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
 	// Units that must stay free. Since 1.2.
-	Reserve       []int64 `protobuf:"varint,15,rep,packed,name=reserve,proto3" json:"reserve,omitempty"`
+	Reserve []int64 `protobuf:"varint,15,rep,packed,name=reserve,proto3" json:"reserve,omitempty"`
+	// Records that belong to traces which are being recorded. Nothing is decided by them, so a
+	// node that does not know them passes them over.
+	Traces        []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +380,84 @@ func (x *Request) GetReserve() []int64 {
 	return nil
 }
 
+func (x *Request) GetTraces() []*Trace {
+	if x != nil {
+		return x.Traces
+	}
+	return nil
+}
+
+// Trace says of records that follow each other which span they were sent for.
+type Trace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Index of the first, and how many.
+	First   uint32 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Records uint32 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	// As in W3C Trace Context, 16 bytes and 8.
+	Id            []byte `protobuf:"bytes,3,opt,name=id,proto3" json:"id,omitempty"`
+	Span          []byte `protobuf:"bytes,4,opt,name=span,proto3" json:"span,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trace) Reset() {
+	*x = Trace{}
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trace) ProtoMessage() {}
+
+func (x *Trace) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trace.ProtoReflect.Descriptor instead.
+func (*Trace) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Trace) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Trace) GetRecords() uint32 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *Trace) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *Trace) GetSpan() []byte {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
 // Reply answers the Request frame of the same seq, column by column.
 type Reply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -408,7 +489,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +501,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +514,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Reply) GetHello() *Hello {
@@ -562,7 +643,7 @@ type Denial struct {
 
 func (x *Denial) Reset() {
 	*x = Denial{}
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +655,7 @@ func (x *Denial) String() string {
 func (*Denial) ProtoMessage() {}
 
 func (x *Denial) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +668,7 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denial.ProtoReflect.Descriptor instead.
 func (*Denial) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Denial) GetIndex() uint32 {
@@ -641,7 +722,7 @@ type Post struct {
 
 func (x *Post) Reset() {
 	*x = Post{}
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +734,7 @@ func (x *Post) String() string {
 func (*Post) ProtoMessage() {}
 
 func (x *Post) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +747,7 @@ func (x *Post) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Post.ProtoReflect.Descriptor instead.
 func (*Post) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Post) GetHello() *Hello {
@@ -732,7 +813,7 @@ type Letter struct {
 
 func (x *Letter) Reset() {
 	*x = Letter{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +825,7 @@ func (x *Letter) String() string {
 func (*Letter) ProtoMessage() {}
 
 func (x *Letter) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +838,7 @@ func (x *Letter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Letter.ProtoReflect.Descriptor instead.
 func (*Letter) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Letter) GetTo() *Process {
@@ -1082,7 +1163,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1175,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1188,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Process) GetName() uint32 {
@@ -1134,7 +1215,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1227,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1240,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Epoch) GetGen() uint64 {
@@ -1186,7 +1267,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1279,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1292,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Mark) GetEpoch() *Epoch {
@@ -1238,7 +1319,7 @@ type Ballot struct {
 
 func (x *Ballot) Reset() {
 	*x = Ballot{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1250,7 +1331,7 @@ func (x *Ballot) String() string {
 func (*Ballot) ProtoMessage() {}
 
 func (x *Ballot) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1263,7 +1344,7 @@ func (x *Ballot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ballot.ProtoReflect.Descriptor instead.
 func (*Ballot) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Ballot) GetRound() uint64 {
@@ -1291,7 +1372,7 @@ type StableSet struct {
 
 func (x *StableSet) Reset() {
 	*x = StableSet{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1303,7 +1384,7 @@ func (x *StableSet) String() string {
 func (*StableSet) ProtoMessage() {}
 
 func (x *StableSet) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1316,7 +1397,7 @@ func (x *StableSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
 func (*StableSet) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StableSet) GetId() uint32 {
@@ -1357,7 +1438,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1450,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1463,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Heartbeat) GetSent() int64 {
@@ -1448,7 +1529,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1541,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1554,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ack) GetSent() int64 {
@@ -1522,7 +1603,7 @@ type Prepare struct {
 
 func (x *Prepare) Reset() {
 	*x = Prepare{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1615,7 @@ func (x *Prepare) String() string {
 func (*Prepare) ProtoMessage() {}
 
 func (x *Prepare) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1628,7 @@ func (x *Prepare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prepare.ProtoReflect.Descriptor instead.
 func (*Prepare) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Prepare) GetId() uint32 {
@@ -1584,7 +1665,7 @@ type Promise struct {
 
 func (x *Promise) Reset() {
 	*x = Promise{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1596,7 +1677,7 @@ func (x *Promise) String() string {
 func (*Promise) ProtoMessage() {}
 
 func (x *Promise) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1609,7 +1690,7 @@ func (x *Promise) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Promise.ProtoReflect.Descriptor instead.
 func (*Promise) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Promise) GetVersion() uint64 {
@@ -1657,7 +1738,7 @@ type Accept struct {
 
 func (x *Accept) Reset() {
 	*x = Accept{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1750,7 @@ func (x *Accept) String() string {
 func (*Accept) ProtoMessage() {}
 
 func (x *Accept) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1763,7 @@ func (x *Accept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accept.ProtoReflect.Descriptor instead.
 func (*Accept) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Accept) GetSet() *StableSet {
@@ -1710,7 +1791,7 @@ type Accepted struct {
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1803,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1816,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Accepted) GetVersion() uint64 {
@@ -1770,7 +1851,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1863,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1876,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Holdings) GetSeq() uint64 {
@@ -1831,7 +1912,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1924,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1937,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Holding) GetPartition() uint32 {
@@ -1897,7 +1978,7 @@ type News struct {
 
 func (x *News) Reset() {
 	*x = News{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1909,7 +1990,7 @@ func (x *News) String() string {
 func (*News) ProtoMessage() {}
 
 func (x *News) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1922,7 +2003,7 @@ func (x *News) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use News.ProtoReflect.Descriptor instead.
 func (*News) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *News) GetSeq() uint64 {
@@ -1950,7 +2031,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2043,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2056,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Granted) GetPartition() uint32 {
@@ -2010,7 +2091,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2103,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2116,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Claim) GetId() uint64 {
@@ -2069,7 +2150,7 @@ type Claimed struct {
 
 func (x *Claimed) Reset() {
 	*x = Claimed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2162,7 @@ func (x *Claimed) String() string {
 func (*Claimed) ProtoMessage() {}
 
 func (x *Claimed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2175,7 @@ func (x *Claimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
 func (*Claimed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Claimed) GetPartition() uint32 {
@@ -2126,7 +2207,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2219,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2232,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -2211,7 +2292,7 @@ type GrantPart struct {
 
 func (x *GrantPart) Reset() {
 	*x = GrantPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2223,7 +2304,7 @@ func (x *GrantPart) String() string {
 func (*GrantPart) ProtoMessage() {}
 
 func (x *GrantPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2236,7 +2317,7 @@ func (x *GrantPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantPart.ProtoReflect.Descriptor instead.
 func (*GrantPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GrantPart) GetPartition() uint32 {
@@ -2291,7 +2372,7 @@ type Acked struct {
 
 func (x *Acked) Reset() {
 	*x = Acked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2303,7 +2384,7 @@ func (x *Acked) String() string {
 func (*Acked) ProtoMessage() {}
 
 func (x *Acked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2316,7 +2397,7 @@ func (x *Acked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acked.ProtoReflect.Descriptor instead.
 func (*Acked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Acked) GetBoot() uint32 {
@@ -2344,7 +2425,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2356,7 +2437,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2369,7 +2450,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Fetch) GetPartition() uint32 {
@@ -2426,7 +2507,7 @@ type Parcel struct {
 
 func (x *Parcel) Reset() {
 	*x = Parcel{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2519,7 @@ func (x *Parcel) String() string {
 func (*Parcel) ProtoMessage() {}
 
 func (x *Parcel) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2532,7 @@ func (x *Parcel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
 func (*Parcel) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Parcel) GetN() uint64 {
@@ -2590,7 +2671,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2602,7 +2683,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2615,7 +2696,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Receipt) GetN() uint64 {
@@ -2643,7 +2724,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +2736,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +2749,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Refusal) GetPart() uint32 {
@@ -2702,7 +2783,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2795,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2808,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Room) GetKeyHi() []uint64 {
@@ -2757,7 +2838,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2850,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +2863,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Load) GetDomain() uint32 {
@@ -2838,7 +2919,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +2931,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +2944,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Report) GetSent() int64 {
@@ -2932,7 +3013,7 @@ type Account struct {
 
 func (x *Account) Reset() {
 	*x = Account{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2944,7 +3025,7 @@ func (x *Account) String() string {
 func (*Account) ProtoMessage() {}
 
 func (x *Account) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2957,7 +3038,7 @@ func (x *Account) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Account.ProtoReflect.Descriptor instead.
 func (*Account) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Account) GetSent() int64 {
@@ -3028,7 +3109,7 @@ type TopAsk struct {
 
 func (x *TopAsk) Reset() {
 	*x = TopAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3121,7 @@ func (x *TopAsk) String() string {
 func (*TopAsk) ProtoMessage() {}
 
 func (x *TopAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3134,7 @@ func (x *TopAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopAsk.ProtoReflect.Descriptor instead.
 func (*TopAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TopAsk) GetId() uint64 {
@@ -3089,7 +3170,7 @@ type Top struct {
 
 func (x *Top) Reset() {
 	*x = Top{}
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3182,7 @@ func (x *Top) String() string {
 func (*Top) ProtoMessage() {}
 
 func (x *Top) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3195,7 @@ func (x *Top) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Top.ProtoReflect.Descriptor instead.
 func (*Top) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Top) GetId() uint64 {
@@ -3158,7 +3239,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3170,7 +3251,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3183,7 +3264,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TopKey) GetKeyHi() uint64 {
@@ -3237,7 +3318,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06secret\x18\x06 \x01(\fR\x06secret\"B\n" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
-	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\xed\x02\n" +
+	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\x95\x03\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +
@@ -3254,7 +3335,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04want\x18\f \x03(\x03R\x04want\x12\x12\n" +
 	"\x04rate\x18\r \x03(\x03R\x04rate\x12\x15\n" +
 	"\x06for_ns\x18\x0e \x03(\x03R\x05forNs\x12\x18\n" +
-	"\areserve\x18\x0f \x03(\x03R\areserve\"\xbe\x03\n" +
+	"\areserve\x18\x0f \x03(\x03R\areserve\x12&\n" +
+	"\x06traces\x18\x10 \x03(\v2\x0e.peer.v1.TraceR\x06traces\"[\n" +
+	"\x05Trace\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\rR\x05first\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\rR\arecords\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\fR\x02id\x12\x12\n" +
+	"\x04span\x18\x04 \x01(\fR\x04span\"\xbe\x03\n" +
 	"\x05Reply\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
@@ -3485,114 +3572,116 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*Greeting)(nil),  // 0: peer.v1.Greeting
 	(*Hello)(nil),     // 1: peer.v1.Hello
 	(*Limits)(nil),    // 2: peer.v1.Limits
 	(*Request)(nil),   // 3: peer.v1.Request
-	(*Reply)(nil),     // 4: peer.v1.Reply
-	(*Denial)(nil),    // 5: peer.v1.Denial
-	(*Post)(nil),      // 6: peer.v1.Post
-	(*Letter)(nil),    // 7: peer.v1.Letter
-	(*Process)(nil),   // 8: peer.v1.Process
-	(*Epoch)(nil),     // 9: peer.v1.Epoch
-	(*Mark)(nil),      // 10: peer.v1.Mark
-	(*Ballot)(nil),    // 11: peer.v1.Ballot
-	(*StableSet)(nil), // 12: peer.v1.StableSet
-	(*Heartbeat)(nil), // 13: peer.v1.Heartbeat
-	(*Ack)(nil),       // 14: peer.v1.Ack
-	(*Prepare)(nil),   // 15: peer.v1.Prepare
-	(*Promise)(nil),   // 16: peer.v1.Promise
-	(*Accept)(nil),    // 17: peer.v1.Accept
-	(*Accepted)(nil),  // 18: peer.v1.Accepted
-	(*Holdings)(nil),  // 19: peer.v1.Holdings
-	(*Holding)(nil),   // 20: peer.v1.Holding
-	(*News)(nil),      // 21: peer.v1.News
-	(*Granted)(nil),   // 22: peer.v1.Granted
-	(*Claim)(nil),     // 23: peer.v1.Claim
-	(*Claimed)(nil),   // 24: peer.v1.Claimed
-	(*Grant)(nil),     // 25: peer.v1.Grant
-	(*GrantPart)(nil), // 26: peer.v1.GrantPart
-	(*Acked)(nil),     // 27: peer.v1.Acked
-	(*Fetch)(nil),     // 28: peer.v1.Fetch
-	(*Parcel)(nil),    // 29: peer.v1.Parcel
-	(*Receipt)(nil),   // 30: peer.v1.Receipt
-	(*Refusal)(nil),   // 31: peer.v1.Refusal
-	(*Room)(nil),      // 32: peer.v1.Room
-	(*Load)(nil),      // 33: peer.v1.Load
-	(*Report)(nil),    // 34: peer.v1.Report
-	(*Account)(nil),   // 35: peer.v1.Account
-	(*TopAsk)(nil),    // 36: peer.v1.TopAsk
-	(*Top)(nil),       // 37: peer.v1.Top
-	(*TopKey)(nil),    // 38: peer.v1.TopKey
-	(*v1.Limit)(nil),  // 39: sluice.v1.Limit
+	(*Trace)(nil),     // 4: peer.v1.Trace
+	(*Reply)(nil),     // 5: peer.v1.Reply
+	(*Denial)(nil),    // 6: peer.v1.Denial
+	(*Post)(nil),      // 7: peer.v1.Post
+	(*Letter)(nil),    // 8: peer.v1.Letter
+	(*Process)(nil),   // 9: peer.v1.Process
+	(*Epoch)(nil),     // 10: peer.v1.Epoch
+	(*Mark)(nil),      // 11: peer.v1.Mark
+	(*Ballot)(nil),    // 12: peer.v1.Ballot
+	(*StableSet)(nil), // 13: peer.v1.StableSet
+	(*Heartbeat)(nil), // 14: peer.v1.Heartbeat
+	(*Ack)(nil),       // 15: peer.v1.Ack
+	(*Prepare)(nil),   // 16: peer.v1.Prepare
+	(*Promise)(nil),   // 17: peer.v1.Promise
+	(*Accept)(nil),    // 18: peer.v1.Accept
+	(*Accepted)(nil),  // 19: peer.v1.Accepted
+	(*Holdings)(nil),  // 20: peer.v1.Holdings
+	(*Holding)(nil),   // 21: peer.v1.Holding
+	(*News)(nil),      // 22: peer.v1.News
+	(*Granted)(nil),   // 23: peer.v1.Granted
+	(*Claim)(nil),     // 24: peer.v1.Claim
+	(*Claimed)(nil),   // 25: peer.v1.Claimed
+	(*Grant)(nil),     // 26: peer.v1.Grant
+	(*GrantPart)(nil), // 27: peer.v1.GrantPart
+	(*Acked)(nil),     // 28: peer.v1.Acked
+	(*Fetch)(nil),     // 29: peer.v1.Fetch
+	(*Parcel)(nil),    // 30: peer.v1.Parcel
+	(*Receipt)(nil),   // 31: peer.v1.Receipt
+	(*Refusal)(nil),   // 32: peer.v1.Refusal
+	(*Room)(nil),      // 33: peer.v1.Room
+	(*Load)(nil),      // 34: peer.v1.Load
+	(*Report)(nil),    // 35: peer.v1.Report
+	(*Account)(nil),   // 36: peer.v1.Account
+	(*TopAsk)(nil),    // 37: peer.v1.TopAsk
+	(*Top)(nil),       // 38: peer.v1.Top
+	(*TopKey)(nil),    // 39: peer.v1.TopKey
+	(*v1.Limit)(nil),  // 40: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
-	39, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	40, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
 	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
 	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
-	1,  // 4: peer.v1.Reply.hello:type_name -> peer.v1.Hello
-	5,  // 5: peer.v1.Reply.denials:type_name -> peer.v1.Denial
-	1,  // 6: peer.v1.Post.hello:type_name -> peer.v1.Hello
-	2,  // 7: peer.v1.Post.define:type_name -> peer.v1.Limits
-	7,  // 8: peer.v1.Post.letters:type_name -> peer.v1.Letter
-	8,  // 9: peer.v1.Letter.to:type_name -> peer.v1.Process
-	13, // 10: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
-	14, // 11: peer.v1.Letter.ack:type_name -> peer.v1.Ack
-	15, // 12: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
-	16, // 13: peer.v1.Letter.promise:type_name -> peer.v1.Promise
-	17, // 14: peer.v1.Letter.accept:type_name -> peer.v1.Accept
-	18, // 15: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
-	19, // 16: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
-	21, // 17: peer.v1.Letter.news:type_name -> peer.v1.News
-	23, // 18: peer.v1.Letter.claim:type_name -> peer.v1.Claim
-	25, // 19: peer.v1.Letter.grant:type_name -> peer.v1.Grant
-	28, // 20: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	29, // 21: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
-	30, // 22: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
-	32, // 23: peer.v1.Letter.room:type_name -> peer.v1.Room
-	34, // 24: peer.v1.Letter.report:type_name -> peer.v1.Report
-	35, // 25: peer.v1.Letter.account:type_name -> peer.v1.Account
-	33, // 26: peer.v1.Letter.load:type_name -> peer.v1.Load
-	36, // 27: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
-	37, // 28: peer.v1.Letter.top:type_name -> peer.v1.Top
-	9,  // 29: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	12, // 30: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	12, // 31: peer.v1.Ack.set:type_name -> peer.v1.StableSet
-	11, // 32: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
-	11, // 33: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	12, // 34: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
-	11, // 35: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	12, // 36: peer.v1.Accept.set:type_name -> peer.v1.StableSet
-	11, // 37: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
-	11, // 38: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
-	20, // 39: peer.v1.Holdings.held:type_name -> peer.v1.Holding
-	10, // 40: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	8,  // 41: peer.v1.Holding.heir:type_name -> peer.v1.Process
-	22, // 42: peer.v1.News.grants:type_name -> peer.v1.Granted
-	8,  // 43: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	24, // 44: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	26, // 45: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	27, // 46: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	9,  // 47: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	8,  // 48: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	10, // 49: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	10, // 50: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	31, // 51: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	9,  // 52: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	8,  // 53: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	38, // 54: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	3,  // 55: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	6,  // 56: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	4,  // 57: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 58: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	57, // [57:59] is the sub-list for method output_type
-	55, // [55:57] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	4,  // 4: peer.v1.Request.traces:type_name -> peer.v1.Trace
+	1,  // 5: peer.v1.Reply.hello:type_name -> peer.v1.Hello
+	6,  // 6: peer.v1.Reply.denials:type_name -> peer.v1.Denial
+	1,  // 7: peer.v1.Post.hello:type_name -> peer.v1.Hello
+	2,  // 8: peer.v1.Post.define:type_name -> peer.v1.Limits
+	8,  // 9: peer.v1.Post.letters:type_name -> peer.v1.Letter
+	9,  // 10: peer.v1.Letter.to:type_name -> peer.v1.Process
+	14, // 11: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
+	15, // 12: peer.v1.Letter.ack:type_name -> peer.v1.Ack
+	16, // 13: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
+	17, // 14: peer.v1.Letter.promise:type_name -> peer.v1.Promise
+	18, // 15: peer.v1.Letter.accept:type_name -> peer.v1.Accept
+	19, // 16: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
+	20, // 17: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
+	22, // 18: peer.v1.Letter.news:type_name -> peer.v1.News
+	24, // 19: peer.v1.Letter.claim:type_name -> peer.v1.Claim
+	26, // 20: peer.v1.Letter.grant:type_name -> peer.v1.Grant
+	29, // 21: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
+	30, // 22: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	31, // 23: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
+	33, // 24: peer.v1.Letter.room:type_name -> peer.v1.Room
+	35, // 25: peer.v1.Letter.report:type_name -> peer.v1.Report
+	36, // 26: peer.v1.Letter.account:type_name -> peer.v1.Account
+	34, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
+	37, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
+	38, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
+	10, // 30: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	13, // 31: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	13, // 32: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	12, // 33: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	12, // 34: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	13, // 35: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	12, // 36: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	13, // 37: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	12, // 38: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	12, // 39: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	21, // 40: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	11, // 41: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	9,  // 42: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	23, // 43: peer.v1.News.grants:type_name -> peer.v1.Granted
+	9,  // 44: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	25, // 45: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	27, // 46: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	28, // 47: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	10, // 48: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	9,  // 49: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	11, // 50: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	11, // 51: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	32, // 52: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	10, // 53: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	9,  // 54: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	39, // 55: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	3,  // 56: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	7,  // 57: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	5,  // 58: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 59: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	58, // [58:60] is the sub-list for method output_type
+	56, // [56:58] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3600,7 +3689,7 @@ func file_peer_v1_peer_proto_init() {
 	if File_peer_v1_peer_proto != nil {
 		return
 	}
-	file_peer_v1_peer_proto_msgTypes[7].OneofWrappers = []any{
+	file_peer_v1_peer_proto_msgTypes[8].OneofWrappers = []any{
 		(*Letter_Heartbeat)(nil),
 		(*Letter_Ack)(nil),
 		(*Letter_Prepare)(nil),
@@ -3627,7 +3716,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

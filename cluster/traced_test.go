@@ -1,0 +1,115 @@
+package cluster
+
+import (
+	"slices"
+	"testing"
+
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/tracing"
+)
+
+// recordingWorld returns a world of a and b, of which a records what it is asked to.
+func recordingWorld(t *testing.T) (*world, *Node, *tracetest.SpanRecorder) {
+	spans := tracetest.NewSpanRecorder()
+	tracer, err := tracing.New(tracing.Config{Provider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, "b")
+	a := w.add("a", func(c *Config) { c.Tracer = tracer })
+	w.agree(2)
+	return w, a, spans
+}
+
+// TestForwardTraced: what is asked of another node has a span, and the records say so; what is
+// decided here, or is in no trace, has none.
+func TestForwardTraced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, a, spans := recordingWorld(t)
+		at := &check.Trace{ID: [16]byte{1}, Span: [8]byte{2}}
+		away, here := request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10))
+		batch := &check.Batch{Requests: []check.Request{away, here, away, here}, Answers: make([]check.Answer, 4), Trace: at}
+		a.Decide(t.Context(), batch)
+		batch.Trace = nil
+		a.Decide(t.Context(), batch)
+
+		calls, ended := w.callsSoFar(), spans.Ended()
+		if len(calls) != 2 || len(ended) != 1 {
+			t.Fatalf("%d calls and %d spans, want 2 and 1", len(calls), len(ended))
+		}
+		s := ended[0]
+		if s.SpanContext().TraceID() != at.ID || s.Parent().SpanID() != at.Span || s.Name() != spanForward {
+			t.Errorf("span %s of %v below %v", s.Name(), s.SpanContext().TraceID(), s.Parent().SpanID())
+		}
+		got := calls[0].records[0].Trace
+		if got == nil || got.ID != at.ID || got.Span != s.SpanContext().SpanID() {
+			t.Errorf("the record says %+v", got)
+		}
+		if calls[1].records[0].Trace != nil {
+			t.Error("a record of no trace says that it is in one")
+		}
+		for _, a := range s.Attributes() {
+			if a.Key == noteChecks && a.Value.AsInt64() != 2 {
+				t.Errorf("%d checks, want 2", a.Value.AsInt64())
+			}
+		}
+	})
+}
+
+// TestForwardTracedFails: a span says that no answer came.
+func TestForwardTracedFails(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w, a, spans := recordingWorld(t)
+		fates := []fate{unsent, replyLost, delivered}
+		w.mu.fate = func(string, string, []check.Record) fate {
+			f := fates[0]
+			fates = fates[1:]
+			return f
+		}
+		batch := &check.Batch{Requests: []check.Request{request(a, "b", 1, hourly(10))}, Answers: make([]check.Answer, 1), Trace: &check.Trace{ID: [16]byte{1}, Span: [8]byte{2}}}
+		a.Decide(t.Context(), batch)
+		var got []string
+		for _, s := range spans.Ended() {
+			got = append(got, s.Status().Description)
+		}
+		if want := []string{"not sent", "not answered", ""}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
+// TestCombinedTraced: of checks that travel in one record the first that is in a trace has the span.
+func TestCombinedTraced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		_, a, spans := recordingWorld(t)
+		r := request(a, "b", 1, hourly(100))
+		decide(t.Context(), a, r) // b is known to combine
+		l := likeness{addr: "b:7462", request: r.Request}
+		if ticket, leads := a.combine.board(l, 1, nil); ticket != nil || !leads {
+			t.Fatal("the first does not lead")
+		}
+		first, second := &check.Trace{ID: [16]byte{1}, Span: [8]byte{1}}, &check.Trace{ID: [16]byte{2}, Span: [8]byte{2}}
+		var tickets []*ticket
+		for _, at := range []*check.Trace{nil, first, second} {
+			ticket, _ := a.combine.board(l, 1, at)
+			if ticket == nil {
+				t.Fatal("nothing to wait behind")
+			}
+			tickets = append(tickets, ticket)
+		}
+		a.combine.land(l)
+		for _, ticket := range tickets {
+			if reply, err := a.combine.wait(t.Context(), ticket); err != nil || reply.Status != check.Decided {
+				t.Errorf("%+v %v", reply, err)
+			}
+		}
+		a.returning.Wait()
+		ended := spans.Ended()
+		if len(ended) != 1 || ended[0].SpanContext().TraceID() != first.ID {
+			t.Errorf("%d spans", len(ended))
+		}
+	})
+}
