@@ -60,7 +60,7 @@ func TestEveryFlagHasEnvironmentAndFile(t *testing.T) {
 		if flag.Name == "config" {
 			return
 		}
-		value := map[string]string{"uint16": "9", "bool": "true", "int": "9", "duration": "9s", "string": "nine", "stringSlice": "nine"}[flag.Value.Type()]
+		value := map[string]string{"uint16": "9", "float64": "9", "bool": "true", "int": "9", "duration": "9s", "string": "nine", "stringSlice": "nine"}[flag.Value.Type()]
 		if value == "" {
 			t.Fatalf("--%s: no sample for type %s", flag.Name, flag.Value.Type())
 		}
@@ -128,6 +128,9 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--max-entries":      {"--max-entries", "0"},
 		"--max-memory":       {"--max-memory", "much"},
 		"--pprof-addr":       {"--pprof-addr", "6060"},
+		"--otlp-endpoint":    {"--otlp-endpoint", "collector:4317"},
+		"--trace-sample":     {"--trace-sample", "1.5"},
+		"--trace-callers":    {"--trace-callers", "-1"},
 		"--admin-addr":       {"--admin-addr", "7464"},
 		"--admin-anywhere":   {"--admin-addr", "192.0.2.1:7464"},
 		"--log-level":        {"--log-level", "loud"},

@@ -20,6 +20,7 @@ func (n *node) openDoors(secret []byte) error {
 	n.service, err = transport.NewService(transport.Config{
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,
 		SpreadLoad: n.spreadLoad,
+		Tracer:     n.spans.trace(),
 		TopKeys:    topKeys[n.settings.topKeys],
 		AskTop: func(ctx context.Context, q transport.TopQuery) ([]transport.NodeTop, []string) {
 			return n.topMail.ask(ctx, q)
@@ -34,7 +35,7 @@ func (n *node) openDoors(secret []byte) error {
 		n.service.SetRules(n.rules.Current())
 		n.rules.OnChange(n.service.SetRules)
 	}
-	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons}); err != nil {
+	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: n.spans != nil}); err != nil {
 		return err
 	}
 	n.grpcServer = grpc.NewServer(append(n.grpcDoor.Options(0), n.grpcOptions()...)...)

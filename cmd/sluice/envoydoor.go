@@ -9,6 +9,7 @@ func (n *node) openEnvoyDoor() error {
 		Limiter:         n.service,
 		Guard:           n.guard,
 		Leaving:         n.draining.Load,
+		Tracing:         n.spans != nil,
 		AllOrNothing:    n.settings.envoyAllOrNothing,
 		ResponseHeaders: n.settings.envoyResponseHeaders,
 		DynamicMetadata: n.settings.envoyDynamicMetadata,

@@ -330,6 +330,13 @@ var families = []family{
 	gauge("sluice_snapshot_restored_counters", "Counters read from a snapshot at the start.",
 		func(s *snapshot) float64 { return float64(s.keeper.restored) }),
 
+	counters("sluice_trace_spans_total", "Spans that were sent to the collector, could not be, or were dropped because too many were on their way.",
+		[]string{"result"}, func(s *snapshot) []sample {
+			return by("sent", s.spans.sent, "failed", s.spans.failed, "dropped", s.spans.dropped)
+		}),
+	gauge("sluice_trace_spans_waiting", "Spans that are on their way to the collector.",
+		func(s *snapshot) float64 { return float64(s.spans.waiting) }),
+
 	counter("sluice_ring_builds_total", "Ring tables built.",
 		func(s *snapshot) uint64 { return s.cluster.RingBuilds }),
 	counter("sluice_views_refused_total", "Views that gave no ring.",

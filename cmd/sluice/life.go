@@ -277,4 +277,5 @@ func (n *node) closeParts() {
 		n.keeper.close()
 	}
 	n.listen.close()
+	n.spans.close()
 }

@@ -46,6 +46,7 @@ type snapshot struct {
 	// TLS handshakes that failed.
 	failedGRPC, failedHTTP, failedPeer uint64
 	ports                              connections
+	spans                              spanStats
 	ready                              bool
 }
 
@@ -60,7 +61,7 @@ type secretStatus struct {
 func (n *node) snapshot() snapshot {
 	s := snapshot{
 		service: n.service.Stats(), cluster: n.cluster.Stats(), table: n.table.Stats(),
-		keeper: n.keeper.stats(), pool: n.peers.Stats(), server: n.peerServer.Stats(), gossip: n.gossip.Stats(),
+		keeper: n.keeper.stats(), spans: n.spans.stats(), pool: n.peers.Stats(), server: n.peerServer.Stats(), gossip: n.gossip.Stats(),
 	}
 	if n.rules != nil {
 		s.rules = n.rules.Status()

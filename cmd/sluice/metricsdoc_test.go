@@ -34,6 +34,7 @@ var metricChapters = []struct{ from, title string }{
 	{"sluice_right", "Who counts, and who holds what?"},
 	{"sluice_handoffs_total", "What moves?"},
 	{"sluice_snapshot_timestamp_seconds", "What is on disk?"},
+	{"sluice_trace_spans_total", "Are traces sent?"},
 	{"sluice_ring_builds_total", "The ring"},
 }
 

@@ -46,6 +46,7 @@ type node struct {
 	keeper  *keeper // nil without --data-dir
 	secrets []secretFiles
 	tls     identities
+	spans   *spans // nil if no traces are sent
 
 	peerServer *peer.Server
 	grpcDoor   *grpcapi.Server
@@ -91,6 +92,9 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 		return nil, err
 	}
 	if n.listen, err = openListeners(s); err != nil {
+		return nil, err
+	}
+	if n.spans, err = openTracing(ctx, s.trace, s.name, log); err != nil {
 		return nil, err
 	}
 	if err := n.openCluster(ctx, secret, keys); err != nil {
@@ -157,6 +161,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	}
 	peerConfig := peer.Config{
 		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, Secret: fingerprint, Credentials: n.peerCreds(), Log: n.log,
+		Tracer: n.spans.trace(),
 	}
 	if n.tls.peers != nil {
 		peerConfig.CheckName = n.checkPeerName
@@ -166,7 +171,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	}
 	n.cluster, err = cluster.New(cluster.Config{
 		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout,
-		ForgetAfter: n.settings.forgetAfter, Recorded: recorded, Log: n.log.With("node", n.settings.name),
+		ForgetAfter: n.settings.forgetAfter, Recorded: recorded, Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {
 		return err

@@ -60,6 +60,7 @@ type settings struct {
 	logLevel, logFormat string
 	admin               adminSettings
 	bounds              boundSettings
+	trace               traceSettings
 }
 
 func (s *settings) register(f *pflag.FlagSet) {
@@ -94,6 +95,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.snapshotInterval, "snapshot-interval", 10*time.Second, "how often counters are written to --data-dir; 0 writes them only when stopping")
 	s.admin.register(f)
 	s.bounds.register(f)
+	s.trace.register(f)
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
@@ -121,6 +123,9 @@ func (s *settings) validate() error {
 		errs = append(errs, err)
 	}
 	if err := s.admin.validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := s.trace.validate(); err != nil {
 		errs = append(errs, err)
 	}
 	errs = append(errs, s.tls.validate()...)
