@@ -24,8 +24,8 @@ const (
 type link struct {
 	pool *Pool
 	addr string
-	// minor is what the last peer that was connected speaks, 0 before the first.
-	minor atomic.Uint32
+	// minor is that of the ways.
+	minor *atomic.Uint32
 
 	mu struct {
 		sync.Mutex

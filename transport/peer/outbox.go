@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -28,6 +29,8 @@ type outbox struct {
 	addr string
 	wake chan struct{} // to the one who writes
 	late *time.Timer   // wakes the one who writes when something has waited long enough
+	// minor is that of the ways.
+	minor *atomic.Uint32
 
 	mu struct {
 		sync.Mutex
@@ -43,8 +46,8 @@ type outbox struct {
 	}
 }
 
-func newOutbox(p *Pool, addr string) *outbox {
-	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
+func newOutbox(p *Pool, addr string, minor *atomic.Uint32) *outbox {
+	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1), minor: minor}
 	o.late = time.AfterFunc(companyTime, o.nudge)
 	o.late.Stop()
 	return o
@@ -127,6 +130,7 @@ func (o *outbox) connect() (since time.Time, err error) {
 	if closed {
 		return since, errOutboxClosed
 	}
+	o.minor.Store(c.minor)
 	p.stats.dialled.Add(1)
 
 	// The next connection's writer must not begin before this one's has ended.

@@ -124,7 +124,7 @@ func (p *Pool) Combines(addr string) bool {
 	p.mu.RLock()
 	w := p.mu.ways[addr]
 	p.mu.RUnlock()
-	return w != nil && max(w.prompt.minor.Load(), w.sync.minor.Load()) >= minorHot
+	return w != nil && w.minor.Load() >= minorHot
 }
 
 // Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
@@ -146,6 +146,8 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 type ways struct {
 	prompt, sync *link
 	mail         *outbox
+	// minor is what the peer spoke that was connected last, by any of the three; 0 before the first.
+	minor atomic.Uint32
 }
 
 // of returns the link that records take; all of a call are alike.
@@ -175,7 +177,9 @@ func (p *Pool) ways(addr string) (*ways, error) {
 	if w := p.mu.ways[addr]; w != nil {
 		return w, nil
 	}
-	w = &ways{prompt: &link{pool: p, addr: addr}, sync: &link{pool: p, addr: addr}, mail: newOutbox(p, addr)}
+	w = &ways{}
+	w.prompt, w.sync = &link{pool: p, addr: addr, minor: &w.minor}, &link{pool: p, addr: addr, minor: &w.minor}
+	w.mail = newOutbox(p, addr, &w.minor)
 	p.mu.ways[addr] = w
 	return w, nil
 }
