@@ -38,6 +38,9 @@ type Limiter interface {
 	// Top returns the heaviest keys of all nodes. The error, an *Error, is Invalid, Refused where this node counts
 	// none, or q.Stranger.
 	Top(ctx context.Context, q TopQuery) (Top, error)
+	// Inspect tells everything about what a descriptor is held to and how it stands, and changes nothing. Of q only Domain
+	// and Descriptor count. The error, an *Error, is Invalid, UnknownDomain or Unavailable.
+	Inspect(ctx context.Context, q *Check) (Inspection, error)
 	// Forget takes a member out of the stable set without asking a majority, and
 	// returns the set without it. The error, an *Error, is Invalid, NotFound, Refused, or
 	// Unavailable. Who may ask is for the doors to say: see LocalOnly.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/internal/tracing"
 	"github.com/sluice-project/sluice/rules"
@@ -32,6 +33,10 @@ type Config struct {
 	// AskTop asks the other nodes for their TopHere, and says who did not answer in time. nil is a node
 	// without others.
 	AskTop func(ctx context.Context, q TopQuery) (answers []NodeTop, missing []string)
+	// KeyFacts tells what this node knows of a key, and AskKeyFacts asks the other nodes, and says who did not answer in
+	// time. nil is a node without them.
+	KeyFacts    func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error)
+	AskKeyFacts func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string)
 	// Hasher makes counter keys; all nodes must have the same. Required.
 	Hasher Hasher
 	// RefuseUnknownDomains answers checks of a domain without rules with an
@@ -73,10 +78,11 @@ func (c *Config) Validate() error {
 // algorithm. Checks of one descriptor that bring different limits do share one
 // counter, as before and after a rule's change.
 type Service struct {
-	config Config
-	inline *interner
-	rules  atomic.Pointer[ruleBook]
-	top    *topCount // nil if nothing is counted
+	config  Config
+	history history
+	inline  *interner
+	rules   atomic.Pointer[ruleBook]
+	top     *topCount // nil if nothing is counted
 
 	calls    atomic.Uint64
 	results  counts
@@ -89,6 +95,8 @@ type ruleBook struct {
 	set    *rules.Set
 	counts ruleCounts
 	pools  map[*rules.Pool]*poolState
+	// hash is RulesHash of set.
+	hash string
 }
 
 // NewService returns a Service that knows no rules yet.
@@ -124,7 +132,7 @@ func (s *Service) SetRules(set *rules.Set) {
 	if book := s.rules.Load(); book != nil {
 		before = *book
 	}
-	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(set, before.counts), pools: newPools(set, before.pools)})
+	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(set, before.counts), pools: newPools(set, before.pools), hash: RulesHash(set)})
 }
 
 // Rules returns the rules in force, nil before the first SetRules.

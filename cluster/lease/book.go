@@ -127,6 +127,24 @@ func (b *Book) life(limits *bucket.Limits) time.Duration {
 	return d
 }
 
+// Left returns how many units of leases of key may be spent at now, and whether there is a lease.
+func (b *Book) Left(now int64, key bucket.Key) (units int64, leased bool) {
+	s := b.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, l := range s.mu.lines {
+		if k.key != key {
+			continue
+		}
+		for _, g := range l.grants {
+			if now < g.until {
+				units, leased = units+g.units, true
+			}
+		}
+	}
+	return units, leased
+}
+
 // Take tries to answer r, a check with a cost above 0, at now, with its decision in d, which is zero. asks is
 // whether the caller shall send ask, and tell of the answer by Granted or Failed.
 func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (v Verdict, holder string, ask Request, asks bool) {

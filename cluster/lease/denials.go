@@ -97,3 +97,17 @@ func (d *Denials) Forget(now int64, key bucket.Key) {
 		}
 	}
 }
+
+// Left returns for how much longer after now key is denied from memory, 0 if it is not.
+func (d *Denials) Left(now int64, key bucket.Key) time.Duration {
+	s := d.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.denials == nil {
+		return 0
+	}
+	if x := s.at(key); x.request.Key == key {
+		return time.Duration(max(0, x.until-now))
+	}
+	return 0
+}

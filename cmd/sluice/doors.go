@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/httpapi"
@@ -23,14 +25,18 @@ func (n *node) openDoors(secret []byte) error {
 		Tracer:     n.spans.trace(),
 		TopKeys:    topKeys[n.settings.topKeys],
 		AskTop: func(ctx context.Context, q transport.TopQuery) ([]transport.NodeTop, []string) {
-			return n.topMail.ask(ctx, q)
+			return n.inquiries.top(ctx, q)
+		},
+		KeyFacts: n.cluster.KeyFacts,
+		AskKeyFacts: func(ctx context.Context, key bucket.Key, limits *bucket.Limits) ([]facts.Key, []string) {
+			return n.inquiries.keyFacts(ctx, key, limits)
 		},
 		RefuseUnknownDomains: n.settings.unknownDomain == "error",
 	})
 	if err != nil {
 		return err
 	}
-	n.topMail = newTopMail(n.cluster.Tell, n.cluster.TellOne, n.service.TopHere)
+	n.inquiries = newInquiries(n.cluster.Tell, n.cluster.TellOne, n.answerAsk)
 	if n.rules != nil {
 		n.service.SetRules(n.rules.Current())
 		n.rules.OnChange(n.service.SetRules)

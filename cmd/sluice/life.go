@@ -56,7 +56,8 @@ func (n *node) startParts(p *parts) {
 		defer close(n.ended)
 		return n.cluster.Run(ctx)
 	})
-	p.run("top keys", n.topMail.run)
+	p.run("inquiries", n.inquiries.run)
+	p.run("history", n.service.RunHistory)
 	for _, s := range n.secrets {
 		p.run("certificates and keys", s.run)
 	}

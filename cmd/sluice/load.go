@@ -5,7 +5,7 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// mailbox takes what other nodes send: loads and top keys are for the doors, all else is for the cluster node.
+// mailbox takes what other nodes send: loads, and questions that people ask, are for the doors, all else is for the cluster node.
 type mailbox struct{ *node }
 
 // Deliver implements peer.Mailbox.
@@ -15,9 +15,9 @@ func (m mailbox) Deliver(e message.Envelope) {
 		if e.To.Boot == m.boot {
 			m.takeLoad(b)
 		}
-	case *message.TopAsk, *message.Top:
+	case *message.TopAsk, *message.Top, *message.FactsAsk, *message.Facts, *message.KeyAsk, *message.KeyFacts:
 		if e.To.Boot == m.boot {
-			m.topMail.deliver(e)
+			m.inquiries.deliver(e)
 		}
 	default:
 		m.cluster.Deliver(e)

@@ -34,19 +34,19 @@ type node struct {
 	log      *slog.Logger
 	boot     string
 
-	listen  listeners
-	rules   *rulefiles.Watcher // nil without --rules
-	table   *bucket.Table
-	gossip  *gossip.Gossip
-	peers   *peer.Pool
-	cluster *cluster.Node
-	service *transport.Service
-	guard   *access.Guard
-	topMail *topMail
-	keeper  *keeper // nil without --data-dir
-	secrets []secretFiles
-	tls     identities
-	spans   *spans // nil if no traces are sent
+	listen    listeners
+	rules     *rulefiles.Watcher // nil without --rules
+	table     *bucket.Table
+	gossip    *gossip.Gossip
+	peers     *peer.Pool
+	cluster   *cluster.Node
+	service   *transport.Service
+	guard     *access.Guard
+	inquiries *inquiries
+	keeper    *keeper // nil without --data-dir
+	secrets   []secretFiles
+	tls       identities
+	spans     *spans // nil if no traces are sent
 
 	peerServer *peer.Server
 	grpcDoor   *grpcapi.Server

@@ -18,7 +18,7 @@ import (
 
 // mailed are nodes that write to each other, but for those who are deaf.
 type mailed struct {
-	nodes map[string]*topMail
+	nodes map[string]*inquiries
 	deaf  map[string]bool
 	twice bool
 }
@@ -43,9 +43,10 @@ func (m *mailed) add(name string, top transport.NodeTop) {
 		}
 		return told
 	}
-	m.nodes[name] = newTopMail(tell, post, func(q transport.TopQuery) transport.NodeTop {
+	m.nodes[name] = newInquiries(tell, post, func(_ context.Context, b message.Body) message.Body {
+		q := b.(*message.TopAsk)
 		top.Keys = []heavy.Entry{{Key: bucket.Key{Lo: uint64(q.By)}, Name: []byte(q.Domain), Count: 7, Error: 1}}
-		return top
+		return topAnswer(q, top)
 	})
 }
 
@@ -60,11 +61,11 @@ func TestTopAsk(t *testing.T) {
 	}{
 		{"all answer", nil, false, "n2 5s, n3 6s; ", 0},
 		{"letters come twice", nil, true, "n2 5s, n3 6s; ", 0},
-		{"one is deaf", []string{"n3"}, false, "n2 5s; n3", topPatience},
-		{"answers get lost", []string{"n1"}, false, "; n2, n3", topPatience},
+		{"one is deaf", []string{"n3"}, false, "n2 5s; n3", inquiryPatience},
+		{"answers get lost", []string{"n1"}, false, "; n2, n3", inquiryPatience},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := &mailed{nodes: map[string]*topMail{}, deaf: map[string]bool{}, twice: c.twice}
+			m := &mailed{nodes: map[string]*inquiries{}, deaf: map[string]bool{}, twice: c.twice}
 			for _, name := range c.deaf {
 				m.deaf[name] = true
 			}
@@ -76,7 +77,7 @@ func TestTopAsk(t *testing.T) {
 				go n.run(ctx)
 			}
 			began := time.Now()
-			answers, missing := m.nodes["n1"].ask(ctx, transport.TopQuery{By: transport.ByFrequent, Domain: "shop"})
+			answers, missing := m.nodes["n1"].top(ctx, transport.TopQuery{By: transport.ByFrequent, Domain: "shop"})
 			took := time.Since(began)
 			var got []string
 			for _, a := range answers {
@@ -104,24 +105,24 @@ func TestTopAsk(t *testing.T) {
 // when it is too much.
 func TestTopAskBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &mailed{nodes: map[string]*topMail{}}
+		m := &mailed{nodes: map[string]*inquiries{}}
 		m.add("n1", transport.NodeTop{})
 		m.add("n2", transport.NodeTop{}) // nobody runs it
 		began := time.Now()
-		for range maxTopCalls {
-			go m.nodes["n1"].ask(t.Context(), transport.TopQuery{})
+		for range maxInquiries {
+			go m.nodes["n1"].top(t.Context(), transport.TopQuery{})
 		}
 		synctest.Wait()
-		if _, missing := m.nodes["n1"].ask(t.Context(), transport.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
+		if _, missing := m.nodes["n1"].top(t.Context(), transport.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
 			t.Errorf("one call too many: missing %v after %v", missing, time.Since(began))
 		}
-		for range 2 * maxTopAsks {
+		for range 2 * maxAsks {
 			m.nodes["n2"].deliver(message.Envelope{Body: &message.TopAsk{}})
 		}
-		if n := len(m.nodes["n2"].asks); n != maxTopAsks {
-			t.Errorf("%d asks wait, want %d", n, maxTopAsks)
+		if n := len(m.nodes["n2"].asks); n != maxAsks {
+			t.Errorf("%d asks wait, want %d", n, maxAsks)
 		}
-		time.Sleep(2 * topPatience)
+		time.Sleep(2 * inquiryPatience)
 	})
 }
 

@@ -1,6 +1,9 @@
 package message
 
-import "github.com/sluice-project/sluice/bucket"
+import (
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
+)
 
 // Peer is one process: a member's name, and the boot id of this run of it.
 type Peer struct{ Name, Boot string }
@@ -37,6 +40,10 @@ func (*Room) body()      {}
 func (*Load) body()      {}
 func (*TopAsk) body()    {}
 func (*Top) body()       {}
+func (*FactsAsk) body()  {}
+func (*Facts) body()     {}
+func (*KeyAsk) body()    {}
+func (*KeyFacts) body()  {}
 
 // Wish is what a process wants from the stable set.
 type Wish uint8
@@ -319,4 +326,30 @@ type TopKey struct {
 	Key          bucket.Key
 	Name         []byte
 	Count, Error uint64
+}
+
+// FactsAsk asks a node for what it tells of itself, with or without the History of its rules. As Load it is for the doors.
+type FactsAsk struct {
+	// ID is unique in the asking process; the Facts that answer return it.
+	ID      uint64
+	History bool
+}
+
+// Facts answers a FactsAsk. Name and Boot do not travel: they are the sender's.
+type Facts struct {
+	ID   uint64
+	Node facts.Node
+}
+
+// KeyAsk asks a node for what it knows of a key under Limits.
+type KeyAsk struct {
+	ID     uint64
+	Key    bucket.Key
+	Limits *bucket.Limits
+}
+
+// KeyFacts answers a KeyAsk. Key.Node does not travel.
+type KeyFacts struct {
+	ID  uint64
+	Key facts.Key
 }

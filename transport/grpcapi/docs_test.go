@@ -39,6 +39,7 @@ func TestDocumentedCall(t *testing.T) {
 		&sluicev1.ForgetMemberRequest{}, &sluicev1.ForgetMemberResponse{},
 		&sluicev1.ReportLoadRequest{}, &sluicev1.ReportLoadResponse{},
 		&sluicev1.TopRequest{}, &sluicev1.TopResponse{}, &sluicev1.TopKey{},
+		&sluicev1.InspectRequest{}, &sluicev1.InspectResponse{}, &sluicev1.LimitStanding{}, &sluicev1.LeaseLeft{},
 	} {
 		fields := msg.ProtoReflect().Descriptor().Fields()
 		for i := range fields.Len() {

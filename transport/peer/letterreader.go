@@ -135,6 +135,15 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		return &message.Top{ID: m.Id, Off: m.Off, Covers: int64(m.CoversNs), Keys: each(m.Keys, func(k **peerv1.TopKey) message.TopKey {
 			return message.TopKey{Key: bucket.Key{Hi: (*k).KeyHi, Lo: (*k).KeyLo}, Name: (*k).Name, Count: (*k).Count, Error: (*k).Error}
 		})}
+	case *peerv1.Letter_FactsAsk:
+		return &message.FactsAsk{ID: b.FactsAsk.Id, History: b.FactsAsk.History}
+	case *peerv1.Letter_Facts:
+		return r.facts(b.Facts)
+	case *peerv1.Letter_KeyAsk:
+		m := b.KeyAsk
+		return &message.KeyAsk{ID: m.Id, Key: bucket.Key{Hi: m.KeyHi, Lo: m.KeyLo}, Limits: r.limit(&m.Limits)}
+	case *peerv1.Letter_KeyFacts:
+		return r.keyFacts(b.KeyFacts)
 	}
 	r.unknown = true
 	return nil

@@ -78,7 +78,7 @@ func takeFrame(batch []message.Envelope, control, parcels *letters) []message.En
 // bulky reports whether letters of b may be many and long: no heartbeat waits behind them.
 func bulky(b message.Body) bool {
 	switch b.(type) {
-	case *message.Parcel, *message.Report, *message.Account, *message.Top:
+	case *message.Parcel, *message.Report, *message.Account, *message.Top, *message.Facts:
 		return true
 	}
 	return false
@@ -91,6 +91,8 @@ func defines(b message.Body) int {
 		return len(b.Image.Limits)
 	case *message.Report:
 		return len(b.Lines)
+	case *message.KeyAsk:
+		return 1
 	}
 	return 0
 }
@@ -100,6 +102,7 @@ const (
 	bytesPerLetter  = 128
 	bytesPerElement = 96
 	bytesPerPart    = 112
+	bytesPerCounts  = 12 // many are 0
 )
 
 // weight is about how many bytes a letter of b takes.
@@ -124,6 +127,15 @@ func weight(b message.Body) int {
 			n += bytesPerElement + len(b.Keys[i].Name)
 		}
 		return n
+	case *message.Facts:
+		n := bytesPerLetter + 16*len(b.Node.Latency.Bounds) + bytesPerCounts*len(b.Node.History)
+		for i := range b.Node.ByRule {
+			r := &b.Node.ByRule[i]
+			n += bytesPerElement + len(r.Domain) + len(r.Name) + bytesPerCounts*len(r.History)
+		}
+		return n
+	case *message.KeyFacts:
+		n = len(b.Key.Limits)
 	case *message.Holdings:
 		n = len(b.Held)
 	case *message.News:

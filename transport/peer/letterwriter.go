@@ -125,6 +125,14 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 				return &peerv1.TopKey{KeyHi: k.Key.Hi, KeyLo: k.Key.Lo, Name: k.Name, Count: k.Count, Error: k.Error}
 			}),
 		}}
+	case *message.FactsAsk:
+		m.Body = &peerv1.Letter_FactsAsk{FactsAsk: &peerv1.FactsAsk{Id: b.ID, History: b.History}}
+	case *message.Facts:
+		m.Body = &peerv1.Letter_Facts{Facts: w.facts(b)}
+	case *message.KeyAsk:
+		m.Body = &peerv1.Letter_KeyAsk{KeyAsk: &peerv1.KeyAsk{Id: b.ID, KeyHi: b.Key.Hi, KeyLo: b.Key.Lo, Limits: w.limit(b.Limits)}}
+	case *message.KeyFacts:
+		m.Body = &peerv1.Letter_KeyFacts{KeyFacts: w.keyFacts(b)}
 	default:
 		w.err = fmt.Errorf("is no message that can travel")
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/message"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
@@ -113,6 +114,24 @@ func bodies() []message.Body {
 		&message.TopAsk{ID: huge, By: 255, Domain: odd},
 		&message.Top{},
 		&message.Top{ID: huge, Off: true, Covers: math.MaxInt64, Keys: []message.TopKey{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Name: []byte{0, 255}, Count: huge, Error: 1}}},
+		&message.FactsAsk{},
+		&message.FactsAsk{ID: huge, History: true},
+		&message.Facts{},
+		&message.Facts{ID: huge, Node: facts.Node{
+			Rules: odd, MayDecide: true, Reason: "none",
+			Holdings: facts.Holdings{Holding: last, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+			All:      facts.Counts{Allowed: huge, Denied: 1, Shadowed: 2, Failed: 3},
+			Latency:  facts.Latency{Bounds: []time.Duration{1, math.MaxInt64}, Counts: []uint64{0, huge, 1}, Sum: math.MaxInt64},
+			ByRule:   []facts.Rule{{}, {Domain: odd, Name: "r", Counts: facts.Counts{Failed: huge}, History: []facts.Counts{{}, {Allowed: 1, Denied: 2, Shadowed: 3, Failed: huge}}}},
+			Slot:     math.MinInt64, History: []facts.Counts{{Denied: 7}},
+		}},
+		&message.KeyAsk{},
+		&message.KeyFacts{},
+		&message.KeyFacts{ID: huge, Key: facts.Key{
+			Partition: last, Holds: true, Whole: true, Gen: huge, Counted: true, Grants: last, Lent: math.MaxInt64, Denies: math.MaxInt64,
+			Limits: []facts.Limit{{}, {Limit: math.MaxInt64, Spent: math.MinInt64, Remaining: 1, ResetAfter: math.MaxInt64}},
+		}},
+		&message.KeyFacts{Key: facts.Key{Copy: true, Leased: true, LeaseLeft: 9}},
 		&message.Load{},
 		&message.Load{Domain: "d", Pool: odd, Reporter: "r", Load: 0.25, Stamp: math.MinInt64},
 		&message.Receipt{},

@@ -806,6 +806,10 @@ type Letter struct {
 	//	*Letter_Load
 	//	*Letter_TopAsk
 	//	*Letter_Top
+	//	*Letter_FactsAsk
+	//	*Letter_Facts
+	//	*Letter_KeyAsk
+	//	*Letter_KeyFacts
 	Body          isLetter_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1033,6 +1037,42 @@ func (x *Letter) GetTop() *Top {
 	return nil
 }
 
+func (x *Letter) GetFactsAsk() *FactsAsk {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_FactsAsk); ok {
+			return x.FactsAsk
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetFacts() *Facts {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_Facts); ok {
+			return x.Facts
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetKeyAsk() *KeyAsk {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_KeyAsk); ok {
+			return x.KeyAsk
+		}
+	}
+	return nil
+}
+
+func (x *Letter) GetKeyFacts() *KeyFacts {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_KeyFacts); ok {
+			return x.KeyFacts
+		}
+	}
+	return nil
+}
+
 type isLetter_Body interface {
 	isLetter_Body()
 }
@@ -1115,6 +1155,23 @@ type Letter_Top struct {
 	Top *Top `protobuf:"bytes,32,opt,name=top,proto3,oneof"`
 }
 
+type Letter_FactsAsk struct {
+	// Since 1.2; a node that does not know them answers nothing.
+	FactsAsk *FactsAsk `protobuf:"bytes,33,opt,name=facts_ask,json=factsAsk,proto3,oneof"`
+}
+
+type Letter_Facts struct {
+	Facts *Facts `protobuf:"bytes,34,opt,name=facts,proto3,oneof"`
+}
+
+type Letter_KeyAsk struct {
+	KeyAsk *KeyAsk `protobuf:"bytes,35,opt,name=key_ask,json=keyAsk,proto3,oneof"`
+}
+
+type Letter_KeyFacts struct {
+	KeyFacts *KeyFacts `protobuf:"bytes,36,opt,name=key_facts,json=keyFacts,proto3,oneof"`
+}
+
 func (*Letter_Heartbeat) isLetter_Body() {}
 
 func (*Letter_Ack) isLetter_Body() {}
@@ -1152,6 +1209,14 @@ func (*Letter_Load) isLetter_Body() {}
 func (*Letter_TopAsk) isLetter_Body() {}
 
 func (*Letter_Top) isLetter_Body() {}
+
+func (*Letter_FactsAsk) isLetter_Body() {}
+
+func (*Letter_Facts) isLetter_Body() {}
+
+func (*Letter_KeyAsk) isLetter_Body() {}
+
+func (*Letter_KeyFacts) isLetter_Body() {}
 
 type Process struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3302,6 +3367,532 @@ func (x *TopKey) GetError() uint64 {
 	return 0
 }
 
+type FactsAsk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	History       bool                   `protobuf:"varint,2,opt,name=history,proto3" json:"history,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FactsAsk) Reset() {
+	*x = FactsAsk{}
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FactsAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FactsAsk) ProtoMessage() {}
+
+func (x *FactsAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FactsAsk.ProtoReflect.Descriptor instead.
+func (*FactsAsk) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *FactsAsk) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *FactsAsk) GetHistory() bool {
+	if x != nil {
+		return x.History
+	}
+	return false
+}
+
+type Facts struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Id        uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Rules     uint32                 `protobuf:"varint,2,opt,name=rules,proto3" json:"rules,omitempty"` // text
+	MayDecide bool                   `protobuf:"varint,3,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
+	Reason    uint32                 `protobuf:"varint,4,opt,name=reason,proto3" json:"reason,omitempty"` // text
+	// Holding, unprotected, handing over, copies, claims, forks.
+	Holdings        []uint32 `protobuf:"varint,5,rep,packed,name=holdings,proto3" json:"holdings,omitempty"`
+	All             *Counts  `protobuf:"bytes,6,opt,name=all,proto3" json:"all,omitempty"`
+	LatencyBoundsNs []uint64 `protobuf:"varint,7,rep,packed,name=latency_bounds_ns,json=latencyBoundsNs,proto3" json:"latency_bounds_ns,omitempty"`
+	LatencyCounts   []uint64 `protobuf:"varint,8,rep,packed,name=latency_counts,json=latencyCounts,proto3" json:"latency_counts,omitempty"`
+	LatencySumNs    uint64   `protobuf:"varint,9,opt,name=latency_sum_ns,json=latencySumNs,proto3" json:"latency_sum_ns,omitempty"`
+	Slot            int64    `protobuf:"varint,10,opt,name=slot,proto3" json:"slot,omitempty"`
+	// Counts as in RuleFacts.
+	History       []uint64     `protobuf:"varint,11,rep,packed,name=history,proto3" json:"history,omitempty"`
+	ByRule        []*RuleFacts `protobuf:"bytes,12,rep,name=by_rule,json=byRule,proto3" json:"by_rule,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Facts) Reset() {
+	*x = Facts{}
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Facts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Facts) ProtoMessage() {}
+
+func (x *Facts) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Facts.ProtoReflect.Descriptor instead.
+func (*Facts) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Facts) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Facts) GetRules() uint32 {
+	if x != nil {
+		return x.Rules
+	}
+	return 0
+}
+
+func (x *Facts) GetMayDecide() bool {
+	if x != nil {
+		return x.MayDecide
+	}
+	return false
+}
+
+func (x *Facts) GetReason() uint32 {
+	if x != nil {
+		return x.Reason
+	}
+	return 0
+}
+
+func (x *Facts) GetHoldings() []uint32 {
+	if x != nil {
+		return x.Holdings
+	}
+	return nil
+}
+
+func (x *Facts) GetAll() *Counts {
+	if x != nil {
+		return x.All
+	}
+	return nil
+}
+
+func (x *Facts) GetLatencyBoundsNs() []uint64 {
+	if x != nil {
+		return x.LatencyBoundsNs
+	}
+	return nil
+}
+
+func (x *Facts) GetLatencyCounts() []uint64 {
+	if x != nil {
+		return x.LatencyCounts
+	}
+	return nil
+}
+
+func (x *Facts) GetLatencySumNs() uint64 {
+	if x != nil {
+		return x.LatencySumNs
+	}
+	return 0
+}
+
+func (x *Facts) GetSlot() int64 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *Facts) GetHistory() []uint64 {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *Facts) GetByRule() []*RuleFacts {
+	if x != nil {
+		return x.ByRule
+	}
+	return nil
+}
+
+type Counts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Allowed       uint64                 `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	Denied        uint64                 `protobuf:"varint,2,opt,name=denied,proto3" json:"denied,omitempty"`
+	Shadowed      uint64                 `protobuf:"varint,3,opt,name=shadowed,proto3" json:"shadowed,omitempty"`
+	Failed        uint64                 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Counts) Reset() {
+	*x = Counts{}
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Counts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Counts) ProtoMessage() {}
+
+func (x *Counts) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Counts.ProtoReflect.Descriptor instead.
+func (*Counts) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Counts) GetAllowed() uint64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *Counts) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *Counts) GetShadowed() uint64 {
+	if x != nil {
+		return x.Shadowed
+	}
+	return 0
+}
+
+func (x *Counts) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+type RuleFacts struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Domain uint32                 `protobuf:"varint,1,opt,name=domain,proto3" json:"domain,omitempty"` // text
+	Name   uint32                 `protobuf:"varint,2,opt,name=name,proto3" json:"name,omitempty"`     // text
+	Counts *Counts                `protobuf:"bytes,3,opt,name=counts,proto3" json:"counts,omitempty"`
+	// The four counts of the first slot, of the second and so on.
+	History       []uint64 `protobuf:"varint,4,rep,packed,name=history,proto3" json:"history,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RuleFacts) Reset() {
+	*x = RuleFacts{}
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RuleFacts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RuleFacts) ProtoMessage() {}
+
+func (x *RuleFacts) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RuleFacts.ProtoReflect.Descriptor instead.
+func (*RuleFacts) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *RuleFacts) GetDomain() uint32 {
+	if x != nil {
+		return x.Domain
+	}
+	return 0
+}
+
+func (x *RuleFacts) GetName() uint32 {
+	if x != nil {
+		return x.Name
+	}
+	return 0
+}
+
+func (x *RuleFacts) GetCounts() *Counts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *RuleFacts) GetHistory() []uint64 {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+type KeyAsk struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	KeyHi uint64                 `protobuf:"fixed64,2,opt,name=key_hi,json=keyHi,proto3" json:"key_hi,omitempty"`
+	KeyLo uint64                 `protobuf:"fixed64,3,opt,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
+	// By their number on this stream.
+	Limits        uint32 `protobuf:"varint,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyAsk) Reset() {
+	*x = KeyAsk{}
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyAsk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyAsk) ProtoMessage() {}
+
+func (x *KeyAsk) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyAsk.ProtoReflect.Descriptor instead.
+func (*KeyAsk) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *KeyAsk) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KeyAsk) GetKeyHi() uint64 {
+	if x != nil {
+		return x.KeyHi
+	}
+	return 0
+}
+
+func (x *KeyAsk) GetKeyLo() uint64 {
+	if x != nil {
+		return x.KeyLo
+	}
+	return 0
+}
+
+func (x *KeyAsk) GetLimits() uint32 {
+	if x != nil {
+		return x.Limits
+	}
+	return 0
+}
+
+type KeyFacts struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Id        uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Partition uint32                 `protobuf:"varint,2,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Bit 0 holds, 1 has a copy, 2 which is whole, 3 counted, 4 leased.
+	Flags     uint32 `protobuf:"varint,3,opt,name=flags,proto3" json:"flags,omitempty"`
+	Gen       uint64 `protobuf:"varint,4,opt,name=gen,proto3" json:"gen,omitempty"`
+	Grants    uint32 `protobuf:"varint,5,opt,name=grants,proto3" json:"grants,omitempty"`
+	Lent      int64  `protobuf:"varint,6,opt,name=lent,proto3" json:"lent,omitempty"`
+	LeaseLeft int64  `protobuf:"varint,7,opt,name=lease_left,json=leaseLeft,proto3" json:"lease_left,omitempty"`
+	DeniesNs  int64  `protobuf:"varint,8,opt,name=denies_ns,json=deniesNs,proto3" json:"denies_ns,omitempty"`
+	// Of its limits.
+	Limit         []int64 `protobuf:"varint,9,rep,packed,name=limit,proto3" json:"limit,omitempty"`
+	Spent         []int64 `protobuf:"varint,10,rep,packed,name=spent,proto3" json:"spent,omitempty"`
+	Remaining     []int64 `protobuf:"varint,11,rep,packed,name=remaining,proto3" json:"remaining,omitempty"`
+	ResetAfterNs  []int64 `protobuf:"varint,12,rep,packed,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyFacts) Reset() {
+	*x = KeyFacts{}
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyFacts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyFacts) ProtoMessage() {}
+
+func (x *KeyFacts) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyFacts.ProtoReflect.Descriptor instead.
+func (*KeyFacts) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *KeyFacts) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetPartition() uint32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetFlags() uint32 {
+	if x != nil {
+		return x.Flags
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetGen() uint64 {
+	if x != nil {
+		return x.Gen
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetGrants() uint32 {
+	if x != nil {
+		return x.Grants
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetLent() int64 {
+	if x != nil {
+		return x.Lent
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetLeaseLeft() int64 {
+	if x != nil {
+		return x.LeaseLeft
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetDeniesNs() int64 {
+	if x != nil {
+		return x.DeniesNs
+	}
+	return 0
+}
+
+func (x *KeyFacts) GetLimit() []int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *KeyFacts) GetSpent() []int64 {
+	if x != nil {
+		return x.Spent
+	}
+	return nil
+}
+
+func (x *KeyFacts) GetRemaining() []int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
+func (x *KeyFacts) GetResetAfterNs() []int64 {
+	if x != nil {
+		return x.ResetAfterNs
+	}
+	return nil
+}
+
 var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
@@ -3370,7 +3961,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
 	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
-	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xf2\x06\n" +
+	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xaa\b\n" +
 	"\x06Letter\x12 \n" +
 	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
 	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
@@ -3393,7 +3984,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\aaccount\x18\x15 \x01(\v2\x10.peer.v1.AccountH\x00R\aaccount\x12#\n" +
 	"\x04load\x18\x1e \x01(\v2\r.peer.v1.LoadH\x00R\x04load\x12*\n" +
 	"\atop_ask\x18\x1f \x01(\v2\x0f.peer.v1.TopAskH\x00R\x06topAsk\x12 \n" +
-	"\x03top\x18  \x01(\v2\f.peer.v1.TopH\x00R\x03topB\x06\n" +
+	"\x03top\x18  \x01(\v2\f.peer.v1.TopH\x00R\x03top\x120\n" +
+	"\tfacts_ask\x18! \x01(\v2\x11.peer.v1.FactsAskH\x00R\bfactsAsk\x12&\n" +
+	"\x05facts\x18\" \x01(\v2\x0e.peer.v1.FactsH\x00R\x05facts\x12*\n" +
+	"\akey_ask\x18# \x01(\v2\x0f.peer.v1.KeyAskH\x00R\x06keyAsk\x120\n" +
+	"\tkey_facts\x18$ \x01(\v2\x11.peer.v1.KeyFactsH\x00R\bkeyFactsB\x06\n" +
 	"\x04body\"1\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x12\n" +
@@ -3555,7 +4150,55 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06key_lo\x18\x02 \x01(\x06R\x05keyLo\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\fR\x04name\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x14\n" +
-	"\x05error\x18\x05 \x01(\x04R\x05error2m\n" +
+	"\x05error\x18\x05 \x01(\x04R\x05error\"4\n" +
+	"\bFactsAsk\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
+	"\ahistory\x18\x02 \x01(\bR\ahistory\"\xf7\x02\n" +
+	"\x05Facts\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
+	"\x05rules\x18\x02 \x01(\rR\x05rules\x12\x1d\n" +
+	"\n" +
+	"may_decide\x18\x03 \x01(\bR\tmayDecide\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\rR\x06reason\x12\x1a\n" +
+	"\bholdings\x18\x05 \x03(\rR\bholdings\x12!\n" +
+	"\x03all\x18\x06 \x01(\v2\x0f.peer.v1.CountsR\x03all\x12*\n" +
+	"\x11latency_bounds_ns\x18\a \x03(\x04R\x0flatencyBoundsNs\x12%\n" +
+	"\x0elatency_counts\x18\b \x03(\x04R\rlatencyCounts\x12$\n" +
+	"\x0elatency_sum_ns\x18\t \x01(\x04R\flatencySumNs\x12\x12\n" +
+	"\x04slot\x18\n" +
+	" \x01(\x03R\x04slot\x12\x18\n" +
+	"\ahistory\x18\v \x03(\x04R\ahistory\x12+\n" +
+	"\aby_rule\x18\f \x03(\v2\x12.peer.v1.RuleFactsR\x06byRule\"n\n" +
+	"\x06Counts\x12\x18\n" +
+	"\aallowed\x18\x01 \x01(\x04R\aallowed\x12\x16\n" +
+	"\x06denied\x18\x02 \x01(\x04R\x06denied\x12\x1a\n" +
+	"\bshadowed\x18\x03 \x01(\x04R\bshadowed\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\x04R\x06failed\"z\n" +
+	"\tRuleFacts\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\rR\x06domain\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\rR\x04name\x12'\n" +
+	"\x06counts\x18\x03 \x01(\v2\x0f.peer.v1.CountsR\x06counts\x12\x18\n" +
+	"\ahistory\x18\x04 \x03(\x04R\ahistory\"^\n" +
+	"\x06KeyAsk\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x15\n" +
+	"\x06key_hi\x18\x02 \x01(\x06R\x05keyHi\x12\x15\n" +
+	"\x06key_lo\x18\x03 \x01(\x06R\x05keyLo\x12\x16\n" +
+	"\x06limits\x18\x04 \x01(\rR\x06limits\"\xb8\x02\n" +
+	"\bKeyFacts\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
+	"\x05flags\x18\x03 \x01(\rR\x05flags\x12\x10\n" +
+	"\x03gen\x18\x04 \x01(\x04R\x03gen\x12\x16\n" +
+	"\x06grants\x18\x05 \x01(\rR\x06grants\x12\x12\n" +
+	"\x04lent\x18\x06 \x01(\x03R\x04lent\x12\x1d\n" +
+	"\n" +
+	"lease_left\x18\a \x01(\x03R\tleaseLeft\x12\x1b\n" +
+	"\tdenies_ns\x18\b \x01(\x03R\bdeniesNs\x12\x14\n" +
+	"\x05limit\x18\t \x03(\x03R\x05limit\x12\x14\n" +
+	"\x05spent\x18\n" +
+	" \x03(\x03R\x05spent\x12\x1c\n" +
+	"\tremaining\x18\v \x03(\x03R\tremaining\x12$\n" +
+	"\x0ereset_after_ns\x18\f \x03(\x03R\fresetAfterNs2m\n" +
 	"\vPeerService\x120\n" +
 	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x12,\n" +
 	"\x04Mail\x12\r.peer.v1.Post\x1a\x11.peer.v1.Greeting(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
@@ -3572,7 +4215,7 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*Greeting)(nil),  // 0: peer.v1.Greeting
 	(*Hello)(nil),     // 1: peer.v1.Hello
@@ -3614,11 +4257,17 @@ var file_peer_v1_peer_proto_goTypes = []any{
 	(*TopAsk)(nil),    // 37: peer.v1.TopAsk
 	(*Top)(nil),       // 38: peer.v1.Top
 	(*TopKey)(nil),    // 39: peer.v1.TopKey
-	(*v1.Limit)(nil),  // 40: sluice.v1.Limit
+	(*FactsAsk)(nil),  // 40: peer.v1.FactsAsk
+	(*Facts)(nil),     // 41: peer.v1.Facts
+	(*Counts)(nil),    // 42: peer.v1.Counts
+	(*RuleFacts)(nil), // 43: peer.v1.RuleFacts
+	(*KeyAsk)(nil),    // 44: peer.v1.KeyAsk
+	(*KeyFacts)(nil),  // 45: peer.v1.KeyFacts
+	(*v1.Limit)(nil),  // 46: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
-	40, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	46, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
 	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
 	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
 	4,  // 4: peer.v1.Request.traces:type_name -> peer.v1.Trace
@@ -3647,41 +4296,48 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	34, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
 	37, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
 	38, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
-	10, // 30: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	13, // 31: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	13, // 32: peer.v1.Ack.set:type_name -> peer.v1.StableSet
-	12, // 33: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
-	12, // 34: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	13, // 35: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
-	12, // 36: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	13, // 37: peer.v1.Accept.set:type_name -> peer.v1.StableSet
-	12, // 38: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
-	12, // 39: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
-	21, // 40: peer.v1.Holdings.held:type_name -> peer.v1.Holding
-	11, // 41: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	9,  // 42: peer.v1.Holding.heir:type_name -> peer.v1.Process
-	23, // 43: peer.v1.News.grants:type_name -> peer.v1.Granted
-	9,  // 44: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	25, // 45: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	27, // 46: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	28, // 47: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	10, // 48: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	9,  // 49: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	11, // 50: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	11, // 51: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	32, // 52: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	10, // 53: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	9,  // 54: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	39, // 55: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	3,  // 56: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	7,  // 57: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	5,  // 58: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 59: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	58, // [58:60] is the sub-list for method output_type
-	56, // [56:58] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	40, // 30: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
+	41, // 31: peer.v1.Letter.facts:type_name -> peer.v1.Facts
+	44, // 32: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
+	45, // 33: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
+	10, // 34: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	13, // 35: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	13, // 36: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	12, // 37: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	12, // 38: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	13, // 39: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	12, // 40: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	13, // 41: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	12, // 42: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	12, // 43: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	21, // 44: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	11, // 45: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	9,  // 46: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	23, // 47: peer.v1.News.grants:type_name -> peer.v1.Granted
+	9,  // 48: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	25, // 49: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	27, // 50: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	28, // 51: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	10, // 52: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	9,  // 53: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	11, // 54: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	11, // 55: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	32, // 56: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	10, // 57: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	9,  // 58: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	39, // 59: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	42, // 60: peer.v1.Facts.all:type_name -> peer.v1.Counts
+	43, // 61: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
+	42, // 62: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
+	3,  // 63: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	7,  // 64: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	5,  // 65: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 66: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	65, // [65:67] is the sub-list for method output_type
+	63, // [63:65] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -3709,6 +4365,10 @@ func file_peer_v1_peer_proto_init() {
 		(*Letter_Load)(nil),
 		(*Letter_TopAsk)(nil),
 		(*Letter_Top)(nil),
+		(*Letter_FactsAsk)(nil),
+		(*Letter_Facts)(nil),
+		(*Letter_KeyAsk)(nil),
+		(*Letter_KeyFacts)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3716,7 +4376,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2189,6 +2189,377 @@ func (x *TopKey) GetPerSecond() float64 {
 	return 0
 }
 
+type InspectRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in a Check.
+	Domain        string   `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	Descriptor_   []*Entry `protobuf:"bytes,2,rep,name=descriptor,proto3" json:"descriptor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectRequest) Reset() {
+	*x = InspectRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectRequest) ProtoMessage() {}
+
+func (x *InspectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
+func (*InspectRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *InspectRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *InspectRequest) GetDescriptor_() []*Entry {
+	if x != nil {
+		return x.Descriptor_
+	}
+	return nil
+}
+
+type InspectResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As it is shown in counts and logs: private values as a hash.
+	Shown []*Entry `protobuf:"bytes,1,rep,name=shown,proto3" json:"shown,omitempty"`
+	// One sentence on how the rules were matched.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Name of the rule that applies; empty for none. Then, and where it is unlimited, there is no counter and the rest
+	// is empty.
+	Rule      string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	Unlimited bool   `protobuf:"varint,4,opt,name=unlimited,proto3" json:"unlimited,omitempty"`
+	// The rule only watches.
+	Shadow    bool  `protobuf:"varint,5,opt,name=shadow,proto3" json:"shadow,omitempty"`
+	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
+	// Who decides the key now; empty if none that has answered may. Generation is that of the
+	// partition.
+	Holder     string `protobuf:"bytes,7,opt,name=holder,proto3" json:"holder,omitempty"`
+	Generation uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Who has a whole copy of the partition, and who a part of one.
+	Standbys []string `protobuf:"bytes,9,rep,name=standbys,proto3" json:"standbys,omitempty"`
+	Filling  []string `protobuf:"bytes,10,rep,name=filling,proto3" json:"filling,omitempty"`
+	// There is a counter; if not, nothing was spent, or it is free again.
+	Counted bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
+	// As the holder says; empty without one.
+	Limits []*LimitStanding `protobuf:"bytes,12,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Leases that the holder has granted and that have not ended, and their units.
+	Grants int32 `protobuf:"varint,13,opt,name=grants,proto3" json:"grants,omitempty"`
+	Lent   int64 `protobuf:"varint,14,opt,name=lent,proto3" json:"lent,omitempty"`
+	// What nodes have left of theirs.
+	Leases []*LeaseLeft `protobuf:"bytes,15,rep,name=leases,proto3" json:"leases,omitempty"`
+	// Nodes that deny the key from memory at this moment.
+	Denying []string `protobuf:"bytes,16,rep,name=denying,proto3" json:"denying,omitempty"`
+	// Nodes that did not answer in time.
+	Missing       []string `protobuf:"bytes,17,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectResponse) Reset() {
+	*x = InspectResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectResponse) ProtoMessage() {}
+
+func (x *InspectResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
+func (*InspectResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *InspectResponse) GetShown() []*Entry {
+	if x != nil {
+		return x.Shown
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *InspectResponse) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *InspectResponse) GetUnlimited() bool {
+	if x != nil {
+		return x.Unlimited
+	}
+	return false
+}
+
+func (x *InspectResponse) GetShadow() bool {
+	if x != nil {
+		return x.Shadow
+	}
+	return false
+}
+
+func (x *InspectResponse) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *InspectResponse) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *InspectResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *InspectResponse) GetStandbys() []string {
+	if x != nil {
+		return x.Standbys
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetFilling() []string {
+	if x != nil {
+		return x.Filling
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetCounted() bool {
+	if x != nil {
+		return x.Counted
+	}
+	return false
+}
+
+func (x *InspectResponse) GetLimits() []*LimitStanding {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetGrants() int32 {
+	if x != nil {
+		return x.Grants
+	}
+	return 0
+}
+
+func (x *InspectResponse) GetLent() int64 {
+	if x != nil {
+		return x.Lent
+	}
+	return 0
+}
+
+func (x *InspectResponse) GetLeases() []*LeaseLeft {
+	if x != nil {
+		return x.Leases
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetDenying() []string {
+	if x != nil {
+		return x.Denying
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+// LimitStanding is how one limit of a key stands.
+type LimitStanding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Limit *Limit                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What is charged at present, what is lent among it. Above the limit it is a debt, or within the soft margin.
+	Spent     int64 `protobuf:"varint,3,opt,name=spent,proto3" json:"spent,omitempty"`
+	Remaining int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Until all of it is free again if nothing more is spent.
+	ResetAfterNs  int64 `protobuf:"varint,5,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LimitStanding) Reset() {
+	*x = LimitStanding{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LimitStanding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LimitStanding) ProtoMessage() {}
+
+func (x *LimitStanding) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LimitStanding.ProtoReflect.Descriptor instead.
+func (*LimitStanding) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LimitStanding) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LimitStanding) GetLimit() *Limit {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *LimitStanding) GetSpent() int64 {
+	if x != nil {
+		return x.Spent
+	}
+	return 0
+}
+
+func (x *LimitStanding) GetRemaining() int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *LimitStanding) GetResetAfterNs() int64 {
+	if x != nil {
+		return x.ResetAfterNs
+	}
+	return 0
+}
+
+type LeaseLeft struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Units that may be spent without asking.
+	Left          int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseLeft) Reset() {
+	*x = LeaseLeft{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseLeft) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseLeft) ProtoMessage() {}
+
+func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseLeft.ProtoReflect.Descriptor instead.
+func (*LeaseLeft) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LeaseLeft) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *LeaseLeft) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
 type ForgetMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A name in the stable set.
@@ -2199,7 +2570,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2582,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2595,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ForgetMemberRequest) GetName() string {
@@ -2244,7 +2615,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2627,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2640,7 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ForgetMemberResponse) GetStableSet() *StableSet {
@@ -2433,7 +2804,42 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\x04R\x05error\x12\x1d\n" +
 	"\n" +
-	"per_second\x18\a \x01(\x01R\tperSecond\")\n" +
+	"per_second\x18\a \x01(\x01R\tperSecond\"Z\n" +
+	"\x0eInspectRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
+	"\n" +
+	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
+	"descriptor\"\x81\x04\n" +
+	"\x0fInspectResponse\x12&\n" +
+	"\x05shown\x18\x01 \x03(\v2\x10.sluice.v1.EntryR\x05shown\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x1c\n" +
+	"\tunlimited\x18\x04 \x01(\bR\tunlimited\x12\x16\n" +
+	"\x06shadow\x18\x05 \x01(\bR\x06shadow\x12\x1c\n" +
+	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12\x16\n" +
+	"\x06holder\x18\a \x01(\tR\x06holder\x12\x1e\n" +
+	"\n" +
+	"generation\x18\b \x01(\x04R\n" +
+	"generation\x12\x1a\n" +
+	"\bstandbys\x18\t \x03(\tR\bstandbys\x12\x18\n" +
+	"\afilling\x18\n" +
+	" \x03(\tR\afilling\x12\x18\n" +
+	"\acounted\x18\v \x01(\bR\acounted\x120\n" +
+	"\x06limits\x18\f \x03(\v2\x18.sluice.v1.LimitStandingR\x06limits\x12\x16\n" +
+	"\x06grants\x18\r \x01(\x05R\x06grants\x12\x12\n" +
+	"\x04lent\x18\x0e \x01(\x03R\x04lent\x12,\n" +
+	"\x06leases\x18\x0f \x03(\v2\x14.sluice.v1.LeaseLeftR\x06leases\x12\x18\n" +
+	"\adenying\x18\x10 \x03(\tR\adenying\x12\x18\n" +
+	"\amissing\x18\x11 \x03(\tR\amissing\"\xa5\x01\n" +
+	"\rLimitStanding\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
+	"\x05limit\x18\x02 \x01(\v2\x10.sluice.v1.LimitR\x05limit\x12\x14\n" +
+	"\x05spent\x18\x03 \x01(\x03R\x05spent\x12\x1c\n" +
+	"\tremaining\x18\x04 \x01(\x03R\tremaining\x12$\n" +
+	"\x0ereset_after_ns\x18\x05 \x01(\x03R\fresetAfterNs\"3\n" +
+	"\tLeaseLeft\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
+	"\x04left\x18\x02 \x01(\x03R\x04left\")\n" +
 	"\x13ForgetMemberRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
 	"\x14ForgetMemberResponse\x123\n" +
@@ -2492,7 +2898,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b*0\n" +
 	"\x05TopBy\x12\x12\n" +
 	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
-	"\x0fTOP_BY_FREQUENT\x10\x012\xe1\x03\n" +
+	"\x0fTOP_BY_FREQUENT\x10\x012\xa3\x04\n" +
 	"\rSluiceService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
@@ -2500,7 +2906,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\aMembers\x12\x19.sluice.v1.MembersRequest\x1a\x1a.sluice.v1.MembersResponse\x12I\n" +
 	"\n" +
 	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponse\x124\n" +
-	"\x03Top\x12\x15.sluice.v1.TopRequest\x1a\x16.sluice.v1.TopResponse\x12O\n" +
+	"\x03Top\x12\x15.sluice.v1.TopRequest\x1a\x16.sluice.v1.TopResponse\x12@\n" +
+	"\aInspect\x12\x19.sluice.v1.InspectRequest\x1a\x1a.sluice.v1.InspectResponse\x12O\n" +
 	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
@@ -2516,7 +2923,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                    // 0: sluice.v1.Verb
 	(Algorithm)(0),               // 1: sluice.v1.Algorithm
@@ -2547,8 +2954,12 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*TopRequest)(nil),           // 26: sluice.v1.TopRequest
 	(*TopResponse)(nil),          // 27: sluice.v1.TopResponse
 	(*TopKey)(nil),               // 28: sluice.v1.TopKey
-	(*ForgetMemberRequest)(nil),  // 29: sluice.v1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 30: sluice.v1.ForgetMemberResponse
+	(*InspectRequest)(nil),       // 29: sluice.v1.InspectRequest
+	(*InspectResponse)(nil),      // 30: sluice.v1.InspectResponse
+	(*LimitStanding)(nil),        // 31: sluice.v1.LimitStanding
+	(*LeaseLeft)(nil),            // 32: sluice.v1.LeaseLeft
+	(*ForgetMemberRequest)(nil),  // 33: sluice.v1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil), // 34: sluice.v1.ForgetMemberResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -2574,26 +2985,33 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	7,  // 20: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
 	28, // 21: sluice.v1.TopResponse.keys:type_name -> sluice.v1.TopKey
 	8,  // 22: sluice.v1.TopKey.descriptor:type_name -> sluice.v1.Entry
-	22, // 23: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
-	11, // 24: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	11, // 25: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	17, // 26: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	19, // 27: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	24, // 28: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	26, // 29: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
-	29, // 30: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
-	12, // 31: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	12, // 32: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	18, // 33: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	20, // 34: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	25, // 35: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	27, // 36: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
-	30, // 37: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
-	31, // [31:38] is the sub-list for method output_type
-	24, // [24:31] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	8,  // 23: sluice.v1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
+	8,  // 24: sluice.v1.InspectResponse.shown:type_name -> sluice.v1.Entry
+	31, // 25: sluice.v1.InspectResponse.limits:type_name -> sluice.v1.LimitStanding
+	32, // 26: sluice.v1.InspectResponse.leases:type_name -> sluice.v1.LeaseLeft
+	10, // 27: sluice.v1.LimitStanding.limit:type_name -> sluice.v1.Limit
+	22, // 28: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
+	11, // 29: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
+	11, // 30: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
+	17, // 31: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
+	19, // 32: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
+	24, // 33: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	26, // 34: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
+	29, // 35: sluice.v1.SluiceService.Inspect:input_type -> sluice.v1.InspectRequest
+	33, // 36: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
+	12, // 37: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
+	12, // 38: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
+	18, // 39: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
+	20, // 40: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
+	25, // 41: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	27, // 42: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
+	30, // 43: sluice.v1.SluiceService.Inspect:output_type -> sluice.v1.InspectResponse
+	34, // 44: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
+	37, // [37:45] is the sub-list for method output_type
+	29, // [29:37] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -2609,7 +3027,7 @@ func file_sluice_v1_sluice_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   23,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	SluiceService_Members_FullMethodName      = "/sluice.v1.SluiceService/Members"
 	SluiceService_ReportLoad_FullMethodName   = "/sluice.v1.SluiceService/ReportLoad"
 	SluiceService_Top_FullMethodName          = "/sluice.v1.SluiceService/Top"
+	SluiceService_Inspect_FullMethodName      = "/sluice.v1.SluiceService/Inspect"
 	SluiceService_ForgetMember_FullMethodName = "/sluice.v1.SluiceService/ForgetMember"
 )
 
@@ -61,6 +62,10 @@ type SluiceServiceClient interface {
 	// where the node counts none, and with PERMISSION_DENIED where it shows them to callers on its own
 	// machine only, which is its default.
 	Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error)
+	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
+	// the key and who has copies. It changes nothing. It fails, with an Error as a detail, with
+	// INVALID_ARGUMENT, NOT_FOUND for a domain without rules where the node refuses those, and UNAVAILABLE when the node is leaving.
+	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only callers on the node's
 	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
@@ -140,6 +145,16 @@ func (c *sluiceServiceClient) Top(ctx context.Context, in *TopRequest, opts ...g
 	return out, nil
 }
 
+func (c *sluiceServiceClient) Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InspectResponse)
+	err := c.cc.Invoke(ctx, SluiceService_Inspect_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *sluiceServiceClient) ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ForgetMemberResponse)
@@ -180,6 +195,10 @@ type SluiceServiceServer interface {
 	// where the node counts none, and with PERMISSION_DENIED where it shows them to callers on its own
 	// machine only, which is its default.
 	Top(context.Context, *TopRequest) (*TopResponse, error)
+	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
+	// the key and who has copies. It changes nothing. It fails, with an Error as a detail, with
+	// INVALID_ARGUMENT, NOT_FOUND for a domain without rules where the node refuses those, and UNAVAILABLE when the node is leaving.
+	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only callers on the node's
 	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
@@ -213,6 +232,9 @@ func (UnimplementedSluiceServiceServer) ReportLoad(context.Context, *ReportLoadR
 }
 func (UnimplementedSluiceServiceServer) Top(context.Context, *TopRequest) (*TopResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Top not implemented")
+}
+func (UnimplementedSluiceServiceServer) Inspect(context.Context, *InspectRequest) (*InspectResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Inspect not implemented")
 }
 func (UnimplementedSluiceServiceServer) ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetMember not implemented")
@@ -335,6 +357,24 @@ func _SluiceService_Top_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SluiceService_Inspect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InspectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SluiceServiceServer).Inspect(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SluiceService_Inspect_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SluiceServiceServer).Inspect(ctx, req.(*InspectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _SluiceService_ForgetMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetMemberRequest)
 	if err := dec(in); err != nil {
@@ -379,6 +419,10 @@ var SluiceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Top",
 			Handler:    _SluiceService_Top_Handler,
+		},
+		{
+			MethodName: "Inspect",
+			Handler:    _SluiceService_Inspect_Handler,
 		},
 		{
 			MethodName: "ForgetMember",

@@ -1,0 +1,49 @@
+package bucket
+
+import (
+	"math"
+	"time"
+)
+
+// Standing is how one limit of a key stands.
+type Standing struct {
+	// Limit, Remaining and ResetAfter are as in a Decision about this limit. Spent is what is charged of it at present, what is
+	// lent among it; it may be above Limit, within a soft margin or in debt.
+	Limit, Spent, Remaining int64
+	ResetAfter              time.Duration
+}
+
+// Look returns how each of limits stands for key at now, in their order, and changes nothing. known says whether there
+// is a counter; if not, everything is free.
+func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known bool) {
+	now = inRange(now)
+	sh := &t.shards[key.Shard(len(t.shards))]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	c, known := sh.mu.lru.Peek(key)
+	var seen counter
+	if known {
+		seen = c.copyTo(new(more))
+		if c.limits != limits && !c.limits.Equal(limits) {
+			seen = *seen.withLimits(limits, now)
+		}
+	} else {
+		seen = newCounter(limits, now, new(more))
+	}
+	at := seen.settle(now)
+	list = make([]Standing, limits.Len())
+	for i := range list {
+		var d Decision
+		seen.describe(&d, i, at)
+		d.seenFrom(now, at)
+		s := Standing{Limit: d.Limit, Remaining: d.Remaining, ResetAfter: d.ResetAfter}
+		if p := &seen.plans()[i]; p.kind != kindUnlimited {
+			held := limits.plans[i].limit - p.limit
+			s.Spent = addSat(seen.at(i).used(p, at), held)
+		} else {
+			s.Remaining = math.MaxInt64
+		}
+		list[i] = s
+	}
+	return list, known
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+)
+
+func newInspect() *cobra.Command {
+	var f clientFlags
+	var output string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect DOMAIN KEY=VALUE...",
+		Short: "Show what a descriptor is held to, and how it stands",
+		Long: `Show what a descriptor is held to and how it stands, and change nothing: the rule that
+applies, what is spent of each limit, who holds the key and who has copies of it, what is
+lent to other nodes. Any node can be asked.
+
+Private values of rules with redact are shown as other tools show them, so that they can be
+found there.
+
+Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice inspect auth auth_type=login\n" +
+			"  sluice inspect shop user=ann --json",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if asJSON {
+				output = "json"
+			}
+			if err := settleOutput(cmd, output); err != nil {
+				return err
+			}
+			descriptor, err := parseDescriptor(args[1:])
+			if err != nil {
+				return usageError(err)
+			}
+			return inspect(cmd.Context(), cmd.OutOrStdout(), f, output, &sluicev1.InspectRequest{Domain: args[0], Descriptor_: descriptor})
+		},
+	}
+	f.register(cmd)
+	registerOutput(cmd, &output)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "as --output json")
+	return cmd
+}
+
+// inspect asks a node, and tells a refusal from no answer.
+func inspect(ctx context.Context, out io.Writer, f clientFlags, output string, req *sluicev1.InspectRequest) error {
+	var refused error
+	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		res, err := c.Inspect(ctx, req)
+		switch st := status.Convert(err); st.Code() {
+		case codes.OK:
+			return printInspection(out, output, req, res)
+		case codes.InvalidArgument, codes.NotFound:
+			refused = usageError(errors.New(st.Message()))
+		case codes.PermissionDenied, codes.Unauthenticated:
+			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
+		default:
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return refused
+}
+
+// inspectionJSON is the answer of `sluice inspect --json`. Durations are seconds.
+type inspectionJSON struct {
+	Domain     string              `json:"domain"`
+	Descriptor []topEntryJSON      `json:"descriptor"`
+	Shown      []topEntryJSON      `json:"shown"`
+	Reason     string              `json:"reason"`
+	Rule       string              `json:"rule"`
+	Unlimited  bool                `json:"unlimited,omitempty"`
+	Shadow     bool                `json:"shadow,omitempty"`
+	Partition  int32               `json:"partition"`
+	Holder     string              `json:"holder"`
+	Generation uint64              `json:"generation"`
+	Standbys   []string            `json:"standbys"`
+	Filling    []string            `json:"filling"`
+	Counted    bool                `json:"counted"`
+	Limits     []limitStandingJSON `json:"limits"`
+	Grants     int32               `json:"grants"`
+	Lent       int64               `json:"lent"`
+	Leases     []leaseJSON         `json:"leases"`
+	Denying    []string            `json:"denying"`
+	Missing    []string            `json:"missing"`
+}
+
+type limitStandingJSON struct {
+	Name       string  `json:"name"`
+	Limit      string  `json:"limit"`
+	Count      int64   `json:"count"`
+	Spent      int64   `json:"spent"`
+	Remaining  int64   `json:"remaining"`
+	ResetAfter float64 `json:"reset_after"`
+}
+
+type leaseJSON struct {
+	Node string `json:"node"`
+	Left int64  `json:"left"`
+}
+
+func entriesOf(list []*sluicev1.Entry) []topEntryJSON {
+	out := make([]topEntryJSON, len(list))
+	for i, e := range list {
+		out[i] = topEntryJSON{e.Key, e.Value}
+	}
+	return out
+}
+
+func printInspection(out io.Writer, format string, req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) error {
+	if format != "json" {
+		_, err := io.WriteString(out, inspectionText(req, res))
+		return err
+	}
+	names := func(list []string) []string { return append([]string{}, list...) }
+	j := inspectionJSON{
+		Domain: req.Domain, Descriptor: entriesOf(req.Descriptor_), Shown: entriesOf(res.Shown), Reason: res.Reason,
+		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Holder: res.Holder,
+		Generation: res.Generation, Standbys: names(res.Standbys), Filling: names(res.Filling), Counted: res.Counted,
+		Limits: []limitStandingJSON{}, Grants: res.Grants, Lent: res.Lent, Leases: []leaseJSON{}, Denying: names(res.Denying), Missing: names(res.Missing),
+	}
+	for _, l := range res.Limits {
+		j.Limits = append(j.Limits, limitStandingJSON{
+			Name: l.Name, Limit: limitText(l.Limit), Count: l.GetLimit().GetCount(), Spent: l.Spent, Remaining: l.Remaining, ResetAfter: seconds(l.ResetAfterNs),
+		})
+	}
+	for _, l := range res.Leases {
+		j.Leases = append(j.Leases, leaseJSON{l.Node, l.Left})
+	}
+	return json.NewEncoder(out).Encode(j)
+}
+
+// limitText says in words what a limit is.
+func limitText(p *sluicev1.Limit) string {
+	l, err := transport.LimitFromProto(p)
+	if err != nil { // of a newer version
+		return p.String()
+	}
+	return describeLimit(l)
+}
+
+// inspectionText is the answer for people.
+func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) string {
+	var b strings.Builder
+	facts := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fact := func(name, format string, args ...any) {
+		fmt.Fprintf(facts, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	texts := func(list []*sluicev1.Entry) string {
+		parts := make([]string, len(list))
+		for i, e := range list {
+			parts[i] = printable(e.Key + "=" + e.Value)
+		}
+		return strings.Join(parts, " ")
+	}
+	typed, shown := texts(req.Descriptor_), texts(res.Shown)
+	fact("key", "%s %s", printable(req.Domain), typed)
+	if shown != typed {
+		fact("shown as", "%s", shown)
+	}
+	switch {
+	case res.Rule == "":
+		fact("rule", "none: %s", res.Reason)
+	case res.Unlimited:
+		fact("rule", "%s, unlimited", printable(res.Rule))
+	case res.Shadow:
+		fact("rule", "%s, which only watches (%s)", printable(res.Rule), res.Reason)
+	default:
+		fact("rule", "%s (%s)", printable(res.Rule), res.Reason)
+	}
+	if res.Rule == "" || res.Unlimited {
+		facts.Flush()
+		return b.String()
+	}
+	fact("partition", "%d, generation %d", res.Partition, res.Generation)
+	if res.Holder == "" {
+		fact("holder", "nobody that may decide has answered")
+	} else {
+		fact("holder", "%s", res.Holder)
+	}
+	fact("standby", "%s", orDash(strings.Join(res.Standbys, ", ")))
+	if len(res.Filling) > 0 {
+		fact("being filled", "%s", strings.Join(res.Filling, ", "))
+	}
+	if res.Grants > 0 || len(res.Leases) > 0 {
+		var left []string
+		for _, l := range res.Leases {
+			left = append(left, fmt.Sprintf("%s has %d", l.Node, l.Left))
+		}
+		fact("lent", "%d in %d leases; %s", res.Lent, res.Grants, orDash(strings.Join(left, ", ")))
+	}
+	if len(res.Denying) > 0 {
+		fact("denied from memory", "by %s", strings.Join(res.Denying, ", "))
+	}
+	if len(res.Missing) > 0 {
+		fact("no answer", "from %s", strings.Join(res.Missing, ", "))
+	}
+	facts.Flush()
+	if len(res.Limits) == 0 {
+		return b.String()
+	}
+	b.WriteByte('\n')
+	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "SPENT\tREMAINING\tFREE AGAIN IN\tLIMIT\tNAME")
+	for _, l := range res.Limits {
+		again := "-"
+		if l.ResetAfterNs > 0 {
+			again = roundUp(l.ResetAfterNs).String()
+		}
+		fmt.Fprintf(table, "%d\t%d\t%s\t%s\t%s\n", l.Spent, l.Remaining, again, limitText(l.Limit), printable(l.Name))
+	}
+	table.Flush()
+	if !res.Counted {
+		b.WriteString("there is no counter: nothing was spent, or all is free again\n")
+	}
+	return b.String()
+}

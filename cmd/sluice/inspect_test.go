@@ -1,0 +1,74 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// TestInspectCommand asks a running node.
+func TestInspectCommand(t *testing.T) {
+	n := startNode(t, testSettings(t))
+	addr := n.listen.grpc.Addr().String()
+	for range 2 {
+		cli("check", "--addr", addr, "--domain", "auth", "user=ann")
+	}
+	code, out, errs := cli("inspect", "--addr", addr, "auth", "user=ann")
+	for _, want := range []string{
+		`(?m)^key +auth user=ann$`, `(?m)^rule +auth/user \(the rule at .*\)$`, `(?m)^partition +\d+, generation \d+$`,
+		`(?m)^holder +` + n.settings.name + `$`, `(?m)^standby +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("want %s in\n%s(%d %s)", want, out, code, errs)
+		}
+	}
+	code, out, _ = cli("inspect", "--addr", addr, "auth", "user=ann", "--json")
+	var got inspectionJSON
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+		t.Fatalf("%d %s %v", code, out, err)
+	}
+	if l := got.Limits; len(l) != 1 || l[0].Spent != 2 || l[0].Remaining != 0 || l[0].Count != 2 || got.Holder != n.settings.name || !got.Counted || got.Shown[0].Value != "ann" {
+		t.Errorf("%+v", got)
+	}
+	if _, out, _ = cli("inspect", "--addr", addr, "auth", "user=new"); !strings.Contains(out, "there is no counter") {
+		t.Errorf("nothing spent: %s", out)
+	}
+	if _, out, _ = cli("inspect", "--addr", addr, "auth", "nobody=x"); !strings.Contains(out, "none: nothing matches nobody=x at level 1") || strings.Contains(out, "holder") {
+		t.Errorf("no rule: %s", out)
+	}
+	for _, args := range [][]string{{"auth"}, {"auth", "=x"}, {"", "user=x"}, {"auth", "user=x", "-o", "xml"}} {
+		if code, _, errs := cli(append([]string{"inspect", "--addr", addr}, args...)...); code != exitUsage {
+			t.Errorf("%q: %d %s", args, code, errs)
+		}
+	}
+}
+
+func TestInspectionText(t *testing.T) {
+	req := &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}}
+	got := inspectionText(req, &sluicev1.InspectResponse{
+		Shown: []*sluicev1.Entry{{Key: "user", Value: "redacted:0123456789ab"}}, Reason: "the rule at r.yaml:3 applies", Rule: "per user", Shadow: true,
+		Partition: 12, Generation: 3, Standbys: []string{"n2"}, Filling: []string{"n3"}, Counted: true, Grants: 2, Lent: 30,
+		Leases: []*sluicev1.LeaseLeft{{Node: "n2", Left: 7}}, Denying: []string{"n3"}, Missing: []string{"n4"},
+		Limits: []*sluicev1.LimitStanding{{Name: "per user", Limit: &sluicev1.Limit{Count: 100, PeriodNs: 1e9, Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET}, Spent: 130, ResetAfterNs: 1_300_000_001}},
+	})
+	want := `key                 shop user=ann
+shown as            user=redacted:0123456789ab
+rule                "per user", which only watches (the rule at r.yaml:3 applies)
+partition           12, generation 3
+holder              nobody that may decide has answered
+standby             n2
+being filled        n3
+lent                30 in 2 leases; n2 has 7
+denied from memory  by n3
+no answer           from n4
+
+SPENT  REMAINING  FREE AGAIN IN  LIMIT                     NAME
+130    0          1.301s         100 in 1s (token bucket)  "per user"
+`
+	if got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

@@ -1,0 +1,44 @@
+package grpcapi
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/facts"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// inspected is a Limiter that knows one key.
+type inspected struct{ transport.Limiter }
+
+func (i inspected) Inspect(ctx context.Context, q *transport.Check) (transport.Inspection, error) {
+	x, err := i.Limiter.Inspect(ctx, q)
+	x.Holder, x.Gen, x.Counted, x.Partition = "n2", 3, true, 9
+	if x.Rule != nil {
+		x.Limits = []facts.Limit{{Limit: 3, Spent: 4, ResetAfter: time.Second}}
+	}
+	x.Leases = []transport.Lease{{Node: "n1", Left: 5}}
+	return x, err
+}
+
+func TestInspect(t *testing.T) {
+	d := open(t, Config{Limiter: inspected{newLimiter(t, doortest.NewNode(t))}})
+	got, err := d.client.Inspect(t.Context(), &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := got.GetLimits()
+	if got.Rule != "shop/user" || got.Holder != "n2" || got.Generation != 3 || got.Partition != 9 || !got.Counted || len(l) != 1 ||
+		l[0].Spent != 4 || l[0].ResetAfterNs != 1e9 || l[0].Limit.Count != 3 || l[0].Name != "shop/user" || got.Leases[0].Left != 5 || got.Shown[0].Value != "ann" {
+		t.Errorf("%v", got)
+	}
+	if _, err := d.client.Inspect(t.Context(), &sluicev1.InspectRequest{Domain: "shop"}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("without a descriptor: %v", err)
+	}
+}
