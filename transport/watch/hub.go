@@ -1,0 +1,261 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/transport"
+)
+
+const (
+	// period is how often nodes are asked while somebody watches, topEvery how often in that for keys.
+	period   = time.Second
+	topEvery = 5
+	// topKeysShown is how many keys are shown.
+	topKeysShown = 20
+	// MaxWatchers bounds those of one node, maxBehind the events that one may be behind.
+	MaxWatchers = 32
+	maxBehind   = 16
+)
+
+// Why there is nothing to watch any more.
+var (
+	ErrTooMany = errors.New("too many watch this node already; watch another, or close a page")
+	ErrClosed  = errors.New("the node is stopping")
+	ErrSlow    = errors.New("events were not taken fast enough")
+)
+
+// Config is what a Hub gathers from. All are required.
+type Config struct {
+	Members func(context.Context) transport.Members
+	// Here is this node's, Others are those that answer in time.
+	Here   func(ctx context.Context, history bool) facts.Node
+	Others func(ctx context.Context, history bool) (nodes []facts.Node, missing []string)
+	Top    func(context.Context, transport.TopQuery) (transport.Top, error)
+}
+
+// Hub gives watchers events. It must be run with Run, and closed before what it gathers from ends. It is safe for
+// concurrent use.
+type Hub struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu struct {
+		sync.Mutex
+		closed   bool
+		watchers map[*Watcher]struct{}
+	}
+}
+
+// NewHub returns a Hub that nobody watches.
+func NewHub(c Config) *Hub {
+	h := &Hub{cfg: c, wake: make(chan struct{}, 1)}
+	h.mu.watchers = make(map[*Watcher]struct{})
+	return h
+}
+
+// Watcher is one who watches. It must be closed.
+type Watcher struct {
+	hub    *Hub
+	events chan []byte
+	// fresh: it is still to get the history. Of the hub's goroutine, like greeted.
+	fresh bool
+	err   error
+}
+
+// Watch adds a watcher, or says why not: ErrTooMany or ErrClosed.
+func (h *Hub) Watch() (*Watcher, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.mu.closed:
+		return nil, ErrClosed
+	case len(h.mu.watchers) >= MaxWatchers:
+		return nil, ErrTooMany
+	}
+	w := &Watcher{hub: h, events: make(chan []byte, maxBehind), fresh: true}
+	h.mu.watchers[w] = struct{}{}
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+	return w, nil
+}
+
+// Events are encoded as text/event-stream, and not to be changed. The channel is closed when there are no more; Err
+// then says why.
+func (w *Watcher) Events() <-chan []byte { return w.events }
+
+// Err is why there are no more events.
+func (w *Watcher) Err() error {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	return w.err
+}
+
+// Close ends watching.
+func (w *Watcher) Close() {
+	w.hub.mu.Lock()
+	defer w.hub.mu.Unlock()
+	w.endLocked(nil)
+}
+
+func (w *Watcher) endLocked(why error) {
+	if _, ok := w.hub.mu.watchers[w]; ok {
+		delete(w.hub.mu.watchers, w)
+		w.err = why
+		close(w.events)
+	}
+}
+
+// Close ends all watching, for good.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.closed = true
+	for w := range h.mu.watchers {
+		w.endLocked(ErrClosed)
+	}
+}
+
+// Watchers returns how many there are.
+func (h *Hub) Watchers() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.mu.watchers)
+}
+
+// Run gathers while somebody watches, until ctx ends. It then closes the Hub and returns nil.
+func (h *Hub) Run(ctx context.Context) error {
+	defer h.Close()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.wake:
+		}
+		h.session(ctx)
+	}
+}
+
+// session gathers until nobody watches any more.
+func (h *Hub) session(ctx context.Context) {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	var s *sum
+	var last []byte // the newest keys
+	for n := 0; h.Watchers() > 0 && ctx.Err() == nil; n++ {
+		g := h.gather(ctx, s == nil, n%topEvery == 0)
+		var events [][]byte
+		if s == nil {
+			s = newSum(g.at, g.nodes)
+		} else if slot := s.turn(g.at); slot != nil {
+			events = append(events, frame(EventSlot, slot))
+		}
+		state := s.state(g.at, g.members, g.nodes, g.missing)
+		events = append(events, frame(EventState, state))
+		if g.top != nil {
+			last = frame(EventTop, g.top)
+			events = append(events, last)
+		}
+		greeting := func() [][]byte {
+			return [][]byte{frame(EventHistory, s.history(facts.Slots)), frame(EventState, state), last}
+		}
+		h.publish(events, greeting)
+		h.rest(ctx, tick.C, greeting)
+	}
+}
+
+// rest waits for the next tick. Who comes meanwhile is greeted with what was gathered last.
+func (h *Hub) rest(ctx context.Context, tick <-chan time.Time, greeting func() [][]byte) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+			return
+		case <-h.wake:
+			h.publish(nil, greeting)
+		}
+	}
+}
+
+// gathered is what nodes tell at one moment.
+type gathered struct {
+	at      time.Time
+	members transport.Members
+	nodes   []facts.Node
+	missing []string
+	top     *top // nil if it was not asked for
+}
+
+func (h *Hub) gather(ctx context.Context, history, keys bool) (g gathered) {
+	var both sync.WaitGroup
+	if keys {
+		both.Go(func() { g.top = h.keys(ctx) })
+	}
+	g.members = h.cfg.Members(ctx)
+	g.nodes, g.missing = h.cfg.Others(ctx, history)
+	here := h.cfg.Here(ctx, history)
+	here.Name = g.members.Self
+	for i := range g.members.Members {
+		if m := &g.members.Members[i]; m.Name == here.Name {
+			here.Boot = m.Boot
+		}
+	}
+	g.nodes = append(g.nodes, here)
+	g.at = time.Now()
+	both.Wait()
+	return g
+}
+
+// keys asks for the heaviest keys.
+func (h *Hub) keys(ctx context.Context) *top {
+	t := &top{Limited: []topKey{}, Frequent: []topKey{}, Missing: []string{}}
+	for _, by := range []transport.TopBy{transport.ByLimited, transport.ByFrequent} {
+		got, err := h.cfg.Top(ctx, transport.TopQuery{By: by, N: topKeysShown})
+		if err != nil {
+			t.Off = true
+			return t
+		}
+		t.Covers, t.Missing = got.Covers.Seconds(), append([]string{}, got.Missing...)
+		if by == transport.ByLimited {
+			t.Limited = topKeysOf(got)
+		} else {
+			t.Frequent = topKeysOf(got)
+		}
+	}
+	return t
+}
+
+// publish gives events to all watchers, and to those who have just come what greets them instead. Who is too far behind is
+// left.
+func (h *Hub) publish(events [][]byte, greeting func() [][]byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var greet [][]byte
+	for w := range h.mu.watchers {
+		list := events
+		if w.fresh {
+			if greet == nil {
+				greet = greeting()
+			}
+			list, w.fresh = greet, false
+		}
+		for _, e := range list {
+			if len(e) == 0 {
+				continue
+			}
+			select {
+			case w.events <- e:
+				continue
+			default:
+			}
+			w.endLocked(ErrSlow)
+			break
+		}
+	}
+}
