@@ -33,6 +33,7 @@ type auditFlags struct {
 	clockError     time.Duration
 	output         string
 	log            string
+	tls            clientTLS
 }
 
 // exhaustDenials is how often --until-exhausted wants every key denied: more than
@@ -98,6 +99,7 @@ Exit codes: 0 clean, 1 over quota, under quota or errors, 2 wrong usage, 3 nobod
 	flags.DurationVar(&f.attempt, "attempt", audit.DefaultAttempt, "how long one call may take")
 	flags.DurationVar(&f.answerWithin, "answer-within", audit.DefaultAnswerWithin, "how long a check is sent to one node after the other")
 	flags.DurationVar(&f.clockError, "clock-error", audit.DefaultClockError, "how far the nodes' clocks may be from this machine's")
+	f.tls.register(flags)
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
 	flags.StringVar(&f.log, "log", "", "`file` to write every check to, a line of JSON each")
 	return cmd
@@ -119,11 +121,16 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 		return usageError(errors.New("--addr: give at least one address"))
 	}
 	c.Targets = func() []string { return targets }
+	secured, err := f.tls.dialOption()
+	if err != nil {
+		return usageError(err)
+	}
+	c.DialOptions = append(c.DialOptions, secured)
 	if err := c.Validate(); err != nil {
 		return usageError(err)
 	}
 	if f.discover {
-		d, err := audit.Discover(ctx, targets, f.answerWithin)
+		d, err := audit.Discover(ctx, targets, f.answerWithin, c.DialOptions...)
 		if err != nil {
 			return &codedError{exitNoAnswer, err}
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ type benchFlags struct {
 	seed             uint64
 	output           string
 	json             bool
+	tls              clientTLS
 }
 
 // defaultHTTPPort is where nodes listen for HTTP unless they are told otherwise.
@@ -97,6 +99,7 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
 	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by the callers")
 	flags.Uint64Var(&f.seed, "seed", 0, "the same seed asks the same keys in the same order; 0: a new one")
+	f.tls.register(flags)
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
 	flags.BoolVar(&f.json, "json", false, "short for -o json")
 	return cmd
@@ -127,7 +130,11 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	if err != nil {
 		return usageError(fmt.Errorf("--%w", err))
 	}
-	target, err := f.open(kind)
+	secured, err := f.tls.config()
+	if err != nil {
+		return usageError(err)
+	}
+	target, err := f.open(kind, secured)
 	if err != nil {
 		return usageError(fmt.Errorf("--%w", err))
 	}
@@ -176,8 +183,8 @@ func (f *benchFlags) work() (load.Work, error) {
 }
 
 // open makes the door. Its errors begin with a flag's name.
-func (f *benchFlags) open(kind *door.Kind) (door.Door, error) {
-	c := door.Config{Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections}
+func (f *benchFlags) open(kind *door.Kind, secured *tls.Config) (door.Door, error) {
+	c := door.Config{Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections, TLS: secured}
 	port := defaultGRPCPort
 	if kind.HTTP {
 		port = defaultHTTPPort

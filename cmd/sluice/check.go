@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -31,11 +30,13 @@ type checkFlags struct {
 type clientFlags struct {
 	addr    string
 	timeout time.Duration
+	tls     clientTLS
 }
 
 func (f *clientFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node; without a port, 7460")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
+	f.tls.register(cmd.Flags())
 }
 
 // defaultGRPCPort is where nodes listen unless they are told otherwise.
@@ -58,7 +59,11 @@ func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluice
 
 // connect is ask for any service of the node.
 func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
-	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	secured, err := f.tls.dialOption()
+	if err != nil {
+		return usageError(err)
+	}
+	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), secured)
 	if err != nil {
 		return usageError(fmt.Errorf("--addr: %w", err))
 	}

@@ -49,6 +49,9 @@ func envName(flag string) string {
 // misspelt one is.
 func warnOfUnknown(flags *pflag.FlagSet, environ []string, log *slog.Logger) {
 	known := map[string]bool{"SLUICE_ADDR": true}
+	for _, name := range clientTLSFlags {
+		known[envName(name)] = true // of the other commands, which may run beside the node
+	}
 	flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })
 	for _, e := range environ {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !known[name] {

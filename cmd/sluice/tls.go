@@ -253,5 +253,5 @@ func (n *node) checkPeerName(name string, auth credentials.AuthInfo) error {
 	if !ok {
 		return errors.New("its connection is not encrypted")
 	}
-	return certs.CheckName(info.State, certs.NameOf(n.settings.tls.peerName, name))
+	return certs.CheckNode(info.State, certs.NameOf(n.settings.tls.peerName, name))
 }

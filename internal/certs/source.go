@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -181,7 +182,7 @@ func (s *Source) ServerAsking(auth ClientAuth, protocols ...string) *tls.Config 
 
 // Client returns the configuration of connections to other nodes. The server's certificate is checked against
 // the authorities in force at that time, but not its name: what it says to be is known only later,
-// and CheckName is for then. Only for Mutual.
+// and CheckNode is for then. Only for Mutual.
 func (s *Source) Client(protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: s.config.MinVersion, NextProtos: protocols,
@@ -199,14 +200,21 @@ func (s *Source) Client(protocols ...string) *tls.Config {
 	}
 }
 
-// CheckName reports why the other side of a connection, whose certificate was verified, is not the one of that
-// DNS name, or nil.
-func CheckName(state tls.ConnectionState, name string) error {
+// CheckNode reports why the other side of a connection between nodes, whose certificate was verified for its side, is not
+// the node of that DNS name, or nil. A node's certificate is good for both sides: so one that the same authority
+// has signed for a client makes nobody a node.
+func CheckNode(state tls.ConnectionState, name string) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("it shows no certificate")
 	}
 	if err := state.PeerCertificates[0].VerifyHostname(name); err != nil {
 		return fmt.Errorf("its certificate is not one for %q: %w", name, err)
+	}
+	usages := state.PeerCertificates[0].ExtKeyUsage
+	for _, u := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if len(usages) > 0 && !slices.Contains(usages, u) && !slices.Contains(usages, x509.ExtKeyUsageAny) {
+			return fmt.Errorf("its certificate is not one for a %s, and a node's has to be for both", usageName(u))
+		}
 	}
 	return nil
 }

@@ -269,7 +269,7 @@ func TestRotation(t *testing.T) {
 				s, c, state := handshake(t, sources[i].Server("h2"), sources[1-i].Client("h2"))
 				if err := errors.Join(s, c); err != nil {
 					t.Errorf("%s: %v", step, err)
-				} else if err := CheckName(state, names[1-i]); err != nil {
+				} else if err := CheckNode(state, names[1-i]); err != nil {
 					t.Errorf("%s: %v", step, err)
 				}
 			}
@@ -364,7 +364,7 @@ func TestExpiryIsAnnounced(t *testing.T) {
 	})
 }
 
-func TestCheckName(t *testing.T) {
+func TestCheckNode(t *testing.T) {
 	a := authority(t)
 	for _, c := range []struct {
 		san, template, member string
@@ -384,11 +384,23 @@ func TestCheckName(t *testing.T) {
 			t.Fatal(err)
 		}
 		state := tls.ConnectionState{PeerCertificates: []*x509.Certificate{pair.Leaf}}
-		if err := CheckName(state, NameOf(c.template, c.member)); (err == nil) != c.ok {
+		if err := CheckNode(state, NameOf(c.template, c.member)); (err == nil) != c.ok {
 			t.Errorf("certificate %s, template %s, member %s: %v", c.san, c.template, c.member, err)
 		}
 	}
-	if err := CheckName(tls.ConnectionState{}, "n1"); err == nil {
+	p, err := a.Issue(mint.Leaf{CommonName: "n1", Hosts: []string{"n1"}, Client: true, From: time.Now(), Until: time.Now().Add(time.Hour)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(p.Cert, p.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := tls.ConnectionState{PeerCertificates: []*x509.Certificate{pair.Leaf}}
+	if err := CheckNode(client, "n1"); err == nil || !strings.Contains(err.Error(), "not one for a server") {
+		t.Errorf("a client's certificate: %v", err)
+	}
+	if err := CheckNode(tls.ConnectionState{}, "n1"); err == nil {
 		t.Error("no certificate passes")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -65,6 +67,7 @@ type node struct {
 	log                      *logBuffer
 	done                     chan struct{} // closed when the process has ended
 	conn                     *grpc.ClientConn
+	tls                      *tls.Config // of whoever asks it, nil for plain
 }
 
 // nodeConfig says how to start a node. Ports are free ones on host (one of its own if empty). {name} in
@@ -75,6 +78,8 @@ type nodeConfig struct {
 	join  []string
 	rules string
 	args  []string
+	// tls is how to ask the node, nil for plain.
+	tls *tls.Config
 	// binary is the program to run, if not the one under test.
 	binary string
 }
@@ -98,7 +103,7 @@ func launch(t *testing.T, c nodeConfig) *node {
 	addr := func(i int) string { return net.JoinHostPort(c.host, strconv.Itoa(ports[i])) }
 	n := &node{
 		t: t, name: c.name, host: c.host, grpc: addr(0), http: addr(1), peer: addr(2), gossip: addr(3),
-		log: &logBuffer{}, done: make(chan struct{}),
+		log: &logBuffer{}, done: make(chan struct{}), tls: c.tls,
 	}
 	args := []string{"serve", "--name", c.name, "--bind", c.host,
 		"--grpc-port", strconv.Itoa(ports[0]), "--http-port", strconv.Itoa(ports[1]),
@@ -141,7 +146,11 @@ func launch(t *testing.T, c nodeConfig) *node {
 func (n *node) api() sluicev1.SluiceServiceClient {
 	n.t.Helper()
 	if n.conn == nil {
-		conn, err := grpc.NewClient(n.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		creds := insecure.NewCredentials()
+		if n.tls != nil {
+			creds = credentials.NewTLS(n.tls)
+		}
+		conn, err := grpc.NewClient(n.grpc, grpc.WithTransportCredentials(creds))
 		if err != nil {
 			n.t.Fatal(err)
 		}
@@ -194,7 +203,7 @@ func (n *node) waitReady() {
 		if !n.alive() {
 			n.t.Fatalf("%s ended while starting:\n%s", n.name, n.log.String())
 		}
-		status, body, err := get("http://" + n.http + "/readyz")
+		status, body, err := n.get("/readyz")
 		if err != nil {
 			return err
 		}
@@ -205,8 +214,20 @@ func (n *node) waitReady() {
 	})
 }
 
+// get asks the node's HTTP port.
+func (n *node) get(path string) (int, string, error) {
+	if n.tls == nil {
+		return get("http://" + n.http + path)
+	}
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{TLSClientConfig: n.tls, DisableKeepAlives: true}}
+	return getBy(&client, "https://"+n.http+path)
+}
+
 func get(url string) (int, string, error) {
-	client := http.Client{Timeout: 2 * time.Second}
+	return getBy(&http.Client{Timeout: 2 * time.Second}, url)
+}
+
+func getBy(client *http.Client, url string) (int, string, error) {
 	resp, err := client.Get(url)
 	if err != nil {
 		return 0, "", err

@@ -29,7 +29,7 @@ type authorizeCaller struct{ *web }
 // Call implements load.Caller.
 func (c authorizeCaller) Call(ctx context.Context, node int, keys []string, seen *load.Tally) error {
 	for _, k := range keys {
-		target := "http://" + c.config.Addrs[node] + "/v1/authorize/" + url.PathEscape(c.config.Domain) + "/"
+		target := c.config.url(node, "/v1/authorize/"+url.PathEscape(c.config.Domain)+"/")
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 		if err != nil {
 			return err

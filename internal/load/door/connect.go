@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -18,6 +19,22 @@ type connections struct {
 	taken  atomic.Uint32
 }
 
+// credentials are those of a gRPC connection.
+func (c *Config) credentials() credentials.TransportCredentials {
+	if c.TLS == nil {
+		return insecure.NewCredentials()
+	}
+	return credentials.NewTLS(c.TLS)
+}
+
+// url is where a node's HTTP port has a path.
+func (c *Config) url(node int, path string) string {
+	if c.TLS == nil {
+		return "http://" + c.Addrs[node] + path
+	}
+	return "https://" + c.Addrs[node] + path
+}
+
 // connect makes connections that are made when they are first used.
 func connect(c Config) (*connections, error) {
 	all := &connections{}
@@ -25,7 +42,7 @@ func connect(c Config) (*connections, error) {
 		var list []*grpc.ClientConn
 		for range max(1, c.Connections) {
 			conn, err := grpc.NewClient(addr,
-				grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithTransportCredentials(c.credentials()),
 				grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20),
 				grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
 				// A node that comes back is found soon.

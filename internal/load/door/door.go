@@ -3,6 +3,7 @@
 package door
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -41,6 +42,8 @@ type Config struct {
 	Timeout time.Duration
 	// Connections to each node, over which gRPC's callers are spread. 0 means one.
 	Connections int
+	// TLS is what connections are made with. Nil is plain.
+	TLS *tls.Config
 }
 
 // Validate says which field is wrong.

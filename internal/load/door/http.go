@@ -32,6 +32,7 @@ func newHTTPClient(c *Config) *http.Client {
 		Timeout: c.Timeout,
 		Transport: &http.Transport{
 			MaxIdleConns: load.MaxCallers, MaxIdleConnsPerHost: load.MaxCallers, DisableCompression: true,
+			TLSClientConfig: c.TLS,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -112,7 +113,7 @@ func (c *webCaller) Call(ctx context.Context, node int, keys []string, seen *loa
 	if err := json.NewEncoder(&c.body).Encode(question); err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.config.Addrs[node]+"/v1/check", &c.body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.config.url(node, "/v1/check"), &c.body)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 
+	"google.golang.org/grpc"
+
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
 )
@@ -17,7 +19,8 @@ type sdk struct {
 }
 
 func openSDK(c Config) (Door, error) {
-	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed))
+	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed),
+		client.WithDialOptions(grpc.WithTransportCredentials(c.credentials())))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// clientTLS are the flags of the commands that call nodes whose ports have TLS. Any of them turns it on.
+type clientTLS struct {
+	on                        bool
+	ca, cert, key, serverName string
+}
+
+// clientTLSFlags are their names.
+var clientTLSFlags = []string{"tls", "ca", "cert", "cert-key", "server-name"}
+
+func (c *clientTLS) register(f *pflag.FlagSet) {
+	f.BoolVar(&c.on, "tls", false, "call nodes with TLS; so do the next four, each")
+	f.StringVar(&c.ca, "ca", "", "`file` with the authorities of nodes' certificates, PEM (default: the system's)")
+	f.StringVar(&c.cert, "cert", "", "`file` with a certificate to show, PEM")
+	f.StringVar(&c.key, "cert-key", "", "`file` with the key of --cert, PEM")
+	f.StringVar(&c.serverName, "server-name", "", "`name` that nodes' certificates must have (default: the host in the address)")
+}
+
+// config reads the files. It returns nil for plain connections. Errors begin with the flag.
+func (c *clientTLS) config() (*tls.Config, error) {
+	if !c.on && c.ca == "" && c.cert == "" && c.key == "" && c.serverName == "" {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName}
+	if c.ca != "" {
+		text, err := os.ReadFile(c.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--ca: %s: there is no certificate in PEM", c.ca)
+		}
+	}
+	switch {
+	case c.cert == "" && c.key == "":
+		return config, nil
+	case c.cert == "":
+		return nil, errors.New("--cert: missing beside --cert-key")
+	case c.key == "":
+		return nil, errors.New("--cert-key: missing beside --cert")
+	}
+	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	if err != nil {
+		return nil, fmt.Errorf("--cert, --cert-key: %w", err)
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
+}
+
+// dialOption is what gRPC connections need.
+func (c *clientTLS) dialOption() (grpc.DialOption, error) {
+	config, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	if config == nil {
+		return grpc.WithTransportCredentials(insecure.NewCredentials()), nil
+	}
+	return grpc.WithTransportCredentials(credentials.NewTLS(config)), nil
+}
