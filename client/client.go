@@ -29,8 +29,10 @@ type Client struct {
 	// locals are the limiters that stand in for nodes, nil unless the policy is FailLocal.
 	locals *lru.Cache[counterKey, *rate.Limiter]
 	stats  counters
-	reach  reach
-	wake   chan struct{} // asks for the members soon
+	// repeats bounds those of checks that busy nodes have turned away.
+	repeats budget
+	reach   reach
+	wake    chan struct{} // asks for the members soon
 	// reporter is what it is called where it reports loads.
 	reporter string
 	closed   atomic.Bool
@@ -283,6 +285,9 @@ func (c *Client) again(ctx context.Context, q *Check, verb sluicev1.Verb, key co
 				break
 			}
 			return final
+		}
+		if errors.Is(err, errBusy) && !c.repeats.take(time.Now(), c.stats.answered()) {
+			break
 		}
 		if wait > 0 && !sleep(ctx, c.jitter(wait)) {
 			err = errUnsent

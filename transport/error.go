@@ -86,6 +86,9 @@ func (e *Error) Path(i int) string {
 	return "checks[" + strconv.Itoa(i) + "]." + e.Field
 }
 
+// ErrBusy is why a node does not take a call on. Shared; do not change it.
+var ErrBusy = &Error{Code: Overloaded, Message: "this node has too much to do; nothing was charged, ask another node or try again later"}
+
 var (
 	errOverloaded  = &Error{Code: Overloaded, Message: "a queue to the deciding node is full; nothing was charged, try again later"}
 	errUnavailable = &Error{Code: Unavailable, Message: "no node that may decide this key answered in time; it is not known whether the cost was charged"}

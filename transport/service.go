@@ -39,6 +39,8 @@ type Config struct {
 	AskKeyFacts func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string)
 	// Hasher makes counter keys; all nodes must have the same. Required.
 	Hasher Hasher
+	// Gate bounds the checks in progress. nil is no bound.
+	Gate Gate
 	// RefuseUnknownDomains answers checks of a domain without rules with an
 	// UnknownDomain error. Otherwise they are allowed.
 	RefuseUnknownDomains bool
@@ -67,6 +69,13 @@ func (c *Config) Validate() error {
 		return errors.New("transport: InlineLimits is negative")
 	}
 	return nil
+}
+
+// Gate lets so many calls in at once.
+type Gate interface {
+	// Enter takes a place, which Leave gives back, or reports that there is none.
+	Enter() bool
+	Leave()
 }
 
 // Service implements Limiter on a Decider. It is safe for concurrent use.
@@ -147,6 +156,12 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	if e := CountFault(len(b.Checks)); e != nil {
 		return s.refuse(e)
 	}
+	if g := s.config.Gate; g != nil {
+		if !g.Enter() {
+			return s.turnAway(b)
+		}
+		defer g.Leave()
+	}
 	began := s.config.Clock()
 	book := s.rules.Load()
 	b.start(len(b.Checks))
@@ -199,6 +214,16 @@ func (s *Service) Reset(ctx context.Context, b *Batch) error {
 func (s *Service) refuse(e *Error) error {
 	s.failures[e.Code].Add(1)
 	return e
+}
+
+// turnAway answers a batch that there is no place for.
+func (s *Service) turnAway(b *Batch) error {
+	b.start(len(b.Checks))
+	for i := range b.Results {
+		b.Results[i].Err = ErrBusy
+	}
+	s.failures[ErrBusy.Code].Add(uint64(len(b.Checks)))
+	return ErrBusy
 }
 
 // decide asks the Decider what is queued and takes the answers over.

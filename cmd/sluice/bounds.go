@@ -14,11 +14,15 @@ import (
 // boundSettings are what a node bears of others. docs/limits.md has the bounds that nobody can set.
 type boundSettings struct {
 	maxConnections, maxPerAddress int
+	maxCalls                      int
+	maxWait                       time.Duration
 }
 
 func (b *boundSettings) register(f *pflag.FlagSet) {
 	f.IntVar(&b.maxConnections, "max-connections", 8192, "most connections to each port at once")
 	f.IntVar(&b.maxPerAddress, "max-connections-per-address", 1024, "most of them from one IPv4 address or IPv6 network of 64 bits")
+	f.IntVar(&b.maxCalls, "max-calls", 16_384, "most calls with checks in progress; what comes on top is refused")
+	f.DurationVar(&b.maxWait, "max-wait", 50*time.Millisecond, "how long work may wait for a processor before calls with checks are refused; 0 for ever")
 }
 
 func (b *boundSettings) validate() error {
@@ -28,6 +32,12 @@ func (b *boundSettings) validate() error {
 	}
 	if b.maxPerAddress < 1 {
 		errs = append(errs, fmt.Errorf("--max-connections-per-address: %d is below 1", b.maxPerAddress))
+	}
+	if b.maxCalls < 1 {
+		errs = append(errs, fmt.Errorf("--max-calls: %d is below 1", b.maxCalls))
+	}
+	if b.maxWait < 0 {
+		errs = append(errs, fmt.Errorf("--max-wait: %v is below 0", b.maxWait))
 	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/shed"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/httpapi"
@@ -19,7 +20,11 @@ func (n *node) openDoors(secret []byte) error {
 	if err != nil {
 		return err
 	}
+	if n.gate, err = shed.New(shed.Config{MaxCalls: n.settings.bounds.maxCalls, MaxWait: n.settings.bounds.maxWait}); err != nil {
+		return err
+	}
 	n.service, err = transport.NewService(transport.Config{
+		Gate:    n.gate,
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,
 		SpreadLoad: n.spreadLoad,
 		Tracer:     n.spans.trace(),
@@ -41,10 +46,10 @@ func (n *node) openDoors(secret []byte) error {
 		n.service.SetRules(n.rules.Current())
 		n.rules.OnChange(n.service.SetRules)
 	}
-	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: n.spans != nil}); err != nil {
+	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: n.spans != nil, Admit: n.gate.Admit}); err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(append(n.grpcDoor.Options(0), n.grpcOptions()...)...)
+	n.grpcServer = grpc.NewServer(append(n.grpcDoor.Options(0), append(n.grpcOptions(), n.shedCalls())...)...)
 	n.grpcDoor.Register(n.grpcServer)
 	if err := n.openGubernatorDoor(); err != nil {
 		return err
@@ -61,7 +66,7 @@ func (n *node) openDoors(secret []byte) error {
 	if handler, err = n.beforeOthers(n.withOtherDoors(handler)); err != nil {
 		return err
 	}
-	n.httpServer = httpapi.NewServer(handler)
+	n.httpServer = httpapi.NewServer(httpapi.Shed(handler, isCheck, n.gate.Admit))
 	n.admin = n.newAdmin()
 	n.withTLS(n.httpServer)
 	return nil

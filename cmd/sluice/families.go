@@ -216,6 +216,15 @@ var families = []family{
 		"nothing said within 5 s (silent).", []string{"port", "reason"},
 		func(s *snapshot) []sample { return s.ports.refused() }),
 
+	gauge("sluice_calls_in_progress", "Calls with checks that are being decided.",
+		func(s *snapshot) float64 { return float64(s.load.Calls) }),
+	gauge("sluice_wait_seconds", "What nine in ten goroutines did not wait longer for a processor than, of late.",
+		func(s *snapshot) float64 { return s.load.Wait.Seconds() }),
+	gauge("sluice_refusing", "The part of calls with checks that is refused now because work waits too long, 0 to 1.",
+		func(s *snapshot) float64 { return s.load.Refusing }),
+	counters("sluice_calls_refused_total", "Calls with checks that were refused: too many in progress (full), or work waited too long (slow).",
+		[]string{"reason"}, func(s *snapshot) []sample { return by("full", s.load.Full, "slow", s.load.Slow) }),
+
 	gauge("sluice_counters", "Counters held.",
 		func(s *snapshot) float64 { return float64(s.table.Entries) }),
 	gauge("sluice_counter_bytes", "Approximate memory of the counters held.",

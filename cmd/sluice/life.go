@@ -58,6 +58,7 @@ func (n *node) startParts(p *parts) {
 	})
 	p.run("inquiries", n.inquiries.run)
 	p.run("history", n.service.RunHistory)
+	p.run("overload", n.watchWaits)
 	for _, s := range n.secrets {
 		p.run("certificates and keys", s.run)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/reload"
 	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluice-project/sluice/internal/shed"
 	"github.com/sluice-project/sluice/internal/timing"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
@@ -47,6 +48,7 @@ type snapshot struct {
 	failedGRPC, failedHTTP, failedPeer uint64
 	ports                              connections
 	spans                              spanStats
+	load                               shed.Stats
 	ready                              bool
 }
 
@@ -76,6 +78,7 @@ func (n *node) snapshot() snapshot {
 	}
 	s.ports = n.listen.stats()
 	s.failedGRPC, s.failedHTTP, s.failedPeer = n.tls.failedGRPC.Load(), n.tls.failedHTTP.Load(), n.tls.failedPeer.Load()
+	s.load = n.gate.Stats()
 	s.ready, _ = n.ready()
 	return s
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/rulefiles"
+	"github.com/sluice-project/sluice/internal/shed"
 	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
@@ -43,6 +44,7 @@ type node struct {
 	service   *transport.Service
 	guard     *access.Guard
 	inquiries *inquiries
+	gate      *shed.Gate
 	keeper    *keeper // nil without --data-dir
 	secrets   []secretFiles
 	tls       identities

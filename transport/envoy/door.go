@@ -43,6 +43,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// Method is the full name of what Envoy calls.
+const Method = ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
+
 // Door answers Envoy. It is safe for concurrent use.
 type Door struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer

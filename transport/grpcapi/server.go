@@ -29,6 +29,9 @@ type Config struct {
 	// InFlight caps the requests of one CheckStream that are being decided; it
 	// is not read on before one is answered. 0 means 64.
 	InFlight int
+	// Admit is asked about each request of a CheckStream; one that it refuses is answered with
+	// transport.ErrBusy. Other calls are Tap's. nil admits all.
+	Admit func() bool
 }
 
 // Validate says which field is wrong.
@@ -48,6 +51,7 @@ type Server struct {
 	limiter  transport.Limiter
 	guard    *access.Guard
 	inFlight int
+	admit    func() bool
 	health   *health.Server
 	reasons  func() []string
 	tracing  bool
@@ -69,7 +73,10 @@ func New(c Config) (*Server, error) {
 	if c.InFlight == 0 {
 		c.InFlight = 64
 	}
-	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing, leaving: make(chan struct{})}
+	if c.Admit == nil {
+		c.Admit = func() bool { return true }
+	}
+	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, admit: c.Admit, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing, leaving: make(chan struct{})}
 	s.SetReady(false)
 	return s, nil
 }

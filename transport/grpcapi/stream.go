@@ -99,7 +99,7 @@ func (p *pipeline) take(q *question, pass access.Pass) bool {
 func (p *pipeline) answer(q *question, pass *access.Pass) {
 	id := q.id
 	q.batch.Door = transport.StreamDoor
-	a, err := p.server.check(p.stream.Context(), q, pass)
+	a, err := p.decide(q, pass)
 	if err != nil {
 		e, ok := errors.AsType[*transport.Error](err)
 		if !ok {
@@ -111,6 +111,15 @@ func (p *pipeline) answer(q *question, pass *access.Pass) {
 	defer p.sending.Unlock()
 	// A failed send means that the stream has ended, which the reader sees too.
 	_ = p.stream.SendMsg(a)
+}
+
+// decide is check, unless the node is too busy.
+func (p *pipeline) decide(q *question, pass *access.Pass) (*answer, error) {
+	if !p.server.admit() {
+		q.batch.Release()
+		return nil, transport.ErrBusy
+	}
+	return p.server.check(p.stream.Context(), q, pass)
 }
 
 // finish takes no more requests and waits for the answers to those taken.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"runtime/metrics"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sluice-project/sluice/internal/shed"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport/envoy"
+	"github.com/sluice-project/sluice/transport/forwardauth"
+	"github.com/sluice-project/sluice/transport/grpcapi"
+)
+
+// Only checks are ever turned away. What other nodes ask, health, metrics and what operators do are not:
+// a node that is busy must neither look dead nor be out of reach.
+
+// shedCalls turns checks on the gRPC port away while the node is too busy.
+func (n *node) shedCalls() grpc.ServerOption {
+	return grpcapi.Tap(n.gate.Admit, sluicev1.SluiceService_Check_FullMethodName,
+		envoy.Method, gubernatorv1.V1_GetRateLimits_FullMethodName)
+}
+
+// isCheck reports whether a request to the HTTP port is about checks.
+func isCheck(r *http.Request) bool {
+	path := r.URL.Path
+	return path == "/v1/check" || path == "/v1/GetRateLimits" || strings.HasPrefix(path, forwardauth.Prefix)
+}
+
+// watchWaits tells the gate for how long goroutines wait for a processor, until ctx ends.
+func (n *node) watchWaits(ctx context.Context) error {
+	tick := time.NewTicker(shed.Tick)
+	defer tick.Stop()
+	var w waits
+	w.next()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			n.gate.Observe(w.next())
+		}
+	}
+}
+
+// waits reads the runtime's account of how long goroutines that could run have waited.
+type waits struct {
+	sample []metrics.Sample
+	before []uint64
+}
+
+// next returns what nine in ten goroutines have not waited longer than since the last call, 0 if none has waited.
+func (w *waits) next() time.Duration {
+	if w.sample == nil {
+		w.sample = []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+	}
+	metrics.Read(w.sample)
+	if w.sample[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return 0 // a runtime without it
+	}
+	h := w.sample[0].Value.Float64Histogram()
+	if w.before == nil {
+		w.before = make([]uint64, len(h.Counts))
+	}
+	wait := waitOf(h, w.before)
+	copy(w.before, h.Counts)
+	return wait
+}
+
+// waitOf returns the wait that nine in ten of those counted in h and not in before stay within, by the lower end of its
+// bucket.
+func waitOf(h *metrics.Float64Histogram, before []uint64) time.Duration {
+	var all, longer uint64
+	for i, n := range h.Counts {
+		all += n - before[i]
+	}
+	for i := len(h.Counts) - 1; i >= 0; i-- {
+		if longer += h.Counts[i] - before[i]; longer > all/10 {
+			return time.Duration(max(0, h.Buckets[i]) * float64(time.Second))
+		}
+	}
+	return 0
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"math"
+	"net/http"
+	"runtime/metrics"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+// A node whose work waits for too long turns checks away at every door, says when to come back, and
+// does everything else.
+func TestOverloadRefusesChecksAlone(t *testing.T) {
+	s := testSettings(t)
+	s.bounds.maxWait = time.Hour // the machine's own waits are not to count
+	n := startNode(t, s)
+	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	api := sluicev1.NewSluiceServiceClient(conn)
+	one := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}}, Verb: sluicev1.Verb_VERB_READ}}}
+	stream, err := api.CheckStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := map[string]func() (refused bool){
+		"Check": func() bool {
+			_, err := api.Check(t.Context(), one)
+			st := status.Convert(err)
+			if st.Code() != codes.ResourceExhausted {
+				return false
+			}
+			var retry *errdetails.RetryInfo
+			for _, d := range st.Details() {
+				if r, ok := d.(*errdetails.RetryInfo); ok {
+					retry = r
+				}
+			}
+			if retry.GetRetryDelay().AsDuration() <= 0 || len(st.Details()) != 2 {
+				t.Errorf("details are %v", st.Details())
+			}
+			return true
+		},
+		"CheckStream": func() bool {
+			if err := stream.Send(one); err != nil {
+				t.Fatal(err)
+			}
+			res, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.GetError().GetCode() == sluicev1.ErrorCode_ERROR_CODE_OVERLOADED
+		},
+		"gubernator": func() bool {
+			_, err := gubernatorv1.NewV1Client(conn).GetRateLimits(t.Context(), &gubernatorv1.GetRateLimitsReq{
+				Requests: []*gubernatorv1.RateLimitReq{{Name: "n", UniqueKey: "k", Limit: 1, Duration: 1000}},
+			})
+			return status.Code(err) == codes.ResourceExhausted
+		},
+		"HTTP": func() bool {
+			resp, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/check", "application/json", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusServiceUnavailable {
+				return false
+			}
+			if resp.Header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+			return true
+		},
+		"forward auth": func() bool {
+			code, _ := n.get(t, "/v1/authorize/auth/path")
+			return code == http.StatusServiceUnavailable
+		},
+	}
+	for name, refused := range doors {
+		if refused() {
+			t.Errorf("%s: refused by a node at rest", name)
+		}
+	}
+	for name, refused := range doors {
+		// Looks of the node's own in between let some in again, so it is told until a call is refused.
+		await(t, name+" refuses", func() bool {
+			for range 50 {
+				n.gate.Observe(math.MaxInt64)
+			}
+			return refused()
+		})
+	}
+	for range 50 {
+		n.gate.Observe(math.MaxInt64)
+		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatalf("health: %v", err)
+		}
+		if _, err := api.Reset(t.Context(), &sluicev1.ResetRequest{Checks: one.Checks}); err != nil {
+			t.Fatalf("reset: %v", err)
+		}
+		if code, _ := n.get(t, "/readyz"); code != http.StatusOK {
+			t.Fatalf("readyz: %d", code)
+		}
+	}
+	if _, text := n.get(t, "/metrics"); strings.Contains(text, `sluice_calls_refused_total{reason="slow"} 0`) {
+		t.Error("nothing was counted")
+	}
+}
+
+func TestWaits(t *testing.T) {
+	h := &metrics.Float64Histogram{
+		Buckets: []float64{math.Inf(-1), 0, 0.001, 0.1, 10, math.Inf(1)},
+		Counts:  []uint64{0, 100, 100, 100, 100},
+	}
+	for _, c := range []struct {
+		name   string
+		before []uint64
+		want   time.Duration
+	}{
+		{"nothing since", []uint64{0, 100, 100, 100, 100}, 0},
+		{"one of ten waited long", []uint64{0, 10, 100, 90, 100}, 0},
+		{"two of ten", []uint64{0, 20, 100, 80, 100}, 100 * time.Millisecond},
+		{"all, longer than there are buckets for", []uint64{0, 100, 100, 100, 0}, 10 * time.Second},
+	} {
+		if got := waitOf(h, c.before); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

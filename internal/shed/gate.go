@@ -1,0 +1,110 @@
+package shed
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// Config bounds what a node takes on.
+type Config struct {
+	// MaxCalls is the most calls in progress, at least 1.
+	MaxCalls int
+	// MaxWait is how long goroutines may wait for a processor before calls are refused. 0 means for ever.
+	MaxWait time.Duration
+}
+
+// Validate says which field is wrong.
+func (c Config) Validate() error {
+	switch {
+	case c.MaxCalls < 1:
+		return fmt.Errorf("shed: MaxCalls: %d; want at least 1", c.MaxCalls)
+	case c.MaxWait < 0:
+		return fmt.Errorf("shed: MaxWait: %v; want a time, or 0 for no bound", c.MaxWait)
+	}
+	return nil
+}
+
+// Gate lets calls in, or not. Make it with New. It is safe for concurrent use.
+type Gate struct {
+	config   Config
+	calls    atomic.Int64
+	asked    atomic.Uint32
+	refusing atomic.Uint32 // of whole calls
+	wait     atomic.Int64
+
+	full, slow atomic.Uint64
+
+	pressure pressure // of Observe
+}
+
+// whole is the part of all calls.
+const whole = 1 << 16
+
+// New returns a Gate that lets everything in.
+func New(c Config) (*Gate, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Gate{config: c}, nil
+}
+
+// Admit reports whether a call that has just come may go on: false for the part of calls that is to be
+// refused for the time being. It is meant to be asked once for a call, before anything is done for it.
+func (g *Gate) Admit() bool {
+	part := g.refusing.Load()
+	if part == 0 {
+		return true
+	}
+	// Multiples of an odd number modulo 2¹⁶ come to every value once: refusals are spread evenly, without
+	// a source of randomness that all calls share.
+	if g.asked.Add(40503)%whole >= part {
+		return true
+	}
+	g.slow.Add(1)
+	return false
+}
+
+// Enter takes a place among the calls in progress, which Leave gives back, and reports whether there was one.
+func (g *Gate) Enter() bool {
+	if g.calls.Add(1) <= int64(g.config.MaxCalls) {
+		return true
+	}
+	g.calls.Add(-1)
+	g.full.Add(1)
+	return false
+}
+
+// Leave gives back the place of an Enter that was true.
+func (g *Gate) Leave() { g.calls.Add(-1) }
+
+// Observe takes how long goroutines have waited for a processor in the last Tick: what nine in ten
+// have not waited longer than. One caller at a time.
+func (g *Gate) Observe(wait time.Duration) {
+	g.wait.Store(int64(wait))
+	if g.config.MaxWait == 0 {
+		return
+	}
+	g.refusing.Store(uint32(math.Round(g.pressure.observe(wait, g.config.MaxWait) * whole)))
+}
+
+// Stats counts since New, except for Calls, Wait and Refusing.
+type Stats struct {
+	// Calls are in progress now, and Wait was observed last.
+	Calls int64
+	Wait  time.Duration
+	// Refusing is the part of calls that is refused now, 0 to 1.
+	Refusing float64
+	// Full were refused because of MaxCalls, Slow because of MaxWait.
+	Full, Slow uint64
+}
+
+// Stats returns the gate's counts.
+func (g *Gate) Stats() Stats {
+	return Stats{
+		Calls: g.calls.Load(), Wait: time.Duration(g.wait.Load()),
+		Refusing: float64(g.refusing.Load()) / whole,
+		Full:     g.full.Load(), Slow: g.slow.Load(),
+	}
+}

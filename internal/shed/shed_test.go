@@ -1,0 +1,166 @@
+package shed
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const target = 100 * time.Millisecond
+
+func TestPressure(t *testing.T) {
+	ms := func(list ...int) (waits []time.Duration) {
+		for _, n := range list {
+			waits = append(waits, time.Duration(n)*time.Millisecond)
+		}
+		return waits
+	}
+	for _, c := range []struct {
+		name  string
+		waits []time.Duration
+		want  []float64 // the part after each of them
+	}{
+		{"short waits", ms(0, 50, 100), []float64{0, 0, 0}},
+		{"a burst passes", ms(500, 500, 90, 500, 500), []float64{0, 0, 0, 0, 0}},
+		{"just too long", ms(101, 101, 101, 101), []float64{0, 0, 0.101, 0.192}},
+		{"far too long", ms(900, 900, 900, 900), []float64{0, 0, 0.5, 0.75}},
+		{"it goes down slowly", ms(900, 900, 900, 0, 0), []float64{0, 0, 0.5, 0.45, 0.405}},
+		{"and needs no patience to go up again", ms(900, 900, 900, 0, 900), []float64{0, 0, 0.5, 0.45, 0.725}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var p pressure
+			for i, wait := range c.waits {
+				if got := p.observe(wait, target); math.Abs(got-c.want[i]) > 0.001 {
+					t.Errorf("after %v: %.3f, want %.3f", c.waits[:i+1], got, c.want[i])
+				}
+			}
+		})
+	}
+}
+
+func TestPressureEndsAndStaysInBounds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p pressure
+		for _, wait := range rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt64), 1, 100).Draw(t, "waits") {
+			if part := p.observe(time.Duration(wait), target); part < 0 || part > most {
+				t.Fatalf("part is %v", part)
+			}
+		}
+		for range 50 { // 2.5 s
+			p.observe(0, target)
+		}
+		if p.part != 0 {
+			t.Fatalf("%v are refused long after waits are short", p.part)
+		}
+	})
+}
+
+// A node that serves 100 calls a tick and is sent four times as many: what it lets in waits about
+// the target and no longer, and it is kept busy.
+func TestPressureFindsWhatANodeCanDo(t *testing.T) {
+	const capacity, offered = 100.0, 400.0 // a tick
+	var p pressure
+	queue, served := 0.0, 0.0
+	var longest time.Duration
+	for tick := range 400 {
+		queue += offered * (1 - p.part)
+		done := min(queue, capacity)
+		queue -= done
+		wait := time.Duration(queue / capacity * float64(Tick))
+		p.observe(wait, target)
+		if tick >= 100 {
+			served += done
+			longest = max(longest, wait)
+		}
+	}
+	if used := served / (300 * capacity); used < 0.9 {
+		t.Errorf("%.2f of the capacity was used", used)
+	}
+	if longest > 4*target {
+		t.Errorf("calls waited %v", longest)
+	}
+}
+
+func gate(t *testing.T, c Config) *Gate {
+	t.Helper()
+	g, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestAdmitRefusesThatPart(t *testing.T) {
+	g := gate(t, Config{MaxCalls: 1, MaxWait: target})
+	for range patience {
+		if !g.Admit() {
+			t.Fatal("refused without need")
+		}
+		g.Observe(5 * target)
+	}
+	refused, inARow, longest := 0, 0, 0
+	for range 10_000 {
+		if g.Admit() {
+			inARow = 0
+			continue
+		}
+		refused++
+		inARow++
+		longest = max(longest, inARow)
+	}
+	if refused < 4900 || refused > 5100 {
+		t.Errorf("%d of 10,000 were refused, want half", refused)
+	}
+	if longest > 4 {
+		t.Errorf("%d in a row were refused", longest)
+	}
+	if s := g.Stats(); s.Slow != uint64(refused) || s.Refusing != 0.5 || s.Wait != 5*target {
+		t.Errorf("stats are %+v", s)
+	}
+}
+
+func TestNoBoundOfWaits(t *testing.T) {
+	g := gate(t, Config{MaxCalls: 1})
+	for range 10 {
+		g.Observe(time.Hour)
+	}
+	if !g.Admit() {
+		t.Error("refused although there is no bound")
+	}
+}
+
+func TestEnterKeepsToTheBound(t *testing.T) {
+	g := gate(t, Config{MaxCalls: 2})
+	if !g.Enter() || !g.Enter() || g.Enter() {
+		t.Fatal("want two in and the third refused")
+	}
+	g.Leave()
+	if !g.Enter() {
+		t.Error("who leaves makes no room")
+	}
+	if s := g.Stats(); s.Calls != 2 || s.Full != 1 {
+		t.Errorf("stats are %+v", s)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	for field, c := range map[string]Config{"MaxCalls": {}, "MaxWait": {MaxCalls: 1, MaxWait: -1}} {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+func TestAdmitAllocatesNothing(t *testing.T) {
+	g := gate(t, Config{MaxCalls: 1, MaxWait: target})
+	if n := testing.AllocsPerRun(100, func() {
+		if g.Admit() && g.Enter() {
+			g.Leave()
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
