@@ -71,6 +71,10 @@ hot-test: ## one key that all nodes share, on real processes: never over its lim
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux)
 	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...
 
+.PHONY: observability-test
+observability-test: ## alerts, dashboard and example for Prometheus, by promtool (which has to be there)
+	SLUICE_PROMTOOL=required go test -count 1 -run 'Alert|Dashboard|Promtool|Provision|Metrics' ./cmd/sluice
+
 .PHONY: netns-test
 netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)
 	go test -count 1 -timeout 20m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e

@@ -19,7 +19,11 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
-const alertsFile = "../../deploy/observability/alerts.yaml"
+const (
+	alertsFile = "../../deploy/observability/alerts.yaml"
+	// runbooks is what runbook_url is without the section.
+	runbooks = "https://github.com/sluice-project/sluice/blob/main/docs/troubleshooting.md#"
+)
 
 // alertRules is a rule file of Prometheus, as far as alerts.yaml may use it.
 type alertRules struct {
@@ -65,6 +69,7 @@ func TestAlertFaults(t *testing.T) {
 		{"for: 30s", "for: half a minute", "invalid duration"},
 		{"severity: critical", "severity: bad", "severity bad"},
 		{"action: >-", "todo: >-", "does not say what to do"},
+		{"md#sluicenotready", "md#sluiceready", "SluiceNotReady: leads to no section"},
 		{"- alert: SluiceWithoutRight", "- alert: SluiceNotReady", "SluiceNotReady: there are two"},
 		{"for: 2m", "while: 2m", "field while not found"},
 	} {
@@ -123,6 +128,9 @@ func (a *alert) faults() (faults []string) {
 	if a.Annotations["summary"] == "" || a.Annotations["action"] == "" {
 		faults = append(faults, "does not say what to do")
 	}
+	if a.Annotations["runbook_url"] != runbooks+strings.ToLower(a.Alert) {
+		faults = append(faults, "leads to no section of its own")
+	}
 	return append(faults, selectorFaults(a.Expr)...)
 }
 
@@ -165,11 +173,14 @@ func (f *family) lacks(label, value string) string {
 	if f.kind == histogram && label == "le" {
 		return ""
 	}
+	if label == "job" || label == "instance" { // of the scrape
+		return ""
+	}
 	i := slices.Index(f.labels, label)
 	if i < 0 {
 		return label
 	}
-	if openLabels[label] != "" {
+	if openLabels[label] != "" || strings.HasPrefix(value, "$") {
 		return ""
 	}
 	for _, s := range f.samples(specimen()) {

@@ -73,7 +73,7 @@ func metricsText() (text string, faults []string) {
 
 Every metric that a node shows at ` + "`/metrics`" + ` on its HTTP port, in the words of the program. This page is written by
 ` + "`go test ./cmd/sluice -run TestMetricsDoc -update`" + `, and a test holds it against the code. How to read them stands in
-[operations](operations.md#metrics).
+[operations](operations.md#metrics), what to do when one of them looks wrong in [troubleshooting](troubleshooting.md).
 
 All are of this node since its start. Labels have few values: those listed, or as many as the rule files have domains, rules and
 pools. None has a value out of a check, so no caller can make series. The Go runtime's (` + "`go_…`" + `) and the process's own metrics
