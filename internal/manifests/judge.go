@@ -29,6 +29,8 @@ func Judge(o *Objects, settings map[string]string, ports Ports) []string {
 	j.environment()
 	j.mounts()
 	j.data()
+	j.files()
+	j.encryption()
 	j.security()
 	j.restricted()
 	j.probes()
@@ -179,7 +181,11 @@ func (j *judge) services() {
 			target, ok := j.target(p)
 			j.want(ok && target == wire{p.Port, protocol(p.Protocol)}, "Service %s: port %s leads to %v", name, p.Name, target)
 			if p.Port == j.ports.GRPC {
-				j.want(p.AppProtocol != nil && *p.AppProtocol == "kubernetes.io/h2c", "Service %s: port %s does not say that it is HTTP/2", name, p.Name)
+				speaks, what := "kubernetes.io/h2c", "HTTP/2"
+				if j.doorsTLS() {
+					speaks, what = "https", "TLS"
+				}
+				j.want(p.AppProtocol != nil && *p.AppProtocol == speaks, "Service %s: port %s does not say that it is %s", name, p.Name, what)
 			}
 		}
 		if name == j.StatefulSet.Spec.ServiceName {

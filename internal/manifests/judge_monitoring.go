@@ -53,14 +53,28 @@ func (j *judge) monitoring() {
 	j.scrapeTLS(e)
 }
 
-// scrapeTLS: the operator asks as the port answers.
+// scrapeTLS: the operator asks as the port answers, and by a name that is in its certificate.
 func (j *judge) scrapeTLS(e *monitoringv1.Endpoint) {
-	scheme := "http"
-	if e.Scheme != nil {
-		scheme = e.Scheme.String()
+	want, got := "http", "http"
+	if j.doorsTLS() {
+		want = "https"
 	}
-	j.want(scheme == j.httpScheme(), "ServiceMonitor: asks by %s, the port answers %s", scheme, j.httpScheme())
+	if e.Scheme != nil {
+		got = e.Scheme.String() // in small letters, however it is given
+	}
+	j.want(got == want, "ServiceMonitor: asks by %s, the port answers %s", got, want)
+	if !j.doorsTLS() {
+		return
+	}
+	if e.TLSConfig == nil || e.TLSConfig.ServerName == nil || e.TLSConfig.CA.Secret == nil {
+		j.fault("ServiceMonitor: does not look at the port's certificate")
+		return
+	}
+	doors, secret := j.certificateAt("SLUICE_TLS_CERT")
+	if doors == nil {
+		return
+	}
+	j.want(slices.Contains(doors.Spec.DNSNames, *e.TLSConfig.ServerName), "ServiceMonitor: %q is no name of the port's certificate", *e.TLSConfig.ServerName)
+	ca := e.TLSConfig.CA.Secret
+	j.want(ca.Name == secret && ca.Key == "ca.crt", "ServiceMonitor: takes the authority from %s of Secret %s", ca.Key, ca.Name)
 }
-
-// httpScheme is how the HTTP port is asked.
-func (j *judge) httpScheme() string { return "http" }

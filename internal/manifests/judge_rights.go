@@ -77,6 +77,7 @@ func (j *judge) probes() {
 		get := one.probe.HTTPGet
 		target, ok := j.target(corev1.ServicePort{TargetPort: get.Port})
 		j.want(ok && target.number == j.ports.HTTP && get.Path == one.path, "container: %s probe asks %s on port %s", one.name, get.Path, get.Port.String())
+		j.want((get.Scheme == corev1.URISchemeHTTPS) == j.doorsTLS(), "container: %s probe asks by %q", one.name, get.Scheme)
 	}
 }
 

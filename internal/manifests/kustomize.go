@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -31,6 +32,8 @@ type Objects struct {
 	Services       map[string]*corev1.Service
 	ConfigMaps     map[string]*corev1.ConfigMap
 	Secrets        map[string]*corev1.Secret
+	Certificates   map[string]*certmanagerv1.Certificate
+	Issuers        map[string]*certmanagerv1.Issuer
 }
 
 // Build runs kustomize on dir of fsys, with extra files (by path in fsys) added to
@@ -64,6 +67,9 @@ func Build(fsys fs.FS, dir string, extra map[string]string) (*Objects, error) {
 		Services:   map[string]*corev1.Service{},
 		ConfigMaps: map[string]*corev1.ConfigMap{},
 		Secrets:    map[string]*corev1.Secret{},
+
+		Certificates: map[string]*certmanagerv1.Certificate{},
+		Issuers:      map[string]*certmanagerv1.Issuer{},
 	}
 	var errs []error
 	for _, r := range built.Resources() {
@@ -102,6 +108,10 @@ func (o *Objects) add(apiVersion, kind, name string, text []byte) error {
 		return named(o.ConfigMaps, name, text)
 	case "v1 Secret":
 		return named(o.Secrets, name, text)
+	case "cert-manager.io/v1 Certificate":
+		return named(o.Certificates, name, text)
+	case "cert-manager.io/v1 Issuer":
+		return named(o.Issuers, name, text)
 	}
 	return fmt.Errorf("nobody judges %s %s: teach internal/manifests", apiVersion, kind)
 }

@@ -56,14 +56,18 @@ func build(t *testing.T, dir string) *Objects {
 }
 
 func TestKubernetes(t *testing.T) {
-	for _, dir := range []string{"base", "overlays/example", "overlays/durable", "overlays/production"} {
+	for _, dir := range []string{"base", "overlays/example", "overlays/durable", "overlays/production", "overlays/secured"} {
 		t.Run(dir, func(t *testing.T) {
 			o := build(t, dir)
 			for _, fault := range Judge(o, program.Settings, ports) {
 				t.Error(fault)
 			}
 			for name, m := range o.ConfigMaps {
-				checkRules(t, name, m)
+				if name == "sluice-callers" {
+					checkCallers(t, name, m)
+				} else {
+					checkRules(t, name, m)
+				}
 			}
 		})
 	}
@@ -82,6 +86,18 @@ func checkRules(t *testing.T, name string, m *corev1.ConfigMap) {
 		}
 	}
 	if _, err := program.Run("rules", "check", dir); err != nil {
+		t.Errorf("ConfigMap %s: %v", name, err)
+	}
+}
+
+// checkCallers lets the binary read the callers as a pod would.
+func checkCallers(t *testing.T, name string, m *corev1.ConfigMap) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "callers.yaml")
+	if err := os.WriteFile(file, []byte(m.Data["callers.yaml"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := program.Run("callers", "check", file); err != nil {
 		t.Errorf("ConfigMap %s: %v", name, err)
 	}
 }
