@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +37,8 @@ type Client struct {
 	// reporter is what it is called where it reports loads.
 	reporter string
 	closed   atomic.Bool
+	// refusal is the last ErrCredentials.
+	refusal atomic.Pointer[error]
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -50,7 +53,7 @@ type Client struct {
 // service in front of them all, any target that gRPC can resolve ("dns:///sluice:7460"), or several
 // separated by commas. It waits until the cluster has named its members, at most until ctx ends or
 // for a second: a cluster that is not there is no error here, but the FailurePolicy's to
-// answer, until it is.
+// answer, until it is. One that does not take the client's credentials is: ErrCredentials.
 func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 	o, err := newOptions(opts)
 	if err != nil {
@@ -98,7 +101,16 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 		c.Close()
 		return nil, err
 	}
+	if refusal := c.refusal.Load(); refusal != nil && !c.reached() {
+		c.Close()
+		return nil, *refusal
+	}
 	return c, nil
+}
+
+// reached reports whether there is a stream to a node.
+func (c *Client) reached() bool {
+	return slices.ContainsFunc(c.everyone(), func(n *node) bool { return n.current.Load() != nil })
 }
 
 // dialPatience is how long Dial waits for the cluster.

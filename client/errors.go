@@ -16,6 +16,9 @@ var (
 	// ErrUnavailable: no node has said that it did what was asked: a Charge, a Refund or a Reset, which no
 	// FailurePolicy can stand in for. It may have been done.
 	ErrUnavailable = errors.New("sluice: no node answered")
+	// ErrCredentials: the nodes do not take the client's token, or want one. Dial returns it, with what a node said; where
+	// nodes stop to take the token later, the FailurePolicy answers.
+	ErrCredentials = errors.New("sluice: the nodes do not take the credentials")
 )
 
 // Error says what is wrong with a check. It was not charged.

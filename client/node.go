@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,6 +75,9 @@ func (n *node) open() {
 	if !late.Stop() && err == nil {
 		err = context.DeadlineExceeded
 	}
+	if err != nil {
+		n.client.noteRefusal(err) // before anybody sees that it was tried
+	}
 	n.mu.Lock()
 	n.mu.opening, n.mu.tried = false, true
 	if n.mu.closed && err == nil {
@@ -111,6 +115,13 @@ func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, e
 	return s, g.RecvMsg(s)
 }
 
+// noteRefusal remembers that the node did not take the client's credentials, if that is what err says.
+func (c *Client) noteRefusal(err error) {
+	if st, ok := status.FromError(err); ok && st.Code() == codes.Unauthenticated {
+		c.refusal.Store(new(fmt.Errorf("%w: %s", ErrCredentials, st.Message())))
+	}
+}
+
 // failedLocked leaves n alone for a while.
 func (n *node) failedLocked() {
 	wait := lastPause
@@ -145,15 +156,17 @@ func (n *node) close() {
 	n.conn.Close() // an error means that it is closed
 }
 
-// leaves reports whether a stream ended because the node leaves in order: it says so with an Error in
-// the status, which a connection that breaks cannot have.
-func leaves(err error) bool {
+// inOrder reports whether a node has ended a stream in order, and has answered all that it decided: because it leaves,
+// or because it does not take the token any more that the stream was opened with. It says so with an
+// Error in the status, which a connection that breaks cannot have.
+func inOrder(err error) bool {
 	st, ok := status.FromError(err)
-	if !ok || st.Code() != codes.Unavailable {
+	if !ok || st.Code() != codes.Unavailable && st.Code() != codes.Unauthenticated {
 		return false
 	}
 	for _, d := range st.Details() {
-		if e, ok := d.(*sluicev1.Error); ok && e.GetCode() == sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE {
+		if e, ok := d.(*sluicev1.Error); ok && (e.GetCode() == sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE ||
+			e.GetCode() == sluicev1.ErrorCode_ERROR_CODE_UNAUTHENTICATED) {
 			return true
 		}
 	}

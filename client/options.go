@@ -22,6 +22,8 @@ type options struct {
 	noRouting bool
 	dial      []grpc.DialOption
 	observer  Observer
+	token     TokenSource
+	inClear   bool
 }
 
 func newOptions(list []Option) (options, error) {
@@ -41,6 +43,9 @@ func newOptions(list []Option) (options, error) {
 		if err := f(&o); err != nil {
 			return o, fmt.Errorf("sluice: %w", err)
 		}
+	}
+	if o.token != nil {
+		o.dial = append(o.dial, grpc.WithPerRPCCredentials(TokenCredentials(o.token, o.inClear)))
 	}
 	return o, nil
 }

@@ -336,7 +336,7 @@ func (s *stream) answered(id uint64) *frame {
 }
 
 // end gives the stream up: what waits is unsent, and what is under way is ambiguous, unless the
-// node has said that it leaves: then it has answered everything that it decided.
+// node has ended it in order: then it has answered everything that it decided.
 func (s *stream) end(why error) {
 	s.mu.Lock()
 	if s.mu.ended != nil {
@@ -358,7 +358,7 @@ func (s *stream) end(why error) {
 	s.cancel()
 	s.node.lost(s)
 	under := errAmbiguous
-	if leaves(why) {
+	if inOrder(why) {
 		under = errUnsent
 	}
 	// The sender may have a frame that is flying in its hands, so frames are not pooled again.

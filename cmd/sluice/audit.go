@@ -34,6 +34,7 @@ type auditFlags struct {
 	output         string
 	log            string
 	tls            clientTLS
+	token          tokenFlags
 }
 
 // exhaustDenials is how often --until-exhausted wants every key denied: more than
@@ -100,6 +101,7 @@ Exit codes: 0 clean, 1 over quota, under quota or errors, 2 wrong usage, 3 nobod
 	flags.DurationVar(&f.answerWithin, "answer-within", audit.DefaultAnswerWithin, "how long a check is sent to one node after the other")
 	flags.DurationVar(&f.clockError, "clock-error", audit.DefaultClockError, "how far the nodes' clocks may be from this machine's")
 	f.tls.register(flags)
+	f.token.register(flags)
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
 	flags.StringVar(&f.log, "log", "", "`file` to write every check to, a line of JSON each")
 	return cmd
@@ -125,7 +127,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return usageError(err)
 	}
-	c.DialOptions = append(c.DialOptions, secured)
+	c.DialOptions = append(f.token.dialOptions(), secured)
 	if err := c.Validate(); err != nil {
 		return usageError(err)
 	}

@@ -35,6 +35,7 @@ type benchFlags struct {
 	output           string
 	json             bool
 	tls              clientTLS
+	token            tokenFlags
 }
 
 // defaultHTTPPort is where nodes listen for HTTP unless they are told otherwise.
@@ -100,6 +101,7 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by the callers")
 	flags.Uint64Var(&f.seed, "seed", 0, "the same seed asks the same keys in the same order; 0: a new one")
 	f.tls.register(flags)
+	f.token.register(flags)
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
 	flags.BoolVar(&f.json, "json", false, "short for -o json")
 	return cmd
@@ -184,7 +186,10 @@ func (f *benchFlags) work() (load.Work, error) {
 
 // open makes the door. Its errors begin with a flag's name.
 func (f *benchFlags) open(kind *door.Kind, secured *tls.Config) (door.Door, error) {
-	c := door.Config{Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections, TLS: secured}
+	c := door.Config{
+		Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections, TLS: secured,
+		Token: f.token.source(), TokenInClear: f.token.inClear,
+	}
 	port := defaultGRPCPort
 	if kind.HTTP {
 		port = defaultHTTPPort

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -23,6 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluice-project/sluice/client"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
@@ -158,8 +162,8 @@ func attempts() (list []attempt) {
 			if err == nil {
 				_ = stream.Send(&sluicev1.CheckRequest{Checks: checksOf("a", wire)}) // Recv says why it failed
 				var res *sluicev1.CheckResponse
-				if res, err = stream.Recv(); err == nil && res.GetError() != nil {
-					return strings.ToLower(strings.TrimPrefix(res.GetError().GetCode().String(), "ERROR_CODE_"))
+				if res, err = stream.Recv(); err == nil && res.GetDecisions()[0].GetError() != nil {
+					return strings.ToLower(strings.TrimPrefix(res.GetDecisions()[0].GetError().GetCode().String(), "ERROR_CODE_"))
 				}
 			}
 			return s.byCode(err)
@@ -554,5 +558,144 @@ func TestTokenCommand(t *testing.T) {
 	}
 	if code, _, stderr := cli("token", "--of", writeFile(t, "hunter2")); code != 2 || strings.Contains(stderr, "hunter2") {
 		t.Errorf("of a word: %d %s", code, stderr)
+	}
+}
+
+// withEnv has commands see one variable.
+func withEnv(t *testing.T, name, value string) {
+	t.Helper()
+	before := lookupEnv
+	t.Cleanup(func() { lookupEnv = before })
+	lookupEnv = func(asked string) (string, bool) {
+		if asked == name {
+			return value, true
+		}
+		return "", false
+	}
+}
+
+// TestCommandsShowTokens: every command that asks nodes can say who asks.
+func TestCommandsShowTokens(t *testing.T) {
+	s := testSettings(t)
+	token, digest := testToken(t, 1)
+	s.callers = writeFile(t, "callers: [{name: all, tokens: ["+digest+"], grants: [{domains: ['*'], verbs: [check, read, reset, admin]}]}]\n")
+	writeRule(t, s.rules, "domain: auth\nauthorize: {descriptors: [[{key: user, from: header, name: X-User}]]}\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
+	n := startNode(t, s)
+	addr, web := n.listen.grpc.Addr().String(), n.listen.http.Addr().String()
+	file := writeFile(t, token+"\n")
+	bench := []string{"--callers", "1", "--warmup", "0s", "--duration", "300ms"}
+	for _, args := range [][]string{
+		{"check", "--addr", addr, "--domain", "auth", "user=a"},
+		{"check", "--addr", addr, "--domain", "auth", "--verb", "reset", "user=a"},
+		{"members", "--addr", addr},
+		{"top", "--addr", addr, "--once"},
+		{"audit", "--addr", addr, "--discover", "--callers", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
+		append([]string{"bench", "--addr", addr}, bench...),
+		append([]string{"bench", "--addr", addr, "--door", "stream"}, bench...),
+		append([]string{"bench", "--addr", addr, "--door", "sdk"}, bench...),
+		append([]string{"bench", "--addr", web, "--door", "http"}, bench...),
+		append([]string{"bench", "--addr", addr, "--door", "gubernator"}, bench...),
+		append([]string{"bench", "--addr", addr, "--door", "envoy"}, bench...),
+		append([]string{"bench", "--addr", web, "--door", "authorize", "--domain", "auth"}, bench...),
+	} {
+		t.Run(strings.Join(args[:min(len(args), 5)], " "), func(t *testing.T) {
+			if code, _, stderr := cli(args...); code == 0 {
+				t.Errorf("without a token: %d %s", code, stderr)
+			}
+			if code, out, stderr := cli(append(args, "--token-file", file)...); code != 0 {
+				t.Errorf("with a token: %d %s %s", code, out, stderr)
+			}
+			if args[0] == "bench" {
+				return // as the others, and takes its time
+			}
+			withEnv(t, "SLUICE_TOKEN", token)
+			if code, out, stderr := cli(args...); code != 0 {
+				t.Errorf("with SLUICE_TOKEN: %d %s %s", code, out, stderr)
+			}
+		})
+	}
+	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr); code != 1 || !strings.Contains(stderr, "wants to know who calls") {
+		t.Errorf("forget without a token: %d %s", code, stderr)
+	}
+	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--token-file", file); code != 1 || !strings.Contains(stderr, "not in the stable set") {
+		t.Errorf("forget with a token: %d %s", code, stderr)
+	}
+	// A token does not leave the machine in the clear.
+	code, _, stderr := cli(append([]string{"bench"}, append(bench, "--addr", "sluice.invalid:1", "--door", "http", "--token-file", file)...)...)
+	if code != 3 || !strings.Contains(stderr, "without TLS") || strings.Contains(stderr, token) {
+		t.Errorf("in the clear: %d %s", code, stderr)
+	}
+	if code, _, stderr := cli("members", "--addr", addr, "--token-file", file+".not"); code != 3 || !strings.Contains(stderr, "no such file") {
+		t.Errorf("without the file: %d %s", code, stderr)
+	}
+}
+
+// TestClientExchangesTokens: the Go client is given another token, and the old one is taken away, while it asks. No check is
+// lost, answered by the failure policy or charged twice.
+func TestClientExchangesTokens(t *testing.T) {
+	s := testSettings(t)
+	writeRule(t, s.rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
+	one, digestOne := testToken(t, 1)
+	two, digestTwo := testToken(t, 2)
+	file := func(digests string) string {
+		return "callers: [{name: all, tokens: [" + digests + "], grants: [{domains: [auth], verbs: [check, read]}]}]\n"
+	}
+	s.callers = writeFile(t, file(digestOne))
+	n := startNode(t, s)
+	addr := n.listen.grpc.Addr().String()
+	if _, err := client.Dial(t.Context(), addr, client.WithToken(client.Token(two))); !errors.Is(err, client.ErrCredentials) || strings.Contains(err.Error(), two) {
+		t.Errorf("with a token that nobody knows: %v", err)
+	}
+	if _, err := client.Dial(t.Context(), addr); !errors.Is(err, client.ErrCredentials) {
+		t.Errorf("without a token: %v", err)
+	}
+	mine := writeFile(t, one)
+	c, err := client.Dial(t.Context(), addr, client.WithToken(client.TokenFile(mine)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var stop atomic.Bool
+	var asked atomic.Int64
+	var askers sync.WaitGroup
+	for range 4 {
+		askers.Go(func() {
+			for !stop.Load() {
+				d, err := c.Check(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
+				if err != nil || !d.Allowed || d.Source != client.SourceHeld {
+					t.Errorf("%v, %v", d, err)
+					return
+				}
+				asked.Add(1)
+			}
+		})
+	}
+	in := func(digests string, token string, works bool) {
+		t.Helper()
+		if err := os.WriteFile(n.settings.callers, []byte(file(digests)), 0o600); err != nil {
+			t.Error(err)
+		}
+		await(t, "in force", func() bool {
+			code, _, _ := cli("members", "--addr", addr, "--token-file", writeFile(t, token))
+			return (code == 0) == works
+		})
+	}
+	in(digestOne+", "+digestTwo, two, true)
+	if err := os.WriteFile(mine, []byte(two), 0o600); err != nil {
+		t.Error(err)
+	}
+	was := asked.Load()
+	await(t, "asked on", func() bool { return asked.Load() > was+100 })
+	in(digestTwo, one, false)
+	was = asked.Load()
+	await(t, "asked on with the new token", func() bool { return asked.Load() > was+100 })
+	stop.Store(true)
+	askers.Wait()
+	d, err := c.Read(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
+	if err != nil || 1000000-d.Remaining != asked.Load() {
+		t.Errorf("%d were charged (%v), and %d asked", 1000000-d.Remaining, err, asked.Load())
+	}
+	if lost := c.Stats().StreamsLost; lost == 0 {
+		t.Error("the stream with the old token is still there")
 	}
 }

@@ -31,12 +31,14 @@ type clientFlags struct {
 	addr    string
 	timeout time.Duration
 	tls     clientTLS
+	token   tokenFlags
 }
 
 func (f *clientFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node; without a port, 7460")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
 	f.tls.register(cmd.Flags())
+	f.token.register(cmd.Flags())
 }
 
 // defaultGRPCPort is where nodes listen unless they are told otherwise.
@@ -63,7 +65,7 @@ func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *g
 	if err != nil {
 		return usageError(err)
 	}
-	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), secured)
+	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), append(f.token.dialOptions(), secured)...)
 	if err != nil {
 		return usageError(fmt.Errorf("--addr: %w", err))
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -48,8 +49,8 @@ func envName(flag string) string {
 // warnOfUnknown logs variables that begin like settings and are none, which a
 // misspelt one is.
 func warnOfUnknown(flags *pflag.FlagSet, environ []string, log *slog.Logger) {
-	known := map[string]bool{"SLUICE_ADDR": true}
-	for _, name := range clientTLSFlags {
+	known := map[string]bool{"SLUICE_ADDR": true, tokenVariable: true}
+	for _, name := range append(slices.Clone(clientTLSFlags), tokenFlagNames...) {
 		known[envName(name)] = true // of the other commands, which may run beside the node
 	}
 	flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })

@@ -62,7 +62,7 @@ at full limit.
 
 Members that are missing are voted out by the others after --forget-after. This is for
 when there is no majority left to vote, as in a cluster of two. The node answers callers
-on its own machine only.
+on its own machine only or, with --callers, those with the verb admin.
 
 Exit codes: 0 forgotten, 1 refused, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice members forget n2\n" +
@@ -105,7 +105,7 @@ func forget(ctx context.Context, out io.Writer, f clientFlags, output, name stri
 			return printForgotten(out, output, name, resp.GetStableSet())
 		case codes.InvalidArgument:
 			refused = usageError(errors.New(st.Message()))
-		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied:
+		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
 			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
 		default:
 			return err

@@ -41,8 +41,8 @@ func newTop() *cobra.Command {
 		Use:   "top",
 		Short: "Show the keys that are limited most, or asked for most",
 		Long: `Show the heaviest keys of all nodes over the last minute or so, again and again until
-it is interrupted. Any node can be asked; unless it runs with --top-keys=on it answers
-callers on its own machine only.
+it is interrupted. Any node can be asked. With --callers it wants a token with the verb
+read; without, unless it runs with --top-keys=on, it answers callers on its own machine only.
 
 Counts are of checks (--by frequent) or of denied checks (--by limited). They are
 estimates where checks are many; 700 -3 says that the true
@@ -118,7 +118,7 @@ func (f *topFlags) show(ctx context.Context, out io.Writer) error {
 			return f.print(out, res)
 		case codes.InvalidArgument:
 			refused = usageError(errors.New(st.Message()))
-		case codes.FailedPrecondition, codes.PermissionDenied:
+		case codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
 			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
 		default:
 			return err

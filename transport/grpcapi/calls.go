@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/access"
 )
 
 // serviceDesc is the generated one, but that the hot calls decode to question and
@@ -60,22 +59,22 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		q.batch.Release()
 		return nil, statusOf(refused)
 	}
-	a, err := s.check(ctx, q, &pass)
+	if refused := pass.Restrict(q.batch); refused != nil {
+		q.batch.Release()
+		return nil, statusOf(refused)
+	}
+	a, err := s.check(ctx, q)
 	if err != nil {
 		return nil, statusOf(err)
 	}
 	return a, nil
 }
 
-// check decides one request, of a call or of a stream, as far as the caller may ask it. The question is used up.
-func (s *Server) check(ctx context.Context, q *question, pass *access.Pass) (*answer, error) {
+// check decides one request, of a call or of a stream. The question is used up.
+func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 	if q.fault != nil {
 		q.batch.Release()
 		return nil, q.fault
-	}
-	if refused := pass.Restrict(q.batch); refused != nil {
-		q.batch.Release()
-		return nil, refused
 	}
 	if err := s.limiter.Check(ctx, q.batch); err != nil {
 		q.batch.Release()

@@ -99,7 +99,9 @@ func (p *pipeline) take(q *question, pass access.Pass) bool {
 func (p *pipeline) answer(q *question, pass *access.Pass) {
 	id := q.id
 	q.batch.Door = transport.StreamDoor
-	a, err := p.decide(q, pass)
+	// What may not be asked fails alone, even where that is all: requests may be gathered from many askers.
+	_ = pass.Restrict(q.batch)
+	a, err := p.decide(q)
 	if err != nil {
 		e, ok := errors.AsType[*transport.Error](err)
 		if !ok {
@@ -114,12 +116,12 @@ func (p *pipeline) answer(q *question, pass *access.Pass) {
 }
 
 // decide is check, unless the node is too busy.
-func (p *pipeline) decide(q *question, pass *access.Pass) (*answer, error) {
+func (p *pipeline) decide(q *question) (*answer, error) {
 	if !p.server.admit() {
 		q.batch.Release()
 		return nil, transport.ErrBusy
 	}
-	return p.server.check(p.stream.Context(), q, pass)
+	return p.server.check(p.stream.Context(), q)
 }
 
 // finish takes no more requests and waits for the answers to those taken.

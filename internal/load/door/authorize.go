@@ -35,6 +35,9 @@ func (c authorizeCaller) Call(ctx context.Context, node int, keys []string, seen
 			return err
 		}
 		req.Header.Set(c.config.Header, k)
+		if err := c.show(req, "Sluice-Token", ""); err != nil {
+			return err
+		}
 		a, err := fetch(c.client, req)
 		switch {
 		case err != nil:

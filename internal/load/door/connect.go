@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-project/sluice/client"
 )
 
 // connections are those of gRPC doors.
@@ -38,18 +40,23 @@ func (c *Config) url(node int, path string) string {
 // connect makes connections that are made when they are first used.
 func connect(c Config) (*connections, error) {
 	all := &connections{}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(c.credentials()),
+		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+		// A node that comes back is found soon.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}),
+	}
+	if c.Token != nil {
+		options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(c.Token, c.TokenInClear)))
+	}
 	for _, addr := range c.Addrs {
 		var list []*grpc.ClientConn
 		for range max(1, c.Connections) {
-			conn, err := grpc.NewClient(addr,
-				grpc.WithTransportCredentials(c.credentials()),
-				grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(4<<20),
-				grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
-				// A node that comes back is found soon.
-				grpc.WithConnectParams(grpc.ConnectParams{
-					Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-					MinConnectTimeout: time.Second,
-				}))
+			conn, err := grpc.NewClient(addr, options...)
 			if err != nil {
 				return nil, errors.Join(fmt.Errorf("addr: %s: %w", addr, err), all.Close())
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
 )
 
@@ -40,6 +41,9 @@ type Config struct {
 	Limits []Limit
 	// Timeout of one call.
 	Timeout time.Duration
+	// Token is shown to the nodes, if it is not nil. TokenInClear: without TLS to others than loopback addresses too.
+	Token        client.TokenSource
+	TokenInClear bool
 	// Connections to each node, over which gRPC's callers are spread. 0 means one.
 	Connections int
 	// TLS is what connections are made with. Nil is plain.

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
+	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
 )
 
@@ -118,6 +120,9 @@ func (c *webCaller) Call(ctx context.Context, node int, keys []string, seen *loa
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if err := c.show(req, "Authorization", "Bearer "); err != nil {
+		return err
+	}
 	a, err := fetch(c.client, req)
 	if err != nil {
 		return err
@@ -126,6 +131,20 @@ func (c *webCaller) Call(ctx context.Context, node int, keys []string, seen *loa
 		return countMany(a, len(keys), seen)
 	}
 	return countOne(a, seen)
+}
+
+// show puts the token, if there is one, behind prefix into a header.
+func (w *web) show(req *http.Request, header, prefix string) error {
+	if w.config.Token == nil {
+		return nil
+	}
+	// Who may see it is the same for all doors.
+	shown, err := client.TokenCredentials(w.config.Token, w.config.TokenInClear).GetRequestMetadata(req.Context(), req.URL.String())
+	if err != nil {
+		return err
+	}
+	req.Header.Set(header, prefix+strings.TrimPrefix(shown["authorization"], "Bearer "))
+	return nil
 }
 
 // answer is what a node sent back.

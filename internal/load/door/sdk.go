@@ -19,8 +19,15 @@ type sdk struct {
 }
 
 func openSDK(c Config) (Door, error) {
-	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed),
-		client.WithDialOptions(grpc.WithTransportCredentials(c.credentials())))
+	options := []client.Option{client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed),
+		client.WithDialOptions(grpc.WithTransportCredentials(c.credentials()))}
+	if c.Token != nil {
+		options = append(options, client.WithToken(c.Token))
+	}
+	if c.TokenInClear {
+		options = append(options, client.WithTokenInClear())
+	}
+	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), options...)
 	if err != nil {
 		return nil, err
 	}

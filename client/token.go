@@ -1,0 +1,142 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// TokenSource returns the token that a call shows. It is asked for each stream that is opened and each call beside them,
+// from several goroutines. Its errors fail the call and must not have the token in them.
+type TokenSource func(ctx context.Context) (string, error)
+
+// Token returns a source of one token that never changes.
+func Token(token string) TokenSource {
+	return func(context.Context) (string, error) { return token, nil }
+}
+
+const (
+	// tokenFileAge is how long what was read of a file counts.
+	tokenFileAge = time.Second
+	// maxTokenFile is the largest file that is read, in bytes.
+	maxTokenFile = 4 << 10
+)
+
+// TokenFile returns a source that reads the token from a file, which may be replaced: it is read again a second after the last
+// time. While it cannot be read, the last token goes on to count.
+func TokenFile(path string) TokenSource {
+	var mu sync.Mutex
+	var token string
+	var read time.Time
+	return func(context.Context) (string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if token != "" && time.Since(read) < tokenFileAge {
+			return token, nil
+		}
+		fresh, err := readToken(path)
+		if err != nil && token == "" {
+			return "", err
+		}
+		if err == nil {
+			token = fresh
+		}
+		read = time.Now()
+		return token, nil
+	}
+}
+
+func readToken(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxTokenFile+1))
+	token := strings.TrimSpace(string(data))
+	switch {
+	case err != nil:
+		return "", err
+	case token == "":
+		return "", fmt.Errorf("%s: is empty; want a token", path)
+	case len(data) > maxTokenFile || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
+		return "", fmt.Errorf("%s: has more than one token, or none", path)
+	}
+	return token, nil
+}
+
+// WithToken shows the tokens of source to the nodes. Over connections that are not encrypted it is shown to nodes at
+// a loopback address alone, unless WithTokenInClear says otherwise.
+func WithToken(source TokenSource) Option {
+	return func(o *options) error {
+		if source == nil {
+			return errors.New("WithToken: nil")
+		}
+		o.token = source
+		return nil
+	}
+}
+
+// WithTokenInClear has the token of WithToken shown over connections that are not encrypted too, where everybody on the
+// way can read it: for networks that are encrypted otherwise.
+func WithTokenInClear() Option {
+	return func(o *options) error { o.inClear = true; return nil }
+}
+
+// errInClear is why a token stays where it is.
+var errInClear = errors.New("a token is not sent over a connection without TLS, but to a loopback address")
+
+// TokenCredentials returns what shows the tokens of source in the calls of a gRPC connection, for programs that use the
+// generated client: for grpc.WithPerRPCCredentials. inClear is as WithTokenInClear.
+func TokenCredentials(source TokenSource, inClear bool) credentials.PerRPCCredentials {
+	return &tokenCredentials{source, inClear}
+}
+
+type tokenCredentials struct {
+	source  TokenSource
+	inClear bool
+}
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (t *tokenCredentials) GetRequestMetadata(ctx context.Context, uri ...string) (map[string]string, error) {
+	if !t.inClear && !encrypted(ctx) && !toLoopback(uri) {
+		return nil, errInClear
+	}
+	token, err := t.source(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot get a token: %w", err)
+	}
+	return map[string]string{"authorization": "Bearer " + token}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials. GetRequestMetadata requires it where it is to be, since
+// gRPC makes no exception for loopback.
+func (t *tokenCredentials) RequireTransportSecurity() bool { return false }
+
+// encrypted reports whether nobody on the way can read the call.
+func encrypted(ctx context.Context) bool {
+	info, ok := credentials.RequestInfoFromContext(ctx)
+	return ok && info.AuthInfo != nil && credentials.CheckSecurityLevel(info.AuthInfo, credentials.PrivacyAndIntegrity) == nil
+}
+
+// toLoopback reports whether the call goes to this machine by an address or a name that says so.
+func toLoopback(uri []string) bool {
+	if len(uri) != 1 {
+		return false
+	}
+	u, err := url.Parse(uri[0])
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return ip.IsLoopback() || u.Hostname() == "localhost"
+}
