@@ -238,6 +238,10 @@ func attempts() (list []attempt) {
 		outcome, _ := s.http("Authorization", "GET", "/v1/top", "", a)
 		return outcome
 	})
+	add("gRPC Inspect", "read", func(s *stranger, a []string) string {
+		_, err := sluicev1.NewSluiceServiceClient(s.conn).Inspect(s.with(a), &sluicev1.InspectRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
+		return s.byCode(err)
+	})
 	add("gRPC ReportLoad", "charge", func(s *stranger, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
 		return s.byCode(err)
@@ -357,6 +361,12 @@ func TestEveryDoorAsks(t *testing.T) {
 			if got := a.do(s, []string{"Bearer " + token}); got != passed {
 				t.Errorf("%s (%s) with a token for it: %s", a.name, a.verb, got)
 			}
+		}
+	}
+	// A method that is new has to be tried too.
+	for _, m := range n.grpcServer.GetServiceInfo()[sluicev1.SluiceService_ServiceDesc.ServiceName].Methods {
+		if !slices.ContainsFunc(attempts(), func(a attempt) bool { return strings.HasPrefix(a.name, "gRPC "+m.Name) }) {
+			t.Errorf("nobody tries gRPC %s", m.Name)
 		}
 	}
 	// A proxy is not let in by what its client shows to others, and says of itself that it was refused.
