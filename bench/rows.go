@@ -62,6 +62,8 @@ func rows(ctx context.Context, args []string) (err error) {
 		{"more-nodes", t.moreNodes},
 		{"replication", t.replication},
 		{"hot", t.hot},
+		{"tracing", t.tracing},
+		{"telemetry", t.telemetry},
 		{"join", t.joining},
 	} {
 		if !pattern.MatchString(group.name) {

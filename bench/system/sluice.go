@@ -16,11 +16,16 @@ import (
 
 // Sluice starts a cluster that is to hold so many keys, and waits until all nodes agree.
 func (b *Binaries) Sluice(ctx context.Context, nodes, keys int) (*System, error) {
-	s := &System{Name: fmt.Sprintf("sluice ×%d", nodes)}
-	return s, s.opened(s.startSluice(ctx, b, nodes, keys))
+	return b.SluiceWith(ctx, fmt.Sprintf("sluice ×%d", nodes), nodes, keys)
 }
 
-func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int) error {
+// SluiceWith is Sluice under another name, of which all nodes have further flags.
+func (b *Binaries) SluiceWith(ctx context.Context, name string, nodes, keys int, flags ...string) (*System, error) {
+	s := &System{Name: name}
+	return s, s.opened(s.startSluice(ctx, b, nodes, keys, flags))
+}
+
+func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int, flags []string) error {
 	// For each node: gRPC, HTTP, peer, gossip.
 	at, err := addrs(4 * nodes)
 	if err != nil {
@@ -28,7 +33,7 @@ func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int) 
 	}
 	var join, ask []string
 	for i := range nodes {
-		ask = append(ask, at[4*i])
+		ask, s.HTTP = append(ask, at[4*i]), append(s.HTTP, at[4*i+1])
 		join = append(join, at[4*i+3])
 	}
 	if nodes == 1 {
@@ -39,6 +44,7 @@ func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int) 
 		if err != nil {
 			return err
 		}
+		spec.Args = append(spec.Args, flags...)
 		if err := s.start(spec); err != nil {
 			return err
 		}

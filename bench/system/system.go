@@ -26,7 +26,9 @@ type System struct {
 	Processes []*process.Process
 	// Target asks the nodes by unary calls.
 	Target load.Target
-	conns  []*grpc.ClientConn
+	// HTTP are the addresses of sluice's HTTP ports.
+	HTTP  []string
+	conns []*grpc.ClientConn
 }
 
 // Stream asks the nodes by CheckStream. Only sluice and the echo have it. The
