@@ -52,7 +52,9 @@ func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
 		_ = transport.Shutdown()
 		return endpoint{}, err
 	}
-	return endpoint{&sockets{transport, running}, address}, nil
+	gate := newStreamGate(c.Keyring.Len() > 0)
+	gate.wg.Go(func() { gate.run(transport.StreamCh()) })
+	return endpoint{&sockets{transport, running, gate}, address}, nil
 }
 
 // listen opens the sockets. A free port is chosen for TCP first; whether it is
@@ -140,10 +142,22 @@ func resolve(ctx context.Context, r Resolver, host string) ([]netip.Addr, error)
 }
 
 // sockets is memberlist's own transport, whose dials and dialled connections end
-// with running: so closing need not wait for a peer that is silent.
+// with running, so that closing need not wait for a peer that is silent, and which
+// bears so much of others.
 type sockets struct {
 	*memberlist.NetTransport
 	running context.Context
+	gate    *streamGate
+}
+
+// StreamCh returns the streams that the gate lets in.
+func (s *sockets) StreamCh() <-chan net.Conn { return s.gate.out }
+
+// Shutdown closes the sockets. The gate goes on until the listeners have ended: they would wait for it.
+func (s *sockets) Shutdown() error {
+	err := s.NetTransport.Shutdown()
+	s.gate.end.Do(s.gate.stop)
+	return err
 }
 
 func (s *sockets) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {

@@ -56,8 +56,10 @@ type Gossip struct {
 	log    *slog.Logger
 	roster *roster
 	list   *memberlist.Memberlist
-	joiner *joiner
-	keys   *keyring // nil where gossip is not encrypted
+	// transport is what list was given.
+	transport memberlist.Transport
+	joiner    *joiner
+	keys      *keyring // nil where gossip is not encrypted
 
 	meta     atomic.Pointer[[]byte] // what memberlist's NodeMeta returns
 	view     atomic.Pointer[member.View]
@@ -142,6 +144,7 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 		return err
 	}
 	g.roster.proof = g.keys != nil
+	g.transport = end.transport
 	g.list, err = memberlist.Create(g.config.memberlist(g, end))
 	if err != nil {
 		return fmt.Errorf("gossip: start on %s: %w", end.address, err)

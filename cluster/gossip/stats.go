@@ -10,6 +10,9 @@ type Stats struct {
 	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
 	// node's keys.
 	Malformed uint64
+	// RefusedStreams counts streams to the gossip port that were closed: too many, too long, or announcing
+	// more than gossip has.
+	RefusedStreams uint64
 	// Unproven are processes that were heard of and have not answered this node yet. They are in no view. None
 	// where gossip is not encrypted.
 	Unproven int
@@ -27,6 +30,9 @@ type Stats struct {
 // Stats returns the counters.
 func (g *Gossip) Stats() Stats {
 	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.malformed.Load()}
+	if t, ok := g.transport.(*sockets); ok {
+		s.RefusedStreams = t.gate.refused.Load()
+	}
 	g.roster.mu.Lock()
 	s.Lost, s.Refused, s.Unproven = len(g.roster.mu.lost), g.roster.mu.refused, len(g.roster.mu.unproven)
 	g.roster.mu.Unlock()

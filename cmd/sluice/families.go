@@ -254,6 +254,8 @@ var families = []family{
 		}),
 	gauge("sluice_members_unproven", "Processes that were heard of in encrypted gossip and have not answered this node yet.",
 		func(s *snapshot) float64 { return float64(s.gossip.Unproven) }),
+	counter("sluice_gossip_streams_refused_total", "Streams to the gossip port that were closed: too many, too long, or announcing more than gossip has.",
+		func(s *snapshot) uint64 { return s.gossip.RefusedStreams }),
 	counter("sluice_joins_total", "Attempts to reach join targets and lost members.",
 		func(s *snapshot) uint64 { return s.gossip.Joins }),
 	counter("sluice_joins_failed_total", "Those that nobody answered.",

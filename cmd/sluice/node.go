@@ -145,9 +145,9 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	if err != nil {
 		return err
 	}
-	maxBytes, err := parseBytes(n.settings.maxMemory)
+	maxBytes, err := n.settings.counterBytes()
 	if err != nil {
-		return fmt.Errorf("--max-memory: %w", err)
+		return err
 	}
 	n.table, err = bucket.NewTable(bucket.Config{
 		Shards: ring.DefaultPartitions, MaxEntries: n.settings.maxEntries, MaxBytes: maxBytes,

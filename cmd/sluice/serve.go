@@ -152,8 +152,8 @@ func (s *settings) validate() error {
 	if s.maxEntries < 1 {
 		errs = append(errs, fmt.Errorf("--max-entries: %d is below 1", s.maxEntries))
 	}
-	if _, err := parseBytes(s.maxMemory); err != nil {
-		errs = append(errs, fmt.Errorf("--max-memory: %w", err))
+	if _, err := s.counterBytes(); err != nil {
+		errs = append(errs, err)
 	}
 	if _, _, err := newLogger(io.Discard, s.logLevel, s.logFormat); err != nil {
 		errs = append(errs, err)
@@ -225,6 +225,7 @@ command line wins over the environment, and the environment over the file.`,
 			warnOfUnknown(cmd.Flags(), os.Environ(), log)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
+			s.limitMemory()
 			go tuneCollector(ctx)
 			return serve(ctx, s, log)
 		},

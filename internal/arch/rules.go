@@ -110,6 +110,10 @@ var modules = []struct {
 		"membership is a view to everybody else, so the gossip library can be replaced",
 	},
 	{
+		"github.com/hashicorp/go-msgpack/v2", []string{"cluster/gossip"}, nil,
+		"memberlist's encoding: what a stranger announces is read before memberlist makes room for it",
+	},
+	{
 		"github.com/buraksezer/consistent", []string{"ring"}, nil,
 		"a ring table is copied out of it once; it can panic, and only ring knows when",
 	},
