@@ -100,6 +100,10 @@ generate: ## write the generated code anew
 check-generate: ## fail when the generated code is not what generate writes
 	internal/tools/check-generate
 
+.PHONY: plots
+plots: ## draw the pictures of what algorithms admit anew, into docs/img
+	go run ./internal/plots
+
 .PHONY: load
 load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
 	bin/sluice bench --addr 127.0.0.1:7460,127.0.0.1:7470,127.0.0.1:7480 $(LOAD)
