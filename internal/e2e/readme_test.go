@@ -64,11 +64,13 @@ var (
 	inlineCommand = regexp.MustCompile("`(bin/sluice [^`]*)`")
 )
 
-// readmeCommands returns the lines of the README's sh blocks and the inline
-// commands with arguments, in order.
-func readmeCommands(t *testing.T) []string {
+// readmeCommands returns the commands of the README.
+func readmeCommands(t *testing.T) []string { return pageCommands(t, "README.md", inlineCommand) }
+
+// pageCommands returns the lines of a page's sh blocks and the inline commands, if there are to be any, in order.
+func pageCommands(t *testing.T, page string, inlineCommand *regexp.Regexp) []string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(repository, "README.md"))
+	data, err := os.ReadFile(filepath.Join(repository, page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,10 @@ func readmeCommands(t *testing.T) []string {
 	text := string(data)
 	for text != "" {
 		block := shellBlock.FindStringSubmatchIndex(text)
-		inline := inlineCommand.FindStringSubmatchIndex(text)
+		var inline []int
+		if inlineCommand != nil {
+			inline = inlineCommand.FindStringSubmatchIndex(text)
+		}
 		switch {
 		case block != nil && (inline == nil || block[0] < inline[0]):
 			commands = append(commands, strings.Split(strings.TrimSpace(text[block[2]:block[3]]), "\n")...)
@@ -98,12 +103,12 @@ func readmeCommands(t *testing.T) []string {
 	return list
 }
 
-// demoPort returns a base port such that the demo's twelve ports, and four more
+// demoPort returns a base port such that the demo's twelve ports, one for operators, and four more
 // at 100 above it, are free.
 func demoPort(t *testing.T) int {
 	t.Helper()
 	for base := 17460; base < 30000; base += 200 {
-		if allFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 100, 101, 102, 103) {
+		if allFree(base, 0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 4, 23, 100, 101, 102, 103) {
 			return base
 		}
 	}
@@ -113,7 +118,7 @@ func demoPort(t *testing.T) int {
 
 // atPorts moves the README's ports to those of this test.
 func atPorts(line string, base int) string {
-	for _, p := range []int{7460, 7461, 7470, 7471, 7480} {
+	for _, p := range []int{7460, 7461, 7464, 7470, 7471, 7480} {
 		line = strings.ReplaceAll(line, fmt.Sprint(":", p), fmt.Sprint(":", base+p-7460))
 	}
 	return line

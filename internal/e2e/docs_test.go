@@ -1,0 +1,230 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestDocCommands runs every command of every page under docs, in the order of the page, against the demo and the nodes that the page
+// starts. It changes ports, and how long an audit or a bench goes on. What cannot run here is listed below, with the reason.
+func TestDocCommands(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the pages use 127.0.1.1 to 127.0.1.3")
+	}
+	pages, err := filepath.Glob(filepath.Join(repository, "docs", "*.md"))
+	if err != nil || len(pages) < 20 {
+		t.Fatalf("%d pages, %v", len(pages), err)
+	}
+	base := demoPort(t)
+	runDemo(t, base)
+	for _, page := range pages {
+		name := filepath.Base(page)
+		commands := whole(pageCommands(t, filepath.Join("docs", name), nil))
+		if len(commands) == 0 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			r := docRun{t: t, base: base, folder: workplace(t)}
+			for _, c := range commands {
+				r.run(c)
+			}
+		})
+	}
+}
+
+// elsewhere are commands that do not run here, by how they begin, and why.
+var elsewhere = []struct{ begins, why string }{
+	{"kubectl ", "needs a Kubernetes cluster; internal/manifests decodes what it would apply"},
+	{"docker ", "needs an engine; deploy/compose has a test of its own"},
+	{"grpcurl ", "is not part of Go; transport/grpcapi tests reflection"},
+	{"go tool pprof ", "shows a page and waits"},
+	{"bin/sluice audit --addr 127.0.1.1 --discover --inline-limits=false", "asks for a rule that readers have to write; cmd/sluice tests it"},
+	{"curl -i 127.0.0.1:7461/v1/authorize/web ", "asks for a rule file that is copied before; internal/proxytest does"},
+}
+
+// denials may end with status 1: a limit that is reached is an answer.
+var denials = regexp.MustCompile(`^bin/sluice (check|members|health)\b`)
+
+// whole joins lines that are one command: a quote is open, or the line ends with a backslash.
+func whole(lines []string) (commands []string) {
+	var open []string
+	for _, line := range lines {
+		if len(open) == 0 && (strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#")) {
+			continue
+		}
+		open = append(open, line)
+		text := strings.Join(open, "\n")
+		if strings.Count(text, "'")%2 == 0 && !strings.HasSuffix(line, `\`) {
+			commands, open = append(commands, text), nil
+		}
+	}
+	return append(commands, open...)
+}
+
+// workplace is a folder that looks like the checkout and may be written to.
+func workplace(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	root, err := filepath.Abs(repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(folder, "bin"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	links := map[string]string{"bin/sluice": binary}
+	for _, name := range []string{"examples", "deploy", "docs", "Makefile"} {
+		links[name] = filepath.Join(root, name)
+	}
+	for name, target := range links {
+		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return folder
+}
+
+// docRun runs the commands of one page.
+type docRun struct {
+	t      *testing.T
+	base   int
+	folder string
+	serves int
+}
+
+var (
+	program  = regexp.MustCompile(`(^|[;|&(] *|do )sluice `)
+	bareAddr = regexp.MustCompile(`(--addr) (127(?:\.\d+){3})(\s|$)`)
+	howLong  = regexp.MustCompile(`--duration \d+s`)
+)
+
+func (r *docRun) run(c string) {
+	t := r.t
+	t.Helper()
+	c = program.ReplaceAllString(c, "${1}bin/sluice ")
+	for _, e := range elsewhere {
+		if strings.HasPrefix(c, e.begins) {
+			t.Logf("not run: %s: it %s", c, e.why)
+			return
+		}
+	}
+	base := r.base
+	if strings.Contains(c, "127.0.1.") {
+		base += 100
+	}
+	line := strings.ReplaceAll(c, " PATH", " examples/rules")
+	line = bareAddr.ReplaceAllString(line, "$1 $2:7460$3")
+	line = howLong.ReplaceAllString(line, "--duration 2s")
+	if strings.HasPrefix(line, "bin/sluice audit ") && !howLong.MatchString(line) {
+		line += " --duration 2s"
+	}
+	line = atPorts(line, base)
+	switch {
+	case strings.HasPrefix(line, "make "):
+		for _, target := range strings.Fields(line)[1:] {
+			if strings.Contains(target, "=") {
+				continue
+			}
+			if out, err := exec.Command("make", "-C", repository, "-n", target).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", line, err, out)
+			}
+		}
+	case strings.HasPrefix(line, "bin/sluice serve ") && !strings.Contains(line, "--help"):
+		r.serve(line, base)
+	case strings.HasPrefix(line, "bin/sluice top") && !strings.Contains(line, "--once"):
+		r.interrupted(line, base)
+	case strings.HasPrefix(line, "curl "):
+		r.curl(line, base)
+	default:
+		out, err := r.command(line, base).CombinedOutput()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == 1 && denials.MatchString(line) {
+			err = nil
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line, err, out)
+			return
+		}
+		t.Logf("%s\n%s", line, out)
+	}
+}
+
+// command is a line of a page, in the workplace, with the addresses that clients ask by default.
+func (r *docRun) command(line string, base int) *exec.Cmd {
+	cmd := exec.CommandContext(r.t.Context(), "sh", "-c", line)
+	cmd.Dir = r.folder
+	cmd.Env = append(os.Environ(), fmt.Sprintf("SLUICE_ADDR=127.0.0.1:%d", base))
+	return cmd
+}
+
+// serve starts a node and leaves it running until the page is done.
+func (r *docRun) serve(line string, base int) {
+	cmd := r.command("exec "+line, base)
+	for i, port := range []string{"GRPC", "HTTP", "PEER", "GOSSIP"} {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("SLUICE_%s_PORT=%d", port, base+i))
+	}
+	admin := 0
+	if r.serves == 0 {
+		admin = r.base + 7464 - 7460 // the pages ask it at 127.0.0.1
+	}
+	cmd.Env = append(cmd.Env, fmt.Sprintf("SLUICE_ADMIN_ADDR=127.0.0.1:%d", admin))
+	log := &logBuffer{}
+	cmd.Stderr = log
+	startCommand(r.t, cmd)
+	r.t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		cmd.Wait()
+	})
+	eventually(r.t, 20*time.Second, line, func() error {
+		if !strings.Contains(log.String(), "ready") {
+			return fmt.Errorf("so far:\n%s", log)
+		}
+		return nil
+	})
+	r.serves++
+}
+
+// interrupted runs what goes on until Ctrl-C, until it has shown something.
+func (r *docRun) interrupted(line string, base int) {
+	cmd, out := r.command("exec "+line, base), &logBuffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	startCommand(r.t, cmd)
+	eventually(r.t, 10*time.Second, line, func() error {
+		if out.String() == "" {
+			return errors.New("it shows nothing")
+		}
+		return nil
+	})
+	cmd.Process.Signal(syscall.SIGINT)
+	if err := cmd.Wait(); err != nil {
+		r.t.Errorf("%s: %v after Ctrl-C\n%s", line, err, out)
+	}
+}
+
+// curl makes a call. Refusals that a page is about are answers too.
+func (r *docRun) curl(line string, base int) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		r.t.Logf("no curl on this machine: %s", line)
+		return
+	}
+	out, err := r.command(line+` -sS -w '\n%{http_code}'`, base).CombinedOutput()
+	lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
+	status, numberErr := strconv.Atoi(string(lines[len(lines)-1]))
+	if err != nil || numberErr != nil || status >= 400 && !slices.Contains([]int{401, 403, 409, 429}, status) {
+		r.t.Errorf("%s: %v\n%s", line, err, out)
+		return
+	}
+	r.t.Logf("%s\n%s", line, out)
+}
