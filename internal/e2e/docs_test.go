@@ -102,6 +102,7 @@ type docRun struct {
 	base   int
 	folder string
 	serves int
+	closed bool // a node that asks for certificates runs, with those that the page has made
 }
 
 var (
@@ -131,6 +132,11 @@ func (r *docRun) run(c string) {
 		line += " --duration 2s"
 	}
 	line = atPorts(line, base)
+	if strings.Contains(line, "--ca certs/") && !r.closed {
+		r.closed = true
+		r.serve("bin/sluice serve --name n1 --bind 127.0.1.9 --tls-cert certs/n1.crt --tls-key certs/n1.key"+
+			" --tls-client-ca certs/ca.crt --tls-client-auth require", base+100)
+	}
 	switch {
 	case strings.HasPrefix(line, "make "):
 		for _, target := range strings.Fields(line)[1:] {
@@ -165,7 +171,11 @@ func (r *docRun) run(c string) {
 func (r *docRun) command(line string, base int) *exec.Cmd {
 	cmd := exec.CommandContext(r.t.Context(), "sh", "-c", line)
 	cmd.Dir = r.folder
-	cmd.Env = append(os.Environ(), fmt.Sprintf("SLUICE_ADDR=127.0.0.1:%d", base))
+	addr := fmt.Sprintf("127.0.0.1:%d", base)
+	if strings.Contains(line, "--ca certs/") {
+		addr = fmt.Sprintf("127.0.1.9:%d", base+100)
+	}
+	cmd.Env = append(os.Environ(), "SLUICE_ADDR="+addr)
 	return cmd
 }
 
