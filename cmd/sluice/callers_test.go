@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,11 +17,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -707,5 +710,53 @@ func TestClientExchangesTokens(t *testing.T) {
 	}
 	if lost := c.Stats().StreamsLost; lost == 0 {
 		t.Error("the stream with the old token is still there")
+	}
+}
+
+// TestCertificatesAreCallers: over TLS a name in a certificate that the node's authority vouches for is a caller, by gRPC and by
+// HTTP; one that it does not vouch for is none.
+func TestCertificatesAreCallers(t *testing.T) {
+	s := testSettings(t)
+	p := newPapers(t)
+	p.withDoorTLS(t, &s, "request")
+	token, digest := testToken(t, 1)
+	s.callers = writeFile(t, `
+callers:
+  - {name: shop, certificates: ["dns:shop.example"], grants: [{domains: [auth], verbs: [check]}]}
+  - {name: bank, certificates: ["dns:bank.example"], tokens: [`+digest+`], grants: [{domains: [bank], verbs: [check]}]}
+`)
+	n := startNode(t, s)
+	other := newPapers(t)
+	for _, c := range []struct {
+		name string
+		show []tls.Certificate
+		want codes.Code // codes.Unknown: the handshake fails
+	}{
+		{"shop", []tls.Certificate{p.pair(t, time.Hour, "shop.example")}, codes.OK},
+		{"bank", []tls.Certificate{p.pair(t, time.Hour, "bank.example")}, codes.PermissionDenied},
+		{"nobody's name", []tls.Certificate{p.pair(t, time.Hour, "who.example")}, codes.Unauthenticated},
+		{"shop by another authority", []tls.Certificate{other.pair(t, time.Hour, "shop.example")}, codes.Unknown},
+		{"none", nil, codes.Unauthenticated},
+	} {
+		got := status.Code(askGRPC(t, n.listen.grpc.Addr().String(), credentials.NewTLS(p.client(c.show...))))
+		if got != c.want && !(c.want == codes.Unknown && got == codes.Unavailable) {
+			t.Errorf("gRPC, %s: %v, want %v", c.name, got, c.want)
+		}
+		code, _, err := askHTTP(t, n.listen.http.Addr().String(), "/v1/members", p.client(c.show...))
+		want := map[codes.Code]int{codes.OK: 200, codes.PermissionDenied: 200, codes.Unauthenticated: 401}[c.want]
+		if code != want || (err != nil) != (c.want == codes.Unknown) {
+			t.Errorf("HTTP, %s: %d, %v", c.name, code, err)
+		}
+	}
+	// A token goes before a certificate, and is shown to anybody over TLS.
+	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(p.client(p.pair(t, time.Hour, "shop.example")))),
+		grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(token), false)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = sluicev1.NewSluiceServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: checksOf("bank", 0)})
+	if err != nil {
+		t.Errorf("bank's token with shop's certificate: %v", err)
 	}
 }

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/client"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -68,6 +69,7 @@ type node struct {
 	done                     chan struct{} // closed when the process has ended
 	conn                     *grpc.ClientConn
 	tls                      *tls.Config // of whoever asks it, nil for plain
+	token                    string      // file with the token that the test shows, if any
 }
 
 // nodeConfig says how to start a node. Ports are free ones on host (one of its own if empty). {name} in
@@ -80,6 +82,8 @@ type nodeConfig struct {
 	args  []string
 	// tls is how to ask the node, nil for plain.
 	tls *tls.Config
+	// token is the file with the token to ask it with, if any.
+	token string
 	// binary is the program to run, if not the one under test.
 	binary string
 }
@@ -103,7 +107,7 @@ func launch(t *testing.T, c nodeConfig) *node {
 	addr := func(i int) string { return net.JoinHostPort(c.host, strconv.Itoa(ports[i])) }
 	n := &node{
 		t: t, name: c.name, host: c.host, grpc: addr(0), http: addr(1), peer: addr(2), gossip: addr(3),
-		log: &logBuffer{}, done: make(chan struct{}), tls: c.tls,
+		log: &logBuffer{}, done: make(chan struct{}), tls: c.tls, token: c.token,
 	}
 	args := []string{"serve", "--name", c.name, "--bind", c.host,
 		"--grpc-port", strconv.Itoa(ports[0]), "--http-port", strconv.Itoa(ports[1]),
@@ -150,7 +154,11 @@ func (n *node) api() sluicev1.SluiceServiceClient {
 		if n.tls != nil {
 			creds = credentials.NewTLS(n.tls)
 		}
-		conn, err := grpc.NewClient(n.grpc, grpc.WithTransportCredentials(creds))
+		options := []grpc.DialOption{grpc.WithTransportCredentials(creds)}
+		if n.token != "" {
+			options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.TokenFile(n.token), false)))
+		}
+		conn, err := grpc.NewClient(n.grpc, options...)
 		if err != nil {
 			n.t.Fatal(err)
 		}
