@@ -106,7 +106,7 @@ type docRun struct {
 }
 
 var (
-	program  = regexp.MustCompile(`(^|[;|&(] *|do )sluice `)
+	mention  = regexp.MustCompile(`(^|[;|&(] *|do )sluice `)
 	bareAddr = regexp.MustCompile(`(--addr) (127(?:\.\d+){3})(\s|$)`)
 	howLong  = regexp.MustCompile(`--duration \d+s`)
 )
@@ -114,7 +114,7 @@ var (
 func (r *docRun) run(c string) {
 	t := r.t
 	t.Helper()
-	c = program.ReplaceAllString(c, "${1}bin/sluice ")
+	c = mention.ReplaceAllString(c, "${1}bin/sluice ")
 	for _, e := range elsewhere {
 		if strings.HasPrefix(c, e.begins) {
 			t.Logf("not run: %s: it %s", c, e.why)
