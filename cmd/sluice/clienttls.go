@@ -30,9 +30,14 @@ func (c *clientTLS) register(f *pflag.FlagSet) {
 	f.StringVar(&c.serverName, "server-name", "", "`name` that nodes' certificates must have (default: the host in the address)")
 }
 
+// given reports whether any of the flags was.
+func (c *clientTLS) given() bool {
+	return c.on || c.ca != "" || c.cert != "" || c.key != "" || c.serverName != ""
+}
+
 // config reads the files. It returns nil for plain connections. Errors begin with the flag.
 func (c *clientTLS) config() (*tls.Config, error) {
-	if !c.on && c.ca == "" && c.cert == "" && c.key == "" && c.serverName == "" {
+	if !c.given() {
 		return nil, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"strings"
 	"testing"
 )
@@ -38,8 +39,41 @@ func TestHealthFindsItsNode(t *testing.T) {
 		{map[string]string{"SLUICE_BIND": "fd00::1"}, "[fd00::1]:7460"},
 		{map[string]string{"SLUICE_BIND": "::"}, "127.0.0.1:7460"},
 	} {
-		if got := ownAddr(fromMap(c.env)); got != c.want {
+		if got := ownAddr(fromMap(c.env), "grpc-port", defaultGRPCPort); got != c.want {
 			t.Errorf("%v: %s, want %s", c.env, got, c.want)
 		}
+	}
+}
+
+// Where the environment has turned TLS on, health asks where no certificate is asked for, and believes the node's
+// own certificate and no other.
+func TestHealthOverTLS(t *testing.T) {
+	p := newPapers(t)
+	s := testSettings(t)
+	p.withDoorTLS(t, &s, "require")
+	n := startNode(t, s)
+	_, port, err := net.SplitHostPort(n.listen.http.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("SLUICE_BIND", "127.0.0.1")
+	t.Setenv("SLUICE_HTTP_PORT", port)
+	t.Setenv("SLUICE_TLS_CERT", s.tls.cert)
+	if code, out, errs := cli("health"); code != 0 || out != "ready\n" {
+		t.Errorf("ready: exit code %d, %q, %s", code, out, errs)
+	}
+	other, _, _ := p.files(t, "other", "localhost")
+	t.Setenv("SLUICE_TLS_CERT", other)
+	if code, _, errs := cli("health"); code != 1 || !strings.Contains(errs, "not the certificate in") {
+		t.Errorf("another certificate: exit code %d, %s", code, errs)
+	}
+	t.Setenv("SLUICE_TLS_CERT", s.tls.cert)
+	n.leaving.Store(true)
+	if code, _, errs := cli("health"); code != 1 || !strings.Contains(errs, "is not ready: leaving the cluster") {
+		t.Errorf("leaving: exit code %d, %s", code, errs)
+	}
+	t.Setenv("SLUICE_TLS_CERT", s.tls.cert+".gone")
+	if code, _, errs := cli("health"); code != 2 || !strings.Contains(errs, "SLUICE_TLS_CERT") {
+		t.Errorf("no such file: exit code %d, %s", code, errs)
 	}
 }

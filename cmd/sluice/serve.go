@@ -70,7 +70,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.advertise, "advertise", "", "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
 	f.StringSliceVar(&s.join, "join", nil, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
 	f.Uint16Var(&s.grpcPort, "grpc-port", defaultGRPCPort, "gRPC `port`; 0 picks a free one")
-	f.Uint16Var(&s.httpPort, "http-port", 7461, "HTTP `port`; 0 picks a free one")
+	f.Uint16Var(&s.httpPort, "http-port", defaultHTTPPort, "HTTP `port`; 0 picks a free one")
 	f.Uint16Var(&s.peerPort, "peer-port", 7462, "`port` for checks forwarded by other nodes; 0 picks a free one")
 	f.Uint16Var(&s.gossipPort, "gossip-port", 7463, "gossip `port`, TCP and UDP; 0 picks a free one")
 	f.StringVar(&s.rules, "rules", "", "rule file or directory; re-read when it changes")
