@@ -10,7 +10,7 @@ IMAGE   ?= sluice:dev
 
 LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION))
 # Modules whose tests need only Go. internal/tools has no code of its own; internal/proxytest, which
-# compiles Caddy, is tested by proxy-test.
+# compiles Caddy, is tested by proxy-test, and internal/consoletest, which drives a browser, by console-test.
 TEST_MODULES := . bench internal/manifests
 # Pinned tools are called through their own module, so that building sluice never downloads them.
 TOOL := go tool -modfile=internal/tools/go.mod
@@ -74,6 +74,18 @@ proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as
 .PHONY: observability-test
 observability-test: ## alerts, dashboard and example for Prometheus, by promtool (which has to be there)
 	SLUICE_PROMTOOL=required go test -count 1 -run 'Alert|Dashboard|Promtool|Provision|Metrics' ./cmd/sluice
+
+.PHONY: console-test
+console-test: ## the console in headless Chromium, against three processes (skipped where there is none)
+	cd internal/consoletest && go test -count 1 $(TESTFLAGS) ./...
+
+.PHONY: console-shots
+console-shots: ## the pictures in docs/console.md anew (needs Chromium; four minutes)
+	cd internal/consoletest && SLUICE_CHROMIUM=$(or $(SLUICE_CHROMIUM),required) go test -count 1 -run Shots -args -shots ../../docs/img
+
+.PHONY: console-cost
+console-cost: ## what three watchers cost three nodes under load, in pairs of runs (ROUNDS=10 LOAD='--batch 10')
+	ROUNDS='$(ROUNDS)' LOAD='$(LOAD)' go test -count 1 -timeout 0 -tags consolecost -run ConsoleCost -v ./internal/e2e
 
 .PHONY: netns-test
 netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)

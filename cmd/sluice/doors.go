@@ -63,7 +63,11 @@ func (n *node) openDoors(secret []byte) error {
 	if err != nil {
 		return err
 	}
-	if handler, err = n.beforeOthers(n.withOtherDoors(handler)); err != nil {
+	mountConsole, err := n.openConsole()
+	if err != nil {
+		return err
+	}
+	if handler, err = n.beforeOthers(n.withOtherDoors(handler, mountConsole)); err != nil {
 		return err
 	}
 	n.httpServer = httpapi.NewServer(httpapi.Shed(handler, isCheck, n.gate.Admit))
@@ -73,9 +77,10 @@ func (n *node) openDoors(secret []byte) error {
 }
 
 // withOtherDoors puts the doors that answer on paths of their own before sluice's API.
-func (n *node) withOtherDoors(api http.Handler) http.Handler {
+func (n *node) withOtherDoors(api http.Handler, mountConsole func(*http.ServeMux)) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", api)
 	n.gubernatorDoor.Mount(mux)
+	mountConsole(mux)
 	return mux
 }

@@ -57,6 +57,7 @@ func (n *node) startParts(p *parts) {
 		return n.cluster.Run(ctx)
 	})
 	p.run("inquiries", n.inquiries.run)
+	p.run("console", n.hub.Run)
 	p.run("history", n.service.RunHistory)
 	p.run("overload", n.watchWaits)
 	for _, s := range n.secrets {
@@ -237,6 +238,7 @@ func (n *node) waiting(most time.Duration) (context.Context, context.CancelFunc)
 // drain waits for the calls under way. Checks that still come are forwarded.
 func (n *node) drain() {
 	n.draining.Store(true)
+	n.hub.Close() // watching never ends by itself
 	ctx, cancel := context.WithTimeout(context.Background(), n.settings.shutdownTimeout)
 	defer cancel()
 	var doors sync.WaitGroup

@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/gubernator"
 	"github.com/sluice-project/sluice/transport/peer"
+	"github.com/sluice-project/sluice/transport/watch"
 )
 
 // node is one member of the cluster with its parts joined. Make it with
@@ -45,6 +46,7 @@ type node struct {
 	guard     *access.Guard
 	inquiries *inquiries
 	gate      *shed.Gate
+	hub       *watch.Hub
 	keeper    *keeper // nil without --data-dir
 	secrets   []secretFiles
 	tls       identities

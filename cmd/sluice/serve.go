@@ -39,6 +39,7 @@ type settings struct {
 	mergeDomains  bool
 	unknownDomain string
 	topKeys       string
+	console       bool
 	secretFile    string
 	secret        []byte // instead of secretFile, for nodes of one process
 	gossipKeyring string
@@ -78,6 +79,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
 	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to callers on this machine and to other nodes) or on (shown to everybody)")
+	f.BoolVar(&s.console, "console", true, "serve the console, a page for operators, at /console on the HTTP port; without --callers it tells callers on this machine only")
 	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
 	s.tls.register(f)
 	f.StringVar(&s.gossipKeyring, "gossip-keyring", "", "`file` with the keys that encrypt gossip, base64, one per line, the first for what is sent; re-read when it changes")

@@ -55,7 +55,7 @@ var apart = []struct {
 	why  string
 }{
 	{
-		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/forwardauth", "transport/peer"},
+		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/forwardauth", "transport/console", "transport/peer"},
 		"each front door stands alone and calls the node in-process: what doors share belongs in transport",
 	},
 }

@@ -37,11 +37,11 @@ type state struct {
 	// At is Unix time.
 	At float64 `json:"at"`
 	// Self is the node that was asked.
-	Self       string     `json:"self"`
-	Ring       string     `json:"ring"`
-	Partitions int        `json:"partitions"`
-	Set        *stableSet `json:"stable_set,omitempty"`
-	Members    []memberJSON   `json:"members"`
+	Self       string       `json:"self"`
+	Ring       string       `json:"ring"`
+	Partitions int          `json:"partitions"`
+	Set        *stableSet   `json:"stable_set,omitempty"`
+	Members    []memberJSON `json:"members"`
 	// Missing did not answer in time.
 	Missing []string `json:"missing"`
 	// Rules is the hash of Self's.

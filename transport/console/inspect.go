@@ -1,0 +1,203 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+)
+
+// maxBody is the largest body, in bytes: the longest descriptor fits, spelt as it may be.
+const maxBody = 1 << 20
+
+// asked is the body of POST /v1/inspect and /v1/inspect/reset.
+type asked struct {
+	Domain     string  `json:"domain"`
+	Descriptor []entry `json:"descriptor"`
+}
+
+type entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+func entriesOf(list []rules.Entry) []entry {
+	out := make([]entry, len(list))
+	for i, e := range list {
+		out[i] = entry(e)
+	}
+	return out
+}
+
+// read reads the body of a call. It has to say that it is JSON, which a page of another site cannot without being asked
+// first.
+func read(w http.ResponseWriter, r *http.Request) (c transport.Check, err error) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != httpanswer.TypeJSON {
+		return c, &statusError{http.StatusUnsupportedMediaType, "want Content-Type: application/json"}
+	}
+	var a asked
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	dec.DisallowUnknownFields()
+	if err = dec.Decode(&a); err == nil {
+		if _, err = dec.Token(); errors.Is(err, io.EOF) {
+			err = nil
+		} else {
+			err = errors.New("something stands behind the JSON value")
+		}
+	}
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return c, &statusError{http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
+	}
+	if err != nil {
+		return c, &transport.Error{Code: transport.Invalid, Message: "the body is not as it should be: " + err.Error()}
+	}
+	c = transport.Check{Domain: a.Domain, Descriptor: make([]rules.Entry, len(a.Descriptor))}
+	for i, e := range a.Descriptor {
+		c.Descriptor[i] = rules.Entry(e)
+	}
+	return c, nil
+}
+
+// inspection is the answer to POST /v1/inspect. Times are in seconds.
+type inspection struct {
+	Domain     string     `json:"domain"`
+	Descriptor []entry    `json:"descriptor"`
+	Shown      []entry    `json:"shown"`
+	Known      bool       `json:"known"`
+	Reason     string     `json:"reason"`
+	Levels     []tried    `json:"levels"`
+	Rule       *rule      `json:"rule,omitempty"`
+	Partition  int        `json:"partition"`
+	Holder     string     `json:"holder"`
+	Generation uint64     `json:"generation"`
+	Standbys   []string   `json:"standbys"`
+	Filling    []string   `json:"filling"`
+	Counted    bool       `json:"counted"`
+	Limits     []standing `json:"limits"`
+	Grants     int        `json:"grants"`
+	Lent       int64      `json:"lent"`
+	Leases     []lease    `json:"leases"`
+	Denying    []string   `json:"denying"`
+	Missing    []string   `json:"missing"`
+	// MayReset: the caller may reset it.
+	MayReset bool `json:"may_reset"`
+}
+
+// tried is one level of a descriptor, with what it was compared with.
+type tried struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+	Tries []try  `json:"tries"`
+}
+
+type try struct {
+	Written string `json:"written"`
+	How     string `json:"how"`
+	Matched bool   `json:"matched"`
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+}
+
+type standing struct {
+	Name       string  `json:"name"`
+	Text       string  `json:"text"`
+	Limit      int64   `json:"limit"`
+	Spent      int64   `json:"spent"`
+	Remaining  int64   `json:"remaining"`
+	ResetAfter float64 `json:"reset_after"`
+}
+
+type lease struct {
+	Node string `json:"node"`
+	Left int64  `json:"left"`
+}
+
+// inspect serves POST /v1/inspect.
+func (d *Door) inspect(w http.ResponseWriter, r *http.Request) error {
+	c, err := read(w, r)
+	if err != nil {
+		return err
+	}
+	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	if refused == nil {
+		refused = pass.Operate(access.Read, c.Domain, stranger(r))
+	}
+	if refused != nil {
+		return refused
+	}
+	x, err := d.Limiter.Inspect(r.Context(), &c)
+	if err != nil {
+		return err
+	}
+	answer := inspectionOf(&c, &x)
+	answer.MayReset = x.Holder != "" && pass.Allows(access.Reset, c.Domain)
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, answer)
+	return nil
+}
+
+func inspectionOf(c *transport.Check, x *transport.Inspection) *inspection {
+	texts := func(list []string) []string { return append([]string{}, list...) }
+	a := &inspection{
+		Domain: c.Domain, Descriptor: entriesOf(c.Descriptor), Shown: entriesOf(x.Shown),
+		Known: x.Explanation.Known, Reason: x.Explanation.Reason, Levels: []tried{},
+		Partition: x.Partition, Holder: x.Holder, Generation: x.Gen, Standbys: texts(x.Standbys), Filling: texts(x.Filling),
+		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Lent: x.Lent, Leases: []lease{},
+		Denying: texts(x.Denying), Missing: texts(x.Missing),
+	}
+	for _, l := range x.Explanation.Levels {
+		one := tried{Key: l.Entry.Key, Value: l.Entry.Value, Tries: []try{}}
+		for _, t := range l.Tries {
+			one.Tries = append(one.Tries, try{t.Written, string(t.How), t.Matched, t.File, t.Line})
+		}
+		a.Levels = append(a.Levels, one)
+	}
+	if x.Rule != nil {
+		a.Rule = ruleOf(x.Rule)
+		for i, l := range x.Limits {
+			a.Limits = append(a.Limits, standing{x.Rule.LimitName(i), limitText(x.Rule.Limits.At(i)), l.Limit, l.Spent, l.Remaining, l.ResetAfter.Seconds()})
+		}
+	}
+	for _, l := range x.Leases {
+		a.Leases = append(a.Leases, lease(l))
+	}
+	return a
+}
+
+// wasReset is the answer to POST /v1/inspect/reset.
+type wasReset struct {
+	Rule   string `json:"rule"`
+	Holder string `json:"holder"`
+}
+
+// reset serves POST /v1/inspect/reset.
+func (d *Door) reset(w http.ResponseWriter, r *http.Request) error {
+	c, err := read(w, r)
+	if err != nil {
+		return err
+	}
+	if err := d.enter(r, access.Reset, c.Domain); err != nil {
+		return err
+	}
+	b := transport.NewBatch()
+	defer b.Release()
+	one := b.Add()
+	one.Domain, one.Descriptor, one.Verb = c.Domain, append(one.Descriptor, c.Descriptor...), bucket.Reset
+	if err := d.Limiter.Reset(r.Context(), b); err != nil {
+		return err
+	}
+	if e := b.Results[0].Err; e != nil {
+		return e
+	}
+	if b.Results[0].Holder == "" {
+		return &transport.Error{Code: transport.NotFound, Message: "there is nothing to reset: no limit applies"}
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, wasReset{b.Results[0].RuleName(), b.Results[0].Holder})
+	return nil
+}

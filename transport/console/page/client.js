@@ -1,0 +1,57 @@
+// What the page asks of its node. The token is kept in this tab alone and travels in a header, never in an address or
+// a cookie, so no other page can borrow it.
+
+const key = "sluice-token";
+
+export const token = {
+  get: () => sessionStorage.getItem(key) || "",
+  set: (value) => sessionStorage.setItem(key, value),
+  forget: () => sessionStorage.removeItem(key),
+};
+
+// Refused is an answer that is none. status is that of HTTP.
+export class Refused extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+async function call(method, path, body, signal) {
+  const headers = { Accept: "application/json, text/event-stream" };
+  if (token.get()) headers.Authorization = "Bearer " + token.get();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, {
+    method, headers, signal, cache: "no-store", credentials: "omit", redirect: "error",
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  if (answer.ok) return answer;
+  let text = answer.statusText || "status " + answer.status;
+  try {
+    text = (await answer.json()).detail || text;
+  } catch {
+    // It is not from sluice.
+  }
+  throw new Refused(answer.status, text);
+}
+
+export const rules = async () => (await call("GET", "/v1/rules")).json();
+export const inspect = async (q) => (await call("POST", "/v1/inspect", q)).json();
+export const reset = async (q) => (await call("POST", "/v1/inspect/reset", q)).json();
+
+// watch calls on[event](data) for each event, until there are no more or signal ends it. It throws what a call throws.
+export async function watch(on, signal) {
+  const answer = await call("GET", "/v1/watch", undefined, signal);
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const text of events) {
+      const fields = Object.fromEntries(text.split("\n").map((l) => [l.slice(0, l.indexOf(":")), l.slice(l.indexOf(":") + 2)]));
+      on[fields.event]?.(JSON.parse(fields.data));
+    }
+  }
+}

@@ -1,0 +1,130 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+)
+
+// ruleSet is the answer to GET /v1/rules.
+type ruleSet struct {
+	// Hash is that of the events.
+	Hash    string   `json:"hash"`
+	Domains []string `json:"domains"`
+	Rules   []*rule  `json:"rules"`
+}
+
+// rule is one rule, where it stands and what it does.
+type rule struct {
+	Domain string `json:"domain"`
+	Name   string `json:"name"`
+	// Path leads to it: values may be patterns, or empty for any.
+	Path []level `json:"path"`
+	File string  `json:"file"`
+	Line int     `json:"line"`
+	// Limits are in words.
+	Limits []string `json:"limits"`
+	// Notes are what else is not as by default.
+	Notes []string `json:"notes"`
+}
+
+type level struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Redact bool   `json:"redact,omitempty"`
+}
+
+// rules serves GET /v1/rules.
+func (d *Door) rules(w http.ResponseWriter, r *http.Request) error {
+	if err := d.enter(r, access.Read, ""); err != nil {
+		return err
+	}
+	a := ruleSet{Domains: []string{}, Rules: []*rule{}}
+	if set := d.Rules(); set != nil {
+		a.Hash, a.Domains = transport.RulesHash(set), append(a.Domains, set.Domains()...)
+		for _, one := range set.Rules() {
+			j := ruleOf(one)
+			for i := range j.Path {
+				j.Path[i].Redact = set.Redacts(one, one.Domain, i, j.Path[i].Key)
+			}
+			a.Rules = append(a.Rules, j)
+		}
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, a)
+	return nil
+}
+
+func ruleOf(r *rules.Rule) *rule {
+	j := &rule{Domain: r.Domain, Name: r.Name, File: r.File, Line: r.Line, Limits: []string{}, Notes: []string{}}
+	for _, e := range r.Entries() {
+		j.Path = append(j.Path, level{Key: e.Key, Value: e.Value})
+	}
+	if r.Unlimited {
+		j.Limits = append(j.Limits, "unlimited")
+	} else if r.Limits != nil {
+		for i := range r.Limits.Len() {
+			j.Limits = append(j.Limits, limitText(r.Limits.At(i)))
+		}
+	}
+	note := func(set bool, text string) {
+		if set {
+			j.Notes = append(j.Notes, text)
+		}
+	}
+	note(r.Shadow, "shadow mode: only watches")
+	note(r.Quota, "quota mode")
+	note(r.Consistency == rules.Eventual, "eventual")
+	note(r.OnFailure != rules.FailShare, "on failure "+r.OnFailure.String())
+	note(r.OnPartition != rules.FailShare, "on partition "+r.OnPartition.String())
+	note(r.Limits != nil && r.Replication != rules.DefaultReplication(r.Limits), "replication "+r.Replication.String())
+	note(r.Refunds, "refunds")
+	note(len(r.Replaces) > 0, "replaces "+strings.Join(r.Replaces, ", "))
+	if r.Elastic != nil {
+		note(true, "elastic, pool "+r.Elastic.Pool.Name)
+	}
+	return j
+}
+
+// limitText says in words what a limit is.
+func limitText(l bucket.Limit) string {
+	if l.Unlimited {
+		return "unlimited"
+	}
+	period := "in " + durationText(l.Period)
+	if l.Align == bucket.AlignCalendar {
+		period = fmt.Sprintf("each calendar %v", l.Unit)
+		if l.Zone != "" {
+			period += " in " + l.Zone
+		}
+	}
+	text := fmt.Sprintf("%d %s, %s", l.Count, period, strings.ReplaceAll(l.Algorithm.String(), "_", " "))
+	if l.Burst > 0 {
+		text += fmt.Sprintf(", burst %d", l.Burst)
+	}
+	if l.MinInterval > 0 {
+		text += fmt.Sprintf(", at least %s apart", durationText(l.MinInterval))
+	}
+	if l.Soft > 0 {
+		text += fmt.Sprintf(", %d %% soft", l.Soft)
+	}
+	return text
+}
+
+// durationText is d without zeros at its end: 1m and not 1m0s.
+func durationText(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
