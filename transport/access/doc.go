@@ -6,7 +6,7 @@
 //	pass, err := guard.Proxied(r, transport.ForwardAuthDoor)    // forward auth: Authorization is the proxy's client's
 //
 // An error is an *transport.Error of code Unauthenticated, to be answered at once. A Pass then says what the
-// caller may do, for one call; long-lived streams keep the Identity and Enter again with each request, and so do
+// caller may do, for one call; long-lived streams keep the Identity and come Again with each request, and so do
 // streams of events with each batch of them:
 //
 //	err := pass.Restrict(batch)                        // checks: faults in those that are not granted

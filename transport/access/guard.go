@@ -50,7 +50,7 @@ func (g *Guard) Call(ctx context.Context, d transport.Door) (Pass, *transport.Er
 	}
 	policy, values := g.policy.Load(), metadata.ValueFromIncomingContext(ctx, "authorization")
 	if caller := policy.quick.find(values); caller != nil {
-		p := Pass{guard: g, door: d, caller: caller}
+		p := Pass{guard: g, door: d, policy: policy, caller: caller}
 		if from, ok := peer.FromContext(ctx); ok {
 			p.addr = from.Addr
 		}
@@ -67,7 +67,7 @@ func (g *Guard) Request(r *http.Request, d transport.Door) (Pass, *transport.Err
 	}
 	policy, values := g.policy.Load(), r.Header["Authorization"]
 	if caller := policy.quick.find(values); caller != nil {
-		return Pass{guard: g, door: d, caller: caller, remote: r.RemoteAddr}, nil
+		return Pass{guard: g, door: d, policy: policy, caller: caller, remote: r.RemoteAddr}, nil
 	}
 	id := OfRequest(r)
 	return g.learn(d, policy, &id, values)
@@ -80,6 +80,15 @@ func (g *Guard) Proxied(r *http.Request, d transport.Door) (Pass, *transport.Err
 	}
 	id := OfProxied(r)
 	return g.Enter(d, &id)
+}
+
+// Again is Enter for who was given last before with the same id: on a stream, for each request. It costs next to nothing
+// while the policy is the same.
+func (g *Guard) Again(last Pass, id *Identity) (Pass, *transport.Error) {
+	if g == nil || g.policy.Load() == last.policy {
+		return last, nil
+	}
+	return g.Enter(last.door, id)
 }
 
 // learn is Enter, and remembers the caller by the values of the header, if these are what let it in.
@@ -105,7 +114,7 @@ func (g *Guard) Enter(d transport.Door, id *Identity) (Pass, *transport.Error) {
 }
 
 func (g *Guard) enter(d transport.Door, policy *Policy, id *Identity) (Pass, *transport.Error) {
-	p := Pass{guard: g, door: d, addr: id.addr, remote: id.remote}
+	p := Pass{guard: g, door: d, addr: id.addr, remote: id.remote, policy: policy}
 	var why reason
 	if p.caller, why = policy.whoIs(id); p.caller != nil {
 		return p, nil
@@ -152,6 +161,7 @@ type Pass struct {
 	door   transport.Door
 	addr   net.Addr
 	remote string
+	policy *Policy
 	// caller is nil where there is no policy.
 	caller *Caller
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -248,13 +249,20 @@ func TestTakenAway(t *testing.T) {
 	w := newWorld(t, file)
 	var id Identity
 	id.take([]string{"Bearer " + a})
-	if _, err := w.Enter(transport.GRPCDoor, &id); err != nil {
+	last, err := w.Enter(transport.GRPCDoor, &id)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if again, err := w.Again(last, &id); err != nil || again != last {
+		t.Errorf("before: %v, %v", again, err)
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
 	if _, err := w.Enter(transport.GRPCDoor, &id); err == nil || err.Code != transport.Unauthenticated {
 		t.Errorf("after it was taken away: %v", err)
+	}
+	if _, err := w.Again(last, &id); err == nil || err.Code != transport.Unauthenticated {
+		t.Errorf("on a stream, after it was taken away: %v", err)
 	}
 	pass := enter(t, w, b)
 	if err := pass.May(Reset, "b"); err == nil {
@@ -279,15 +287,44 @@ func TestTakenAwayBetweenCalls(t *testing.T) {
 	}
 }
 
-func TestHeadersRememberedAreBounded(t *testing.T) {
+// TestHeadersRemembered: as many as there are tokens find room, each finds its own caller, and spellings of one take no more.
+func TestHeadersRemembered(t *testing.T) {
+	const tokens = 200
 	var q quick
-	q.open()
-	for i := range maxQuick + 10 {
-		q.add([]string{strings.Repeat(" ", i%30) + string(rune(0x100+i))}, &Caller{})
+	q.open(tokens)
+	callers := make([]Caller, tokens)
+	text := func(i int) []string { return []string{fmt.Sprintf("Bearer %0*d", tokenSize, i)} }
+	for i := range callers {
+		for range 2 {
+			q.add(text(i), &callers[i])
+		}
+		q.add([]string{strings.ToUpper(text(i)[0])}, &callers[i])
+		q.add([]string{text(i)[0], "x"}, &callers[i])
+		q.add([]string{text(i)[0] + " "}, &callers[i])
 	}
-	if n := len(q.mu.callers); n > maxQuick || n == 0 {
-		t.Errorf("%d are remembered, want 1 to %d", n, maxQuick)
+	found, used := 0, 0
+	for i := range callers {
+		switch q.find(text(i)) {
+		case &callers[i]:
+			found++
+		case nil: // no room near its place
+		default:
+			t.Fatalf("%d is taken for another", i)
+		}
 	}
+	for i := range q.slots {
+		if q.slots[i].Load() != nil {
+			used++
+		}
+	}
+	if found < tokens*9/10 || used != found {
+		t.Errorf("%d of %d are found, in %d places", found, tokens, used)
+	}
+	if q.find(text(tokens)) != nil || q.find(nil) != nil || q.find([]string{""}) != nil {
+		t.Error("what was not added is found")
+	}
+	q.open(0)
+	q.add(text(1), &callers[1])
 }
 
 func TestWithoutPolicy(t *testing.T) {
@@ -381,6 +418,7 @@ func TestAllocations(t *testing.T) {
 	for _, enter := range []func() (Pass, *transport.Error){
 		func() (Pass, *transport.Error) { return w.Request(r, transport.HTTPDoor) },
 		func() (Pass, *transport.Error) { return w.Enter(transport.GRPCDoor, &id) },
+		func() (Pass, *transport.Error) { return w.Again(Pass{}, &id) },
 	} {
 		if n := testing.AllocsPerRun(100, func() {
 			pass, err := enter()
@@ -421,9 +459,10 @@ func BenchmarkGuard(b *testing.B) {
 		}
 	})
 	b.Run("request of a stream", func(b *testing.B) {
+		last := enter(b, w, a)
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := w.Enter(transport.GRPCDoor, &stream)
+			pass, err := w.Again(last, &stream)
 			if err != nil || pass.Restrict(batch) != nil {
 				b.Fatal("refused")
 			}

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"regexp"
@@ -47,13 +46,12 @@ func Parse(file string, data []byte) (*Policy, error) {
 		policy: &Policy{tokens: make(map[Digest]*Caller), names: make(map[certName]*Caller)},
 		lines:  make(map[any]int),
 	}
-	p.policy.known.callers = make(map[*x509.Certificate]*Caller)
-	p.policy.quick.open()
 	if root != nil {
 		p.readFile(root)
 	}
 	faults := r.Faults()
 	if len(faults) == 0 {
+		p.policy.quick.open(len(p.policy.tokens))
 		return p.policy, nil
 	}
 	errs := make([]error, len(faults))

@@ -3,6 +3,7 @@ package access
 import (
 	"crypto/x509"
 	"sync"
+	"sync/atomic"
 )
 
 // maxCertificates bounds the certificates whose caller a Policy remembers.
@@ -18,8 +19,8 @@ type Policy struct {
 
 	// known remembers whose a certificate is, so that its names are put together once for a connection.
 	known struct {
-		sync.RWMutex
-		callers map[*x509.Certificate]*Caller
+		callers sync.Map // *x509.Certificate to *Caller
+		size    atomic.Int64
 	}
 	quick quick
 }
@@ -56,19 +57,15 @@ func (p *Policy) Certificate(c *x509.Certificate) *Caller {
 	if len(p.names) == 0 {
 		return nil
 	}
-	p.known.RLock()
-	caller, ok := p.known.callers[c]
-	p.known.RUnlock()
-	if ok {
-		return caller
+	if caller, ok := p.known.callers.Load(c); ok {
+		return caller.(*Caller)
 	}
-	caller = p.named(c)
-	p.known.Lock()
-	defer p.known.Unlock()
-	if len(p.known.callers) >= maxCertificates {
-		clear(p.known.callers)
+	caller := p.named(c)
+	if p.known.size.Add(1) > maxCertificates {
+		p.known.callers.Clear()
+		p.known.size.Store(1)
 	}
-	p.known.callers[c] = caller
+	p.known.callers.Store(c, caller)
 	return caller
 }
 

@@ -15,11 +15,12 @@ import (
 // Config.InFlight of them, and answered as they are done.
 func (s *Server) checkStream(stream grpc.ServerStream) error {
 	p := &pipeline{server: s, stream: stream, identity: access.OfContext(stream.Context()), room: make(chan struct{}, s.inFlight)}
-	if _, refused := s.guard.Enter(transport.StreamDoor, &p.identity); refused != nil {
+	pass, refused := s.guard.Enter(transport.StreamDoor, &p.identity)
+	if refused != nil {
 		return statusOf(refused)
 	}
 	ended := make(chan error, 1)
-	if !s.read(func() { ended <- p.read() }) {
+	if !s.read(func() { ended <- p.read(pass) }) {
 		return errLeaving
 	}
 	var err error
@@ -55,8 +56,8 @@ type pipeline struct {
 	sending sync.Mutex
 }
 
-// read takes requests until the stream or the pipeline ends and returns why.
-func (p *pipeline) read() error {
+// read takes requests of the caller of pass until the stream or the pipeline ends and returns why.
+func (p *pipeline) read(pass access.Pass) error {
 	ctx := p.stream.Context()
 	for {
 		select {
@@ -68,8 +69,8 @@ func (p *pipeline) read() error {
 		if err := p.stream.RecvMsg(q); err != nil {
 			return err
 		}
-		pass, refused := p.server.guard.Enter(transport.StreamDoor, &p.identity)
-		if refused != nil {
+		var refused *transport.Error
+		if pass, refused = p.server.guard.Again(pass, &p.identity); refused != nil {
 			q.batch.Release()
 			return statusOf(refused)
 		}
