@@ -67,6 +67,18 @@ upgrade-test: ## clusters of this tree and of BASE (the last release, or the las
 hot-test: ## one key that all nodes share, on real processes: never over its limit, and how fast (RUNS=5)
 	go test -count $(RUNS) -timeout 0 -tags hot -run '$(or $(HOT),HotKey|ColdKey|EventualFar|EventualCut)' -v ./internal/e2e
 
+.PHONY: flood-test
+flood-test: ## every check of a new key for FLOOD=5m: memory stays within 1.25 of --memory-limit (FLOOD_LIMIT=256 MiB)
+	FLOOD=$(or $(FLOOD),5m) FLOOD_LIMIT=$(FLOOD_LIMIT) go test -count 1 -timeout 0 -tags flood -run 'Flood' -v ./internal/e2e
+
+.PHONY: strangers-test
+strangers-test: ## garbage, idle and slow connections, 64 MiB messages and more at each port, SIEGE=10s each: others are served
+	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags strangers -run '$(or $(STRANGERS),Strangers|SilentPeer)' -v ./internal/e2e
+
+.PHONY: soak-test
+soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED=1): nothing over quota, nothing left behind
+	MINUTES=$(or $(MINUTES),20) SEED=$(or $(SEED),1) go test -count 1 -timeout 0 -tags soak -run 'Soak' -v ./internal/e2e
+
 .PHONY: proxy-test
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux)
 	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...

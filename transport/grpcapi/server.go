@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -29,6 +30,8 @@ type Config struct {
 	// InFlight caps the requests of one CheckStream that are being decided; it
 	// is not read on before one is answered. 0 means 64.
 	InFlight int
+	// Unread is how long an answer on a CheckStream may wait until the client reads, before the stream ends. 0 means 10 s.
+	Unread time.Duration
 	// Admit is asked about each request of a CheckStream; one that it refuses is answered with
 	// transport.ErrBusy. Other calls are Tap's. nil admits all.
 	Admit func() bool
@@ -41,6 +44,8 @@ func (c *Config) Validate() error {
 		return errors.New("grpcapi: Limiter is required")
 	case c.InFlight < 0:
 		return errors.New("grpcapi: InFlight is negative")
+	case c.Unread < 0:
+		return errors.New("grpcapi: Unread is negative")
 	}
 	return nil
 }
@@ -51,6 +56,7 @@ type Server struct {
 	limiter  transport.Limiter
 	guard    *access.Guard
 	inFlight int
+	unread   time.Duration
 	admit    func() bool
 	health   *health.Server
 	reasons  func() []string
@@ -73,10 +79,13 @@ func New(c Config) (*Server, error) {
 	if c.InFlight == 0 {
 		c.InFlight = 64
 	}
+	if c.Unread == 0 {
+		c.Unread = 10 * time.Second
+	}
 	if c.Admit == nil {
 		c.Admit = func() bool { return true }
 	}
-	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, admit: c.Admit, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing, leaving: make(chan struct{})}
+	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, unread: c.Unread, admit: c.Admit, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing, leaving: make(chan struct{})}
 	s.SetReady(false)
 	return s, nil
 }

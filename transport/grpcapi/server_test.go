@@ -89,6 +89,7 @@ func TestConfigValidate(t *testing.T) {
 	for field, c := range map[string]Config{
 		"Limiter":  {},
 		"InFlight": {Limiter: &transport.Service{}, InFlight: -1},
+		"Unread":   {Limiter: &transport.Service{}, Unread: -1},
 	} {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: error %v", field, err)

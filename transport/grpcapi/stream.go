@@ -4,28 +4,51 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
+// checksPerPlace is how many checks take one of the InFlight places of a stream: a caller that reads no
+// answers makes the node keep so many of them.
+const checksPerPlace = 160
+
+var errUnread = status.Error(codes.Aborted, "answers on this stream are not read")
+
 // checkStream answers CheckStream. Requests are decided side by side, up to
 // Config.InFlight of them, and answered as they are done.
 func (s *Server) checkStream(stream grpc.ServerStream) error {
-	p := &pipeline{server: s, stream: stream, identity: access.OfContext(stream.Context()), room: make(chan struct{}, s.inFlight)}
+	p := &pipeline{server: s, stream: stream, identity: access.OfContext(stream.Context()), room: make(chan struct{}, s.inFlight), stalled: make(chan struct{}, 1)}
+	p.unread = time.AfterFunc(s.unread, func() {
+		select {
+		case p.stalled <- struct{}{}:
+		default:
+		}
+	})
+	defer p.unread.Stop()
+	p.unread.Stop()
 	pass, refused := s.guard.Enter(transport.StreamDoor, &p.identity)
 	if refused != nil {
 		return statusOf(refused)
 	}
 	ended := make(chan error, 1)
-	if !s.read(func() { ended <- p.read(pass) }) {
+	if !s.read(func() {
+		ended <- p.read(pass)
+		p.inFlight.Wait()
+	}) {
 		return errLeaving
 	}
 	var err error
 	select {
 	case err = <-ended:
+	case <-p.stalled:
+		// What waits to be sent ends with the stream, once this has returned.
+		return errUnread
 	case <-s.leaving:
 		// The reader stays in Recv until this handler has returned.
 		err = errLeaving
@@ -43,8 +66,11 @@ type pipeline struct {
 	stream grpc.ServerStream
 	// identity is the caller's, who is asked again for each request: a token may be taken away meanwhile.
 	identity access.Identity
-	// room holds one token per request in flight.
+	// room holds one token per request in flight, or several for a large one.
 	room chan struct{}
+	// unread fires when a Send takes too long, and stalled says so.
+	unread  *time.Timer
+	stalled chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -74,7 +100,16 @@ func (p *pipeline) read(pass access.Pass) error {
 			q.batch.Release()
 			return statusOf(refused)
 		}
-		if !p.take(q, pass) {
+		places := min(1+len(q.batch.Checks)/checksPerPlace, cap(p.room))
+		for range places - 1 {
+			select {
+			case p.room <- struct{}{}:
+			case <-ctx.Done():
+				q.batch.Release()
+				return ctx.Err()
+			}
+		}
+		if !p.take(q, pass, places) {
 			q.batch.Release()
 			return errLeaving
 		}
@@ -82,7 +117,7 @@ func (p *pipeline) read(pass access.Pass) error {
 }
 
 // take starts to decide q, as far as pass goes, unless the pipeline is finished.
-func (p *pipeline) take(q *question, pass access.Pass) bool {
+func (p *pipeline) take(q *question, pass access.Pass, places int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mu.finished {
@@ -90,7 +125,9 @@ func (p *pipeline) take(q *question, pass access.Pass) bool {
 	}
 	p.inFlight.Go(func() {
 		p.answer(q, &pass)
-		<-p.room
+		for range places {
+			<-p.room
+		}
 	})
 	return true
 }
@@ -112,6 +149,8 @@ func (p *pipeline) answer(q *question, pass *access.Pass) {
 	}
 	p.sending.Lock()
 	defer p.sending.Unlock()
+	p.unread.Reset(p.server.unread)
+	defer p.unread.Stop()
 	// A failed send means that the stream has ended, which the reader sees too.
 	_ = p.stream.SendMsg(a)
 }

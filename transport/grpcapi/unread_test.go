@@ -1,0 +1,97 @@
+package grpcapi
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/check"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+func users(n int) (checks []*sluicev1.Check) {
+	for i := range n {
+		checks = append(checks, user(fmt.Sprint(i)))
+	}
+	return checks
+}
+
+// A client that asks and never reads loses its stream, and no other call waits for it.
+func TestStreamWhoseAnswersAreNotRead(t *testing.T) {
+	d := open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t)), Unread: 200 * time.Millisecond})
+	s := openStream(t, d)
+	var sent atomic.Int64
+	go func() {
+		for s.Send(request(users(200)...)) == nil { // until flow control or the stream's end stops it
+			sent.Add(1)
+		}
+	}()
+	for still, last := 0, int64(-1); still < 10; still++ {
+		time.Sleep(100 * time.Millisecond)
+		if now := sent.Load(); now != last {
+			still, last = 0, now
+		}
+		if last > 10_000 {
+			t.Fatal("the node has taken 2,000,000 checks whose answers nobody read")
+		}
+	}
+	if _, err := d.client.Check(t.Context(), request(user("other"))); err != nil {
+		t.Errorf("another's check: %v", err)
+	}
+	for {
+		if _, err := s.Recv(); err != nil {
+			if status.Code(err) != codes.Aborted {
+				t.Errorf("the stream ended with %v", err)
+			}
+			return
+		}
+	}
+}
+
+// Requests of many checks count for more than small ones.
+func TestStreamLargeRequestsTakeMorePlaces(t *testing.T) {
+	const inFlight = 8
+	var deciding, most atomic.Int64
+	free := make(chan struct{})
+	d := open(t, Config{InFlight: inFlight, Limiter: newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {
+		now := deciding.Add(1)
+		defer deciding.Add(-1)
+		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+		}
+		select {
+		case <-free:
+		case <-ctx.Done():
+		}
+		for i := range b.Answers {
+			b.Answers[i].Source = check.Held
+		}
+	}))})
+	s := openStream(t, d)
+	const requests = 20
+	go func() {
+		for range requests {
+			if s.Send(request(users(3*checksPerPlace)...)) != nil { // four places each
+				return
+			}
+		}
+	}()
+	for range requests {
+		free <- struct{}{}
+		recv(t, s)
+	}
+	if n := most.Load(); n != inFlight/4 {
+		t.Errorf("%d requests of four places were being decided in %d", n, inFlight)
+	}
+	// One that is larger than all places together is decided alone.
+	close(free)
+	send(t, s, 7, users(2*inFlight*checksPerPlace)...)
+	if r := recv(t, s); len(r.Decisions) != 2*inFlight*checksPerPlace {
+		t.Errorf("%d decisions: %v", len(r.Decisions), r.Error)
+	}
+}
