@@ -1,4 +1,4 @@
-//go:build change
+//go:build change || soak
 
 package e2e
 
