@@ -56,6 +56,7 @@ func rows(ctx context.Context, args []string) (err error) {
 	}{
 		{"one-node", t.oneNode},
 		{"three-nodes", t.threeNodes},
+		{"tls", t.tls},
 		{"stream", t.stream},
 		{"sdk", t.sdk},
 		{"keys", t.manyKeys},

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/grpcapi"
@@ -20,12 +22,25 @@ import (
 
 func main() {
 	addr := flag.String("addr", "127.0.0.1:7460", "`address` to listen on")
+	cert := flag.String("cert", "", "`file` with a certificate; turns TLS on")
+	key := flag.String("key", "", "`file` with its key")
 	flag.Parse()
 	l, err := net.Listen("tcp", *addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	s := grpc.NewServer(grpcapi.ServerOptions(0)...)
+	options := grpcapi.ServerOptions(0)
+	if *cert != "" {
+		pair, err := tls.LoadX509KeyPair(*cert, *key)
+		if err != nil {
+			log.Fatal(err)
+		}
+		// As sluice has it.
+		options = append(options, grpc.Creds(credentials.NewTLS(&tls.Config{
+			Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true,
+		})))
+	}
+	s := grpc.NewServer(options...)
 	sluicev1.RegisterSluiceServiceServer(s, echo{})
 	log.Fatal(s.Serve(l))
 }

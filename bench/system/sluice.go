@@ -22,10 +22,10 @@ func (b *Binaries) Sluice(ctx context.Context, nodes, keys int) (*System, error)
 // SluiceWith is Sluice under another name, of which all nodes have further flags.
 func (b *Binaries) SluiceWith(ctx context.Context, name string, nodes, keys int, flags ...string) (*System, error) {
 	s := &System{Name: name}
-	return s, s.opened(s.startSluice(ctx, b, nodes, keys, flags))
+	return s, s.opened(s.startSluice(ctx, b, nodes, keys, nil, flags...))
 }
 
-func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int, flags []string) error {
+func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int, p *papers, flags ...string) error {
 	// For each node: gRPC, HTTP, peer, gossip.
 	at, err := addrs(4 * nodes)
 	if err != nil {
@@ -54,7 +54,7 @@ func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int, 
 			return err
 		}
 	}
-	if s.conns, err = wire.Dial(ask); err != nil {
+	if s.conns, err = wire.Dial(ask, p.dial()...); err != nil {
 		return err
 	}
 	s.Target = wire.Sluice{Conns: s.conns}

@@ -16,14 +16,14 @@ import (
 )
 
 // Dial connects to the nodes, with a connection each and windows as wide as those
-// of sluice's server.
+// of sluice's server. They are plain unless an option says otherwise.
 func Dial(addrs []string, options ...grpc.DialOption) ([]*grpc.ClientConn, error) {
-	options = append(options,
+	options = append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithInitialWindowSize(1<<20),
-		grpc.WithInitialConnWindowSize(4<<20),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16<<20)),
-	)
+		grpc.WithInitialWindowSize(1 << 20),
+		grpc.WithInitialConnWindowSize(4 << 20),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(16 << 20)),
+	}, options...)
 	var conns []*grpc.ClientConn
 	for _, a := range addrs {
 		c, err := grpc.NewClient(a, options...)
