@@ -230,6 +230,8 @@ Try, in another terminal:
   curl -i 127.0.0.1:%d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
   curl 127.0.0.1:%d/metrics
 
+or open http://127.0.0.1:%d/console in a browser.
+
 Ctrl-C stops all three.
-`, second, d.port+20, d.port+1, d.port+1)
+`, second, d.port+20, d.port+1, d.port+1, d.port+1)
 }
