@@ -224,6 +224,8 @@ var families = []family{
 		func(s *snapshot) float64 { return s.load.Refusing }),
 	counters("sluice_calls_refused_total", "Calls with checks that were refused: too many in progress (full), or work waited too long (slow).",
 		[]string{"reason"}, func(s *snapshot) []sample { return by("full", s.load.Full, "slow", s.load.Slow) }),
+	gauge("sluice_console_watchers", "Pages and others that watch the cluster through this node now.",
+		func(s *snapshot) float64 { return float64(s.watchers) }),
 
 	gauge("sluice_counters", "Counters held.",
 		func(s *snapshot) float64 { return float64(s.table.Entries) }),

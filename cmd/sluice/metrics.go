@@ -49,6 +49,7 @@ type snapshot struct {
 	ports                              connections
 	spans                              spanStats
 	load                               shed.Stats
+	watchers                           int
 	ready                              bool
 }
 
@@ -79,6 +80,7 @@ func (n *node) snapshot() snapshot {
 	s.ports = n.listen.stats()
 	s.failedGRPC, s.failedHTTP, s.failedPeer = n.tls.failedGRPC.Load(), n.tls.failedHTTP.Load(), n.tls.failedPeer.Load()
 	s.load = n.gate.Stats()
+	s.watchers = n.hub.Watchers()
 	s.ready, _ = n.ready()
 	return s
 }
