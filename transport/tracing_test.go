@@ -29,7 +29,7 @@ func recording(t *testing.T, share float64) (*tracetest.SpanRecorder, func(*Conf
 func notes(s sdk.ReadOnlySpan) map[string]string {
 	m := map[string]string{"name": s.Name(), "failed": s.Status().Description}
 	for _, a := range s.Attributes() {
-		m[string(a.Key)] = a.Value.Emit()
+		m[string(a.Key)] = a.Value.String()
 	}
 	return m
 }
