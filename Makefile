@@ -158,14 +158,9 @@ image: ## build the container image sluice:dev (needs Docker)
 	docker build --tag $(IMAGE) .
 
 .PHONY: release
-release: ## archives, bills of materials and checksums into bin/release (VERSION=v1.2.3, TARGETS=linux/arm64)
-	rm -rf bin/release bin/release-binaries
-	go run ./internal/release -version '$(VERSION)' -time "$$(git log -1 --format=%ct)" -targets '$(TARGETS)' \
-		-out bin/release -binaries bin/release-binaries
-
-.PHONY: release-images
-release-images: ## a container image of each Linux binary that make release has left (needs Docker)
-	VERSION='$(VERSION)' internal/tools/release-images bin/release-binaries $(or $(IMAGES),sluice)
+release: ## archives, images, bills of materials and checksums into bin/release (VERSION=v1.2.3, TARGETS=linux/arm64)
+	rm -rf bin/release
+	go run ./internal/release -version '$(VERSION)' -time "$$(git log -1 --format=%ct)" -targets '$(TARGETS)' -out bin/release
 
 .PHONY: release-test
 release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some)

@@ -22,7 +22,6 @@ func run(args []string) error {
 	version := flags.String("version", "", "version of the release, without spaces")
 	at := flags.String("time", "", "time of the commit, in Unix seconds")
 	list := flags.String("targets", "", "systems to build for, as linux/amd64,darwin/arm64; all by default")
-	binaries := flags.String("binaries", "", "folder to keep the binaries in, none by default")
 	materials := flags.Bool("materials", true, "write a bill of materials for each binary")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -35,7 +34,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := Release{Root: *root, Out: *out, Version: *version, Time: time.Unix(seconds, 0), Targets: chosen, Binaries: *binaries}
+	r := Release{Root: *root, Out: *out, Version: *version, Time: time.Unix(seconds, 0), Targets: chosen}
 	if *out == "" {
 		return fmt.Errorf("-out: name a folder")
 	}

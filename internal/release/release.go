@@ -25,8 +25,6 @@ type Release struct {
 	Targets []Target
 	// Materials writes the bill of materials of a binary to a file; nil leaves it out.
 	Materials func(binary, file string) error
-	// Binaries, if set, keeps the binaries there, in folders named for their system, for container images.
-	Binaries string
 }
 
 var soundVersion = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+-]*$`)
@@ -47,15 +45,11 @@ func (r *Release) Build() error {
 	if err := os.MkdirAll(r.Out, 0o755); err != nil {
 		return fmt.Errorf("-out: %w", err)
 	}
-	work := r.Binaries
-	if work == "" {
-		dir, err := os.MkdirTemp("", "sluice-release-")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		work = dir
+	work, err := os.MkdirTemp("", "sluice-release-")
+	if err != nil {
+		return err
 	}
+	defer os.RemoveAll(work)
 	for _, t := range r.Targets {
 		if err := r.build(t, work); err != nil {
 			return fmt.Errorf("%s: %w", t, err)
@@ -75,6 +69,11 @@ func (r *Release) build(t Target, work string) error {
 	if r.Materials != nil {
 		if err := r.Materials(binary, filepath.Join(r.Out, t.name(r.Version)+".cdx.json")); err != nil {
 			return fmt.Errorf("bill of materials: %w", err)
+		}
+	}
+	if t.OS == "linux" {
+		if err := image(filepath.Join(r.Out, t.name(r.Version)+".image.tar"), binary, t, r.Version, r.Time); err != nil {
+			return fmt.Errorf("image: %w", err)
 		}
 	}
 	format := "tar.gz"
