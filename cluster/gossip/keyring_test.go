@@ -79,7 +79,7 @@ func TestKeyringPrintsNoKey(t *testing.T) {
 	}
 	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "keyring", k)
 	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "keyring", k)
-	_ = json.NewEncoder(&out).Encode(k)
+	_ = json.NewEncoder(&out).Encode([]any{k})
 	for _, shown := range []string{"abab", "ABAB", "171 171", "0xab, 0xab", keyText(testKey(0xab, 32))[:8], `\xab`} {
 		if strings.Contains(out.String(), shown) {
 			t.Errorf("%q is shown in\n%s", shown, out.String())

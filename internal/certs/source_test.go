@@ -70,7 +70,7 @@ func (d dir) mutual(name string) Config {
 }
 
 // handshake connects a client to a server, and returns what each says about it.
-func handshake(t testing.TB, server, client *tls.Config) (s, c error, sees tls.ConnectionState) {
+func handshake(t testing.TB, server, client *tls.Config) (sees tls.ConnectionState, s, c error) {
 	t.Helper()
 	a, b := net.Pipe()
 	defer a.Close()
@@ -96,7 +96,7 @@ func handshake(t testing.TB, server, client *tls.Config) (s, c error, sees tls.C
 	}
 	b.Close()
 	s = <-end
-	return s, c, srv.ConnectionState()
+	return srv.ConnectionState(), s, c
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -197,7 +197,7 @@ func TestClients(t *testing.T) {
 				// Also shown where the server does not name the authority.
 				client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificates[0], nil }
 			}
-			s, cl, _ := handshake(t, source.Server("h2"), client)
+			_, s, cl := handshake(t, source.Server("h2"), client)
 			want := strings.Contains(strings.Join(c.lets, " "), name)
 			if (s == nil) != want || (cl == nil) != want {
 				t.Errorf("auth %d, certificate %s: let in is %v: server %v, client %v", c.auth, name, !want, s, cl)
@@ -221,7 +221,7 @@ func TestVersions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, _, _ := handshake(t, source.Server(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: c.speaks})
+		_, s, _ := handshake(t, source.Server(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: c.speaks})
 		if (s == nil) != c.ok {
 			t.Errorf("at least %#x, client speaks %#x: %v", c.least, c.speaks, s)
 		}
@@ -266,7 +266,7 @@ func TestRotation(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
 			for i := range 2 {
-				s, c, state := handshake(t, sources[i].Server("h2"), sources[1-i].Client("h2"))
+				state, s, c := handshake(t, sources[i].Server("h2"), sources[1-i].Client("h2"))
 				if err := errors.Join(s, c); err != nil {
 					t.Errorf("%s: %v", step, err)
 				} else if err := CheckNode(state, names[1-i]); err != nil {
@@ -291,7 +291,7 @@ func TestRotation(t *testing.T) {
 			}
 		}
 		old.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &oldPair, nil }
-		if s, _, _ := handshake(t, sources[1].Server("h2"), old); s == nil {
+		if _, s, _ := handshake(t, sources[1].Server("h2"), old); s == nil {
 			t.Error("the old certificate is still let in")
 		}
 	})
