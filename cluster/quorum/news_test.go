@@ -70,6 +70,41 @@ func TestHearsay(t *testing.T) {
 	}
 }
 
+// The members that x knows by hearsay have crashed and begin anew: x goes with them, but not before the last
+// has, and not because of a process that was never counted.
+func TestHearsayOfTheLost(t *testing.T) {
+	old, young := set(3, "y", "z"), message.Set{ID: "a", Version: 1, Members: []string{"y"}}
+	l := newLone(t, message.Set{})
+	l.say(100*ms, y, &message.Heartbeat{Sent: 1, Set: old, News: 2})
+	l.say(110*ms, z, &message.Heartbeat{Sent: 1, Set: old, News: 2})
+	q := message.Peer{Name: "q", Boot: "1-q"}
+	for _, c := range []struct {
+		name  string
+		at    int64
+		from  message.Peer
+		h     message.Heartbeat
+		knows string
+	}{
+		{"somebody else's set", 120 * ms, q, message.Heartbeat{Set: message.Set{ID: "a", Version: 1, Members: []string{"q"}}}, "m"},
+		{"y has begun anew, z has not", 200 * ms, later, message.Heartbeat{Set: young}, "m"},
+		{"what y has is hearsay too", 900 * ms, later, message.Heartbeat{Set: young, Hearsay: true}, "m"},
+		{"z is silent for so long that it counts as dead", 900 * ms, later, message.Heartbeat{Set: young}, "a"},
+		{"z is back after all, and its set ranks higher", 1000 * ms, z, message.Heartbeat{Set: old, News: 2}, "m"},
+	} {
+		c.h.Sent = c.at
+		l.say(c.at, c.from, &c.h)
+		if got := l.Set().ID; got != c.knows {
+			t.Errorf("%s: lineage %s, want %s", c.name, got, c.knows)
+		}
+	}
+	// Who knows more than hearsay gives nothing up.
+	l = newLone(t, old)
+	l.say(100*ms, later, &message.Heartbeat{Sent: 100 * ms, Set: young})
+	if got := l.Set().ID; got != "m" {
+		t.Errorf("gave its set up for %s", got)
+	}
+}
+
 // What was seen of somebody's news in one lineage says nothing in another.
 func TestNewsOfAnotherLineage(t *testing.T) {
 	l := newLone(t, set(3, "y", "z"))

@@ -13,6 +13,10 @@ import (
 // Set returns the newest version that this process knows. Zero if none.
 func (m *Machine) Set() message.Set { return m.set }
 
+// Hearsay reports whether this process has not yet seen the news of anybody who knows its set: then it acknowledges nobody,
+// and may give the set up for one that ranks below it.
+func (m *Machine) Hearsay() bool { return m.hearsay }
+
 // In reports whether this process is counted.
 func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
 
@@ -37,7 +41,7 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 	informs := !k.hearsay && p.saw >= k.news
 	switch {
 	case k.hearsay || !sound(s):
-	case beats(s, m.set) && (informs || s.ID != m.set.ID):
+	case (beats(s, m.set) || m.deserted(now, p, s)) && (informs || s.ID != m.set.ID):
 		// A process that has just started and finds itself counted may have been so
 		// before. Only one that was seen to be taken in has promised nothing yet.
 		name, old := m.c.Self.Name, m.set
@@ -58,6 +62,21 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 			m.given[i].shown = max(m.given[i].shown, s.Version)
 		}
 	}
+}
+
+// deserted reports whether this process knows its set by hearsay only and p, which the set counts, knows s of another
+// lineage: so p has lost it in a crash, and waiting for its news is in vain. Nothing was acknowledged by
+// hearsay, so nothing is broken by giving it up for a set that it outranks.
+func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
+	if !m.hearsay || s.ID == m.set.ID || !m.set.Has(p.Name) {
+		return false
+	}
+	for _, q := range m.peers {
+		if q != p && q.lineage == m.set.ID && m.set.Has(q.Name) && m.lives(now, q) {
+			return false // its news can still be seen
+		}
+	}
+	return true
 }
 
 // adopt makes s this process's set, and tells everybody.

@@ -239,3 +239,72 @@ func (r *docRun) curl(line string, base int) {
 	}
 	r.t.Logf("%s\n%s", line, out)
 }
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#{1,6} +(.*)$`)
+	fence   = regexp.MustCompile("(?ms)^```.*?^```")
+)
+
+// TestDocLinks follows every link from page to page, with its anchor.
+func TestDocLinks(t *testing.T) {
+	var pages []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md", "deploy/*/*.md", "examples/*/*.md", "bench/*.md"} {
+		found, err := filepath.Glob(filepath.Join(repository, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
+	}
+	if len(pages) < 40 {
+		t.Fatalf("only %d pages", len(pages))
+	}
+	read := func(page string) string {
+		data, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fence.ReplaceAllString(string(data), "")
+	}
+	for _, page := range pages {
+		for _, m := range link.FindAllStringSubmatch(read(page), -1) {
+			file, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(file, "://") || strings.HasPrefix(file, "mailto:") {
+				continue
+			}
+			target := page
+			if file != "" {
+				target = filepath.Join(filepath.Dir(page), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s leads nowhere", page, m[1])
+				continue
+			}
+			if anchor == "" || filepath.Ext(target) != ".md" {
+				continue
+			}
+			var anchors []string
+			for _, h := range heading.FindAllStringSubmatch(read(target), -1) {
+				anchors = append(anchors, slug(h[1]))
+			}
+			if !slices.Contains(anchors, anchor) {
+				t.Errorf("%s: %s: no such heading", page, m[1])
+			}
+		}
+	}
+}
+
+// slug is the anchor that hosts of Markdown make of a heading.
+func slug(heading string) string {
+	heading = link.ReplaceAllString(heading, "]")
+	var b strings.Builder
+	for _, r := range strings.ToLower(heading) {
+		switch {
+		case r == ' ':
+			b.WriteRune('-')
+		case r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r > 127:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

@@ -164,17 +164,18 @@ func (w *world) watchHeld(p *process) {
 	p.mask = held
 }
 
-// watchSet wants all to agree on every version of the set, and none to go back.
+// watchSet wants all to agree on every version of the set, and none to go back from more than hearsay.
 func (w *world) watchSet(p *process) {
-	s := p.quorum.Set()
+	s, hearsay := p.quorum.Set(), p.hearsay
+	p.hearsay = p.quorum.Hearsay()
 	if s.Version == p.set.Version && s.ID == p.set.ID {
 		return
 	}
 	w.tell(general, "%s knows set %s", p, tellSet(s))
-	if !p.set.Zero() && !s.Outranks(p.set) {
+	if !p.set.Zero() && !hearsay && !s.Outranks(p.set) {
 		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
 	}
-	if s.ID != p.set.ID && !p.set.Zero() && !w.apart {
+	if s.ID != p.set.ID && !p.set.Zero() && !hearsay && !w.apart {
 		w.fail("set", general, "%s knew lineage %s and now knows %s", p, tellSet(p.set), tellSet(s))
 	}
 	p.set = s

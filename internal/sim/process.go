@@ -46,6 +46,7 @@ type process struct {
 	mask    uint64    // the partitions that it holds
 	tenures []*tenure // of these, by partition
 	set     message.Set
+	hearsay bool
 	waiting []waiting
 	// torn are the epochs of states that have begun to come here and have not come to their end, by
 	// partition.
