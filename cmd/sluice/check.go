@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -57,6 +61,25 @@ func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluice
 	return f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		return call(ctx, sluicev1.NewSluiceServiceClient(conn))
 	})
+}
+
+// operate is ask for what a node may refuse, which others would too: the process then ends with exitDenied, or
+// for words that are off with exitUsage.
+func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
+	var refused error
+	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		err := call(ctx, c)
+		switch st := status.Convert(err); st.Code() {
+		case codes.InvalidArgument:
+			refused = usageError(errors.New(st.Message()))
+		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
+			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
+		default:
+			return err
+		}
+		return nil
+	})
+	return cmp.Or(err, refused)
 }
 
 // connect is ask for any service of the node.

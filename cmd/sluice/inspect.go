@@ -3,15 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
@@ -55,27 +52,15 @@ Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
 	return cmd
 }
 
-// inspect asks a node, and tells a refusal from no answer.
+// inspect asks a node and prints its answer.
 func inspect(ctx context.Context, out io.Writer, f clientFlags, output string, req *sluicev1.InspectRequest) error {
-	var refused error
-	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		res, err := c.Inspect(ctx, req)
-		switch st := status.Convert(err); st.Code() {
-		case codes.OK:
-			return printInspection(out, output, req, res)
-		case codes.InvalidArgument, codes.NotFound:
-			refused = usageError(errors.New(st.Message()))
-		case codes.PermissionDenied, codes.Unauthenticated:
-			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
-		default:
+		if err != nil {
 			return err
 		}
-		return nil
+		return printInspection(out, output, req, res)
 	})
-	if err != nil {
-		return err
-	}
-	return refused
 }
 
 // inspectionJSON is the answer of `sluice inspect --json`. Durations are seconds.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -95,27 +92,15 @@ func settleOutput(cmd *cobra.Command, output string) error {
 	return nil
 }
 
-// forget asks a node to forget a member, and tells a refusal from no answer.
+// forget asks a node to forget a member.
 func forget(ctx context.Context, out io.Writer, f clientFlags, output, name string) error {
-	var refused error
-	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		resp, err := c.ForgetMember(ctx, &sluicev1.ForgetMemberRequest{Name: name})
-		switch st := status.Convert(err); st.Code() {
-		case codes.OK:
-			return printForgotten(out, output, name, resp.GetStableSet())
-		case codes.InvalidArgument:
-			refused = usageError(errors.New(st.Message()))
-		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
-			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
-		default:
+		if err != nil {
 			return err
 		}
-		return nil
+		return printForgotten(out, output, name, resp.GetStableSet())
 	})
-	if err != nil {
-		return err
-	}
-	return refused
 }
 
 // setJSON is a stable set in JSON.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,8 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
@@ -110,25 +107,13 @@ func (f *topFlags) run(ctx context.Context, out io.Writer) error {
 
 // show asks once and prints the answer.
 func (f *topFlags) show(ctx context.Context, out io.Writer) error {
-	var refused error
-	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		res, err := c.Top(ctx, &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain})
-		switch st := status.Convert(err); st.Code() {
-		case codes.OK:
-			return f.print(out, res)
-		case codes.InvalidArgument:
-			refused = usageError(errors.New(st.Message()))
-		case codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
-			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
-		default:
+		if err != nil {
 			return err
 		}
-		return nil
+		return f.print(out, res)
 	})
-	if err != nil {
-		return err
-	}
-	return refused
 }
 
 // topKeyJSON is one key in `sluice top -o json`.
