@@ -12,12 +12,31 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/certs/mint"
 )
+
+// logBook keeps what is logged, for the goroutine that reads it.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBook) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 // dir is where a node has its files.
 type dir struct {
@@ -305,7 +324,7 @@ func TestFaultyRotation(t *testing.T) {
 		d.write("ca", a.PEM)
 		first := issue(t, a, 10*time.Hour, "n1")
 		d.pair(first)
-		var log bytes.Buffer
+		var log logBook
 		s := followed(t, d.mutual("n1"), &log)
 		expires := s.Expires()
 		for i, c := range []struct {
@@ -341,7 +360,7 @@ func TestExpiryIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := authority(t)
 		d.pair(issue(t, a, 99*time.Hour, "door")) // of 100
-		var log bytes.Buffer
+		var log logBook
 		s := followed(t, Config{Cert: d.file("cert"), Key: d.file("key")}, &log)
 		count := func() int { synctest.Wait(); return strings.Count(log.String(), "a tenth of the certificate's life") }
 		time.Sleep(88*time.Hour + 30*time.Minute)

@@ -8,18 +8,38 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// logBook keeps what is logged, for the goroutine that reads it.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBook) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
 
 // followed are two files and what came into force of them.
 type followed struct {
 	*testing.T
 	*Files
 	a, b    string
-	inForce string
-	log     bytes.Buffer
+	inForce atomic.Value // string
+	log     logBook
 }
 
 var errBad = errors.New("they do not match")
@@ -38,7 +58,7 @@ func inBubble(t *testing.T, story func(f *followed)) {
 				if !bytes.Equal(c[0], c[1]) {
 					return errBad
 				}
-				f.inForce = string(c[0])
+				f.inForce.Store(string(c[0]))
 				return nil
 			},
 		})
@@ -68,8 +88,8 @@ func (f *followed) pass(readings int, want string, failures uint64) {
 	f.Helper()
 	time.Sleep(time.Duration(readings)*DefaultEvery + time.Millisecond)
 	synctest.Wait()
-	if s := f.Status(); f.inForce != want || s.Failures != failures {
-		f.Errorf("%q is in force after %d failures, want %q after %d (%+v)\n%s", f.inForce, s.Failures, want, failures, s, f.log.String())
+	if s := f.Status(); f.inForce.Load() != want || s.Failures != failures {
+		f.Errorf("%q is in force after %d failures, want %q after %d (%+v)\n%s", f.inForce.Load(), s.Failures, want, failures, s, f.log.String())
 	}
 }
 
