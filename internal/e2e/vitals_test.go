@@ -26,18 +26,16 @@ func (n *node) measure() (vitals, error) {
 	}
 	v := vitals{}
 	for line := range strings.Lines(body) {
-		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || strings.HasPrefix(line, "#") {
+		line = strings.TrimSpace(line)
+		at := strings.LastIndexByte(line, ' ')
+		if at < 0 || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if _, value, ok = strings.Cut(line, "} "); !ok {
-			_, value, _ = strings.Cut(line, " ")
-		}
-		f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+		f, err := strconv.ParseFloat(line[at+1:], 64)
 		if err != nil {
 			return nil, fmt.Errorf("metrics: %q: %w", line, err)
 		}
-		name, _, _ = strings.Cut(name, "{")
+		name, _, _ := strings.Cut(line[:at], "{")
 		v[name] += f
 	}
 	return v, nil

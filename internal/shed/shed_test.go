@@ -134,8 +134,10 @@ func TestNoBoundOfWaits(t *testing.T) {
 
 func TestEnterKeepsToTheBound(t *testing.T) {
 	g := gate(t, Config{MaxCalls: 2})
-	if !g.Enter() || !g.Enter() || g.Enter() {
-		t.Fatal("want two in and the third refused")
+	for i, want := range []bool{true, true, false} {
+		if g.Enter() != want {
+			t.Fatalf("call %d: let in is %v", i+1, !want)
+		}
 	}
 	g.Leave()
 	if !g.Enter() {
