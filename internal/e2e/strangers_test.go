@@ -121,7 +121,9 @@ func TestSilentPeerStallsNobody(t *testing.T) {
 
 // leastTail is a p99 that is never too long: two cores have the strangers, the nodes and the others. SLUICE_E2E_GAP is for
 // machines that do other things too.
-func leastTail(t *testing.T) time.Duration { return max(40*time.Millisecond, setting(t, "SLUICE_E2E_GAP", 0)) }
+func leastTail(t *testing.T) time.Duration {
+	return max(40*time.Millisecond, setting(t, "SLUICE_E2E_GAP", 0))
+}
 
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
