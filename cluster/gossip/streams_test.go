@@ -128,28 +128,28 @@ func TestStreamGate(t *testing.T) {
 
 	theirs, ours := enter("192.0.2.1:1")
 	said := append(announcing(t, 3, 40), "and the rest"...)
-	go func() {
+	go func(theirs net.Conn) {
 		for i := range said { // in pieces
 			if _, err := theirs.Write(said[i : i+1]); err != nil {
 				return
 			}
 		}
 		theirs.Close()
-	}()
+	}(theirs)
 	if got, err := io.ReadAll(ours); err != nil || !bytes.Equal(got, said) {
 		t.Errorf("read %q, %v", got, err)
 	}
 	ours.Close()
 
 	theirs, ours = enter("192.0.2.1:1")
-	go func() {
+	go func(theirs net.Conn) {
 		block := make([]byte, 64<<10) // pings
 		for {
 			if _, err := theirs.Write(block); err != nil {
 				return
 			}
 		}
-	}()
+	}(theirs)
 	if got, err := io.Copy(io.Discard, ours); got != maxStreamBytes || !errors.Is(err, errStreamTooLong) {
 		t.Errorf("read %d bytes, %v", got, err)
 	}
