@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,9 +22,8 @@ import (
 type world struct {
 	*Hub
 	began         time.Time
-	asked, topped int
-	dead          bool
-	top           error
+	asked, topped atomic.Int64
+	dead, off     atomic.Bool
 }
 
 func (w *world) node(name string, history bool) facts.Node {
@@ -45,21 +45,24 @@ func newWorld(t *testing.T, ctx context.Context) *world {
 		Members: func(context.Context) transport.Members {
 			m := transport.Members{Self: "n1", Partitions: 7, Members: []transport.Member{
 				{Member: member.Member{Name: "n1", Boot: "n1-1", State: member.Serving}, Lives: true},
-				{Member: member.Member{Name: "n2", Boot: "n2-1", State: member.Serving}, Lives: !w.dead, Silent: -1},
+				{Member: member.Member{Name: "n2", Boot: "n2-1", State: member.Serving}, Lives: !w.dead.Load(), Silent: -1},
 			}}
 			return m
 		},
-		Here: func(_ context.Context, history bool) facts.Node { w.asked++; return w.node("", history) },
+		Here: func(_ context.Context, history bool) facts.Node { w.asked.Add(1); return w.node("", history) },
 		Others: func(_ context.Context, history bool) ([]facts.Node, []string) {
-			if w.dead {
+			if w.dead.Load() {
 				return nil, []string{"n2"}
 			}
 			return []facts.Node{w.node("n2", history)}, nil
 		},
 		Top: func(_ context.Context, q transport.TopQuery) (transport.Top, error) {
-			w.topped++
+			w.topped.Add(1)
 			k := transport.TopKey{Domain: "shop", Descriptor: []rules.Entry{{Key: "user", Value: q.By.String()}}, PerSecond: 2}
-			return transport.Top{Covers: time.Minute, Keys: []transport.TopKey{k}}, w.top
+			if w.off.Load() {
+				return transport.Top{}, errors.New("off")
+			}
+			return transport.Top{Covers: time.Minute, Keys: []transport.TopKey{k}}, nil
 		},
 	})
 	go w.Run(ctx)
@@ -90,8 +93,8 @@ func TestWatch(t *testing.T) {
 		defer cancel()
 		w := newWorld(t, ctx)
 		time.Sleep(time.Minute)
-		if w.asked != 0 {
-			t.Errorf("asked %d times while nobody watches", w.asked)
+		if w.asked.Load() != 0 {
+			t.Errorf("asked %d times while nobody watches", w.asked.Load())
 		}
 		one, err := w.Watch()
 		if err != nil {
@@ -122,11 +125,11 @@ func TestWatch(t *testing.T) {
 		}
 
 		two, _ := w.Watch()
-		asked := w.asked
+		asked := w.asked.Load()
 		event(t, two, EventHistory, &h)
 		event(t, two, EventState, &s)
 		event(t, two, EventTop, &k)
-		if w.asked != asked {
+		if w.asked.Load() != asked {
 			t.Error("nodes were asked again for who came second")
 		}
 		for range 3 {
@@ -138,7 +141,7 @@ func TestWatch(t *testing.T) {
 		}
 		two.Close()
 
-		w.dead = true
+		w.dead.Store(true)
 		event(t, one, EventState, &s)
 		event(t, one, EventTop, &k)
 		for len(s.Missing) == 0 {
@@ -150,12 +153,12 @@ func TestWatch(t *testing.T) {
 
 		one.Close()
 		time.Sleep(2 * time.Second)
-		asked = w.asked
+		asked = w.asked.Load()
 		time.Sleep(time.Minute)
-		if w.asked != asked {
+		if w.asked.Load() != asked {
 			t.Error("nodes are asked although nobody watches any more")
 		}
-		w.top = errors.New("off")
+		w.off.Store(true)
 		again, _ := w.Watch()
 		event(t, again, EventHistory, &h)
 		event(t, again, EventState, &s)
