@@ -13,24 +13,9 @@ import (
 
 // unreserved is a peer of another minor. It refuses records without limits, as every node does, and knows
 // no more.
-type unreserved struct {
-	peerv1.UnimplementedPeerServiceServer
-	hello *peerv1.Hello
-}
-
-func (u unreserved) Exchange(stream serverStream) error {
-	if _, err := stream.Recv(); err != nil {
-		return err
-	}
-	for m := (&peerv1.Reply{Hello: u.hello}); ; {
-		if err := stream.Send(m); err != nil {
-			return err
-		}
-		q, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		m = &peerv1.Reply{Seq: q.Seq}
+func unreserved(hello *peerv1.Hello) foreign {
+	return foreign{hello: hello, answer: func(q *peerv1.Request) *peerv1.Reply {
+		m := &peerv1.Reply{}
 		for i := range q.KeyLo {
 			status := check.Decided
 			if at(q.Limits, i) == 0 {
@@ -38,7 +23,8 @@ func (u unreserved) Exchange(stream serverStream) error {
 			}
 			m.Status = append(m.Status, byte(status))
 		}
-	}
+		return m
+	}}
 }
 
 // TestReserveToOlderPeer: a node that does not know reserves is not given the chance to admit against one.
@@ -49,7 +35,7 @@ func TestReserveToOlderPeer(t *testing.T) {
 		hello := config.hello()
 		hello.Minor = minor
 		s := grpc.NewServer()
-		peerv1.RegisterPeerServiceServer(s, unreserved{hello: hello})
+		peerv1.RegisterPeerServiceServer(s, unreserved(hello))
 		l := network.listen("b:1")
 		go s.Serve(l)
 		pool := open(t, network.config("a"))

@@ -79,17 +79,18 @@ func TestTimesApart(t *testing.T) {
 	}
 }
 
-// aged is a peer of another minor that decides every record once.
-type aged struct {
+// foreign is a peer that says hello as it likes, and answers requests by hand.
+type foreign struct {
 	peerv1.UnimplementedPeerServiceServer
-	hello *peerv1.Hello
+	hello  *peerv1.Hello
+	answer func(q *peerv1.Request) *peerv1.Reply
 }
 
-func (a aged) Exchange(stream serverStream) error {
+func (f foreign) Exchange(stream serverStream) error {
 	if _, err := stream.Recv(); err != nil {
 		return err
 	}
-	for m := (&peerv1.Reply{Hello: a.hello}); ; {
+	for m := (&peerv1.Reply{Hello: f.hello}); ; {
 		if err := stream.Send(m); err != nil {
 			return err
 		}
@@ -97,11 +98,20 @@ func (a aged) Exchange(stream serverStream) error {
 		if err != nil {
 			return err
 		}
-		m = &peerv1.Reply{Seq: q.Seq, Status: make([]byte, len(q.KeyLo)), Remaining: q.Cost}
+		m = f.answer(q)
+		m.Seq = q.Seq
+	}
+}
+
+// aged is a peer of another minor that decides every record once.
+func aged(hello *peerv1.Hello) foreign {
+	return foreign{hello: hello, answer: func(q *peerv1.Request) *peerv1.Reply {
+		m := &peerv1.Reply{Status: make([]byte, len(q.KeyLo)), Remaining: q.Cost}
 		for i := range m.Status {
 			m.Status[i] = byte(check.Decided)
 		}
-	}
+		return m
+	}}
 }
 
 // TestCombines: only a node that is known to know records of several checks is said to take them, and no other
@@ -113,7 +123,7 @@ func TestCombines(t *testing.T) {
 		hello := config.hello()
 		hello.Minor = minor
 		s := grpc.NewServer()
-		peerv1.RegisterPeerServiceServer(s, aged{hello: hello})
+		peerv1.RegisterPeerServiceServer(s, aged(hello))
 		l := network.listen("b:1")
 		go s.Serve(l)
 		pool := open(t, network.config("a"))
