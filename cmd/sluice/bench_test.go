@@ -57,10 +57,10 @@ func TestBenchDoors(t *testing.T) {
 	for i := range door.Kinds {
 		k := &door.Kinds[i]
 		for _, batch := range []string{"1", "7"} {
+			if batch != "1" && k.MaxBatch == 1 {
+				continue // this door takes one check a call
+			}
 			t.Run(k.Name+" "+batch, func(t *testing.T) {
-				if batch != "1" && k.MaxBatch == 1 {
-					t.Skip("one check a call")
-				}
 				args := []string{"--limits", "20/day", "--domain", k.Name + batch}
 				if k.MaxLimits == 0 {
 					args = []string{"--domain", "asked"}
