@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,7 +110,8 @@ func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, e
 	s := &stream{node: n, grpc: g, cancel: cancel}
 	f := newFrame(&s.mu.lanes[elsewhere])
 	s.launchLocked(f) // nobody else knows s
-	if err := g.SendMsg(f); err != nil {
+	// io.EOF says that the node has ended the stream already; RecvMsg says why.
+	if err := g.SendMsg(f); err != nil && err != io.EOF {
 		return nil, err
 	}
 	return s, g.RecvMsg(s)

@@ -107,6 +107,16 @@ func (g *guarded) CheckStream(stream grpc.BidiStreamingServer[sluicev1.CheckRequ
 	return status.Error(codes.Unauthenticated, "not you")
 }
 
+// late is a stream on which nothing is sent before the node has said something.
+type late struct{ grpc.ClientStream }
+
+func (l late) SendMsg(m any) error {
+	if _, err := l.Header(); err != nil {
+		return err
+	}
+	return l.ClientStream.SendMsg(m)
+}
+
 func TestDialSaysThatCredentialsAreRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -117,12 +127,19 @@ func TestDialSaysThatCredentialsAreRefused(t *testing.T) {
 	sluicev1.RegisterSluiceServiceServer(server, g)
 	go server.Serve(l)
 	defer server.Stop()
-	_, err = Dial(t.Context(), l.Addr().String(), WithToken(Token("secret")))
-	if !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), "not you") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("%v, want ErrCredentials and what the node said", err)
-	}
-	if got := <-g.shown; got != "Bearer secret" {
-		t.Errorf("shown: %q", got)
+	// A node that refuses at once may have ended the stream before anything is sent on it.
+	overtaken := grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, conn, method, opts...)
+		return late{s}, err
+	})
+	for _, o := range []Option{WithDialOptions(), WithDialOptions(overtaken)} {
+		_, err = Dial(t.Context(), l.Addr().String(), WithToken(Token("secret")), o)
+		if !errors.Is(err, ErrCredentials) || !strings.Contains(err.Error(), "not you") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v, want ErrCredentials and what the node said", err)
+		}
+		if got := <-g.shown; got != "Bearer secret" {
+			t.Errorf("shown: %q", got)
+		}
 	}
 	if _, err := Dial(t.Context(), l.Addr().String(), WithToken(nil)); err == nil {
 		t.Error("WithToken(nil) is no error")
