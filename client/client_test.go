@@ -121,7 +121,7 @@ func sentLocked(s *stream) (n int) {
 }
 
 // waitFor polls what other goroutines do on real connections.
-func waitFor(t *testing.T, what string, ok func() bool) {
+func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !ok(); {
 		if time.Now().After(deadline) {
@@ -363,9 +363,7 @@ func TestPolicies(t *testing.T) {
 		t.Run(p.source.String(), func(t *testing.T) {
 			f := newCluster(t, "n1")
 			c := f.dial(WithFailurePolicy(p.policy), WithTimeout(100*time.Millisecond))
-			if d, err := c.Check(t.Context(), user); err != nil || d.Source != SourceHeld {
-				t.Fatalf("%+v, %v", d, err)
-			}
+			f.known(c)
 			f.nodes[0].server.Stop()
 			for i, want := range p.want {
 				d, err := c.Check(t.Context(), user)
@@ -485,7 +483,7 @@ func TestStalled(t *testing.T) {
 			<-hold
 		}
 	}
-	c := f.dial(WithTimeout(time.Second))
+	c := f.dial(WithTimeout(4 * time.Second))
 	for i := range 10 {
 		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
 		if err != nil || d.Source != SourceHeld || d.Holder != "n1" {

@@ -96,7 +96,28 @@ func (f *fakeCluster) dial(opts ...Option) *Client {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { c.Close() })
+	// Dial leaves nodes behind that a busy machine is slow to reach.
+	waitFor(f.t, "all nodes to be reached", func() bool {
+		for _, n := range f.nodes {
+			if n.listed == "" && !c.opts.noRouting && streamOf(c, n) == nil {
+				return false
+			}
+		}
+		return true
+	})
 	return c
+}
+
+// known asks until a node answers, so that c knows the counter: short timeouts are for what comes then.
+func (f *fakeCluster) known(c *Client) {
+	f.t.Helper()
+	waitFor(f.t, "a node to answer", func() bool {
+		d, err := c.Check(f.t.Context(), user)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return d.Source == SourceHeld
+	})
 }
 
 func (n *fakeNode) answer(req *sluicev1.CheckRequest) *sluicev1.CheckResponse {

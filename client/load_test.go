@@ -42,7 +42,7 @@ func TestReportLoad(t *testing.T) {
 		loads.reports, loads.answer = nil, f
 	}
 	f := newCluster(t, "n1", "n2")
-	a, b := f.dial(WithTimeout(time.Second)), f.dial(WithTimeout(time.Second))
+	a, b := f.dial(), f.dial()
 	broken := f.nodes[0]
 	answer(func(n *fakeNode, _ *sluicev1.ReportLoadRequest) error {
 		if n == broken {
