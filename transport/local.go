@@ -1,6 +1,9 @@
 package transport
 
-import "net/netip"
+import (
+	"net"
+	"net/netip"
+)
 
 // passedOn are the headers that proxies and web pages add to what they send: the call
 // is then somebody else's, whatever address it comes from.
@@ -18,6 +21,18 @@ func LocalOnly(addr string, has func(header string) bool) *Error {
 		if has(header) {
 			return &Error{Code: Forbidden, Message: "answered on loopback only, and this call was passed on by a proxy or a web page (it has " + header + "); make it on the node's own machine"}
 		}
+	}
+	return nil
+}
+
+// LocalName says why a caller that calls this node by the HTTP host (with or without a port) is not one of this machine, or
+// nil: another name that leads here over loopback is one that a web page has made up (DNS rebinding).
+func LocalName(host string) *Error {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if addr, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !addr.Unmap().IsLoopback()) {
+		return &Error{Code: Forbidden, Message: "answered on loopback only, to callers that call it by a loopback address or localhost"}
 	}
 	return nil
 }

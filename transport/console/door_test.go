@@ -222,7 +222,7 @@ func TestWatch(t *testing.T) {
 	guard := access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
 	w := newWorld(t, guard)
 	server := httptest.NewUnstartedServer(w)
-	server.Config.ReadTimeout, server.Config.WriteTimeout = 500*time.Millisecond, 500*time.Millisecond
+	server.Config.ReadTimeout, server.Config.WriteTimeout = 1500*time.Millisecond, 1500*time.Millisecond // to send a request too
 	server.Start()
 	defer server.Close()
 	get := func(token string) *http.Response {

@@ -1,9 +1,7 @@
 package console
 
 import (
-	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 
 	"github.com/sluice-project/sluice/transport"
@@ -25,16 +23,11 @@ func foreign(r *http.Request) error {
 	return nil
 }
 
-// stranger says why a caller is not one of this machine, or nil. The name by which it calls has to be this machine's: another that
-// leads here is one that some page has made up (DNS rebinding).
+// stranger says why a caller is not one of this machine, or nil.
 func stranger(r *http.Request) *transport.Error {
-	host := r.Host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
-	}
-	if addr, err := netip.ParseAddr(host); host != "localhost" && (err != nil || !addr.Unmap().IsLoopback()) {
-		return &transport.Error{Code: transport.Forbidden, Message: "answered on loopback only, to callers that call it by a loopback address or localhost"}
-	}
 	// That Origin is our own was seen to.
-	return transport.LocalOnly(r.RemoteAddr, func(header string) bool { return header != "Origin" && len(r.Header.Values(header)) > 0 })
+	if err := transport.LocalOnly(r.RemoteAddr, func(header string) bool { return header != "Origin" && len(r.Header.Values(header)) > 0 }); err != nil {
+		return err
+	}
+	return transport.LocalName(r.Host)
 }

@@ -65,7 +65,7 @@ func TestDocumentedCalls(t *testing.T) {
 	for i, at := range calls {
 		path, body := doc[at[2]:at[3]], doc[at[4]:at[5]]
 		r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
-		r.RemoteAddr = "127.0.0.1:5000"
+		r.RemoteAddr, r.Host = "127.0.0.1:5000", "localhost:7461"
 		w := serve(h, r)
 		m := decoded(t, w)
 		if w.Code != 200 {

@@ -141,5 +141,8 @@ func readName(body []byte) (name string, err error) {
 
 // localOnly says why a request is not one that came from this machine, or nil.
 func localOnly(r *http.Request) *transport.Error {
-	return transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 })
+	if err := transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 }); err != nil {
+		return err
+	}
+	return transport.LocalName(r.Host)
 }
