@@ -146,6 +146,10 @@ func (j *journal) confirm(since int64) {
 func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter) {
 	if len(sh.mu.journal.entries) == 0 {
 		t.changed[own/64].Or(1 << (own % 64))
+		select {
+		case t.stirred <- struct{}{}:
+		default:
+		}
 	}
 	sh.mu.journal.add(now, key, c)
 }
@@ -173,6 +177,10 @@ func (t *Table) Record(shard int, what Recording, gate time.Duration) {
 		sh.mu.journal = newJournal()
 	}
 }
+
+// Stirred receives after a journal that was empty has got an entry; several times may count as one. Who calls Changed now
+// and then need not while nothing comes.
+func (t *Table) Stirred() <-chan struct{} { return t.stirred }
 
 // Changed calls yield with every shard whose journal has entries, in ascending order. It takes
 // no lock, and yield may call any method of the table.

@@ -216,6 +216,40 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestStirred: the first change since a journal was empty can be waited for, and no others are told of.
+func TestStirred(t *testing.T) {
+	table, limits := mustTable(t, bucket.Config{Shards: 2}), mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
+	for s := range 2 {
+		table.Record(s, bucket.RecordAll, 0)
+	}
+	charge := func(shard int) {
+		table.Do(day, &bucket.Request{Key: bucket.Key{Lo: uint64(shard)}, Limits: limits, Cost: 1})
+	}
+	stirred := func(want bool) {
+		t.Helper()
+		select {
+		case <-table.Stirred():
+			if !want {
+				t.Error("stirred")
+			}
+		default:
+			if want {
+				t.Error("not stirred")
+			}
+		}
+	}
+	stirred(false)
+	charge(0)
+	charge(1)
+	stirred(true)
+	stirred(false)
+	charge(0)
+	stirred(false) // the journal has an entry already
+	table.Drain(0, nil)
+	charge(0)
+	stirred(true)
+}
+
 // TestChangedOfManyShards: all of those that have changed, and no others.
 func TestChangedOfManyShards(t *testing.T) {
 	const shards = 200

@@ -54,6 +54,8 @@ type Table struct {
 	// changed has a bit for every shard whose journal has entries. It is written under
 	// the shard's lock and read without.
 	changed []atomic.Uint64
+	// stirred holds one when a journal that was empty has got an entry, see Stirred.
+	stirred chan struct{}
 	// lent is the id of the last grant.
 	lent atomic.Uint64
 	// next is the shard to evict from when the one that grew has nothing to give.
@@ -69,6 +71,7 @@ func NewTable(c Config) (*Table, error) {
 	t := &Table{
 		shards:     make([]shard, c.Shards),
 		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
+		stirred:    make(chan struct{}, 1),
 		maxEntries: DefaultMaxEntries,
 		maxBytes:   math.MaxInt64,
 		without:    c.Without,

@@ -54,6 +54,10 @@ type Config struct {
 	// SweepPeriod is the time in which all counters are looked at once, to drop
 	// those that are wholly free again. 0 means 1 minute.
 	SweepPeriod time.Duration
+	// Right is how long an acknowledged heartbeat gives a node the right to decide. 0 means 600 ms; at most 1.8 s. It must
+	// be the same at all nodes of a cluster. A longer one bears with machines that stand still now and then, and
+	// leaves a crashed node's keys without a holder for longer: it is for tests.
+	Right time.Duration
 	// ForgetAfter is how long a member of the stable set is missed before it is voted
 	// out. 0 means 10 minutes.
 	ForgetAfter time.Duration
@@ -86,7 +90,7 @@ func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
 		d    time.Duration
-	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"ForgetAfter", c.ForgetAfter}} {
+	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"Right", c.Right}, {"ForgetAfter", c.ForgetAfter}} {
 		if f.d < 0 {
 			return fmt.Errorf("cluster: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
 		}
@@ -111,6 +115,9 @@ func (c Config) withDefaults() Config {
 	if c.SweepPeriod == 0 {
 		c.SweepPeriod = time.Minute
 	}
+	if c.Right == 0 {
+		c.Right = 600 * time.Millisecond
+	}
 	if c.ApartEntries == 0 {
 		c.ApartEntries = 100_000
 	}
@@ -119,3 +126,7 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
+
+// dead is the silence after which a member is left out of the ring, and how long
+// one that has just appeared has time to be heard.
+func (c Config) dead() time.Duration { return c.Right + 100*time.Millisecond }

@@ -159,3 +159,32 @@ func TestForget(t *testing.T) {
 		f.holders()
 	})
 }
+
+// TestRight: with a longer right a node bears a longer silence, and the others claim nothing before.
+func TestRight(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t)
+		for _, name := range []string{"a", "b", "c"} {
+			f.join(name, func(c *Config) { c.Right = 1800 * time.Millisecond })
+		}
+		c := f.nodes["c"]
+		time.Sleep(5 * time.Second) // it has been given its part
+		f.cut("ab", "c")
+		others := func() int { return f.nodes["a"].Stats().Partitions.Holding + f.nodes["b"].Stats().Partitions.Holding }
+		before := others()
+		for range 15 {
+			time.Sleep(100 * time.Millisecond)
+			if !c.mayDecide(c.clock()) || others() != before {
+				t.Fatalf("c may decide: %v; the others hold %d, and held %d", c.mayDecide(c.clock()), others(), before)
+			}
+		}
+		f.eventually(500*time.Millisecond, "c has lost the right", func() bool { return !c.mayDecide(c.clock()) })
+		if n := others(); n != before {
+			t.Errorf("the others hold %d, and held %d", n, before)
+		}
+		f.eventually(5*time.Second, "the others hold all", func() bool { return others() == 31 })
+	})
+	if err := (Config{Name: "a", Boot: "1", Peers: wire{}, Right: -1}).Validate(); err == nil || !strings.Contains(err.Error(), "Right") {
+		t.Errorf("a right of less than nothing: %v", err)
+	}
+}

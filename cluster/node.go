@@ -80,7 +80,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 func newRunner(n *Node) (*runner, error) {
 	now := n.cfg.Clock()
 	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
-	counted := quorum.Config{Self: self, Dead: dead, ForgetAfter: n.cfg.ForgetAfter}
+	counted := quorum.Config{Self: self, Right: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter}
 	recorded := n.cfg.Recorded
 	if recorded != nil {
 		counted.Set = recorded.Set
@@ -95,7 +95,7 @@ func newRunner(n *Node) (*runner, error) {
 	}
 	r.views.wake = make(chan struct{}, 1)
 	holding := handoff.Config{
-		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
+		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Right: n.cfg.Right, Recorded: recorded != nil,
 	}
 	if err := holding.Validate(); err != nil {
 		return nil, err

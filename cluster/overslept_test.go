@@ -39,7 +39,7 @@ func TestOverslept(t *testing.T) {
 		reading int
 	}{
 		"the fast way": {false, 2},
-		"the long way": {true, 3}, // it also reads to see where checks go
+		"the long way": {true, 4}, // it also reads to see what is remembered, and where checks go
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -16,8 +16,6 @@ import (
 )
 
 const (
-	// period is how often both machines are given the time at least.
-	period = 20 * time.Millisecond
 	// inboxSize is how many messages may wait for the runner. A process has at most four
 	// parcels without a receipt on its way here, so they are small but for these.
 	inboxSize = 4096
@@ -25,9 +23,6 @@ const (
 	// so that heartbeats go out in time whatever comes in.
 	maxBatch  = 64
 	batchTime = 2 * time.Millisecond
-	// dead is the silence after which a member is left out of the ring, and how long
-	// one that has just appeared has time to be heard.
-	dead = 700 * time.Millisecond
 )
 
 var errNotRunning = errors.New("cluster: the node does not run")
@@ -71,7 +66,8 @@ type runner struct {
 	moved     bool // changes may have been confirmed
 	resting   bool // nothing is decided any more, and nothing changes hands
 	chronicle chronicle
-	reported  time.Duration // time since the counts were published
+	reported  int64 // when the counts were published
+	cadence   *cadence
 }
 
 // wait is somebody who waits until ok is true, as seen by the runner after a turn.
@@ -135,8 +131,8 @@ func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
 func (r *runner) run(ctx context.Context) {
 	defer close(r.ended)
 	defer r.node.right.Store(math.MinInt64)
-	tick := time.NewTicker(period)
-	defer tick.Stop()
+	r.cadence = newCadence(r.node.cfg.Clock())
+	defer r.cadence.tick.Stop()
 	due := time.NewTimer(time.Hour)
 	defer due.Stop()
 	for {
@@ -146,24 +142,37 @@ func (r *runner) run(ctx context.Context) {
 		case e := <-r.inbox:
 			r.stepAll(e)
 		case f := <-r.asks:
+			r.stir()
 			r.takeView() // the caller may have set it just before
 			f(r.node.cfg.Clock())
+		case <-r.node.table.Stirred():
+			r.stir() // changes go out with the next tick
+			continue
 		case <-r.kick:
+			r.stir()
 		case <-due.C:
 		case <-r.views.wake:
+			r.stir()
 			r.takeView()
 		case p := <-r.placer.done:
+			r.stir()
 			r.takePlacement(p)
-		case <-tick.C:
+		case <-r.cadence.tick.C:
 			r.moved = true // copies are also let go
-			r.reported += period
 		}
 		r.turn()
+		if len(r.waits) > 0 {
+			r.stir()
+		}
+		r.cadence.turned(r.node.cfg.Clock())
 		if at := r.handoff.Due(); at != math.MaxInt64 {
 			due.Reset(time.Duration(at - r.node.cfg.Clock()))
 		}
 	}
 }
+
+// stir notes that more goes on than that nodes say that they live.
+func (r *runner) stir() { r.cadence.stir(r.node.cfg.Clock()) }
 
 // stepAll gives e and what waits behind it to both machines, each with the time that it
 // is then: the process may have been stopped between any two.
@@ -171,8 +180,13 @@ func (r *runner) stepAll(e message.Envelope) {
 	began := r.node.cfg.Clock()
 	for n := 1; ; n++ {
 		now := r.node.cfg.Clock()
-		if _, ok := e.Body.(*message.Receipt); ok {
+		switch e.Body.(type) {
+		case *message.Heartbeat, *message.Ack, *message.Holdings:
+		case *message.Receipt:
 			r.moved = true
+			r.cadence.stir(now)
+		default:
+			r.cadence.stir(now)
 		}
 		r.quorum.Step(now, e)
 		if !r.resting {
@@ -210,8 +224,8 @@ func (r *runner) turn() {
 		r.node.confirms.ring()
 	}
 	r.serveWaits(now)
-	if r.reported >= 5*period {
-		r.reported = 0
+	if now >= r.reported+int64(5*period) {
+		r.reported = now
 		r.report(now)
 	}
 }

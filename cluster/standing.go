@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -104,7 +105,7 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 		return true
 	}
 	at, ok := r.first[p.Boot]
-	return ok && now < at+int64(dead)
+	return ok && now < at+int64(r.node.cfg.dead())
 }
 
 // takePlacement makes p what both machines and all checks go by. Where no ring can be
@@ -129,6 +130,7 @@ func (r *runner) publish() {
 	}
 	if set := r.quorum.Set(); set.ID != r.set.ID || set.Version != r.set.Version {
 		r.set, r.stale = set, true
+		r.reported = math.MinInt64 // counts that show the set are due
 	}
 	if routes := r.handoff.Routes(); r.stale || routes != r.routes {
 		r.routes, r.stale = routes, false

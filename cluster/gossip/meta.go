@@ -67,7 +67,7 @@ func decodeMeta(b []byte) (metadata, error) {
 		if len(b) == 0 || len(b) < 1+int(b[0]) {
 			return m, errors.New("metadata is cut short")
 		}
-		*s = string(b[1 : 1+b[0]])
+		*s = string(b[1 : 1+int(b[0])])
 		b = b[1+len(*s):]
 	}
 	if len(b) != 0 {

@@ -4,19 +4,16 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// mergeForks brings what was decided here, and is in no history, to the holders.
-func (m *Machine) mergeForks() {
-	for i := range m.parts {
-		p := &m.parts[i]
-		s, k := &p.state, &p.known
-		if p.role != idle || !s.held || s.merging != nil || p.claim != nil ||
-			!k.listed || k.gone || k.heir != (message.Peer{}) || !m.fit(p, k.holder) {
-			continue
-		}
-		if s.within(k.start) || !m.c.with(ForkMerge) {
-			s.held = false
-			continue
-		}
-		s.merging = m.addTarget(p, k.holder, message.Merge)
+// mergeFork brings what was decided here of p, and is in no history, to the holder.
+func (m *Machine) mergeFork(p *partition) {
+	s, k := &p.state, &p.known
+	if p.role != idle || !s.held || s.merging != nil || p.claim != nil ||
+		!k.listed || k.gone || k.heir != (message.Peer{}) || !m.fit(p, k.holder) {
+		return
 	}
+	if s.within(k.start) || !m.c.with(ForkMerge) {
+		s.held = false
+		return
+	}
+	s.merging = m.addTarget(p, k.holder, message.Merge)
 }

@@ -4,22 +4,16 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// dropLeftovers forgets states that nobody keeps up to date and nobody will ask to drop: those of
-// a snapshot, and of a holder that has stepped down. A claim may still want them until
-// the partition has had its next holder for so long that others have copies.
-func (m *Machine) dropLeftovers() {
-	if len(m.view.Members) < 3 {
-		return // there are no others
+// dropLeftover forgets a state that nobody keeps up to date and nobody will ask to drop: that of
+// a snapshot, or of a holder that has stepped down. A claim may still want it until
+// the partition has had its next holder for so long that others have copies, of whom there are none in a cluster of two.
+func (m *Machine) dropLeftover(p *partition) {
+	s, k := &p.state, &p.known
+	if p.role != idle || s.has == message.None || s.held || s.from != (message.Peer{}) || p.claim != nil || len(m.view.Members) < 3 {
+		return
 	}
-	for i := range m.parts {
-		p := &m.parts[i]
-		s, k := &p.state, &p.known
-		if p.role != idle || s.has == message.None || s.held || s.from != (message.Peer{}) || p.claim != nil {
-			continue
-		}
-		settled := k.listed && !k.gone && k.heir == (message.Peer{}) && m.lives(k.holder)
-		if settled && s.mark.Epoch.Less(k.epoch) && m.now-k.since >= int64(m.c.Gather) {
-			m.forget(p)
-		}
+	settled := k.listed && !k.gone && k.heir == (message.Peer{}) && m.lives(k.holder)
+	if settled && s.mark.Epoch.Less(k.epoch) && m.now-k.since >= int64(m.c.Gather) {
+		m.forget(p)
 	}
 }

@@ -45,8 +45,9 @@ type Machine struct {
 
 	channels []*channel // sorted by peer
 	pace     pace
-	fills    uint64 // the last number of a filling
-	keys     []key  // working space of drain
+	fills    uint64          // the last number of a filling
+	keys     []key           // working space of drain
+	blank    *message.Parcel // the next one
 
 	// What was said about holdings, here and by others.
 	said      uint64
@@ -77,7 +78,7 @@ func New(c Config, now int64) *Machine {
 		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), tenures: make([]atomic.Uint64, c.Partitions),
 		living: map[message.Peer]bool{}, listeners: map[message.Peer]bool{},
 		heard: map[message.Peer]*list{}, newsSent: map[message.Peer]sentNews{},
-		restored: c.Recorded,
+		restored: c.Recorded, blank: new(message.Parcel),
 	}
 	for i := range m.parts {
 		m.parts[i].number = i
@@ -233,7 +234,8 @@ func (m *Machine) lookAround() {
 		}
 	}
 	for i := range m.parts {
-		h := &m.parts[i].hold
+		p := &m.parts[i]
+		h := &p.hold
 		if h.shunned != (message.Peer{}) && m.now >= h.shunnedUntil {
 			h.shunned = message.Peer{}
 			m.replan = true
@@ -244,9 +246,9 @@ func (m *Machine) lookAround() {
 				m.offer(t)
 			}
 		}
+		m.mergeFork(p)
+		m.dropLeftover(p)
 	}
-	m.mergeForks()
-	m.dropLeftovers()
 }
 
 // send leaves a message in the outbox.

@@ -32,7 +32,7 @@ func (m *Machine) pump(ch *channel) {
 		return
 	}
 	for !ch.full() {
-		k := packing{m: m, ch: ch, body: new(message.Parcel)}
+		k := packing{m: m, ch: ch, body: m.blank}
 		k.drops()
 		k.closes()
 		k.changes()
@@ -40,6 +40,7 @@ func (m *Machine) pump(ch *channel) {
 		if len(k.body.Parts) == 0 {
 			return
 		}
+		m.blank = new(message.Parcel)
 		f := &parcel{body: k.body, targets: k.targets}
 		m.dispatch(ch, f)
 		if k.fills {

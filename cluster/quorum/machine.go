@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -116,10 +117,8 @@ func (m *Machine) Tick(now int64) {
 	m.found(now)
 	m.recover(now)
 	m.propose(now)
-	for _, p := range m.peers {
-		if p.beaten <= now-int64(m.c.Heartbeat) && m.wanted(p) {
-			m.beat(now, p)
-		}
+	if slices.ContainsFunc(m.peers, func(p *peer) bool { return m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat) }) {
+		m.beatTogether(now)
 	}
 }
 

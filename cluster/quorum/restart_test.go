@@ -189,3 +189,28 @@ func TestForgetOnBothSides(t *testing.T) {
 	w.until(5*time.Second, "all counted", w.counted("a b c d"))
 	w.until(time.Second, "the right", w.righted())
 }
+
+// Who has seen somebody founds no set for five seconds, even when its view loses them: it may be the one that is cut off.
+func TestFoundsLateWhenCutOff(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		seen   bool
+		founds int64
+	}{{"nobody was seen", false, 10 * ms}, {"y was", true, 5010 * ms}} {
+		l := newLone(t, message.Set{})
+		if c.seen {
+			l.SetView(5*ms, []message.Peer{y})
+		}
+		l.MayFound(10 * ms)
+		now := 10 * ms
+		for ; l.Set().Zero() && now < 10_000*ms; now += 25 * ms {
+			if now == 610*ms {
+				l.SetView(now, nil)
+			}
+			l.Tick(now)
+		}
+		if now -= 25 * ms; now < c.founds-25*ms || now > c.founds+25*ms {
+			t.Errorf("%s: it founds a set at %d ms, want %d", c.name, now/ms, c.founds/ms)
+		}
+	}
+}

@@ -127,7 +127,8 @@ func (m *Machine) found(now int64) {
 	for _, p := range m.peers {
 		switch {
 		case p.sent == never || !p.setless:
-			if p.inView && !waited {
+			// It may know a set. That the view has lost it since says nothing: this process may be the one that is cut off.
+			if !waited {
 				return
 			}
 		case p.Name < m.c.Self.Name:

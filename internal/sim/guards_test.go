@@ -26,7 +26,7 @@ func TestGuards(t *testing.T) {
 		{"seal", Without{seal: true}, "planned", []string{"I1"}},
 		{"gate", Without{gate: true}, "crash", []string{"gate", "I3"}},
 		{"epoch", Without{machine: handoff.EpochCheck}, "chaos", []string{"I1", "seal", "epoch"}},
-		{"majority", Without{machine: handoff.ClaimMajority}, "halves", []string{"I1"}},
+		{"majority", Without{machine: handoff.ClaimMajority}, "creep", []string{"I1"}},
 		{"wait", Without{machine: handoff.ClaimWait}, "creep", []string{"I1"}},
 		{"promise", Without{machine: handoff.Promise}, "chaos", []string{"I1"}},
 		{"inheritance", Without{machine: handoff.Inheritance}, "sleepers", []string{"I1"}},

@@ -12,8 +12,11 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// ticking is the time between two ticks of a process.
-const ticking = 20 * time.Millisecond
+// Between two ticks of a process passes ticking if something goes on and calm if not.
+const (
+	ticking = 20 * time.Millisecond
+	calm    = 50 * time.Millisecond
+)
 
 // process is one run of a program under a name: both machines, and around them what
 // a node does.
@@ -107,7 +110,7 @@ func (w *world) tick(p *process) {
 	if !p.runs() {
 		return
 	}
-	w.after(ticking, func() { w.tick(p) })
+	w.after(between(w.rng, ticking, calm), func() { w.tick(p) })
 	if !p.paused {
 		w.work(p)
 	}

@@ -1,0 +1,39 @@
+package cluster
+
+import "time"
+
+const (
+	// period is how often both machines are given the time at least while something goes on.
+	period = 20 * time.Millisecond
+	// After calmAfter in which nothing has gone on it is calmPeriod, as heartbeats want it at the most.
+	calmAfter  = time.Second
+	calmPeriod = 50 * time.Millisecond
+)
+
+// cadence says when the runner takes a turn of its own accord, so that an idle node sleeps: each time that it wakes costs it
+// more than the turn does. One goroutine uses it.
+type cadence struct {
+	tick    *time.Ticker
+	stirred int64 // when something last went on
+	calm    bool
+}
+
+// newCadence returns one in which something goes on. Stop its tick.
+func newCadence(now int64) *cadence { return &cadence{tick: time.NewTicker(period), stirred: now} }
+
+// stir notes that something goes on.
+func (c *cadence) stir(now int64) {
+	c.stirred = now
+	if c.calm {
+		c.calm = false
+		c.tick.Reset(period)
+	}
+}
+
+// turned follows a turn. While it is calm, the next one is as long from it, whatever it was for.
+func (c *cadence) turned(now int64) {
+	c.calm = c.calm || now-c.stirred >= int64(calmAfter)
+	if c.calm {
+		c.tick.Reset(calmPeriod)
+	}
+}

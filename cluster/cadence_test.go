@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// TestCadence: turns come every 20 ms while something goes on and for a second after, then 50 ms after the last turn,
+// and at once as before when something goes on again.
+func TestCadence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		now := func() int64 { return int64(time.Since(start)) }
+		c := newCadence(now())
+		defer c.tick.Stop()
+		wait := func(want time.Duration) {
+			t.Helper()
+			before := now()
+			<-c.tick.C
+			if got := time.Duration(now() - before); got != want {
+				t.Errorf("after %v: the next turn comes in %v, want %v", time.Duration(before), got, want)
+			}
+			c.turned(now())
+		}
+		for range 50 {
+			wait(20 * time.Millisecond)
+		}
+		wait(50 * time.Millisecond)
+		time.Sleep(30 * time.Millisecond)
+		c.turned(now()) // for a heartbeat
+		wait(50 * time.Millisecond)
+		time.Sleep(45 * time.Millisecond)
+		c.stir(now())
+		for range 50 {
+			wait(20 * time.Millisecond)
+		}
+		wait(50 * time.Millisecond)
+	})
+}
+
+// TestChangeAtRest: what is decided on a node at rest is on its way to the copy within 20 ms, as on a busy one.
+func TestChangeAtRest(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b")
+		parcels := make(chan time.Time, 100)
+		f.mu.Lock()
+		f.mu.lose = func(_, _ string, e message.Envelope) bool {
+			if p, ok := e.Body.(*message.Parcel); ok && p.Image.Counters > 0 {
+				parcels <- time.Now()
+			}
+			return false
+		}
+		f.mu.Unlock()
+		keys := requests(7, hourly(100))
+		for i := range keys {
+			time.Sleep(3*time.Second + time.Duration(7*i)*time.Millisecond)
+			asked := time.Now()
+			decide(t.Context(), f.nodes["a"].Node, keys[i])
+			if took := (<-parcels).Sub(asked); took > period+time.Millisecond {
+				t.Errorf("key %d: its counter left after %v", i, took)
+			}
+		}
+	})
+}
