@@ -20,11 +20,10 @@ func borrows(req *check.Request) bool {
 
 // recalled answers check i of b, which another node holds, by what this one knows, if it can: a denial
 // that it remembers, or a lease.
-func (n *Node) recalled(r *routing, b *check.Batch, i int) bool {
+func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) bool {
 	if r.holds(b.Requests[i].Key) {
 		return false
 	}
-	now := n.cfg.Clock()
 	return n.remembered(now, b, i) || n.leased(now, b, i)
 }
 

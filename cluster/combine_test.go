@@ -277,3 +277,45 @@ func paired(t *testing.T) *Node {
 	w.agree(1)
 	return w.nodes["a"]
 }
+
+// TestFlightsShareAPlace: two kinds of checks of one key are two records, each with those behind it that are alike,
+// whichever is back first; and nothing is left of them.
+func TestFlightsShareAPlace(t *testing.T) {
+	for _, order := range [][2]int{{0, 1}, {1, 0}} {
+		bubble(t, func(t *testing.T) {
+			a := newWorld(t, "a", "b").nodes["a"]
+			one := request(a, "b", 1, hourly(100))
+			decide(t.Context(), a, one) // b is known to combine
+			two := one
+			two.Cost = 2
+			kinds := [2]*check.Request{&one, &two}
+			var first [2]flight
+			var behind [2]*ticket
+			for i, r := range kinds {
+				first[i] = flight{addr: "b:7462", request: r}
+				if ticket, leads := a.combine.board(&first[i], 1, nil); ticket != nil || !leads {
+					t.Fatalf("cost %d: the first does not lead", r.Cost)
+				}
+			}
+			for i, r := range kinds {
+				if behind[i], _ = a.combine.board(&flight{addr: "b:7462", request: r}, 1, nil); behind[i] == nil {
+					t.Fatalf("cost %d: nothing to wait behind", r.Cost)
+				}
+			}
+			for _, i := range order {
+				a.combine.land(&first[i])
+				if reply, err := a.combine.wait(t.Context(), behind[i]); err != nil || reply.Status != check.Decided || !reply.Allowed {
+					t.Errorf("cost %d: %+v, %v", kinds[i].Cost, reply, err)
+				}
+				if other := first[1-i]; i == order[0] && (other.waiting == nil || other.waiting[0] != behind[1-i]) {
+					t.Errorf("cost %d landed, and nobody waits behind the other any more", kinds[i].Cost)
+				}
+			}
+			synctest.Wait()
+			s := a.combine.shard(one.Key)
+			if n := len(s.mu.of); n != 0 || *s.placeLocked(one.Key) != nil {
+				t.Errorf("%d flights are left in the map, and %v at the place", n, *s.placeLocked(one.Key))
+			}
+		})
+	}
+}

@@ -73,8 +73,9 @@ type pending struct {
 	at     int
 	ticket *ticket
 	err    error
-	// leads: others may be gathering behind this record.
-	leads bool
+	// leads: others may be gathering behind this record, in flight.
+	leads  bool
+	flight flight
 }
 
 // group is what goes to one node in one round: records[first:first+n].
@@ -95,11 +96,14 @@ func (n *Node) newForwarding(b *check.Batch, w *whole) *forwarding {
 // CheckTimeout has passed; on_failure answers the rest. w is nil unless b is
 // all-or-nothing.
 func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
-	r := n.routing.Load()
+	r, now := n.routing.Load(), int64(0)
 	recall := w == nil && onlyAsks(b)
+	if recall {
+		now = n.cfg.Clock()
+	}
 	var f *forwarding
 	for i := range b.Requests {
-		if w == nil && n.eventually.decide(b, i) || recall && n.recalled(r, b, i) {
+		if w == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
 			continue
 		}
 		if f == nil {

@@ -36,7 +36,8 @@ func (f *forwarding) muster(r *routing) (records, tickets int) {
 			continue
 		}
 		if f.shares(p) && r.nodes[p.to].addr != "" {
-			p.ticket, p.leads = f.node.combine.board(f.likeness(r, p), p.times, f.batch.Trace)
+			p.flight = flight{addr: r.nodes[p.to].addr, request: &f.batch.Requests[p.index]}
+			p.ticket, p.leads = f.node.combine.board(&p.flight, p.times, f.batch.Trace)
 		}
 		if p.ticket != nil {
 			tickets++
@@ -99,19 +100,15 @@ func (f *forwarding) join(r *routing, i int) {
 	f.node.stats.combined.Add(1)
 }
 
-func (f *forwarding) likeness(r *routing, p *pending) likeness {
-	req := &f.batch.Requests[p.index]
-	return likeness{r.nodes[p.to].addr, req.Request, req.Sync, req.Fresh}
-}
-
 // landed says that the records of g are back.
-func (f *forwarding) landed(r *routing, g *group) {
+func (f *forwarding) landed(g *group) {
 	for at := g.first; at < g.first+g.n; at++ {
 		if p := &f.pending[f.places[at]]; p.leads {
 			// Before they go, those behind it shall know what it has learnt.
 			last := part(&f.replies[at], &f.records[at], p.times-1, 1)
 			f.node.learn(f.sent, &f.records[at].Request, f.batch.Requests[p.index].Fresh, &last)
-			f.node.combine.land(f.likeness(r, p))
+			f.node.combine.land(&p.flight)
+			p.flight = flight{}
 		}
 	}
 }
