@@ -4,6 +4,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	encproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+
+	"github.com/sluice-project/sluice/transport/internal/buffers"
 )
 
 // codec is gRPC's own for all messages but those of the hot calls, which have
@@ -24,7 +26,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buf := data.MaterializeToBuffer(buffers.Pool)
 	defer buf.Free()
 	return q.decode(buf.ReadOnlyData())
 }

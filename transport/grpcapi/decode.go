@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -22,6 +23,7 @@ type question struct {
 	id    uint64
 	// fault is set when the request as a whole is refused.
 	fault *transport.Error
+	text  text
 }
 
 // Field numbers of sluice.v1.
@@ -36,24 +38,49 @@ var (
 	errNumber = errors.New("a field number is out of range")
 )
 
-// decode reads a CheckRequest into a new batch. All strings are parts of one copy
-// of data, which lives as long as the batch is not released.
+// text is where the strings of a request are copied to: grpc takes its memory back.
+type text struct{ chunk strings.Builder }
+
+// A chunk has room for all that is left of a short request, and for a part of what is left of a long one, most of which
+// is tags and strings that the check before has too.
+const (
+	shortRequest = 256
+	partOfLong   = 4
+)
+
+// keep returns like if that is what part says, and else a copy of part, which must be valid UTF-8. left is how much of the
+// request is left, part included.
+func (t *text) keep(part []byte, like string, left int) (string, error) {
+	if string(part) == like {
+		return like, nil
+	}
+	if !utf8.Valid(part) {
+		return "", errUTF8
+	}
+	if t.chunk.Cap()-t.chunk.Len() < len(part) {
+		t.chunk.Reset() // what was copied to it stays where it is
+		t.chunk.Grow(max(len(part), min(left, max(shortRequest, left/partOfLong))))
+	}
+	at := t.chunk.Len()
+	t.chunk.Write(part)
+	return t.chunk.String()[at:], nil
+}
+
+// decode reads a CheckRequest into a new batch. data is not needed afterwards.
 func (q *question) decode(data []byte) error {
 	q.batch = transport.NewBatch()
-	text := string(data)
 	count := 0
 	for len(data) > 0 {
 		num, typ, value, rest, err := field(data)
 		if err != nil {
 			return err
 		}
-		at := len(text) - len(rest) - len(value)
 		data = rest
 		switch {
 		case num == requestChecks && typ == protowire.BytesType:
 			// One check too many is enough for the request to be refused.
 			if count++; count <= transport.MaxChecks {
-				if err := q.decodeCheck(text[at:at+len(value)], value); err != nil {
+				if err := q.decodeCheck(value, len(rest)); err != nil {
 					return fmt.Errorf("checks[%d]: %w", count-1, err)
 				}
 			}
@@ -67,26 +94,32 @@ func (q *question) decode(data []byte) error {
 	return nil
 }
 
-// decodeCheck adds a check. text and data are the same bytes.
-func (q *question) decodeCheck(text string, data []byte) error {
+// decodeCheck adds a check. behind is how much of the request follows it.
+func (q *question) decodeCheck(data []byte, behind int) error {
 	c := q.batch.Add()
+	before := &transport.Check{}
+	if n := len(q.batch.Checks); n > 1 {
+		before = &q.batch.Checks[n-2]
+	}
 	entries, limits, verb := 0, 0, int32(0)
 	for len(data) > 0 {
 		num, typ, value, rest, err := field(data)
 		if err != nil {
 			return err
 		}
-		at := len(text) - len(rest) - len(value)
+		left := len(value) + len(rest) + behind
 		data = rest
-		part := text[at : at+len(value)]
 		switch {
 		case num == checkDomain && typ == protowire.BytesType:
-			if !utf8.ValidString(part) {
-				return fmt.Errorf("domain: %w", errUTF8)
+			if c.Domain, err = q.text.keep(value, before.Domain, left); err != nil {
+				return fmt.Errorf("domain: %w", err)
 			}
-			c.Domain = part
 		case num == checkDescriptor && typ == protowire.BytesType:
-			e, err := decodeEntry(part, value)
+			var like rules.Entry
+			if entries < len(before.Descriptor) {
+				like = before.Descriptor[entries]
+			}
+			e, err := q.decodeEntry(value, like, left)
 			if err != nil {
 				return fmt.Errorf("descriptor[%d]: %w", entries, err)
 			}
@@ -111,25 +144,27 @@ func (q *question) decodeCheck(text string, data []byte) error {
 	return nil
 }
 
-func decodeEntry(text string, data []byte) (e rules.Entry, err error) {
+// decodeEntry reads one entry of a descriptor. like is the entry at this place of the check before, left how much of the
+// request is left.
+func (q *question) decodeEntry(data []byte, like rules.Entry, left int) (e rules.Entry, err error) {
 	for len(data) > 0 {
 		num, typ, value, rest, err := field(data)
 		if err != nil {
 			return e, err
 		}
-		at := len(text) - len(rest) - len(value)
+		left -= len(data) - len(value) - len(rest)
 		data = rest
-		if typ != protowire.BytesType || num != entryKey && num != entryValue {
+		if typ != protowire.BytesType {
 			continue
 		}
-		part := text[at : at+len(value)]
-		if !utf8.ValidString(part) {
-			return e, errUTF8
+		switch num {
+		case entryKey:
+			e.Key, err = q.text.keep(value, like.Key, left)
+		case entryValue:
+			e.Value, err = q.text.keep(value, like.Value, left)
 		}
-		if num == entryKey {
-			e.Key = part
-		} else {
-			e.Value = part
+		if err != nil {
+			return e, err
 		}
 	}
 	return e, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/internal/buffers"
 )
 
 // answer is a sluice.v1.CheckResponse that is encoded straight from a batch. It
@@ -46,7 +47,7 @@ func (a *answer) encode() mem.BufferSlice {
 			size += decisionSize + len(r.RuleName()) + len(r.Holder)
 		}
 	}
-	pool := mem.DefaultBufferPool()
+	pool := buffers.Pool
 	buf := pool.Get(size)
 	out := (*buf)[:0]
 	if a.batch != nil {

@@ -75,7 +75,12 @@ func ServerOptions(maxMessage int) []grpc.ServerOption {
 		// Wide enough that batches do not wait for window updates.
 		grpc.InitialWindowSize(1 << 20),
 		grpc.InitialConnWindowSize(4 << 20),
+		grpc.NumStreamWorkers(streamWorkers),
 		// Stop returns when handlers have, so that what they use may be closed.
 		grpc.WaitForHandlers(true),
 	}
 }
+
+// streamWorkers is how many goroutines wait for calls. One that has served calls has a stack that is large enough; a new
+// one grows its own by copying it several times, which takes longer than to decide.
+const streamWorkers = 128

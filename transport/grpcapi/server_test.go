@@ -41,13 +41,13 @@ type door struct {
 }
 
 // open serves c until the test ends, by when all of it must have stopped.
-func open(t testing.TB, c Config) *door {
+func open(t testing.TB, c Config, opts ...grpc.ServerOption) *door {
 	t.Helper()
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{Server: s, grpc: grpc.NewServer(s.Options(0)...)}
+	d := &door{Server: s, grpc: grpc.NewServer(append(s.Options(0), opts...)...)}
 	s.Register(d.grpc)
 	lis := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)

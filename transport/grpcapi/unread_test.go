@@ -3,10 +3,12 @@ package grpcapi
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -24,22 +26,29 @@ func users(n int) (checks []*sluicev1.Check) {
 
 // A client that asks and never reads loses its stream, and no other call waits for it.
 func TestStreamWhoseAnswersAreNotRead(t *testing.T) {
-	d := open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t)), Unread: 200 * time.Millisecond})
+	left := make(chan error, 1)
+	d := open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t)), Unread: 200 * time.Millisecond},
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+			err := h(srv, s)
+			left <- err
+			return err
+		}))
 	s := openStream(t, d)
-	var sent atomic.Int64
 	go func() {
-		for s.Send(request(users(200)...)) == nil { // until flow control or the stream's end stops it
-			sent.Add(1)
+		for range 10_000 { // until flow control or the stream's end stops it
+			if s.Send(request(users(200)...)) != nil {
+				return
+			}
 		}
+		_ = s.CloseSend()
 	}()
-	for still, last := 0, int64(-1); still < 10; still++ {
-		time.Sleep(100 * time.Millisecond)
-		if now := sent.Load(); now != last {
-			still, last = 0, now
+	select {
+	case err := <-left:
+		if status.Code(err) != codes.Aborted {
+			t.Fatalf("with 2,000,000 checks whose answers nobody read, the node left the stream with %v", err)
 		}
-		if last > 10_000 {
-			t.Fatal("the node has taken 2,000,000 checks whose answers nobody read")
-		}
+	case <-time.After(time.Minute):
+		t.Fatal("the node stays with a stream whose answers are not read")
 	}
 	if _, err := d.client.Check(t.Context(), request(user("other"))); err != nil {
 		t.Errorf("another's check: %v", err)
@@ -58,11 +67,15 @@ func TestStreamWhoseAnswersAreNotRead(t *testing.T) {
 func TestStreamLargeRequestsTakeMorePlaces(t *testing.T) {
 	const inFlight = 8
 	var deciding, most atomic.Int64
-	free := make(chan struct{})
+	full, free := make(chan struct{}), make(chan struct{})
+	isFull := sync.OnceFunc(func() { close(full) })
 	d := open(t, Config{InFlight: inFlight, Limiter: newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {
 		now := deciding.Add(1)
 		defer deciding.Add(-1)
 		for was := most.Load(); now > was && !most.CompareAndSwap(was, now); was = most.Load() {
+		}
+		if now >= inFlight/4 {
+			isFull()
 		}
 		select {
 		case <-free:
@@ -81,6 +94,7 @@ func TestStreamLargeRequestsTakeMorePlaces(t *testing.T) {
 			}
 		}
 	}()
+	<-full // as many as fit are being decided, before the first has its answer
 	for range requests {
 		free <- struct{}{}
 		recv(t, s)

@@ -1,6 +1,7 @@
 package grpcapi
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -34,10 +35,22 @@ func FuzzDecode(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(whole)
+	var many sluicev1.CheckRequest // of which strings return, and others fill several chunks
+	for i := range 300 {
+		many.Checks = append(many.Checks, &sluicev1.Check{
+			Domain: []string{"auth", "shop"}[i/100%2], Descriptor_: []*sluicev1.Entry{{Key: "user", Value: strings.Repeat("v", i)}, {Key: "path"}}[:1+i%2],
+		})
+	}
+	long, err := proto.Marshal(&many)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(long)
 	f.Add(whole[:len(whole)-3])
 	f.Add([]byte{0x0a, 0x00})                                                                       // one empty check
 	f.Add(protowire.AppendVarint(protowire.AppendTag(nil, requestChecks, protowire.VarintType), 3)) // a known field of another type
 	f.Add([]byte{0x0a, 0x04, 0x0a, 0x02, 0xff, 0xfe})                                               // invalid UTF-8
+	f.Add([]byte{0x0a, 0x03, 0x0a, 0x01, 'a', 0x0a, 0x04, 0x0a, 0x02, 'a', 0xff})                   // the same behind a check with a part of it
 	f.Add([]byte{0x0a, 0x06, 0x12, 0x04, 0x1b, 0x20, 0x01, 0x1c})                                   // an unknown group in an entry
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var m sluicev1.CheckRequest
@@ -176,8 +189,8 @@ func compareEncoded(t *testing.T, a *answer, want *sluicev1.CheckResponse) {
 
 func BenchmarkDecode(b *testing.B) {
 	m := &sluicev1.CheckRequest{}
-	for range 100 {
-		m.Checks = append(m.Checks, &sluicev1.Check{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "0123456789"}}})
+	for i := range 100 {
+		m.Checks = append(m.Checks, &sluicev1.Check{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: fmt.Sprintf("%010d", i)}}})
 	}
 	data, err := proto.Marshal(m)
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluice-project/sluice/transport/internal/buffers"
 )
 
 // frameCodec is gRPC's own codec, except that it decodes frames into the memory
-// that their message already has. Bytes on the wire are the same, so either side
+// that their message already has, and has a pool of its own. Bytes on the wire are the same, so either side
 // may be without it.
 type frameCodec struct{ encoding.CodecV2 }
 
@@ -21,6 +22,27 @@ func newFrameCodec() frameCodec { return frameCodec{encoding.GetCodecV2(encproto
 // reuse merges into columns that were cut to length 0. Fields that a newer minor
 // added must be dropped: merged, they would pile up frame by frame.
 var reuse = proto.UnmarshalOptions{Merge: true, DiscardUnknown: true}
+
+// cached is for messages whose Size was called just before.
+var cached = proto.MarshalOptions{UseCachedSize: true}
+
+func (c frameCodec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return c.CodecV2.Marshal(v)
+	}
+	size := proto.Size(m)
+	if mem.IsBelowBufferPoolingThreshold(size) {
+		small, err := cached.Marshal(m)
+		return mem.BufferSlice{mem.SliceBuffer(small)}, err
+	}
+	buf := buffers.Pool.Get(size)
+	if _, err := cached.MarshalAppend((*buf)[:0], m); err != nil {
+		buffers.Pool.Put(buf)
+		return nil, err
+	}
+	return mem.BufferSlice{mem.NewBuffer(buf, buffers.Pool)}, nil
+}
 
 func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	var m proto.Message
@@ -42,7 +64,7 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	default:
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buf := data.MaterializeToBuffer(buffers.Pool)
 	defer buf.Free()
 	return reuse.Unmarshal(buf.ReadOnlyData(), m)
 }
