@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +18,7 @@ import (
 )
 
 // twoNodes starts two nodes that have found each other and returns their addresses at a door.
-func twoNodes(t *testing.T) (addrs func(k *door.Kind) string) {
+func twoNodes(t *testing.T) (nodes []*running, addrs func(k *door.Kind) string) {
 	t.Helper()
 	s := testSettings(t)
 	writeRule(t, s.rules, `domain: asked
@@ -28,7 +31,7 @@ descriptors:
 `)
 	first := startNode(t, s)
 	s.name, s.join = "n2", []string{first.gossip.Self().Gossip}
-	nodes := []*running{first, startNode(t, s)}
+	nodes = []*running{first, startNode(t, s)}
 	await(t, "two of two", func() bool {
 		for _, n := range nodes {
 			if _, out, _ := cli("members", "--addr", n.listen.grpc.Addr().String()); strings.Count(out, "serving") != 2 {
@@ -37,7 +40,7 @@ descriptors:
 		}
 		return true
 	})
-	return func(k *door.Kind) string {
+	return nodes, func(k *door.Kind) string {
 		var list []string
 		for _, n := range nodes {
 			if k.HTTP {
@@ -50,10 +53,48 @@ descriptors:
 	}
 }
 
+// benchUntil runs sluice bench with args and interrupts it once enough. The time that it has otherwise only guards against a hang:
+// how far a load gets in a given time is the machine's affair.
+func benchUntil(t *testing.T, enough func() bool, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var polling sync.WaitGroup
+	polling.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for !enough() {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		stop()
+	})
+	var out, errs bytes.Buffer
+	code = run(ctx, append([]string{"bench", "--warmup", "0s", "--duration", "30s"}, args...), &out, &errs)
+	stop()
+	polling.Wait()
+	return code, out.String(), errs.String()
+}
+
+// answered returns a function that reports whether nodes have answered n checks since.
+func answered(n uint64, nodes ...*running) (enough func() bool) {
+	count := func() (sum uint64) {
+		for _, r := range nodes {
+			s := r.service.Stats()
+			sum += s.Allowed + s.Denied
+		}
+		return sum
+	}
+	before := count()
+	return func() bool { return count() >= before+n }
+}
+
 // Each door admits exactly what its keys' limits have, and says so: five keys of 20 a day,
 // asked far more often, at both nodes.
 func TestBenchDoors(t *testing.T) {
-	addrs := twoNodes(t)
+	nodes, addrs := twoNodes(t)
 	for i := range door.Kinds {
 		k := &door.Kinds[i]
 		for _, batch := range []string{"1", "7"} {
@@ -65,8 +106,10 @@ func TestBenchDoors(t *testing.T) {
 				if k.MaxLimits == 0 {
 					args = []string{"--domain", "asked"}
 				}
-				code, stdout, stderr := cli(append([]string{"bench", "--addr", addrs(k), "--door", k.Name, "--batch", batch, "--json", "--seed", "1",
-					"--callers", "8", "--keys", "5", "--warmup", "0s", "--duration", "1s"}, args...)...)
+				// 100 are there to be had, and then there are denials of each kind.
+				enough, began := answered(300, nodes...), time.Now()
+				code, stdout, stderr := benchUntil(t, func() bool { return enough() && time.Since(began) > 500*time.Millisecond },
+					append([]string{"--addr", addrs(k), "--door", k.Name, "--batch", batch, "--json", "--seed", "1", "--callers", "8", "--keys", "5"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
@@ -117,7 +160,7 @@ func TestBenchDoors(t *testing.T) {
 func TestBenchExitCodes(t *testing.T) {
 	n := startNode(t, testSettings(t)) // its rule: auth, user, 2 an hour
 	of := func(args ...string) []string {
-		return append([]string{"bench", "--addr", n.listen.grpc.Addr().String(), "--warmup", "0s", "--duration", "100ms", "--callers", "2"}, args...)
+		return append([]string{"--addr", n.listen.grpc.Addr().String(), "--callers", "2"}, args...)
 	}
 	for _, c := range []struct {
 		name   string
@@ -154,16 +197,16 @@ func TestBenchExitCodes(t *testing.T) {
 		{"no authorize", of("--addr", n.listen.http.Addr().String(), "--door", "authorize", "--domain", "auth"), 3, "", "status 404"},
 		{"Envoy's units", of("--door", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
 		{"gubernator's periods", of("--door", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
-		{"no address", []string{"bench", "--addr", ""}, 2, "", "--addr: give at least one"},
+		{"no address", []string{"--addr", ""}, 2, "", "--addr: give at least one"},
 		{"an argument", of("n1"), 2, "", "n1"},
 		{"what no check may have", of("--domain", strings.Repeat("d", 1025)), 3, "", "checks[0].domain"},
 		{"the same by HTTP", of("--addr", n.listen.http.Addr().String(), "--door", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
-		{"nobody there", []string{"bench", "--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
-		{"nobody there for the SDK", []string{"bench", "--addr", "127.0.0.1:1", "--door", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
-		{"nobody there for HTTP", []string{"bench", "--addr", "127.0.0.1:1", "--door", "http", "--timeout", "1s"}, 3, "", "no node answers"},
+		{"nobody there", []string{"--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
+		{"nobody there for the SDK", []string{"--addr", "127.0.0.1:1", "--door", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
+		{"nobody there for HTTP", []string{"--addr", "127.0.0.1:1", "--door", "http", "--timeout", "1s"}, 3, "", "no node answers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			code, stdout, stderr := cli(c.args...)
+			code, stdout, stderr := benchUntil(t, answered(100, n), c.args...)
 			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
 				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, c.code, stdout, stderr)
 			}
@@ -174,14 +217,9 @@ func TestBenchExitCodes(t *testing.T) {
 // Ctrl-C ends the run with the figures so far.
 func TestBenchIsInterrupted(t *testing.T) {
 	n := startNode(t, testSettings(t))
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	await := time.AfterFunc(300*time.Millisecond, stop)
-	defer await.Stop()
-	var out, errs strings.Builder
-	code := run(ctx, []string{"bench", "--addr", n.listen.grpc.Addr().String(), "--duration", "1h", "--warmup", "0s"}, &out, &errs)
-	if code != 0 || !strings.Contains(out.String(), "latency") || strings.Contains(out.String(), "first error") {
-		t.Errorf("exit code %d\n%s%s", code, &out, &errs)
+	code, out, errs := benchUntil(t, answered(1000, n), "--addr", n.listen.grpc.Addr().String(), "--duration", "1h")
+	if code != 0 || !strings.Contains(out, "latency") || strings.Contains(out, "first error") {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
 
@@ -201,7 +239,9 @@ func TestBenchHTTPAnswers(t *testing.T) {
 		{"a redirection", 302, "", "", 3, "status 302"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			var asked atomic.Int64
 			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				asked.Add(1)
 				if c.policy != "" {
 					w.Header().Set("RateLimit-Policy", c.policy)
 				}
@@ -210,7 +250,7 @@ func TestBenchHTTPAnswers(t *testing.T) {
 				_, _ = w.Write([]byte(c.body))
 			}))
 			defer s.Close()
-			code, stdout, stderr := cli("bench", "--addr", s.Listener.Addr().String(), "--door", "http", "--callers", "1", "--warmup", "0s", "--duration", "50ms")
+			code, stdout, stderr := benchUntil(t, func() bool { return asked.Load() > 10 }, "--addr", s.Listener.Addr().String(), "--door", "http", "--callers", "1")
 			if code != c.code || !strings.Contains(stdout+stderr, c.want) {
 				t.Errorf("exit code %d, want %d with %q\n%s%s", code, c.code, c.want, stdout, stderr)
 			}

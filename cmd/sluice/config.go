@@ -21,6 +21,15 @@ import (
 // lists may be YAML lists. The command line wins over the environment, and the
 // environment over the file. Errors name the variable, or the file and line.
 func settle(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
+	err := settleFromEnv(flags, lookupEnv)
+	file := flags.Lookup("config")
+	if file == nil || file.Value.String() == "" {
+		return err
+	}
+	return errors.Join(err, settleFromFile(flags, file.Value.String()))
+}
+
+func settleFromEnv(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed || f.Name == "help" {
@@ -35,11 +44,7 @@ func settle(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
 			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
 		}
 	})
-	file := flags.Lookup("config")
-	if file == nil || file.Value.String() == "" {
-		return errors.Join(errs...)
-	}
-	return errors.Join(append(errs, settleFromFile(flags, file.Value.String()))...)
+	return errors.Join(errs...)
 }
 
 func envName(flag string) string {

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -27,51 +28,64 @@ import (
 
 func newHealth() *cobra.Command {
 	var f clientFlags
+	var config string
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Say whether a node is ready",
 		Long: `Say whether a node takes traffic, and if not, why. It is for health checks of
 containers and for probes that run a command.
 
-Without --addr, it is the node of this machine as SLUICE_BIND and SLUICE_GRPC_PORT
-describe it to sluice serve, by default 127.0.0.1:7460. If SLUICE_TLS_CERT is set too and
-no flag of TLS is given, /readyz is asked, at SLUICE_HTTP_PORT: it is open to callers
-without a certificate, and must show the one in that file.
+Without --addr, it is the node of this machine as the environment and the --config file
+describe it to sluice serve: bind and grpc-port, by default 127.0.0.1:7460. If they set
+tls-cert too and no flag of TLS is given, /readyz is asked, at http-port: it is open to
+callers without a certificate, and must show the one in that file.
 
 Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage.`,
 		Example: "  sluice health\n  sluice health --addr 127.0.1.2 --timeout 1s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+			if err := settleFromEnv(cmd.Flags(), lookupEnv); err != nil {
 				return usageError(err)
 			}
 			if !cmd.Flags().Changed("addr") {
-				f.addr = ownAddr(lookupEnv, "grpc-port", defaultGRPCPort)
-				if cert, _ := lookupEnv(envName("tls-cert")); cert != "" && !f.tls.given() {
-					f.addr = ownAddr(lookupEnv, "http-port", defaultHTTPPort)
-					return f.readyz(cmd.Context(), cmd.OutOrStdout(), cert)
+				own, err := settingsHere(config, lookupEnv)
+				if err != nil {
+					return usageError(err)
+				}
+				f.addr = own.addrHere(own.grpcPort)
+				if own.tls.cert != "" && !f.tls.given() {
+					f.addr = own.addrHere(own.httpPort)
+					return f.readyz(cmd.Context(), cmd.OutOrStdout(), own.tls.cert)
 				}
 			}
 			return f.health(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	f.register(cmd)
+	cmd.Flags().StringVar(&config, "config", "", "`file` with the settings of the node of this machine, as for sluice serve")
 	return cmd
 }
 
-// ownAddr is where the node that was given its settings by this environment answers, at the port
-// that the flag is for.
-func ownAddr(lookupEnv func(string) (string, bool), flag string, usual int) string {
-	host, port := "127.0.0.1", strconv.Itoa(usual)
-	if bind, _ := lookupEnv(envName("bind")); bind != "" {
-		if ip, err := netip.ParseAddr(bind); err == nil && !ip.IsUnspecified() {
-			host = bind
+// settingsHere are those of the node that this environment, and the file if any, are for.
+func settingsHere(config string, lookupEnv func(string) (string, bool)) (settings, error) {
+	var s settings
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	s.register(flags)
+	if config != "" {
+		if err := flags.Set("config", config); err != nil {
+			return s, err
 		}
 	}
-	if p, _ := lookupEnv(envName(flag)); p != "" {
-		port = p
+	return s, settle(flags, lookupEnv)
+}
+
+// addrHere is where a node with these settings answers those on its machine.
+func (s *settings) addrHere(port uint16) string {
+	host := "127.0.0.1"
+	if ip, err := netip.ParseAddr(s.bind); err == nil && !ip.IsUnspecified() {
+		host = s.bind
 	}
-	return net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
 // health prints ready, or returns why the node is not.
@@ -99,7 +113,7 @@ func (f *clientFlags) readyz(ctx context.Context, out io.Writer, cert string) er
 	noAnswer := func(err error) error { return &codedError{exitDenied, fmt.Errorf("%s: %w", f.addr, err)} }
 	leaf, err := leafOf(cert)
 	if err != nil {
-		return usageError(fmt.Errorf("environment variable %s: %w", envName("tls-cert"), err))
+		return usageError(fmt.Errorf("the node's tls-cert: %w", err))
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS12,

@@ -2,6 +2,8 @@ package main
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -28,10 +30,16 @@ func TestHealth(t *testing.T) {
 
 // In a container the node's own settings say where it is.
 func TestHealthFindsItsNode(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	if err := os.WriteFile(file, []byte("bind: 127.0.1.3\ngrpc-port: 9001\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		env  map[string]string
 		want string
 	}{
+		{map[string]string{"SLUICE_CONFIG": file}, "127.0.1.3:9001"},
+		{map[string]string{"SLUICE_CONFIG": file, "SLUICE_GRPC_PORT": "9000"}, "127.0.1.3:9000"},
 		{nil, "127.0.0.1:7460"},
 		{map[string]string{"SLUICE_GRPC_PORT": "9000"}, "127.0.0.1:9000"},
 		{map[string]string{"SLUICE_BIND": "0.0.0.0"}, "127.0.0.1:7460"},
@@ -39,8 +47,9 @@ func TestHealthFindsItsNode(t *testing.T) {
 		{map[string]string{"SLUICE_BIND": "fd00::1"}, "[fd00::1]:7460"},
 		{map[string]string{"SLUICE_BIND": "::"}, "127.0.0.1:7460"},
 	} {
-		if got := ownAddr(fromMap(c.env), "grpc-port", defaultGRPCPort); got != c.want {
-			t.Errorf("%v: %s, want %s", c.env, got, c.want)
+		s, err := settingsHere("", fromMap(c.env))
+		if got := s.addrHere(s.grpcPort); got != c.want || err != nil {
+			t.Errorf("%v: %s, %v; want %s", c.env, got, err, c.want)
 		}
 	}
 }
@@ -73,7 +82,27 @@ func TestHealthOverTLS(t *testing.T) {
 		t.Errorf("leaving: exit code %d, %s", code, errs)
 	}
 	t.Setenv("SLUICE_TLS_CERT", s.tls.cert+".gone")
-	if code, _, errs := cli("health"); code != 2 || !strings.Contains(errs, "SLUICE_TLS_CERT") {
+	if code, _, errs := cli("health"); code != 2 || !strings.Contains(errs, "tls-cert") {
 		t.Errorf("no such file: exit code %d, %s", code, errs)
+	}
+}
+
+// The file that the node was given says where it is, too.
+func TestHealthByConfig(t *testing.T) {
+	n := startNode(t, testSettings(t))
+	_, port, err := net.SplitHostPort(n.listen.grpc.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "sluice.yaml")
+	for text, want := range map[string]int{
+		"bind: 127.0.0.1\ngrpc-port: " + port: 0, "grpc-port: 1": 1, "grpc-port: x": 2, "greeting: hello": 2,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errs := cli("health", "--config", file); code != want || code == 0 && out != "ready\n" {
+			t.Errorf("%q: exit code %d, %q, %s", text, code, out, errs)
+		}
 	}
 }

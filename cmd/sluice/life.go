@@ -59,7 +59,7 @@ func (n *node) startParts(p *parts) {
 	p.run("inquiries", n.inquiries.run)
 	p.run("console", n.hub.Run)
 	p.run("history", n.service.RunHistory)
-	p.run("overload", n.watchWaits)
+	p.run("runtime", n.watchRuntime)
 	for _, s := range n.secrets {
 		p.run("certificates and keys", s.run)
 	}

@@ -46,6 +46,7 @@ type node struct {
 	guard     *access.Guard
 	inquiries *inquiries
 	gate      *shed.Gate
+	waits     func() (wait time.Duration, ran uint64) // what watchRuntime tells gate, as waits.next does
 	hub       *watch.Hub
 	keeper    *keeper // nil without --data-dir
 	secrets   []secretFiles
@@ -174,7 +175,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		return err
 	}
 	n.cluster, err = cluster.New(cluster.Config{
-		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout,
+		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout, Right: n.settings.right,
 		ForgetAfter: n.settings.forgetAfter, Recorded: recorded, Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {

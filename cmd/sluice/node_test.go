@@ -21,14 +21,22 @@ func testSettings(t *testing.T) settings {
 	s := defaultSettings()
 	s.name, s.bind, s.secret = "n1", "127.0.0.1", bytes.Repeat([]byte("x"), 32)
 	s.grpcPort, s.httpPort, s.peerPort, s.gossipPort = 0, 0, 0, 0
+	// What nodes decide is looked at, not how soon they lose patience with a machine that does other things too: they refuse
+	// nothing because work waits for a processor, and a stall of a second neither takes their right nor has on_failure answer.
+	s.bounds.maxWait, s.right, s.checkTimeout = 0, 1800*time.Millisecond, 10*time.Second
 	s.rules = t.TempDir()
 	writeRule(t, s.rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	return s
 }
 
+// writeRule puts text into force whole: nobody reads half of it.
 func writeRule(t *testing.T, dir, text string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), []byte(text), 0o644); err != nil {
+	next := filepath.Join(dir, ".next")
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, filepath.Join(dir, "rules.yaml")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -36,10 +44,12 @@ func writeRule(t *testing.T, dir, text string) {
 // running is a node under test.
 type running struct {
 	*node
+	tell func()       // begins to end it
 	stop func() error // ends it and returns run's error; may be called again
 }
 
-func startNode(t *testing.T, s settings) *running {
+// startNode runs a node with s until the test ends; change may alter it before it runs.
+func startNode(t *testing.T, s settings, change ...func(*node)) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	n, err := openNode(ctx, s, slog.New(slog.DiscardHandler))
@@ -47,11 +57,14 @@ func startNode(t *testing.T, s settings) *running {
 		cancel()
 		t.Fatal(err)
 	}
+	for _, f := range change {
+		f(n)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- n.run(ctx) }()
 	var result error
 	stopped := false
-	r := &running{node: n, stop: func() error {
+	r := &running{node: n, tell: cancel, stop: func() error {
 		if !stopped {
 			stopped = true
 			cancel()

@@ -32,18 +32,36 @@ func isCheck(r *http.Request) bool {
 	return path == "/v1/check" || path == "/v1/GetRateLimits" || strings.HasPrefix(path, forwardauth.Prefix)
 }
 
-// watchWaits tells the gate for how long goroutines wait for a processor, until ctx ends.
-func (n *node) watchWaits(ctx context.Context) error {
-	tick := time.NewTicker(shed.Tick)
+const (
+	// An idle node, of whose goroutines fewer than few have run since the last look, and at once, looks again after idleTick.
+	few      = 1000
+	atOnce   = time.Millisecond
+	idleTick = 5 * shed.Tick
+)
+
+// watchRuntime tells the gate for how long goroutines wait for a processor, and the collector how large the heap is, until
+// ctx ends. Nobody else tells the gate.
+func (n *node) watchRuntime(ctx context.Context) error {
+	every := shed.Tick
+	tick := time.NewTicker(every)
 	defer tick.Stop()
-	var w waits
-	w.next()
+	n.waits() // what was waited before does not count
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			n.gate.Observe(w.next())
+			wait, ran := n.waits()
+			n.gate.Observe(wait)
+			n.settings.gc.look()
+			next := shed.Tick
+			if ran < few && wait < atOnce {
+				next = idleTick
+			}
+			if next != every {
+				every = next
+				tick.Reset(every)
+			}
 		}
 	}
 }
@@ -54,35 +72,36 @@ type waits struct {
 	before []uint64
 }
 
-// next returns what nine in ten goroutines have not waited longer than since the last call, 0 if none has waited.
-func (w *waits) next() time.Duration {
+// next returns what nine in ten goroutines have not waited longer than since the last call, 0 if none has waited, and
+// how many have.
+func (w *waits) next() (wait time.Duration, ran uint64) {
 	if w.sample == nil {
 		w.sample = []metrics.Sample{{Name: "/sched/latencies:seconds"}}
 	}
 	metrics.Read(w.sample)
 	if w.sample[0].Value.Kind() != metrics.KindFloat64Histogram {
-		return 0 // a runtime without it
+		return 0, few // a runtime without it
 	}
 	h := w.sample[0].Value.Float64Histogram()
 	if w.before == nil {
 		w.before = make([]uint64, len(h.Counts))
 	}
-	wait := waitOf(h, w.before)
+	wait, ran = waitOf(h, w.before)
 	copy(w.before, h.Counts)
-	return wait
+	return wait, ran
 }
 
 // waitOf returns the wait that nine in ten of those counted in h and not in before stay within, by the lower end of its
-// bucket.
-func waitOf(h *metrics.Float64Histogram, before []uint64) time.Duration {
-	var all, longer uint64
+// bucket, and how many they are.
+func waitOf(h *metrics.Float64Histogram, before []uint64) (wait time.Duration, all uint64) {
+	var longer uint64
 	for i, n := range h.Counts {
 		all += n - before[i]
 	}
 	for i := len(h.Counts) - 1; i >= 0; i-- {
 		if longer += h.Counts[i] - before[i]; longer > all/10 {
-			return time.Duration(max(0, h.Buckets[i]) * float64(time.Second))
+			return time.Duration(max(0, h.Buckets[i]) * float64(time.Second)), all
 		}
 	}
-	return 0
+	return 0, all
 }

@@ -48,12 +48,14 @@ type settings struct {
 	envoyAllOrNothing, envoyResponseHeaders, envoyDynamicMetadata bool
 
 	checkTimeout    time.Duration
+	right           time.Duration // cluster.Config.Right, no flag
 	joinTimeout     time.Duration
 	shutdownTimeout time.Duration
 	handoverTimeout time.Duration
 	forgetAfter     time.Duration
 	maxEntries      int
 	maxMemory       string
+	gc              *gcTuner // nil where it is not this node's to tune, as in a process of several
 
 	dataDir          string
 	snapshotInterval time.Duration
@@ -228,7 +230,7 @@ command line wins over the environment, and the environment over the file.`,
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
 			s.limitMemory()
-			go tuneCollector(ctx)
+			s.gc = newGCTuner()
 			return serve(ctx, s, log)
 		},
 	}
@@ -238,7 +240,10 @@ command line wins over the environment, and the environment over the file.`,
 
 // serve runs one node until ctx ends or the node fails.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
-	n, err := openNode(ctx, s, log)
+	var n *node
+	var err error
+	// It may read a large snapshot. Once it runs, it looks itself.
+	s.gc.during(func() { n, err = openNode(ctx, s, log) })
 	if err != nil {
 		return &codedError{exitDenied, err}
 	}

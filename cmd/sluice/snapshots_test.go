@@ -71,6 +71,9 @@ func TestLastSnapshots(t *testing.T) {
 	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Sections != 0 {
 		t.Errorf("n1 wrote set %+v, %+v", h.Set, totals)
 	}
+	for _, n := range nodes[1:] { // at once: who is told first is not to have gone before the other is told
+		n.tell()
+	}
 	var both sync.WaitGroup
 	for _, n := range nodes[1:] {
 		both.Go(func() {

@@ -254,12 +254,12 @@ func TestDoorCertificatesAreFollowed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "exchanged", func() bool { return n.tls.doors.Files().Status().Generation == 2 })
+	// The node may read between two of the files, so what is waited for is that all of them are in force.
+	await(t, "exchanged", func() bool {
+		return askGRPC(t, addr, credentials.NewTLS(after.client(after.pair(t, time.Hour)))) == nil
+	})
 	if err := ask(); err != nil {
 		t.Errorf("the open connection: %v", err)
-	}
-	if err := askGRPC(t, addr, credentials.NewTLS(after.client(after.pair(t, time.Hour)))); err != nil {
-		t.Errorf("a new connection: %v", err)
 	}
 	mixed := after.client(show)
 	if err := askGRPC(t, addr, credentials.NewTLS(mixed)); err == nil {
