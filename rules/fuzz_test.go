@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/rules/internal/faulttest"
 )
 
 // FuzzParse: whatever the bytes, Parse comes back soon, with either a set that
@@ -27,15 +28,7 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("took %s", took)
 		}
 		if err != nil {
-			faults := rules.Errors(err)
-			if len(faults) == 0 {
-				t.Fatalf("an error without faults: %v", err)
-			}
-			for _, e := range faults {
-				if e.File != "f.yaml" || e.Line < 1 || e.Reason == "" {
-					t.Errorf("%#v lacks file, line or reason", e)
-				}
-			}
+			faulttest.Placed(t, err, "f.yaml")
 			return
 		}
 		for _, r := range set.Rules() {

@@ -90,6 +90,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 	var load sync.WaitGroup
 	defer load.Wait()
 	var report *audit.Report
+	var called atomic.Uint64
 	load.Go(func() {
 		var err error
 		report, err = audit.Run(ctx, audit.Config{
@@ -97,7 +98,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 			Specs: []audit.Spec{{Keys: 100, Limit: bucket.Limit{
 				Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit, Count: 20, Period: time.Hour,
 			}}},
-			DialOptions: []grpc.DialOption{grpc.WithPerRPCCredentials(client.TokenCredentials(source, false))},
+			DialOptions: []grpc.DialOption{grpc.WithPerRPCCredentials(client.TokenCredentials(source, false)), countCalls(&called)},
 		})
 		if err != nil {
 			t.Error(err)
@@ -185,6 +186,12 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 	if err == nil || !strings.Contains(string(out), "does not know the token") {
 		t.Errorf("with the token that was taken away: %v, %s", err, out)
 	}
+	eventually(t, time.Minute, "enough has happened to say something", func() error { // 100 keys of 20
+		if called.Load() < 2000 || refused.Load() < 30 {
+			return fmt.Errorf("%d calls, %d attempts refused", called.Load(), refused.Load())
+		}
+		return nil
+	})
 	over()
 	load.Wait()
 	t.Logf("%d checks by calls, %d by streams, %d attempts refused; %d streams ended", report.Checks, asked.Load(), refused.Load(), sdk.Stats().StreamsLost)

@@ -217,7 +217,11 @@ func (r *docRun) interrupted(line string, base int) {
 		}
 		return nil
 	})
-	cmd.Process.Signal(syscall.SIGINT)
+	end := syscall.SIGINT
+	if strings.HasPrefix(line, "curl") {
+		end = syscall.SIGTERM // a shell has what it runs in the background ignore the other, and curl's user would not
+	}
+	cmd.Process.Signal(end)
 	if err := cmd.Wait(); err != nil && !strings.HasPrefix(line, "curl") {
 		r.t.Errorf("%s: %v after Ctrl-C\n%s", line, err, out)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,12 +122,16 @@ func TestSilentJoinTarget(t *testing.T) {
 
 // TestAloneAtOnce wants a node without targets to serve within a second.
 func TestAloneAtOnce(t *testing.T) {
-	began := time.Now()
-	start(t, nodeConfig{name: "pod-1"})
-	took := time.Since(began)
-	t.Logf("ready after %v", took.Round(time.Millisecond))
-	if took > time.Second {
-		t.Errorf("ready after %v, want under 1 s", took)
+	// A machine that does other things may be slow to start a process now and then; a node that waits for others waits each time.
+	var took []time.Duration
+	for range 5 {
+		began := time.Now()
+		start(t, nodeConfig{name: "pod-1"}).kill()
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	if took[2] > time.Second {
+		t.Errorf("ready after %v, want under 1 s for most", took)
 	}
 }
 

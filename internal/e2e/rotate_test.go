@@ -17,18 +17,20 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/audit"
 	"github.com/sluice-project/sluice/internal/certs/mint"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// vault is where the nodes of a cluster, and its callers, have certificates and keys.
+// vault is where the nodes of a cluster, and its callers, have certificates, keys, tokens and rules.
 type vault struct {
-	*testing.T
-	dir           string
+	tokens
 	before, after *mint.Authority
 	shows         atomic.Pointer[tls.Certificate] // what callers show now
 	trust         *x509.CertPool                  // both authorities
@@ -36,7 +38,7 @@ type vault struct {
 
 func newVault(t *testing.T) *vault {
 	t.Helper()
-	v := &vault{T: t, dir: t.TempDir(), trust: x509.NewCertPool()}
+	v := &vault{tokens: tokens{t, t.TempDir()}, trust: x509.NewCertPool()}
 	for _, a := range []**mint.Authority{&v.before, &v.after} {
 		var err error
 		if *a, err = mint.NewAuthority("e2e", time.Now(), 48*time.Hour); err != nil {
@@ -45,18 +47,6 @@ func newVault(t *testing.T) *vault {
 		v.trust.AppendCertsFromPEM((*a).PEM)
 	}
 	return v
-}
-
-// write replaces a file as a whole, as those who rotate files should.
-func (v *vault) write(name string, text []byte) {
-	v.Helper()
-	path := filepath.Join(v.dir, name)
-	if err := os.WriteFile(path+".next", text, 0o600); err != nil {
-		v.Fatal(err)
-	}
-	if err := os.Rename(path+".next", path); err != nil {
-		v.Fatal(err)
-	}
 }
 
 func (v *vault) issue(a *mint.Authority, life time.Duration, name string, server bool) mint.Pair {
@@ -77,8 +67,8 @@ func (v *vault) equip(a *mint.Authority, life time.Duration, names ...string) {
 	for _, name := range names {
 		pair := v.issue(a, life, name, true)
 		// The pair is not whole between these two.
-		v.write(name+".crt", pair.Cert)
-		v.write(name+".key", pair.Key)
+		v.write(name+".crt", string(pair.Cert))
+		v.write(name+".key", string(pair.Key))
 	}
 }
 
@@ -103,33 +93,66 @@ func (v *vault) caller() *tls.Config {
 // keys writes the keyring.
 func (v *vault) keys(seeds ...byte) {
 	v.Helper()
-	var text bytes.Buffer
+	var text strings.Builder
 	for _, s := range seeds {
 		fmt.Fprintln(&text, base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{s}, 32)))
 	}
-	v.write("keyring", text.Bytes())
+	v.write("keyring", text.String())
 }
+
+// rules writes the rules: one that stays, and one that every new set of them has otherwise.
+func (v *vault) rules(fresh int64) {
+	v.Helper()
+	v.write("rules.yaml", fmt.Sprintf(`
+domain: rotate
+descriptors:
+  - key: key
+    rate_limit: {count: 20, period: 1h, algorithm: fixed_window, align: first_hit}
+  - key: fresh
+    rate_limit: {name: fresh-%d, count: %d, period: 1h}
+`, fresh, fresh))
+}
+
+// carry gives callers the token of a file.
+func (v *vault) carry(path string) {
+	v.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		v.Fatal(err)
+	}
+	v.write("token", string(text))
+}
+
+// token is the file with what callers carry now.
+func (v *vault) token() string { return filepath.Join(v.dir, "token") }
 
 func (v *vault) flags() []string {
 	in := func(name string) string { return filepath.Join(v.dir, name) }
 	return []string{
 		"--tls-cert", in("{name}.crt"), "--tls-key", in("{name}.key"), "--tls-client-ca", in("ca"), "--tls-client-auth", "require",
 		"--peer-tls-cert", in("{name}.crt"), "--peer-tls-key", in("{name}.key"), "--peer-tls-ca", in("ca"),
-		"--gossip-keyring", in("keyring"),
+		"--gossip-keyring", in("keyring"), "--callers", in("callers.yaml"), "--rules", in("rules.yaml"),
 	}
 }
 
-// TestRotateEverything exchanges the authority, all certificates and the gossip key of three nodes while checks
-// flow, over connections that last and over new ones: none fails, none is admitted above its limit, and nobody
-// loses sight of anybody. Then a node restarts with what is new alone.
+// TestRotateEverything exchanges the authority, all certificates, the gossip key, the callers' token and the rules of
+// three nodes while checks flow, over connections that last and over new ones: none fails, none is admitted above
+// its limit, counters outlive the rules' exchange, and nobody loses sight of anybody. Then a node restarts with what is
+// new alone.
 func TestRotateEverything(t *testing.T) {
 	v := newVault(t)
 	names := []string{"pod-1", "pod-2", "pod-3"}
-	v.write("ca", v.before.PEM)
+	v.write("ca", string(v.before.PEM))
 	v.equip(v.before, 24*time.Hour, names...)
 	v.show(v.before)
 	v.keys(1)
-	config := nodeConfig{args: v.flags(), tls: v.caller()}
+	one, digestOne := v.make("one")
+	two, digestTwo := v.make("two")
+	_, nobody := v.make("nobody")
+	v.allow(nobody, digestOne)
+	v.carry(one)
+	v.rules(1_000_001)
+	config := nodeConfig{args: v.flags(), tls: v.caller(), token: v.token()}
 	nodes := clusterOf(t, 3, config)
 
 	var fleet sync.Mutex // guards nodes
@@ -146,14 +169,15 @@ func TestRotateEverything(t *testing.T) {
 	var load sync.WaitGroup
 	defer load.Wait()
 	var report *audit.Report
+	var asked atomic.Uint64
 	load.Go(func() {
 		var err error
 		report, err = audit.Run(ctx, audit.Config{
-			Targets: targets, Domain: "rotate", Callers: 8, Rate: 1000, Duration: 5 * time.Minute,
+			Targets: targets, Domain: "rotate", Rules: true, Callers: 8, Rate: 1000, Duration: 5 * time.Minute,
 			Specs: []audit.Spec{{Keys: 300, Limit: bucket.Limit{
 				Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit, Count: 20, Period: time.Hour,
 			}}},
-			DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(v.caller()))},
+			DialOptions: append(v.dial(v.caller(), v.token()), countCalls(&asked)),
 		})
 		if err != nil {
 			t.Error(err)
@@ -166,7 +190,7 @@ func TestRotateEverything(t *testing.T) {
 		for i := 0; ctx.Err() == nil; i++ {
 			<-tick.C
 			fresh.Add(1)
-			if err := askOnce(nodes[i%2].grpc, v.caller()); err != nil { // these two run throughout
+			if _, err := v.ask(nodes[i%2].grpc, v.caller(), v.token()); err != nil { // these two run throughout
 				failed.Add(1)
 				t.Errorf("a new connection to %s: %v", nodes[i%2].name, err)
 			}
@@ -174,36 +198,44 @@ func TestRotateEverything(t *testing.T) {
 	})
 
 	inForce := func(n *node) int { return strings.Count(n.log.String(), ": new contents are in force") }
-	step := func(files int, change func()) {
+	step := func(files int, limit int64, change func()) {
 		t.Helper()
 		var before [3]int
 		for i, n := range nodes {
 			before[i] = inForce(n)
 		}
 		change()
+		v.rules(limit)
 		for i, n := range nodes {
 			eventually(t, 20*time.Second, n.name+" has put them into force", func() error {
 				if got := inForce(n) - before[i]; got < files {
-					return fmt.Errorf("%d of %d", got, files)
+					return fmt.Errorf("%d of %d files", got, files)
+				}
+				if got, err := v.ask(n.grpc, v.caller(), v.token()); err != nil || got != limit {
+					return fmt.Errorf("a limit of %d instead of %d, %v", got, limit, err)
 				}
 				return nil
 			})
 		}
 	}
-	// Three sets of files each time: of the doors, of the peers, and the keyring.
-	step(3, func() {
-		v.write("ca", append(bytes.Clone(v.before.PEM), v.after.PEM...))
+	// Files are those of the doors, of the peers, the keyring, and the callers.
+	step(4, 1_000_002, func() {
+		v.write("ca", string(v.before.PEM)+string(v.after.PEM))
 		v.keys(1, 2)
+		v.allow(nobody, digestOne, digestTwo)
 	})
-	step(3, func() {
+	step(3, 1_000_003, func() {
 		v.equip(v.after, 30*time.Hour, names...)
 		v.keys(2, 1)
+		v.carry(two)
 	})
+	<-time.After(1100 * time.Millisecond) // callers read their token again after a second
 	old := *v.shows.Load()
 	v.show(v.after)
-	step(3, func() {
-		v.write("ca", v.after.PEM)
+	step(4, 1_000_004, func() {
+		v.write("ca", string(v.after.PEM))
 		v.keys(2)
+		v.allow(nobody, digestTwo)
 	})
 
 	waitAgreed(t, nodes, 10*time.Second)
@@ -223,8 +255,11 @@ func TestRotateEverything(t *testing.T) {
 	}
 	stale := v.caller()
 	stale.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &old, nil }
-	if err := askOnce(nodes[0].grpc, stale); err == nil {
+	if _, err := v.ask(nodes[0].grpc, stale, v.token()); err == nil {
 		t.Error("a certificate of the old authority is let in")
+	}
+	if _, err := v.ask(nodes[0].grpc, v.caller(), one); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("with the old token: %v", err)
 	}
 
 	// What is new alone is enough to leave and to join with.
@@ -237,7 +272,13 @@ func TestRotateEverything(t *testing.T) {
 	nodes[2] = again
 	fleet.Unlock()
 	waitAgreed(t, nodes, 10*time.Second)
-	<-time.After(time.Second) // the load goes on with it
+	was := asked.Load()
+	eventually(t, time.Minute, "the load goes on with it, until it has said something", func() error { // 300 keys of 20
+		if now := asked.Load(); now < max(6000, was+500) || fresh.Load() < 60 {
+			return fmt.Errorf("%d checks, %d before, %d over new connections", now, was, fresh.Load())
+		}
+		return nil
+	})
 	over()
 	load.Wait()
 
@@ -251,18 +292,43 @@ func TestRotateEverything(t *testing.T) {
 	}
 }
 
-// askOnce makes one check over a connection of its own.
-func askOnce(addr string, config *tls.Config) error {
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+// countCalls counts the calls that have ended.
+func countCalls(n *atomic.Uint64) grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		defer n.Add(1)
+		return call(ctx, method, req, reply, conn, opts...)
+	})
+}
+
+// dial is how callers reach a node: over TLS, with the token of a file.
+func (v *vault) dial(config *tls.Config, token string) []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithPerRPCCredentials(client.TokenCredentials(client.TokenFile(token), true)),
+	}
+}
+
+// ask makes one check over a connection of its own, and returns the limit it was held to.
+func (v *vault) ask(addr string, config *tls.Config, token string) (limit int64, err error) {
+	conn, err := grpc.NewClient(addr, v.dial(config, token)...)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	resp, err := sluicev1.NewSluiceServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{inlineCheck("fresh")}})
-	if err == nil && resp.Decisions[0].Error != nil {
-		return fmt.Errorf("%v", resp.Decisions[0].Error)
+	resp, err := sluicev1.NewSluiceServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{
+		{Domain: "rotate", Descriptor_: []*sluicev1.Entry{{Key: "fresh", Value: "x"}}},
+	}})
+	if err != nil {
+		return 0, err
 	}
-	return err
+	d := resp.Decisions[0]
+	switch {
+	case d.Error != nil:
+		return 0, fmt.Errorf("%v", d.Error)
+	case !d.Allowed:
+		return 0, fmt.Errorf("denied by %s at %d", d.Rule, d.Limit)
+	}
+	return d.Limit, nil
 }

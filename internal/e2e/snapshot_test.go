@@ -21,7 +21,7 @@ import (
 // metric returns the value of a metric without labels.
 func (n *node) metric(name string) float64 {
 	n.t.Helper()
-	_, body, err := get("http://" + n.http + "/metrics")
+	_, body, err := n.get("/metrics")
 	if err != nil {
 		n.t.Fatal(err)
 	}

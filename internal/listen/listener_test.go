@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -85,26 +86,55 @@ func TestBytesArriveWhole(t *testing.T) {
 	}
 }
 
+// pipes is a listener in memory, whose connections are what is sent to it.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error { close(p); return nil }
+
+func (p pipes) Addr() net.Addr { return nil }
+
 func TestSilentOnesAreNotGivenOut(t *testing.T) {
-	b := roomy
-	b.Silence = 20 * time.Millisecond
-	l := open(t, b)
-	silent := dial(t, l, "127.0.0.1", "")
-	hungUp(t, silent)
-	waitOpen(t, l, 0)
-	if s := l.Stats(); s.Silent != 1 {
-		t.Errorf("stats are %+v", s)
-	}
-	// The deadline is that of the first byte alone.
-	c := dial(t, l, "127.0.0.1", "a")
-	server := accept(t, l)
-	time.Sleep(3 * b.Silence)
-	if _, err := io.WriteString(c, "b"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(server, make([]byte, 2)); err != nil {
-		t.Errorf("a connection that has said something ended: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		inner := make(pipes)
+		l, err := New(inner, roomy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		come := func() net.Conn {
+			theirs, ours := net.Pipe()
+			t.Cleanup(func() { theirs.Close() })
+			inner <- ours
+			return theirs
+		}
+		began, silent := time.Now(), come()
+		_, err = silent.Read(make([]byte, 1))
+		if took := time.Since(began); err == nil || took != roomy.Silence {
+			t.Errorf("after %v: %v; want it closed after %v", took, err, roomy.Silence)
+		}
+		synctest.Wait()
+		if s := l.Stats(); s != (Stats{Silent: 1}) {
+			t.Errorf("stats are %+v", s)
+		}
+		// The deadline is that of the first byte alone.
+		c := come()
+		if _, err := io.WriteString(c, "a"); err != nil {
+			t.Fatal(err)
+		}
+		server := accept(t, l)
+		time.Sleep(3 * roomy.Silence)
+		go io.WriteString(c, "b") // waits until it is read
+		if _, err := io.ReadFull(server, make([]byte, 2)); err != nil {
+			t.Errorf("a connection that has said something ended: %v", err)
+		}
+	})
 }
 
 func TestNoMoreThanThat(t *testing.T) {
