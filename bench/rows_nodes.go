@@ -11,7 +11,8 @@ import (
 )
 
 // moreNodes compares three nodes with nine: first nine that do nothing, then both
-// clusters with checks that are all forwarded.
+// clusters with checks that are all forwarded, and as many echoes that know nothing of each other: what these
+// cost more, nine processes cost more that share two cores.
 func (t *target) moreNodes(ctx context.Context) error {
 	l := started{}
 	defer func() { l.stop() }()
@@ -48,6 +49,16 @@ func (t *target) moreNodes(ctx context.Context) error {
 		c.nodes = s.Target.Nodes()
 		cs = append(cs, c)
 	}
+	for _, n := range []int{3, 9} {
+		echoes, err := t.bin.Echoes(ctx, n)
+		if err != nil {
+			return err
+		}
+		l = append(l, echoes)
+		c := unary(echoes, load.Uniform{N: usual})
+		c.nodes = n
+		cs = append(cs, c)
+	}
 	for _, checks := range []int{1, 100} {
 		work := shape(3, 64, checks)
 		work.Note = "nodes as the name says, all checks forwarded"
@@ -59,6 +70,12 @@ func (t *target) moreNodes(ctx context.Context) error {
 			cell.Series[1].Ratio(&cell.Series[0], report.ServerCPU), "")
 		r.Note = fmt.Sprintf("%s and %s s", report.Number(cell.Series[0].Of(report.ServerCPU).Median), report.Number(cell.Series[1].Of(report.ServerCPU).Median))
 		t.add(r)
+		sluice, echo := cell.Series[1].Over(&cell.Series[0], report.ServerCPU), cell.Series[3].Over(&cell.Series[2], report.ServerCPU)
+		for i := range sluice {
+			sluice[i] /= echo[i]
+		}
+		t.add(report.Told(fmt.Sprintf("the echo's, %d a call, 9 processes ÷ 3 processes", checks), report.SpreadOf(echo), ""))
+		t.add(report.Told("the one ÷ the other", report.SpreadOf(sluice), ""))
 	}
 	return nil
 }

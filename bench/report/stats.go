@@ -54,11 +54,18 @@ func (s *Series) Ratio(base *Series, f Figure) Spread {
 	return RatioOf(s, f, base, f)
 }
 
+// Over has, round by round, a figure of s in ratio to that of base.
+func (s *Series) Over(base *Series, f Figure) []float64 { return ratios(s, f, base, f) }
+
 // RatioOf is the spread of a figure of a to another figure of b in the same round.
 func RatioOf(a *Series, fa Figure, b *Series, fb Figure) Spread {
+	return SpreadOf(ratios(a, fa, b, fb))
+}
+
+func ratios(a *Series, fa Figure, b *Series, fb Figure) []float64 {
 	var values []float64
 	for i := range min(len(a.Rounds), len(b.Rounds)) {
 		values = append(values, fa(&a.Rounds[i])/fb(&b.Rounds[i]))
 	}
-	return SpreadOf(values)
+	return values
 }

@@ -53,6 +53,11 @@ func (s *System) Settled(ctx context.Context, n *Newcomer) error {
 	defer wire.Hangup(conns)
 	all := append(conns, s.conns...)
 	return s.until(ctx, n.name+" holds its part", func(ctx context.Context) error {
+		select {
+		case <-n.Process.Ended():
+			return fmt.Errorf("%s has ended; its last lines: %q", n.name, n.Process.Tail())
+		default:
+		}
 		for i, c := range all {
 			res, err := sluicev1.NewSluiceServiceClient(c).Members(ctx, &sluicev1.MembersRequest{})
 			if err != nil {

@@ -57,7 +57,7 @@ func (b *Binaries) EchoTLS(ctx context.Context) (*System, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.openEcho(ctx, p)
+	return b.openEcho(ctx, "echo, TLS", 1, p)
 }
 
 // SluiceTLS is Sluice with one node, over TLS 1.3.

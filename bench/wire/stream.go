@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -19,8 +20,9 @@ const Outstanding = 2
 
 // Stream asks sluice, and the echo that speaks like it, by one CheckStream to each
 // node that all callers share. Each caller has one check at a time. A check is sent
-// at once while fewer than Outstanding frames are unanswered; else it gathers
-// with others into the next frame, which goes when an answer has come.
+// while fewer than Outstanding frames are unanswered; else it gathers
+// with others into the next frame, which goes when an answer has come. Before a frame is packed, callers that are about to
+// ask have a turn, as in the Go client.
 type Stream struct{ pipes []*pipe }
 
 // NewStream opens a stream on each connection. Close it.
@@ -104,14 +106,14 @@ type frame struct {
 
 // pipe is one stream.
 type pipe struct {
+	// stream's sending half is of whoever has set sending, its other half of receive.
 	stream grpc.BidiStreamingClient[sluicev1.CheckRequest, sluicev1.CheckResponse]
 	// done is closed when receive has returned.
 	done chan struct{}
-	// sending is held around Send, which takes one caller at a time.
-	sending sync.Mutex
 
 	mu struct {
 		sync.Mutex
+		sending bool
 		waiting []*ticket
 		sent    map[uint64]*frame
 		free    []*frame
@@ -133,16 +135,42 @@ func (p *pipe) submit(ts []*ticket) {
 		return
 	}
 	p.mu.waiting = append(p.mu.waiting, ts...)
-	f := p.nextLocked()
+	lead := p.leadLocked()
 	p.mu.Unlock()
-	p.send(f)
+	if lead {
+		p.send()
+	}
 }
 
-// nextLocked makes a frame of all that waits if one may be sent now. Needs p.mu.
-func (p *pipe) nextLocked() *frame {
-	if len(p.mu.waiting) == 0 || len(p.mu.sent) >= Outstanding {
-		return nil
+// readyLocked reports whether a frame may leave now. Needs p.mu.
+func (p *pipe) readyLocked() bool { return len(p.mu.waiting) > 0 && len(p.mu.sent) < Outstanding }
+
+// leadLocked makes the caller the one who sends, if there is something that may leave now. Needs p.mu.
+func (p *pipe) leadLocked() bool {
+	if p.mu.sending || !p.readyLocked() {
+		return false
 	}
+	p.mu.sending = true
+	return true
+}
+
+// send packs and sends what may leave now. It follows a leadLocked that was true.
+func (p *pipe) send() {
+	runtime.Gosched()
+	p.mu.Lock()
+	for p.readyLocked() {
+		f := p.packLocked()
+		p.mu.Unlock()
+		// A failed Send means that the stream has ended, which receive sees too.
+		_ = p.stream.Send(&f.req)
+		p.mu.Lock()
+	}
+	p.mu.sending = false
+	p.mu.Unlock()
+}
+
+// packLocked makes a frame of all that waits. Needs p.mu.
+func (p *pipe) packLocked() *frame {
 	f := &frame{}
 	if n := len(p.mu.free); n > 0 {
 		f, p.mu.free = p.mu.free[n-1], p.mu.free[:n-1]
@@ -158,16 +186,6 @@ func (p *pipe) nextLocked() *frame {
 	return f
 }
 
-func (p *pipe) send(f *frame) {
-	if f == nil {
-		return
-	}
-	p.sending.Lock()
-	defer p.sending.Unlock()
-	// A failed Send means that the stream has ended, which receive sees too.
-	_ = p.stream.Send(&f.req)
-}
-
 // receive hands out answers until the stream ends.
 func (p *pipe) receive() {
 	defer close(p.done)
@@ -180,14 +198,18 @@ func (p *pipe) receive() {
 		p.mu.Lock()
 		f := p.mu.sent[res.GetId()]
 		delete(p.mu.sent, res.GetId())
-		next := p.nextLocked()
 		p.mu.Unlock()
-		p.send(next)
 		if f != nil {
 			f.answer(res)
-			p.mu.Lock()
+		}
+		p.mu.Lock()
+		if f != nil {
 			p.mu.free = append(p.mu.free, f)
-			p.mu.Unlock()
+		}
+		lead := p.leadLocked()
+		p.mu.Unlock()
+		if lead {
+			p.send()
 		}
 	}
 }
