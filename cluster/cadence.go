@@ -5,9 +5,9 @@ import "time"
 const (
 	// period is how often both machines are given the time at least while something goes on.
 	period = 20 * time.Millisecond
-	// After calmAfter in which nothing has gone on it is calmPeriod, as heartbeats want it at the most.
+	// After calmAfter in which nothing has gone on it is calmPeriod, or until the next heartbeat is due.
 	calmAfter  = time.Second
-	calmPeriod = 50 * time.Millisecond
+	calmPeriod = 100 * time.Millisecond
 )
 
 // cadence says when the runner takes a turn of its own accord, so that an idle node sleeps: each time that it wakes costs it
@@ -30,10 +30,10 @@ func (c *cadence) stir(now int64) {
 	}
 }
 
-// turned follows a turn. While it is calm, the next one is as long from it, whatever it was for.
-func (c *cadence) turned(now int64) {
+// turned follows a turn. While it is calm, the next one is calmPeriod from it, whatever it was for, or at due.
+func (c *cadence) turned(now, due int64) {
 	c.calm = c.calm || now-c.stirred >= int64(calmAfter)
 	if c.calm {
-		c.tick.Reset(calmPeriod)
+		c.tick.Reset(time.Duration(min(now+int64(calmPeriod), max(due, now+int64(time.Millisecond))) - now))
 	}
 }

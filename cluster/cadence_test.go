@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,14 +9,15 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestCadence: turns come every 20 ms while something goes on and for a second after, then 50 ms after the last turn,
-// and at once as before when something goes on again.
+// TestCadence: turns come every 20 ms while something goes on and for a second after, then 100 ms after the last turn or when
+// a heartbeat is due, and as before when something goes on again.
 func TestCadence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		now := func() int64 { return int64(time.Since(start)) }
 		c := newCadence(now())
 		defer c.tick.Stop()
+		due := int64(math.MaxInt64)
 		wait := func(want time.Duration) {
 			t.Helper()
 			before := now()
@@ -23,21 +25,27 @@ func TestCadence(t *testing.T) {
 			if got := time.Duration(now() - before); got != want {
 				t.Errorf("after %v: the next turn comes in %v, want %v", time.Duration(before), got, want)
 			}
-			c.turned(now())
+			c.turned(now(), due)
 		}
 		for range 50 {
 			wait(20 * time.Millisecond)
 		}
-		wait(50 * time.Millisecond)
+		wait(100 * time.Millisecond)
 		time.Sleep(30 * time.Millisecond)
-		c.turned(now()) // for a heartbeat
-		wait(50 * time.Millisecond)
-		time.Sleep(45 * time.Millisecond)
+		c.turned(now(), due) // for a heartbeat
+		wait(100 * time.Millisecond)
+		due = now() + int64(130*time.Millisecond)
+		wait(100 * time.Millisecond) // its end was set before that
+		wait(30 * time.Millisecond)
+		wait(time.Millisecond) // nobody has sent it
+		due = math.MaxInt64
+		wait(time.Millisecond)
+		time.Sleep(95 * time.Millisecond)
 		c.stir(now())
 		for range 50 {
 			wait(20 * time.Millisecond)
 		}
-		wait(50 * time.Millisecond)
+		wait(100 * time.Millisecond)
 	})
 }
 

@@ -164,7 +164,7 @@ func (r *runner) run(ctx context.Context) {
 		if len(r.waits) > 0 {
 			r.stir()
 		}
-		r.cadence.turned(r.node.cfg.Clock())
+		r.cadence.turned(r.node.cfg.Clock(), r.quorum.Due())
 		if at := r.handoff.Due(); at != math.MaxInt64 {
 			due.Reset(time.Duration(at - r.node.cfg.Clock()))
 		}

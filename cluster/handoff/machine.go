@@ -142,7 +142,7 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 // patrol is the time between two looks at everything that changes slowly.
 const patrol = int64(100e6)
 
-// Tick does what is due at now. Call it after every step and view, and every 20 ms.
+// Tick does what is due at now. Call it after every step and view, every 20 ms while something goes on, and else every 100 ms.
 func (m *Machine) Tick(now int64) {
 	m.now = now
 	m.joinLineage()

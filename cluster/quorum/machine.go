@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -106,7 +105,7 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 	}
 }
 
-// Tick does what is due at now. Call it at least every 50 ms.
+// Tick does what is due at now. Call it at least every 100 ms, and when Due says so.
 func (m *Machine) Tick(now int64) {
 	m.now = now
 	m.dropStrangers(now)
@@ -117,9 +116,20 @@ func (m *Machine) Tick(now int64) {
 	m.found(now)
 	m.recover(now)
 	m.propose(now)
-	if slices.ContainsFunc(m.peers, func(p *peer) bool { return m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat) }) {
+	if m.Due() <= now {
 		m.beatTogether(now)
 	}
+}
+
+// Due returns when the next heartbeat is to be sent, math.MaxInt64 if there is nobody to send it to.
+func (m *Machine) Due() int64 {
+	due := int64(math.MaxInt64)
+	for _, p := range m.peers {
+		if m.wanted(p) {
+			due = min(due, p.beaten+int64(m.c.Heartbeat))
+		}
+	}
+	return due
 }
 
 // Take returns the messages to be sent since the last call.

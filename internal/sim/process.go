@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Between two ticks of a process passes ticking if something goes on and calm if not.
+// Between two ticks of a process passes ticking if something goes on, and if not calm, or what is left until a heartbeat is due.
 const (
 	ticking = 20 * time.Millisecond
-	calm    = 50 * time.Millisecond
+	calm    = 100 * time.Millisecond
 )
 
 // process is one run of a program under a name: both machines, and around them what
@@ -105,15 +105,19 @@ const (
 
 func (p *process) String() string { return p.self.Name + "/" + p.self.Boot[10:] }
 
-// tick does what a process does every 20 ms.
+// tick does what a process does now and then.
 func (w *world) tick(p *process) {
 	if !p.runs() {
 		return
 	}
-	w.after(between(w.rng, ticking, calm), func() { w.tick(p) })
 	if !p.paused {
 		w.work(p)
 	}
+	next := between(w.rng, ticking, calm)
+	if due := p.quorum.Due() - w.clock(p); due > 0 {
+		next = min(next, time.Duration(due))
+	}
+	w.after(next, func() { w.tick(p) })
 }
 
 // work is a tick's work.
