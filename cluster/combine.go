@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -24,50 +25,40 @@ type likeness struct {
 	fresh   bool // as in check.Request
 }
 
-// likeness returns what is alike in all checks of f.
-func (f *flight) likeness() likeness {
-	return likeness{f.addr, f.request.Request, f.request.Sync, f.request.Fresh}
-}
-
 // combiner lets concurrent checks of one key travel to its holder as one record: while a record of a
 // key is on its way, others that are alike gather, and leave together when it is back. The answers
-// are the clock, as they are of frames. A key that nobody else asks for at the time costs one pointer
-// in a table; there is no goroutine unless some have gathered, and then one for each key.
+// are the clock, as they are of frames. That is for keys that many ask for at once: the first few records go side by side,
+// and are only counted. There is no goroutine unless some have gathered, and then one for each key.
 type combiner struct {
-	node   *Node
-	shards [flightShards]flights
+	node *Node
+	// beside is how many records of a key go side by side before others gather.
+	beside int32
+	// crowd counts these, of all keys that share a place.
+	crowd  [1 << 15]atomic.Int32
+	shards [64]flights
 }
 
-const (
-	flightShards = 64
-	// places is how many flights of a shard have a place of their own.
-	places = 512
-)
+// usualBeside: of the 100,000 keys that 64 callers ask for in thousands, four in ten are on their way at any time, and hardly one has
+// four records there.
+const usualBeside = 4
 
 // flights are the records on their way of some keys.
 type flights struct {
 	mu struct {
 		sync.Mutex
-		// at has those whose place was free, or is nil; of has all others.
-		at []*flight
+		// of are nil where nobody has gathered behind.
 		of map[likeness]*flight
 	}
 }
 
-// flight is a record on its way, and who waits behind it, in the order of their coming.
-type flight struct {
-	addr    string // of the node that is asked
-	request *check.Request
-	waiting []*ticket
-}
+// flight is who waits behind a record, in the order of their coming.
+type flight struct{ waiting []*ticket }
 
 // ticket is a caller's place in a record: times checks that are alike.
 type ticket struct {
-	// behind says which flight it is of, by a request of its own: a caller that gives up takes the other away.
-	behind  flight
-	request check.Request
-	times   int64
-	trace   *check.Trace // of the caller, mostly nil
+	like  likeness
+	times int64
+	trace *check.Trace // of the caller, mostly nil
 	// done is closed when reply and err are there. Whoever closes it writes them before.
 	done  chan struct{}
 	reply check.Reply
@@ -78,47 +69,23 @@ type ticket struct {
 	left bool
 }
 
-func (c *combiner) shard(k bucket.Key) *flights { return &c.shards[k.Lo%flightShards] }
+func (c *combiner) place(k bucket.Key) *atomic.Int32 { return &c.crowd[k.Hi%uint64(len(c.crowd))] }
 
-// placeLocked is where a flight of k may stand. The shard was chosen by the low bits.
-func (s *flights) placeLocked(k bucket.Key) **flight {
-	if s.mu.at == nil {
-		s.mu.at = make([]*flight, places)
+// enter reports whether a record of k may go by itself. Then the caller must say when it is back, by leave.
+func (c *combiner) enter(k bucket.Key) bool {
+	p := c.place(k)
+	if p.Add(1) <= c.beside {
+		return true
 	}
-	return &s.mu.at[k.Lo/flightShards%places]
+	p.Add(-1)
+	return false
 }
 
-// findLocked returns the flight that is like f, or nil.
-func (s *flights) findLocked(f *flight) *flight {
-	first := *s.placeLocked(f.request.Key)
-	if first != nil && first.request.Key == f.request.Key && first.likeness() == f.likeness() {
-		return first
-	}
-	if len(s.mu.of) == 0 {
-		return nil
-	}
-	return s.mu.of[f.likeness()]
-}
+// leave says that a record that has entered is back, or lost.
+func (c *combiner) leave(k bucket.Key) { c.place(k).Add(-1) }
 
-// addLocked notes that f, which is like none that is there, is on its way.
-func (s *flights) addLocked(f *flight) {
-	if place := s.placeLocked(f.request.Key); *place == nil {
-		*place = f
-		return
-	}
-	if s.mu.of == nil {
-		s.mu.of = make(map[likeness]*flight)
-	}
-	s.mu.of[f.likeness()] = f
-}
-
-// removeLocked takes f out.
-func (s *flights) removeLocked(f *flight) {
-	if place := s.placeLocked(f.request.Key); *place == f {
-		*place = nil
-		return
-	}
-	delete(s.mu.of, f.likeness())
+func (c *combiner) shard(l *likeness) *flights {
+	return &c.shards[l.request.Key.Lo%uint64(len(c.shards))]
 }
 
 // combines reports whether r may be part of a record of several checks.
@@ -126,66 +93,60 @@ func combines(r *check.Request) bool {
 	return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && r.Limits.Repeatable()
 }
 
-// board gives times checks that are like f a place behind the record that is on its way. Without one, it returns nil, and
-// the caller sends them. Then it must say when they are back, by land, if its record leads; f is the combiner's until then.
-func (c *combiner) board(f *flight, times int64, at *check.Trace) (t *ticket, leads bool) {
+// board gives times checks a place behind the record of l that is on its way. Without one, it returns nil, and
+// the caller sends them. Then it must say when they are back, by land, if its record leads.
+func (c *combiner) board(l likeness, times int64, at *check.Trace) (t *ticket, leads bool) {
 	for combines := false; ; combines = true {
-		t, leads, ask := c.tryBoard(f, times, at, combines)
+		t, leads, ask := c.tryBoard(l, times, at, combines)
 		if !ask {
 			return t, leads
 		}
-		if !c.node.cfg.Peers.Combines(f.addr) {
+		if !c.node.cfg.Peers.Combines(l.addr) {
 			return nil, false // an older node gets them one by one, as before
 		}
 	}
 }
 
 // tryBoard is board, but asks first whether the node that is asked combines, if that matters.
-func (c *combiner) tryBoard(f *flight, times int64, at *check.Trace, combines bool) (t *ticket, leads, ask bool) {
-	s := c.shard(f.request.Key)
+func (c *combiner) tryBoard(l likeness, times int64, at *check.Trace, combines bool) (t *ticket, leads, ask bool) {
+	s := c.shard(&l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := s.findLocked(f)
+	f, flying := s.mu.of[l]
 	switch {
-	case first == nil:
-		s.addLocked(f)
+	case !flying:
+		if s.mu.of == nil {
+			s.mu.of = make(map[likeness]*flight)
+		}
+		s.mu.of[l] = nil
 		return nil, true, false
 	case !combines:
 		return nil, false, true
-	case len(first.waiting) >= maxGathered:
+	case f == nil:
+		f = new(flight)
+		s.mu.of[l] = f
+	case len(f.waiting) >= maxGathered:
 		return nil, false, false
 	}
-	t = &ticket{request: *f.request, times: times, trace: at, done: make(chan struct{})}
-	t.behind = flight{addr: f.addr, request: &t.request}
-	first.waiting = append(first.waiting, t)
+	t = &ticket{like: l, times: times, trace: at, done: make(chan struct{})}
+	f.waiting = append(f.waiting, t)
 	return t, false, false
 }
 
-// land says that the record of f that was on its way is back, or lost. Who has gathered goes.
-func (c *combiner) land(f *flight) {
-	s := c.shard(f.request.Key)
-	s.mu.Lock()
-	s.removeLocked(f)
-	if len(f.waiting) == 0 {
-		s.mu.Unlock()
-		return
+// land says that the record of l that was on its way is back, or lost. Who has gathered goes.
+func (c *combiner) land(l likeness) {
+	if batch := c.next(l); batch != nil {
+		c.node.returning.Go(func() { c.carry(l, batch) })
 	}
-	request := *f.request
-	own := &flight{f.addr, &request, f.waiting} // f is the caller's again
-	s.addLocked(own)
-	batch := s.nextLocked(own)
-	s.mu.Unlock()
-	c.node.returning.Go(func() { c.carry(own, batch) })
 }
 
 // carry sends batch, and then what has gathered meanwhile, until there is nothing.
-func (c *combiner) carry(f *flight, batch []*ticket) {
-	r := f.request
-	for ; batch != nil; batch = c.next(f) {
-		if c.recall(r, batch) {
+func (c *combiner) carry(l likeness, batch []*ticket) {
+	for ; batch != nil; batch = c.next(l) {
+		if c.recall(l, batch) {
 			continue
 		}
-		rec := []check.Record{{Request: r.Request, Sync: r.Sync}}
+		rec := []check.Record{{Request: l.request, Sync: l.sync}}
 		var at *check.Trace // of the first that is in one: a record has one place
 		for _, t := range batch {
 			rec[0].Times += t.times
@@ -199,23 +160,23 @@ func (c *combiner) carry(f *flight, batch []*ticket) {
 		c.node.stats.forwards.Add(1)
 		c.node.stats.combined.Add(uint64(rec[0].Times - 1))
 		sent := c.node.cfg.Clock()
-		span := c.node.ask(at, f.addr, rec)
-		err := c.node.cfg.Peers.Call(ctx, f.addr, rec, replies)
+		span := c.node.ask(at, l.addr, rec)
+		err := c.node.cfg.Peers.Call(ctx, l.addr, rec, replies)
 		cancel()
 		endAsk(span, replies, err)
 		c.node.stats.forwarding.Observe(time.Duration(c.node.cfg.Clock() - sent))
 		last := part(&replies[0], &rec[0], rec[0].Times-1, 1)
-		c.node.learn(sent, &r.Request, r.Fresh, &last)
+		c.node.learn(sent, &l.request, l.fresh, &last)
 		handOut(batch, &rec[0], &replies[0], err)
 	}
 }
 
 // recall answers batch by the denial that the record before it has brought, if it has.
-func (c *combiner) recall(r *check.Request, batch []*ticket) bool {
-	if r.Fresh || r.NoDelay {
+func (c *combiner) recall(l likeness, batch []*ticket) bool {
+	if l.fresh || l.request.NoDelay {
 		return false
 	}
-	d, holder, age, ok := c.node.denials.Answer(c.node.cfg.Clock(), &r.Request)
+	d, holder, age, ok := c.node.denials.Answer(c.node.cfg.Clock(), &l.request)
 	if !ok {
 		return false
 	}
@@ -236,20 +197,17 @@ func handOut(batch []*ticket, rec *check.Record, reply *check.Reply, err error) 
 	}
 }
 
-// next takes the tickets of the next record of f, which is over if none has gathered.
-func (c *combiner) next(f *flight) []*ticket {
-	s := c.shard(f.request.Key)
+// next takes the tickets of the next record of l, nil if none has gathered. The order is
+// that of their coming.
+func (c *combiner) next(l likeness) []*ticket {
+	s := c.shard(&l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(f.waiting) == 0 {
-		s.removeLocked(f)
+	f := s.mu.of[l]
+	if f == nil || len(f.waiting) == 0 {
+		delete(s.mu.of, l)
 		return nil
 	}
-	return s.nextLocked(f)
-}
-
-// nextLocked takes the tickets of one record out of f, in the order of their coming. There must be some.
-func (s *flights) nextLocked(f *flight) []*ticket {
 	n, times := 0, int64(0)
 	for _, t := range f.waiting {
 		if times += t.times; times > bucket.MaxTimes {
@@ -270,23 +228,23 @@ func (c *combiner) wait(ctx context.Context, t *ticket) (check.Reply, error) {
 		return t.reply, t.err
 	case <-ctx.Done():
 	}
-	if c.leave(t) {
-		return check.Reply{}, fmt.Errorf("peer %s: %w: %w", t.behind.addr, check.ErrUnsent, ctx.Err())
+	if c.giveUp(t) {
+		return check.Reply{}, fmt.Errorf("peer %s: %w: %w", t.like.addr, check.ErrUnsent, ctx.Err())
 	}
 	select {
 	case <-t.done:
 		return t.reply, t.err
 	default:
-		return check.Reply{}, fmt.Errorf("peer %s: %w: %w", t.behind.addr, check.ErrAmbiguous, ctx.Err())
+		return check.Reply{}, fmt.Errorf("peer %s: %w: %w", t.like.addr, check.ErrAmbiguous, ctx.Err())
 	}
 }
 
-// leave takes t out of those that wait, and reports whether it was still among them.
-func (c *combiner) leave(t *ticket) bool {
-	s := c.shard(t.behind.request.Key)
+// giveUp takes t out of those that wait, and reports whether it was still among them.
+func (c *combiner) giveUp(t *ticket) bool {
+	s := c.shard(&t.like)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.findLocked(&t.behind)
+	f := s.mu.of[t.like]
 	if t.left || f == nil {
 		return false
 	}

@@ -60,6 +60,42 @@ func TestCombine(t *testing.T) {
 	}
 }
 
+// TestCombineBeside: a few records of a key go side by side before others gather, and those that are on their way are
+// counted until they are back, or lost.
+func TestCombineBeside(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, "a", "b")
+			a := w.nodes["a"]
+			a.combine.beside = 4
+			r := request(a, "b", 1, hourly(100))
+			if lost {
+				w.decides(func(_, _ string, records []check.Record) fate {
+					if len(w.mu.calls) <= 4 {
+						return replyLost
+					}
+					return delivered
+				})
+			}
+			for _, answer := range crowd(t.Context(), a, 64, r) {
+				wantAnswer(t, "one of them", answer, true, check.Forwarded, "b")
+			}
+			var times []int64
+			for _, call := range w.callsSoFar() {
+				for _, rec := range call.records {
+					times = append(times, rec.Times)
+				}
+			}
+			if want := []int64{0, 0, 0, 0, 0, 59}; !lost && !slices.Equal(times, want) {
+				t.Errorf("records of %v checks, want %v", times, want)
+			}
+			if n := a.combine.place(r.Key).Load(); n != 0 {
+				t.Errorf("%d are on their way when all are back", n)
+			}
+		})
+	}
+}
+
 // TestCombineUnlike: what is not alike keeps records of its own, in the order of the batch.
 func TestCombineUnlike(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -259,12 +295,18 @@ func TestForwardAllocs(t *testing.T) {
 		t.Skip("pools drop things under the race detector")
 	}
 	a := paired(t)
+	for _, a.combine.beside = range []int32{0, usualBeside} {
+		forwardAllocs(t, a)
+	}
+}
+
+func forwardAllocs(t *testing.T, a *Node) {
 	b := &check.Batch{Requests: []check.Request{request(a, "b", 1, hourly(1<<40))}, Answers: make([]check.Answer, 1)}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	a.Decide(ctx, b)
 	if n := testing.AllocsPerRun(1000, func() { a.Decide(ctx, b) }); n != 0 {
-		t.Errorf("%v allocations a forwarded check, want none", n)
+		t.Errorf("%v allocations a forwarded check, want none; %d may go beside it", n, a.combine.beside)
 	}
 }
 
@@ -278,44 +320,3 @@ func paired(t *testing.T) *Node {
 	return w.nodes["a"]
 }
 
-// TestFlightsShareAPlace: two kinds of checks of one key are two records, each with those behind it that are alike,
-// whichever is back first; and nothing is left of them.
-func TestFlightsShareAPlace(t *testing.T) {
-	for _, order := range [][2]int{{0, 1}, {1, 0}} {
-		bubble(t, func(t *testing.T) {
-			a := newWorld(t, "a", "b").nodes["a"]
-			one := request(a, "b", 1, hourly(100))
-			decide(t.Context(), a, one) // b is known to combine
-			two := one
-			two.Cost = 2
-			kinds := [2]*check.Request{&one, &two}
-			var first [2]flight
-			var behind [2]*ticket
-			for i, r := range kinds {
-				first[i] = flight{addr: "b:7462", request: r}
-				if ticket, leads := a.combine.board(&first[i], 1, nil); ticket != nil || !leads {
-					t.Fatalf("cost %d: the first does not lead", r.Cost)
-				}
-			}
-			for i, r := range kinds {
-				if behind[i], _ = a.combine.board(&flight{addr: "b:7462", request: r}, 1, nil); behind[i] == nil {
-					t.Fatalf("cost %d: nothing to wait behind", r.Cost)
-				}
-			}
-			for _, i := range order {
-				a.combine.land(&first[i])
-				if reply, err := a.combine.wait(t.Context(), behind[i]); err != nil || reply.Status != check.Decided || !reply.Allowed {
-					t.Errorf("cost %d: %+v, %v", kinds[i].Cost, reply, err)
-				}
-				if other := first[1-i]; i == order[0] && (other.waiting == nil || other.waiting[0] != behind[1-i]) {
-					t.Errorf("cost %d landed, and nobody waits behind the other any more", kinds[i].Cost)
-				}
-			}
-			synctest.Wait()
-			s := a.combine.shard(one.Key)
-			if n := len(s.mu.of); n != 0 || *s.placeLocked(one.Key) != nil {
-				t.Errorf("%d flights are left in the map, and %v at the place", n, *s.placeLocked(one.Key))
-			}
-		})
-	}
-}

@@ -39,9 +39,8 @@ type forwarding struct {
 	replies []check.Reply
 	places  []int // place in pending of each record
 	// sent is when the round began.
-	sent int64
-	// keys has the first pending check of each key in this round, or mixed.
-	keys    map[bucket.Key]int
+	sent    int64
+	firsts  firsts
 	changes []change // made here in this round by checks of sync rules
 	// stuck are the keys of which a check could not be decided here in this round, and why: those
 	// that stand behind it wait too, so that a key's checks are decided in their order.
@@ -63,6 +62,11 @@ type pending struct {
 
 	// Of this round, if it goes to another node.
 	away bool
+	// first is the place in forwarding.pending of the first check of its key, mostly its own. Of that one: whether others are
+	// unlike it, and whose record the next that is like it joins.
+	first int
+	mixed bool
+	joins int
 	// with is the place in forwarding.pending of the check whose record it shares, mostly its own, and
 	// place how many checks of that record stand before it.
 	with  int
@@ -73,9 +77,8 @@ type pending struct {
 	at     int
 	ticket *ticket
 	err    error
-	// leads: others may be gathering behind this record, in flight.
-	leads  bool
-	flight flight
+	// entered: it goes beside others of its key. leads: others may be gathering behind it.
+	entered, leads bool
 }
 
 // group is what goes to one node in one round: records[first:first+n].
@@ -137,13 +140,10 @@ func (f *forwarding) release() {
 	clear(f.pending)
 	clear(f.records[:cap(f.records)]) // an earlier round may have had more
 	clear(f.replies[:cap(f.replies)])
-	if len(f.keys) > 0 {
-		clear(f.keys)
-	}
 	*f = forwarding{
 		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
 		records: f.records[:0], replies: f.replies[:0], places: f.places[:0], changes: f.changes[:0],
-		keys: f.keys,
+		firsts: f.firsts,
 	}
 	forwardings.Put(f)
 }

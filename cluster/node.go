@@ -58,7 +58,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
-	n.combine.node = n
+	n.combine.node, n.combine.beside = n, usualBeside
 	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
 	n.leasing = newChore(leasePeriod)
 	n.owed = newOwed(n.cfg.ApartEntries)

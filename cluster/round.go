@@ -137,7 +137,7 @@ func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 	g.err = f.node.cfg.Peers.Call(ctx, n.addr, f.records[g.first:end], f.replies[g.first:end])
 	endAsk(span, f.replies[g.first:end], g.err)
 	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
-	f.landed(g)
+	f.landed(r, g)
 }
 
 // decideHere decides what this node holds, as far as it may.

@@ -87,20 +87,20 @@ func TestCombinedTraced(t *testing.T) {
 		_, a, spans := recordingWorld(t)
 		r := request(a, "b", 1, hourly(100))
 		decide(t.Context(), a, r) // b is known to combine
-		l := flight{addr: "b:7462", request: &r}
-		if ticket, leads := a.combine.board(&l, 1, nil); ticket != nil || !leads {
+		l := likeness{addr: "b:7462", request: r.Request}
+		if ticket, leads := a.combine.board(l, 1, nil); ticket != nil || !leads {
 			t.Fatal("the first does not lead")
 		}
 		first, second := &check.Trace{ID: [16]byte{1}, Span: [8]byte{1}}, &check.Trace{ID: [16]byte{2}, Span: [8]byte{2}}
 		var tickets []*ticket
 		for _, at := range []*check.Trace{nil, first, second} {
-			ticket, _ := a.combine.board(&flight{addr: l.addr, request: &r}, 1, at)
+			ticket, _ := a.combine.board(l, 1, at)
 			if ticket == nil {
 				t.Fatal("nothing to wait behind")
 			}
 			tickets = append(tickets, ticket)
 		}
-		a.combine.land(&l)
+		a.combine.land(l)
 		for _, ticket := range tickets {
 			if reply, err := a.combine.wait(t.Context(), ticket); err != nil || reply.Status != check.Decided {
 				t.Errorf("%+v %v", reply, err)

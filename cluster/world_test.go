@@ -95,6 +95,7 @@ func (w *world) add(name string, change func(*Config)) *Node {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	n.combine.beside = 0 // two are a crowd here
 	w.nodes[name] = n
 	return n
 }
