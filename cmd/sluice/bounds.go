@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-project/sluice/internal/listen"
+	"github.com/sluice-project/sluice/internal/rawconn"
 )
 
 // boundSettings are what a node bears of others. docs/limits.md has the bounds that nobody can set.
@@ -53,7 +54,7 @@ func (b *boundSettings) listenWithin(addr string) (*listen.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listen.New(l, listen.Bounds{Total: b.maxConnections, PerAddress: b.maxPerAddress, Silence: silence})
+	return listen.New(rawconn.Listener{Listener: l}, listen.Bounds{Total: b.maxConnections, PerAddress: b.maxPerAddress, Silence: silence})
 }
 
 // portStats are the counts of the listener of one port.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/internal/rawconn"
 	"github.com/sluice-project/sluice/internal/tracing"
 )
 
@@ -92,9 +93,7 @@ func (c Config) withDefaults() Config {
 		c.Credentials = insecure.NewCredentials()
 	}
 	if c.Dial == nil {
-		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", addr)
-		}
+		c.Dial = rawconn.Dialer{Unacknowledged: keepaliveTimeout}.Dial
 	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 1500 * time.Millisecond
