@@ -95,7 +95,7 @@ var only = []struct {
 	uses []string
 	why  string
 }{
-	{"client", []string{"proto/sluice/v1", "client"}, "whoever calls sluice does not compile its server"},
+	{"client", []string{"proto/sluice/v1", "client", "internal/rawconn"}, "whoever calls sluice does not compile its server"},
 }
 
 // modules says where each library is used, and why only there. A library that is
@@ -122,7 +122,7 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door"}, []string{"internal/e2e"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{

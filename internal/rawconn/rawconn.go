@@ -3,7 +3,8 @@ package rawconn
 import (
 	"context"
 	"net"
-	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // Listener gives out connections of this package.
@@ -18,19 +19,18 @@ func (l Listener) Accept() (net.Conn, error) {
 	return wrap(c), nil
 }
 
-// Dialer opens connections of this package.
-type Dialer struct {
-	// Unacknowledged is how long what was written may stay without the other kernel's acknowledgement until the connection
-	// fails (TCP_USER_TIMEOUT), in whole milliseconds. 0 leaves it to the system. Only Linux knows it. gRPC sets it by itself, but only
-	// on connections whose type it knows.
-	Unacknowledged time.Duration
+// Credentials are c for those who dial, over connections of this package: with credentials gRPC has done all that it does to a
+// connection whose type it knows, and proxies and sockets of other kinds are as ever.
+func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
+	return under{c}
 }
 
-// Dial connects to addr, "host:port", over TCP until ctx ends.
-func (d Dialer) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := (&net.Dialer{Control: d.control}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return wrap(c), nil
+type under struct {
+	credentials.TransportCredentials
 }
+
+func (u under) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return u.TransportCredentials.ClientHandshake(ctx, authority, wrap(c))
+}
+
+func (u under) Clone() credentials.TransportCredentials { return under{u.TransportCredentials.Clone()} }

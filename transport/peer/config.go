@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/sluice-project/sluice/internal/rawconn"
 	"github.com/sluice-project/sluice/internal/tracing"
 )
 
@@ -93,7 +92,9 @@ func (c Config) withDefaults() Config {
 		c.Credentials = insecure.NewCredentials()
 	}
 	if c.Dial == nil {
-		c.Dial = rawconn.Dialer{Unacknowledged: keepaliveTimeout}.Dial
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
 	}
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 1500 * time.Millisecond

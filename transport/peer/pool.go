@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/rawconn"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -66,7 +67,7 @@ func Open(c Config) (*Pool, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.mu.ways = make(map[string]*ways)
 	p.dial = []grpc.DialOption{
-		grpc.WithTransportCredentials(p.cfg.Credentials),
+		grpc.WithTransportCredentials(rawconn.Credentials(p.cfg.Credentials)),
 		grpc.WithContextDialer(p.cfg.Dial),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),

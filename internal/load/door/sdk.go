@@ -19,8 +19,10 @@ type sdk struct {
 }
 
 func openSDK(c Config) (Door, error) {
-	options := []client.Option{client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed),
-		client.WithDialOptions(grpc.WithTransportCredentials(c.credentials()))}
+	options := []client.Option{client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed)}
+	if c.TLS != nil {
+		options = append(options, client.WithDialOptions(grpc.WithTransportCredentials(c.credentials())))
+	}
 	if c.Token != nil {
 		options = append(options, client.WithToken(c.Token))
 	}
