@@ -5,7 +5,7 @@
 // thread; and a write to a loopback or a fast network, in which the kernel does the receiver's work too, often does. Sockets that
 // the net package has opened never block: they say that they are not ready, and the goroutine waits in the poller. So here
 // the call is made without telling anybody, as in the kernel's and the runtime's own hot paths, and no thread is woken for
-// nothing. docs/adr/0032 has what it is worth.
+// nothing. docs/adr/0032-system-calls-the-scheduler-does-not-hear-of.md has what it is worth.
 //
 // Everything else is as with *net.TCPConn: deadlines, Close, errors. Where there is no such
 // system call (other systems than Linux, and under the race detector, which wants to see reads and writes) connections are

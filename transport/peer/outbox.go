@@ -28,7 +28,7 @@ type outbox struct {
 	pool *Pool
 	addr string
 	wake chan struct{} // to the one who writes
-	late *time.Timer   // wakes the one who writes when something has waited long enough
+	late *time.Timer   // wakes the one who writes when something has waited long enough; mu guards setting it
 	// minor is that of the ways.
 	minor *atomic.Uint32
 
@@ -63,14 +63,14 @@ func (o *outbox) post(e message.Envelope) {
 		o.mu.running = true
 		o.pool.wg.Go(o.run)
 	}
+	if taken && connected && waits {
+		o.late.Reset(companyTime)
+	}
 	o.mu.Unlock()
 	switch {
 	case !taken:
 		o.pool.stats.dropped.Add(1)
-	case !connected:
-	case waits:
-		o.late.Reset(companyTime)
-	default:
+	case connected && !waits:
 		o.nudge()
 	}
 }
@@ -211,6 +211,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 		for {
 			o.mu.Lock()
 			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.parcels)
+			o.late.Stop() // or a sleeping node would wake for mail that has left
 			o.mu.Unlock()
 			if len(batch) == 0 {
 				break

@@ -128,6 +128,9 @@ func TestMailWaitsForCompany(t *testing.T) {
 		pool.Post("b:1", patient(7)) // two are company
 		synctest.Wait()
 		wantNumbers(t, box.all(), 6, 7)
+		if w, err := pool.ways("b:1"); err != nil || w.mail.late.Stop() {
+			t.Errorf("somebody is woken later, though all has left; %v", err)
+		}
 
 		pool.Post("b:1", patient(8))
 		start := time.Now()
