@@ -30,7 +30,7 @@ type Timing struct {
 	ProbeInterval time.Duration
 	ProbeTimeout  time.Duration
 	SuspicionMult int
-	// GossipInterval is the time between two messages of news, 200 ms.
+	// GossipInterval is the time between two messages of news, 100 ms.
 	GossipInterval time.Duration
 	// PushPullInterval is the time between two whole exchanges of state with a
 	// random member, 2 s: memberlist's news get lost in bursts, for example when all
@@ -53,7 +53,7 @@ func (t Timing) withDefaults() Timing {
 		{&t.ForgetAfter, 24 * time.Hour},
 		{&t.ProbeInterval, 400 * time.Millisecond},
 		{&t.ProbeTimeout, 200 * time.Millisecond},
-		{&t.GossipInterval, 200 * time.Millisecond},
+		{&t.GossipInterval, 100 * time.Millisecond},
 		{&t.PushPullInterval, 2 * time.Second},
 		{&t.DeadTime, 15 * time.Second},
 	} {
