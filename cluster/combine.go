@@ -38,8 +38,8 @@ type combiner struct {
 	shards [64]flights
 }
 
-// usualBeside: of the 100,000 keys that 64 callers ask for in thousands, four in ten are on their way at any time, and hardly one has
-// four records there.
+// usualBeside: of the 100,000 keys that 64 callers ask for in thousands, four in ten are on their way at any time, and where that
+// is one record a place, four others are there one time in twenty-five.
 const usualBeside = 4
 
 // flights are the records on their way of some keys.

@@ -36,6 +36,7 @@ func TestCombine(t *testing.T) {
 	for _, limit := range []int64{100, 40} {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "a", "b")
+			w.gather()
 			a := w.nodes["a"]
 			r := request(a, "b", 1, limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3 * limit, Cost: 3, Period: time.Hour}))
 			admitted := min(limit, 64)
@@ -146,6 +147,7 @@ func TestCombineOlder(t *testing.T) {
 		w := newWorld(t, "b")
 		a := w.add("a", func(c *Config) { c.Peers = older{wire{w, "a"}} })
 		w.agree(2)
+		w.gather()
 		r := request(a, "b", 1, hourly(5))
 		crowd(t.Context(), a, 8, r)
 		decide(t.Context(), a, r, r, r)
@@ -176,6 +178,7 @@ func TestCombineLeave(t *testing.T) {
 	} {
 		bubble(t, func(t *testing.T) {
 			w := newWorld(t, "a", "b")
+			w.gather()
 			a := w.nodes["a"]
 			r := request(a, "b", 1, hourly(100))
 			r.Limits = hourly(100)
@@ -212,6 +215,7 @@ func TestCombineLeave(t *testing.T) {
 func TestCombineLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
+		w.gather()
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(20))
 		w.decides(func(_, _ string, records []check.Record) fate {
@@ -242,6 +246,7 @@ func TestCombineLost(t *testing.T) {
 func TestCombineElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b", "c")
+		w.gather()
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(20))
 		pose(w.nodes["b"], viewOf(2, "a", "c"))
@@ -319,4 +324,3 @@ func paired(t *testing.T) *Node {
 	w.agree(1)
 	return w.nodes["a"]
 }
-

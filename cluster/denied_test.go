@@ -185,6 +185,7 @@ func TestDeniedFlood(t *testing.T) {
 func TestDeniedTogether(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
+		w.gather()
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(0))
 		old := 0

@@ -149,7 +149,7 @@ func (m *Machine) Tick(now int64) {
 	if m.lineage == "" {
 		return
 	}
-	if m.ticked != 0 && now-m.ticked > 2*patrol {
+	if m.ticked != 0 && now-m.ticked > 3*patrol {
 		// This process was stopped: receipts may wait to be taken, and nobody has stalled.
 		for _, ch := range m.channels {
 			ch.progress = now

@@ -19,8 +19,8 @@ func (l Listener) Accept() (net.Conn, error) {
 	return wrap(c), nil
 }
 
-// Credentials are c for those who dial, over connections of this package: with credentials gRPC has done all that it does to a
-// connection whose type it knows, and proxies and sockets of other kinds are as ever.
+// Credentials are c for those who dial, over connections of this package. By then gRPC has been through a proxy if there is one, and has
+// set the options of a socket whose type it knows; sockets of other kinds are as ever.
 func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return under{c}
 }

@@ -10,11 +10,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
 )
 
 // pair returns both ends of a connection: of this package, or of the net package alone.
@@ -190,13 +192,81 @@ func TestEnds(t *testing.T) {
 // TestNothing: no bytes are no reason to wait, nor an end.
 func TestNothing(t *testing.T) {
 	both(t, func(t *testing.T, a, _ net.Conn) {
-		if n, err := a.Read(nil); n != 0 || err != nil {
-			t.Errorf("read nothing: %d, %v", n, err)
-		}
-		if n, err := a.Write(nil); n != 0 || err != nil {
-			t.Errorf("wrote nothing: %d, %v", n, err)
+		for _, want := range []error{nil, net.ErrClosed} {
+			if n, err := a.Read(nil); n != 0 || !errors.Is(err, want) {
+				t.Errorf("read nothing: %d, %v; want %v", n, err, want)
+			}
+			if n, err := a.Write(nil); n != 0 || !errors.Is(err, want) {
+				t.Errorf("wrote nothing: %d, %v; want %v", n, err, want)
+			}
+			a.Close()
 		}
 	})
+}
+
+// TestWritersTakeTurns: what one goroutine writes at once comes in one piece, whoever else writes.
+func TestWritersTakeTurns(t *testing.T) {
+	both(t, func(t *testing.T, a, b net.Conn) {
+		const size = 24 << 20
+		var writers sync.WaitGroup
+		for _, c := range "xy" {
+			writers.Go(func() {
+				if n, err := a.Write(bytes.Repeat([]byte{byte(c)}, size)); n != size || err != nil {
+					t.Errorf("%d of %d bytes written, %v", n, size, err)
+				}
+			})
+		}
+		got := make([]byte, 2*size)
+		if n, err := io.ReadFull(b, got); err != nil {
+			t.Fatalf("%d bytes read, %v", n, err)
+		}
+		writers.Wait()
+		if first := got[:size]; bytes.Count(first, got[:1]) != size || bytes.Count(got[size:], got[:1]) != 0 {
+			t.Error("two pieces are mixed")
+		}
+	})
+}
+
+// lender counts the buffers that are out.
+type lender struct {
+	mem.BufferPool
+	out atomic.Int64
+}
+
+func (l *lender) Get(n int) *[]byte { l.out.Add(1); return l.BufferPool.Get(n) }
+func (l *lender) Put(b *[]byte)     { l.out.Add(-1); l.BufferPool.Put(b) }
+
+// TestReadOnReady: a reader has a buffer once there is something in it, and none at the end.
+func TestReadOnReady(t *testing.T) {
+	a, b := pair(t, false)
+	reader, ok := a.(interface {
+		ReadOnReady(int, mem.BufferPool) (*[]byte, int, error)
+	})
+	if !ok {
+		t.Skip("connections are those of the net package here, which gRPC knows")
+	}
+	pool := &lender{BufferPool: mem.DefaultBufferPool()}
+	time.AfterFunc(20*time.Millisecond, func() {
+		if n := pool.out.Load(); n != 0 {
+			t.Errorf("%d buffers are out while there is nothing to read", n)
+		}
+		if _, err := b.Write([]byte("hello")); err != nil {
+			t.Error(err)
+		}
+	})
+	got, n, err := reader.ReadOnReady(32<<10, pool)
+	if err != nil || string((*got)[:n]) != "hello" || len(*got) < n || pool.out.Load() != 1 {
+		t.Fatalf("%d bytes, %v, %d buffers are out", n, err, pool.out.Load())
+	}
+	pool.Put(got)
+	b.Close()
+	if got, n, err := reader.ReadOnReady(32<<10, pool); got != nil || n != 0 || err != io.EOF || pool.out.Load() != 0 {
+		t.Errorf("at the end: %v, %d bytes, %v, %d buffers are out", got, n, err, pool.out.Load())
+	}
+	a.Close()
+	if got, _, err := reader.ReadOnReady(32<<10, pool); got != nil || !errors.Is(err, net.ErrClosed) || pool.out.Load() != 0 {
+		t.Errorf("after Close: %v, %v, %d buffers are out", got, err, pool.out.Load())
+	}
 }
 
 // TestNoAllocation: a connection brings the memory that its calls need.

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/internal/rawconn"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/rawconn"
 )
 
 // Pool asks other nodes, and posts mail to them. It must be created with Open and closed with Close. It is
