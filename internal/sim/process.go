@@ -2,7 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -115,8 +114,8 @@ func (w *world) tick(p *process) {
 		w.work(p)
 	}
 	next := between(w.rng, ticking, calm)
-	if due := p.quorum.Due(); due != math.MaxInt64 {
-		next = min(next, max(time.Duration(due-w.clock(p)), time.Millisecond))
+	if due := p.quorum.Due() - w.clock(p); due > 0 {
+		next = min(next, time.Duration(due))
 	}
 	w.after(next, func() { w.tick(p) })
 }
