@@ -15,19 +15,22 @@ import (
 // again. What makes room meanwhile ends it: at once where it goes through this node, and elsewhere by
 // a letter of the holder to all.
 
-// remembered answers check i of b by a denial of its holder, if that can be.
-func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
+// lately is how long after a denial that was remembered its key is taken for one that many ask for.
+const lately = time.Second
+
+// remembered answers check i of b by a denial of its holder, if that can be. denied says that there was one lately.
+func (n *Node) remembered(now int64, b *check.Batch, i int) (answered, denied bool) {
 	req := &b.Requests[i]
 	if req.Verb != bucket.Check || req.Fresh || req.Drain || req.NoDelay {
-		return false
+		return false, false
 	}
 	d, holder, age, ok := n.denials.Answer(now, &req.Request)
 	if !ok {
-		return false
+		return false, age > 0 && age < lately
 	}
 	b.Answers[i] = check.Answer{Decision: d, Source: check.Forwarded, Holder: holder, Age: age}
 	n.stats.remembered.Add(1)
-	return true
+	return true, true
 }
 
 // onlyAsks reports whether nothing in b makes room that what stands behind it could use.

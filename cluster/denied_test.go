@@ -210,6 +210,28 @@ func TestDeniedTogether(t *testing.T) {
 	})
 }
 
+// TestDeniedAgain: once a key was denied, and the memory of it has ended, one asks for all.
+func TestDeniedAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t, "a", "b")
+		a := w.nodes["a"]
+		r := request(a, "b", 1, hourly(0))
+		for _, c := range []struct {
+			after   time.Duration
+			records int
+		}{{0, usualBeside + 1}, {check.MaxDenied, 1}, {check.MaxDenied, 1}, {lately, usualBeside + 1}} {
+			time.Sleep(c.after)
+			before := len(w.callsSoFar())
+			for _, answer := range crowd(t.Context(), a, 64, r) {
+				wantAnswer(t, "one of them", answer, false, check.Forwarded, "b")
+			}
+			if n := len(w.callsSoFar()) - before; n != c.records {
+				t.Errorf("after %v: %d records, want %d", c.after, n, c.records)
+			}
+		}
+	})
+}
+
 // TestRememberedAllocs: an answer from memory costs no allocation.
 func TestRememberedAllocs(t *testing.T) {
 	a := paired(t)

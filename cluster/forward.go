@@ -59,6 +59,8 @@ type pending struct {
 	// cause is why it is still pending.
 	cause error
 	done  bool
+	// denied: its holder has denied the key lately.
+	denied bool
 
 	// Of this round, if it goes to another node.
 	away bool
@@ -106,13 +108,20 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if w == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
+		if w == nil && n.eventually.decide(b, i) {
+			continue
+		}
+		var answered, denied bool
+		if recall {
+			answered, denied = n.recalled(r, now, b, i)
+		}
+		if answered {
 			continue
 		}
 		if f == nil {
 			f = n.newForwarding(b, w)
 		}
-		f.pending = append(f.pending, pending{index: i})
+		f.pending = append(f.pending, pending{index: i, denied: denied})
 	}
 	if f != nil {
 		n.finish(ctx, f)

@@ -75,7 +75,8 @@ func (f *forwarding) muster(r *routing) (records, tickets int) {
 			continue
 		}
 		if r.nodes[p.to].addr != "" && f.shares(p) {
-			if p.entered = f.node.combine.enter(f.key(i)); !p.entered {
+			// Of what was denied lately, all who ask again at once shall learn from one.
+			if p.entered = !p.denied && f.node.combine.enter(f.key(i)); !p.entered {
 				p.ticket, p.leads = f.node.combine.board(f.likeness(r, p), p.times, f.batch.Trace)
 			}
 		}

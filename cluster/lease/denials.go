@@ -62,8 +62,8 @@ func (d *Denials) Remember(sent, now int64, r *bucket.Request, decision *bucket.
 }
 
 // Answer answers r at now if what its holder has denied means that it would deny r: under
-// the same limits, a cost that is no less. age is how long ago the holder was asked. Times in the decision are
-// counted from now.
+// the same limits, a cost that is no less. age is how long ago the holder was asked, also where its denial of the key says nothing any
+// more; 0 where none is remembered. Times in the decision are counted from now.
 func (d *Denials) Answer(now int64, r *bucket.Request) (decision bucket.Decision, holder string, age time.Duration, ok bool) {
 	s := d.shard(r.Key)
 	s.mu.Lock()
@@ -73,8 +73,12 @@ func (d *Denials) Answer(now int64, r *bucket.Request) (decision bucket.Decision
 	}
 	x := s.at(r.Key)
 	q := &x.request
-	if q.Key != r.Key || q.Limits != r.Limits || now >= x.until || r.Cost < q.Cost || r.Reserve != q.Reserve {
+	if q.Key != r.Key {
 		return decision, "", 0, false
+	}
+	age = time.Duration(now - x.sent)
+	if q.Limits != r.Limits || now >= x.until || r.Cost < q.Cost || r.Reserve != q.Reserve {
+		return decision, "", age, false
 	}
 	decision = x.decision
 	passed := time.Duration(now - x.heard)
@@ -82,7 +86,7 @@ func (d *Denials) Answer(now int64, r *bucket.Request) (decision bucket.Decision
 		decision.RetryAfter = max(0, decision.RetryAfter-passed)
 	}
 	decision.ResetAfter = max(0, decision.ResetAfter-passed)
-	return decision, x.holder, time.Duration(now - x.sent), true
+	return decision, x.holder, age, true
 }
 
 // Forget drops what is known of key at now: there may be more room than its holder has said.
