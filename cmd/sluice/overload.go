@@ -33,7 +33,8 @@ func isCheck(r *http.Request) bool {
 }
 
 const (
-	// An idle node, of whose goroutines fewer than few have run since the last look, and at once, looks again after idleTick.
+	// An idle node, of whose goroutines fewer than few have run since the last look, and at once, and which refuses nothing, looks
+	// again after idleTick.
 	few      = 1000
 	atOnce   = time.Millisecond
 	idleTick = 5 * shed.Tick
@@ -52,10 +53,10 @@ func (n *node) watchRuntime(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			wait, ran := n.waits()
-			n.gate.Observe(wait)
+			refuses := n.gate.Observe(wait)
 			n.settings.gc.look()
 			next := shed.Tick
-			if ran < few && wait < atOnce {
+			if ran < few && wait < atOnce && !refuses {
 				next = idleTick
 			}
 			if next != every {

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"math"
 	"net/http"
 	"runtime/metrics"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -16,6 +18,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/internal/shed"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
@@ -122,6 +125,49 @@ func TestOverloadRefusesChecksAlone(t *testing.T) {
 	if _, text := n.get(t, "/metrics"); strings.Contains(text, `sluice_calls_refused_total{reason="slow"} 0`) {
 		t.Error("nothing was counted")
 	}
+}
+
+// A node that has had too much to do takes everything again within 3 s of rest, though at rest it looks at itself more rarely.
+func TestOverloadPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate, err := shed.New(shed.Config{MaxCalls: 1, MaxWait: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy := true
+		looks := 0
+		n := &node{gate: gate, waits: func() (time.Duration, uint64) {
+			looks++
+			if busy {
+				return time.Hour, few
+			}
+			return 0, 0
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.watchRuntime(ctx) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if part := gate.Stats().Refusing; part < 0.9 {
+			t.Errorf("%.2f are refused by a node that has had too much to do for a second", part)
+		}
+		busy = false
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if part := gate.Stats().Refusing; part != 0 {
+			t.Errorf("%.2f are refused after three seconds of rest", part)
+		}
+		looks = 0
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if want := int(10 * time.Second / idleTick); looks > want+1 {
+			t.Errorf("%d looks in ten seconds of rest, want %d", looks, want)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestWaits(t *testing.T) {

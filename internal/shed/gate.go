@@ -80,13 +80,16 @@ func (g *Gate) Enter() bool {
 func (g *Gate) Leave() { g.calls.Add(-1) }
 
 // Observe takes how long goroutines have waited for a processor in the last Tick: what nine in ten
-// have not waited longer than. One caller at a time.
-func (g *Gate) Observe(wait time.Duration) {
+// have not waited longer than. It reports whether calls are refused now: as long as they are, the next Tick decides when that ends. One
+// caller at a time.
+func (g *Gate) Observe(wait time.Duration) (refuses bool) {
 	g.wait.Store(int64(wait))
 	if g.config.MaxWait == 0 {
-		return
+		return false
 	}
-	g.refusing.Store(uint32(math.Round(g.pressure.observe(wait, g.config.MaxWait) * whole)))
+	part := uint32(math.Round(g.pressure.observe(wait, g.config.MaxWait) * whole))
+	g.refusing.Store(part)
+	return part > 0
 }
 
 // Stats counts since New, except for Calls, Wait and Refusing.
