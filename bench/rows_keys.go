@@ -35,7 +35,11 @@ func (t *target) manyKeys(ctx context.Context) error {
 	for _, checks := range []int{1, 100} { // the last is what is looked at below
 		work = shape(1, 64, checks)
 		work.Keys, work.Note = largest, "keys as the name says"
-		cell, err := t.compare(ctx, work, cs...)
+		list := cs
+		if checks == 1 {
+			list = []contestant{cs[0], cs[len(cs)-1]}
+		}
+		cell, err := t.compare(ctx, work, list...)
 		if err != nil {
 			return err
 		}

@@ -25,7 +25,9 @@ func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, er
 	}
 	var join []string
 	for _, m := range res.GetMembers() {
-		join = append(join, m.GetGossipAddress())
+		if a := m.GetGossipAddress(); a != "" { // a member that has left may still be counted, and nobody knows where it was
+			join = append(join, a)
+		}
 	}
 	at, err := addrs(4)
 	if err != nil {
