@@ -138,7 +138,7 @@ func TestEnds(t *testing.T) {
 		}, os.ErrDeadlineExceeded},
 		"nobody takes it in time": {func(a, b net.Conn) error {
 			much := make([]byte, 64<<20)
-			if err := a.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			if err := a.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 				return err
 			}
 			n, err := a.Write(much)
@@ -227,14 +227,19 @@ func TestWritersTakeTurns(t *testing.T) {
 	})
 }
 
-// lender counts the buffers that are out.
+// lender counts the buffers that were taken, and those that are out.
 type lender struct {
 	mem.BufferPool
-	out atomic.Int64
+	taken, out atomic.Int64
 }
 
-func (l *lender) Get(n int) *[]byte { l.out.Add(1); return l.BufferPool.Get(n) }
-func (l *lender) Put(b *[]byte)     { l.out.Add(-1); l.BufferPool.Put(b) }
+func (l *lender) Get(n int) *[]byte {
+	l.taken.Add(1)
+	l.out.Add(1)
+	return l.BufferPool.Get(n)
+}
+
+func (l *lender) Put(b *[]byte) { l.out.Add(-1); l.BufferPool.Put(b) }
 
 // TestReadOnReady: a reader has a buffer once there is something in it, and none at the end.
 func TestReadOnReady(t *testing.T) {
@@ -246,14 +251,17 @@ func TestReadOnReady(t *testing.T) {
 		t.Skip("connections are those of the net package here, which gRPC knows")
 	}
 	pool := &lender{BufferPool: mem.DefaultBufferPool()}
-	time.AfterFunc(20*time.Millisecond, func() {
-		if n := pool.out.Load(); n != 0 {
-			t.Errorf("%d buffers are out while there is nothing to read", n)
+	go func() {
+		for deadline := time.Now().Add(10 * time.Second); pool.taken.Load() == 0 || pool.out.Load() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Error("there is nothing to read, and a buffer stays out")
+				break
+			}
 		}
 		if _, err := b.Write([]byte("hello")); err != nil {
 			t.Error(err)
 		}
-	})
+	}()
 	got, n, err := reader.ReadOnReady(32<<10, pool)
 	if err != nil || string((*got)[:n]) != "hello" || len(*got) < n || pool.out.Load() != 1 {
 		t.Fatalf("%d bytes, %v, %d buffers are out", n, err, pool.out.Load())
