@@ -133,12 +133,12 @@ load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')
 	bin/sluice bench --addr 127.0.0.1:7460,127.0.0.1:7470,127.0.0.1:7480 $(LOAD)
 
 .PHONY: bench
-bench: build ## against bare gRPC and other limiters, real processes, ten minutes or so
+bench: build ## against bare gRPC and other limiters, real processes, some twelve minutes
 	go -C bench run . rows -only '^(one-node|three-nodes|stream|sdk|keys|more-nodes)$$'
 	go -C bench run . draw -out ../docs/img results/rows.json
 
 .PHONY: bench-more
-bench-more: build ## what TLS, replication, hot keys, traces, metrics and a join cost, five minutes or so
+bench-more: build ## what TLS, replication, hot keys, traces, metrics and a join cost, some eight minutes
 	go -C bench run . rows -peers=false -only '^(tls|replication|hot|tracing|telemetry|join)$$' -out results/more.json
 
 .PHONY: bench-full
