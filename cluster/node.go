@@ -95,7 +95,7 @@ func newRunner(n *Node) (*runner, error) {
 	}
 	r.views.wake = make(chan struct{}, 1)
 	holding := handoff.Config{
-		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Right: n.cfg.Right, Recorded: recorded != nil,
+		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
 	}
 	if err := holding.Validate(); err != nil {
 		return nil, err

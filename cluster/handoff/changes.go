@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
@@ -98,16 +99,16 @@ func (m *Machine) orphaned(p *partition) bool {
 		h.orphaned = m.now
 		m.orphans = true
 	}
-	return h.orphaned != 0 && m.c.Quorum.RightUntil() < h.orphaned+int64(m.c.Right)
+	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
 }
 
 // adopt looks again at partitions that were orphaned, when the right has been renewed.
 func (m *Machine) adopt() {
-	until := m.c.Quorum.RightUntil()
-	if !m.orphans || until == m.right {
+	renewed := m.c.Quorum.Renewed()
+	if !m.orphans || renewed == m.renewed {
 		return
 	}
-	m.right, m.orphans = until, false
+	m.renewed, m.orphans = renewed, false
 	for i := range m.parts {
 		if p := &m.parts[i]; p.role == holding && p.hold.orphaned != 0 {
 			m.confirm(p)
@@ -125,20 +126,23 @@ func (m *Machine) journal(p *partition) {
 		all = all || t.heir && t.stage != waiting
 		gated = gated || t.stage == complete
 	}
-	if p.role != holding || recording == h.recording && all == h.all && gated == h.gated {
+	gate := time.Duration(0)
+	switch {
+	case h.orphaned != 0:
+		gate = m.c.Gate
+	case gated:
+		gate = m.gateOf(p)
+	}
+	if p.role != holding || recording == h.recording && all == h.all && gated == h.gated && gate == h.gate {
 		return
 	}
-	h.recording, h.all, h.gated = recording, all, gated
+	h.recording, h.all, h.gated, h.gate = recording, all, gated, gate
 	what := bucket.RecordNothing
 	switch {
 	case all:
 		what = bucket.RecordAll
 	case recording:
 		what = bucket.RecordLasting
-	}
-	gate := m.c.Gate
-	if !gated {
-		gate = 0
 	}
 	m.c.Table.Record(p.number, what, gate)
 }

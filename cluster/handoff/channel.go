@@ -1,17 +1,9 @@
 package handoff
 
 import (
+	"github.com/sluice-project/sluice/cluster/quorum"
 	"github.com/sluice-project/sluice/internal/message"
 )
-
-// window is by how much the number of a parcel may be above that of the last one
-// before it without a receipt. The receiver remembers receipts for longer than that.
-const window = 4
-
-// full reports whether another parcel must wait for a receipt.
-func (ch *channel) full() bool {
-	return len(ch.flight) > 0 && ch.n-ch.flight[0].body.N >= window-1
-}
 
 // channel carries parcels to one process and takes those that come from it: numbered,
 // in order, each once. Both ends remember the numbers as long as they live.
@@ -23,6 +15,7 @@ type channel struct {
 	flight []*parcel
 	// progress is when the last receipt came, or the first parcel without one left.
 	progress int64
+	rtt      quorum.Estimate // of parcels that were sent once
 	// What is due, in the order of importance. Targets that are gone are skipped.
 	drops   []message.Part
 	level   []*target // heirs that may be level: a close each
@@ -33,14 +26,15 @@ type channel struct {
 	unfit bool
 
 	// From the peer.
-	taken    uint64                       // the last number taken
-	receipts [2 * window]*message.Receipt // of the last numbers taken
+	taken    uint64                          // the last number taken
+	receipts [2 * maxWindow]*message.Receipt // of the last numbers taken
 }
 
 // parcel is one that was sent and has no receipt yet.
 type parcel struct {
-	body *message.Parcel
-	sent int64
+	body  *message.Parcel
+	sent  int64
+	again bool // it was sent more than once
 	// targets are whom the parts are for, by place; nil for a Drop.
 	targets []*target
 }
@@ -62,18 +56,18 @@ func (m *Machine) dispatch(ch *channel, f *parcel) {
 // resend sends what has waited too long for its receipt again. A peer that is not in
 // the view gets nothing; it must get what it missed should it come back.
 func (m *Machine) resend(ch *channel) {
-	if len(ch.flight) == 0 || !m.lives(ch.peer) || m.now-ch.flight[0].sent < int64(m.c.Resend) {
+	if len(ch.flight) == 0 || !m.lives(ch.peer) || m.now-ch.flight[0].sent < m.resendAfter(ch) {
 		return
 	}
 	for _, f := range ch.flight {
-		f.sent = m.now
+		f.sent, f.again = m.now, true
 		m.send(ch.peer, f.body)
 	}
 }
 
 // stalled reports whether the peer has confirmed nothing for too long.
 func (m *Machine) stalled(ch *channel) bool {
-	return len(ch.flight) > 0 && m.now-ch.progress > int64(m.c.Stall)
+	return len(ch.flight) > 0 && m.now-ch.progress > m.stallAfter(ch.peer)
 }
 
 // letGo gives up all that was for the peer, but closes: these it may have got, and only
@@ -120,8 +114,11 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		}
 		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
 		ch.progress = m.now
+		if !f.again {
+			ch.rtt.Add(m.now, m.now-f.sent)
+		}
 		if f == m.pace.parcel {
-			m.pace.parcel, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*(m.now-f.sent), longestRest)
+			m.pace.parcel, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
 		}
 		m.settle(ch, f, r)
 		return

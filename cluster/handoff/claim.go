@@ -17,10 +17,10 @@ type asking struct {
 	acked []ackedBy // by those who granted anything
 }
 
-// ackedBy is when a process was last acknowledged by some granter, in this process's time.
+// ackedBy is until when acknowledgements that granters gave to a process may count, in this process's time.
 type ackedBy struct {
-	boot string
-	at   int64
+	boot  string
+	until int64
 }
 
 // claim is this process's claim of one partition.
@@ -65,7 +65,7 @@ func (m *Machine) claimDue(slow bool) {
 	if slow && m.mayClaim() {
 		m.claimLost()
 	}
-	kept := m.asking[:0]
+	kept, resend := m.asking[:0], m.answersAfter()
 	for _, a := range m.asking {
 		a.parts = slices.DeleteFunc(a.parts, func(i int) bool {
 			p := &m.parts[i]
@@ -86,7 +86,7 @@ func (m *Machine) claimDue(slow bool) {
 		for _, i := range a.parts {
 			m.advance(&m.parts[i])
 		}
-		if m.now-a.sent >= int64(m.c.Resend) {
+		if m.now-a.sent >= resend {
 			m.ask(a)
 		}
 	}
@@ -194,7 +194,7 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 	}
 	a := m.asking[i]
 	for _, x := range g.Acked {
-		a.noteAcked(x.Boot, m.now-min(max(x.Age, 0), m.c.wait()))
+		a.noteAcked(x.Boot, m.now+min(max(x.Left, 0), m.c.Quorum.LongestExpiry()))
 	}
 	// Who knows a later version of the set may have agreed to the next but one already, without word of
 	// this claim: its promise comes too late for this process's version.
@@ -228,14 +228,14 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 	}
 }
 
-// noteAcked notes that a process was acknowledged at that time.
-func (a *asking) noteAcked(boot string, at int64) {
+// noteAcked notes until when an acknowledgement of a process may count.
+func (a *asking) noteAcked(boot string, until int64) {
 	i := slices.IndexFunc(a.acked, func(x ackedBy) bool { return x.boot == boot })
 	if i < 0 {
-		a.acked = append(a.acked, ackedBy{boot, at})
+		a.acked = append(a.acked, ackedBy{boot, until})
 		return
 	}
-	a.acked[i].at = max(a.acked[i].at, at)
+	a.acked[i].until = max(a.acked[i].until, until)
 }
 
 // advance takes p's claim as far as it can go.
@@ -248,7 +248,7 @@ func (m *Machine) advance(p *partition) {
 		c.stage, c.until = sitting, m.safeFrom(c)
 	}
 	if c.stage == sitting && m.now >= c.until && m.may() {
-		c.stage, c.asked = fetching, m.now-5*int64(m.c.Resend)
+		c.stage, c.asked = fetching, never
 		slices.SortStableFunc(c.states, m.better)
 	}
 	if c.stage != fetching {
@@ -260,7 +260,7 @@ func (m *Machine) advance(p *partition) {
 	}
 	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
 		m.win(p)
-	} else if m.now-c.asked >= 5*int64(m.c.Resend) {
+	} else if c.asked == never || m.now-c.asked >= 5*m.answerAfter(c.states[0].peer) {
 		if c.asked, c.tries = m.now, c.tries+1; c.tries > maxTries {
 			p.claim = nil
 			return
@@ -315,7 +315,7 @@ func (m *Machine) safeFrom(c *claim) int64 {
 	}
 	for _, x := range c.from.acked {
 		if !slices.ContainsFunc(c.granted, func(p message.Peer) bool { return p.Boot == x.boot }) {
-			until = max(until, x.at+m.c.wait())
+			until = max(until, x.until)
 		}
 	}
 	return until

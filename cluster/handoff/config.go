@@ -16,10 +16,8 @@ type Config struct {
 	Partitions int // the table's shards
 	Table      *bucket.Table
 	Quorum     *quorum.Machine
-	// Right is quorum.Config.Right. 0 means 600 ms.
-	Right time.Duration
 	// Gate is the age of the oldest unconfirmed change at which nothing more is
-	// decided. 0 means 50 ms.
+	// decided; the round-trip time to the replica comes on top. 0 means 50 ms.
 	Gate time.Duration
 	// Flush is the least time between two looks for changes. 0 means 20 ms.
 	Flush time.Duration
@@ -96,7 +94,7 @@ func (c Config) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"Right", c.Right}, {"Gate", c.Gate}, {"Flush", c.Flush}, {"Stall", c.Stall},
+		{"Gate", c.Gate}, {"Flush", c.Flush}, {"Stall", c.Stall},
 		{"Resend", c.Resend}, {"Digest", c.Digest}, {"Gather", c.Gather},
 	} {
 		if f.d < 0 {
@@ -111,7 +109,7 @@ func (c Config) withDefaults() Config {
 		d       *time.Duration
 		instead time.Duration
 	}{
-		{&c.Right, 600 * time.Millisecond}, {&c.Gate, 50 * time.Millisecond}, {&c.Flush, 20 * time.Millisecond},
+		{&c.Gate, 50 * time.Millisecond}, {&c.Flush, 20 * time.Millisecond},
 		{&c.Stall, 500 * time.Millisecond}, {&c.Resend, 100 * time.Millisecond}, {&c.Digest, time.Second},
 		{&c.Gather, 10 * time.Second},
 	} {
@@ -131,10 +129,6 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// wait is the time after which an acknowledgement gives no right any more, with a
-// tenth for clocks that run at different speeds.
-func (c *Config) wait() int64 { return int64(c.Right) + int64(c.Right)/10 }
-
 // trust is how recently a holder must have been heard of for a claim of what it
-// holds to be refused.
+// holds to be rejected, longer where its lease is.
 const trust = int64(300 * time.Millisecond)

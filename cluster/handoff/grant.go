@@ -80,7 +80,7 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 	case m.present(p) && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
 		// Its holder seems to be there; perhaps the claimer alone does not hear it.
 		heard := m.c.Quorum.Heard(k.holder)
-		return heard == never || m.now-heard > trust
+		return heard == never || m.now-heard > m.trustFor(k.holder)
 	}
 	return true
 }
@@ -89,5 +89,5 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 // know it by itself or have granted it a claim.
 func (m *Machine) present(p *partition) bool {
 	k := &p.known
-	return k.listed || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)
+	return k.listed || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder)
 }

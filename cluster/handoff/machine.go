@@ -36,9 +36,9 @@ type Machine struct {
 	living map[message.Peer]bool // of view.Members
 	// replan: targets may have changed. flush: look for changes at the next tick.
 	replan, flush bool
-	// orphans: some partition may be; right is the right that was last looked at for them.
+	// orphans: some partition may be; renewed is what quorum.Machine.Renewed returned when they were last looked at.
 	orphans   bool
-	right     int64
+	renewed   int64
 	flushed   int64 // when changes were last looked for
 	ticked    int64 // when Tick was last called
 	patrolled int64 // when the slow round was last made

@@ -34,7 +34,7 @@ func (m *Machine) tellNews() {
 	}
 	for _, d := range m.c.Quorum.Owed() {
 		last := m.newsSent[d.Peer]
-		if last.seq == m.news && m.now-last.at < int64(m.c.Resend) {
+		if last.seq == m.news && m.now-last.at < m.answerAfter(d.Peer) {
 			continue
 		}
 		m.newsSent[d.Peer] = sentNews{m.news, m.now}

@@ -31,7 +31,7 @@ func (m *Machine) pump(ch *channel) {
 	if ch.unfit || !m.lives(ch.peer) {
 		return
 	}
-	for !ch.full() {
+	for !m.full(ch) {
 		k := packing{m: m, ch: ch, body: m.blank}
 		k.drops()
 		k.closes()

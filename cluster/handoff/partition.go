@@ -1,6 +1,8 @@
 package handoff
 
 import (
+	"time"
+
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -72,8 +74,9 @@ type hold struct {
 	targets []*target
 	// spans are changes that were drained and not confirmed yet, the oldest first.
 	spans []changes
-	// recording and gated are what the table was told.
+	// recording, gated and gate are what the table was told.
 	recording, gated bool
+	gate             time.Duration
 	all              bool
 	// orphaned is since when the last complete copy is lost, see there.
 	orphaned int64
@@ -197,7 +200,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 // lost reports whether p has no holder that lives, as far as known.
 func (m *Machine) lost(p *partition) bool {
 	k := &p.known
-	if !k.listed && m.now-k.since > 2*int64(m.c.Digest) {
+	if !k.listed && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder) {
 		return true // it was granted, and nothing has come of it
 	}
 	return k.gone || k.holder == m.c.Self || !m.lives(k.holder) || m.stranded(k)

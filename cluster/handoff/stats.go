@@ -1,6 +1,8 @@
 package handoff
 
 import (
+	"time"
+
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -73,6 +75,9 @@ func (m *Machine) Holds(p int) bool { return m.parts[p].role == holding }
 // Confirmed returns the number of the last change of p that a complete copy has, or
 // math.MaxUint64 if p has none. Safe for concurrent use.
 func (m *Machine) Confirmed(p int) uint64 { return m.confirmed[p].Load() }
+
+// Gate returns how long a change of p may be unconfirmed while this process holds it and has a replica, 0 if it has none.
+func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 
 // Tenure counts how often this process has begun to hold p, and was deposed. What was decided in
 // one tenure is confirmed only while that lasts, or when it ends with a hand-off. Safe for

@@ -83,7 +83,7 @@ func (m *Machine) votes(now int64) bool {
 // because neighbouring versions' majorities meet.
 func (m *Machine) settled(now int64) bool {
 	for _, g := range m.given {
-		if g.at >= now-m.c.expiry() && g.shown < m.set.Version {
+		if g.until >= now && g.shown < m.set.Version {
 			return false
 		}
 	}

@@ -17,10 +17,10 @@ type Config struct {
 	Set message.Set
 	// Heartbeat is the time between two heartbeats to one peer. 0 means 100 ms.
 	Heartbeat time.Duration
-	// Right is how long an acknowledged heartbeat gives the right, from its sending
-	// (F in docs/protocol.md). 0 means 600 ms.
+	// Right is how long an acknowledged heartbeat counts towards the quorum at least, from its sending
+	// (F in docs/protocol.md). Where voters answer slowly it is longer, up to three times. 0 means 600 ms.
 	Right time.Duration
-	// Dead is the silence after which a member does not count as living. 0 means 700 ms.
+	// Dead is the silence after which a member does not count as living, longer where its lease is. 0 means 700 ms.
 	Dead time.Duration
 	// Grace is how long a process that was restarted within a set promises nothing.
 	// It must be more than 1.1 × Right. 0 means 2 s.
@@ -63,8 +63,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("quorum: Right: %v; want more than Heartbeat, which is %v", c.Right, c.Heartbeat)
 	case c.Dead <= c.Heartbeat:
 		return fmt.Errorf("quorum: Dead: %v; want more than Heartbeat, which is %v", c.Dead, c.Heartbeat)
-	case int64(c.Grace) <= c.expiry():
-		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Right, which is %v", c.Grace, time.Duration(c.expiry()))
+	case int64(c.Grace) <= expiry(int64(c.Right)):
+		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Right, which is %v", c.Grace, time.Duration(expiry(int64(c.Right))))
 	}
 	return nil
 }
@@ -87,7 +87,3 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
-
-// expiry is how long after an acknowledgement the right that it gave may last, on
-// this process's clock: a tenth is allowed for clocks that run at different speeds.
-func (c Config) expiry() int64 { return int64(c.Right + c.Right/10) }

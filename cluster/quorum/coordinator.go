@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// recent is the silence after which a member is not waited for to coordinate.
+// recent is the silence after which a member is not waited for to coordinate, longer where its lease is.
 const recent = time.Second
 
 // coordinates reports whether it is for this process to propose changes: it has the
@@ -18,7 +18,7 @@ func (m *Machine) coordinates(now int64) bool {
 		wish := m.wish
 		if name != m.c.Self.Name {
 			p := m.latest(name)
-			if p == nil || p.deaf || p.heard < now-int64(recent) {
+			if p == nil || p.deaf || p.heard < now-max(int64(recent), m.silence(p)) {
 				continue
 			}
 			wish = p.wish
@@ -58,5 +58,5 @@ func (m *Machine) due(now int64) (message.Set, bool) {
 // joinable reports whether p can be counted: it lives, and it acknowledges. To count
 // one that cannot be reached could cost the others their majority.
 func (m *Machine) joinable(now int64, p *peer) bool {
-	return !m.set.Has(p.Name) && m.lives(now, p) && p.reading >= now-int64(m.c.Right)
+	return !m.set.Has(p.Name) && m.lives(now, p) && p.until >= now
 }

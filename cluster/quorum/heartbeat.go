@@ -44,7 +44,7 @@ func (m *Machine) beat(now int64, p *peer) {
 	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Hearsay != m.hearsay ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version {
 		h = &message.Heartbeat{
-			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Hearsay: m.hearsay, Deaf: m.deaf(now),
+			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Hearsay: m.hearsay, Deaf: m.deaf(now), Lease: m.lease(now),
 		}
 		m.pulse = h
 	}
@@ -53,19 +53,19 @@ func (m *Machine) beat(now int64, p *peer) {
 
 // deaf reports whether this process is counted with others and hears nobody.
 func (m *Machine) deaf(now int64) bool {
-	return m.In() && !m.alone() && m.heard < now-int64(m.c.Dead)
+	return m.In() && !m.alone() && m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	m.learn(now, p, knows{h.Set, h.News, h.Hearsay})
 	if h.Sent >= p.sent {
-		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf
+		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf, m.c.lease(h.Lease)
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
-		m.give(now, p.Boot)
+		m.give(now, p.Boot, m.c.lease(h.Lease))
 	}
-	a := &message.Ack{Sent: h.Sent, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay}
+	a := &message.Ack{Sent: h.Sent, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay, Lease: h.Lease}
 	m.send(p.Peer, a)
 	m.out[len(m.out)-1].Patient = m.wanted(p) && renews(p.acked, a)
 	p.acked = a
@@ -89,28 +89,33 @@ func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
 
 func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	m.learn(now, p, knows{a.Set, a.News, a.Hearsay})
-	if !a.OK || a.Sent > now || a.Sent <= p.reading || a.Sent < m.lineageSince {
+	if a.Sent > now {
 		return
 	}
-	p.reading = a.Sent
+	p.rtt.Add(now, now-a.Sent)
+	if !a.OK || a.Sent <= p.reading || a.Sent < m.lineageSince {
+		return
+	}
+	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.lease(a.Lease))
 	m.countRight(now)
 }
 
 // given is the last acknowledgement that was OK of one process's heartbeats.
 type given struct {
 	boot string
-	at   int64
+	// until is the time until which it may count.
+	until int64
 	// shown is the highest version of the present lineage that the process has
 	// shown to know.
 	shown uint64
 }
 
-func (m *Machine) give(now int64, boot string) {
+func (m *Machine) give(now int64, boot string, lease int64) {
 	i, ok := m.findGiven(boot)
 	if !ok {
 		m.given = slices.Insert(m.given, i, given{boot: boot})
 	}
-	m.given[i].at, m.given[i].shown = now, m.set.Version
+	m.given[i].until, m.given[i].shown = max(m.given[i].until, now+expiry(lease)), m.set.Version
 }
 
 func (m *Machine) findGiven(boot string) (int, bool) {
@@ -119,15 +124,15 @@ func (m *Machine) findGiven(boot string) (int, bool) {
 
 // dropExpired forgets acknowledgements that give no right any more.
 func (m *Machine) dropExpired(now int64) {
-	m.given = slices.DeleteFunc(m.given, func(g given) bool { return g.at < now-m.c.expiry() })
+	m.given = slices.DeleteFunc(m.given, func(g given) bool { return g.until < now })
 }
 
-// Acked returns whom this process has acknowledged (OK) within 1.1 × Right before now.
+// Acked returns whom this process has acknowledged (OK) so lately that it may still count, and for how long.
 func (m *Machine) Acked(now int64) []message.Acked {
 	var acked []message.Acked
 	for _, g := range m.given {
-		if g.at >= now-m.c.expiry() {
-			acked = append(acked, message.Acked{Boot: g.boot, Age: max(now-g.at, 0)})
+		if g.until >= now {
+			acked = append(acked, message.Acked{Boot: g.boot, Left: g.until - now})
 		}
 	}
 	return acked

@@ -64,12 +64,12 @@ func distance(s, t message.Set) int {
 	return n
 }
 
-// majority: who has the right has acknowledgements of heartbeats sent within F from
+// majority: who has the right has acknowledgements of heartbeats whose leases last from
 // a majority of its set, itself included.
 func (l *law) majority(p *process) {
 	s, n := p.m.Set(), 0
 	for _, name := range s.Members {
-		if at, ok := p.acked[name]; name == p.id.Name || ok && at > p.clock()-600*ms {
+		if until, ok := p.acked[name]; name == p.id.Name || ok && until > p.clock() {
 			n++
 		}
 	}

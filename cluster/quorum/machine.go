@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// resend is the wait for an answer of the Paxos messages.
+	// resend is the wait for an answer of the Paxos messages, beside one and a half round trips.
 	resend = 100 * time.Millisecond
 	// memory is how long a peer that is silent and not in the view is remembered.
 	memory = 10 * time.Second
@@ -45,6 +45,7 @@ type Machine struct {
 	mayFound     int64
 
 	until      int64 // of the right
+	renewed    int64 // see Renewed
 	graceUntil int64
 	uncounted  bool // this process does not count itself
 	given      []given
@@ -60,7 +61,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, until: never, graceUntil: never, lineageSince: never, mayFound: never,
+		heard: now, until: never, renewed: never, graceUntil: never, lineageSince: never, mayFound: never,
 	}
 	if !c.Set.Zero() {
 		if c.Set.Has(c.Self.Name) {

@@ -28,12 +28,14 @@ type peer struct {
 	wish    message.Wish
 	seen    uint64
 	deaf    bool
+	lease   int64 // Config.Right before the first
 
 	// acked is the last acknowledgement given to it, nil if there was none.
 	acked *message.Ack
 
-	// reading is when the newest heartbeat was sent that it acknowledged.
-	reading int64
+	// reading is when the newest heartbeat was sent that it acknowledged, and until when its acknowledgements last.
+	reading, until int64
+	rtt            Estimate
 	// told is the version up for agreement when it last told what it has accepted.
 	told uint64
 }
@@ -108,7 +110,7 @@ func (m *Machine) Wishes(p message.Peer) message.Wish {
 func (m *Machine) lives(now int64, p *peer) bool { return !p.deaf && m.speaks(now, p) }
 
 // speaks reports whether p was heard from just now.
-func (m *Machine) speaks(now int64, p *peer) bool { return p.heard >= now-int64(m.c.Dead) }
+func (m *Machine) speaks(now int64, p *peer) bool { return p.heard >= now-m.silence(p) }
 
 // wanted reports whether heartbeats go to p.
 func (m *Machine) wanted(p *peer) bool { return p.inView || m.set.Has(p.Name) }
@@ -151,7 +153,9 @@ func (m *Machine) enter(id message.Peer) *peer {
 			return nil
 		}
 	}
-	p := &peer{Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never}
+	p := &peer{
+		Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never, until: never, lease: int64(m.c.Right),
+	}
 	m.peers = slices.Insert(m.peers, i, p)
 	return p
 }
@@ -166,7 +170,7 @@ func (m *Machine) supersede(p *peer) {
 		}
 		if member {
 			// Acknowledgements are of names: the new boot's grace covers the old one's.
-			p.reading = max(p.reading, q.reading)
+			p.reading, p.until = max(p.reading, q.reading), max(p.until, q.until)
 		}
 		return true
 	})

@@ -23,7 +23,7 @@ type process struct {
 	leaving     bool
 	told        map[message.Peer]int64 // when it last sent its holdings
 	news        uint64
-	acked       map[string]int64 // by name, the newest reading acknowledged to it
+	acked       map[string]int64 // by name, until when what it has acknowledged lasts
 	known       message.Set
 	story       []string // every version it knew, in order
 }
@@ -75,7 +75,7 @@ func (p *process) take(e message.Envelope) {
 		p.m.Saw(e.From, b.Seq)
 	case *message.Ack:
 		if b.OK {
-			p.acked[e.From.Name] = max(p.acked[e.From.Name], b.Sent)
+			p.acked[e.From.Name] = max(p.acked[e.From.Name], b.Sent+min(max(b.Lease, 600*ms), 1800*ms))
 		}
 	}
 	p.m.Step(p.clock(), e)

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// patience is how long a ballot may go without progress, and stagger how much
+	// patience is how long a ballot may go without progress, beside two round trips, and stagger how much
 	// more for every lower name, so that two proposers do not outbid each other for ever.
 	patience = 500 * time.Millisecond
 	stagger  = 100 * time.Millisecond
@@ -33,8 +33,8 @@ type proposal struct {
 func (m *Machine) propose(now int64) {
 	if p := m.proposal; p != nil {
 		rank, _ := slices.BinarySearch(m.set.Members, m.c.Self.Name)
-		if p.moved > now-int64(patience+time.Duration(rank)*stagger) {
-			if p.sent <= now-int64(resend) && !p.outbid {
+		if p.moved > now-int64(patience+time.Duration(rank)*stagger)-2*m.slowest() {
+			if p.sent <= now-int64(resend)-3*m.slowest()/2 && !p.outbid {
 				m.pursue(now)
 			}
 			return

@@ -23,7 +23,7 @@ func (m *Machine) recover(now int64) {
 		r.needed = false
 		return
 	}
-	if r.asked > now-int64(resend) {
+	if r.asked > now-int64(resend)-3*m.slowest()/2 {
 		return
 	}
 	r.asked = now

@@ -1,13 +1,13 @@
 package quorum
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // RightUntil returns the time until which the process may decide; it has the right
 // at times before it. In the past, or math.MinInt64, if it has not.
 func (m *Machine) RightUntil() int64 { return m.until }
+
+// Renewed returns a time such that a majority has acknowledged heartbeats that were sent then or later, math.MinInt64 if there is none.
+func (m *Machine) Renewed() int64 { return m.renewed }
 
 // Promises reports whether the process may grant claims: it knows a set and is past
 // its grace.
@@ -30,7 +30,7 @@ func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
 // the process does not count itself: the others of a majority must make sure that
 // it has seen the news of claims that it granted in an earlier run.
 func (m *Machine) countRight(now int64) {
-	m.until = never
+	m.until, m.renewed = never, never
 	if m.set.Zero() {
 		return
 	}
@@ -40,19 +40,15 @@ func (m *Machine) countRight(now int64) {
 		others--
 	}
 	if others == 0 {
-		m.until = math.MaxInt64
+		m.until, m.renewed = math.MaxInt64, math.MaxInt64
 		return
 	}
-	var buf [16]int64
-	readings := buf[:0]
+	var buf [2][16]int64
+	readings, ends := buf[0][:0], buf[1][:0]
 	for _, name := range m.set.Members {
 		if p := m.latest(name); p != nil && p.reading != never {
-			readings = append(readings, p.reading)
+			readings, ends = append(readings, p.reading), append(ends, p.until)
 		}
 	}
-	if len(readings) < others {
-		return
-	}
-	slices.Sort(readings)
-	m.until = readings[len(readings)-others] + int64(m.c.Right)
+	m.until, m.renewed = nthNewest(ends, others), nthNewest(readings, others)
 }

@@ -97,7 +97,7 @@ func (m *Machine) adopt(now int64, s message.Set) {
 		}
 		// What was acknowledged, shown and told was so in the other lineage.
 		for _, p := range m.peers {
-			p.reading, p.told, p.saw = never, 0, 0
+			p.reading, p.until, p.told, p.saw = never, never, 0, 0
 		}
 		for i := range m.given {
 			m.given[i].shown = 0

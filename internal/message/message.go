@@ -75,6 +75,9 @@ type Heartbeat struct {
 	// Deaf: the sender is counted with others, and has heard nobody for so long that it takes all for
 	// dead, so it has no right to decide, and cannot be told of anything.
 	Deaf bool
+	// Lease is how long an acknowledgement of this heartbeat counts towards the sender's quorum, in ns from Sent.
+	// 0 is the least that there is.
+	Lease int64
 }
 
 // Ack answers a Heartbeat. Only one that is OK counts towards the right to decide.
@@ -85,6 +88,8 @@ type Ack struct {
 	Set     Set
 	News    uint64
 	Hearsay bool
+	// Lease is that of the heartbeat.
+	Lease int64
 }
 
 // Prepare asks for a Promise. With Accept and Accepted they agree on the next version of the
@@ -210,10 +215,11 @@ const (
 	Complete
 )
 
-// Acked is when a heartbeat of the process Boot was last acknowledged.
+// Acked is how much longer an acknowledgement that the sender gave to the process Boot may count
+// towards that process's quorum.
 type Acked struct {
 	Boot string
-	Age  int64 // ns before this message was made
+	Left int64 // ns after this message was made
 }
 
 // Fetch asks for the state of a partition that the receiver listed in its Grant.

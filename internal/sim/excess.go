@@ -15,7 +15,7 @@ import (
 //   - With planned change, wrong views, lost messages and cuts between two: nothing; of sync keys no
 //     answer.
 //   - With one loss (crash, pause, a process cut off): of async keys the most that the lost holder
-//     admitted in any 50 ms since shortly before, by its own clock; of sync keys no answer. Transient keys
+//     admitted in any 50 ms, or what the gate allowed, since shortly before, by its own clock; of sync keys no answer. Transient keys
 //     may lose all, and so may keys of partitions that nobody else who stays had a complete copy of. The
 //     same per loss, where they come one by one (shrink).
 //   - Cuts into two groups and chaos can take a holder together with its copy: only the first.
@@ -48,8 +48,10 @@ func (w *world) lose(p *process) {
 	w.losses = append(w.losses, l)
 }
 
-// within is the span that decisions which get lost lie in: the gate's age on the slowest clock.
-const within = int64(gateAge) * (1_000_000 + 2*maxRate) / 1_000_000
+// within is the span that decisions which get lost lie in: the longest gate on the slowest clock.
+func (w *world) within() int64 {
+	return max(w.longestGate, int64(gateAge)) * (1_000_000 + 2*maxRate) / 1_000_000
+}
 
 // judgeExcess is called when a check of k was allowed.
 func (w *world) judgeExcess(k *key, a *account) {
@@ -89,20 +91,20 @@ func (w *world) mayExceed(k *key, a *account) int64 {
 		if l.bare&(1<<k.partition) != 0 {
 			return -1
 		}
-		sum += mostWithin(a.charges, l)
+		sum += mostWithin(a.charges, l, w.within())
 	}
 	return sum
 }
 
-// mostWithin returns the most charges of the lost holder that lie within 50 ms.
-func mostWithin(charges []charge, l loss) (most int64) {
+// mostWithin returns the most charges of the lost holder that lie within a span.
+func mostWithin(charges []charge, l loss, span int64) (most int64) {
 	var times []int64
 	for _, c := range charges {
 		if c.process != l.process || c.at < l.at-int64(time.Second) {
 			continue
 		}
 		times = append(times, c.at)
-		for c.at-times[0] > within {
+		for c.at-times[0] > span {
 			times = times[1:]
 		}
 		most = max(most, int64(len(times)))

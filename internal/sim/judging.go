@@ -35,7 +35,7 @@ func (w *world) fail(invariant string, part int, format string, args ...any) {
 	w.tell(part, "VIOLATED %s", w.violation)
 }
 
-// gateAge is the age of the oldest unconfirmed change at which nothing more is decided.
+// gateAge is the age of the oldest unconfirmed change at which nothing more is decided, where nodes are near each other.
 const gateAge = 50 * time.Millisecond
 
 // decidedAt is called at every decision.
@@ -94,7 +94,12 @@ func (w *world) judgeGate(p *process, t *tenure, k *key, now int64) {
 	if len(t.unconfirmed) == 0 {
 		return
 	}
-	if first := t.unconfirmed[0]; now-first.at > int64(gateAge) {
+	gate := int64(max(p.handoff.Gate(k.partition), gateAge))
+	if most := int64(gateAge) + w.net.roundTrip(); gate > most {
+		w.fail("gate", k.partition, "%s bears with %v where the network allows %v", p, time.Duration(gate), time.Duration(most))
+	}
+	w.longestGate = max(w.longestGate, gate)
+	if first := t.unconfirmed[0]; now-first.at > gate {
 		w.fail("gate", k.partition, "%s decides %s while its change %d is unconfirmed for %v", p, k.name, first.seq, time.Duration(now-first.at))
 	}
 }

@@ -88,6 +88,22 @@ func newNetwork(r *rand.Rand) network {
 	return n
 }
 
+// roundTrip returns the longest that the quickest of some round trips may take, in steps of 10 ms.
+func (n *network) roundTrip() (longest int64) {
+	for i := range places {
+		for j := range i {
+			longest = max(longest, n.base[i][j]+n.base[j][i])
+		}
+	}
+	if n.late > 0 { // and what is behind one that is late
+		longest += 2 * int64(n.lateness)
+	}
+	if longest += 12 * n.spread; longest < int64(25*time.Millisecond) {
+		return 0
+	}
+	return longest + int64(10*time.Millisecond)
+}
+
 // longestWait is how long a patient letter may wait for company, as in transport/peer.
 const longestWait = 120 * time.Millisecond
 

@@ -141,7 +141,7 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 			about(g.Partition)
 		}
 		for _, a := range b.Acked {
-			say(" acked %s %v ago", tellBoot(a.Boot), time.Duration(a.Age))
+			say(" acked %s for %v more", tellBoot(a.Boot), time.Duration(a.Left))
 		}
 	case *message.Fetch:
 		say("fetch p%d %s for %s", b.Partition, tellMark(b.State), tellGen(b.Gen))

@@ -17,9 +17,10 @@ type world struct {
 	// cutSince is when each link was cut or healed last.
 	cutSince [places][places]int64
 
-	names []string
-	procs []*process // who runs under each name, nil if nobody
-	every []*process // all that ever ran
+	names       []string
+	procs       []*process // who runs under each name, nil if nobody
+	every       []*process // all that ever ran
+	longestGate int64      // that was in force at a decision
 	// weight places partitions on names.
 	weight     [places][]uint64
 	partitions int

@@ -127,7 +127,7 @@ func TestMostWithin(t *testing.T) {
 		{"none before", loss{process: a, at: ms(6085)}, 1},
 		{"another holder", loss{process: b, at: ms(5100)}, 1},
 	} {
-		if got := mostWithin(charges, c.l); got != c.want {
+		if got := mostWithin(charges, c.l, ms(50)); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}

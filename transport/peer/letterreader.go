@@ -61,11 +61,11 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		m := b.Heartbeat
 		return &message.Heartbeat{
 			Sent: m.Sent, Set: r.set(m.Set), Wish: known(r, m.Wish, message.Leave), Seen: m.Seen,
-			News: m.News, Hearsay: m.Hearsay, Deaf: m.Deaf,
+			News: m.News, Hearsay: m.Hearsay, Deaf: m.Deaf, Lease: m.LeaseNs,
 		}
 	case *peerv1.Letter_Ack:
 		m := b.Ack
-		return &message.Ack{Sent: m.Sent, OK: m.Ok, Set: r.set(m.Set), News: m.News, Hearsay: m.Hearsay}
+		return &message.Ack{Sent: m.Sent, OK: m.Ok, Set: r.set(m.Set), News: m.News, Hearsay: m.Hearsay, Lease: m.LeaseNs}
 	case *peerv1.Letter_Prepare:
 		m := b.Prepare
 		return &message.Prepare{ID: r.text(m.Id), Version: m.Version, Ballot: r.ballot(m.Ballot)}
@@ -160,7 +160,7 @@ func (r *letterReader) grant(m *peerv1.Grant) *message.Grant {
 			}
 		}),
 		Acked: each(m.Acked, func(a **peerv1.Acked) message.Acked {
-			return message.Acked{Boot: r.text((*a).Boot), Age: (*a).AgeNs}
+			return message.Acked{Boot: r.text((*a).Boot), Left: (*a).LeftNs}
 		}),
 	}
 }

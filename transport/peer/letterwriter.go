@@ -53,10 +53,10 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 	case *message.Heartbeat:
 		m.Body = &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{
 			Sent: b.Sent, Set: w.set(b.Set), Wish: uint32(b.Wish), Seen: b.Seen,
-			News: b.News, Hearsay: b.Hearsay, Deaf: b.Deaf,
+			News: b.News, Hearsay: b.Hearsay, Deaf: b.Deaf, LeaseNs: b.Lease,
 		}}
 	case *message.Ack:
-		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay}}
+		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay, LeaseNs: b.Lease}}
 	case *message.Prepare:
 		m.Body = &peerv1.Letter_Prepare{Prepare: &peerv1.Prepare{
 			Id: w.text(b.ID), Version: b.Version, Ballot: w.ballot(b.Ballot),
@@ -149,7 +149,7 @@ func (w *letterWriter) grant(b *message.Grant) *peerv1.Grant {
 			}
 		}),
 		Acked: each(b.Acked, func(a *message.Acked) *peerv1.Acked {
-			return &peerv1.Acked{Boot: w.text(a.Boot), AgeNs: a.Age}
+			return &peerv1.Acked{Boot: w.text(a.Boot), LeftNs: a.Left}
 		}),
 	}
 }

@@ -88,7 +88,7 @@ func bodies() []message.Body {
 				{}, {Partition: last, OK: true, Known: epoch, Holder: process, Has: message.Complete, State: mark},
 				{Has: message.Partial, State: message.Mark{Seq: 1}},
 			},
-			Acked: []message.Acked{{}, {Boot: "b-9", Age: math.MaxInt64}, {Boot: odd, Age: math.MinInt64}},
+			Acked: []message.Acked{{}, {Boot: "b-9", Left: math.MaxInt64}, {Boot: odd, Left: math.MinInt64}},
 		},
 		&message.Fetch{},
 		&message.Fetch{Partition: last, Gen: huge, State: mark},

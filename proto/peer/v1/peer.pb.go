@@ -1497,6 +1497,7 @@ type Heartbeat struct {
 	News          uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
 	Hearsay       bool   `protobuf:"varint,6,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
 	Deaf          bool   `protobuf:"varint,7,opt,name=deaf,proto3" json:"deaf,omitempty"`
+	LeaseNs       int64  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1580,6 +1581,13 @@ func (x *Heartbeat) GetDeaf() bool {
 	return false
 }
 
+func (x *Heartbeat) GetLeaseNs() int64 {
+	if x != nil {
+		return x.LeaseNs
+	}
+	return 0
+}
+
 type Ack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
@@ -1588,6 +1596,7 @@ type Ack struct {
 	// These two since 1.2.
 	News          uint64 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
 	Hearsay       bool   `protobuf:"varint,5,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
+	LeaseNs       int64  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1655,6 +1664,13 @@ func (x *Ack) GetHearsay() bool {
 		return x.Hearsay
 	}
 	return false
+}
+
+func (x *Ack) GetLeaseNs() int64 {
+	if x != nil {
+		return x.LeaseNs
+	}
+	return 0
 }
 
 type Prepare struct {
@@ -2430,7 +2446,7 @@ func (x *GrantPart) GetState() *Mark {
 type Acked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Boot          uint32                 `protobuf:"varint,1,opt,name=boot,proto3" json:"boot,omitempty"` // text
-	AgeNs         int64                  `protobuf:"varint,2,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	LeftNs        int64                  `protobuf:"varint,2,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2472,9 +2488,9 @@ func (x *Acked) GetBoot() uint32 {
 	return 0
 }
 
-func (x *Acked) GetAgeNs() int64 {
+func (x *Acked) GetLeftNs() int64 {
 	if x != nil {
-		return x.AgeNs
+		return x.LeftNs
 	}
 	return 0
 }
@@ -4005,7 +4021,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tStableSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\rR\amembers\"\xaf\x01\n" +
+	"\amembers\x18\x03 \x03(\rR\amembers\"\xca\x01\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12$\n" +
 	"\x03set\x18\x02 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
@@ -4013,13 +4029,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x12\n" +
 	"\x04news\x18\x05 \x01(\x04R\x04news\x12\x18\n" +
 	"\ahearsay\x18\x06 \x01(\bR\ahearsay\x12\x12\n" +
-	"\x04deaf\x18\a \x01(\bR\x04deaf\"}\n" +
+	"\x04deaf\x18\a \x01(\bR\x04deaf\x12\x19\n" +
+	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\x98\x01\n" +
 	"\x03Ack\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
 	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
 	"\x04news\x18\x04 \x01(\x04R\x04news\x12\x18\n" +
-	"\ahearsay\x18\x05 \x01(\bR\ahearsay\"\\\n" +
+	"\ahearsay\x18\x05 \x01(\bR\ahearsay\x12\x19\n" +
+	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\\\n" +
 	"\aPrepare\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12'\n" +
@@ -4073,10 +4091,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05known\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
 	"\x06holder\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x06holder\x12\x10\n" +
 	"\x03has\x18\x05 \x01(\rR\x03has\x12#\n" +
-	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\"2\n" +
+	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\"4\n" +
 	"\x05Acked\x12\x12\n" +
-	"\x04boot\x18\x01 \x01(\rR\x04boot\x12\x15\n" +
-	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\"\\\n" +
+	"\x04boot\x18\x01 \x01(\rR\x04boot\x12\x17\n" +
+	"\aleft_ns\x18\x02 \x01(\x03R\x06leftNs\"\\\n" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +

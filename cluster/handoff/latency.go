@@ -1,0 +1,70 @@
+package handoff
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// The constants of Config are for networks that answer within milliseconds. Some grow with the shortest round-trip time
+// measured of late, which says how far a peer is and not how busy it is, as stated in docs/protocol.md.
+
+// resendAfter is how long a receipt is waited for.
+func (m *Machine) resendAfter(ch *channel) int64 { return int64(m.c.Resend) + 3*ch.rtt.Least()/2 }
+
+// answerAfter is how long another answer of peer is waited for.
+func (m *Machine) answerAfter(peer message.Peer) int64 {
+	return int64(m.c.Resend) + 3*m.c.Quorum.RTT(peer)/2
+}
+
+// answersAfter is how long answers of all members are waited for.
+func (m *Machine) answersAfter() (longest int64) {
+	longest = int64(m.c.Resend)
+	m.others(func(p message.Peer) { longest = max(longest, m.answerAfter(p)) })
+	return longest
+}
+
+// stallAfter is how long peer may confirm nothing: where its network loses packets, as long as it may say nothing.
+func (m *Machine) stallAfter(peer message.Peer) int64 {
+	return max(int64(m.c.Stall), m.c.Quorum.Lease(peer))
+}
+
+// trustFor is how recently a holder must have been heard of for a claim of what it holds to be rejected.
+func (m *Machine) trustFor(holder message.Peer) int64 { return max(trust, m.c.Quorum.Lease(holder)/2) }
+
+// Bounds of what a replica may be behind.
+const (
+	far      = int64(25 * time.Millisecond)
+	gateStep = int64(10 * time.Millisecond)
+	gateMost = int64(time.Second)
+)
+
+// gateOf returns how long a change of p may be unconfirmed: Gate, and where the nearest complete replica is 25 ms or more away, the
+// round trip to it, in steps of 10 ms, at most 1 s.
+func (m *Machine) gateOf(p *partition) time.Duration {
+	nearest := gateMost
+	for _, t := range p.hold.targets {
+		if t.stage == complete {
+			nearest = min(nearest, t.ch.rtt.Least())
+		}
+	}
+	if nearest < far {
+		return m.c.Gate
+	}
+	return m.c.Gate + time.Duration((nearest+gateStep/2)/gateStep*gateStep)
+}
+
+// Parcels that may be without a receipt: window, and one more for each 10 ms that a receipt takes at least, at most maxWindow.
+const (
+	window    = 4
+	maxWindow = 64
+)
+
+// full reports whether another parcel must wait for a receipt.
+func (m *Machine) full(ch *channel) bool {
+	if len(ch.flight) == 0 {
+		return false
+	}
+	n := min(window+ch.rtt.Least()/gateStep, maxWindow)
+	return ch.n-ch.flight[0].body.N >= uint64(n)-1
+}

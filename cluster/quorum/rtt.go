@@ -1,0 +1,120 @@
+package quorum
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Estimate follows the round-trip time to one peer: the smoothed time and its mean deviation as in RFC 6298, and the
+// shortest of late. The zero Estimate is ready.
+type Estimate struct {
+	samples             int
+	smoothed, deviation int64 // ns
+	// shortest has the minimum of this period and of the one before.
+	shortest [2]int64
+	since    int64
+}
+
+const (
+	// estimatePeriod is how long a minimum counts, once or twice.
+	estimatePeriod = int64(10 * time.Second)
+	// fewSamples are too few for a minimum.
+	fewSamples = 4
+)
+
+// Add takes a round-trip time that ended at now, both in ns.
+func (e *Estimate) Add(now, rtt int64) {
+	if e.samples++; e.samples == 1 {
+		e.smoothed, e.deviation, e.shortest, e.since = rtt, rtt/2, [2]int64{rtt, rtt}, now
+		return
+	}
+	e.deviation += (max(rtt-e.smoothed, e.smoothed-rtt) - e.deviation) / 4
+	e.smoothed += (rtt - e.smoothed) / 8
+	if now-e.since >= estimatePeriod {
+		e.shortest, e.since = [2]int64{rtt, e.shortest[0]}, now
+	}
+	e.shortest[0] = min(e.shortest[0], rtt)
+}
+
+// Timeout is the time within which nearly every answer comes, RFC 6298's retransmission time-out, in ns. 0 before the first sample.
+func (e *Estimate) Timeout() int64 { return e.smoothed + 4*e.deviation }
+
+// Least is the shortest round-trip time of the last 10 to 20 s, in ns. 0 while there are fewer than four samples.
+func (e *Estimate) Least() int64 {
+	if e.samples < fewSamples {
+		return 0
+	}
+	return min(e.shortest[0], e.shortest[1])
+}
+
+// RTT returns the shortest round-trip time of heartbeats to p of late, in ns, as Estimate.Least. An acknowledgement may wait
+// up to 120 ms for the next heartbeat, which is part of it.
+func (m *Machine) RTT(p message.Peer) int64 {
+	if i, ok := m.find(p); ok {
+		return m.peers[i].rtt.Least()
+	}
+	return 0
+}
+
+// Lease returns how long an acknowledgement of p's heartbeats counts towards its quorum, in ns, as p has said last.
+func (m *Machine) Lease(p message.Peer) int64 {
+	if i, ok := m.find(p); ok {
+		return m.peers[i].lease
+	}
+	return int64(m.c.Right)
+}
+
+// leaseTimeouts is how many time-outs a lease covers.
+const leaseTimeouts = 3
+
+// lease returns how long an acknowledgement of a heartbeat that is sent at now shall last: Right, or longer where
+// voters answer slowly, so that a delay or some lost packets do not cost this process its quorum.
+func (m *Machine) lease(now int64) int64 {
+	slowest := int64(0)
+	for _, p := range m.peers {
+		if m.set.Has(p.Name) && m.speaks(now, p) {
+			slowest = max(slowest, p.rtt.Timeout())
+		}
+	}
+	return m.c.lease(leaseTimeouts * slowest)
+}
+
+// lease returns d, or the bound of leases that it exceeds.
+func (c Config) lease(d int64) int64 { return min(max(d, int64(c.Right)), c.longestLease()) }
+
+// longestLease is the bound of leases: three times Right, and so short that a grace covers what was
+// acknowledged before it.
+func (c Config) longestLease() int64 {
+	return max(int64(c.Right), min(3*int64(c.Right), int64(c.Grace)*10/11-int64(time.Millisecond)))
+}
+
+// expiry is how long after an acknowledgement that came with a lease it may still count, on this process's clock:
+// a tenth is allowed for clocks that run at different speeds.
+func expiry(lease int64) int64 { return lease + lease/10 }
+
+// LongestExpiry is how long an acknowledgement may count at most.
+func (m *Machine) LongestExpiry() int64 { return expiry(m.c.longestLease()) }
+
+// slowest is the longest of the shortest round-trip times to voters.
+func (m *Machine) slowest() (rtt int64) {
+	for _, p := range m.peers {
+		if m.set.Has(p.Name) {
+			rtt = max(rtt, p.rtt.Least())
+		}
+	}
+	return rtt
+}
+
+// silence is the time in which p, if it lives, says something: Dead, or longer if its lease is.
+func (m *Machine) silence(p *peer) int64 { return max(int64(m.c.Dead), p.lease+int64(m.c.Heartbeat)) }
+
+// nthNewest returns the n-th newest of times, which it sorts, never if there are fewer.
+func nthNewest(times []int64, n int) int64 {
+	if len(times) < n {
+		return never
+	}
+	slices.Sort(times)
+	return times[len(times)-n]
+}
