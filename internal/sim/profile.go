@@ -37,7 +37,8 @@ var profiles = []profile{
 	{name: "halves", share: 5, nodes: upTo(3, 6), play: halves},
 	{name: "meet", share: 3, nodes: upTo(2, 6), play: meet, divided: true},
 	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
-	{name: "chaos", share: 14, nodes: upTo(3, 5), play: chaos},
+	{name: "far", share: 2, nodes: upTo(2, 4), play: far, bound: nothing, exact: true},
+	{name: "chaos", share: 12, nodes: upTo(3, 5), play: chaos},
 }
 
 func upTo(low, high int) func(w *world) int {
