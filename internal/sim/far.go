@@ -26,6 +26,10 @@ func far(w *world) {
 	if w.Claims > claims {
 		w.fail("live holder", general, "%d partitions of live holders were taken over on a slow network", w.Claims-claims)
 	}
+	if w.Gap > 2*time.Second {
+		w.fail("gap", general, "a partition was undecided for %v, on a network that carried everything", w.Gap)
+	}
+	before.measured = n.roundTrip()
 	w.net = before
 	w.pass(2 * time.Second)
 }

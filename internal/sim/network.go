@@ -30,6 +30,8 @@ type network struct {
 	// Of a thousand letters, lose are lost, double arrive twice and late take up to lateness more.
 	lose, double, late int
 	lateness           time.Duration
+	// measured is the longest round trip of a slower network before this one, which nodes may still go by.
+	measured int64
 	// cut links carry nothing.
 	cut [places][places]bool
 	// unwanted, if not nil, says which bodies get lost, unwantedShare percent of them.
@@ -90,6 +92,7 @@ func newNetwork(r *rand.Rand) network {
 
 // roundTrip returns the longest that the quickest of some round trips may take, in steps of 10 ms.
 func (n *network) roundTrip() (longest int64) {
+	longest = n.measured
 	for i := range places {
 		for j := range i {
 			longest = max(longest, n.base[i][j]+n.base[j][i])
