@@ -24,8 +24,11 @@ const (
 	maxGather = 4096
 	// maxLimitIDs is the highest number that a stream can give to limits.
 	maxLimitIDs = 2 * maxGather
-	// maxFlying is how many frames of a stream may be unanswered.
-	maxFlying = 2
+	// maxFlying is how many frames of a stream may be unanswered. Where answers take long another one follows each
+	// pace, up to mostFlying, so that a record waits for little more than a round trip.
+	maxFlying  = 2
+	mostFlying = 128
+	pace       = 10 * time.Millisecond
 	// maxFrameBytes bounds a message of either direction. The largest frame that
 	// a Pool makes, every record with other limits, stays below it.
 	maxFrameBytes = 16 << 20
@@ -97,7 +100,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.DialTimeout == 0 {
-		c.DialTimeout = 1500 * time.Millisecond
+		c.DialTimeout = 3 * time.Second
 	}
 	if c.StallTimeout == 0 {
 		c.StallTimeout = 2 * time.Second

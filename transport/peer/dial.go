@@ -36,6 +36,16 @@ func (p *Pool) patience(addr string) time.Duration {
 	return min(max(4*took.(time.Duration), shortest), p.cfg.DialTimeout)
 }
 
+// stallAfter is the age of an unanswered frame at which the stream to addr is given up: StallTimeout, or longer where connecting
+// took long, as far away.
+func (p *Pool) stallAfter(addr string) time.Duration {
+	took, known := p.hellos.Load(addr)
+	if !known {
+		return p.cfg.StallTimeout
+	}
+	return max(p.cfg.StallTimeout, min(5*took.(time.Duration), 5*time.Second))
+}
+
 // dial connects to addr, begins a stream and exchanges hellos, as long as patience lasts. Nothing
 // is sent before the peer's hello has come, so that a refused node has charged nothing.
 func dial[S grpc.ClientStream](

@@ -105,11 +105,12 @@ func FuzzRequest(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		x := exchange{server: server, definitions: definitions{intern: server.intern}}
+		x := exchange{server: server, definitions: &definitions{intern: server.intern}}
 		for range 2 { // the second time into used memory
-			if codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &x.request) != nil || x.serve() != nil {
+			if codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &x.request) != nil || x.read() != nil {
 				continue
 			}
+			x.serve()
 			n := len(x.request.KeyLo)
 			if err := checkReply(&x.reply, x.request.Seq, n); err != nil {
 				t.Fatalf("a malformed answer: %v", err)

@@ -103,7 +103,7 @@ func (l *link) abandon(c *call, cause error) error {
 	stalled := s != nil && s.stalledLocked(time.Now())
 	l.mu.Unlock()
 	if stalled {
-		s.lose(fmt.Errorf("no answer for %v", l.pool.cfg.StallTimeout))
+		s.lose(fmt.Errorf("no answer for %v", l.pool.stallAfter(l.addr)))
 	}
 	if waited {
 		l.pool.stats.abandoned.Add(1)
@@ -164,7 +164,9 @@ func (l *link) open() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1)}, nil
+	s := &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1)}
+	s.next = time.AfterFunc(time.Hour, s.nudge)
+	return s, nil
 }
 
 // failedLocked notes a failed attempt to connect.

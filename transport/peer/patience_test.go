@@ -18,7 +18,8 @@ func TestPatience(t *testing.T) {
 		lost time.Duration
 	}{
 		{"near", 0, 400 * time.Millisecond},
-		{"far", 200 * time.Millisecond, 1500 * time.Millisecond},
+		{"far", 200 * time.Millisecond, 2400 * time.Millisecond},
+		{"very far", 400 * time.Millisecond, 3 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -112,8 +114,9 @@ type service struct {
 
 type serverStream = grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]
 
-// Exchange serves one stream. Its goroutine serves the frames in order. Records
-// that are Sync come on streams of their own, so what blocks there delays only such.
+// Exchange serves one stream. Its goroutine decides the frames in order. Records that are Sync come on streams of their
+// own. A frame of those waits in a goroutine of its own until a replica has what it has charged, so that the
+// next is decided meanwhile; answers go out in the order of the frames.
 func (s service) Exchange(stream serverStream) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
@@ -121,19 +124,51 @@ func (s service) Exchange(stream serverStream) error {
 	if err != nil {
 		return err
 	}
-	x := exchange{server: s.Server, from: hello.Boot, fromName: hello.Name, definitions: definitions{intern: s.intern}}
+	defs := &definitions{intern: s.intern}
+	newExchange := func() *exchange {
+		return &exchange{server: s.Server, from: hello.Boot, fromName: hello.Name, definitions: defs}
+	}
+	x, idle := newExchange(), make(chan *exchange, maxUnconfirmed)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	made, sent := 1, make(chan struct{}) // sent is closed when all frames before have been answered
+	close(sent)
 	for {
 		if err := stream.RecvMsg(&x.request); err != nil {
 			return err // the peer is gone, or sent what is no frame: gRPC says which
 		}
-		if err := x.serve(); err != nil {
+		if err := x.read(); err != nil {
 			return s.malformed(hello, err)
 		}
-		if err := stream.SendMsg(&x.reply); err != nil {
-			return err
+		if !x.waits() {
+			x.serve()
+			<-sent
+			if err := stream.SendMsg(&x.reply); err != nil {
+				return err
+			}
+			continue
+		}
+		before, own := sent, x
+		answered := make(chan struct{})
+		sent = answered
+		waiting.Go(func() {
+			own.serve()
+			<-before
+			_ = stream.SendMsg(&own.reply) // if it fails the stream is over, as RecvMsg says
+			close(answered)
+			idle <- own
+		})
+		if made < maxUnconfirmed {
+			made++
+			x = newExchange()
+		} else {
+			x = <-idle
 		}
 	}
 }
+
+// maxUnconfirmed is how many frames of a stream may wait for replicas.
+const maxUnconfirmed = mostFlying
 
 // malformed returns the status of a stream that ends because of a frame.
 func (s service) malformed(hello *peerv1.Hello, err error) error {
@@ -142,13 +177,12 @@ func (s service) malformed(hello *peerv1.Hello, err error) error {
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 
-// exchange is one stream's memory: frames are decoded, decided and encoded in it
-// one after the other.
+// exchange is the memory in which a frame is decoded, decided and encoded, one after the other.
 type exchange struct {
 	server      *Server
 	from        string // boot id
 	fromName    string
-	definitions definitions
+	definitions *definitions // of the stream
 
 	request peerv1.Request
 	reply   peerv1.Reply
@@ -157,8 +191,8 @@ type exchange struct {
 	traced  []traced
 }
 
-// serve turns request into reply.
-func (x *exchange) serve() error {
+// read decodes request into records.
+func (x *exchange) read() error {
 	m := &x.request
 	if m.Hello != nil {
 		return errors.New("a second hello")
@@ -167,11 +201,22 @@ func (x *exchange) serve() error {
 		return fmt.Errorf("frame %d: %w", m.Seq, err)
 	}
 	clear(x.records) // lets go of limits of the last frame
-	records, err := readRequest(m, &x.definitions, x.records[:0])
+	records, err := readRequest(m, x.definitions, x.records[:0])
 	if err != nil {
 		return err
 	}
 	x.records = records
+	return nil
+}
+
+// waits reports whether an answer has to wait for a replica.
+func (x *exchange) waits() bool {
+	return slices.ContainsFunc(x.records, func(r check.Record) bool { return r.Sync })
+}
+
+// serve turns what was read into reply.
+func (x *exchange) serve() {
+	m, records := &x.request, x.records
 	if cap(x.replies) < len(records) {
 		x.replies = make([]check.Reply, len(records))
 	}
@@ -188,5 +233,4 @@ func (x *exchange) serve() error {
 	writeReply(&x.reply, x.server.cfg.Name, x.replies)
 	x.server.stats.frames.Add(1)
 	x.server.stats.records.Add(uint64(len(records)))
-	return nil
 }

@@ -18,7 +18,7 @@ const (
 	streamWindow     = 4 << 20
 	connWindow       = 8 << 20
 	keepaliveTime    = 10 * time.Second
-	keepaliveTimeout = 3 * time.Second
+	keepaliveTimeout = 5 * time.Second
 )
 
 // quotaBytes is how much may be unanswered on a stream for a send to be certain not
@@ -34,6 +34,7 @@ type session struct {
 	link   *link
 	stream grpc.BidiStreamingClient[peerv1.Request, peerv1.Reply]
 	wake   chan struct{} // to the pump
+	next   *time.Timer   // wakes it when another frame may follow; link.mu guards setting it
 
 	// Of whoever sends.
 	request peerv1.Request
@@ -44,6 +45,7 @@ type session struct {
 	sending bool
 	lost    bool
 	flying  []*frame // sent and unanswered, the oldest first
+	records int      // in flying
 }
 
 // frame is what the answer to it needs.
@@ -68,8 +70,18 @@ func (f *frame) release() {
 // than its context, so it leads only where sending cannot block; else the pump is
 // woken.
 func (s *session) leadLocked(caller bool) bool {
-	if s.sending || s.lost || s.link.mu.waiting.first == nil || len(s.flying) >= maxFlying {
+	if s.sending || s.lost || s.link.mu.waiting.first == nil {
 		return false
+	}
+	if n := len(s.flying); n >= maxFlying {
+		left := pace - time.Since(s.flying[n-1].sent)
+		if n >= mostFlying || s.records >= s.link.pool.cfg.MaxQueue {
+			return false
+		}
+		if caller || left > 0 {
+			s.next.Reset(max(left, 0))
+			return false
+		}
 	}
 	if caller && len(s.flying) > 0 && s.flying[0].bytes > quotaBytes {
 		s.nudge()
@@ -128,6 +140,7 @@ func (s *session) send() {
 		}
 		if f.records > 0 {
 			s.flying = append(s.flying, f)
+			s.records += f.records
 		}
 		l.mu.Unlock()
 		if f.records > 0 {
@@ -245,6 +258,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 		return fmt.Errorf("malformed answer: %w", err)
 	}
 	s.flying = append(s.flying[:0], s.flying[1:]...)
+	s.records -= f.records
 	l.mu.Unlock()
 
 	first := 0
@@ -259,7 +273,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 
 // stalledLocked reports whether the oldest frame has waited too long for its answer.
 func (s *session) stalledLocked(now time.Time) bool {
-	return len(s.flying) > 0 && now.Sub(s.flying[0].sent) > s.link.pool.cfg.StallTimeout
+	return len(s.flying) > 0 && now.Sub(s.flying[0].sent) > s.link.pool.stallAfter(s.link.addr)
 }
 
 // lose gives the session up: unanswered calls are ambiguous, waiting ones unsent.
@@ -272,6 +286,7 @@ func (s *session) lose(why error) {
 		return
 	}
 	s.lost = true
+	s.next.Stop()
 	l.mu.session = nil
 	flying := s.flying
 	s.flying = nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,20 +53,23 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestSyncStandsApart: a handler that blocks on sync records delays sync records only,
-// and serves them in order.
+// TestSyncStandsApart: a handler that blocks on sync records delays answers to sync records only, which come
+// in order.
 func TestSyncStandsApart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, b := newNetwork(), newGate()
+		var mu sync.Mutex
 		var order []int64
 		network.serve(t, "b:1", network.config("b"), handlerFunc(func(from string, records []check.Record, replies []check.Reply) {
 			if !records[0].Sync {
 				echo(from, records, replies)
 				return
 			}
+			mu.Lock()
 			for _, r := range records {
 				order = append(order, r.Cost)
 			}
+			mu.Unlock()
 			b.Serve(from, records, replies)
 		}))
 		t.Cleanup(b.open)

@@ -88,7 +88,7 @@ func TestTraced(t *testing.T) {
 // TestTracesThatMakeNoSense cost no check.
 func TestTracesThatMakeNoSense(t *testing.T) {
 	tracer, spans := recorder(t)
-	x := exchange{server: &Server{cfg: Config{Tracer: tracer}, handler: handlerFunc(echo)}, definitions: definitions{intern: newIntern(1)}}
+	x := exchange{server: &Server{cfg: Config{Tracer: tracer}, handler: handlerFunc(echo)}, definitions: &definitions{intern: newIntern(1)}}
 	id, span := make([]byte, 16), make([]byte, 8)
 	id[0], span[0] = 1, 1
 	for name, bad := range map[string]*peerv1.Trace{
@@ -99,7 +99,9 @@ func TestTracesThatMakeNoSense(t *testing.T) {
 		"no span":        {First: 0, Records: 1, Id: id},
 	} {
 		x.request = peerv1.Request{Seq: 1, KeyLo: []uint64{1, 2}, Traces: []*peerv1.Trace{bad}}
-		if err := x.serve(); err != nil || len(x.replies) != 2 || x.replies[1].Status != check.Decided {
+		err := x.read()
+		x.serve()
+		if err != nil || len(x.replies) != 2 || x.replies[1].Status != check.Decided {
 			t.Errorf("%s: %v %+v", name, err, x.replies)
 		}
 	}
