@@ -52,7 +52,9 @@ type runner struct {
 
 	// Of the goroutine.
 	seq       uint64           // of the last view taken
-	shown     []node           // its members
+	members   []member.Member  // its members
+	kept      []member.Member  // others that gossip has lost and that are heard
+	shown     []node           // both
 	at        int              // this process's place in shown
 	first     map[string]int64 // when gossip first showed each boot id
 	leftAt    int64            // when gossip first showed this process as leaving

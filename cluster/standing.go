@@ -22,9 +22,31 @@ func (r *runner) takeView() {
 	if v.Members == nil || v.Seq == r.seq {
 		return
 	}
-	r.seq = v.Seq
 	now := r.node.cfg.Clock()
-	r.shown, r.at = nodesOf(v, r.self)
+	r.seq, r.kept, r.members = v.Seq, r.heardOf(now, v), v.Members
+	r.show(now)
+}
+
+// heardOf returns the members of the last view that v has lost, though they did not leave and this process hears them on the
+// peer port: packets of gossip get lost sooner than heartbeats, and who decides goes by these.
+func (r *runner) heardOf(now int64, v member.View) (kept []member.Member) {
+	for _, m := range slices.Concat(r.members, r.kept) {
+		shown := slices.ContainsFunc(v.Members, func(o member.Member) bool { return o.Name == m.Name })
+		if !shown && r.stillHeard(now, m) {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
+func (r *runner) stillHeard(now int64, m member.Member) bool {
+	p := message.Peer{Name: m.Name, Boot: m.Boot}
+	return p != r.self && m.State != member.Leaving && r.quorum.Lives(now, p)
+}
+
+// show makes the members of the last view, and those that are kept, the ones that are known.
+func (r *runner) show(now int64) {
+	r.shown, r.at = nodesOf(member.View{Members: slices.Concat(r.members, r.kept)}, r.self)
 	if r.shown[r.at].state == member.Leaving && r.leftAt == 0 {
 		r.leftAt = now
 	}
@@ -50,6 +72,13 @@ func (r *runner) takeView() {
 
 // watch notices who is no longer heard, and who is again.
 func (r *runner) watch(now int64) {
+	if n := len(r.kept); n > 0 {
+		r.kept = slices.DeleteFunc(r.kept, func(m member.Member) bool { return !r.stillHeard(now, m) })
+		if len(r.kept) < n {
+			r.show(now)
+			return
+		}
+	}
 	for i := range r.shown {
 		if r.scene.nodes[i] != r.asOf(now, i) {
 			r.arrange(now)

@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/member"
@@ -159,4 +161,37 @@ func TestConfig(t *testing.T) {
 	if _, err := New(good, table); err != nil {
 		t.Errorf("the good one: %v", err)
 	}
+}
+
+// TestGossipLosesOne: a member that gossip shows no more keeps its partitions as long as it is heard on the peer port, and
+// loses them when it is not.
+func TestGossipLosesOne(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		pause(t.Context(), 3*time.Second) // all partitions are where they belong
+		before := f.holders()
+		delete(f.members, "b")
+		f.gossipTo("a", "c")
+		for range 10 {
+			pause(t.Context(), time.Second)
+			if now := f.holders(); !maps.Equal(now, before) {
+				t.Fatalf("held are %v, before gossip lost b it was %v", now, before)
+			}
+		}
+		for name, n := range f.nodes {
+			if !n.Stats().Right {
+				t.Errorf("%s may not decide", name)
+			}
+		}
+		f.nodes["b"].stop()
+		<-f.nodes["b"].ended
+		delete(f.nodes, "b")
+		f.eventually(3*time.Second, "b's partitions are taken over", func() bool {
+			held := 0
+			for _, n := range f.nodes {
+				held += n.Stats().Partitions.Holding
+			}
+			return held == 31
+		})
+	})
 }
