@@ -59,7 +59,7 @@ func (n *node) openDoors(secret []byte) error {
 		return err
 	}
 	handler, err := httpapi.New(httpapi.Config{
-		Limiter: n.service, Guard: n.guard, Ready: n.ready, RulesError: n.rulesError, Metrics: n.metricsHandler(),
+		Limiter: n.service, Guard: n.guard, Ready: n.ready, RulesError: n.rulesError, RulesSkipped: n.rulesSkipped, Metrics: n.metricsHandler(),
 	})
 	if err != nil {
 		return err

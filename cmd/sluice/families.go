@@ -31,6 +31,9 @@ var families = []family{
 	counter("sluice_rules_failures_total", "Different faults found in rule files.",
 		func(s *snapshot) uint64 { return s.rules.Failures }),
 
+	gauge("sluice_rules_skipped_files", "Files beside the rules that are not read: their names are not those of rule files; 101 for more than 100.",
+		func(s *snapshot) float64 { return float64(len(s.rules.Skipped)) }),
+
 	gauges("sluice_secrets_stale", "1 while files with certificates, keys or callers have a fault and older ones are in force.", []string{"files"},
 		func(s *snapshot) (list []sample) {
 			for _, f := range s.secrets {

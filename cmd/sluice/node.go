@@ -235,3 +235,14 @@ func (n *node) rulesError() error {
 	}
 	return n.rules.Status().LastError
 }
+
+// rulesSkipped are the files beside the rules that are not read.
+func (n *node) rulesSkipped() (list []string) {
+	if n.rules == nil {
+		return nil
+	}
+	for _, s := range n.rules.Status().Skipped {
+		list = append(list, s.String())
+	}
+	return list
+}

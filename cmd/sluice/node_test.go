@@ -176,7 +176,12 @@ func TestCheckExitCodes(t *testing.T) {
 func TestRulesCommands(t *testing.T) {
 	dir := t.TempDir()
 	writeRule(t, dir, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
-	bad := t.TempDir()
+	bad, skipped := t.TempDir(), t.TempDir()
+	for _, file := range []string{filepath.Join(dir, "load_test.yaml"), filepath.Join(skipped, "rules.conf")} {
+		if err := os.WriteFile(file, []byte("domain: load\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	writeRule(t, bad, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: -2, period: 1h}\n")
 	for _, c := range []struct {
 		name   string
@@ -186,10 +191,13 @@ func TestRulesCommands(t *testing.T) {
 		stderr string
 	}{
 		{"sound", []string{"rules", "check", dir}, 0, "1 rules: sound", ""},
+		{"a file that is not read", []string{"rules", "check", dir}, 0, "warning: not read: " + filepath.Join(dir, "load_test.yaml") + ": ", ""},
+		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n6 files of test cases (*_test.yaml): run them with sluice rules test\n6 domains", ""},
+		{"nothing to read", []string{"rules", "check", skipped}, 1, "", "not read: " + filepath.Join(skipped, "rules.conf") + ": "},
 		{"unsound", []string{"rules", "check", bad}, 1, "", "rules.yaml:4"},
 		{"missing", []string{"rules", "check", filepath.Join(dir, "none")}, 1, "", "none"},
 		{"examples", []string{"rules", "test", "../../examples/rules"}, 0, ", 0 failed", ""},
-		{"no cases", []string{"rules", "test", dir}, 1, "", "no test cases"},
+		{"no cases", []string{"rules", "test", filepath.Join(dir, "rules.yaml")}, 1, "", "no test cases"},
 		{"explain", []string{"rules", "explain", dir, "user=x"}, 0, "rule auth/user: 2 in 1h", ""},
 		{"explain a pool", []string{"rules", "explain", "../../examples/rules", "--domain", "search", "class=people", "batch=x"}, 0,
 			"beyond that: pool spare, 100 in 1s (token bucket), with priority people, which leaves 20 free; at full load 10\n", ""},
@@ -236,6 +244,18 @@ func TestReload(t *testing.T) {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics has no %q", want)
 		}
+	}
+
+	if err := os.WriteFile(filepath.Join(s.rules, "load_test.yaml"), []byte("domain: load\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	writeRule(t, s.rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 7, period: 1h}\n")
+	await(t, "reporting a file that is not read", func() bool {
+		_, body := n.get(t, "/healthz")
+		return strings.Contains(body, `"rules_skipped":["`+filepath.Join(s.rules, "load_test.yaml")+`: `)
+	})
+	if _, metrics = n.get(t, "/metrics"); !strings.Contains(metrics, "sluice_rules_skipped_files 1") || !strings.Contains(metrics, "sluice_rules_stale 0") {
+		t.Error("/metrics does not count the file that is not read, or the rules are stale")
 	}
 }
 

@@ -35,7 +35,7 @@ func newRules() *cobra.Command {
 
 // loadRules reads the rules; faults end the process with exitDenied, each on its own line.
 func loadRules(path string, options rules.Options) (*rules.Set, error) {
-	set, err := rulefiles.Load(path, options)
+	set, _, err := rulefiles.Load(path, options)
 	if err != nil {
 		return nil, &codedError{exitDenied, err}
 	}
@@ -46,11 +46,16 @@ func newRulesCheck(options *rules.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check PATH",
 		Short: "Say whether the rules are sound, and list them",
-		Args:  cobra.ExactArgs(1),
+		Long: `Say whether the rules at PATH are sound, and list them. PATH is a file or a directory, of which the
+files *.yaml and *.yml are read, those of directories below it too. Other files there are listed as
+warnings: their limits would not be in force. Files called *_test.yaml hold test cases, see rules test.
+
+Exit codes: 0 sound, 1 an error in a file, 2 wrong usage.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			set, err := loadRules(args[0], *options)
+			set, skipped, err := rulefiles.Load(args[0], *options)
 			if err != nil {
-				return err
+				return &codedError{exitDenied, err}
 			}
 			out := cmd.OutOrStdout()
 			for _, r := range set.Rules() {
@@ -58,6 +63,12 @@ func newRulesCheck(options *rules.Options) *cobra.Command {
 			}
 			for _, w := range set.Warnings() {
 				fmt.Fprintf(out, "warning: %v\n", w)
+			}
+			for _, s := range skipped {
+				fmt.Fprintf(out, "warning: not read: %v\n", s)
+			}
+			if tests, err := rulefiles.ReadTests(args[0]); err == nil && len(tests) > 0 {
+				fmt.Fprintf(out, "%s of test cases (*_test.yaml): run them with sluice rules test\n", plural(int64(len(tests)), "file", "files"))
 			}
 			fmt.Fprintf(out, "%d domains, %d rules: sound\n", len(set.Domains()), len(set.Rules()))
 			return nil

@@ -23,25 +23,31 @@ func names(files []rules.File) string {
 
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"b.yaml", "a.yml", "c.txt", ".d.yaml", "a_test.yml", "b_test.yaml", "Z.yaml", "e.yaml.bak", "yaml"} {
-		write(t, filepath.Join(dir, name), "x")
+	for _, name := range []string{"b.yaml", "a.yml", "Z.yaml", "sub/deep/c.yaml", "sub/d_test.yaml", "elsewhere.d/e.yaml", "f.yaml/g.yaml"} {
+		do(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		write(t, filepath.Join(dir, name), "x: 1")
 	}
-	do(t, os.Mkdir(filepath.Join(dir, "f.yaml"), 0o700))
-	files, err := rulefiles.Read(dir)
-	if got := names(files); err != nil || got != "Z.yaml a.yml b.yaml" {
+	for _, name := range []string{"a_test.yml", "b_test.yaml"} {
+		write(t, filepath.Join(dir, name), "tests: []")
+	}
+	do(t, os.Symlink("../elsewhere.d", filepath.Join(dir, "sub", "linked")))
+	files, _, err := rulefiles.Read(dir)
+	if got := names(files); err != nil || got != "Z.yaml a.yml b.yaml e.yaml g.yaml c.yaml e.yaml" {
 		t.Errorf("rules %s, %v", got, err)
 	}
-	if files[0].Name != filepath.Join(dir, "Z.yaml") || string(files[0].Data) != "x" {
-		t.Errorf("file %+v", files[0])
+	if files[5].Name != filepath.Join(dir, "sub", "deep", "c.yaml") || string(files[5].Data) != "x: 1" {
+		t.Errorf("file %+v", files[5])
 	}
 	tests, err := rulefiles.ReadTests(dir)
-	if got := names(tests); err != nil || got != "a_test.yml b_test.yaml" {
+	if got := names(tests); err != nil || got != "a_test.yml b_test.yaml d_test.yaml" {
 		t.Errorf("tests %s, %v", got, err)
 	}
 	// A file that is named is read whatever its name.
+	write(t, filepath.Join(dir, "c.txt"), "x")
+	write(t, filepath.Join(dir, ".d.yaml"), "x")
 	for _, name := range []string{"c.txt", ".d.yaml", "b_test.yaml"} {
-		if files, err := rulefiles.Read(filepath.Join(dir, name)); err != nil || names(files) != name {
-			t.Errorf("%s: %s, %v", name, names(files), err)
+		if files, skipped, err := rulefiles.Read(filepath.Join(dir, name)); err != nil || names(files) != name || skipped != nil {
+			t.Errorf("%s: %s, skipped %v, %v", name, names(files), skipped, err)
 		}
 	}
 	for name, want := range map[string]string{"b.yaml": "b_test.yaml", "a.yml": "a_test.yml", "Z.yaml": ""} {
@@ -51,9 +57,59 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// TestSkipped: a file that may have been meant as rules is reported, and what others keep beside the rules is not.
+func TestSkipped(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"a.yaml": limit(1), "a_test.yaml": "tests: []", "README.md": "# Rules", ".gitignore": "x", ".git/config": "x", "lost+found/a.yaml": "x",
+		"..2026_01/a.yaml": limit(1), "sub/..2026_01/b.yaml": "x", "half_test.yaml": "[", // being written
+		"load_test.yaml": limit(2), "b.yaml.bak": "x", "c": "x", ".d.yaml": "x", ".rules/e.yml": "x", "sub/f.json": "x",
+	} {
+		do(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		write(t, filepath.Join(dir, name), text)
+	}
+	do(t, os.Symlink("..", filepath.Join(dir, "sub", "loop")))
+	do(t, os.Symlink("me@host.1", filepath.Join(dir, ".#a.yaml"))) // an editor's lock
+	files, skipped, err := rulefiles.Read(dir)
+	if err != nil || names(files) != "a.yaml" {
+		t.Errorf("files %s, %v", names(files), err)
+	}
+	var got strings.Builder
+	for _, s := range skipped {
+		fmt.Fprintln(&got, strings.TrimPrefix(s.String(), dir+"/"))
+	}
+	if want := `.d.yaml: its name begins with a dot
+.rules/e.yml: the directory's name begins with a dot
+b.yaml.bak: its name ends neither in .yaml nor in .yml
+c: its name ends neither in .yaml nor in .yml
+load_test.yaml: a file called *_test.yaml holds test cases, and this one has no ` + "`tests`" + `; rename it if it holds rules
+sub/f.json: its name ends neither in .yaml nor in .yml
+sub/loop: the link leads back to a directory that it is in
+`; got.String() != want {
+		t.Errorf("skipped\n%swant\n%s", &got, want)
+	}
+	do(t, os.Remove(filepath.Join(dir, "a.yaml")))
+	if _, _, err := rulefiles.Read(dir); !errors.Is(err, rulefiles.ErrNoFiles) || !strings.Contains(err.Error(), "load_test.yaml: a file called") {
+		t.Errorf("without rules: %v", err)
+	}
+}
+
+// TestManySkipped: of a directory that holds something else a hundred files are listed.
+func TestManySkipped(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), limit(1))
+	for i := range 200 {
+		write(t, filepath.Join(dir, fmt.Sprintf("%d.log", i)), "")
+	}
+	_, skipped, err := rulefiles.Read(dir)
+	if err != nil || len(skipped) != 101 || skipped[100].String() != dir+": more files here are not read" {
+		t.Errorf("%d skipped, the last %v, error %v", len(skipped), skipped[len(skipped)-1], err)
+	}
+}
+
 func TestReadFails(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := rulefiles.Read(dir); !errors.Is(err, rulefiles.ErrNoFiles) || !strings.Contains(err.Error(), dir) {
+	if _, _, err := rulefiles.Read(dir); !errors.Is(err, rulefiles.ErrNoFiles) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("empty directory: %v", err)
 	}
 	// 10 MB are refused by their size, a pipe before it is opened, a dangling link
@@ -63,7 +119,7 @@ func TestReadFails(t *testing.T) {
 	do(t, os.Truncate(large, 10<<20))
 	do(t, syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600))
 	do(t, os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")))
-	_, err := rulefiles.Load(dir, rules.Options{})
+	_, _, err := rulefiles.Load(dir, rules.Options{})
 	var got []string
 	for _, e := range rules.Errors(err) {
 		got = append(got, filepath.Base(e.File)+": "+e.Reason)
@@ -81,16 +137,26 @@ func TestTooManyFiles(t *testing.T) {
 	for i := range rulefiles.MaxFiles + 1 {
 		write(t, filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), "")
 	}
-	if _, err := rulefiles.Read(dir); err == nil || !strings.Contains(err.Error(), "holds 1001 rule files, more than the 1000 allowed") {
+	if _, _, err := rulefiles.Read(dir); err == nil || !strings.Contains(err.Error(), "holds 1001 rule files, more than the 1000 allowed") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTooManyDirectories(t *testing.T) {
+	dir := t.TempDir()
+	for i := range rulefiles.MaxDirs {
+		do(t, os.Mkdir(filepath.Join(dir, fmt.Sprint(i)), 0o700))
+	}
+	if _, _, err := rulefiles.Read(dir); err == nil || !strings.Contains(err.Error(), "holds more than the 1000 directories allowed") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestExamplesLoad reads the example rules as a node does.
 func TestExamplesLoad(t *testing.T) {
-	set, err := rulefiles.Load("../../examples/rules", rules.Options{})
-	if err != nil {
-		t.Fatal(err)
+	set, skipped, err := rulefiles.Load("../../examples/rules", rules.Options{})
+	if err != nil || len(skipped) > 0 {
+		t.Fatalf("skipped %v, error %v", skipped, err)
 	}
 	if got := strings.Join(set.Domains(), " "); got != "api auth messaging payments search social" {
 		t.Errorf("domains %s", got)

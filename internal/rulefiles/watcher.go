@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +29,7 @@ type Config struct {
 	// so that a change of several files is read once. 0 means 100 ms.
 	Debounce time.Duration
 	// Reread is how often the files are read without any sign, because signs
-	// can be missed: on network file systems, and where a link far up the path
-	// is swapped. 0 means 30 s.
+	// can be missed, for example on network file systems. 0 means 30 s.
 	Reread time.Duration
 }
 
@@ -56,6 +56,8 @@ type Status struct {
 	Failures uint64
 	// Readings counts how often the files were read since Open.
 	Readings uint64
+	// Skipped are the files of the directory that are not read.
+	Skipped []Skipped
 }
 
 // Watcher keeps the rules at a path current. A change that has a fault, and
@@ -89,7 +91,7 @@ func Open(path string, c Config, log *slog.Logger) (*Watcher, error) {
 		c.Reread = 30 * time.Second
 	}
 	w := &Watcher{path: path, config: c, log: log}
-	if err := w.load(); err != nil {
+	if err := w.load(func(string, string) {}); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -154,9 +156,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 			continue
 		case <-due.C:
 			pending = false
-			// Watching comes first, so that no change falls between the two.
-			watched.follow(w.path)
-			w.reload()
+			watched.begin()
+			w.reload(watched.see)
+			watched.end()
 			continue
 		}
 		due.Reset(w.config.Debounce)
@@ -165,11 +167,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // load reads the files and puts them in force if they are sound and new.
-func (w *Watcher) load() error {
-	files, err := Read(w.path)
+func (w *Watcher) load(visit visitor) error {
+	files, skipped, err := read(w.path, visit)
 	if err != nil {
 		return err
 	}
+	w.skip(skipped)
 	sum := sumOf(files)
 	if w.current.Load() != nil && sum == w.sum {
 		return nil
@@ -192,9 +195,9 @@ func (w *Watcher) load() error {
 }
 
 // reload is load for files that may have changed, and tells of the outcome.
-func (w *Watcher) reload() {
+func (w *Watcher) reload(visit visitor) {
 	before := w.Status()
-	err := w.load()
+	err := w.load(visit)
 
 	w.mu.Lock()
 	w.mu.status.LastError = err
@@ -217,6 +220,24 @@ func (w *Watcher) reload() {
 		}
 	case before.LastError != nil:
 		w.log.Info("rule files are as they were, and sound again", "path", w.path)
+	}
+}
+
+// skip notes which files are not read, and logs them if they are others than before.
+func (w *Watcher) skip(files []Skipped) {
+	w.mu.Lock()
+	same := slices.Equal(files, w.mu.status.Skipped)
+	w.mu.status.Skipped = files
+	w.mu.Unlock()
+	if same {
+		return
+	}
+	const most = 10
+	for _, f := range files[:min(most, len(files))] {
+		w.log.Warn("a file beside the rules is not read", "file", f.File, "reason", f.Reason)
+	}
+	if more := len(files) - most; more > 0 {
+		w.log.Warn("more files beside the rules are not read; `sluice rules check` lists them", "path", w.path, "files", more)
 	}
 }
 

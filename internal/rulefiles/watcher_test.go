@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,20 @@ func (h *watching) becomes(n int64) {
 	}
 }
 
+// reads waits until the files were read n times more.
+func (h *watching) reads(n uint64) {
+	h.t.Helper()
+	deadline, tick := time.After(patience), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for from := h.w.Status().Readings; h.w.Status().Readings < from+n; {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			h.t.Fatalf("not read %d times; status %+v", n, h.w.Status())
+		}
+	}
+}
+
 // says waits for a line of the log that holds all parts.
 func (h *watching) says(parts ...string) string {
 	h.t.Helper()
@@ -201,15 +216,7 @@ func TestFaultIsToldOnce(t *testing.T) {
 	do(t, os.Remove(path))
 	h.says("ERROR", "no such file")
 	// Many readings later another fault is told, and nothing in between.
-	deadline, tick := time.After(patience), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for from := h.w.Status().Readings; h.w.Status().Readings < from+10; {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not read ten times; status %+v", h.w.Status())
-		}
-	}
+	h.reads(10)
 	other := path + ".d"
 	do(t, os.Mkdir(other, 0o700))
 	do(t, os.Rename(other, path))
@@ -327,20 +334,87 @@ func TestLinkSwap(t *testing.T) {
 	h.becomes(3)
 }
 
-// TestReread: changes are found without any sign too. The link that is swapped
-// is too far up the path to be watched.
+// TestParentLinkSwap: a link above the path is swapped, as git-sync does and as the runtime directories of
+// envoyproxy/ratelimit are laid out. Reading at intervals is out of the way.
+func TestParentLinkSwap(t *testing.T) {
+	for _, inside := range []string{"", "a.yaml"} {
+		root := t.TempDir()
+		for n := 1; n <= 3; n++ {
+			dir := filepath.Join(root, ".worktrees", fmt.Sprint("v", n), "ratelimit", "config")
+			do(t, os.MkdirAll(dir, 0o700))
+			write(t, filepath.Join(dir, "a.yaml"), limit(n))
+		}
+		link := filepath.Join(root, "current")
+		do(t, os.Symlink(filepath.Join(root, ".worktrees", "v1"), link))
+		h := watch(t, filepath.Join(link, "ratelimit", "config", inside), quick)
+		for n := 2; n <= 3; n++ {
+			do(t, os.Symlink(fmt.Sprint(".worktrees/v", n), link+".new"))
+			do(t, os.Rename(link+".new", link))
+			h.becomes(int64(n))
+			do(t, os.RemoveAll(filepath.Join(root, ".worktrees", fmt.Sprint("v", n-1))))
+		}
+		// A directory above that is moved away, and another one in its place.
+		current := filepath.Join(root, ".worktrees", "v3", "ratelimit")
+		do(t, os.Rename(current, current+".old"))
+		h.says("ERROR", "no such file")
+		do(t, os.MkdirAll(filepath.Join(current, "config"), 0o700))
+		write(t, filepath.Join(current, "config", "a.yaml"), limit(4))
+		h.becomes(4)
+	}
+}
+
+// TestSubdirectoriesAreFollowed, also those that come later.
+func TestSubdirectoriesAreFollowed(t *testing.T) {
+	root := t.TempDir()
+	dir, shared := filepath.Join(root, "rules"), filepath.Join(root, "shared.yaml")
+	do(t, os.Mkdir(dir, 0o700))
+	write(t, shared, strings.Replace(limit(7), "domain: d", "domain: e", 1))
+	do(t, os.Symlink("../shared.yaml", filepath.Join(dir, "shared.yaml")))
+	h := watch(t, dir, quick)
+	do(t, os.MkdirAll(filepath.Join(dir, "team", "a"), 0o700))
+	write(t, filepath.Join(dir, "team", "a", "a.yaml"), limit(1))
+	h.becomes(1)
+	write(t, filepath.Join(dir, "team", "a", "a.yaml"), limit(2))
+	h.becomes(2)
+	// What a link leads to is followed too.
+	write(t, shared, strings.Replace(limit(8), "domain: d", "domain: f", 1))
+	for !slices.Contains(h.w.Current().Domains(), "f") {
+		h.says("INFO rules are in force")
+	}
+	do(t, os.RemoveAll(filepath.Join(dir, "team")))
+	h.becomes(0)
+}
+
+// TestSkippedIsLogged once, and again when it is other files.
+func TestSkippedIsLogged(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), limit(1))
+	write(t, filepath.Join(dir, "load_test.yaml"), limit(2))
+	h := watch(t, dir, rulefiles.Config{Debounce: time.Millisecond, Reread: time.Millisecond})
+	h.says("WARN a file beside the rules is not read", "file="+filepath.Join(dir, "load_test.yaml"), "reason=", "rename it")
+	if s := h.w.Status(); len(s.Skipped) != 1 || s.Skipped[0].File != filepath.Join(dir, "load_test.yaml") {
+		t.Errorf("status %+v", s)
+	}
+	h.says("INFO rules are in force")
+	h.reads(10)
+	write(t, filepath.Join(dir, "b.conf"), "")
+	if line := <-h.log; !strings.Contains(line, "b.conf") {
+		t.Errorf("after many readings the log says %s", line)
+	}
+}
+
+// TestReread: changes are found without any sign too. A file that is written by its name in another directory
+// gives none.
 func TestReread(t *testing.T) {
 	root := t.TempDir()
-	for n := 1; n <= 2; n++ {
-		dir := filepath.Join(root, fmt.Sprint("v", n), "deep", "rules")
-		do(t, os.MkdirAll(dir, 0o700))
-		write(t, filepath.Join(dir, "a.yaml"), limit(n))
-	}
-	link := filepath.Join(root, "current")
-	do(t, os.Symlink("v1", link))
-	h := watch(t, filepath.Join(link, "deep", "rules"), rulefiles.Config{Reread: 20 * time.Millisecond})
-	do(t, os.Symlink("v2", link+".new"))
-	do(t, os.Rename(link+".new", link))
+	dir, other := filepath.Join(root, "rules"), filepath.Join(root, "other")
+	do(t, os.Mkdir(dir, 0o700))
+	do(t, os.Mkdir(other, 0o700))
+	write(t, filepath.Join(dir, "a.yaml"), limit(1))
+	do(t, os.Link(filepath.Join(dir, "a.yaml"), filepath.Join(other, "b.yaml")))
+	h := watch(t, dir, rulefiles.Config{Reread: 20 * time.Millisecond})
+	h.reads(2) // the first one finds what changed since Open
+	write(t, filepath.Join(other, "b.yaml"), limit(2))
 	h.becomes(2)
 }
 

@@ -1,7 +1,6 @@
 package rulefiles
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -15,42 +14,53 @@ type notifier interface {
 	WatchList() []string
 }
 
-// watches is the set of directories that a path's changes show in. Directories
+// watches is the set of directories that changes of the rules show in. Directories
 // are watched, never files: editors and Kubernetes replace files, and a watch on a file
 // follows the one that is gone.
 type watches struct {
-	notifier notifier
+	notifier notifier // nil without notifications
 	// names holds, for each watched directory, the names in it that matter;
 	// nil means all.
 	names map[string][]string
 }
 
-// follow watches what path leads to now.
-func (w *watches) follow(path string) {
+// begin starts anew: until end, see is called with each place that matters.
+func (w *watches) begin() { w.names = make(map[string][]string) }
+
+// see watches a name in dir, or with the name "" all names. It must be called before the place is looked at: a change
+// before that is seen there, and one after it is notified.
+func (w *watches) see(dir, name string) {
 	if w.notifier == nil {
 		return
 	}
-	path = absolute(path)
-	// The parent comes first: a link that is swapped before the parent is watched
-	// is resolved below as it is then, and one that is swapped later shows.
-	// An error means that the parent is gone, or that there are too many watches:
-	// files are read at intervals too.
-	_ = w.notifier.Add(filepath.Dir(path))
-	w.names = whereabouts(path)
+	names, seen := w.names[dir]
+	if !seen {
+		// It fails if the directory is gone, which its parent tells, or if there are too many watches: the
+		// files are read at intervals too. Adding again is how a directory that was replaced is followed.
+		_ = w.notifier.Add(dir)
+	}
+	switch {
+	case name == "":
+		w.names[dir] = nil
+	case !seen || names != nil && !slices.Contains(names, name):
+		w.names[dir] = append(names, name)
+	}
+}
+
+// end ends the watches of directories that were not seen since begin.
+func (w *watches) end() {
+	if w.notifier == nil {
+		return
+	}
 	for _, dir := range w.notifier.WatchList() {
 		if _, ok := w.names[dir]; !ok {
 			// It fails only if the directory went away, and the watch with it.
 			_ = w.notifier.Remove(dir)
 		}
 	}
-	for dir := range w.names {
-		// It fails if the directory is gone: its parent tells when it is back.
-		// Adding again is how a directory that was replaced is followed.
-		_ = w.notifier.Add(dir)
-	}
 }
 
-// concerns reports whether e may change what the path holds.
+// concerns reports whether e may change what is read.
 func (w *watches) concerns(e fsnotify.Event) bool {
 	if e.Op == fsnotify.Chmod {
 		return false
@@ -60,33 +70,4 @@ func (w *watches) concerns(e fsnotify.Event) bool {
 	}
 	names, ok := w.names[filepath.Dir(e.Name)]
 	return ok && (names == nil || slices.Contains(names, filepath.Base(e.Name)))
-}
-
-// whereabouts returns the directories in which changes of path show, and the names
-// in each that matter: where the path's last element stands, which may be
-// created, removed or a link that is swapped; and where it leads to. In a mounted
-// ConfigMap it is ..data beside the files that is swapped.
-func whereabouts(path string) map[string][]string {
-	path = absolute(path)
-	out := map[string][]string{filepath.Dir(path): {filepath.Base(path), "..data"}}
-	real, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return out
-	}
-	if info, err := os.Stat(real); err == nil && info.IsDir() {
-		out[real] = nil
-		return out
-	}
-	dir := filepath.Dir(real)
-	out[dir] = append(out[dir], filepath.Base(real))
-	return out
-}
-
-// absolute returns path from the root on, and as it is where the working directory
-// is not known.
-func absolute(path string) string {
-	if abs, err := filepath.Abs(path); err == nil {
-		return abs
-	}
-	return filepath.Clean(path)
 }

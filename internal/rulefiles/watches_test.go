@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fsnotify/fsnotify"
@@ -28,14 +29,21 @@ func TestWatchesDoNotPileUp(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.WriteFile(filepath.Join(dir, "a.yaml"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.Symlink(version, link+".new"); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Rename(link+".new", link); err != nil {
 			t.Fatal(err)
 		}
-		w.follow(link)
-		got := n.WatchList()
+		w.begin()
+		if _, _, err := read(link, w.see); err != nil {
+			t.Fatal(err)
+		}
+		w.end()
+		got := slices.DeleteFunc(n.WatchList(), func(d string) bool { return !strings.HasPrefix(d, root) })
 		slices.Sort(got)
 		if want := []string{root, dir}; !slices.Equal(got, want) {
 			t.Errorf("watched are %v, want %v", got, want)
@@ -92,7 +100,11 @@ func TestSwapBeforeTheWatch(t *testing.T) {
 			t.Error(err)
 		}
 	}}}
-	w.follow(link)
+	w.begin()
+	if _, err := find(link, w.see); err != nil {
+		t.Fatal(err)
+	}
+	w.end()
 	if v2 := filepath.Join(root, "v2"); !slices.Contains(n.WatchList(), v2) {
 		t.Errorf("watched are %v, not %s, to which the link leads", n.WatchList(), v2)
 	}
@@ -104,12 +116,19 @@ func TestConcerns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, dir := filepath.Join(root, "r.yaml"), filepath.Join(root, "rules")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
+	file, link, dir := filepath.Join(root, "r.yaml"), filepath.Join(root, "up", "rules", "deep", "r.yaml"), filepath.Join(root, "rules")
+	for _, d := range []string{filepath.Join(root, "rules", "deep"), filepath.Join(root, "up")} {
+		if err := os.MkdirAll(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../rules", filepath.Join(root, "up", "rules")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
+	for _, f := range []string{file, filepath.Join(dir, "deep", "r.yaml")} {
+		if err := os.WriteFile(f, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, c := range []struct {
 		path, event string
@@ -120,15 +139,31 @@ func TestConcerns(t *testing.T) {
 		{file, file, fsnotify.Chmod, false},
 		{file, file, fsnotify.Chmod | fsnotify.Write, true},
 		{file, file + "~", fsnotify.Create, false},
-		{file, filepath.Join(root, "..data"), fsnotify.Create, true},
 		{file, root, fsnotify.Remove, true},
+		{link, filepath.Join(root, "up", "rules"), fsnotify.Create, true},
+		{link, filepath.Join(root, "up", "other"), fsnotify.Create, false},
+		{link, filepath.Join(dir, "deep"), fsnotify.Rename, true},
+		{link, filepath.Join(dir, "deep", "r.yaml"), fsnotify.Write, true},
+		{link, filepath.Join(dir, "r.yaml"), fsnotify.Write, false},
 		{dir, filepath.Join(dir, "new.yaml"), fsnotify.Create, true},
+		{dir, filepath.Join(dir, "deep", "new.yaml"), fsnotify.Create, true},
 		{dir, dir, fsnotify.Create, true},
 		{dir, file, fsnotify.Write, false},
 	} {
-		w := watches{names: whereabouts(c.path)}
+		w := watches{notifier: nowhere{}}
+		w.begin()
+		if _, err := find(c.path, w.see); err != nil {
+			t.Fatal(err)
+		}
 		if got := w.concerns(fsnotify.Event{Name: c.event, Op: c.op}); got != c.want {
 			t.Errorf("%s and %s of %s: %v, want %v", c.path, c.op, c.event, got, c.want)
 		}
 	}
 }
+
+// nowhere is a notifier that watches nothing.
+type nowhere struct{}
+
+func (nowhere) Add(string) error    { return nil }
+func (nowhere) Remove(string) error { return nil }
+func (nowhere) WatchList() []string { return nil }

@@ -28,6 +28,9 @@ type Config struct {
 	// RulesError returns why the newest rule files are not in force, nil if they
 	// are. It is shown in /healthz. nil means that there is nothing to say.
 	RulesError func() error
+	// RulesSkipped returns the files beside the rules that are not read, each with the reason, also
+	// for /healthz. nil means that there are none.
+	RulesSkipped func() []string
 	// Metrics serves GET /metrics. nil means there is none.
 	Metrics http.Handler
 	// MaxBody caps a body, in bytes. 0 means the constant MaxBody.

@@ -155,9 +155,11 @@ func TestRoutes(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	var broken error
+	var skipped []string
 	ready, reasons := false, []string{"not joined", "no rules"}
 	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) {
 		c.RulesError = func() error { return broken }
+		c.RulesSkipped = func() []string { return skipped }
 		c.Ready = func() (bool, []string) { return ready, reasons }
 	})
 	for _, c := range []struct {
@@ -169,6 +171,8 @@ func TestProbes(t *testing.T) {
 		{"alive", "/healthz", func() {}, 200, `{"status":"alive"}`},
 		{"alive with broken rules", "/healthz", func() { broken = errors.New("auth.yaml:3: unknown key") }, 200,
 			`{"status":"alive","rules_error":"auth.yaml:3: unknown key"}`},
+		{"alive with a file that is not read", "/healthz", func() { broken, skipped = nil, []string{"a.conf: its name"} }, 200,
+			`{"status":"alive","rules_skipped":["a.conf: its name"]}`},
 		{"not ready", "/readyz", func() {}, 503, `{"ready":false,"reasons":["not joined","no rules"]}`},
 		{"ready", "/readyz", func() { ready, reasons = true, nil }, 200, `{"ready":true}`},
 	} {

@@ -12,6 +12,8 @@ type health struct {
 	// RulesError is why the newest rule files are not in force. The node goes on
 	// with the older ones, so it is alive all the same.
 	RulesError string `json:"rules_error,omitempty"`
+	// RulesSkipped are files beside the rules that are not read, each with the reason.
+	RulesSkipped []string `json:"rules_skipped,omitempty"`
 }
 
 // healthz says that the process lives.
@@ -21,6 +23,9 @@ func (d *door) healthz(w http.ResponseWriter, _ *http.Request) {
 		if err := d.RulesError(); err != nil {
 			h.RulesError = err.Error()
 		}
+	}
+	if d.RulesSkipped != nil {
+		h.RulesSkipped = d.RulesSkipped()
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, h)
 }
