@@ -112,6 +112,9 @@ func TestOneRequest(t *testing.T) {
 			t.Errorf("request %d: the user is answered %+v", i, rs[1])
 		}
 	}
+	if n := s.Stats().Unmatched["shop"]; n != 0 {
+		t.Errorf("%d checks are unmatched, though a rule matches each", n)
+	}
 }
 
 // TestDeniedFor: a denial may be answered from memory only where nothing but time ends it.

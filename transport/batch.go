@@ -76,6 +76,8 @@ type Result struct {
 	// Err is set when there is no decision.
 	Err *Error
 
+	// unmatched: no rule matches, and the check brings no limits.
+	unmatched bool
 	// asked: the rule's pool was asked. fleeting: its holder has not denied, so nobody is to answer
 	// this denial from memory.
 	asked, fleeting bool

@@ -19,6 +19,8 @@ type Inspection struct {
 	Shown []rules.Entry
 	// Explanation says how the rules were matched.
 	Explanation rules.Explanation
+	// Domains are those with rules, sorted, if Domain is none of them. A door shows a caller only its own.
+	Domains []string
 	// Rule is the one that applies, nil for none. If it is nil or Unlimited there is no counter, and the rest is empty.
 	Rule      *rules.Rule
 	Partition int
@@ -55,19 +57,21 @@ func (s *Service) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 		return Inspection{}, e
 	}
 	set := s.Rules()
-	rule, limits, e := s.limitsOf(set, &c)
-	if e != nil {
-		return Inspection{}, e
-	}
-	x := Inspection{Domain: c.Domain, Rule: rule, Shown: s.shown(set, rule, c.Domain, c.Descriptor)}
+	x := Inspection{Domain: c.Domain}
 	if set != nil {
 		x.Explanation = set.Explain(c.Domain, c.Descriptor)
 	} else {
 		x.Explanation.Reason = "this node has no rules"
 	}
-	if limits == nil || limits.Unlimited() || s.config.KeyFacts == nil {
+	rule := x.Explanation.Rule
+	x.Rule, x.Shown = rule, s.shown(set, rule, c.Domain, c.Descriptor)
+	if set != nil && !x.Explanation.Known {
+		x.Domains = set.Domains()
+	}
+	if rule == nil || rule.Unlimited || rule.Limits == nil || rule.Limits.Unlimited() || s.config.KeyFacts == nil {
 		return x, nil
 	}
+	limits := rule.Limits
 	b := NewBatch()
 	key := s.counterKey(b, &c, rule)
 	b.Release()

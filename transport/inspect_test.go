@@ -75,7 +75,8 @@ func TestInspectNothing(t *testing.T) {
 		{"unlimited", "shop", "free", nil, "<nil> the rule at"},
 		{"no domain", "", "user", nil, "domain: empty"},
 		{"no key", "shop", "", nil, "descriptor[0].key: empty"},
-		{"unknown domain", "other", "user", func(c *Config) { c.RefuseUnknownDomains = true }, "no rules for domain other"},
+		{"unknown domain", "other", "user", nil, `<nil> no rule file describes the domain "other"`},
+		{"rejected domain", "other", "user", func(c *Config) { c.RefuseUnknownDomains = true }, `<nil> no rule file describes the domain "other"`},
 		{"stopping", "shop", "user", func(c *Config) {
 			c.KeyFacts = func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error) { return facts.Key{}, gone }
 		}, "the node has not answered for itself: stopping"},
@@ -88,6 +89,9 @@ func TestInspectNothing(t *testing.T) {
 		x, err := s.Inspect(t.Context(), &Check{Domain: c.domain, Descriptor: []rules.Entry{{Key: c.key, Value: "x"}}})
 		if got := fmt.Sprint(err, " ", x.Explanation.Reason); !strings.Contains(got, c.want) || x.Holder != "" || len(x.Limits) != 0 {
 			t.Errorf("%s: %q %+v, want %q", c.name, got, x, c.want)
+		}
+		if got := strings.Join(x.Domains, " "); c.domain == "other" != (got == "shop") {
+			t.Errorf("%s: the domains are %q", c.name, got)
 		}
 	}
 }

@@ -103,7 +103,9 @@ type Service struct {
 type ruleBook struct {
 	set    *rules.Set
 	counts ruleCounts
-	pools  map[*rules.Pool]*poolState
+	// unmatched has the domains of set and unknownDomains.
+	unmatched map[string]*atomic.Uint64
+	pools     map[*rules.Pool]*poolState
 	// hash is RulesHash of set.
 	hash string
 }
@@ -141,7 +143,10 @@ func (s *Service) SetRules(set *rules.Set) {
 	if book := s.rules.Load(); book != nil {
 		before = *book
 	}
-	s.rules.Store(&ruleBook{set: set, counts: newRuleCounts(set, before.counts), pools: newPools(set, before.pools), hash: RulesHash(set)})
+	s.rules.Store(&ruleBook{
+		set: set, counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
+		pools: newPools(set, before.pools), hash: RulesHash(set),
+	})
 }
 
 // Rules returns the rules in force, nil before the first SetRules.
@@ -248,6 +253,9 @@ func (s *Service) count(book *ruleBook, b *Batch) {
 		if r.Err != nil {
 			s.failures[r.Err.Code].Add(1)
 		}
+		if r.unmatched {
+			book.countUnmatched(b.Checks[i].Domain)
+		}
 		if r.Rule != rule {
 			if rule != nil {
 				book.counts.byRule[rule].add(one)
@@ -278,6 +286,8 @@ func (s *Service) Stats() Stats {
 		Pools:    s.rules.Load().poolStats(s.config.Clock()),
 		Latency:  all,
 		Doors:    byDoor,
+
+		Unmatched: s.rules.Load().unmatchedStats(),
 	}
 	for _, c := range checkCodes {
 		st.Errors[c] = s.failures[c].Load()

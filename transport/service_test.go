@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -195,6 +196,12 @@ func TestUnruled(t *testing.T) {
 	}
 	if n := node.Asked.Load(); n != 0 {
 		t.Errorf("%d of them were decided", n)
+	}
+	// Domains without rules have one count, however many they are.
+	mustCheck(t, s, batch(t, all(domain("elsewhere"), entry("user", "x")), all(domain(UnknownDomains), entry("user", "x")),
+		all(domain("elsewhere"), entry("user", "x"), limits(bucket.Limit{Count: 1, Period: time.Minute}))))
+	if got, want := s.Stats().Unmatched, map[string]uint64{"shop": 3, UnknownDomains: 3}; !maps.Equal(got, want) {
+		t.Errorf("unmatched %v, want %v", got, want)
 	}
 }
 

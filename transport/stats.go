@@ -20,6 +20,9 @@ type Stats struct {
 	// Rules are the same counts for each rule in force, sorted by domain and name.
 	// They outlive reloads that keep the name.
 	Rules []RuleStats
+	// Unmatched are the checks that no rule matches, by domain: the domains of the rules in force, and
+	// UnknownDomains for all others together. A check with its own limits is not among them.
+	Unmatched map[string]uint64
 	// Pools are the pools of the rules in force, sorted by domain and name.
 	Pools []PoolStats
 	// Latency is that of calls of Check that were decided, Doors the same for each door.

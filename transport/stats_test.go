@@ -46,6 +46,9 @@ func TestStats(t *testing.T) {
 	// A reload that keeps the name keeps the counts; what has gone is forgotten.
 	s.SetRules(parse(t, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]"))
 	mustCheck(t, s, batch(t, entry("user", "z")))
+	if got := s.Stats().Unmatched["shop"]; got != 1 {
+		t.Errorf("after a reload %d are unmatched", got)
+	}
 	if got := s.Stats().Rules; len(got) != 1 || got[0].Allowed != 3 || got[0].Denied != 1 {
 		t.Errorf("after a reload: %+v", got)
 	}

@@ -76,6 +76,34 @@ func TestCallersAreFollowed(t *testing.T) {
 	}
 }
 
+// TestKnownDomains: of the domains that have rules, a caller learns those that it may use.
+func TestKnownDomains(t *testing.T) {
+	s := testSettings(t)
+	for _, d := range []string{"mine", "team-a", "secret", "reset-only"} {
+		rule := "domain: " + d + "\ndescriptors: [{key: user, rate_limit: {count: 2, period: 1h}}]\n"
+		if err := os.WriteFile(filepath.Join(s.rules, d+".yaml"), []byte(rule), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token, digest := testToken(t, 1)
+	s.callers = writeFile(t, "callers:\n  - name: c\n    tokens: ["+digest+"]\n    grants:\n"+
+		"      - {domains: [mine], verbs: [check]}\n      - {domains: [reset-only], verbs: [reset]}\n      - {domains: ['team-*'], verbs: [check, read]}\n"+
+		"      - {domains: ['blind-*'], verbs: [check]}\n")
+	addr, file := startNode(t, s).listen.grpc.Addr().String(), writeFile(t, token)
+	check := func(domain string) (int, string, string) {
+		return cli("check", "--addr", addr, "--token-file", file, "--domain", domain, "user=a")
+	}
+	if code, out, errs := check("team-typo"); code != exitNoVerdict || !strings.HasSuffix(out, "; known: mine, team-a)\n") {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	if code, out, errs := check("blind-typo"); code != exitNoVerdict || out != "not limited: no rule matches\n" {
+		t.Errorf("without the verb read: %d %q %q", code, out, errs)
+	}
+	if code, out, errs := check("secret"); code != exitNoAnswer || strings.Contains(out+errs, "team-a") {
+		t.Errorf("a domain of others: %d %q %q", code, out, errs)
+	}
+}
+
 func TestCallersFileWrong(t *testing.T) {
 	token, _ := testToken(t, 5)
 	for want, text := range map[string]string{

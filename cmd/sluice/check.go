@@ -108,7 +108,7 @@ func newCheck() *cobra.Command {
 		Short: "Ask a running node for one decision",
 		Long: `Ask a running node for one decision and print it.
 
-Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer, 4 not limited: no rule matches.`,
 		Example: "  sluice check --domain auth auth_type=login\n" +
 			"  sluice check --domain payments --verb charge card=4711\n" +
 			"  sluice check --domain auth -o json auth_type=login",
@@ -146,6 +146,7 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	item := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
 
 	var d *sluicev1.Decision
+	var why unmatched
 	err = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		var decisions []*sluicev1.Decision
 		if verb == bucket.Reset {
@@ -166,38 +167,45 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 			return fmt.Errorf("asked one check, got %d answers", len(decisions))
 		}
 		d = decisions[0]
+		why = explainUnmatched(ctx, c, item, d)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if err := printDecision(out, f.output, verb, d); err != nil {
+	if err := printDecision(out, f.output, verb, d, why); err != nil {
 		return err
 	}
-	return decisionExit(verb, d)
+	return decisionExit(verb, d, why)
 }
 
 // decisionExit is the exit code of a decision as an error, nil for allowed.
-func decisionExit(verb bucket.Verb, d *sluicev1.Decision) error {
+func decisionExit(verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 	switch {
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_INVALID:
 		return usageError(fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message))
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN:
-		return usageError(fmt.Errorf("--domain: %s", d.Error.Message))
+		return usageError(fmt.Errorf("--domain: %s%s", d.Error.Message, why.known()))
 	case d.Error != nil:
 		return &codedError{exitNoAnswer, fmt.Errorf("%s", d.Error.Message)}
+	case noRule(d):
+		return &codedError{code: exitNoVerdict}
 	case verb == bucket.Reset || d.Allowed:
 		return nil
 	}
 	return &codedError{code: exitDenied}
 }
 
-// parseDescriptor reads KEY=VALUE arguments; KEY alone has an empty value.
+// parseDescriptor reads KEY=VALUE arguments. An argument without = is an error, for a check of it
+// would be of another descriptor than was meant, and mostly one that no rule limits.
 func parseDescriptor(args []string) ([]*sluicev1.Entry, error) {
 	entries := make([]*sluicev1.Entry, len(args))
 	for i, arg := range args {
-		key, value, _ := strings.Cut(arg, "=")
-		if key == "" {
+		key, value, ok := strings.Cut(arg, "=")
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("argument %q: want KEY=VALUE; %s", arg, meant(arg, args[i+1:]))
+		case key == "":
 			return nil, fmt.Errorf("argument %q: the key is empty, want KEY=VALUE", arg)
 		}
 		entries[i] = &sluicev1.Entry{Key: key, Value: value}
@@ -205,31 +213,46 @@ func parseDescriptor(args []string) ([]*sluicev1.Entry, error) {
 	return entries, nil
 }
 
-// decisionJSON is the answer of `sluice check -o json`. Durations are seconds.
-type decisionJSON struct {
-	Allowed    bool    `json:"allowed"`
-	Limit      int64   `json:"limit"`
-	Remaining  int64   `json:"remaining"`
-	ResetAfter float64 `json:"reset_after"`
-	RetryAfter float64 `json:"retry_after"`
-	Delay      float64 `json:"delay"`
-	Rule       string  `json:"rule"`
-	Source     string  `json:"source"`
-	Holder     string  `json:"holder"`
-	Soft       bool    `json:"soft,omitempty"`
-	Shadowed   bool    `json:"shadowed,omitempty"`
-	Elastic    bool    `json:"elastic,omitempty"`
-	Never      bool    `json:"never,omitempty"`
-	Error      string  `json:"error,omitempty"`
+// meant says what an argument without = may have been meant as, before the others.
+func meant(arg string, others []string) string {
+	if key, value, ok := strings.Cut(arg, ":"); ok && key != "" {
+		return fmt.Sprintf("did you mean %s=%s?", key, value)
+	}
+	if len(others) > 0 && !strings.Contains(others[0], "=") {
+		return fmt.Sprintf("did you mean %s=%s?", arg, others[0])
+	}
+	return fmt.Sprintf("for an empty value write %s=", arg)
 }
 
-func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.Decision) error {
+// decisionJSON is the answer of `sluice check -o json`. Durations are seconds.
+type decisionJSON struct {
+	Allowed bool `json:"allowed"`
+	// Matched is false if no rule matches. Reason says why, and Domains are those with rules if this one has none.
+	Matched    bool     `json:"matched"`
+	Reason     string   `json:"reason,omitempty"`
+	Domains    []string `json:"domains,omitempty"`
+	Limit      int64    `json:"limit"`
+	Remaining  int64    `json:"remaining"`
+	ResetAfter float64  `json:"reset_after"`
+	RetryAfter float64  `json:"retry_after"`
+	Delay      float64  `json:"delay"`
+	Rule       string   `json:"rule"`
+	Source     string   `json:"source"`
+	Holder     string   `json:"holder"`
+	Soft       bool     `json:"soft,omitempty"`
+	Shadowed   bool     `json:"shadowed,omitempty"`
+	Elastic    bool     `json:"elastic,omitempty"`
+	Never      bool     `json:"never,omitempty"`
+	Error      string   `json:"error,omitempty"`
+}
+
+func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 	if verb == bucket.Reset && d.Error == nil {
-		return printReset(out, format, d)
+		return printReset(out, format, d, why)
 	}
 	if format == "json" {
 		j := decisionJSON{
-			Allowed: d.Allowed, Limit: d.Limit, Remaining: d.Remaining,
+			Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains, Limit: d.Limit, Remaining: d.Remaining,
 			ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs),
 			Rule: d.Rule, Source: sourceName(d), Holder: d.Holder,
 			Soft: d.Soft, Shadowed: d.Shadowed, Elastic: d.Elastic, Never: d.Never,
@@ -245,12 +268,12 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 	if d.Error != nil {
 		return nil // decisionExit prints it
 	}
-	_, err := io.WriteString(out, decisionText(d))
+	_, err := io.WriteString(out, decisionText(d, why))
 	return err
 }
 
 // printReset says which node forgot the counter, if there was any to forget.
-func printReset(out io.Writer, format string, d *sluicev1.Decision) error {
+func printReset(out io.Writer, format string, d *sluicev1.Decision, why unmatched) error {
 	if format == "json" {
 		return json.NewEncoder(out).Encode(struct {
 			Reset  bool   `json:"reset"`
@@ -258,9 +281,12 @@ func printReset(out io.Writer, format string, d *sluicev1.Decision) error {
 			Holder string `json:"holder"`
 		}{d.Holder != "", d.Rule, d.Holder})
 	}
-	text := "nothing to reset: no rule applies\n"
-	if d.Holder != "" {
+	text := fmt.Sprintf("nothing to reset: the rule %s is unlimited\n", d.Rule)
+	switch {
+	case d.Holder != "":
 		text = fmt.Sprintf("reset, held by %s\n", d.Holder)
+	case noRule(d):
+		text = fmt.Sprintf("nothing to reset: no rule matches%s\n", why)
 	}
 	_, err := io.WriteString(out, text)
 	return err
@@ -271,9 +297,13 @@ func sourceName(d *sluicev1.Decision) string {
 	return strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
 }
 
-func decisionText(d *sluicev1.Decision) string {
+func decisionText(d *sluicev1.Decision, why unmatched) string {
 	var b strings.Builder
 	switch {
+	case noRule(d):
+		return fmt.Sprintf("not limited: no rule matches%s\n", why)
+	case d.Source == sluicev1.Source_SOURCE_UNRULED:
+		return fmt.Sprintf("allowed: unlimited\nrule %s\n", d.Rule)
 	case d.Shadowed:
 		b.WriteString("allowed (shadow: would be denied)")
 	case d.Allowed && d.Elastic:
@@ -286,10 +316,6 @@ func decisionText(d *sluicev1.Decision) string {
 		b.WriteString("denied for good (the cost is above the limit)")
 	default:
 		b.WriteString("denied")
-	}
-	if d.Rule == "" && d.Source == sluicev1.Source_SOURCE_UNRULED {
-		b.WriteString(": no rule applies\n")
-		return b.String()
 	}
 	fmt.Fprintf(&b, ": %d of %d remaining", d.Remaining, d.Limit)
 	if d.DelayNs > 0 {

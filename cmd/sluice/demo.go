@@ -214,7 +214,7 @@ func showChecks(ctx context.Context, out io.Writer, clients []sluicev1.SluiceSer
 		if d.Error != nil {
 			return fmt.Errorf("%s: %s", d.Error.Field, d.Error.Message)
 		}
-		text := decisionText(d)
+		text := decisionText(d, unmatched{})
 		fmt.Fprintf(out, "  asked n%d: %s\n", at+1, strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n            "))
 	}
 	return nil

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-project/sluice/transport"
@@ -92,6 +95,13 @@ var families = []family{
 		return by("allowed", s.service.Allowed, "denied", s.service.Denied, "shadowed", s.service.Shadowed)
 	}),
 	counters("sluice_check_errors_total", "Checks without a decision, by reason.", []string{"code"}, errorSamples),
+	counters("sluice_unmatched_checks_total", "Checks that no rule matches: nothing limits them. All domains without rules are "+transport.UnknownDomains+".",
+		[]string{"domain"}, func(s *snapshot) (list []sample) {
+			for _, domain := range slices.Sorted(maps.Keys(s.service.Unmatched)) {
+				list = append(list, sample{labels: []string{domain}, value: float64(s.service.Unmatched[domain])})
+			}
+			return list
+		}),
 	counters("sluice_rule_checks_total", "Checks by rule and result.", []string{"domain", "rule", "result"}, ruleSamples),
 
 	counters("sluice_pool_checks_total", "Checks beyond a rule's limits, by its pool and what that answered.",

@@ -84,6 +84,7 @@ type inspectionJSON struct {
 	Leases     []leaseJSON         `json:"leases"`
 	Denying    []string            `json:"denying"`
 	Missing    []string            `json:"missing"`
+	Domains    []string            `json:"domains,omitempty"`
 }
 
 type limitStandingJSON struct {
@@ -119,6 +120,7 @@ func printInspection(out io.Writer, format string, req *sluicev1.InspectRequest,
 		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Holder: res.Holder,
 		Generation: res.Generation, Standbys: names(res.Standbys), Filling: names(res.Filling), Counted: res.Counted,
 		Limits: []limitStandingJSON{}, Grants: res.Grants, Lent: res.Lent, Leases: []leaseJSON{}, Denying: names(res.Denying), Missing: names(res.Missing),
+		Domains: res.Domains,
 	}
 	for _, l := range res.Limits {
 		j.Limits = append(j.Limits, limitStandingJSON{
@@ -161,7 +163,7 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 	}
 	switch {
 	case res.Rule == "":
-		fact("rule", "none: %s", res.Reason)
+		fact("rule", "none: %s%s", res.Reason, unmatched{domains: res.Domains}.known())
 	case res.Unlimited:
 		fact("rule", "%s, unlimited", printable(res.Rule))
 	case res.Shadow:

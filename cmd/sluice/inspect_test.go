@@ -36,6 +36,9 @@ func TestInspectCommand(t *testing.T) {
 	if _, out, _ = cli("inspect", "--addr", addr, "auth", "user=new"); !strings.Contains(out, "there is no counter") {
 		t.Errorf("nothing spent: %s", out)
 	}
+	if _, out, _ = cli("inspect", "--addr", addr, "ahut", "user=x"); !strings.Contains(out, `none: no rule file describes the domain "ahut"; known: auth`) {
+		t.Errorf("unknown domain: %s", out)
+	}
 	if _, out, _ = cli("inspect", "--addr", addr, "auth", "nobody=x"); !strings.Contains(out, "none: nothing matches nobody=x at level 1") || strings.Contains(out, "holder") {
 		t.Errorf("no rule: %s", out)
 	}

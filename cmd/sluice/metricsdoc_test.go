@@ -120,6 +120,7 @@ func specimen() *snapshot {
 	}
 	s.refused = access.NewGuard(nil, nil, nil).Stats()
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
+	s.service.Unmatched = map[string]uint64{"domain": 1, transport.UnknownDomains: 1}
 	s.service.Rules = []transport.RuleStats{{Domain: "domain", Name: "rule"}}
 	s.service.Pools = []transport.PoolStats{{Domain: "domain", Name: "pool"}}
 	for d := transport.OtherDoor; d == transport.OtherDoor || d.String() != transport.OtherDoor.String(); d++ {

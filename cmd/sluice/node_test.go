@@ -128,8 +128,13 @@ func TestNodeLeavesNothingBehind(t *testing.T) {
 }
 
 func TestCheckExitCodes(t *testing.T) {
-	n := startNode(t, testSettings(t))
+	s := testSettings(t)
+	writeRule(t, s.rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n  - key: free\n    rate_limit: {unlimited: true}\n")
+	n := startNode(t, s)
 	addr := n.listen.grpc.Addr().String()
+	strict := testSettings(t)
+	strict.unknownDomain = "error"
+	strictAddr := startNode(t, strict).listen.grpc.Addr().String()
 	check := func(args ...string) []string { return append([]string{"check", "--addr", addr}, args...) }
 	for _, c := range []struct {
 		name   string
@@ -146,9 +151,21 @@ func TestCheckExitCodes(t *testing.T) {
 		{"refund", check("--domain", "auth", "--verb", "refund", "user=a"), 0, "1 of 2", ""},
 		{"reset", check("--domain", "auth", "--verb", "reset", "user=a"), 0, "reset, held by n1", ""},
 		{"reset as JSON", check("--domain", "auth", "--verb", "reset", "-o", "json", "user=a"), 0, `{"reset":true,"rule":"auth/user","holder":"n1"}`, ""},
-		{"reset of nothing", check("--domain", "other", "--verb", "reset", "user=a"), 0, "no rule applies", ""},
+		{"reset of nothing", check("--domain", "other", "--verb", "reset", "user=a"), 4,
+			"nothing to reset: no rule matches (no rule file describes the domain \"other\"; known: auth)\n", ""},
+		{"reset without limits", check("--domain", "auth", "--verb", "reset", "free=a"), 0, "nothing to reset: the rule auth/free is unlimited\n", ""},
 		{"after reset", check("--domain", "auth", "user=a"), 0, "1 of 2", ""},
-		{"no rule", check("--domain", "other", "user=a"), 0, "no rule applies", ""},
+		{"unlimited", check("--domain", "auth", "free=a"), 0, "allowed: unlimited\nrule auth/free\n", ""},
+		{"unknown domain", check("--domain", "other", "user=a"), 4,
+			"not limited: no rule matches (no rule file describes the domain \"other\"; known: auth)\n", ""},
+		{"no rule", check("--domain", "auth", "--verb", "read", "usr=a"), 4, "not limited: no rule matches (nothing matches usr=a at level 1)\n", ""},
+		{"no rule, as JSON", check("--domain", "other", "-o", "json", "user=a"), 4,
+			`{"allowed":true,"matched":false,"reason":"no rule file describes the domain \"other\"","domains":["auth"],`, ""},
+		{"no =", check("--domain", "auth", "user", "a"), 2, "", "argument \"user\": want KEY=VALUE; did you mean user=a?"},
+		{": for =", check("--domain", "auth", "user:a"), 2, "", "argument \"user:a\": want KEY=VALUE; did you mean user=a?"},
+		{"only a key", check("--domain", "auth", "user"), 2, "", "argument \"user\": want KEY=VALUE; for an empty value write user="},
+		{"empty value", check("--domain", "auth", "user="), 0, "allowed: 1 of 2", ""},
+		{"unknown domain, rejected", []string{"check", "--addr", strictAddr, "--domain", "other", "user=a"}, 2, "", "--domain: no rules for domain other; known: auth"},
 		{"no domain", check("user=a"), 2, "", "--domain"},
 		{"no descriptor", check("--domain", "auth"), 2, "", "arg"},
 		{"empty key", check("--domain", "auth", "=a"), 2, "", "key"},
@@ -201,7 +218,10 @@ func TestRulesCommands(t *testing.T) {
 		{"explain", []string{"rules", "explain", dir, "user=x"}, 0, "rule auth/user: 2 in 1h", ""},
 		{"explain a pool", []string{"rules", "explain", "../../examples/rules", "--domain", "search", "class=people", "batch=x"}, 0,
 			"beyond that: pool spare, 100 in 1s (token bucket), with priority people, which leaves 20 free; at full load 10\n", ""},
-		{"explain no match", []string{"rules", "explain", dir, "tenant=x"}, 0, "nothing matches", ""},
+		{"explain no match", []string{"rules", "explain", dir, "tenant=x"}, 4, "not limited: no rule matches (nothing matches tenant=x at level 1)\n", ""},
+		{"explain an unknown domain", []string{"rules", "explain", dir, "--domain", "ahut", "user=x"}, 4,
+			"not limited: no rule matches (no rule file describes the domain \"ahut\"; known: auth)\n", ""},
+		{"explain no =", []string{"rules", "explain", dir, "user", "x"}, 2, "", "did you mean user=x?"},
 		{"explain which", []string{"rules", "explain", "../../examples/rules", "user=x"}, 2, "", "--domain"},
 		{"no path", []string{"rules", "check"}, 2, "", "arg"},
 	} {
@@ -271,6 +291,9 @@ func TestMetrics(t *testing.T) {
 	for range 3 {
 		cli("check", "--addr", addr, "--domain", "auth", "user=a")
 	}
+	for domain, key := range map[string]string{"auth": "nobody=a", "one": "user=a", "two": "user=a"} {
+		cli("check", "--addr", addr, "--domain", domain, key)
+	}
 	status, text := n.get(t, "/metrics")
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
@@ -285,7 +308,8 @@ func TestMetrics(t *testing.T) {
 		`sluice_rule_checks_total{domain="auth",result="allowed",rule="auth/user"} 2`,
 		`sluice_rule_checks_total{domain="auth",result="denied",rule="auth/user"} 1`,
 		`sluice_answers_total{source="held"} 3`,
-		`sluice_check_duration_seconds_count{door="grpc"} 3`, `sluice_check_duration_seconds_count{door="http"} 0`, "sluice_counters 1", "sluice_partitions 1021", "sluice_members 1",
+		`sluice_unmatched_checks_total{domain="auth"} 1`, `sluice_unmatched_checks_total{domain="(unknown)"} 2`,
+		`sluice_check_duration_seconds_count{door="grpc"} 6`, `sluice_check_duration_seconds_count{door="http"} 0`, "sluice_counters 1", "sluice_partitions 1021", "sluice_members 1",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)

@@ -125,8 +125,11 @@ func printTests(out io.Writer, results []ruletest.Result) error {
 func newRulesExplain(options *rules.Options) *cobra.Command {
 	var domain string
 	cmd := &cobra.Command{
-		Use:     "explain PATH --domain DOMAIN KEY=VALUE...",
-		Short:   "Say which rule applies to a descriptor, and why",
+		Use:   "explain PATH --domain DOMAIN KEY=VALUE...",
+		Short: "Say which rule applies to a descriptor, and why",
+		Long: `Say which rule applies to a descriptor, and why.
+
+Exit codes: 0 a rule applies, 1 an error in a file, 2 wrong usage, 4 not limited: no rule matches.`,
 		Example: "  sluice rules explain examples/rules --domain auth auth_type=login user=me",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -149,8 +152,17 @@ func newRulesExplain(options *rules.Options) *cobra.Command {
 			for i, e := range entries {
 				descriptor[i] = rules.Entry{Key: e.Key, Value: e.Value}
 			}
-			printExplanation(cmd.OutOrStdout(), set.Explain(domain, descriptor), descriptor)
-			return nil
+			x := set.Explain(domain, descriptor)
+			printExplanation(cmd.OutOrStdout(), x, descriptor)
+			if x.Rule != nil {
+				return nil
+			}
+			why := unmatched{reason: x.Reason}
+			if !x.Known {
+				why.domains = set.Domains()
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "not limited: no rule matches%s\n", why)
+			return &codedError{code: exitNoVerdict}
 		},
 	}
 	cmd.Flags().StringVar(&domain, "domain", "", "`domain` of the rules (default: the only one there is)")
@@ -171,8 +183,8 @@ func printExplanation(out io.Writer, x rules.Explanation, descriptor []rules.Ent
 			fmt.Fprintf(out, "  %s  by %s: %s%s\n", mark, try.How, try.Written, where)
 		}
 	}
-	fmt.Fprintln(out, x.Reason)
 	if x.Rule != nil {
+		fmt.Fprintln(out, x.Reason)
 		fmt.Fprintf(out, "rule %s: %s\n", x.Rule.Name, describe(x.Rule))
 		if e := x.Rule.Elastic; e != nil {
 			fmt.Fprintf(out, "beyond that: %s\n", describeElastic(e, descriptor))

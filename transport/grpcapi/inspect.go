@@ -29,7 +29,13 @@ func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sl
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return inspectionToProto(&x), nil
+	res := inspectionToProto(&x)
+	for _, domain := range x.Domains {
+		if pass.Allows(access.Check, domain) || pass.Allows(access.Read, domain) {
+			res.Domains = append(res.Domains, domain)
+		}
+	}
+	return res, nil
 }
 
 func inspectionToProto(x *transport.Inspection) *sluicev1.InspectResponse {

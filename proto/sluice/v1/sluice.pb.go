@@ -2274,7 +2274,9 @@ type InspectResponse struct {
 	// Nodes that deny the key from memory at this moment.
 	Denying []string `protobuf:"bytes,16,rep,name=denying,proto3" json:"denying,omitempty"`
 	// Nodes that did not answer in time.
-	Missing       []string `protobuf:"bytes,17,rep,name=missing,proto3" json:"missing,omitempty"`
+	Missing []string `protobuf:"bytes,17,rep,name=missing,proto3" json:"missing,omitempty"`
+	// If the domain has no rules: the domains that have, as far as the caller may check or read in them. Sorted.
+	Domains       []string `protobuf:"bytes,18,rep,name=domains,proto3" json:"domains,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2424,6 +2426,13 @@ func (x *InspectResponse) GetDenying() []string {
 func (x *InspectResponse) GetMissing() []string {
 	if x != nil {
 		return x.Missing
+	}
+	return nil
+}
+
+func (x *InspectResponse) GetDomains() []string {
+	if x != nil {
+		return x.Domains
 	}
 	return nil
 }
@@ -2809,7 +2818,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
 	"\n" +
 	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
-	"descriptor\"\x81\x04\n" +
+	"descriptor\"\x9b\x04\n" +
 	"\x0fInspectResponse\x12&\n" +
 	"\x05shown\x18\x01 \x03(\v2\x10.sluice.v1.EntryR\x05shown\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
@@ -2830,7 +2839,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04lent\x18\x0e \x01(\x03R\x04lent\x12,\n" +
 	"\x06leases\x18\x0f \x03(\v2\x14.sluice.v1.LeaseLeftR\x06leases\x12\x18\n" +
 	"\adenying\x18\x10 \x03(\tR\adenying\x12\x18\n" +
-	"\amissing\x18\x11 \x03(\tR\amissing\"\xa5\x01\n" +
+	"\amissing\x18\x11 \x03(\tR\amissing\x12\x18\n" +
+	"\adomains\x18\x12 \x03(\tR\adomains\"\xa5\x01\n" +
 	"\rLimitStanding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12&\n" +
 	"\x05limit\x18\x02 \x01(\v2\x10.sluice.v1.LimitR\x05limit\x12\x14\n" +

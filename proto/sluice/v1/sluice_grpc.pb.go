@@ -64,7 +64,7 @@ type SluiceServiceClient interface {
 	Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error)
 	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
 	// the key and who has copies. It changes nothing. It fails, with an Error as a detail, with
-	// INVALID_ARGUMENT, NOT_FOUND for a domain without rules where the node refuses those, and UNAVAILABLE when the node is leaving.
+	// INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only callers on the node's
@@ -197,7 +197,7 @@ type SluiceServiceServer interface {
 	Top(context.Context, *TopRequest) (*TopResponse, error)
 	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
 	// the key and who has copies. It changes nothing. It fails, with an Error as a detail, with
-	// INVALID_ARGUMENT, NOT_FOUND for a domain without rules where the node refuses those, and UNAVAILABLE when the node is leaving.
+	// INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only callers on the node's
