@@ -66,13 +66,21 @@ To audit rules (for example with replication: sync, which limits of a check cann
 say), use --inline-limits=false, name the --domain and the --descriptor-key of the
 rule, and repeat its limit in the flags or in --spec.
 
-Exit codes: 0 clean, 1 over quota, under quota or errors, 2 wrong usage, 3 nobody answers.`,
-		Example: `  sluice audit --addr 127.0.0.1:7460 --discover --duration 10s
+The last line is the verdict. A key that never reaches its limit shows nothing, so use
+--until-exhausted, or have many more checks than --keys times --limit.
+
+  PASS          at least nine in ten keys of each limit reached it, and nothing is wrong
+  FAIL          over quota, under quota or errors
+  INCONCLUSIVE  nothing is wrong, but fewer keys reached their limit, or --until-exhausted ran
+                out of time
+
+Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 nobody answers, 4 INCONCLUSIVE.`,
+		Example: `  sluice audit --addr 127.0.0.1:7460 --discover --duration 10s --until-exhausted
   sluice audit --addr n1,n2,n3 --keys 1000 --limit 100 --period 1h --until-exhausted
   sluice audit --addr n1 --discover --spec algorithm=token_bucket,limit=50,period=1s \
-      --spec algorithm=sliding_log,keys=100 --log checks.jsonl -o json
+      --spec algorithm=sliding_log,keys=100 --until-exhausted --log checks.jsonl -o json
   sluice audit --addr n1,n2,n3 --inline-limits=false --domain audit --descriptor-key user \
-      --algorithm fixed_window --align epoch --limit 10 --period 1h`,
+      --algorithm fixed_window --align epoch --limit 10 --period 1h --until-exhausted`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := settle(cmd.Flags(), lookupEnv); err != nil {
@@ -162,8 +170,12 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 		return &codedError{exitNoAnswer, err}
 	case err != nil:
 		return &codedError{exitDenied, err}
-	case !report.Clean():
+	}
+	switch report.Verdict() {
+	case audit.Fail:
 		return &codedError{code: exitDenied}
+	case audit.Inconclusive:
+		return &codedError{code: exitNoVerdict}
 	}
 	return nil
 }

@@ -15,9 +15,9 @@ import (
 func printAudit(out io.Writer, format string, r *audit.Report) error {
 	if format == "json" {
 		return json.NewEncoder(out).Encode(struct {
-			Clean bool `json:"clean"`
+			Verdict audit.Verdict `json:"verdict"`
 			*audit.Report
-		}{r.Clean(), r})
+		}{r.Verdict(), r})
 	}
 	_, err := io.WriteString(out, auditText(r))
 	return err
@@ -39,22 +39,35 @@ func auditText(r *audit.Report) string {
 		plural(r.AmbiguousRetries, "ambiguous retry", "ambiguous retries"), plural(r.ReroutedCalls, "call", "calls"))
 	fmt.Fprintf(w, "longest gap\t%s\n", gapText(r))
 	w.Flush()
-	if r.Unexhausted > 0 {
-		fmt.Fprintf(&b, "\n%s not denied often enough in time: nobody knows whether all of the limit was given\n",
-			plural(int64(r.Unexhausted), "key was", "keys were"))
-	}
 	specTable(&b, r)
 	for _, k := range r.Errors {
 		fmt.Fprintf(&b, "\nerror %s: %s, %s\n  %s\n", k.Kind, plural(k.Attempts, "attempt", "attempts"),
 			plural(k.Final, "check without an answer", "checks without an answer"), k.Example)
 	}
 	faultTable(&b, r)
-	if r.Clean() {
-		b.WriteString("\nclean\n")
-	} else {
-		b.WriteString("\nNOT CLEAN\n")
-	}
+	fmt.Fprintf(&b, "\n%s\n", verdictText(r))
 	return b.String()
+}
+
+// verdictText is the verdict and why.
+func verdictText(r *audit.Report) string {
+	keys := 0
+	for _, s := range r.Specs {
+		keys += s.Keys
+	}
+	reached := fmt.Sprintf("%d of %s reached their limit", r.AtLimit, plural(int64(keys), "key", "keys"))
+	v := r.Verdict()
+	switch v {
+	case audit.Pass:
+		return fmt.Sprintf("%s: %s; none is over or under its quota, and every check was answered", v, reached)
+	case audit.Fail:
+		return fmt.Sprintf("%s: over quota %s, under quota %s, %s", v, keysText(r.Over), keysText(r.Under),
+			plural(r.FinalErrors, "check without an answer", "checks without an answer"))
+	}
+	if r.Unexhausted > 0 {
+		reached += fmt.Sprintf(", and %d were not denied often enough within --exhaust-within", r.Unexhausted)
+	}
+	return fmt.Sprintf("%s: %s; the others show nothing. Give --until-exhausted, fewer --keys, more --rate or more time", v, reached)
 }
 
 func specTable(b *strings.Builder, r *audit.Report) {

@@ -26,10 +26,10 @@ var version string
 // Exit codes of every command.
 const (
 	exitOK        = 0
-	exitDenied    = 1 // check: denied; audit: not clean; rules: a file is wrong or a case fails; serve: failed
+	exitDenied    = 1 // check: denied; audit: FAIL; rules: a file is wrong or a case fails; serve: failed
 	exitUsage     = 2 // wrong flags or arguments
 	exitNoAnswer  = 3 // no node answered, or it answered with an error
-	exitNoVerdict = 4 // check, rules explain: no rule matches; audit: inconclusive
+	exitNoVerdict = 4 // check, rules explain: no rule matches; audit: INCONCLUSIVE
 )
 
 // codedError ends the process with code. A nil err prints nothing.

@@ -167,6 +167,9 @@ func TestMisbehaviour(t *testing.T) {
 				if r.Clean() != c.clean {
 					t.Errorf("clean: %t, want %t", r.Clean(), c.clean)
 				}
+				if want := map[bool]audit.Verdict{true: audit.Pass, false: audit.Fail}[c.clean]; r.Verdict() != want {
+					t.Errorf("verdict %s, want %s", r.Verdict(), want)
+				}
 				if c.want(t, r); t.Failed() {
 					r.Timeline = nil
 					t.Logf("%+v", *r)

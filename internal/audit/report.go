@@ -134,8 +134,41 @@ func (r *Report) LongestGap() Gap {
 	return r.Gaps[0]
 }
 
-// Clean reports whether every limit was kept, nothing was denied that should not have
-// been, and every check had an answer.
+// Clean reports whether no limit was seen broken, nothing was denied that should not have
+// been, and every check had an answer. It says nothing about how much was tested: see Verdict.
 func (r *Report) Clean() bool {
 	return r.Over.Keys == 0 && r.Under.Keys == 0 && r.FinalErrors == 0
+}
+
+// Verdict is what an audit has shown.
+type Verdict string
+
+// The verdicts.
+const (
+	// Pass: enough keys reached their limit, and nothing was wrong.
+	Pass Verdict = "PASS"
+	// Fail: a key is over or under its quota, or a check had no answer.
+	Fail Verdict = "FAIL"
+	// Inconclusive: nothing was wrong, and too few keys reached their limit to show that limits are kept.
+	Inconclusive Verdict = "INCONCLUSIVE"
+)
+
+// minAtLimit is the part of the keys of each Spec that must reach their limit for Pass. A key below its limit shows
+// nothing: nodes that give each key its quota several times admit the same.
+const minAtLimit = 0.9
+
+// Verdict judges the whole run. With Exhaust every key must have been denied as often as it asks.
+func (r *Report) Verdict() Verdict {
+	switch {
+	case !r.Clean():
+		return Fail
+	case len(r.Specs) == 0 || r.Unexhausted > 0:
+		return Inconclusive
+	}
+	for _, s := range r.Specs {
+		if float64(s.AtLimit) < minAtLimit*float64(s.Keys) {
+			return Inconclusive
+		}
+	}
+	return Pass
 }

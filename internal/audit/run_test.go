@@ -106,7 +106,7 @@ func TestStop(t *testing.T) {
 		cfg := cl.config("n1")
 		cfg.Exhaust.Denials = 1
 		r, err := audit.Run(ctx, cfg)
-		if err != nil || !r.Clean() || r.Checks != 1 || r.Admitted != 1 {
+		if err != nil || r.Verdict() != audit.Inconclusive || r.Checks != 1 || r.Admitted != 1 {
 			t.Errorf("report %+v, error %v", r, err)
 		}
 	})
@@ -123,14 +123,41 @@ func TestExhaust(t *testing.T) {
 		}
 		cfg.Exhaust = audit.Exhaust{Denials: 2}
 		r, err := audit.Run(t.Context(), cfg)
-		if err != nil || !r.Clean() || r.Unexhausted != 0 || r.AtLimit != 20+3+4+5+6+7 || r.Admitted != 20*10+25*5 {
+		if err != nil || r.Verdict() != audit.Pass || r.Unexhausted != 0 || r.AtLimit != 20+3+4+5+6+7 || r.Admitted != 20*10+25*5 {
 			t.Errorf("report %+v, error %v", r, err)
 		}
 		cfg.Exhaust.Within = 100 * time.Millisecond
-		if r, err := audit.Run(t.Context(), cfg); err != nil || !r.Clean() || r.Unexhausted == 0 {
+		if r, err := audit.Run(t.Context(), cfg); err != nil || r.Verdict() != audit.Inconclusive || r.Unexhausted == 0 {
 			t.Errorf("report %+v, error %v", r, err)
 		}
 	})
+}
+
+// A run that exhausts all keys of one limit and few of another shows nothing of the second.
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		atLimit [2]int
+		change  func(r *audit.Report)
+		want    audit.Verdict
+	}{
+		{atLimit: [2]int{100, 10}, want: audit.Pass},
+		{atLimit: [2]int{90, 9}, want: audit.Pass},
+		{atLimit: [2]int{89, 10}, want: audit.Inconclusive},
+		{atLimit: [2]int{100, 8}, want: audit.Inconclusive},
+		{atLimit: [2]int{100, 10}, change: func(r *audit.Report) { r.Unexhausted = 1 }, want: audit.Inconclusive},
+		{atLimit: [2]int{100, 10}, change: func(r *audit.Report) { r.Specs = nil }, want: audit.Inconclusive},
+		{change: func(r *audit.Report) { r.Over.Keys = 1 }, want: audit.Fail},
+		{change: func(r *audit.Report) { r.Under.Keys = 1 }, want: audit.Fail},
+		{atLimit: [2]int{100, 10}, change: func(r *audit.Report) { r.FinalErrors = 1 }, want: audit.Fail},
+	} {
+		r := &audit.Report{Specs: []audit.SpecReport{{Keys: 100, AtLimit: c.atLimit[0]}, {Keys: 10, AtLimit: c.atLimit[1]}}}
+		if c.change != nil {
+			c.change(r)
+		}
+		if got := r.Verdict(); got != c.want {
+			t.Errorf("%+v: %s, want %s", c, got, c.want)
+		}
+	}
 }
 
 func TestWrongConfig(t *testing.T) {
