@@ -77,7 +77,7 @@ The last line is the verdict. A key that never reaches its limit shows nothing, 
 Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 nobody answers, 4 INCONCLUSIVE.`,
 		Example: `  sluice audit --addr 127.0.0.1:7460 --discover --duration 10s --until-exhausted
   sluice audit --addr n1,n2,n3 --keys 1000 --limit 100 --period 1h --until-exhausted
-  sluice audit --addr n1 --discover --spec algorithm=token_bucket,limit=50,period=1s \
+  sluice audit --addr n1 --discover --spec algorithm=token_bucket,limit=50,period=1m \
       --spec algorithm=sliding_log,keys=100 --until-exhausted --log checks.jsonl -o json
   sluice audit --addr n1,n2,n3 --inline-limits=false --domain audit --descriptor-key user \
       --algorithm fixed_window --align epoch --limit 10 --period 1h --until-exhausted`,

@@ -65,7 +65,8 @@ func verdictText(r *audit.Report) string {
 			plural(r.FinalErrors, "check without an answer", "checks without an answer"))
 	}
 	if r.Unexhausted > 0 {
-		reached += fmt.Sprintf(", and %d were not denied often enough within --exhaust-within", r.Unexhausted)
+		return fmt.Sprintf("%s: %s, and %d were not denied often enough within --exhaust-within. Give it more time, fewer --keys, more --rate or a longer --period",
+			v, reached, r.Unexhausted)
 	}
 	return fmt.Sprintf("%s: %s; the others show nothing. Give --until-exhausted, fewer --keys, more --rate or more time", v, reached)
 }
