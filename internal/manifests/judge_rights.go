@@ -89,6 +89,8 @@ func (j *judge) availability() {
 	}
 	max := j.Budget.Spec.MaxUnavailable
 	j.want(max != nil && *max == intstr.FromInt32(1) && j.Budget.Spec.MinAvailable == nil, "PodDisruptionBudget: more than one node may go at once")
+	j.want(j.container.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError,
+		"container: `kubectl describe pod` does not show why a node ended")
 	stop := j.container.Lifecycle
 	j.want(stop != nil && stop.PreStop != nil && stop.PreStop.Sleep != nil && stop.PreStop.Sleep.Seconds > 0,
 		"container: stops before others have heard that it takes no more calls")

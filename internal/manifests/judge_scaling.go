@@ -16,6 +16,13 @@ func (j *judge) scaling() {
 	j.want(set.Spec.Replicas == nil, "StatefulSet: has replicas, which each apply would set the autoscaler's number back to")
 	j.want(spec.MinReplicas != nil && *spec.MinReplicas >= 3 && spec.MaxReplicas > *spec.MinReplicas,
 		"HorizontalPodAutoscaler: must keep 3 nodes at least, and have room above")
+	j.want(spec.MinReplicas != nil && spec.MaxReplicas < 2**spec.MinReplicas,
+		"HorizontalPodAutoscaler: may want more nodes than the fewest are a majority of, and so more than there may be room for")
+	for _, t := range set.Spec.Template.Spec.TopologySpreadConstraints {
+		j.want(t.MinDomains == nil, "StatefulSet: pods wait for as many machines, and drains and rollouts with them")
+	}
+	anti := set.Spec.Template.Spec.Affinity.PodAntiAffinity
+	j.want(len(anti.RequiredDuringSchedulingIgnoredDuringExecution) == 0, "StatefulSet: pods wait for a machine of their own, and drains and rollouts with them")
 	for _, m := range spec.Metrics {
 		j.want(m.Type == autoscalingv2.ResourceMetricSourceType && m.Resource != nil && m.Resource.Name == "cpu",
 			"HorizontalPodAutoscaler: scales by something else than CPU")

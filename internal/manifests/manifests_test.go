@@ -282,6 +282,7 @@ func TestJudge(t *testing.T) {
 			o.Budget.Spec.MaxUnavailable = new(intstr.FromString("50%"))
 		}},
 		{"before others have heard", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.Lifecycle = nil }},
+		{"does not show why a node ended", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.TerminationMessagePolicy = "" }},
 		{"too little time to stop", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) {
 			p.TerminationGracePeriodSeconds = new(int64(1))
 		}},

@@ -24,6 +24,13 @@ func TestProduction(t *testing.T) {
 		{"each apply would set", func(o *Objects) { o.StatefulSet.Spec.Replicas = new(int32(3)) }},
 		{"must keep 3 nodes", func(o *Objects) { o.Autoscaler.Spec.MinReplicas = new(int32(2)) }},
 		{"room above", func(o *Objects) { o.Autoscaler.Spec.MaxReplicas = 3 }},
+		{"more than there may be room for", func(o *Objects) { o.Autoscaler.Spec.MaxReplicas = 6 }},
+		{"wait for a machine of their own", func(o *Objects) {
+			o.StatefulSet.Spec.Template.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = make([]corev1.PodAffinityTerm, 1)
+		}},
+		{"wait for as many machines", func(o *Objects) {
+			o.StatefulSet.Spec.Template.Spec.TopologySpreadConstraints[0].MinDomains = new(int32(5))
+		}},
 		{"something else than CPU", func(o *Objects) { o.Autoscaler.Spec.Metrics[0].Resource.Name = corev1.ResourceMemory }},
 		{"what pods do not request", func(o *Objects) {
 			delete(o.StatefulSet.Spec.Template.Spec.Containers[0].Resources.Requests, corev1.ResourceCPU)
