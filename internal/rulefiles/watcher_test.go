@@ -316,6 +316,28 @@ func TestConfigMapSwap(t *testing.T) {
 	}
 }
 
+// TestConfigMapWithDirectories: items of a ConfigMap may have paths, of which the first element is the link.
+func TestConfigMapWithDirectories(t *testing.T) {
+	dir := t.TempDir()
+	swap := func(version string, n int) {
+		do(t, os.MkdirAll(filepath.Join(dir, version, "team"), 0o700))
+		write(t, filepath.Join(dir, version, "team", "a.yaml"), limit(n))
+		do(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+		do(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	}
+	swap("..2026_01", 1)
+	do(t, os.Symlink(filepath.Join("..data", "team"), filepath.Join(dir, "team")))
+	h := watch(t, dir, quick)
+	for n := 2; n < 5; n++ {
+		swap(fmt.Sprintf("..2026_%02d", n), n)
+		do(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%02d", n-1))))
+		h.becomes(int64(n))
+	}
+	if s := h.w.Status(); s.LastError != nil || s.Skipped != nil {
+		t.Errorf("status %+v", s)
+	}
+}
+
 // TestLinkSwap: the path itself is a link, to versions kept elsewhere.
 func TestLinkSwap(t *testing.T) {
 	root := t.TempDir()
