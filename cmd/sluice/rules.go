@@ -68,7 +68,7 @@ Exit codes: 0 sound, 1 an error in a file, 2 wrong usage.`,
 				fmt.Fprintf(out, "warning: not read: %v\n", s)
 			}
 			if tests, err := rulefiles.ReadTests(args[0]); err == nil && len(tests) > 0 {
-				fmt.Fprintf(out, "%s of test cases (*_test.yaml): run them with sluice rules test\n", plural(int64(len(tests)), "file", "files"))
+				fmt.Fprintf(out, "%s called *_test.yaml, for sluice rules test\n", plural(int64(len(tests)), "file", "files"))
 			}
 			fmt.Fprintf(out, "%d domains, %d rules: sound\n", len(set.Domains()), len(set.Rules()))
 			return nil
