@@ -24,11 +24,11 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 	}
 	if r.Err == nil {
 		r.Rule, r.Limits, r.Err = s.limitsOf(set, c)
+		r.unmatched = r.Err == nil && r.Rule == nil && r.Limits == nil
 	}
 	if r.Err != nil {
 		return
 	}
-	r.unmatched = r.Rule == nil && r.Limits == nil
 	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
 		r.Rule, r.Limits = nil, nil
 	}

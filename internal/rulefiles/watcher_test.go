@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -316,28 +315,6 @@ func TestConfigMapSwap(t *testing.T) {
 	}
 }
 
-// TestConfigMapWithDirectories: items of a ConfigMap may have paths, of which the first element is the link.
-func TestConfigMapWithDirectories(t *testing.T) {
-	dir := t.TempDir()
-	swap := func(version string, n int) {
-		do(t, os.MkdirAll(filepath.Join(dir, version, "team"), 0o700))
-		write(t, filepath.Join(dir, version, "team", "a.yaml"), limit(n))
-		do(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
-		do(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-	}
-	swap("..2026_01", 1)
-	do(t, os.Symlink(filepath.Join("..data", "team"), filepath.Join(dir, "team")))
-	h := watch(t, dir, quick)
-	for n := 2; n < 5; n++ {
-		swap(fmt.Sprintf("..2026_%02d", n), n)
-		do(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("..2026_%02d", n-1))))
-		h.becomes(int64(n))
-	}
-	if s := h.w.Status(); s.LastError != nil || s.Skipped != nil {
-		t.Errorf("status %+v", s)
-	}
-}
-
 // TestLinkSwap: the path itself is a link, to versions kept elsewhere.
 func TestLinkSwap(t *testing.T) {
 	root := t.TempDir()
@@ -354,75 +331,6 @@ func TestLinkSwap(t *testing.T) {
 	// Behind the link the new version is followed.
 	write(t, filepath.Join(root, "v2", "a.yaml"), limit(3))
 	h.becomes(3)
-}
-
-// TestParentLinkSwap: a link above the path is swapped, as git-sync does and as the runtime directories of
-// envoyproxy/ratelimit are laid out. Reading at intervals is out of the way.
-func TestParentLinkSwap(t *testing.T) {
-	for _, inside := range []string{"", "a.yaml"} {
-		root := t.TempDir()
-		for n := 1; n <= 3; n++ {
-			dir := filepath.Join(root, ".worktrees", fmt.Sprint("v", n), "ratelimit", "config")
-			do(t, os.MkdirAll(dir, 0o700))
-			write(t, filepath.Join(dir, "a.yaml"), limit(n))
-		}
-		link := filepath.Join(root, "current")
-		do(t, os.Symlink(filepath.Join(root, ".worktrees", "v1"), link))
-		h := watch(t, filepath.Join(link, "ratelimit", "config", inside), quick)
-		for n := 2; n <= 3; n++ {
-			do(t, os.Symlink(fmt.Sprint(".worktrees/v", n), link+".new"))
-			do(t, os.Rename(link+".new", link))
-			h.becomes(int64(n))
-			do(t, os.RemoveAll(filepath.Join(root, ".worktrees", fmt.Sprint("v", n-1))))
-		}
-		// A directory above that is moved away, and another one in its place.
-		current := filepath.Join(root, ".worktrees", "v3", "ratelimit")
-		do(t, os.Rename(current, current+".old"))
-		h.says("ERROR", "no such file")
-		do(t, os.MkdirAll(filepath.Join(current, "config"), 0o700))
-		write(t, filepath.Join(current, "config", "a.yaml"), limit(4))
-		h.becomes(4)
-	}
-}
-
-// TestSubdirectoriesAreFollowed, also those that come later.
-func TestSubdirectoriesAreFollowed(t *testing.T) {
-	root := t.TempDir()
-	dir, shared := filepath.Join(root, "rules"), filepath.Join(root, "shared.yaml")
-	do(t, os.Mkdir(dir, 0o700))
-	write(t, shared, strings.Replace(limit(7), "domain: d", "domain: e", 1))
-	do(t, os.Symlink("../shared.yaml", filepath.Join(dir, "shared.yaml")))
-	h := watch(t, dir, quick)
-	do(t, os.MkdirAll(filepath.Join(dir, "team", "a"), 0o700))
-	write(t, filepath.Join(dir, "team", "a", "a.yaml"), limit(1))
-	h.becomes(1)
-	write(t, filepath.Join(dir, "team", "a", "a.yaml"), limit(2))
-	h.becomes(2)
-	// What a link leads to is followed too.
-	write(t, shared, strings.Replace(limit(8), "domain: d", "domain: f", 1))
-	for !slices.Contains(h.w.Current().Domains(), "f") {
-		h.says("INFO rules are in force")
-	}
-	do(t, os.RemoveAll(filepath.Join(dir, "team")))
-	h.becomes(0)
-}
-
-// TestSkippedIsLogged once, and again when it is other files.
-func TestSkippedIsLogged(t *testing.T) {
-	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a.yaml"), limit(1))
-	write(t, filepath.Join(dir, "load_test.yaml"), limit(2))
-	h := watch(t, dir, rulefiles.Config{Debounce: time.Millisecond, Reread: time.Millisecond})
-	h.says("WARN a file beside the rules is not read", "file="+filepath.Join(dir, "load_test.yaml"), "reason=", "rename it")
-	if s := h.w.Status(); len(s.Skipped) != 1 || s.Skipped[0].File != filepath.Join(dir, "load_test.yaml") {
-		t.Errorf("status %+v", s)
-	}
-	h.says("INFO rules are in force")
-	h.reads(10)
-	write(t, filepath.Join(dir, "b.conf"), "")
-	if line := <-h.log; !strings.Contains(line, "b.conf") {
-		t.Errorf("after many readings the log says %s", line)
-	}
 }
 
 // TestReread: changes are found without any sign too. A file that is written by its name in another directory
