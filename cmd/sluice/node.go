@@ -46,7 +46,7 @@ type node struct {
 	guard     *access.Guard
 	inquiries *inquiries
 	gate      *shed.Gate
-	waits     func() (wait time.Duration, ran uint64) // what watchRuntime tells gate, as waits.next does
+	waits     func() (l shed.Load, ran uint64) // what watchRuntime tells gate, as waits.next does
 	hub       *watch.Hub
 	keeper    *keeper // nil without --data-dir
 	secrets   []secretFiles

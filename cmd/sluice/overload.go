@@ -52,11 +52,11 @@ func (n *node) watchRuntime(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			wait, ran := n.waits()
-			refuses := n.gate.Observe(wait)
+			l, ran := n.waits()
+			refuses := n.gate.Observe(l)
 			n.settings.gc.look()
 			next := shed.Tick
-			if ran < few && wait < atOnce && !refuses {
+			if ran < few && l.Wait < atOnce && !refuses {
 				next = idleTick
 			}
 			if next != every {
@@ -67,29 +67,29 @@ func (n *node) watchRuntime(ctx context.Context) error {
 	}
 }
 
-// waits reads the runtime's account of how long goroutines that could run have waited.
+// waits reads the runtime's account of the goroutines that can run, and of how long they have waited.
 type waits struct {
 	sample []metrics.Sample
 	before []uint64
 }
 
-// next returns what nine in ten goroutines have not waited longer than since the last call, 0 if none has waited, and
-// how many have.
-func (w *waits) next() (wait time.Duration, ran uint64) {
+// next returns the load since the last call, and how many goroutines have run.
+func (w *waits) next() (l shed.Load, ran uint64) {
 	if w.sample == nil {
-		w.sample = []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+		w.sample = []metrics.Sample{{Name: "/sched/latencies:seconds"}, {Name: "/sched/goroutines/runnable:goroutines"}}
 	}
 	metrics.Read(w.sample)
-	if w.sample[0].Value.Kind() != metrics.KindFloat64Histogram {
-		return 0, few // a runtime without it
+	if w.sample[0].Value.Kind() != metrics.KindFloat64Histogram || w.sample[1].Value.Kind() != metrics.KindUint64 {
+		return shed.Load{}, few // a runtime without them
 	}
 	h := w.sample[0].Value.Float64Histogram()
 	if w.before == nil {
 		w.before = make([]uint64, len(h.Counts))
 	}
-	wait, ran = waitOf(h, w.before)
+	l.Waiting = int(w.sample[1].Value.Uint64())
+	l.Wait, ran = waitOf(h, w.before)
 	copy(w.before, h.Counts)
-	return wait, ran
+	return l, ran
 }
 
 // waitOf returns the wait that nine in ten of those counted in h and not in before stay within, by the lower end of its

@@ -30,11 +30,11 @@ func TestOverloadRefusesChecksAlone(t *testing.T) {
 	s.bounds.maxWait = time.Minute
 	var busy atomic.Bool // the machine's own waits do not count
 	n := startNode(t, s, func(n *node) {
-		n.waits = func() (time.Duration, uint64) {
+		n.waits = func() (shed.Load, uint64) {
 			if busy.Load() {
-				return time.Hour, few
+				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
 			}
-			return 0, few
+			return shed.Load{}, few
 		}
 	})
 	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -136,12 +136,12 @@ func TestOverloadPasses(t *testing.T) {
 		}
 		busy := true
 		looks := 0
-		n := &node{gate: gate, waits: func() (time.Duration, uint64) {
+		n := &node{gate: gate, waits: func() (shed.Load, uint64) {
 			looks++
 			if busy {
-				return time.Hour, few
+				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
 			}
-			return 0, 0
+			return shed.Load{}, 0
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 type Config struct {
 	// MaxCalls is the most calls in progress, at least 1.
 	MaxCalls int
-	// MaxWait is how long goroutines may wait for a processor before calls are refused. 0 means for ever.
+	// MaxWait is how long goroutines may wait for a processor before calls are rejected, if many wait. 0 means for ever.
 	MaxWait time.Duration
 }
 
@@ -33,6 +33,7 @@ type Gate struct {
 	asked    atomic.Uint32
 	refusing atomic.Uint32 // of whole calls
 	wait     atomic.Int64
+	waiting  atomic.Int64
 
 	full, slow atomic.Uint64
 
@@ -79,24 +80,24 @@ func (g *Gate) Enter() bool {
 // Leave gives back the place of an Enter that was true.
 func (g *Gate) Leave() { g.calls.Add(-1) }
 
-// Observe takes how long goroutines have waited for a processor in the last Tick: what nine in ten
-// have not waited longer than. It reports whether calls are refused now: as long as they are, the next Tick decides when that ends. One
-// caller at a time.
-func (g *Gate) Observe(wait time.Duration) (refuses bool) {
-	g.wait.Store(int64(wait))
+// Observe takes the load of the last Tick. It reports whether calls are rejected now: as long as they are, the next Tick decides
+// when that ends. One caller at a time.
+func (g *Gate) Observe(l Load) (rejects bool) {
+	g.wait.Store(int64(l.Wait))
+	g.waiting.Store(int64(l.Waiting))
 	if g.config.MaxWait == 0 {
 		return false
 	}
-	part := uint32(math.Round(g.pressure.observe(wait, g.config.MaxWait) * whole))
+	part := uint32(math.Round(g.pressure.observe(l, g.config.MaxWait) * whole))
 	g.refusing.Store(part)
 	return part > 0
 }
 
 // Stats counts since New, except for Calls, Wait and Refusing.
 type Stats struct {
-	// Calls are in progress now, and Wait was observed last.
+	// Calls are in progress now, and Load was observed last.
 	Calls int64
-	Wait  time.Duration
+	Load
 	// Refusing is the part of calls that is refused now, 0 to 1.
 	Refusing float64
 	// Full were refused because of MaxCalls, Slow because of MaxWait.
@@ -106,7 +107,7 @@ type Stats struct {
 // Stats returns the gate's counts.
 func (g *Gate) Stats() Stats {
 	return Stats{
-		Calls: g.calls.Load(), Wait: time.Duration(g.wait.Load()),
+		Calls: g.calls.Load(), Load: Load{Wait: time.Duration(g.wait.Load()), Waiting: int(g.waiting.Load())},
 		Refusing: float64(g.refusing.Load()) / whole,
 		Full:     g.full.Load(), Slow: g.slow.Load(),
 	}

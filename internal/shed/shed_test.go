@@ -12,29 +12,31 @@ import (
 const target = 100 * time.Millisecond
 
 func TestPressure(t *testing.T) {
-	ms := func(list ...int) (waits []time.Duration) {
-		for _, n := range list {
-			waits = append(waits, time.Duration(n)*time.Millisecond)
+	loads := func(waiting int, ms ...int) (list []Load) {
+		for _, n := range ms {
+			list = append(list, Load{Wait: time.Duration(n) * time.Millisecond, Waiting: waiting})
 		}
-		return waits
+		return list
 	}
 	for _, c := range []struct {
 		name  string
-		waits []time.Duration
+		loads []Load
 		want  []float64 // the part after each of them
 	}{
-		{"short waits", ms(0, 50, 100), []float64{0, 0, 0}},
-		{"a burst passes", ms(500, 500, 90, 500, 500), []float64{0, 0, 0, 0, 0}},
-		{"just too long", ms(101, 101, 101, 101), []float64{0, 0, 0.101, 0.192}},
-		{"far too long", ms(900, 900, 900, 900), []float64{0, 0, 0.5, 0.75}},
-		{"it goes down slowly", ms(900, 900, 900, 0, 0), []float64{0, 0, 0.5, 0.45, 0.405}},
-		{"and needs no patience to go up again", ms(900, 900, 900, 0, 900), []float64{0, 0, 0.5, 0.45, 0.725}},
+		{"short waits", loads(1000, 0, 50, 100), []float64{0, 0, 0}},
+		{"a burst passes", loads(1000, 500, 500, 90, 500, 500), []float64{0, 0, 0, 0, 0}},
+		{"just too long", loads(1000, 101, 101, 101, 101), []float64{0, 0, 0.101, 0.192}},
+		{"far too long", loads(1000, 900, 900, 900, 900), []float64{0, 0, 0.5, 0.75}},
+		{"few callers that wait long", loads(crowd, 900, 900, 900, 900), []float64{0, 0, 0, 0}},
+		{"few wait because most are rejected", append(loads(1000, 900, 900, 900), loads(10, 900)...), []float64{0, 0, 0.5, 0.75}},
+		{"it goes down slowly", loads(1000, 900, 900, 900, 0, 0), []float64{0, 0, 0.5, 0.45, 0.405}},
+		{"and needs no patience to go up again", loads(1000, 900, 900, 900, 0, 900), []float64{0, 0, 0.5, 0.45, 0.725}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var p pressure
-			for i, wait := range c.waits {
-				if got := p.observe(wait, target); math.Abs(got-c.want[i]) > 0.001 {
-					t.Errorf("after %v: %.3f, want %.3f", c.waits[:i+1], got, c.want[i])
+			for i, l := range c.loads {
+				if got := p.observe(l, target); math.Abs(got-c.want[i]) > 0.001 {
+					t.Errorf("after %v: %.3f, want %.3f", c.loads[:i+1], got, c.want[i])
 				}
 			}
 		})
@@ -44,44 +46,19 @@ func TestPressure(t *testing.T) {
 func TestPressureEndsAndStaysInBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p pressure
-		for _, wait := range rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt64), 1, 100).Draw(t, "waits") {
-			if part := p.observe(time.Duration(wait), target); part < 0 || part > most {
+		for _, wait := range rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt64), 1, 1500).Draw(t, "waits") {
+			l := Load{Wait: time.Duration(wait), Waiting: rapid.IntRange(0, 2*crowd).Draw(t, "waiting")}
+			if part := p.observe(l, target); part < 0 || part > most {
 				t.Fatalf("part is %v", part)
 			}
 		}
 		for range 50 { // 2.5 s
-			p.observe(0, target)
+			p.observe(Load{}, target)
 		}
-		if p.part != 0 {
-			t.Fatalf("%v are refused long after waits are short", p.part)
+		if p != (pressure{}) {
+			t.Fatalf("%+v long after waits are short", p)
 		}
 	})
-}
-
-// A node that serves 100 calls a tick and is sent four times as many: what it lets in waits about
-// the target and no longer, and it is kept busy.
-func TestPressureFindsWhatANodeCanDo(t *testing.T) {
-	const capacity, offered = 100.0, 400.0 // a tick
-	var p pressure
-	queue, served := 0.0, 0.0
-	var longest time.Duration
-	for tick := range 400 {
-		queue += offered * (1 - p.part)
-		done := min(queue, capacity)
-		queue -= done
-		wait := time.Duration(queue / capacity * float64(Tick))
-		p.observe(wait, target)
-		if tick >= 100 {
-			served += done
-			longest = max(longest, wait)
-		}
-	}
-	if used := served / (300 * capacity); used < 0.9 {
-		t.Errorf("%.2f of the capacity was used", used)
-	}
-	if longest > 4*target {
-		t.Errorf("calls waited %v", longest)
-	}
 }
 
 func gate(t *testing.T, c Config) *Gate {
@@ -99,7 +76,7 @@ func TestAdmitRefusesThatPart(t *testing.T) {
 		if !g.Admit() {
 			t.Fatal("refused without need")
 		}
-		g.Observe(5 * target)
+		g.Observe(Load{5 * target, 1000})
 	}
 	refused, inARow, longest := 0, 0, 0
 	for range 10_000 {
@@ -125,7 +102,7 @@ func TestAdmitRefusesThatPart(t *testing.T) {
 func TestNoBoundOfWaits(t *testing.T) {
 	g := gate(t, Config{MaxCalls: 1})
 	for range 10 {
-		g.Observe(time.Hour)
+		g.Observe(Load{time.Hour, 1000})
 	}
 	if !g.Admit() {
 		t.Error("refused although there is no bound")
