@@ -24,7 +24,7 @@ func (b *boundSettings) register(f *pflag.FlagSet) {
 	f.IntVar(&b.maxConnections, "max-connections", 8192, "most connections to each port at once")
 	f.IntVar(&b.maxPerAddress, "max-connections-per-address", 1024, "most of them from one IPv4 address or IPv6 network of 64 bits")
 	f.IntVar(&b.maxCalls, "max-calls", 16_384, "most calls with checks in progress; what comes on top is refused")
-	f.DurationVar(&b.maxWait, "max-wait", 50*time.Millisecond, "how long work may wait for a processor before calls with checks are refused; 0 for ever")
+	f.DurationVar(&b.maxWait, "max-wait", 20*time.Millisecond, "how long work may wait for a processor before calls with checks are rejected; 0 for ever")
 	f.StringVar(&b.memoryLimit, "memory-limit", "0", "most memory for the whole process, for example 256MiB; 0 for no bound")
 }
 

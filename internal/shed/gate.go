@@ -30,14 +30,17 @@ func (c Config) Validate() error {
 type Gate struct {
 	config   Config
 	calls    atomic.Int64
-	asked    atomic.Uint32
+	done     atomic.Uint64 // calls that have given their place back
+	asked    atomic.Uint32 // calls that came while part of them was rejected
 	refusing atomic.Uint32 // of whole calls
 	wait     atomic.Int64
 	waiting  atomic.Int64
 
 	full, slow atomic.Uint64
 
-	pressure pressure // of Observe
+	pressure pressure // of Observe, as is what follows: the counts at the last one
+	asked0   uint32
+	done0    uint64
 }
 
 // whole is the part of all calls.
@@ -60,7 +63,7 @@ func (g *Gate) Admit() bool {
 	}
 	// Multiples of an odd number modulo 2¹⁶ come to every value once: refusals are spread evenly, without
 	// a source of randomness that all calls share.
-	if g.asked.Add(40503)%whole >= part {
+	if g.asked.Add(1)*40503%whole >= part {
 		return true
 	}
 	g.slow.Add(1)
@@ -78,7 +81,10 @@ func (g *Gate) Enter() bool {
 }
 
 // Leave gives back the place of an Enter that was true.
-func (g *Gate) Leave() { g.calls.Add(-1) }
+func (g *Gate) Leave() {
+	g.calls.Add(-1)
+	g.done.Add(1)
+}
 
 // Observe takes the load of the last Tick. It reports whether calls are rejected now: as long as they are, the next Tick decides
 // when that ends. One caller at a time.
@@ -88,7 +94,9 @@ func (g *Gate) Observe(l Load) (rejects bool) {
 	if g.config.MaxWait == 0 {
 		return false
 	}
-	part := uint32(math.Round(g.pressure.observe(l, g.config.MaxWait) * whole))
+	asked, done := g.asked.Load(), g.done.Load()
+	part := uint32(math.Round(g.pressure.observe(l, uint64(asked-g.asked0), done-g.done0, g.config.MaxWait) * whole))
+	g.asked0, g.done0 = asked, done
 	g.refusing.Store(part)
 	return part > 0
 }

@@ -11,20 +11,24 @@ const (
 	patience = 3
 	// crowd is how many goroutines must wait for a processor before work counts as late while everything is admitted.
 	// Callers that each wait for their response make a queue that never empties and never grows, of one goroutine for each:
-	// whatever they wait for, to reject them cures nothing. 64 such callers must fit in.
+	// however long that takes, to reject them cures nothing. 64 such callers must fit in.
 	crowd = 96
+	// first is the part that is rejected first, before it is known how many calls come.
+	first = 0.5
 	// most is the largest part that is rejected. What is admitted shows when the overload is over.
 	most = 0.95
 	// least is the part below which nothing is rejected any more.
 	least = 0.01
-	// decay is what is left of the part after a tick whose wait was short enough.
+	// decay is what is left of the part after a tick in which less was needed.
 	decay = 0.9
+	// memory is for how many ticks a long wait of a goroutine counts: the runtime measures one in eight.
+	memory = 10
 	// probeEvery is after how many ticks of rejecting everything is admitted again, to see whether a crowd comes back: if
-	// only few callers are left, the wait alone does not show it.
+	// only few callers are left, nothing else shows it.
 	probeEvery = int(time.Minute / Tick)
 )
 
-// Load is what a tick has shown.
+// Load is what the runtime shows of a tick.
 type Load struct {
 	// Wait is how long goroutines that could run have waited for a processor: 90 % not longer than this.
 	Wait time.Duration
@@ -33,31 +37,47 @@ type Load struct {
 }
 
 // pressure turns loads into the part of calls to reject. As in CoDel (RFC 8289) the signal is the queueing time, a queue that
-// is long for a moment is no overload, and neither is one that holds little, however slowly it moves. The part rises quickly, and
-// the faster the longer the wait, and falls slowly. The zero value rejects nothing.
+// is long for a moment is no overload, and neither is one that holds little, however slowly it moves. As in PIE (RFC 8033) the
+// queueing time is that of a call that comes now: what waits divided by what is done in a tick. The part is chosen so that
+// half of what waits too much is gone after the next tick; it falls slowly. The zero value rejects nothing.
 type pressure struct {
-	part float64
-	late int // ticks in a row that were late
-	busy int // ticks since part was 0
+	part       float64
+	came, done float64 // calls a tick, on average of late; came is known while calls are rejected
+	late       int     // ticks in a row that were late
+	slow       int     // ticks until the last long wait is forgotten
+	busy       int     // ticks since part was 0
 	// probed is the part to return to at once if a crowd comes back after a probe; it is forgotten as part is.
 	probed float64
 }
 
-// observe takes the load of a tick and returns the part of calls to reject in the next, 0 to most.
-func (p *pressure) observe(l Load, target time.Duration) float64 {
-	late := l.Wait > target && (p.part > 0 || l.Waiting > crowd)
+// observe takes the load of a tick, in which so many calls came and were done, and returns the part of calls to reject in the
+// next, 0 to most.
+func (p *pressure) observe(l Load, came, done uint64, target time.Duration) float64 {
+	if p.came == 0 {
+		p.came = float64(came)
+	}
+	p.came += (float64(came) - p.came) / 4
+	p.done += (float64(done) - p.done) / 4
+	if p.slow = max(0, p.slow-1); l.Wait > target || p.part > 0 && l.Wait > target/4 {
+		p.slow = memory
+	}
+	// room is how many may wait so that none waits longer than the target.
+	room := p.done * float64(target) / float64(Tick)
+	late := p.slow > 0 && float64(l.Waiting) > room
 	switch {
-	case !late:
-		p.late = 0
-		p.part, p.probed = shrink(p.part), shrink(p.probed)
-	case p.probed > 0:
-		p.part, p.probed = p.probed, 0
-	default:
-		if p.late++; p.late < patience && p.part == 0 {
-			break
+	case p.part > 0:
+		need := 0.0
+		if p.slow > 0 && l.Waiting > 0 {
+			need = 1 - (p.done+(room-float64(l.Waiting))/2)/max(1, p.came)
 		}
-		// Of what is admitted, reject more by a tenth where the wait is just too long and by half where it is five times that.
-		p.part = min(most, p.part+(1-p.part)*min(0.5, 0.1*float64(l.Wait)/float64(target)))
+		p.part = min(most, max(need, shrink(p.part)))
+	case !late || l.Waiting <= crowd:
+		p.late = 0
+		p.probed = shrink(p.probed)
+	default:
+		if p.late++; p.late >= patience || p.probed > 0 {
+			p.part, p.probed, p.came = max(first, p.probed), 0, 0
+		}
 	}
 	if p.busy++; p.part == 0 {
 		p.busy = 0
@@ -68,7 +88,7 @@ func (p *pressure) observe(l Load, target time.Duration) float64 {
 	return p.part
 }
 
-// shrink is a part after a tick that was not late.
+// shrink is a part after a tick in which less was needed.
 func shrink(part float64) float64 {
 	if part *= decay; part < least {
 		return 0

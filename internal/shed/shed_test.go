@@ -2,6 +2,7 @@ package shed
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,30 +13,31 @@ import (
 const target = 100 * time.Millisecond
 
 func TestPressure(t *testing.T) {
-	loads := func(waiting int, ms ...int) (list []Load) {
-		for _, n := range ms {
-			list = append(list, Load{Wait: time.Duration(n) * time.Millisecond, Waiting: waiting})
-		}
-		return list
+	// Of 100 calls done a tick, 200 may wait no longer than the target.
+	type load struct {
+		Load
+		came uint64
 	}
+	loads := func(n int, l load) []load { return slices.Repeat([]load{l}, n) }
+	long, short := Load{2 * target, 400}, Load{}
 	for _, c := range []struct {
 		name  string
-		loads []Load
+		loads []load
 		want  []float64 // the part after each of them
 	}{
-		{"short waits", loads(1000, 0, 50, 100), []float64{0, 0, 0}},
-		{"a burst passes", loads(1000, 500, 500, 90, 500, 500), []float64{0, 0, 0, 0, 0}},
-		{"just too long", loads(1000, 101, 101, 101, 101), []float64{0, 0, 0.101, 0.192}},
-		{"far too long", loads(1000, 900, 900, 900, 900), []float64{0, 0, 0.5, 0.75}},
-		{"few callers that wait long", loads(crowd, 900, 900, 900, 900), []float64{0, 0, 0, 0}},
-		{"few wait because most are rejected", append(loads(1000, 900, 900, 900), loads(10, 900)...), []float64{0, 0, 0.5, 0.75}},
-		{"it goes down slowly", loads(1000, 900, 900, 900, 0, 0), []float64{0, 0, 0.5, 0.45, 0.405}},
-		{"and needs no patience to go up again", loads(1000, 900, 900, 900, 0, 900), []float64{0, 0, 0.5, 0.45, 0.725}},
+		{"no wait", loads(4, load{Load{target, 1000}, 0}), []float64{0, 0, 0, 0}},
+		{"a burst passes", slices.Concat(loads(2, load{long, 0}), loads(1, load{short, 0}), loads(2, load{long, 0})), []float64{0, 0, 0, 0, 0}},
+		{"too long", loads(3, load{long, 0}), []float64{0, 0, first}},
+		{"few callers that wait long", loads(4, load{Load{time.Hour, crowd}, 0}), []float64{0, 0, 0, 0}},
+		{"many that are served soon", loads(4, load{Load{2 * target, 200}, 0}), []float64{0, 0, 0, 0}},
+		{"all that it can do is in use", append(loads(3, load{long, 0}), load{Load{2 * target, 200}, 500}), []float64{0, 0, first, 0.8}},
+		{"and more waits than may", append(loads(3, load{long, 0}), load{Load{2 * target, 240}, 500}), []float64{0, 0, first, 0.84}},
+		{"it goes down slowly", append(loads(3, load{long, 0}), loads(2, load{short, 100})...), []float64{0, 0, first, 0.45, 0.405}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var p pressure
+			p := pressure{done: 100}
 			for i, l := range c.loads {
-				if got := p.observe(l, target); math.Abs(got-c.want[i]) > 0.001 {
+				if got := p.observe(l.Load, l.came, 100, target); math.Abs(got-c.want[i]) > 0.001 {
 					t.Errorf("after %v: %.3f, want %.3f", c.loads[:i+1], got, c.want[i])
 				}
 			}
@@ -46,17 +48,18 @@ func TestPressure(t *testing.T) {
 func TestPressureEndsAndStaysInBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p pressure
-		for _, wait := range rapid.SliceOfN(rapid.Int64Range(0, math.MaxInt64), 1, 1500).Draw(t, "waits") {
-			l := Load{Wait: time.Duration(wait), Waiting: rapid.IntRange(0, 2*crowd).Draw(t, "waiting")}
-			if part := p.observe(l, target); part < 0 || part > most {
+		for range rapid.IntRange(1, 1500).Draw(t, "ticks") {
+			l := Load{Wait: time.Duration(rapid.Int64Range(0, math.MaxInt64).Draw(t, "wait")), Waiting: rapid.IntRange(0, 2*crowd).Draw(t, "waiting")}
+			came, done := rapid.Uint32Range(0, 1000).Draw(t, "came"), rapid.Uint32Range(0, 1000).Draw(t, "done")
+			if part := p.observe(l, uint64(came), uint64(done), target); !(part >= 0 && part <= most) {
 				t.Fatalf("part is %v", part)
 			}
 		}
-		for range 50 { // 2.5 s
-			p.observe(Load{}, target)
+		for range 60 { // 3 s
+			p.observe(Load{}, 0, 0, target)
 		}
-		if p != (pressure{}) {
-			t.Fatalf("%+v long after waits are short", p)
+		if p.part != 0 {
+			t.Fatalf("%v is rejected long after waits are short", p.part)
 		}
 	})
 }
@@ -94,7 +97,7 @@ func TestAdmitRefusesThatPart(t *testing.T) {
 	if longest > 4 {
 		t.Errorf("%d in a row were refused", longest)
 	}
-	if s := g.Stats(); s.Slow != uint64(refused) || s.Refusing != 0.5 || s.Wait != 5*target {
+	if s := g.Stats(); s.Slow != uint64(refused) || s.Refusing != 0.5 || s.Load != (Load{5 * target, 1000}) {
 		t.Errorf("stats are %+v", s)
 	}
 }
