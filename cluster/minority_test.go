@@ -26,6 +26,11 @@ func TestMinority(t *testing.T) {
 		f.cut("ab", "c")
 		f.eventually(time.Second, "c has lost the right", func() bool { return !c.mayDecide(c.clock()) })
 		time.Sleep(200 * time.Millisecond) // a and b do not live any more
+		// The copies are on nodes that are not heard, so they protect nothing.
+		f.eventually(time.Second, "c counts its partitions as unprotected", func() bool {
+			s := c.Stats().Partitions
+			return s.Holding > 0 && s.Unprotected == s.Holding
+		})
 		for round := range 5 {
 			start := time.Now()
 			answers := decide(t.Context(), c.Node, keys...)

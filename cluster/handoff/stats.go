@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -24,7 +25,7 @@ type Stats struct {
 	// the longest (ns).
 	Freezes                uint64
 	FrozenNanos, FrozenMax int64
-	// Now: partitions held; of these without a complete copy; being handed over just
+	// Now: partitions held; of these without a complete copy at a node that is heard; being handed over just
 	// now; copies of others' partitions, forks not yet merged, claims under way.
 	Holding, Unprotected, Closing, Copies, Forks, Claiming int
 }
@@ -37,7 +38,9 @@ func (m *Machine) Stats() Stats {
 		switch p.role {
 		case holding:
 			s.Holding++
-			if !p.hold.gated {
+			if !slices.ContainsFunc(p.hold.targets, func(t *target) bool {
+				return t.stage == complete && m.c.Quorum.Lives(m.now, t.ch.peer)
+			}) {
 				s.Unprotected++
 			}
 		case closing:
