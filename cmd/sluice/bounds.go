@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"time"
 
@@ -15,16 +16,18 @@ import (
 // boundSettings are what a node bears of others. docs/limits.md has the bounds that nobody can set.
 type boundSettings struct {
 	maxConnections, maxPerAddress int
-	maxCalls                      int
-	maxWait                       time.Duration
-	memoryLimit                   string
+	// maxOwn is the most connections to the peer and the admin port; 0 means maxConnections.
+	maxOwn      int
+	maxCalls    int
+	maxWait     time.Duration
+	memoryLimit string
 }
 
 func (b *boundSettings) register(f *pflag.FlagSet) {
 	f.IntVar(&b.maxConnections, "max-connections", 8192, "most connections to each port at once")
 	f.IntVar(&b.maxPerAddress, "max-connections-per-address", 1024, "most of them from one IPv4 address or IPv6 network of 64 bits")
 	f.IntVar(&b.maxCalls, "max-calls", 16_384, "most calls with checks in progress; what comes on top is refused")
-	f.DurationVar(&b.maxWait, "max-wait", 20*time.Millisecond, "how long work may wait for a processor before calls with checks are rejected; 0 for ever")
+	f.DurationVar(&b.maxWait, "max-wait", 10*time.Millisecond, "how long work may wait for a processor before calls with checks are rejected; 0 for ever")
 	f.StringVar(&b.memoryLimit, "memory-limit", "0", "most memory for the whole process, for example 256MiB; 0 for no bound")
 }
 
@@ -48,13 +51,32 @@ func (b *boundSettings) validate() error {
 // silence is how long a connection may take for its first byte.
 const silence = 5 * time.Second
 
-// listenWithin opens a port within the bounds.
-func (b *boundSettings) listenWithin(addr string) (*listen.Listener, error) {
+// fit lowers the bounds of connections so that clients leave some of the file descriptors that the process may open, 0 if that
+// is not known, to other nodes, gossip and files. It reports whether it did.
+func (b *boundSettings) fit(descriptors uint64) bool {
+	if descriptors == 0 || descriptors > math.MaxInt {
+		return false
+	}
+	own := min(max(int(descriptors)/4, 96), 2048)
+	clients := max(16, (int(descriptors)-own)/2) // of the gRPC and of the HTTP port
+	if clients >= b.maxConnections {
+		return false
+	}
+	b.maxConnections, b.maxOwn = clients, own/3
+	return true
+}
+
+// listenWithin opens a port within the bounds, of clients or of the cluster's own connections.
+func (b *boundSettings) listenWithin(addr string, own bool) (*listen.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	return listen.New(rawconn.Listener{Listener: l}, listen.Bounds{Total: b.maxConnections, PerAddress: b.maxPerAddress, Silence: silence})
+	total := b.maxConnections
+	if own && b.maxOwn > 0 {
+		total = b.maxOwn
+	}
+	return listen.New(rawconn.Listener{Listener: l}, listen.Bounds{Total: total, PerAddress: b.maxPerAddress, Silence: silence})
 }
 
 // portStats are the counts of the listener of one port.
@@ -90,7 +112,7 @@ func (c connections) refused() (list []sample) {
 		for _, r := range []struct {
 			reason string
 			n      uint64
-		}{{"full", one.Full}, {"address", one.Crowded}, {"silent", one.Silent}} {
+		}{{"full", one.Full}, {"address", one.Crowded}, {"silent", one.Silent}, {"error", one.Failed}} {
 			list = append(list, sample{labels: []string{one.port, r.reason}, value: float64(r.n)})
 		}
 	}

@@ -226,7 +226,7 @@ var families = []family{
 	gauges("sluice_connections", "Connections to this node's ports now, by port.", []string{"port"},
 		func(s *snapshot) []sample { return s.ports.open() }),
 	counters("sluice_connections_refused_total", "Connections closed: too many (full), too many of one address (address), "+
-		"nothing said within 5 s (silent).", []string{"port", "reason"},
+		"nothing said within 5 s (silent); or not accepted yet, most often because no file descriptor is left (error).", []string{"port", "reason"},
 		func(s *snapshot) []sample { return s.ports.refused() }),
 
 	gauge("sluice_calls_in_progress", "Calls with checks that are being decided.",

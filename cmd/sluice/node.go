@@ -96,6 +96,10 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 	if err != nil {
 		return nil, err
 	}
+	if asked, limit := s.bounds.maxConnections, maxDescriptors(); s.bounds.fit(limit) {
+		log.Warn("few file descriptors: the bound of connections is lowered, so that some are left for other nodes; raise the limit (ulimit -n, LimitNOFILE)",
+			"descriptors", limit, "max_connections", s.bounds.maxConnections, "instead_of", asked)
+	}
 	if n.listen, err = openListeners(s); err != nil {
 		return nil, err
 	}

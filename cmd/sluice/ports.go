@@ -16,14 +16,15 @@ func openListeners(s settings) (l listeners, err error) {
 		flag     string
 		addr     string
 		listener *net.Listener
+		own      bool
 	}{
-		{"grpc-port", s.listenAddr(s.grpcPort), &l.grpc}, {"http-port", s.listenAddr(s.httpPort), &l.http},
-		{"peer-port", s.listenAddr(s.peerPort), &l.peer}, {adminFlag, adminAddr, &l.admin},
+		{"grpc-port", s.listenAddr(s.grpcPort), &l.grpc, false}, {"http-port", s.listenAddr(s.httpPort), &l.http, false},
+		{"peer-port", s.listenAddr(s.peerPort), &l.peer, true}, {adminFlag, adminAddr, &l.admin, true},
 	} {
 		if one.addr == "" {
 			continue
 		}
-		bounded, err := s.bounds.listenWithin(one.addr)
+		bounded, err := s.bounds.listenWithin(one.addr, one.own)
 		if err != nil {
 			l.close()
 			return listeners{}, fmt.Errorf("--%s: %w", one.flag, err)

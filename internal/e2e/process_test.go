@@ -86,6 +86,8 @@ type nodeConfig struct {
 	token string
 	// binary is the program to run, if not the one under test.
 	binary string
+	// descriptors is how many files the process may open, 0 for as many as the test.
+	descriptors int
 }
 
 // start runs `sluice serve` and waits until the node is ready. The process is
@@ -122,6 +124,10 @@ func launch(t *testing.T, c nodeConfig) *node {
 		args = append(args, strings.ReplaceAll(arg, "{name}", c.name))
 	}
 	n.cmd = exec.Command(cmp.Or(c.binary, binary), args...)
+	if c.descriptors > 0 {
+		limited := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, c.descriptors)
+		n.cmd = exec.Command("sh", append([]string{"-c", limited, n.cmd.Path}, args...)...)
+	}
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	n.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
 	if err := n.cmd.Start(); err != nil {

@@ -33,6 +33,13 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
+// visit is how many connections of an address may take places that are kept.
+const visit = 4
+
+// kept is how many of the places are for addresses with fewer connections than visit: health checks, operators and metrics still
+// get in when clients have taken all others.
+func (b Bounds) kept() int { return min(b.Total/8, 64) }
+
 // Stats counts since New, except for Open.
 type Stats struct {
 	// Open are the connections that there are now, silent ones included.
@@ -40,6 +47,9 @@ type Stats struct {
 	// Full and Crowded were closed at once: too many in all, or of one address. Silent
 	// ones said nothing in time.
 	Full, Crowded, Silent uint64
+	// Failed is how often accepting has failed, most often because no file descriptor was left. The connection waits in the
+	// kernel's queue, and is tried again.
+	Failed uint64
 }
 
 // Listener is a net.Listener that gives out connections once their first byte is there. Make it with
@@ -53,7 +63,7 @@ type Listener struct {
 	done  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
-	full, crowded, silent atomic.Uint64
+	full, crowded, silent, failed atomic.Uint64
 
 	mu struct {
 		sync.Mutex
@@ -111,7 +121,7 @@ func (l *Listener) Stats() Stats {
 	l.mu.Lock()
 	open := l.mu.open
 	l.mu.Unlock()
-	return Stats{Open: open, Full: l.full.Load(), Crowded: l.crowded.Load(), Silent: l.silent.Load()}
+	return Stats{Open: open, Full: l.full.Load(), Crowded: l.crowded.Load(), Silent: l.silent.Load(), Failed: l.failed.Load()}
 }
 
 // accept takes connections until the listener ends.
@@ -124,6 +134,7 @@ func (l *Listener) accept() {
 			l.admit(c)
 		case passing(err):
 			// Most often no descriptor is left. Those who wait in the kernel's queue go on waiting.
+			l.failed.Add(1)
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			select {
 			case <-time.After(pause):
@@ -158,6 +169,8 @@ func (l *Listener) admit(c net.Conn) {
 		l.full.Add(1)
 	case l.mu.by[from] >= l.bounds.PerAddress:
 		l.crowded.Add(1)
+	case l.mu.open >= l.bounds.Total-l.bounds.kept() && l.mu.by[from] >= visit:
+		l.full.Add(1)
 	default:
 		l.mu.open++
 		l.mu.by[from]++

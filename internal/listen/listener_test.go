@@ -237,3 +237,20 @@ func TestBounds(t *testing.T) {
 		}
 	}
 }
+
+// The last places are for addresses that have few connections.
+func TestPlacesAreKept(t *testing.T) {
+	l := open(t, Bounds{Total: 16, PerAddress: 100, Silence: time.Minute})
+	for range 14 {
+		dial(t, l, "127.0.0.2", "x")
+	}
+	waitOpen(t, l, 14)
+	hungUp(t, dial(t, l, "127.0.0.2", "x"))
+	dial(t, l, "127.0.0.3", "x")
+	dial(t, l, "127.0.0.4", "x")
+	waitOpen(t, l, 16)
+	hungUp(t, dial(t, l, "127.0.0.5", "x"))
+	if s := l.Stats(); s.Full != 2 {
+		t.Errorf("%+v, want 2 for want of places", s)
+	}
+}

@@ -32,11 +32,11 @@ type call struct {
 // served is a call that was: when it came, counted from the beginning, and how long it took.
 type served struct{ at, took time.Duration }
 
-// simulate runs f on a node with a target of 20 ms.
+// simulate runs f on a node with a target of 10 ms.
 func simulate(t *testing.T, processors int, cost time.Duration, f func(*node)) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{
-			gate: gate(t, Config{MaxCalls: 1 << 14, MaxWait: 20 * time.Millisecond}),
+			gate: gate(t, Config{MaxCalls: 1 << 14, MaxWait: 10 * time.Millisecond}),
 			cost: cost, calls: make(chan call, 1<<20), began: time.Now(),
 		}
 		stop := make(chan struct{})
