@@ -71,6 +71,9 @@ type Stats struct {
 	Dissolved uint64
 }
 
+// Now returns the time in ns that this node decides by: it goes on while the process is stopped or the machine sleeps.
+func (n *Node) Now() int64 { return n.cfg.Clock() }
+
 // machines is what the runner publishes of both now and then.
 type machines struct {
 	partitions handoff.Stats

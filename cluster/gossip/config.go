@@ -173,7 +173,7 @@ func (c Config) memberlist(g *Gossip, end endpoint) *memberlist.Config {
 	m.AdvertiseAddr = end.address.Addr().String()
 	m.AdvertisePort = int(end.address.Port())
 	m.LogOutput = nil
-	m.Logger = libraryLogger(g.log, &g.malformed)
+	m.Logger = libraryLogger(g.log, &g.library)
 	m.EnableCompression = false // the messages are small
 	if g.keys != nil {
 		m.Keyring = g.keys.list

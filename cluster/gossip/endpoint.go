@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -42,7 +41,7 @@ func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
 		}
 		bind.host = bound.String()
 	}
-	transport, err := listen(bind, libraryLogger(c.Logger, new(atomic.Uint64)))
+	transport, err := listen(bind, libraryLogger(c.Logger, new(libraryCounts)))
 	if err != nil {
 		return endpoint{}, fmt.Errorf("gossip: Bind: %w on %s, TCP and UDP: %w; stop what uses it or choose another gossip port", ErrListen, bind, err)
 	}

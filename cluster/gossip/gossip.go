@@ -69,7 +69,7 @@ type Gossip struct {
 
 	challenges chan challenged // that this process has to answer
 
-	malformed atomic.Uint64 // messages that memberlist could not read
+	library libraryCounts
 
 	// announce serializes the calls that make memberlist tell others about us, and
 	// guards left.

@@ -6,23 +6,41 @@ import (
 	"log"
 	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // libraryLogger passes memberlist's lines on to l at debug: what matters to an
 // operator this package logs itself. The library's own level becomes the
-// attribute "severity". Lines about messages that are no gossip are counted in
-// malformed, too, and one a minute becomes a warning.
-func libraryLogger(l *slog.Logger, malformed *atomic.Uint64) *log.Logger {
-	return log.New(&libraryLines{log: l, malformed: malformed}, "", 0)
+// attribute "severity". Lines about messages that are no gossip, and about probes that only TCP answered, are
+// counted, too, and one of each a minute becomes a warning.
+func libraryLogger(l *slog.Logger, counts *libraryCounts) *log.Logger {
+	return log.New(&libraryLines{log: l, counts: counts}, "", 0)
+}
+
+// libraryCounts counts what memberlist tells in its log alone.
+type libraryCounts struct {
+	malformed atomic.Uint64 // messages that it could not read
+	tcpOnly   atomic.Uint64 // probes that were answered over TCP, not over UDP
 }
 
 type libraryLines struct {
-	log       *slog.Logger
-	malformed *atomic.Uint64
-	warned    atomic.Int64 // when, in Unix seconds
+	log    *slog.Logger
+	counts *libraryCounts
+	warned atomic.Int64 // when of malformed messages, in Unix seconds
+	udp    struct {
+		sync.Mutex
+		since  int64 // Unix seconds
+		probes int   // that only TCP answered, in the minute since then
+	}
 }
+
+// tcpOnly is what memberlist's line about a probe that only TCP answered says.
+var tcpOnly = []byte("over TCP but UDP probes failed")
+
+// fewProbes is how many such probes there may be in a minute without a warning: packets are lost now and then.
+const fewProbes = 5
 
 // noise is what memberlist's lines about messages that it cannot read say.
 var noise = []string{
@@ -38,18 +56,35 @@ const quietNoise = 60 // seconds
 // its lock, so it returns at once when debug is off.
 func (w *libraryLines) Write(line []byte) (int, error) {
 	if isNoise(line) {
-		w.malformed.Add(1)
+		w.counts.malformed.Add(1)
 		now, last := time.Now().Unix(), w.warned.Load()
 		if now-last >= quietNoise && w.warned.CompareAndSwap(last, now) {
 			_, text := parseLine(line)
 			w.log.Warn("something that is no gossip comes to the gossip port", "detail", text)
 		}
 	}
+	if bytes.Contains(line, tcpOnly) {
+		w.counts.tcpOnly.Add(1)
+		w.countProbe(line, time.Now().Unix())
+	}
 	if w.log.Enabled(context.Background(), slog.LevelDebug) {
 		severity, text := parseLine(line)
 		w.log.Debug(text, "severity", severity, "source", "memberlist")
 	}
 	return len(line), nil
+}
+
+// countProbe warns of the probe after fewProbes in a minute.
+func (w *libraryLines) countProbe(line []byte, now int64) {
+	w.udp.Lock()
+	defer w.udp.Unlock()
+	if now-w.udp.since >= quietNoise {
+		w.udp.since, w.udp.probes = now, 0
+	}
+	if w.udp.probes++; w.udp.probes == fewProbes+1 {
+		_, text := parseLine(line)
+		w.log.Warn("gossip probes are answered over TCP alone: let UDP pass to the gossip port, in both directions", "detail", text)
+	}
 }
 
 func isNoise(line []byte) bool {

@@ -10,6 +10,8 @@ type Stats struct {
 	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
 	// node's keys.
 	Malformed uint64
+	// TCPOnly counts probes of other nodes that were answered over TCP and not over UDP.
+	TCPOnly uint64
 	// RefusedStreams counts streams to the gossip port that were closed: too many, too long, or announcing
 	// more than gossip has.
 	RefusedStreams uint64
@@ -29,7 +31,7 @@ type Stats struct {
 
 // Stats returns the counters.
 func (g *Gossip) Stats() Stats {
-	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.malformed.Load()}
+	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.library.malformed.Load(), TCPOnly: g.library.tcpOnly.Load()}
 	if t, ok := g.transport.(*sockets); ok {
 		s.RefusedStreams = t.gate.refused.Load()
 	}

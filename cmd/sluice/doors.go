@@ -23,7 +23,7 @@ func (n *node) openDoors(secret []byte) error {
 	if n.gate, err = shed.New(shed.Config{MaxCalls: n.settings.bounds.maxCalls, MaxWait: n.settings.bounds.maxWait}); err != nil {
 		return err
 	}
-	n.waits = new(waits).next
+	n.waits, n.clock = new(waits).next, n.cluster.Now
 	n.service, err = transport.NewService(transport.Config{
 		Gate:    n.gate,
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,

@@ -260,6 +260,8 @@ var families = []family{
 		func(s *snapshot) uint64 { return s.gossip.Refused }),
 	counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip, or are encrypted with none of this node's keys.",
 		func(s *snapshot) uint64 { return s.gossip.Malformed }),
+	counter("sluice_gossip_tcp_only_probes_total", "Probes of other nodes that were answered over TCP and not over UDP.",
+		func(s *snapshot) uint64 { return s.gossip.TCPOnly }),
 	gauges("sluice_gossip_keys", "Keys that gossip is encrypted with; the label names the one for what is sent.", []string{"primary"},
 		func(s *snapshot) []sample {
 			if s.gossip.Keys == 0 {

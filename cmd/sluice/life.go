@@ -60,6 +60,7 @@ func (n *node) startParts(p *parts) {
 	p.run("console", n.hub.Run)
 	p.run("history", n.service.RunHistory)
 	p.run("runtime", n.watchRuntime)
+	p.run("notices", n.watchSelf)
 	for _, s := range n.secrets {
 		p.run("certificates and keys", s.run)
 	}
@@ -112,7 +113,8 @@ func (n *node) enter(ctx context.Context) error {
 		n.log.Warn("ready without all of its partitions, or without copies of them", "waited", settleTimeout)
 	}
 	n.joined.Store(true)
-	n.grpcDoor.SetReady(true)
+	ready, _ := n.ready()
+	n.grpcDoor.SetReady(ready)
 	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Holding)
 	return nil
 }

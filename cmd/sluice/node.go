@@ -47,6 +47,7 @@ type node struct {
 	inquiries *inquiries
 	gate      *shed.Gate
 	waits     func() (l shed.Load, ran uint64) // what watchRuntime tells gate, as waits.next does
+	clock     func() int64                     // of the cluster node
 	hub       *watch.Hub
 	keeper    *keeper // nil without --data-dir
 	secrets   []secretFiles
@@ -62,6 +63,8 @@ type node struct {
 	gubernatorDoor *gubernator.Door
 
 	joined, leaving atomic.Bool
+	// lostAddress: others do not reach this node where it says, see errLostAddress.
+	lostAddress atomic.Bool
 	// draining: the counters are handed over, and no more calls are to be taken.
 	draining atomic.Bool
 	// ended is closed when the cluster node's goroutine has ended.
@@ -223,6 +226,9 @@ func (n *node) ready() (ok bool, reasons []string) {
 	}
 	if n.leaving.Load() {
 		reasons = append(reasons, "leaving the cluster")
+	}
+	if n.lostAddress.Load() {
+		reasons = append(reasons, errLostAddress.Error())
 	}
 	return len(reasons) == 0, reasons
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"runtime/metrics"
 	"strings"
@@ -47,11 +48,15 @@ func (n *node) watchRuntime(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	n.waits() // what was waited before does not count
+	var sleep sleeper
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			if slept := sleep.look(n.clock(), every); slept > 0 {
+				n.log.Warn(fmt.Sprintf("this process did not run for %.1f s: it was stopped, or the machine slept or had no processor for it", slept.Seconds()))
+			}
 			l, ran := n.waits()
 			refuses := n.gate.Observe(l)
 			n.settings.gc.look()

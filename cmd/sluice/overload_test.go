@@ -136,7 +136,7 @@ func TestOverloadPasses(t *testing.T) {
 		}
 		busy := true
 		looks := 0
-		n := &node{gate: gate, waits: func() (shed.Load, uint64) {
+		n := &node{gate: gate, clock: func() int64 { return time.Now().UnixNano() }, waits: func() (shed.Load, uint64) {
 			looks++
 			if busy {
 				return shed.Load{Wait: time.Hour, Waiting: 1000}, few

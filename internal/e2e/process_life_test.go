@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -141,4 +142,18 @@ func TestWrongStarts(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPauseIsLogged stops a process for two seconds: it says itself that it did not run.
+func TestPauseIsLogged(t *testing.T) {
+	n := start(t, nodeConfig{name: "paused"})
+	n.signal(syscall.SIGSTOP)
+	time.Sleep(2 * time.Second)
+	n.signal(syscall.SIGCONT)
+	eventually(t, 10*time.Second, "the log tells of the pause", func() error {
+		if !strings.Contains(n.log.String(), "this process did not run for ") {
+			return errors.New(n.log.tail(500))
+		}
+		return nil
+	})
 }
