@@ -299,7 +299,7 @@ var families = []family{
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Closing) }),
 	gauge("sluice_partitions_claiming", "Partitions without a holder that this node is claiming.",
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Claiming) }),
-	gauge("sluice_partitions_unprotected", "Partitions held here that no other node has a complete copy of.",
+	gauge("sluice_partitions_unprotected", "Partitions held here that no other node, of those that are heard, has a complete copy of.",
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Unprotected) }),
 	gauge("sluice_copies", "Copies here of partitions that other nodes hold.",
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Copies) }),

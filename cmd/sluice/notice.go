@@ -135,15 +135,13 @@ func (a *ownAddress) look(addresses func() ([]net.Addr, error)) (changed, lost b
 	return a.missed == 2, true
 }
 
-// sleeper finds out that the process did not run.
+// sleeper finds out that the process did not run. last is the time of the last look, or of the beginning.
 type sleeper struct{ last int64 }
 
 // look returns for how long the process did not run since the last look, which was to be every before now (ns of a clock that goes
 // on while the process is stopped or the machine sleeps); 0 if not for long.
 func (s *sleeper) look(now int64, every time.Duration) (slept time.Duration) {
-	if s.last != 0 {
-		slept = time.Duration(now-s.last) - every
-	}
+	slept = time.Duration(now-s.last) - every
 	s.last = now
 	if slept < longSleep {
 		return 0

@@ -100,13 +100,12 @@ func TestLostAddressIsNotReady(t *testing.T) {
 }
 
 func TestSleeper(t *testing.T) {
-	var s sleeper
 	second := int64(time.Second)
+	s := sleeper{50 * second}
 	for i, step := range []struct {
 		now  int64
 		want time.Duration
 	}{
-		{50 * second, 0}, // the first look
 		{50*second + second/4, 0},
 		{51*second + second/4, 0}, // late, but not by a second
 		{61*second + second/2 + second/5, 10*time.Second + 200*time.Millisecond},

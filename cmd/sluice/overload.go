@@ -48,7 +48,7 @@ func (n *node) watchRuntime(ctx context.Context) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	n.waits() // what was waited before does not count
-	var sleep sleeper
+	sleep := sleeper{n.clock()}
 	for {
 		select {
 		case <-ctx.Done():
