@@ -233,6 +233,8 @@ var families = []family{
 		func(s *snapshot) float64 { return float64(s.load.Calls) }),
 	gauge("sluice_wait_seconds", "What nine in ten goroutines did not wait longer for a processor than, of late.",
 		func(s *snapshot) float64 { return s.load.Wait.Seconds() }),
+	gauge("sluice_waiting_goroutines", "Goroutines that wait for a processor now.",
+		func(s *snapshot) float64 { return float64(s.load.Waiting) }),
 	gauge("sluice_refusing", "The part of calls with checks that is refused now because work waits too long, 0 to 1.",
 		func(s *snapshot) float64 { return s.load.Refusing }),
 	counters("sluice_calls_refused_total", "Calls with checks that were refused: too many in progress (full), or work waited too long (slow).",

@@ -26,6 +26,8 @@ const (
 	// probeEvery is after how many ticks of rejecting everything is admitted again, to see whether a crowd comes back: if
 	// only few callers are left, nothing else shows it.
 	probeEvery = int(time.Minute / Tick)
+	// probe is for how many ticks a crowd that comes back needs no patience.
+	probe = 20
 )
 
 // Load is what the runtime shows of a tick.
@@ -45,9 +47,7 @@ type pressure struct {
 	came, done float64 // calls a tick, on average of late; came is known while calls are rejected
 	late       int     // ticks in a row that were late
 	slow       int     // ticks until the last long wait is forgotten
-	busy       int     // ticks since part was 0
-	// probed is the part to return to at once if a crowd comes back after a probe; it is forgotten as part is.
-	probed float64
+	busy       int     // ticks since part was 0; below 0 during a probe
 }
 
 // observe takes the load of a tick, in which so many calls came and were done, and returns the part of calls to reject in the
@@ -73,17 +73,16 @@ func (p *pressure) observe(l Load, came, done uint64, target time.Duration) floa
 		p.part = min(most, max(need, shrink(p.part)))
 	case !late || l.Waiting <= crowd:
 		p.late = 0
-		p.probed = shrink(p.probed)
 	default:
-		if p.late++; p.late >= patience || p.probed > 0 {
-			p.part, p.probed, p.came = max(first, p.probed), 0, 0
+		if p.late++; p.late >= patience || p.busy < 0 {
+			p.part, p.came = first, 0
 		}
 	}
 	if p.busy++; p.part == 0 {
-		p.busy = 0
+		p.busy = min(p.busy, 0)
 	}
 	if p.busy == probeEvery {
-		p.part, p.probed, p.busy = 0, p.part, 0
+		p.part, p.busy = 0, -probe
 	}
 	return p.part
 }

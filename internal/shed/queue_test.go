@@ -142,13 +142,17 @@ func TestClosedLoopIsServed(t *testing.T) {
 
 // Twice what a node can do: what it admits is answered within 100 ms, and it is kept busy.
 func TestOpenLoopIsShed(t *testing.T) {
-	const long = 130 * time.Second // two probes
+	const short, long = 10 * time.Second, 130 * time.Second // long has two probes
 	for _, c := range []struct {
 		processors int
 		cost       time.Duration
-	}{{1, 200 * time.Microsecond}, {2, 200 * time.Microsecond}, {1, time.Millisecond}, {2, time.Millisecond}, {1, 2 * time.Millisecond}} {
+		d          time.Duration
+	}{
+		{1, 200 * time.Microsecond, short}, {2, 200 * time.Microsecond, short},
+		{1, time.Millisecond, long}, {2, time.Millisecond, short}, {1, 2 * time.Millisecond, long},
+	} {
 		simulate(t, c.processors, c.cost, func(n *node) {
-			n.openLoop(c.cost/time.Duration(2*c.processors), long)
+			n.openLoop(c.cost/time.Duration(2*c.processors), c.d)
 			var took []time.Duration
 			for _, s := range n.mu.admitted {
 				if s.at > time.Second { // it finds out
@@ -160,7 +164,10 @@ func TestOpenLoopIsShed(t *testing.T) {
 			if p99 >= 100*time.Millisecond {
 				t.Errorf("%+v: p99 of what was admitted is %v", c, p99)
 			}
-			used := float64(len(took)) * c.cost.Seconds() / float64(c.processors) / (long - time.Second).Seconds()
+			if longest := took[len(took)-1]; longest > 250*time.Millisecond {
+				t.Errorf("%+v: a call took %v: a crowd came back, and was let be", c, longest)
+			}
+			used := float64(len(took)) * c.cost.Seconds() / float64(c.processors) / (c.d - time.Second).Seconds()
 			if used < 0.85 {
 				t.Errorf("%+v: %.2f of the processors was used", c, used)
 			}
