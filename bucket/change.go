@@ -146,7 +146,7 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 	}
 	if p.beginsAtHit() && q.beginsAtHit() {
 		s.spent, s.aux = spent, addSat(subSat(from.state.aux, q.period), p.period)
-		s.settleFixed(now)
+		s.settleFixed(p, now)
 		return
 	}
 	s.charge(p, now, spent)

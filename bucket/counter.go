@@ -197,7 +197,7 @@ func (c *counter) free(now int64) bool {
 func (s *state) freeAt(p *plan, last, now int64) bool {
 	c := *s
 	c.settle(p, last, now)
-	return c.used(p, now) == 0 && c.interval(p, now) == 0
+	return c.used(p, now) == 0 && c.interval(p, now) == 0 && c.atRest(p, now)
 }
 
 // entryBytes is the memory of a counter with one limit and its share of the table: its own

@@ -2,15 +2,21 @@ package bucket
 
 import "slices"
 
-// entry is cost units spent in one grain of time (see plan.grain).
-type entry struct{ grain, cost int64 }
+// entry is cost units that count until the log's span (see plan.span) has passed since at (Unix ns).
+type entry struct{ at, cost int64 }
 
 // entries is the ring of a log. It is the memory only: a state's aux says which part of it
 // holds entries, so that a copy of the state can drop entries and leave the ring alone.
 type entries struct {
-	// ring has a length that is a power of two.
+	// ring has a length that is a power of two. A phase has none.
 	ring []entry
+	// phase is where in a period the windows of a kindWeighted begin, in (0, period). Many states share such
+	// entries, and nothing writes to them.
+	phase int64
 }
+
+// owned reports whether e is the ring of one log.
+func (e *entries) owned() bool { return e != nil && e.ring != nil }
 
 // minRing is the length of the smallest ring. Rings double when full and halve when an
 // eighth full, so that a log in steady use does not allocate.
@@ -74,16 +80,16 @@ func (s *state) remove(i uint32) {
 
 // clone returns a copy of e; e may be nil.
 func (e *entries) clone() *entries {
-	if e == nil {
-		return nil
+	if e == nil || e.ring == nil {
+		return e
 	}
 	return &entries{ring: slices.Clone(e.ring)}
 }
 
 // bytes returns the approximate memory of e; e may be nil.
 func (e *entries) bytes() int64 {
-	if e == nil {
+	if e == nil || e.ring == nil {
 		return 0
 	}
-	return 24 + 16*int64(len(e.ring))
+	return 32 + 16*int64(len(e.ring))
 }

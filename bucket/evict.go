@@ -40,7 +40,7 @@ func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 func (t *Table) dropFreeLocked(sh *shard, now int64) {
 	for range glances {
 		key, c, _ := sh.mu.lru.GetOldest()
-		if sh.mu.lru.Len() == 1 || !c.free(now) {
+		if sh.mu.lru.Len() == 1 || !c.free(sh.atLocked(now)) {
 			return
 		}
 		t.forgetLocked(sh, key, c)
@@ -51,7 +51,7 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 // evictLocked evicts the least recently used counter of sh, which must not be empty.
 func (t *Table) evictLocked(sh *shard, now int64) {
 	key, c, _ := sh.mu.lru.GetOldest()
-	if c.free(now) {
+	if c.free(sh.atLocked(now)) {
 		t.evictedExpired.Add(1)
 	} else {
 		t.evictedLive.Add(1)
@@ -110,7 +110,7 @@ func (t *Table) sweep(sh *shard, now int64, keys []Key) (removed int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	for _, key := range keys {
-		if c, ok := sh.mu.lru.Peek(key); ok && c.free(now) {
+		if c, ok := sh.mu.lru.Peek(key); ok && c.free(sh.atLocked(now)) {
 			t.forgetLocked(sh, key, c)
 			removed++
 		}

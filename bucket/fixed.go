@@ -3,11 +3,33 @@ package bucket
 // The fixed window: count units in each of the windows that tile time. Up to twice
 // the count fits around a boundary; the sliding algorithms exist to prevent that.
 
-// settleFixed forgets a window that has ended.
-func (s *state) settleFixed(now int64) {
+// settleFixed forgets a window that has ended. If it ended just before a boundary of this clock, because it came from
+// another, the one that follows it is open already.
+func (s *state) settleFixed(p *plan, now int64) {
 	if now >= s.aux {
-		s.spent, s.aux = 0, never
+		s.spent, s.aux = 0, p.opened(s.aux, now)
 	}
+}
+
+// opened returns the end of the window at now that follows one that ended at e ≤ now, or never if it is that of any
+// charge at now.
+func (p *plan) opened(e, now int64) int64 {
+	if e == never || p.align == AlignFirstHit || p.begins(e) {
+		return never
+	}
+	if end := p.following(e); now < end && end != p.windowEnd(now) {
+		return end
+	}
+	return never
+}
+
+// atRest reports whether a charge to s, of which nothing is spent, begins what it would begin had s never been used.
+func (s *state) atRest(p *plan, now int64) bool {
+	switch p.kind {
+	case kindStep, kindFixed:
+		return s.aux == never || s.aux == p.windowEnd(now)
+	}
+	return true
 }
 
 // openFixed begins a window if none is open.

@@ -11,6 +11,8 @@ type Receipt struct {
 	// is also replaced at a refund, which may already have given the charge back.
 	counter  *counter
 	at, cost int64
+	// ahead is what the shard's clock was corrected by then.
+	ahead int64
 	// admissions and cuts are the counter's, just after the charge.
 	admissions, cuts uint32
 	// transient is the request's.
@@ -23,14 +25,19 @@ type Receipt struct {
 func (rc *Receipt) Charged() bool { return rc.counter != nil }
 
 // mark is what a charge to one limit must remember to be undone: the level (see state)
-// just before it, the end of the window that it went into, and the admission before it.
+// just before it, the end of the window or step or the date of the entry that it went into, and the admission before it.
 type mark struct{ spent, aux, last int64 }
 
 // markOf returns the mark of a charge to s that is about to be made.
 func markOf(p *plan, s *state, now int64) mark {
 	m := mark{s.spent, s.aux, s.last}
-	if p.kind == kindFixed && m.aux == never {
-		m.aux = p.windowEnd(now)
+	switch p.kind {
+	case kindFixed, kindStep:
+		if m.aux == never {
+			m.aux = p.windowEnd(now)
+		}
+	case kindLog, kindBins:
+		m.aux = s.entryFor(p, now)
 	}
 	return m
 }
@@ -46,10 +53,10 @@ func (rc *Receipt) before(c *counter, now int64) {
 }
 
 // after completes the receipt once the charge is made to c, which is in the table now.
-func (rc *Receipt) after(r *Request, c *counter, cost int64) {
+func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
 	c.cuts |= flagHeld
 	rc.key, rc.counter, rc.transient = r.Key, c, r.Transient
-	rc.at, rc.cost = c.now, cost
+	rc.at, rc.cost, rc.ahead = c.now, cost, ahead
 	rc.admissions, rc.cuts = c.admissions, c.cuts
 }
 
@@ -93,11 +100,11 @@ func (s *state) undo(p *plan, m mark, at, now, cost int64) {
 	case kindFlow:
 		s.undoFlow(p, m, at, now, cost)
 	case kindStep:
-		s.undoStep(p, m, at, now, cost)
+		s.undoStep(p, m, now, cost)
 	case kindFixed:
 		s.undoFixed(p, m, cost)
 	case kindLog, kindBins:
-		s.undoLog(p, at, cost)
+		s.undoLog(m.aux, cost)
 	case kindWeighted:
 		s.undoWeighted(p, at, now, cost)
 	}

@@ -3,9 +3,7 @@ package bucket
 import "slices"
 
 // Image holds portable copies of counters: what one table exports and another
-// imports, whatever the clocks of their nodes show. It carries durations for what
-// flows and the numbers of windows for what is aligned, so both clocks need to agree
-// on the time of day only as well as aligned windows shall.
+// imports, whatever the clocks of their nodes show: it carries nothing but durations (move.go).
 //
 // The form of Data is described in wire.go. It goes with the limits: an image means
 // something only together with the sets that it was made with, or equal ones.
@@ -44,7 +42,7 @@ func (t *Table) Export(now int64, shard int, keys []Key, im *Image) {
 		sh.mu.Lock()
 		for _, key := range keys[:n] {
 			c, _ := sh.mu.lru.Peek(key)
-			im.add(now, key, c)
+			im.add(sh.atLocked(now), key, c)
 		}
 		sh.mu.Unlock()
 		keys = keys[n:]

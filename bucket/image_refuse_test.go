@@ -64,16 +64,15 @@ func written(numbers ...uint64) []byte {
 	return append(binary.AppendUvarint(data, uint64(len(body))), body...)
 }
 
-// TestImportChecksStates: a state that its limit cannot have is refused. The numbers are those of wire.go: age, shadows
-// and whether a date follows, the date, and for each limit when it last admitted and what it has spent.
+// TestImportChecksStates: a state that its limit cannot have is refused. The numbers are those of wire.go: age, shadows, and for each limit when it last admitted and what it has spent.
 func TestImportChecksStates(t *testing.T) {
 	minute := uint64(time.Minute)
-	now := 2 * uint64(day) // as it is written
 	fixed, month := per(bucket.FixedWindow, 10, time.Minute), per(bucket.FixedWindow, 10, 0)
 	first := fixed
 	first.Align = bucket.AlignFirstHit
 	month.Align, month.Unit = bucket.AlignCalendar, bucket.Month
 	flow, log, bins := per(bucket.TokenBucket, 10, time.Minute), per(bucket.SlidingLog, 10, time.Minute), per(bucket.SlidingWindow, 10, time.Minute)
+	counter := per(bucket.SlidingCounter, 10, time.Minute)
 	for _, c := range []struct {
 		limit   bucket.Limit
 		numbers []uint64
@@ -87,13 +86,13 @@ func TestImportChecksStates(t *testing.T) {
 		{first, []uint64{0, 0, 0, 3, minute}, ""},
 		{first, []uint64{0, 0, 0, 3, minute + 1}, "too far away"},
 		{first, []uint64{0, 0, 0, 3, 0}, "has been passed"},
-		{fixed, []uint64{0, 1, now, 0, 3, minute}, ""},
-		{fixed, []uint64{0, 0, 0, 3, minute}, "no date"},
-		{fixed, []uint64{0, 0, 0, 0}, ""}, // nothing spent, so no window
-		{fixed, []uint64{0, 1, now, 0, 3, minute - 1}, "none of its limit"},
-		{month, []uint64{0, 1, now, 0, 3, 1e9}, ""},
-		{month, []uint64{0, 1, now, 0, 3, 1e9 + 1}, "none of its limit"},
-		{month, []uint64{0, 1, now, 0, 3, uint64(40 * 24 * time.Hour)}, "too far away"},
+		{fixed, []uint64{0, 0, 0, 3, minute}, ""},
+		{fixed, []uint64{0, 0, 0, 3, minute + minute/2}, ""}, // behind one of another clock
+		{fixed, []uint64{0, 0, 0, 3, minute + minute/2 + 1}, "too far away"},
+		{fixed, []uint64{0, 0, 0, 3, 0}, "has been passed"},
+		{fixed, []uint64{0, 0, 0, 0, 0}, ""}, // nothing spent, and no window
+		{month, []uint64{0, 0, 0, 3, 1e9}, ""},
+		{month, []uint64{0, 0, 0, 3, uint64(50 * 24 * time.Hour)}, "too far away"},
 		{log, []uint64{0, 0, 0, 2, 9, 1, 9, 1}, ""},
 		{log, []uint64{0, 0, 0, 1, minute - 1, 1}, ""},
 		{log, []uint64{0, 0, 0, 1, minute, 1}, "has expired"},
@@ -102,18 +101,24 @@ func TestImportChecksStates(t *testing.T) {
 		{log, []uint64{0, 0, 0, 2, 9, 1, 10, 1}, "in the future"},
 		{log, []uint64{0, 0, 0, 3, 9, 1}, "too many entries"},
 		{log, []uint64{0, 0, 0, 1 << 60, 9, 1}, "too many entries"},
-		{bins, []uint64{0, 1, now, 0, 1, 60, 1}, ""},
-		{bins, []uint64{0, 1, now, 0, 1, 61, 1}, "has expired"},
-		{bins, []uint64{0, 0, 0, 1, 60, 1}, "no date"},
-		{flow, []uint64{0, 2, 0, 3, 5, 0, 0, 3, 0, 3, 5}, ""},
-		{flow, []uint64{0, 2, 0, 3, 5, 0, 1, 3, 0, 3, 5}, "no such place"},
-		{flow, []uint64{0, 2, 0, 3, 5, 7, 0, 3, 0, 3, 5}, "former limits are not in the image"},
-		{flow, []uint64{0, 2, 0, 3, 5, 1, 0, 3, 0, 3, 5}, "counts nothing"},
-		{flow, []uint64{0, 2, 0, 3, 5, 2, 7, 3, 0, 3, 5}, ""}, // not known here, so not looked at
-		{flow, []uint64{0, 2, 0, 3, 5, 0, 0, 4, 0, 3, 5, 0}, "longer than its former"},
-		{flow, []uint64{0, 2 * 17, 0, 3, 5}, "too many former"},
+		{bins, []uint64{0, 0, 0, 1, minute + 1e9 - 1, 1}, ""},
+		{bins, []uint64{0, 0, 0, 1, minute + 1e9, 1}, "has expired"},
+		{bins, []uint64{0, 0, 0, 2, 2e9, 1, 2 * 2, 1}, ""},       // two sub-windows
+		{bins, []uint64{0, 0, 0, 2, 2e9, 1, 2*1e9 + 1, 1}, ""},   // a second
+		{bins, []uint64{0, 0, 0, 2, 2e9, 1, 2 * 3, 1}, "future"}, // three sub-windows
+		{bins, []uint64{0, 0, 0, 2, 2e9, 1, 1, 1}, "one time"},
+		{counter, []uint64{0, 0, 0, 3, 4, minute - 1}, ""},
+		{counter, []uint64{0, 0, 0, 3, 4, minute}, "older than it lasts"},
+		{counter, []uint64{0, 0, 0, 0, 0}, ""},
+		{flow, []uint64{0, 1, 0, 3, 5, 0, 0, 3, 0, 3, 5}, ""},
+		{flow, []uint64{0, 1, 0, 3, 5, 0, 1, 3, 0, 3, 5}, "no such place"},
+		{flow, []uint64{0, 1, 0, 3, 5, 7, 0, 3, 0, 3, 5}, "former limits are not in the image"},
+		{flow, []uint64{0, 1, 0, 3, 5, 1, 0, 3, 0, 3, 5}, "counts nothing"},
+		{flow, []uint64{0, 1, 0, 3, 5, 2, 7, 3, 0, 3, 5}, ""}, // not known here, so not looked at
+		{flow, []uint64{0, 1, 0, 3, 5, 0, 0, 4, 0, 3, 5, 0}, "longer than its former"},
+		{flow, []uint64{0, 17, 0, 3, 5}, "too many former"},
 		{flow, []uint64{0, 64, 0, 3, 5, 2, minute, 4, 7, 0, minute, 4, 8, 1}, ""},
-		{flow, []uint64{0, 64 + 2, 0, 3, 5, 2, 7, 3, 0, 3, 5, 1, minute, 4, 7, 0}, ""},
+		{flow, []uint64{0, 64 + 1, 0, 3, 5, 2, 7, 3, 0, 3, 5, 1, minute, 4, 7, 0}, ""},
 		{flow, []uint64{0, 64, 0, 3, 5, 0}, "lent nothing"},
 		{flow, []uint64{0, 64, 0, 3, 5, 257, minute, 4, 7, 0}, "too often"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, 0, 4, 7, 0}, "is over"},
@@ -123,7 +128,7 @@ func TestImportChecksStates(t *testing.T) {
 		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 4}, "paid to no limit"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4, 7, 0, 0}, "longer"},
 		{flow, []uint64{0, 64, 0, 3, 5, 1, minute, 4}, "it ends"},
-		{fixed, []uint64{0, 64 + 1, now, 0, 3, minute, 1, minute, 3, 7, 2}, ""},
+		{fixed, []uint64{0, 64, 0, 3, minute, 1, minute, 3, 7, 2}, ""},
 	} {
 		im := &bucket.Image{Limits: []*bucket.Limits{mustLimits(t, c.limit), mustLimits(t, bucket.Limit{Unlimited: true}), nil}}
 		for _, merge := range []bool{false, true} {
@@ -141,16 +146,18 @@ func TestImportChecksStates(t *testing.T) {
 
 // TestImageForm: what Export writes, number by number; see wire.go. A counter that has lent nothing is written as ever.
 func TestImageForm(t *testing.T) {
-	minute, now := uint64(time.Minute), 2*uint64(day)
+	minute := uint64(time.Minute)
 	for _, c := range []struct {
 		limit bucket.Limit
 		lent  []int64
 		want  []uint64
 	}{
 		{per(bucket.TokenBucket, 10, time.Minute), nil, []uint64{2, 0, 1, 3, 0}},
-		{per(bucket.FixedWindow, 10, time.Minute), nil, []uint64{2, 1, now, 1, 3, minute}},
+		{per(bucket.FixedWindow, 10, time.Minute), nil, []uint64{2, 0, 1, 3, minute}},
+		{per(bucket.SlidingCounter, 10, time.Minute), nil, []uint64{2, 0, 1, 3, 0, 0}},
+		{per(bucket.SlidingWindow, 10, time.Minute), nil, []uint64{2, 0, 1, 1, 0, 3}},
 		{per(bucket.TokenBucket, 10, time.Minute), []int64{4, 2}, []uint64{2, 64, 1, 3, 0, 2, 1e9, 4, 1<<63 + uint64(day), 0, 1e9, 2, 1<<63 + uint64(day) + 1, 0}},
-		{per(bucket.FixedWindow, 10, time.Minute), []int64{4}, []uint64{2, 64 + 1, now, 1, 7, minute, 1, 1e9, 4, 1<<63 + uint64(day), 2}},
+		{per(bucket.FixedWindow, 10, time.Minute), []int64{4}, []uint64{2, 64, 1, 7, minute, 1, 1e9, 4, 1<<63 + uint64(day), 2}},
 	} {
 		table, limits := smallTable(t), mustLimits(t, c.limit)
 		table.Do(day, &bucket.Request{Limits: limits, Cost: 3})

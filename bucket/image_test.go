@@ -15,10 +15,9 @@ func exported(from *bucket.Table, now int64, shard int) *bucket.Image {
 	return im
 }
 
-// TestWindowsFollowTheClock: half of the limit is spent at 1:00:30 on the exporter's clock. What is aligned belongs
-// to the minute from 1:00 to 1:01, whatever the importer's clock shows. Everything else goes on after the
-// import as it would have gone on before it.
-func TestWindowsFollowTheClock(t *testing.T) {
+// TestWindowsKeepTheirTimeLeft: half of the limit is spent at 1:00:30 on the exporter's clock. Whatever the importer's clock shows,
+// it counts for as long as it would have there.
+func TestWindowsKeepTheirTimeLeft(t *testing.T) {
 	fixed := per(bucket.FixedWindow, 10, time.Minute)
 	first, month := fixed, fixed
 	first.Align = bucket.AlignFirstHit
@@ -36,24 +35,26 @@ func TestWindowsFollowTheClock(t *testing.T) {
 		answer []row
 	}{
 		{"fixed", fixed, []row{
-			{"1:00:30", "1:00:30", 5}, {"1:00:59", "1:00:59", 5}, {"1:00:01", "1:00:59.9", 5}, {"1:01:00", "1:01:00", 10},
-			{"1:00:30", "1:01:00", 10}, {"0:59:00", "0:59:00", 5}, {"0:59:00", "1:00:59.9", 5}, {"0:59:00", "1:01:00", 10}, {"0:01:00", "1:01:00", 10},
+			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
+			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
 		}},
 		{"calendar", month, []row{
-			{"1:00:30", "1:00:30", 5}, {"1:01:00", "1:01:00", 10}, {"0:59:00", "1:00:59.9", 5}, {"0:59:00", "1:01:00", 10},
+			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
+			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
 		}},
 		{"steps", stepped, []row{
-			{"1:00:30", "1:00:30", 5}, {"1:01:00", "1:01:00", 10}, {"0:59:00", "0:59:59", 5}, {"0:59:00", "1:01:00", 10},
+			{"1:00:30", "1:00:59.9", 5}, {"1:00:30", "1:01:00", 10}, {"0:59:40", "1:00:09.9", 5}, {"0:59:40", "1:00:10", 10},
+			{"1:01:15", "1:01:44.9", 5}, {"1:01:15", "1:01:45", 10}, {"0:01:00", "0:01:30", 10},
 		}},
 		{"first hit", first, []row{
 			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10}, {"5:00:00", "5:00:59.9", 5},
 		}},
 		{"sliding counter", per(bucket.SlidingCounter, 10, time.Minute), []row{
-			{"1:00:30", "1:00:30", 5}, {"1:01:00", "1:01:00", 5}, {"1:01:30", "1:01:30", 8}, {"1:02:00", "1:02:00", 10},
-			{"0:59:00", "0:59:00", 5}, {"0:59:00", "1:01:30", 8},
+			{"1:00:30", "1:01:00", 5}, {"1:00:30", "1:01:30", 8}, {"1:00:30", "1:02:00", 10},
+			{"0:59:07", "0:59:37", 5}, {"0:59:07", "1:00:07", 8}, {"0:59:07", "1:00:37", 10}, {"5:00:00", "5:01:00", 8},
 		}},
 		{"sliding window", per(bucket.SlidingWindow, 10, time.Minute), []row{
-			{"1:00:30", "1:01:30.9", 5}, {"1:00:30", "1:01:31", 10}, {"0:59:00", "0:59:00", 5}, {"0:59:00", "1:01:31", 10}, {"1:01:30", "1:01:30.9", 5},
+			{"1:00:30", "1:01:30.9", 5}, {"1:00:30", "1:01:31", 10}, {"0:59:00.7", "1:00:01.6", 5}, {"0:59:00.7", "1:00:01.7", 10}, {"5:00:00", "5:01:01", 10},
 		}},
 		{"log", per(bucket.SlidingLog, 10, time.Minute), []row{
 			{"1:00:30", "1:01:29.9", 5}, {"1:00:30", "1:01:30", 10}, {"0:59:00", "0:59:59.9", 5}, {"0:59:00", "1:00:00", 10},
@@ -75,46 +76,6 @@ func TestWindowsFollowTheClock(t *testing.T) {
 				t.Errorf("%s, imported at %s, asked at %s: %d left, want %d", c.name, x.at, x.ask, got, x.left)
 			}
 		}
-	}
-}
-
-// TestFutureWindowHoldsTheRest: while the clock is before the window of one limit, the other limits of its counter stand still.
-func TestFutureWindowHoldsTheRest(t *testing.T) {
-	hour, first := per(bucket.FixedWindow, 100, time.Hour), per(bucket.FixedWindow, 10, time.Minute)
-	first.Align = bucket.AlignFirstHit
-	limits := mustLimits(t, hour, first)
-	from, to := smallTable(t), smallTable(t)
-	r := &bucket.Request{Limits: limits, Cost: 10}
-	from.Do(clock(t, "1:00:05"), r)
-	hand(t, from, to, clock(t, "1:00:10"), clock(t, "0:59:00"), false)
-	for _, c := range []struct {
-		at   string
-		left int64
-	}{{"0:59:00", 0}, {"1:00:59.9", 0}, {"1:01:00", 10}} {
-		if got := left(to, clock(t, c.at), r); got != c.left {
-			t.Errorf("at %s: %d left, want %d", c.at, got, c.left)
-		}
-	}
-	// And what it has become can be handed on.
-	third := smallTable(t)
-	hand(t, to, third, clock(t, "0:59:30"), clock(t, "0:59:30"), false)
-	if got := left(third, clock(t, "1:00:59.9"), r); got != 0 {
-		t.Errorf("handed on: %d left, want none", got)
-	}
-}
-
-// TestFutureCalendarHandedOn: nor does a window that is days ahead keep a counter from being handed on.
-func TestFutureCalendarHandedOn(t *testing.T) {
-	l := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Hour}
-	r := &bucket.Request{Limits: mustLimits(t, l), Cost: 4}
-	const lead = int64(20 * 24 * time.Hour)
-	a, b, c := smallTable(t), smallTable(t), smallTable(t)
-	a.Do(day+lead, r)
-	hand(t, a, b, day+lead, day, false)
-	hand(t, b, c, day, day, false)
-	hand(t, b, c, day, day, true)
-	if got := left(c, day+lead, r); got != 6 {
-		t.Errorf("%d left, want 6", got)
 	}
 }
 

@@ -24,9 +24,7 @@ func (e *ImportError) Error() string {
 // or that belongs to another shard; the counters before it have been imported. No data can do worse.
 //
 // A counter that was exported some time ago is imported as it was then: pass now less
-// that time to have it age. What is aligned follows the clock: a window that has ended by
-// now counts no more, and while now lies before the window in which the counter was
-// used, the counter stands still at the beginning of that window.
+// that time to have it age. Windows end when their time left, as it was then, has passed; see move.go.
 func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -54,7 +52,8 @@ func (t *Table) importLocked(
 ) (grown bool, err error) {
 	for ; *done < to; *done++ {
 		key := r.key()
-		c, there := im.read(r, now, &sh.mu.spare)
+		at := sh.atLocked(now)
+		c, there := im.read(r, at, &sh.mu.spare, &sh.mu.phases)
 		if r.why == "" && key.Shard(len(t.shards)) != own {
 			r.fail("it belongs to another shard")
 		}
@@ -68,7 +67,7 @@ func (t *Table) importLocked(
 		var o outcome
 		switch {
 		case merge && there:
-			o = sh.joinLocked(now, key, &c)
+			o = sh.joinLocked(at, key, &c)
 		case !merge && there:
 			o = sh.placeLocked(key, &c)
 		case !merge:
@@ -115,7 +114,7 @@ func (c *counter) fits(x *counter) bool {
 	if c.has(flagHeld) || c.limits != x.limits && !c.limits.Equal(x.limits) {
 		return false
 	}
-	if c.first.log != nil || x.first.log != nil {
+	if c.first.log.owned() || x.first.log.owned() {
 		return false
 	}
 	if c.more == nil && x.more == nil {
@@ -126,7 +125,7 @@ func (c *counter) fits(x *counter) bool {
 		return false
 	}
 	for i := range c.more.rest {
-		if c.more.rest[i].log != nil || x.more.rest[i].log != nil {
+		if c.more.rest[i].log.owned() || x.more.rest[i].log.owned() {
 			return false
 		}
 	}
@@ -135,7 +134,7 @@ func (c *counter) fits(x *counter) bool {
 
 // read reads what follows a key: whether there is a counter, and the counter as of now, which uses m for what
 // lies behind pointers. If its limits are not known, they are nil.
-func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
+func (im *Image) read(r *reader, now int64, m *more, made *phases) (c counter, there bool) {
 	place := r.uint()
 	if place == 0 {
 		return c, false
@@ -149,7 +148,7 @@ func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
 	if limits == nil || r.why != "" {
 		return c, true
 	}
-	c = im.readBody(&body, now, limits, m)
+	c = im.readBody(&body, now, limits, m, made)
 	if len(body.rest) > 0 {
 		body.fail("it is longer than its limits need")
 	}
@@ -160,37 +159,30 @@ func (im *Image) read(r *reader, now int64, m *more) (c counter, there bool) {
 }
 
 // readBody reads a counter of known limits.
-func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more) counter {
+func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, made *phases) counter {
 	at := inRange(subSat(now, r.int()))
 	c := newCounter(limits, at, m)
 	head := r.uint()
-	d := dates{now: now, here: at, there: at, since: at}
-	if d.known = head&1 != 0; d.known {
-		d.there = inRange(r.int())
-	}
 	for i := range limits.plans {
-		d.read(r, &limits.plans[i], c.at(i))
+		c.at(i).read(r, &limits.plans[i], at, made)
 	}
-	shadows := head &^ headLedger >> 1
+	shadows := head &^ headLedger
 	if shadows > maxShadows {
 		r.fail("it has too many former limits")
 		return c
 	}
 	for range shadows {
-		im.readShadow(r, &d, &c)
+		im.readShadow(r, &c, made)
 	}
 	if head&headLedger != 0 && r.why == "" {
 		c.readLedger(r)
 	}
-	if d.since > at {
-		c.carry(d.since, false)
-	}
-	c.holdOutlived(d.there)
+	c.holdOutlived()
 	return c
 }
 
 // readShadow reads a shadow into c, unless its limits are not known.
-func (im *Image) readShadow(r *reader, d *dates, c *counter) {
+func (im *Image) readShadow(r *reader, c *counter, made *phases) {
 	limits, place := r.uint(), r.uint()
 	body := reader{rest: r.take(r.uint())}
 	if r.why == "" && limits >= uint64(len(im.Limits)) {
@@ -205,7 +197,7 @@ func (im *Image) readShadow(r *reader, d *dates, c *counter) {
 		return
 	}
 	x.state = newState(x.plan())
-	d.read(&body, x.plan(), &x.state)
+	x.state.read(&body, x.plan(), c.now, made)
 	if len(body.rest) > 0 {
 		body.fail("it is longer than its former limits need")
 	}

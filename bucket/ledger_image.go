@@ -29,9 +29,8 @@ func (c *counter) readLedger(r *reader) {
 	c.setGrants(list)
 }
 
-// holdOutlived makes c hold the grants that are paid to a window, but may be spent after it, or whose window was another on the
-// clock that showed there.
-func (c *counter) holdOutlived(there int64) {
+// holdOutlived makes c hold the grants that are paid to a window, but may be spent after it.
+func (c *counter) holdOutlived() {
 	list := c.grants()
 	if len(list) == 0 {
 		return
@@ -39,7 +38,7 @@ func (c *counter) holdOutlived(there int64) {
 	for i := range c.limits.plans {
 		p, s := &c.limits.plans[i], c.at(i)
 		end := int64(never)
-		if p.windowed() && (!p.aligned() || p.windowEnd(there) == p.windowEnd(c.now)) {
+		if p.windowed() {
 			end = p.boundary(s, c.now)
 		}
 		for j := range list {
@@ -80,7 +79,7 @@ func (c *counter) mergeGrants(x *counter, same bool) (changed bool) {
 	}
 	c.setGrants(ours)
 	c.boundGrants()
-	c.holdOutlived(c.now)
+	c.holdOutlived()
 	return changed
 }
 
@@ -96,7 +95,10 @@ func (c *counter) boundGrants() {
 
 // boundary returns the end of the window or step that a charge to s at now counts in.
 func (p *plan) boundary(s *state, now int64) int64 {
-	if p.kind != kindWeighted && s.aux != never {
+	switch {
+	case p.kind == kindWeighted:
+		return addSat(now, p.period-s.age(p, now))
+	case s.aux != never:
 		return s.aux
 	}
 	return p.windowEnd(now)

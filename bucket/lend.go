@@ -65,11 +65,11 @@ func (t *Table) Lend(now int64, l *Loan) (g Grant, seq uint64, v Verdict) {
 	}
 	var o outcome
 	if l.lendable() {
-		o = sh.lendLocked(now, l, t.nextGrant(now), t.without, &g)
+		o = sh.lendLocked(sh.atLocked(now), l, t.nextGrant(now), t.without, &g)
 	} else {
 		g.RetryAfter = Never
 		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
-		o = sh.decideLocked(now, r, Read, 1, nil, &g.Decision)
+		o = sh.decideLocked(sh.atLocked(now), r, Read, 1, nil, &g.Decision)
 	}
 	t.followLocked(sh, own, now, l.Key, o, l.Transient)
 	seq = sh.mu.seq
@@ -95,7 +95,7 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	}
 	if c, ok := sh.mu.lru.Peek(key); ok && len(c.grants()) > 0 {
 		var o outcome
-		back, o = sh.returnLocked(c, now, id, unspent, t.without)
+		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent, t.without)
 		t.followLocked(sh, own, now, key, o, false)
 	}
 	return back, sh.mu.seq, Decided
@@ -110,6 +110,7 @@ func (t *Table) Lent(now int64, key Key) (grants int, units int64) {
 	if !ok {
 		return 0, 0
 	}
+	now = sh.atLocked(inRange(now))
 	for _, g := range c.grants() {
 		if g.end > now {
 			grants++

@@ -82,38 +82,27 @@ func TestReturnNeverIsBehind(t *testing.T) {
 	}
 }
 
-// TestLentInOtherWindows: a clock that is ahead by more than the rest of the window ends the window of a loan before the
-// loan. Then it counts in the next as well.
-func TestLentInOtherWindows(t *testing.T) {
+// TestLentAcrossClocks: a loan ends in its window, and with its window, on any clock.
+func TestLentAcrossClocks(t *testing.T) {
 	for _, c := range []struct {
 		limit bucket.Limit
-		left  [4]int64 // at once, in the next window, after the loan, one window later
+		left  [4]int64 // at once, in the last moment of the window, then, one window later
 	}{
-		{per(bucket.FixedWindow, 10, time.Minute), [4]int64{2, 6, 6, 10}},
-		{per(bucket.SlidingCounter, 10, time.Minute), [4]int64{2, 2, 3, 6}},
+		{per(bucket.FixedWindow, 10, time.Minute), [4]int64{6, 6, 10, 10}},
+		{per(bucket.SlidingCounter, 10, time.Minute), [4]int64{6, 6, 6, 10}},
 	} {
-		from, to, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
-		lend(t, from, clock(t, "0:50"), limits, 4, 8*time.Second)
-		hand(t, from, to, clock(t, "0:51"), clock(t, "0:56"), false) // until 1:03 here
-		r := &bucket.Request{Limits: limits}
-		for i, at := range []string{"0:57", "1:00", "1:03", "2:00"} {
-			if got := left(to, clock(t, at), r); got != c.left[i] {
-				t.Errorf("%s: at %s %d left, want %d", c.limit.Algorithm, at, got, c.left[i])
+		for _, ahead := range []time.Duration{-time.Hour, -5 * time.Second, 0, 5 * time.Second, 12 * time.Second, time.Hour} {
+			from, to, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
+			lend(t, from, clock(t, "1:00:50"), limits, 4, 8*time.Second)
+			hand(t, from, to, clock(t, "1:00:51"), clock(t, "1:00:51")+int64(ahead), false)
+			r := &bucket.Request{Limits: limits}
+			for i, at := range []string{"1:00:51", "1:00:59.9", "1:01:00", "1:02:00"} {
+				if got := left(to, clock(t, at)+int64(ahead), r); got != c.left[i] {
+					t.Errorf("%s, %v ahead: at %s %d left, want %d", c.limit.Algorithm, ahead, at, got, c.left[i])
+				}
 			}
 		}
 	}
-	t.Run("imported when the window is over", func(t *testing.T) {
-		from, to, limits := smallTable(t), smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Minute))
-		g := lend(t, from, clock(t, "0:50"), limits, 4, 8*time.Second)
-		hand(t, from, to, clock(t, "0:51"), clock(t, "1:01"), false)
-		r := &bucket.Request{Limits: limits}
-		if got := left(to, clock(t, "1:01"), r); got != 6 {
-			t.Errorf("%d left, want 6", got)
-		}
-		if back, _, _ := to.Return(clock(t, "1:02"), r.Key, g.ID, 3); back != 3 || left(to, clock(t, "1:02"), r) != 9 {
-			t.Errorf("%d came back, %d left", back, left(to, clock(t, "1:02"), r))
-		}
-	})
 }
 
 // TestMergedLoans: forks each keep what they have lent charged, and nothing of it comes back; what both know to be lent does.
@@ -284,23 +273,6 @@ func TestReturnToTheMost(t *testing.T) {
 		table.Return(day, r.Key, g.ID, 5)
 		if got := left(table, day, r); got != 0 {
 			t.Errorf("%s: %d left", algorithm, got)
-		}
-	}
-}
-
-// TestLentBeforeItsWindow: a counter that stands still until its window begins on a clock that is behind ends no loan until it goes
-// on, as it was when it was used last.
-func TestLentBeforeItsWindow(t *testing.T) {
-	limits := mustLimits(t, per(bucket.FixedWindow, 10, time.Minute), per(bucket.TokenBucket, 10, time.Minute))
-	from, to := smallTable(t), smallTable(t)
-	lend(t, from, clock(t, "5:10"), limits, 4, 20*time.Second)
-	hand(t, from, to, clock(t, "5:15"), clock(t, "1:00"), false) // until it is 5:00 there
-	for _, c := range []struct {
-		at     string
-		grants int
-	}{{"1:00", 1}, {"5:00", 1}, {"5:19.999999999", 1}, {"5:20", 0}} {
-		if n, _ := to.Lent(clock(t, c.at), bucket.Key{}); n != c.grants {
-			t.Errorf("at %s %d grants, want %d", c.at, n, c.grants)
 		}
 	}
 }

@@ -20,6 +20,7 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	sh := &t.shards[key.Shard(len(t.shards))]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	now = sh.atLocked(now)
 	c, known := sh.mu.lru.Peek(key)
 	var seen counter
 	if known {

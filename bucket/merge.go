@@ -10,8 +10,9 @@ import (
 // idempotent, and the order does not matter. Where one state cannot be as large as both
 // without being larger, it is larger:
 //
-//   - Windows that begin with the first hit may end at different times; the later end counts.
-//   - A counter that is ahead of the clock makes the other stand still until then, see carry.
+//   - Windows that begin with the first hit, or that nodes with different clocks have opened, may end at different
+//     times; the later end counts.
+//   - A counter that is ahead of the clock makes the other stand still until then, see move.
 //   - A log above its cap has its oldest entries made one, and so has a ledger.
 //
 // If the limits differ, the counter goes on under those of the present one, and every former
@@ -54,10 +55,10 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 	x.settle(now)
 	switch {
 	case c.now < x.now:
-		c.carry(x.now, true)
+		c.move(x.now, new(phases))
 		changed = true
 	case x.now < c.now:
-		x.carry(c.now, true)
+		x.move(c.now, new(phases))
 	}
 	same := c.limits == x.limits || c.limits.Equal(x.limits)
 	if !same || len(c.shadows()) > 0 || len(x.shadows()) > 0 {
@@ -133,7 +134,9 @@ func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
 		if o.spent > s.spent || o.spent == s.spent && o.aux < s.aux {
 			s.spent, s.aux, changed = o.spent, o.aux, true
 		}
-	case kindStep, kindFixed, kindWeighted:
+	case kindWeighted:
+		return s.mergeWeighted(p, o, now) || changed
+	case kindStep, kindFixed:
 		// never is before every boundary.
 		if o.spent > s.spent {
 			s.spent, changed = o.spent, true
@@ -148,7 +151,7 @@ func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
 }
 
 // mergeLog is merge for logs. What counts of a log at a later time is the sum of the entries
-// from some grain on. For each grain the merged log has the larger of the two sums, so it is
+// from some date on. For each date the merged log has the larger of the two sums, so it is
 // the larger of the two at all times, and no more.
 func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 	if o.span().n == 0 {
@@ -158,7 +161,7 @@ func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 		s.spent, s.aux, s.log = o.spent, o.aux, o.log
 		return true
 	}
-	list := s.larger(o, p.grainOf(now))
+	list := s.larger(o, now)
 	// One of the two may be above the cap, which has been lowered; the next charge will see to it.
 	most := max(p.maxEntries, int(s.span().n), int(o.span().n))
 	for len(list) > most {
@@ -178,20 +181,20 @@ func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 }
 
 // larger returns the entries of the log that is at every time the larger of s and o, the newest
-// first. now is the present grain.
+// first.
 func (s *state) larger(o *state, now int64) []entry {
 	v, w := s.span(), o.span()
 	i, j := v.n, w.n
 	list := make([]entry, 0, max(i, j)+8)
 	var a, b, sum int64
 	for i > 0 || j > 0 {
-		// Ages, because grains may have wrapped around the end of int64.
+		// Ages, because dates may have wrapped around the end of int64.
 		ageA, ageB := uint64(math.MaxUint64), uint64(math.MaxUint64)
 		if i > 0 {
-			ageA = elapsed(s.log.at(v, i-1).grain, now)
+			ageA = elapsed(s.log.at(v, i-1).at, now)
 		}
 		if j > 0 {
-			ageB = elapsed(o.log.at(w, j-1).grain, now)
+			ageB = elapsed(o.log.at(w, j-1).at, now)
 		}
 		if ageA <= ageB {
 			i--

@@ -55,8 +55,8 @@ type plan struct {
 	count, period int64
 	cal           *calendar
 	minInterval   int64
-	// grain is the unit (ns) in which entries are dated: 1 for kindLog, the length of a
-	// sub-window for kindBins. An entry counts while it is less than span grains old.
+	// Entries are dated at multiples of grain (ns): 1 for kindLog, the length of a
+	// sub-window for kindBins. An entry counts while it is less than span (ns) old.
 	grain, span int64
 	// maxEntries caps the entries of kindLog and kindBins.
 	maxEntries int
@@ -108,8 +108,8 @@ func (l *Limit) compile(cal *calendar) plan {
 			n = int64(l.SubWindows)
 		}
 		p.kind = kindBins
-		p.grain, p.span = ceilDiv(p.period, n), n+1
-		p.maxEntries = int(p.span)
+		p.grain = ceilDiv(p.period, n)
+		p.span, p.maxEntries = p.grain*(n+1), int(n+1)
 	}
 	margin, _ := mulDiv(p.limit, int64(l.Soft), 100)
 	p.capacity = addSat(p.limit, margin)
@@ -120,7 +120,7 @@ func (l *Limit) compile(cal *calendar) plan {
 	}
 	switch p.kind {
 	case kindBins:
-		p.shape.bins = int32(p.span)
+		p.shape.bins = int32(p.maxEntries)
 	case kindFlow, kindStep:
 		p.shape.count = p.count
 	}

@@ -62,7 +62,7 @@ func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64
 		}
 		return seq, v
 	}
-	o := sh.decideLocked(now, r, verb, cost, rc, d)
+	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
 	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
 	seq = sh.mu.seq
 	sh.mu.Unlock()

@@ -20,6 +20,10 @@ type shard struct {
 		journal journal
 		// bytes is the approximate memory of the shard's counters.
 		bytes int64
+		// ahead is how far (ns) the shard's time, which its counters go by, is ahead of its callers' clock.
+		ahead int64
+		// phases are those of imported counters.
+		phases phases
 		// spare is working space for counters that are not in the table.
 		spare more
 	}
@@ -131,7 +135,7 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 	if d.Allowed {
 		o.did |= charged
 		if rc != nil {
-			rc.after(r, o.counter, cost)
+			rc.after(r, o.counter, cost, sh.mu.ahead)
 		}
 	}
 	sh.mu.spare.letGo()
@@ -194,7 +198,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 		o.did = changed
 	}
 	if rc != nil && o.has(charged) {
-		rc.after(r, c, cost)
+		rc.after(r, c, cost, sh.mu.ahead)
 	}
 	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
@@ -222,6 +226,9 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	}
 	c, ok := sh.mu.lru.Peek(rc.key)
 	if !ok || c != rc.counter {
+		return o
+	}
+	if rc.ahead != sh.mu.ahead {
 		return o
 	}
 	before := c.bytes()

@@ -10,12 +10,22 @@ import "math"
 // spent is always the sum of the entries, unless that exceeds int64: then spent is the
 // largest int64, and is summed anew when entries leave.
 
-// grainOf returns the grain of time that now lies in.
-func (p *plan) grainOf(now int64) int64 {
+// dateOf returns the date of an entry for what is spent at now: the beginning of its sub-window.
+func (p *plan) dateOf(now int64) int64 {
 	if p.grain == 1 {
 		return now
 	}
-	return floorDiv(now, p.grain)
+	return max(never+1, subSat(now, floorMod(now, p.grain)))
+}
+
+// entryFor returns the date of the entry that a charge to s at now goes into. That is the newest one if its sub-window,
+// which may have come from a node with another clock, is not over.
+func (s *state) entryFor(p *plan, now int64) int64 {
+	at := p.dateOf(now)
+	if v := s.span(); v.n > 0 {
+		at = max(at, s.log.at(v, v.n-1).at)
+	}
+	return at
 }
 
 // settleLog drops the entries that no longer count.
@@ -24,11 +34,11 @@ func (s *state) settleLog(p *plan, now int64) {
 	if v.n == 0 {
 		return
 	}
-	g, full := p.grainOf(now), s.spent == math.MaxInt64
+	full := s.spent == math.MaxInt64
 	before := v.n
 	for v.n > 0 {
 		x := s.log.at(v, 0)
-		if elapsed(x.grain, g) < uint64(p.span) {
+		if elapsed(x.at, now) < uint64(p.span) {
 			break
 		}
 		s.spent -= x.cost
@@ -69,7 +79,7 @@ func (s *state) untilLog(p *plan, now, target int64) int64 {
 			}
 		}
 	}
-	return p.expiry(s.log.at(v, i).grain, now)
+	return p.expiry(s.log.at(v, i).at, now)
 }
 
 // untilSaturatedLog is untilLog for a sum above int64: it adds from the newest entry on.
@@ -80,30 +90,23 @@ func (s *state) untilSaturatedLog(p *plan, now, target int64) int64 {
 		i--
 		sum = addSat(sum, s.log.at(v, i).cost)
 	}
-	return p.expiry(s.log.at(v, i).grain, now)
+	return p.expiry(s.log.at(v, i).at, now)
 }
 
-// expiry returns the time (ns) from now until an entry of grain g counts no more.
-func (p *plan) expiry(g, now int64) int64 {
-	if p.grain == 1 {
-		return p.span - int64(elapsed(g, now))
-	}
-	// The rest of the present grain, and whole grains.
-	whole := p.span - 1 - (floorDiv(now, p.grain) - g)
-	return addSat(p.grain-floorMod(now, p.grain), mulSat(whole, p.grain))
-}
+// expiry returns the time (ns) from now until an entry of date at counts no more.
+func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, now)) }
 
 // chargeLog adds an entry of cost.
 func (s *state) chargeLog(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
-	g, v := p.grainOf(now), s.span()
+	at, v := s.entryFor(p, now), s.span()
 	for int(v.n) > p.maxEntries { // the cap was lowered
 		v = s.mergeOldest(v)
 	}
 	if v.n > 0 {
 		newest := s.log.at(v, v.n-1)
-		if newest.grain == g || p.maxEntries == 1 {
-			newest.grain = g
+		if newest.at == at || p.maxEntries == 1 {
+			newest.at = at
 			newest.cost = addSat(newest.cost, cost)
 			s.setSpan(v)
 			return
@@ -113,7 +116,7 @@ func (s *state) chargeLog(p *plan, now, cost int64) {
 		v = s.mergeOldest(v)
 	}
 	s.setSpan(v)
-	s.push(entry{g, cost})
+	s.push(entry{at, cost})
 }
 
 // mergeOldest makes the two oldest entries one, with the later time.
@@ -137,15 +140,15 @@ func (s *state) refundLog(cost int64) {
 	}
 }
 
-// undoLog takes a charge of cost at time at out of its entry, if that still counts.
-func (s *state) undoLog(p *plan, at, cost int64) {
-	v, g := s.span(), p.grainOf(at)
+// undoLog takes a charge of cost out of its entry, which has the date at, if that still counts.
+func (s *state) undoLog(at, cost int64) {
+	v := s.span()
 	for i := v.n; i > 0; i-- {
 		x := s.log.at(v, i-1)
-		if x.grain > g {
+		if x.at > at {
 			continue
 		}
-		if x.grain == g {
+		if x.at == at {
 			s.take(x, min(cost, x.cost))
 			if x.cost == 0 {
 				s.remove(i - 1)

@@ -5,12 +5,12 @@ package bucket
 //
 //	kind      spent                      aux
 //	flow      level, rounded up          how far the level is below spent, in 1/period units
-//	step      level                      next boundary, or never while the level is 0
-//	fixed     spent in the window        end of the window, or never while nothing is spent
+//	step      level                      next boundary, or never if that is any charge's
+//	fixed     spent in the window        end of the window, or never while none is open
 //	log, bins sum of the entries         where the entries lie in log (see entries.go)
 //	weighted  spent in this window       spent in the window before
 //
-// All states of a counter are settled to the counter's time; see counter.settle.
+// The windows of weighted have their phase in log; nil is that of the clock. All states of a counter are settled to the counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
 	// last is when the last check was admitted, or never.
@@ -36,7 +36,7 @@ func (s *state) settle(p *plan, last, now int64) {
 	case kindStep:
 		s.settleStep(p, now)
 	case kindFixed:
-		s.settleFixed(now)
+		s.settleFixed(p, now)
 	case kindLog, kindBins:
 		s.settleLog(p, now)
 	case kindWeighted:
@@ -131,8 +131,12 @@ func (s *state) refund(p *plan, cost int64) {
 		return
 	}
 	if s.spent > 0 {
-		last := s.last
-		*s = newState(p)
-		s.last = last
+		// An aligned window or step stays open: it may be that of another clock.
+		next := newState(p)
+		if p.align != AlignFirstHit && (p.kind == kindStep || p.kind == kindFixed) {
+			next.aux = s.aux
+		}
+		next.last = s.last
+		*s = next
 	}
 }

@@ -88,7 +88,7 @@ func NewTable(c Config) (*Table, error) {
 	return t, nil
 }
 
-// Do decides r at now (Unix time in ns) on r.Key's counter, atomically over all its limits.
+// Do decides r at now (Unix time in ns; see Correct) on r.Key's counter, atomically over all its limits.
 func (t *Table) Do(now int64, r *Request) (d Decision) {
 	t.do(now, r, nil, &d)
 	return d
@@ -112,7 +112,7 @@ func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	o := sh.decideLocked(now, r, verb, cost, rc, d)
+	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
 	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
 	sh.mu.Unlock()
 	if o.grown > 0 && t.over() {
@@ -150,7 +150,7 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 	own := rc.key.Shard(len(t.shards))
 	sh := &t.shards[own]
 	sh.mu.Lock()
-	t.followLocked(sh, own, now, rc.key, sh.undoLocked(now, rc), rc.transient)
+	t.followLocked(sh, own, now, rc.key, sh.undoLocked(sh.atLocked(now), rc), rc.transient)
 	sh.mu.Unlock()
 	rc.counter = nil
 }

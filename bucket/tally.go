@@ -33,12 +33,12 @@ func (l *Limits) Windowed() bool {
 // WindowEnd returns the end of the window that now is in (both Unix ns). l must be Windowed.
 func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRange(now)) }
 
-// Tally charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window of now, is more
-// than the most that was tallied under tag in this window. Telling it again, late or in another order changes
+// Tally charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends (Unix ns), is more
+// than the most that was tallied under tag in this window. If that is not the window of now, it only answers. Telling it again, late or in another order changes
 // nothing. r.Limits must be Windowed; r.Verb is ignored. Only Decided counts. Both counters change under one lock, so no
 // copy of the shard is told of one of them alone by the order of things; a copy that has only one of them, after a loss,
 // has counted too much rather than too little, because the key's counter comes first.
-func (t *Table) Tally(now int64, r *Request, tag uint64) (x Tallied, v Verdict) {
+func (t *Table) Tally(now int64, r *Request, tag uint64, ends int64) (x Tallied, v Verdict) {
 	now = inRange(now)
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
@@ -47,7 +47,7 @@ func (t *Table) Tally(now int64, r *Request, tag uint64) (x Tallied, v Verdict) 
 		sh.mu.Unlock()
 		return x, v
 	}
-	grown := t.tallyLocked(sh, own, now, r, tag, &x)
+	grown := t.tallyLocked(sh, own, now, r, tag, ends, &x)
 	sh.mu.Unlock()
 	if grown && t.over() {
 		t.evictElsewhere(now, own)
@@ -56,26 +56,40 @@ func (t *Table) Tally(now int64, r *Request, tag uint64) (x Tallied, v Verdict) 
 }
 
 // tallyLocked reports whether the shard has grown.
-func (t *Table) tallyLocked(sh *shard, own int, now int64, r *Request, tag uint64, x *Tallied) (grown bool) {
-	sum := *r
+func (t *Table) tallyLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Tallied) (grown bool) {
+	at, sum := sh.atLocked(now), *r
 	sum.Limits = r.Limits.endless()
 	sum.Key.Hi ^= tag // the shard follows from Lo
 	var told Decision
-	sh.decideLocked(now, &sum, status, 0, nil, &told)
+	sh.decideLocked(at, &sum, status, 0, nil, &told)
 	x.Known = told.Limit - told.Remaining
-	x.Ends = r.Limits.WindowEnd(now)
-	if x.Added = max(0, r.Cost-x.Known); x.Added == 0 {
-		sh.decideLocked(now, r, status, 0, nil, &x.Decision)
+	end := sh.windowLocked(at, r)
+	if x.Ends = subSat(end, sh.mu.ahead); x.Ends == ends {
+		x.Added = max(0, r.Cost-x.Known)
+	}
+	if x.Added == 0 {
+		sh.decideLocked(at, r, status, 0, nil, &x.Decision)
 		return false
 	}
-	o := sh.decideLocked(now, r, Charge, x.Added, nil, &x.Decision)
+	o := sh.decideLocked(at, r, Charge, x.Added, nil, &x.Decision)
 	t.followLocked(sh, own, now, r.Key, o, r.Transient)
 	x.Over = min(x.Added, max(0, o.counter.at(0).spent-r.Limits.plans[0].limit))
 	told = Decision{}
-	p := sh.decideLocked(now, &sum, Charge, x.Added, nil, &told)
+	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
+	p.counter.first.aux = end // which may be that of another clock
 	t.followLocked(sh, own, now, sum.Key, p, r.Transient)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0
+}
+
+// windowLocked returns the end of the window of r.Key that at is in.
+func (sh *shard) windowLocked(at int64, r *Request) int64 {
+	s, p := newState(&r.Limits.plans[0]), &r.Limits.plans[0]
+	if c, ok := sh.mu.lru.Peek(r.Key); ok && len(c.limits.plans) == 1 && c.limits.plans[0].shape == p.shape {
+		s = c.first
+		s.settle(p, c.now, max(at, c.now))
+	}
+	return p.boundary(&s, at)
 }
 
 // endless returns the window of l without its count.

@@ -36,7 +36,7 @@ func TestTally(t *testing.T) {
 			{6 * time.Second, 2, 6, 6, 2, 2, 0},
 			{61 * time.Second, 1, 9, 9, 9, 0, 1}, // the next window knows nothing of the last
 		} {
-			x, v := table.Tally(int64(s.at), &bucket.Request{Key: bucket.Key{Hi: 7, Lo: 5}, Limits: limits, Cost: s.sum}, s.tag)
+			x, v := table.Tally(int64(s.at), &bucket.Request{Key: bucket.Key{Hi: 7, Lo: 5}, Limits: limits, Cost: s.sum}, s.tag, limits.WindowEnd(int64(s.at)))
 			if v != bucket.Decided || x.Known != s.known || x.Added != s.add || x.Over != s.over || x.Decision.Remaining != s.remaining {
 				t.Errorf("step %d: %v %+v, want known %d, added %d, over %d, remaining %d", i, v, x, s.known, s.add, s.over, s.remaining)
 			}
@@ -52,11 +52,11 @@ func TestTallySealed(t *testing.T) {
 	table := mustTable(t, bucket.Config{Shards: 1})
 	limits := mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute})
 	table.Seal(0)
-	if x, v := table.Tally(0, &bucket.Request{Limits: limits, Cost: 4}, 1); v != bucket.Sealed || x != (bucket.Tallied{}) {
+	if x, v := table.Tally(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); v != bucket.Sealed || x != (bucket.Tallied{}) {
 		t.Errorf("%v %+v", v, x)
 	}
 	table.Open(0, 0)
-	if x, _ := table.Tally(0, &bucket.Request{Limits: limits, Cost: 4}, 1); x.Added != 4 {
+	if x, _ := table.Tally(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); x.Added != 4 {
 		t.Errorf("%+v", x)
 	}
 }
@@ -98,7 +98,7 @@ func TestTallySums(t *testing.T) {
 			"tell": func(t *rapid.T) {
 				tag := rapid.Uint64Range(1, 4).Draw(t, "tag")
 				sum := rapid.Int64Range(0, 100).Draw(t, "sum")
-				table.Tally(now, &bucket.Request{Key: key, Limits: limits, Cost: sum}, tag)
+				table.Tally(now, &bucket.Request{Key: key, Limits: limits, Cost: sum}, tag, limits.WindowEnd(now))
 				want += max(0, sum-highest[tag])
 				highest[tag] = max(highest[tag], sum)
 			},

@@ -53,7 +53,7 @@ func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int
 	}
 	for s.Granted < times {
 		var d Decision
-		o := sh.decideLocked(now, r, Check, r.Cost, nil, &d)
+		o := sh.decideLocked(sh.atLocked(now), r, Check, r.Cost, nil, &d)
 		t.followLocked(sh, own, now, r.Key, o, r.Transient)
 		spent = spent || o.has(charged)
 		if !d.Allowed {

@@ -72,5 +72,5 @@ func (l *ledger) untilLog(i int, p *plan, s *state, now, target int64) int64 {
 		j++
 	}
 	last := max(now, l.grants[j].end-1)
-	return addSat(subSat(last, now), p.expiry(p.grainOf(last), last))
+	return addSat(subSat(last, now), p.expiry(p.dateOf(last), last))
 }

@@ -9,8 +9,7 @@ import "encoding/binary"
 //	limits      place in Image.Limits + 1; 0 says that there is no counter, and ends it
 //	length      of the rest in bytes, so that a counter of unknown limits can be skipped
 //	age         time (ns) since the counter was used; negative if its clock is ahead
-//	shadows     2 × their number, + 1 if a date follows, + 64 if a ledger does
-//	date        when the counter was used (Unix ns), if a limit of it is aligned
+//	shadows     their number, + 64 if a ledger follows
 //	states      one for each limit that counts, by place
 //	shadows     each: place in Image.Limits, place in that set, length of the state, state
 //	ledger      number of grants, and each: time until its end, units, id, 2 × the set of the limits it is paid
@@ -20,44 +19,16 @@ import "encoding/binary"
 //
 //	last        time since the last admission + 1; 0 is never
 //	flow        spent; if not 0, aux
-//	step, fixed spent; if not 0, time until the next boundary
-//	weighted    spent, aux
-//	log, bins   number of entries; if not 0, the age in grains of the oldest; then each one's
-//	            distance from the one before it, the first excepted, and its cost
+//	step, fixed spent; time until the next boundary, 0 if there is none
+//	weighted    spent, aux; if one is not 0, the time since the window began
+//	log, bins   number of entries; if not 0, the age of the oldest; then each one's
+//	            distance from the one before it, the first excepted, and its cost. A distance of bins is
+//	            2 × a number of sub-windows, or 2 × a time + 1
 //
-// What is aligned belongs to the window, step or sub-window that the date lies in. Everything
-// else means the same on any clock.
+// So everything means the same on any clock.
 
 // headLedger is added to the number of shadows if there is a ledger.
 const headLedger = 64
-
-// aligned reports whether the states of p belong to windows that are the same for all
-// keys, so that they mean something only together with a date.
-func (p *plan) aligned() bool {
-	switch p.kind {
-	case kindStep, kindFixed:
-		return p.align != AlignFirstHit
-	case kindBins, kindWeighted:
-		return true
-	}
-	return false
-}
-
-// aligned reports whether a limit or shadow of c is.
-func (c *counter) aligned() bool {
-	for i := range c.limits.plans {
-		if c.limits.plans[i].aligned() {
-			return true
-		}
-	}
-	list := c.shadows()
-	for i := range list {
-		if list[i].plan().aligned() {
-			return true
-		}
-	}
-	return false
-}
 
 // add appends key's counter c, or that there is none.
 func (im *Image) add(now int64, key Key, c *counter) {
@@ -79,17 +50,12 @@ func (im *Image) add(now int64, key Key, c *counter) {
 // appendBody appends what follows the age of c.
 func (im *Image) appendBody(b []byte, c *counter) []byte {
 	list := c.shadows()
-	head := uint64(len(list)) << 1
+	head := uint64(len(list))
 	l := c.ledger()
 	if l != nil {
 		head |= headLedger
 	}
-	if c.aligned() {
-		b = binary.AppendUvarint(b, head|1)
-		b = binary.AppendVarint(b, c.now)
-	} else {
-		b = binary.AppendUvarint(b, head)
-	}
+	b = binary.AppendUvarint(b, head)
 	for i := range c.limits.plans {
 		b = c.at(i).append(b, &c.limits.plans[i], c.now)
 	}
@@ -155,13 +121,19 @@ func (s *state) append(b []byte, p *plan, now int64) []byte {
 		return s.appendLog(b, p, now)
 	case kindWeighted:
 		b = binary.AppendUvarint(b, uint64(s.spent))
-		return binary.AppendUvarint(b, uint64(s.aux))
+		b = binary.AppendUvarint(b, uint64(s.aux))
+		if s.spent > 0 || s.aux > 0 {
+			b = binary.AppendUvarint(b, uint64(s.age(p, now)))
+		}
+		return b
 	}
 	b = binary.AppendUvarint(b, uint64(s.spent))
 	switch {
-	case s.spent == 0:
+	case p.kind == kindFlow && s.spent == 0:
 	case p.kind == kindFlow:
 		b = binary.AppendUvarint(b, uint64(s.aux))
+	case s.aux == never:
+		b = append(b, 0)
 	default:
 		b = binary.AppendUvarint(b, elapsed(now, s.aux))
 	}
@@ -172,16 +144,21 @@ func (s *state) append(b []byte, p *plan, now int64) []byte {
 func (s *state) appendLog(b []byte, p *plan, now int64) []byte {
 	v := s.span()
 	b = binary.AppendUvarint(b, uint64(v.n))
-	from := p.grainOf(now)
+	from := now
 	for i := range v.n {
 		x := s.log.at(v, i)
-		if i == 0 {
-			b = binary.AppendUvarint(b, elapsed(x.grain, from))
-		} else {
-			b = binary.AppendUvarint(b, elapsed(from, x.grain))
+		switch gap := elapsed(from, x.at); {
+		case i == 0:
+			b = binary.AppendUvarint(b, elapsed(x.at, now))
+		case p.grain == 1:
+			b = binary.AppendUvarint(b, gap)
+		case gap%uint64(p.grain) == 0:
+			b = binary.AppendUvarint(b, gap/uint64(p.grain)<<1)
+		default:
+			b = binary.AppendUvarint(b, gap<<1|1)
 		}
 		b = binary.AppendUvarint(b, uint64(x.cost))
-		from = x.grain
+		from = x.at
 	}
 	return b
 }

@@ -54,10 +54,8 @@ func (h *Holder) Count(now int64, boot string, l *message.Line, counted int) (s 
 		return s, c, false
 	}
 	r := bucket.Request{Key: l.Key, Limits: l.Limits, Cost: l.Sum, Transient: l.Transient}
-	if l.Ends != l.Limits.WindowEnd(now) {
-		r.Cost = 0 // of a window that is over, or has not begun here yet: it will be told again
-	}
-	x, v := h.table.Tally(now, &r, h.tag(boot))
+	// Of a window that is over, or has not begun here yet, nothing is charged: it will be told again.
+	x, v := h.table.Tally(now, &r, h.tag(boot), l.Ends)
 	if v != bucket.Decided {
 		return s, c, false
 	}

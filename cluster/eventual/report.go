@@ -40,10 +40,14 @@ func (b *Book) Learn(now, sent, clock int64, s *message.Standing) {
 	if e == nil || sent < e.born || sent <= e.asOf || sent > now || s.Reporters < 1 {
 		return
 	}
+	ended := e.ends - e.ahead
 	// The answer was made somewhen between sent and now.
 	e.ahead = clock - (sent + (now-sent)/2)
 	switch {
 	case s.Ends == e.ends:
+	case e.ends != 0 && max(ended-(s.Ends-e.ahead), s.Ends-e.ahead-ended) < int64(sameWindow):
+		// The same window, by the clock of another holder.
+		e.ends = s.Ends
 	case s.Ends < e.ends && now-e.rolled < int64(Fresh):
 		return // the window has begun here a moment before it begins there
 	default:

@@ -254,7 +254,7 @@ func (s *sim) copy() {
 // open makes another node the holder of what the copy has.
 func (s *sim) open() {
 	s.table = newSimTable()
-	if err := s.table.Import(s.now, 0, &s.image, s.image.Data, s.image.Counters, false); err != nil {
+	if err := s.table.Import(s.copied, 0, &s.image, s.image.Data, s.image.Counters, false); err != nil {
 		panic(err)
 	}
 	s.side = s.newSide()

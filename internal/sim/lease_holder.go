@@ -171,8 +171,9 @@ func (w *leaseWorld) handOff() {
 			w.failOver(from)
 			return
 		}
-		at := frozen // as the counter has aged on its way, or as if it had not
-		if w.rng.IntN(2) == 0 {
+		// As the counter has aged on its way, or as if it had not: then its windows end later, but not those of the account.
+		at := frozen
+		if w.rng.IntN(2) == 0 && !readsClock(w.limits.At(0)) {
 			at = w.now
 		}
 		for _, g := range w.book {

@@ -111,8 +111,7 @@ func RunLeases(o LeaseOptions) LeaseResult {
 	}
 	for place := range 3 + w.rng.IntN(3) {
 		p := &leaseNode{place: place, up: true, rest: between(w.rng, time.Millisecond, 20*time.Millisecond), table: w.newTable()}
-		if kind.limit.Algorithm != bucket.FixedWindow && kind.limit.Algorithm != bucket.SlidingCounter &&
-			kind.limit.Algorithm != bucket.SlidingWindow && kind.limit.Refill == bucket.RefillContinuous {
+		if !readsClock(kind.limit) {
 			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // no window is read off it
 		}
 		if w.calm {
@@ -179,4 +178,10 @@ func (w *leaseWorld) admit(how string, p *leaseNode) {
 	if !w.exact.admit(w.now) {
 		w.fail("I2", "%s of node %d is one more than the limit alone would admit", how, p.place)
 	}
+}
+
+// readsClock reports whether what l admits depends on what a clock shows.
+func readsClock(l bucket.Limit) bool {
+	return l.Algorithm == bucket.FixedWindow || l.Algorithm == bucket.SlidingCounter ||
+		l.Algorithm == bucket.SlidingWindow || l.Refill == bucket.RefillInterval
 }

@@ -1,0 +1,157 @@
+package bucket
+
+import "math"
+
+// Clocks differ, and what one node has counted goes on elsewhere. Nothing in a counter says what time it is there: it
+// travels as the time that has passed and the time that is left (wire.go), so a window ends when the node that opened
+// it has said, whatever the next one's clock shows. Only what begins anew is aligned to the clock of the node that has the
+// counter then:
+//
+//   - The window that follows one of another clock ends at the boundary of this clock that is nearest to a whole
+//     window later, see following. So no window is shorter than half of one, and none is lost or doubled.
+//   - The two windows of a sliding counter keep their phase until both are empty.
+//   - Sub-windows begin as the clock here says; the ones that came along count until they are as old as any.
+
+// Correct sets the clock by which windows and steps are aligned to what callers pass as now, and ahead (ns) more. What
+// has been counted keeps its time left: only what begins afterwards is aligned anew. It takes a moment under
+// each shard's lock, for all of its counters, so it is for when a clock has been found wrong. Receipts from before give nothing back.
+func (t *Table) Correct(ahead int64) {
+	for i := range t.shards {
+		t.shards[i].correct(ahead)
+	}
+}
+
+func (sh *shard) correct(ahead int64) {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	by := subSat(ahead, sh.mu.ahead)
+	if by == 0 {
+		return
+	}
+	sh.mu.ahead = ahead
+	made := new(phases)
+	for _, c := range sh.mu.lru.Values() {
+		c.move(inRange(addSat(c.now, by)), made)
+	}
+}
+
+// atLocked returns the shard's time when its callers' clock shows now.
+func (sh *shard) atLocked(now int64) int64 {
+	if sh.mu.ahead == 0 {
+		return now
+	}
+	return inRange(addSat(now, sh.mu.ahead))
+}
+
+// move moves the counter from its time to to as if no time had passed between, or been taken back.
+func (c *counter) move(to int64, made *phases) {
+	plans := c.limits.plans
+	for i := range plans {
+		c.at(i).move(&plans[i], c.now, to, made)
+	}
+	list := c.shadows()
+	for i := range list {
+		x := &list[i]
+		x.state.move(x.plan(), c.now, to, made)
+	}
+	lent := c.grants()
+	for i := range lent {
+		lent[i].end = addSat(to, saturate(elapsed(c.now, lent[i].end)))
+	}
+	c.now = to
+}
+
+// move moves s, settled to from, to the time to. What counts at from counts for as long after to as it would have after from.
+func (s *state) move(p *plan, from, to int64, made *phases) {
+	if s.last != never {
+		s.last += to - from // wraps, unless the two are further apart than int64 can say; the sum does not
+	}
+	switch p.kind {
+	case kindStep, kindFixed:
+		if s.aux != never {
+			s.aux = addSat(to, saturate(elapsed(from, s.aux)))
+		}
+	case kindLog, kindBins:
+		v := s.span()
+		for i := range v.n {
+			s.log.at(v, i).at += to - from
+		}
+	case kindWeighted:
+		if s.spent > 0 || s.aux > 0 {
+			s.log = made.at(p, s.age(p, from), to)
+		}
+	}
+}
+
+// phases makes the phases of sliding counters, and uses the last one again, as those that come from one node
+// mostly are the same.
+type phases struct{ last *entries }
+
+// at returns the phase of windows of which one is of the given age at now, or nil for that of the clock.
+func (x *phases) at(p *plan, age, now int64) *entries {
+	phase := floorMod(floorMod(now, p.period)-age, p.period)
+	if phase == 0 {
+		return nil
+	}
+	if x.last == nil || x.last.phase != phase {
+		x.last = &entries{phase: phase}
+	}
+	return x.last
+}
+
+// following returns the first instant of the window after the one that is followed by the window that begins at e: the end
+// of that. An e that is no boundary of this clock has come from another.
+func (p *plan) following(e int64) int64 {
+	next := p.windowEnd(e)
+	if p.align == AlignFirstHit || p.begins(e) {
+		return next
+	}
+	if after := p.windowEnd(next); subSat(next, e) < subSat(after, next)/2 {
+		return after
+	}
+	return next
+}
+
+// begins reports whether e is a boundary of this clock.
+func (p *plan) begins(e int64) bool {
+	if p.cal != nil {
+		return e <= never+1 || p.cal.end(e-1) == e
+	}
+	return floorMod(e, p.period) == 0
+}
+
+// steps returns the number of boundaries in (e, now], if e is one.
+func (p *plan) steps(e, now int64) int64 {
+	if now <= e {
+		return 0
+	}
+	if p.align == AlignFirstHit {
+		return saturate(elapsed(e, now) / uint64(p.period))
+	}
+	first := p.following(e)
+	switch {
+	case now < first:
+		return 0
+	case p.cal != nil:
+		return addSat(1, p.cal.count(first, now))
+	}
+	return addSat(1, saturate(elapsed(first, now)/uint64(p.period)))
+}
+
+// nth returns the n-th boundary (n ≥ 0) from the boundary e on, itself being the zeroth.
+func (p *plan) nth(e, n int64) int64 {
+	switch {
+	case n == 0 || e == math.MaxInt64:
+		return e
+	case p.align == AlignFirstHit:
+		return addSat(e, mulSat(n, p.period))
+	}
+	first := p.following(e)
+	switch {
+	case n == 1:
+		return first
+	case p.cal != nil:
+		return p.cal.nth(first, n-1)
+	}
+	return addSat(first, mulSat(n-1, p.period))
+}
