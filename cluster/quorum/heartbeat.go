@@ -58,6 +58,7 @@ func (m *Machine) deaf(now int64) bool {
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	m.learn(now, p, knows{h.Set, h.News, h.Hearsay})
+	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
 		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf, m.c.lease(h.Lease)
 	}
@@ -65,7 +66,7 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	if ok {
 		m.give(now, p.Boot, m.c.lease(h.Lease))
 	}
-	a := &message.Ack{Sent: h.Sent, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay, Lease: h.Lease}
+	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay, Lease: h.Lease}
 	m.send(p.Peer, a)
 	m.out[len(m.out)-1].Patient = m.wanted(p) && renews(p.acked, a)
 	p.acked = a
@@ -88,6 +89,9 @@ func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
 }
 
 func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
+	if a.Sent <= now {
+		p.readThere(now, a.Sent, a.Got)
+	}
 	m.learn(now, p, knows{a.Set, a.News, a.Hearsay})
 	if a.Sent > now {
 		return

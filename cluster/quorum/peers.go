@@ -36,6 +36,8 @@ type peer struct {
 	// reading is when the newest heartbeat was sent that it acknowledged, and until when its acknowledgements last.
 	reading, until int64
 	rtt            Estimate
+	// here and there are the differences of the clocks, see clocks.go.
+	here, there least
 	// told is the version up for agreement when it last told what it has accepted.
 	told uint64
 }
@@ -156,6 +158,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 	p := &peer{
 		Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never, until: never, lease: int64(m.c.Right),
 	}
+	p.here, p.there = newLeast(), newLeast()
 	m.peers = slices.Insert(m.peers, i, p)
 	return p
 }

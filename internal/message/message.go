@@ -83,7 +83,9 @@ type Heartbeat struct {
 // Ack answers a Heartbeat. Only one that is OK counts towards the right to decide.
 type Ack struct {
 	Sent int64
-	OK   bool
+	// Got is the clock (ns) of the Ack's sender when the Heartbeat came in; 0 if it does not say.
+	Got int64
+	OK  bool
 	// Set is the newest version that the sender knows, News and Hearsay are as in a Heartbeat.
 	Set     Set
 	News    uint64

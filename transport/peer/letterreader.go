@@ -65,7 +65,7 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		}
 	case *peerv1.Letter_Ack:
 		m := b.Ack
-		return &message.Ack{Sent: m.Sent, OK: m.Ok, Set: r.set(m.Set), News: m.News, Hearsay: m.Hearsay, Lease: m.LeaseNs}
+		return &message.Ack{Sent: m.Sent, Got: m.Got, OK: m.Ok, Set: r.set(m.Set), News: m.News, Hearsay: m.Hearsay, Lease: m.LeaseNs}
 	case *peerv1.Letter_Prepare:
 		m := b.Prepare
 		return &message.Prepare{ID: r.text(m.Id), Version: m.Version, Ballot: r.ballot(m.Ballot)}

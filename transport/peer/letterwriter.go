@@ -56,7 +56,7 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 			News: b.News, Hearsay: b.Hearsay, Deaf: b.Deaf, LeaseNs: b.Lease,
 		}}
 	case *message.Ack:
-		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay, LeaseNs: b.Lease}}
+		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Got: b.Got, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay, LeaseNs: b.Lease}}
 	case *message.Prepare:
 		m.Body = &peerv1.Letter_Prepare{Prepare: &peerv1.Prepare{
 			Id: w.text(b.ID), Version: b.Version, Ballot: w.ballot(b.Ballot),

@@ -66,7 +66,7 @@ func bodies() []message.Body {
 		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, News: huge, Hearsay: true, Deaf: true},
 		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
 		&message.Ack{},
-		&message.Ack{Sent: -1, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, News: huge, Hearsay: true},
+		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, News: huge, Hearsay: true},
 		&message.Prepare{},
 		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
 		&message.Promise{},

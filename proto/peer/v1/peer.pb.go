@@ -1596,6 +1596,7 @@ type Ack struct {
 	// These two since 1.2.
 	News          uint64 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
 	Hearsay       bool   `protobuf:"varint,5,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
+	Got           int64  `protobuf:"fixed64,6,opt,name=got,proto3" json:"got,omitempty"` // 0 is not known
 	LeaseNs       int64  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1664,6 +1665,13 @@ func (x *Ack) GetHearsay() bool {
 		return x.Hearsay
 	}
 	return false
+}
+
+func (x *Ack) GetGot() int64 {
+	if x != nil {
+		return x.Got
+	}
+	return 0
 }
 
 func (x *Ack) GetLeaseNs() int64 {
@@ -4030,13 +4038,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04news\x18\x05 \x01(\x04R\x04news\x12\x18\n" +
 	"\ahearsay\x18\x06 \x01(\bR\ahearsay\x12\x12\n" +
 	"\x04deaf\x18\a \x01(\bR\x04deaf\x12\x19\n" +
-	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\x98\x01\n" +
+	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\xaa\x01\n" +
 	"\x03Ack\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
 	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
 	"\x04news\x18\x04 \x01(\x04R\x04news\x12\x18\n" +
-	"\ahearsay\x18\x05 \x01(\bR\ahearsay\x12\x19\n" +
+	"\ahearsay\x18\x05 \x01(\bR\ahearsay\x12\x10\n" +
+	"\x03got\x18\x06 \x01(\x10R\x03got\x12\x19\n" +
 	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\\\n" +
 	"\aPrepare\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
