@@ -14,7 +14,7 @@ type Tallied struct {
 	Known int64
 	// Added is what was charged now, Over how much of it went beyond the limit.
 	Added, Over int64
-	// Ends is the end of the window (Unix ns).
+	// Ends is the end of the window (Unix ns) on the clock that windows are aligned to, see Correct.
 	Ends int64
 }
 
@@ -33,7 +33,7 @@ func (l *Limits) Windowed() bool {
 // WindowEnd returns the end of the window that now is in (both Unix ns). l must be Windowed.
 func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRange(now)) }
 
-// Tally charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends (Unix ns), is more
+// Tally charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends, as Tallied says it, is more
 // than the most that was tallied under tag in this window. If that is not the window of now, it only answers. Telling it again, late or in another order changes
 // nothing. r.Limits must be Windowed; r.Verb is ignored. Only Decided counts. Both counters change under one lock, so no
 // copy of the shard is told of one of them alone by the order of things; a copy that has only one of them, after a loss,
@@ -64,7 +64,7 @@ func (t *Table) tallyLocked(sh *shard, own int, now int64, r *Request, tag uint6
 	sh.decideLocked(at, &sum, status, 0, nil, &told)
 	x.Known = told.Limit - told.Remaining
 	end := sh.windowLocked(at, r)
-	if x.Ends = subSat(end, sh.mu.ahead); x.Ends == ends {
+	if x.Ends = end; x.Ends == ends {
 		x.Added = max(0, r.Cost-x.Known)
 	}
 	if x.Added == 0 {

@@ -24,6 +24,7 @@ type chronicle struct {
 	uncopied    int64 // since when there are partitions without a copy; 0 if none
 	warned      bool
 	rightLostAt int64
+	clock       ClockStats // that the lines so far have told
 }
 
 // moment is what the chronicle looks at.
@@ -36,6 +37,7 @@ type moment struct {
 	set       message.Set
 	dissolved uint64
 	stats     handoff.Stats
+	clock     ClockStats
 }
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
@@ -52,7 +54,24 @@ func (c *chronicle) tell(log *slog.Logger, m moment) {
 	}
 	c.tellPartitions(log, m)
 	c.tellCopies(log, m)
+	c.tellClock(log, m.clock)
 	c.last = m.stats
+}
+
+// tellClock tells when windows begin to follow another clock, or the voters' clocks to agree or not to.
+func (c *chronicle) tellClock(log *slog.Logger, clock ClockStats) {
+	switch {
+	case !clock.Known:
+		return
+	case !clock.Agree && (c.clock.Agree || !c.clock.Known):
+		log.Error("no majority of the voters' clocks agrees within --max-clock-skew: new windows follow this node's clock; synchronize the clocks, then restart the nodes that were off one by one")
+	case clock.Agree && clock.Correction != 0 && clock.Correction != c.clock.Correction:
+		log.Warn("this node's clock is off: new windows follow the median of the voters' clocks; synchronize it, then restart this node",
+			"ahead", clock.Ahead, "correction", clock.Correction)
+	case clock.Agree && (c.clock.Correction != 0 && clock.Correction == 0 || c.clock.Known && !c.clock.Agree):
+		log.Info("this node's clock agrees with a majority of the voters'", "ahead", clock.Ahead)
+	}
+	c.clock = clock
 }
 
 func (c *chronicle) tellRight(log *slog.Logger, m moment) {

@@ -61,6 +61,8 @@ type Config struct {
 	// ForgetAfter is how long a member of the stable set is missed before it is voted
 	// out. 0 means 10 minutes.
 	ForgetAfter time.Duration
+	// MaxClockSkew is how far this node's clock may be off the voters' before its windows follow them. 0 means 500 ms.
+	MaxClockSkew time.Duration
 	// ApartEntries caps the counters of shares, and the keys that are to be charged to
 	// a holder later. 0 means 100,000.
 	ApartEntries int
@@ -90,7 +92,7 @@ func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
 		d    time.Duration
-	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"Right", c.Right}, {"ForgetAfter", c.ForgetAfter}} {
+	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"Right", c.Right}, {"MaxClockSkew", c.MaxClockSkew}, {"ForgetAfter", c.ForgetAfter}} {
 		if f.d < 0 {
 			return fmt.Errorf("cluster: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
 		}
@@ -117,6 +119,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Right == 0 {
 		c.Right = 600 * time.Millisecond
+	}
+	if c.MaxClockSkew == 0 {
+		c.MaxClockSkew = 500 * time.Millisecond
 	}
 	if c.ApartEntries == 0 {
 		c.ApartEntries = 100_000

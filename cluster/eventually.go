@@ -169,7 +169,7 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 	if now >= right {
 		return nil
 	}
-	a := &message.Account{Sent: m.Sent, Clock: now}
+	a := &message.Account{Sent: m.Sent, Clock: now + v.node.ahead.Load()}
 	for i := range m.Lines {
 		l := &m.Lines[i]
 		if !r.holds(l.Key) {

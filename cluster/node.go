@@ -41,6 +41,7 @@ type Node struct {
 	routing  atomic.Pointer[routing]
 	right    atomic.Int64
 	confirms bell
+	ahead    atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
 	machines atomic.Pointer[machines]
 
 	runner    *runner
@@ -93,7 +94,7 @@ func newRunner(n *Node) (*runner, error) {
 		inbox: make(chan message.Envelope, inboxSize), asks: make(chan func(int64)),
 		kick: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
-	r.views.wake = make(chan struct{}, 1)
+	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
 	holding := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
 	}
@@ -181,6 +182,7 @@ func (n *Node) Run(ctx context.Context) error {
 	var parts sync.WaitGroup
 	parts.Go(func() { n.runner.run(ctx) })
 	parts.Go(func() { n.runner.placer.run(ctx) })
+	parts.Go(func() { n.runner.corrector.run(ctx) })
 	parts.Go(func() { n.settleUp(ctx) })
 	parts.Go(func() { n.eventually.run(ctx) })
 	parts.Go(func() { n.tendLeases(ctx) })

@@ -21,6 +21,8 @@ type Overview struct {
 	// Members are all whom gossip shows, this node among them, and then the names of the
 	// set that it does not show.
 	Members []Standing
+	// Clock is how this node's clock stands to the voters'.
+	Clock ClockStats
 	// Partitions are the machine's counts.
 	Partitions handoff.Stats
 }
@@ -34,13 +36,15 @@ type Standing struct {
 	Silent time.Duration
 	// Holds is how many partitions it holds, as far as this node knows.
 	Holds int
+	// Ahead is how far its clock is ahead of the median of the voters that agree, or if none do, of this node's. Nil is not known.
+	Ahead *time.Duration
 }
 
 // Overview tells how this node stands. It fails when ctx ends or the node does not run.
 func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {
-		o = Overview{Set: r.quorum.Set(), Right: n.mayDecide(now), Partitions: r.handoff.Stats()}
+		o = Overview{Set: r.quorum.Set(), Right: n.mayDecide(now), Partitions: r.handoff.Stats(), Clock: r.corrector.stats}
 		if !o.Right {
 			o.Reason = r.whyNot(now)
 		}
@@ -52,6 +56,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			o.Members = append(o.Members, Standing{
 				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name),
 				Lives: r.quorum.Lives(now, m.peer()), Silent: silence(now, r.quorum.Heard(m.peer())), Holds: holds[m.peer()],
+				Ahead: r.corrector.aheadOf(now, r.quorum, m.name),
 			})
 		}
 		for _, name := range o.Set.Members {
@@ -104,12 +109,12 @@ func (r *runner) whyNot(now int64) string {
 func (r *runner) report(now int64) {
 	m := &machines{
 		partitions: r.handoff.Stats(), right: r.node.mayDecide(now),
-		set: r.quorum.Set(), dissolved: r.quorum.Dissolved(),
+		set: r.quorum.Set(), dissolved: r.quorum.Dissolved(), clock: r.corrector.stats,
 	}
 	r.node.machines.Store(m)
 	at := moment{
 		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, right: m.right, others: len(r.placement.view.Members) - 1,
-		set: m.set, dissolved: m.dissolved, stats: m.partitions,
+		set: m.set, dissolved: m.dissolved, stats: m.partitions, clock: m.clock,
 	}
 	if !m.right {
 		at.reason = r.whyNot(now)

@@ -70,6 +70,7 @@ type runner struct {
 	chronicle chronicle
 	reported  int64 // when the counts were published
 	cadence   *cadence
+	corrector *corrector
 }
 
 // wait is somebody who waits until ok is true, as seen by the runner after a turn.
@@ -211,6 +212,7 @@ func (r *runner) turn() {
 	now := r.node.cfg.Clock()
 	r.watch(now)
 	r.quorum.Tick(now)
+	r.corrector.compare(r, now)
 	if r.flush.Swap(false) {
 		r.handoff.Flush()
 	}

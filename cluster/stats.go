@@ -69,6 +69,8 @@ type Stats struct {
 	Right     bool
 	Set       message.Set
 	Dissolved uint64
+	// Clock is how this node's clock stands to the voters'.
+	Clock ClockStats
 }
 
 // Now returns the time in ns that this node decides by: it goes on while the process is stopped or the machine sleeps.
@@ -80,6 +82,7 @@ type machines struct {
 	right      bool
 	set        message.Set
 	dissolved  uint64
+	clock      ClockStats
 }
 
 // counters are the counts behind Stats.
@@ -113,7 +116,7 @@ func (n *Node) Stats() Stats {
 		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
 		RingBuilds: c.ringBuilds.Load(), ViewsRefused: c.viewsRefused.Load(), Dropped: n.runner.dropped.Load(),
 		Members: len(r.nodes), Seq: r.seq,
-		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved,
+		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved, Clock: m.clock,
 	}
 	s.Forwarding = c.forwarding.Snapshot()
 	s.Eventual = n.eventually.stats(n.cfg.Clock())

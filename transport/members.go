@@ -25,6 +25,7 @@ type Members struct {
 	MayDecide bool
 	Reason    string
 	Holdings  Holdings
+	Clocks    Clocks
 }
 
 // Member is one member, its share of the ring, and how it stands with the node that
@@ -43,6 +44,8 @@ type Member struct {
 	// is not known.
 	Lives  bool
 	Silent time.Duration
+	// Ahead is how far its clock is ahead; nil if that is not known.
+	Ahead *time.Duration
 }
 
 // StateName is the member's own word about itself, or "missing".
@@ -55,7 +58,7 @@ func (m *Member) StateName() string {
 
 // membersOf joins the parts of an overview.
 func membersOf(o Overview) Members {
-	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: o.Holdings}
+	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: o.Holdings, Clocks: o.Clocks}
 	if o.Ring != nil {
 		m.Ring = hex16(o.Ring.Hash())
 		m.Partitions = o.Ring.Partitions()
@@ -89,7 +92,7 @@ func membersOf(o Overview) Members {
 		one.Silent = -1
 		// What is known of another run of the process does not count.
 		if s, ok := standings[process{one.Name, one.Boot}]; ok {
-			one.Lives, one.Silent, one.Holds = s.Lives, s.Silent, s.Holds
+			one.Lives, one.Silent, one.Holds, one.Ahead = s.Lives, s.Silent, s.Holds, s.Ahead
 		}
 		if one.Name == m.Self && !one.Missing {
 			one.Lives, one.Silent = true, 0

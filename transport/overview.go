@@ -21,6 +21,7 @@ type Overview struct {
 	// Standings are how other processes stand with this one, in any order.
 	Standings []Standing
 	Holdings  Holdings
+	Clocks    Clocks
 }
 
 // StableSet is one version of the names that majorities are counted in.
@@ -44,6 +45,16 @@ type Standing struct {
 	Silent time.Duration
 	// Holds is how many partitions it holds, as far as is known.
 	Holds int
+	// Ahead is how far its clock is ahead; nil if that is not known.
+	Ahead *time.Duration
+}
+
+// Clocks is how the voters' clocks stand.
+type Clocks struct {
+	// Known: those of a majority are known. Agree: those of a majority do.
+	Known, Agree bool
+	// Correction is how far the node aligns windows ahead of its own clock.
+	Correction time.Duration
 }
 
 // Holdings are numbers of partitions that a node has something of, as of now.

@@ -367,6 +367,13 @@ var families = []family{
 	gauge("sluice_trace_spans_waiting", "Spans that are on their way to the collector.",
 		func(s *snapshot) float64 { return float64(s.spans.waiting) }),
 
+	gauge("sluice_clock_skew_seconds", "How far this node's clock is ahead of the median of the voters whose clocks agree; 0 while no majority does.",
+		func(s *snapshot) float64 { return s.cluster.Clock.Ahead.Seconds() }),
+	gauge("sluice_clock_correction_seconds", "How far this node aligns new windows ahead of its clock, because that is off by more than --max-clock-skew.",
+		func(s *snapshot) float64 { return s.cluster.Clock.Correction.Seconds() }),
+	gauge("sluice_clocks_disagree", "1 while no majority of the voters has clocks that agree within --max-clock-skew.",
+		func(s *snapshot) float64 { return flag(s.cluster.Clock.Known && !s.cluster.Clock.Agree) }),
+
 	counter("sluice_ring_builds_total", "Ring tables built.",
 		func(s *snapshot) uint64 { return s.cluster.RingBuilds }),
 	counter("sluice_views_refused_total", "Views that gave no ring.",

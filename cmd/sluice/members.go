@@ -145,6 +145,8 @@ type memberJSON struct {
 	Boot       string `json:"boot"`
 	// Silent is in seconds; left out if it is not known.
 	Silent *float64 `json:"silent,omitempty"`
+	// ClockAhead is in seconds; left out if it is not known.
+	ClockAhead *float64 `json:"clock_ahead,omitempty"`
 }
 
 func memberOf(m *sluicev1.Member) memberJSON {
@@ -154,6 +156,9 @@ func memberOf(m *sluicev1.Member) memberJSON {
 	}
 	if m.SilentNs != nil {
 		j.Silent = new(seconds(*m.SilentNs))
+	}
+	if m.ClockAheadNs != nil {
+		j.ClockAhead = new(seconds(*m.ClockAheadNs))
 	}
 	return j
 }
@@ -181,9 +186,13 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 		MayDecide  bool         `json:"may_decide"`
 		Reason     string       `json:"reason,omitempty"`
 		Holdings   holdingsJSON `json:"holdings"`
-		Members    []memberJSON `json:"members"`
+		// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
+		ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
+		ClockCorrection float64      `json:"clock_correction"`
+		Members         []memberJSON `json:"members"`
 	}{
 		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason,
+		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
 		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks()},
 	}
 	for i, m := range r.Members {
@@ -247,6 +256,32 @@ func summary(r *sluicev1.MembersResponse) string {
 	h := r.GetHoldings()
 	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere; handing over %d, claiming %d, copies %d, forks %d\n",
 		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetForks())
+	b.WriteString(clockText(r))
+	return b.String()
+}
+
+// clockText names the members whose clocks are off, if any, and says what the node that answers makes of it.
+func clockText(r *sluicev1.MembersResponse) string {
+	if r.ClocksAgree == nil {
+		return ""
+	}
+	const little = 100 * time.Millisecond
+	var off []string
+	for _, m := range r.Members {
+		if d := time.Duration(m.GetClockAheadNs()); d >= little || d <= -little {
+			off = append(off, fmt.Sprintf("%s %+.3fs", m.Name, d.Seconds()))
+		}
+	}
+	var b strings.Builder
+	switch {
+	case !*r.ClocksAgree:
+		fmt.Fprintf(&b, "clocks: no majority agrees, new windows follow each node's own; against %s: %s\n", r.Self, orDash(strings.Join(off, ", ")))
+	case len(off) > 0:
+		fmt.Fprintf(&b, "clocks: off the voters' median: %s\n", strings.Join(off, ", "))
+	}
+	if c := time.Duration(r.ClockCorrectionNs); c != 0 {
+		fmt.Fprintf(&b, "%s corrects its clock by %+.3fs for new windows\n", r.Self, c.Seconds())
+	}
 	return b.String()
 }
 

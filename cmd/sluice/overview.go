@@ -22,9 +22,10 @@ func (n *node) overview(ctx context.Context) transport.Overview {
 	o.MayDecide, o.Reason = own.Right, own.Reason
 	for _, m := range own.Members {
 		o.Standings = append(o.Standings, transport.Standing{
-			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds,
+			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds, Ahead: m.Ahead,
 		})
 	}
+	o.Clocks = transport.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
 	p := own.Partitions
 	o.Holdings = transport.Holdings{
 		Holding: p.Holding, Unprotected: p.Unprotected, HandingOver: p.Closing,

@@ -53,6 +53,7 @@ type settings struct {
 	shutdownTimeout time.Duration
 	handoverTimeout time.Duration
 	forgetAfter     time.Duration
+	maxClockSkew    time.Duration
 	maxEntries      int
 	maxMemory       string
 	gc              *gcTuner // nil where it is not this node's to tune, as in a process of several
@@ -93,6 +94,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
 	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
 	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
+	f.DurationVar(&s.maxClockSkew, "max-clock-skew", 500*time.Millisecond, "how far this node's clock may be off the median of the voters' before new windows follow that")
 	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
 	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
@@ -144,7 +146,7 @@ func (s *settings) validate() error {
 		value time.Duration
 	}{
 		{"check-timeout", s.checkTimeout}, {"join-timeout", s.joinTimeout}, {"shutdown-timeout", s.shutdownTimeout},
-		{"handover-timeout", s.handoverTimeout}, {"forget-after", s.forgetAfter},
+		{"handover-timeout", s.handoverTimeout}, {"forget-after", s.forgetAfter}, {"max-clock-skew", s.maxClockSkew},
 	} {
 		if d.value <= 0 {
 			errs = append(errs, fmt.Errorf("--%s: %v is not above 0", d.flag, d.value))

@@ -33,6 +33,10 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 			Claims:      int32(m.Holdings.Claims),
 			Forks:       int32(m.Holdings.Forks),
 		},
+		ClockCorrectionNs: int64(m.Clocks.Correction),
+	}
+	if m.Clocks.Known {
+		res.ClocksAgree = new(m.Clocks.Agree)
 	}
 	for i := range m.Members {
 		res.Members[i] = memberToProto(&m.Members[i])
@@ -57,6 +61,9 @@ func memberToProto(m *transport.Member) *sluicev1.Member {
 	}
 	if m.Silent >= 0 {
 		p.SilentNs = new(int64(m.Silent))
+	}
+	if m.Ahead != nil {
+		p.ClockAheadNs = new(int64(*m.Ahead))
 	}
 	return p
 }

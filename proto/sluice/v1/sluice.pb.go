@@ -1442,9 +1442,14 @@ type MembersResponse struct {
 	MayDecide bool   `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What the node itself has of the partitions.
-	Holdings      *Holdings `protobuf:"bytes,8,opt,name=holdings,proto3" json:"holdings,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Holdings *Holdings `protobuf:"bytes,8,opt,name=holdings,proto3" json:"holdings,omitempty"`
+	// A majority of the voters has clocks that differ by no more than --max-clock-skew. Unset while the clocks of a majority are
+	// not known.
+	ClocksAgree *bool `protobuf:"varint,9,opt,name=clocks_agree,json=clocksAgree,proto3,oneof" json:"clocks_agree,omitempty"`
+	// How far the node aligns windows ahead of its own clock, because that is off.
+	ClockCorrectionNs int64 `protobuf:"varint,10,opt,name=clock_correction_ns,json=clockCorrectionNs,proto3" json:"clock_correction_ns,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MembersResponse) Reset() {
@@ -1533,6 +1538,20 @@ func (x *MembersResponse) GetHoldings() *Holdings {
 	return nil
 }
 
+func (x *MembersResponse) GetClocksAgree() bool {
+	if x != nil && x.ClocksAgree != nil {
+		return *x.ClocksAgree
+	}
+	return false
+}
+
+func (x *MembersResponse) GetClockCorrectionNs() int64 {
+	if x != nil {
+		return x.ClockCorrectionNs
+	}
+	return 0
+}
+
 type Member struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1554,7 +1573,10 @@ type Member struct {
 	// How long it has not been heard from; unset if that is not known.
 	SilentNs *int64 `protobuf:"varint,12,opt,name=silent_ns,json=silentNs,proto3,oneof" json:"silent_ns,omitempty"`
 	// Partitions that it holds, as far as the node that answers knows.
-	Holds         int32 `protobuf:"varint,13,opt,name=holds,proto3" json:"holds,omitempty"`
+	Holds int32 `protobuf:"varint,13,opt,name=holds,proto3" json:"holds,omitempty"`
+	// How far its clock is ahead of the median of the voters whose clocks agree, or if no majority does, of that of the node that
+	// answers; negative if it is behind, unset if it is not known.
+	ClockAheadNs  *int64 `protobuf:"varint,14,opt,name=clock_ahead_ns,json=clockAheadNs,proto3,oneof" json:"clock_ahead_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1676,6 +1698,13 @@ func (x *Member) GetSilentNs() int64 {
 func (x *Member) GetHolds() int32 {
 	if x != nil {
 		return x.Holds
+	}
+	return 0
+}
+
+func (x *Member) GetClockAheadNs() int64 {
+	if x != nil && x.ClockAheadNs != nil {
+		return *x.ClockAheadNs
 	}
 	return 0
 }
@@ -2740,7 +2769,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
 	"\rResetResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\xa3\x02\n" +
+	"\x0eMembersRequest\"\x8c\x03\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
 	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
@@ -2753,7 +2782,11 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\n" +
 	"may_decide\x18\x06 \x01(\bR\tmayDecide\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12/\n" +
-	"\bholdings\x18\b \x01(\v2\x13.sluice.v1.HoldingsR\bholdings\"\x86\x03\n" +
+	"\bholdings\x18\b \x01(\v2\x13.sluice.v1.HoldingsR\bholdings\x12&\n" +
+	"\fclocks_agree\x18\t \x01(\bH\x00R\vclocksAgree\x88\x01\x01\x12.\n" +
+	"\x13clock_correction_ns\x18\n" +
+	" \x01(\x03R\x11clockCorrectionNsB\x0f\n" +
+	"\r_clocks_agree\"\xc4\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x14\n" +
@@ -2770,9 +2803,11 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	" \x01(\bR\acounted\x12\x14\n" +
 	"\x05lives\x18\v \x01(\bR\x05lives\x12 \n" +
 	"\tsilent_ns\x18\f \x01(\x03H\x00R\bsilentNs\x88\x01\x01\x12\x14\n" +
-	"\x05holds\x18\r \x01(\x05R\x05holdsB\f\n" +
+	"\x05holds\x18\r \x01(\x05R\x05holds\x12)\n" +
+	"\x0eclock_ahead_ns\x18\x0e \x01(\x03H\x01R\fclockAheadNs\x88\x01\x01B\f\n" +
 	"\n" +
-	"_silent_ns\"Y\n" +
+	"_silent_nsB\x11\n" +
+	"\x0f_clock_ahead_ns\"Y\n" +
 	"\tStableSet\x12\x18\n" +
 	"\alineage\x18\x01 \x01(\tR\alineage\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
@@ -3030,6 +3065,7 @@ func file_sluice_v1_sluice_proto_init() {
 		return
 	}
 	file_sluice_v1_sluice_proto_msgTypes[1].OneofWrappers = []any{}
+	file_sluice_v1_sluice_proto_msgTypes[12].OneofWrappers = []any{}
 	file_sluice_v1_sluice_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

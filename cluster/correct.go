@@ -1,0 +1,82 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/quorum"
+)
+
+// A node whose clock is not that of the others would end its windows at other times than they. The clock for deciding,
+// leases and quorum stays as it is; the tables are told how far the clock that windows are aligned to is ahead of it.
+
+// ClockStats is how a node's clock stands.
+type ClockStats struct {
+	// Known: the clocks of a majority of the voters are known. Agree: a majority of the voters has
+	// clocks that differ by no more than Config.MaxClockSkew.
+	Known, Agree bool
+	// Ahead is how far this node's clock is ahead of the median of those that agree, 0 if none do.
+	Ahead time.Duration
+	// Correction is how far windows are aligned ahead of this node's clock.
+	Correction time.Duration
+}
+
+// corrector aligns windows to the voters' clocks.
+type corrector struct {
+	node *Node
+	most int64         // the skew (ns) up to which a node goes by its own clock
+	wake chan struct{} // the correction of stats has changed
+	// Of the runner's goroutine.
+	compared int64
+	stats    ClockStats
+}
+
+func newCorrector(n *Node) *corrector {
+	return &corrector{node: n, most: int64(n.cfg.MaxClockSkew), wake: make(chan struct{}, 1)}
+}
+
+// compare finds how this node's clock stands, every period. A node goes by its own clock, but where that is off by more than
+// most, by the median of the voters. One correction stays in force as long as it does: a little skew is better than change.
+func (c *corrector) compare(r *runner, now int64) {
+	if c.compared != 0 && now < c.compared+int64(period) {
+		return
+	}
+	c.compared = now
+	found := r.quorum.Clocks(now, c.most)
+	off := func(d int64) bool { return d > c.most || d < -c.most }
+	ahead := int64(c.stats.Correction)
+	switch {
+	case !found.Known: // nothing says that it is wrong
+	case !found.Agree, !off(found.Ahead) && off(found.Ahead+ahead):
+		ahead = 0
+	case off(found.Ahead + ahead):
+		ahead = -found.Ahead
+	}
+	c.stats = ClockStats{found.Known, found.Agree, time.Duration(found.Ahead), time.Duration(ahead)}
+	if ahead != c.node.ahead.Swap(ahead) {
+		signal(c.wake)
+	}
+}
+
+// aheadOf returns how far the clock of a member is ahead of the voters', see Standing.
+func (c *corrector) aheadOf(now int64, r *quorum.Machine, name string) *time.Duration {
+	ahead, known := r.Ahead(now, name)
+	if !known {
+		return nil
+	}
+	return new(time.Duration(ahead) + c.stats.Ahead)
+}
+
+// run corrects the tables, apart from the runner: a table may be large.
+func (c *corrector) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+			ahead := c.node.ahead.Load()
+			c.node.table.Correct(ahead)
+			c.node.apart.Correct(ahead)
+		}
+	}
+}
