@@ -13,8 +13,8 @@ import (
 // a process whose machine slept wakes without the right to decide.
 func steadyClock() func() int64 {
 	start := time.Now()
-	base := start.UnixNano()
-	s := newSteady(base, asleep)
+	base := shifted(start.UnixNano())
+	s := newSteady(start.UnixNano(), asleep)
 	return func() int64 {
 		now := time.Now()
 		return base + s.elapsed(now.UnixNano(), int64(now.Sub(start)))

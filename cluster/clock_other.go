@@ -9,6 +9,6 @@ import "time"
 // a process wakes with the right that it had: run clusters on Linux.
 func steadyClock() func() int64 {
 	start := time.Now()
-	base := start.UnixNano()
+	base := shifted(start.UnixNano())
 	return func() int64 { return base + int64(time.Since(start)) }
 }

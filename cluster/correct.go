@@ -35,27 +35,36 @@ func newCorrector(n *Node) *corrector {
 	return &corrector{node: n, most: int64(n.cfg.MaxClockSkew), wake: make(chan struct{}, 1)}
 }
 
-// compare finds how this node's clock stands, every period. A node goes by its own clock, but where that is off by more than
-// most, by the median of the voters. One correction stays in force as long as it does: a little skew is better than change.
+// compare finds how this node's clock stands, every period.
 func (c *corrector) compare(r *runner, now int64) {
 	if c.compared != 0 && now < c.compared+int64(period) {
 		return
 	}
 	c.compared = now
 	found := r.quorum.Clocks(now, c.most)
-	off := func(d int64) bool { return d > c.most || d < -c.most }
-	ahead := int64(c.stats.Correction)
-	switch {
-	case !found.Known: // nothing says that it is wrong
-	case !found.Agree, !off(found.Ahead) && off(found.Ahead+ahead):
-		ahead = 0
-	case off(found.Ahead + ahead):
-		ahead = -found.Ahead
-	}
+	ahead := correction(found, int64(c.stats.Correction), c.most)
 	c.stats = ClockStats{found.Known, found.Agree, time.Duration(found.Ahead), time.Duration(ahead)}
 	if ahead != c.node.ahead.Swap(ahead) {
 		signal(c.wake)
 	}
+}
+
+// correction returns how far windows are to be aligned ahead of a clock, if they are ahead of it by now. A node goes by its own
+// clock, but where that is off by more than most, by the median of the voters. A correction stays in force as long as it is right to
+// within most: a little skew is better than change.
+func correction(found quorum.Clocks, ahead, most int64) int64 {
+	off := func(d int64) bool { return d > most || d < -most }
+	switch {
+	case !found.Known: // nothing says that it is wrong
+		return ahead
+	case !found.Agree:
+		return 0
+	case !off(found.Ahead + ahead):
+		return ahead
+	case off(found.Ahead):
+		return -found.Ahead
+	}
+	return 0
 }
 
 // aheadOf returns how far the clock of a member is ahead of the voters', see Standing.

@@ -188,7 +188,7 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 		Holdings   holdingsJSON `json:"holdings"`
 		// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 		ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
-		ClockCorrection float64      `json:"clock_correction"`
+		ClockCorrection float64      `json:"clock_correction,omitempty"`
 		Members         []memberJSON `json:"members"`
 	}{
 		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason,

@@ -43,6 +43,14 @@ func TestPrintMembers(t *testing.T) {
 		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
 		Holdings:  &sluicev1.Holdings{Holding: 1021, Unprotected: 1021},
 	}
+	off := &sluicev1.MembersResponse{
+		Self: "n2", ClocksAgree: proto.Bool(true), ClockCorrectionNs: -2e9,
+		Members: []*sluicev1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(3e6)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(2.0015e9)}},
+	}
+	apart := &sluicev1.MembersResponse{
+		Self: "n1", ClocksAgree: proto.Bool(false),
+		Members: []*sluicev1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(0)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(-3600e9)}},
+	}
 	// A node of an earlier version says nothing of all this.
 	early := &sluicev1.MembersResponse{Self: "n1", Members: []*sluicev1.Member{{Name: "n1", State: "serving"}}}
 	for _, c := range []struct {
@@ -75,6 +83,33 @@ n1 *  serving  no       no     0     0      -     -     -     -
 stable set: none is known
 n1 may not decide
 n1 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+`},
+		{"a clock that is off", "text", off, `
+NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+n1    serving  no       no     0     0      -     -     -     -
+n2 *  serving  no       no     0     0      -     -     -     -
+0 partitions, ring -, as seen by n2 (*)
+stable set: none is known
+n2 may not decide
+n2 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+clocks: off the voters' median: n2 +2.002s
+n2 corrects its clock by -2.000s for new windows
+`},
+		{"clocks without a majority", "text", apart, `
+NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+n1 *  serving  no       no     0     0      -     -     -     -
+n2    serving  no       no     0     0      -     -     -     -
+0 partitions, ring -, as seen by n1 (*)
+stable set: none is known
+n1 may not decide
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+clocks: no majority agrees, new windows follow each node's own; against n1: n2 -3600.000s
+`},
+		{"a clock that is off", "json", off, `
+{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"handing_over":0,"copies":0,"claims":0,"forks":0},` +
+			`"clocks_agree":true,"clock_correction":-2,"members":[` +
+			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
+			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
 `},
 		{"three", "json", whole, `
 {"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"stable_set":{"lineage":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +

@@ -88,6 +88,8 @@ type nodeConfig struct {
 	binary string
 	// descriptors is how many files the process may open, 0 for as many as the test.
 	descriptors int
+	// env is what it has in its environment besides the test's.
+	env []string
 }
 
 // start runs `sluice serve` and waits until the node is ready. The process is
@@ -129,7 +131,7 @@ func launch(t *testing.T, c nodeConfig) *node {
 		n.cmd = exec.Command("sh", append([]string{"-c", limited, n.cmd.Path}, args...)...)
 	}
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
-	n.cmd.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66")
+	n.cmd.Env = append(append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66"), c.env...)
 	if err := n.cmd.Start(); err != nil {
 		t.Fatalf("%s: %v", c.name, err)
 	}
