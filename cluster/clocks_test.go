@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// TestClocksThatDiffer: partitions go to a node whose clock is off and back, under load. No key is admitted again before the time that its
+// denial said, and none is denied for longer than a few milliseconds beyond it; and every node knows whose clock is off.
+func TestClocksThatDiffer(t *testing.T) {
+	const period, limit = 2 * time.Second, 5
+	var limits []*bucket.Limits
+	for _, l := range []bucket.Limit{
+		{Algorithm: bucket.FixedWindow}, {Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit},
+		{Algorithm: bucket.FixedWindow, Align: bucket.AlignCalendar, Unit: bucket.Minute},
+		{Algorithm: bucket.TokenBucket}, {Algorithm: bucket.TokenBucket, Refill: bucket.RefillInterval},
+		{Algorithm: bucket.LeakyBucket}, {Algorithm: bucket.LeakyQueue},
+		{Algorithm: bucket.SlidingLog}, {Algorithm: bucket.SlidingCounter}, {Algorithm: bucket.SlidingWindow},
+	} {
+		l.Count = limit
+		if l.Align != bucket.AlignCalendar {
+			l.Period = period
+		}
+		limits = append(limits, limitsOf(l))
+	}
+	for _, shift := range []time.Duration{2 * time.Second, -2 * time.Second, 10 * time.Second, -10 * time.Second, time.Hour, -time.Hour, 700 * time.Millisecond} {
+		t.Run(shift.String(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newFleet(t, "a", "b")
+				h := &hammer{t: t, node: f.nodes["a"].Node}
+				for _, set := range limits {
+					h.requests = append(h.requests, requests(20, set)...)
+				}
+				for i := range h.requests {
+					h.requests[i].Key.Lo = uint64(i) * 0x9e3779b97f4a7c15
+				}
+				h.keys = make([]hammered, len(h.requests))
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); h.run(ctx) }()
+				defer func() { stop(); <-done }()
+
+				time.Sleep(period)
+				wall := steadyClock()
+				c := f.join("c", func(c *Config) { c.Clock = func() int64 { return wall() + int64(shift) } })
+				time.Sleep(3 * period)
+				if moved := f.holders()["c"]; moved == 0 {
+					t.Error("c holds nothing")
+				}
+				want := map[string]time.Duration{"a": 0, "b": 0, "c": shift}
+				for name, n := range f.nodes {
+					s := n.Stats().Clock
+					if off := s.Ahead - want[name]; !s.Agree || off > 5*time.Millisecond || off < -5*time.Millisecond || s.Correction != -s.Ahead && name == "c" || s.Correction != 0 && name != "c" {
+						t.Errorf("%s: %+v", name, s)
+					}
+					o, err := n.Overview(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, m := range o.Members {
+						if m.Ahead == nil || (*m.Ahead-want[m.Name]).Abs() > 5*time.Millisecond {
+							t.Errorf("%s of %s: %v", name, m.Name, m.Ahead)
+						}
+					}
+				}
+				f.state("c", member.Leaving)
+				f.within(5*time.Second, "c holds nothing", func(ctx context.Context) error { _, _, err := c.HandOver(ctx); return err })
+				f.within(5*time.Second, "c is not counted", c.LeaveSet)
+				time.Sleep(3 * period)
+				stop()
+				<-done
+				for i, k := range h.keys {
+					if k.admitted < 2*limit && h.requests[i].Limits.At(0).Align != bucket.AlignCalendar {
+						t.Errorf("key %d of %s: %d admitted in all", i, h.requests[i].Limits.At(0).Algorithm, k.admitted)
+					}
+				}
+			})
+		})
+	}
+}
+
+// hammer asks for keys all the time and holds each answer against the ones before.
+type hammer struct {
+	t        *testing.T
+	node     *Node
+	requests []check.Request
+	keys     []hammered
+}
+
+// hammered is what one key has answered.
+type hammered struct {
+	// asked and answered are of the first denial in a row, until is for how long it was.
+	asked, answered time.Time
+	until           time.Duration
+	admitted        int
+}
+
+func (h *hammer) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		asked := time.Now()
+		answers := decide(context.WithoutCancel(ctx), h.node, h.requests...)
+		answered := time.Now()
+		for i, a := range answers {
+			h.hold(i, &a, asked, answered)
+		}
+		time.Sleep(7 * time.Millisecond)
+	}
+}
+
+func (h *hammer) hold(i int, a *check.Answer, asked, answered time.Time) {
+	const slack = 60 * time.Millisecond // on the way, a few hand-offs
+	k, limit := &h.keys[i], h.requests[i].Limits.At(0)
+	switch {
+	case a.Err != nil, a.Source == check.Share, a.Source == check.Closed:
+		h.t.Errorf("key %d of %s: %+v", i, limit.Algorithm, a)
+	case a.Allowed:
+		if k.until > 0 && answered.Sub(k.asked) < k.until {
+			h.t.Errorf("key %d of %s %s: admitted %v after it was denied for %v", i, limit.Algorithm, limit.Align, answered.Sub(k.asked), k.until)
+		}
+		k.until = 0
+		k.admitted++
+	case k.until == 0:
+		k.asked, k.answered, k.until = asked, answered, a.RetryAfter
+		if longest := max(2*limit.Period, 90*time.Second*time.Duration(min(1, limit.Unit))); k.until > longest || k.until > math.MaxInt64/2 {
+			h.t.Errorf("key %d of %s: denied for %v", i, limit.Algorithm, k.until)
+		}
+	case asked.Sub(k.answered) > k.until+slack:
+		h.t.Errorf("key %d of %s %s: denied %v after it was denied for %v", i, limit.Algorithm, limit.Align, asked.Sub(k.answered), k.until)
+	}
+}
