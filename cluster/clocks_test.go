@@ -130,6 +130,9 @@ func (h *hammer) hold(i int, a *check.Answer, asked, answered time.Time) {
 		if longest := max(2*limit.Period, 90*time.Second*time.Duration(min(1, limit.Unit))); k.until > longest || k.until > math.MaxInt64/2 {
 			h.t.Errorf("key %d of %s: denied for %v", i, limit.Algorithm, k.until)
 		}
+		if end := answered.Add(k.until); limit.Algorithm == bucket.FixedWindow && limit.Align == bucket.AlignEpoch && end.Sub(end.Round(limit.Period)).Abs() > slack {
+			h.t.Errorf("key %d of %s: its window ends at %v, which is no boundary of the others' clocks", i, limit.Algorithm, end)
+		}
 	case asked.Sub(k.answered) > k.until+slack:
 		h.t.Errorf("key %d of %s %s: denied %v after it was denied for %v", i, limit.Algorithm, limit.Align, asked.Sub(k.answered), k.until)
 	}
