@@ -50,6 +50,13 @@ func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now
 		return
 	}
 	w.judgeAlone(p, k.partition)
+	if k.brief != nil {
+		w.judgeBrief(p, k, d)
+		if d.Allowed {
+			t.last, t.unconfirmed = max(t.last, seq), append(t.unconfirmed, change{seq, now})
+		}
+		return
+	}
 	spent := k.limit - d.Remaining
 	if w.story != nil {
 		w.story.add(line{w.now, fmt.Sprintf("%s decides %s: %v, spent %d, change %d, confirmed %d", p, k.name, d.Allowed, spent, seq,

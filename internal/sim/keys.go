@@ -17,6 +17,8 @@ type key struct {
 	limit     int64
 	// sync: an admitted check is answered only once a copy has it.
 	sync bool
+	// brief is nil unless the key's windows end within a run. Such a key has no accounts.
+	brief *brief
 
 	accounts []*account
 }
@@ -101,6 +103,9 @@ func (w *world) spent(p *process, k *key) int64 {
 
 // someKey draws a key; some are asked for more than others.
 func (w *world) someKey() *key {
+	if w.rng.IntN(3) == 0 {
+		return w.brief[w.rng.IntN(len(w.brief))]
+	}
 	n := len(w.keys)
 	return w.keys[min(w.rng.IntN(n), w.rng.IntN(n))]
 }

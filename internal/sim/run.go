@@ -49,6 +49,7 @@ func Run(o Options) Result {
 		w.forgetAfter = between(w.rng, time.Second, 3*time.Second)
 	}
 	w.keys = newKeys(w.rng, w.partitions, int64(w.rate)*12/int64(w.partitions*3))
+	w.brief = newBriefKeys(w.rng, w.partitions)
 	w.keysOf = make([][]*key, w.partitions)
 	for _, k := range w.keys {
 		w.keysOf[k.partition] = append(w.keysOf[k.partition], k)

@@ -36,6 +36,7 @@ type world struct {
 
 	keys   []*key
 	keysOf [][]*key
+	brief  []*key // with windows that end
 	// rate is checks per second; 0 asks nothing.
 	rate   int
 	steady int // counts the streams of checks that were begun
