@@ -10,14 +10,17 @@ import (
 
 // membership is the body of GET /v1/members.
 type membership struct {
-	Self       string       `json:"self"`
-	Ring       string       `json:"ring"`
-	Partitions int          `json:"partitions"`
-	StableSet  *stableSet   `json:"stable_set,omitempty"`
-	MayDecide  bool         `json:"may_decide"`
-	Reason     string       `json:"reason,omitempty"`
-	Holdings   holdings     `json:"holdings"`
-	Members    []memberJSON `json:"members"`
+	Self       string     `json:"self"`
+	Ring       string     `json:"ring"`
+	Partitions int        `json:"partitions"`
+	StableSet  *stableSet `json:"stable_set,omitempty"`
+	MayDecide  bool       `json:"may_decide"`
+	Reason     string     `json:"reason,omitempty"`
+	Holdings   holdings   `json:"holdings"`
+	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
+	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
+	ClockCorrection float64      `json:"clock_correction,omitempty"`
+	Members         []memberJSON `json:"members"`
 }
 
 type stableSet struct {
@@ -50,6 +53,8 @@ type memberJSON struct {
 	Lives      bool   `json:"lives"`
 	// Silent is in seconds; left out if it is not known.
 	Silent *float64 `json:"silent,omitempty"`
+	// ClockAhead is in seconds; left out if it is not known.
+	ClockAhead *float64 `json:"clock_ahead,omitempty"`
 }
 
 // members serves GET /v1/members.
@@ -62,6 +67,10 @@ func (d *door) members(w http.ResponseWriter, r *http.Request) {
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
 		StableSet: stableSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Holdings: holdings(m.Holdings),
+		ClockCorrection: m.Clocks.Correction.Seconds(),
+	}
+	if m.Clocks.Known {
+		body.ClocksAgree = &m.Clocks.Agree
 	}
 	for i := range m.Members {
 		body.Members[i] = memberOf(&m.Members[i])
@@ -77,6 +86,9 @@ func memberOf(m *transport.Member) memberJSON {
 	}
 	if m.Silent >= 0 {
 		j.Silent = new(m.Silent.Seconds())
+	}
+	if m.Ahead != nil {
+		j.ClockAhead = new(m.Ahead.Seconds())
 	}
 	return j
 }

@@ -42,6 +42,17 @@ func TestMembers(t *testing.T) {
 				`"version":"v1","partitions":0,"holds":0,"counted":false,"lives":true,"silent":0}]}`,
 		},
 		{
+			"a clock that is off",
+			transport.Overview{
+				View:      &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}}},
+				Standings: []transport.Standing{{Name: "n1", Boot: "b1", Lives: true, Ahead: new(2 * time.Second)}},
+				Clocks:    transport.Clocks{Known: true, Agree: true, Correction: -2 * time.Second}, MayDecide: true,
+			},
+			`{"self":"n1","ring":"","partitions":0,"may_decide":true,` + nothingHeld + `,"clocks_agree":true,"clock_correction":-2,"members":[` +
+				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
+				`"version":"","partitions":0,"holds":0,"counted":false,"lives":true,"silent":0,"clock_ahead":2}]}`,
+		},
+		{
 			"two of three",
 			transport.Overview{
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
