@@ -23,13 +23,12 @@ func (s *state) age(p *plan, now int64) int64 {
 // settleWeighted moves on to the window of now.
 func (s *state) settleWeighted(p *plan, last, now int64) {
 	if s.spent > 0 || s.aux > 0 {
-		gone := elapsed(last, now)
-		switch {
-		case gone >= 2*uint64(p.period):
-			s.spent, s.aux = 0, 0
-		case uint64(s.age(p, last))+gone < uint64(p.period):
+		// Capped, so that the age does not overflow.
+		gone := min(elapsed(last, now), 2*uint64(p.period))
+		switch age := uint64(s.age(p, last)) + gone; {
+		case age < uint64(p.period):
 			return
-		case uint64(s.age(p, last))+gone < 2*uint64(p.period):
+		case age < 2*uint64(p.period):
 			s.spent, s.aux = 0, s.spent
 		default:
 			s.spent, s.aux = 0, 0

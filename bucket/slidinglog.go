@@ -99,14 +99,14 @@ func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, n
 // chargeLog adds an entry of cost.
 func (s *state) chargeLog(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
-	at, v := s.entryFor(p, now), s.span()
+	at, v := p.dateOf(now), s.span()
 	for int(v.n) > p.maxEntries { // the cap was lowered
 		v = s.mergeOldest(v)
 	}
 	if v.n > 0 {
 		newest := s.log.at(v, v.n-1)
-		if newest.at == at || p.maxEntries == 1 {
-			newest.at = at
+		if newest.at >= at || p.maxEntries == 1 {
+			newest.at = max(newest.at, at) // see entryFor
 			newest.cost = addSat(newest.cost, cost)
 			s.setSpan(v)
 			return

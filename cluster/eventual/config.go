@@ -10,7 +10,7 @@ import (
 const (
 	// Period is how often what was asked for is reported.
 	Period = 50 * time.Millisecond
-	// sameWindow is how far apart the end of one window may seem to be by the clocks of two holders, of which the second has
+	// sameWindow is how far apart the end of one window may seem to be by the clocks of two owners, of which the second has
 	// got it from the first. It is less than half of the shortest window.
 	sameWindow = 400 * time.Millisecond
 	// Fresh is how old what a node knows of a key may be for it to begin another window by itself.

@@ -46,7 +46,7 @@ func (b *Book) Learn(now, sent, clock int64, s *message.Standing) {
 	switch {
 	case s.Ends == e.ends:
 	case e.ends != 0 && max(ended-(s.Ends-e.ahead), s.Ends-e.ahead-ended) < int64(sameWindow):
-		// The same window, by the clock of another holder.
+		// The same window, by the clock of another owner.
 		e.ends = s.Ends
 	case s.Ends < e.ends && now-e.rolled < int64(Fresh):
 		return // the window has begun here a moment before it begins there

@@ -22,7 +22,7 @@ import (
 const (
 	clockPeriod = 4 * time.Second
 	clockLimit  = 10
-	// clockSlack is how much longer than it was told a key may be denied: what several hand-offs may keep it on the way, and the checks
+	// clockSlack is how much longer than it was told a key may be denied: what several handoffs may keep it on the way, and the checks
 	// before and after them.
 	clockSlack = 500 * time.Millisecond
 )
@@ -51,7 +51,7 @@ var clocked = []struct {
 const clockKeys = 12
 
 // Nodes whose clocks are off join a cluster and leave it again, or are there first: no key is admitted more than its limit in a window as its first
-// holder began it, and none is denied for longer than it was told. The nodes find their clocks off, and new windows follow the others'.
+// owner began it, and none is denied for longer than it was told. The nodes find their clocks off, and new windows follow the others'.
 func TestChangeClocks(t *testing.T) {
 	shifting := filepath.Join(t.TempDir(), "sluice")
 	build := exec.Command("go", "build", "-tags", "clockshift", "-o", shifting, "github.com/sluice-project/sluice/cmd/sluice")
@@ -216,7 +216,7 @@ func (h *keyHammer) report() {
 	}
 	h.t.Logf("%d calls, %d failed; admitted %d, over %d; admitted before time %d, denied after it %d; decided by %v", h.calls, h.fails, admitted, over, h.early, h.late, h.moved)
 	if h.fails > 0 {
-		h.t.Errorf("%d calls or checks without a holder's answer", h.fails)
+		h.t.Errorf("%d calls or checks without an owner's answer", h.fails)
 	}
 	if h.moved["pod-3"] == 0 {
 		h.t.Error("nothing has moved")
