@@ -57,10 +57,15 @@ func (m *Machine) confirm(p *partition) {
 	h.forgetSpans()
 	if !any {
 		m.c.Table.Confirm(p.number, math.MaxInt64)
-		m.confirmed[p.number].Store(math.MaxUint64)
+		if !m.awaitsReplica(p) {
+			m.confirmed[p.number].Store(math.MaxUint64)
+		} else if m.confirmed[p.number].Load() == math.MaxUint64 {
+			m.confirmed[p.number].Store(h.start.Seq)
+		}
 		m.journal(p)
 		return
 	}
+	h.replicated = true
 	oldest := int64(math.MaxInt64)
 	if i := h.spansUpTo(have); i < len(h.spans) {
 		oldest = h.spans[i].since
@@ -68,6 +73,25 @@ func (m *Machine) confirm(p *partition) {
 	m.c.Table.Confirm(p.number, oldest)
 	m.confirmed[p.number].Store(have)
 	m.journal(p)
+}
+
+// awaitsReplica reports whether changes of p by sync rules are unconfirmed while no complete replica has them: where there are
+// other voters, from when p has first had a replica or was taken over. Before, as when a second node joins, the initial sync
+// would hold them up, and nothing is worse than it was.
+func (m *Machine) awaitsReplica(p *partition) bool { return m.several && p.hold.replicated }
+
+// countVoters looks again at what needs a replica when there are other voters, or none any more.
+func (m *Machine) countVoters() {
+	several := len(m.c.Quorum.Set().Members) > 1
+	if several == m.several {
+		return
+	}
+	m.several = several
+	for i := range m.parts {
+		if p := &m.parts[i]; p.role == holding {
+			m.confirm(p)
+		}
+	}
 }
 
 // spansUpTo returns how many spans are of changes up to seq.

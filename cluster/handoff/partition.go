@@ -78,6 +78,8 @@ type hold struct {
 	recording, gated bool
 	gate             time.Duration
 	all              bool
+	// replicated: it has had a complete replica, or was taken over, see awaitsReplica.
+	replicated bool
 	// orphaned is since when the last complete copy is lost, see there.
 	orphaned int64
 	// giver has handed it over here, at the time since. It does not get it back at once,
@@ -134,10 +136,12 @@ func (m *Machine) markOf(p *partition) message.Mark {
 // open makes this process the holder of p at epoch, going on from start in the shard.
 func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
 	p.state.release()
+	replicated := p.hold.replicated || p.claim != nil && m.several
 	p.role, p.state, p.claim = holding, state{}, nil
-	p.hold = hold{epoch: epoch, start: start, targets: targets}
+	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated}
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
 	m.tenures[p.number].Add(1)
+	m.confirmed[p.number].Store(start.Seq)
 	m.confirm(p) // the journal is on before the first decision
 	m.c.Table.Open(p.number, start.Seq)
 	m.plan(p)

@@ -75,9 +75,14 @@ func (m *Machine) Holder(p int) message.Peer {
 // Holds reports whether this process holds p.
 func (m *Machine) Holds(p int) bool { return m.parts[p].role == holding }
 
-// Confirmed returns the number of the last change of p that a complete copy has, or
-// math.MaxUint64 if p has none. Safe for concurrent use.
+// Confirmed returns the number of the last change of p that a complete copy has had, or
+// math.MaxUint64 if p needs none. Safe for concurrent use.
 func (m *Machine) Confirmed(p int) uint64 { return m.confirmed[p].Load() }
+
+// AwaitsReplica reports whether changes of p by sync rules are confirmed only when a replica has them, while this process holds it.
+func (m *Machine) AwaitsReplica(p int) bool {
+	return m.parts[p].role == holding && m.awaitsReplica(&m.parts[p])
+}
 
 // Gate returns how long a change of p may be unconfirmed while this process holds it and has a replica, 0 if it has none.
 func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -16,7 +17,7 @@ import (
 //     answer.
 //   - With one loss (crash, pause, a process cut off): of async keys the most that the lost holder
 //     admitted in any 50 ms, or what the gate allowed, since shortly before, by its own clock; of sync keys no answer. Transient keys
-//     may lose all, and so may keys of partitions that nobody else who stays had a complete copy of. The
+//     may lose all, and so may async keys of partitions that nobody else who stays had a complete copy of, sync keys where they needed none. The
 //     same per loss, where they come one by one (shrink).
 //   - Cuts into two groups and chaos can take a holder together with its copy: only the first.
 
@@ -35,6 +36,8 @@ type loss struct {
 	at      int64
 	// bare are the partitions of which it had the only complete state, which may be lost as a whole.
 	bare uint64
+	// alone are those of them whose sync answers needed no replica.
+	alone uint64
 }
 
 // lose notes that p is about to be lost.
@@ -43,6 +46,9 @@ func (w *world) lose(p *process) {
 	for part := range w.partitions {
 		if p.mask&(1<<part) != 0 && (p.handoff.Confirmed(part) == math.MaxUint64 || !w.copied(p, part, false)) {
 			l.bare |= 1 << part
+			if !p.handoff.AwaitsReplica(part) {
+				l.alone |= 1 << part
+			}
 		}
 	}
 	w.losses = append(w.losses, l)
@@ -70,7 +76,8 @@ func (w *world) judgeExcess(k *key, a *account) {
 
 // judgeReleased is called when an answer of a sync key was let go.
 func (w *world) judgeReleased(k *key, a *account) {
-	if over := a.released - k.limit; over > 0 && w.bound != lossy && w.mayExceed(k, a) >= 0 {
+	alone := slices.ContainsFunc(w.losses, func(l loss) bool { return l.alone&(1<<k.partition) != 0 })
+	if over := a.released - k.limit; over > 0 && w.bound != lossy && !alone && !k.request.Transient {
 		w.fail("I3 sync", k.partition, "%d of %s were answered beyond the limit of %d", over, k.name, k.limit)
 	}
 }

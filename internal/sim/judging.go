@@ -101,6 +101,10 @@ func (w *world) judgeGate(p *process, t *tenure, k *key, now int64) {
 	if len(t.unconfirmed) == 0 {
 		return
 	}
+	if p.handoff.Gate(k.partition) == 0 {
+		t.unconfirmed = nil // there is no replica, and the initial sync of the next one brings all
+		return
+	}
 	gate := int64(max(p.handoff.Gate(k.partition), gateAge))
 	if most := int64(gateAge) + w.net.roundTrip(); gate > most {
 		w.fail("gate", k.partition, "%s bears with %v where the network allows %v", p, time.Duration(gate), time.Duration(most))
