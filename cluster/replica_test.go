@@ -43,7 +43,8 @@ func TestSyncWithoutReplica(t *testing.T) {
 // that has room nor answer it without the owner.
 func TestSyncInPlannedChange(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		f := newFleet(t, "a")
+		f := newFleet(t)
+		f.join("a", func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
 		keys := requests(40, hourly(1_000_000))
 		for i := range keys {
 			keys[i].Sync = true
@@ -80,8 +81,8 @@ func TestSyncInPlannedChange(t *testing.T) {
 			f.within(5*time.Second, name+" is no voter", n.LeaveSet)
 			f.kill(name)
 			f.hide(name)
-			time.Sleep(2 * time.Second)
 		}
+		time.Sleep(2 * time.Second)
 		close(stop)
 		l.end()
 		select {

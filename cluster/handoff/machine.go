@@ -226,7 +226,7 @@ func (m *Machine) joinLineage() {
 // lookAround notices what changes without a message.
 func (m *Machine) lookAround() {
 	for _, ch := range m.channels {
-		unfit := m.stalled(ch) || m.leaves(ch.peer)
+		unfit := m.stalled(ch) || m.c.Quorum.Wishes(ch.peer) == message.Leave
 		if unfit != ch.unfit {
 			ch.unfit = unfit
 			m.replan = true
@@ -251,14 +251,6 @@ func (m *Machine) lookAround() {
 		m.mergeFork(p)
 		m.dropLeftover(p)
 	}
-}
-
-// leaves reports whether peer wishes to leave and another member can have its replicas. The last one keeps them until it is no
-// voter any more: checks of sync rules wait for a replica till then.
-func (m *Machine) leaves(peer message.Peer) bool {
-	return m.c.Quorum.Wishes(peer) == message.Leave && slices.ContainsFunc(m.view.Members, func(p message.Peer) bool {
-		return p != m.c.Self && p != peer && m.c.Quorum.Wishes(p) != message.Leave
-	})
 }
 
 // send leaves a message in the outbox.
