@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-project/sluice/internal/shortvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -143,7 +144,7 @@ func (c *Check) proto() (*sluicev1.Check, counterKey, *Error) {
 	}
 	p := &sluicev1.Check{Domain: c.Domain}
 	for _, e := range c.Descriptor {
-		p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: e.Value})
+		p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: shortvalue.Of(e.Value)})
 	}
 	for i := range c.Limits {
 		p.Limits = append(p.Limits, c.Limits[i].proto())

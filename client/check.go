@@ -7,7 +7,8 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// Entry is one (key, value) of a descriptor. Each is at most 1 KiB; the key is not empty.
+// Entry is one (key, value) of a descriptor. The key is UTF-8 of 1 byte to 1 KiB. The value may be anything: one above 1 KiB, or that is
+// not UTF-8, is sent and counted as its first 512 bytes and its hash.
 type Entry struct{ Key, Value string }
 
 // KV returns an Entry.
@@ -129,8 +130,6 @@ func (c *Check) fault() *Error {
 			return invalid(fmt.Sprintf("descriptor[%d].key", i), "empty")
 		case len(e.Key) > maxText:
 			return invalid(fmt.Sprintf("descriptor[%d].key", i), fmt.Sprintf("%d bytes; want at most %d", len(e.Key), maxText))
-		case len(e.Value) > maxText:
-			return invalid(fmt.Sprintf("descriptor[%d].value", i), fmt.Sprintf("%d bytes; want at most %d", len(e.Value), maxText))
 		}
 	}
 	return nil

@@ -237,19 +237,44 @@ func TestDenialEnds(t *testing.T) {
 	}
 }
 
+// TestOddValues: whatever a value is, the check is decided; what no message can carry is sent shortened, each as one of its own.
+func TestOddValues(t *testing.T) {
+	f := newCluster(t, "n1")
+	asked := map[string]bool{}
+	f.set(func(_ *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
+		asked[c.GetDescriptor_()[0].GetValue()] = true
+		return &sluicev1.Decision{Allowed: true}
+	})
+	c := f.dial()
+	long := strings.Repeat("x", 1025)
+	values := []string{long, long + "x", "anna\xff", "anna\xfe", strings.Repeat("y", 5<<20)}
+	for _, v := range values {
+		q := Check{Domain: "shop", Descriptor: []Entry{{"user", v}}}
+		if _, err := c.Check(t.Context(), q); err != nil {
+			t.Errorf("%.10q: %v", v, err)
+		}
+		if _, err := c.CheckAll(t.Context(), []Check{q, q}); err != nil {
+			t.Errorf("all of %.10q: %v", v, err)
+		}
+	}
+	if len(asked) != len(values) {
+		t.Errorf("%d values became %d", len(values), len(asked))
+	}
+}
+
 // TestBadInput: what is wrong is named, and nobody is asked.
 func TestBadInput(t *testing.T) {
 	f := newCluster(t, "n1")
 	c := f.dial()
 	long := strings.Repeat("x", 1025)
 	for field, q := range map[string]Check{
-		"domain":              {Descriptor: user.Descriptor},
-		"descriptor":          {Domain: "shop"},
-		"descriptor[0].key":   {Domain: "shop", Descriptor: []Entry{{"", "x"}}},
-		"descriptor[1].value": {Domain: "shop", Descriptor: []Entry{{"a", ""}, {"b", long}}},
-		"descriptor[0]":       {Domain: "shop", Descriptor: []Entry{{"a", "\xff"}}},
-		"cost":                {Domain: "shop", Descriptor: user.Descriptor, Cost: -1},
-		"limits":              {Domain: "shop", Descriptor: user.Descriptor, Limits: make([]Limit, 17)},
+		"domain":            {Descriptor: user.Descriptor},
+		"descriptor":        {Domain: "shop"},
+		"descriptor[0].key": {Domain: "shop", Descriptor: []Entry{{"", "x"}}},
+		"descriptor[1].key": {Domain: "shop", Descriptor: []Entry{{"a", ""}, {long, "b"}}},
+		"descriptor[2].key": {Domain: "shop", Descriptor: []Entry{{"a", ""}, {"b", ""}, {"\xff", "a"}}},
+		"cost":              {Domain: "shop", Descriptor: user.Descriptor, Cost: -1},
+		"limits":            {Domain: "shop", Descriptor: user.Descriptor, Limits: make([]Limit, 17)},
 	} {
 		_, err := c.Check(t.Context(), q)
 		if e, ok := errors.AsType[*Error](err); !ok || e.Field != field {

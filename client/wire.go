@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-project/sluice/internal/shortvalue"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -28,7 +29,7 @@ const (
 )
 
 // appendCounter appends the fields of c that name its counter: domain, descriptor and limits.
-// Strings that are not UTF-8 cannot travel.
+// Domains and keys that are not UTF-8 cannot travel.
 func appendCounter(b []byte, c *Check) ([]byte, *Error) {
 	if !utf8.ValidString(c.Domain) {
 		return b, invalid("domain", "not valid UTF-8")
@@ -36,13 +37,14 @@ func appendCounter(b []byte, c *Check) ([]byte, *Error) {
 	b = appendString(b, checkDomain, c.Domain)
 	for i := range c.Descriptor {
 		e := &c.Descriptor[i]
-		if !utf8.ValidString(e.Key) || !utf8.ValidString(e.Value) {
-			return b, invalid(fmt.Sprintf("descriptor[%d]", i), "not valid UTF-8")
+		if !utf8.ValidString(e.Key) {
+			return b, invalid(fmt.Sprintf("descriptor[%d].key", i), "not valid UTF-8")
 		}
+		value := shortvalue.Of(e.Value)
 		b = protowire.AppendTag(b, checkDescriptor, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(sizeString(e.Key)+sizeString(e.Value)))
+		b = protowire.AppendVarint(b, uint64(sizeString(e.Key)+sizeString(value)))
 		b = appendString(b, entryKey, e.Key)
-		b = appendString(b, entryValue, e.Value)
+		b = appendString(b, entryValue, value)
 	}
 	for i := range c.Limits {
 		p := c.Limits[i].proto()

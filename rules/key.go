@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"strings"
+
+	"github.com/sluice-project/sluice/internal/shortvalue"
 )
 
 // level is what a rule knows of one entry that leads to it.
@@ -29,15 +31,15 @@ const (
 
 // AppendKey appends the bytes that name the counter of descriptor under r: the
 // domain and the entries, each with its length, values normalised by the rule
-// (patterns that share one counter, address prefixes). r may be nil: plain entries. Different
-// names never give equal bytes. If dst has room it does not allocate, except for
-// the parser's error about a value under ip_prefix that is no address.
+// (patterns that share one counter, address prefixes) and shortened if they are too long or not UTF-8 (shortvalue.Of). r may be
+// nil: plain entries. Different names never give equal bytes. If dst has room it does not allocate, except for
+// a value that is shortened and for the parser's error about a value under ip_prefix that is no address.
 func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 	dst = appendSized(dst, domain, plainValue)
 	for i, e := range descriptor {
 		dst = appendSized(dst, e.Key, plainValue)
 		if r == nil || i >= len(r.levels) {
-			dst = appendSized(dst, e.Value, plainValue)
+			dst = appendSized(dst, shortvalue.Of(e.Value), plainValue)
 			continue
 		}
 		switch l := &r.levels[i]; {
@@ -46,17 +48,18 @@ func (r *Rule) AppendKey(dst []byte, domain string, descriptor []Entry) []byte {
 		case l.prefix != nil:
 			dst = l.prefix.append(dst, e.Value)
 		default:
-			dst = appendSized(dst, e.Value, plainValue)
+			dst = appendSized(dst, shortvalue.Of(e.Value), plainValue)
 		}
 	}
 	return dst
 }
 
 // AppendValue appends, for people, the value of the descriptor's entry i as the counter under r has it: that
-// which came, or the pattern or the block of addresses that it counts in. r may be nil: what came.
+// which came, shortened if it is too long or not UTF-8, or the pattern or the block of addresses that it counts in. r may be
+// nil: what came.
 func (r *Rule) AppendValue(dst []byte, i int, value string) []byte {
 	if r == nil || i >= len(r.levels) {
-		return append(dst, value...)
+		return append(dst, shortvalue.Of(value)...)
 	}
 	switch l := &r.levels[i]; {
 	case l.shared:
@@ -66,7 +69,7 @@ func (r *Rule) AppendValue(dst []byte, i int, value string) []byte {
 			return b.AppendTo(dst)
 		}
 	}
-	return append(dst, value...)
+	return append(dst, shortvalue.Of(value)...)
 }
 
 func appendSized(dst []byte, s string, kind uint64) []byte {
@@ -98,7 +101,7 @@ func (p *IPPrefix) block(value string) (b netip.Prefix, ok bool) {
 func (p *IPPrefix) append(dst []byte, value string) []byte {
 	b, ok := p.block(value)
 	if !ok {
-		return appendSized(dst, value, plainValue)
+		return appendSized(dst, shortvalue.Of(value), plainValue)
 	}
 	if b.Addr().Is4() {
 		a := b.Addr().As4()

@@ -14,7 +14,7 @@ const (
 	MaxFileBytes = yamldoc.MaxBytes
 	// MaxDepth is the deepest that descriptors may be nested.
 	MaxDepth = 64
-	// MaxEntryBytes is the longest key or value that a check can carry.
+	// MaxEntryBytes is the longest domain or key that a check can carry. Values may be longer.
 	MaxEntryBytes = 1024
 )
 

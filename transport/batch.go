@@ -31,6 +31,9 @@ type Batch struct {
 	// one of them matches leaves out of it the rules that it replaces: their checks are
 	// answered as unruled.
 	OneRequest bool
+	// Busy: the node has too much to do. Rules are matched, and nothing is decided: each check that is held to a limit has
+	// ErrBusy, all others are answered as unruled.
+	Busy bool
 	// Results has one result per check after Limiter.Check or Reset.
 	Results []Result
 
@@ -145,7 +148,7 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing, b.OneRequest, b.Door, b.Traceparent = false, false, OtherDoor, ""
+	b.AllOrNothing, b.OneRequest, b.Busy, b.Door, b.Traceparent = false, false, false, OtherDoor, ""
 	b.start(0)
 }
 

@@ -14,7 +14,7 @@ const (
 	MaxChecks = 10_000
 	// MaxEntries is the most entries of one descriptor: no rule lies deeper.
 	MaxEntries = rules.MaxDepth
-	// MaxText is the most bytes of a domain, a key or a value.
+	// MaxText is the most bytes of a domain or a key. Values may be longer: see rules.Rule.AppendKey.
 	MaxText = rules.MaxEntryBytes
 	// MaxResponses is how many bytes the responses of rules may take in one answer, so that they
 	// do not make it larger than clients read. Those beyond it are left out.

@@ -15,9 +15,8 @@ const (
 	spaceInline = 'i'
 )
 
-// prepare validates what check i asks about and queues it, or answers it when
-// there is nothing to decide.
-func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
+// match validates what check i asks about and finds what it is held to: nil limits are none.
+func (s *Service) match(set *rules.Set, b *Batch, i int) {
 	c, r := &b.Checks[i], &b.Results[i]
 	if r.Err = c.Fault; r.Err == nil {
 		r.Err = nameFault(c)
@@ -26,13 +25,22 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 		r.Rule, r.Limits, r.Err = s.limitsOf(set, c)
 		r.unmatched = r.Err == nil && r.Rule == nil && r.Limits == nil
 	}
-	if r.Err != nil {
-		return
-	}
 	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
 		r.Rule, r.Limits = nil, nil
 	}
-	if r.Limits == nil || r.Limits.Unlimited() {
+	if r.Limits != nil && r.Limits.Unlimited() {
+		r.Limits = nil
+	}
+}
+
+// prepare queues check i, or answers it when there is nothing to decide.
+func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
+	s.match(set, b, i)
+	c, r := &b.Checks[i], &b.Results[i]
+	if r.Err != nil {
+		return
+	}
+	if r.Limits == nil {
 		r.unruled()
 		return
 	}

@@ -161,6 +161,9 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 	if e := CountFault(len(b.Checks)); e != nil {
 		return s.refuse(e)
 	}
+	if b.Busy {
+		return s.turnAway(b)
+	}
 	if g := s.config.Gate; g != nil {
 		if !g.Enter() {
 			return s.turnAway(b)
@@ -221,14 +224,32 @@ func (s *Service) refuse(e *Error) error {
 	return e
 }
 
-// turnAway answers a batch that there is no place for.
+// turnAway answers a batch that there is no place for. Of the checks of one request it says which rules hold them, since a
+// proxy may pass what has no answer.
 func (s *Service) turnAway(b *Batch) error {
+	set := s.rules.Load().set
 	b.start(len(b.Checks))
-	for i := range b.Results {
-		b.Results[i].Err = ErrBusy
+	if b.OneRequest {
+		if len(b.Checks) > 1 {
+			b.findReplaced(set)
+		}
+		for i := range b.Checks {
+			s.match(set, b, i)
+		}
 	}
-	s.failures[ErrBusy.Code].Add(uint64(len(b.Checks)))
-	return ErrBusy
+	for i := range b.Results {
+		r := &b.Results[i]
+		switch {
+		case r.Err != nil:
+			s.failures[r.Err.Code].Add(1)
+		case b.OneRequest && r.Limits == nil:
+			r.unruled()
+		default:
+			r.Err = ErrBusy
+			s.failures[ErrBusy.Code].Add(1)
+		}
+	}
+	return b.overload()
 }
 
 // decide asks the Decider what is queued and takes the answers over.

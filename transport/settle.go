@@ -87,14 +87,14 @@ func (b *Batch) denied() bool {
 // shadow reports whether the rule only watches.
 func (r *Result) shadow() bool { return r.Rule != nil && r.Rule.Shadow }
 
-// overload returns the error of a call whose every check met a full queue.
+// overload returns the error of a call whose every check met a full queue, or a node without time.
 func (b *Batch) overload() error {
 	for i := range b.Results {
 		if e := b.Results[i].Err; e == nil || e.Code != Overloaded {
 			return nil
 		}
 	}
-	return errOverloaded
+	return b.Results[0].Err
 }
 
 const day = 24 * time.Hour

@@ -35,9 +35,6 @@ func nameFault(c *Check) *Error {
 		if e := textFault(c.Descriptor[i].Key, false); e != "" {
 			return &Error{Code: Invalid, Field: fmt.Sprintf("descriptor[%d].key", i), Message: e}
 		}
-		if e := textFault(c.Descriptor[i].Value, true); e != "" {
-			return &Error{Code: Invalid, Field: fmt.Sprintf("descriptor[%d].value", i), Message: e}
-		}
 	}
 	return nil
 }
@@ -71,7 +68,7 @@ func spendFault(c *Check, allOrNothing bool) *Error {
 	return nil
 }
 
-// textFault says what is wrong with a domain, key or value, or "".
+// textFault says what is wrong with a domain, key or name, or "".
 func textFault(s string, mayBeEmpty bool) string {
 	switch {
 	case s == "" && !mayBeEmpty:

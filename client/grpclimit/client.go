@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Waiter waits until a check is admitted; *client.Client is one.
@@ -114,7 +113,7 @@ func (c *Client) wait(ctx context.Context, method string) error {
 	if !ok || len(entries) == 0 {
 		return nil
 	}
-	check := client.Check{Domain: c.Domain, Descriptor: key.Mend(entries)}
+	check := client.Check{Domain: c.Domain, Descriptor: entries}
 	if c.Cost != nil {
 		if check.Cost = c.Cost(ctx, method); check.Cost <= 0 {
 			return nil

@@ -9,11 +9,12 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
+	"github.com/sluice-project/sluice/internal/shortvalue"
 )
 
 // Key makes entries of a descriptor from a call; method is its full name, such as "/pkg.Service/Method". ok is
-// false where the call has nothing to make them of: then the descriptor is not asked. Values that no check can carry,
-// above 1 KiB or not UTF-8, are asked by their hash.
+// false where the call has nothing to make them of: then the descriptor is not asked. Values may be anything: the client shortens
+// what is above 1 KiB or not UTF-8.
 type Key func(ctx context.Context, method string) (entries []client.Entry, ok bool)
 
 // As returns k with another name for its entry: Peer().As("remote_address"), for rules that call it so. k must make one
@@ -89,7 +90,7 @@ func Metadata(name, field string) Key {
 func APIKey(field string) Key {
 	return From("api_key", func(ctx context.Context, _ string) string {
 		if v := value(ctx, field); v != "" {
-			return key.Hash(v)
+			return shortvalue.Hash(v)
 		}
 		return ""
 	})

@@ -13,7 +13,6 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/admit"
-	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Checker decides; *client.Client is one. If it has the method Refund of that too, calls that leave a leaky queue
@@ -119,7 +118,7 @@ func (g *guard) admit(ctx context.Context, method string) error {
 	if !ok || len(entries) == 0 {
 		return nil
 	}
-	check := client.Check{Domain: g.Domain, Descriptor: key.Mend(entries)}
+	check := client.Check{Domain: g.Domain, Descriptor: entries}
 	if g.Cost != nil {
 		if check.Cost = g.Cost(ctx, method); check.Cost <= 0 {
 			return nil

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/admit"
-	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Checker decides; *client.Client is one. If it has the method Refund of that too, requests that leave a leaky
@@ -129,7 +128,7 @@ func (g *gate) checks(r *http.Request) []client.Check {
 	checks := make([]client.Check, 0, len(g.Keys))
 	for _, k := range g.Keys {
 		if entries, ok := k(r); ok && len(entries) > 0 {
-			checks = append(checks, client.Check{Domain: g.Domain, Descriptor: key.Mend(entries), Cost: cost})
+			checks = append(checks, client.Check{Domain: g.Domain, Descriptor: entries, Cost: cost})
 		}
 	}
 	return checks

@@ -9,11 +9,12 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
+	"github.com/sluice-project/sluice/internal/shortvalue"
 )
 
 // Key makes entries of a descriptor from a request. ok is false where the request has nothing to make
 // them of, for example no user: then the descriptor is not asked. Values that no check can carry, above 1 KiB or
-// not UTF-8, are asked by their hash. The entries are not changed afterwards, so a Key may share them.
+// not UTF-8, are shortened by the client. The entries are not changed afterwards, so a Key may share them.
 type Key func(r *http.Request) (entries []client.Entry, ok bool)
 
 // As returns k with another name for its entry: IP().As("remote_address"), for rules that call it so. k must
@@ -85,7 +86,7 @@ func Header(name, header string) Key {
 func APIKey(header string) Key {
 	return From("api_key", func(r *http.Request) string {
 		if v := r.Header.Get(header); v != "" {
-			return key.Hash(v)
+			return shortvalue.Hash(v)
 		}
 		return ""
 	})

@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/client"
-	"github.com/sluice-project/sluice/client/internal/key"
 )
 
 // Waiter waits until a check is admitted; *client.Client is one.
@@ -51,7 +50,7 @@ func (t *Transport) wait(r *http.Request) error {
 	if !ok || len(entries) == 0 {
 		return nil
 	}
-	check := client.Check{Domain: t.Domain, Descriptor: key.Mend(entries)}
+	check := client.Check{Domain: t.Domain, Descriptor: entries}
 	if t.Cost != nil {
 		if check.Cost = t.Cost(r); check.Cost <= 0 {
 			return nil

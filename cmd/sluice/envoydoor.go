@@ -8,7 +8,7 @@ func (n *node) openEnvoyDoor() error {
 	door, err := envoy.New(envoy.Config{
 		Limiter:         n.service,
 		Guard:           n.guard,
-		Leaving:         n.draining.Load,
+		Admit:           n.gate.Admit,
 		Tracing:         n.spans != nil,
 		AllOrNothing:    n.settings.envoyAllOrNothing,
 		ResponseHeaders: n.settings.envoyResponseHeaders,

@@ -11,12 +11,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-project/sluice/internal/shed"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
@@ -81,6 +84,15 @@ func TestOverloadRefusesChecksAlone(t *testing.T) {
 				Requests: []*gubernatorv1.RateLimitReq{{Name: "n", UniqueKey: "k", Limit: 1, Duration: 1000}},
 			})
 			return status.Code(err) == codes.ResourceExhausted
+		},
+		"Envoy": func() bool { // by the rule, since Envoy may pass what is an error
+			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "a"}}, HitsAddend: wrapperspb.UInt64(0)}
+			res, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(),
+				&ratelimitv3.RateLimitRequest{Domain: "auth", Descriptors: []*commonv3.RateLimitDescriptor{d}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT
 		},
 		"HTTP": func() bool {
 			resp, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/check", "application/json", strings.NewReader("{}"))

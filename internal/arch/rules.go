@@ -19,6 +19,7 @@ var pure = []struct{ dir, why string }{
 	{"cluster/eventual", "what is told twice, late or to the next holder must add up at every instant of a test"},
 	{"internal/message", "messages are values: what they mean may hang on nothing but themselves"},
 	{"internal/yamldoc", "the same bytes are the same document, whoever reads them"},
+	{"internal/shortvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},
 	{"internal/facts", "what nodes tell people is values too, and messages carry it"},
 	{"internal/member", "views are values that every goroutine reads without a lock"},
 	{"internal/audit/model", "a verdict must depend on the log alone, so that it can be checked against the algorithms"},
@@ -95,7 +96,7 @@ var only = []struct {
 	uses []string
 	why  string
 }{
-	{"client", []string{"proto/sluice/v1", "client", "internal/rawconn"}, "whoever calls sluice does not compile its server"},
+	{"client", []string{"proto/sluice/v1", "client", "internal/rawconn", "internal/shortvalue"}, "whoever calls sluice does not compile its server"},
 }
 
 // modules says where each library is used, and why only there. A library that is

@@ -14,8 +14,10 @@ import (
 )
 
 // limited reports whether r was held to a limit: a rule applied that is not unlimited and
-// that no other rule of the request replaced, or the descriptor brought its own.
-func limited(r *transport.Result) bool { return r.Err == nil && r.Limits != nil }
+// that no other rule of the request replaced, or the descriptor brought its own, or is wrong.
+func limited(r *transport.Result) bool {
+	return r.Err == nil && (r.Limits != nil || r.Source == check.Closed)
+}
 
 // counted reports whether r also says what is left: not when on_failure or on_partition
 // answered without looking at a counter.
@@ -47,25 +49,6 @@ func exceeded(b *transport.Batch) bool {
 		}
 	}
 	return quotas > 0 && spent == quotas
-}
-
-// failure returns why descriptors have no decision, as the error of the whole call: what is
-// wrong with one goes before what no node could decide.
-func failure(b *transport.Batch) error {
-	var first *transport.Error
-	at := 0
-	for i := range b.Results {
-		if e := b.Results[i].Err; e != nil && (first == nil || e.Code < first.Code) {
-			first, at = e, i
-		}
-	}
-	if first == nil {
-		return nil
-	}
-	if first.Field == "domain" { // of the request, as in fault
-		return errorOf(first, first.Field)
-	}
-	return errorOf(first, descriptorPath(at, first.Field))
 }
 
 // codeOf is the gRPC code of an error. Envoy takes each for a failure of the service, but

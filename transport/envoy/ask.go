@@ -12,10 +12,9 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// fault finds what is wrong with req, or nil. It is asked before anything is charged, so
-// that one bad descriptor costs the others nothing.
+// fault finds what is wrong with req as a whole, or nil.
 func fault(req *ratelimitv3.RateLimitRequest) *transport.Error {
-	if e := textFault(req.GetDomain(), false); e != "" {
+	if e := textFault(req.GetDomain()); e != "" {
 		return invalid("domain", e)
 	}
 	switch n := len(req.GetDescriptors()); {
@@ -23,11 +22,6 @@ func fault(req *ratelimitv3.RateLimitRequest) *transport.Error {
 		return invalid("descriptors", "empty; want at least one")
 	case n > transport.MaxChecks:
 		return invalid("descriptors", fmt.Sprintf("there are %d; want at most %d", n, transport.MaxChecks))
-	}
-	for i, d := range req.GetDescriptors() {
-		if field, e := descriptorFault(d); e != "" {
-			return invalid(descriptorPath(i, field), e)
-		}
 	}
 	return nil
 }
@@ -41,11 +35,8 @@ func descriptorFault(d *commonv3.RateLimitDescriptor) (field, message string) {
 		return "entries", fmt.Sprintf("there are %d; want at most %d", n, transport.MaxEntries)
 	}
 	for j, e := range d.GetEntries() {
-		if message := textFault(e.GetKey(), false); message != "" {
+		if message := textFault(e.GetKey()); message != "" {
 			return fmt.Sprintf("entries[%d].key", j), message
-		}
-		if message := textFault(e.GetValue(), true); message != "" {
-			return fmt.Sprintf("entries[%d].value", j), message
 		}
 	}
 	if d.GetLimit() != nil {
@@ -68,10 +59,10 @@ func invalid(field, message string) *transport.Error {
 	return &transport.Error{Code: transport.Invalid, Field: field, Message: message}
 }
 
-// textFault says what is wrong with a domain, key or value, or "".
-func textFault(s string, mayBeEmpty bool) string {
+// textFault says what is wrong with a domain or key, or "".
+func textFault(s string) string {
 	switch {
-	case s == "" && !mayBeEmpty:
+	case s == "":
 		return "empty"
 	case len(s) > transport.MaxText:
 		return fmt.Sprintf("%d bytes; want at most %d", len(s), transport.MaxText)
@@ -79,7 +70,7 @@ func textFault(s string, mayBeEmpty bool) string {
 	return ""
 }
 
-// ask fills b with the checks of req, which has no fault: one for each descriptor, in order.
+// ask fills b with the checks of req: one for each descriptor, in order. The check of a descriptor that is wrong has a Fault.
 func (d *Door) ask(b *transport.Batch, req *ratelimitv3.RateLimitRequest) {
 	b.OneRequest, b.AllOrNothing = true, d.config.AllOrNothing
 	for i := range req.GetDescriptors() {
@@ -102,6 +93,10 @@ func add(b *transport.Batch, req *ratelimitv3.RateLimitRequest, i int) *transpor
 	d := req.GetDescriptors()[i]
 	c := b.Add()
 	c.Domain = req.GetDomain()
+	if field, message := descriptorFault(d); message != "" {
+		c.Fault = invalid(field, message)
+		return c
+	}
 	for _, e := range d.GetEntries() {
 		c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -20,9 +19,9 @@ type Config struct {
 	Limiter transport.Limiter
 	// Guard says who may ask. nil lets everybody in.
 	Guard *access.Guard
-	// Leaving says whether new calls are to be refused, because the node is about to
-	// stop. nil means never.
-	Leaving func() bool
+	// Admit says whether the node has time for a call. One that it has no time for is answered by what its rules say of
+	// failures. nil admits all.
+	Admit func() bool
 	// Tracing: callers' traceparent is read.
 	Tracing bool
 	// AllOrNothing charges all descriptors of a request or none. Otherwise each is charged
@@ -57,24 +56,16 @@ func New(c Config) (*Door, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.Leaving == nil {
-		c.Leaving = func() bool { return false }
+	if c.Admit == nil {
+		c.Admit = func() bool { return true }
 	}
 	return &Door{config: c}, nil
 }
 
-// Register adds envoy.service.ratelimit.v3.RateLimitService to g, which must not serve yet.
-func (d *Door) Register(g grpc.ServiceRegistrar) { ratelimitv3.RegisterRateLimitServiceServer(g, d) }
-
-var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
-
-// ShouldRateLimit implements ratelimitv3.RateLimitServiceServer. An error is a gRPC status:
-// InvalidArgument names the field at fault and nothing was charged; Unavailable and
-// ResourceExhausted mean that nobody could decide.
+// ShouldRateLimit implements ratelimitv3.RateLimitServiceServer. An error is a gRPC status, and no descriptor is held to a
+// limit then; InvalidArgument names the field at fault. A node that is about to stop answers what still comes: gRPC's GOAWAY sends
+// Envoy elsewhere, and an error might let the request pass.
 func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	if d.config.Leaving() {
-		return nil, errLeaving
-	}
 	pass, refused := d.config.Guard.Call(ctx, transport.EnvoyDoor)
 	if refused == nil {
 		refused = may(&pass, req)
@@ -87,7 +78,7 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	}
 	b := transport.NewBatch()
 	defer b.Release()
-	b.Door = transport.EnvoyDoor
+	b.Door, b.Busy = transport.EnvoyDoor, !d.config.Admit()
 	if d.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
@@ -100,16 +91,13 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	if d.config.AllOrNothing {
 		refunds = readRefunds(b, req)
 	}
-	denied := exceeded(b)
-	// One descriptor that is over settles it, whatever became of the others. But among all or
-	// nothing, those are denied for the sake of the one that failed.
-	if err := failure(b); err != nil && (!denied || d.config.AllOrNothing) {
+	if err := failure(b); err != nil {
 		return nil, err
 	}
+	settleUndecided(b, req)
+	denied := exceeded(b)
 	if len(refunds) > 0 && !denied {
-		if err := d.refund(ctx, b, req, refunds); err != nil {
-			return nil, err
-		}
+		d.refund(ctx, b, req, refunds)
 	}
 	return d.answer(b, req, denied), nil
 }
@@ -144,18 +132,16 @@ func readRefunds(b *transport.Batch, req *ratelimitv3.RateLimitRequest) (places 
 
 // refund gives back to the descriptors at places, once the rest of req has been admitted. What
 // became of it takes the places of what was read of them.
-func (d *Door) refund(ctx context.Context, b *transport.Batch, req *ratelimitv3.RateLimitRequest, places []int) error {
+func (d *Door) refund(ctx context.Context, b *transport.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
 	back := transport.NewBatch()
 	defer back.Release()
 	back.Door, back.Traceparent = transport.EnvoyDoor, b.Traceparent
 	for _, i := range places {
 		add(back, req, i)
 	}
-	if err := d.config.Limiter.Check(ctx, back); err != nil && len(back.Results) != len(back.Checks) {
-		return status.Error(codes.Internal, err.Error())
-	}
+	// What the error says of the whole call stands in each result too.
+	_ = d.config.Limiter.Check(ctx, back)
 	for j, i := range places {
 		b.Results[i] = back.Results[j]
 	}
-	return failure(b)
 }

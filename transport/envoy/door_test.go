@@ -3,6 +3,7 @@ package envoy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -69,15 +70,9 @@ func TestConfigValidate(t *testing.T) {
 	}
 }
 
-// TestBadRequests: what is wrong is named, and nothing is charged, for the good descriptors
-// beside it neither.
+// TestBadRequests: what is wrong with all of a request is named, and nothing is charged.
 func TestBadRequests(t *testing.T) {
 	long := strings.Repeat("x", transport.MaxText+1)
-	limited := func(o *override) *commonv3.RateLimitDescriptor {
-		d := descriptor("user=ann")
-		d.Limit = o
-		return d
-	}
 	good := descriptor("user=ann")
 	for _, c := range []struct {
 		name string
@@ -90,20 +85,7 @@ func TestBadRequests(t *testing.T) {
 		{"no descriptors", request("shop"), "descriptors: empty; want at least one"},
 		{"too many descriptors", request("shop", make([]*commonv3.RateLimitDescriptor, transport.MaxChecks+1)...),
 			"descriptors: there are 10001; want at most 10000"},
-		{"no entries", request("shop", good, descriptor()), "descriptors[1].entries: empty; want at least one"},
-		{"a nil descriptor", request("shop", good, nil), "descriptors[1].entries: empty; want at least one"},
-		{"65 entries", request("shop", descriptor(make([]string, 65)...), good), "descriptors[0].entries: there are 65; want at most 64"},
-		{"no key", request("shop", good, descriptor("user=ann", "=x")), "descriptors[1].entries[1].key: empty"},
-		{"a long key", request("shop", good, descriptor(long+"=")), "descriptors[1].entries[0].key: 1025 bytes; want at most 1024"},
-		{"a long value", request("shop", good, descriptor("user="+long)), "descriptors[1].entries[0].value: 1025 bytes; want at most 1024"},
-		{"an override without unit", request("shop", good, limited(&override{RequestsPerUnit: 5})),
-			"descriptors[1].limit.unit: 0 is no unit; want 1 (SECOND), 2 (MINUTE), 3 (HOUR), 4 (DAY), 5 (MONTH), 6 (YEAR) or 7 (week)"},
-		{"an eighth unit", request("shop", good, limited(&override{Unit: 8})), "descriptors[1].limit.unit: 8 is no unit; want"},
-		{"a unit below 0", request("shop", good, limited(&override{Unit: -1})), "descriptors[1].limit.unit: -1 is no unit; want"},
-		{"no units", request("shop", good, limited(&override{Unit: typev3.RateLimitUnit_HOUR, UnitMultiplier: wrapperspb.UInt32(0)})),
-			"descriptors[1].limit.unit_multiplier: 0 is out of range; of this unit want 1 to 876600"},
-		{"a thousand years", request("shop", good, limited(&override{Unit: typev3.RateLimitUnit_YEAR, UnitMultiplier: wrapperspb.UInt32(1000)})),
-			"descriptors[1].limit.unit_multiplier: 1000 is out of range; of this unit want 1 to 100"},
+		{"nothing but wrong descriptors", request("shop", descriptor(), descriptor("=x")), "descriptors[0].entries: empty; want at least one"},
 	} {
 		d, n := openNode(t, doortest.Rules)
 		res, err := d.ShouldRateLimit(t.Context(), c.req)
@@ -112,6 +94,88 @@ func TestBadRequests(t *testing.T) {
 		}
 		if n.Asked.Load() != 0 {
 			t.Errorf("%s: %d checks reached the node", c.name, n.Asked.Load())
+		}
+	}
+}
+
+// TestBadDescriptors: what is wrong with one descriptor is named where it stands alone. Beside a good one it denies the request,
+// wherever it stands: an error of the call would let it pass under failure_mode_deny: false.
+func TestBadDescriptors(t *testing.T) {
+	limited := func(o *override) *commonv3.RateLimitDescriptor {
+		d := descriptor("user=ann")
+		d.Limit = o
+		return d
+	}
+	for _, c := range []struct {
+		name string
+		bad  *commonv3.RateLimitDescriptor
+		want string
+	}{
+		{"no entries", descriptor(), "entries: empty; want at least one"},
+		{"nil", nil, "entries: empty; want at least one"},
+		{"65 entries", descriptor(make([]string, 65)...), "entries: there are 65; want at most 64"},
+		{"no key", descriptor("user=ann", "=x"), "entries[1].key: empty"},
+		{"a long key", descriptor(strings.Repeat("x", transport.MaxText+1) + "="), "entries[0].key: 1025 bytes; want at most 1024"},
+		{"an override without unit", limited(&override{RequestsPerUnit: 5}),
+			"limit.unit: 0 is no unit; want 1 (SECOND), 2 (MINUTE), 3 (HOUR), 4 (DAY), 5 (MONTH), 6 (YEAR) or 7 (week)"},
+		{"an eighth unit", limited(&override{Unit: 8}), "limit.unit: 8 is no unit; want"},
+		{"a unit below 0", limited(&override{Unit: -1}), "limit.unit: -1 is no unit; want"},
+		{"no units", limited(&override{Unit: typev3.RateLimitUnit_HOUR, UnitMultiplier: wrapperspb.UInt32(0)}),
+			"limit.unit_multiplier: 0 is out of range; of this unit want 1 to 876600"},
+		{"a thousand years", limited(&override{Unit: typev3.RateLimitUnit_YEAR, UnitMultiplier: wrapperspb.UInt32(1000)}),
+			"limit.unit_multiplier: 1000 is out of range; of this unit want 1 to 100"},
+	} {
+		d, _ := openNode(t, doortest.Rules)
+		_, err := d.ShouldRateLimit(t.Context(), request("shop", c.bad))
+		if status.Code(err) != codes.InvalidArgument || !strings.HasPrefix(status.Convert(err).Message(), "descriptors[0]."+c.want) {
+			t.Errorf("%s: %v; want InvalidArgument %q", c.name, err, c.want)
+		}
+		good := descriptor("user=ann")
+		const wrong, fine = " over reset=1s", " ok 3/MINUTE left=2 reset=1m0s"
+		for i, ds := range [][]*commonv3.RateLimitDescriptor{{c.bad, good}, {good, c.bad}} {
+			d, _ := openNode(t, doortest.Rules)
+			res, err := d.ShouldRateLimit(t.Context(), request("shop", ds...))
+			want := []string{"over:" + wrong + ";" + fine, "over:" + fine + ";" + wrong}[i]
+			if err != nil || show(res) != want {
+				t.Errorf("%s beside a good one: %s, %v; want %s", c.name, show(res), err, want)
+			}
+			all, n := openNode(t, doortest.Rules)
+			all.config.AllOrNothing = true
+			res, err = all.ShouldRateLimit(t.Context(), request("shop", ds...))
+			if err != nil || res.GetOverallCode() != ratelimitv3.RateLimitResponse_OVER_LIMIT {
+				t.Errorf("%s, all or nothing: %v, %v; want over", c.name, res, err)
+			}
+			all.config.AllOrNothing = false
+			if res, err := all.ShouldRateLimit(t.Context(), request("shop", good)); err != nil || show(res) != "ok:"+fine {
+				t.Errorf("%s, all or nothing: something was charged: %s, %v after %d checks", c.name, show(res), err, n.Asked.Load())
+			}
+		}
+	}
+}
+
+// TestOddValues: whatever the value of a descriptor is, it is counted, and no other descriptor goes unlimited for it.
+func TestOddValues(t *testing.T) {
+	long := strings.Repeat("x", 70_000)
+	for _, odd := range []string{"unknown=" + long, "user=" + long, "unknown=\xff", "user=\xff", "user=" + long + "\xff"} {
+		d, _ := openNode(t, doortest.Rules)
+		want := 4 // with an unknown key three pass by the other's limit, else by either's
+		for i := range 4 {
+			res, err := d.ShouldRateLimit(t.Context(), request("shop", descriptor(odd), descriptor("user=ann")))
+			if err != nil || len(res.GetStatuses()) != 2 {
+				t.Fatalf("%.10q: %v, %v", odd, res, err)
+			}
+			if over := res.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT; over != (i == want-1) {
+				t.Errorf("%.10q, request %d: %v", odd, i, res)
+			}
+		}
+	}
+	// Rules see the value as it came.
+	d, _ := openNode(t, "domain: shop\ndescriptors:\n  - {key: path, value: '/login*.php', share_threshold: true, rate_limit: {unit: minute, requests_per_unit: 1}}")
+	for i, want := range []string{"ok", "over"} {
+		path := "path=/login?" + strings.Repeat(fmt.Sprint(i), 3000) + ".php"
+		res, err := d.ShouldRateLimit(t.Context(), request("shop", descriptor(path)))
+		if err != nil || !strings.HasPrefix(show(res), want+":") {
+			t.Errorf("request %d by a pattern: %v, %v; want %s", i, res, err, want)
 		}
 	}
 }
@@ -125,39 +189,47 @@ func TestUnknownDomain(t *testing.T) {
 	}
 }
 
-// TestFailures: what nobody decided is an error, so that Envoy's failure_mode_deny counts,
-// unless another descriptor settles it.
+// TestFailures: a descriptor that a rule holds is answered by what the rule says of failures where nobody decided, and never
+// by an error of the call, which Envoy passes under failure_mode_deny: false.
 func TestFailures(t *testing.T) {
 	const rules = doortest.Rules + `
   - key: part
     quota_mode: true
     rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: closed
+    on_failure: closed
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: open
+    on_failure: open
+    rate_limit: {unit: minute, requests_per_unit: 1}
 `
 	for _, c := range []struct {
 		name string
-		// what becomes of each descriptor: allowed, denied or an error.
-		users  []any
-		parts  []any
-		change func(*Config)
-		want   string
+		// keys and what becomes of each: allowed, denied or an error.
+		keys     string
+		outcomes []any
+		change   func(*Config)
+		want     string
 	}{
-		{"no holder", []any{check.ErrNoHolder}, nil, nil,
-			"Unavailable descriptors[0]: no node that may decide this key answered in time; it is not known whether the cost was charged"},
-		{"no holder of the second", []any{true, check.ErrNoHolder}, nil, nil, "Unavailable descriptors[1]: no node"},
-		{"a full queue", []any{true, check.ErrOverloaded}, nil, nil, "ResourceExhausted descriptors[1]: a queue to the deciding node is full"},
-		{"only full queues", []any{check.ErrOverloaded, check.ErrOverloaded}, nil, nil, "ResourceExhausted descriptors[0]: a queue"},
-		{"either", []any{check.ErrNoHolder, check.ErrOverloaded}, nil, nil, "ResourceExhausted descriptors[1]: a queue"},
-		{"another error", []any{errors.New("node n2 is odd")}, nil, nil, "Unavailable descriptors[0]: node n2 is odd"},
-		{"one is over", []any{check.ErrNoHolder, false}, nil, nil, "OVER_LIMIT UNKNOWN OVER_LIMIT"},
-		{"a quota that is over settles nothing", []any{check.ErrNoHolder}, []any{true, false}, nil, "Unavailable descriptors[0]: no node"},
-		{"all quotas that are over do", []any{check.ErrNoHolder}, []any{false, false}, nil, "OVER_LIMIT UNKNOWN OVER_LIMIT OVER_LIMIT"},
-		{"a quota that failed is not over", nil, []any{false, check.ErrNoHolder}, nil, "Unavailable descriptors[1]: no node"},
-		{"all or nothing", []any{false, check.ErrNoHolder}, nil, func(c *Config) { c.AllOrNothing = true }, "Unavailable descriptors[1]: no node"},
+		{"no holder", "user", []any{check.ErrNoHolder}, nil, "OVER_LIMIT OVER_LIMIT"},
+		{"closed", "closed", []any{check.ErrNoHolder}, nil, "OVER_LIMIT OVER_LIMIT"},
+		{"open", "open", []any{check.ErrNoHolder}, nil, "OK OK"},
+		{"only watched", "watched", []any{check.ErrNoHolder}, nil, "OK OK"},
+		{"no holder of the second", "user user", []any{true, check.ErrNoHolder}, nil, "OVER_LIMIT OK OVER_LIMIT"},
+		{"a full queue", "user user", []any{true, check.ErrOverloaded}, nil, "OVER_LIMIT OK OVER_LIMIT"},
+		{"only full queues", "user user", []any{check.ErrOverloaded, check.ErrOverloaded}, nil, "OVER_LIMIT OVER_LIMIT OVER_LIMIT"},
+		{"full queues of open rules", "open open", []any{check.ErrOverloaded, check.ErrOverloaded}, nil, "OK OK OK"},
+		{"another error", "user", []any{errors.New("node n2 is odd")}, nil, "OVER_LIMIT OVER_LIMIT"},
+		{"one is over", "open user", []any{check.ErrNoHolder, false}, nil, "OVER_LIMIT OK OVER_LIMIT"},
+		{"one quota of two", "part part", []any{true, check.ErrNoHolder}, nil, "OK OK OVER_LIMIT"},
+		{"all quotas", "part part", []any{false, check.ErrNoHolder}, nil, "OVER_LIMIT OVER_LIMIT OVER_LIMIT"},
+		{"all or nothing", "user user", []any{true, check.ErrNoHolder}, func(c *Config) { c.AllOrNothing = true }, "OVER_LIMIT OVER_LIMIT OVER_LIMIT"},
+		{"a node without time", "user other open", nil, func(c *Config) { c.Admit = func() bool { return false } }, "OVER_LIMIT OVER_LIMIT OK OK"},
+		{"a node without time and no rule", "other", nil, func(c *Config) { c.Admit = func() bool { return false } }, "OK OK"},
 	} {
-		outcomes := append(c.users, c.parts...)
 		decider := decideFunc(func(_ context.Context, b *check.Batch) {
 			for i := range b.Answers {
-				switch o := outcomes[i].(type) {
+				switch o := c.outcomes[i].(type) {
 				case error:
 					b.Answers[i].Err = o
 				case bool:
@@ -170,12 +242,8 @@ func TestFailures(t *testing.T) {
 			c.change(&conf)
 		}
 		req := request("shop")
-		for i := range outcomes {
-			key := "user=ann"
-			if i >= len(c.users) {
-				key = "part=x"
-			}
-			req.Descriptors = append(req.Descriptors, descriptor(key))
+		for key := range strings.FieldsSeq(c.keys) {
+			req.Descriptors = append(req.Descriptors, descriptor(key+"=x"))
 		}
 		res, err := open(t, conf).ShouldRateLimit(t.Context(), req)
 		got := ""
@@ -214,22 +282,5 @@ func TestStandIns(t *testing.T) {
 		if err != nil || show(res) != c.want || len(res.GetResponseHeadersToAdd()) != 0 {
 			t.Errorf("%v, %v; want %q and no headers", res, err, c.want)
 		}
-	}
-}
-
-func TestLeaving(t *testing.T) {
-	n := doortest.NewNode(t)
-	leaving := false
-	d := open(t, Config{Limiter: newLimiter(t, n, doortest.Rules), Leaving: func() bool { return leaving }})
-	req := request("shop", descriptor("user=ann"))
-	if _, err := d.ShouldRateLimit(t.Context(), req); err != nil {
-		t.Error(err)
-	}
-	leaving = true
-	if _, err := d.ShouldRateLimit(t.Context(), req); status.Code(err) != codes.Unavailable {
-		t.Errorf("while leaving: %v, want Unavailable", err)
-	}
-	if n.Asked.Load() != 1 {
-		t.Errorf("%d checks reached the node, want 1", n.Asked.Load())
 	}
 }

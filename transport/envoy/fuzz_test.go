@@ -20,6 +20,7 @@ func FuzzShouldRateLimit(f *testing.F) {
 	full.Descriptors[0].HitsAddend = wrapperspb.UInt64(1 << 63)
 	full.Descriptors[0].IsNegativeHits = true
 	full.Descriptors[1].Limit = &override{RequestsPerUnit: 1, Unit: 6, UnitMultiplier: wrapperspb.UInt32(100)}
+	f.Add([]byte("\n\x04shop\x12\x0c\n\n\n\x04user\x12\x02\xff\xfe"), true)
 	for _, seed := range []*ratelimitv3.RateLimitRequest{nil, request("shop"), request("", descriptor("a=b")), full} {
 		data, err := proto.Marshal(seed)
 		if err != nil {
@@ -29,8 +30,11 @@ func FuzzShouldRateLimit(f *testing.F) {
 		f.Add(data, true)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, together bool) {
-		req := new(ratelimitv3.RateLimitRequest)
-		if proto.Unmarshal(data, req) != nil {
+		req, err := decode(data)
+		if err != nil {
+			if proto.Unmarshal(data, new(ratelimitv3.RateLimitRequest)) == nil {
+				t.Fatalf("what the generated type reads is not read: %v", err)
+			}
 			return
 		}
 		n := doortest.NewNode(t)

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
@@ -56,6 +59,26 @@ descriptors:
 		if got := res.GetDynamicMetadata().AsMap()["domain"]; got != "d" {
 			t.Errorf("call %d: metadata %v", i, res.GetDynamicMetadata())
 		}
+	}
+	// Generated Go does not send what is not UTF-8; Envoy does.
+	odd := request("d", descriptor("user=XX"), descriptor("user=YY"))
+	data, err := proto.Marshal(odd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"ok: ok 1/MINUTE each left=0 reset=1m0s; ok 1/MINUTE each left=0 reset=1m0s",
+		"over: over 1/MINUTE each left=0 reset=1m0s; over 1/MINUTE each left=0 reset=1m0s"} {
+		var raw emptypb.Empty
+		raw.ProtoReflect().SetUnknown(bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("XX"), []byte("\xff\xfe")), []byte("YY"), []byte("\xff\xfd")))
+		res := new(ratelimitv3.RateLimitResponse)
+		if err := conn.Invoke(t.Context(), Method, &raw, res); err != nil || show(res) != want {
+			t.Errorf("headers that are not UTF-8, call %d: %s, %v; want %s", i, show(res), err, want)
+		}
+	}
+	var raw emptypb.Empty
+	raw.ProtoReflect().SetUnknown([]byte{0x12, 0x01, 0x0a}) // a descriptor that ends too early
+	if err := conn.Invoke(t.Context(), Method, &raw, new(ratelimitv3.RateLimitResponse)); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("garbage: %v", err)
 	}
 	if _, err := client.ShouldRateLimit(t.Context(), request("d")); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no descriptors: %v", err)

@@ -1,7 +1,6 @@
 package forwardauth
 
 import (
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -35,7 +34,7 @@ func (q *asked) fill(b *transport.Batch, domain string) *transport.Error {
 	}
 	b.OneRequest, b.AllOrNothing = true, q.rules.AllOrNothing
 	var memory [8]string
-	for i, entries := range q.rules.Descriptors {
+	for _, entries := range q.rules.Descriptors {
 		values := memory[:0]
 		for j := range entries {
 			value, e := q.value(&entries[j])
@@ -44,10 +43,6 @@ func (q *asked) fill(b *transport.Batch, domain string) *transport.Error {
 			}
 			if value == "" {
 				break
-			}
-			if len(value) > transport.MaxText {
-				return invalid(fmt.Sprintf("authorize.descriptors[%d][%d]", i, j),
-					fmt.Sprintf("what %s has for %s is %d bytes long; at most %d can be counted by", entries[j].From, entries[j].Key, len(value), transport.MaxText))
 			}
 			values = append(values, value)
 		}

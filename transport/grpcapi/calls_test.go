@@ -117,7 +117,7 @@ func TestBadChecks(t *testing.T) {
 		{"descriptor", entries(transport.MaxEntries + 1)},
 		{"descriptor", entries(5000)},
 		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = "" }},
-		{"descriptor[0].value", func(c *sluicev1.Check) { c.Descriptor_[0].Value = long }},
+		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = long }},
 		{"cost", func(c *sluicev1.Check) { c.Cost = proto.Int64(-1) }},
 		{"verb", func(c *sluicev1.Check) { c.Verb = 4 }},
 		{"verb", func(c *sluicev1.Check) { c.Verb = -1 }},

@@ -1,8 +1,6 @@
 package gubernator
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"math"
 	"time"
 
@@ -19,8 +17,6 @@ const (
 	maxName = transport.MaxText - len(domainPrefix)
 
 	keyUnique = "unique_key"
-	// keyDigest is the key of a unique_key that is longer than a descriptor may carry.
-	keyDigest = "unique_key_sha256"
 	// keyAlgorithm leads the descriptor of leaky buckets, so that a changed algorithm starts anew.
 	keyAlgorithm = "algorithm"
 	leakyValue   = "leaky_bucket"
@@ -77,12 +73,7 @@ func name(c *transport.Check, q *gubernatorv1.RateLimitReq, l bucket.Limit) *tra
 	if leaky(q) {
 		c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyAlgorithm, Value: leakyValue})
 	}
-	if key := q.GetUniqueKey(); len(key) <= transport.MaxText {
-		c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyUnique, Value: key})
-	} else {
-		sum := sha256.Sum256([]byte(key))
-		c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyDigest, Value: hex.EncodeToString(sum[:])})
-	}
+	c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyUnique, Value: q.GetUniqueKey()})
 	c.Limits = append(c.Limits, l)
 	return c
 }

@@ -75,7 +75,7 @@ func TestDocumentedNames(t *testing.T) {
 	}{
 		{"a", "TOKEN_BUCKET", []rules.Entry{{Key: "unique_key", Value: "a"}}},
 		{"a", "LEAKY_BUCKET", []rules.Entry{{Key: "algorithm", Value: "leaky_bucket"}, {Key: "unique_key", Value: "a"}}},
-		{long, "TOKEN_BUCKET", []rules.Entry{{Key: "unique_key_sha256", Value: "011cc8dcade24f43d2d7f95605d8481da1d0b86475def49be02bfc20cee86e65"}}},
+		{long, "TOKEN_BUCKET", []rules.Entry{{Key: "unique_key", Value: long[:512] + "#011cc8dcade24f43d2d7f95605d8481d"}}},
 	} {
 		q := requestOf(t, "limit=10 duration=60000 hits=4 algorithm="+c.algorithm)
 		q.Name, q.UniqueKey = "r", c.key

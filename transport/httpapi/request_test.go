@@ -132,7 +132,7 @@ func TestBadChecks(t *testing.T) {
 		{"no descriptor", `{"domain":"shop"}`, "descriptor"},
 		{"too many entries", `{"domain":"shop","descriptor":[` + strings.Repeat(`{"key":"k"},`, 5000) + `{"key":"k"}]}`, "descriptor"},
 		{"no key", `{"domain":"shop","descriptor":[{}]}`, "descriptor[0].key"},
-		{"long value", `{"domain":"shop","descriptor":[{"key":"k","value":"` + long + `"}]}`, "descriptor[0].value"},
+		{"long key", `{"domain":"shop","descriptor":[{"key":"` + long + `"}]}`, "descriptor[0].key"},
 		{"negative cost", user("x", `,"cost":-1`), "cost"},
 		{"unknown verb", user("x", `,"verb":"reset"`), "verb"},
 		{"long word", user("x", `,"verb":"`+strings.Repeat("y", 1_000_000)+`"`), "verb"},

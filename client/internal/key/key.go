@@ -1,42 +1,12 @@
-// Package key turns what strangers send into what is counted: addresses into networks, chains of
-// proxies into the address before them, and texts of any kind into values that a check can carry.
+// Package key turns what clients send into what is counted: addresses into networks, and chains of
+// proxies into the address before them.
 package key
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
-	"unicode/utf8"
-
-	"github.com/sluice-project/sluice/client"
 )
-
-// maxValue is how many bytes a value of a descriptor may have.
-const maxValue = 1 << 10
-
-// Mend replaces the values of entries that no check can carry, those above 1 KiB and those that are not
-// UTF-8, by their hash. Otherwise whoever sends such a value would make the check fail, and what fails
-// passes. It returns entries, or a changed copy.
-func Mend(entries []client.Entry) []client.Entry {
-	copied := false
-	for i := range entries {
-		if v := entries[i].Value; len(v) > maxValue || !utf8.ValidString(v) {
-			if !copied {
-				entries, copied = slices.Clone(entries), true
-			}
-			entries[i].Value = Hash(v)
-		}
-	}
-	return entries
-}
-
-// Hash returns the first 128 bits of s's SHA-256, in hexadecimal.
-func Hash(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:16])
-}
 
 // Network spells the network whose addresses are counted together: an IPv4 address itself, and the first
 // address of an IPv6 address's /64, which one subscriber has at least. That is how the cluster's forward

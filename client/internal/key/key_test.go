@@ -2,35 +2,8 @@ package key
 
 import (
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
-
-	"github.com/sluice-project/sluice/client"
 )
-
-// TestMend: every value can travel, others stay as they are, and different ones stay different.
-func TestMend(t *testing.T) {
-	fine := []client.Entry{{Key: "a", Value: ""}, {Key: "b", Value: strings.Repeat("x", maxValue)}, {Key: "c", Value: "naïve"}}
-	if got := Mend(fine); &got[0] != &fine[0] {
-		t.Error("entries that can travel were copied")
-	}
-	long, torn := strings.Repeat("x", maxValue+1), "na\xefve"
-	odd := []client.Entry{{Key: "a", Value: "b"}, {Key: "b", Value: long}, {Key: "c", Value: torn}, {Key: "d", Value: long + "y"}}
-	before := slices.Clone(odd)
-	got := Mend(odd)
-	if !slices.Equal(odd, before) {
-		t.Error("the entries of the key were changed, which others share")
-	}
-	if got[0] != odd[0] || got[1].Value != Hash(long) || got[2].Value != Hash(torn) || got[1].Value == got[3].Value {
-		t.Errorf("%q", got)
-	}
-	for _, e := range got {
-		if len(e.Value) > 32 {
-			t.Errorf("%s: %d bytes", e.Key, len(e.Value))
-		}
-	}
-}
 
 // TestOrigin: only what trusted proxies have written counts.
 func TestOrigin(t *testing.T) {

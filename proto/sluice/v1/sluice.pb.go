@@ -496,7 +496,7 @@ func (TopBy) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{7}
 }
 
-// Entry is one (key, value) of a descriptor. Each at most 1 KiB; key not empty.
+// Entry is one (key, value) of a descriptor. The key has 1 byte to 1 KiB; the value any length.
 type Entry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`

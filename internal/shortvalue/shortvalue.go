@@ -1,0 +1,34 @@
+// Package shortvalue shortens the values of descriptors that are too long, or are not UTF-8, in one way for all APIs and for the
+// SDK: whoever sends such a value must neither make its check fail, since proxies pass what fails, nor get a counter of its
+// own on each way in. It is pure.
+package shortvalue
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// Max is how many bytes a value may have to be counted as it is.
+	Max = 1 << 10
+	// kept is how many bytes of a longer one stand before its hash, so that patterns with a prefix match it and people
+	// recognize it.
+	kept = 512
+)
+
+// Of returns v, or for a v of more than Max bytes or that is not UTF-8, its first 512 bytes, "#" and its Hash. The result is UTF-8
+// of at most Max bytes, Of(Of(v)) is Of(v), and two values that are shortened have different results.
+func Of(v string) string {
+	if len(v) <= Max && utf8.ValidString(v) {
+		return v
+	}
+	return strings.ToValidUTF8(v[:min(len(v), kept)], "?") + "#" + Hash(v)
+}
+
+// Hash returns the first 128 bits of v's SHA-256, in hexadecimal.
+func Hash(v string) string {
+	sum := sha256.Sum256([]byte(v))
+	return hex.EncodeToString(sum[:16])
+}
