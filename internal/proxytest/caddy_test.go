@@ -74,7 +74,7 @@ func TestCaddyWithoutDomain(t *testing.T) {
 func TestCaddyOpen(t *testing.T) {
 	host := newHost(t)
 	node := startSluice(t, host, "caddy/rules")
-	runCaddy(t, host, "\n}\n\n# Stands", "\n\thandle_errors 502 {\n\t\treverse_proxy "+host+":10001\n\t}\n}\n\n# Stands")
+	runCaddy(t, host, "\n}\n\n# Stands", "\n\thandle_errors 502 503 {\n\t\treverse_proxy "+host+":10001\n\t}\n}\n\n# Stands")
 	conversation(t, host, "Too many attempts", true)
 	node.stop()
 	for range 3 {

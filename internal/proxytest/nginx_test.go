@@ -1,10 +1,14 @@
 package proxytest
 
 import (
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -81,5 +85,73 @@ func TestNginxOpen(t *testing.T) {
 		if a := (client{t, host, "127.0.0.11"}).ask("POST", "/login", "Content-Length: 0"); a.status != 200 || a.body != "hello\n" {
 			t.Errorf("without a node: %+v", a)
 		}
+	}
+}
+
+// countConnections passes connections at from on to another address until the test ends, and counts them.
+func countConnections(t *testing.T, from, to string) *atomic.Int64 {
+	t.Helper()
+	l, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var count atomic.Int64
+	var running sync.WaitGroup
+	open := make(chan net.Conn, 1000)
+	running.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			count.Add(1)
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				t.Error(err)
+				in.Close()
+				return
+			}
+			open <- in
+			open <- out
+			pass := func(a, b net.Conn) {
+				io.Copy(a, b)
+				a.Close()
+			}
+			running.Go(func() { pass(in, out) })
+			running.Go(func() { pass(out, in) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		for {
+			select {
+			case c := <-open:
+				c.Close()
+				continue
+			default:
+			}
+			break
+		}
+		running.Wait()
+	})
+	return &count
+}
+
+// TestNginxKeepsConnections: denials go by the connections to sluice that are there, as all other answers.
+func TestNginxKeepsConnections(t *testing.T) {
+	host := newHost(t)
+	startSluice(t, host, "nginx/rules", "--http-port", "8461")
+	count := countConnections(t, host+":7461", host+":8461")
+	startNginx(t, host)
+	ann := client{t, host, "127.0.0.11"}
+	denied := 0
+	for range 60 {
+		if ann.ask("POST", "/login", "Content-Length: 0").status == 429 {
+			denied++
+		}
+	}
+	// The two nodes that are not there are tried now and then, and the third again after them.
+	if n := count.Load(); denied != 55 || n > 3 {
+		t.Errorf("%d denials, and %d connections for 60 requests; want 55, and 3 at most", denied, n)
 	}
 }

@@ -140,19 +140,26 @@ func (p *process) await(what string, ok func() bool) {
 }
 
 // startSluice starts one node at host, by the rules of an example, and waits until it is ready.
-func startSluice(t *testing.T, host, rules string) *process {
+func startSluice(t *testing.T, host, rules string, flags ...string) *process {
 	t.Helper()
-	p := start(t, binary, "serve", "--name", "n1", "--bind", host, "--rules", filepath.Join(root, "examples", rules))
-	p.await("ready", func() bool {
-		res, err := http.Get("http://" + host + ":7461/readyz")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	})
+	args := []string{"serve", "--name", "n1", "--bind", host, "--rules", filepath.Join(root, "examples", rules)}
+	p := start(t, binary, append(args, flags...)...)
+	p.await("ready", func() bool { return ready(host, 7461) || len(flags) > 0 && ready(host, 8461) })
 	return p
 }
+
+// ready reports whether a node with that HTTP port takes traffic.
+func ready(host string, port int) bool {
+	res, err := quick.Get(fmt.Sprintf("http://%s:%d/readyz", host, port))
+	if err != nil {
+		return false
+	}
+	res.Body.Close()
+	return res.StatusCode == http.StatusOK
+}
+
+// quick does not wait for a node that hangs.
+var quick = http.Client{Timeout: 500 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
 
 // listens reports whether somebody accepts connections at addr.
 func listens(addr string) bool {
