@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/client"
 )
 
-// quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-10.
+// quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-11.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 // problem is the body of a denial (RFC 9457).
@@ -39,7 +39,7 @@ func (g *gate) deny(w http.ResponseWriter, r *http.Request, d *client.Decision) 
 			status = d.Response.Status
 		}
 		for _, h := range d.Response.Header {
-			w.Header().Set(h.Name, h.Value)
+			put(w.Header(), h.Name, h.Value)
 		}
 		if d.Response.Body != "" {
 			if w.Header().Get("Content-Type") == "" {

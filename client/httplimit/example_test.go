@@ -60,7 +60,7 @@ func ExampleHandler() {
 		r.Header.Set("X-User", "anna")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		fmt.Println(w.Code, w.Header().Get("RateLimit"))
+		fmt.Println(w.Code, w.Header()["RateLimit"][0])
 	}
 	// Output:
 	// 200 "shop/user";r=2;t=0

@@ -3,20 +3,21 @@ package httplimit
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
 )
 
-// The names as net/http has them in a Header.
+// The names as they go out, and as the keys of http.Header: Header.Get and Set would make Ratelimit of RateLimit.
 const (
-	headerPolicy     = "Ratelimit-Policy"
-	headerRateLimit  = "Ratelimit"
-	headerLimit      = "X-Ratelimit-Limit"
-	headerRemaining  = "X-Ratelimit-Remaining"
-	headerReset      = "X-Ratelimit-Reset"
+	headerPolicy     = "RateLimit-Policy"
+	headerRateLimit  = "RateLimit"
+	headerLimit      = "X-RateLimit-Limit"
+	headerRemaining  = "X-RateLimit-Remaining"
+	headerReset      = "X-RateLimit-Reset"
 	headerRetry      = "Retry-After"
-	headerRetryX     = "X-Ratelimit-Retry-After"
+	headerRetryX     = "X-RateLimit-Retry-After"
 	mostHeaders      = 7
 	usualHeaderBytes = 256
 )
@@ -80,6 +81,16 @@ func (w *headerWriter) again(name string) {
 	w.count++
 }
 
+// put sets a header under a name that goes out as it is spelled, over one that was set in another spelling.
+func put(h http.Header, name, value string) {
+	for other := range h {
+		if strings.EqualFold(other, name) {
+			delete(h, other)
+		}
+	}
+	h[name] = []string{value}
+}
+
 // set writes the headers.
 func (w *headerWriter) set() {
 	if w.count == 0 {
@@ -92,7 +103,7 @@ func (w *headerWriter) set() {
 	}
 }
 
-// limit says how things stand: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-10, and the
+// limit says how things stand: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, and the
 // X-RateLimit family. Periods that whole seconds would tell wrong, those below one, are left out.
 func (w *headerWriter) limit(d *client.Decision) {
 	var buf [64]byte
@@ -103,12 +114,13 @@ func (w *headerWriter) limit(d *client.Decision) {
 	}
 	w.end(headerPolicy)
 	reset := seconds(d.ResetAfter)
-	more := reset // until more is available, as far as is known
-	if !d.Allowed && d.RetryAfter != client.Never {
-		more = max(1, seconds(d.RetryAfter))
-	}
 	w.text = appendInteger(append(appendQuoted(w.text, name), ";r="...), d.Remaining)
-	w.text = appendInteger(append(w.text, ";t="...), more)
+	switch {
+	case d.Allowed:
+		w.text = appendInteger(append(w.text, ";t="...), reset)
+	case d.RetryAfter != client.Never: // Retry-After is not earlier
+		w.text = appendInteger(append(w.text, ";t="...), max(1, seconds(d.RetryAfter)))
+	} // else no time makes a difference
 	w.end(headerRateLimit)
 	w.text = strconv.AppendInt(w.text, d.Limit, 10)
 	w.end(headerLimit)

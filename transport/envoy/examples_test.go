@@ -123,7 +123,7 @@ func TestExampleIsStrict(t *testing.T) {
 		{"http2_protocol_options: {}", "http2_protocol_option: {}", "http2_protocol_option"},
 		{"vh_rate_limits: INCLUDE", "vh_rate_limits: INCLUDED", "INCLUDED"},
 		{"stat_prefix: edge", `stat_prefix: ""`, "StatPrefix"},
-		{"timeout: 0.6s", "timeout: 0.6s\n                      timeout: 1s", "already defined"},
+		{"timeout: 2s", "timeout: 2s\n                      timeout: 1s", "already defined"},
 	} {
 		bad := strings.Replace(good, c.from, c.to, 1)
 		if _, err := decodeConfig([]byte(bad)); bad == good || err == nil || !strings.Contains(err.Error(), c.want) {

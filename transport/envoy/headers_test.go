@@ -130,6 +130,8 @@ descriptors:
 		{"group=x +all=2 +hits=1 | user=x", `{"domain": "d", "hitsAddend": 2, "descriptors": [{"entries": ["group=x"], "hitsAddend": 1}, {"entries": ["user=x"]}]}`},
 		{"group=x | user=y", `{"domain": "d", "descriptors": [{"entries": ["group=x"]}, {"entries": ["user=y"]}],
 			"metadata": {"tier": "gold", "route": {"to": "a", "weight": 1.5, "tags": ["x", null]}}}`},
+		{"own=x +limit=5/MINUTE | own=y +limit=1/HOUR*2", `{"domain": "d", "descriptors": [{"entries": ["own=x"], "limit": "requests_per_unit:5 unit:MINUTE"},
+			{"entries": ["own=y"], "limit": "requests_per_unit:1 unit:HOUR unit_multiplier:{value:2}"}]}`},
 		{"nobody=x on=y", `{"domain": "d", "descriptors": [{"entries": ["nobody=x", "on=y"]}]}`},
 		{"group=y", `{"domain": "d", "descriptors": [{"entries": ["group=y"]}], "metadata": {"tier": "silver", "route": {"to": "b", "via": "c"}, "on": true}}`},
 	} {

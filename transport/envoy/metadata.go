@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"fmt"
+
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -45,10 +47,22 @@ func entries(d *commonv3.RateLimitDescriptor) *structpb.Struct {
 		texts[i] = structpb.NewStringValue(e.GetKey() + "=" + e.GetValue())
 	}
 	fields := map[string]*structpb.Value{"entries": list(texts)}
+	if o := d.GetLimit(); o != nil {
+		fields["limit"] = structpb.NewStringValue(limitText(o))
+	}
 	if h := d.GetHitsAddend(); h != nil {
 		fields["hitsAddend"] = structpb.NewNumberValue(float64(h.GetValue()))
 	}
 	return &structpb.Struct{Fields: fields}
+}
+
+// limitText spells o as envoyproxy/ratelimit does, in the text form of its message.
+func limitText(o *override) string {
+	text := fmt.Sprintf("requests_per_unit:%d unit:%v", o.GetRequestsPerUnit(), o.GetUnit())
+	if m := o.GetUnitMultiplier(); m != nil {
+		text += fmt.Sprintf(" unit_multiplier:{value:%d}", m.GetValue())
+	}
+	return text
 }
 
 func list(values []*structpb.Value) *structpb.Value {

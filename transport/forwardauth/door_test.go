@@ -106,6 +106,7 @@ func forwarded(method, uri, from string, more ...string) call {
 func ask(h http.Handler, c call) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, c.request())
+	doortest.Hear(w.Header())
 	return w
 }
 

@@ -98,6 +98,10 @@ func (s *Server) Register(g *grpc.Server) {
 	reflection.Register(g)
 }
 
+// healthNames are the services that the health service knows: the whole node, its own API, and the names by which clients of
+// envoyproxy/ratelimit ask.
+var healthNames = []string{"", sluicev1.SluiceService_ServiceDesc.ServiceName, "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"}
+
 // SetReady sets what the health service says of this node: SERVING or
 // NOT_SERVING. Checks are answered either way. After Drain it stays NOT_SERVING.
 func (s *Server) SetReady(ready bool) {
@@ -105,8 +109,9 @@ func (s *Server) SetReady(ready bool) {
 	if ready {
 		status = healthv1.HealthCheckResponse_SERVING
 	}
-	s.health.SetServingStatus("", status)
-	s.health.SetServingStatus(sluicev1.SluiceService_ServiceDesc.ServiceName, status)
+	for _, name := range healthNames {
+		s.health.SetServingStatus(name, status)
+	}
 }
 
 // Drain refuses new calls with Unavailable, says NOT_SERVING, and ends streams

@@ -112,7 +112,7 @@ func TestHealth(t *testing.T) {
 	health := healthv1.NewHealthClient(d.conn)
 	want := func(when string, s healthv1.HealthCheckResponse_ServingStatus) {
 		t.Helper()
-		for _, service := range []string{"", "sluice.v1.SluiceService"} {
+		for _, service := range []string{"", "sluice.v1.SluiceService", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
 			res, err := health.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
 			if err != nil || res.GetStatus() != s {
 				t.Errorf("%s: %q is %v, %v; want %v", when, service, res.GetStatus(), err, s)

@@ -3,13 +3,18 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
@@ -52,7 +57,7 @@ func TestOneCheck(t *testing.T) {
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
 				`"detail":"the cost is more than the limit can ever admit","violated-policies":["shop/user"],` +
 				`"allowed":false,"limit":3,"remaining":3,"never":true,"denied_for":0.1,"period":60,` + left,
-			map[string]string{"RateLimit": `"shop/user";r=3;t=0`, "Retry-After": "", "X-RateLimit-Retry-After": ""}},
+			map[string]string{"RateLimit": `"shop/user";r=3`, "Retry-After": "", "X-RateLimit-Retry-After": ""}},
 		{"read", user("y", `,"verb":"read"`), 200,
 			`{"allowed":true,"limit":3,"remaining":3,"period":60,` + left, nil},
 		{"charge into debt", user("y", `,"verb":"charge","cost":4`), 200,
@@ -117,7 +122,7 @@ func TestRuleResponse(t *testing.T) {
 		body    string // whole, or a part when it is a problem
 		headers map[string]string
 	}{
-		{"custom", 503, "<p>later</p>", map[string]string{"X-Why": "custom", "Retry-After": "77", "Content-Type": "text/html", "RateLimit": `"shop/custom";r=0;t=0`}},
+		{"custom", 503, "<p>later</p>", map[string]string{"X-Why": "custom", "Retry-After": "77", "Content-Type": "text/html", "RateLimit": `"shop/custom";r=0`}},
 		{"plain", 429, "later", map[string]string{"Content-Type": "text/plain; charset=utf-8"}},
 		{"status", 420, `"status":420`, map[string]string{"X-Why": "status", "Content-Type": httpanswer.TypeProblem}},
 	} {
@@ -291,4 +296,40 @@ func TestReset(t *testing.T) {
 	reset(user("x", `,"cost":1`), 400, `unknown field`)
 	reset(`{"checks":[],"all_or_nothing":true}`, 400, `unknown field`)
 	reset(``, 400, `empty body`)
+}
+
+// TestHeaderSpelling: headers go out as the docs spell them, and a rule's own goes before ours in any spelling.
+func TestHeaderSpelling(t *testing.T) {
+	n := doortest.NewNode(t)
+	h := newDoor(t, doortest.NewLimiter(t, n, doortest.Rules+`
+  - key: own
+    rate_limit: {unit: minute, requests_per_unit: 0}
+    response: {headers: {ratelimit: mine}}
+`, member.Member{Name: "n1", Boot: "b1", State: member.Serving}))
+	server := httptest.NewServer(h)
+	defer server.Close()
+	for body, want := range map[string][]string{
+		`{"domain":"shop","descriptor":[{"key":"user","value":"a"}]}`: {"RateLimit: ", "RateLimit-Policy: ", "X-RateLimit-Limit: ", "X-RateLimit-Remaining: ", "X-RateLimit-Reset: "},
+		`{"domain":"shop","descriptor":[{"key":"own","value":"a"}]}`:  {"ratelimit: mine\r", "RateLimit-Policy: "},
+	} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /v1/check HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		answer, err := io.ReadAll(conn)
+		conn.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, _, _ := strings.Cut(string(answer), "\r\n\r\n")
+		for _, w := range want {
+			if !strings.Contains(head, "\n"+w) {
+				t.Errorf("%s: no %q in\n%s", body, w, head)
+			}
+		}
+		if n := strings.Count(strings.ToLower(head), "\nratelimit: "); n != 1 {
+			t.Errorf("%s: %d headers called RateLimit", body, n)
+		}
+	}
 }

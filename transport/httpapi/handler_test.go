@@ -65,6 +65,7 @@ func newDoor(t testing.TB, l transport.Limiter, change ...func(*Config)) http.Ha
 func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
+	doortest.Hear(w.Header())
 	return w
 }
 

@@ -4,6 +4,7 @@ package doortest
 
 import (
 	"context"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -67,4 +68,14 @@ func NewLimiter(t testing.TB, d check.Decider, file string, self member.Member, 
 	}
 	s.SetRules(set)
 	return s
+}
+
+// Hear gives headers the names that Go's clients know them by: they go out in the spelling of the docs.
+func Hear(h http.Header) {
+	for name, values := range h {
+		if heard := http.CanonicalHeaderKey(name); heard != name {
+			delete(h, name)
+			h[heard] = values
+		}
+	}
 }

@@ -25,7 +25,7 @@ func Deny(w http.ResponseWriter, r *transport.Result, status int, body func(Prob
 	}
 	h := w.Header()
 	for _, one := range custom.Headers {
-		h.Set(one.Name, one.Value) // the rule's word goes before ours
+		put(h, one.Name, one.Value) // the rule's word goes before ours
 	}
 	if custom.Body != "" {
 		if h.Get("Content-Type") == "" {

@@ -15,7 +15,7 @@ import (
 )
 
 // SetHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
-// of draft-ietf-httpapi-ratelimit-headers-10, the X-RateLimit family, and
+// of draft-ietf-httpapi-ratelimit-headers-11, the X-RateLimit family, and
 // Retry-After when it was denied. A check held to no limit has none, and one that
 // nobody counted says nothing of what is left.
 func SetHeaders(h http.Header, r *transport.Result) { SetHeadersOf(h, r, nil) }
@@ -32,18 +32,31 @@ func SetHeadersOf(h http.Header, decides *transport.Result, all []transport.Resu
 	for i := range all {
 		l.add(&all[i])
 	}
-	h.Set("RateLimit-Policy", strings.Join(l.policies, ", "))
+	if len(l.policies) > 0 {
+		put(h, "RateLimit-Policy", strings.Join(l.policies, ", "))
+	}
 	if len(l.left) > 0 {
-		h.Set("RateLimit", strings.Join(l.left, ", "))
+		put(h, "RateLimit", strings.Join(l.left, ", "))
 	}
 	if after, ok := retryAfter(decides); !decides.Allowed && ok {
 		SetRetryAfter(h, after)
 	}
 	if Counted(decides) {
-		h.Set("X-RateLimit-Limit", strconv.FormatInt(decides.Limit, 10))
-		h.Set("X-RateLimit-Remaining", strconv.FormatInt(decides.Remaining, 10))
-		h.Set("X-RateLimit-Reset", strconv.FormatInt(Seconds(decides.ResetAfter), 10))
+		put(h, "X-RateLimit-Limit", strconv.FormatInt(decides.Limit, 10))
+		put(h, "X-RateLimit-Remaining", strconv.FormatInt(decides.Remaining, 10))
+		put(h, "X-RateLimit-Reset", strconv.FormatInt(Seconds(decides.ResetAfter), 10))
 	}
+}
+
+// put sets a header under a name that goes out as it is spelled, over one that was set in another spelling. Header.Set would make
+// Ratelimit of RateLimit.
+func put(h http.Header, name, value string) {
+	for other := range h {
+		if strings.EqualFold(other, name) {
+			delete(h, other)
+		}
+	}
+	h[name] = []string{value}
 }
 
 // lists are the items of RateLimit-Policy and of RateLimit, and the names in them.
@@ -68,11 +81,14 @@ func (l *lists) add(r *transport.Result) {
 		return
 	}
 	l.counted = append(l.counted, name)
-	more := Seconds(r.ResetAfter) // until more is available, as far as is known
-	if after, ok := retryAfter(r); !r.Allowed && ok {
-		more = after
-	}
-	l.left = append(l.left, quoted(name)+";r="+integer(r.Remaining)+";t="+integer(more))
+	item := quoted(name) + ";r=" + integer(r.Remaining)
+	switch after, ok := retryAfter(r); {
+	case r.Allowed:
+		item += ";t=" + integer(Seconds(r.ResetAfter))
+	case ok: // Retry-After is not earlier
+		item += ";t=" + integer(after)
+	} // else no time makes a difference
+	l.left = append(l.left, item)
 }
 
 // Counted reports whether r says what is left of a limit: not when nothing limits
@@ -86,7 +102,7 @@ func Counted(r *transport.Result) bool {
 func SetRetryAfter(h http.Header, after int64) {
 	s := strconv.FormatInt(after, 10)
 	h.Set("Retry-After", s)
-	h.Set("X-RateLimit-Retry-After", s)
+	put(h, "X-RateLimit-Retry-After", s)
 }
 
 // retryAfter returns the whole seconds after which a denied check may be tried

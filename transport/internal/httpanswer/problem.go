@@ -15,7 +15,7 @@ const (
 	TypeProblem = "application/problem+json"
 )
 
-// quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-10.
+// quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-11.
 const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 
 // Problem is a body of RFC 9457.
