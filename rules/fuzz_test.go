@@ -38,7 +38,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("the domain of %s is not known", r.Path)
 			}
 			r.AppendKey(nil, r.Domain, d)
-			r.AppendMetric(nil, d)
+			r.AppendMetric(nil, d, nil)
 			// An empty value may be taken by a pattern before it comes to the key alone.
 			if got != r && !slices.ContainsFunc(d, func(e rules.Entry) bool { return e.Value == "" }) {
 				t.Errorf("%s is not found by its own entries: %v", r.Path, got)

@@ -183,7 +183,7 @@ descriptors:
 	} {
 		d := entries(c.descriptor)
 		r, _ := set.Match("d", d)
-		if got := string(r.AppendMetric(nil, d)); got != c.want || r.PerValueMetric() != c.perValue {
+		if got := string(r.AppendMetric(nil, d, nil)); got != c.want || r.PerValueMetric() != c.perValue {
 			t.Errorf("%s: got %s, per value %v; want %s, %v", c.descriptor, got, r.PerValueMetric(), c.want, c.perValue)
 		}
 	}

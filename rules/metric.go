@@ -4,19 +4,22 @@ import "strings"
 
 // AppendMetric appends the name that descriptor is counted under in metrics: the
 // rule's path, in which levels with value_to_metric, and all of them under detailed_metric,
-// show the value that came. A pattern that shares one counter always shows as
+// show the value that came, as show appends it; nil is AppendValue. A pattern that shares one counter always shows as
 // the pattern. Names are for people; they are not keys.
-func (r *Rule) AppendMetric(dst []byte, descriptor []Entry) []byte {
+func (r *Rule) AppendMetric(dst []byte, descriptor []Entry, show func(dst []byte, i int, e Entry) []byte) []byte {
 	dst = append(dst, r.Domain...)
 	for i := range r.levels {
 		l := &r.levels[i]
-		value := l.entry.Value
-		if i < len(descriptor) && !l.shared && (r.DetailedMetric || l.valueToMetric) {
-			value = descriptor[i].Value
-		}
 		dst = append(append(dst, '/'), l.entry.Key...)
-		if value != "" {
-			dst = append(append(dst, '='), value...)
+		came := i < len(descriptor) && !l.shared && (r.DetailedMetric || l.valueToMetric)
+		switch {
+		case !came && l.entry.Value != "":
+			dst = append(append(dst, '='), l.entry.Value...)
+		case !came || descriptor[i].Value == "":
+		case show == nil:
+			dst = r.AppendValue(append(dst, '='), i, descriptor[i].Value)
+		default:
+			dst = show(append(dst, '='), i, descriptor[i])
 		}
 	}
 	return dst

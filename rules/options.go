@@ -18,11 +18,6 @@ func (p *parser) readOptions(d *descriptor) {
 	r.Shadow = p.flag(d, "shadow_mode")
 	r.Quota = p.flag(d, "quota_mode")
 	r.DetailedMetric = p.flag(d, "detailed_metric")
-	for _, name := range []string{"detailed_metric", "value_to_metric"} {
-		if f, ok := d.fields[name]; ok {
-			p.warn(f.Line, d.path+"."+name, "%s is not in force yet: it is read and kept, and changes nothing", name)
-		}
-	}
 	if f, ok := d.fields["metadata"]; ok {
 		r.Metadata = p.Map(f.Value, d.path+".metadata")
 	}

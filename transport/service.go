@@ -105,7 +105,9 @@ type ruleBook struct {
 	counts ruleCounts
 	// unmatched has the domains of set and unknownDomains.
 	unmatched map[string]*atomic.Uint64
-	pools     map[*rules.Pool]*poolState
+	// descriptors is nil where no rule counts by values.
+	descriptors *descriptorCounts
+	pools       map[*rules.Pool]*poolState
 	// hash is RulesHash of set.
 	hash string
 }
@@ -144,7 +146,7 @@ func (s *Service) SetRules(set *rules.Set) {
 		before = *book
 	}
 	s.rules.Store(&ruleBook{
-		set: set, counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
+		set: set, counts: newRuleCounts(set, before.counts), descriptors: newDescriptorCounts(set), unmatched: newUnmatched(set, before.unmatched),
 		pools: newPools(set, before.pools), hash: RulesHash(set),
 	})
 }
@@ -284,6 +286,7 @@ func (s *Service) count(book *ruleBook, b *Batch) {
 			rule, one = r.Rule, tally{}
 		}
 		one.add(r)
+		book.descriptors.add(book.set, s.config.Hasher, b, i)
 		if r.asked {
 			book.pools[r.Rule.Elastic.Pool].count(r)
 		}
@@ -308,7 +311,8 @@ func (s *Service) Stats() Stats {
 		Latency:  all,
 		Doors:    byDoor,
 
-		Unmatched: s.rules.Load().unmatchedStats(),
+		Descriptors: s.rules.Load().descriptors.snapshot(),
+		Unmatched:   s.rules.Load().unmatchedStats(),
 	}
 	for _, c := range checkCodes {
 		st.Errors[c] = s.failures[c].Load()

@@ -1,8 +1,6 @@
 package transport
 
 import (
-	"cmp"
-	"slices"
 	"sync/atomic"
 
 	"github.com/sluice-project/sluice/internal/timing"
@@ -23,6 +21,9 @@ type Stats struct {
 	// Unmatched are the checks that no rule matches, by domain: the domains of the rules in force, and
 	// UnknownDomains for all others together. A check with its own limits is not among them.
 	Unmatched map[string]uint64
+	// Descriptors are the same counts for the descriptors of rules with detailed_metric or value_to_metric, by their names in
+	// metrics: at most MaxDescriptorStats, and OtherDescriptors of each domain. They begin anew when the rules change.
+	Descriptors []RuleStats
 	// Pools are the pools of the rules in force, sorted by domain and name.
 	Pools []PoolStats
 	// Latency is that of calls of Check that were decided, Doors the same for each door.
@@ -30,7 +31,7 @@ type Stats struct {
 	Doors   []DoorLatency
 }
 
-// RuleStats are the counts of one rule.
+// RuleStats are the counts of one rule or descriptor.
 type RuleStats struct {
 	Domain, Name                      string
 	Allowed, Denied, Shadowed, Errors uint64
@@ -100,16 +101,4 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 	return c
 }
 
-func (c ruleCounts) snapshot() []RuleStats {
-	list := make([]RuleStats, 0, len(c.byName))
-	for name, n := range c.byName {
-		list = append(list, RuleStats{
-			Domain: name.domain, Name: name.name,
-			Allowed: n.allowed.Load(), Denied: n.denied.Load(), Shadowed: n.shadowed.Load(), Errors: n.errors.Load(),
-		})
-	}
-	slices.SortFunc(list, func(a, b RuleStats) int {
-		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name))
-	})
-	return list
-}
+func (c ruleCounts) snapshot() []RuleStats { return statsOf(c.byName) }

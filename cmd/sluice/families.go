@@ -102,7 +102,10 @@ var families = []family{
 			}
 			return list
 		}),
-	counters("sluice_rule_checks_total", "Checks by rule and result.", []string{"domain", "rule", "result"}, ruleSamples),
+	counters("sluice_rule_checks_total", "Checks by rule and result.", []string{"domain", "rule", "result"},
+		func(s *snapshot) []sample { return ruleSamples(s.service.Rules) }),
+	counters("sluice_descriptor_checks_total", "Checks of rules with detailed_metric or value_to_metric by the values that came, and result. Those that came first since the rules changed have a name; the rest of a domain is other.",
+		[]string{"domain", "descriptor", "result"}, func(s *snapshot) []sample { return ruleSamples(s.service.Descriptors) }),
 
 	counters("sluice_pool_checks_total", "Checks beyond a rule's limits, by its pool and what that answered.",
 		[]string{"domain", "pool", "result"}, func(s *snapshot) (list []sample) {
@@ -388,9 +391,9 @@ func errorSamples(s *snapshot) []sample {
 	return list
 }
 
-func ruleSamples(s *snapshot) []sample {
+func ruleSamples(all []transport.RuleStats) []sample {
 	var list []sample
-	for _, r := range s.service.Rules {
+	for _, r := range all {
 		for _, result := range []struct {
 			name string
 			n    uint64

@@ -40,11 +40,12 @@ var metricChapters = []struct{ from, title string }{
 
 // openLabels are labels whose values come from outside the program, and what bounds them.
 var openLabels = map[string]string{
-	"domain":  "a domain of the rule files",
-	"rule":    "a rule in force; its name",
-	"pool":    "a pool in force; its name",
-	"version": "one",
-	"primary": "one, 8 hex digits",
+	"domain":     "a domain of the rule files",
+	"rule":       "a rule in force; its name",
+	"pool":       "a pool in force; its name",
+	"descriptor": "a rule's path with values that came, at most 1,000 in all, or `other`",
+	"version":    "one",
+	"primary":    "one, 8 hex digits",
 }
 
 // docs/metrics.md is what the program says of its metrics.
@@ -76,7 +77,7 @@ Every metric that a node shows at ` + "`/metrics`" + ` on its HTTP port, in the 
 [operations](operations.md#metrics), what to do when one of them looks wrong in [troubleshooting](troubleshooting.md).
 
 All are of this node since its start. Labels have few values: those listed, or as many as the rule files have domains, rules and
-pools. None has a value out of a check, so no caller can make series. The Go runtime's (` + "`go_…`" + `) and the process's own metrics
+pools. None but ` + "`descriptor`" + `, which is bounded, has a value out of a check, so no caller can make series without end. The Go runtime's (` + "`go_…`" + `) and the process's own metrics
 (` + "`process_…`" + `) are there too.
 `)
 	chapters := metricChapters
@@ -122,6 +123,7 @@ func specimen() *snapshot {
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Unmatched = map[string]uint64{"domain": 1, transport.UnknownDomains: 1}
 	s.service.Rules = []transport.RuleStats{{Domain: "domain", Name: "rule"}}
+	s.service.Descriptors = []transport.RuleStats{{Domain: "domain", Name: "descriptor"}}
 	s.service.Pools = []transport.PoolStats{{Domain: "domain", Name: "pool"}}
 	for d := transport.OtherDoor; d == transport.OtherDoor || d.String() != transport.OtherDoor.String(); d++ {
 		s.service.Doors = append(s.service.Doors, transport.DoorLatency{Door: d})

@@ -390,7 +390,7 @@ func TestOpenFails(t *testing.T) {
 // TestWarningsAreLogged with their place.
 func TestWarningsAreLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.yaml")
-	write(t, path, limit(1)+"    detailed_metric: true\n")
+	write(t, path, strings.Replace(limit(1), "key: a", "key: a*", 1))
 	h := watch(t, path, quick)
-	h.says("WARN rule file: detailed_metric is not in force yet", "file="+path, "line=5", "key=d/a.detailed_metric")
+	h.says("WARN rule file: * is a wildcard in value only", "file="+path, "line=3", "key=d/a*.key")
 }
