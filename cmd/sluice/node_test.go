@@ -283,7 +283,7 @@ func TestReload(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	s := testSettings(t)
 	writeRule(t, s.rules, "domain: auth\npools: {spare: {limit: {count: 1, period: 1h}}}\ndescriptors:\n  - key: user\n"+
-		"    rate_limit: {count: 2, period: 1h}\n  - key: team\n    rate_limit: {count: 0, period: 1h}\n    elastic: {pool: spare}\n")
+		"    detailed_metric: true\n    rate_limit: {count: 2, period: 1h}\n  - key: team\n    rate_limit: {count: 0, period: 1h}\n    elastic: {pool: spare}\n")
 	s.gossipKeyring = writeFile(t, keyOne)
 	newPapers(t).withPeerTLS(t, &s)
 	n := startNode(t, s)
@@ -307,6 +307,7 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		`sluice_rule_checks_total{domain="auth",result="allowed",rule="auth/user"} 2`,
 		`sluice_rule_checks_total{domain="auth",result="denied",rule="auth/user"} 1`,
+		`sluice_descriptor_checks_total{descriptor="auth/user=a",domain="auth",result="allowed"} 2`,
 		`sluice_answers_total{source="held"} 3`,
 		`sluice_unmatched_checks_total{domain="auth"} 1`, `sluice_unmatched_checks_total{domain="(unknown)"} 2`,
 		`sluice_check_duration_seconds_count{door="grpc"} 6`, `sluice_check_duration_seconds_count{door="http"} 0`, "sluice_counters 1", "sluice_partitions 1021", "sluice_members 1",
