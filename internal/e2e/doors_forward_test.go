@@ -130,8 +130,6 @@ func TestDoorsRefuseProxies(t *testing.T) {
 		{"two paths", ask("GET", "paths", user, "X-Forwarded-Uri: /x", "X-Forwarded-Uri: /y", "X-Forwarded-Method: GET"),
 			[]string{"400", `"field":"X-Forwarded-Uri"`}},
 		{"told in both ways", ask("GET", "paths/x", user, "X-Forwarded-Uri: /y"), []string{"400", `"field":"X-Forwarded-Uri"`}},
-		{"a path too long to be counted by", ask("GET", "paths/"+strings.Repeat("x", 1100), user), []string{"400", "authorize.descriptors[1][1]"}},
-		{"a header too long to be counted by", ask("GET", "paths/x", "X-User: "+strings.Repeat("u", 1100)), []string{"400", "authorize.descriptors[0][0]"}},
 		{"huge headers", ask("GET", "paths/x", user, "X-Much: "+strings.Repeat("m", 1<<20)), []string{"431"}},
 	})
 }

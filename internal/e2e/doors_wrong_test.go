@@ -117,7 +117,7 @@ func TestDoorsRefuseSluice(t *testing.T) {
 		{"long domain", spoilt(func(c *sluicev1.Check) { c.Domain = strings.Repeat("d", long) }), []string{"checks[0].domain", "1025"}},
 		{"no descriptor", spoilt(func(c *sluicev1.Check) { c.Descriptor_ = nil }), []string{"checks[0].descriptor"}},
 		{"empty key", spoilt(func(c *sluicev1.Check) { c.Descriptor_[0].Key = "" }), []string{"checks[0].descriptor[0].key"}},
-		{"long value", spoilt(func(c *sluicev1.Check) { c.Descriptor_[0].Value = strings.Repeat("v", long) }), []string{"checks[0].descriptor[0].value"}},
+		{"long key", spoilt(func(c *sluicev1.Check) { c.Descriptor_[0].Key = strings.Repeat("k", long) }), []string{"checks[0].descriptor[0].key"}},
 		{"65 entries", spoilt(func(c *sluicev1.Check) { c.Descriptor_ = repeat(65, c.Descriptor_[0]) }), []string{"checks[0].descriptor", "64"}},
 		{"negative cost", spoilt(func(c *sluicev1.Check) { c.Cost = new(int64); *c.Cost = -1 }), []string{"checks[0].cost"}},
 		{"unknown verb", spoilt(func(c *sluicev1.Check) { c.Verb = 9 }), []string{"checks[0].verb"}},
@@ -243,8 +243,7 @@ func TestDoorsRefuseEnvoy(t *testing.T) {
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	type request = ratelimitv3.RateLimitRequest
 	type override = commonv3.RateLimitDescriptor_RateLimitOverride
-	// spoilt asks about a sound descriptor of the key, and a second one of another key, spoilt. One
-	// of them wrong means that neither is charged.
+	// spoilt asks about two descriptors in a request that is wrong as a whole: neither is charged.
 	spoilt := func(spoil func(r *request)) func(context.Context, *node, string) string {
 		return func(ctx context.Context, n *node, key string) string {
 			r := &request{Domain: "shop"}
@@ -259,23 +258,27 @@ func TestDoorsRefuseEnvoy(t *testing.T) {
 			return said(res, err)
 		}
 	}
+	// bad asks about the descriptor of the key alone, spoilt. Beside a sound one it would deny the request instead.
 	bad := func(spoil func(d *commonv3.RateLimitDescriptor)) func(context.Context, *node, string) string {
-		return spoilt(func(r *request) { spoil(r.Descriptors[1]) })
+		return spoilt(func(r *request) {
+			r.Descriptors = r.Descriptors[:1]
+			spoil(r.Descriptors[0])
+		})
 	}
 	refuses(t, nodes, userLeft, userQuota, []wrong{
 		{"no domain", spoilt(func(r *request) { r.Domain = "" }), []string{"InvalidArgument", "domain"}},
 		{"long domain", spoilt(func(r *request) { r.Domain = strings.Repeat("d", long) }), []string{"InvalidArgument", "domain", "1025"}},
 		{"no descriptors", spoilt(func(r *request) { r.Descriptors = nil }), []string{"InvalidArgument", "descriptors"}},
 		{"10,001 descriptors", spoilt(func(r *request) { r.Descriptors = repeat(10_001, r.Descriptors[0]) }), []string{"InvalidArgument", "descriptors", "10001"}},
-		{"no entries", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries = nil }), []string{"InvalidArgument", "descriptors[1].entries"}},
-		{"65 entries", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries = repeat(65, d.Entries[0]) }), []string{"InvalidArgument", "descriptors[1].entries"}},
-		{"empty key", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries[0].Key = "" }), []string{"InvalidArgument", "descriptors[1].entries[0].key"}},
-		{"long value", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries[0].Value = strings.Repeat("v", long) }), []string{"InvalidArgument", "descriptors[1].entries[0].value"}},
-		{"no unit", bad(func(d *commonv3.RateLimitDescriptor) { d.Limit = &override{RequestsPerUnit: 5} }), []string{"InvalidArgument", "descriptors[1].limit.unit"}},
-		{"unknown unit", bad(func(d *commonv3.RateLimitDescriptor) { d.Limit = &override{RequestsPerUnit: 5, Unit: 99} }), []string{"InvalidArgument", "descriptors[1].limit.unit"}},
+		{"no entries", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries = nil }), []string{"InvalidArgument", "descriptors[0].entries"}},
+		{"65 entries", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries = repeat(65, d.Entries[0]) }), []string{"InvalidArgument", "descriptors[0].entries"}},
+		{"empty key", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries[0].Key = "" }), []string{"InvalidArgument", "descriptors[0].entries[0].key"}},
+		{"long key", bad(func(d *commonv3.RateLimitDescriptor) { d.Entries[0].Key = strings.Repeat("k", long) }), []string{"InvalidArgument", "descriptors[0].entries[0].key"}},
+		{"no unit", bad(func(d *commonv3.RateLimitDescriptor) { d.Limit = &override{RequestsPerUnit: 5} }), []string{"InvalidArgument", "descriptors[0].limit.unit"}},
+		{"unknown unit", bad(func(d *commonv3.RateLimitDescriptor) { d.Limit = &override{RequestsPerUnit: 5, Unit: 99} }), []string{"InvalidArgument", "descriptors[0].limit.unit"}},
 		{"no multiple of a unit", bad(func(d *commonv3.RateLimitDescriptor) {
 			d.Limit = &override{RequestsPerUnit: 5, Unit: 1, UnitMultiplier: wrapperspb.UInt32(0)}
-		}), []string{"InvalidArgument", "descriptors[1].limit.unit_multiplier"}},
+		}), []string{"InvalidArgument", "descriptors[0].limit.unit_multiplier"}},
 	})
 }
 
