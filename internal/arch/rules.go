@@ -69,7 +69,7 @@ var ownHomes = []struct {
 	why         string
 }{
 	{
-		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e"},
+		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"generated types stay at the edge: the wire can change without the decisions noticing. An audit asks as any caller does",
 	},
 	{
@@ -123,7 +123,7 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{
@@ -155,8 +155,8 @@ var modules = []struct {
 		"a load's latencies, to the last digit of the slowest, in a fixed amount of memory",
 	},
 	{
-		"golang.org/x/sys", []string{"cluster"}, nil,
-		"the clock that runs while the machine sleeps, which the standard library does not read",
+		"golang.org/x/sys", []string{"cluster", "internal/faultnet"}, nil,
+		"the clock that runs while the machine sleeps, and tests' networks: the standard library reads and makes neither",
 	},
 	{
 		"github.com/spf13/cobra", []string{"cmd"}, nil,

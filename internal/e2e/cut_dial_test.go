@@ -8,20 +8,15 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
-	"runtime"
 	"strconv"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-)
 
-// setns is the number of the system call that moves a thread into a namespace, which
-// package syscall does not know everywhere.
-var setns = map[string]uintptr{"amd64": 308, "arm64": 268}[runtime.GOARCH]
+	"github.com/sluice-project/sluice/internal/faultnet"
+)
 
 // dialOptions connect to the lab's hosts.
 func (l *lab) dialOptions() []grpc.DialOption {
@@ -32,8 +27,7 @@ func (l *lab) dialOptions() []grpc.DialOption {
 }
 
 // dial connects to an address of one of the hosts from that host itself, so that callers
-// reach a node whatever it is cut off from. A socket belongs for good to the namespace that it
-// was made in.
+// reach a node whatever it is cut off from.
 func (l *lab) dial(ctx context.Context, addr string) (net.Conn, error) {
 	target, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -41,7 +35,7 @@ func (l *lab) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	for i, host := range l.hosts {
 		if host == target {
-			return dialIn(ctx, l.namespace(i+1), addr)
+			return faultnet.Dial(ctx, l.namespace(i+1), addr)
 		}
 	}
 	return nil, fmt.Errorf("%s: no host of the lab", addr)
@@ -74,39 +68,4 @@ func (l *lab) ambiguous() (total int64) {
 		total += int64(count)
 	}
 	return total
-}
-
-func dialIn(ctx context.Context, namespace, addr string) (net.Conn, error) {
-	own, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		return nil, err
-	}
-	defer own.Close()
-	other, err := os.Open("/run/netns/" + namespace)
-	if err != nil {
-		return nil, err
-	}
-	defer other.Close()
-	// The thread ends with this goroutine if it cannot be brought back.
-	runtime.LockOSThread()
-	if err := enter(other); err != nil {
-		runtime.UnlockOSThread()
-		return nil, err
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp4", addr)
-	if enter(own) == nil {
-		runtime.UnlockOSThread()
-	}
-	return conn, err
-}
-
-// enter moves the calling thread into the network namespace.
-func enter(namespace *os.File) error {
-	if setns == 0 {
-		return fmt.Errorf("no number of setns is known for %s", runtime.GOARCH)
-	}
-	if _, _, errno := syscall.RawSyscall(setns, namespace.Fd(), syscall.CLONE_NEWNET, 0); errno != 0 {
-		return fmt.Errorf("enter %s: %w", namespace.Name(), errno)
-	}
-	return nil
 }
