@@ -25,6 +25,9 @@ COUNT      ?= 6
 RUNS       ?= 5
 SEEDS      ?= 2000
 FROM       ?= 0
+# The last commit that changed what nodes run, which results of faults are about.
+PRODUCT    := '*.go' go.mod ':!*_test.go' ':!bench' ':!internal/arch' ':!internal/faultnet'
+PRODUCT_COMMIT = $(shell git log -1 --format=%h --abbrev=12 -- $(PRODUCT))$(shell git diff --quiet HEAD -- $(PRODUCT) || echo +)
 
 .PHONY: help
 help: ## list these habits
@@ -102,6 +105,15 @@ console-cost: ## what three watchers cost three nodes under load, in pairs of ru
 .PHONY: netns-test
 netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iproute2)
 	go test -count 1 -timeout 20m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
+
+.PHONY: fault-matrix
+fault-matrix: ## every fault of network and processes against its bound, in namespaces (CELLS='^cut' NODES=5 FORCE=1; Linux, root, ip)
+	FAULT_COMMIT=$(PRODUCT_COMMIT) RESULTS=$(abspath $(or $(RESULTS),bench/results/faults.jsonl)) FAULT_LOGS=$(CURDIR)/bin/faults \
+		go test -count 1 -timeout 0 -tags faultmatrix -v ./internal/faultmatrix
+
+.PHONY: fault-matrix-short
+fault-matrix-short: ## its ten shortest scenarios with three nodes, once each, without a record
+	FAULT_SHORT=1 FAULT_LOGS=$(CURDIR)/bin/faults go test -count 1 -timeout 20m -tags faultmatrix ./internal/faultmatrix
 
 .PHONY: sim
 sim: ## seeded schedules of faults against the protocol (SEEDS=100000)

@@ -1,0 +1,348 @@
+//go:build linux && faultmatrix
+
+package faultmatrix
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// state says when the keys of a group are spent.
+type state string
+
+const (
+	// spent before the fault, and every node has heard so from the owner.
+	spent state = "spent"
+	// unknown keys are spent before the fault by way of one node; the others never asked.
+	unknown state = "unknown"
+	// spending keys are asked from before the fault until after it, and are at their limit halfway through it.
+	spending state = "spending"
+)
+
+// group is keys with one rule.
+type group struct {
+	policy string // as, sync, closed, hot or probe: see ruleFile
+	state  state
+	keys   int
+	limit  int64
+	rate   float64 // checks a second of each key at each node
+	batch  int     // checks of a call, of the keys in turn
+}
+
+func (g group) name() string { return g.policy + "/" + string(g.state) }
+
+// async reports whether an owner answers before a replica knows of the charge.
+func (g group) async() bool { return g.policy == "as" || g.policy == "hot" }
+
+// share reports whether nodes may answer without the owner.
+func (g group) share() bool { return g.policy != "closed" }
+
+// account is what was admitted of a group's keys. It is safe for concurrent use.
+type account struct {
+	group
+	mu   sync.Mutex
+	keys []*key
+	// What became of checks, and fallbacks that admitted by the node asked.
+	sources  map[string]int
+	fallback map[string]*spell
+}
+
+// key is what the auditor knows of one key.
+type key struct {
+	admitted, owners int64
+	nodes            map[string]*heard
+	// When an owner decided last, and the longest time between two decisions.
+	decided time.Time
+	gap     time.Duration
+}
+
+// heard is what a node has last told the auditor of an owner's answer.
+type heard struct {
+	known bool
+	left  int64
+	// share is the largest number of units that the node could take its own share of, of all times
+	// in which it admitted something by itself; -1 for none.
+	share int64
+}
+
+// spell is a number of units, and when the first and the last were admitted after the fault began.
+type spell struct {
+	units       int
+	first, last time.Duration
+}
+
+func (s *spell) String() string {
+	return fmt.Sprintf("%d from %.2fs to %.2fs", s.units, s.first.Seconds(), s.last.Seconds())
+}
+
+func newAccount(g group) *account {
+	a := &account{group: g, sources: map[string]int{}, fallback: map[string]*spell{}}
+	for range g.keys {
+		a.keys = append(a.keys, &key{nodes: map[string]*heard{}})
+	}
+	return a
+}
+
+// answer is one decision as the auditor got it.
+type answer struct {
+	key     int
+	node    string // that was asked
+	source  string
+	owner   bool // an owner has decided, or a lease that it granted
+	allowed bool
+	left    int64
+	at      time.Time
+	fault   time.Duration // since the fault began
+}
+
+func (a *account) add(d answer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	what := d.source + " denied"
+	if d.allowed {
+		what = d.source
+	}
+	a.sources[what]++
+	k := a.keys[d.key]
+	h := k.nodes[d.node]
+	if h == nil {
+		h = &heard{share: -1}
+		k.nodes[d.node] = h
+	}
+	if d.allowed {
+		k.admitted++
+	}
+	switch {
+	case d.owner:
+		if d.allowed {
+			k.owners++
+		}
+		h.known, h.left = true, d.left
+		if !k.decided.IsZero() {
+			k.gap = max(k.gap, d.at.Sub(k.decided))
+		}
+		k.decided = d.at
+	case d.allowed:
+		left := a.limit
+		if h.known {
+			left = h.left
+		}
+		h.share = max(h.share, left)
+		s := a.fallback[d.node]
+		if s == nil {
+			s = &spell{first: d.fault}
+			a.fallback[d.node] = s
+		}
+		s.units, s.last = s.units+1, d.fault
+	}
+}
+
+// finding is a group's line in the results.
+type finding struct {
+	Excess int64 `json:"excess"`           // units above the limits
+	Most   int64 `json:"most"`             // of one key
+	Limit  int64 `json:"limit"`            // of a key
+	Owners int64 `json:"owners,omitempty"` // units above the limits that owners admitted alone
+	Bound  int64 `json:"bound"`            // the largest excess that the bound allows a key of this run
+	Beyond int64 `json:"beyond,omitempty"` // units beyond the keys' bounds, or beyond those of owners
+	Shares int   `json:"shares,omitempty"` // units admitted without an owner
+}
+
+// judge holds every key to the bound, in a cluster of n voters.
+func (a *account) judge(b bound, n int) finding {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f := finding{Limit: a.limit}
+	for _, k := range a.keys {
+		owners := b.owners(a.group, n)
+		allowed := owners + b.shares(a.group, k, n)
+		over, overOwners := max(0, k.admitted-a.limit), max(0, k.owners-a.limit)
+		f.Excess += over
+		f.Owners += overOwners
+		f.Most = max(f.Most, k.admitted)
+		f.Bound = max(f.Bound, allowed)
+		f.Beyond += max(0, over-allowed, overOwners-owners)
+	}
+	for _, s := range a.fallback {
+		f.Shares += s.units
+	}
+	return f
+}
+
+// longestGap returns the longest time that a key had no owner's decision, until the time given.
+func (a *account) longestGap(until time.Time) (longest time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range a.keys {
+		longest = max(longest, k.gap)
+		if !k.decided.IsZero() {
+			longest = max(longest, until.Sub(k.decided))
+		}
+	}
+	return longest
+}
+
+// bound is what consistency.md allows a scenario. Zero is planned change: nothing beyond the limit.
+type bound struct {
+	// row is the situation in the table of docs/consistency.md, or the item of docs that it follows from.
+	row string
+	// nodes is how many may answer by themselves at most, on_failure or on_partition share: each ⌊left ÷ voters⌋ of a
+	// key, left being what the owner told it last; the whole limit where it never asked (unknown_share: limit).
+	nodes int
+	// losses is how often a key may lose its owner with what it admitted in 50 ms and had not copied (async rules).
+	losses int
+	// snapshot adds what is admitted in the time between two snapshots.
+	snapshot bool
+	// fresh says that some keys may lose owner and replica at once: async rules then begin anew (on_lost_state: fresh).
+	fresh bool
+	// gap is the longest time that a key may be without an owner's decision; 0 if none is promised.
+	gap time.Duration
+}
+
+const (
+	uncopied         = 50 * time.Millisecond
+	snapshotInterval = 2 * time.Second
+)
+
+// owners returns how far beyond a key's limit owners alone may go, where n nodes are asked.
+func (b bound) owners(g group, n int) (units int64) {
+	if g.state == spending {
+		if g.async() {
+			units += int64(b.losses) * g.within(uncopied, n)
+		}
+		if b.snapshot {
+			units += g.within(snapshotInterval, n)
+		}
+	}
+	if b.fresh && g.async() {
+		units += g.limit
+	}
+	return units
+}
+
+// within returns how many checks of a key n nodes are asked in a time at most.
+func (g group) within(d time.Duration, n int) int64 {
+	calls := g.rate * d.Seconds() * float64(n) * float64(g.keys) / float64(g.batch)
+	perCall := int64((g.batch + g.keys - 1) / g.keys)
+	return (int64(calls) + 1) * perCall
+}
+
+// shares returns what nodes may have admitted of the key by themselves: the largest shares of those that did.
+func (b bound) shares(g group, k *key, n int) (units int64) {
+	if !g.share() {
+		return 0
+	}
+	var shares []int64
+	for _, h := range k.nodes {
+		if h.share >= 0 {
+			shares = append(shares, h.share/int64(n))
+		}
+	}
+	slices.Sort(shares)
+	slices.Reverse(shares)
+	for _, s := range shares[:min(b.nodes, len(shares))] {
+		units += s
+	}
+	return units
+}
+
+func TestAccount(t *testing.T) {
+	limit20 := group{policy: "sync", state: spending, keys: 2, limit: 20, rate: 10, batch: 2}
+	type told struct {
+		node    string
+		owner   bool
+		allowed bool
+		left    int64
+		times   int
+	}
+	for _, test := range []struct {
+		name  string
+		bound bound
+		group group
+		told  []told
+		want  finding
+	}{
+		{"exact", bound{}, limit20, []told{{"n1", true, true, 0, 20}, {"n1", true, false, 0, 5}}, finding{Most: 20, Limit: 20}},
+		{
+			"a share where none is allowed", bound{}, limit20,
+			[]told{{"n1", true, true, 0, 20}, {"n2", false, true, 0, 1}},
+			finding{Excess: 1, Most: 21, Limit: 20, Beyond: 1, Shares: 1},
+		},
+		{
+			"a third of what was left", bound{nodes: 1}, limit20,
+			[]told{{"n2", true, true, 9, 11}, {"n2", false, true, 0, 3}, {"n1", true, true, 0, 9}},
+			finding{Excess: 3, Most: 23, Limit: 20, Bound: 3, Shares: 3},
+		},
+		{
+			"more than that", bound{nodes: 1}, limit20,
+			[]told{{"n2", true, true, 9, 11}, {"n2", false, true, 0, 6}, {"n1", true, true, 0, 9}},
+			finding{Excess: 6, Most: 26, Limit: 20, Bound: 3, Beyond: 3, Shares: 6},
+		},
+		{
+			"it heard that nothing was left", bound{nodes: 3}, limit20,
+			[]told{{"n2", true, true, 0, 20}, {"n2", false, true, 0, 2}},
+			finding{Excess: 2, Most: 22, Limit: 20, Beyond: 2, Shares: 2},
+		},
+		{
+			"a key that it never asked for", bound{nodes: 1}, limit20,
+			[]told{{"n1", true, true, 0, 20}, {"n2", false, true, 0, 6}},
+			finding{Excess: 6, Most: 26, Limit: 20, Bound: 6, Shares: 6},
+		},
+		{
+			"two nodes where one may", bound{nodes: 1}, limit20,
+			[]told{{"n1", true, true, 0, 20}, {"n2", false, true, 0, 6}, {"n3", false, true, 0, 6}},
+			finding{Excess: 12, Most: 32, Limit: 20, Bound: 6, Beyond: 6, Shares: 12},
+		},
+		{
+			"owners alone", bound{nodes: 3}, limit20,
+			[]told{{"n1", true, true, 0, 21}, {"n2", false, true, 0, 6}},
+			finding{Excess: 7, Most: 27, Limit: 20, Owners: 1, Bound: 6, Beyond: 1, Shares: 6},
+		},
+		{
+			"what 50 ms admit", bound{losses: 1}, group{policy: "as", state: spending, keys: 2, limit: 20, rate: 10, batch: 2},
+			[]told{{"n1", true, true, 0, 23}},
+			finding{Excess: 3, Most: 23, Limit: 20, Owners: 3, Bound: 2, Beyond: 1},
+		},
+		{
+			"spent before: there was nothing to lose", bound{losses: 1}, group{policy: "as", state: spent, keys: 2, limit: 20, rate: 10, batch: 2},
+			[]told{{"n1", true, true, 0, 21}},
+			finding{Excess: 1, Most: 21, Limit: 20, Owners: 1, Beyond: 1},
+		},
+		{
+			"no state, but closed", bound{fresh: true, nodes: 3}, group{policy: "closed", state: spent, keys: 1, limit: 20, rate: 10, batch: 1},
+			[]told{{"n1", true, true, 0, 40}},
+			finding{Excess: 20, Most: 40, Limit: 20, Owners: 20, Beyond: 20},
+		},
+	} {
+		a := newAccount(test.group)
+		for _, d := range test.told {
+			for range d.times {
+				a.add(answer{node: d.node, owner: d.owner, allowed: d.allowed, left: d.left})
+			}
+		}
+		if got := a.judge(test.bound, 3); got != test.want {
+			t.Errorf("%s: %+v, want %+v", test.name, got, test.want)
+		}
+	}
+}
+
+func TestLongestGap(t *testing.T) {
+	a := newAccount(group{policy: "probe", keys: 2})
+	at := func(key, second int, owner bool) {
+		a.add(answer{key: key, node: "n1", owner: owner, at: time.Unix(int64(second), 0)})
+	}
+	at(0, 1, true)
+	at(1, 1, true)
+	at(0, 2, false)
+	at(0, 4, true)
+	at(1, 2, true)
+	if got := a.longestGap(time.Unix(4, 0)); got != 3*time.Second {
+		t.Errorf("%v, want 3s", got)
+	}
+	if got := a.longestGap(time.Unix(9, 0)); got != 7*time.Second {
+		t.Errorf("to the end: %v, want 7s", got)
+	}
+}
