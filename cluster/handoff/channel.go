@@ -15,7 +15,7 @@ type channel struct {
 	flight []*parcel
 	// progress is when the last receipt came, or the first parcel without one left.
 	progress int64
-	rtt      quorum.Estimate // of parcels that were sent once
+	rtt      quorum.Estimate // from when parcels were first sent
 	// What is due, in the order of importance. Targets that are gone are skipped.
 	drops   []message.Part
 	level   []*target // heirs that may be level: a close each
@@ -32,9 +32,8 @@ type channel struct {
 
 // parcel is one that was sent and has no receipt yet.
 type parcel struct {
-	body  *message.Parcel
-	sent  int64
-	again bool // it was sent more than once
+	body        *message.Parcel
+	first, sent int64 // when it was sent first and last
 	// targets are whom the parts are for, by place; nil for a Drop.
 	targets []*target
 }
@@ -43,7 +42,7 @@ type parcel struct {
 func (m *Machine) dispatch(ch *channel, f *parcel) {
 	ch.n++
 	body := f.body
-	body.N, f.sent = ch.n, m.now
+	body.N, f.first, f.sent = ch.n, m.now, m.now
 	if len(ch.flight) == 0 {
 		ch.progress = m.now
 	}
@@ -60,7 +59,7 @@ func (m *Machine) resend(ch *channel) {
 		return
 	}
 	for _, f := range ch.flight {
-		f.sent, f.again = m.now, true
+		f.sent = m.now
 		m.send(ch.peer, f.body)
 	}
 }
@@ -114,9 +113,7 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		}
 		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
 		ch.progress = m.now
-		if !f.again {
-			ch.rtt.Add(m.now, m.now-f.sent)
-		}
+		ch.rtt.Add(m.now, m.now-f.first)
 		if f == m.pace.parcel {
 			m.pace.parcel, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
 		}

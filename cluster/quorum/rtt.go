@@ -18,8 +18,8 @@ type Estimate struct {
 }
 
 const (
-	// estimatePeriod is how long a minimum counts, once or twice.
-	estimatePeriod = int64(10 * time.Second)
+	// estimatePeriod is how long a minimum counts, once or twice: short, so that a network that becomes slow is followed within a second.
+	estimatePeriod = int64(500 * time.Millisecond)
 	// fewSamples are too few for a minimum.
 	fewSamples = 4
 )
@@ -41,7 +41,7 @@ func (e *Estimate) Add(now, rtt int64) {
 // Timeout is the time within which nearly every answer comes, RFC 6298's retransmission time-out, in ns. 0 before the first sample.
 func (e *Estimate) Timeout() int64 { return e.smoothed + 4*e.deviation }
 
-// Least is the shortest round-trip time of the last 10 to 20 s, in ns. 0 while there are fewer than four samples.
+// Least is the shortest round-trip time of the last 0.5 to 1 s, in ns. 0 while there are fewer than four samples.
 func (e *Estimate) Least() int64 {
 	if e.samples < fewSamples {
 		return 0
