@@ -10,7 +10,7 @@ import (
 // Estimate follows the round-trip time to one peer: the smoothed time and its mean deviation as in RFC 6298, and the
 // shortest of late. The zero Estimate is ready.
 type Estimate struct {
-	samples             int
+	samples             int   // of this period
 	smoothed, deviation int64 // ns
 	// shortest has the minimum of this period and of the one before.
 	shortest [2]int64
@@ -20,34 +20,31 @@ type Estimate struct {
 const (
 	// estimatePeriod is how long a minimum counts, once or twice: short, so that a network that becomes slow is followed within a second.
 	estimatePeriod = int64(500 * time.Millisecond)
-	// fewSamples are too few for a minimum.
-	fewSamples = 4
+	// enough is how many samples a period has at least. A peer that stood still answers a few at once, all late.
+	enough = 8
 )
 
 // Add takes a round-trip time that ended at now, both in ns.
 func (e *Estimate) Add(now, rtt int64) {
-	if e.samples++; e.samples == 1 {
-		e.smoothed, e.deviation, e.shortest, e.since = rtt, rtt/2, [2]int64{rtt, rtt}, now
+	if e.since == 0 {
+		*e = Estimate{samples: 1, smoothed: rtt, deviation: rtt / 2, shortest: [2]int64{rtt, 0}, since: max(now, 1)}
 		return
 	}
 	e.deviation += (max(rtt-e.smoothed, e.smoothed-rtt) - e.deviation) / 4
 	e.smoothed += (rtt - e.smoothed) / 8
-	if now-e.since >= estimatePeriod {
-		e.shortest, e.since = [2]int64{rtt, e.shortest[0]}, now
+	if now-e.since >= estimatePeriod && e.samples >= enough {
+		e.samples, e.shortest, e.since = 0, [2]int64{rtt, e.shortest[0]}, now
 	}
+	e.samples++
 	e.shortest[0] = min(e.shortest[0], rtt)
 }
 
 // Timeout is the time within which nearly every answer comes, RFC 6298's retransmission time-out, in ns. 0 before the first sample.
 func (e *Estimate) Timeout() int64 { return e.smoothed + 4*e.deviation }
 
-// Least is the shortest round-trip time of the last 0.5 to 1 s, in ns. 0 while there are fewer than four samples.
-func (e *Estimate) Least() int64 {
-	if e.samples < fewSamples {
-		return 0
-	}
-	return min(e.shortest[0], e.shortest[1])
-}
+// Least is the shortest round-trip time of the last 0.5 to 1 s, or of the last 8 samples where they took longer, in ns. 0 in the first
+// period.
+func (e *Estimate) Least() int64 { return min(e.shortest[0], e.shortest[1]) }
 
 // RTT returns the shortest round-trip time of heartbeats to p of late, in ns, as Estimate.Least. An acknowledgement may wait
 // up to 120 ms for the next heartbeat, which is part of it.

@@ -103,6 +103,7 @@ func (w *world) hide(p *process, d time.Duration) {
 // unwant has the network lose messages of some types for a while.
 func (w *world) unwant(d time.Duration) {
 	name, match := w.someTypes()
+	w.net.measured = int64(time.Second) // receipts of what is sent again are late
 	w.net.unwanted, w.net.unwantedShare = match, []int{30, 70, 100}[w.rng.IntN(3)]
 	w.tell(general, "for %v the network loses %d%% of all %s", d, w.net.unwantedShare, name)
 	w.after(d, func() { w.net.unwanted = nil })
