@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
@@ -25,6 +26,7 @@ type chronicle struct {
 	warned      bool
 	rightLostAt int64
 	clock       ClockStats // that the lines so far have told
+	unheard     []string
 }
 
 // moment is what the chronicle looks at.
@@ -38,6 +40,7 @@ type moment struct {
 	dissolved uint64
 	stats     handoff.Stats
 	clock     ClockStats
+	unheard   []string // members that gossip shows and that are not heard
 }
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
@@ -52,6 +55,7 @@ func (c *chronicle) tell(log *slog.Logger, m moment) {
 	if !m.leaving { // who is not counted any more has no need of the right
 		c.tellRight(log, m)
 	}
+	c.tellUnheard(log, m)
 	c.tellPartitions(log, m)
 	c.tellCopies(log, m)
 	c.tellClock(log, m.clock)
@@ -87,6 +91,18 @@ func (c *chronicle) tellRight(log *slog.Logger, m moment) {
 		log.Info("right to decide regained", "after", time.Duration(m.now-c.rightLostAt))
 	}
 	c.right = m.right
+}
+
+func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
+	switch {
+	case slices.Equal(m.unheard, c.unheard):
+		return
+	case len(m.unheard) > 0:
+		log.Warn("members that gossip shows are not heard over the peer port", "members", m.unheard)
+	default:
+		log.Info("all members that gossip shows are heard over the peer port again")
+	}
+	c.unheard = m.unheard
 }
 
 // tellPartitions tells of claims and losses when they have come to rest.

@@ -68,9 +68,15 @@ type Config struct {
 	ApartEntries int
 	// Lease says when keys are hot, and how they are lent.
 	Lease lease.Config
+	// Expect is with how many nodes a voter set is founded, this one included, all of which must expect as many. It must be more than
+	// half of the nodes that ever start without one. 0: this node only joins a set.
+	Expect int
 	// Recorded is what Load has found in the node's data directory, the zero value if nothing
 	// that can be used. Nil: the node has none.
 	Recorded *Recorded
+	// Store puts the node's part in the voter set on disk, and returns when a power cut can do nothing to it. Nothing is acknowledged or
+	// voted for at a version before. Nil: the node has no disk.
+	Store func(message.Record) error
 	// Tracer records what is asked of other nodes for batches that have a Trace. Nil records nothing.
 	Tracer *tracing.Tracer
 	// Log gets a line when this node's standing changes. Nil logs nothing.
@@ -86,6 +92,8 @@ func (c Config) Validate() error {
 		return errors.New("cluster: Boot: empty; want the process's boot id")
 	case c.Peers == nil:
 		return errors.New("cluster: Peers: nil; want a way to other nodes")
+	case c.Expect < 0:
+		return fmt.Errorf("cluster: Expect: %d; want a number of nodes, or 0 to found no set", c.Expect)
 	case c.ApartEntries < 0:
 		return fmt.Errorf("cluster: ApartEntries: %d; want a number of counters, or 0 for the default", c.ApartEntries)
 	}

@@ -38,12 +38,14 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if r == nil {
-		return new(Recorded)
+	recorded := new(Recorded)
+	if r != nil {
+		defer r.Close()
+		if recorded, err = Load(table, r, time.Now()); err != nil {
+			f.t.Fatal(err)
+		}
 	}
-	defer r.Close()
-	recorded, err := Load(table, r, time.Now())
-	if err != nil {
+	if recorded.Record, _, err = f.disks[name].Voters(name, [16]byte{}); err != nil {
 		f.t.Fatal(err)
 	}
 	return recorded

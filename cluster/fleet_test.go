@@ -109,6 +109,12 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 		f.t.Fatal(err)
 	}
 	c.Recorded = f.load(name, table)
+	if f.boots == 1 {
+		c.Expect = 1
+	}
+	if f.disks != nil {
+		c.Store = func(r message.Record) error { return f.disks[name].PutVoters(name, [16]byte{}, r) }
+	}
 	if n.Node, err = New(c, table); err != nil {
 		f.t.Fatal(err)
 	}
@@ -141,7 +147,7 @@ func (f *fleet) join(name string, changes ...func(*Config)) *runningNode {
 // serve does what cmd does between the start of a node and its readiness.
 func (f *fleet) serve(n *runningNode) {
 	f.t.Helper()
-	f.within(time.Second, "it may found", n.MayFound)
+	f.within(time.Second, "it may found", func(ctx context.Context) error { return n.MayFound(ctx, true) })
 	f.within(30*time.Second, n.cfg.Name+" is counted", n.Join)
 	f.state(n.cfg.Name, member.Serving)
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -8,12 +9,6 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
 )
-
-// MayFound says that join targets were asked and the view shows who answered: if
-// nobody there knows a stable set, this node may found one.
-func (n *Node) MayFound(ctx context.Context) error {
-	return n.runner.ask(ctx, n.runner.quorum.MayFound)
-}
 
 // Join wants this node counted in the stable set, from now on, and waits until it is.
 func (n *Node) Join(ctx context.Context) error {
@@ -102,10 +97,10 @@ func (n *Node) Forget(ctx context.Context, name string) error {
 			refused = r.quorum.Forget(now, name)
 		}
 	})
-	if err != nil {
-		return err
+	if err != nil || refused != nil {
+		return cmp.Or(err, refused)
 	}
-	return refused
+	return n.runner.await(ctx, func(int64) bool { return !n.runner.quorum.Set().Has(name) })
 }
 
 // keeps returns why name is not to be forgotten, if so.

@@ -81,10 +81,12 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 func newRunner(n *Node) (*runner, error) {
 	now := n.cfg.Clock()
 	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
-	counted := quorum.Config{Self: self, Right: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter}
+	counted := quorum.Config{
+		Self: self, Right: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect, Disk: n.cfg.Store != nil,
+	}
 	recorded := n.cfg.Recorded
 	if recorded != nil {
-		counted.Set = recorded.Set
+		counted.Record = recorded.Record
 	}
 	if err := counted.Validate(); err != nil {
 		return nil, err
@@ -92,7 +94,7 @@ func newRunner(n *Node) (*runner, error) {
 	r := &runner{
 		node: n, self: self, quorum: quorum.New(counted, now),
 		inbox: make(chan message.Envelope, inboxSize), asks: make(chan func(int64)),
-		kick: make(chan struct{}, 1), ended: make(chan struct{}),
+		kick: make(chan struct{}, 1), ended: make(chan struct{}), stored: make(chan stored, 1),
 	}
 	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
 	holding := handoff.Config{
@@ -104,6 +106,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.handoff = handoff.New(holding, now)
 	if recorded != nil {
 		recorded.restore(r.handoff)
+		r.handoff.Lineage(recorded.Lineage)
 	}
 	none, err := ring.Build(n.cfg.Ring, nil)
 	if err != nil {

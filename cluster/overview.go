@@ -60,7 +60,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 			})
 		}
 		for _, name := range o.Set.Members {
-			if !r.scene.shows(name) {
+			if r.scene.of(name) == nil {
 				o.Members = append(o.Members, Standing{Name: name, Counted: true, Silent: -1})
 			}
 		}
@@ -73,15 +73,6 @@ func silence(now, heard int64) time.Duration {
 		return -1
 	}
 	return time.Duration(max(0, now-heard))
-}
-
-func (s *scene) shows(name string) bool {
-	for _, n := range s.nodes {
-		if n.name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // whyNot says why this process has no right to decide.
@@ -111,10 +102,17 @@ func (r *runner) report(now int64) {
 		partitions: r.handoff.Stats(), right: r.node.mayDecide(now),
 		set: r.quorum.Set(), dissolved: r.quorum.Dissolved(), clock: r.corrector.stats,
 	}
+	var unheard []string
+	for i, n := range r.scene.nodes {
+		if i != r.scene.self && !r.lives(now, n.peer()) {
+			unheard = append(unheard, n.name)
+		}
+	}
+	m.unreachable = len(unheard)
 	r.node.machines.Store(m)
 	at := moment{
 		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, right: m.right, others: len(r.placement.view.Members) - 1,
-		set: m.set, dissolved: m.dissolved, stats: m.partitions, clock: m.clock,
+		set: m.set, dissolved: m.dissolved, stats: m.partitions, clock: m.clock, unheard: unheard,
 	}
 	if !m.right {
 		at.reason = r.whyNot(now)

@@ -14,8 +14,10 @@ import (
 // Recorded is what an earlier run of a node has left in its data directory. The zero
 // value is what is found there at the first start.
 type Recorded struct {
-	// Set is the stable set that it knew, zero if none.
-	Set message.Set
+	// Record is the node's part in the voter set. Load does not set it.
+	Record message.Record
+	// Lineage is the ID of the voter set that the partitions are of, empty if none.
+	Lineage string
 	// Partitions and Counters say how many were imported.
 	Partitions, Counters int
 	states               []handoff.State
@@ -28,7 +30,7 @@ type Recorded struct {
 // Load before New: from then on the table's shards are the node's.
 func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, error) {
 	h := r.Header()
-	rec := &Recorded{Set: h.Set}
+	rec := &Recorded{Lineage: h.Set.ID}
 	for {
 		s, err := r.Next()
 		if err == io.EOF {

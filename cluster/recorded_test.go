@@ -172,7 +172,7 @@ func TestLeaverKeepsNothing(t *testing.T) {
 		others := f.members
 		f.members = map[string]member.Member{}
 		a = f.start("a")
-		f.within(time.Second, "a may found", a.MayFound)
+		f.within(time.Second, "a may found", func(ctx context.Context) error { return a.MayFound(ctx, true) })
 		time.Sleep(30 * time.Second)
 		if s := a.Stats(); len(s.Set.Members) != 2 || s.Right {
 			t.Errorf("alone it knows %+v, right %v", s.Set, s.Right)

@@ -40,6 +40,8 @@ type runner struct {
 	inbox chan message.Envelope
 	asks  chan func(now int64)
 	kick  chan struct{} // something waits for the next turn
+	// stored brings the end of a write of the voter set.
+	stored chan stored
 	// flush: a check waits until its charge is confirmed.
 	flush   atomic.Bool
 	dropped atomic.Uint64
@@ -71,6 +73,8 @@ type runner struct {
 	reported  int64 // when the counts were published
 	cadence   *cadence
 	corrector *corrector
+	storing   bool  // a write is under way
+	storeAt   int64 // when the next may begin, after one that failed
 }
 
 // wait is somebody who waits until ok is true, as seen by the runner after a turn.
@@ -136,6 +140,11 @@ func (r *runner) run(ctx context.Context) {
 	defer r.node.right.Store(math.MinInt64)
 	r.cadence = newCadence(r.node.cfg.Clock())
 	defer r.cadence.tick.Stop()
+	defer func() {
+		if r.storing {
+			<-r.stored
+		}
+	}()
 	due := time.NewTimer(time.Hour)
 	defer due.Stop()
 	for {
@@ -144,6 +153,9 @@ func (r *runner) run(ctx context.Context) {
 			return
 		case e := <-r.inbox:
 			r.stepAll(e)
+		case s := <-r.stored:
+			r.stir()
+			r.takeStored(s)
 		case f := <-r.asks:
 			r.stir()
 			r.takeView() // the caller may have set it just before
@@ -220,6 +232,7 @@ func (r *runner) turn() {
 		r.handoff.Tick(now)
 	}
 	r.publish()
+	r.store(now)
 	r.post(r.quorum.Take())
 	r.post(r.handoff.Take())
 	r.tellRoom()

@@ -53,6 +53,10 @@ type Stats struct {
 	// RingBuilds are tables built, ViewsRefused views that no ring could be built from,
 	// Dropped messages of other nodes that met a full queue.
 	RingBuilds, ViewsRefused, Dropped uint64
+	// StoresFailed are writes of the voter set that the disk did not take. Unreachable is how many members gossip shows that are not
+	// heard over the peer port, now.
+	StoresFailed uint64
+	Unreachable  int
 	// Receipts is how many charges can be given back, Owed for how many keys something
 	// is to be charged to a holder, Members how many the view shows, Seq the view's
 	// number, all now.
@@ -78,11 +82,12 @@ func (n *Node) Now() int64 { return n.cfg.Clock() }
 
 // machines is what the runner publishes of both now and then.
 type machines struct {
-	partitions handoff.Stats
-	right      bool
-	set        message.Set
-	dissolved  uint64
-	clock      ClockStats
+	unreachable int
+	partitions  handoff.Stats
+	right       bool
+	set         message.Set
+	dissolved   uint64
+	clock       ClockStats
 }
 
 // counters are the counts behind Stats.
@@ -97,6 +102,7 @@ type counters struct {
 	combined, remembered, leased    atomic.Uint64
 	lent, lentBack                  atomic.Uint64
 	ringBuilds, viewsRefused        atomic.Uint64
+	storesFailed                    atomic.Uint64
 	forwarding                      timing.Histogram
 }
 
@@ -114,6 +120,7 @@ func (n *Node) Stats() Stats {
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
 		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
 		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
+		StoresFailed: c.storesFailed.Load(), Unreachable: m.unreachable,
 		RingBuilds: c.ringBuilds.Load(), ViewsRefused: c.viewsRefused.Load(), Dropped: n.runner.dropped.Load(),
 		Members: len(r.nodes), Seq: r.seq,
 		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved, Clock: m.clock,

@@ -20,6 +20,24 @@ var (
 	ErrNoSet = &Error{Code: Refused, Message: "this node knows no stable set; ask one that does"}
 )
 
+// ErrHasQuorum is why a node founds no voter set by hand: what Config.Bootstrap returns.
+var ErrHasQuorum = &Error{Code: Refused, Message: "this node has quorum in its voter set, so nothing has to be founded"}
+
+// Bootstrap implements Limiter.
+func (s *Service) Bootstrap(ctx context.Context) (StableSet, error) {
+	if s.config.Bootstrap == nil {
+		return StableSet{}, ErrHasQuorum
+	}
+	switch err := s.config.Bootstrap(ctx); {
+	case err == nil:
+		return s.config.Cluster(ctx).Set, nil
+	case errors.Is(err, ErrHasQuorum):
+		return StableSet{}, ErrHasQuorum
+	default:
+		return StableSet{}, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot bootstrap: %v", err)}
+	}
+}
+
 // Forget implements Limiter.
 func (s *Service) Forget(ctx context.Context, name string) (StableSet, error) {
 	if fault := textFault(name, false); fault != "" {

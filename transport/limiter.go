@@ -45,6 +45,8 @@ type Limiter interface {
 	// returns the set without it. The error, an *Error, is Invalid, NotFound, Refused, or
 	// Unavailable. Who may ask is for the doors to say: see LocalOnly.
 	Forget(ctx context.Context, name string) (StableSet, error)
+	// Bootstrap makes the node found a voter set of its own, and returns it. Its errors are *Error.
+	Bootstrap(ctx context.Context) (StableSet, error)
 }
 
 // Check is one question: may this descriptor spend this cost now?

@@ -24,6 +24,7 @@ type Members struct {
 	Set       StableSet
 	MayDecide bool
 	Reason    string
+	Unreached []string
 	Holdings  Holdings
 	Clocks    Clocks
 }
@@ -58,7 +59,7 @@ func (m *Member) StateName() string {
 
 // membersOf joins the parts of an overview.
 func membersOf(o Overview) Members {
-	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: o.Holdings, Clocks: o.Clocks}
+	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached, Holdings: o.Holdings, Clocks: o.Clocks}
 	if o.Ring != nil {
 		m.Ring = hex16(o.Ring.Hash())
 		m.Partitions = o.Ring.Partitions()

@@ -18,6 +18,8 @@ type Overview struct {
 	// MayDecide: the node has the right to decide. If not, Reason says why, for people.
 	MayDecide bool
 	Reason    string
+	// Unreached says what the node does not reach and waits for, a sentence each.
+	Unreached []string
 	// Standings are how other processes stand with this one, in any order.
 	Standings []Standing
 	Holdings  Holdings

@@ -25,6 +25,9 @@ type Config struct {
 	// ErrNotCounted and those beside it; another means that the node cannot do it now.
 	// nil is a node without a stable set.
 	Forget func(ctx context.Context, name string) error
+	// Bootstrap makes the node found a voter set of its own by hand. Its error is ErrHasQuorum; another means that the node
+	// cannot do it now. nil is a node that never has to.
+	Bootstrap func(ctx context.Context) error
 	// SpreadLoad tells the other nodes of a report of a pool's load; they give it to their TakeLoad. It does
 	// not block. nil is a node without others.
 	SpreadLoad func(LoadReport)

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -41,10 +42,12 @@ type joiner struct {
 	ready   <-chan struct{}
 
 	attempts map[string]*attempt // by address; for run's goroutine
+	quiet    *limiter            // of rejections, under mu
 
 	mu struct {
 		sync.Mutex
 		failures map[string]string // by target: why it last failed
+		rejected map[string]string // by address of a target: how it answered that this node is none of its cluster
 		tries    uint64
 		failed   uint64
 	}
@@ -56,6 +59,8 @@ type attempt struct {
 	target  string // as configured; empty for a lost member
 	last    time.Time
 	answers int // in a row
+	// rejections are how often in a row it answered and did not take this node.
+	rejections int
 }
 
 func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
@@ -71,7 +76,8 @@ func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 		ready:    g.ready,
 		attempts: map[string]*attempt{},
 	}
-	j.mu.failures = map[string]string{}
+	j.mu.failures, j.mu.rejected = map[string]string{}, map[string]string{}
+	j.quiet = newLimiter(time.Minute)
 	for _, s := range g.config.Join {
 		if t, err := parseHostPort(s, DefaultPort, 0); err == nil { // validated in Open
 			j.targets = append(j.targets, t)
@@ -162,6 +168,7 @@ func (j *joiner) due(targets map[string]string) (due []*attempt, missing bool) {
 	attempts := map[string]*attempt{}
 	for address, target := range wanted {
 		if alive[address] {
+			j.forgive(target)
 			continue
 		}
 		a := j.attempts[address]
@@ -176,6 +183,7 @@ func (j *joiner) due(targets map[string]string) (due []*attempt, missing bool) {
 		missing = missing || a.answers < aliasAnswers
 	}
 	j.attempts = attempts
+	j.forgetRejected(attempts)
 	slices.SortFunc(due, func(a, b *attempt) int {
 		return cmp.Or(a.last.Compare(b.last), cmp.Compare(a.address, b.address))
 	})
@@ -201,6 +209,7 @@ func (j *joiner) try(a *attempt) {
 	}
 	if a.target != "" {
 		j.note(a.target, err)
+		j.judge(a, err)
 	}
 	j.mu.Lock()
 	j.mu.tries++
@@ -214,12 +223,19 @@ func (j *joiner) try(a *attempt) {
 func (j *joiner) note(target string, err error) {
 	text := ""
 	if err != nil {
-		text = err.Error()
+		text = strings.TrimPrefix(err.Error(), "failed to join "+target+": ")
 		j.log.Debug("join target does not answer", "target", target, "error", text)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.mu.failures[target] = text
+}
+
+// forgive drops the last error of a target that has been met meanwhile.
+func (j *joiner) forgive(target string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.mu.failures, target)
 }
 
 // headOf returns the first error of memberlist's list.

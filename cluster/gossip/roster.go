@@ -24,7 +24,7 @@ type roster struct {
 	forgetAfter time.Duration
 	changed     chan struct{} // signalled after every change, for the viewer
 	rivals      chan struct{} // the same, for the warden
-	vanished    chan struct{} // signalled when a member is lost, for the joiner
+	vanished    chan struct{} // signalled when a member is gone, for the joiner
 	doubted     chan struct{} // signalled when a process is unproven, for the prover
 	// proof: a process that is heard of counts only when it has proved that it lives.
 	proof bool
@@ -102,7 +102,9 @@ func (r *roster) remove(full string) {
 			r.dropOldestLocked()
 		}
 		r.mu.lost[m.Name] = lost{address: m.Gossip, since: time.Now()}
-		signal(r.vanished)
+	}
+	if ok {
+		signal(r.vanished) // one that has left may be a join target, and come back at any moment
 	}
 	r.mu.Unlock()
 	r.signal()

@@ -51,7 +51,7 @@ func (g *Gossip) guard(ctx context.Context) {
 // than JoinTimeout. An answer from this node itself does not count.
 func (g *Gossip) awaitFirst(ctx context.Context) {
 	if len(g.config.Join) == 0 {
-		g.log.Info("no join targets: alone until others join")
+		g.log.Info("no join targets: others have to join this node")
 		return
 	}
 	timer := time.NewTimer(g.config.Timing.JoinTimeout)
@@ -61,7 +61,7 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 		g.publish() // who is ready knows whom it has met
 		g.log.Info("joined", "members", len(g.View().Members))
 	case <-timer.C:
-		g.log.Warn("no join target answered: going on with what is seen, and trying further",
+		g.log.Warn("no join target answered: trying further",
 			"waited", g.config.Timing.JoinTimeout, "targets", g.config.Join, "errors", g.joiner.failures())
 	case <-ctx.Done():
 	}

@@ -30,7 +30,7 @@ func newSolo(t *testing.T) *solo {
 	t.Helper()
 	table := newTable(t)
 	set := message.Set{ID: lineage, Version: 1, Members: []string{"a", "b", "c"}}
-	q := quorum.New(quorum.Config{Self: alice, Set: set}, 0)
+	q := quorum.New(quorum.Config{Self: alice, Record: message.Record{Set: set}}, 0)
 	s := &solo{Machine: New(Config{Self: alice, Partitions: 1, Table: table, Quorum: q}, 0), t: t, table: table, sent: map[message.Peer]uint64{}}
 	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
 	s.Tick(0)

@@ -89,6 +89,9 @@ func New(c Config, now int64) *Machine {
 	return m
 }
 
+// Lineage tells which voter set's lineage the restored partitions are of; empty if none. If the process is in another by now, they are forks.
+func (m *Machine) Lineage(id string) { m.lineage = id }
+
 // SetView tells who lives and who should hold what.
 func (m *Machine) SetView(now int64, v View) {
 	m.now = now

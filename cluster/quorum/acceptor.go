@@ -49,6 +49,10 @@ func (m *Machine) prepare(now int64, from *peer, b *message.Prepare) {
 }
 
 func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
+	if b.Set.Version == 1 && m.set.Zero() {
+		m.acceptFounding(now, from, b)
+		return
+	}
 	if !m.isNext(now, from, b.Set.ID, b.Set.Version) || !follows(m.set, b.Set) {
 		return
 	}
@@ -73,7 +77,7 @@ func (m *Machine) isNext(now int64, from *peer, id string, version uint64) bool 
 // votes reports whether this process's vote counts. One that runs anew has none
 // until it knows what it may have voted for before.
 func (m *Machine) votes(now int64) bool {
-	return m.In() && now >= m.graceUntil && !m.recovery.needed
+	return m.In() && now >= m.graceUntil && !m.recovery.needed && !m.failing
 }
 
 // settled reports whether this process may accept the version after its own: every

@@ -20,7 +20,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 	self := peers[4]
 	peers = append(peers[:4:4], peers[5:]...)
-	m := quorum.New(quorum.Config{Self: self, Set: s}, 0)
+	m := quorum.New(quorum.Config{Self: self, Record: message.Record{Set: s}}, 0)
 	now := 3000 * ms
 	m.SetView(now, peers)
 	for _, p := range peers {

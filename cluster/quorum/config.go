@@ -12,9 +12,13 @@ import (
 type Config struct {
 	// Self is this process. Name and Boot are required.
 	Self message.Peer
-	// Set is the set that this process was in when it last wrote a snapshot; zero
-	// if it has none. A process that starts with a set founds none.
-	Set message.Set
+	// Record is what the disk has, zero if nothing. A process that starts with a set founds none.
+	Record message.Record
+	// Disk: what Unstored returns is put on disk. Without, nothing waits for it.
+	Disk bool
+	// Expect is with how many processes a set is founded, this one included, all of which must expect as many. It must be more than half of
+	// the processes that ever start without a set. 0: this process only joins a set.
+	Expect int
 	// Heartbeat is the time between two heartbeats to one peer. 0 means 100 ms.
 	Heartbeat time.Duration
 	// Right is how long an acknowledged heartbeat counts towards the quorum at least, from its sending
@@ -28,7 +32,7 @@ type Config struct {
 	// ForgetAfter is how long a member is missed before it is voted out. 0 means 10 min.
 	ForgetAfter time.Duration
 	// FoundAfter is how long a process without a set waits for members of its view to
-	// say whether they know one. 0 means 5 s.
+	// say whether they know one. One with Expect 1 waits for as long as it sees them. 0 means 5 s.
 	FoundAfter time.Duration
 }
 
@@ -39,8 +43,10 @@ func (c Config) Validate() error {
 		return errors.New("quorum: Self.Name: empty; want the node's name")
 	case c.Self.Boot == "":
 		return errors.New("quorum: Self.Boot: empty; want the process's boot id")
-	case !c.Set.Zero() && !sound(c.Set):
-		return fmt.Errorf("quorum: Set: %+v; want an ID and sorted names, each once, or no set", c.Set)
+	case !c.Record.Set.Zero() && !sound(c.Record.Set):
+		return fmt.Errorf("quorum: Record.Set: %+v; want an ID and sorted names, each once, or no set", c.Record.Set)
+	case c.Expect < 0:
+		return fmt.Errorf("quorum: Expect: %d; want a number of processes, or 0 to found no set", c.Expect)
 	}
 	for _, f := range []struct {
 		name string

@@ -13,11 +13,11 @@ func TestValidate(t *testing.T) {
 		want   string
 	}{
 		{func(c *quorum.Config) {}, ""},
-		{func(c *quorum.Config) { c.Set = set(1, "x") }, ""},
+		{func(c *quorum.Config) { c.Record.Set = set(1, "x") }, ""},
 		{func(c *quorum.Config) { c.Self.Name = "" }, "quorum: Self.Name: empty; want the node's name"},
 		{func(c *quorum.Config) { c.Self.Boot = "" }, "quorum: Self.Boot: empty; want the process's boot id"},
-		{func(c *quorum.Config) { c.Set = set(1) }, "quorum: Set: {ID:m Version:1 Members:[]}; want an ID and sorted names, each once, or no set"},
-		{func(c *quorum.Config) { c.Set = set(1, "b", "a") }, "quorum: Set: {ID:m Version:1 Members:[b a]}; want an ID and sorted names, each once, or no set"},
+		{func(c *quorum.Config) { c.Record.Set = set(1) }, "quorum: Record.Set: {ID:m Version:1 Members:[]}; want an ID and sorted names, each once, or no set"},
+		{func(c *quorum.Config) { c.Record.Set = set(1, "b", "a") }, "quorum: Record.Set: {ID:m Version:1 Members:[b a]}; want an ID and sorted names, each once, or no set"},
 		{func(c *quorum.Config) { c.ForgetAfter = -1 }, "quorum: ForgetAfter: -1ns; want a positive duration, or 0 for the default"},
 		{func(c *quorum.Config) { c.Heartbeat = time.Second }, "quorum: Right: 600ms; want more than Heartbeat, which is 1s"},
 		{func(c *quorum.Config) { c.Dead = 50 * time.Millisecond }, "quorum: Dead: 50ms; want more than Heartbeat, which is 100ms"},

@@ -3,6 +3,7 @@ package quorum
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -42,25 +43,38 @@ func (m *Machine) beat(now int64, p *peer) {
 	p.beaten = now
 	h := m.pulse
 	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Hearsay != m.hearsay ||
-		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version {
+		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.lacksQuorum(now) {
 		h = &message.Heartbeat{
 			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Hearsay: m.hearsay, Deaf: m.deaf(now), Lease: m.lease(now),
+			NoQuorum: m.lacksQuorum(now),
+		}
+		if m.set.Zero() {
+			h.Founding, h.Void = m.foundingRound, m.stored.Void
+			if m.founds() {
+				h.Expect = m.c.Expect
+			}
 		}
 		m.pulse = h
 	}
 	m.send(p.Peer, h)
 }
 
-// deaf reports whether this process is counted with others and hears nobody.
+// lacksQuorum reports whether this process knows a set and has had no quorum in it for 100 ms.
+func (m *Machine) lacksQuorum(now int64) bool {
+	return !m.set.Zero() && m.until < now-int64(100*time.Millisecond)
+}
+
+// deaf reports whether this process is counted with others and hears nobody, or can take in nothing new because its disk fails.
 func (m *Machine) deaf(now int64) bool {
-	return m.In() && !m.alone() && m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat))
+	return m.In() && !m.alone() && (m.failing || m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat)))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
-	m.learn(now, p, knows{h.Set, h.News, h.Hearsay})
+	m.learn(now, p, knows{h.Set, h.News, h.Hearsay, !h.NoQuorum})
 	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
 		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf, m.c.lease(h.Lease)
+		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
@@ -85,14 +99,14 @@ func renews(old, a *message.Ack) bool {
 
 // acknowledges judges a heartbeat whose set has been taken over if it is newer.
 func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
-	return !m.set.Zero() && same(m.set, h.Set) && !m.hearsay && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
+	return !m.set.Zero() && !m.failing && m.set.Equal(h.Set) && !m.hearsay && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
 }
 
 func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if a.Sent <= now {
 		p.readThere(now, a.Sent, a.Got)
 	}
-	m.learn(now, p, knows{a.Set, a.News, a.Hearsay})
+	m.learn(now, p, knows{a.Set, a.News, a.Hearsay, p.lineage == a.Set.ID && !p.noQuorum})
 	if a.Sent > now {
 		return
 	}

@@ -14,6 +14,8 @@ type law struct {
 	runs []*process             // all that ever ran
 	// byHand: a version was made by hand, so that there may be two of it.
 	byHand bool
+	// one: no two lineages may have quorum at once.
+	one bool
 }
 
 func (l *law) watch(p *process) { l.runs = append(l.runs, p) }
@@ -87,6 +89,9 @@ func (l *law) neighbours(p *process) {
 			continue
 		}
 		t := q.m.Set()
+		if l.one && s.ID != t.ID {
+			p.w.failf("%s has quorum in %s and %s in %s", p.id.Name, key(s), q.id.Name, key(t))
+		}
 		if s.ID == t.ID && max(s.Version, t.Version)-min(s.Version, t.Version) > 1 {
 			p.w.failf("%s has the right in %s and %s in %s", p.id.Name, show(s), q.id.Name, show(t))
 		}

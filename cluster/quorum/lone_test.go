@@ -24,7 +24,7 @@ var (
 )
 
 func newLone(t *testing.T, s message.Set) lone {
-	c := quorum.Config{Self: x, Set: s}
+	c := quorum.Config{Self: x, Expect: 1, Record: message.Record{Set: s}}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,23 @@ type Machine struct {
 	heard int64
 	// lineageSince is when this process took over the set's lineage.
 	lineageSince int64
-	mayFound     int64
+	// quorumAt is when this process last had quorum in the set's lineage.
+	quorumAt int64
+
+	// record is what the disk is to have, asked since when, stored what it has. failing: it could not be written.
+	record, stored message.Record
+	asked          int64
+	failing        bool
+	byHand         message.Set // to be adopted when the disk has it
+
+	// missedAt is when a process with a set last spoke to an earlier run of this one.
+	missedAt      int64
+	mayFound      int64
+	enough        int64 // since when there are processes enough to found a set
+	founder       *founder
+	foundingRound uint64 // of founder; those below are given up
+	nextRound     int64  // when the next may begin
+	founded       int    // how many sets this process has founded and left
 
 	until      int64 // of the right
 	renewed    int64 // see Renewed
@@ -61,13 +77,14 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, until: never, renewed: never, graceUntil: never, lineageSince: never, mayFound: never,
+		heard: now, until: never, renewed: never, graceUntil: never, lineageSince: never, quorumAt: never, missedAt: never, mayFound: never, enough: never,
+		record: c.Record, stored: c.Record, asked: now, foundingRound: 1,
 	}
-	if !c.Set.Zero() {
-		if c.Set.Has(c.Self.Name) {
+	if s := c.Record.Set; !s.Zero() {
+		if s.Has(c.Self.Name) {
 			m.beginGrace(now)
 		}
-		m.adopt(now, c.Set)
+		m.adopt(now, s)
 	}
 	return m
 }
@@ -76,6 +93,7 @@ func New(c Config, now int64) *Machine {
 // what is not addressed to this boot id. now must have been read after e came in.
 func (m *Machine) Step(now int64, e message.Envelope) {
 	if e.To != m.c.Self {
+		m.notForThisRun(now, e)
 		return
 	}
 	switch b := e.Body.(type) {
@@ -114,6 +132,12 @@ func (m *Machine) Tick(now int64) {
 	if m.uncounted && !m.inGrace(now) {
 		m.countRight(now)
 	}
+	if now < m.until {
+		m.quorumAt = now
+	}
+	m.obey(now)
+	m.undo(now)
+	m.forgetUnwanted(now)
 	m.found(now)
 	m.recover(now)
 	m.propose(now)

@@ -29,6 +29,13 @@ type peer struct {
 	seen    uint64
 	deaf    bool
 	lease   int64 // Config.Right before the first
+	// noQuorum, expect, founding and void are as in message.Heartbeat.
+	noQuorum bool
+	expect   int
+	founding uint64
+	void     []string
+	// declined is when it last did not accept this process's founding.
+	declined int64
 
 	// acked is the last acknowledgement given to it, nil if there was none.
 	acked *message.Ack
@@ -156,7 +163,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 		}
 	}
 	p := &peer{
-		Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never, until: never, lease: int64(m.c.Right),
+		Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never, until: never, lease: int64(m.c.Right), declined: never,
 	}
 	p.here, p.there = newLeast(), newLeast()
 	m.peers = slices.Insert(m.peers, i, p)

@@ -26,6 +26,7 @@ type process struct {
 	acked       map[string]int64 // by name, until when what it has acknowledged lasts
 	known       message.Set
 	story       []string // every version it knew, in order
+	writing     bool
 }
 
 func (p *process) clock() int64 { return p.start + int64(float64(p.w.now-p.born)*p.rate) }
@@ -38,6 +39,21 @@ func (p *process) flush() {
 		p.post(e)
 	}
 	p.w.law.check(p)
+	if r, ok := p.m.Unstored(); ok && !p.writing {
+		p.writing = true
+		p.w.post(event{at: p.w.now + p.w.fsync, p: p, put: &r})
+	}
+}
+
+// put is the end of a write.
+func (p *process) put(r message.Record) {
+	p.writing = false
+	if p.w.full[p.id.Name] {
+		p.m.StoreFailed(p.clock())
+		return
+	}
+	*p.w.disks[p.id.Name] = r
+	p.m.Stored(p.clock(), r)
 }
 
 // post puts a message on the wire.
@@ -93,7 +109,7 @@ func (p *process) live() {
 	slices.SortFunc(view, func(a, b message.Peer) int { return strings.Compare(a.Name, b.Name) })
 	p.m.SetView(now, view)
 	if w.now >= p.foundAt {
-		p.m.MayFound(now)
+		p.m.MayFound(now, true)
 	}
 	switch {
 	case p.leaving:

@@ -41,7 +41,7 @@ func (m *Machine) propose(now int64) {
 		}
 		m.proposal = nil
 	}
-	if !m.coordinates(now) || !m.settled(now) {
+	if m.failing || !m.coordinates(now) || !m.settled(now) {
 		return
 	}
 	if s, ok := m.due(now); ok {
@@ -130,6 +130,10 @@ func (m *Machine) promise(now int64, from *peer, lineage string, b *message.Prom
 
 // accepted takes an answer to an Accept.
 func (m *Machine) accepted(now int64, from *peer, b *message.Accepted) {
+	if b.Version == 1 {
+		m.foundingAccepted(now, from, b)
+		return
+	}
 	p := m.answered(from, b.Version, b.Ballot, b.OK)
 	if p == nil || !p.accepting {
 		return

@@ -39,6 +39,7 @@ func schedule(t *testing.T, seed uint64) {
 	w.slow, w.late, w.delay = 0.03, 1500*ms, 1+w.rng.Int64N(10*ms)
 	names := []string{"a", "b", "c", "d", "e", "f", "g"}
 	began := 3 + w.rng.IntN(3)
+	w.config.Expect = began
 	for _, name := range names[:began] {
 		w.boot(name, w.rng.Int64N(500*ms), message.Set{})
 	}

@@ -31,7 +31,7 @@ func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
 // it has seen the news of claims that it granted in an earlier run.
 func (m *Machine) countRight(now int64) {
 	m.until, m.renewed = never, never
-	if m.set.Zero() {
+	if m.set.Zero() || m.failing {
 		return
 	}
 	others := m.set.Majority()

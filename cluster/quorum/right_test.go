@@ -106,7 +106,7 @@ func TestGrace(t *testing.T) {
 			t.Errorf("%s: no promise after 2 s", c.name)
 		}
 	}
-	if m := quorum.New(quorum.Config{Self: x, Set: set(2, "x", "y")}, 0); m.Promises(1999*ms) || !m.Promises(2000*ms) {
+	if m := quorum.New(quorum.Config{Self: x, Record: message.Record{Set: set(2, "x", "y")}}, 0); m.Promises(1999*ms) || !m.Promises(2000*ms) {
 		t.Error("want a grace of 2 s from a snapshot's set")
 	}
 }

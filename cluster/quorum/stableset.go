@@ -2,9 +2,7 @@ package quorum
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -30,6 +28,8 @@ type knows struct {
 	// who knew the set.
 	news    uint64
 	hearsay bool
+	// proven: it has quorum in that set.
+	proven bool
 }
 
 // learn takes in what p knows. A version of the set carries the news of the one before: whoever knows
@@ -41,12 +41,15 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 	informs := !k.hearsay && p.saw >= k.news
 	switch {
 	case k.hearsay || !sound(s):
-	case (beats(s, m.set) || m.deserted(now, p, s)) && (informs || s.ID != m.set.ID):
+	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
+		if !m.wantSet(now, s) {
+			break // the next heartbeat says so again
+		}
 		// A process that has just started and finds itself counted may have been so
-		// before. Only one that was seen to be taken in has promised nothing yet.
+		// before. Only one that was seen to be taken in, or has accepted the founding, has promised nothing yet.
 		name, old := m.c.Self.Name, m.set
 		if s.Has(name) && !(old.Has(name) && old.ID == s.ID) {
-			if old.ID == s.ID && old.Version+1 == s.Version && m.wish == message.Join {
+			if old.ID == s.ID && old.Version+1 == s.Version && m.wish == message.Join || m.record.Founding.ID == s.ID {
 				m.recovery.needed = false
 			} else {
 				m.beginGrace(now)
@@ -54,7 +57,7 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 		}
 		m.adopt(now, s)
 		m.hearsay = p.saw < k.news
-	case informs && same(s, m.set):
+	case informs && s.Equal(m.set):
 		m.hearsay = false
 	}
 	if s.ID == m.set.ID {
@@ -62,6 +65,23 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 			m.given[i].shown = max(m.given[i].shown, s.Version)
 		}
 	}
+}
+
+// yield is how long a process has had no quorum when it gives its set up for one that has, whichever is larger.
+const yield = 5 * time.Second
+
+// takes reports whether this process takes k's set in the place of its own. A set of another lineage takes no other's place
+// unless the process that shows it has quorum in it: a set from an old disk may be one that nobody is left of. A process without
+// a set takes one that counts it all the same, for how else could it get quorum again; but not one that it has promised to take no part in.
+func (m *Machine) takes(now int64, p *peer, k knows) bool {
+	s := k.set
+	switch {
+	case m.set.Zero():
+		return k.proven || s.Has(m.c.Self.Name) && !m.isVoid(s.ID)
+	case s.ID == m.set.ID:
+		return beats(s, m.set)
+	}
+	return k.proven && (beats(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.lineageSince) < now-int64(yield))
 }
 
 // deserted reports whether this process knows its set by hearsay only and p, which the set counts, knows s of another
@@ -79,8 +99,11 @@ func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
 	return true
 }
 
-// adopt makes s this process's set, and tells everybody.
-func (m *Machine) adopt(now int64, s message.Set) {
+// adopt makes s this process's set, and tells everybody, if the disk has it.
+func (m *Machine) adopt(now int64, s message.Set) bool {
+	if !m.wantSet(now, s) {
+		return false
+	}
 	old, missed := m.set, m.missed
 	m.set, m.missed = s, make([]int64, len(s.Members))
 	m.proposal, m.pulse = nil, nil
@@ -91,7 +114,7 @@ func (m *Machine) adopt(now int64, s message.Set) {
 		}
 	}
 	if old.ID != s.ID {
-		m.lineageSince, m.heard, m.hearsay = now, now, false
+		m.lineageSince, m.heard, m.hearsay, m.quorumAt = now, now, false, never
 		if !old.Zero() {
 			m.dissolved++
 		}
@@ -105,60 +128,7 @@ func (m *Machine) adopt(now int64, s message.Set) {
 	}
 	m.countRight(now)
 	m.beatAll(now)
-}
-
-// MayFound lets the machine found a set, if it knows none: join targets were asked,
-// and SetView has told who was found.
-func (m *Machine) MayFound(now int64) {
-	m.now = now
-	if m.mayFound == never {
-		m.mayFound = now
-	}
-	m.found(now)
-}
-
-// found makes this process the only member of a new set if nobody can be expected to
-// know or to found one.
-func (m *Machine) found(now int64) {
-	if m.mayFound == never || !m.set.Zero() {
-		return
-	}
-	waited := now-m.mayFound >= int64(m.c.FoundAfter)
-	for _, p := range m.peers {
-		switch {
-		case p.sent == never || !p.setless:
-			// It may know a set. That the view has lost it since says nothing: this process may be the one that is cut off.
-			if !waited {
-				return
-			}
-		case p.Name < m.c.Self.Name:
-			// It founds, unless it is gone.
-			if m.lives(now, p) || p.inView && !waited {
-				return
-			}
-		}
-	}
-	m.adopt(now, message.Set{ID: m.c.Self.Boot, Version: 1, Members: []string{m.c.Self.Name}})
-}
-
-// Forget takes name out of the set without asking a majority, by hand.
-// It fails when there is no set, when name is not in it, is this process, or lives.
-func (m *Machine) Forget(now int64, name string) error {
-	m.now = now
-	switch p := m.latest(name); {
-	case m.set.Zero():
-		return fmt.Errorf("quorum: forget %q: this node knows no stable set yet; ask a node that does", name)
-	case name == m.c.Self.Name:
-		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
-	case !m.set.Has(name):
-		return fmt.Errorf("quorum: forget %q: it is not counted; counted are %s", name, strings.Join(m.set.Members, ", "))
-	case p != nil && m.speaks(now, p):
-		return fmt.Errorf("quorum: forget %q: it lives, heard from %v ago; stop it first", name, time.Duration(now-p.heard))
-	case len(m.set.Members) == 1:
-		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
-	}
-	m.adopt(now, without(m.set, name))
-	return nil
+	return true
 }
 
 // beats reports whether a process that knows t should take s in its place.
@@ -168,10 +138,6 @@ func beats(s, t message.Set) bool {
 	}
 	// Two sets of one version: nodes were forgotten by hand on both sides of a cut.
 	return cmp.Or(cmp.Compare(len(s.Members), len(t.Members)), slices.Compare(s.Members, t.Members)) > 0
-}
-
-func same(s, t message.Set) bool {
-	return s.ID == t.ID && s.Version == t.Version && slices.Equal(s.Members, t.Members)
 }
 
 // sound reports whether s can be a set that somebody knows.

@@ -19,6 +19,7 @@ func TestBeatTogether(t *testing.T) {
 		}
 		return false
 	}
+	w.config.Expect = 9
 	for i := range 9 {
 		w.boot(fmt.Sprintf("p%d", i), 100*ms, message.Set{})
 		w.run(time.Duration(7+11*i) * time.Millisecond)

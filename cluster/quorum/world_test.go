@@ -36,6 +36,10 @@ type world struct {
 
 	config quorum.Config
 	law    law
+	// disks has what each name's disk has; who is not in it has no disk. Writing takes fsync, and fails while full.
+	disks map[string]*message.Record
+	fsync int64
+	full  map[string]bool
 }
 
 type way struct{ from, to string }
@@ -46,6 +50,7 @@ type event struct {
 	seq int
 	p   *process
 	e   *message.Envelope
+	put *message.Record // is on p's disk now
 }
 
 type flow []event
@@ -66,7 +71,7 @@ func (f *flow) Pop() any {
 func newWorld(t testing.TB, seed uint64) *world {
 	w := &world{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), all: map[string]*process{}, cuts: map[way]int64{},
-		delay: ms,
+		delay: ms, disks: map[string]*message.Record{}, fsync: 3 * ms, full: map[string]bool{},
 	}
 	w.law = law{sets: map[string]message.Set{}}
 	return w
@@ -99,7 +104,10 @@ func (w *world) boot(name string, wait int64, snapshot message.Set) *process {
 		p.start, p.rate = w.rng.Int64N(1e15), 1+0.09*w.rng.Float64()
 	}
 	c := w.config
-	c.Self, c.Set = p.id, snapshot
+	c.Self, c.Record.Set = p.id, snapshot
+	if d := w.disks[name]; d != nil {
+		c.Disk, c.Record = true, *d
+	}
 	p.m = quorum.New(c, p.clock())
 	w.all[name] = p
 	w.law.watch(p)
@@ -107,8 +115,11 @@ func (w *world) boot(name string, wait int64, snapshot message.Set) *process {
 	return p
 }
 
-// start boots names that may found a set at once.
+// start boots names that found a set together at once, if none did before.
 func (w *world) start(names ...string) {
+	if w.config.Expect == 0 {
+		w.config.Expect = len(names)
+	}
 	for _, name := range names {
 		w.boot(name, 100*ms, message.Set{})
 	}
@@ -150,6 +161,9 @@ func (w *world) run(d time.Duration) {
 		case p.asleep > w.now:
 			e.at = p.asleep
 			w.post(e) // after what came in before: order within a sleep is kept
+		case e.put != nil:
+			p.put(*e.put)
+			p.flush()
 		case e.e != nil:
 			p.take(*e.e)
 			p.flush()

@@ -199,7 +199,7 @@ func (f *certFlags) explain(out io.Writer) error {
 			name, in("secret"), in(name+".crt"), in(name+".key"), in("ca.crt"),
 			in(name+".crt"), in(name+".key"), in("ca.crt"), peerName, in("gossip.keyring"))
 	}
-	fmt.Fprintf(&b, "\n# Beside your --bind, --join and --rules. Callers then use:\n"+
+	fmt.Fprintf(&b, "\n# Beside your --bind, --join, --bootstrap-expect and --rules. Callers then use:\n"+
 		"\nsluice members --ca %s --cert %s --cert-key %s --server-name %s\n", in("ca.crt"), in("client.crt"), in("client.key"), sharedName)
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -120,6 +120,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
 		"--name":             {"--name", "a b/c"},
 		"--bind":             {"--bind", "localhost"},
+		"--bootstrap-expect": {"--bind", "192.0.2.1"},
 		"--advertise":        {"--advertise", "pod-1"},
 		"--unknown-domain":   {"--unknown-domain", "maybe"},
 		"--check-timeout":    {"--check-timeout", "-1s"},
@@ -156,7 +157,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		{"--peer-tls-cert: missing", "--peer-tls-key k --peer-tls-ca a"},
 		{"--peer-tls-name: is empty", "--peer-tls-name="},
 	} {
-		s, _ := parsed(t, strings.Fields(c.args)...)
+		s, _ := parsed(t, append(strings.Fields(c.args), "--bootstrap-expect", "1")...)
 		if err := s.validate(); err == nil || !strings.Contains(err.Error(), c.flag) || strings.Count(err.Error(), "\n") != 0 {
 			t.Errorf("%s: %v, want %s", c.args, err, c.flag)
 		}
@@ -165,12 +166,29 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--tls-cert c --tls-key k", "--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth require",
 		"--peer-tls-cert c --peer-tls-key k --peer-tls-ca a --peer-tls-name *.x", "--tls-min-version 1.2",
 	} {
-		s, _ := parsed(t, strings.Fields(args)...)
+		s, _ := parsed(t, append(strings.Fields(args), "--bootstrap-expect", "1")...)
 		if err := s.validate(); err != nil {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
-	s, _ := parsed(t)
+	for _, c := range []struct {
+		args   string
+		expect int // -1: it is an error
+	}{
+		{"", -1}, // --bind is 0.0.0.0
+		{"--bind ::", -1}, {"--bind 192.0.2.1", -1}, {"--bootstrap-expect -1 --bind 127.0.0.1", -1},
+		{"--bind 127.0.0.1", 1}, {"--bind 127.0.9.1", 1}, {"--bind ::1", 1},
+		{"--bootstrap-expect 1", 1}, {"--bootstrap-expect 3", 3}, {"--bind 127.0.0.1 --bootstrap-expect 2", 2},
+		{"--join a --name n9 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", 0}, {"--join a --name n2 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", 3},
+		{"--join a --bootstrap-expect 4 --bootstrap-names n0,n1,n2", -1}, {"--join a --bootstrap-expect 1 --bootstrap-names n0,n1", -1},
+		{"--join a", 0}, {"--join a --bind 127.0.0.1", 0}, {"--join a --bootstrap-expect 3", 3},
+	} {
+		s, _ := parsed(t, strings.Fields(c.args)...)
+		if err := s.validate(); (err != nil) != (c.expect < 0) || err == nil && s.expect() != c.expect {
+			t.Errorf("%s: expects %d, %v; want %d", c.args, s.expect(), err, c.expect)
+		}
+	}
+	s, _ := parsed(t, "--bootstrap-expect", "1")
 	if err := s.validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}

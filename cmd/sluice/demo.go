@@ -129,8 +129,9 @@ func (d *demo) settings(i int) settings {
 	s.rules, s.secret = d.rules, d.secret
 	base := d.port + uint16(10*i)
 	s.grpcPort, s.httpPort, s.peerPort, s.gossipPort = base, base+1, base+2, base+3
-	if i > 0 { // the first serves at once, the others wait for it
-		s.join = []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+3))}
+	s.bootstrapExpect = demoNodes
+	for i := range demoNodes {
+		s.join = append(s.join, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i+3)))
 	}
 	return s
 }

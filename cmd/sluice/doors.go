@@ -26,7 +26,7 @@ func (n *node) openDoors(secret []byte) error {
 	n.waits, n.clock = new(waits).next, n.cluster.Now
 	n.service, err = transport.NewService(transport.Config{
 		Gate:    n.gate,
-		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Hasher: hasher,
+		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, Hasher: hasher,
 		SpreadLoad: n.spreadLoad,
 		Tracer:     n.spans.trace(),
 		TopKeys:    topKeys[n.settings.topKeys],

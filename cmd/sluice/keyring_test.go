@@ -2,10 +2,12 @@ package main
 
 import (
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 const (
@@ -59,21 +61,38 @@ func TestKeyringIsFollowed(t *testing.T) {
 	}
 }
 
-// Two nodes with a key find each other, and one with another key stays alone.
+// Two nodes with a key find each other, and one with another key is rejected: it is alive, says why, and is not ready.
 func TestKeyringOfACluster(t *testing.T) {
-	var nodes [3]*running
-	for i, text := range []string{keyOne, keyOne, keyTwo} {
+	var nodes [2]*running
+	settingsOf := func(i int, key string) settings {
 		s := testSettings(t)
 		s.name = "n" + string(rune('1'+i))
-		s.gossipKeyring = writeFile(t, text)
+		s.gossipKeyring = writeFile(t, key)
 		s.joinTimeout = 500e6
 		if i > 0 {
 			s.join = []string{nodes[0].gossip.Addr()}
 		}
-		nodes[i] = startNode(t, s)
+		return s
+	}
+	for i := range nodes {
+		nodes[i] = startNode(t, settingsOf(i, keyOne))
 	}
 	await(t, "joined", func() bool { return len(nodes[0].gossip.View().Members) == 2 })
-	if v := nodes[2].gossip.View(); len(v.Members) != 1 {
+	s := settingsOf(2, keyTwo)
+	s.bootstrapExpect = 1 // which it may not do beside a cluster that rejects it
+	n := startNodeUnready(t, s)
+	await(t, "rejected", func() bool {
+		_, reasons := n.ready()
+		return strings.Contains(strings.Join(reasons, "; "), "rejected by "+nodes[0].gossip.Addr())
+	})
+	time.Sleep(2 * s.joinTimeout)
+	if v := n.gossip.View(); len(v.Members) != 1 {
 		t.Errorf("the node with another key sees %v", v.Members)
+	}
+	if code, _ := n.get(t, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz answers %d", code)
+	}
+	if code, body := n.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "another --gossip-keyring") {
+		t.Errorf("/readyz answers %d: %s", code, body)
 	}
 }

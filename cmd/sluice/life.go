@@ -13,8 +13,6 @@ const (
 	// settleTimeout is how long a node that has joined waits for its partitions before it
 	// takes traffic all the same: it forwards what it does not hold.
 	settleTimeout = 30 * time.Second
-	// countedPatience is how long it waits to be counted before it says so.
-	countedPatience = 10 * time.Second
 	// leaveSetTimeout is how long it waits for the others to go on without it.
 	leaveSetTimeout = 3 * time.Second
 )
@@ -94,10 +92,22 @@ func (n *node) enter(ctx context.Context) error {
 	}
 	// A process that turns out to have another's name must not have been heard of before.
 	n.cluster.SetView(n.gossip.View())
-	if err := n.cluster.MayFound(ctx); err != nil {
+	waiting, counted := context.WithCancel(ctx)
+	defer counted()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		n.tellWaits(waiting)
+	}()
+	defer func() {
+		counted()
+		<-told
+	}()
+	if err := n.awaitRejoin(ctx); err != nil {
 		return err
 	}
-	if err := n.awaitCounted(ctx); err != nil {
+	n.mayFound.Store(true)
+	if err := n.cluster.Join(ctx); err != nil {
 		return err
 	}
 	if err := n.gossip.SetState(member.Serving); err != nil {
@@ -110,6 +120,9 @@ func (n *node) enter(ctx context.Context) error {
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return err
 		}
+		if err := n.cluster.AwaitQuorum(ctx); err != nil {
+			return err
+		}
 		n.log.Warn("ready without all of its partitions, or without copies of them", "waited", settleTimeout)
 	}
 	n.joined.Store(true)
@@ -117,17 +130,6 @@ func (n *node) enter(ctx context.Context) error {
 	n.grpcDoor.SetReady(ready)
 	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Holding)
 	return nil
-}
-
-// awaitCounted waits until this node is in the stable set, and says so if that takes long: a
-// majority of those who are counted has to be there, and one that was stopped before the others
-// waits for those.
-func (n *node) awaitCounted(ctx context.Context) error {
-	long := time.AfterFunc(countedPatience, func() {
-		n.log.Warn("waiting to be counted: a majority of the set must be there to agree", "members", n.cluster.Stats().Set.Members)
-	})
-	defer long.Stop()
-	return n.cluster.Join(ctx)
 }
 
 // followMembership gives every new view to the cluster, once this node may be seen by

@@ -43,7 +43,7 @@ Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 	}
 	f.register(cmd)
 	registerOutput(cmd, &output)
-	cmd.AddCommand(newForget())
+	cmd.AddCommand(newForget(), newBootstrap())
 	return cmd
 }
 
@@ -185,13 +185,14 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 		StableSet  *setJSON     `json:"stable_set,omitempty"`
 		MayDecide  bool         `json:"may_decide"`
 		Reason     string       `json:"reason,omitempty"`
+		Unreached  []string     `json:"unreached,omitempty"`
 		Holdings   holdingsJSON `json:"holdings"`
 		// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 		ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 		ClockCorrection float64      `json:"clock_correction,omitempty"`
 		Members         []memberJSON `json:"members"`
 	}{
-		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason,
+		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
 		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
 		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks()},
 	}
@@ -252,6 +253,9 @@ func summary(r *sluicev1.MembersResponse) string {
 		fmt.Fprintf(&b, "%s may not decide: %s\n", r.Self, r.Reason)
 	default:
 		fmt.Fprintf(&b, "%s may not decide\n", r.Self)
+	}
+	for _, line := range r.Unreached {
+		fmt.Fprintf(&b, "%s\n", line)
 	}
 	h := r.GetHoldings()
 	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere; handing over %d, claiming %d, copies %d, forks %d\n",

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/shed"
 	"github.com/sluice-project/sluice/ring"
@@ -65,6 +66,11 @@ type node struct {
 	joined, leaving atomic.Bool
 	// lostAddress: others do not reach this node where it says, see errLostAddress.
 	lostAddress atomic.Bool
+	// hasSet: the node began with a voter set. waitsFor is what it waits for while it joins.
+	hasSet   bool
+	waitsFor atomic.Pointer[[]string]
+	// mayFound: join targets and members had time to be heard of.
+	mayFound atomic.Bool
 	// draining: the counters are handed over, and no more calls are to be taken.
 	draining atomic.Bool
 	// ended is closed when the cluster node's goroutine has ended.
@@ -166,10 +172,13 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		return err
 	}
 	var recorded *cluster.Recorded
+	var store func(message.Record) error
 	if n.settings.dataDir != "" {
 		if n.keeper, recorded, err = openKeeper(n.settings, n.boot, [16]byte(fingerprint), n.table, n.log); err != nil {
 			return fmt.Errorf("--data-dir: %w", err)
 		}
+		store = n.keeper.putVoters
+		n.hasSet = !recorded.Record.Set.Zero()
 	}
 	peerConfig := peer.Config{
 		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, Secret: fingerprint, Credentials: n.peerCreds(), Log: n.log,
@@ -183,7 +192,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	}
 	n.cluster, err = cluster.New(cluster.Config{
 		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout, Right: n.settings.right,
-		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Recorded: recorded, Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
+		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {
 		return err
@@ -200,7 +209,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		Bind: n.settings.listenAddr(n.settings.gossipPort), Advertise: n.settings.advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
 		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Keyring: keys, Placement: ring.Placement,
-		Version: versionString(), Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout}, Logger: n.log,
+		Version: versionString(), Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout, RejoinInterval: n.settings.rejoin}, Logger: n.log,
 	})
 	if errors.Is(err, gossip.ErrListen) {
 		return fmt.Errorf("--gossip-port: %w", err)
@@ -223,6 +232,9 @@ func (n *node) advertised(l net.Listener) string {
 func (n *node) ready() (ok bool, reasons []string) {
 	if !n.joined.Load() {
 		reasons = append(reasons, "still joining the cluster")
+		if waits := n.waitsFor.Load(); waits != nil {
+			reasons = append(reasons, *waits...)
+		}
 	}
 	if n.leaving.Load() {
 		reasons = append(reasons, "leaving the cluster")

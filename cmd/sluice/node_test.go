@@ -23,7 +23,7 @@ func testSettings(t *testing.T) settings {
 	s.grpcPort, s.httpPort, s.peerPort, s.gossipPort = 0, 0, 0, 0
 	// What nodes decide is looked at, not how soon they lose patience with a machine that does other things too: they refuse
 	// nothing because work waits for a processor, and a stall of a second neither takes their right nor has on_failure answer.
-	s.bounds.maxWait, s.right, s.checkTimeout = 0, 1800*time.Millisecond, 10*time.Second
+	s.bounds.maxWait, s.right, s.checkTimeout, s.rejoin = 0, 1800*time.Millisecond, 10*time.Second, 50*time.Millisecond
 	s.rules = t.TempDir()
 	writeRule(t, s.rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
 	return s
@@ -51,6 +51,14 @@ type running struct {
 // startNode runs a node with s until the test ends; change may alter it before it runs.
 func startNode(t *testing.T, s settings, change ...func(*node)) *running {
 	t.Helper()
+	r := startNodeUnready(t, s, change...)
+	await(t, "ready", func() bool { ok, _ := r.ready(); return ok })
+	return r
+}
+
+// startNodeUnready is startNode without waiting until it is ready.
+func startNodeUnready(t *testing.T, s settings, change ...func(*node)) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	n, err := openNode(ctx, s, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -73,7 +81,6 @@ func startNode(t *testing.T, s settings, change ...func(*node)) *running {
 		return result
 	}}
 	t.Cleanup(func() { r.stop() })
-	await(t, "ready", func() bool { ok, _ := n.ready(); return ok })
 	return r
 }
 

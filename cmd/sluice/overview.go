@@ -20,6 +20,9 @@ func (n *node) overview(ctx context.Context) transport.Overview {
 	}
 	o.Set = transport.StableSet{Lineage: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
 	o.MayDecide, o.Reason = own.Right, own.Reason
+	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
+		o.Unreached = nil // it says so in Reason, the next time
+	}
 	for _, m := range own.Members {
 		o.Standings = append(o.Standings, transport.Standing{
 			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds, Ahead: m.Ahead,
@@ -32,6 +35,18 @@ func (n *node) overview(ctx context.Context) transport.Overview {
 		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks,
 	}
 	return o
+}
+
+// bootstrap makes this node found a voter set of its own.
+func (n *node) bootstrap(ctx context.Context) error {
+	err := n.cluster.Bootstrap(ctx)
+	switch {
+	case errors.Is(err, cluster.ErrHasQuorum):
+		return transport.ErrHasQuorum
+	case err == nil:
+		n.log.Warn("voter set founded by hand: counters that no living node has begin anew", "members", n.cluster.Stats().Set.Members)
+	}
+	return err
 }
 
 // forget takes a member out of the stable set by hand, and says why not in the doors' words.

@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -31,6 +33,9 @@ type settings struct {
 	bind      string
 	advertise string
 	join      []string
+	// bootstrapExpect is --bootstrap-expect, 0 if it was not given; see expect.
+	bootstrapExpect int
+	bootstrapNames  []string
 
 	grpcPort, httpPort, peerPort, gossipPort uint16
 
@@ -49,6 +54,7 @@ type settings struct {
 
 	checkTimeout    time.Duration
 	right           time.Duration // cluster.Config.Right, no flag
+	rejoin          time.Duration // gossip.Timing.RejoinInterval, no flag
 	joinTimeout     time.Duration
 	shutdownTimeout time.Duration
 	handoverTimeout time.Duration
@@ -73,6 +79,8 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.bind, "bind", "0.0.0.0", "`address` to listen on")
 	f.StringVar(&s.advertise, "advertise", "", "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
 	f.StringSliceVar(&s.join, "join", nil, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
+	f.IntVar(&s.bootstrapExpect, "bootstrap-expect", 0, "found a cluster when so many `nodes` without one see each other, all with this flag; more than half of the nodes that start (default: 1 without --join on a loopback address; with --join this node only joins)")
+	f.StringSliceVar(&s.bootstrapNames, "bootstrap-names", nil, "the only nodes that take part in founding a cluster, by their `names`, comma separated; others only join (default: all with --bootstrap-expect)")
 	f.Uint16Var(&s.grpcPort, "grpc-port", defaultGRPCPort, "gRPC `port`; 0 picks a free one")
 	f.Uint16Var(&s.httpPort, "http-port", defaultHTTPPort, "HTTP `port`; 0 picks a free one")
 	f.Uint16Var(&s.peerPort, "peer-port", 7462, "`port` for checks forwarded by other nodes; 0 picks a free one")
@@ -90,7 +98,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.BoolVar(&s.envoyResponseHeaders, "envoy-response-headers", false, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
 	f.BoolVar(&s.envoyDynamicMetadata, "envoy-dynamic-metadata", false, "hand Envoy's next filters the request's descriptors and the metadata of its rules")
 	f.DurationVar(&s.checkTimeout, "check-timeout", 1500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers; others claim a crashed node's keys within 1.2s")
-	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it serves alone")
+	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it takes part in founding a cluster (see --bootstrap-expect)")
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
 	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
 	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
@@ -125,6 +133,7 @@ func (s *settings) validate() error {
 	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
 		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
 	}
+	errs = append(errs, s.validateExpect())
 	if err := s.bounds.validate(); err != nil {
 		errs = append(errs, err)
 	}
@@ -165,6 +174,33 @@ func (s *settings) validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+func (s *settings) validateExpect() error {
+	switch ip := net.ParseIP(s.bind); {
+	case s.bootstrapExpect < 0:
+		return fmt.Errorf("--bootstrap-expect: %d is below 0", s.bootstrapExpect)
+	case len(s.bootstrapNames) > 0 && s.bootstrapExpect > len(s.bootstrapNames):
+		return fmt.Errorf("--bootstrap-expect: %d nodes are more than --bootstrap-names has, which are %s", s.bootstrapExpect, strings.Join(s.bootstrapNames, ", "))
+	case len(s.bootstrapNames) > 0 && 2*s.bootstrapExpect <= len(s.bootstrapNames):
+		return fmt.Errorf("--bootstrap-expect: %d is not more than half of --bootstrap-names, which are %s: they could found two clusters",
+			s.bootstrapExpect, strings.Join(s.bootstrapNames, ", "))
+	case s.bootstrapExpect == 0 && len(s.join) == 0 && ip != nil && !ip.IsLoopback():
+		return fmt.Errorf("--bootstrap-expect: not given, nor --join, and --bind %s is reached from other machines: say with how many nodes a cluster is "+
+			"founded, more than half of those that start (1 for a node that stays alone), or name the nodes to join with --join", s.bind)
+	}
+	return nil
+}
+
+// expect is with how many nodes this one founds a cluster; 0: it only joins one.
+func (s *settings) expect() int {
+	if len(s.bootstrapNames) > 0 && !slices.Contains(s.bootstrapNames, s.name) {
+		return 0
+	}
+	if s.bootstrapExpect == 0 && len(s.join) == 0 {
+		return 1 // on loopback, see validateExpect
+	}
+	return s.bootstrapExpect
 }
 
 // topKeys are the values of --top-keys.
@@ -214,7 +250,7 @@ the others before it stops; a second signal cuts that short.
 Every flag can also be given as an environment variable (SLUICE_ and the flag's
 name in capitals, dashes as underscores) or as a key of the --config file. The
 command line wins over the environment, and the environment over the file.`,
-		Example: "  sluice serve --name n1 --bind 127.0.1.1 --join 127.0.1.1,127.0.1.2 --rules examples/rules",
+		Example: "  sluice serve --name n1 --bind 127.0.1.1 --join 127.0.1.1,127.0.1.2 --bootstrap-expect 2 --rules examples/rules",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := settle(cmd.Flags(), lookupEnv); err != nil {

@@ -57,11 +57,35 @@ func openKeeper(s settings, boot string, fingerprint [16]byte, table *bucket.Tab
 	}}
 	k.running, k.halt = context.WithCancel(context.Background())
 	recorded, err := k.load(table, time.Now())
+	if err == nil {
+		err = k.loadVoters(recorded)
+	}
 	if err != nil {
 		k.close()
 		return nil, nil, err
 	}
 	return k, recorded, nil
+}
+
+// loadVoters reads this node's part in the voter set.
+func (k *keeper) loadVoters(into *cluster.Recorded) error {
+	record, aside, err := k.dir.Voters(k.header.Name, k.header.Fingerprint)
+	if err != nil {
+		return err
+	}
+	if aside != "" {
+		k.log.Warn("the voter set on disk is of another node or cluster, this node starts without", "file", aside)
+	}
+	if !record.Set.Zero() {
+		k.log.Info("voter set read", "version", record.Set.Version, "members", record.Set.Members)
+	}
+	into.Record = record
+	return nil
+}
+
+// putVoters writes this node's part in the voter set.
+func (k *keeper) putVoters(r message.Record) error {
+	return k.dir.PutVoters(k.header.Name, k.header.Fingerprint, r)
 }
 
 // load reads the snapshot. One that must not be used is set aside, and the node goes
@@ -106,7 +130,7 @@ func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 	}
 	k.mu.stats.restored = recorded.Counters
 	k.log.Info("snapshot read", "written", r.Header().Begun, "partitions", recorded.Partitions, "counters", recorded.Counters,
-		"set", recorded.Set.Version, "members", recorded.Set.Members, "took", time.Since(began).Round(time.Millisecond))
+		"took", time.Since(began).Round(time.Millisecond))
 	if n := r.Unknown(); n > 0 {
 		k.log.Warn("the snapshot has limits that this version does not know; their counters are left out", "sets", n)
 	}

@@ -78,6 +78,14 @@ type Heartbeat struct {
 	// Lease is how long an acknowledgement of this heartbeat counts towards the sender's quorum, in ns from Sent.
 	// 0 is the least that there is.
 	Lease int64
+	// NoQuorum: the sender knows Set, and has had no quorum in it for 100 ms.
+	NoQuorum bool
+	// Expect is with how many processes the sender would found a set, itself included; 0: it only joins one.
+	Expect int
+	// Founding: the sender's rounds of founding below this are given up.
+	Founding uint64
+	// Void are the IDs of foundings that the sender, which knows no set, has promised to take no part in.
+	Void []string
 }
 
 // Ack answers a Heartbeat. Only one that is OK counts towards the right to decide.

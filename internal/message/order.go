@@ -80,6 +80,11 @@ type Set struct {
 // Zero reports whether s is none.
 func (s Set) Zero() bool { return s.Version == 0 }
 
+// Equal reports whether s and t are one version with the same members.
+func (s Set) Equal(t Set) bool {
+	return s.ID == t.ID && s.Version == t.Version && slices.Equal(s.Members, t.Members)
+}
+
 // Has reports whether name is counted.
 func (s Set) Has(name string) bool {
 	_, ok := slices.BinarySearch(s.Members, name)

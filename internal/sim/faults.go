@@ -70,15 +70,21 @@ func (w *world) called(places []int) (names []string) {
 	return names
 }
 
-// heal ends every fault of network and gossip.
+// heal ends every fault of network and gossip, for good.
 func (w *world) heal() {
+	w.mend()
+	w.over = true
+}
+
+// mend ends every fault of network and gossip.
+func (w *world) mend() {
 	for a := range places {
 		for b := range places {
 			w.block(a, b, false)
 			w.procsSight(a, b)
 		}
 	}
-	w.net.unwanted, w.net.damage, w.over = nil, 0, true
+	w.net.unwanted, w.net.damage = nil, 0
 	w.tell(general, "all is healed")
 }
 

@@ -22,6 +22,9 @@ func TestGuards(t *testing.T) {
 		// invariants are those of which one goes.
 		invariants []string
 	}{
+		{"founding together", Without{expect: true}, "found", []string{"one set", "start"}},
+		{"a set on disk", Without{disk: true}, "found", []string{"one set", "set", "I1"}},
+		{"a set's proof", Without{proof: true}, "found", []string{"set", "I7"}},
 		{"right", Without{right: true}, "pause", []string{"I1"}},
 		{"seal", Without{seal: true}, "planned", []string{"I1"}},
 		{"gate", Without{gate: true}, "crash", []string{"gate", "I3"}},

@@ -153,8 +153,21 @@ func (w *world) watch(p *process) {
 			}
 		}
 	}
+	w.judgeOneSet(p)
 	if len(p.waiting) > 0 {
 		w.release(p)
+	}
+}
+
+// judgeOneSet wants no two sets to have quorum at once.
+func (w *world) judgeOneSet(p *process) {
+	if w.apart || p.set.Zero() || w.clock(p) >= p.quorum.RightUntil() {
+		return
+	}
+	for _, q := range w.procs {
+		if q != nil && q.set.ID != p.set.ID && !q.set.Zero() && w.clock(q) < q.quorum.RightUntil() {
+			w.fail("one set", general, "%s has quorum in %s, and %s in %s", p, tellSet(p.set), q, tellSet(q.set))
+		}
 	}
 }
 
@@ -188,13 +201,17 @@ func (w *world) watchSet(p *process) {
 		return
 	}
 	w.tell(general, "%s knows set %s", p, tellSet(s))
-	if !p.set.Zero() && !hearsay && !s.Outranks(p.set) {
+	// A founding that can have no quorum, or a set that nobody else is left of.
+	undone := s.Zero() && p.set.Version == 1 || p.set.ID == staleID
+	if !p.set.Zero() && !hearsay && !undone && !s.Outranks(p.set) {
 		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
 	}
-	if s.ID != p.set.ID && !p.set.Zero() && !hearsay && !w.apart {
+	if s.ID != p.set.ID && !p.set.Zero() && !hearsay && !undone && !w.apart {
 		w.fail("set", general, "%s knew lineage %s and now knows %s", p, tellSet(p.set), tellSet(s))
 	}
-	p.set = s
+	if p.set = s; s.Zero() {
+		return
+	}
 	name := version{s.ID, s.Version}
 	if known, ok := w.sets[name]; !ok {
 		w.sets[name] = s.Members

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// join asks p's join targets, which are all other names, and lets it found a set when one has
+// join asks p's join targets, which are all other names, and lets it take part in founding a set when one has
 // answered or none will.
 func (w *world) join(p *process) {
 	if !p.runs() {
@@ -17,20 +17,11 @@ func (w *world) join(p *process) {
 		w.after(20*time.Millisecond, func() { w.join(p) })
 		return
 	}
-	found, known := false, false
+	found := false
 	for _, q := range w.procs {
-		if q == nil || q == p || q.paused {
-			continue
-		}
-		if w.net.reaches(p.place, q.place) {
-			found = true
-			known = known || !q.quorum.Set().Zero()
-		}
+		found = found || q != nil && q != p && !q.paused && w.net.reaches(p.place, q.place)
 	}
-	// A process that comes back while it is cut off would found a set of its own after 5 s. That
-	// is what a data directory is for; here it waits, so that a world has one lineage.
-	waits := !known && w.setKnown() && !w.divided
-	if waits || !found && w.now-p.started < int64(5*time.Second) && !w.first(p) {
+	if !found && w.now-p.started < int64(5*time.Second) && !w.first(p) {
 		w.after(100*time.Millisecond, func() { w.join(p) })
 		return
 	}
@@ -44,23 +35,30 @@ func (w *world) join(p *process) {
 	now := w.clock(p)
 	w.tell(general, "%s has joined", p)
 	p.quorum.SetView(now, p.peers(w))
-	p.quorum.MayFound(now)
+	p.quorum.MayFound(now, true)
 	p.quorum.Wish(now, message.Join)
 	w.work(p)
 }
 
-// setKnown reports whether any process knows a set.
-func (w *world) setKnown() bool {
-	for _, p := range w.procs {
-		if p != nil && !p.quorum.Set().Zero() {
-			return true
+// first reports whether p has no join targets: the first process of worlds that begin so.
+func (w *world) first(p *process) bool { return w.lone && p == w.every[0] }
+
+// expects returns with how many processes the one at place founds a set.
+func (w *world) expects(place int) int {
+	switch {
+	case place >= w.began:
+		return 0 // it only joins
+	case !w.apart:
+		return w.expect
+	}
+	n := 0
+	for i := range w.began {
+		if w.left[i] == w.left[place] {
+			n++
 		}
 	}
-	return false
+	return n
 }
-
-// first reports whether p has no join targets: the first process of worlds that begin so.
-func (w *world) first(p *process) bool { return w.oneFounds && p == w.every[0] }
 
 // live moves p through its life: counted, it serves; leaving, it hands off, leaves the set, ends.
 func (w *world) live(p *process, now int64) {

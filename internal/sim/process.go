@@ -41,6 +41,8 @@ type process struct {
 	view    []seen        // those who live, as it knew last
 	shown   handoff.View  // what handoff was told last
 	placing bool          // the ring of another view is being built
+	storing bool          // a write of the voter set is under way
+	wrote   int64         // when the disk was last given it, where it is not given every version
 	// handedBy and outBy end the phases of leaving, by its own clock.
 	handedBy, outBy int64
 
@@ -84,7 +86,15 @@ func (w *world) start(place int, off int64) *process {
 		panic(err) // the configuration is a constant
 	}
 	p.table = table
-	p.quorum = quorum.New(quorum.Config{Self: p.self, ForgetAfter: w.forgetAfter}, now)
+	counted := quorum.Config{Self: p.self, ForgetAfter: w.forgetAfter, Expect: w.expects(place), Disk: w.disk && !w.without.disk}
+	if w.without.expect {
+		counted.Expect = 1
+	}
+	if w.disk {
+		counted.Record = w.disks[place]
+	}
+	p.wrote = w.now - int64(10*time.Second)
+	p.quorum = quorum.New(counted, now)
 	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest}
 	w.without.configure(&c)
 	p.handoff = handoff.New(c, now)
@@ -146,6 +156,11 @@ func (w *world) receive(p *process, l *letter) {
 // step gives both machines a message. Checks may come before the turn that follows.
 func (w *world) step(p *process, now int64, l *letter) {
 	w.tellLetter(p, l)
+	if h, ok := l.envelope.Body.(*message.Heartbeat); ok && w.without.proof {
+		proven := *h
+		proven.NoQuorum = false
+		l.envelope.Body = &proven
+	}
 	p.quorum.Step(now, l.envelope)
 	p.handoff.Step(now, l.envelope)
 	w.notePortions(p, l.envelope)
@@ -159,7 +174,36 @@ func (w *world) turn(p *process, now int64) {
 	p.handoff.Tick(now)
 	w.post(p, p.quorum.Take())
 	w.post(p, p.handoff.Take())
+	w.store(p)
 	w.watch(p)
+}
+
+// store begins to write p's part in the voter set if its disk is to have another. A crash before the end leaves the old one.
+func (w *world) store(p *process) {
+	if s := p.quorum.Set(); w.without.disk && w.disk && !s.Zero() && w.now-p.wrote >= int64(10*time.Second) {
+		w.disks[p.place], p.wrote = message.Record{Set: s}, w.now // as a snapshot would, now and then
+	}
+	record, ok := p.quorum.Unstored()
+	if !ok || p.storing {
+		return
+	}
+	p.storing = true
+	var stored func()
+	stored = func() {
+		switch {
+		case !p.runs():
+			return
+		case p.paused:
+			w.after(ticking, stored) // the write ends meanwhile, and its word waits
+			return
+		}
+		p.storing = false
+		w.disks[p.place] = record
+		now := w.clock(p)
+		p.quorum.Stored(now, record)
+		w.turn(p, now)
+	}
+	w.after(between(w.rng, 100*time.Microsecond, w.fsync), stored)
 }
 
 func (w *world) post(p *process, out []message.Envelope) {

@@ -13,6 +13,8 @@ type profile struct {
 	share int
 	// nodes draws how many processes begin.
 	nodes func(w *world) int
+	// begin, if set, makes things happen while the processes start.
+	begin func(w *world)
 	// play makes things happen, with time passing; the world is settled before and under load.
 	play func(w *world)
 	// bound, exact and calm are what the run is held to. calm: checks are decided all the time.
@@ -38,7 +40,8 @@ var profiles = []profile{
 	{name: "meet", share: 3, nodes: upTo(2, 6), play: meet, divided: true},
 	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
 	{name: "far", share: 2, nodes: upTo(2, 4), play: far, bound: nothing, exact: true},
-	{name: "chaos", share: 12, nodes: upTo(3, 5), play: chaos},
+	{name: "found", share: 3, nodes: upTo(2, 5), begin: unquiet, play: founded},
+	{name: "chaos", share: 9, nodes: upTo(3, 5), play: chaos},
 }
 
 func upTo(low, high int) func(w *world) int {

@@ -44,6 +44,8 @@ func Run(o Options) Result {
 	}
 	f := choose(w.rng, &o)
 	n := f.nodes(w)
+	w.began = n
+	w.expect = n/2 + 1 + w.rng.IntN(n-n/2)
 	w.bound, w.exact = f.bound, f.exact
 	if f.name == "shrink" || f.name == "chaos" && w.rng.IntN(4) == 0 {
 		w.forgetAfter = between(w.rng, time.Second, 3*time.Second)
@@ -57,8 +59,11 @@ func Run(o Options) Result {
 	if f.divided {
 		w.divide(n)
 	}
-	w.tell(general, "seed %d, %s, %d nodes, %d partitions, %d checks/s, network %d‰ lost %d‰ doubled %d‰ late, in order %v",
-		o.Seed, f.name, n, w.partitions, w.rate, w.net.lose, w.net.double, w.net.late, w.net.fifo)
+	if w.disk {
+		w.tell(general, "voter sets are on disk, which takes up to %v", w.fsync)
+	}
+	w.tell(general, "%d found a set, seed %d, %s, %d nodes, %d partitions, %d checks/s, network %d‰ lost %d‰ doubled %d‰ late, in order %v",
+		w.expect, o.Seed, f.name, n, w.partitions, w.rate, w.net.lose, w.net.double, w.net.late, w.net.fifo)
 	w.guarded(func() { w.play(f, n) })
 	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Story: w.story, Tally: w.Tally}
 }
@@ -95,7 +100,10 @@ func (w *world) play(f *profile, n int) {
 		})
 	}
 	w.pass(time.Second)
-	if !w.settle("start", int64(15*time.Second)) {
+	if f.begin != nil {
+		f.begin(w)
+	}
+	if !w.settle("start", int64(25*time.Second)) {
 		return
 	}
 	w.tell(general, "the cluster has settled")

@@ -11,6 +11,9 @@ type Without struct {
 	// right: checks do not ask whether the process has the right. seal: nor for the
 	// seal; whom the ring names decides. gate: no gate.
 	right, seal, gate bool
+	// expect: every process founds a set by itself. disk: the disk is given the set every 10 s, and a version is
+	// acknowledged before. proof: a set takes the place of another whether the process that shows it has quorum or not.
+	expect, disk, proof bool
 	// machine are those that the machine leaves out itself.
 	machine handoff.Guard
 }

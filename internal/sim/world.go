@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/message"
 )
 
 // world is a cluster, its network and clients, and what is known of all of it.
@@ -28,8 +29,14 @@ type world struct {
 	forgetAfter     time.Duration
 	chunk, fillings int
 	// rest is handoff.Config.Rest: short where a filling takes many parcels, each of which rests.
-	rest      int
-	oneFounds bool
+	rest int
+	// lone: the first process has no join targets. The first began processes found a set, with expect of them; others only join.
+	lone          bool
+	began, expect int
+	// disk: voter sets are kept on disk, and disks has what there is by place. Writing takes up to fsync.
+	disk  bool
+	disks [places]message.Record
+	fsync time.Duration
 	// stepsBack: the clock of a name's next process may be behind that of its last one.
 	stepsBack bool
 	without   Without
@@ -104,7 +111,8 @@ func newWorld(seed uint64) *world {
 		w.chunk, w.rest = 512, 9
 	}
 	w.fillings = []int{1, 3, 16}[w.rng.IntN(3)]
-	w.oneFounds = w.rng.IntN(3) == 0
+	w.lone = w.rng.IntN(3) == 0
+	w.disk, w.fsync = w.rng.IntN(2) == 0, between(w.rng, time.Millisecond, 100*time.Millisecond)
 	w.rate = []int{40, 120, 300}[w.rng.IntN(3)]
 	return w
 }

@@ -25,6 +25,7 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 		StableSet:  setToProto(m.Set),
 		MayDecide:  m.MayDecide,
 		Reason:     m.Reason,
+		Unreached:  m.Unreached,
 		Holdings: &sluicev1.Holdings{
 			Holding:     int32(m.Holdings.Holding),
 			Unprotected: int32(m.Holdings.Unprotected),
@@ -93,6 +94,25 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 		return nil, statusOf(err)
 	}
 	return &sluicev1.ForgetMemberResponse{StableSet: setToProto(set)}, nil
+}
+
+// Bootstrap implements sluicev1.SluiceServiceServer.
+func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*sluicev1.BootstrapResponse, error) {
+	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	if refused == nil {
+		refused = pass.Operate(access.Admin, "", localOnly(ctx))
+	}
+	if refused != nil {
+		return nil, statusOf(refused)
+	}
+	if s.gone() {
+		return nil, errLeaving
+	}
+	set, err := s.limiter.Bootstrap(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &sluicev1.BootstrapResponse{StableSet: setToProto(set)}, nil
 }
 
 // localOnly says why a call is not one that came from this machine, or nil.

@@ -16,6 +16,7 @@ type membership struct {
 	StableSet  *stableSet `json:"stable_set,omitempty"`
 	MayDecide  bool       `json:"may_decide"`
 	Reason     string     `json:"reason,omitempty"`
+	Unreached  []string   `json:"unreached,omitempty"`
 	Holdings   holdings   `json:"holdings"`
 	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
@@ -66,7 +67,7 @@ func (d *door) members(w http.ResponseWriter, r *http.Request) {
 	m := d.Limiter.Members(r.Context())
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
-		StableSet: stableSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Holdings: holdings(m.Holdings),
+		StableSet: stableSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, Holdings: holdings(m.Holdings),
 		ClockCorrection: m.Clocks.Correction.Seconds(),
 	}
 	if m.Clocks.Known {

@@ -62,6 +62,8 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		return &message.Heartbeat{
 			Sent: m.Sent, Set: r.set(m.Set), Wish: known(r, m.Wish, message.Leave), Seen: m.Seen,
 			News: m.News, Hearsay: m.Hearsay, Deaf: m.Deaf, Lease: m.LeaseNs,
+			NoQuorum: m.NoQuorum, Expect: int(m.Expect), Founding: m.Founding,
+			Void: each(m.Void, func(id *uint32) string { return r.text(*id) }),
 		}
 	case *peerv1.Letter_Ack:
 		m := b.Ack

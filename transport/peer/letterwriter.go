@@ -54,6 +54,8 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 		m.Body = &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{
 			Sent: b.Sent, Set: w.set(b.Set), Wish: uint32(b.Wish), Seen: b.Seen,
 			News: b.News, Hearsay: b.Hearsay, Deaf: b.Deaf, LeaseNs: b.Lease,
+			NoQuorum: b.NoQuorum, Expect: uint32(b.Expect), Founding: b.Founding,
+			Void: each(b.Void, func(id *string) uint32 { return w.text(*id) }),
 		}}
 	case *message.Ack:
 		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Got: b.Got, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay, LeaseNs: b.Lease}}

@@ -42,6 +42,7 @@ type outbox struct {
 		control, parcels letters
 
 		failures int       // attempts since the last good connection
+		failure  error     // of the last of them
 		retryAt  time.Time // when the next may begin
 	}
 }
@@ -172,11 +173,12 @@ func (o *outbox) ended(since time.Time, err error) (again, first bool, dropped i
 			wait = min(wait, firstBackoff<<o.mu.failures)
 		}
 		o.mu.failures++
+		o.mu.failure = err
 		o.mu.retryAt = now.Add(wait)
 		o.mu.running = false
 		return false, o.mu.failures == 1, o.dropLocked()
 	}
-	o.mu.failures = 0
+	o.mu.failures, o.mu.failure = 0, nil
 	o.mu.running = o.mu.control.len()+o.mu.parcels.len() > 0
 	return o.mu.running, true, 0
 }

@@ -196,6 +196,22 @@ func (p *Pool) errClosed(addr string) error {
 	return fmt.Errorf("peer %s: %w: the pool is closed", addr, check.ErrUnsent)
 }
 
+// Failure says why the messages to addr do not arrive, "" if the last connection was made or none was tried.
+func (p *Pool) Failure(addr string) string {
+	p.mu.RLock()
+	w := p.mu.ways[addr]
+	p.mu.RUnlock()
+	if w == nil {
+		return ""
+	}
+	w.mail.mu.Lock()
+	defer w.mail.mu.Unlock()
+	if w.mail.mu.failure == nil || w.mail.mu.cancel != nil {
+		return ""
+	}
+	return w.mail.mu.failure.Error()
+}
+
 // HangUp ends the calls to addr that are under way, as if their connections were lost:
 // the process there is silent, and its callers can ask others instead. Mail goes on, so
 // that it is heard when it speaks again, and so do later calls.

@@ -1494,10 +1494,15 @@ type Heartbeat struct {
 	Wish uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
 	Seen uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
 	// These since 1.2.
-	News          uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
-	Hearsay       bool   `protobuf:"varint,6,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
-	Deaf          bool   `protobuf:"varint,7,opt,name=deaf,proto3" json:"deaf,omitempty"`
-	LeaseNs       int64  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
+	News     uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
+	Hearsay  bool   `protobuf:"varint,6,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
+	Deaf     bool   `protobuf:"varint,7,opt,name=deaf,proto3" json:"deaf,omitempty"`
+	NoQuorum bool   `protobuf:"varint,8,opt,name=no_quorum,json=noQuorum,proto3" json:"no_quorum,omitempty"`
+	// How a set is founded, as in message.Heartbeat.
+	Expect        uint32   `protobuf:"varint,10,opt,name=expect,proto3" json:"expect,omitempty"`
+	Founding      uint64   `protobuf:"varint,11,opt,name=founding,proto3" json:"founding,omitempty"`
+	Void          []uint32 `protobuf:"varint,12,rep,packed,name=void,proto3" json:"void,omitempty"` // texts
+	LeaseNs       int64    `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1579,6 +1584,34 @@ func (x *Heartbeat) GetDeaf() bool {
 		return x.Deaf
 	}
 	return false
+}
+
+func (x *Heartbeat) GetNoQuorum() bool {
+	if x != nil {
+		return x.NoQuorum
+	}
+	return false
+}
+
+func (x *Heartbeat) GetExpect() uint32 {
+	if x != nil {
+		return x.Expect
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetFounding() uint64 {
+	if x != nil {
+		return x.Founding
+	}
+	return 0
+}
+
+func (x *Heartbeat) GetVoid() []uint32 {
+	if x != nil {
+		return x.Void
+	}
+	return nil
 }
 
 func (x *Heartbeat) GetLeaseNs() int64 {
@@ -4029,7 +4062,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tStableSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\rR\amembers\"\xca\x01\n" +
+	"\amembers\x18\x03 \x03(\rR\amembers\"\xaf\x02\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12$\n" +
 	"\x03set\x18\x02 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
@@ -4037,7 +4070,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x12\n" +
 	"\x04news\x18\x05 \x01(\x04R\x04news\x12\x18\n" +
 	"\ahearsay\x18\x06 \x01(\bR\ahearsay\x12\x12\n" +
-	"\x04deaf\x18\a \x01(\bR\x04deaf\x12\x19\n" +
+	"\x04deaf\x18\a \x01(\bR\x04deaf\x12\x1b\n" +
+	"\tno_quorum\x18\b \x01(\bR\bnoQuorum\x12\x16\n" +
+	"\x06expect\x18\n" +
+	" \x01(\rR\x06expect\x12\x1a\n" +
+	"\bfounding\x18\v \x01(\x04R\bfounding\x12\x12\n" +
+	"\x04void\x18\f \x03(\rR\x04void\x12\x19\n" +
 	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\xaa\x01\n" +
 	"\x03Ack\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +

@@ -1448,8 +1448,10 @@ type MembersResponse struct {
 	ClocksAgree *bool `protobuf:"varint,9,opt,name=clocks_agree,json=clocksAgree,proto3,oneof" json:"clocks_agree,omitempty"`
 	// How far the node aligns windows ahead of its own clock, because that is off.
 	ClockCorrectionNs int64 `protobuf:"varint,10,opt,name=clock_correction_ns,json=clockCorrectionNs,proto3" json:"clock_correction_ns,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// What the node does not reach and waits for, a sentence each; empty if nothing.
+	Unreached     []string `protobuf:"bytes,11,rep,name=unreached,proto3" json:"unreached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MembersResponse) Reset() {
@@ -1550,6 +1552,13 @@ func (x *MembersResponse) GetClockCorrectionNs() int64 {
 		return x.ClockCorrectionNs
 	}
 	return 0
+}
+
+func (x *MembersResponse) GetUnreached() []string {
+	if x != nil {
+		return x.Unreached
+	}
+	return nil
 }
 
 type Member struct {
@@ -2688,6 +2697,87 @@ func (x *ForgetMemberResponse) GetStableSet() *StableSet {
 	return nil
 }
 
+type BootstrapRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BootstrapRequest) Reset() {
+	*x = BootstrapRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootstrapRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootstrapRequest) ProtoMessage() {}
+
+func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootstrapRequest.ProtoReflect.Descriptor instead.
+func (*BootstrapRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
+}
+
+type BootstrapResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the node alone.
+	StableSet     *StableSet `protobuf:"bytes,1,opt,name=stable_set,json=stableSet,proto3" json:"stable_set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BootstrapResponse) Reset() {
+	*x = BootstrapResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BootstrapResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BootstrapResponse) ProtoMessage() {}
+
+func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BootstrapResponse.ProtoReflect.Descriptor instead.
+func (*BootstrapResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *BootstrapResponse) GetStableSet() *StableSet {
+	if x != nil {
+		return x.StableSet
+	}
+	return nil
+}
+
 var File_sluice_v1_sluice_proto protoreflect.FileDescriptor
 
 const file_sluice_v1_sluice_proto_rawDesc = "" +
@@ -2769,7 +2859,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
 	"\rResetResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\x8c\x03\n" +
+	"\x0eMembersRequest\"\xaa\x03\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
 	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
@@ -2785,7 +2875,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\bholdings\x18\b \x01(\v2\x13.sluice.v1.HoldingsR\bholdings\x12&\n" +
 	"\fclocks_agree\x18\t \x01(\bH\x00R\vclocksAgree\x88\x01\x01\x12.\n" +
 	"\x13clock_correction_ns\x18\n" +
-	" \x01(\x03R\x11clockCorrectionNsB\x0f\n" +
+	" \x01(\x03R\x11clockCorrectionNs\x12\x1c\n" +
+	"\tunreached\x18\v \x03(\tR\tunreachedB\x0f\n" +
 	"\r_clocks_agree\"\xc4\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -2889,6 +2980,10 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
 	"\x14ForgetMemberResponse\x123\n" +
 	"\n" +
+	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet\"\x12\n" +
+	"\x10BootstrapRequest\"H\n" +
+	"\x11BootstrapResponse\x123\n" +
+	"\n" +
 	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet*G\n" +
 	"\x04Verb\x12\x0e\n" +
 	"\n" +
@@ -2943,7 +3038,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b*0\n" +
 	"\x05TopBy\x12\x12\n" +
 	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
-	"\x0fTOP_BY_FREQUENT\x10\x012\xa3\x04\n" +
+	"\x0fTOP_BY_FREQUENT\x10\x012\xeb\x04\n" +
 	"\rSluiceService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
@@ -2953,7 +3048,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"ReportLoad\x12\x1c.sluice.v1.ReportLoadRequest\x1a\x1d.sluice.v1.ReportLoadResponse\x124\n" +
 	"\x03Top\x12\x15.sluice.v1.TopRequest\x1a\x16.sluice.v1.TopResponse\x12@\n" +
 	"\aInspect\x12\x19.sluice.v1.InspectRequest\x1a\x1a.sluice.v1.InspectResponse\x12O\n" +
-	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponse\x12F\n" +
+	"\tBootstrap\x12\x1b.sluice.v1.BootstrapRequest\x1a\x1c.sluice.v1.BootstrapResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once
@@ -2968,7 +3064,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                    // 0: sluice.v1.Verb
 	(Algorithm)(0),               // 1: sluice.v1.Algorithm
@@ -3005,6 +3101,8 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*LeaseLeft)(nil),            // 32: sluice.v1.LeaseLeft
 	(*ForgetMemberRequest)(nil),  // 33: sluice.v1.ForgetMemberRequest
 	(*ForgetMemberResponse)(nil), // 34: sluice.v1.ForgetMemberResponse
+	(*BootstrapRequest)(nil),     // 35: sluice.v1.BootstrapRequest
+	(*BootstrapResponse)(nil),    // 36: sluice.v1.BootstrapResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -3036,27 +3134,30 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	32, // 26: sluice.v1.InspectResponse.leases:type_name -> sluice.v1.LeaseLeft
 	10, // 27: sluice.v1.LimitStanding.limit:type_name -> sluice.v1.Limit
 	22, // 28: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
-	11, // 29: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	11, // 30: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	17, // 31: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	19, // 32: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	24, // 33: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	26, // 34: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
-	29, // 35: sluice.v1.SluiceService.Inspect:input_type -> sluice.v1.InspectRequest
-	33, // 36: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
-	12, // 37: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	12, // 38: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	18, // 39: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	20, // 40: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	25, // 41: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	27, // 42: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
-	30, // 43: sluice.v1.SluiceService.Inspect:output_type -> sluice.v1.InspectResponse
-	34, // 44: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
-	37, // [37:45] is the sub-list for method output_type
-	29, // [29:37] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	22, // 29: sluice.v1.BootstrapResponse.stable_set:type_name -> sluice.v1.StableSet
+	11, // 30: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
+	11, // 31: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
+	17, // 32: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
+	19, // 33: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
+	24, // 34: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	26, // 35: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
+	29, // 36: sluice.v1.SluiceService.Inspect:input_type -> sluice.v1.InspectRequest
+	33, // 37: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
+	35, // 38: sluice.v1.SluiceService.Bootstrap:input_type -> sluice.v1.BootstrapRequest
+	12, // 39: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
+	12, // 40: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
+	18, // 41: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
+	20, // 42: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
+	25, // 43: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	27, // 44: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
+	30, // 45: sluice.v1.SluiceService.Inspect:output_type -> sluice.v1.InspectResponse
+	34, // 46: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
+	36, // 47: sluice.v1.SluiceService.Bootstrap:output_type -> sluice.v1.BootstrapResponse
+	39, // [39:48] is the sub-list for method output_type
+	30, // [30:39] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -3073,7 +3174,7 @@ func file_sluice_v1_sluice_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   27,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	SluiceService_Top_FullMethodName          = "/sluice.v1.SluiceService/Top"
 	SluiceService_Inspect_FullMethodName      = "/sluice.v1.SluiceService/Inspect"
 	SluiceService_ForgetMember_FullMethodName = "/sluice.v1.SluiceService/ForgetMember"
+	SluiceService_Bootstrap_FullMethodName    = "/sluice.v1.SluiceService/Bootstrap"
 )
 
 // SluiceServiceClient is the client API for SluiceService service.
@@ -72,6 +73,10 @@ type SluiceServiceClient interface {
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
 	// that lives, for the node itself, and where no stable set is known.
 	ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error)
+	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
+	// reach are gone for good. If they are alive, there are two clusters. Only callers on the node's own machine may
+	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
+	Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error)
 }
 
 type sluiceServiceClient struct {
@@ -165,6 +170,16 @@ func (c *sluiceServiceClient) ForgetMember(ctx context.Context, in *ForgetMember
 	return out, nil
 }
 
+func (c *sluiceServiceClient) Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BootstrapResponse)
+	err := c.cc.Invoke(ctx, SluiceService_Bootstrap_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SluiceServiceServer is the server API for SluiceService service.
 // All implementations must embed UnimplementedSluiceServiceServer
 // for forward compatibility.
@@ -205,6 +220,10 @@ type SluiceServiceServer interface {
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
 	// that lives, for the node itself, and where no stable set is known.
 	ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error)
+	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
+	// reach are gone for good. If they are alive, there are two clusters. Only callers on the node's own machine may
+	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
+	Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error)
 	mustEmbedUnimplementedSluiceServiceServer()
 }
 
@@ -238,6 +257,9 @@ func (UnimplementedSluiceServiceServer) Inspect(context.Context, *InspectRequest
 }
 func (UnimplementedSluiceServiceServer) ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetMember not implemented")
+}
+func (UnimplementedSluiceServiceServer) Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Bootstrap not implemented")
 }
 func (UnimplementedSluiceServiceServer) mustEmbedUnimplementedSluiceServiceServer() {}
 func (UnimplementedSluiceServiceServer) testEmbeddedByValue()                       {}
@@ -393,6 +415,24 @@ func _SluiceService_ForgetMember_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SluiceService_Bootstrap_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BootstrapRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SluiceServiceServer).Bootstrap(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SluiceService_Bootstrap_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SluiceServiceServer).Bootstrap(ctx, req.(*BootstrapRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SluiceService_ServiceDesc is the grpc.ServiceDesc for SluiceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -427,6 +467,10 @@ var SluiceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ForgetMember",
 			Handler:    _SluiceService_ForgetMember_Handler,
+		},
+		{
+			MethodName: "Bootstrap",
+			Handler:    _SluiceService_Bootstrap_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
