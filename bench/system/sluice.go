@@ -77,7 +77,7 @@ func (b *Binaries) node(name string, at [4]string, join []string, keys int) (pro
 		args = append(args, flag, port)
 	}
 	if len(join) > 0 {
-		args = append(args, "--join", strings.Join(join, ","))
+		args = append(args, "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(len(join)))
 	}
 	return process.Spec{Name: name, Path: b.sluice, Args: args}, nil
 }

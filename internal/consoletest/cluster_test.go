@@ -73,7 +73,7 @@ func startCluster(t *testing.T, args ...string) []*process {
 	}
 	for i := range nodes {
 		p := &process{name: "n" + strconv.Itoa(i+1), http: host(i) + ":7461", grpc: host(i) + ":7460"}
-		p.cmd = exec.Command(sluice, append([]string{"serve", "--name", p.name, "--bind", host(i), "--join", strings.Join(join, ","), "--rules", "testdata/shop.yaml"}, args...)...)
+		p.cmd = exec.Command(sluice, append([]string{"serve", "--name", p.name, "--bind", host(i), "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(nodes), "--rules", "testdata/shop.yaml"}, args...)...)
 		p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 		if err := p.cmd.Start(); err != nil {
 			t.Fatal(err)

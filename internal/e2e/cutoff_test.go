@@ -81,6 +81,13 @@ type labNode struct {
 	grpc string // address
 	conn *grpc.ClientConn
 	log  *logBuffer
+	cmd  *exec.Cmd
+}
+
+// kill ends the process at once, and waits for its end.
+func (n *labNode) kill() {
+	n.cmd.Process.Kill()
+	n.cmd.Wait()
 }
 
 func (l *lab) start(host int, args ...string) *labNode {
@@ -92,14 +99,14 @@ func (l *lab) start(host int, args ...string) *labNode {
 	if err := cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
+	n.cmd = cmd
 	var err error
 	if n.conn, err = grpc.NewClient(n.grpc, l.dialOptions()...); err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() {
 		n.conn.Close()
-		cmd.Process.Kill()
-		cmd.Wait()
+		n.kill()
 		if l.t.Failed() {
 			l.t.Logf("log of %s:\n%s", n.name, n.log.tail(6000))
 		}
@@ -114,7 +121,7 @@ func startThree(t *testing.T, args ...string) (*lab, []*labNode) {
 	l := newLab(t, 3)
 	var nodes []*labNode
 	for host := range l.hosts {
-		nodes = append(nodes, l.start(host+1, append([]string{"--join", strings.Join(l.hosts, ",")}, args...)...))
+		nodes = append(nodes, l.start(host+1, append([]string{"--join", strings.Join(l.hosts, ","), "--bootstrap-expect", "3"}, args...)...))
 	}
 	l.waitWhole(nodes, 20*time.Second)
 	return l, nodes

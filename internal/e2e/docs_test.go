@@ -102,7 +102,28 @@ type docRun struct {
 	base   int
 	folder string
 	serves int
-	closed bool // a node that asks for certificates runs, with those that the page has made
+	// starting are the nodes that are not ready yet: those of a page may wait for each other.
+	starting []starting
+	closed   bool // a node that asks for certificates runs, with those that the page has made
+}
+
+// starting is a node of a page, by its line.
+type starting struct {
+	line string
+	log  *logBuffer
+}
+
+// await waits until the nodes that were started are ready.
+func (r *docRun) await() {
+	for _, s := range r.starting {
+		eventually(r.t, 20*time.Second, s.line, func() error {
+			if !strings.Contains(s.log.String(), "msg=ready") {
+				return fmt.Errorf("so far:\n%s", s.log)
+			}
+			return nil
+		})
+	}
+	r.starting = nil
 }
 
 var (
@@ -137,6 +158,10 @@ func (r *docRun) run(c string) {
 		r.serve("bin/sluice serve --name n1 --bind 127.0.1.9 --tls-cert certs/n1.crt --tls-key certs/n1.key"+
 			" --tls-client-ca certs/ca.crt --tls-client-auth require", base+100)
 	}
+	serves := strings.HasPrefix(line, "bin/sluice serve ") && !strings.Contains(line, "--help")
+	if !serves {
+		r.await()
+	}
 	switch {
 	case strings.HasPrefix(line, "make "):
 		for _, target := range strings.Fields(line)[1:] {
@@ -147,7 +172,7 @@ func (r *docRun) run(c string) {
 				t.Errorf("%s: %v\n%s", line, err, out)
 			}
 		}
-	case strings.HasPrefix(line, "bin/sluice serve ") && !strings.Contains(line, "--help"):
+	case serves:
 		r.serve(line, base)
 	case strings.HasPrefix(line, "bin/sluice top") && !strings.Contains(line, "--once"), strings.HasPrefix(line, "curl -N"):
 		r.interrupted(line, base)
@@ -197,12 +222,7 @@ func (r *docRun) serve(line string, base int) {
 		cmd.Process.Signal(syscall.SIGTERM)
 		cmd.Wait()
 	})
-	eventually(r.t, 20*time.Second, line, func() error {
-		if !strings.Contains(log.String(), "ready") {
-			return fmt.Errorf("so far:\n%s", log)
-		}
-		return nil
-	})
+	r.starting = append(r.starting, starting{line, log})
 	r.serves++
 }
 

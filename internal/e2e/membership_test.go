@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -102,26 +103,26 @@ func TestPausedNodeReturns(t *testing.T) {
 	t.Logf("all agree %v after the node goes on", took.Round(time.Millisecond))
 }
 
-// TestSilentJoinTarget starts a node whose only target does not answer: it says
-// so, waits, and then serves alone.
+// TestSilentJoinTarget starts a node whose only target does not answer: it is alive, says so, and is never ready, for it may be one
+// of a cluster that it does not reach.
 func TestSilentJoinTarget(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	began := time.Now()
-	n := launch(t, nodeConfig{name: "pod-1", join: []string{silent.Addr().String()}, args: []string{"--join-timeout", "2s"}})
-	n.waitReady()
-	if took := time.Since(began); took < 2*time.Second {
-		t.Errorf("ready after %v, before its join timeout of 2 s", took)
+	n := launch(t, nodeConfig{name: "pod-1", join: []string{silent.Addr().String()}, args: []string{"--join-timeout", "1s"}})
+	n.waitLog("waiting to join a cluster: this node founds none; targets that do not answer: "+silent.Addr().String(), 20*time.Second)
+	if status, body, err := n.get("/readyz"); err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, silent.Addr().String()) {
+		t.Errorf("/readyz: %d %s %v", status, body, err)
 	}
-	n.waitLog(silent.Addr().String(), time.Second)
-	waitAgreed(t, []*node{n}, time.Second)
+	if status, _, err := n.get("/healthz"); err != nil || status != http.StatusOK {
+		t.Errorf("/healthz: %d %v", status, err)
+	}
 }
 
-// TestAloneAtOnce wants a node without targets to serve within a second.
-func TestAloneAtOnce(t *testing.T) {
+// TestAloneSoon wants a node without targets to serve when it has given members that may know it time to meet it, which is some two seconds.
+func TestAloneSoon(t *testing.T) {
 	// A machine that does other things may be slow to start a process now and then; a node that waits for others waits each time.
 	var took []time.Duration
 	for range 5 {
@@ -130,8 +131,8 @@ func TestAloneAtOnce(t *testing.T) {
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	if took[2] > time.Second {
-		t.Errorf("ready after %v, want under 1 s for most", took)
+	if took[0] < 2*time.Second || took[2] > 3500*time.Millisecond {
+		t.Errorf("ready after %v, want 2 s at least and under 3.5 s for most", took)
 	}
 }
 

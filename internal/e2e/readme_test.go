@@ -25,8 +25,15 @@ func TestReadmeCommands(t *testing.T) {
 	demo := runDemo(t, base)
 
 	var serves []*exec.Cmd
+	var starting []func() // wait for them: they wait for each other
 	ran := 0
 	for _, line := range commands {
+		if !strings.HasPrefix(line, "bin/sluice serve --name") {
+			for _, ready := range starting {
+				ready()
+			}
+			starting = nil
+		}
 		switch {
 		case line == "make run" || line == "make test":
 			// This test is part of one, and has just done what the other does.
@@ -37,7 +44,10 @@ func TestReadmeCommands(t *testing.T) {
 			if runtime.GOOS != "linux" {
 				continue // as the README says
 			}
-			serves = append(serves, startServe(t, line, base+100))
+			cmd, ready := startServe(t, line, base+100)
+			serves, starting = append(serves, cmd), append(starting, ready)
+			ran++
+			continue
 		case strings.Contains(line, "127.0.1."):
 			if runtime.GOOS != "linux" {
 				continue
@@ -171,23 +181,24 @@ func runDemo(t *testing.T, base int) *exec.Cmd {
 
 // startServe runs one of the README's serve commands on other ports and waits
 // until it answers.
-func startServe(t *testing.T, line string, base int) *exec.Cmd {
+func startServe(t *testing.T, line string, base int) (cmd *exec.Cmd, ready func()) {
 	t.Helper()
 	var env []string
 	for i, flag := range []string{"GRPC", "HTTP", "PEER", "GOSSIP"} {
 		env = append(env, fmt.Sprintf("SLUICE_%s_PORT=%d", flag, base+i))
 	}
-	cmd := command(line, env...)
+	cmd = command(line, env...)
 	startCommand(t, cmd)
 	bind := regexp.MustCompile(`--bind (\S+)`).FindStringSubmatch(line)[1]
-	eventually(t, 20*time.Second, line, func() error {
-		status, body, err := get(fmt.Sprintf("http://%s:%d/readyz", bind, base+1))
-		if err == nil && status != 200 {
-			err = fmt.Errorf("%d %s", status, body)
-		}
-		return err
-	})
-	return cmd
+	return cmd, func() {
+		eventually(t, 20*time.Second, line, func() error {
+			status, body, err := get(fmt.Sprintf("http://%s:%d/readyz", bind, base+1))
+			if err == nil && status != 200 {
+				err = fmt.Errorf("%d %s", status, body)
+			}
+			return err
+		})
+	}
 }
 
 func startCommand(t *testing.T, cmd *exec.Cmd) {

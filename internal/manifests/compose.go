@@ -75,6 +75,11 @@ func (c *Compose) Judge(fsys fs.FS, dir string, settings map[string]string, port
 	for name, s := range c.Secrets {
 		want(exists(s.File), "secret %s: there is no file %s", name, s.File)
 	}
+	for name, s := range c.Services {
+		expect, err := strconv.Atoi(s.Environment["SLUICE_BOOTSTRAP_EXPECT"])
+		want(err == nil && expect <= len(c.Services) && 2*expect > len(c.Services),
+			"%s: SLUICE_BOOTSTRAP_EXPECT is %q, want more than half of the %d nodes", name, s.Environment["SLUICE_BOOTSTRAP_EXPECT"], len(c.Services))
+	}
 	published := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Services)) {
 		s := c.Services[name]

@@ -35,6 +35,7 @@ func TestCompose(t *testing.T) {
 func TestComposeJudge(t *testing.T) {
 	for _, c := range []struct{ want, old, new string }{
 		{"field read_only_root not found", "read_only:", "read_only_root:"},
+		{`SLUICE_BOOTSTRAP_EXPECT is "1", want more than half of the 3 nodes`, `EXPECT: "3"`, `EXPECT: "1"`},
 		{"SLUICE_PEERS is no setting", "SLUICE_JOIN:", "SLUICE_PEERS:"},
 		{"which is nobody's name", "SLUICE_JOIN: sluice", "SLUICE_JOIN: nodes"},
 		{`n1: is named "n2"`, "SLUICE_NAME: n1", "SLUICE_NAME: n2"},

@@ -113,6 +113,7 @@ func (j *judge) membership() {
 	}
 	j.want(s.Spec.ClusterIP == corev1.ClusterIPNone, "Service %s is not headless", name)
 	j.want(s.Spec.PublishNotReadyAddresses, "Service %s hides nodes that are not ready, which is before they have joined", name)
+	j.founding()
 	j.want(j.env("SLUICE_JOIN").Value == name, "SLUICE_JOIN is %q, want the headless Service %s", j.env("SLUICE_JOIN").Value, name)
 	for setting, field := range map[string]string{"SLUICE_NAME": "metadata.name", "SLUICE_ADVERTISE": "status.podIP"} {
 		from := j.env(setting).ValueFrom

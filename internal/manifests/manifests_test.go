@@ -212,6 +212,14 @@ func TestJudge(t *testing.T) {
 		{"not started in parallel", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.StatefulSet.Spec.PodManagementPolicy = "" }},
 		{"is no Service", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { o.StatefulSet.Spec.ServiceName = "peers" }},
 		{"SLUICE_JOIN is", setEnv("SLUICE_JOIN", "sluice")},
+		{"SLUICE_BOOTSTRAP_EXPECT is \"\"", setEnv("SLUICE_BOOTSTRAP_EXPECT", "")},
+		{"SLUICE_BOOTSTRAP_EXPECT is 1, want more than half of the 3 pods", setEnv("SLUICE_BOOTSTRAP_EXPECT", "1")},
+		{"SLUICE_BOOTSTRAP_EXPECT is 6, and there may be", setEnv("SLUICE_BOOTSTRAP_EXPECT", "6")},
+		{"want the first pods", setEnv("SLUICE_BOOTSTRAP_NAMES", "sluice-0,sluice-1,sluice-3")},
+		{"SLUICE_BOOTSTRAP_EXPECT is 3, want more than half of the 7 pods", func(o *Objects, s *corev1.PodSpec, c *corev1.Container) {
+			setEnv("SLUICE_BOOTSTRAP_NAMES", "")(o, s, c)
+			*o.StatefulSet.Spec.Replicas = 7
+		}},
 		{"SLUICE_ADVERTISE is not from status.podIP", setEnv("SLUICE_ADVERTISE", "10.0.0.1")},
 		{"SLUICE_PEERS is no setting", addEnv("SLUICE_PEERS")},
 		{"SLUICE_RULES is set twice", addEnv("SLUICE_RULES")},
