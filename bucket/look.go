@@ -31,8 +31,36 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	} else {
 		seen = newCounter(limits, now, new(more))
 	}
+	return seen.stand(now), known
+}
+
+// Recent calls f for the counters of the shard that were used last, at most so many: with their limits and how each of these stands
+// at now.
+func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
+	now = inRange(now)
+	sh := &t.shards[shard]
+	sh.mu.Lock()
+	keys := sh.mu.lru.Keys()
+	sh.mu.Unlock()
+	for _, key := range keys[max(0, len(keys)-most):] {
+		sh.mu.Lock()
+		c, known := sh.mu.lru.Peek(key)
+		var seen counter
+		if known {
+			seen = c.copyTo(new(more))
+		}
+		sh.mu.Unlock()
+		if known {
+			f(key, seen.limits, seen.stand(now))
+		}
+	}
+}
+
+// stand settles c, a copy, to now and says how each of its limits stands.
+func (c *counter) stand(now int64) []Standing {
+	seen, limits := c, c.limits
 	at := seen.settle(now)
-	list = make([]Standing, limits.Len())
+	list := make([]Standing, limits.Len())
 	for i := range list {
 		var d Decision
 		seen.describe(&d, i, at)
@@ -46,5 +74,5 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 		}
 		list[i] = s
 	}
-	return list, known
+	return list
 }

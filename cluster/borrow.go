@@ -76,6 +76,7 @@ func (n *Node) borrow(ask lease.Request) {
 		n.book.Failed(now, &ask)
 		return
 	}
+	n.answers.note(sent, &rec.Request, &reply.Decision)
 	n.book.Granted(sent, now, &ask, &lease.Answer{
 		ID: reply.Grant, Units: reply.Granted, For: min(reply.For, ask.For), Decision: reply.Decision,
 		RetryAfter: reply.RetryAfter, Holder: reply.Holder,

@@ -27,6 +27,7 @@ type chronicle struct {
 	rightLostAt int64
 	clock       ClockStats // that the lines so far have told
 	unheard     []string
+	fallback    fallbackSpell
 }
 
 // moment is what the chronicle looks at.
@@ -41,6 +42,7 @@ type moment struct {
 	stats     handoff.Stats
 	clock     ClockStats
 	unheard   []string // members that gossip shows and that are not heard
+	fallback  fallbackCounts
 }
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
@@ -59,6 +61,7 @@ func (c *chronicle) tell(log *slog.Logger, m moment) {
 	c.tellPartitions(log, m)
 	c.tellCopies(log, m)
 	c.tellClock(log, m.clock)
+	c.fallback.tell(log, m)
 	c.last = m.stats
 }
 

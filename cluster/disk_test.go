@@ -48,7 +48,30 @@ func (f *fleet) load(name string, table *bucket.Table) *Recorded {
 	if recorded.Record, _, err = f.disks[name].Voters(name, [16]byte{}); err != nil {
 		f.t.Fatal(err)
 	}
+	d, err := f.disks[name].Deferred().Read(snapshot.Want{Name: name, Partitions: 31, Now: time.Now()})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if d != nil {
+		defer d.Close()
+		if err := recorded.LoadDeferred(d, time.Now()); err != nil {
+			f.t.Fatal(err)
+		}
+	}
 	return recorded
+}
+
+// saveDeferred writes the deferred charges of name, and returns of how many keys they are.
+func (f *fleet) saveDeferred(name string) int {
+	f.t.Helper()
+	n := f.nodes[name]
+	keys, err := n.SaveDeferred(f.t.Context(), func(set message.Set) (*snapshot.Writer, error) {
+		return f.disks[name].Deferred().Create(snapshot.Header{Name: name, Boot: n.cfg.Boot, Begun: time.Now(), Partitions: 31, Set: set})
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return keys
 }
 
 // save writes a snapshot of name.

@@ -175,7 +175,7 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 		if !r.holds(l.Key) {
 			continue
 		}
-		s, c, ok := v.holder.Count(now, from.Boot, l, r.counted)
+		s, c, ok := v.holder.Count(now, from.Boot, l, r.voters)
 		if !ok {
 			continue
 		}

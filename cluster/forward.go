@@ -40,8 +40,11 @@ type forwarding struct {
 	places  []int // place in pending of each record
 	// sent is when the round began.
 	sent    int64
-	firsts  firsts
-	changes []change // made here in this round by checks of sync rules
+	attempt int
+	// deadline is that of all.
+	deadline time.Time
+	firsts   firsts
+	changes  []change // made here in this round by checks of sync rules
 	// stuck are the keys of which a check could not be decided here in this round, and why: those
 	// that stand behind it wait too, so that a key's checks are decided in their order.
 	stuck map[bucket.Key]error
@@ -56,6 +59,8 @@ type pending struct {
 	to int
 	// hint is the holder that the last node asked has named, for this attempt.
 	hint string
+	// relay: to is to ask the owner, which this node does not hear. relayed: that was tried in this attempt.
+	relay, relayed bool
 	// cause is why it is still pending.
 	cause error
 	done  bool
@@ -159,7 +164,8 @@ func (f *forwarding) release() {
 
 func (f *forwarding) run(ctx context.Context) {
 	wait := firstWait
-	for {
+	f.deadline, _ = ctx.Deadline() // there is one, see bounded
+	for f.attempt = 0; ; {
 		r := f.node.routing.Load()
 		f.aim(r)
 		f.pack(r)
@@ -178,8 +184,9 @@ func (f *forwarding) run(ctx context.Context) {
 		f.node.stats.retries.Add(uint64(len(f.pending)))
 		for i := range f.pending {
 			p := &f.pending[i]
-			p.forwards, p.hint, p.to = 0, "", 0
+			p.forwards, p.hint, p.to, p.relayed = 0, "", 0, false
 		}
+		f.attempt++
 	}
 }
 
@@ -241,11 +248,11 @@ func (f *forwarding) waitBehind(ctx context.Context, r *routing, d time.Duration
 }
 
 // aim says where each pending check goes in this round: where the last node asked
-// has pointed, else to the holder that is known. Checks for which a node without the
-// right has nobody to ask are answered.
+// has pointed, else to the holder that is known. Checks for which a node without quorum
+// has nobody to ask are answered, or wait if it may soon have.
 func (f *forwarding) aim(r *routing) {
 	f.sent = f.node.cfg.Clock()
-	apart := !f.node.mayDecide(f.sent)
+	quorum, atOnce := f.node.mayDecide(f.sent), f.node.fallback.atOnce(f.sent)
 	for i := range f.pending {
 		p := &f.pending[i]
 		if p.to == nobody {
@@ -256,9 +263,19 @@ func (f *forwarding) aim(r *routing) {
 		if p.hint != "" && p.to != r.self {
 			p.to = r.find(p.hint)
 		}
+		if p.relay = false; f.whole == nil && !p.relayed {
+			if via := r.relay(key, f.attempt); via != nobody {
+				p.to, p.relay, p.relayed = via, true, true
+				continue
+			}
+		}
 		switch {
-		case apart && (p.to == nobody || p.to == r.self || !r.nodes[p.to].lives):
-			f.standApart(r, p)
+		case !quorum && (p.to == nobody || p.to == r.self || !r.nodes[p.to].lives):
+			if atOnce {
+				f.standApart(r, p)
+			} else { // the next routing may have an owner that is heard
+				p.to, p.cause = nobody, errMinority
+			}
 		case p.to == nobody && p.hint == "":
 			p.cause = errNobodyServes
 			if len(r.table.Members()) == 0 {
@@ -277,7 +294,11 @@ func (f *forwarding) aim(r *routing) {
 func (f *forwarding) fail(r *routing, cause error) {
 	for i := range f.pending {
 		p := &f.pending[i]
-		if p.cause == nil {
+		switch p.cause {
+		case errMinority:
+			f.standApart(r, p)
+			continue
+		case nil:
 			p.cause = cause
 		}
 		f.giveUp(r, p)

@@ -65,21 +65,25 @@ func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
 // moved to another node stands there.
 func (n *Node) giveBackHere(w *whole) {
 	now, r := n.cfg.Clock(), n.routing.Load()
-	lost := 0
+	lost, back := 0, 0
 	for i := range w.local {
 		l := &w.local[i]
 		switch {
+		case l.table == n.shares.table: // its other half, in apart, counts
+			l.table.GiveBack(now, &l.receipt)
+			continue
 		case l.table == n.apart:
 			n.owed.forgive(l.key, l.cost)
 		case !r.holds(l.key):
 			lost++
 			continue
 		}
+		back++
 		l.table.GiveBack(now, &l.receipt)
 		n.madeRoom(now, l.key)
 	}
 	n.stats.giveBacksLost.Add(uint64(lost))
-	n.stats.gaveBack.Add(uint64(len(w.local) - lost))
+	n.stats.gaveBack.Add(uint64(back))
 }
 
 // giveBackTo gives charges back to the node at addr, until it has said so or

@@ -11,6 +11,9 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
+// settles is more than how long a node that has lost quorum waits for its peers before it answers at once.
+const settles = time.Second
+
 // TestMinority: a node that is cut off loses the right and answers by on_partition, at
 // once; the others go on with everything. Healed, it is one of them again, and its
 // share is charged.
@@ -25,7 +28,7 @@ func TestMinority(t *testing.T) {
 		}
 		f.cut("ab", "c")
 		f.eventually(time.Second, "c has lost the right", func() bool { return !c.mayDecide(c.clock()) })
-		time.Sleep(200 * time.Millisecond) // a and b do not live any more
+		time.Sleep(settles) // and a and b are no longer heard
 		// The copies are on nodes that are not heard, so they protect nothing.
 		f.eventually(time.Second, "c counts its partitions as unprotected", func() bool {
 			s := c.Stats().Partitions
@@ -75,10 +78,13 @@ func TestMinority(t *testing.T) {
 		}
 		f.cut("ab", "c")
 		f.eventually(time.Second, "c has lost the right again", func() bool { return !c.mayDecide(c.clock()) })
-		time.Sleep(200 * time.Millisecond)
-		for i, answer := range decide(t.Context(), c.Node, keys...) {
-			if rules.OnFailure(i%3) == rules.FailShare && answer.Allowed {
-				t.Errorf("a second cut gives key %d a second share: %+v", i, answer)
+		time.Sleep(settles)
+		for round := range 2 {
+			for i, answer := range decide(t.Context(), c.Node, keys...) {
+				// Of a key of which 4 were left when its owner was last heard, a third is 1.
+				if rules.OnFailure(i%3) == rules.FailShare && answer.Allowed != (round == 0) {
+					t.Errorf("a second cut, round %d, key %d: %+v", round, i, answer)
+				}
 			}
 		}
 		time.Sleep(200 * time.Millisecond)
@@ -98,7 +104,7 @@ func TestMinorityOfTwo(t *testing.T) {
 		f.cut("abc", "de")
 		d := f.nodes["d"]
 		f.eventually(time.Second, "d has lost the right", func() bool { return !d.mayDecide(d.clock()) })
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(settles)
 		start := time.Now()
 		forwards := d.Stats().Forwards
 		for _, a := range decide(t.Context(), d.Node, keys...) {
@@ -107,7 +113,7 @@ func TestMinorityOfTwo(t *testing.T) {
 				t.Errorf("%+v, want a fifth", a)
 			}
 		}
-		if took := time.Since(start); took > 2*latency || d.Stats().Forwards == forwards {
+		if took := time.Since(start); took > 4*latency || d.Stats().Forwards == forwards {
 			t.Errorf("it took %v, with %d forwards", took, d.Stats().Forwards-forwards)
 		}
 	})

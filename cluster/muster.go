@@ -99,7 +99,7 @@ func (f *forwarding) alike(i, j int) bool {
 // shares reports whether p may share a record. Where the checks of a key are not alike, each has a record of its own, so
 // that they are decided in the order of the batch.
 func (f *forwarding) shares(p *pending) bool {
-	return f.whole == nil && !f.pending[p.first].mixed && combines(&f.batch.Requests[p.index])
+	return f.whole == nil && !p.relay && !f.pending[p.first].mixed && combines(&f.batch.Requests[p.index])
 }
 
 // join makes pending check i, of whose key there is one before, a part of its record, as long as there is room.

@@ -20,10 +20,12 @@ import (
 // Node answers checks of this process's doors (Decide) and of other nodes (Serve).
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
-	cfg   Config
-	table *bucket.Table // the counters it holds, and copies of others
-	apart *bucket.Table // what it admits without a holder
-	held  *held         // charges that other nodes may give back
+	cfg     Config
+	table   *bucket.Table // the counters it holds, and copies of others
+	apart   *bucket.Table // what it admitted without an owner, and no owner has acknowledged
+	shares  shares
+	answers lastAnswers // what owners have said of keys
+	held    *held       // charges that other nodes may give back
 	// combine lets concurrent checks of one key travel together.
 	combine combiner
 	denials lease.Denials  // what other holders have denied
@@ -32,7 +34,7 @@ type Node struct {
 	leasing *chore         // there are keys in book or demands
 	refused refused        // what it has denied to others
 	roomy   roomy          // what it is to tell them
-	owed    *owed          // what it admitted without a holder and has not told one yet
+	owed    *owed          // what it admitted without an owner and has not told one yet
 	// eventually is its part in eventual mode.
 	eventually *eventually
 
@@ -40,6 +42,7 @@ type Node struct {
 	// and that copies may have confirmed more.
 	routing  atomic.Pointer[routing]
 	right    atomic.Int64
+	fallback fallback
 	confirms bell
 	ahead    atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
 	machines atomic.Pointer[machines]
@@ -48,7 +51,7 @@ type Node struct {
 	ids       atomic.Uint64 // the last id given to a held charge
 	returning sync.WaitGroup
 	stats     counters
-	apartSize int // shards of apart
+	apartSize int // shards of apart and of shares
 }
 
 // New returns a node that keeps its counters in table, which must have as many
@@ -64,13 +67,19 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n.leasing = newChore(leasePeriod)
 	n.owed = newOwed(n.cfg.ApartEntries)
 	n.apartSize = min(64, n.cfg.Ring.Partitions)
-	apart, err := bucket.NewTable(bucket.Config{Shards: n.apartSize, MaxEntries: n.cfg.ApartEntries})
-	if err != nil {
-		return nil, err
+	for _, t := range []**bucket.Table{&n.apart, &n.shares.table} {
+		var err error
+		if *t, err = bucket.NewTable(bucket.Config{Shards: n.apartSize, MaxEntries: n.cfg.ApartEntries}); err != nil {
+			return nil, err
+		}
 	}
-	n.apart = apart
+	if n.cfg.Recorded != nil {
+		n.takeDeferred(n.cfg.Recorded)
+	}
 	n.eventually = newEventually(n)
 	n.right.Store(math.MinInt64)
+	n.fallback.init(n.cfg.Clock(), n.cfg.dead())
+	var err error
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
 	}
@@ -99,6 +108,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
 	holding := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
+		Dropping: n.keepLeft,
 	}
 	if err := holding.Validate(); err != nil {
 		return nil, err
@@ -213,6 +223,7 @@ func (n *Node) sweep(ctx context.Context) {
 			now := n.cfg.Clock()
 			n.table.Sweep(now, next)
 			n.apart.Sweep(now, next%n.apartSize)
+			n.shares.table.Sweep(now, next%n.apartSize)
 			next = (next + 1) % partitions
 			runtime.Gosched()
 		}

@@ -12,10 +12,11 @@ import (
 )
 
 // closedRetry is the RetryAfter of a check that was denied without a holder: about
-// when one may be there again. Nothing is known of the counter.
+// when one may be there again. Nothing is known of the counter. It is also that of a share before the process has had
+// quorum, and just after a pause.
 const closedRetry = time.Second
 
-var errMinority = errors.New("this node is cut off from the majority, and so has no right to decide")
+var errMinority = errors.New("this node has no quorum")
 
 // answers counts what was answered without a holder.
 type answers struct{ share, closed, open atomic.Uint64 }
@@ -26,8 +27,7 @@ func (n *Node) onFailure(r *routing, req *check.Request, w *whole, cause error) 
 	return n.standIn(r, req, w, req.OnFailure, &n.stats.failure, cause)
 }
 
-// onPartition answers req, whose holder this node is or cannot hear, while it has no
-// right to decide.
+// onPartition answers req, whose owner this node is or cannot hear, while it has no quorum.
 func (n *Node) onPartition(r *routing, req *check.Request, w *whole) check.Answer {
 	return n.standIn(r, req, w, req.OnPartition, &n.stats.minority, errMinority)
 }
@@ -39,7 +39,11 @@ func (n *Node) standIn(r *routing, req *check.Request, w *whole, policy rules.On
 		n.stats.unanswered.Add(1)
 		return check.Answer{Err: fmt.Errorf("%w: %w", check.ErrNoHolder, cause)}
 	}
+	n.stats.cause.Store(&cause)
 	a := check.Answer{Holder: n.cfg.Name}
+	if policy == rules.FailShare && !n.fallback.shares(n.cfg.Clock()) {
+		policy = rules.FailClosed
+	}
 	switch policy {
 	case rules.FailOpen:
 		count.open.Add(1)
@@ -50,15 +54,7 @@ func (n *Node) standIn(r *routing, req *check.Request, w *whole, policy rules.On
 	default:
 		count.share.Add(1)
 		a.Source = check.Share
-		// Counted apart from what this node holds: the counter elsewhere goes on
-		// with what it has, and this node's share of it is spent only once, whatever
-		// the reasons are for which it answers alone.
-		share := req.Request
-		share.Limits = req.Limits.Share(r.counted)
-		var charged bool
-		if a.Decision, charged = w.apart(n.apart, n.cfg.Clock(), &share); charged {
-			n.owed.add(&req.Request)
-		}
+		a.Decision = n.share(r, req, w)
 	}
 	return a
 }

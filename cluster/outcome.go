@@ -34,6 +34,7 @@ func (f *forwarding) take(r *routing) {
 			p.to = nobody
 		}
 	}
+	f.node.answers.noteRound(f)
 }
 
 // answered takes the reply of node to.
@@ -55,6 +56,10 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 		}
 	case check.NotHolder:
 		n.stats.redirected.Add(1)
+		if p.relay { // the owner is not to be reached that way either
+			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", r.nodes[to].name)
+			break
+		}
 		p.hint = reply.Holder
 		p.cause = fmt.Errorf("node %s does not hold the key", r.nodes[to].name)
 		if p.hint == "" || p.hint == r.nodes[to].name {
@@ -67,9 +72,11 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 			p.hint, p.to = reply.Holder, 0
 		}
 		p.cause = fmt.Errorf("node %s: %w", r.nodes[to].name, errSealed)
-		if reply.Holder == "" && !n.mayDecide(n.cfg.Clock()) {
-			// It has no right to decide, nor has this node: both are in a minority.
-			f.standApart(r, p)
+		if now := n.cfg.Clock(); reply.Holder == "" && !n.mayDecide(now) {
+			// Neither it nor this node has quorum: both are in a minority, or both have just lost it.
+			if p.cause = errMinority; n.fallback.atOnce(now) {
+				f.standApart(r, p)
+			}
 		}
 	case check.Overloaded:
 		f.overloaded(p)

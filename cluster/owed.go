@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,8 +27,11 @@ type owed struct {
 		sync.Mutex
 		debts     map[bucket.Key]debt
 		order     []bucket.Key // of debts
+		sent      []debt       // taken, and not answered yet
 		forgotten uint64
 	}
+	// changed holds one when what is on disk is out of date.
+	changed chan struct{}
 }
 
 // debt is what is owed on one key.
@@ -36,16 +40,19 @@ type debt struct {
 	limits    *bucket.Limits
 	cost      int64
 	transient bool
+	at        int64 // of one that an earlier run has left: when it had this cost
 }
 
 func newOwed(max int) *owed {
-	o := &owed{max: max, chore: newChore(settlePeriod)}
+	o := &owed{max: max, chore: newChore(settlePeriod), changed: make(chan struct{}, 1)}
 	o.mu.debts = make(map[bucket.Key]debt)
 	return o
 }
 
 // add notes that r was admitted.
-func (o *owed) add(r *bucket.Request) { o.put(debt{r.Key, r.Limits, max(1, r.Cost), r.Transient}) }
+func (o *owed) add(r *bucket.Request) {
+	o.put(debt{key: r.Key, limits: r.Limits, cost: max(1, r.Cost), transient: r.Transient})
+}
 
 // put adds d to what is owed on its key.
 func (o *owed) put(d debt) {
@@ -63,6 +70,7 @@ func (o *owed) put(d debt) {
 	d.cost += before.cost
 	o.mu.debts[d.key] = d
 	o.chore.call()
+	signal(o.changed)
 }
 
 // forgive notes that an admission was taken back.
@@ -72,6 +80,7 @@ func (o *owed) forgive(k bucket.Key, cost int64) {
 	if d, ok := o.mu.debts[k]; ok {
 		d.cost = max(0, d.cost-max(1, cost))
 		o.mu.debts[k] = d
+		signal(o.changed)
 	}
 }
 
@@ -86,6 +95,30 @@ func (o *owed) take(most int) []debt {
 		delete(o.mu.debts, k)
 	}
 	o.mu.order = o.mu.order[n:]
+	if n > 0 {
+		o.mu.sent = list
+	}
+	return list
+}
+
+// answered says that what was taken is charged, or owed again.
+func (o *owed) answered() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mu.sent != nil {
+		o.mu.sent = nil
+		signal(o.changed)
+	}
+}
+
+// all returns all debts, those that were taken and are not answered among them.
+func (o *owed) all() []debt {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	list := slices.Clone(o.mu.sent)
+	for _, k := range o.mu.order {
+		list = append(list, o.mu.debts[k])
+	}
 	return list
 }
 
@@ -117,16 +150,17 @@ func (n *Node) settleUp(ctx context.Context) {
 	}
 }
 
-// settle charges debts. One that no holder has taken is owed again. One that was sent
+// settle charges debts. One that no owner has taken is owed again. One that was sent
 // without an answer counts as charged: charging it twice would deny what was never
-// admitted, and what was admitted stays spent of this node's share either way.
+// admitted. It stays spent of this node's share until it expires, as no owner has acknowledged it.
 func (n *Node) settle(ctx context.Context, debts []debt) {
-	now, counted := n.cfg.Clock(), n.routing.Load().counted
+	defer n.owed.answered()
+	now, voters := n.cfg.Clock(), n.routing.Load().voters
 	var b check.Batch
 	var of []debt
 	for _, d := range debts {
 		// What has expired since is no longer to be charged.
-		cost := min(d.cost, n.spentApart(now, d, counted))
+		cost := min(d.cost, n.spentApart(now, d, voters))
 		if cost <= 0 {
 			continue
 		}
@@ -149,27 +183,22 @@ func (n *Node) settle(ctx context.Context, debts []debt) {
 		switch {
 		case a.Err == nil:
 			n.stats.settled.Add(uint64(b.Requests[i].Cost))
+			n.acknowledged(of[i], b.Requests[i].Cost, voters)
 		case !errors.Is(a.Err, check.ErrAmbiguous):
 			n.owed.put(of[i])
 		}
 	}
 }
 
-// spentApart returns how much of the share of d's key is spent now: the most that any of
+// acknowledged notes that the owner has charged so much of d: what it says is left of the key has that in it.
+func (n *Node) acknowledged(d debt, cost int64, voters int) {
+	n.apart.Do(n.cfg.Clock(), &bucket.Request{Key: d.key, Limits: d.limits.Share(voters), Cost: cost, Verb: bucket.Refund})
+}
+
+// spentApart returns how much of what was admitted of d's key without its owner counts now: the most that any of
 // its limits still counts.
-func (n *Node) spentApart(now int64, d debt, counted int) int64 {
-	share, most := d.limits.Share(counted), int64(0)
-	for i := range share.Len() {
-		one := share
-		if share.Len() > 1 {
-			var err error
-			if one, err = bucket.NewLimits(share.At(i)); err != nil {
-				return d.cost // cannot be: it is one of a valid set
-			}
-		}
-		r := bucket.Request{Key: d.key, Limits: one, Verb: bucket.Read}
-		at, unit := n.apart.Do(now, &r), max(1, share.At(i).Cost)
-		most = max(most, (at.Limit-at.Remaining+unit-1)/unit)
-	}
-	return most
+func (n *Node) spentApart(now int64, d debt, voters int) int64 {
+	share := d.limits.Share(voters)
+	list, _ := n.apart.Look(now, d.key, share)
+	return cost(share, list)
 }

@@ -77,12 +77,12 @@ func TestOwed(t *testing.T) {
 	add(2, 5)
 	o.forgive(k(3), 1)
 	o.forgive(k(9), 1)
-	want := "[{{0 2} <nil> 6 false} {{0 3} <nil> 0 false}]"
+	want := "[{{0 2} <nil> 6 false 0} {{0 3} <nil> 0 false 0}]"
 	if got := fmt.Sprint(o.take(2)); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	add(2, 1)
-	want = "[{{0 4} <nil> 1 false} {{0 2} <nil> 1 false}]"
+	want = "[{{0 4} <nil> 1 false 0} {{0 2} <nil> 1 false 0}]"
 	if got := fmt.Sprint(o.take(9)); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}

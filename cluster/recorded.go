@@ -21,6 +21,8 @@ type Recorded struct {
 	// Partitions and Counters say how many were imported.
 	Partitions, Counters int
 	states               []handoff.State
+	deferred             []debt // what is to be charged to owners, of voters
+	voters               int
 }
 
 // Load imports the partitions that r has all counters of into table, as of now, the time of

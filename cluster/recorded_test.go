@@ -71,7 +71,7 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		if s := f.nodes["a"].Stats(); s.Right || s.Partitions.Holding != 0 {
 			t.Errorf("alone: %+v", s)
 		}
-		if a := decide(t.Context(), f.nodes["a"].Node, keys[0])[0]; a.Source != check.Share || !a.Allowed || f.nodes["a"].Stats().MinorityShare != 1 {
+		if a := decide(t.Context(), f.nodes["a"].Node, keys[0])[0]; a.Source != check.Closed || a.Allowed || f.nodes["a"].Stats().MinorityClosed != 1 {
 			t.Errorf("asked for a key meanwhile: %+v", a)
 		}
 		f.kill("a")

@@ -11,7 +11,7 @@ import (
 )
 
 // A round has two groups for each node, because answers to checks of sync rules take a
-// copy's confirmation longer, and the others shall not wait for them.
+// replica's confirmation longer, as relayed ones take another node's answer, and the others shall not wait for them.
 func groupOf(node int, sync bool) int {
 	if sync {
 		return 2*node + 1
@@ -77,12 +77,17 @@ func (f *forwarding) write(i int) {
 	if p.times > 1 {
 		rec.Times = p.times
 	}
+	if p.relay {
+		rec.Relay, rec.For = true, max(time.Millisecond, time.Until(f.deadline))
+	}
 	if f.whole != nil {
 		f.whole.mark(rec, p.index)
 	}
 }
 
-func (f *forwarding) group(p *pending) int { return groupOf(p.to, f.batch.Requests[p.index].Sync) }
+func (f *forwarding) group(p *pending) int {
+	return groupOf(p.to, f.batch.Requests[p.index].Sync || p.relay)
+}
 
 // grow returns s with length n; values are undefined.
 func grow[T any](s []T, n int) []T {

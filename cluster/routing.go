@@ -25,8 +25,11 @@ type routing struct {
 	// holders gives each partition's holder, a place in nodes: as the machine knows it,
 	// or the ring's owner, who will claim it, or nobody where no member serves.
 	holders []int32
-	// counted is the size of the stable set; of the view while no set is known.
-	counted    int
+	// unheard says of partitions that another process owns them, as the machine knows it, that this one does not hear. Nil if
+	// there are none.
+	unheard []bool
+	// voters is the size of the voter set with which this process last had quorum; of the view before it had any.
+	voters     int
 	superseded chan struct{}
 }
 
@@ -62,7 +65,7 @@ func nodesOf(v member.View, self message.Peer) (nodes []node, at int) {
 // set.
 func newRouting(nodes []node, self int, table *ring.Table) *routing {
 	return &routing{
-		table: table, nodes: nodes, self: self, counted: max(1, len(nodes)),
+		table: table, nodes: nodes, self: self, voters: max(1, len(nodes)),
 		holders: make([]int32, table.Partitions()), superseded: make(chan struct{}),
 	}
 }
@@ -79,6 +82,12 @@ func (r *routing) setHolders(holder func(partition int) message.Peer) {
 	for p := range r.holders {
 		if h := holder(p); h != last {
 			last, place = h, r.living(h)
+		}
+		if place == nobody && last != (message.Peer{}) {
+			if r.unheard == nil {
+				r.unheard = make([]bool, len(r.holders))
+			}
+			r.unheard[p] = true
 		}
 		r.holders[p] = place
 		if place == nobody {
@@ -106,6 +115,21 @@ func (r *routing) holds(k bucket.Key) bool { return r.holder(k) == r.self }
 
 // holder returns the place in nodes of the node that k is to be asked of, or nobody.
 func (r *routing) holder(k bucket.Key) int { return int(r.holders[r.partition(k)]) }
+
+// relay returns the place of a node that is to be asked for k because its owner is not heard here, or nobody: one that is heard,
+// another one for each try.
+func (r *routing) relay(k bucket.Key, try int) int {
+	if r.unheard == nil || !r.unheard[r.partition(k)] {
+		return nobody
+	}
+	for i := range r.nodes {
+		at := (i + try + int(k.Lo%uint64(len(r.nodes)))) % len(r.nodes)
+		if n := &r.nodes[at]; at != r.self && n.lives && n.addr != "" {
+			return at
+		}
+	}
+	return nobody
+}
 
 // nameOf returns the name of the node at a place, "" for nobody.
 func (r *routing) nameOf(place int) string {

@@ -66,6 +66,7 @@ type runner struct {
 	stale     bool   // the published routing is out of date
 	routes    uint64 // of the machine, when it was published
 	set       message.Set
+	voters    int // of the set with which this process last had quorum
 	waits     []*wait
 	moved     bool // changes may have been confirmed
 	resting   bool // nothing is decided any more, and nothing changes hands

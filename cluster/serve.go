@@ -19,6 +19,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	var changes []change          // only of sync records
 	var stuck map[bucket.Key]bool // keys of which a record waits: those behind it wait too
 	served, notHolder, later := 0, 0, 0
+	relays := false
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Holder: n.cfg.Name}
@@ -39,6 +40,9 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			continue
 		case !decidable(rec):
 			reply.Status = check.Invalid
+		case rec.Relay && !r.holds(rec.Key) && r.relays(from, rec.Key):
+			relays = true
+			continue
 		case !r.holds(rec.Key):
 			reply.Status, reply.Holder = check.NotHolder, r.nameOf(r.holder(rec.Key))
 			notHolder++
@@ -89,6 +93,9 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	n.stats.served.Add(uint64(served))
 	n.stats.notHolder.Add(uint64(notHolder))
 	n.stats.toldLater.Add(uint64(later))
+	if relays {
+		n.relay(r, from, records, replies)
+	}
 	if changes != nil {
 		n.confirmServed(changes, replies)
 	}

@@ -72,6 +72,9 @@ func (r *runner) show(now int64) {
 
 // watch notices who is no longer heard, and who is again.
 func (r *runner) watch(now int64) {
+	if r.node.fallback.turn(now, r.node.right.Load()) {
+		r.node.shares.forget(r.node.apartSize)
+	}
 	if n := len(r.kept); n > 0 {
 		r.kept = slices.DeleteFunc(r.kept, func(m member.Member) bool { return !r.stillHeard(now, m) })
 		if len(r.kept) < n {
@@ -161,12 +164,15 @@ func (r *runner) publish() {
 		r.set, r.stale = set, true
 		r.reported = math.MinInt64 // counts that show the set are due
 	}
+	if r.node.mayDecide(r.node.cfg.Clock()) && r.voters != len(r.set.Members) {
+		r.voters, r.stale = len(r.set.Members), true
+	}
 	if routes := r.handoff.Routes(); r.stale || routes != r.routes {
 		r.routes, r.stale = routes, false
 		next := newRouting(r.scene.nodes, r.scene.self, r.placement.table)
 		next.seq = r.scene.seq
-		if !r.set.Zero() {
-			next.counted = len(r.set.Members)
+		if r.voters > 0 {
+			next.voters = r.voters
 		}
 		next.setHolders(r.handoff.Holder)
 		r.node.reroute(next)

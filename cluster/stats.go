@@ -22,6 +22,8 @@ type Stats struct {
 	// attempts that began after a wait. Ambiguous are records that were sent without
 	// an answer, and charges of sync rules that no copy confirmed in time.
 	Forwards, Retries, Ambiguous uint64
+	// Relayed are records that this node has asked the owners for, for nodes that do not hear these.
+	Relayed uint64
 	// Forwarding is how long calls to other nodes took, each of one or many records.
 	Forwarding timing.Snapshot
 	// Remembered checks were answered by what their holder had denied just before.
@@ -46,6 +48,8 @@ type Stats struct {
 	// Settled is what was admitted as a share and charged to a holder later (cost).
 	// OwedForgotten are keys for which that was given up, because there were too many.
 	Settled, OwedForgotten uint64
+	// SharesUnknown are shares of keys of which no owner's answer was remembered.
+	SharesUnknown uint64
 	// GaveBack are charges of failed all-or-nothing batches that were given back,
 	// GiveBacksLost those that could not be. HeldDropped were forgotten by this
 	// node before their time, because there were too many.
@@ -97,8 +101,10 @@ type counters struct {
 	redirected, later               atomic.Uint64
 	forwards, retries, ambiguous    atomic.Uint64
 	failure, minority               answers
+	cause                           atomic.Pointer[error] // of the last of these
 	unanswered, overloaded, settled atomic.Uint64
 	gaveBack, giveBacksLost         atomic.Uint64
+	relayed                         atomic.Uint64
 	combined, remembered, leased    atomic.Uint64
 	lent, lentBack                  atomic.Uint64
 	ringBuilds, viewsRefused        atomic.Uint64
@@ -112,7 +118,7 @@ func (n *Node) Stats() Stats {
 	s := Stats{
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
 		NotHolder: c.notHolder.Load(), ToldLater: c.toldLater.Load(),
-		Redirected: c.redirected.Load(), Later: c.later.Load(),
+		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), Later: c.later.Load(),
 		Combined: c.combined.Load(), Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
 		Lent: c.lent.Load(), LentBack: c.lentBack.Load(), Lending: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
@@ -125,6 +131,7 @@ func (n *Node) Stats() Stats {
 		Members: len(r.nodes), Seq: r.seq,
 		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved, Clock: m.clock,
 	}
+	s.SharesUnknown = n.shares.unheard.Load()
 	s.Forwarding = c.forwarding.Snapshot()
 	s.Eventual = n.eventually.stats(n.cfg.Clock())
 	s.Receipts, s.HeldDropped = n.held.count()

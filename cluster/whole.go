@@ -22,7 +22,7 @@ type whole struct {
 type localCharge struct {
 	table   *bucket.Table
 	receipt bucket.Receipt
-	// key and cost are what is owed to a holder for it, if table is Node.apart.
+	// key and cost are those of the deferred charge for it, if table is Node.apart.
 	key  bucket.Key
 	cost int64
 }
@@ -66,13 +66,23 @@ func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d buck
 	return d, seq, v
 }
 
-// apart decides r on the table of what is admitted without a holder.
-func (w *whole) apart(table *bucket.Table, now int64, r *bucket.Request) (d bucket.Decision, charged bool) {
-	if w == nil || r.Verb != bucket.Check {
+// share decides r on the shares of n, and charges what it admits to what no owner has acknowledged.
+func (w *whole) share(n *Node, now int64, r *bucket.Request) (d bucket.Decision, charged bool) {
+	if d, charged = w.held(n.shares.table, now, r, 0); charged {
+		own := *r
+		own.Verb = bucket.Charge
+		w.held(n.apart, now, &own, max(1, r.Cost))
+	}
+	return d, charged
+}
+
+// held does r on one of the tables of what is admitted without an owner.
+func (w *whole) held(table *bucket.Table, now int64, r *bucket.Request, cost int64) (d bucket.Decision, charged bool) {
+	if w == nil {
 		var rc bucket.Receipt
 		return table.DoHeld(now, r, &rc)
 	}
-	w.local = append(w.local, localCharge{table: table, key: r.Key, cost: r.Cost})
+	w.local = append(w.local, localCharge{table: table, key: r.Key, cost: cost})
 	last := len(w.local) - 1
 	d, charged = table.DoHeld(now, r, &w.local[last].receipt)
 	if !charged {

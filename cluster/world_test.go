@@ -150,6 +150,8 @@ func pose(n *Node, v member.View) {
 		}
 	}
 	n.right.Store(math.MaxInt64)
+	n.fallback.hadQuorum.Store(true)
+	n.fallback.turned.Store(math.MaxInt64)
 	n.reroute(after)
 }
 

@@ -77,6 +77,7 @@ descriptors:
     replication: sync
     on_failure: closed
     on_partition: open
+    unknown_share: none
     refunds: true
     response:
       status: 503
@@ -104,13 +105,14 @@ descriptors:
 		Replaces                 []string
 		Consistency, Replication string
 		OnFailure, OnPartition   string
+		UnknownShare             string
 		Response                 rules.Response
 		Metadata                 map[string]any
 		Entries                  []rules.Entry
 	}
 	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.Refunds, r.Replaces, r.Consistency.String(),
-		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), *r.Response, r.Metadata, r.Entries()}
-	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open",
+		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), r.UnknownShare.String(), *r.Response, r.Metadata, r.Entries()}
+	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open", "none",
 		rules.Response{Status: 503, Headers: []rules.Header{{Name: "Retry-After", Value: "5"}, {Name: "X-Why", Value: "too much"}, {Name: "X-Ok", Value: "yes"}}, Body: "no"},
 		map[string]any{"a": 1.0, "b": map[string]any{"c": []any{"x", true, nil, 2.5}}},
 		[]rules.Entry{{Key: "a", Value: "b*"}}}

@@ -43,7 +43,7 @@ var grammar = map[string][]string{
 	inDescriptor: {
 		"key", "value", "rate_limit", "limits", "descriptors",
 		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
-		"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "ip_prefix", "elastic", "redact",
+		"consistency", "replication", "on_failure", "on_partition", "unknown_share", "response", "refunds", "ip_prefix", "elastic", "redact",
 	},
 	inRateLimit: append([]string{"replaces"}, limitKeys...),
 	inLimits:    limitKeys,
@@ -127,6 +127,11 @@ var onFailures = []yamldoc.Named[OnFailure]{
 	{Name: "share", Value: FailShare},
 	{Name: "closed", Value: FailClosed},
 	{Name: "open", Value: FailOpen},
+}
+
+var unknownShares = []yamldoc.Named[UnknownShare]{
+	{Name: "limit", Value: UnknownLimit},
+	{Name: "none", Value: UnknownNone},
 }
 
 var consistencies = []yamldoc.Named[Consistency]{

@@ -10,7 +10,7 @@ import (
 )
 
 // ownOptions are sluice's keys that say how a rule is enforced.
-var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "response", "refunds", "elastic"}
+var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "unknown_share", "response", "refunds", "elastic"}
 
 // readOptions reads what a descriptor says about its rule beside the limits.
 func (p *parser) readOptions(d *descriptor) {
@@ -39,6 +39,8 @@ func (p *parser) readOptions(d *descriptor) {
 			r.OnFailure, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
 		case "on_partition":
 			r.OnPartition, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
+		case "unknown_share":
+			r.UnknownShare, _ = yamldoc.Enum(p.Reader, f.Value, path, unknownShares)
 		case "refunds":
 			r.Refunds = p.flag(d, name)
 		case "elastic":

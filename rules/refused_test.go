@@ -119,6 +119,7 @@ func TestRefused(t *testing.T) {
 		{"option without limit", head + "  - key: a\n    on_failure: open\n", "4: d/a.on_failure: has no effect without rate_limit or limits beside it"},
 		{"refunds without limit", head + "  - key: a\n    refunds: true\n", "4: d/a.refunds: has no effect without rate_limit or limits beside it"},
 		{"unknown on_failure", beside("on_failure: maybe"), `5: d/a.on_failure: must be one of share, closed, open, not "maybe"`},
+		{"unknown unknown_share", beside("unknown_share: some"), `5: d/a.unknown_share: must be one of limit, none, not "some"`},
 		{"unknown on_partition", beside("on_partition: maybe"), `5: d/a.on_partition: must be one of share, closed, open, not "maybe"`},
 		{"unknown consistency", beside("consistency: causal"), `5: d/a.consistency: must be one of strict, eventual, not "causal"`},
 		{"eventual of two", beside("consistency: eventual\n    limits: [{unit: hour, count: 1}]"), "5: d/a.consistency: eventual takes one limit, and the rule has 2"},

@@ -33,6 +33,16 @@ const (
 	FailOpen
 )
 
+// UnknownShare says what a node's share of a limit is if it remembers no answer of the key's owner.
+type UnknownShare uint8
+
+const (
+	// UnknownLimit gives a part of the limit: all of it divided by the voters.
+	UnknownLimit UnknownShare = iota
+	// UnknownNone gives nothing.
+	UnknownNone
+)
+
 // Consistency says where a rule's checks are decided.
 type Consistency uint8
 
@@ -70,6 +80,8 @@ type Rule struct {
 	// when the node asked is on the smaller side of a cut and has lost the right to
 	// decide.
 	OnFailure, OnPartition OnFailure
+	// UnknownShare says what is shared of a key that the node asked knows nothing of.
+	UnknownShare UnknownShare
 	// Refunds: what was spent is given back or reset now and then, so a denial may end at any
 	// time and nobody is to answer it from memory.
 	Refunds bool
@@ -112,5 +124,6 @@ func (r *Rule) Entries() []Entry {
 	return out
 }
 
-func (f OnFailure) String() string   { return nameOf(onFailures, f) }
-func (c Consistency) String() string { return nameOf(consistencies, c) }
+func (f OnFailure) String() string    { return nameOf(onFailures, f) }
+func (u UnknownShare) String() string { return nameOf(unknownShares, u) }
+func (c Consistency) String() string  { return nameOf(consistencies, c) }

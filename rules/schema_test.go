@@ -108,6 +108,8 @@ func TestSchemaAgrees(t *testing.T) {
 		{false, beside("replication: twice")},
 		{false, beside("on_failure: perhaps")},
 		{false, beside("on_partition: perhaps")},
+		{true, beside("unknown_share: none")},
+		{false, beside("unknown_share: all")},
 		{false, beside("metadata: 5")},
 	} {
 		if err := validate(t, s, c.text); (err == nil) != c.sound {

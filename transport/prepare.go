@@ -49,6 +49,7 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 	if r.Rule != nil {
 		replication = r.Rule.Replication
 		q.OnFailure, q.OnPartition, q.Shadow = r.Rule.OnFailure, r.Rule.OnPartition, r.Rule.Shadow
+		q.UnknownShare = r.Rule.UnknownShare
 		q.Fresh = r.Rule.Refunds
 		q.Eventual = r.Rule.Consistency == rules.Eventual && r.Limits.Windowed()
 	} else {

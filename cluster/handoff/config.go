@@ -41,6 +41,9 @@ type Config struct {
 	// receipt, the next one stays away. 0 means 9, so that filling takes about a tenth of
 	// the time at most.
 	Rest int
+	// Dropping is called before the counters of a partition are dropped, which this process then knows nothing of any more.
+	// May be nil.
+	Dropping func(partition int)
 	// Without leaves guards out. Only for tests that show what each is for.
 	Without Guard
 }

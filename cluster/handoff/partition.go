@@ -175,6 +175,9 @@ func (m *Machine) stepDown(p *partition, gen uint64) {
 // forget empties p's shard.
 func (m *Machine) forget(p *partition) {
 	p.state.release()
+	if m.c.Dropping != nil {
+		m.c.Dropping(p.number)
+	}
 	m.c.Table.DropShard(p.number)
 	p.state = state{}
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
+// deferredPause is the least time between two writes of deferred charges.
+const deferredPause = time.Second
+
 // keeper keeps a node's counters in its data directory: it reads them at the start, and
 // writes them now and then and at the end. Make it with openKeeper, end it with close.
 type keeper struct {
@@ -28,6 +31,8 @@ type keeper struct {
 	running context.Context
 	halt    context.CancelFunc
 	idle    chan struct{}
+	// saved is closed when deferred charges are no longer written as they change.
+	saved chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -64,6 +69,7 @@ func openKeeper(s settings, boot string, fingerprint [16]byte, table *bucket.Tab
 		k.close()
 		return nil, nil, err
 	}
+	k.loadDeferred(recorded, time.Now())
 	return k, recorded, nil
 }
 
@@ -139,7 +145,12 @@ func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 
 // begin makes snapshots now and then, until ctx ends or last or close is called.
 func (k *keeper) begin(p *parts) {
-	k.idle = make(chan struct{})
+	k.idle, k.saved = make(chan struct{}), make(chan struct{})
+	p.run("deferred charges", func(context.Context) error {
+		defer close(k.saved)
+		k.saveDeferred()
+		return nil
+	})
 	p.run("snapshots", func(ctx context.Context) error {
 		defer close(k.idle)
 		defer context.AfterFunc(ctx, k.halt)()
@@ -169,10 +180,74 @@ func (k *keeper) run() {
 	}
 }
 
+// saveDeferred writes deferred charges when they have changed, at most once in deferredPause, and not more than a tenth of the
+// time.
+func (k *keeper) saveDeferred() {
+	for {
+		select {
+		case <-k.running.Done():
+			return
+		case <-k.node.DeferredChanged():
+		}
+		began := time.Now()
+		k.writeDeferred(k.running)
+		rest := time.NewTimer(max(deferredPause, 10*time.Since(began)))
+		select {
+		case <-k.running.Done():
+			rest.Stop()
+			return
+		case <-rest.C:
+		}
+	}
+}
+
+// writeDeferred writes deferred charges. An error is counted and logged; what was written before stays.
+func (k *keeper) writeDeferred(ctx context.Context) {
+	keys, err := k.node.SaveDeferred(ctx, func(set message.Set) (*disk.Writer, error) {
+		h := k.header
+		h.Begun, h.Set = time.Now(), set
+		return k.dir.Deferred().Create(h)
+	})
+	switch {
+	case err == nil:
+		k.log.Debug("deferred charges written", "keys", keys)
+	case ctx.Err() == nil:
+		k.mu.Lock()
+		k.mu.stats.failed++
+		k.mu.Unlock()
+		k.log.Error("deferred charges were not written, what was written before stays", "error", err)
+	}
+}
+
+// loadDeferred reads deferred charges into recorded. Without them the node can admit once more what they were for, so one that
+// cannot be read is worth a line, but no reason not to start.
+func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
+	h := &k.header
+	r, err := k.dir.Deferred().Read(disk.Want{
+		Placement: h.Placement, Fingerprint: h.Fingerprint, Name: h.Name, Partitions: h.Partitions, Now: now,
+	})
+	if r == nil && err == nil {
+		return
+	}
+	if err == nil {
+		err = errors.Join(recorded.LoadDeferred(r, now), r.Close())
+	}
+	if err != nil {
+		k.mu.stats.refused++
+		k.log.Warn("deferred charges refused, what they were for can be admitted once more", "error", err)
+		return
+	}
+	if n := recorded.Deferred(); n > 0 {
+		k.log.Info("deferred charges read", "keys", n)
+	}
+}
+
 // last writes what the node has at its end.
 func (k *keeper) last() {
 	k.halt()
 	<-k.idle
+	<-k.saved
+	k.writeDeferred(context.Background())
 	if k.write(context.Background()) == nil {
 		s := k.stats()
 		k.log.Info("last snapshot written", "partitions", s.totals.Sections, "counters", s.totals.Counters, "bytes", s.totals.Bytes,
@@ -217,6 +292,7 @@ func (k *keeper) close() {
 	k.halt()
 	if k.idle != nil {
 		<-k.idle
+		<-k.saved
 	}
 	if err := k.dir.Close(); err != nil {
 		k.log.Warn("closing the data directory", "error", err)

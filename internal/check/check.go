@@ -57,6 +57,8 @@ type Request struct {
 	// OnFailure answers when no holder is reached in time, OnPartition when this node
 	// is in a minority.
 	OnFailure, OnPartition rules.OnFailure
+	// UnknownShare says what a share is if this node remembers no answer of the key's owner.
+	UnknownShare rules.UnknownShare
 	// Sync: the answer waits until a copy has the charge. Never with Transient.
 	Sync bool
 	// Fresh: a denial of it must not be answered from memory, because others make room all the time.

@@ -37,6 +37,9 @@ type Record struct {
 	Lend, Return bool
 	Want, Rate   int64
 	For          time.Duration
+	// Relay asks a node that does not own the key to ask the owner, within For, for one that cannot reach it. Records that the node
+	// asks for others are not relayed again. Never with Hold.
+	Relay bool
 	// Trace is the span of the asking node that the record is sent for, mostly nil.
 	Trace *Trace
 }
@@ -85,7 +88,7 @@ type Reply struct {
 }
 
 // Handler decides records that came from another node. from is the asking
-// process's boot id. Unless the records are Sync, it must not block on the network.
+// process's boot id. Unless the records are Sync or Relay, it must not block on the network.
 type Handler interface {
 	Serve(from string, records []Record, replies []Reply)
 }

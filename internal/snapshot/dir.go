@@ -15,6 +15,8 @@ const (
 	lockName = "lock"
 	fileName = "counters.snapshot"
 	tempName = fileName + ".new"
+	// deferredName is the file of deferred charges, see Dir.Deferred.
+	deferredName = "deferred.snapshot"
 )
 
 // ErrInUse is returned for a directory that another process has open.
@@ -29,6 +31,7 @@ type Dir struct {
 	path string
 	root *os.Root
 	lock *os.File
+	name string // of the snapshot
 	// writing keeps a second Writer out.
 	writing atomic.Bool
 }
@@ -43,7 +46,7 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open directory %s: %w", path, bare(err))
 	}
-	d := &Dir{path: path, root: root}
+	d := &Dir{path: path, root: root, name: fileName}
 	if err := d.open(); err != nil {
 		d.Close()
 		return nil, err
@@ -58,11 +61,17 @@ func (d *Dir) open() (err error) {
 	if err := lock(d.lock); err != nil {
 		return fmt.Errorf("lock directory %s: %w", d.path, err)
 	}
-	if err := d.discard(); err != nil {
-		return fmt.Errorf("directory %s must be writable: remove %s: %w", d.path, tempName, bare(err))
+	for _, s := range []*Dir{d, d.Deferred()} {
+		if err := s.discard(); err != nil {
+			return fmt.Errorf("directory %s must be writable: remove %s: %w", d.path, s.temp(), bare(err))
+		}
 	}
 	return nil
 }
+
+// Deferred returns the same directory with another snapshot, of the charges that a node still owes to the owners of keys. It is
+// small, and written by itself when they change. It is closed with d.
+func (d *Dir) Deferred() *Dir { return &Dir{path: d.path, root: d.root, name: deferredName} }
 
 // Close lets other processes have the directory. Writers and readers have to be done.
 func (d *Dir) Close() error {
@@ -79,15 +88,15 @@ func (d *Dir) Create(h Header) (*Writer, error) {
 	if !d.writing.CompareAndSwap(false, true) {
 		return nil, ErrWriting
 	}
-	return newWriter(d, d.file(fileName), h, func() { d.writing.Store(false) })
+	return newWriter(d, d.file(d.name), h, func() { d.writing.Store(false) })
 }
 
 // Read opens the snapshot after verifying all of it. It returns nil and no error if there is none,
 // and a *Refusal if it must not be used.
 func (d *Dir) Read(want Want) (*Reader, error) {
-	name := d.file(fileName)
+	name := d.file(d.name)
 	// A pipe would be waited for, so look before opening.
-	info, err := d.root.Lstat(fileName)
+	info, err := d.root.Lstat(d.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -96,7 +105,7 @@ func (d *Dir) Read(want Want) (*Reader, error) {
 	case !info.Mode().IsRegular():
 		return nil, refuse(name, &damage{what: "it is not a regular file"})
 	}
-	f, err := d.root.Open(fileName)
+	f, err := d.root.Open(d.name)
 	if err != nil {
 		return nil, refuse(name, err)
 	}
@@ -113,10 +122,10 @@ func (d *Dir) create() (file, error) {
 	if err := d.discard(); err != nil {
 		return nil, err
 	}
-	return d.root.OpenFile(tempName, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	return d.root.OpenFile(d.temp(), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 }
 
-func (d *Dir) publish() error { return d.root.Rename(tempName, fileName) }
+func (d *Dir) publish() error { return d.root.Rename(d.temp(), d.name) }
 
 func (d *Dir) sync() error {
 	if runtime.GOOS == "windows" {
@@ -129,7 +138,9 @@ func (d *Dir) sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-func (d *Dir) discard() error { return d.root.RemoveAll(tempName) }
+func (d *Dir) discard() error { return d.root.RemoveAll(d.temp()) }
+
+func (d *Dir) temp() string { return d.name + ".new" }
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 

@@ -12,6 +12,7 @@
 //	lock                            held by the process that has the directory open
 //	counters.snapshot               the last whole snapshot
 //	counters.snapshot.new           the one being written; what a crash leaves of it is removed
+//	deferred.snapshot               of the same format: what is still to be charged to the owners of keys
 //	counters.snapshot.refused-TIME  set aside, for people to look at; the newest three
 //
 // A snapshot is written under its temporary name, brought to the disk, then renamed, so at any

@@ -98,7 +98,7 @@ func Open(c Config) (*Pool, error) {
 // replies that came before it stand, and those that did not come have no Status; the
 // error is about the latter.
 //
-// Records that are Sync, all of a call or none, have a stream of their own: their
+// Records that are Sync or Relay, all of a call or none, have a stream of their own: their
 // holder may take its time without making others wait.
 func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	if len(records) != len(replies) {
@@ -153,7 +153,7 @@ type ways struct {
 
 // of returns the link that records take; all of a call are alike.
 func (w *ways) of(records []check.Record) *link {
-	if len(records) > 0 && records[0].Sync {
+	if len(records) > 0 && (records[0].Sync || records[0].Relay) {
 		return w.sync
 	}
 	return w.prompt

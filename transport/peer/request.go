@@ -22,6 +22,10 @@ const (
 	flagReturn    = 1 << 7
 )
 
+// verbRelay is the bit of a verb that says that the record is to be relayed, as flags are used up. A node that does not know it
+// answers that it does not know the verb.
+const verbRelay = 1 << 7
+
 // addRecord appends r to the columns of m. limits is the number that the stream
 // gave to r.Limits, 0 for none.
 func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
@@ -29,7 +33,11 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.KeyLo = append(m.KeyLo, r.Key.Lo)
 	m.Limits = append(m.Limits, limits)
 	m.Cost = append(m.Cost, r.Cost)
-	m.Verb = append(m.Verb, byte(r.Verb))
+	verb := byte(r.Verb)
+	if r.Relay {
+		verb |= verbRelay
+	}
+	m.Verb = append(m.Verb, verb)
 	var flags byte
 	if r.Hold {
 		flags |= flagHold
@@ -112,7 +120,8 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Rate = at(m.Rate, i)
 		r.For = time.Duration(at(m.ForNs, i))
 		r.Reserve = at(m.Reserve, i)
-		r.Verb = bucket.Verb(at(m.Verb, i))
+		verb := at(m.Verb, i)
+		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
 		flags := at(m.Flags, i)
 		r.Hold = flags&flagHold != 0
 		r.GiveBack = flags&flagGiveBack != 0

@@ -209,9 +209,9 @@ func (x *exchange) read() error {
 	return nil
 }
 
-// waits reports whether an answer has to wait for a replica.
+// waits reports whether an answer has to wait for a replica, or another node.
 func (x *exchange) waits() bool {
-	return slices.ContainsFunc(x.records, func(r check.Record) bool { return r.Sync })
+	return slices.ContainsFunc(x.records, func(r check.Record) bool { return r.Sync || r.Relay })
 }
 
 // serve turns what was read into reply.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
@@ -36,6 +37,7 @@ func TestFlags(t *testing.T) {
 		records[1].Transient = true
 		records[2].Hold = true
 		records[0].Drain, records[2].NoDelay = true, true
+		records[1].Relay, records[2].Verb = true, bucket.Read
 		records[1].Reserve = 7
 		replies := make([]check.Reply, len(records))
 		if err := pool.Call(t.Context(), "b:1", records, replies); err != nil {
@@ -43,7 +45,7 @@ func TestFlags(t *testing.T) {
 		}
 		for i, r := range records {
 			if g := got[i]; g.Sync != r.Sync || g.Transient != r.Transient || g.Hold != r.Hold || g.GiveBack ||
-				g.Drain != r.Drain || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
+				g.Drain != r.Drain || g.Relay != r.Relay || g.Verb != r.Verb || g.NoDelay != r.NoDelay || g.Reserve != r.Reserve {
 				t.Errorf("record %d arrived as %+v, sent was %+v", i, g, r)
 			}
 			if r := replies[i]; r.Status != check.Later || r.Holder != "c" {

@@ -224,7 +224,7 @@ type Request struct {
 	KeyLo  []uint64  `protobuf:"fixed64,5,rep,packed,name=key_lo,json=keyLo,proto3" json:"key_lo,omitempty"`
 	Limits []uint32  `protobuf:"varint,6,rep,packed,name=limits,proto3" json:"limits,omitempty"`
 	Cost   []int64   `protobuf:"varint,7,rep,packed,name=cost,proto3" json:"cost,omitempty"`
-	// bucket.Verb.
+	// bucket.Verb; bit 7: to be relayed to the owner, within for_ns.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
 	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient (2 and 3 since 1.1),
 	// bit 4 drain, bit 5 no delay, bit 6 lend, bit 7 return (since 1.2).

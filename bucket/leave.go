@@ -1,0 +1,60 @@
+package bucket
+
+import "time"
+
+// Leave makes key's counter one of which left[i] units of limit i are left at now (Unix ns), whatever it was before; left has
+// limits.Len() places. Where nothing is left, nothing is left of the soft margin either; of a limit with as much as it has, or
+// more, nothing is spent.
+func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
+	now = inRange(now)
+	own := key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if c, ok := sh.mu.lru.Peek(key); ok {
+		t.forgetLocked(sh, key, c)
+	}
+	c := newCounter(limits, now, &sh.mu.spare)
+	defer sh.mu.spare.letGo()
+	if limits.stateless {
+		return
+	}
+	for i := range limits.plans {
+		p, s := &limits.plans[i], c.at(i)
+		units := p.limit - left[i]
+		switch {
+		case p.stateless():
+			continue
+		case left[i] <= 0:
+			units = p.capacity
+		}
+		if units > 0 {
+			s.charge(p, now, units)
+			s.last = now
+		}
+	}
+	t.followLocked(sh, own, now, key, sh.insertLocked(key, &c), true)
+}
+
+// Has reports whether key has a counter.
+func (t *Table) Has(key Key) bool {
+	sh := &t.shards[key.Shard(len(t.shards))]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.mu.lru.Contains(key)
+}
+
+// Says returns until when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
+// something of what is left of the limit: until the window that was open then ends, or for a period where there are none.
+func (l *Limits) Says(i int, at int64, resetAfter time.Duration) int64 {
+	p := &l.plans[i]
+	switch {
+	case p.kind == kindFixed && resetAfter > 0:
+		return addSat(at, int64(resetAfter))
+	case p.kind == kindFixed && p.align == AlignFirstHit:
+		return at // no window was open
+	case p.kind == kindFixed, p.kind == kindStep && p.align != AlignFirstHit:
+		return p.windowEnd(at)
+	}
+	return addSat(at, p.period)
+}

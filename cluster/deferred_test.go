@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/member"
+)
+
+// TestDeferredSurvive: what a node has admitted without owners is charged to them after a crash of that node, if it
+// was written, as far as it still counts; and it counts against the node's shares until then.
+func TestDeferredSurvive(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits  *bucket.Limits
+		down    time.Duration
+		charged int64
+	}{
+		"at once":           {hourly(30), 0, 10},
+		"later":             {hourly(30), 10 * time.Minute, 10},
+		"in another window": {hourly(30), time.Hour, 0},
+		"several limits": {limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour},
+			bucket.Limit{Algorithm: bucket.TokenBucket, Count: 90, Period: time.Hour, Cost: 2}), 0, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newFleet(t)
+				f.keep("a", "b", "c")
+				for _, name := range []string{"a", "b", "c"} {
+					f.join(name)
+				}
+				keys := requests(60, c.limits)
+				f.alone("c")
+				admitted := make([]int64, len(keys))
+				f.askAll(keys, 30, admitted, "c")
+				select {
+				case <-f.nodes["c"].DeferredChanged():
+				default:
+					t.Error("nobody says that deferred charges have changed")
+				}
+				if n := f.saveDeferred("c"); n != len(keys) {
+					t.Errorf("deferred charges of %d keys are written, want %d", n, len(keys))
+				}
+				f.kill("c")
+				f.hide("c")
+				time.Sleep(c.down)
+				f.cut()
+				n := f.start("c")
+				if owed := n.Stats().Owed; owed != len(keys) {
+					t.Errorf("deferred charges of %d keys are read, want %d", owed, len(keys))
+				}
+				f.within(time.Second, "c may found", func(ctx context.Context) error { return n.MayFound(ctx, true) })
+				f.within(30*time.Second, "c is counted", n.Join)
+				f.state("c", member.Serving)
+				f.within(30*time.Second, "c is settled", n.Settled)
+				f.eventually(5*time.Second, "all is charged", func() bool { return n.Stats().Owed == 0 })
+				for i, r := range keys {
+					if admitted[i] != 10 {
+						t.Errorf("key %d: %d admitted, want 10", i, admitted[i])
+					}
+					r.Verb = bucket.Read
+					a := decide(t.Context(), f.nodes["a"].Node, r)[0]
+					if spent := 30 - a.Remaining; a.Index == 0 && spent != c.charged {
+						t.Errorf("key %d: %+v, want %d charged", i, a, c.charged)
+					}
+				}
+				if n := f.saveDeferred("c"); n != 0 {
+					t.Errorf("deferred charges of %d keys are written when all are charged", n)
+				}
+			})
+		})
+	}
+}
+
+// TestDeferredCountAgainstShares: a node that was restarted and is cut off again before it has charged anything gives no second share.
+func TestDeferredCountAgainstShares(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t)
+		f.keep("a", "b", "c")
+		for _, name := range []string{"a", "b", "c"} {
+			f.join(name)
+		}
+		keys := requests(60, hourly(30))
+		f.alone("c")
+		admitted := make([]int64, len(keys))
+		f.askAll(keys, 30, admitted, "c")
+		f.saveDeferred("c")
+		f.kill("c")
+		n := f.start("c")
+		time.Sleep(time.Second)
+		// As if it had had quorum for a moment.
+		n.fallback.hadQuorum.Store(true)
+		n.fallback.without.Store(n.clock() - int64(time.Second))
+		n.fallback.lost.Store(n.clock() - int64(time.Second))
+		f.askAll(keys, 30, admitted, "c")
+		for i, got := range admitted {
+			if got != 10 {
+				t.Errorf("key %d: %d admitted, want 10 in both runs together", i, got)
+			}
+		}
+	})
+}

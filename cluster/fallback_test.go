@@ -1,0 +1,235 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// TestFallbackGate: when a process may answer without owners, by what the runner has noted.
+func TestFallbackGate(t *testing.T) {
+	const grace = 700 * time.Millisecond
+	ms := func(n int) int64 { return int64(n) * int64(time.Millisecond) }
+	// A process takes turns each 100 ms from one time to another, with quorum or without.
+	turns := func(f *fallback, from, to int, until int64) {
+		for at := from; at <= to; at += 100 {
+			f.turn(ms(at), until)
+		}
+	}
+	for _, c := range []struct {
+		name           string
+		play           func(f *fallback)
+		at             int
+		shares, atOnce bool
+	}{
+		{"before the first turn", func(*fallback) {}, 0, false, false},
+		{"long without quorum since the start", func(f *fallback) { turns(f, 0, 60_000, 0) }, 60_000, false, false},
+		{"with quorum", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64) }, 1000, true, false},
+		{"quorum just lost", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64); turns(f, 1100, 1700, 0) }, 1750, true, false},
+		{"quorum lost for a while", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64); turns(f, 1100, 1800, 0) }, 1800, true, true},
+		{"quorum lost and back", func(f *fallback) {
+			turns(f, 0, 1000, math.MaxInt64)
+			turns(f, 1100, 1800, 0)
+			turns(f, 1900, 1900, math.MaxInt64)
+			turns(f, 2000, 2000, 0)
+		}, 2000, true, false},
+		{"paused, and not a turn since", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64) }, 3000, false, false},
+		{"just woken", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64); turns(f, 3000, 3600, 0) }, 3600, false, false},
+		{"woken a while ago", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64); turns(f, 3000, 3700, 0) }, 3700, true, true},
+		{"paused in a minority", func(f *fallback) {
+			turns(f, 0, 1000, math.MaxInt64)
+			turns(f, 1100, 9000, 0)
+			turns(f, 12_000, 12_500, 0)
+		}, 12_500, false, false},
+	} {
+		var f fallback
+		f.init(0, grace)
+		c.play(&f)
+		if got := f.shares(ms(c.at)); got != c.shares {
+			t.Errorf("%s: shares=%v", c.name, got)
+		}
+		if got := f.atOnce(ms(c.at)); got != c.atOnce {
+			t.Errorf("%s: at once=%v", c.name, got)
+		}
+	}
+}
+
+// policies asks n for one key under each policy, and wants what a process answers that must not give a share: after
+// the deadline, only open admits.
+func policies(t *testing.T, what string, n *Node) {
+	t.Helper()
+	var all []check.Request
+	for i, p := range []rules.OnFailure{rules.FailShare, rules.FailClosed, rules.FailOpen} {
+		r := check.Request{OnFailure: p, OnPartition: p}
+		r.Limits, r.Cost, r.Key.Hi, r.Key.Lo = hourly(1000), 1, uint64(i), uint64(i)
+		all = append(all, r)
+	}
+	start := time.Now()
+	answers := decide(t.Context(), n, all...)
+	if took := time.Since(start); took != n.cfg.CheckTimeout {
+		t.Errorf("%s: it took %v, want the whole of the check's time", what, took)
+	}
+	wantAnswer(t, what+", share", answers[0], false, check.Closed, n.cfg.Name)
+	wantAnswer(t, what+", closed", answers[1], false, check.Closed, n.cfg.Name)
+	wantAnswer(t, what+", open", answers[2], true, check.Open, n.cfg.Name)
+	for i, a := range answers[:2] {
+		if a.RetryAfter <= 0 || a.RetryAfter > time.Second {
+			t.Errorf("%s: answer %d: retry after %v, want at most a second", what, i, a.RetryAfter)
+		}
+	}
+}
+
+// TestStartingNode: before it has had quorum a process denies what it cannot forward: it knows neither what was
+// spent nor how many voters there are.
+func TestStartingNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		w := newWorld(t)
+		policies(t, "posed, before the first view", w.add("fresh", nil))
+		f := newFleet(t)
+		n := f.start("a")
+		policies(t, "before a view", n.Node)
+		f.show(member.Member{Name: "b", Boot: "0-b", Peer: "nowhere:7462", State: member.Serving})
+		time.Sleep(5 * time.Second)
+		policies(t, "with a view, without a voter set", n.Node)
+	})
+}
+
+// TestRestartedVoter: a voter that was killed and is back gives no share until it has quorum, and forwards
+// as soon as it knows where.
+func TestRestartedVoter(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		keys := requests(60, hourly(9))
+		f.kill("c")
+		f.eventually(5*time.Second, "a and b hold all", func() bool {
+			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["b"].Stats().Partitions.Holding == 31
+		})
+		f.spend(f.nodes["a"].Node, keys)
+		f.cut("ab", "c")
+		c := f.start("c")
+		joined := make(chan error, 1)
+		go func() { joined <- errors.Join(c.MayFound(t.Context()), c.Join(t.Context())) }()
+		for range 3 {
+			for _, a := range decide(t.Context(), c.Node, keys...) {
+				if a.Allowed || a.Source != check.Closed {
+					t.Fatalf("cut off: %+v", a)
+				}
+			}
+		}
+		f.cut()
+		start := time.Now()
+		for !c.mayDecide(c.clock()) {
+			for _, a := range decide(t.Context(), c.Node, keys...) {
+				if a.Allowed {
+					t.Fatalf("%v after the start: %+v", time.Since(start), a)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if err := <-joined; err != nil {
+			t.Fatal(err)
+		}
+		f.state("c", member.Serving)
+		f.within(10*time.Second, "c is settled", c.Settled)
+		for _, a := range decide(t.Context(), c.Node, keys...) {
+			if a.Allowed || a.Source != check.Held && a.Source != check.Forwarded {
+				t.Errorf("settled: %+v", a)
+			}
+		}
+	})
+}
+
+// spend spends keys wholly.
+func (f *fleet) spend(n *Node, keys []check.Request) {
+	f.t.Helper()
+	for i := range keys {
+		all := keys[i]
+		all.Cost = all.Limits.At(0).Count
+		if a := decide(context.Background(), n, all)[0]; !a.Allowed {
+			f.t.Fatalf("spending key %d: %+v", i, a)
+		}
+	}
+}
+
+// TestWokenNode: what waited in the sockets of a paused process is not answered by shares when it wakes.
+func TestWokenNode(t *testing.T) {
+	for _, pause := range []time.Duration{650 * time.Millisecond, 2 * time.Second, time.Minute} {
+		bubble(t, func(t *testing.T) {
+			f := newFleet(t, "a", "b", "c")
+			c := f.nodes["c"]
+			keys := requests(60, hourly(9))
+			f.spend(f.nodes["a"].Node, keys)
+			c.asleep.Add(int64(pause)) // its clock has gone on, and it has read nothing
+			for round := range 100 {
+				for i, a := range decide(t.Context(), c.Node, keys...) {
+					if a.Allowed || a.Source == check.Share {
+						t.Fatalf("after %v, round %d, key %d: %+v", pause, round, i, a)
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if s := c.Stats(); s.Share+s.MinorityShare > 0 {
+				t.Errorf("after %v: %d shares", pause, s.Share+s.MinorityShare)
+			}
+		})
+	}
+}
+
+// TestWokenNodeHearsNobody: nor by shares when the caller cannot wait, while the peers are still to be heard.
+func TestWokenNodeHearsNobody(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		c := f.nodes["c"]
+		f.cut("ab", "c")
+		c.asleep.Add(int64(2 * time.Second))
+		woke := time.Now()
+		for answered := map[check.Source]bool{}; !answered[check.Share]; {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			for i, a := range decide(ctx, c.Node, requests(60, hourly(9))...) {
+				early := time.Since(woke) < c.cfg.dead()
+				if early && (a.Allowed || a.Source == check.Share) {
+					t.Fatalf("%v after it woke, key %d: %+v", time.Since(woke), i, a)
+				}
+				answered[a.Source] = true
+			}
+			cancel()
+			if time.Since(woke) > 5*time.Second {
+				t.Fatal("it gives no share")
+			}
+		}
+	})
+}
+
+// TestQuorumLostForAMoment: a node that loses quorum for less than a second while its peers live waits for it.
+func TestQuorumLostForAMoment(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a", "b", "c")
+		c := f.nodes["c"]
+		keys := requests(60, hourly(9))
+		f.loses(func(_, to string, e message.Envelope) bool {
+			_, ack := e.Body.(*message.Ack)
+			return ack
+		})
+		f.eventually(time.Second, "nobody has quorum", func() bool {
+			for _, n := range f.nodes {
+				if n.mayDecide(n.clock()) {
+					return false
+				}
+			}
+			return true
+		})
+		time.AfterFunc(300*time.Millisecond, func() { f.loses(nil) })
+		for i, a := range decide(t.Context(), c.Node, keys...) {
+			if a.Source != check.Held && a.Source != check.Forwarded {
+				t.Errorf("key %d: %+v", i, a)
+			}
+		}
+	})
+}
