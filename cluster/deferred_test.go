@@ -17,8 +17,8 @@ func TestDeferredSurvive(t *testing.T) {
 		charged int64
 	}{
 		"at once":           {hourly(30), 0, 10},
-		"later":             {hourly(30), 10 * time.Minute, 10},
-		"in another window": {hourly(30), time.Hour, 0},
+		"later":             {hourly(30), 5 * time.Minute, 10},
+		"in another window": {limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: 5 * time.Minute}), 5 * time.Minute, 0},
 		"several limits": {limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Hour},
 			bucket.Limit{Algorithm: bucket.TokenBucket, Count: 90, Period: time.Hour, Cost: 2}), 0, 10},
 	} {

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -239,20 +238,20 @@ func TestShareRefills(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
 		c := f.nodes["c"]
-		keys := requests(60, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 36, Period: time.Hour})) // 12 for each
+		keys := requests(60, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 36, Period: 3 * time.Minute})) // 12 for each
 		f.spend(c.Node, keys)
 		f.alone("c")
 		lost := c.fallback.lost.Load()
 		admitted := make([]int64, len(keys))
-		for hour := range 3 {
-			for range 60 {
-				time.Sleep(time.Minute)
+		for period := range 3 {
+			for range 36 {
+				time.Sleep(5 * time.Second)
 				f.askAll(keys, 1, admitted, "c")
 			}
 			for i, n := range admitted {
-				want := 12 * (c.clock() - lost) / int64(time.Hour)
+				want := 12 * (c.clock() - lost) / int64(3*time.Minute)
 				if n < want-1 || n > want {
-					t.Fatalf("hour %d, key %d: %d admitted, want %d", hour, i, n, want)
+					t.Fatalf("period %d, key %d: %d admitted, want %d", period, i, n, want)
 				}
 			}
 		}
@@ -293,7 +292,7 @@ func TestShareWithQuorum(t *testing.T) {
 	})
 }
 
-// TestSharesWhenGossipDies: where no node has quorum, though all are there, together they admit no more than was left.
+// TestSharesWhenNobodyHasQuorum: where no node has quorum, though all are there, together they admit no more than was left.
 func TestSharesWhenNobodyHasQuorum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
@@ -312,7 +311,7 @@ func TestSharesWhenNobodyHasQuorum(t *testing.T) {
 			}
 		}
 		if n := f.nodes["a"].Stats().MinorityShare; n == 0 {
-			t.Error(fmt.Sprint("no shares"))
+			t.Error("nobody has answered by its share")
 		}
 	})
 }
