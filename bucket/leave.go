@@ -14,7 +14,8 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	if c, ok := sh.mu.lru.Peek(key); ok {
 		t.forgetLocked(sh, key, c)
 	}
-	c := newCounter(limits, now, &sh.mu.spare)
+	at := sh.atLocked(now)
+	c := newCounter(limits, at, &sh.mu.spare)
 	defer sh.mu.spare.letGo()
 	if limits.stateless {
 		return
@@ -29,8 +30,8 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 			units = p.capacity
 		}
 		if units > 0 {
-			s.charge(p, now, units)
-			s.last = now
+			s.charge(p, at, units)
+			s.last = at
 		}
 	}
 	t.followLocked(sh, own, now, key, sh.insertLocked(key, &c), true)

@@ -45,30 +45,31 @@ func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standi
 	for _, key := range keys[max(0, len(keys)-most):] {
 		sh.mu.Lock()
 		c, known := sh.mu.lru.Peek(key)
-		var seen counter
+		var limits *Limits
+		var list []Standing
 		if known {
-			seen = c.copyTo(new(more))
+			seen := c.copyTo(new(more))
+			limits, list = c.limits, seen.stand(sh.atLocked(now))
 		}
 		sh.mu.Unlock()
 		if known {
-			f(key, seen.limits, seen.stand(now))
+			f(key, limits, list)
 		}
 	}
 }
 
 // stand settles c, a copy, to now and says how each of its limits stands.
 func (c *counter) stand(now int64) []Standing {
-	seen, limits := c, c.limits
-	at := seen.settle(now)
-	list := make([]Standing, limits.Len())
+	at := c.settle(now)
+	list := make([]Standing, c.limits.Len())
 	for i := range list {
 		var d Decision
-		seen.describe(&d, i, at)
+		c.describe(&d, i, at)
 		d.seenFrom(now, at)
 		s := Standing{Limit: d.Limit, Remaining: d.Remaining, ResetAfter: d.ResetAfter}
-		if p := &seen.plans()[i]; p.kind != kindUnlimited {
-			held := limits.plans[i].limit - p.limit
-			s.Spent = addSat(seen.at(i).used(p, at), held)
+		if p := &c.plans()[i]; p.kind != kindUnlimited {
+			held := c.limits.plans[i].limit - p.limit
+			s.Spent = addSat(c.at(i).used(p, at), held)
 		} else {
 			s.Remaining = math.MaxInt64
 		}

@@ -86,6 +86,7 @@ func (c *corrector) run(ctx context.Context) {
 			ahead := c.node.ahead.Load()
 			c.node.table.Correct(ahead)
 			c.node.apart.Correct(ahead)
+			c.node.shares.table.Correct(ahead)
 		}
 	}
 }
