@@ -31,8 +31,9 @@ type keeper struct {
 	running context.Context
 	halt    context.CancelFunc
 	idle    chan struct{}
-	// saved is closed when deferred charges are no longer written as they change.
-	saved chan struct{}
+	// saved is closed when deferred charges are no longer written as they change; unsaved then says that the last ones were not.
+	saved   chan struct{}
+	unsaved bool
 
 	mu struct {
 		sync.Mutex
@@ -208,6 +209,7 @@ func (k *keeper) writeDeferred(ctx context.Context) {
 		h.Begun, h.Set = time.Now(), set
 		return k.dir.Deferred().Create(h)
 	})
+	k.unsaved = err != nil
 	switch {
 	case err == nil:
 		k.log.Debug("deferred charges written", "keys", keys)
@@ -247,7 +249,14 @@ func (k *keeper) last() {
 	k.halt()
 	<-k.idle
 	<-k.saved
-	k.writeDeferred(context.Background())
+	select {
+	case <-k.node.DeferredChanged():
+		k.unsaved = true
+	default:
+	}
+	if k.unsaved {
+		k.writeDeferred(context.Background())
+	}
 	if k.write(context.Background()) == nil {
 		s := k.stats()
 		k.log.Info("last snapshot written", "partitions", s.totals.Sections, "counters", s.totals.Counters, "bytes", s.totals.Bytes,
