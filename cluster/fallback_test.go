@@ -115,7 +115,7 @@ func TestRestartedVoter(t *testing.T) {
 		f.cut("ab", "c")
 		c := f.start("c")
 		joined := make(chan error, 1)
-		go func() { joined <- errors.Join(c.MayFound(t.Context()), c.Join(t.Context())) }()
+		go func() { joined <- errors.Join(c.MayFound(t.Context(), true), c.Join(t.Context())) }()
 		for range 3 {
 			for _, a := range decide(t.Context(), c.Node, keys...) {
 				if a.Allowed || a.Source != check.Closed {
