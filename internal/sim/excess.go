@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
 )
 
 // What a run may admit beyond the limits.
@@ -36,7 +38,7 @@ type loss struct {
 	at      int64
 	// bare are the partitions of which it had the only complete state, which may be lost as a whole.
 	bare uint64
-	// alone are those of them whose sync answers needed no replica.
+	// alone are those of them whose sync answers needed no replica, or had it at a node that leaves.
 	alone uint64
 }
 
@@ -46,7 +48,7 @@ func (w *world) lose(p *process) {
 	for part := range w.partitions {
 		if p.mask&(1<<part) != 0 && (p.handoff.Confirmed(part) == math.MaxUint64 || !w.copied(p, part, false)) {
 			l.bare |= 1 << part
-			if !p.handoff.AwaitsReplica(part) {
+			if leaving := slices.ContainsFunc(w.running(), func(q *process) bool { return q.state == member.Leaving }); leaving || !p.handoff.AwaitsReplica(part) {
 				l.alone |= 1 << part
 			}
 		}
