@@ -276,3 +276,23 @@ func TestReturnToTheMost(t *testing.T) {
 		}
 	}
 }
+
+// TestLentAfterAHandoff: a table that has taken over a counter gives its own grants other ids than those that came with
+// it, though it lends in the same nanosecond: each return ends the grant that it is for.
+func TestLentAfterAHandoff(t *testing.T) {
+	for _, merge := range []bool{false, true} {
+		from, to, limits := smallTable(t), smallTable(t), mustLimits(t, per(bucket.FixedWindow, 20, time.Hour))
+		theirs := lend(t, from, day, limits, 3, time.Minute)
+		hand(t, from, to, day, day, merge)
+		own := lend(t, to, day, limits, 5, time.Minute)
+		if own.ID == theirs.ID {
+			t.Errorf("merge %v: two grants have the id %d", merge, own.ID)
+		}
+		if back, _, _ := to.Return(day+1, bucket.Key{}, own.ID, own.Units); back != 5 {
+			t.Errorf("merge %v: %d came back of the 5 that were lent here", merge, back)
+		}
+		if grants, units := to.Lent(day+1, bucket.Key{}); grants != 1 || units != 3 {
+			t.Errorf("merge %v: %d units in %d grants are lent still, want the 3 of the other table", merge, units, grants)
+		}
+	}
+}

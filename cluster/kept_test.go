@@ -1,0 +1,122 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/internal/snapshot"
+)
+
+// loseTransfers makes these transfer batches get lost, but nothing else.
+func (f *fleet) loseTransfers(lost func(from, to string) bool) {
+	f.loses(func(from, to string, e message.Envelope) bool {
+		_, transfer := e.Body.(*message.Parcel)
+		return transfer && lost(from, to)
+	})
+}
+
+// TestOwnDecisionsInASnapshot: a node crashes right after a snapshot with decisions that no replica had yet. When it is back,
+// these are divergent state, and are merged; as an old replica they would be dropped.
+func TestOwnDecisionsInASnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		keys := requests(60, hourly(10))
+		f := kept(t, keys, "a", "b", "c")
+		f.within(5*time.Second, "replicas have it", f.nodes["a"].Settled)
+		f.loseTransfers(func(from, _ string) bool { return from == "a" })
+		decide(t.Context(), f.nodes["a"].Node, keys...) // 3 left of each
+		f.save("a")
+		f.kill("a")
+		f.hide("a")
+		f.loses(nil)
+		f.allHeld(5 * time.Second)
+		f.serve(f.start("a"))
+		f.eventually(10*time.Second, "a has its own again", func() bool { return f.nodes["a"].Stats().Partitions.Holding > 5 })
+		f.eventually(10*time.Second, "what a brought is merged", func() bool { return f.nodes["a"].Stats().Partitions.Forks == 0 })
+		f.allHeld(time.Second)
+		f.wantLeft(keys, 3)
+	})
+}
+
+// TestLeaverWritesNoReplicas: a node that has handed over and left the voters, and was not told that its replicas are dropped,
+// writes none of them: later they would be stale.
+func TestLeaverWritesNoReplicas(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := kept(t, requests(60, hourly(10)), "a", "b", "c")
+		a := f.nodes["a"]
+		f.loseTransfers(func(_, to string) bool { return to == "a" }) // a drop travels in one
+		f.state("a", member.Leaving)
+		f.eventually(5*time.Second, "a owns nothing", func() bool { return a.Stats().Partitions.Holding == 0 })
+		f.within(5*time.Second, "a is no voter", a.LeaveSet)
+		if n := a.Stats().Partitions.Copies; n == 0 {
+			t.Fatal("a has no replica that it could write")
+		}
+		if totals := f.save("a"); totals.Sections != 0 {
+			t.Errorf("a wrote %+v", totals)
+		}
+	})
+}
+
+// TestMarkIsNoLaterThanCounters: checks go on while a partition is read. The mark in the snapshot is one whose changes are
+// all in the counters: else the snapshot would win a takeover from a replica that has more.
+func TestMarkIsNoLaterThanCounters(t *testing.T) {
+	dir, err := snapshot.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	table, restored := oneShard(t), oneShard(t)
+	w, err := dir.Create(snapshot.Header{Name: "b", Begun: time.Now(), Partitions: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &bucket.Request{Limits: hourly(10), Cost: 1}
+	var seq uint64
+	c := copier{table: table, clock: steadyClock(), state: func(context.Context, int) (handoff.State, bool, error) {
+		table.Do(time.Now().UnixNano(), r) // one more, just before each look
+		seq++
+		return handoff.State{Mark: message.Mark{Seq: seq}, Complete: true, Held: true}, true, nil
+	}}
+	if err := errors.Join(c.partition(t.Context(), w, 0), w.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	file, err := dir.Read(snapshot.Want{Name: "b", Partitions: 1, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	s, err := file.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	im, err := file.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := restored.Import(time.Now().UnixNano(), 0, im, im.Data, im.Counters, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Next(); err != io.EOF {
+		t.Errorf("a second section: error %v", err)
+	}
+	d := restored.Do(time.Now().UnixNano(), &bucket.Request{Limits: r.Limits, Cost: 1, Verb: bucket.Read})
+	if got := uint64(d.Limit - d.Remaining); s.Mark.Seq == 0 || s.Mark.Seq > got {
+		t.Errorf("the mark is %d, and %d charges are in the counters", s.Mark.Seq, got)
+	}
+}
+
+// oneShard returns a table of one shard that is open.
+func oneShard(t *testing.T) *bucket.Table {
+	t.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
