@@ -1,0 +1,140 @@
+package handoff
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// Generations of these tests: of the owner that is lost, and of alice's claim.
+const (
+	owned   = 1 << message.Handoffs
+	claimed = 2 << message.Handoffs
+)
+
+// dave is no voter yet.
+var dave = message.Peer{Name: "d", Boot: "d1"}
+
+// loses has the partition lose its owner, who is heard no more. Gossip shows alice and bob only, and the ring gives the
+// partition to alice, who claims it.
+func (s *script) loses(owner message.Peer) {
+	s.t.Helper()
+	s.tells(owner, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	s.heard = slices.DeleteFunc(s.heard, func(p message.Peer) bool { return p == owner })
+	s.pass(time.Second)
+	s.sent = nil
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob}, Owner: []int{0}, Standby: []int{1}})
+	s.pass(20 * time.Millisecond)
+	if b := lastTo[*message.Claim](s, bob); b == nil || !b.Probe {
+		s.t.Fatal("alice does not claim what carol owned")
+	}
+}
+
+// grants answers alice's last claim, with what g has beside.
+func (s *script) grants(from message.Peer, g message.Grant, part message.GrantPart) {
+	s.t.Helper()
+	b := lastTo[*message.Claim](s, from)
+	if b == nil || len(b.Parts) != 1 {
+		s.t.Fatalf("%s was not asked", from.Name)
+	}
+	part.OK = true
+	g.ID, g.Probe, g.Parts = b.ID, b.Probe, []message.GrantPart{part}
+	s.tells(from, &g)
+	s.pass(20 * time.Millisecond)
+}
+
+// beyondProbe reports whether alice has gone beyond asking who would grant her claim.
+func (s *script) beyondProbe() bool {
+	return s.parts[0].claim == nil || s.parts[0].claim.stage > probing
+}
+
+// TestVotesThatCount: the promise of a voter in its grace, or of one that knows a later voter set, is no vote: the first has
+// forgotten what it promised before, and the second may have agreed to a set that never hears of this claim.
+func TestVotesThatCount(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		votes   bool
+		version uint64
+		counts  bool
+	}{
+		{"a vote", true, 1, true},
+		{"in its grace", false, 1, false},
+		{"knows a later set", true, 2, false},
+	} {
+		s := newScript(t)
+		s.loses(carol)
+		s.grants(bob, message.Grant{Votes: c.votes, Version: c.version}, message.GrantPart{})
+		if s.beyondProbe() != c.counts {
+			t.Errorf("%s: that the claim goes on is %v, want %v", c.name, s.beyondProbe(), c.counts)
+		}
+	}
+}
+
+// TestNoVoteInTheGrace: a voter that was just restarted answers probes and claims, and votes when its grace is over.
+func TestNoVoteInTheGrace(t *testing.T) {
+	for _, probe := range []bool{true, false} {
+		for _, c := range []struct {
+			at    time.Duration
+			votes bool
+		}{{time.Millisecond, false}, {1999 * time.Millisecond, false}, {2 * time.Second, true}} {
+			s := newSolo(t) // with its voter set from the disk
+			s.Step(int64(c.at), message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Claim{
+				ID: 7, Probe: probe, Parts: []message.Claimed{{Partition: 0, Gen: owned}},
+			}})
+			g := lastTo[*message.Grant](&script{sent: s.Take()}, bob)
+			if g == nil || len(g.Parts) != 1 || !g.Parts[0].OK || g.Votes != c.votes {
+				t.Errorf("probe %v, %v after the start: answered %+v, want a vote: %v", probe, c.at, g, c.votes)
+			}
+		}
+	}
+}
+
+// TestHeardMustGrant: a voter that gossip has lost and that is heard must grant a claim too: it may have the only state.
+func TestHeardMustGrant(t *testing.T) {
+	s := newScript(t)
+	s.loses(dave)
+	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	if s.beyondProbe() {
+		t.Error("the claim goes on without carol, who is heard")
+	}
+	s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	if !s.beyondProbe() {
+		t.Error("the claim does not go on when all have granted it")
+	}
+}
+
+// TestLateComersAreAsked: while a claim waits until the old owner's acknowledgements are over, the old owner comes back, in the
+// view or heard only. It is asked too, and its state, which is the latest, is the one that is fetched.
+func TestLateComersAreAsked(t *testing.T) {
+	epoch := message.Epoch{Gen: owned, Boot: carol.Boot}
+	for _, inView := range []bool{true, false} {
+		s := newScript(t)
+		s.loses(carol)
+		acked := []message.Acked{{Boot: carol.Boot, Left: int64(600 * time.Millisecond)}}
+		replica := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}}
+		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, replica)
+		if c := s.parts[0].claim; c == nil || c.stage != sitting {
+			t.Fatalf("the claim does not wait: %+v", c)
+		}
+		s.sent = nil
+		if inView {
+			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+		} else {
+			s.beat(carol)
+		}
+		s.heard = []message.Peer{bob, carol}
+		s.pass(200 * time.Millisecond)
+		own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
+		s.grants(carol, message.Grant{Votes: true, Version: 1}, own)
+		s.pass(time.Second)
+		if f := lastTo[*message.Fetch](s, carol); f == nil || f.State != own.State {
+			t.Errorf("in the view %v: fetched %+v of carol, want %+v", inView, f, own.State)
+		}
+		if f := lastTo[*message.Fetch](s, bob); f != nil {
+			t.Errorf("in the view %v: fetched %+v of bob", inView, f)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package handoff
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// script is alice's machine with time that passes in steps of 20 ms. The test says what she hears and gets answers to.
+type script struct {
+	*solo
+	// heard are those whose heartbeats come, and who acknowledge hers; takers confirm what she transfers, but no close.
+	heard, takers []message.Peer
+	// sent is what she has sent since the test last looked.
+	sent []message.Envelope
+}
+
+// newScript returns alice past her grace and in quorum, with bob and carol heard and introduced.
+func newScript(t *testing.T) *script {
+	t.Helper()
+	s := &script{solo: newSolo(t), heard: []message.Peer{bob, carol}}
+	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}})
+	for _, p := range s.heard {
+		s.tells(p, &message.Holdings{Seq: 1, Full: true})
+	}
+	s.pass(2500 * time.Millisecond)
+	if !s.may() || !s.c.Quorum.Promises(s.now) {
+		t.Fatal("alice has no quorum")
+	}
+	return s
+}
+
+// tells delivers a message of a peer to alice.
+func (s *script) tells(from message.Peer, b message.Body) {
+	s.Step(s.now, message.Envelope{From: from, To: alice, Lineage: lineage, Body: b})
+}
+
+// beat has alice hear a heartbeat of p, and an acknowledgement of one that she has sent just now.
+func (s *script) beat(p message.Peer) {
+	q := s.c.Quorum
+	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Heartbeat{Sent: s.now, Set: q.Set()}})
+	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Ack{Sent: s.now, OK: true, Set: q.Set()}})
+}
+
+// pass has time go by.
+func (s *script) pass(d time.Duration) {
+	for end := s.now + int64(d); s.now < end; {
+		s.now = min(s.now+int64(20*time.Millisecond), end)
+		for _, p := range s.heard {
+			s.beat(p)
+		}
+		s.c.Quorum.Tick(s.now)
+		s.Tick(s.now)
+		out := s.Take()
+		s.sent = append(s.sent, out...)
+		for _, e := range out {
+			b, ok := e.Body.(*message.Parcel)
+			if ok && slices.Contains(s.takers, e.To) && !slices.ContainsFunc(b.Parts, closes) {
+				s.tells(e.To, &message.Receipt{N: b.N})
+			}
+		}
+	}
+}
+
+func closes(p message.Part) bool { return p.Kind == message.Close }
+
+// owns makes alice the owner of the partition, with what is in her table.
+func (s *script) owns(gen uint64) {
+	s.open(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{})
+}
+
+// partsTo returns the kinds of the parts that were sent to a peer since the last look.
+func (s *script) partsTo(p message.Peer) (kinds []message.Kind) {
+	for _, e := range s.sent {
+		if b, ok := e.Body.(*message.Parcel); ok && e.To == p {
+			for i := range b.Parts {
+				kinds = append(kinds, b.Parts[i].Kind)
+			}
+		}
+	}
+	return kinds
+}
+
+// lastTo returns the last message of a type that was sent to a peer since the last look, nil if none.
+func lastTo[B message.Body](s *script, p message.Peer) (last B) {
+	for _, e := range s.sent {
+		if b, ok := e.Body.(B); ok && e.To == p {
+			last = b
+		}
+	}
+	return last
+}
