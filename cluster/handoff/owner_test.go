@@ -12,29 +12,45 @@ import (
 // TestReplicaStaysUntilTheNext: when the ring names another replica node, the old replica is dropped only after the new one has
 // all that it has: a crash in between loses nothing.
 func TestReplicaStaysUntilTheNext(t *testing.T) {
-	s := newScript(t)
-	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
-	s.owns(owned)
-	spend(t, s.table, 1, 3)
-	s.pass(200 * time.Millisecond)
-	if n := s.Stats().Unprotected; n != 0 {
-		t.Fatalf("%d partitions have no replica", n)
-	}
-	s.sent = nil
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{2}})
-	s.pass(300 * time.Millisecond) // carol confirms nothing yet
-	if sent := s.partsTo(carol); !slices.Contains(sent, message.Fill) {
-		t.Fatalf("carol was sent %v", sent)
-	}
-	if slices.Contains(s.partsTo(bob), message.Drop) || s.Stats().Unprotected != 0 {
-		t.Error("bob's replica is dropped before carol's is complete")
-	}
-	s.takers = []message.Peer{bob, carol}
-	s.tells(carol, &message.Receipt{N: 1})
-	s.pass(200 * time.Millisecond)
-	if !slices.Contains(s.partsTo(bob), message.Drop) || s.Stats().Unprotected != 0 {
-		t.Errorf("bob was sent %v, want that his replica is dropped now", s.partsTo(bob))
+	for name, c := range map[string]struct{ before, meanwhile int }{
+		"nothing is charged":            {0, 0},
+		"charged before":                {3, 0},
+		"charged while carol is filled": {0, 2},
+		"charged before, and meanwhile": {3, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t)
+			s.takers = []message.Peer{bob}
+			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+			s.owns(owned)
+			spend(t, s.table, 1, c.before)
+			s.pass(200 * time.Millisecond)
+			if n := s.Stats().Unprotected; n != 0 {
+				t.Fatalf("%d partitions have no replica", n)
+			}
+			s.sent = nil
+			keeps := func(when string) {
+				t.Helper()
+				if s.pass(100 * time.Millisecond); slices.Contains(s.partsTo(bob), message.Drop) || s.Stats().Unprotected != 0 {
+					t.Errorf("%s: bob's replica is dropped", when)
+				}
+			}
+			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{2}})
+			keeps("carol has confirmed nothing")
+			spend(t, s.table, 1, c.meanwhile)
+			if keeps("bob has more"); !slices.Contains(s.partsTo(carol), message.Fill) {
+				t.Fatalf("carol was sent %v", s.partsTo(carol))
+			}
+			s.tells(carol, &message.Receipt{N: 1}) // of the initial sync
+			if c.meanwhile > 0 {
+				keeps("carol has the initial sync only")
+			}
+			s.takers = []message.Peer{bob, carol}
+			s.pass(300 * time.Millisecond)
+			if !slices.Contains(s.partsTo(bob), message.Drop) || s.Stats().Unprotected != 0 {
+				t.Errorf("bob was sent %v, want that his replica is dropped when carol has all", s.partsTo(bob))
+			}
+		})
 	}
 }
 
@@ -105,5 +121,33 @@ func TestGateOfAnOrphan(t *testing.T) {
 	s.pass(40 * time.Millisecond)
 	if !decides() {
 		t.Error("it does not go on, though a majority has heard from it")
+	}
+}
+
+// TestReplicaStaysUntilTheHandoff: the replica at a node that is not the next owner stays until the handoff is over: the next
+// owner may be lost before.
+func TestReplicaStaysUntilTheHandoff(t *testing.T) {
+	s := newScript(t)
+	s.takers = []message.Peer{bob, carol}
+	all := []message.Peer{alice, bob, carol}
+	s.SetView(s.now, View{Members: all, Owner: []int{0}, Standby: []int{2}})
+	s.owns(owned)
+	s.pass(200 * time.Millisecond)
+	s.sent = nil
+	s.SetView(s.now, View{Members: all, Owner: []int{1}, Standby: []int{2}})
+	s.pass(300 * time.Millisecond)
+	if !slices.Contains(s.partsTo(bob), message.Close) || slices.Contains(s.partsTo(carol), message.Drop) {
+		t.Errorf("bob was sent %v, carol %v; want the close, and nothing dropped", s.partsTo(bob), s.partsTo(carol))
+	}
+	var last uint64
+	for _, e := range s.sent {
+		if b, ok := e.Body.(*message.Parcel); ok && e.To == bob {
+			last = max(last, b.N)
+		}
+	}
+	s.tells(bob, &message.Receipt{N: last}) // of the close
+	s.pass(100 * time.Millisecond)
+	if s.Holds(0) || !slices.Contains(s.partsTo(carol), message.Drop) {
+		t.Errorf("carol was sent %v, want that her replica is dropped after the handoff", s.partsTo(carol))
 	}
 }
