@@ -41,6 +41,8 @@ func (m *Machine) propose(now int64) {
 		}
 		m.proposal = nil
 	}
+	// What guards is that pursue counts no own vote before this process is settled. Here that only spares a ballot that would
+	// wait for this vote.
 	if m.failing || !m.coordinates(now) || !m.settled(now) {
 		return
 	}
