@@ -138,3 +138,58 @@ func TestLateComersAreAsked(t *testing.T) {
 		}
 	}
 }
+
+// TestVotesOfVoters: each voter has one vote, however often it was restarted since, and who is no voter has none.
+func TestVotesOfVoters(t *testing.T) {
+	again := message.Peer{Name: "b", Boot: "b2"}
+	for _, c := range []struct {
+		name   string
+		voters []message.Peer
+		want   int
+	}{
+		{"two voters", []message.Peer{bob, carol}, 2},
+		{"two runs of one", []message.Peer{bob, again}, 1},
+		{"no voter", []message.Peer{bob, dave}, 1},
+	} {
+		if got := newSolo(t).votes(&claim{voters: c.voters}); got != c.want {
+			t.Errorf("%s: %d votes, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// TestPromisesInOrder: answers to probes promise nothing, so they do not count for the claim; and the claimer grants itself
+// last, since its own promise would depose an owner that the others hear.
+func TestPromisesInOrder(t *testing.T) {
+	s := newScript(t)
+	s.loses(carol)
+	id := lastTo[*message.Claim](s, bob).ID
+	yes := []message.GrantPart{{OK: true}}
+	for range 2 { // the second is late
+		s.tells(bob, &message.Grant{ID: id, Probe: true, Votes: true, Version: 1, Parts: yes})
+		s.pass(20 * time.Millisecond)
+		if c := s.parts[0].claim; c == nil || c.stage != gathering || len(c.granted) > 0 || s.parts[0].known.holder != carol {
+			t.Fatalf("after answers to probes: %+v, owned by %s", c, s.parts[0].known.holder.Name)
+		}
+	}
+	s.tells(bob, &message.Grant{ID: id, Votes: true, Version: 1, Parts: yes})
+	s.pass(20 * time.Millisecond)
+	if !s.Holds(0) {
+		t.Errorf("after bob's grant: %+v", s.parts[0].claim)
+	}
+}
+
+// TestWaitForTheLatest: a claim waits for the latest of the acknowledgements that granters have given to one who has not
+// granted it, in whatever order they tell.
+func TestWaitForTheLatest(t *testing.T) {
+	for _, order := range [][]int64{{50, 80}, {80, 50}} {
+		s := newSolo(t)
+		a := &asking{id: 1}
+		for _, until := range order {
+			a.noteAcked(carol.Boot, until)
+			a.noteAcked(bob.Boot, until+100)
+		}
+		if got := s.safeFrom(&claim{from: a, granted: []message.Peer{bob}}); got != 80 {
+			t.Errorf("told of %v: waits until %d, want 80", order, got)
+		}
+	}
+}

@@ -73,9 +73,7 @@ func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
 	}
 	m.thawed(p)
 	h := p.hold
-	if h.next.Less(x.Known) {
-		m.learn(p, x.Known, x.Holder)
-	}
+	m.learn(p, x.Known, x.Holder)
 	if p.role != closing {
 		return // a higher epoch is known, so it is not this process's any more
 	}

@@ -1,0 +1,132 @@
+package handoff
+
+import (
+	"testing"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// TestStrayMessages: what is for an earlier run, of another cluster, or overtaken by a later message, changes nothing.
+func TestStrayMessages(t *testing.T) {
+	owns := &message.Holdings{Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}}
+	for _, c := range []struct {
+		name  string
+		to    message.Peer
+		of    string
+		after uint64 // the number of a list that came before
+		taken bool
+	}{
+		{"for this run", alice, lineage, 0, true},
+		{"for an earlier run", message.Peer{Name: "a", Boot: "a0"}, lineage, 0, false},
+		{"of another cluster", alice, "another", 0, false},
+		{"overtaken", alice, lineage, 2, false},
+	} {
+		s := newSolo(t)
+		if c.after > 0 {
+			s.takeHoldings(bob, &message.Holdings{Seq: c.after, Full: true})
+		}
+		s.Step(1, message.Envelope{From: bob, To: c.to, Lineage: c.of, Body: owns})
+		if taken := s.parts[0].known.holder == bob; taken != c.taken {
+			t.Errorf("%s: that bob owns it is taken as known: %v, want %v", c.name, taken, c.taken)
+		}
+	}
+}
+
+// TestStrayFetch: a state is sent to the claimer that it was offered to, as it was offered, once.
+func TestStrayFetch(t *testing.T) {
+	offered := message.Mark{Epoch: message.Epoch{Gen: owned, Boot: carol.Boot}, Seq: 5}
+	for _, c := range []struct {
+		name  string
+		from  message.Peer
+		fetch message.Fetch
+		want  int
+	}{
+		{"as offered", bob, message.Fetch{Gen: claimed, State: offered}, 1},
+		{"another state", bob, message.Fetch{Gen: claimed, State: message.Mark{Epoch: offered.Epoch, Seq: 4}}, 0},
+		{"an earlier claim", bob, message.Fetch{Gen: owned, State: offered}, 0},
+		{"another claimer", carol, message.Fetch{Gen: claimed, State: offered}, 0},
+		{"no such partition", bob, message.Fetch{Partition: 1, Gen: claimed, State: offered}, 0},
+	} {
+		s := newSolo(t)
+		p := &s.parts[0]
+		p.state = state{has: message.Complete, mark: offered, from: carol}
+		p.known = knowledge{epoch: message.Epoch{Gen: claimed, Boot: bob.Boot}, holder: bob}
+		for range 2 {
+			s.Step(1, message.Envelope{From: c.from, To: alice, Lineage: lineage, Body: &c.fetch})
+		}
+		if n := len(p.state.answers); n != c.want {
+			t.Errorf("%s: answered %d times, want %d", c.name, n, c.want)
+		}
+	}
+}
+
+// TestStrayAnswer: a claim is won by the state that was fetched for it, from whom it was fetched.
+func TestStrayAnswer(t *testing.T) {
+	best := message.Mark{Epoch: message.Epoch{Gen: owned, Boot: carol.Boot}, Seq: 9}
+	for _, c := range []struct {
+		name string
+		from message.Peer
+		gen  uint64
+		wins bool
+	}{
+		{"what was fetched", bob, claimed, true},
+		{"for an earlier claim", bob, claimed - 1<<message.Handoffs, false},
+		{"of another node", carol, claimed, false},
+	} {
+		s := newSolo(t)
+		s.claims(claimed, best)
+		theirs := newTable(t)
+		spend(t, theirs, 2, 3)
+		part := message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, Fill: 7, Next: message.Epoch{Gen: c.gen}, Begin: true}
+		s.from(c.from, part, theirs, 2)
+		part.Begin, part.End, part.Sum = false, true, s.sum(theirs, 2)
+		s.from(c.from, part, theirs)
+		if s.Holds(0) != c.wins {
+			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.wins)
+		}
+	}
+}
+
+// TestDropWhileClaiming: word of the owner that a replica is of no use, which comes while its node claims the partition, does
+// not take the state from the claim: the one that was to take its place may be lost with the owner.
+func TestDropWhileClaiming(t *testing.T) {
+	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
+	s := newSolo(t)
+	spend(t, s.table, 1, 4)
+	s.parts[0].known = knowledge{epoch: epoch, holder: bob, listed: true}
+	s.parts[0].state = state{has: message.Complete, mark: message.Mark{Epoch: epoch, Seq: 4}, from: bob}
+	s.parts[0].claim = &claim{gen: claimed, from: &asking{id: 1, parts: []int{0}}, stage: sitting}
+	s.from(bob, message.Part{Kind: message.Drop, Epoch: epoch}, newTable(t))
+	if s.parts[0].state.has != message.Complete || spent(t, s.table, 1) != 4 {
+		t.Error("the state is gone that the claim goes on from")
+	}
+}
+
+// TestStrayClose: a close makes the next owner only of a replica that is whole, and that came with the filling it names.
+func TestStrayClose(t *testing.T) {
+	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
+	for _, c := range []struct {
+		name  string
+		ends  bool
+		fill  uint64 // that the close names
+		takes bool
+	}{
+		{"of what is whole", true, 7, true},
+		{"before the end", false, 7, false},
+		{"of another filling", true, 6, false},
+	} {
+		s := newSolo(t)
+		theirs := newTable(t)
+		spend(t, theirs, 1, 3)
+		part := message.Part{Kind: message.Fill, Epoch: epoch, Fill: 7, Begin: true}
+		s.from(bob, part, theirs, 1)
+		part.Begin, part.End, part.Sum = false, c.ends, s.sum(theirs, 1)
+		s.from(bob, part, theirs)
+		s.from(bob, message.Part{
+			Kind: message.Close, Epoch: epoch, Fill: c.fill, Sum: add(part.Sum, nil), Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot},
+		}, theirs)
+		if s.Holds(0) != c.takes {
+			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.takes)
+		}
+	}
+}
