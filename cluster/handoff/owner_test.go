@@ -54,37 +54,66 @@ func TestReplicaStaysUntilTheNext(t *testing.T) {
 	}
 }
 
-// TestCloseIsNotGranted: an owner that has sent its close to a next owner that is in the view grants the partition to nobody
+// wouldGrantCarol has carol probe, and reports what alice answers.
+func (s *script) wouldGrantCarol() bool {
+	s.t.Helper()
+	s.sent = nil
+	s.tells(carol, &message.Claim{ID: 1, Probe: true, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
+	s.pass(20 * time.Millisecond)
+	g := lastTo[*message.Grant](s, carol)
+	if g == nil || len(g.Parts) != 1 {
+		s.t.Fatalf("answered %+v", g)
+	}
+	return g.Parts[0].OK
+}
+
+// TestStrandedIsGranted: an owner that is heard keeps its partition, but for one that has sent its close to a next owner that is
+// gone: it waits for ever, and never decides again by itself.
+func TestStrandedIsGranted(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		heir  message.Peer
+		after time.Duration
+		want  bool
+	}{
+		{"an owner", message.Peer{}, 2 * time.Second, false},
+		{"a handoff under way", carol, 2 * time.Second, false},
+		{"the next owner is gone, or not seen yet", dave, 500 * time.Millisecond, false},
+		{"the next owner is gone", dave, 2 * time.Second, true},
+	} {
+		s := newScript(t)
+		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Heir: c.heir}}})
+		s.pass(c.after)
+		if got := s.wouldGrantCarol(); got != c.want {
+			t.Errorf("%s: alice would grant it: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestCloseIsNotGranted: an owner grants nobody what it owns. One that has sent its close to a next owner that is in the view grants the partition to nobody
 // else, however silent that one is: it may have opened the partition.
 func TestCloseIsNotGranted(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
 	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{2}})
 	s.owns(owned)
+	if s.wouldGrantCarol() {
+		t.Error("alice would grant what she owns")
+	}
 	for i := 0; s.parts[0].role != closing; i++ {
 		if i == 50 {
 			t.Fatal("alice does not hand over")
 		}
 		s.pass(20 * time.Millisecond)
 	}
-	probed := func() bool {
-		s.sent = nil
-		s.tells(carol, &message.Claim{ID: 1, Probe: true, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
-		s.pass(20 * time.Millisecond)
-		g := lastTo[*message.Grant](s, carol)
-		if g == nil || len(g.Parts) != 1 {
-			t.Fatalf("answered %+v", g)
-		}
-		return g.Parts[0].OK
-	}
 	s.heard = []message.Peer{carol}
 	s.pass(500 * time.Millisecond)
-	if probed() {
+	if s.wouldGrantCarol() {
 		t.Error("alice would grant what bob may own by now")
 	}
 	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Standby: []int{0}})
 	s.pass(3 * time.Second)
-	if !probed() {
+	if !s.wouldGrantCarol() {
 		t.Error("alice would not grant it, and bob is gone")
 	}
 }
