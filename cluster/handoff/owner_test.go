@@ -90,8 +90,8 @@ func TestStrandedIsGranted(t *testing.T) {
 	}
 }
 
-// TestCloseIsNotGranted: an owner grants nobody what it owns. One that has sent its close to a next owner that is in the view grants the partition to nobody
-// else, however silent that one is: it may have opened the partition.
+// TestCloseIsNotGranted: an owner grants no claim of what it owns. After it has sent its close to a next owner that is in the
+// view, it grants the partition to no other node, however silent the next owner is: that one may have opened it.
 func TestCloseIsNotGranted(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
