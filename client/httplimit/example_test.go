@@ -60,7 +60,8 @@ func ExampleHandler() {
 		r.Header.Set("X-User", "anna")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
-		fmt.Println(w.Code, w.Header()["RateLimit"][0])
+		header := map[string][]string(w.Header()) // by the name as it is sent; Get wants it as Go spells it
+		fmt.Println(w.Code, header["RateLimit"][0])
 	}
 	// Output:
 	// 200 "shop/user";r=2;t=0

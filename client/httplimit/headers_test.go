@@ -51,7 +51,7 @@ func TestHeaders(t *testing.T) {
 
 // TestHeadersApart: whoever adds to one header changes no other.
 func TestHeadersApart(t *testing.T) {
-	h := http.Header{}
+	h := map[string][]string{}
 	(&gate{}).describe(h, &denied)
 	before := h["RateLimit"][0]
 	h["RateLimit-Policy"] = append(h["RateLimit-Policy"], "more")

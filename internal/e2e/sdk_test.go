@@ -88,8 +88,6 @@ func TestSDKRefuses(t *testing.T) {
 		{"no descriptor", spoilt(func(c *client.Check) { c.Descriptor = nil }), []string{"sluice: descriptor: "}},
 		{"65 entries", spoilt(func(c *client.Check) { c.Descriptor = repeat(65, c.Descriptor[0]) }), []string{"sluice: descriptor: ", "65"}},
 		{"empty key", spoilt(func(c *client.Check) { c.Descriptor[0].Key = "" }), []string{"sluice: descriptor[0].key: "}},
-		{"long value", spoilt(func(c *client.Check) { c.Descriptor[0].Value = strings.Repeat("v", long) }), []string{"sluice: descriptor[0].value: ", "1025"}},
-		{"no text", spoilt(func(c *client.Check) { c.Descriptor[0].Value = "\xff" }), []string{"sluice: descriptor[0]", "UTF-8"}},
 		{"negative cost", spoilt(func(c *client.Check) { c.Cost = -1 }), []string{"sluice: cost: "}},
 		{"17 limits", spoilt(func(c *client.Check) { c.Limits = repeat(17, client.Limit{Count: 5, Period: time.Second}) }), []string{"sluice: limits: ", "17"}},
 		{"unknown algorithm", limited(client.Limit{Algorithm: 99, Count: 5, Period: time.Second}), []string{"sluice: limits[0].algorithm: "}},
