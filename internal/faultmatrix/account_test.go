@@ -48,6 +48,14 @@ type account struct {
 	// What became of checks, and fallbacks that admitted by the node asked.
 	sources  map[string]int
 	fallback map[string]*spell
+	fault    time.Duration // how long it lasts
+	during   spanOf
+}
+
+// spanOf is what became of checks in the middle of the fault: when nodes know how slow the network is.
+type spanOf struct {
+	owners, others int             // checks that an owner has decided, and the rest, errors among them
+	forwarded      []time.Duration // how long calls took in which a check was forwarded
 }
 
 // key is what the auditor knows of one key.
@@ -96,6 +104,7 @@ type answer struct {
 	left    int64
 	at      time.Time
 	fault   time.Duration // since the fault began
+	took    time.Duration // from the call's beginning
 }
 
 func (a *account) add(d answer) {
@@ -106,6 +115,16 @@ func (a *account) add(d answer) {
 		what = d.source
 	}
 	a.sources[what]++
+	if a.inMiddle(d.fault) {
+		if d.owner {
+			a.during.owners++
+		} else {
+			a.during.others++
+		}
+		if d.source == "forwarded" {
+			a.during.forwarded = append(a.during.forwarded, d.took)
+		}
+	}
 	k := a.keys[d.key]
 	h := k.nodes[d.node]
 	if h == nil {
@@ -138,6 +157,30 @@ func (a *account) add(d answer) {
 		}
 		s.units, s.last = s.units+1, d.fault
 	}
+}
+
+// unanswered counts checks without a decision.
+func (a *account) unanswered(fault time.Duration, checks int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.inMiddle(fault) {
+		a.during.others += checks
+	}
+}
+
+// adapted is how long nodes may take to notice how slow the network has become.
+const adapted = 3 * time.Second
+
+// inMiddle reports whether a time since the fault began is in its middle.
+func (a *account) inMiddle(since time.Duration) bool { return since > adapted && since < a.fault }
+
+// p99 returns the 99th percentile of calls with forwarded checks.
+func (s *spanOf) p99() time.Duration {
+	if len(s.forwarded) == 0 {
+		return 0
+	}
+	slices.Sort(s.forwarded)
+	return s.forwarded[len(s.forwarded)*99/100]
 }
 
 // finding is a group's line in the results.
@@ -200,6 +243,19 @@ type bound struct {
 	fresh bool
 	// gap is the longest time that a key may be without an owner's decision; 0 if none is promised.
 	gap time.Duration
+	// rtt is the round trip between nodes, if the time of forwarded checks is bounded by it.
+	rtt time.Duration
+	// answered is the part of checks that owners decide at least, and no partition is taken over from an owner that lives.
+	answered float64
+}
+
+// forwarded returns how long all but a hundredth of a group's forwarded checks may take: the way there and back, for a sync rule
+// also to the replica and back, half a round trip for what is sent again or waits, and 20 ms.
+func (b bound) forwarded(g group) time.Duration {
+	if g.async() || g.policy == "probe" {
+		return b.rtt*3/2 + 20*time.Millisecond
+	}
+	return b.rtt*5/2 + 20*time.Millisecond
 }
 
 const (

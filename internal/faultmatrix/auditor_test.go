@@ -5,8 +5,10 @@ package faultmatrix
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -90,7 +92,9 @@ func newAuditor(c *cell, gs []group) *auditor {
 	a := &auditor{c: c}
 	a.ctx, a.stop = context.WithCancel(context.Background())
 	for _, g := range gs {
-		a.accounts = append(a.accounts, newAccount(g))
+		acc := newAccount(g)
+		acc.fault = c.fault
+		a.accounts = append(a.accounts, acc)
 	}
 	return a
 }
@@ -232,19 +236,22 @@ func (a *auditor) call(t *target, acc *account, keys []int) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
 	defer cancel()
+	asked := time.Now()
 	response, err := t.api.Check(ctx, request)
 	now := time.Now()
-	if err != nil {
-		a.errors.Add(int64(len(keys)))
-		return
-	}
 	fault := time.Duration(0)
 	if began := a.fault.Load(); began > 0 {
 		fault = now.Sub(time.Unix(0, began))
 	}
+	if err != nil {
+		a.errors.Add(int64(len(keys)))
+		acc.unanswered(fault, len(keys))
+		return
+	}
 	for i, d := range response.Decisions {
 		if d.Error != nil {
 			a.errors.Add(1)
+			acc.unanswered(fault, 1)
 			continue
 		}
 		source := strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
@@ -255,10 +262,38 @@ func (a *auditor) call(t *target, acc *account, keys []int) {
 			a.wrong.Store(source, acc.name())
 		}
 		acc.add(answer{
-			key: keys[i], node: t.name, source: source, allowed: d.Allowed, left: d.Remaining, at: now, fault: fault,
+			key: keys[i], node: t.name, source: source, allowed: d.Allowed, left: d.Remaining, at: now, fault: fault, took: now.Sub(asked),
 			owner: d.Source != sluicev1.Source_SOURCE_SHARE && d.Source != sluicev1.Source_SOURCE_CLOSED,
 		})
 	}
+}
+
+// takeovers returns how many partitions the nodes have taken over, or begun with.
+func (c *cell) takeovers() (n int) {
+	get := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return faultnet.Dial(ctx, c.namespace(clientHost), addr)
+		},
+	}}
+	for _, node := range c.nodes {
+		response, err := get.Get("http://" + node.addr + ":7461/metrics")
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		i := strings.Index(string(text), "\nsluice_claims_total ")
+		if err != nil || i < 0 {
+			c.t.Fatalf("%s: no sluice_claims_total, %v", node.name, err)
+		}
+		var claims float64
+		if _, err := fmt.Sscanf(string(text[i:]), "\nsluice_claims_total %g", &claims); err != nil {
+			c.t.Fatal(err)
+		}
+		n += int(claims)
+	}
+	return n
 }
 
 // end ends asking; calls under way are answered first.

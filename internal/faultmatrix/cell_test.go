@@ -42,6 +42,7 @@ type cell struct {
 	groups       []group
 	faults       map[*faultnet.Fault][]faultnet.Rule // in force
 	whole, fault time.Duration                       // how long the cluster took after the fault, and the fault
+	takenOver    int                                 // partitions, in the fault
 	two          time.Duration                       // for how long two clusters had quorum at once
 	stall        time.Duration                       // the longest time for which this process did not run
 	why          []string                            // what failed
@@ -139,6 +140,12 @@ type result struct {
 	Why     []string           `json:"why,omitempty"`
 	Row     string             `json:"row"` // that states the bound
 	Groups  map[string]finding `json:"groups,omitempty"`
+	// Async and Sync are the 99th percentiles of calls whose checks were forwarded, in seconds, Answered is the part of checks
+	// that owners decided, and TakenOver the number of partitions that were taken over, all in the middle of the fault.
+	Async     float64 `json:"forwarded_async,omitempty"`
+	Sync      float64 `json:"forwarded_sync,omitempty"`
+	Answered  float64 `json:"answered,omitempty"`
+	TakenOver int     `json:"taken_over,omitempty"`
 	// Gap is the longest time without an owner's decision of a key that is asked all the time, Whole how long the
 	// cluster took to agree after the fault, both in seconds.
 	Gap      float64 `json:"gap"`
@@ -252,6 +259,10 @@ func (c *cell) run(s *scenario) (ended time.Time) {
 			c.audit.ask(t, unknown)
 		}
 	}
+	b := s.bound(c.id.nodes)
+	if b.answered > 0 {
+		c.takenOver -= c.takeovers()
+	}
 	began := time.Now()
 	c.audit.fault.Store(began.UnixNano())
 	s.run(c)
@@ -259,6 +270,9 @@ func (c *cell) run(s *scenario) (ended time.Time) {
 		c.lift(f)
 	}
 	c.fault = time.Since(began)
+	if b.answered > 0 {
+		c.takenOver += c.takeovers()
+	}
 	c.waitWhole(time.Minute)
 	c.wait(time.Second) // what waited is answered
 	ended = time.Now()
@@ -279,7 +293,19 @@ func (c *cell) judge(s *scenario, ended time.Time) result {
 		Verdict: kept, Groups: map[string]finding{}, GapBound: b.gap.Seconds(), Whole: seconds(c.whole), Clusters: seconds(c.two),
 		Errors: c.audit.errors.Load(), Fresh: c.fresh(), Stall: seconds(c.stall),
 	}
+	owners, checks := 0, 0
 	for _, a := range c.audit.accounts {
+		p99 := a.during.p99()
+		if p99 > b.forwarded(a.group) && b.rtt > 0 {
+			r.Verdict = beyond
+			r.Why = append(r.Why, fmt.Sprintf("%s: p99 of forwarded checks %v, bound %v", a.name(), p99.Round(time.Millisecond), b.forwarded(a.group)))
+		}
+		if a.policy == "sync" || a.policy == "closed" {
+			r.Sync = max(r.Sync, seconds(p99))
+		} else {
+			r.Async = max(r.Async, seconds(p99))
+		}
+		owners, checks = owners+a.during.owners, checks+a.during.owners+a.during.others
 		if a.policy == "probe" {
 			r.Gap = seconds(a.longestGap(ended))
 			continue
@@ -294,6 +320,14 @@ func (c *cell) judge(s *scenario, ended time.Time) result {
 	if b.gap > 0 && r.Gap > b.gap.Seconds() {
 		r.Verdict = beyond
 		r.Why = append(r.Why, fmt.Sprintf("a key had no owner for %.1fs, bound %.1fs", r.Gap, b.gap.Seconds()))
+	}
+	if checks > 0 {
+		r.Answered = math.Round(float64(owners)/float64(checks)*1000) / 1000
+	}
+	if r.TakenOver = c.takenOver; r.TakenOver > 0 || r.Answered < b.answered {
+		r.Verdict = beyond
+		r.Why = append(r.Why, fmt.Sprintf("owners answered %.1f %% of %d checks, bound %.1f %%; %d partitions were taken over",
+			100*r.Answered, checks, 100*b.answered, c.takenOver))
 	}
 	if c.two > 0 {
 		r.Verdict = beyond

@@ -22,6 +22,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/faultnet"
 )
@@ -192,7 +193,7 @@ func (m *matrix) runCell(id cellID) result {
 			m.t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestCell$", "-test.v", "-test.timeout", "280s")
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestCell$", "-test.v", "-test.timeout", (280*time.Second + scenarioOf(id.scenario).length).String())
 	cmd.Env = append(os.Environ(), "FAULT_CELL="+id.String(), "FAULT_PREFIX="+prefix, "FAULT_BINARY="+m.binary,
 		"FAULT_LOGS="+logs, "FAULT_RESULT="+filepath.Join(dir, "result.json"))
 	out, err := cmd.CombinedOutput()

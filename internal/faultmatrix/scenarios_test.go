@@ -48,6 +48,11 @@ const (
 // no returns the bound of scenarios that may cost nothing.
 func no(row string) func(int) bound { return func(int) bound { return bound{row: row} } }
 
+// slow is the bound of a network that loses nothing.
+func slow(rtt time.Duration) func(int) bound {
+	return func(int) bound { return bound{row: rowSlow, rtt: rtt} }
+}
+
 // minority is the bound of cuts with so many nodes on the smaller side, each of which may lose its owners' last 50 ms.
 func minority(nodes, losses int) func(int) bound {
 	return func(int) bound { return bound{row: rowCut, nodes: nodes, losses: losses} }
@@ -78,11 +83,26 @@ var slowScenarios = []scenario{
 	{name: "loss-1", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Loss: 0.01}), bound: no(rowSlow)},
 	{name: "loss-5", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Loss: 0.05}), bound: everybody(rowSlow, 0)},
 	{name: "loss-20", sizes: both, length: 15 * s, run: everywhere(faultnet.Rule{Loss: 0.2}), bound: everybody(rowSlow, 1)},
-	{name: "delay-10", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 10 * ms}), bound: no(rowSlow)},
-	{name: "delay-25", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 25 * ms}), bound: no(rowSlow)},
-	{name: "delay-50", sizes: three, short: true, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 50 * ms}), bound: no(rowSlow)},
-	{name: "delay-100", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 100 * ms}), bound: no(rowSlow)},
-	{name: "delay-200", sizes: both, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 200 * ms}), bound: no(rowSlow)},
+	{name: "delay-10", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 10 * ms}), bound: slow(20 * ms)},
+	{name: "delay-25", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 25 * ms}), bound: slow(50 * ms)},
+	{name: "delay-50", sizes: three, short: true, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 50 * ms}), bound: slow(100 * ms)},
+	{name: "delay-100", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 100 * ms}), bound: slow(200 * ms)},
+	{name: "delay-200", sizes: both, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 200 * ms}), bound: slow(400 * ms)},
+	{
+		name: "loss-10-ten-minutes", sizes: three, runs: 1, length: 10 * time.Minute,
+		run: everywhere(faultnet.Rule{Loss: 0.1, Jitter: 5 * ms}), bound: func(n int) bound { return bound{row: rowSlow, nodes: n, answered: 0.95} },
+	},
+	{
+		name: "delay-200-kill", sizes: three, length: 20 * s, run: func(c *cell) {
+			f := c.begin(c.between(faultnet.Rule{Delay: 200 * ms})...)
+			c.wait(5 * s)
+			c.nodes[0].kill()
+			c.wait(10 * s)
+			c.nodes[0].start()
+			c.wait(5 * s)
+			c.lift(f)
+		}, bound: func(int) bound { return bound{row: rowCrash, losses: 1, gap: 6 * s} },
+	},
 	{
 		name: "loss-5-delay-50-100", sizes: both, length: 15 * s,
 		run: everywhere(faultnet.Rule{Loss: 0.05, Delay: 50 * ms, Jitter: 50 * ms}), bound: everybody(rowSlow, 0),
