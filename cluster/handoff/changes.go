@@ -226,13 +226,14 @@ func (m *Machine) plan(p *partition) {
 
 // fit reports whether peer can have p's counters.
 func (m *Machine) fit(p *partition, peer message.Peer) bool {
-	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.hold.shunned || !m.lives(peer) {
+	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.hold.shunned || !m.reachable(peer) {
 		return false
 	}
 	return !m.channel(peer).unfit
 }
 
-// standby returns who shall have a copy of p: whom the ring names, else any other member.
+// standby returns who shall have a copy of p: whom the ring names, else any other member, else a voter that gossip alone takes for
+// dead: without a replica a crash here would lose all.
 func (m *Machine) standby(p *partition) message.Peer {
 	if i := m.view.Standby[p.number]; i >= 0 && m.fit(p, m.at(i)) {
 		return m.at(i)
@@ -243,7 +244,13 @@ func (m *Machine) standby(p *partition) message.Peer {
 			return peer
 		}
 	}
-	return message.Peer{}
+	var other message.Peer
+	m.unseen(func(peer message.Peer) {
+		if other == (message.Peer{}) && m.fit(p, peer) {
+			other = peer
+		}
+	})
+	return other
 }
 
 // dropAt tells t's peer that its copy is of no use any more.

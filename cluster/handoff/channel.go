@@ -52,10 +52,10 @@ func (m *Machine) dispatch(ch *channel, f *parcel) {
 	m.send(ch.peer, body)
 }
 
-// resend sends what has waited too long for its receipt again. A peer that is not in
-// the view gets nothing; it must get what it missed should it come back.
+// resend sends what has waited too long for its receipt again. A peer that cannot be
+// reached gets nothing; it must get what it missed should it come back.
 func (m *Machine) resend(ch *channel) {
-	if len(ch.flight) == 0 || !m.lives(ch.peer) || m.now-ch.flight[0].sent < m.resendAfter(ch) {
+	if len(ch.flight) == 0 || !m.reachable(ch.peer) || m.now-ch.flight[0].sent < m.resendAfter(ch) {
 		return
 	}
 	for _, f := range ch.flight {

@@ -106,7 +106,7 @@ func (m *Machine) SetView(now int64, v View) {
 		}
 	}
 	for _, ch := range m.channels {
-		if !m.living[ch.peer] {
+		if !m.reachable(ch.peer) {
 			m.letGo(ch)
 		}
 	}
@@ -271,6 +271,11 @@ func (m *Machine) others(f func(message.Peer)) {
 }
 
 func (m *Machine) lives(p message.Peer) bool { return m.living[p] }
+
+// reachable reports whether p can have counters sent: it is in the view, or a voter that is heard.
+func (m *Machine) reachable(p message.Peer) bool {
+	return m.lives(p) || m.c.Quorum.Set().Has(p.Name) && m.c.Quorum.Lives(m.now, p)
+}
 
 // unseen calls f with every member of the set that is heard and not in the view.
 func (m *Machine) unseen(f func(message.Peer)) {

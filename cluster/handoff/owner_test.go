@@ -135,6 +135,7 @@ func TestGateOfAnOrphan(t *testing.T) {
 	}
 	s.heard, s.takers = nil, nil
 	s.pass(20 * time.Millisecond)
+	s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Heartbeat{Sent: s.now, Set: s.c.Quorum.Set(), Deaf: true}})
 	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Standby: []int{1}})
 	if !decides() {
 		t.Error("nothing is decided while the oldest change is young")
@@ -150,6 +151,35 @@ func TestGateOfAnOrphan(t *testing.T) {
 	s.pass(40 * time.Millisecond)
 	if !decides() {
 		t.Error("it does not go on, though a majority has heard from it")
+	}
+}
+
+// TestReplicaAtAHiddenVoter: a voter that gossip alone takes for dead keeps its replica while it is heard, and gets one if there is
+// nobody else: without it a crash of the owner would lose all since.
+func TestReplicaAtAHiddenVoter(t *testing.T) {
+	hidden := View{Members: []message.Peer{alice}, Owner: []int{0}, Standby: []int{-1}}
+	for name, before := range map[string]View{
+		"it has one":  {Members: []message.Peer{alice, bob}, Owner: []int{0}, Standby: []int{1}},
+		"it has none": hidden,
+	} {
+		s := newScript(t)
+		s.heard, s.takers = []message.Peer{bob}, []message.Peer{bob}
+		s.pass(time.Second) // carol is silent
+		s.SetView(s.now, before)
+		s.owns(owned)
+		s.pass(200 * time.Millisecond)
+		s.SetView(s.now, hidden)
+		s.sent = nil
+		spend(t, s.table, 1, 3)
+		s.pass(200 * time.Millisecond)
+		if n := s.Stats().Unprotected; n != 0 || len(s.partsTo(bob)) == 0 {
+			t.Errorf("%s: %d partitions have no replica, and bob was sent %v", name, n, s.partsTo(bob))
+		}
+		s.heard = nil
+		s.pass(time.Second)
+		if n := s.Stats().Unprotected; n != 1 {
+			t.Errorf("%s: %d partitions have no replica, when bob is silent; want 1", name, n)
+		}
 	}
 }
 

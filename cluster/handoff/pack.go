@@ -28,7 +28,7 @@ type packing struct {
 
 // pump packs and sends what is due to ch's peer while there is room for it.
 func (m *Machine) pump(ch *channel) {
-	if ch.unfit || !m.lives(ch.peer) {
+	if ch.unfit || !m.reachable(ch.peer) {
 		return
 	}
 	for !m.full(ch) {
