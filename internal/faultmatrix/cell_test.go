@@ -149,6 +149,7 @@ type result struct {
 	// Gap is the longest time without an owner's decision of a key that is asked all the time, Whole how long the
 	// cluster took to agree after the fault, both in seconds.
 	Gap      float64 `json:"gap"`
+	SyncGap  float64 `json:"gap_sync"` // the same of keys of a sync rule, whose owner waits for a replica
 	GapBound float64 `json:"gap_bound,omitempty"`
 	Whole    float64 `json:"whole"`
 	// Clusters is for how many seconds two clusters had quorum at once.
@@ -309,6 +310,9 @@ func (c *cell) judge(s *scenario, ended time.Time) result {
 		if a.policy == "probe" {
 			r.Gap = seconds(a.longestGap(ended))
 			continue
+		}
+		if a.policy == "sync" && a.state == spending {
+			r.SyncGap = seconds(a.longestGap(ended))
 		}
 		f := a.judge(b, c.id.nodes)
 		r.Groups[a.name()] = f
