@@ -17,8 +17,8 @@ const (
 
 // lastAnswers remembers what owners last said to be left of keys, so that a share of that can be given when they cannot be
 // reached. It is written for each forwarded check, so it is made for that: one lock for all answers of a round, and two lines
-// of memory for each, without a branch that the processor cannot foresee. A list in the order of use would cost some times as much
-// (BenchmarkNoteRound). Safe for concurrent use; the zero value is ready, and takes its memory with the first answer.
+// of memory for each, without a branch that the processor cannot foresee (BenchmarkNoteRound). A list in the order of use has more lines of memory to
+// write. Safe for concurrent use; the zero value is ready, and takes its memory with the first answer.
 type lastAnswers struct {
 	mu struct {
 		sync.Mutex
