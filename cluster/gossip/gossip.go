@@ -84,6 +84,7 @@ type Gossip struct {
 		ready  bool
 		closed bool
 		err    error
+		waits  string // which other process of this name has to go first
 	}
 	ready chan struct{} // closed when mu.ready is set
 	done  chan struct{} // closed when mu.err is set
@@ -199,8 +200,8 @@ func (g *Gossip) Addr() string { return g.Self().Gossip }
 
 // Ready waits until this node may serve: no join targets were given, or one
 // answered, or none did within Timing.JoinTimeout; and no other living process
-// carries this node's name. Otherwise it returns ErrDuplicateName, wrapped with
-// the other's address, or the error of ctx.
+// carries this node's name: it waits for one that is leaving, see WaitsFor. Otherwise it returns
+// ErrDuplicateName, wrapped with the other's address, or the error of ctx.
 func (g *Gossip) Ready(ctx context.Context) error {
 	select {
 	case <-g.ready:

@@ -76,6 +76,143 @@ func TestDuplicateNameIsRefused(t *testing.T) {
 	})
 }
 
+// A process of the name starts while the first is leaving, or is told to leave a little later: others show the first until it is gone,
+// then the second joins.
+func TestNewcomerWaitsForLeaving(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		encrypted bool
+		told      time.Duration // after the second has started that the first leaves
+		dies      bool          // while it hands over
+		within    time.Duration // the second is ready
+	}{
+		{"before", false, 0, false, time.Second},
+		{"just after", false, 50 * time.Millisecond, false, time.Second},
+		{"seconds after", false, 4 * time.Second, false, time.Second},
+		{"with a keyring", true, 0, false, time.Second},
+		{"it dies", false, 0, true, 3 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				next := w.config("pod-2", address(1))
+				if c.encrypted {
+					w.encrypted(3, 1)
+					next.Keyring = ringOf(w, 1)
+				} else {
+					w.cluster(3)
+				}
+				first := w.nodes["pod-2"]
+				leaves := func() {
+					if err := first.SetState(member.Leaving); err != nil {
+						w.Fatal(err)
+					}
+				}
+				if c.told == 0 {
+					leaves()
+				}
+				second := w.open("second pod-2", address(9), next)
+				if c.told > 0 {
+					time.Sleep(c.told)
+					leaves()
+				}
+				for range 100 {
+					time.Sleep(100 * time.Millisecond)
+					for _, label := range []string{"pod-1", "pod-3"} {
+						if m, _ := w.nodes[label].sees("pod-2"); m.Gossip != address(2) {
+							w.Fatalf("%s shows pod-2 at %s", label, m.Gossip)
+						}
+					}
+					select {
+					case <-second.ready:
+						w.Fatal("the second is ready while the first is leaving")
+					case <-second.Done():
+						w.Fatalf("the second stops: %v", second.Err())
+					default:
+					}
+				}
+				if waits := second.WaitsFor(); !strings.Contains(waits, address(2)) || !strings.Contains(waits, "it is leaving") {
+					w.Errorf("the second waits for %q", waits)
+				}
+				if n := w.log.count("not joining yet", "it is leaving"); n < 2 || n > 3 { // in ten seconds
+					w.Errorf("the log says so %d times\n%s", n, w.log)
+				}
+				if c.dies {
+					w.crash("pod-2")
+				} else {
+					w.leave("pod-2")
+				}
+				began := time.Now()
+				w.toServing(second)
+				if took := time.Since(began); took > c.within {
+					w.Errorf("ready after %v", took)
+				}
+				if waits := second.WaitsFor(); waits != "" {
+					w.Errorf("it still waits for %q", waits)
+				}
+				w.agree(quiet)
+			})
+		})
+	}
+}
+
+// With a keyring, a process of the name that was heard of may have yet to prove that it lives when this one looks: it is waited for, and
+// is no reason to stop.
+func TestUnprovenOfOurName(t *testing.T) {
+	for _, state := range []member.State{member.Serving, member.Leaving} {
+		inWorld(t, func(w *world) {
+			w.encrypted(3, 1)
+			first := w.nodes["pod-2"]
+			if err := first.SetState(state); err != nil {
+				w.Fatal(err)
+			}
+			c := w.config("pod-2")
+			c.Keyring = ringOf(w, 1)
+			second := w.open("second pod-2", address(9), c)
+			second.roster.mu.Lock() // without waking the prover
+			second.roster.doubtLocked(fullName("pod-2", first.Self().Boot), first.Self())
+			second.roster.mu.Unlock()
+			if waits, unanswered := second.contest(w.Context(), true); !strings.Contains(waits, address(2)) || unanswered || second.Err() != nil {
+				w.Errorf("%s: waits for %q, unanswered %v, %v", state, waits, unanswered, second.Err())
+			}
+			w.crash("pod-2")
+			if waits, unanswered := second.contest(w.Context(), true); waits != "" || !unanswered {
+				w.Errorf("%s and dead: waits for %q, unanswered %v", state, waits, unanswered)
+			}
+		})
+	}
+}
+
+// A process that waits for another of its name is stopped: others hear nothing of it.
+func TestWaitingNewcomerStops(t *testing.T) {
+	for _, state := range []member.State{member.Serving, member.Leaving} {
+		inWorld(t, func(w *world) {
+			w.cluster(3)
+			if err := w.nodes["pod-2"].SetState(state); err != nil {
+				w.Fatal(err)
+			}
+			second := w.open("second pod-2", address(9), w.config("pod-2", address(1)))
+			w.eventually(2*time.Second, func() error {
+				if m, _ := w.nodes["pod-1"].sees("pod-2"); m.State != state || second.WaitsFor() == "" {
+					return errors.New("the second does not wait, or pod-1 has not heard of the first")
+				}
+				return nil
+			})
+			if err := second.SetState(member.Leaving); err != nil {
+				w.Fatal(err)
+			}
+			for i := range 40 {
+				time.Sleep(100 * time.Millisecond)
+				if i == 10 {
+					w.leave("second pod-2")
+				}
+				if m, _ := w.nodes["pod-1"].sees("pod-2"); m.Gossip != address(2) || m.State != state {
+					w.Fatalf("pod-1 shows %+v", m)
+				}
+			}
+		})
+	}
+}
+
 // While the newcomer is starting, others go on sending work to the older one.
 func TestJoiningDuplicateDoesNotReplace(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -175,14 +312,14 @@ func TestYields(t *testing.T) {
 	}{
 		{newer, member.Joining, member.Joining, ErrDuplicateName},
 		{newer, member.Joining, member.Serving, ErrDuplicateName},
-		{newer, member.Joining, member.Leaving, ErrDuplicateName},
+		{newer, member.Joining, member.Leaving, errLeavesFirst},
 		{newer, member.Serving, member.Joining, nil},
 		{newer, member.Serving, member.Serving, nil},
 		{newer, member.Serving, member.Leaving, nil},
 		{newer, member.Leaving, member.Serving, nil},
 		{older, member.Joining, member.Joining, nil},
 		{older, member.Joining, member.Serving, ErrDuplicateName},
-		{older, member.Joining, member.Leaving, nil},
+		{older, member.Joining, member.Leaving, errLeavesFirst},
 		{older, member.Serving, member.Joining, nil},
 		{older, member.Serving, member.Serving, ErrReplaced},
 		{older, member.Serving, member.Leaving, nil},

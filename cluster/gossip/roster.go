@@ -162,14 +162,24 @@ func (r *roster) members() []member.Member {
 	return all
 }
 
-// carriers returns the other living processes that are called name.
-func (r *roster) carriers(name string) []member.Member {
+// carrier is another process that is called as this one.
+type carrier struct {
+	member.Member
+	unproven bool
+}
+
+// carriers returns the other processes that are called name, alive or still to prove it.
+func (r *roster) carriers(name string) (all []carrier) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []member.Member
 	for _, m := range r.mu.alive {
 		if m.Name == name {
-			all = append(all, m)
+			all = append(all, carrier{m, false})
+		}
+	}
+	for _, u := range r.mu.unproven {
+		if u.member.Name == name {
+			all = append(all, carrier{u.member, true})
 		}
 	}
 	return all

@@ -86,7 +86,7 @@ func (g *Gossip) change(s member.State) (changed bool, err error) {
 		return false, fmt.Errorf("gossip: set state %s: %w", s, ErrClosed)
 	case s == now:
 		return false, nil
-	case s == member.Leaving && errors.Is(g.mu.err, ErrDuplicateName):
+	case s == member.Leaving && (errors.Is(g.mu.err, ErrDuplicateName) || g.mu.waits != ""):
 		return false, nil // the name is another's, and the news would be taken for its
 	case s < now || s > member.Leaving:
 		return false, fmt.Errorf("gossip: set state %s: it is %s already, and states only go forward", s, now)

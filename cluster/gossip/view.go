@@ -53,7 +53,7 @@ func (g *Gossip) publish() {
 
 // choose returns one member per name, sorted by name: the newest process that
 // carries it, except that one still joining does not replace an older one that
-// serves. Under its own name a node always shows itself.
+// serves or hands over. Under its own name a node always shows itself.
 func choose(others []member.Member, self member.Member) []member.Member {
 	all := append(others, self)
 	slices.SortFunc(all, func(a, b member.Member) int {
@@ -69,8 +69,8 @@ func choose(others []member.Member, self member.Member) []member.Member {
 			// Ourselves already.
 		case m.Boot == self.Boot && m.Name == self.Name:
 			chosen[last] = m
-		case m.State == member.Joining && chosen[last].State == member.Serving:
-			// The older one goes on until the newcomer serves.
+		case m.State == member.Joining && chosen[last].State != member.Joining:
+			// The older one goes on until it is gone or the newcomer serves.
 		default:
 			chosen[last] = m
 		}

@@ -23,9 +23,11 @@ func TestChoose(t *testing.T) {
 		{"sorted", []member.Member{memberAt("z", 1, s), memberAt("a", 1, j)}, []member.Member{memberAt("a", 1, j), self, memberAt("z", 1, s)}},
 		{"the newest", []member.Member{memberAt("a", 2, s), memberAt("a", 1, s)}, []member.Member{memberAt("a", 2, s), self}},
 		{"joining does not replace serving", []member.Member{memberAt("a", 2, j), memberAt("a", 1, s)}, []member.Member{memberAt("a", 1, s), self}},
-		{"joining replaces leaving", []member.Member{memberAt("a", 2, j), memberAt("a", 1, l)}, []member.Member{memberAt("a", 2, j), self}},
+		{"joining does not replace leaving", []member.Member{memberAt("a", 2, j), memberAt("a", 1, l)}, []member.Member{memberAt("a", 1, l), self}},
+		{"of two that join, the newest", []member.Member{memberAt("a", 2, j), memberAt("a", 1, j)}, []member.Member{memberAt("a", 2, j), self}},
+		{"serving replaces leaving", []member.Member{memberAt("a", 2, s), memberAt("a", 1, l)}, []member.Member{memberAt("a", 2, s), self}},
 		{"leaving replaces serving", []member.Member{memberAt("a", 2, l), memberAt("a", 1, s)}, []member.Member{memberAt("a", 2, l), self}},
-		{"of three", []member.Member{memberAt("a", 3, j), memberAt("a", 2, l), memberAt("a", 1, s)}, []member.Member{memberAt("a", 3, j), self}},
+		{"of three", []member.Member{memberAt("a", 3, j), memberAt("a", 2, l), memberAt("a", 1, s)}, []member.Member{memberAt("a", 2, l), self}},
 		{"ourselves, though newer serve", []member.Member{memberAt("self", 9, s), memberAt("self", 1, s)}, []member.Member{self}},
 	} {
 		if got := choose(slices.Clone(c.others), self); !slices.Equal(got, c.want) {
@@ -64,7 +66,7 @@ func TestChooseProperties(t *testing.T) {
 			if !ok {
 				t.Fatalf("%s is missing", m.Name)
 			}
-			if m.Name != self.Name && m.Boot > shown.Boot && (m.State != member.Joining || shown.State != member.Serving) {
+			if m.Name != self.Name && m.Boot > shown.Boot && (m.State != member.Joining || shown.State == member.Joining) {
 				t.Fatalf("%+v is shown although %+v is newer", shown, m)
 			}
 		}

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -17,13 +18,21 @@ const (
 	pingTries = 6
 	pingPause = 250 * time.Millisecond
 	askAgain  = 2 * time.Second
+	// conflictAfter is how long a process of our name may serve on before the names conflict: who
+	// replaces a node by force starts the next process before the last is told to leave. Kubernetes gives it up to 2 s.
+	conflictAfter = 5 * time.Second
+	// tellWaitEvery is how often a node says that it waits for another process of its name.
+	tellWaitEvery = 5 * time.Second
 )
+
+// errLeavesFirst is why a node that joins waits: the other process of its name has not handed over yet.
+var errLeavesFirst = errors.New("it is leaving: this node joins when it is gone")
 
 // guard is the warden: it applies the rule for the first start, and then watches
 // for other processes that carry this node's name.
 func (g *Gossip) guard(ctx context.Context) {
 	g.awaitFirst(ctx)
-	unanswered := g.contest(ctx)
+	unanswered := g.awaitName(ctx)
 	g.mu.Lock()
 	if ok := g.mu.err == nil && ctx.Err() == nil; ok {
 		g.mu.ready = true
@@ -43,7 +52,7 @@ func (g *Gossip) guard(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		unanswered = g.contest(ctx)
+		_, unanswered = g.contest(ctx, true)
 	}
 }
 
@@ -67,27 +76,74 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 	}
 }
 
+// awaitName waits as long as another living process of this node's name is leaving, or may be about to: it hands over
+// first. If that process dies, this one goes on as after a crash. It reports whether one was found that did not answer.
+func (g *Gossip) awaitName(ctx context.Context) bool {
+	began, quiet := time.Now(), newLimiter(tellWaitEvery)
+	for {
+		waits, unanswered := g.contest(ctx, time.Since(began) >= conflictAfter)
+		if ctx.Err() != nil {
+			return unanswered // and what it waited for stays known
+		}
+		g.mu.Lock()
+		waited := g.mu.waits
+		g.mu.waits = waits
+		g.mu.Unlock()
+		if waits == "" {
+			if waited != "" && g.Err() == nil {
+				g.log.Info("the other process of this name is gone: joining", "waited", time.Since(began).Round(time.Millisecond))
+			}
+			return unanswered
+		}
+		if quiet.allow(time.Now(), waits) {
+			g.log.Warn("not joining yet: another process has this node's name", "waits", waits)
+		}
+		select {
+		case <-g.roster.rivals:
+		case <-time.After(pingPause): // it may die
+		case <-g.done:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // contest looks at the other processes of this node's name. If one is alive that
-// this node has to give way to, it makes that the reason to stop. It reports
-// whether one was found that did not answer.
-func (g *Gossip) contest(ctx context.Context) (unanswered bool) {
+// this node has to give way to, it makes that the reason to stop; before the conflict is certain, it
+// returns it as what this node waits for. It reports whether one was found that did not answer.
+func (g *Gossip) contest(ctx context.Context, certain bool) (waits string, unanswered bool) {
 	for _, other := range g.roster.carriers(g.config.Name) {
-		if yields(g.Self(), other) == nil {
+		if yields(g.Self(), other.Member) == nil {
 			continue
 		}
-		if !g.answers(ctx, other) {
+		if !g.answers(ctx, other.Member) {
 			unanswered = true
 			continue
 		}
 		g.mu.Lock()
 		// Our state may have changed meanwhile, and with it who has to give way.
-		if err := yields(g.mu.self, other); err != nil {
-			g.failLocked(fmt.Errorf("gossip: Name: the node at %s (boot %s) is called %q too: %w; give each node a name of its own",
-				other.Gossip, other.Boot, other.Name, err))
+		err := yields(g.mu.self, other.Member)
+		if err != nil {
+			err = fmt.Errorf("the node at %s (boot %s) is called %q too: %w", other.Gossip, other.Boot, other.Name, err)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, errLeavesFirst):
+			waits = err.Error()
+		case other.unproven || other.State == member.Serving && !certain:
+			waits = err.Error() + ", and this node stops if that one does not leave"
+		default:
+			g.failLocked(fmt.Errorf("gossip: Name: %w; give each node a name of its own", err))
 		}
 		g.mu.Unlock()
 	}
-	return unanswered
+	return waits, unanswered
+}
+
+// WaitsFor says which other process of this node's name has to be gone before this one is ready; "" for none.
+func (g *Gossip) WaitsFor() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.waits
 }
 
 // yields returns why self has to give way to another living process of its name,
@@ -95,6 +151,8 @@ func (g *Gossip) contest(ctx context.Context) (unanswered bool) {
 // before it ever served, or after the other served.
 func yields(self, other member.Member) error {
 	switch {
+	case self.State == member.Joining && other.State == member.Leaving:
+		return errLeavesFirst
 	case self.State == member.Joining && (other.Boot < self.Boot || other.State == member.Serving):
 		return ErrDuplicateName
 	case self.State == member.Serving && other.Boot > self.Boot && other.State == member.Serving:

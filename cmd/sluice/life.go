@@ -157,11 +157,11 @@ func (n *node) followMembership(ctx context.Context) error {
 // others while it still answers, then the calls under way, then out of the set and of
 // gossip. What it could not give away it writes to its data directory; where all leave it stays
 // in the set, which has to be found whole at the next start: no part of it may go on
-// alone. A process whose name is another's by now only stops.
+// alone. A process whose name is another's, by now or still, only stops.
 func (n *node) leave() {
 	n.leaving.Store(true)
 	n.grpcDoor.SetReady(false)
-	own, all := n.gossip.Err() == nil, false
+	own, all := n.gossip.Err() == nil && n.gossip.WaitsFor() == "", false
 	if own {
 		if err := n.gossip.SetState(member.Leaving); err != nil {
 			n.log.Debug("could not announce leaving", "error", err)

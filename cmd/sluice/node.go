@@ -232,6 +232,9 @@ func (n *node) advertised(l net.Listener) string {
 func (n *node) ready() (ok bool, reasons []string) {
 	if !n.joined.Load() {
 		reasons = append(reasons, "still joining the cluster")
+		if other := n.gossip.WaitsFor(); other != "" {
+			reasons = append(reasons, other)
+		}
 		if waits := n.waitsFor.Load(); waits != nil {
 			reasons = append(reasons, *waits...)
 		}
