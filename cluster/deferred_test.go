@@ -90,7 +90,7 @@ func TestDeferredCountAgainstShares(t *testing.T) {
 		n := f.start("c")
 		time.Sleep(time.Second)
 		// As if it had had quorum for a moment.
-		n.fallback.hadQuorum.Store(true)
+		n.fallback.from.Store(0)
 		n.fallback.without.Store(n.clock() - int64(time.Second))
 		n.fallback.lost.Store(n.clock() - int64(time.Second))
 		f.askAll(keys, 30, admitted, "c")

@@ -10,13 +10,21 @@ import (
 // turn at least every calmPeriod.
 const pauseAfter = 300 * time.Millisecond
 
+// settleWithin is how long a process that has quorum waits for its partitions and their replicas, at most, before it counts as settled.
+const settleWithin = 30 * time.Second
+
 // fallback says when checks may be answered without their owners. The runner keeps it; checks read it at any time, also
 // when a process has just woken and the runner has not run yet.
 type fallback struct {
 	// grace is how long a process that has woken or lost quorum waits for its peers before it answers without them.
 	grace int64
-	// hadQuorum: since the start of the process. Before, nothing is known of what was spent, nor of the voters.
-	hadQuorum atomic.Bool
+	// timeout is how long a check may wait for an owner.
+	timeout int64
+	// from is when a share may first be given; math.MaxInt64 before that is known. Before the process has quorum nothing is known of
+	// what was spent, nor of the voters; until partitions have owners and replicas, checks wait for these and not for a lost node.
+	from atomic.Int64
+	// began is when the process first had quorum, 0 before; the runner's alone.
+	began int64
 	// without is since when the process runs without quorum and without a pause; math.MaxInt64 while it has quorum.
 	without atomic.Int64
 	// lost is when quorum ended.
@@ -25,8 +33,9 @@ type fallback struct {
 	woke, turned atomic.Int64
 }
 
-func (f *fallback) init(now int64, grace time.Duration) {
-	f.grace = int64(grace)
+func (f *fallback) init(now int64, grace, timeout time.Duration) {
+	f.grace, f.timeout = int64(grace), int64(timeout)
+	f.from.Store(math.MaxInt64)
 	f.without.Store(math.MaxInt64)
 	f.woke.Store(math.MinInt64)
 	f.turned.Store(now)
@@ -43,7 +52,9 @@ func (f *fallback) turn(now, until int64) (regained bool) {
 	had := f.without.Load() == math.MaxInt64
 	switch {
 	case now < until:
-		f.hadQuorum.Store(true)
+		if f.began == 0 {
+			f.began = now
+		}
 		f.without.Store(math.MaxInt64)
 		return !had
 	case had:
@@ -54,6 +65,17 @@ func (f *fallback) turn(now, until int64) (regained bool) {
 	}
 	return false
 }
+
+// settle notes whether the process has settled: it has quorum, holds its partitions and has replicas of them. Checks that
+// came before are denied, not answered by a share.
+func (f *fallback) settle(now int64, settled bool) {
+	if settled || f.began != 0 && now-f.began >= int64(settleWithin) {
+		f.from.Store(now + f.timeout)
+	}
+}
+
+// settling reports whether settle waits to be told.
+func (f *fallback) settling() bool { return f.from.Load() == math.MaxInt64 }
 
 // asOf returns the time of which shares are worked out: now with quorum, and else when it ended, since what was left then has
 // come back here at this node's part of the rate.
@@ -70,8 +92,8 @@ func (f *fallback) awake(now int64) bool {
 	return now-f.turned.Load() <= int64(pauseAfter) && (woke == math.MinInt64 || now-woke >= f.grace)
 }
 
-// shares reports whether a share may be given: the process knows the voters, and was not paused just now.
-func (f *fallback) shares(now int64) bool { return f.hadQuorum.Load() && f.awake(now) }
+// shares reports whether a share may be given: the process has settled since it started, and was not paused just now.
+func (f *fallback) shares(now int64) bool { return now >= f.from.Load() && f.awake(now) }
 
 // atOnce reports whether a process without quorum has been so for long enough that checks need not wait for an owner
 // that it does not hear.

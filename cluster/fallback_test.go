@@ -15,14 +15,18 @@ import (
 
 // TestFallbackGate: when a process may answer without owners, by what the runner has noted.
 func TestFallbackGate(t *testing.T) {
-	const grace = 700 * time.Millisecond
+	const grace, timeout = 700 * time.Millisecond, 300 * time.Millisecond
 	ms := func(n int) int64 { return int64(n) * int64(time.Millisecond) }
-	// A process takes turns each 100 ms from one time to another, with quorum or without.
-	turns := func(f *fallback, from, to int, until int64) {
+	// A process takes turns each 100 ms from one time to another, with quorum or without, and while it has settled or not.
+	play := func(f *fallback, from, to int, until int64, settled bool) {
 		for at := from; at <= to; at += 100 {
 			f.turn(ms(at), until)
+			if f.settling() {
+				f.settle(ms(at), settled && until > ms(at))
+			}
 		}
 	}
+	turns := func(f *fallback, from, to int, until int64) { play(f, from, to, until, true) }
 	for _, c := range []struct {
 		name           string
 		play           func(f *fallback)
@@ -32,6 +36,10 @@ func TestFallbackGate(t *testing.T) {
 		{"before the first turn", func(*fallback) {}, 0, false, false},
 		{"long without quorum since the start", func(f *fallback) { turns(f, 0, 60_000, 0) }, 60_000, false, false},
 		{"with quorum", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64) }, 1000, true, false},
+		{"just settled: checks wait that came before", func(f *fallback) { turns(f, 0, 200, math.MaxInt64) }, 299, false, false},
+		{"settled for as long as a check waits", func(f *fallback) { turns(f, 0, 200, math.MaxInt64) }, 300, true, false},
+		{"with quorum, and not settled", func(f *fallback) { play(f, 0, 29_900, math.MaxInt64, false) }, 30_100, false, false},
+		{"with quorum, and not settled for long", func(f *fallback) { play(f, 0, 30_400, math.MaxInt64, false) }, 30_400, true, false},
 		{"quorum just lost", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64); turns(f, 1100, 1700, 0) }, 1750, true, false},
 		{"quorum lost for a while", func(f *fallback) { turns(f, 0, 1000, math.MaxInt64); turns(f, 1100, 1800, 0) }, 1800, true, true},
 		{"quorum lost and back", func(f *fallback) {
@@ -50,7 +58,7 @@ func TestFallbackGate(t *testing.T) {
 		}, 12_500, false, false},
 	} {
 		var f fallback
-		f.init(0, grace)
+		f.init(0, grace, timeout)
 		c.play(&f)
 		if got := f.shares(ms(c.at)); got != c.shares {
 			t.Errorf("%s: shares=%v", c.name, got)
@@ -98,6 +106,34 @@ func TestStartingNode(t *testing.T) {
 		f.show(member.Member{Name: "b", Boot: "0-b", Peer: "nowhere:7462", State: member.Serving})
 		time.Sleep(5 * time.Second)
 		policies(t, "with a view, without a voter set", n.Node)
+	})
+}
+
+// TestUnsettledNode: a node that has quorum and never got its partitions gives no share when it is cut off. One that has settled does.
+func TestUnsettledNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		f := newFleet(t, "a")
+		f.loses(func(_, _ string, e message.Envelope) bool {
+			_, parcel := e.Body.(*message.Parcel)
+			return parcel
+		})
+		f.serve(f.start("b"))
+		time.Sleep(2 * time.Second)
+		for _, n := range f.nodes {
+			if !n.mayDecide(n.clock()) {
+				t.Fatalf("%s has no quorum", n.cfg.Name)
+			}
+		}
+		f.cut("a", "b")
+		time.Sleep(2 * time.Second)
+		for _, c := range []struct {
+			node    string
+			allowed bool
+			source  check.Source
+		}{{"a", true, check.Share}, {"b", false, check.Closed}} {
+			n := f.nodes[c.node].Node
+			wantAnswer(t, "asked at "+c.node, decide(t.Context(), n, requests(1, hourly(10))...)[0], c.allowed, c.source, c.node)
+		}
 	})
 }
 

@@ -19,22 +19,22 @@ func (n *Node) Join(ctx context.Context) error {
 	return r.await(ctx, func(int64) bool { return r.quorum.In() })
 }
 
-// Settled waits until this node serves and may decide, holds what the ring gives it, and has a
-// complete copy of everything elsewhere if there is anybody else.
-func (n *Node) Settled(ctx context.Context) error {
-	r := n.runner
-	return r.await(ctx, func(now int64) bool {
-		v := &r.placement.view
-		if r.placement.scene.state() != member.Serving || v.Owner == nil || !n.mayDecide(now) {
+// Settled waits until this node has settled, see runner.settled.
+func (n *Node) Settled(ctx context.Context) error { return n.runner.await(ctx, n.runner.settled) }
+
+// settled reports whether this node serves and may decide, holds what the ring gives it, and has a
+// complete replica of everything elsewhere if there is any other node.
+func (r *runner) settled(now int64) bool {
+	v := &r.placement.view
+	if r.placement.scene.state() != member.Serving || v.Owner == nil || !r.node.mayDecide(now) {
+		return false
+	}
+	for p, owner := range v.Owner {
+		if owner != nobody && v.Members[owner] == r.self && !r.handoff.Holds(p) {
 			return false
 		}
-		for p, owner := range v.Owner {
-			if owner != nobody && v.Members[owner] == r.self && !r.handoff.Holds(p) {
-				return false
-			}
-		}
-		return len(v.Members) == 1 || r.handoff.Stats().Unprotected == 0
-	})
+	}
+	return len(v.Members) == 1 || r.handoff.Stats().Unprotected == 0
 }
 
 // gentle is how long a node that leaves hands over gently, so that those who ask the

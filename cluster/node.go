@@ -78,7 +78,7 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	n.eventually = newEventually(n)
 	n.right.Store(math.MinInt64)
-	n.fallback.init(n.cfg.Clock(), n.cfg.dead())
+	n.fallback.init(n.cfg.Clock(), n.cfg.dead(), n.cfg.CheckTimeout)
 	var err error
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err

@@ -75,6 +75,9 @@ func (r *runner) watch(now int64) {
 	if r.node.fallback.turn(now, r.node.right.Load()) {
 		r.node.shares.forget(r.node.apartSize)
 	}
+	if f := &r.node.fallback; f.settling() {
+		f.settle(now, r.settled(now))
+	}
 	if n := len(r.kept); n > 0 {
 		r.kept = slices.DeleteFunc(r.kept, func(m member.Member) bool { return !r.stillHeard(now, m) })
 		if len(r.kept) < n {

@@ -199,7 +199,7 @@ func TestSyncUnconfirmed(t *testing.T) {
 	for _, from := range []string{"a", "b"} {
 		bubble(t, func(t *testing.T) {
 			f := newFleet(t, "a", "b")
-			time.Sleep(time.Second)
+			time.Sleep(2 * time.Second) // they have settled, and give shares
 			a := f.nodes["a"]
 			r := request(a.Node, "a", 1, hourly(10))
 			r.Sync = true

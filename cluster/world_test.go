@@ -150,7 +150,7 @@ func pose(n *Node, v member.View) {
 		}
 	}
 	n.right.Store(math.MaxInt64)
-	n.fallback.hadQuorum.Store(true)
+	n.fallback.from.Store(math.MinInt64)
 	n.fallback.turned.Store(math.MaxInt64)
 	n.reroute(after)
 }

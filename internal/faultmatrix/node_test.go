@@ -30,10 +30,15 @@ type node struct {
 	done   chan struct{} // closed when the process has ended
 }
 
+// log is the path of what the last process says.
+func (n *node) log() string {
+	return filepath.Join(n.c.logs, fmt.Sprintf("%s-%s-%d.log", n.name, n.addr, n.starts))
+}
+
 func (n *node) start() {
 	n.c.t.Helper()
 	n.starts++
-	log, err := os.Create(filepath.Join(n.c.logs, fmt.Sprintf("%s-%s-%d.log", n.name, n.addr, n.starts)))
+	log, err := os.Create(n.log())
 	if err != nil {
 		n.c.t.Fatal(err)
 	}
@@ -73,6 +78,12 @@ func (n *node) kill() {
 func (n *node) stop() {
 	n.c.t.Helper()
 	n.signal(syscall.SIGTERM)
+	n.ended()
+}
+
+// ended waits for the end of a process that was told to stop: a second signal would make it hurry.
+func (n *node) ended() {
+	n.c.t.Helper()
 	select {
 	case <-n.done:
 	case <-time.After(40 * time.Second):

@@ -5,8 +5,10 @@ package faultmatrix
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -207,7 +209,7 @@ var processScenarios = []scenario{
 			n.signal(syscall.SIGTERM)
 		}
 		for _, n := range c.nodes {
-			n.stop()
+			n.ended()
 		}
 		c.startAll()
 		c.wait(4 * s)
@@ -287,6 +289,14 @@ var startScenarios = []scenario{
 		c.wait(10 * s)
 		c.lift(f)
 	}, bound: minority(1, 1)},
+	{name: "start-in-cut", sizes: three, length: 12 * s, run: func(c *cell) {
+		// No time for a share between the cut and the restart: what the new process admits is all excess.
+		f := c.begin(c.alone(1)...)
+		c.nodes[0].kill()
+		c.nodes[0].start()
+		c.wait(10 * s)
+		c.lift(f)
+	}, bound: crashes(rowCut, 1)},
 	overlap(0), overlap(50 * ms), overlap(500 * ms),
 }
 
@@ -303,16 +313,12 @@ func overlap(after time.Duration) scenario {
 			c.wait(after)
 			c.newcomer.start()
 			c.nodes[0] = c.newcomer
-			old.stop()
-			for deadline := time.After(8 * s); ; {
-				select {
-				case <-c.newcomer.done: // as an orchestrator does
-					c.t.Logf("the new process ended by itself; it is started again")
-					c.wait(s)
-					c.newcomer.start()
-				case <-deadline:
-					return
-				}
+			old.ended()
+			if log, err := os.ReadFile(old.log()); err != nil || !strings.Contains(string(log), `msg="handed over"`) {
+				c.failed("the first process did not hand over all: %v", err)
+			}
+			if c.waitWhole(15 * s) { // it joined at its first start
+				c.wait(3 * s)
 			}
 		},
 		bound: no(rowPlanned),
