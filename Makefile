@@ -115,6 +115,11 @@ fault-matrix: ## every fault of network and processes against its bound, in name
 fault-matrix-short: ## its ten shortest scenarios with three nodes, once each, without a record
 	FAULT_SHORT=1 FAULT_LOGS=$(CURDIR)/bin/faults go test -count 1 -timeout 20m -tags faultmatrix ./internal/faultmatrix
 
+.PHONY: start-test
+start-test: ## restarts, cold starts by names that are wrong, late or old, starts in a cut, overlaps of two processes (ROUNDS=10 each, as fault-matrix)
+	ROUNDS=$(ROUNDS) CELLS='^($(or $(START),restart-each|names-.*|seed-restarted|restart-in-cut|start-in-cut|overlap-.*))/3/' FORCE=1 RESULTS= FAULT_LOGS=$(CURDIR)/bin/faults \
+		go test -count 1 -timeout 0 -tags faultmatrix -run Matrix -v ./internal/faultmatrix
+
 .PHONY: sim
 sim: ## seeded schedules of faults against the protocol (SEEDS=100000)
 	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)

@@ -54,7 +54,7 @@ func (id cellID) seed() uint64 {
 	return uint64(h.Sum32())
 }
 
-// chosen returns the cells that the environment asks for: those of CELLS, a pattern, and of NODES, a size; with
+// chosen returns the cells that the environment asks for: those of CELLS, a pattern, and of NODES, a size, ROUNDS times each; with
 // FAULT_SHORT the short ones, once.
 func chosen(t *testing.T) (ids []cellID) {
 	pattern, err := regexp.Compile(os.Getenv("CELLS"))
@@ -62,9 +62,13 @@ func chosen(t *testing.T) (ids []cellID) {
 		t.Fatalf("CELLS: %v", err)
 	}
 	short := os.Getenv("FAULT_SHORT") != ""
+	rounds, err := strconv.Atoi(cmp.Or(os.Getenv("ROUNDS"), "0"))
+	if err != nil {
+		t.Fatalf("ROUNDS: %v", err)
+	}
 	for _, sc := range scenarios {
 		for _, nodes := range sc.sizes {
-			runs := cmp.Or(sc.runs, 2)
+			runs := cmp.Or(rounds, sc.runs, 2)
 			if short {
 				runs = 1
 			}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -54,6 +55,23 @@ func (c *cell) serveNames(answer func(node netip.Addr, after time.Duration) []ne
 			}
 		}
 	}()
+}
+
+// serveOther has another service, of HTTP, answer at a host's gossip port.
+func (c *cell) serveOther(host int) {
+	c.t.Helper()
+	err := faultnet.In(c.namespace(host), func() error {
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp4", c.addr(host).String()+":7463")
+		if err == nil {
+			server := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Second}
+			go server.Serve(l)
+			c.t.Cleanup(func() { server.Close() })
+		}
+		return err
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // dnsReply answers a query of one question, for IPv4 addresses, by these; others have no such record.

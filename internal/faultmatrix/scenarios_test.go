@@ -247,12 +247,15 @@ var startScenarios = []scenario{
 	},
 	{
 		name: "names-wrong", sizes: three, runs: 10, cold: true, length: 2 * s,
-		prepare: byName(func(c *cell, host int, after time.Duration) []int {
-			if after < 30*s {
-				return []int{clientHost} // where nothing listens
-			}
-			return []int{1, 2, 3}
-		}),
+		prepare: func(c *cell) {
+			c.serveOther(clientHost)
+			byName(func(c *cell, host int, after time.Duration) []int {
+				if after < 30*s {
+					return []int{101, clientHost} // nobody has the first, and the second has another service
+				}
+				return []int{1, 2, 3}
+			})(c)
+		},
 		run: coldStart(30 * s), bound: no(rowFounding),
 	},
 	{
