@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
 )
 
 // shut is a listener that drops every connection as long as it is shut.
@@ -78,6 +80,37 @@ func TestPeerPortsClosed(t *testing.T) {
 		if ok, reasons := n.ready(); !ok {
 			t.Errorf("%s is not ready for one peer: %v", n.settings.name, reasons)
 		}
+	}
+}
+
+// TestNewcomerOfALeavingName: a process of a name whose last process is leaving is alive, not ready, and says what it waits for. It can be
+// stopped, and others notice nothing: the voter set stays as it is.
+func TestNewcomerOfALeavingName(t *testing.T) {
+	nodes := together(t, 2)
+	first, other := nodes[1], nodes[0]
+	if err := first.gossip.SetState(member.Leaving); err != nil {
+		t.Fatal(err)
+	}
+	next := testSettings(t)
+	next.name, next.join = first.settings.name, []string{other.gossip.Addr()}
+	second := startNodeUnready(t, next)
+	await(t, "waiting", func() bool {
+		code, body := second.get(t, "/readyz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, first.gossip.Addr()) && strings.Contains(body, "it is leaving: this node joins when it is gone")
+	})
+	if code, _ := second.get(t, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz answers %d", code)
+	}
+	set := other.cluster.Stats().Set
+	if err := second.stop(); err != nil {
+		t.Fatal(err)
+	}
+	view := other.gossip.View()
+	if m, _ := view.Lookup(next.name); m.Boot != first.boot {
+		t.Errorf("the other shows %+v", m)
+	}
+	if now := other.cluster.Stats().Set; now.Version != set.Version || len(now.Members) != 2 {
+		t.Errorf("the voter set was %+v and is %+v", set, now)
 	}
 }
 
