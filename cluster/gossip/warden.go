@@ -18,8 +18,8 @@ const (
 	pingTries = 6
 	pingPause = 250 * time.Millisecond
 	askAgain  = 2 * time.Second
-	// conflictAfter is how long a process of our name may serve on before the names conflict: who
-	// replaces a node by force starts the next process before the last is told to leave. Kubernetes gives it up to 2 s.
+	// conflictAfter is how long a process of our name may serve on before the names conflict: an orchestrator that replaces a node by
+	// force starts the next process some seconds before it tells the last one to leave.
 	conflictAfter = 5 * time.Second
 	// tellWaitEvery is how often a node says that it waits for another process of its name.
 	tellWaitEvery = 5 * time.Second
