@@ -165,11 +165,9 @@ func (m *Machine) ask(a *asking) {
 		if len(b.Parts) == 0 {
 			continue
 		}
-		m.others(func(to message.Peer) { m.send(to, b) })
-		m.unseen(func(to message.Peer) { m.send(to, b) })
+		m.asked(func(to message.Peer) { m.send(to, b) })
 	}
-	m.others(func(to message.Peer) { m.askLate(a, to) })
-	m.unseen(func(to message.Peer) { m.askLate(a, to) })
+	m.asked(func(to message.Peer) { m.askLate(a, to) })
 }
 
 // askLate asks who has come, or come back, since a claim was granted by all who had to: it may have the
@@ -254,7 +252,7 @@ func (m *Machine) advance(p *partition) {
 	if c.stage != fetching {
 		return
 	}
-	if len(c.states) > 0 && !m.lives(c.states[0].peer) && !m.c.Quorum.Lives(m.now, c.states[0].peer) {
+	if len(c.states) > 0 && !m.lives(c.states[0].peer) && !m.c.Quorum.Listens(m.now, c.states[0].peer) {
 		p.claim = nil // claimed anew: what is there then, perhaps from others, is the best there is
 		return
 	}

@@ -74,7 +74,7 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 	k := &p.known
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
-		p.role == holding,
+		p.role == holding && !m.c.Quorum.LacksQuorum(m.now), // else the claimer may have it, and what is here
 		p.role == closing && m.lives(p.hold.heir.ch.peer):
 		return false
 	case m.present(p) && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:

@@ -13,6 +13,8 @@ type script struct {
 	*solo
 	// heard are those whose heartbeats come, and who acknowledge hers; takers confirm what she transfers, but no close.
 	heard, takers []message.Peer
+	// lacking say that they have no quorum.
+	lacking []message.Peer
 	// sent is what she has sent since the test last looked.
 	sent []message.Envelope
 }
@@ -40,7 +42,9 @@ func (s *script) tells(from message.Peer, b message.Body) {
 // beat has alice hear a heartbeat of p, and an acknowledgement of one that she has sent just now.
 func (s *script) beat(p message.Peer) {
 	q := s.c.Quorum
-	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Heartbeat{Sent: s.now, Set: q.Set()}})
+	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Heartbeat{
+		Sent: s.now, Set: q.Set(), NoQuorum: slices.Contains(s.lacking, p),
+	}})
 	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Ack{Sent: s.now, OK: true, Set: q.Set()}})
 }
 

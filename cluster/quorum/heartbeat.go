@@ -43,10 +43,10 @@ func (m *Machine) beat(now int64, p *peer) {
 	p.beaten = now
 	h := m.pulse
 	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Hearsay != m.hearsay ||
-		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.lacksQuorum(now) {
+		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
 			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Hearsay: m.hearsay, Deaf: m.deaf(now), Lease: m.lease(now),
-			NoQuorum: m.lacksQuorum(now),
+			NoQuorum: m.LacksQuorum(now),
 		}
 		if m.set.Zero() {
 			h.Founding, h.Void = m.foundingRound, m.stored.Void
@@ -59,8 +59,8 @@ func (m *Machine) beat(now int64, p *peer) {
 	m.send(p.Peer, h)
 }
 
-// lacksQuorum reports whether this process knows a set and has had no quorum in it for 100 ms.
-func (m *Machine) lacksQuorum(now int64) bool {
+// LacksQuorum reports whether this process knows a set and has had no quorum in it for 100 ms.
+func (m *Machine) LacksQuorum(now int64) bool {
 	return !m.set.Zero() && m.until < now-int64(100*time.Millisecond)
 }
 
@@ -73,6 +73,9 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	m.learn(now, p, knows{h.Set, h.News, h.Hearsay, !h.NoQuorum})
 	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
+		if lacks := h.NoQuorum && h.Set.ID == m.set.ID; !lacks || !p.noQuorum {
+			p.lacking = now
+		}
 		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf, m.c.lease(h.Lease)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
 	}
@@ -168,12 +171,12 @@ func (m *Machine) Introduced(p message.Peer) {
 // acknowledged only if they have seen it.
 func (m *Machine) Owe(seq uint64) { m.owed = max(m.owed, seq) }
 
-// Owed returns the living peers whose last heartbeat had not seen all news, and what
+// Owed returns the peers that listen whose last heartbeat had not seen all news, and what
 // each had seen.
 func (m *Machine) Owed() []Debt {
 	var debts []Debt
 	for _, p := range m.peers {
-		if p.sent != never && p.seen < m.owed && m.lives(m.now, p) {
+		if p.sent != never && p.seen < m.owed && m.listens(m.now, p) {
 			debts = append(debts, Debt{Peer: p.Peer, Seen: p.seen})
 		}
 	}

@@ -44,6 +44,8 @@ type Machine struct {
 	lineageSince int64
 	// quorumAt is when this process last had quorum in the set's lineage.
 	quorumAt int64
+	// lackedAt is when it was last without.
+	lackedAt int64
 
 	// record is what the disk is to have, asked since when, stored what it has. failing: it could not be written.
 	record, stored message.Record
@@ -77,7 +79,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, until: never, renewed: never, graceUntil: never, lineageSince: never, quorumAt: never, missedAt: never, mayFound: never, enough: never,
+		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, lineageSince: never, quorumAt: never, missedAt: never, mayFound: never, enough: never,
 		record: c.Record, stored: c.Record, asked: now, foundingRound: 1,
 	}
 	if s := c.Record.Set; !s.Zero() {
@@ -134,6 +136,8 @@ func (m *Machine) Tick(now int64) {
 	}
 	if now < m.until {
 		m.quorumAt = now
+	} else {
+		m.lackedAt = now
 	}
 	m.obey(now)
 	m.undo(now)

@@ -29,8 +29,9 @@ type peer struct {
 	seen    uint64
 	deaf    bool
 	lease   int64 // Config.Right before the first
-	// noQuorum, expect, founding and void are as in message.Heartbeat.
+	// noQuorum, expect, founding and void are as in message.Heartbeat; lacking is since when it has said noQuorum in this process's set.
 	noQuorum bool
+	lacking  int64
 	expect   int
 	founding uint64
 	void     []string
@@ -65,7 +66,7 @@ func (m *Machine) SetView(now int64, peers []message.Peer) {
 	}
 }
 
-// Lives reports whether p was heard from within Dead, or is this process.
+// Lives reports whether p was heard from within Dead and is not left out, see lives, or is this process.
 func (m *Machine) Lives(now int64, p message.Peer) bool {
 	if p == m.c.Self {
 		return true
@@ -74,7 +75,7 @@ func (m *Machine) Lives(now int64, p message.Peer) bool {
 	return ok && m.lives(now, m.peers[i])
 }
 
-// Living returns the peers that were heard from within Dead, sorted.
+// Living returns the peers that live, sorted.
 func (m *Machine) Living(now int64) []message.Peer {
 	var living []message.Peer
 	for _, p := range m.peers {
@@ -85,19 +86,36 @@ func (m *Machine) Living(now int64) []message.Peer {
 	return living
 }
 
+// Listens reports whether messages to p are of use: it was heard from within Dead, and is not deaf. It may have no quorum.
+func (m *Machine) Listens(now int64, p message.Peer) bool {
+	i, ok := m.find(p)
+	return ok && m.listens(now, m.peers[i])
+}
+
+// Outvoted returns the peers that listen and do not live, because they lack quorum where this process has it.
+func (m *Machine) Outvoted(now int64) []message.Peer {
+	var outvoted []message.Peer
+	for _, p := range m.peers {
+		if m.listens(now, p) && m.outvoted(now, p) {
+			outvoted = append(outvoted, p.Peer)
+		}
+	}
+	return outvoted
+}
+
 // Shares reports whether p's last heartbeat has shown a set of this process's lineage.
 func (m *Machine) Shares(p message.Peer) bool {
 	i, ok := m.find(p)
 	return ok && m.peers[i].lineage == m.set.ID
 }
 
-// Heard returns when p was last heard from, math.MinInt64 if never, or if it is deaf. This process
-// hears itself all the time.
+// Heard returns when p was last heard from, math.MinInt64 if never, or if it is deaf or lacks quorum where this process has it. This
+// process hears itself all the time.
 func (m *Machine) Heard(p message.Peer) int64 {
 	if p == m.c.Self {
 		return m.now
 	}
-	if i, ok := m.find(p); ok && !m.peers[i].deaf {
+	if i, ok := m.find(p); ok && !m.peers[i].deaf && !m.outvoted(m.now, m.peers[i]) {
 		return m.peers[i].heard
 	}
 	return never
@@ -114,9 +132,20 @@ func (m *Machine) Wishes(p message.Peer) message.Wish {
 	return message.Stay
 }
 
-// lives reports whether p was heard from just now. One that says that it is deaf can be told
+// lives reports whether p was heard from just now, is not deaf, and is not outvoted: then it can decide, or may in a moment.
+func (m *Machine) lives(now int64, p *peer) bool { return m.listens(now, p) && !m.outvoted(now, p) }
+
+// listens reports whether p was heard from just now. One that says that it is deaf can be told
 // nothing, and is no good to anybody until it hears again.
-func (m *Machine) lives(now int64, p *peer) bool { return !p.deaf && m.speaks(now, p) }
+func (m *Machine) listens(now int64, p *peer) bool { return !p.deaf && m.speaks(now, p) }
+
+// outvoted reports whether p has lacked quorum for a third of its lease in the set in which this process has had it for as long: most
+// voters do not reach p. What it owns nobody can decide, so it must not stand in the way of a takeover. Where both lacked quorum just now,
+// p may have it again and not have said so yet.
+func (m *Machine) outvoted(now int64, p *peer) bool {
+	long := p.lease / 3
+	return p.noQuorum && p.lineage == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
+}
 
 // speaks reports whether p was heard from just now.
 func (m *Machine) speaks(now int64, p *peer) bool { return p.heard >= now-m.silence(p) }

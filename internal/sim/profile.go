@@ -25,16 +25,18 @@ type profile struct {
 }
 
 var profiles = []profile{
-	{name: "planned", share: 12, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
+	{name: "planned", share: 11, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
 	{name: "deaf", share: 7, nodes: upTo(2, 5), play: deaf, bound: nothing, exact: true},
-	{name: "crash", share: 9, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
-	{name: "moved", share: 10, nodes: upTo(3, 5), play: moved, bound: oneByOne},
+	{name: "crash", share: 8, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
+	{name: "moved", share: 9, nodes: upTo(3, 5), play: moved, bound: oneByOne},
 	{name: "clock", share: 2, nodes: upTo(3, 5), play: clockBack, bound: oneByOne},
-	{name: "pause", share: 9, nodes: upTo(2, 5), play: singlePause, bound: oneByOne},
-	{name: "isolate", share: 10, nodes: upTo(2, 5), play: isolate, bound: oneByOne},
+	{name: "pause", share: 8, nodes: upTo(2, 5), play: singlePause, bound: oneByOne},
+	{name: "isolate", share: 8, nodes: upTo(2, 5), play: isolate, bound: oneByOne},
 	{name: "sleepers", share: 3, nodes: upTo(4, 5), play: sleepers},
 	{name: "creep", share: 5, nodes: upTo(3, 5), play: creep},
 	{name: "damage", share: 2, nodes: upTo(2, 4), play: damage, bound: nothing, exact: true},
+	{name: "bridge", share: 4, nodes: upTo(4, 5), play: bridge, bound: oneByOne},
+	{name: "links", share: 2, nodes: upTo(4, 6), play: links, bound: nothing, exact: true},
 	{name: "pair", share: 6, nodes: upTo(3, 5), play: pair, bound: nothing, exact: true},
 	{name: "halves", share: 5, nodes: upTo(3, 6), play: halves},
 	{name: "meet", share: 3, nodes: upTo(2, 6), play: meet, divided: true},

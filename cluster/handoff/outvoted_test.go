@@ -1,0 +1,80 @@
+package handoff
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// TestOwnerWithoutQuorumIsClaimed: an owner that is heard keeps its partition, but for one that says that it has no quorum: then
+// nobody can decide it for as long as a part of the links is cut. One that says so for a moment keeps it.
+func TestOwnerWithoutQuorumIsClaimed(t *testing.T) {
+	s := newScript(t)
+	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	for _, step := range []struct {
+		lacking []message.Peer
+		after   time.Duration
+		want    bool
+	}{
+		{nil, time.Second, false},
+		{[]message.Peer{bob}, 150 * time.Millisecond, false},
+		{nil, 20 * time.Millisecond, false},
+		{[]message.Peer{bob}, 150 * time.Millisecond, false},
+		{[]message.Peer{bob}, 100 * time.Millisecond, true},
+		{nil, 20 * time.Millisecond, false},
+	} {
+		s.lacking = step.lacking
+		s.pass(step.after)
+		if got := s.wouldGrantCarol(); got != step.want {
+			t.Fatalf("at %v: alice would grant carol what bob owns: %v, want %v", time.Duration(s.now), got, step.want)
+		}
+	}
+}
+
+// TestOwnerWithoutQuorumGrants: an owner that has no quorum grants a claim of what it owns, and its state is the claimer's.
+func TestOwnerWithoutQuorumGrants(t *testing.T) {
+	s := newScript(t)
+	s.owns(owned)
+	spend(t, s.table, 1, 4)
+	s.pass(time.Second)
+	if s.wouldGrantCarol() {
+		t.Fatal("alice has quorum, and would grant what she owns")
+	}
+	s.heard = nil
+	s.pass(time.Second)
+	if !s.wouldGrantCarol() {
+		t.Fatal("alice has no quorum, and would not grant what she cannot decide")
+	}
+	if !s.Holds(0) {
+		t.Fatal("a probe has deposed alice")
+	}
+	s.tells(carol, &message.Claim{ID: 2, Parts: []message.Claimed{{Partition: 0, Gen: claimed}}})
+	s.pass(20 * time.Millisecond)
+	g := lastTo[*message.Grant](s, carol)
+	if g == nil || len(g.Parts) != 1 || !g.Parts[0].OK || g.Parts[0].Has != message.Complete || g.Parts[0].State.Seq != 4 || s.Holds(0) {
+		t.Errorf("alice answers %+v and still owns it: %v", g, s.Holds(0))
+	}
+}
+
+// TestOutvotedIsAsked: a claim is asked of a voter that has no quorum, and does not wait for it. If it grants, its state counts.
+func TestOutvotedIsAsked(t *testing.T) {
+	epoch := message.Epoch{Gen: owned, Boot: dave.Boot}
+	for _, answers := range []bool{false, true} {
+		s := newScript(t)
+		s.lacking = []message.Peer{carol}
+		s.loses(dave)
+		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		if !s.beyondProbe() {
+			t.Fatal("the claim waits for carol, who has no quorum")
+		}
+		own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
+		if answers {
+			s.grants(carol, message.Grant{Votes: true, Version: 1}, own)
+		}
+		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}})
+		if f := lastTo[*message.Fetch](s, carol); (f != nil) != answers {
+			t.Errorf("carol answers %v: her state is fetched: %v", answers, f != nil)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package quorum_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestBridge: h reaches a alone of a, b and c. a hears h, has quorum, and does not take it for living any more, but listens to it still; a
+// hears soon when h has quorum again.
+func TestBridge(t *testing.T) {
+	w := settle(t, "a b c h")
+	a, h := w.all["a"], w.all["h"]
+	w.split("h", "b c")
+	took := w.until(1200*time.Millisecond, "h stands in nobody's way", func() bool { return !a.m.Lives(a.clock(), h.id) })
+	if h.has() || took < 800*time.Millisecond {
+		w.failf("h is outvoted after %v; it has quorum: %v", took, h.has())
+	}
+	if heard := a.m.Heard(h.id); heard > 0 {
+		w.failf("a claims of h wait, it was heard at %d", heard)
+	}
+	if !a.m.Listens(a.clock(), h.id) || !slices.Contains(a.m.Outvoted(a.clock()), h.id) || slices.Contains(a.m.Living(a.clock()), h.id) {
+		w.failf("h is not listed as one that listens and lacks quorum")
+	}
+	if !h.m.Lives(h.clock(), a.id) {
+		w.failf("h takes a, which has quorum, for outvoted")
+	}
+	w.heal()
+	w.until(time.Second, "h lives", func() bool { return h.has() && a.m.Lives(a.clock(), h.id) })
+}
+
+// TestFlappingIsNotOutvoted: a voter that loses quorum for moments, and voters that lose it all together, are never outvoted.
+func TestFlappingIsNotOutvoted(t *testing.T) {
+	for _, c := range []struct {
+		name, group, others string
+		cut, healed         time.Duration
+	}{
+		{"one, for moments", "h", "b c", 800 * time.Millisecond, 400 * time.Millisecond},
+		{"two and two", "h a", "b c", 3 * time.Second, 2 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := settle(t, "a b c h")
+			lost := 0
+			watch := func(d time.Duration) {
+				for end := w.now + int64(d); w.now < end; w.run(5 * time.Millisecond) {
+					if !w.all["h"].has() {
+						lost++
+					}
+					for _, p := range w.running() {
+						if out := p.m.Outvoted(p.clock()); len(out) > 0 {
+							w.failf("%s takes %v for outvoted", p.id.Name, out)
+						}
+					}
+				}
+			}
+			for range 6 {
+				w.split(c.group, c.others)
+				watch(c.cut)
+				w.heal()
+				watch(c.healed)
+			}
+			if lost == 0 {
+				t.Error("h has always had quorum")
+			}
+		})
+	}
+}
