@@ -27,7 +27,8 @@ func (w *world) unsettled(level bool) string {
 
 // stranded reports whether so many of the newest set have gone that those left are no majority
 // of it, and never will be: one that left gave up waiting for another that had crashed. Then
-// only an operator can say who is gone (sluice members forget).
+// only an operator can say who is gone (sluice members forget). So where the last one has lost the set in a crash, and too few are left
+// to found another (sluice members bootstrap).
 func (w *world) stranded() bool {
 	var newest message.Set
 	names := map[string]bool{}
@@ -40,13 +41,16 @@ func (w *world) stranded() bool {
 			newest = p.set
 		}
 	}
+	if newest.Zero() {
+		return len(names) < w.expect
+	}
 	left := 0
 	for _, m := range newest.Members {
 		if names[m] {
 			left++
 		}
 	}
-	return len(newest.Members) > 0 && 2*left <= len(newest.Members)
+	return 2*left <= len(newest.Members)
 }
 
 // unsettledAmong is unsettled for the names at some places.
