@@ -32,6 +32,7 @@ func (n *Node) Rest(ctx context.Context) error {
 	r := n.runner
 	return r.ask(ctx, func(int64) {
 		r.resting = true
+		r.quorum.Rest()
 		n.right.Store(math.MinInt64)
 		for p := range n.cfg.Ring.Partitions {
 			n.table.Seal(p)

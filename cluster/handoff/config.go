@@ -71,6 +71,8 @@ const (
 	ForkMerge
 	// Inheritance: who hears of a claim makes it news of its own.
 	Inheritance
+	// Memory: what was promised so long ago that voters may have forgotten it is not relied on.
+	Memory
 )
 
 func (c *Config) with(g Guard) bool { return c.Without&g == 0 }

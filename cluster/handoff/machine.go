@@ -64,7 +64,8 @@ type Machine struct {
 	newsSent map[message.Peer]sentNews
 	restored bool // others may have later snapshots, and are waited for
 	lineage  string
-	several  bool // there are other voters
+	lapses   uint64 // of the quorum, when they were last looked at
+	several  bool   // there are other voters
 
 	out    []message.Envelope
 	routes uint64
@@ -121,6 +122,7 @@ func (m *Machine) SetView(now int64, v View) {
 func (m *Machine) Step(now int64, e message.Envelope) {
 	m.now = now
 	m.joinLineage()
+	m.lapse()
 	if e.To != m.c.Self || e.Lineage != m.lineage || m.lineage == "" {
 		return
 	}
@@ -153,6 +155,7 @@ func (m *Machine) Tick(now int64) {
 	if m.lineage == "" {
 		return
 	}
+	m.lapse()
 	if m.ticked != 0 && now-m.ticked > 3*patrol {
 		// This process was stopped: receipts may wait to be taken, and nobody has stalled.
 		for _, ch := range m.channels {

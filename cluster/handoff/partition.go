@@ -193,8 +193,8 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	if p.role != idle && m.c.with(EpochCheck) {
 		m.stepDown(p, epoch.Gen)
 	}
-	if p.claim != nil && p.claim.gen < epoch.Gen {
-		p.claim = nil
+	if c := p.claim; c != nil && (c.gen < epoch.Gen || c.gen == epoch.Gen && epoch.Boot != m.c.Self.Boot) {
+		p.claim = nil // also where a voter has forgotten that it had granted this one
 	}
 	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
 		m.makeNews(p)

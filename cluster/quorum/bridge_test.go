@@ -65,3 +65,19 @@ func TestFlappingIsNotOutvoted(t *testing.T) {
 		})
 	}
 }
+
+// TestRest: no claim waits for a process that rests before it ends; what it acknowledges still counts.
+func TestRest(t *testing.T) {
+	w := settle(t, "a b c")
+	a, c := w.all["a"], w.all["c"]
+	c.m.Rest()
+	w.until(200*time.Millisecond, "c does not live", func() bool { return !a.m.Lives(a.clock(), c.id) })
+	w.crash("b")
+	w.run(3 * time.Second)
+	if !a.has() {
+		w.failf("a has no quorum by c's acknowledgements")
+	}
+	if a.m.Lives(a.clock(), c.id) {
+		w.failf("c lives again")
+	}
+}

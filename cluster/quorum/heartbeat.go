@@ -64,9 +64,12 @@ func (m *Machine) LacksQuorum(now int64) bool {
 	return !m.set.Zero() && m.until < now-int64(100*time.Millisecond)
 }
 
-// deaf reports whether this process is counted with others and hears nobody, or can take in nothing new because its disk fails.
+// Rest says that this process takes in nothing any more, and only acknowledges until it ends: no claim is to wait for its grant.
+func (m *Machine) Rest() { m.resting = true }
+
+// deaf reports whether this process is counted with others and hears nobody, or can take in nothing new because its disk fails or it rests.
 func (m *Machine) deaf(now int64) bool {
-	return m.In() && !m.alone() && (m.failing || m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat)))
+	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat)))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {

@@ -46,12 +46,16 @@ type Machine struct {
 	quorumAt int64
 	// lackedAt is when it was last without.
 	lackedAt int64
+	// lapses counts when it had it again after so long that promises made to it may be forgotten.
+	lapses uint64
 
 	// record is what the disk is to have, asked since when, stored what it has. failing: it could not be written.
 	record, stored message.Record
 	asked          int64
 	failing        bool
 	byHand         message.Set // to be adopted when the disk has it
+
+	resting bool // see Rest
 
 	// missedAt is when a process with a set last spoke to an earlier run of this one.
 	missedAt      int64

@@ -9,6 +9,10 @@ func (m *Machine) RightUntil() int64 { return m.until }
 // Renewed returns a time such that a majority has acknowledged heartbeats that were sent then or later, math.MinInt64 if there is none.
 func (m *Machine) Renewed() int64 { return m.renewed }
 
+// Lapses returns how often this process has had quorum again after so long without that voters which acknowledged it before can have
+// been restarted since and be past their grace: what they had promised is forgotten.
+func (m *Machine) Lapses() uint64 { return m.lapses }
+
 // Promises reports whether the process may grant claims: it knows a set and is past
 // its grace.
 func (m *Machine) Promises(now int64) bool { return !m.set.Zero() && !m.inGrace(now) }
@@ -30,6 +34,8 @@ func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
 // the process does not count itself: the others of a majority must make sure that
 // it has seen the news of claims that it granted in an earlier run.
 func (m *Machine) countRight(now int64) {
+	m.quorumAt = max(m.quorumAt, min(now, m.until))
+	defer m.noteLapse(now)
 	m.until, m.renewed = never, never
 	if m.set.Zero() || m.failing {
 		return
@@ -51,4 +57,16 @@ func (m *Machine) countRight(now int64) {
 		}
 	}
 	m.until, m.renewed = nthNewest(ends, others), nthNewest(readings, others)
+}
+
+// noteLapse counts a lapse. Who acknowledged a heartbeat of this process was alive until its lease before quorum was lost, and acknowledges
+// others no sooner than a grace later; a tenth is allowed for the clocks.
+func (m *Machine) noteLapse(now int64) {
+	if now >= m.until {
+		return
+	}
+	if !m.alone() && m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.lease(now))) {
+		m.lapses++
+	}
+	m.quorumAt = now
 }

@@ -3,6 +3,7 @@ package quorum_test
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/sluice-project/sluice/cluster/quorum"
 	"github.com/sluice-project/sluice/internal/message"
@@ -108,5 +109,37 @@ func TestGrace(t *testing.T) {
 	}
 	if m := quorum.New(quorum.Config{Self: x, Record: message.Record{Set: set(2, "x", "y")}}, 0); m.Promises(1999*ms) || !m.Promises(2000*ms) {
 		t.Error("want a grace of 2 s from a snapshot's set")
+	}
+}
+
+// TestLapses: a process counts when it has quorum again after so long without that those who acknowledged it can have come back without
+// their promises: a grace less its lease. Who is counted alone relies on nobody.
+func TestLapses(t *testing.T) {
+	for _, c := range []struct {
+		name, members string
+		cut           time.Duration // from the last acknowledgement
+		want          uint64
+	}{
+		{"quorum for a minute", "a b c", 0, 0},
+		{"without for 1.2 s", "a b c", 1800 * time.Millisecond, 0},
+		{"without for 1.5 s", "a b c", 2100 * time.Millisecond, 1},
+		{"alone", "a", 5 * time.Second, 0},
+	} {
+		w := settle(t, c.members)
+		a := w.all["a"]
+		if n := a.m.Lapses(); n != 0 {
+			t.Fatalf("%s: %d lapses at the start", c.name, n)
+		}
+		if c.cut == 0 {
+			w.run(time.Minute)
+		} else {
+			w.split("a", "b c")
+			w.run(c.cut)
+			w.heal()
+			w.run(time.Second)
+		}
+		if n := a.m.Lapses(); n != c.want || !a.has() {
+			t.Errorf("%s: %d lapses, want %d; has quorum: %v", c.name, n, c.want, a.has())
+		}
 	}
 }

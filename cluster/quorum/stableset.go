@@ -114,7 +114,7 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 		}
 	}
 	if old.ID != s.ID {
-		m.lineageSince, m.heard, m.hearsay, m.quorumAt = now, now, false, never
+		m.lineageSince, m.heard, m.hearsay, m.quorumAt, m.until = now, now, false, never, never
 		if !old.Zero() {
 			m.dissolved++
 		}

@@ -35,6 +35,8 @@ func TestGuards(t *testing.T) {
 		{"inheritance", Without{machine: handoff.Inheritance}, "sleepers", []string{"I1"}},
 		{"freeze", Without{machine: handoff.Freeze}, "planned", []string{"seal"}},
 		{"checksum", Without{machine: handoff.Checksum}, "damage", []string{"I5 content"}},
+		{"an owner that lacks quorum", Without{proof: true}, "bridge", []string{"gap"}},
+		{"memory", Without{machine: handoff.Memory}, "forgotten", []string{"I1"}},
 		{"fork merge", Without{machine: handoff.ForkMerge}, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

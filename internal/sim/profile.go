@@ -25,7 +25,7 @@ type profile struct {
 }
 
 var profiles = []profile{
-	{name: "planned", share: 11, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
+	{name: "planned", share: 10, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
 	{name: "deaf", share: 7, nodes: upTo(2, 5), play: deaf, bound: nothing, exact: true},
 	{name: "crash", share: 8, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
 	{name: "moved", share: 9, nodes: upTo(3, 5), play: moved, bound: oneByOne},
@@ -36,6 +36,7 @@ var profiles = []profile{
 	{name: "creep", share: 5, nodes: upTo(3, 5), play: creep},
 	{name: "damage", share: 2, nodes: upTo(2, 4), play: damage, bound: nothing, exact: true},
 	{name: "bridge", share: 4, nodes: upTo(4, 5), play: bridge, bound: oneByOne},
+	{name: "forgotten", share: 2, nodes: upTo(3, 3), play: forgotten},
 	{name: "links", share: 2, nodes: upTo(4, 6), play: links, bound: nothing, exact: true},
 	{name: "pair", share: 6, nodes: upTo(3, 5), play: pair, bound: nothing, exact: true},
 	{name: "halves", share: 5, nodes: upTo(3, 6), play: halves},
@@ -43,7 +44,7 @@ var profiles = []profile{
 	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
 	{name: "far", share: 2, nodes: upTo(2, 4), play: far, bound: nothing, exact: true},
 	{name: "found", share: 3, nodes: upTo(2, 5), begin: unquiet, play: founded},
-	{name: "chaos", share: 9, nodes: upTo(3, 5), play: chaos},
+	{name: "chaos", share: 8, nodes: upTo(3, 5), play: chaos},
 }
 
 func upTo(low, high int) func(w *world) int {

@@ -44,3 +44,24 @@ func (w *world) mute(d time.Duration) {
 	w.tell(general, "for %v the network loses %d%% of all holdings", d, w.net.unwantedShare)
 	w.after(d, func() { w.net.unwanted = nil })
 }
+
+// forgotten has an owner stopped, and another process claim what it owned with the vote of a third. Then the claimer is stopped, and the
+// third restarted: nobody that runs remembers the claim. The first wakes and has quorum with the third's new run. When the claimer wakes,
+// the first is stopped for a moment, so that it hears late of what the two others tell.
+func forgotten(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, time.Second))
+	up := w.running()
+	w.rng.Shuffle(len(up), func(i, j int) { up[i], up[j] = up[j], up[i] })
+	owner, claimer, voter := up[0], up[1], up[2]
+	claims := w.Claims
+	w.pause(owner, between(w.rng, 2500*time.Millisecond, 3500*time.Millisecond))
+	w.passUntil(2*time.Second, func() bool { return w.Claims > claims && claimer.mask != 0 })
+	w.pass(between(w.rng, time.Millisecond, 400*time.Millisecond))
+	long := between(w.rng, 5*time.Second, 7*time.Second)
+	w.pause(claimer, long)
+	w.restart(voter, between(w.rng, 10*time.Millisecond, 100*time.Millisecond))
+	moment := between(w.rng, 200*time.Millisecond, 500*time.Millisecond)
+	w.pass(long - between(w.rng, time.Millisecond, moment))
+	w.pause(owner, moment)
+	w.pass(2 * time.Second)
+}

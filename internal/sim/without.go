@@ -12,7 +12,7 @@ type Without struct {
 	// seal; whom the ring names decides. gate: no gate.
 	right, seal, gate bool
 	// expect: every process founds a set by itself. disk: the disk is given the set every 10 s, and a version is
-	// acknowledged before. proof: a set takes the place of another whether the process that shows it has quorum or not.
+	// acknowledged before. proof: nobody says that it has no quorum.
 	expect, disk, proof bool
 	// machine are those that the machine leaves out itself.
 	machine handoff.Guard

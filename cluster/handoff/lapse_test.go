@@ -1,0 +1,92 @@
+package handoff
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// TestLapse: an owner that has quorum again after longer than a voter needs to come back without its promises claims anew what it owns, with
+// the counters that it has; after a shorter time it goes on.
+func TestLapse(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		apart time.Duration
+		goes  bool
+	}{
+		{"quorum all the time", 0, true},
+		{"without for 1 s", 1600 * time.Millisecond, true},
+		{"without for 2 s", 2600 * time.Millisecond, false},
+	} {
+		s := newScript(t)
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+		s.owns(owned)
+		spend(t, s.table, 1, 4)
+		s.pass(time.Second)
+		heard := s.heard
+		s.heard = nil
+		s.pass(c.apart)
+		s.heard, s.sent = heard, nil
+		s.pass(40 * time.Millisecond)
+		if !s.may() {
+			t.Fatalf("%s: alice has no quorum again", c.name)
+		}
+		if s.Holds(0) != c.goes {
+			t.Fatalf("%s: that alice goes on is %v, want %v", c.name, s.Holds(0), c.goes)
+		}
+		if c.goes {
+			continue
+		}
+		if l := lastTo[*message.Holdings](s, bob); l == nil || !l.Full || len(l.Held) > 0 {
+			t.Errorf("%s: bob is told %+v, want that alice owns nothing", c.name, l)
+		}
+		for range 2 { // the probe and the claim
+			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		}
+		if !s.Holds(0) || s.parts[0].hold.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
+			t.Errorf("%s: after all have granted it: owned %v at %d, %d spent", c.name, s.Holds(0), s.parts[0].hold.epoch.Gen, spent(t, s.table, 1))
+		}
+	}
+}
+
+// TestLapseEndsClaims: a claim that waits is begun anew too: the votes for it may be forgotten.
+func TestLapseEndsClaims(t *testing.T) {
+	s := newScript(t)
+	s.loses(carol)
+	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(650 * time.Millisecond)}}}, message.GrantPart{})
+	if c := s.parts[0].claim; c == nil || c.stage != sitting {
+		t.Fatalf("the claim does not wait: %+v", c)
+	}
+	s.now += int64(3 * time.Second) // alice was stopped
+	s.pass(20 * time.Millisecond)
+	if c := s.parts[0].claim; !s.may() || s.Holds(0) || c != nil && c.stage > probing {
+		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.may(), s.Holds(0), c)
+	}
+}
+
+// TestClaimsOfOneGeneration: a claim ends when another process has the partition at the same generation: a voter has granted both, and
+// had forgotten the first.
+func TestClaimsOfOneGeneration(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		gen  uint64
+		boot string
+		ends bool
+	}{
+		{"another's, of the same", claimed, "z", true},
+		{"another's, above", claimed + 1, "z", true},
+		{"another's, below", owned, "z", false},
+		{"its own", claimed, alice.Boot, false},
+	} {
+		s := newSolo(t)
+		p := &s.parts[0]
+		p.claim = &claim{gen: claimed}
+		s.learn(p, message.Epoch{Gen: c.gen, Boot: c.boot}, carol)
+		if (p.claim == nil) != c.ends {
+			t.Errorf("%s: the claim has ended: %v, want %v", c.name, p.claim == nil, c.ends)
+		}
+	}
+}
