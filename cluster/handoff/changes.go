@@ -40,15 +40,10 @@ func (m *Machine) drain(p *partition) uint64 {
 	return seq
 }
 
-// confirm works out what a complete copy of p has, and lets the table decide by it.
+// confirm works out what the complete replicas of p have, and lets the table decide by it.
 func (m *Machine) confirm(p *partition) {
 	h := &p.hold
-	have, any := uint64(0), false
-	for _, t := range h.targets {
-		if t.stage == complete {
-			have, any = max(have, t.acked), true
-		}
-	}
+	have, any := m.replicatedUpTo(h)
 	if !any && m.orphaned(p) {
 		m.journal(p)
 		return
@@ -73,6 +68,21 @@ func (m *Machine) confirm(p *partition) {
 	m.c.Table.Confirm(p.number, oldest)
 	m.confirmed[p.number].Store(have)
 	m.journal(p)
+}
+
+// replicatedUpTo returns up to which change as many complete replicas have h as are wanted, or all that there are, if any.
+func (m *Machine) replicatedUpTo(h *hold) (seq uint64, any bool) {
+	most, second, n := uint64(0), uint64(0), 0
+	for _, t := range h.targets {
+		if t.stage == complete {
+			n++
+			most, second = max(most, t.acked), max(second, min(most, t.acked))
+		}
+	}
+	if n >= 2 && m.c.Replicas == 2 && m.c.with(SecondReplica) {
+		return second, true
+	}
+	return most, n > 0
 }
 
 // awaitsReplica reports whether changes of p by sync rules are unconfirmed while no complete replica has them: where there are
@@ -176,52 +186,83 @@ func (m *Machine) plan(p *partition) {
 	if p.role != holding || m.view.Owner == nil {
 		return
 	}
+	h := &p.hold
+	for i := len(h.targets) - 1; i >= 0; i-- {
+		if t := h.targets[i]; !m.fit(p, t.ch.peer) {
+			m.abandon(t)
+		}
+	}
 	want := m.owner(p)
 	inherits := want != m.c.Self && m.fit(p, want)
-	if !inherits {
-		want = m.standby(p)
+	var wanted []message.Peer
+	if m.wanted = m.wanted[:0]; inherits {
+		wanted = append(m.wanted, want)
+	} else {
+		wanted = m.standbys(p, m.wanted)
 	}
-	var wanted *target
-	for i := len(p.hold.targets) - 1; i >= 0; i-- {
-		t := p.hold.targets[i]
-		switch {
-		case !m.fit(p, t.ch.peer):
-			m.abandon(t)
-		case t.ch.peer == want:
-			wanted = t
+	if m.wanted = wanted; len(wanted) == 0 {
+		return
+	}
+	m.addWanted(p, wanted)
+	m.dropSurplus(p, wanted, inherits)
+	for _, t := range h.targets {
+		switch inherits := inherits && t.ch.peer == want; {
+		case !inherits:
+			t.heir = false
+		case !t.heir:
+			m.inherit(t)
 		}
 	}
-	switch {
-	case want == message.Peer{}:
-		return
-	case wanted == nil:
-		wanted = m.addTarget(p, want, message.Fill)
-		p.hold.targets = append(p.hold.targets, wanted)
+	m.journal(p)
+}
+
+// addWanted begins the initial sync to a wanted node that has nothing. Of two only one goes on at a time, and that to a node that has
+// the state of before a takeover comes last: it forgets that state when the sync begins, and until another replica is complete it
+// may be all that the next crash leaves.
+func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
+	h := &p.hold
+	next := message.Peer{}
+	for _, peer := range wanted {
+		switch i := slices.IndexFunc(h.targets, func(t *target) bool { return t.ch.peer == peer }); {
+		case i >= 0 && h.targets[i].stage != complete:
+			return
+		case i < 0 && (next == message.Peer{} || slices.Contains(h.former, next)):
+			next = peer
+		}
 	}
-	copied := slices.ContainsFunc(p.hold.targets, func(t *target) bool { return t.stage == complete })
-	for i := len(p.hold.targets) - 1; i >= 0; i-- {
-		t := p.hold.targets[i]
-		if t == wanted {
+	if next != (message.Peer{}) {
+		h.targets = append(h.targets, m.addTarget(p, next, message.Fill))
+	}
+}
+
+// dropSurplus lets go of targets that are not wanted. A complete replica stays until the wanted ones are complete and what is confirmed
+// stays so without it; until a handoff, if that is next. Where no replica is complete, whichever is first shall be.
+func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, inherits bool) {
+	h := &p.hold
+	seq, copied := m.replicatedUpTo(h)
+	level := 0
+	for _, t := range h.targets {
+		if t.stage == complete && t.acked >= seq && slices.Contains(wanted, t.ch.peer) {
+			level++
+		}
+	}
+	h.surplus = false
+	for i := len(h.targets) - 1; i >= 0; i-- {
+		t := h.targets[i]
+		if slices.Contains(wanted, t.ch.peer) {
 			continue
 		}
-		t.heir = false
-		// The old copy stays until the new one has all that it has; until a hand-off, if
-		// that is next. Where no copy is complete, whichever is first shall be.
 		useless := t.stage == waiting || copied
 		if t.stage == complete {
-			useless = wanted.stage == complete && wanted.acked >= t.acked && !inherits
+			useless = level == len(wanted) && !inherits
 		}
 		if useless {
 			m.abandon(t)
 			m.dropAt(t)
+		} else {
+			h.surplus = !inherits
 		}
 	}
-	if inherits && !wanted.heir {
-		m.inherit(wanted)
-	} else if !inherits {
-		wanted.heir = false
-	}
-	m.journal(p)
 }
 
 // fit reports whether peer can have p's counters.
@@ -232,25 +273,49 @@ func (m *Machine) fit(p *partition, peer message.Peer) bool {
 	return !m.channel(peer).unfit
 }
 
-// standby returns who shall have a copy of p: whom the ring names, else any other member, else a voter that gossip alone takes for
-// dead: without a replica a crash here would lose all.
-func (m *Machine) standby(p *partition) message.Peer {
-	if i := m.view.Standby[p.number]; i >= 0 && m.fit(p, m.at(i)) {
-		return m.at(i)
+// standbys appends to list who shall have replicas of p: whom the view names, else any other member, else a voter that gossip alone takes
+// for dead: without a replica a crash here would lose all. A second one is only at a node that serves, as far as known: who leaves waits until
+// nobody needs its replicas.
+func (m *Machine) standbys(p *partition, list []message.Peer) []message.Peer {
+	add := func(peer message.Peer, serves bool) {
+		if len(list) < m.c.Replicas && m.fit(p, peer) && (len(list) == 0 || serves && list[0] != peer) {
+			list = append(list, peer)
+		}
+	}
+	at := func(i int) { add(m.at(i), i >= 0 && i < len(m.view.Serves) && m.view.Serves[i]) }
+	at(m.view.Standby[p.number])
+	if m.view.Second != nil {
+		at(m.view.Second[p.number])
 	}
 	n := len(m.view.Members)
 	for i := range n {
-		if peer := m.view.Members[(p.number+i)%n]; m.fit(p, peer) {
-			return peer
+		at((p.number + i) % n)
+	}
+	if len(list) < m.c.Replicas {
+		m.unseen(func(peer message.Peer) { add(peer, true) })
+	}
+	return list
+}
+
+// enough returns how many complete replicas each partition should have: as many as there are other nodes that serve, at most Replicas.
+func (m *Machine) enough() int {
+	others := 0
+	for i, p := range m.view.Members {
+		if p != m.c.Self && i < len(m.view.Serves) && m.view.Serves[i] {
+			others++
 		}
 	}
-	var other message.Peer
-	m.unseen(func(peer message.Peer) {
-		if other == (message.Peer{}) && m.fit(p, peer) {
-			other = peer
+	return min(others, m.c.Replicas)
+}
+
+// replicas counts the complete replicas of p at nodes that are heard.
+func (m *Machine) replicas(p *partition) (n int) {
+	for _, t := range p.hold.targets {
+		if t.stage == complete && m.c.Quorum.Lives(m.now, t.ch.peer) {
+			n++
 		}
-	})
-	return other
+	}
+	return n
 }
 
 // dropAt tells t's peer that its copy is of no use any more.

@@ -16,6 +16,9 @@ type Config struct {
 	Partitions int // the table's shards
 	Table      *bucket.Table
 	Quorum     *quorum.Machine
+	// Replicas is how many other nodes shall have a replica of each partition that this process owns, where there are as
+	// many: 1 or 2. 0 means 1.
+	Replicas int
 	// Gate is the age of the oldest unconfirmed change at which nothing more is
 	// decided; the round-trip time to the replica comes on top. 0 means 50 ms.
 	Gate time.Duration
@@ -73,6 +76,8 @@ const (
 	Inheritance
 	// Memory: what was promised so long ago that voters may have forgotten it is not relied on.
 	Memory
+	// SecondReplica: a change is confirmed when all Replicas have it, and not the first of them.
+	SecondReplica
 )
 
 func (c *Config) with(g Guard) bool { return c.Without&g == 0 }
@@ -88,6 +93,8 @@ func (c Config) Validate() error {
 		return errors.New("handoff: Table: nil; want the counters")
 	case c.Quorum == nil:
 		return errors.New("handoff: Quorum: nil; want the machine that says who lives")
+	case c.Replicas < 0 || c.Replicas > 2:
+		return fmt.Errorf("handoff: Replicas: %d; want 1 or 2, or 0 for the default", c.Replicas)
 	case c.Fillings < 0:
 		return fmt.Errorf("handoff: Fillings: %d; want a number of partitions, or 0 for the default", c.Fillings)
 	case c.Rest < 0:
@@ -121,6 +128,9 @@ func (c Config) withDefaults() Config {
 		if *f.d == 0 {
 			*f.d = f.instead
 		}
+	}
+	if c.Replicas == 0 {
+		c.Replicas = 1
 	}
 	if c.Fillings == 0 {
 		c.Fillings = 16

@@ -51,11 +51,12 @@ func (m *Machine) tellHoldings() {
 // holdings lists what this process holds: all of it, or of these partitions.
 func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 	m.said++
+	enough := m.enough()
 	b := &message.Holdings{Seq: m.said, Full: full}
 	add := func(p *partition) {
 		switch p.role {
 		case holding:
-			b.Held = append(b.Held, message.Holding{Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start})
+			b.Held = append(b.Held, message.Holding{Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Replicated: enough > 0 && m.replicas(p) >= enough})
 		case closing:
 			b.Held = append(b.Held, message.Holding{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Heir: p.hold.heir.ch.peer,
@@ -128,7 +129,7 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	if k.heir != h.Heir {
 		k.inherits = m.now
 	}
-	k.listed, k.gone, k.heir, k.start = true, false, h.Heir, h.Start
+	k.listed, k.gone, k.heir, k.start, k.replicated = true, false, h.Heir, h.Start, h.Replicated
 	if p.role == closing && p.hold.next == k.epoch {
 		m.handedOver(p, p.hold.heir)
 	}

@@ -39,14 +39,19 @@ const (
 	gateMost = int64(time.Second)
 )
 
-// gateOf returns how long a change of p may be unconfirmed: Gate, and where the nearest complete replica is 25 ms or more away, the
-// round trip to it, in steps of 10 ms, at most 1 s.
+// gateOf returns how long a change of p may be unconfirmed: Gate, and where the nearest complete replica, or the second nearest where
+// two confirm, is 25 ms or more away, the round trip to it, in steps of 10 ms, at most 1 s.
 func (m *Machine) gateOf(p *partition) time.Duration {
-	nearest := gateMost
+	nearest, second, n := gateMost, gateMost, 0
 	for _, t := range p.hold.targets {
 		if t.stage == complete {
-			nearest = min(nearest, t.ch.rtt.Least())
+			n++
+			rtt := t.ch.rtt.Least()
+			nearest, second = min(nearest, rtt), min(second, max(nearest, rtt))
 		}
+	}
+	if n >= 2 && m.c.Replicas == 2 {
+		nearest = second
 	}
 	if nearest < far {
 		return m.c.Gate

@@ -18,6 +18,8 @@ type View struct {
 	// Standby is who should have this process's copy of each partition, a place in
 	// Members or -1.
 	Standby []int
+	// Second is who should have the second one, where two are wanted, a place in Members or -1. May be nil.
+	Second []int
 	// Serves has for each of Members whether it may hold partitions.
 	Serves []bool
 }
@@ -47,6 +49,7 @@ type Machine struct {
 	pace     pace
 	fills    uint64          // the last number of a filling
 	keys     []key           // working space of drain
+	wanted   []message.Peer  // and of plan
 	blank    *message.Parcel // the next one
 
 	// What was said about holdings, here and by others.

@@ -49,6 +49,8 @@ type knowledge struct {
 	// inherits is since when the heir is known.
 	inherits int64
 	start    message.Mark // if listed
+	// replicated: it said that it has as many complete replicas as it wants.
+	replicated bool
 }
 
 // state is what is in the partition's shard while this process does not hold it.
@@ -80,6 +82,10 @@ type hold struct {
 	all              bool
 	// replicated: it has had a complete replica, or was taken over, see awaitsReplica.
 	replicated bool
+	// former are nodes that have a complete state of before the takeover that this term began with, and surplus says
+	// that there are targets that are not wanted any more, see plan.
+	former  []message.Peer
+	surplus bool
 	// orphaned is since when the last complete copy is lost, see there.
 	orphaned int64
 	// giver has handed it over here, at the time since. It does not get it back at once,
@@ -137,8 +143,16 @@ func (m *Machine) markOf(p *partition) message.Mark {
 func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
 	p.state.release()
 	replicated := p.hold.replicated || p.claim != nil && m.several
+	var former []message.Peer
+	if p.claim != nil {
+		for _, x := range p.claim.states {
+			if x.has == message.Complete && x.peer != m.c.Self {
+				former = append(former, x.peer)
+			}
+		}
+	}
 	p.role, p.state, p.claim = holding, state{}, nil
-	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated}
+	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
 	m.tenures[p.number].Add(1)
 	m.confirmed[p.number].Store(start.Seq)

@@ -1,7 +1,6 @@
 package handoff
 
 import (
-	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -25,23 +24,26 @@ type Stats struct {
 	// the longest (ns).
 	Freezes                uint64
 	FrozenNanos, FrozenMax int64
-	// Now: partitions held; of these without a complete copy at a node that is heard; being handed over just
-	// now; copies of others' partitions, forks not yet merged, claims under way.
-	Holding, Unprotected, Closing, Copies, Forks, Claiming int
+	// Now: partitions held; of these without a complete copy at a node that is heard, and with fewer complete copies than
+	// wanted, or than there are other nodes that serve; being handed over just now; copies of others' partitions, forks
+	// not yet merged, claims under way.
+	Holding, Unprotected, Below, Closing, Copies, Forks, Claiming int
 }
 
 // Stats returns the machine's counts.
 func (m *Machine) Stats() Stats {
-	s := m.stats
+	s, enough := m.stats, m.enough()
 	for i := range m.parts {
 		p := &m.parts[i]
 		switch p.role {
 		case holding:
 			s.Holding++
-			if !slices.ContainsFunc(p.hold.targets, func(t *target) bool {
-				return t.stage == complete && m.c.Quorum.Lives(m.now, t.ch.peer)
-			}) {
+			n := m.replicas(p)
+			if n == 0 {
 				s.Unprotected++
+			}
+			if n < enough {
+				s.Below++
 			}
 		case closing:
 			s.Closing++

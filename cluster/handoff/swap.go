@@ -55,8 +55,8 @@ func (m *Machine) handedOver(p *partition, t *target) {
 	m.confirmed[p.number].Store(p.hold.seq)
 	next := p.hold.next
 	for _, x := range p.hold.targets {
-		if x != t {
-			m.dropAt(x)
+		if x != t && m.c.Replicas == 1 {
+			m.dropAt(x) // else they drop theirs when the next owner has as many, see dropLeftover
 		}
 	}
 	m.keep(p, false)

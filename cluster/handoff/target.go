@@ -158,7 +158,7 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	if t.stage == complete {
 		m.confirm(p)
 		m.offer(t)
-		m.replan = m.replan || len(p.hold.targets) > 1
+		m.replan = m.replan || p.hold.surplus
 	}
 }
 

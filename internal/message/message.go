@@ -153,6 +153,8 @@ type Holding struct {
 	Start Mark
 	// Heir is zero unless a close is on its way.
 	Heir Peer
+	// Replicated: it has as many complete replicas as the sender wants.
+	Replicated bool
 }
 
 // News tells which claims the sender has granted or heard of, until the receiver has said in its

@@ -46,7 +46,7 @@ type loss struct {
 func (w *world) lose(p *process) {
 	l := loss{process: p, at: w.now}
 	for part := range w.partitions {
-		if p.mask&(1<<part) != 0 && (p.handoff.Confirmed(part) == math.MaxUint64 || !w.copied(p, part, false)) {
+		if p.mask&(1<<part) != 0 && (p.handoff.Confirmed(part) == math.MaxUint64 || w.copies(p, part, false) == 0) {
 			l.bare |= 1 << part
 			if leaving := slices.ContainsFunc(w.running(), func(q *process) bool { return q.state == member.Leaving }); leaving || !p.handoff.AwaitsReplica(part) {
 				l.alone |= 1 << part

@@ -37,6 +37,7 @@ func TestGuards(t *testing.T) {
 		{"checksum", Without{machine: handoff.Checksum}, "damage", []string{"I5 content"}},
 		{"an owner that lacks quorum", Without{proof: true}, "bridge", []string{"gap"}},
 		{"memory", Without{machine: handoff.Memory}, "forgotten", []string{"I1"}},
+		{"second replica", Without{machine: handoff.SecondReplica}, "two", []string{"I3", "I3 sync"}},
 		{"fork merge", Without{machine: handoff.ForkMerge}, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -314,26 +314,26 @@ func (w *world) notePortions(p *process, e message.Envelope) {
 	}
 }
 
-// copied reports whether a process other than holder, that stays, has a complete copy of part. level
+// copies counts the processes other than holder, that stay, with a complete copy of part. level
 // wants it to have counted all that the holder has; copies do not have transient charges.
-func (w *world) copied(holder *process, part int, level bool) bool {
-	epoch := w.state(holder, part).Mark.Epoch
+func (w *world) copies(holder *process, part int, level bool) (n int) {
 	for _, q := range w.procs {
-		if q == nil || q == holder || q.state == member.Leaving {
-			continue
-		}
-		s := w.state(q, part)
-		if !s.Complete || s.Mark.Epoch != epoch {
-			continue
-		}
-		short := slices.ContainsFunc(w.keysOf[part], func(k *key) bool {
-			return !k.request.Transient && w.spent(q, k) < w.spent(holder, k)
-		})
-		if !level || !short {
-			return true
+		if q != nil && q != holder && q.state != member.Leaving && w.hasCopy(q, holder, part, level) {
+			n++
 		}
 	}
-	return false
+	return n
+}
+
+// hasCopy reports whether q has a complete copy of part, which holder holds.
+func (w *world) hasCopy(q, holder *process, part int, level bool) bool {
+	s := w.state(q, part)
+	if !s.Complete || s.Mark.Epoch != w.state(holder, part).Mark.Epoch {
+		return false
+	}
+	return !level || !slices.ContainsFunc(w.keysOf[part], func(k *key) bool {
+		return !k.request.Transient && w.spent(q, k) < w.spent(holder, k)
+	})
 }
 
 // state returns what p has of part.

@@ -95,7 +95,7 @@ func (w *world) start(place int, off int64) *process {
 	}
 	p.wrote = w.now - int64(10*time.Second)
 	p.quorum = quorum.New(counted, now)
-	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest}
+	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest, Replicas: w.replicas[place]}
 	w.without.configure(&c)
 	p.handoff = handoff.New(c, now)
 	w.procs[place] = p
@@ -256,13 +256,18 @@ func (w *world) show(p *process) {
 		return
 	}
 	p.placing = false
-	v := handoff.View{Owner: make([]int, w.partitions), Standby: make([]int, w.partitions)}
+	v := handoff.View{Owner: make([]int, w.partitions), Standby: make([]int, w.partitions), Second: make([]int, w.partitions)}
 	for _, s := range p.view {
 		v.Members, v.Serves = append(v.Members, s.process.self), append(v.Serves, s.state == member.Serving)
 	}
 	for part := range w.partitions {
-		v.Owner[part] = w.owner(p.view, part, nil)
+		v.Owner[part] = w.owner(p.view, part)
 		v.Standby[part] = w.owner(p.view, part, p)
+		if i := v.Standby[part]; i >= 0 {
+			v.Second[part] = w.owner(p.view, part, p, p.view[i].process)
+		} else {
+			v.Second[part] = -1
+		}
 	}
 	p.shown = v
 	w.tell(general, "%s sees %v", p, p.view)
@@ -275,10 +280,10 @@ func (s seen) String() string { return s.process.String() + " " + s.state.String
 
 // owner returns the place in view of who should hold part if without were not there, or -1:
 // rendezvous hashing stands in for the ring.
-func (w *world) owner(view []seen, part int, without *process) int {
+func (w *world) owner(view []seen, part int, without ...*process) int {
 	best := -1
 	for i, s := range view {
-		if s.state != member.Serving || s.process == without {
+		if s.state != member.Serving || slices.Contains(without, s.process) {
 			continue
 		}
 		if best < 0 || w.weight[s.process.place][part] > w.weight[view[best].process.place][part] {

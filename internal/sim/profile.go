@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
@@ -22,6 +23,8 @@ type profile struct {
 	exact, calm bool
 	// divided: two clusters begin apart.
 	divided bool
+	// replicas is how many all processes want; 0 lets the seed choose.
+	replicas int
 }
 
 var profiles = []profile{
@@ -44,7 +47,8 @@ var profiles = []profile{
 	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
 	{name: "far", share: 2, nodes: upTo(2, 4), play: far, bound: nothing, exact: true},
 	{name: "found", share: 3, nodes: upTo(2, 5), begin: unquiet, play: founded},
-	{name: "chaos", share: 8, nodes: upTo(3, 5), play: chaos},
+	{name: "chaos", share: 7, nodes: upTo(3, 5), play: chaos},
+	{name: "two", share: 2, nodes: upTo(5, 5), play: two, replicas: 2, bound: oneByOne},
 }
 
 func upTo(low, high int) func(w *world) int {
@@ -138,6 +142,49 @@ func singleCrash(w *world) {
 	default:
 		w.restart(p, between(w.rng, time.Second, 5*time.Second))
 	}
+	w.pass(between(w.rng, time.Second, 6*time.Second))
+}
+
+// two loses two processes at once: the owner of a partition and one of its replica nodes, while the other hears the owner late.
+func two(w *world) {
+	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
+	if !w.settle("two replicas", int64(5*time.Second)) {
+		return
+	}
+	part := w.rng.IntN(w.partitions)
+	var owner *process
+	for _, p := range w.running() {
+		if p.handoff.Holds(part) {
+			owner = p
+		}
+	}
+	var replicas []*process
+	for _, p := range w.running() {
+		if p != owner && w.hasCopy(p, owner, part, false) {
+			replicas = append(replicas, p)
+		}
+	}
+	w.rng.Shuffle(len(replicas), func(i, j int) { replicas[i], replicas[j] = replicas[j], replicas[i] })
+	lost, left := replicas[0], replicas[1]
+	struck := []*process{owner, lost}
+	if w.rng.IntN(2) == 0 {
+		w.part(owner.place, left.place, both, true)
+		w.pass(between(w.rng, 10*time.Millisecond, 350*time.Millisecond))
+	}
+	if slices.ContainsFunc(w.running(), func(p *process) bool { return p.handoff.Stats().Below > 0 }) {
+		struck = struck[:1] // a replica was let go, and one loss is all that may be
+	}
+	for _, p := range struck {
+		w.lose(p)
+	}
+	for _, p := range struck {
+		if w.rng.IntN(2) == 0 {
+			w.crash(p)
+		} else {
+			w.restart(p, between(w.rng, 10*time.Millisecond, 5*time.Second))
+		}
+	}
+	w.part(owner.place, left.place, both, false)
 	w.pass(between(w.rng, time.Second, 6*time.Second))
 }
 

@@ -46,6 +46,12 @@ func Run(o Options) Result {
 	n := f.nodes(w)
 	w.began = n
 	w.expect = n/2 + 1 + w.rng.IntN(n-n/2)
+	for i := range places {
+		w.replicas[i] = max(1, f.replicas)
+		if o.Seed%3 == 0 && (o.Seed%2 == 0 || i%2 == 0) { // of every six seeds one has two everywhere, and one in some places
+			w.replicas[i] = 2
+		}
+	}
 	w.bound, w.exact = f.bound, f.exact
 	if f.name == "shrink" || f.name == "chaos" && w.rng.IntN(4) == 0 {
 		w.forgetAfter = between(w.rng, time.Second, 3*time.Second)

@@ -10,8 +10,8 @@ import (
 
 // unsettled says what is not yet as it should be when nothing is wrong any more (I7), or "":
 // every process serves, is counted, has the right and knows the same set; the ring's owner
-// of each partition and nobody else holds it, all know that, and another process has a complete
-// copy of it. level wants copies to be level, which they are when nobody asks anything.
+// of each partition and nobody else holds it, all know that, and as many other processes as its
+// owner wants have a complete copy of it. level wants copies to be level, which they are when nobody asks anything.
 func (w *world) unsettled(level bool) string {
 	if !w.divided {
 		return w.unsettledAmong(func(int) bool { return true }, level)
@@ -89,7 +89,7 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 		}
 	}
 	for part := range w.partitions {
-		owner := all[w.owner(all, part, nil)].process
+		owner := all[w.owner(all, part)].process
 		for _, x := range all {
 			p := x.process
 			switch {
@@ -99,8 +99,8 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 				return fmt.Sprintf("p%d is held by %s; %s thinks by %s", part, owner, p, short(p.handoff.Holder(part)))
 			}
 		}
-		if len(all) > 1 && !w.copied(owner, part, level) {
-			return fmt.Sprintf("p%d, held by %s, has no complete copy elsewhere", part, owner)
+		if n, want := w.copies(owner, part, level), min(w.replicas[owner.place], len(all)-1); n < want {
+			return fmt.Sprintf("p%d, held by %s, has %d complete copies elsewhere, want %d", part, owner, n, want)
 		}
 	}
 	return ""

@@ -33,6 +33,8 @@ type world struct {
 	// lone: the first process has no join targets. The first began processes found a set, with expect of them; others only join.
 	lone          bool
 	began, expect int
+	// replicas is handoff.Config.Replicas by place.
+	replicas [places]int
 	// disk: voter sets are kept on disk, and disks has what there is by place. Writing takes up to fsync.
 	disk  bool
 	disks [places]message.Record

@@ -76,7 +76,9 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 	case *message.Holdings:
 		m.Body = &peerv1.Letter_Holdings{Holdings: &peerv1.Holdings{
 			Seq: b.Seq, Full: b.Full, Held: each(b.Held, func(h *message.Holding) *peerv1.Holding {
-				return &peerv1.Holding{Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir)}
+				return &peerv1.Holding{
+					Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir), Replicated: h.Replicated,
+				}
 			}),
 		}}
 	case *message.News:

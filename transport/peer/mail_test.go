@@ -76,7 +76,7 @@ func bodies() []message.Body {
 		&message.Accepted{},
 		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
 		&message.Holdings{},
-		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, Heir: process}}},
+		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, Heir: process, Replicated: true}}},
 		&message.News{},
 		&message.News{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
 		&message.Claim{},

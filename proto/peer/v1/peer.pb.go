@@ -2023,11 +2023,13 @@ func (x *Holdings) GetHeld() []*Holding {
 }
 
 type Holding struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Partition     uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
-	Gen           uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
-	Start         *Mark                  `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
-	Heir          *Process               `protobuf:"bytes,4,opt,name=heir,proto3" json:"heir,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
+	Gen       uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
+	Start     *Mark                  `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
+	Heir      *Process               `protobuf:"bytes,4,opt,name=heir,proto3" json:"heir,omitempty"`
+	// As many nodes have complete replicas as the sender wants; what former owners have left may be dropped.
+	Replicated    bool `protobuf:"varint,5,opt,name=replicated,proto3" json:"replicated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2088,6 +2090,13 @@ func (x *Holding) GetHeir() *Process {
 		return x.Heir
 	}
 	return nil
+}
+
+func (x *Holding) GetReplicated() bool {
+	if x != nil {
+		return x.Replicated
+	}
+	return false
 }
 
 type News struct {
@@ -4105,12 +4114,15 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bHoldings\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12$\n" +
-	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\x84\x01\n" +
+	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\xa4\x01\n" +
 	"\aHolding\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
 	"\x05start\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05start\x12$\n" +
-	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\"B\n" +
+	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\x12\x1e\n" +
+	"\n" +
+	"replicated\x18\x05 \x01(\bR\n" +
+	"replicated\"B\n" +
 	"\x04News\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
 	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
