@@ -71,6 +71,8 @@ type Config struct {
 	// Expect is with how many nodes a voter set is founded, this one included, all of which must expect as many. It must be more than
 	// half of the nodes that ever start without one. 0: this node only joins a set.
 	Expect int
+	// Replicas is how many other nodes keep a replica of each partition that this node owns, where there are as many: 1 or 2. 0 means 1.
+	Replicas int
 	// Recorded is what Load has found in the node's data directory, the zero value if nothing
 	// that can be used. Nil: the node has none.
 	Recorded *Recorded
@@ -94,6 +96,8 @@ func (c Config) Validate() error {
 		return errors.New("cluster: Peers: nil; want a way to other nodes")
 	case c.Expect < 0:
 		return fmt.Errorf("cluster: Expect: %d; want a number of nodes, or 0 to found no set", c.Expect)
+	case c.Replicas < 0 || c.Replicas > 2:
+		return fmt.Errorf("cluster: Replicas: %d; want 1 or 2, or 0 for the default", c.Replicas)
 	case c.ApartEntries < 0:
 		return fmt.Errorf("cluster: ApartEntries: %d; want a number of counters, or 0 for the default", c.ApartEntries)
 	}

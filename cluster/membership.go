@@ -22,8 +22,8 @@ func (n *Node) Join(ctx context.Context) error {
 // Settled waits until this node has settled, see runner.settled.
 func (n *Node) Settled(ctx context.Context) error { return n.runner.await(ctx, n.runner.settled) }
 
-// settled reports whether this node serves and may decide, holds what the ring gives it, and has a
-// complete replica of everything elsewhere if there is any other node.
+// settled reports whether this node serves and may decide, holds what the ring gives it, and has as many
+// complete replicas of everything as it wants and there are other nodes for.
 func (r *runner) settled(now int64) bool {
 	v := &r.placement.view
 	if r.placement.scene.state() != member.Serving || v.Owner == nil || !r.node.mayDecide(now) {
@@ -34,7 +34,8 @@ func (r *runner) settled(now int64) bool {
 			return false
 		}
 	}
-	return len(v.Members) == 1 || r.handoff.Stats().Unprotected == 0
+	s := r.handoff.Stats()
+	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
 }
 
 // gentle is how long a node that leaves hands over gently, so that those who ask the

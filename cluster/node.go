@@ -108,7 +108,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
 	holding := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
-		Dropping: n.keepLeft,
+		Dropping: n.keepLeft, Replicas: n.cfg.Replicas,
 	}
 	if err := holding.Validate(); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type scene struct {
 
 // placement is who should hold and copy which partition in a scene: the ring of those
 // who serve and live, and the same ring without this process, whose owners have its
-// copies.
+// copies where zones allow it.
 type placement struct {
 	scene   *scene
 	table   *ring.Table
@@ -63,7 +63,8 @@ func place(c ring.Config, s *scene, before *placement) *placement {
 			return p
 		}
 	}
-	p.view.Owner, p.view.Standby = owners(p.table, p.view.Members), owners(p.without, p.view.Members)
+	p.view.Owner = owners(p.table, p.view.Members)
+	p.view.Standby, p.view.Second = replicaNodes(s, owners(p.without, p.view.Members))
 	return p
 }
 

@@ -36,6 +36,7 @@ type routing struct {
 // node is a member as routing sees it.
 type node struct {
 	name, boot, addr string
+	zone             string
 	state            member.State
 	// lives: it was heard from just now, or has only just appeared. A holder that does
 	// not live is not waited for by a node without the right to decide.
@@ -51,9 +52,9 @@ func nodesOf(v member.View, self message.Peer) (nodes []node, at int) {
 	for _, m := range v.Members {
 		switch {
 		case m.Name != self.Name:
-			nodes = append(nodes, node{m.Name, m.Boot, m.Peer, m.State, false})
+			nodes = append(nodes, node{m.Name, m.Boot, m.Peer, m.Zone, m.State, false})
 		case m.Boot == self.Boot:
-			own.addr, own.state = m.Peer, m.State
+			own.addr, own.zone, own.state = m.Peer, m.Zone, m.State
 		}
 	}
 	nodes = append(nodes, own)

@@ -20,6 +20,9 @@ const DefaultPort = 7463
 // MaxName is the longest Name, in bytes.
 const MaxName = 128
 
+// MaxZone is the longest Zone, in bytes.
+const MaxZone = 63
+
 // Resolver looks up the addresses of a name. *net.Resolver is one.
 type Resolver interface {
 	// LookupNetIP returns the addresses of host; network is "ip".
@@ -58,6 +61,9 @@ type Config struct {
 	Keyring Keyring
 	// Placement is ring.Placement. Peers with another number are refused.
 	Placement int
+	// Zone is where this node runs, for example a zone of a cloud, told to the others: at most MaxZone bytes of the letters of
+	// a Name. Empty means that it is not known.
+	Zone string
 	// Version is the program's version, told to the others.
 	Version string
 
@@ -124,6 +130,9 @@ func (c Config) Validate() error {
 	if c.Placement < 1 || int64(c.Placement) > int64(^uint32(0)) {
 		bad("Placement", "%d: want a number from 1", c.Placement)
 	}
+	if err := ValidateZone(c.Zone); err != nil {
+		bad("Zone", "%w", err)
+	}
 	if len(c.Version) > 64 {
 		bad("Version", "%d bytes long: want at most 64", len(c.Version))
 	}
@@ -141,9 +150,21 @@ func ValidateName(name string) error {
 	if len(name) > MaxName {
 		return fmt.Errorf("%d bytes long: want at most %d", len(name), MaxName)
 	}
-	for _, r := range name {
+	return validLetters(name)
+}
+
+// ValidateZone returns what is wrong with the name of a zone. None is right.
+func ValidateZone(zone string) error {
+	if len(zone) > MaxZone {
+		return fmt.Errorf("%d bytes long: want at most %d", len(zone), MaxZone)
+	}
+	return validLetters(zone)
+}
+
+func validLetters(s string) error {
+	for _, r := range s {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
-			return fmt.Errorf("%q contains %q: want letters, digits, '.', '_' and '-'", name, r)
+			return fmt.Errorf("%q contains %q: want letters, digits, '.', '_' and '-'", s, r)
 		}
 	}
 	return nil
@@ -160,7 +181,7 @@ func (c Config) self(end endpoint) member.Member {
 		GRPC:    completeHost(c.GRPC, host),
 		HTTP:    completeHost(c.HTTP, host),
 		State:   member.Joining,
-		Version: c.Version,
+		Version: c.Version, Zone: c.Zone,
 	}
 }
 

@@ -46,6 +46,8 @@ func TestValidate(t *testing.T) {
 		{"join long", func(c *Config) { c.Join = []string{strings.Repeat("a", 254)} }, []string{"Join[0]", "254"}},
 		{"placement", func(c *Config) { c.Placement = 0 }, []string{"Placement", "0"}},
 		{"version", func(c *Config) { c.Version = strings.Repeat("v", 65) }, []string{"Version", "65"}},
+		{"zone", func(c *Config) { c.Zone = "eu central" }, []string{"Zone", "' '"}},
+		{"zone too long", func(c *Config) { c.Zone = strings.Repeat("z", 64) }, []string{"Zone", "64"}},
 		{"negative time", func(c *Config) { c.Timing.JoinTimeout = -1 }, []string{"Timing.JoinTimeout", "-1ns"}},
 		{"probe timeout", func(c *Config) { c.Timing.ProbeTimeout = time.Hour }, []string{"Timing.ProbeTimeout", "1h"}},
 		{"suspicion", func(c *Config) { c.Timing.SuspicionMult = -1 }, []string{"Timing.SuspicionMult", "-1"}},

@@ -25,13 +25,18 @@ type metadata struct {
 
 // encodeMeta writes: format, state, placement as 4 bytes little endian,
 // fingerprint, then name, boot, peer, gRPC, HTTP and version, each with its
-// length in one byte before it.
+// length in one byte before it. The zone follows only where there is one: nodes that do not know zones refuse
+// metadata that goes on.
 func encodeMeta(m metadata) ([]byte, error) {
 	b := make([]byte, 0, memberlist.MetaMaxSize)
 	b = append(b, metaFormat, byte(m.member.State))
 	b = binary.LittleEndian.AppendUint32(b, m.placement)
 	b = append(b, m.fingerprint[:]...)
-	for _, s := range m.texts() {
+	texts := m.texts()
+	if m.member.Zone != "" {
+		texts = append(texts, &m.member.Zone)
+	}
+	for _, s := range texts {
 		if len(*s) > 255 {
 			return nil, fmt.Errorf("%q is %d bytes long: want at most 255", *s, len(*s))
 		}
@@ -63,7 +68,10 @@ func decodeMeta(b []byte) (metadata, error) {
 	m.placement = binary.LittleEndian.Uint32(b[2:])
 	b = b[6:]
 	b = b[copy(m.fingerprint[:], b):]
-	for _, s := range m.texts() {
+	for i, s := range append(m.texts(), &m.member.Zone) {
+		if i == len(m.texts()) && (len(b) == 0 || b[0] == 0) {
+			break // no zone
+		}
 		if len(b) == 0 || len(b) < 1+int(b[0]) {
 			return m, errors.New("metadata is cut short")
 		}
@@ -75,6 +83,9 @@ func decodeMeta(b []byte) (metadata, error) {
 	}
 	if err := ValidateName(m.member.Name); err != nil {
 		return m, fmt.Errorf("name in metadata: %w", err)
+	}
+	if err := ValidateZone(m.member.Zone); err != nil {
+		return m, fmt.Errorf("zone in metadata: %w", err)
 	}
 	if !validBoot(m.member.Boot) {
 		return m, fmt.Errorf("boot id in metadata: %q", m.member.Boot)

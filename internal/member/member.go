@@ -36,6 +36,8 @@ type Member struct {
 	// Addresses that others may dial, host:port.
 	Gossip, Peer, GRPC, HTTP string
 	State                    State
+	// Zone is where it runs, for example a zone of a cloud; empty if it was not told.
+	Zone string
 	// Version is the program's version.
 	Version string
 }
