@@ -30,8 +30,6 @@ type Overview struct {
 // Standing is one member's.
 type Standing struct {
 	Name, Boot string // Boot is empty if gossip does not show it
-	// Zone is where it runs, empty if that is not known.
-	Zone string
 	// Counted: in the stable set. Lives: heard from just now.
 	Counted, Lives bool
 	// Silent is how long it has not been heard from; negative if it never was.
@@ -56,7 +54,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 		for _, m := range r.scene.nodes {
 			o.Members = append(o.Members, Standing{
-				Name: m.name, Boot: m.boot, Zone: m.zone, Counted: o.Set.Has(m.name),
+				Name: m.name, Boot: m.boot, Counted: o.Set.Has(m.name),
 				Lives: r.quorum.Lives(now, m.peer()), Silent: silence(now, r.quorum.Heard(m.peer())), Holds: holds[m.peer()],
 				Ahead: r.corrector.aheadOf(now, r.quorum, m.name),
 			})

@@ -31,7 +31,7 @@ func TestReplicaNodes(t *testing.T) {
 		{"two zones of three", []string{"a", "a", "a", "b", "b", "b"}, 2, 1.15},
 		{"one zone", []string{"a", "a", "a"}, 1, 1.1},
 		{"two zones, one of one node", []string{"a", "a", "a", "a", "b"}, 2, 2.2},
-		{"one node does not know its zone", []string{"a", "b", "c", ""}, 0, 1.3},
+		{"one node does not know its zone", []string{"a", "b", "c", ""}, 0, 1.4},
 	} {
 		var names []string
 		for i := range c.zones {

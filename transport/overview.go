@@ -64,6 +64,8 @@ type Holdings struct {
 	// Holding are its to decide; Unprotected are those of them of which no other node
 	// has a complete copy.
 	Holding, Unprotected int
+	// BelowReplicas are its own of which fewer nodes than are wanted, and than there are, have a complete replica.
+	BelowReplicas int
 	// HandingOver are on their way to another holder just now.
 	HandingOver int
 	// Copies are of partitions that others hold.

@@ -128,6 +128,8 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		"--shutdown-timeout": {"--shutdown-timeout", "0s"},
 		"--max-entries":      {"--max-entries", "0"},
 		"--max-memory":       {"--max-memory", "much"},
+		"--replicas":         {"--replicas", "3"},
+		"--zone":             {"--zone", "eu central"},
 		"--pprof-addr":       {"--pprof-addr", "6060"},
 		"--otlp-endpoint":    {"--otlp-endpoint", "collector:4317"},
 		"--trace-sample":     {"--trace-sample", "1.5"},

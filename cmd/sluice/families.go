@@ -314,6 +314,8 @@ var families = []family{
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Claiming) }),
 	gauge("sluice_partitions_unprotected", "Partitions held here that no other node, of those that are heard, has a complete copy of.",
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Unprotected) }),
+	gauge("sluice_partitions_below_replicas", "Partitions held here of which fewer nodes that are heard have a complete replica than --replicas says, or than there are other nodes that serve.",
+		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Below) }),
 	gauge("sluice_copies", "Copies here of partitions that other nodes hold.",
 		func(s *snapshot) float64 { return float64(s.cluster.Partitions.Copies) }),
 	gauge("sluice_forks", "States of partitions lost to another holder that it has not taken in yet.",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -143,6 +144,7 @@ type memberJSON struct {
 	Gossip     string `json:"gossip"`
 	Version    string `json:"version"`
 	Boot       string `json:"boot"`
+	Zone       string `json:"zone,omitempty"`
 	// Silent is in seconds; left out if it is not known.
 	Silent *float64 `json:"silent,omitempty"`
 	// ClockAhead is in seconds; left out if it is not known.
@@ -152,7 +154,7 @@ type memberJSON struct {
 func memberOf(m *sluicev1.Member) memberJSON {
 	j := memberJSON{
 		Name: m.Name, State: m.State, Counted: m.Counted, Lives: m.Lives, Partitions: m.Partitions, Holds: m.Holds,
-		GRPC: m.GrpcAddress, HTTP: m.HttpAddress, Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot,
+		GRPC: m.GrpcAddress, HTTP: m.HttpAddress, Peer: m.PeerAddress, Gossip: m.GossipAddress, Version: m.Version, Boot: m.Boot, Zone: m.Zone,
 	}
 	if m.SilentNs != nil {
 		j.Silent = new(seconds(*m.SilentNs))
@@ -165,12 +167,13 @@ func memberOf(m *sluicev1.Member) memberJSON {
 
 // holdingsJSON is what the node has of the partitions.
 type holdingsJSON struct {
-	Holding     int32 `json:"holding"`
-	Unprotected int32 `json:"unprotected"`
-	HandingOver int32 `json:"handing_over"`
-	Copies      int32 `json:"copies"`
-	Claims      int32 `json:"claims"`
-	Forks       int32 `json:"forks"`
+	Holding       int32 `json:"holding"`
+	Unprotected   int32 `json:"unprotected"`
+	BelowReplicas int32 `json:"below_replicas"`
+	HandingOver   int32 `json:"handing_over"`
+	Copies        int32 `json:"copies"`
+	Claims        int32 `json:"claims"`
+	Forks         int32 `json:"forks"`
 }
 
 func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) error {
@@ -194,7 +197,7 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 	}{
 		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
 		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
-		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks()},
+		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks()},
 	}
 	for i, m := range r.Members {
 		list.Members[i] = memberOf(m)
@@ -204,7 +207,12 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 
 func printMemberTable(out io.Writer, r *sluicev1.MembersResponse) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tSTATE\tCOUNTED\tLIVES\tRING\tHOLDS\tGRPC\tHTTP\tPEER\tVERSION")
+	zones := slices.ContainsFunc(r.Members, func(m *sluicev1.Member) bool { return m.Zone != "" })
+	fmt.Fprint(w, "NAME\tSTATE\tCOUNTED\tLIVES\tRING\tHOLDS\tGRPC\tHTTP\tPEER\tVERSION")
+	if zones {
+		fmt.Fprint(w, "\tZONE")
+	}
+	fmt.Fprintln(w)
 	for _, m := range r.Members {
 		name, counted := m.Name, "no"
 		if m.Name == r.Self {
@@ -213,8 +221,12 @@ func printMemberTable(out io.Writer, r *sluicev1.MembersResponse) error {
 		if m.Counted {
 			counted = "yes"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", name, m.State, counted, livesText(m), m.Partitions, m.Holds,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", name, m.State, counted, livesText(m), m.Partitions, m.Holds,
 			orDash(m.GrpcAddress), orDash(m.HttpAddress), orDash(m.PeerAddress), orDash(m.Version))
+		if zones {
+			fmt.Fprintf(w, "\t%s", orDash(m.Zone))
+		}
+		fmt.Fprintln(w)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -258,8 +270,8 @@ func summary(r *sluicev1.MembersResponse) string {
 		fmt.Fprintf(&b, "%s\n", line)
 	}
 	h := r.GetHoldings()
-	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere; handing over %d, claiming %d, copies %d, forks %d\n",
-		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetForks())
+	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere, %d below their number of replicas; handing over %d, claiming %d, copies %d, forks %d\n",
+		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetForks())
 	b.WriteString(clockText(r))
 	return b.String()
 }

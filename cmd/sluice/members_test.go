@@ -20,7 +20,7 @@ func threeMembers() *sluicev1.MembersResponse {
 	return &sluicev1.MembersResponse{
 		Self: "n1", Ring: "dacccd824680c3d6", Partitions: 1021, MayDecide: true,
 		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
-		Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+		Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
 		Members: []*sluicev1.Member{
 			{
 				Name: "n1", Boot: "18e9-f5", State: "serving", GrpcAddress: "10.0.0.1:7460", HttpAddress: "10.0.0.1:7461", PeerAddress: "10.0.0.1:7462",
@@ -51,6 +51,7 @@ func TestPrintMembers(t *testing.T) {
 		Self: "n1", ClocksAgree: proto.Bool(false),
 		Members: []*sluicev1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(0)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(-3600e9)}},
 	}
+	zones := &sluicev1.MembersResponse{Self: "n1", Members: []*sluicev1.Member{{Name: "n1", State: "serving", Zone: "eu-1a"}, {Name: "n2", State: "serving"}}}
 	// A node of an earlier version says nothing of all this.
 	early := &sluicev1.MembersResponse{Self: "n1", Members: []*sluicev1.Member{{Name: "n1", State: "serving"}}}
 	for _, c := range []struct {
@@ -67,14 +68,14 @@ n4    joining  no       yes               0     0      -              -         
 1021 partitions, ring dacccd824680c3d6, as seen by n1 (*)
 stable set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
 n1 may decide
-n1 holds 500 partitions, 1 of them without a complete copy elsewhere; handing over 2, claiming 4, copies 3, forks 5
+n1 holds 500 partitions, 1 of them without a complete copy elsewhere, 6 below their number of replicas; handing over 2, claiming 4, copies 3, forks 5
 `},
 		{"without a majority", "text", lost, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 1021 partitions, ring 01, as seen by n1 (*)
 stable set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 counted members live, and a majority is 2
-n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
 `},
 		{"of an earlier version", "text", early, `
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
@@ -82,7 +83,21 @@ n1 *  serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
 stable set: none is known
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+`},
+		{"zones", "text", zones, `
+NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION  ZONE
+n1 *  serving  no       no     0     0      -     -     -     -        eu-1a
+n2    serving  no       no     0     0      -     -     -     -        -
+0 partitions, ring -, as seen by n1 (*)
+stable set: none is known
+n1 may not decide
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+`},
+		{"zones", "json", zones, `
+{"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0},"members":[` +
+			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a"},` +
+			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
 `},
 		{"a clock that is off", "text", off, `
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
@@ -91,7 +106,7 @@ n2 *  serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n2 (*)
 stable set: none is known
 n2 may not decide
-n2 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+n2 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
 clocks: off the voters' median: n2 +2.002s
 n2 corrects its clock by -2.000s for new windows
 `},
@@ -102,18 +117,18 @@ n2    serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
 stable set: none is known
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
 clocks: no majority agrees, new windows follow each node's own; against n1: n2 -3600.000s
 `},
 		{"a clock that is off", "json", off, `
-{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"handing_over":0,"copies":0,"claims":0,"forks":0},` +
+{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0},` +
 			`"clocks_agree":true,"clock_correction":-2,"members":[` +
 			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
 			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
 `},
 		{"three", "json", whole, `
 {"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"stable_set":{"lineage":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +
-			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"handing_over":2,"copies":3,"claims":4,"forks":5},"members":[` +
+			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"below_replicas":6,"handing_over":2,"copies":3,"claims":4,"forks":5},"members":[` +
 			`{"name":"n1","state":"serving","counted":true,"lives":true,"partitions":511,"holds":500,"grpc":"10.0.0.1:7460","http":"10.0.0.1:7461",` +
 			`"peer":"10.0.0.1:7462","gossip":"10.0.0.1:7463","version":"v1","boot":"18e9-f5","silent":0},` +
 			`{"name":"n2","state":"serving","counted":true,"lives":false,"partitions":510,"holds":21,"grpc":"10.0.0.2:7460","http":"10.0.0.2:7461",` +
@@ -124,7 +139,7 @@ clocks: no majority agrees, new windows follow each node's own; against n1: n2 -
 `},
 		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no stable set is known yet"}, `
 {"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no stable set is known yet",` +
-			`"holdings":{"holding":0,"unprotected":0,"handing_over":0,"copies":0,"claims":0,"forks":0},"members":[]}
+			`"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0},"members":[]}
 `},
 	} {
 		var out bytes.Buffer

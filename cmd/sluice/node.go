@@ -192,7 +192,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	}
 	n.cluster, err = cluster.New(cluster.Config{
 		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout, Right: n.settings.right,
-		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
+		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Replicas: n.settings.replicas, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {
 		return err
@@ -209,7 +209,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		Bind: n.settings.listenAddr(n.settings.gossipPort), Advertise: n.settings.advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
 		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Keyring: keys, Placement: ring.Placement,
-		Version: versionString(), Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout, RejoinInterval: n.settings.rejoin}, Logger: n.log,
+		Version: versionString(), Zone: n.settings.zone, Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout, RejoinInterval: n.settings.rejoin}, Logger: n.log,
 	})
 	if errors.Is(err, gossip.ErrListen) {
 		return fmt.Errorf("--gossip-port: %w", err)

@@ -31,7 +31,7 @@ func (n *node) overview(ctx context.Context) transport.Overview {
 	o.Clocks = transport.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
 	p := own.Partitions
 	o.Holdings = transport.Holdings{
-		Holding: p.Holding, Unprotected: p.Unprotected, HandingOver: p.Closing,
+		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.Closing,
 		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks,
 	}
 	return o

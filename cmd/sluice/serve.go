@@ -60,6 +60,8 @@ type settings struct {
 	handoverTimeout time.Duration
 	forgetAfter     time.Duration
 	maxClockSkew    time.Duration
+	replicas        int
+	zone            string
 	maxEntries      int
 	maxMemory       string
 	gc              *gcTuner // nil where it is not this node's to tune, as in a process of several
@@ -103,6 +105,8 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
 	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
 	f.DurationVar(&s.maxClockSkew, "max-clock-skew", 500*time.Millisecond, "how far this node's clock may be off the median of the voters' before new windows follow that")
+	f.IntVar(&s.replicas, "replicas", 1, "how many other nodes keep a `replica` of what this node owns: 1, or 2 to survive two lost nodes at once; equal on all nodes")
+	f.StringVar(&s.zone, "zone", "", "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's where there are any")
 	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
 	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
@@ -163,6 +167,12 @@ func (s *settings) validate() error {
 	}
 	if s.snapshotInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-interval: %v is below 0", s.snapshotInterval))
+	}
+	if s.replicas < 1 || s.replicas > 2 {
+		errs = append(errs, fmt.Errorf("--replicas: %d is neither 1 nor 2", s.replicas))
+	}
+	if err := gossip.ValidateZone(s.zone); err != nil {
+		errs = append(errs, fmt.Errorf("--zone: %w", err))
 	}
 	if s.maxEntries < 1 {
 		errs = append(errs, fmt.Errorf("--max-entries: %d is below 1", s.maxEntries))

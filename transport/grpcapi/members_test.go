@@ -50,21 +50,21 @@ func TestMembers(t *testing.T) {
 		{
 			"two of three",
 			transport.Overview{
-				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
+				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
 				Set:  transport.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []transport.Standing{
 					{Name: "n1", Boot: "b1", Lives: true, Holds: 500},
 					{Name: "n2", Boot: "b2", Lives: true, Silent: 30 * time.Millisecond, Holds: 521},
 					{Name: "n3", Silent: -1},
 				},
-				Holdings: transport.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+				Holdings: transport.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
 			},
 			&sluicev1.MembersResponse{
 				Self: "n1", MayDecide: true,
 				StableSet: &sluicev1.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
-				Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+				Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
 				Members: []*sluicev1.Member{
-					{Name: "n1", Boot: "b1", State: "serving", Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500},
+					{Name: "n1", Boot: "b1", State: "serving", Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500, Zone: "a"},
 					{Name: "n2", Boot: "b2", State: "leaving", Counted: true, Lives: true, SilentNs: proto.Int64(30e6), Holds: 521},
 					{Name: "n3", State: "missing", Counted: true},
 				},

@@ -31,12 +31,13 @@ type stableSet struct {
 }
 
 type holdings struct {
-	Holding     int `json:"holding"`
-	Unprotected int `json:"unprotected"`
-	HandingOver int `json:"handing_over"`
-	Copies      int `json:"copies"`
-	Claims      int `json:"claims"`
-	Forks       int `json:"forks"`
+	Holding       int `json:"holding"`
+	Unprotected   int `json:"unprotected"`
+	BelowReplicas int `json:"below_replicas"`
+	HandingOver   int `json:"handing_over"`
+	Copies        int `json:"copies"`
+	Claims        int `json:"claims"`
+	Forks         int `json:"forks"`
 }
 
 type memberJSON struct {
@@ -48,6 +49,7 @@ type memberJSON struct {
 	GRPC       string `json:"grpc_address"`
 	HTTP       string `json:"http_address"`
 	Version    string `json:"version"`
+	Zone       string `json:"zone,omitempty"`
 	Partitions int    `json:"partitions"`
 	Holds      int    `json:"holds"`
 	Counted    bool   `json:"counted"`
@@ -83,7 +85,7 @@ func memberOf(m *transport.Member) memberJSON {
 	j := memberJSON{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(),
 		Gossip: m.Gossip, Peer: m.Peer, GRPC: m.GRPC, HTTP: m.HTTP,
-		Version: m.Version, Partitions: m.Partitions, Holds: m.Holds, Counted: m.Counted, Lives: m.Lives,
+		Version: m.Version, Zone: m.Zone, Partitions: m.Partitions, Holds: m.Holds, Counted: m.Counted, Lives: m.Lives,
 	}
 	if m.Silent >= 0 {
 		j.Silent = new(m.Silent.Seconds())

@@ -119,7 +119,7 @@ func bodies() []message.Body {
 		&message.Facts{},
 		&message.Facts{ID: huge, Node: facts.Node{
 			Rules: odd, MayDecide: true, Reason: "none",
-			Holdings: facts.Holdings{Holding: last, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+			Holdings: facts.Holdings{Holding: last, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 6},
 			All:      facts.Counts{Allowed: huge, Denied: 1, Shadowed: 2, Failed: 3},
 			Latency:  facts.Latency{Bounds: []time.Duration{1, math.MaxInt64}, Counts: []uint64{0, huge, 1}, Sum: math.MaxInt64},
 			ByRule:   []facts.Rule{{}, {Domain: odd, Name: "r", Counts: facts.Counts{Failed: huge}, History: []facts.Counts{{}, {Allowed: 1, Denied: 2, Shadowed: 3, Failed: huge}}}},

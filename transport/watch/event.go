@@ -82,12 +82,13 @@ type own struct {
 }
 
 type holdings struct {
-	Holding     int `json:"holding"`
-	Unprotected int `json:"unprotected"`
-	HandingOver int `json:"handing_over"`
-	Copies      int `json:"copies"`
-	Claims      int `json:"claims"`
-	Forks       int `json:"forks"`
+	Holding       int `json:"holding"`
+	Unprotected   int `json:"unprotected"`
+	BelowReplicas int `json:"below_replicas"`
+	HandingOver   int `json:"handing_over"`
+	Copies        int `json:"copies"`
+	Claims        int `json:"claims"`
+	Forks         int `json:"forks"`
 }
 
 // latency of the calls of the last interval; all 0 if there were none.

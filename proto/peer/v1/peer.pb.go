@@ -3491,7 +3491,7 @@ type Facts struct {
 	Rules     uint32                 `protobuf:"varint,2,opt,name=rules,proto3" json:"rules,omitempty"` // text
 	MayDecide bool                   `protobuf:"varint,3,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    uint32                 `protobuf:"varint,4,opt,name=reason,proto3" json:"reason,omitempty"` // text
-	// Holding, unprotected, handing over, copies, claims, forks.
+	// Holding, unprotected, handing over, copies, claims, forks, below their number of replicas.
 	Holdings        []uint32 `protobuf:"varint,5,rep,packed,name=holdings,proto3" json:"holdings,omitempty"`
 	All             *Counts  `protobuf:"bytes,6,opt,name=all,proto3" json:"all,omitempty"`
 	LatencyBoundsNs []uint64 `protobuf:"varint,7,rep,packed,name=latency_bounds_ns,json=latencyBoundsNs,proto3" json:"latency_bounds_ns,omitempty"`

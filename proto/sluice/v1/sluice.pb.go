@@ -1585,7 +1585,9 @@ type Member struct {
 	Holds int32 `protobuf:"varint,13,opt,name=holds,proto3" json:"holds,omitempty"`
 	// How far its clock is ahead of the median of the voters whose clocks agree, or if no majority does, of that of the node that
 	// answers; negative if it is behind, unset if it is not known.
-	ClockAheadNs  *int64 `protobuf:"varint,14,opt,name=clock_ahead_ns,json=clockAheadNs,proto3,oneof" json:"clock_ahead_ns,omitempty"`
+	ClockAheadNs *int64 `protobuf:"varint,14,opt,name=clock_ahead_ns,json=clockAheadNs,proto3,oneof" json:"clock_ahead_ns,omitempty"`
+	// The zone that it runs in, as --zone says; empty if it was not told.
+	Zone          string `protobuf:"bytes,15,opt,name=zone,proto3" json:"zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1718,6 +1720,13 @@ func (x *Member) GetClockAheadNs() int64 {
 	return 0
 }
 
+func (x *Member) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
 // StableSet is one version of the names that majorities are counted in.
 type StableSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1796,7 +1805,9 @@ type Holdings struct {
 	// Claims under way of partitions that have no living holder.
 	Claims int32 `protobuf:"varint,5,opt,name=claims,proto3" json:"claims,omitempty"`
 	// States that are still to be merged into their holder's.
-	Forks         int32 `protobuf:"varint,6,opt,name=forks,proto3" json:"forks,omitempty"`
+	Forks int32 `protobuf:"varint,6,opt,name=forks,proto3" json:"forks,omitempty"`
+	// Of those that it decides, with fewer complete replicas than --replicas, or than there are other nodes that serve.
+	BelowReplicas int32 `protobuf:"varint,7,opt,name=below_replicas,json=belowReplicas,proto3" json:"below_replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1869,6 +1880,13 @@ func (x *Holdings) GetClaims() int32 {
 func (x *Holdings) GetForks() int32 {
 	if x != nil {
 		return x.Forks
+	}
+	return 0
+}
+
+func (x *Holdings) GetBelowReplicas() int32 {
+	if x != nil {
+		return x.BelowReplicas
 	}
 	return 0
 }
@@ -2877,7 +2895,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x13clock_correction_ns\x18\n" +
 	" \x01(\x03R\x11clockCorrectionNs\x12\x1c\n" +
 	"\tunreached\x18\v \x03(\tR\tunreachedB\x0f\n" +
-	"\r_clocks_agree\"\xc4\x03\n" +
+	"\r_clocks_agree\"\xd8\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\tR\x04boot\x12\x14\n" +
@@ -2895,21 +2913,23 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x05lives\x18\v \x01(\bR\x05lives\x12 \n" +
 	"\tsilent_ns\x18\f \x01(\x03H\x00R\bsilentNs\x88\x01\x01\x12\x14\n" +
 	"\x05holds\x18\r \x01(\x05R\x05holds\x12)\n" +
-	"\x0eclock_ahead_ns\x18\x0e \x01(\x03H\x01R\fclockAheadNs\x88\x01\x01B\f\n" +
+	"\x0eclock_ahead_ns\x18\x0e \x01(\x03H\x01R\fclockAheadNs\x88\x01\x01\x12\x12\n" +
+	"\x04zone\x18\x0f \x01(\tR\x04zoneB\f\n" +
 	"\n" +
 	"_silent_nsB\x11\n" +
 	"\x0f_clock_ahead_ns\"Y\n" +
 	"\tStableSet\x12\x18\n" +
 	"\alineage\x18\x01 \x01(\tR\alineage\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\tR\amembers\"\xaf\x01\n" +
+	"\amembers\x18\x03 \x03(\tR\amembers\"\xd6\x01\n" +
 	"\bHoldings\x12\x18\n" +
 	"\aholding\x18\x01 \x01(\x05R\aholding\x12 \n" +
 	"\vunprotected\x18\x02 \x01(\x05R\vunprotected\x12!\n" +
 	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x16\n" +
 	"\x06copies\x18\x04 \x01(\x05R\x06copies\x12\x16\n" +
 	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x14\n" +
-	"\x05forks\x18\x06 \x01(\x05R\x05forks\"o\n" +
+	"\x05forks\x18\x06 \x01(\x05R\x05forks\x12%\n" +
+	"\x0ebelow_replicas\x18\a \x01(\x05R\rbelowReplicas\"o\n" +
 	"\x11ReportLoadRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x12\n" +

@@ -193,6 +193,7 @@ function memberRow(m, s) {
     if (h.handing_over) hands.push(`${h.handing_over} handed over`);
     if (h.claims) hands.push(`${h.claims} being claimed`);
     if (h.unprotected) hands.push(`${h.unprotected} without a copy`);
+    if (h.below_replicas > h.unprotected) hands.push(`${h.below_replicas} below their number of replicas`);
     if (h.forks) hands.push(`${h.forks} to be merged`);
   }
   return el("tr", { class: o && m.lives ? "" : "gone" },
