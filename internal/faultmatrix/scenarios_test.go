@@ -43,6 +43,7 @@ const (
 	rowStopAll  = "all nodes stopped in order and started, with --data-dir"
 	rowCrashAll = "all nodes crash, with --data-dir"
 	rowLostBoth = "the holder and its copy crash before there is another copy"
+	rowLostTwo  = "two nodes are lost at once, with --replicas 2"
 	rowFounding = "nodes start: at most one voter set that decides"
 	rowSlow     = "a slow or lossy network"
 )
@@ -202,6 +203,26 @@ var processScenarios = []scenario{
 	{name: "kill-1", sizes: three, length: 12 * s, run: kills(3, s, 3*s), bound: crashes(rowCrash, 3)},
 	{name: "kill-8", sizes: three, length: 10 * s, run: kills(1, 8*s, 2*s), bound: crashes(rowCrash, 1)},
 	{name: "kill-each-of-five", sizes: five, length: 26 * s, run: kills(5, s, 4*s), bound: crashes(rowCrash, 5)},
+	{name: "kill-two-of-five", sizes: five, length: 20 * s, prepare: func(c *cell) {
+		for _, n := range c.nodes {
+			n.args = append(n.args, "--replicas", "2")
+		}
+	}, run: func(c *cell) {
+		for _, two := range [][]*node{c.nodes[:2], c.nodes[2:4]} {
+			for _, n := range two {
+				n.signal(syscall.SIGKILL)
+			}
+			for _, n := range two {
+				n.kill()
+			}
+			c.wait(3 * s)
+			for _, n := range two {
+				n.start()
+			}
+			c.waitWhole(30 * s)
+			c.wait(s)
+		}
+	}, bound: crashes(rowLostTwo, 2)},
 	{name: "restart-each", sizes: three, runs: 10, short: true, length: 20 * s, run: restarts(2), bound: no(rowPlanned)},
 	{name: "restart-each-of-five", sizes: five, length: 20 * s, run: restarts(1), bound: no(rowPlanned)},
 	{name: "stop-all", sizes: three, short: true, length: 8 * s, prepare: withData, run: func(c *cell) {

@@ -112,7 +112,7 @@ func whole(targets []*target) error {
 		if len(serving) != len(targets) || len(m.StableSet.GetMembers()) != len(targets) || !m.MayDecide {
 			return fmt.Errorf("%s lists %v, voters %v, has quorum: %v %s", t.name, serving, m.StableSet.GetMembers(), m.MayDecide, m.Reason)
 		}
-		if h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetForks() > 0 {
+		if h.GetUnprotected()+h.GetBelowReplicas()+h.GetHandingOver()+h.GetClaims()+h.GetForks() > 0 {
 			return fmt.Errorf("%s: %v", t.name, h)
 		}
 		if ring = cmp.Or(ring, m.Ring); m.Ring != ring {
