@@ -47,7 +47,7 @@ var profiles = []profile{
 	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
 	{name: "far", share: 2, nodes: upTo(2, 4), play: far, bound: nothing, exact: true},
 	{name: "found", share: 3, nodes: upTo(2, 5), begin: unquiet, play: founded},
-	{name: "chaos", share: 7, nodes: upTo(3, 5), play: chaos},
+	{name: "chaos", share: 6, nodes: upTo(3, 5), play: chaos},
 	{name: "two", share: 2, nodes: upTo(5, 5), play: two, replicas: 2, bound: oneByOne},
 }
 
