@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -42,9 +43,16 @@ func TestSyncWithoutReplica(t *testing.T) {
 // TestSyncInPlannedChange: nodes that join and leave in order, down to one and up again, neither deny a check of a sync rule
 // that has room nor answer it without the owner.
 func TestSyncInPlannedChange(t *testing.T) {
+	for _, replicas := range []int{1, 2} {
+		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) { syncInPlannedChange(t, replicas) })
+	}
+}
+
+func syncInPlannedChange(t *testing.T, replicas int) {
+	wanted := func(c *Config) { c.Replicas = replicas }
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t)
-		f.join("a", func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
+		f.join("a", wanted, func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
 		keys := requests(40, hourly(1_000_000))
 		for i := range keys {
 			keys[i].Sync = true
@@ -70,9 +78,9 @@ func TestSyncInPlannedChange(t *testing.T) {
 				}
 			}
 		})
-		f.join("b")
+		f.join("b", wanted)
 		time.Sleep(2 * time.Second)
-		f.join("c")
+		f.join("c", wanted)
 		time.Sleep(2 * time.Second)
 		for _, name := range []string{"c", "b"} {
 			n := f.nodes[name]
@@ -94,4 +102,69 @@ func TestSyncInPlannedChange(t *testing.T) {
 			t.Errorf("%d checks were answered without an owner", n)
 		}
 	})
+}
+
+// TestTwoLostAtOnce: with two replicas, two of five nodes may be lost at once, and with zones all of a zone; what has been charged is
+// not forgotten. The first row shows that without either it would be.
+func TestTwoLostAtOnce(t *testing.T) {
+	none := map[string]string{}
+	for _, c := range []struct {
+		name     string
+		replicas int
+		zones    map[string]string
+		forgets  bool
+	}{
+		{"one replica, no zones", 1, none, true},
+		{"two replicas", 2, none, false},
+		{"one replica, a zone is lost", 1, map[string]string{"a": "x", "b": "x", "c": "y", "d": "y", "e": "z"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				f := newFleet(t)
+				for _, name := range []string{"a", "b", "c", "d", "e"} {
+					n := f.start(name, func(x *Config) { x.Replicas = c.replicas })
+					m := f.members[name]
+					m.Zone = c.zones[name]
+					f.show(m)
+					f.serve(n)
+					f.within(30*time.Second, name+" is settled", n.Settled)
+				}
+				time.Sleep(3 * time.Second)
+				for name, n := range f.nodes {
+					if s := n.Stats().Partitions; s.Below != 0 || s.Holding == 0 {
+						t.Fatalf("%s has %+v, want nothing below its number of replicas", name, s)
+					}
+				}
+				keys := requests(60, hourly(1))
+				for i := range keys {
+					keys[i].Sync = !c.forgets
+				}
+				for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {
+					if !answer.Allowed || answer.Err != nil {
+						t.Fatalf("key %d: %+v", i, answer)
+					}
+				}
+				if c.forgets {
+					time.Sleep(100 * time.Millisecond) // replicas have all
+				}
+				f.kill("a")
+				f.kill("b")
+				f.hide("a")
+				f.hide("b")
+				time.Sleep(3 * time.Second)
+				again := 0
+				for i, answer := range decide(t.Context(), f.nodes["e"].Node, keys...) {
+					if answer.Err != nil {
+						t.Errorf("key %d: %v", i, answer.Err)
+					}
+					if answer.Allowed {
+						again++
+					}
+				}
+				if forgets := again > 0; forgets != c.forgets {
+					t.Errorf("%d of %d spent keys are allowed again", again, len(keys))
+				}
+			})
+		})
+	}
 }
