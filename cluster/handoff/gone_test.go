@@ -50,3 +50,23 @@ func TestNewRunIsKept(t *testing.T) {
 		}
 	}
 }
+
+// TestSyncAfterARestart: an initial sync that was under way to a process that has crashed and is back under its name does not keep others
+// away, though the crashed one was heard just now.
+func TestSyncAfterARestart(t *testing.T) {
+	s := newScript(t)
+	s.owns(owned)
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	spend(t, s.table, 1, 3)
+	s.pass(60 * time.Millisecond)
+	if !slices.Contains(s.partsTo(bob), message.Fill) {
+		t.Fatalf("bob was sent %v", s.partsTo(bob))
+	}
+	again := message.Peer{Name: bob.Name, Boot: "b2"}
+	s.heard, s.takers = []message.Peer{again, carol}, []message.Peer{again}
+	s.SetView(s.now, View{Members: []message.Peer{alice, again, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.pass(2 * time.Second)
+	if n := s.Stats().Unprotected; n != 0 || len(s.partsTo(again)) == 0 {
+		t.Errorf("%d partitions have no replica, bob was sent %v", n, s.partsTo(again))
+	}
+}

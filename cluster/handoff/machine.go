@@ -235,7 +235,7 @@ func (m *Machine) joinLineage() {
 // lookAround notices what changes without a message.
 func (m *Machine) lookAround() {
 	for _, ch := range m.channels {
-		unfit := m.stalled(ch) || m.c.Quorum.Wishes(ch.peer) == message.Leave
+		unfit := m.stalled(ch) || m.c.Quorum.Wishes(ch.peer) == message.Leave || !m.reachable(ch.peer)
 		if unfit != ch.unfit {
 			ch.unfit = unfit
 			m.replan = true
@@ -278,9 +278,11 @@ func (m *Machine) others(f func(message.Peer)) {
 
 func (m *Machine) lives(p message.Peer) bool { return m.living[p] }
 
-// reachable reports whether p can have counters sent: it is in the view, or a voter that is heard.
+// reachable reports whether p can have counters sent: it is in the view, or a voter that is heard and of which the view has no
+// other run.
 func (m *Machine) reachable(p message.Peer) bool {
-	return m.lives(p) || m.c.Quorum.Set().Has(p.Name) && m.c.Quorum.Lives(m.now, p)
+	return m.lives(p) || m.c.Quorum.Set().Has(p.Name) && m.c.Quorum.Lives(m.now, p) &&
+		!slices.ContainsFunc(m.view.Members, func(q message.Peer) bool { return q.Name == p.Name })
 }
 
 // unseen calls f with every member of the set that is heard and not in the view.
