@@ -64,7 +64,7 @@ func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (a
 	err = r.ask(ctx, func(now int64) {
 		for i, m := range r.scene.nodes {
 			if i != r.scene.self && !r.lives(now, m.peer()) {
-				all = append(all, r.unheard(m.peer(), fails))
+				all = append(all, r.unheard(now, m.peer(), fails))
 			}
 		}
 	})
@@ -105,7 +105,7 @@ func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []stri
 		}
 	}
 	for _, p := range w.Silent {
-		waits = append(waits, r.unheard(p, fails))
+		waits = append(waits, r.unheard(now, p, fails))
 	}
 	return waits
 }
@@ -126,14 +126,17 @@ func (r *runner) unheardVoters(now int64, set message.Set, fails func(string) st
 		case at == nil:
 			all = append(all, fmt.Sprintf("%s is a voter that gossip does not show: it is down, or its gossip port is not reached", name))
 		case !r.quorum.Lives(now, at.peer()):
-			all = append(all, r.unheard(at.peer(), fails))
+			all = append(all, r.unheard(now, at.peer(), fails))
 		}
 	}
 	return all
 }
 
-// unheard says that gossip shows p and its peer port is not heard.
-func (r *runner) unheard(p message.Peer, fails func(string) string) string {
+// unheard says that gossip shows p and its peer port is not heard, or that it is heard and has no quorum.
+func (r *runner) unheard(now int64, p message.Peer, fails func(string) string) string {
+	if r.quorum.Listens(now, p) {
+		return fmt.Sprintf("%s is heard and has had no quorum for a while: most voters do not reach it", p.Name)
+	}
 	addr := r.addrs[p]
 	text := fmt.Sprintf("gossip shows %s, and nothing is heard over the peer ports, its %s or this node's own", p.Name, addr)
 	if why := fails(addr); why != "" {

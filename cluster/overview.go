@@ -104,7 +104,7 @@ func (r *runner) report(now int64) {
 	}
 	var unheard []string
 	for i, n := range r.scene.nodes {
-		if i != r.scene.self && !r.lives(now, n.peer()) {
+		if i != r.scene.self && !r.lives(now, n.peer()) && !r.quorum.Listens(now, n.peer()) {
 			unheard = append(unheard, n.name)
 		}
 	}
