@@ -259,7 +259,7 @@ var startScenarios = []scenario{
 	{
 		name: "names-late", sizes: three, runs: 10, cold: true, length: 2 * s,
 		prepare: byName(func(c *cell, host int, after time.Duration) []int {
-			if after < time.Duration(host-1)*6*s {
+			if after < time.Duration(host)*6*s { // the first after --join-timeout
 				return nil
 			}
 			return []int{1, 2, 3}
