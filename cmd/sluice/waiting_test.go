@@ -105,6 +105,9 @@ func TestNewcomerOfALeavingName(t *testing.T) {
 	if err := second.stop(); err != nil {
 		t.Fatal(err)
 	}
+	if p := second.peers.Stats(); p.Posted+p.Dropped+p.Dialled+p.Failed > 0 { // else others take no more messages of the first
+		t.Errorf("the second has spoken to peers: %+v", p)
+	}
 	view := other.gossip.View()
 	if m, _ := view.Lookup(next.name); m.Boot != first.boot {
 		t.Errorf("the other shows %+v", m)
