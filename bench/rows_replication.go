@@ -9,7 +9,7 @@ import (
 )
 
 // replication compares, on one cluster of three, checks of a rule with asynchronous
-// replication with those of one without, and on another one with two replicas.
+// replication with those of one without.
 func (t *target) replication(ctx context.Context) error {
 	s, err := t.bin.Sluice(ctx, 3, 2*usual)
 	if err != nil {
@@ -25,17 +25,6 @@ func (t *target) replication(ctx context.Context) error {
 		c.name, c.domain = domain, domain
 		cs = append(cs, c)
 	}
-	two, err := t.bin.SluiceWith(ctx, "sluice ×3, two replicas", 3, 3*usual, "--replicas", "2")
-	if err != nil {
-		return err
-	}
-	defer two.Stop()
-	if err := t.fill(ctx, two, "replicated", usual, 100); err != nil {
-		return err
-	}
-	c := unary(two, load.Uniform{N: usual})
-	c.name, c.domain = "two replicas", "replicated"
-	cs = append(cs, c)
 	for _, checks := range []int{1, 100} {
 		work := shape(3, 64, checks)
 		work.Note = "rules without and with asynchronous replication"
@@ -46,8 +35,6 @@ func (t *target) replication(ctx context.Context) error {
 		bound := 0.90
 		t.add(report.AtLeast(fmt.Sprintf("3 nodes, 64 callers, checks a call: %d, async ÷ no replication", checks), bound,
 			cell.Series[1].Ratio(&cell.Series[0], report.Checks), ""))
-		t.add(report.AtLeast(fmt.Sprintf("3 nodes, 64 callers, checks a call: %d, two replicas ÷ one", checks), 0.5,
-			cell.Series[2].Ratio(&cell.Series[1], report.Checks), ""))
 	}
 	return nil
 }
