@@ -49,7 +49,8 @@ func (m *Machine) confirm(p *partition) {
 			have, any = max(have, t.acked), true
 		}
 	}
-	if !any && m.orphaned(p) {
+	// Also when the next copy is complete by then: both may be cut off, while a majority goes on from the last one.
+	if (!any || h.orphaned != 0) && m.orphaned(p) {
 		m.journal(p)
 		return
 	}

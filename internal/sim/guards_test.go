@@ -35,6 +35,7 @@ func TestGuards(t *testing.T) {
 		{"inheritance", Without{machine: handoff.Inheritance}, "sleepers", []string{"I1"}},
 		{"freeze", Without{machine: handoff.Freeze}, "planned", []string{"seal"}},
 		{"checksum", Without{machine: handoff.Checksum}, "damage", []string{"I5 content"}},
+		{"lost state", Without{machine: handoff.LostState}, "halves", []string{"I3 sync"}},
 		{"fork merge", Without{machine: handoff.ForkMerge}, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

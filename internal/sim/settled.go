@@ -25,6 +25,11 @@ func (w *world) unsettled(level bool) string {
 	return ""
 }
 
+// crashed reports whether a process has ended: what only it had may be lost for good.
+func (w *world) crashed() bool {
+	return slices.ContainsFunc(w.every, func(p *process) bool { return !p.runs() })
+}
+
 // stranded reports whether so many of the newest set have gone that those left are no majority
 // of it, and never will be: one that left gave up waiting for another that had crashed. Then
 // only an operator can say who is gone (sluice members forget).
@@ -67,6 +72,8 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 			return fmt.Sprintf("%s has not the right", p)
 		case p.handoff.Stats().Forks > 0:
 			return fmt.Sprintf("%s has forks that are not merged", p)
+		case p.handoff.Stats().Lost > 0 && !w.crashed():
+			return fmt.Sprintf("%s takes counters of %d partitions for lost, and nobody has crashed", p, p.handoff.Stats().Lost)
 		}
 		if first == nil {
 			first = p

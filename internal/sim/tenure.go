@@ -107,6 +107,9 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	if before == nil {
 		return
 	}
+	if from := state.Start; from.Epoch == before.state.Mark.Epoch && from.Seq < before.last {
+		w.outdated |= 1 << part
+	}
 	claimed := state.Mark.Epoch.Gen&(1<<message.Handoffs-1) == 0
 	if claimed {
 		w.Claims++

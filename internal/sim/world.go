@@ -56,6 +56,9 @@ type world struct {
 	divided bool
 	left    [places]bool
 	losses  []loss
+	// outdated are partitions that were taken over with a replica of the last owner that this had replaced, or had not
+	// brought up to date.
+	outdated uint64
 	// over: no more faults begin. coming are processes that will be started.
 	over   bool
 	coming int

@@ -76,7 +76,7 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 	case *message.Holdings:
 		m.Body = &peerv1.Letter_Holdings{Holdings: &peerv1.Holdings{
 			Seq: b.Seq, Full: b.Full, Held: each(b.Held, func(h *message.Holding) *peerv1.Holding {
-				return &peerv1.Holding{Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir)}
+				return &peerv1.Holding{Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir), Loss: w.loss(h.Loss)}
 			}),
 		}}
 	case *message.News:
@@ -127,6 +127,8 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 				return &peerv1.TopKey{KeyHi: k.Key.Hi, KeyLo: k.Key.Lo, Name: k.Name, Count: k.Count, Error: k.Error}
 			}),
 		}}
+	case *message.AcceptLoss:
+		m.Body = &peerv1.Letter_AcceptLoss{AcceptLoss: &peerv1.AcceptLoss{}}
 	case *message.FactsAsk:
 		m.Body = &peerv1.Letter_FactsAsk{FactsAsk: &peerv1.FactsAsk{Id: b.ID, History: b.History}}
 	case *message.Facts:
@@ -147,7 +149,7 @@ func (w *letterWriter) grant(b *message.Grant) *peerv1.Grant {
 			return &peerv1.GrantPart{
 				Partition: w.number(g.Partition), Ok: g.OK,
 				Known: w.epoch(g.Known), Holder: w.process(g.Holder),
-				Has: uint32(g.Has), State: w.mark(g.State),
+				Has: uint32(g.Has), State: w.mark(g.State), Owned: w.epoch(g.Owned), Granted: w.epoch(g.Granted),
 			}
 		}),
 		Acked: each(b.Acked, func(a *message.Acked) *peerv1.Acked {
@@ -214,6 +216,13 @@ func (w *letterWriter) epoch(e message.Epoch) *peerv1.Epoch {
 		return nil
 	}
 	return &peerv1.Epoch{Gen: e.Gen, Boot: w.text(e.Boot)}
+}
+
+func (w *letterWriter) loss(l message.Loss) *peerv1.Loss {
+	if l == (message.Loss{}) {
+		return nil
+	}
+	return &peerv1.Loss{Of: w.epoch(l.Of), AgeNs: l.Age}
 }
 
 func (w *letterWriter) mark(m message.Mark) *peerv1.Mark {

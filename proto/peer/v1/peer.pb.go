@@ -240,7 +240,9 @@ type Request struct {
 	Reserve []int64 `protobuf:"varint,15,rep,packed,name=reserve,proto3" json:"reserve,omitempty"`
 	// Records that belong to traces which are being recorded. Nothing is decided by them, so a
 	// node that does not know them passes them over.
-	Traces        []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
+	Traces []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
+	// Bit 0: where counters are lost, what may have been spent is. A node that does not know it begins anew.
+	Lost          []byte `protobuf:"bytes,17,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -387,6 +389,13 @@ func (x *Request) GetTraces() []*Trace {
 	return nil
 }
 
+func (x *Request) GetLost() []byte {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
 // Trace says of records that follow each other which span they were sent for.
 type Trace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -465,7 +474,8 @@ type Reply struct {
 	Seq   uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// check.Status. 5, later, since 1.1.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent (since 1.2).
+	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent (since 1.2),
+	// bit 4 denied only because counters are lost.
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
 	Limit        []int64 `protobuf:"varint,6,rep,packed,name=limit,proto3" json:"limit,omitempty"`
@@ -637,6 +647,7 @@ type Denial struct {
 	Remaining     int64                  `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	ResetAfterNs  int64                  `protobuf:"varint,4,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
 	RetryAfterNs  int64                  `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
+	Lost          bool                   `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -704,6 +715,13 @@ func (x *Denial) GetRetryAfterNs() int64 {
 		return x.RetryAfterNs
 	}
 	return 0
+}
+
+func (x *Denial) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // Post is a frame of letters, in the order that they are to be delivered.
@@ -810,6 +828,7 @@ type Letter struct {
 	//	*Letter_Facts
 	//	*Letter_KeyAsk
 	//	*Letter_KeyFacts
+	//	*Letter_AcceptLoss
 	Body          isLetter_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1073,6 +1092,15 @@ func (x *Letter) GetKeyFacts() *KeyFacts {
 	return nil
 }
 
+func (x *Letter) GetAcceptLoss() *AcceptLoss {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_AcceptLoss); ok {
+			return x.AcceptLoss
+		}
+	}
+	return nil
+}
+
 type isLetter_Body interface {
 	isLetter_Body()
 }
@@ -1172,6 +1200,10 @@ type Letter_KeyFacts struct {
 	KeyFacts *KeyFacts `protobuf:"bytes,36,opt,name=key_facts,json=keyFacts,proto3,oneof"`
 }
 
+type Letter_AcceptLoss struct {
+	AcceptLoss *AcceptLoss `protobuf:"bytes,37,opt,name=accept_loss,json=acceptLoss,proto3,oneof"`
+}
+
 func (*Letter_Heartbeat) isLetter_Body() {}
 
 func (*Letter_Ack) isLetter_Body() {}
@@ -1217,6 +1249,8 @@ func (*Letter_Facts) isLetter_Body() {}
 func (*Letter_KeyAsk) isLetter_Body() {}
 
 func (*Letter_KeyFacts) isLetter_Body() {}
+
+func (*Letter_AcceptLoss) isLetter_Body() {}
 
 type Process struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2028,6 +2062,7 @@ type Holding struct {
 	Gen           uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
 	Start         *Mark                  `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
 	Heir          *Process               `protobuf:"bytes,4,opt,name=heir,proto3" json:"heir,omitempty"`
+	Loss          *Loss                  `protobuf:"bytes,5,opt,name=loss,proto3" json:"loss,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2090,6 +2125,66 @@ func (x *Holding) GetHeir() *Process {
 	return nil
 }
 
+func (x *Holding) GetLoss() *Loss {
+	if x != nil {
+		return x.Loss
+	}
+	return nil
+}
+
+// Loss is message.Loss.
+type Loss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *Epoch                 `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	AgeNs         int64                  `protobuf:"varint,2,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Loss) Reset() {
+	*x = Loss{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Loss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Loss) ProtoMessage() {}
+
+func (x *Loss) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Loss.ProtoReflect.Descriptor instead.
+func (*Loss) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Loss) GetOf() *Epoch {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *Loss) GetAgeNs() int64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
 type News struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -2100,7 +2195,7 @@ type News struct {
 
 func (x *News) Reset() {
 	*x = News{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2207,7 @@ func (x *News) String() string {
 func (*News) ProtoMessage() {}
 
 func (x *News) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2220,7 @@ func (x *News) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use News.ProtoReflect.Descriptor instead.
 func (*News) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *News) GetSeq() uint64 {
@@ -2153,7 +2248,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2260,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2273,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Granted) GetPartition() uint32 {
@@ -2202,6 +2297,42 @@ func (x *Granted) GetClaimer() *Process {
 	return nil
 }
 
+type AcceptLoss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLoss) Reset() {
+	*x = AcceptLoss{}
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLoss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLoss) ProtoMessage() {}
+
+func (x *AcceptLoss) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLoss.ProtoReflect.Descriptor instead.
+func (*AcceptLoss) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
 type Claim struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2213,7 +2344,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2225,7 +2356,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2238,7 +2369,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Claim) GetId() uint64 {
@@ -2272,7 +2403,7 @@ type Claimed struct {
 
 func (x *Claimed) Reset() {
 	*x = Claimed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2415,7 @@ func (x *Claimed) String() string {
 func (*Claimed) ProtoMessage() {}
 
 func (x *Claimed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2428,7 @@ func (x *Claimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
 func (*Claimed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Claimed) GetPartition() uint32 {
@@ -2329,7 +2460,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2472,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2485,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -2406,15 +2537,19 @@ type GrantPart struct {
 	Known     *Epoch                 `protobuf:"bytes,3,opt,name=known,proto3" json:"known,omitempty"`
 	Holder    *Process               `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
 	// message.Completeness.
-	Has           uint32 `protobuf:"varint,5,opt,name=has,proto3" json:"has,omitempty"`
-	State         *Mark  `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	Has   uint32 `protobuf:"varint,5,opt,name=has,proto3" json:"has,omitempty"`
+	State *Mark  `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// The highest epoch at which somebody has said that it owns the partition.
+	Owned *Epoch `protobuf:"bytes,7,opt,name=owned,proto3" json:"owned,omitempty"`
+	// The highest that was granted to another process before.
+	Granted       *Epoch `protobuf:"bytes,8,opt,name=granted,proto3" json:"granted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GrantPart) Reset() {
 	*x = GrantPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2561,7 @@ func (x *GrantPart) String() string {
 func (*GrantPart) ProtoMessage() {}
 
 func (x *GrantPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2574,7 @@ func (x *GrantPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantPart.ProtoReflect.Descriptor instead.
 func (*GrantPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GrantPart) GetPartition() uint32 {
@@ -2484,6 +2619,20 @@ func (x *GrantPart) GetState() *Mark {
 	return nil
 }
 
+func (x *GrantPart) GetOwned() *Epoch {
+	if x != nil {
+		return x.Owned
+	}
+	return nil
+}
+
+func (x *GrantPart) GetGranted() *Epoch {
+	if x != nil {
+		return x.Granted
+	}
+	return nil
+}
+
 type Acked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Boot          uint32                 `protobuf:"varint,1,opt,name=boot,proto3" json:"boot,omitempty"` // text
@@ -2494,7 +2643,7 @@ type Acked struct {
 
 func (x *Acked) Reset() {
 	*x = Acked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2655,7 @@ func (x *Acked) String() string {
 func (*Acked) ProtoMessage() {}
 
 func (x *Acked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2668,7 @@ func (x *Acked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acked.ProtoReflect.Descriptor instead.
 func (*Acked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Acked) GetBoot() uint32 {
@@ -2547,7 +2696,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2708,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2721,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Fetch) GetPartition() uint32 {
@@ -2621,15 +2770,19 @@ type Parcel struct {
 	Size     []uint32 `protobuf:"varint,15,rep,packed,name=size,proto3" json:"size,omitempty"`
 	Sum      []uint64 `protobuf:"fixed64,16,rep,packed,name=sum,proto3" json:"sum,omitempty"`
 	// The image's sets of limits, by their numbers on this stream, 0 for none.
-	Limits        []uint32 `protobuf:"varint,17,rep,packed,name=limits,proto3" json:"limits,omitempty"`
-	Data          []byte   `protobuf:"bytes,18,opt,name=data,proto3" json:"data,omitempty"`
+	Limits []uint32 `protobuf:"varint,17,rep,packed,name=limits,proto3" json:"limits,omitempty"`
+	Data   []byte   `protobuf:"bytes,18,opt,name=data,proto3" json:"data,omitempty"`
+	// Losses of the parts: of before which epoch, and how long ago.
+	LossGen       []uint64 `protobuf:"varint,19,rep,packed,name=loss_gen,json=lossGen,proto3" json:"loss_gen,omitempty"`
+	LossBoot      []uint32 `protobuf:"varint,20,rep,packed,name=loss_boot,json=lossBoot,proto3" json:"loss_boot,omitempty"` // texts
+	LossAgeNs     []int64  `protobuf:"varint,21,rep,packed,name=loss_age_ns,json=lossAgeNs,proto3" json:"loss_age_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Parcel) Reset() {
 	*x = Parcel{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2794,7 @@ func (x *Parcel) String() string {
 func (*Parcel) ProtoMessage() {}
 
 func (x *Parcel) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2807,7 @@ func (x *Parcel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
 func (*Parcel) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Parcel) GetN() uint64 {
@@ -2783,6 +2936,27 @@ func (x *Parcel) GetData() []byte {
 	return nil
 }
 
+func (x *Parcel) GetLossGen() []uint64 {
+	if x != nil {
+		return x.LossGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossBoot() []uint32 {
+	if x != nil {
+		return x.LossBoot
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossAgeNs() []int64 {
+	if x != nil {
+		return x.LossAgeNs
+	}
+	return nil
+}
+
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
@@ -2793,7 +2967,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2805,7 +2979,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2818,7 +2992,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Receipt) GetN() uint64 {
@@ -2846,7 +3020,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2858,7 +3032,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +3045,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Refusal) GetPart() uint32 {
@@ -2905,7 +3079,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +3091,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3104,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Room) GetKeyHi() []uint64 {
@@ -2960,7 +3134,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3146,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3159,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Load) GetDomain() uint32 {
@@ -3041,7 +3215,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3053,7 +3227,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3066,7 +3240,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Report) GetSent() int64 {
@@ -3135,7 +3309,7 @@ type Account struct {
 
 func (x *Account) Reset() {
 	*x = Account{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3147,7 +3321,7 @@ func (x *Account) String() string {
 func (*Account) ProtoMessage() {}
 
 func (x *Account) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3160,7 +3334,7 @@ func (x *Account) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Account.ProtoReflect.Descriptor instead.
 func (*Account) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Account) GetSent() int64 {
@@ -3231,7 +3405,7 @@ type TopAsk struct {
 
 func (x *TopAsk) Reset() {
 	*x = TopAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3243,7 +3417,7 @@ func (x *TopAsk) String() string {
 func (*TopAsk) ProtoMessage() {}
 
 func (x *TopAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3256,7 +3430,7 @@ func (x *TopAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopAsk.ProtoReflect.Descriptor instead.
 func (*TopAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TopAsk) GetId() uint64 {
@@ -3292,7 +3466,7 @@ type Top struct {
 
 func (x *Top) Reset() {
 	*x = Top{}
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3304,7 +3478,7 @@ func (x *Top) String() string {
 func (*Top) ProtoMessage() {}
 
 func (x *Top) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3317,7 +3491,7 @@ func (x *Top) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Top.ProtoReflect.Descriptor instead.
 func (*Top) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Top) GetId() uint64 {
@@ -3361,7 +3535,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3373,7 +3547,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3386,7 +3560,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TopKey) GetKeyHi() uint64 {
@@ -3434,7 +3608,7 @@ type FactsAsk struct {
 
 func (x *FactsAsk) Reset() {
 	*x = FactsAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3446,7 +3620,7 @@ func (x *FactsAsk) String() string {
 func (*FactsAsk) ProtoMessage() {}
 
 func (x *FactsAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3459,7 +3633,7 @@ func (x *FactsAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsAsk.ProtoReflect.Descriptor instead.
 func (*FactsAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *FactsAsk) GetId() uint64 {
@@ -3482,7 +3656,7 @@ type Facts struct {
 	Rules     uint32                 `protobuf:"varint,2,opt,name=rules,proto3" json:"rules,omitempty"` // text
 	MayDecide bool                   `protobuf:"varint,3,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    uint32                 `protobuf:"varint,4,opt,name=reason,proto3" json:"reason,omitempty"` // text
-	// Holding, unprotected, handing over, copies, claims, forks.
+	// Holding, unprotected, handing over, copies, claims, forks, lost.
 	Holdings        []uint32 `protobuf:"varint,5,rep,packed,name=holdings,proto3" json:"holdings,omitempty"`
 	All             *Counts  `protobuf:"bytes,6,opt,name=all,proto3" json:"all,omitempty"`
 	LatencyBoundsNs []uint64 `protobuf:"varint,7,rep,packed,name=latency_bounds_ns,json=latencyBoundsNs,proto3" json:"latency_bounds_ns,omitempty"`
@@ -3498,7 +3672,7 @@ type Facts struct {
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3684,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3697,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Facts) GetId() uint64 {
@@ -3622,7 +3796,7 @@ type Counts struct {
 
 func (x *Counts) Reset() {
 	*x = Counts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3634,7 +3808,7 @@ func (x *Counts) String() string {
 func (*Counts) ProtoMessage() {}
 
 func (x *Counts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3647,7 +3821,7 @@ func (x *Counts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counts.ProtoReflect.Descriptor instead.
 func (*Counts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Counts) GetAllowed() uint64 {
@@ -3691,7 +3865,7 @@ type RuleFacts struct {
 
 func (x *RuleFacts) Reset() {
 	*x = RuleFacts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +3877,7 @@ func (x *RuleFacts) String() string {
 func (*RuleFacts) ProtoMessage() {}
 
 func (x *RuleFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +3890,7 @@ func (x *RuleFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleFacts.ProtoReflect.Descriptor instead.
 func (*RuleFacts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RuleFacts) GetDomain() uint32 {
@@ -3760,7 +3934,7 @@ type KeyAsk struct {
 
 func (x *KeyAsk) Reset() {
 	*x = KeyAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +3946,7 @@ func (x *KeyAsk) String() string {
 func (*KeyAsk) ProtoMessage() {}
 
 func (x *KeyAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +3959,7 @@ func (x *KeyAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAsk.ProtoReflect.Descriptor instead.
 func (*KeyAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *KeyAsk) GetId() uint64 {
@@ -3838,7 +4012,7 @@ type KeyFacts struct {
 
 func (x *KeyFacts) Reset() {
 	*x = KeyFacts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +4024,7 @@ func (x *KeyFacts) String() string {
 func (*KeyFacts) ProtoMessage() {}
 
 func (x *KeyFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +4037,7 @@ func (x *KeyFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyFacts.ProtoReflect.Descriptor instead.
 func (*KeyFacts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *KeyFacts) GetId() uint64 {
@@ -3966,7 +4140,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06secret\x18\x06 \x01(\fR\x06secret\"B\n" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
-	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\x95\x03\n" +
+	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\xa9\x03\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +
@@ -3984,7 +4158,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04rate\x18\r \x03(\x03R\x04rate\x12\x15\n" +
 	"\x06for_ns\x18\x0e \x03(\x03R\x05forNs\x12\x18\n" +
 	"\areserve\x18\x0f \x03(\x03R\areserve\x12&\n" +
-	"\x06traces\x18\x10 \x03(\v2\x0e.peer.v1.TraceR\x06traces\"[\n" +
+	"\x06traces\x18\x10 \x03(\v2\x0e.peer.v1.TraceR\x06traces\x12\x12\n" +
+	"\x04lost\x18\x11 \x01(\fR\x04lost\"[\n" +
 	"\x05Trace\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x18\n" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x0e\n" +
@@ -4007,18 +4182,19 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\agranted\x18\r \x03(\x03R\agranted\x12)\n" +
 	"\adenials\x18\x0e \x03(\v2\x0f.peer.v1.DenialR\adenials\x12\x14\n" +
 	"\x05grant\x18\x0f \x03(\x04R\x05grant\x12\x15\n" +
-	"\x06for_ns\x18\x10 \x03(\x03R\x05forNs\"\x9e\x01\n" +
+	"\x06for_ns\x18\x10 \x03(\x03R\x05forNs\"\xb2\x01\n" +
 	"\x06Denial\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
 	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12$\n" +
 	"\x0ereset_after_ns\x18\x04 \x01(\x03R\fresetAfterNs\x12$\n" +
-	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\"\x96\x01\n" +
+	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\x12\x12\n" +
+	"\x04lost\x18\x06 \x01(\bR\x04lost\"\x96\x01\n" +
 	"\x04Post\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
 	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
-	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xaa\b\n" +
+	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xe2\b\n" +
 	"\x06Letter\x12 \n" +
 	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
 	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
@@ -4045,7 +4221,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tfacts_ask\x18! \x01(\v2\x11.peer.v1.FactsAskH\x00R\bfactsAsk\x12&\n" +
 	"\x05facts\x18\" \x01(\v2\x0e.peer.v1.FactsH\x00R\x05facts\x12*\n" +
 	"\akey_ask\x18# \x01(\v2\x0f.peer.v1.KeyAskH\x00R\x06keyAsk\x120\n" +
-	"\tkey_facts\x18$ \x01(\v2\x11.peer.v1.KeyFactsH\x00R\bkeyFactsB\x06\n" +
+	"\tkey_facts\x18$ \x01(\v2\x11.peer.v1.KeyFactsH\x00R\bkeyFacts\x126\n" +
+	"\vaccept_loss\x18% \x01(\v2\x13.peer.v1.AcceptLossH\x00R\n" +
+	"acceptLossB\x06\n" +
 	"\x04body\"1\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x12\n" +
@@ -4105,19 +4283,25 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bHoldings\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12$\n" +
-	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\x84\x01\n" +
+	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\xa7\x01\n" +
 	"\aHolding\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
 	"\x05start\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05start\x12$\n" +
-	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\"B\n" +
+	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\x12!\n" +
+	"\x04loss\x18\x05 \x01(\v2\r.peer.v1.LossR\x04loss\"=\n" +
+	"\x04Loss\x12\x1e\n" +
+	"\x02of\x18\x01 \x01(\v2\x0e.peer.v1.EpochR\x02of\x12\x15\n" +
+	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\"B\n" +
 	"\x04News\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
 	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
 	"\aGranted\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12*\n" +
-	"\aclaimer\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\aclaimer\"U\n" +
+	"\aclaimer\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\aclaimer\"\f\n" +
+	"\n" +
+	"AcceptLoss\"U\n" +
 	"\x05Claim\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12&\n" +
 	"\x05parts\x18\x02 \x03(\v2\x10.peer.v1.ClaimedR\x05parts\x12\x14\n" +
@@ -4131,21 +4315,23 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05votes\x18\x03 \x01(\bR\x05votes\x12$\n" +
 	"\x05acked\x18\x04 \x03(\v2\x0e.peer.v1.AckedR\x05acked\x12\x14\n" +
 	"\x05probe\x18\x05 \x01(\bR\x05probe\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\x04R\aversion\"\xc0\x01\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\"\x90\x02\n" +
 	"\tGrantPart\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
 	"\x05known\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
 	"\x06holder\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x06holder\x12\x10\n" +
 	"\x03has\x18\x05 \x01(\rR\x03has\x12#\n" +
-	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\"4\n" +
+	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\x12$\n" +
+	"\x05owned\x18\a \x01(\v2\x0e.peer.v1.EpochR\x05owned\x12(\n" +
+	"\agranted\x18\b \x01(\v2\x0e.peer.v1.EpochR\agranted\"4\n" +
 	"\x05Acked\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\rR\x04boot\x12\x17\n" +
 	"\aleft_ns\x18\x02 \x01(\x03R\x06leftNs\"\\\n" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xbf\x03\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\x97\x04\n" +
 	"\x06Parcel\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
@@ -4167,7 +4353,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04size\x18\x0f \x03(\rR\x04size\x12\x10\n" +
 	"\x03sum\x18\x10 \x03(\x06R\x03sum\x12\x16\n" +
 	"\x06limits\x18\x11 \x03(\rR\x06limits\x12\x12\n" +
-	"\x04data\x18\x12 \x01(\fR\x04data\"C\n" +
+	"\x04data\x18\x12 \x01(\fR\x04data\x12\x19\n" +
+	"\bloss_gen\x18\x13 \x03(\x04R\alossGen\x12\x1b\n" +
+	"\tloss_boot\x18\x14 \x03(\rR\blossBoot\x12\x1e\n" +
+	"\vloss_age_ns\x18\x15 \x03(\x03R\tlossAgeNs\"C\n" +
 	"\aReceipt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
 	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\"m\n" +
@@ -4280,59 +4469,61 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*Greeting)(nil),  // 0: peer.v1.Greeting
-	(*Hello)(nil),     // 1: peer.v1.Hello
-	(*Limits)(nil),    // 2: peer.v1.Limits
-	(*Request)(nil),   // 3: peer.v1.Request
-	(*Trace)(nil),     // 4: peer.v1.Trace
-	(*Reply)(nil),     // 5: peer.v1.Reply
-	(*Denial)(nil),    // 6: peer.v1.Denial
-	(*Post)(nil),      // 7: peer.v1.Post
-	(*Letter)(nil),    // 8: peer.v1.Letter
-	(*Process)(nil),   // 9: peer.v1.Process
-	(*Epoch)(nil),     // 10: peer.v1.Epoch
-	(*Mark)(nil),      // 11: peer.v1.Mark
-	(*Ballot)(nil),    // 12: peer.v1.Ballot
-	(*StableSet)(nil), // 13: peer.v1.StableSet
-	(*Heartbeat)(nil), // 14: peer.v1.Heartbeat
-	(*Ack)(nil),       // 15: peer.v1.Ack
-	(*Prepare)(nil),   // 16: peer.v1.Prepare
-	(*Promise)(nil),   // 17: peer.v1.Promise
-	(*Accept)(nil),    // 18: peer.v1.Accept
-	(*Accepted)(nil),  // 19: peer.v1.Accepted
-	(*Holdings)(nil),  // 20: peer.v1.Holdings
-	(*Holding)(nil),   // 21: peer.v1.Holding
-	(*News)(nil),      // 22: peer.v1.News
-	(*Granted)(nil),   // 23: peer.v1.Granted
-	(*Claim)(nil),     // 24: peer.v1.Claim
-	(*Claimed)(nil),   // 25: peer.v1.Claimed
-	(*Grant)(nil),     // 26: peer.v1.Grant
-	(*GrantPart)(nil), // 27: peer.v1.GrantPart
-	(*Acked)(nil),     // 28: peer.v1.Acked
-	(*Fetch)(nil),     // 29: peer.v1.Fetch
-	(*Parcel)(nil),    // 30: peer.v1.Parcel
-	(*Receipt)(nil),   // 31: peer.v1.Receipt
-	(*Refusal)(nil),   // 32: peer.v1.Refusal
-	(*Room)(nil),      // 33: peer.v1.Room
-	(*Load)(nil),      // 34: peer.v1.Load
-	(*Report)(nil),    // 35: peer.v1.Report
-	(*Account)(nil),   // 36: peer.v1.Account
-	(*TopAsk)(nil),    // 37: peer.v1.TopAsk
-	(*Top)(nil),       // 38: peer.v1.Top
-	(*TopKey)(nil),    // 39: peer.v1.TopKey
-	(*FactsAsk)(nil),  // 40: peer.v1.FactsAsk
-	(*Facts)(nil),     // 41: peer.v1.Facts
-	(*Counts)(nil),    // 42: peer.v1.Counts
-	(*RuleFacts)(nil), // 43: peer.v1.RuleFacts
-	(*KeyAsk)(nil),    // 44: peer.v1.KeyAsk
-	(*KeyFacts)(nil),  // 45: peer.v1.KeyFacts
-	(*v1.Limit)(nil),  // 46: sluice.v1.Limit
+	(*Greeting)(nil),   // 0: peer.v1.Greeting
+	(*Hello)(nil),      // 1: peer.v1.Hello
+	(*Limits)(nil),     // 2: peer.v1.Limits
+	(*Request)(nil),    // 3: peer.v1.Request
+	(*Trace)(nil),      // 4: peer.v1.Trace
+	(*Reply)(nil),      // 5: peer.v1.Reply
+	(*Denial)(nil),     // 6: peer.v1.Denial
+	(*Post)(nil),       // 7: peer.v1.Post
+	(*Letter)(nil),     // 8: peer.v1.Letter
+	(*Process)(nil),    // 9: peer.v1.Process
+	(*Epoch)(nil),      // 10: peer.v1.Epoch
+	(*Mark)(nil),       // 11: peer.v1.Mark
+	(*Ballot)(nil),     // 12: peer.v1.Ballot
+	(*StableSet)(nil),  // 13: peer.v1.StableSet
+	(*Heartbeat)(nil),  // 14: peer.v1.Heartbeat
+	(*Ack)(nil),        // 15: peer.v1.Ack
+	(*Prepare)(nil),    // 16: peer.v1.Prepare
+	(*Promise)(nil),    // 17: peer.v1.Promise
+	(*Accept)(nil),     // 18: peer.v1.Accept
+	(*Accepted)(nil),   // 19: peer.v1.Accepted
+	(*Holdings)(nil),   // 20: peer.v1.Holdings
+	(*Holding)(nil),    // 21: peer.v1.Holding
+	(*Loss)(nil),       // 22: peer.v1.Loss
+	(*News)(nil),       // 23: peer.v1.News
+	(*Granted)(nil),    // 24: peer.v1.Granted
+	(*AcceptLoss)(nil), // 25: peer.v1.AcceptLoss
+	(*Claim)(nil),      // 26: peer.v1.Claim
+	(*Claimed)(nil),    // 27: peer.v1.Claimed
+	(*Grant)(nil),      // 28: peer.v1.Grant
+	(*GrantPart)(nil),  // 29: peer.v1.GrantPart
+	(*Acked)(nil),      // 30: peer.v1.Acked
+	(*Fetch)(nil),      // 31: peer.v1.Fetch
+	(*Parcel)(nil),     // 32: peer.v1.Parcel
+	(*Receipt)(nil),    // 33: peer.v1.Receipt
+	(*Refusal)(nil),    // 34: peer.v1.Refusal
+	(*Room)(nil),       // 35: peer.v1.Room
+	(*Load)(nil),       // 36: peer.v1.Load
+	(*Report)(nil),     // 37: peer.v1.Report
+	(*Account)(nil),    // 38: peer.v1.Account
+	(*TopAsk)(nil),     // 39: peer.v1.TopAsk
+	(*Top)(nil),        // 40: peer.v1.Top
+	(*TopKey)(nil),     // 41: peer.v1.TopKey
+	(*FactsAsk)(nil),   // 42: peer.v1.FactsAsk
+	(*Facts)(nil),      // 43: peer.v1.Facts
+	(*Counts)(nil),     // 44: peer.v1.Counts
+	(*RuleFacts)(nil),  // 45: peer.v1.RuleFacts
+	(*KeyAsk)(nil),     // 46: peer.v1.KeyAsk
+	(*KeyFacts)(nil),   // 47: peer.v1.KeyFacts
+	(*v1.Limit)(nil),   // 48: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
-	46, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	48, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
 	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
 	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
 	4,  // 4: peer.v1.Request.traces:type_name -> peer.v1.Trace
@@ -4349,60 +4540,65 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	18, // 15: peer.v1.Letter.accept:type_name -> peer.v1.Accept
 	19, // 16: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
 	20, // 17: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
-	22, // 18: peer.v1.Letter.news:type_name -> peer.v1.News
-	24, // 19: peer.v1.Letter.claim:type_name -> peer.v1.Claim
-	26, // 20: peer.v1.Letter.grant:type_name -> peer.v1.Grant
-	29, // 21: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	30, // 22: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
-	31, // 23: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
-	33, // 24: peer.v1.Letter.room:type_name -> peer.v1.Room
-	35, // 25: peer.v1.Letter.report:type_name -> peer.v1.Report
-	36, // 26: peer.v1.Letter.account:type_name -> peer.v1.Account
-	34, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
-	37, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
-	38, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
-	40, // 30: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
-	41, // 31: peer.v1.Letter.facts:type_name -> peer.v1.Facts
-	44, // 32: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
-	45, // 33: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
-	10, // 34: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	13, // 35: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	13, // 36: peer.v1.Ack.set:type_name -> peer.v1.StableSet
-	12, // 37: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
-	12, // 38: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	13, // 39: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
-	12, // 40: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	13, // 41: peer.v1.Accept.set:type_name -> peer.v1.StableSet
-	12, // 42: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
-	12, // 43: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
-	21, // 44: peer.v1.Holdings.held:type_name -> peer.v1.Holding
-	11, // 45: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	9,  // 46: peer.v1.Holding.heir:type_name -> peer.v1.Process
-	23, // 47: peer.v1.News.grants:type_name -> peer.v1.Granted
-	9,  // 48: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	25, // 49: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	27, // 50: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	28, // 51: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	10, // 52: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	9,  // 53: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	11, // 54: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	11, // 55: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	32, // 56: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	10, // 57: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	9,  // 58: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	39, // 59: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	42, // 60: peer.v1.Facts.all:type_name -> peer.v1.Counts
-	43, // 61: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
-	42, // 62: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
-	3,  // 63: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	7,  // 64: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	5,  // 65: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 66: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	65, // [65:67] is the sub-list for method output_type
-	63, // [63:65] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	23, // 18: peer.v1.Letter.news:type_name -> peer.v1.News
+	26, // 19: peer.v1.Letter.claim:type_name -> peer.v1.Claim
+	28, // 20: peer.v1.Letter.grant:type_name -> peer.v1.Grant
+	31, // 21: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
+	32, // 22: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	33, // 23: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
+	35, // 24: peer.v1.Letter.room:type_name -> peer.v1.Room
+	37, // 25: peer.v1.Letter.report:type_name -> peer.v1.Report
+	38, // 26: peer.v1.Letter.account:type_name -> peer.v1.Account
+	36, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
+	39, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
+	40, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
+	42, // 30: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
+	43, // 31: peer.v1.Letter.facts:type_name -> peer.v1.Facts
+	46, // 32: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
+	47, // 33: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
+	25, // 34: peer.v1.Letter.accept_loss:type_name -> peer.v1.AcceptLoss
+	10, // 35: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	13, // 36: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	13, // 37: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	12, // 38: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	12, // 39: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	13, // 40: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	12, // 41: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	13, // 42: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	12, // 43: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	12, // 44: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	21, // 45: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	11, // 46: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	9,  // 47: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	22, // 48: peer.v1.Holding.loss:type_name -> peer.v1.Loss
+	10, // 49: peer.v1.Loss.of:type_name -> peer.v1.Epoch
+	24, // 50: peer.v1.News.grants:type_name -> peer.v1.Granted
+	9,  // 51: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	27, // 52: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	29, // 53: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	30, // 54: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	10, // 55: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	9,  // 56: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	11, // 57: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	10, // 58: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
+	10, // 59: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
+	11, // 60: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	34, // 61: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	10, // 62: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	9,  // 63: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	41, // 64: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	44, // 65: peer.v1.Facts.all:type_name -> peer.v1.Counts
+	45, // 66: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
+	44, // 67: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
+	3,  // 68: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	7,  // 69: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	5,  // 70: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 71: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	70, // [70:72] is the sub-list for method output_type
+	68, // [68:70] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -4434,6 +4630,7 @@ func file_peer_v1_peer_proto_init() {
 		(*Letter_Facts)(nil),
 		(*Letter_KeyAsk)(nil),
 		(*Letter_KeyFacts)(nil),
+		(*Letter_AcceptLoss)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4441,7 +4638,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
