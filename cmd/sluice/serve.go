@@ -59,6 +59,7 @@ type settings struct {
 	shutdownTimeout time.Duration
 	handoverTimeout time.Duration
 	forgetAfter     time.Duration
+	lostStateHold   time.Duration
 	maxClockSkew    time.Duration
 	maxEntries      int
 	maxMemory       string
@@ -102,6 +103,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
 	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
 	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
+	f.DurationVar(&s.lostStateHold, "lost-state-hold", 0, "longest time that rules with on_lost_state: deny deny what may have been spent of counters that are lost (default: until they are back, or their windows have ended)")
 	f.DurationVar(&s.maxClockSkew, "max-clock-skew", 500*time.Millisecond, "how far this node's clock may be off the median of the voters' before new windows follow that")
 	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
 	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
@@ -163,6 +165,9 @@ func (s *settings) validate() error {
 	}
 	if s.snapshotInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-interval: %v is below 0", s.snapshotInterval))
+	}
+	if s.lostStateHold < 0 {
+		errs = append(errs, fmt.Errorf("--lost-state-hold: %v is below 0; give a time, or 0 for no bound", s.lostStateHold))
 	}
 	if s.maxEntries < 1 {
 		errs = append(errs, fmt.Errorf("--max-entries: %d is below 1", s.maxEntries))
