@@ -11,6 +11,8 @@ import (
 type loss struct {
 	// of is the epoch whose state is lost. A state of it, or of a later one, that comes back ends the loss.
 	of message.Epoch
+	// sure is what is lost if nobody has owned the partition at of, where that is not known; else of.
+	sure message.Epoch
 	// since is the time of the takeover.
 	since int64
 }
@@ -23,12 +25,25 @@ func (m *Machine) lossOf(p *partition) *loss {
 	return &p.hold.loss
 }
 
+// remains returns what is lost if nobody has owned the partition at l.of.
+func (l loss) remains() loss {
+	if l.sure == (message.Epoch{}) {
+		return loss{}
+	}
+	return loss{of: l.sure, sure: l.sure, since: l.since}
+}
+
+// neverOwned reports whether this process was granted p at an epoch, and has not owned it then.
+func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
+	return epoch.Boot == m.c.Self.Boot && p.own.Less(epoch)
+}
+
 // says returns l as it travels.
 func (m *Machine) says(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
-	return message.Loss{Of: l.of, Age: m.now - l.since}
+	return message.Loss{Of: l.of, Sure: l.sure, Age: m.now - l.since}
 }
 
 // heardLoss returns x as this process knows it, who knew it as before until now. The way here makes it seem later.
@@ -36,7 +51,7 @@ func (m *Machine) heardLoss(x message.Loss, before loss) loss {
 	if x.Of == (message.Epoch{}) {
 		return loss{}
 	}
-	l := loss{x.Of, m.now - max(x.Age, 0)}
+	l := loss{of: x.Of, sure: x.Sure, since: m.now - max(x.Age, 0)}
 	if before.of == l.of {
 		l.since = min(l.since, before.since)
 	}
@@ -51,18 +66,25 @@ func (m *Machine) missing(p *partition, c *claim) loss {
 	if owned.Less(c.owned) {
 		owned = c.owned
 	}
+	s := &p.state
+	complete := func() bool {
+		return owned == (message.Epoch{}) || s.has == message.Complete && !s.mark.Epoch.Less(owned)
+	}
+	sure := s.loss.of
+	if !complete() {
+		sure = owned
+	}
 	for _, e := range c.earlier {
 		// Whoever has granted this claim would have said that it has owned the partition.
 		if owned.Less(e) && !slices.ContainsFunc(c.granted, func(g message.Peer) bool { return g.Boot == e.Boot }) {
 			owned = e
 		}
 	}
-	s := &p.state
-	if owned == (message.Epoch{}) || s.has == message.Complete && !s.mark.Epoch.Less(owned) || !m.c.with(LostState) {
+	if complete() || !m.c.with(LostState) {
 		return s.loss
 	}
 	m.stats.Losses++
-	return loss{owned, m.now}
+	return loss{of: owned, sure: sure, since: m.now}
 }
 
 // setLoss tells the table what p, which this process owns, lacks.
@@ -126,9 +148,18 @@ func (m *Machine) acceptLoss() (n int) {
 	return n
 }
 
-// comesBack makes what this process has of p, and from lacks, a fork to be merged: the replica of the owner that was lost.
+// comesBack makes what this process has of p, and from lacks, a fork to be merged: the replica of the owner that was lost. If it was
+// taken for that owner itself, and has never owned the partition then, it says so: it never will, as it knows a later epoch.
 func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
+	if p.role == idle && m.neverOwned(p, l.Of) {
+		ch := m.channel(from)
+		ch.drops = append(ch.drops, message.Part{
+			Partition: p.number, Kind: message.Merge, Epoch: l.Of, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Of: l.Sure, Sure: l.Sure, Age: l.Age},
+		})
+		return
+	}
 	if l.Of == (message.Epoch{}) || p.role != idle || s.has != message.Complete || s.mark.Epoch.Less(l.Of) || s.loss.of == l.Of {
 		return
 	}

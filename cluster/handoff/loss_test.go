@@ -58,7 +58,7 @@ func TestLoss(t *testing.T) {
 		{"bob knows of a later owner", state{has: message.Complete, mark: carols}, message.GrantPart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
 		{"bob had granted it to a process that is gone", state{has: message.Complete, mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
 		{"bob had been granted it, and did not take it", state{has: message.Complete, mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
-		{"a replica that lacks counters", state{has: message.Complete, mark: carols, loss: loss{message.Epoch{Gen: 1, Boot: "d1"}, 1}}, message.GrantPart{}, true},
+		{"a replica that lacks counters", state{has: message.Complete, mark: carols, loss: loss{of: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.GrantPart{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if s := takesOver(t, c.own, c.bobs); s.lacks() != c.want {
@@ -189,7 +189,7 @@ func TestReplicaComesBack(t *testing.T) {
 		{"it has what is lost", state{has: message.Complete, mark: mark, from: carol}, true},
 		{"only a part", state{has: message.Partial, mark: mark, from: carol}, false},
 		{"of an earlier epoch", state{has: message.Complete, mark: at(owned-1, carol), from: carol}, false},
-		{"it lacks the same", state{has: message.Complete, mark: at(owned+1, carol), from: carol, loss: loss{mark.Epoch, 1}}, false},
+		{"it lacks the same", state{has: message.Complete, mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
 	} {
 		for _, first := range []string{"holdings", "fill"} {
 			s := newScript(t)
@@ -207,6 +207,36 @@ func TestReplicaComesBack(t *testing.T) {
 			if merges := len(kinds) > 0 && kinds[0] == message.Merge; merges != c.want {
 				t.Errorf("%s, told by %s: alice sends %v", c.name, first, kinds)
 			}
+		}
+	}
+}
+
+// TestNeverOwned: a process that was taken for the lost owner, and has never owned the partition, says so, and what is lost then is
+// what would have been without it.
+func TestNeverOwned(t *testing.T) {
+	sure := message.Epoch{Gen: 1, Boot: "x"}
+	mine := message.Epoch{Gen: owned + 1, Boot: alice.Boot}
+	s := newScript(t)
+	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
+		Partition: 0, Gen: claimed, Loss: message.Loss{Of: mine, Sure: sure, Age: 5},
+	}}})
+	s.pass(40 * time.Millisecond)
+	b := lastTo[*message.Parcel](s, bob)
+	if b == nil || len(b.Parts) != 1 {
+		t.Fatalf("alice sends %+v", b)
+	}
+	if p := b.Parts[0]; p.Kind != message.Merge || p.Epoch != mine || !p.Begin || !p.End || p.Counters != 0 || p.Loss.Of != sure {
+		t.Errorf("alice sends %+v", p)
+	}
+
+	for _, carols := range []message.Epoch{{}, sure} {
+		s = takesOver(t, state{has: message.Complete, mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s.from(carol, message.Part{
+			Kind: message.Merge, Fill: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+		}, newTable(t))
+		if left := carols != (message.Epoch{}); s.lacks() != left {
+			t.Errorf("that something is lost still is %v", !left)
 		}
 	}
 }

@@ -33,6 +33,8 @@ type partition struct {
 	told     uint64
 	// owned is the highest epoch at which a process has said that it owns the partition.
 	owned message.Epoch
+	// own is the last epoch at which this process has owned it.
+	own message.Epoch
 	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard.
 	granted message.Epoch
 
@@ -153,7 +155,10 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	p.role, p.state, p.claim = holding, state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated}
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
-	p.owned = epoch
+	if m.neverOwned(p, lost.of) {
+		lost = lost.remains()
+	}
+	p.owned, p.own = epoch, epoch
 	m.tenures[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)

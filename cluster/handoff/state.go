@@ -63,7 +63,9 @@ func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 
 // RestoreLost tells that the state of p that was restored lacks the counters of an epoch, since a time.
 func (m *Machine) RestoreLost(p int, of message.Epoch, since int64) {
-	m.parts[p].state.loss = loss{of, since}
+	if of != (message.Epoch{}) {
+		m.parts[p].state.loss = loss{of: of, sure: of, since: since}
+	}
 }
 
 // gathered reports whether nobody who may have a later snapshot is waited for any more: all

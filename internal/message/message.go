@@ -163,6 +163,8 @@ type Holding struct {
 type Loss struct {
 	// Of is the epoch whose state is lost: one of it, or of a later one, ends the loss.
 	Of Epoch
+	// Sure is what is lost if nobody has owned the partition at Of, where that is not known; else Of.
+	Sure Epoch
 	// Age is how long ago the partition was taken over without it (ns).
 	Age int64
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -73,7 +74,11 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 		case p.handoff.Stats().Forks > 0:
 			return fmt.Sprintf("%s has forks that are not merged", p)
 		case p.handoff.Stats().Lost > 0 && !w.crashed():
-			return fmt.Sprintf("%s takes counters of %d partitions for lost, and nobody has crashed", p, p.handoff.Stats().Lost)
+			for _, x := range p.handoff.States(nil) {
+				if x.LostOf.Gen != 0 && p.handoff.Holds(x.Partition) {
+					return fmt.Sprintf("%s takes counters of p%d at %s for lost since %v, and nobody has crashed", p, x.Partition, tellEpoch(x.LostOf), time.Duration(x.LostSince-p.origin))
+				}
+			}
 		}
 		if first == nil {
 			first = p

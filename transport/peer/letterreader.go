@@ -87,7 +87,7 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		return &message.Holdings{Seq: m.Seq, Full: m.Full, Held: each(m.Held, func(h **peerv1.Holding) message.Holding {
 			return message.Holding{
 				Partition: r.number((*h).Partition), Gen: (*h).Gen, Start: r.mark((*h).Start), Heir: r.process((*h).Heir),
-				Loss: message.Loss{Of: r.epoch((*h).Loss.GetOf()), Age: (*h).Loss.GetAgeNs()},
+				Loss: message.Loss{Of: r.epoch((*h).Loss.GetOf()), Sure: r.epoch((*h).Loss.GetSure()), Age: (*h).Loss.GetAgeNs()},
 			}
 		})}
 	case *peerv1.Letter_News:

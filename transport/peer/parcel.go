@@ -28,7 +28,7 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		return body
 	}
 	size := 0
-	var boots [4]lastText
+	var boots [5]lastText
 	m.N = p.N
 	for i := range p.Parts {
 		t := &p.Parts[i]
@@ -57,6 +57,8 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		m.LossGen = append(m.LossGen, t.Loss.Of.Gen)
 		m.LossBoot = append(m.LossBoot, boots[3].in(w, t.Loss.Of.Boot))
 		m.LossAgeNs = append(m.LossAgeNs, t.Loss.Age)
+		m.LossSureGen = append(m.LossSureGen, t.Loss.Sure.Gen)
+		m.LossSureBoot = append(m.LossSureBoot, boots[4].in(w, t.Loss.Sure.Boot))
 		size += t.Bytes
 	}
 	sealParcel(m)
@@ -108,6 +110,8 @@ func cutParcel(m *peerv1.Parcel) {
 	m.LossGen = m.LossGen[:0]
 	m.LossBoot = m.LossBoot[:0]
 	m.LossAgeNs = m.LossAgeNs[:0]
+	m.LossSureGen = m.LossSureGen[:0]
+	m.LossSureBoot = m.LossSureBoot[:0]
 	m.Limits = m.Limits[:0]
 	m.Data = nil
 }
@@ -130,6 +134,8 @@ func sealParcel(m *peerv1.Parcel) {
 	m.LossGen = trim(m.LossGen)
 	m.LossBoot = trim(m.LossBoot)
 	m.LossAgeNs = trim(m.LossAgeNs)
+	m.LossSureGen = trim(m.LossSureGen)
+	m.LossSureBoot = trim(m.LossSureBoot)
 }
 
 // parcel returns the message that m holds, or nil with r.err set. It takes m's data
@@ -145,6 +151,7 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		{"start_seq", len(m.StartSeq)}, {"next_gen", len(m.NextGen)}, {"next_boot", len(m.NextBoot)},
 		{"counters", len(m.Counters)}, {"size", len(m.Size)}, {"sum", len(m.Sum)},
 		{"loss_gen", len(m.LossGen)}, {"loss_boot", len(m.LossBoot)}, {"loss_age_ns", len(m.LossAgeNs)},
+		{"loss_sure_gen", len(m.LossSureGen)}, {"loss_sure_boot", len(m.LossSureBoot)},
 	} {
 		if c.len != 0 && c.len != n {
 			r.err = fmt.Errorf("parcel: column %s has %d values for %d parts; want as many, or none", c.name, c.len, n)
@@ -172,7 +179,10 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		t.Next = message.Epoch{Gen: at(m.NextGen, i), Boot: r.text(at(m.NextBoot, i))}
 		t.Counters, t.Bytes = r.number(at(m.Counters, i)), r.number(at(m.Size, i))
 		t.Sum = at(m.Sum, i)
-		t.Loss = message.Loss{Of: message.Epoch{Gen: at(m.LossGen, i), Boot: r.text(at(m.LossBoot, i))}, Age: at(m.LossAgeNs, i)}
+		t.Loss = message.Loss{
+			Of:   message.Epoch{Gen: at(m.LossGen, i), Boot: r.text(at(m.LossBoot, i))},
+			Sure: message.Epoch{Gen: at(m.LossSureGen, i), Boot: r.text(at(m.LossSureBoot, i))}, Age: at(m.LossAgeNs, i),
+		}
 		counters += uint64(t.Counters)
 		size += uint64(t.Bytes)
 	}

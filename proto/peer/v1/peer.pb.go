@@ -2137,6 +2137,7 @@ type Loss struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Of            *Epoch                 `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
 	AgeNs         int64                  `protobuf:"varint,2,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Sure          *Epoch                 `protobuf:"bytes,3,opt,name=sure,proto3" json:"sure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2183,6 +2184,13 @@ func (x *Loss) GetAgeNs() int64 {
 		return x.AgeNs
 	}
 	return 0
+}
+
+func (x *Loss) GetSure() *Epoch {
+	if x != nil {
+		return x.Sure
+	}
+	return nil
 }
 
 type News struct {
@@ -2776,6 +2784,8 @@ type Parcel struct {
 	LossGen       []uint64 `protobuf:"varint,19,rep,packed,name=loss_gen,json=lossGen,proto3" json:"loss_gen,omitempty"`
 	LossBoot      []uint32 `protobuf:"varint,20,rep,packed,name=loss_boot,json=lossBoot,proto3" json:"loss_boot,omitempty"` // texts
 	LossAgeNs     []int64  `protobuf:"varint,21,rep,packed,name=loss_age_ns,json=lossAgeNs,proto3" json:"loss_age_ns,omitempty"`
+	LossSureGen   []uint64 `protobuf:"varint,22,rep,packed,name=loss_sure_gen,json=lossSureGen,proto3" json:"loss_sure_gen,omitempty"`
+	LossSureBoot  []uint32 `protobuf:"varint,23,rep,packed,name=loss_sure_boot,json=lossSureBoot,proto3" json:"loss_sure_boot,omitempty"` // texts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2953,6 +2963,20 @@ func (x *Parcel) GetLossBoot() []uint32 {
 func (x *Parcel) GetLossAgeNs() []int64 {
 	if x != nil {
 		return x.LossAgeNs
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossSureGen() []uint64 {
+	if x != nil {
+		return x.LossSureGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossSureBoot() []uint32 {
+	if x != nil {
+		return x.LossSureBoot
 	}
 	return nil
 }
@@ -4289,10 +4313,11 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
 	"\x05start\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05start\x12$\n" +
 	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\x12!\n" +
-	"\x04loss\x18\x05 \x01(\v2\r.peer.v1.LossR\x04loss\"=\n" +
+	"\x04loss\x18\x05 \x01(\v2\r.peer.v1.LossR\x04loss\"a\n" +
 	"\x04Loss\x12\x1e\n" +
 	"\x02of\x18\x01 \x01(\v2\x0e.peer.v1.EpochR\x02of\x12\x15\n" +
-	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\"B\n" +
+	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\x12\"\n" +
+	"\x04sure\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x04sure\"B\n" +
 	"\x04News\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
 	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
@@ -4331,7 +4356,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\x97\x04\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xe1\x04\n" +
 	"\x06Parcel\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
@@ -4356,7 +4381,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04data\x18\x12 \x01(\fR\x04data\x12\x19\n" +
 	"\bloss_gen\x18\x13 \x03(\x04R\alossGen\x12\x1b\n" +
 	"\tloss_boot\x18\x14 \x03(\rR\blossBoot\x12\x1e\n" +
-	"\vloss_age_ns\x18\x15 \x03(\x03R\tlossAgeNs\"C\n" +
+	"\vloss_age_ns\x18\x15 \x03(\x03R\tlossAgeNs\x12\"\n" +
+	"\rloss_sure_gen\x18\x16 \x03(\x04R\vlossSureGen\x12$\n" +
+	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\"C\n" +
 	"\aReceipt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
 	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\"m\n" +
@@ -4572,33 +4599,34 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	9,  // 47: peer.v1.Holding.heir:type_name -> peer.v1.Process
 	22, // 48: peer.v1.Holding.loss:type_name -> peer.v1.Loss
 	10, // 49: peer.v1.Loss.of:type_name -> peer.v1.Epoch
-	24, // 50: peer.v1.News.grants:type_name -> peer.v1.Granted
-	9,  // 51: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	27, // 52: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	29, // 53: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	30, // 54: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	10, // 55: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	9,  // 56: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	11, // 57: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	10, // 58: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
-	10, // 59: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
-	11, // 60: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	34, // 61: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	10, // 62: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	9,  // 63: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	41, // 64: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	44, // 65: peer.v1.Facts.all:type_name -> peer.v1.Counts
-	45, // 66: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
-	44, // 67: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
-	3,  // 68: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	7,  // 69: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	5,  // 70: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 71: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	70, // [70:72] is the sub-list for method output_type
-	68, // [68:70] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	10, // 50: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
+	24, // 51: peer.v1.News.grants:type_name -> peer.v1.Granted
+	9,  // 52: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	27, // 53: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	29, // 54: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	30, // 55: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	10, // 56: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	9,  // 57: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	11, // 58: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	10, // 59: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
+	10, // 60: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
+	11, // 61: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	34, // 62: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	10, // 63: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	9,  // 64: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	41, // 65: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	44, // 66: peer.v1.Facts.all:type_name -> peer.v1.Counts
+	45, // 67: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
+	44, // 68: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
+	3,  // 69: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	7,  // 70: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	5,  // 71: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 72: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	71, // [71:73] is the sub-list for method output_type
+	69, // [69:71] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
