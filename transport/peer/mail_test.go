@@ -76,7 +76,7 @@ func bodies() []message.Body {
 		&message.Accepted{},
 		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
 		&message.Holdings{},
-		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, Heir: process}}},
+		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, Heir: process, Loss: message.Loss{Of: epoch, Sure: mark.Epoch, Age: math.MaxInt64}}}},
 		&message.News{},
 		&message.News{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
 		&message.Claim{},
@@ -85,7 +85,7 @@ func bodies() []message.Body {
 		&message.Grant{
 			ID: huge, Votes: true, Probe: true,
 			Parts: []message.GrantPart{
-				{}, {Partition: last, OK: true, Known: epoch, Holder: process, Has: message.Complete, State: mark},
+				{}, {Partition: last, OK: true, Known: epoch, Holder: process, Has: message.Complete, State: mark, Owned: epoch, Granted: epoch},
 				{Has: message.Partial, State: message.Mark{Seq: 1}},
 			},
 			Acked: []message.Acked{{}, {Boot: "b-9", Left: math.MaxInt64}, {Boot: odd, Left: math.MinInt64}},
@@ -100,7 +100,7 @@ func bodies() []message.Body {
 				{Kind: message.Fill, Epoch: epoch, Fill: 1, Seq: 2, Start: mark, Counters: 2, Bytes: 14, Begin: true},
 				{Partition: last, Kind: message.Close, Epoch: epoch, Fill: huge, Seq: huge, Start: message.Mark{Epoch: epoch, Seq: huge}, Next: message.Epoch{Gen: huge, Boot: odd}, Sum: huge},
 				{Kind: message.Answer, Counters: 1, Bytes: len(portions) - 14, End: true, Next: message.Epoch{Gen: 1}},
-				{Partition: 1, Kind: message.Merge, Begin: true, End: true},
+				{Partition: 1, Kind: message.Merge, Begin: true, End: true, Loss: message.Loss{Of: epoch, Sure: epoch, Age: 9}},
 			},
 			Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, nil, hundred, tenAMinute}, Data: portions, Counters: 3},
 		},
