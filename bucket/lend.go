@@ -19,6 +19,8 @@ type Loan struct {
 	For time.Duration
 	// Transient is as in a Request.
 	Transient bool
+	// DenyLost is as in a Request.
+	DenyLost bool
 }
 
 // Bounds of a loan's lifetime.
@@ -64,12 +66,17 @@ func (t *Table) Lend(now int64, l *Loan) (g Grant, seq uint64, v Verdict) {
 		return g, seq, v
 	}
 	var o outcome
-	if l.lendable() {
-		o = sh.lendLocked(sh.atLocked(now), l, t.nextGrant(now), t.without, &g)
-	} else {
+	switch at := sh.atLocked(now); {
+	case !sh.lendsLost(at, l):
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: true}
+		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
+		g.RetryAfter = g.Decision.RetryAfter
+	case l.lendable():
+		o = sh.lendLocked(at, l, t.nextGrant(now), t.without, &g)
+	default:
 		g.RetryAfter = Never
 		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
-		o = sh.decideLocked(sh.atLocked(now), r, Read, 1, nil, &g.Decision)
+		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
 	}
 	t.followLocked(sh, own, now, l.Key, o, l.Transient)
 	seq = sh.mu.seq

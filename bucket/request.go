@@ -47,6 +47,8 @@ type Request struct {
 	// limit: it is admitted iff its cost and Reserve together would be, and charged its cost. For those who
 	// share a counter with others that come before them.
 	Reserve int64
+	// DenyLost: where the shard's counters are lost, see SetLost, a Check or Read takes all for spent that may have been.
+	DenyLost bool
 }
 
 // Decision answers a Request. When denied it describes the limit that takes
@@ -57,6 +59,8 @@ type Decision struct {
 	Allowed bool
 	// Soft marks a check that only the soft margin admitted.
 	Soft bool
+	// Lost: it is denied, and only because what was spent before counters were lost is not known, see SetLost.
+	Lost bool
 	// Index is the deciding limit's place in the request's Limits.
 	Index uint8
 	// Limit is that limit's Count (Burst for buckets), Remaining what is left

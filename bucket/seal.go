@@ -66,6 +66,9 @@ func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64
 	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
 	seq = sh.mu.seq
 	sh.mu.Unlock()
+	if d.Lost {
+		t.deniedLost.Add(1)
+	}
 	if o.grown > 0 && t.over() {
 		t.evictElsewhere(now, own)
 	}

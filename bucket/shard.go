@@ -20,6 +20,8 @@ type shard struct {
 		journal journal
 		// bytes is the approximate memory of the shard's counters.
 		bytes int64
+		// lost is the loss of counters that requests with DenyLost mind.
+		lost lost
 		// ahead is how far (ns) the shard's time, which its counters go by, is ahead of its callers' clock.
 		ahead int64
 		// phases are those of imported counters.
@@ -66,6 +68,20 @@ func (o outcome) has(d deed) bool { return o.did&d == d }
 // decideLocked answers r, of which verb and cost are the normal forms, in d, which is zero.
 // It fills rc, if not nil, when it charged.
 func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
+	if r.DenyLost && sh.mu.lost.since != 0 {
+		o, answered := sh.decideLostLocked(now, r, verb, cost, d)
+		if answered || o.did != 0 {
+			if !answered {
+				o = o.and(sh.decideKnownLocked(now, r, verb, cost, rc, d))
+			}
+			return o
+		}
+	}
+	return sh.decideKnownLocked(now, r, verb, cost, rc, d)
+}
+
+// decideKnownLocked is decideLocked by what the key's counter says.
+func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	c, ok := sh.mu.lru.Get(r.Key)
 	switch {
 	case !ok:

@@ -61,6 +61,7 @@ type Table struct {
 	// next is the shard to evict from when the one that grew has nothing to give.
 	next                                           atomic.Uint64
 	inserted, expired, evictedLive, evictedExpired atomic.Uint64
+	deniedLost                                     atomic.Uint64
 }
 
 // NewTable returns an empty table, or an error that names the wrong field.
@@ -115,6 +116,9 @@ func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	o := sh.decideLocked(sh.atLocked(now), r, verb, cost, rc, d)
 	t.followLocked(sh, own, now, r.Key, o, r.Transient && verb != Reset)
 	sh.mu.Unlock()
+	if d.Lost {
+		t.deniedLost.Add(1)
+	}
 	if o.grown > 0 && t.over() {
 		t.evictElsewhere(now, own)
 	}
@@ -176,6 +180,8 @@ type Stats struct {
 	Entries, Bytes           int64
 	Expired, EvictedLive     uint64
 	EvictedExpired, Inserted uint64
+	// DeniedLost are decisions with Lost.
+	DeniedLost uint64
 }
 
 // Stats returns the table's counts.
@@ -187,6 +193,7 @@ func (t *Table) Stats() Stats {
 		EvictedLive:    t.evictedLive.Load(),
 		EvictedExpired: t.evictedExpired.Load(),
 		Inserted:       t.inserted.Load(),
+		DeniedLost:     t.deniedLost.Load(),
 	}
 }
 

@@ -57,7 +57,9 @@ func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int
 		t.followLocked(sh, own, now, r.Key, o, r.Transient)
 		spent = spent || o.has(charged)
 		if !d.Allowed {
-			s.Denial = d
+			if s.Denial = d; d.Lost {
+				t.deniedLost.Add(uint64(times - s.Granted))
+			}
 			return spent
 		}
 		s.Granted, s.Last = s.Granted+1, d

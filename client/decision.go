@@ -74,6 +74,8 @@ const (
 	// SourceEventual: the node that was asked decided by itself, on its share of what was left when it last heard of
 	// the holder.
 	SourceEventual
+	// SourceLostState: the key's counter was lost in a takeover without state, and its rule denies what may have been spent.
+	SourceLostState
 	// SourceDenyCache: this client remembers a denial that still stands.
 	SourceDenyCache
 	// SourceFailOpen, SourceFailClosed and SourceFailLocal: no node answered this client in time; its
@@ -87,7 +89,7 @@ const (
 
 func (s Source) String() string {
 	names := [sources]string{
-		"unknown", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual",
+		"unknown", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual", "lost_state",
 		"deny_cache", "fail_open", "fail_closed", "fail_local",
 	}
 	if int(s) < len(names) {

@@ -209,7 +209,7 @@ func (d *Decision) number(num protowire.Number, v uint64) {
 	case 6:
 		d.Delay = duration(v)
 	case 8:
-		d.Source = Source(min(v, uint64(SourceEventual)))
+		d.Source = Source(min(v, uint64(SourceLostState)))
 	case 10:
 		d.Soft = v != 0
 	case 11:

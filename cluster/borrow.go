@@ -65,7 +65,7 @@ func (n *Node) borrow(ask lease.Request) {
 		return
 	}
 	rec := check.Record{Lend: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Transient}
-	rec.Key, rec.Limits, rec.Transient, rec.Reserve = ask.Key, ask.Limits, ask.Transient, ask.Reserve
+	rec.Key, rec.Limits, rec.Transient, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Transient, ask.Reserve, ask.DenyLost
 	var replies [1]check.Reply
 	// What comes later than the lease lasts is of no use.
 	ctx, cancel := context.WithTimeout(context.Background(), ask.For)

@@ -40,9 +40,11 @@ type moment struct {
 	set       message.Set
 	dissolved uint64
 	stats     handoff.Stats
-	clock     ClockStats
-	unheard   []string // members that gossip shows and that are not heard
-	fallback  fallbackCounts
+	// partitions is how many there are in all.
+	partitions int
+	clock      ClockStats
+	unheard    []string // members that gossip shows and that are not heard
+	fallback   fallbackCounts
 }
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
@@ -114,6 +116,16 @@ func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 	if s.Claims != told.Claims && s.Claims == c.last.Claims && s.Claiming == 0 {
 		log.Info("partitions claimed", "count", s.Claims-told.Claims, "without_state", s.Fresh-told.Fresh, "holding", s.Holding)
 		told.Claims, told.Fresh = s.Claims, s.Fresh
+	}
+	if s.Losses != told.Losses && s.Losses == c.last.Losses && s.Claiming == 0 {
+		log.Warn("partitions were taken over without their counters, how many is not known: rules with on_lost_state: deny take all for spent that may have been, until "+
+			"the old owner or replica is back, or `sluice members accept-loss`",
+			"count", s.Losses-told.Losses, "of", m.partitions, "holding", s.Holding)
+		told.Losses = s.Losses
+	}
+	if told.Lost = max(told.Lost, s.Lost); s.Lost == 0 && told.Lost > 0 {
+		log.Info("no counters of this node's partitions are lost any more", "state_came_back", s.LossesBack-told.LossesBack)
+		told.Lost, told.LossesBack = 0, s.LossesBack
 	}
 	if s.SteppedDown != told.SteppedDown && s.SteppedDown == c.last.SteppedDown {
 		log.Warn("partitions lost to a later holder", "count", s.SteppedDown-told.SteppedDown, "holding", s.Holding)

@@ -63,6 +63,9 @@ type Config struct {
 	ForgetAfter time.Duration
 	// MaxClockSkew is how far this node's clock may be off the voters' before its windows follow them. 0 means 500 ms.
 	MaxClockSkew time.Duration
+	// LostHold is how long counters that were lost in a takeover without state count as spent under rules with on_lost_state: deny. 0 means
+	// until they are back, or nothing that they may have counted counts any more.
+	LostHold time.Duration
 	// ApartEntries caps the counters of shares, and the keys that are to be charged to
 	// a holder later. 0 means 100,000.
 	ApartEntries int
@@ -104,7 +107,7 @@ func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
 		d    time.Duration
-	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"Right", c.Right}, {"MaxClockSkew", c.MaxClockSkew}, {"ForgetAfter", c.ForgetAfter}} {
+	}{{"CheckTimeout", c.CheckTimeout}, {"GiveBackTimeout", c.GiveBackTimeout}, {"SweepPeriod", c.SweepPeriod}, {"Right", c.Right}, {"MaxClockSkew", c.MaxClockSkew}, {"ForgetAfter", c.ForgetAfter}, {"LostHold", c.LostHold}} {
 		if f.d < 0 {
 			return fmt.Errorf("cluster: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)
 		}

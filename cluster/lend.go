@@ -12,7 +12,7 @@ import (
 // elsewhere is charged whatever becomes of this node.
 func (n *Node) lend(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
 	ask := lease.Request{
-		Key: rec.Key, Limits: rec.Limits, Transient: rec.Transient, Reserve: max(0, rec.Reserve), Want: rec.Want, Rate: rec.Rate,
+		Key: rec.Key, Limits: rec.Limits, Transient: rec.Transient, DenyLost: rec.DenyLost, Reserve: max(0, rec.Reserve), Want: rec.Want, Rate: rec.Rate,
 		For: rec.For, Done: rec.ID,
 	}
 	g, seq, v := n.lendTo(now, from, &ask)
@@ -39,7 +39,8 @@ func (n *Node) lendTo(now int64, boot string, ask *lease.Request) (bucket.Grant,
 	part, whole := n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
 	n.leasing.call()
 	g, seq, v := n.table.Lend(now, &bucket.Loan{
-		Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For, Transient: ask.Transient, Reserve: ask.Reserve,
+		Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For, Transient: ask.Transient, DenyLost: ask.DenyLost,
+		Reserve: ask.Reserve,
 	})
 	n.stats.lent.Add(uint64(g.Units))
 	return g, seq, v

@@ -44,8 +44,10 @@ type Node struct {
 	right    atomic.Int64
 	fallback fallback
 	confirms bell
-	ahead    atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
-	machines atomic.Pointer[machines]
+	// lostLimits are those of the rules that mind lost counters.
+	lostLimits lostLimits
+	ahead      atomic.Int64 // how far (ns) windows are aligned ahead of this node's clock
+	machines   atomic.Pointer[machines]
 
 	runner    *runner
 	ids       atomic.Uint64 // the last id given to a held charge
@@ -108,7 +110,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
 	holding := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
-		Dropping: n.keepLeft, Replicas: n.cfg.Replicas,
+		Dropping: n.keepLeft, Replicas: n.cfg.Replicas, LostHold: n.cfg.LostHold, LostUntil: n.lostUntil,
 	}
 	if err := holding.Validate(); err != nil {
 		return nil, err

@@ -112,7 +112,7 @@ func (r *runner) report(now int64) {
 	r.node.machines.Store(m)
 	at := moment{
 		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, right: m.right, others: len(r.placement.view.Members) - 1,
-		set: m.set, dissolved: m.dissolved, stats: m.partitions, clock: m.clock, unheard: unheard, fallback: r.node.fallbacks(),
+		set: m.set, dissolved: m.dissolved, stats: m.partitions, partitions: r.node.cfg.Ring.Partitions, clock: m.clock, unheard: unheard, fallback: r.node.fallbacks(),
 	}
 	if !m.right {
 		at.reason = r.whyNot(now)

@@ -66,9 +66,11 @@ func (rec *Recorded) load(table *bucket.Table, r *snapshot.Reader, s *snapshot.S
 		rec.Counters += im.Counters
 	}
 	rec.Partitions++
-	rec.states = append(rec.states, handoff.State{
-		Partition: s.Partition, Mark: s.Mark, Start: s.Start, Held: s.Holding, Complete: true,
-	})
+	state := handoff.State{Partition: s.Partition, Mark: s.Mark, Start: s.Start, Held: s.Holding, Complete: true}
+	if s.LostOf != (message.Epoch{}) {
+		state.LostOf, state.LostSince = s.LostOf, min(s.LostAt.UnixNano(), now.UnixNano())
+	}
+	rec.states = append(rec.states, state)
 	return nil
 }
 
@@ -76,5 +78,6 @@ func (rec *Recorded) load(table *bucket.Table, r *snapshot.Reader, s *snapshot.S
 func (rec *Recorded) restore(m *handoff.Machine) {
 	for _, s := range rec.states {
 		m.Restore(s.Partition, s.Mark, s.Start, s.Held)
+		m.RestoreLost(s.Partition, s.LostOf, s.LostSince)
 	}
 }

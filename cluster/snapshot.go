@@ -79,9 +79,13 @@ func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error
 			return err
 		}
 		if ok && after.Follows(before) {
-			return c.write(w, snapshot.Section{
+			s := snapshot.Section{
 				Partition: p, Mark: before.Mark, Start: before.Start, Holding: before.Held, Complete: true, At: at,
-			})
+			}
+			if after.LostOf != (message.Epoch{}) {
+				s.LostOf, s.LostAt = after.LostOf, at.Add(-time.Duration(now-after.LostSince))
+			}
+			return c.write(w, s)
 		}
 	}
 	return nil // others have it: it is on its way to and fro

@@ -70,6 +70,9 @@ type Stats struct {
 	// Eventual is what is decided in eventual mode.
 	Eventual EventualStats
 
+	// DeniedLost are checks of keys held here that were denied because counters are lost.
+	DeniedLost uint64
+
 	// Partitions are the machine's counts, at most 100 ms old as the rest here is.
 	Partitions handoff.Stats
 	// Right: this node may decide. Set is the stable set that it knows. Dissolved is how often it
@@ -134,6 +137,7 @@ func (n *Node) Stats() Stats {
 	s.SharesUnknown = n.shares.unheard.Load()
 	s.Forwarding = c.forwarding.Snapshot()
 	s.Eventual = n.eventually.stats(n.cfg.Clock())
+	s.DeniedLost = n.table.Stats().DeniedLost
 	s.Receipts, s.HeldDropped = n.held.count()
 	s.Owed, s.OwedForgotten = n.owed.count()
 	return s

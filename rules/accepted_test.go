@@ -78,6 +78,7 @@ descriptors:
     on_failure: closed
     on_partition: open
     unknown_share: none
+    on_lost_state: fresh
     refunds: true
     response:
       status: 503
@@ -106,13 +107,14 @@ descriptors:
 		Consistency, Replication string
 		OnFailure, OnPartition   string
 		UnknownShare             string
+		OnLostState              string
 		Response                 rules.Response
 		Metadata                 map[string]any
 		Entries                  []rules.Entry
 	}
 	have := kept{r.Name, r.Path, r.File, r.Line, r.Shadow, r.Quota, r.DetailedMetric, r.Refunds, r.Replaces, r.Consistency.String(),
-		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), r.UnknownShare.String(), *r.Response, r.Metadata, r.Entries()}
-	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open", "none",
+		r.Replication.String(), r.OnFailure.String(), r.OnPartition.String(), r.UnknownShare.String(), r.OnLostState.String(), *r.Response, r.Metadata, r.Entries()}
+	want := kept{"first", "d/a=b*", "f.yaml", 4, true, true, true, true, []string{"x", "y"}, "strict", "sync", "closed", "open", "none", "fresh",
 		rules.Response{Status: 503, Headers: []rules.Header{{Name: "Retry-After", Value: "5"}, {Name: "X-Why", Value: "too much"}, {Name: "X-Ok", Value: "yes"}}, Body: "no"},
 		map[string]any{"a": 1.0, "b": map[string]any{"c": []any{"x", true, nil, 2.5}}},
 		[]rules.Entry{{Key: "a", Value: "b*"}}}

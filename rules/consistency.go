@@ -23,6 +23,9 @@ func (p *parser) checkConsistency(d *descriptor) {
 	if r, ok := d.fields["replication"]; ok && d.rule.Replication == ReplicateSync {
 		p.FaultAt(r.Line, d.path+".replication", "sync makes no sense beside consistency: eventual, which answers before anybody else knows")
 	}
+	if o, ok := d.fields["on_lost_state"]; ok && d.rule.OnLostState == LostDeny {
+		p.FaultAt(o.Line, d.path+".on_lost_state", "deny makes no sense beside consistency: eventual, where every node decides alone: use fresh, or leave it out")
+	}
 	if e, ok := d.fields["elastic"]; ok {
 		p.FaultAt(e.Line, d.path+".elastic", "has no effect beside consistency: eventual: give up one of them")
 	}

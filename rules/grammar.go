@@ -43,7 +43,7 @@ var grammar = map[string][]string{
 	inDescriptor: {
 		"key", "value", "rate_limit", "limits", "descriptors",
 		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",
-		"consistency", "replication", "on_failure", "on_partition", "unknown_share", "response", "refunds", "ip_prefix", "elastic", "redact",
+		"consistency", "replication", "on_failure", "on_partition", "unknown_share", "on_lost_state", "response", "refunds", "ip_prefix", "elastic", "redact",
 	},
 	inRateLimit: append([]string{"replaces"}, limitKeys...),
 	inLimits:    limitKeys,
@@ -132,6 +132,11 @@ var onFailures = []yamldoc.Named[OnFailure]{
 var unknownShares = []yamldoc.Named[UnknownShare]{
 	{Name: "limit", Value: UnknownLimit},
 	{Name: "none", Value: UnknownNone},
+}
+
+var onLostStates = []yamldoc.Named[OnLostState]{
+	{Name: "deny", Value: LostDeny},
+	{Name: "fresh", Value: LostFresh},
 }
 
 var consistencies = []yamldoc.Named[Consistency]{

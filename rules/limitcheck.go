@@ -109,6 +109,9 @@ func (p *parser) finish(d *descriptor) {
 	if _, given := d.fields["replication"]; !given {
 		d.rule.Replication = DefaultReplication(limits)
 	}
+	if _, given := d.fields["on_lost_state"]; !given {
+		d.rule.OnLostState = defaultLostState(d.rule)
+	}
 }
 
 // faultOf reports an error of bucket.NewLimits at the key that it is about.

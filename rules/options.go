@@ -10,7 +10,7 @@ import (
 )
 
 // ownOptions are sluice's keys that say how a rule is enforced.
-var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "unknown_share", "response", "refunds", "elastic"}
+var ownOptions = []string{"consistency", "replication", "on_failure", "on_partition", "unknown_share", "on_lost_state", "response", "refunds", "elastic"}
 
 // readOptions reads what a descriptor says about its rule beside the limits.
 func (p *parser) readOptions(d *descriptor) {
@@ -41,6 +41,8 @@ func (p *parser) readOptions(d *descriptor) {
 			r.OnPartition, _ = yamldoc.Enum(p.Reader, f.Value, path, onFailures)
 		case "unknown_share":
 			r.UnknownShare, _ = yamldoc.Enum(p.Reader, f.Value, path, unknownShares)
+		case "on_lost_state":
+			r.OnLostState, _ = yamldoc.Enum(p.Reader, f.Value, path, onLostStates)
 		case "refunds":
 			r.Refunds = p.flag(d, name)
 		case "elastic":

@@ -18,6 +18,16 @@ const (
 	ReplicateSync
 )
 
+// defaultLostState is the on_lost_state of rules that do not say. Who would rather deny a check than admit one too many,
+// or waits for a replica, wants no counter to begin anew. In eventual mode nodes decide alone, and there is no counter to miss.
+func defaultLostState(r *Rule) OnLostState {
+	if r.Consistency != Eventual &&
+		(r.OnFailure == FailClosed || r.OnPartition == FailClosed || r.Replication == ReplicateSync) {
+		return LostDeny
+	}
+	return LostFresh
+}
+
 func (r Replication) String() string { return nameOf(replications, r) }
 
 // asyncFrom is the shortest period that is replicated unless the rule says otherwise.

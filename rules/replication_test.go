@@ -34,3 +34,26 @@ func TestDefaultReplication(t *testing.T) {
 		}
 	}
 }
+
+// TestDefaultLostState: rules that would rather deny than admit too much do so when counters are lost.
+func TestDefaultLostState(t *testing.T) {
+	for _, c := range []struct{ beside, want string }{
+		{"shadow_mode: false", "fresh"},
+		{"on_failure: open", "fresh"},
+		{"on_failure: closed", "deny"},
+		{"on_partition: closed", "deny"},
+		{"on_partition: closed\n    on_failure: open", "deny"},
+		{"replication: sync", "deny"},
+		{"replication: none", "fresh"},
+		{"replication: sync\n    on_lost_state: fresh", "fresh"},
+		{"on_lost_state: deny", "deny"},
+		{"consistency: eventual\n    on_partition: closed", "fresh"},
+	} {
+		set, err := parse(t, beside(c.beside))
+		if err != nil {
+			t.Errorf("%s: %v", c.beside, err)
+		} else if got := set.Rules()[0].OnLostState.String(); got != c.want {
+			t.Errorf("%s: on_lost_state is %s, want %s", c.beside, got, c.want)
+		}
+	}
+}

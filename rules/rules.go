@@ -43,6 +43,16 @@ const (
 	UnknownNone
 )
 
+// OnLostState says how a check is decided whose counter was lost: its owner and all replicas are gone, or in a minority.
+type OnLostState uint8
+
+const (
+	// LostFresh begins anew with nothing spent.
+	LostFresh OnLostState = iota
+	// LostDeny takes all for spent that may have been.
+	LostDeny
+)
+
 // Consistency says where a rule's checks are decided.
 type Consistency uint8
 
@@ -82,6 +92,8 @@ type Rule struct {
 	OnFailure, OnPartition OnFailure
 	// UnknownShare says what is shared of a key that the node asked knows nothing of.
 	UnknownShare UnknownShare
+	// OnLostState says what a takeover without state means for the rule's keys.
+	OnLostState OnLostState
 	// Refunds: what was spent is given back or reset now and then, so a denial may end at any
 	// time and nobody is to answer it from memory.
 	Refunds bool
@@ -126,4 +138,5 @@ func (r *Rule) Entries() []Entry {
 
 func (f OnFailure) String() string    { return nameOf(onFailures, f) }
 func (u UnknownShare) String() string { return nameOf(unknownShares, u) }
+func (o OnLostState) String() string  { return nameOf(onLostStates, o) }
 func (c Consistency) String() string  { return nameOf(consistencies, c) }

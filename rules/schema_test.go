@@ -110,6 +110,8 @@ func TestSchemaAgrees(t *testing.T) {
 		{false, beside("on_partition: perhaps")},
 		{true, beside("unknown_share: none")},
 		{false, beside("unknown_share: all")},
+		{true, beside("on_lost_state: deny")},
+		{false, beside("on_lost_state: share")},
 		{false, beside("metadata: 5")},
 	} {
 		if err := validate(t, s, c.text); (err == nil) != c.sound {

@@ -79,6 +79,7 @@ func (s *Service) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 			Limits: pool.Limits(step), Cost: c.Cost, Verb: verb,
 			Reserve:   pool.Reserve(rule.Elastic.Priority(c.Descriptor), step),
 			Transient: pool.Replication == rules.ReplicateNone,
+			DenyLost:  true, // closed, as below
 		},
 		OnFailure: rules.FailClosed, OnPartition: rules.FailClosed,
 		Sync: pool.Replication == rules.ReplicateSync,

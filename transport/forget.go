@@ -38,6 +38,17 @@ func (s *Service) Bootstrap(ctx context.Context) (StableSet, error) {
 	}
 }
 
+// AcceptLoss implements Limiter.
+func (s *Service) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
+	if s.config.AcceptLoss == nil {
+		return 0, nil, nil
+	}
+	if partitions, told, err = s.config.AcceptLoss(ctx); err != nil {
+		return 0, nil, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot accept the loss: %v", err)}
+	}
+	return partitions, told, nil
+}
+
 // Forget implements Limiter.
 func (s *Service) Forget(ctx context.Context, name string) (StableSet, error) {
 	if fault := textFault(name, false); fault != "" {

@@ -125,8 +125,8 @@ func RulesHash(set *rules.Set) string {
 	})
 	h := sha256.New()
 	for _, r := range list {
-		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v\n", r.Domain, r.Name, r.Path, r.Entries(),
-			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication, r.OnFailure, r.OnPartition, r.UnknownShare, r.Refunds)
+		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v %v\n", r.Domain, r.Name, r.Path, r.Entries(),
+			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication, r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.Refunds)
 		if r.Limits != nil {
 			for i := range r.Limits.Len() {
 				fmt.Fprintf(h, "%+v\n", r.Limits.At(i))

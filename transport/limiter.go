@@ -47,6 +47,9 @@ type Limiter interface {
 	Forget(ctx context.Context, name string) (StableSet, error)
 	// Bootstrap makes the node found a voter set of its own, and returns it. Its errors are *Error.
 	Bootstrap(ctx context.Context) (StableSet, error)
+	// AcceptLoss has all nodes take lost counters for unspent. It returns for how many partitions of this node, and which other nodes were
+	// told. The error, an *Error, is Unavailable.
+	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
 }
 
 // Check is one question: may this descriptor spend this cost now?

@@ -49,6 +49,7 @@ func TestWireNumbers(t *testing.T) {
 		{"unruled", int32(sluicev1.Source_SOURCE_UNRULED), int32(check.Unruled)},
 		{"lease", int32(sluicev1.Source_SOURCE_LEASE), int32(check.Leased)},
 		{"eventual", int32(sluicev1.Source_SOURCE_EVENTUAL), int32(check.Eventual)},
+		{"lost state", int32(sluicev1.Source_SOURCE_LOST_STATE), int32(check.Lost)},
 		{"invalid", int32(sluicev1.ErrorCode_ERROR_CODE_INVALID), int32(Invalid)},
 		{"unknown domain", int32(sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN), int32(UnknownDomain)},
 		{"overloaded", int32(sluicev1.ErrorCode_ERROR_CODE_OVERLOADED), int32(Overloaded)},

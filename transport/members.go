@@ -27,6 +27,7 @@ type Members struct {
 	Unreached []string
 	Holdings  Holdings
 	Clocks    Clocks
+	LostRules []LostRule
 }
 
 // Member is one member, its share of the ring, and how it stands with the node that
@@ -59,7 +60,7 @@ func (m *Member) StateName() string {
 
 // membersOf joins the parts of an overview.
 func membersOf(o Overview) Members {
-	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached, Holdings: o.Holdings, Clocks: o.Clocks}
+	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached, Holdings: o.Holdings, Clocks: o.Clocks, LostRules: o.LostRules}
 	if o.Ring != nil {
 		m.Ring = hex16(o.Ring.Hash())
 		m.Partitions = o.Ring.Partitions()

@@ -24,6 +24,8 @@ type Overview struct {
 	Standings []Standing
 	Holdings  Holdings
 	Clocks    Clocks
+	// LostRules are rules that deny because of Holdings.Lost, at most 20.
+	LostRules []LostRule
 }
 
 // StableSet is one version of the names that majorities are counted in.
@@ -74,4 +76,12 @@ type Holdings struct {
 	Claims int
 	// Forks are states that are still to be merged into their holder's.
 	Forks int
+	// Lost are those of Holding that were taken over without the counters that there were.
+	Lost int
+}
+
+// LostRule is a rule that denies keys of partitions whose counters are lost, for how much longer at most.
+type LostRule struct {
+	Domain, Rule string
+	Left         time.Duration
 }

@@ -50,10 +50,11 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 		replication = r.Rule.Replication
 		q.OnFailure, q.OnPartition, q.Shadow = r.Rule.OnFailure, r.Rule.OnPartition, r.Rule.Shadow
 		q.UnknownShare = r.Rule.UnknownShare
+		q.DenyLost = r.Rule.OnLostState == rules.LostDeny
 		q.Fresh = r.Rule.Refunds
 		q.Eventual = r.Rule.Consistency == rules.Eventual && r.Limits.Windowed()
 	} else {
-		// on_failure and on_partition are share, their zero.
+		// on_failure and on_partition are share, on_lost_state is fresh, their zeros.
 		replication = rules.DefaultReplication(r.Limits)
 	}
 	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone

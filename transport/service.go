@@ -28,6 +28,8 @@ type Config struct {
 	// Bootstrap makes the node found a voter set of its own by hand. Its error is ErrHasQuorum; another means that the node
 	// cannot do it now. nil is a node that never has to.
 	Bootstrap func(ctx context.Context) error
+	// AcceptLoss is what Limiter.AcceptLoss does; an error means that the node cannot do it now. nil is a node without partitions.
+	AcceptLoss func(ctx context.Context) (partitions int, told []string, err error)
 	// SpreadLoad tells the other nodes of a report of a pool's load; they give it to their TakeLoad. It does
 	// not block. nil is a node without others.
 	SpreadLoad func(LoadReport)

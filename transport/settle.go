@@ -19,6 +19,9 @@ func (r *Result) take(c *Check, a *check.Answer) {
 	}
 	r.Decision, r.Source, r.Holder, r.age = a.Decision, a.Source, a.Holder, a.Age
 	r.givenBack = a.GivenBack
+	if a.Lost {
+		r.Source = check.Lost
+	}
 	if a.Source == check.Eventual {
 		r.Staleness = a.Age
 	}

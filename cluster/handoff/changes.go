@@ -44,7 +44,8 @@ func (m *Machine) drain(p *partition) uint64 {
 func (m *Machine) confirm(p *partition) {
 	h := &p.hold
 	have, any := m.replicatedUpTo(h)
-	if !any && m.orphaned(p) {
+	// Also when the next replica is complete by then: both may be cut off, while a majority goes on from the last one.
+	if (!any || h.orphaned != 0) && m.orphaned(p) {
 		m.journal(p)
 		return
 	}

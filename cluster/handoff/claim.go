@@ -34,9 +34,13 @@ type claim struct {
 	stage  claimStage
 	until  int64 // sitting
 	// fetching: when the best was last asked or has sent something, and how often in vain.
-	asked  int64
-	tries  int
-	coming *arrival // what is fetched and not whole yet, where it is kept beside the shard
+	asked int64
+	tries int
+	// owned is the highest epoch at which a process has said that it owns the partition, as the granters know it.
+	owned message.Epoch
+	// earlier are epochs that the granters have granted to others before.
+	earlier []message.Epoch
+	coming  *arrival // what is fetched and not whole yet, where it is kept beside the shard
 }
 
 // maxTries is how often a state is asked for in vain before the claim begins anew: whoever
@@ -220,6 +224,12 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 			continue
 		}
 		c.granted = append(c.granted, from)
+		if c.owned.Less(part.Owned) {
+			c.owned = part.Owned
+		}
+		if c.owned.Less(part.Granted) && !slices.Contains(c.earlier, part.Granted) {
+			c.earlier = append(c.earlier, part.Granted)
+		}
 		if part.Has != message.None {
 			c.states = append(c.states, offer{from, part.Has, part.State})
 		}
@@ -341,13 +351,13 @@ func (m *Machine) better(a, b offer) int {
 func (m *Machine) win(p *partition) {
 	c := p.claim
 	start := message.Mark{}
+	p.state.loss = m.missing(p, c)
 	switch p.state.has {
 	case message.None:
 		m.stats.Fresh++
 		m.c.Table.DropShard(p.number)
 	case message.Partial:
-		// What it lacks may be with a holder that comes back, and is then to be merged.
-		start = message.Mark{Epoch: p.state.mark.Epoch}
+		// What it lacks may be with an owner or a replica that comes back, and is then to be merged.
 	default:
 		start = p.state.mark
 	}

@@ -47,6 +47,11 @@ type Config struct {
 	// Dropping is called before the counters of a partition are dropped, which this process then knows nothing of any more.
 	// May be nil.
 	Dropping func(partition int)
+	// LostHold is how long a takeover without state counts as a loss of counters, see bucket.Table.SetLost. 0 means until the state is
+	// back or nothing that it may have counted counts any more.
+	LostHold time.Duration
+	// LostUntil returns until when (Unix ns) counters lost at a time matter to anyone. nil means for ever.
+	LostUntil func(since int64) int64
 	// Without leaves guards out. Only for tests that show what each is for.
 	Without Guard
 }
@@ -78,6 +83,8 @@ const (
 	Memory
 	// SecondReplica: a change is confirmed when all Replicas have it, and not the first of them.
 	SecondReplica
+	// LostState: a takeover without state is a loss of counters, not a fresh start.
+	LostState
 )
 
 func (c *Config) with(g Guard) bool { return c.Without&g == 0 }
@@ -107,7 +114,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"Gate", c.Gate}, {"Flush", c.Flush}, {"Stall", c.Stall},
-		{"Resend", c.Resend}, {"Digest", c.Digest}, {"Gather", c.Gather},
+		{"Resend", c.Resend}, {"Digest", c.Digest}, {"Gather", c.Gather}, {"LostHold", c.LostHold},
 	} {
 		if f.d < 0 {
 			return fmt.Errorf("handoff: %s: %v; want a positive duration, or 0 for the default", f.name, f.d)

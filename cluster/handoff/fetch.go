@@ -82,7 +82,7 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 	s := state{
 		has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, fill: part.Fill,
+		from: from, fill: part.Fill, loss: m.heardLoss(part.Loss, loss{}),
 	}
 	p.claim.coming = nil
 	if p.state.has == message.Complete {
@@ -120,6 +120,9 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Parcel, 
 		}
 	}
 	p.state.release()
+	if own := &p.state; a.held && !own.passed && !own.mark.Epoch.Less(a.loss.of) {
+		a.loss = own.loss // the fork has what the other state lacks
+	}
 	p.state = a.state
 	return true
 }

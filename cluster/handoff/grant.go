@@ -55,7 +55,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				p.promised = epoch
 				m.makeNews(p)
 			}
-			part.Has, part.State = p.state.has, p.state.mark
+			part.Has, part.State, part.Owned, part.Granted = p.state.has, p.state.mark, p.owned, p.granted
 		}
 		g.Parts = append(g.Parts, part)
 	}

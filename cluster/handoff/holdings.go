@@ -56,10 +56,13 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 	add := func(p *partition) {
 		switch p.role {
 		case holding:
-			b.Held = append(b.Held, message.Holding{Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Replicated: enough > 0 && m.replicas(p) >= enough})
+			b.Held = append(b.Held, message.Holding{
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.says(&p.hold.loss),
+				Replicated: enough > 0 && m.replicas(p) >= enough,
+			})
 		case closing:
 			b.Held = append(b.Held, message.Holding{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Heir: p.hold.heir.ch.peer,
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Heir: p.hold.heir.ch.peer, Loss: m.says(&p.hold.loss),
 			})
 		}
 	}
@@ -130,11 +133,16 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 		k.inherits = m.now
 	}
 	k.listed, k.gone, k.heir, k.start, k.replicated = true, false, h.Heir, h.Start, h.Replicated
+	p.noteOwned(k.epoch)
 	if p.role == closing && p.hold.next == k.epoch {
 		m.handedOver(p, p.hold.heir)
 	}
 	if p.state.held && p.state.within(h.Start) {
 		p.state.held = false
+	}
+	m.comesBack(p, from, h.Loss)
+	if s := &p.state; p.role == idle && s.from == from && s.mark.Epoch == k.epoch {
+		s.loss = m.heardLoss(h.Loss, s.loss)
 	}
 }
 

@@ -142,6 +142,8 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 		m.takeFetch(e.From, b)
 	case *message.Parcel:
 		m.takeParcel(e.From, b)
+	case *message.AcceptLoss:
+		m.acceptLoss()
 	case *message.Receipt:
 		m.takeReceipt(e.From, b)
 	}
@@ -222,6 +224,7 @@ func (m *Machine) joinLineage() {
 			m.keep(p, true)
 		}
 		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
+		p.owned, p.own, p.granted, p.state.loss = message.Epoch{}, message.Epoch{}, message.Epoch{}, loss{}
 	}
 	for _, ch := range m.channels {
 		m.letGo(ch)
@@ -234,6 +237,7 @@ func (m *Machine) joinLineage() {
 
 // lookAround notices what changes without a message.
 func (m *Machine) lookAround() {
+	m.tendLosses()
 	for _, ch := range m.channels {
 		unfit := m.stalled(ch) || m.c.Quorum.Wishes(ch.peer) == message.Leave || !m.reachable(ch.peer)
 		if unfit != ch.unfit {

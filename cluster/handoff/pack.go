@@ -62,7 +62,7 @@ func (k *packing) add(t *target, part message.Part, keys []key) {
 	im := &k.body.Image
 	from := len(im.Data)
 	k.m.c.Table.Export(k.m.now, t.part.number, keys, im)
-	part.Partition, part.Fill = t.part.number, t.fill
+	part.Partition, part.Fill, part.Loss = t.part.number, t.fill, k.m.says(k.m.lossOf(t.part))
 	if part.Kind == 0 {
 		part.Kind = t.kind
 	}
@@ -179,6 +179,10 @@ func (k *packing) portion(t *target) message.Part {
 	switch t.kind {
 	case message.Fill:
 		part.Epoch, part.Start = p.hold.epoch, p.hold.start
+	case message.Merge:
+		if !p.state.passed {
+			part.Epoch = p.state.mark.Epoch
+		}
 	case message.Answer:
 		part.Epoch, part.Seq, part.Start = p.state.mark.Epoch, p.state.mark.Seq, p.state.start
 		part.Next.Gen = t.gen

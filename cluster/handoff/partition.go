@@ -31,6 +31,12 @@ type partition struct {
 	// was part of.
 	promised message.Epoch
 	told     uint64
+	// owned is the highest epoch at which a process has said that it owns the partition.
+	owned message.Epoch
+	// own is the last epoch at which this process has owned it.
+	own message.Epoch
+	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard.
+	granted message.Epoch
 
 	hold  hold
 	claim *claim
@@ -60,6 +66,10 @@ type state struct {
 	// held: it was decided on here up to mark, so it may be a fork: decisions that
 	// nobody copied.
 	held bool
+	// passed: a close was on its way when it was given up, so that another process may have gone on from it.
+	passed bool
+	// loss is what it lacks.
+	loss loss
 	// from, fill and sum tell whose copy it is, and how far.
 	from message.Peer
 	fill uint64
@@ -96,6 +106,10 @@ type hold struct {
 	// shunned has refused a part, and is not tried again for a while.
 	shunned      message.Peer
 	shunnedUntil int64
+
+	// loss is what the shard lacks, merging a fork that is coming.
+	loss    loss
+	merging merging
 
 	// While closing.
 	next   message.Epoch
@@ -151,10 +165,16 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 			}
 		}
 	}
+	lost := *m.lossOf(p)
 	p.role, p.state, p.claim = holding, state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
+	if m.neverOwned(p, lost.of) {
+		lost = lost.remains()
+	}
+	p.owned, p.own = epoch, epoch
 	m.tenures[p.number].Add(1)
+	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)
 	m.confirm(p) // the journal is on before the first decision
 	m.c.Table.Open(p.number, start.Seq)
@@ -171,7 +191,9 @@ func (m *Machine) keep(p *partition, held bool) {
 		t.gone = true
 	}
 	m.c.Table.Record(p.number, 0, 0)
-	p.state = state{has: message.Complete, mark: mark, start: p.hold.start, held: held}
+	p.state = state{
+		has: message.Complete, mark: mark, start: p.hold.start, held: held, passed: p.role == closing, loss: p.hold.loss,
+	}
 	p.role, p.hold = idle, hold{}
 	m.routes++
 }
@@ -196,6 +218,13 @@ func (m *Machine) forget(p *partition) {
 	p.state = state{}
 }
 
+// noteOwned notes that a process has said that it owns p at epoch.
+func (p *partition) noteOwned(epoch message.Epoch) {
+	if p.owned.Less(epoch) {
+		p.owned = epoch
+	}
+}
+
 // learn takes in that holder has p at epoch. It reports whether that is not out of date.
 func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) bool {
 	switch c := epoch.Compare(p.known.epoch); {
@@ -212,6 +241,9 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	}
 	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
 		m.makeNews(p)
+	}
+	if p.known.epoch.Boot != epoch.Boot {
+		p.granted = p.known.epoch
 	}
 	p.known = knowledge{epoch: epoch, holder: holder, since: m.now}
 	m.routes++

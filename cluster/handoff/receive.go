@@ -55,10 +55,7 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 	case message.Answer:
 		return m.takeAnswer(from, p, part, b, portion)
 	case message.Merge:
-		if p.role != holding {
-			return false
-		}
-		return m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, true) == nil
+		return m.takeMerge(from, p, part, b, portion)
 	case message.Drop:
 		// A copy that is left of a hand-off has no filling of its own, so the epoch counts too: the word may be late, and
 		// the partition have been here again since. Older peers say none.
@@ -85,7 +82,7 @@ func (m *Machine) takeFill(from message.Peer, p *partition, part *message.Part) 
 	m.forget(p)
 	p.state = state{
 		has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, fill: part.Fill,
+		from: from, fill: part.Fill, loss: m.heardLoss(part.Loss, loss{}),
 	}
 	return true
 }
@@ -94,7 +91,7 @@ func (m *Machine) takeFill(from message.Peer, p *partition, part *message.Part) 
 // can have a copy.
 func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part) bool {
 	if m.learn(p, part.Epoch, from) {
-		m.listed(p, from, message.Holding{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start})
+		m.listed(p, from, message.Holding{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
 	}
 	return p.role == idle
 }

@@ -16,6 +16,9 @@ type State struct {
 	// Fill numbers the filling that a copy came with. While it and the mark's epoch stay the
 	// same, counters are put into the shard and none of them is forgotten.
 	Fill uint64
+	// LostOf is the epoch whose counters it lacks, since when they are lost; zero if none are.
+	LostOf    message.Epoch
+	LostSince int64
 }
 
 // Follows reports whether s is the same state as before, perhaps further on: what was read of
@@ -28,11 +31,13 @@ func (s State) Follows(before State) bool {
 func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
 	if p.role != idle {
-		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Held: true, Complete: true}, true
+		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Held: true, Complete: true,
+			LostOf: p.hold.loss.of, LostSince: p.hold.loss.since}, true
 	}
 	x := &p.state
 	return State{
 		Partition: i, Mark: x.mark, Start: x.start, Held: x.held, Complete: x.has == message.Complete, Fill: x.fill,
+		LostOf: x.loss.of, LostSince: x.loss.since,
 	}, x.has != message.None
 }
 
@@ -52,7 +57,15 @@ func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 	x := &m.parts[p]
 	x.state = state{has: message.Complete, mark: mark, start: start, held: held}
 	x.known = knowledge{epoch: mark.Epoch, gone: true}
+	x.noteOwned(mark.Epoch)
 	m.restored = true
+}
+
+// RestoreLost tells that the state of p that was restored lacks the counters of an epoch, since a time.
+func (m *Machine) RestoreLost(p int, of message.Epoch, since int64) {
+	if of != (message.Epoch{}) {
+		m.parts[p].state.loss = loss{of: of, sure: of, since: since}
+	}
 }
 
 // gathered reports whether nobody who may have a later snapshot is waited for any more: all

@@ -12,6 +12,8 @@ type Stats struct {
 	HandedOver, Received, TakenBack uint64
 	// Claims were completed, Fresh of them without any state.
 	Claims, Fresh uint64
+	// Losses are claims that were completed without the state that there was, LossesBack losses that ended because it came back.
+	Losses, LossesBack uint64
 	// SteppedDown are partitions lost to a higher epoch, Merged forks of this process
 	// that their holders have taken in.
 	SteppedDown, Merged uint64
@@ -28,6 +30,10 @@ type Stats struct {
 	// wanted, or than there are other nodes that serve; being handed over just now; copies of others' partitions, forks
 	// not yet merged, claims under way.
 	Holding, Unprotected, Below, Closing, Copies, Forks, Claiming int
+	// Lost are partitions that are held and lack counters, now; LostSince is the last time at which counters of these were lost, LostEnds
+	// when that no longer counts for any of them (math.MaxInt64: it has no end by itself).
+	Lost                int
+	LostSince, LostEnds int64
 }
 
 // Stats returns the machine's counts.
@@ -38,6 +44,10 @@ func (m *Machine) Stats() Stats {
 		switch p.role {
 		case holding:
 			s.Holding++
+			if l := &p.hold.loss; *l != (loss{}) {
+				s.Lost++
+				s.LostSince, s.LostEnds = max(s.LostSince, l.since), max(s.LostEnds, m.lossEnds(p))
+			}
 			n := m.replicas(p)
 			if n == 0 {
 				s.Unprotected++

@@ -60,7 +60,8 @@ func (m *Machine) handedOver(p *partition, t *target) {
 		}
 	}
 	m.keep(p, false)
-	p.state.mark, p.state.start, p.state.from = mark, before, t.ch.peer
+	p.state.mark, p.state.start, p.state.from, p.state.passed = mark, before, t.ch.peer, false
+	p.noteOwned(next)
 	if p.known.epoch == next {
 		p.known.listed, p.known.start = true, before
 	}
@@ -127,6 +128,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 		return false
 	}
 	m.stats.Received++
+	s.loss = m.heardLoss(part.Loss, s.loss)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
 	// The giver has what is here, and stays a copy until another one is complete.
 	giver := &target{

@@ -37,6 +37,8 @@ type Request struct {
 	Key       bucket.Key
 	Limits    *bucket.Limits
 	Transient bool
+	// DenyLost is as in a bucket.Request.
+	DenyLost bool
 	// Reserve is how many units must stay free, as in a bucket.Loan.
 	Reserve int64
 	// Want is how many units are wanted, Rate the demand in units a second.
@@ -176,7 +178,7 @@ func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (
 	}
 	if asks = l.due(now, &b.cfg, life, v == Ask); asks {
 		l.asking, l.want = true, max(l.target(&b.cfg, life)-l.left, r.Cost)
-		ask = Request{r.Key, r.Limits, r.Transient, k.reserve, l.want, l.rate, life, l.settle()}
+		ask = Request{r.Key, r.Limits, r.Transient, r.DenyLost, k.reserve, l.want, l.rate, life, l.settle()}
 	}
 	return v, l.holder, ask, asks
 }

@@ -211,6 +211,7 @@ func (l *line) admitted(now int64, d *bucket.Decision) {
 // asked again, or when that has said that there will be something, if that is later.
 func (l *line) deniedBy(now int64, d *bucket.Decision) {
 	l.describe(now, d)
+	d.Lost = l.said.Lost
 	if l.said.RetryAfter == bucket.Never {
 		d.RetryAfter = bucket.Never
 		return

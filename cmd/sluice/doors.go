@@ -26,7 +26,7 @@ func (n *node) openDoors(secret []byte) error {
 	n.waits, n.clock = new(waits).next, n.cluster.Now
 	n.service, err = transport.NewService(transport.Config{
 		Gate:    n.gate,
-		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, Hasher: hasher,
+		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss, Hasher: hasher,
 		SpreadLoad: n.spreadLoad,
 		Tracer:     n.spans.trace(),
 		TopKeys:    topKeys[n.settings.topKeys],
@@ -43,9 +43,10 @@ func (n *node) openDoors(secret []byte) error {
 		return err
 	}
 	n.inquiries = newInquiries(n.cluster.Tell, n.cluster.TellOne, n.answerAsk)
+	n.cluster.SetLostLimits(nil)
 	if n.rules != nil {
-		n.service.SetRules(n.rules.Current())
-		n.rules.OnChange(n.service.SetRules)
+		n.useRules(n.rules.Current())
+		n.rules.OnChange(n.useRules)
 	}
 	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: n.spans != nil, Admit: n.gate.Admit}); err != nil {
 		return err

@@ -246,6 +246,10 @@ func attempts() (list []attempt) {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Bootstrap(s.with(a), &sluicev1.BootstrapRequest{})
 		return s.byCode(err)
 	})
+	add("gRPC AcceptLoss", "admin", func(s *stranger, a []string) string {
+		_, err := sluicev1.NewSluiceServiceClient(s.conn).AcceptLoss(s.with(a), &sluicev1.AcceptLossRequest{})
+		return s.byCode(err)
+	})
 	add("HTTP forget", "admin", func(s *stranger, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/v1/members/forget", `{"name":"nobody"}`, a)
 		return outcome

@@ -44,7 +44,7 @@ Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 	}
 	f.register(cmd)
 	registerOutput(cmd, &output)
-	cmd.AddCommand(newForget(), newBootstrap())
+	cmd.AddCommand(newForget(), newBootstrap(), newAcceptLoss())
 	return cmd
 }
 
@@ -174,6 +174,14 @@ type holdingsJSON struct {
 	Copies        int32 `json:"copies"`
 	Claims        int32 `json:"claims"`
 	Forks         int32 `json:"forks"`
+	Lost          int32 `json:"lost"`
+}
+
+// lostRuleJSON is a rule that denies because counters are lost. Left is in seconds.
+type lostRuleJSON struct {
+	Domain string  `json:"domain"`
+	Rule   string  `json:"rule"`
+	Left   float64 `json:"left"`
 }
 
 func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) error {
@@ -182,14 +190,15 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 	}
 	h := r.GetHoldings()
 	list := struct {
-		Self       string       `json:"self"`
-		Ring       string       `json:"ring"`
-		Partitions int32        `json:"partitions"`
-		StableSet  *setJSON     `json:"stable_set,omitempty"`
-		MayDecide  bool         `json:"may_decide"`
-		Reason     string       `json:"reason,omitempty"`
-		Unreached  []string     `json:"unreached,omitempty"`
-		Holdings   holdingsJSON `json:"holdings"`
+		Self       string         `json:"self"`
+		Ring       string         `json:"ring"`
+		Partitions int32          `json:"partitions"`
+		StableSet  *setJSON       `json:"stable_set,omitempty"`
+		MayDecide  bool           `json:"may_decide"`
+		Reason     string         `json:"reason,omitempty"`
+		Unreached  []string       `json:"unreached,omitempty"`
+		Holdings   holdingsJSON   `json:"holdings"`
+		LostRules  []lostRuleJSON `json:"lost_rules,omitempty"`
 		// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 		ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 		ClockCorrection float64      `json:"clock_correction,omitempty"`
@@ -197,7 +206,12 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 	}{
 		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
 		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
-		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks()},
+		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{
+			h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks(), h.GetLost(),
+		},
+	}
+	for _, x := range r.LostRules {
+		list.LostRules = append(list.LostRules, lostRuleJSON{x.Domain, x.Rule, seconds(x.LeftNs)})
 	}
 	for i, m := range r.Members {
 		list.Members[i] = memberOf(m)
@@ -272,6 +286,7 @@ func summary(r *sluicev1.MembersResponse) string {
 	h := r.GetHoldings()
 	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere, %d below their number of replicas; handing over %d, claiming %d, copies %d, forks %d\n",
 		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetForks())
+	b.WriteString(lostText(r))
 	b.WriteString(clockText(r))
 	return b.String()
 }

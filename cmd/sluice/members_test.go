@@ -43,6 +43,10 @@ func TestPrintMembers(t *testing.T) {
 		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
 		Holdings:  &sluicev1.Holdings{Holding: 1021, Unprotected: 1021},
 	}
+	without := &sluicev1.MembersResponse{
+		Self: "n1", MayDecide: true, Holdings: &sluicev1.Holdings{Holding: 340, Lost: 25},
+		LostRules: []*sluicev1.LostRule{{Domain: "api", Rule: "api/user", LeftNs: 2_470_400_000_000}},
+	}
 	off := &sluicev1.MembersResponse{
 		Self: "n2", ClocksAgree: proto.Bool(true), ClockCorrectionNs: -2e9,
 		Members: []*sluicev1.Member{{Name: "n1", State: "serving", ClockAheadNs: proto.Int64(3e6)}, {Name: "n2", State: "serving", ClockAheadNs: proto.Int64(2.0015e9)}},
@@ -77,6 +81,19 @@ stable set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 counted members live, and a majority is 2
 n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
 `},
+		{"lost state", "text", without, `
+NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+0 partitions, ring -, as seen by n1 (*)
+stable set: none is known
+n1 may decide
+n1 holds 340 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+counters of 25 partitions of n1 are lost: bring back the nodes that had them, or ` + "`sluice members accept-loss`" + `
+  api/user denies what may have been spent, for 41m10s more at most
+`},
+		{"lost state", "json", without, `
+{"self":"n1","ring":"","partitions":0,"may_decide":true,"holdings":{"holding":340,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":25},` +
+			`"lost_rules":[{"domain":"api","rule":"api/user","left":2470.4}],"members":[]}
+`},
 		{"of an earlier version", "text", early, `
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1 *  serving  no       no     0     0      -     -     -     -
@@ -95,7 +112,7 @@ n1 may not decide
 n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
 `},
 		{"zones", "json", zones, `
-{"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0},"members":[` +
+{"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0},"members":[` +
 			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a"},` +
 			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
 `},
@@ -121,14 +138,14 @@ n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below thei
 clocks: no majority agrees, new windows follow each node's own; against n1: n2 -3600.000s
 `},
 		{"a clock that is off", "json", off, `
-{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0},` +
+{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0},` +
 			`"clocks_agree":true,"clock_correction":-2,"members":[` +
 			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
 			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
 `},
 		{"three", "json", whole, `
 {"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"stable_set":{"lineage":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +
-			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"below_replicas":6,"handing_over":2,"copies":3,"claims":4,"forks":5},"members":[` +
+			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"below_replicas":6,"handing_over":2,"copies":3,"claims":4,"forks":5,"lost":0},"members":[` +
 			`{"name":"n1","state":"serving","counted":true,"lives":true,"partitions":511,"holds":500,"grpc":"10.0.0.1:7460","http":"10.0.0.1:7461",` +
 			`"peer":"10.0.0.1:7462","gossip":"10.0.0.1:7463","version":"v1","boot":"18e9-f5","silent":0},` +
 			`{"name":"n2","state":"serving","counted":true,"lives":false,"partitions":510,"holds":21,"grpc":"10.0.0.2:7460","http":"10.0.0.2:7461",` +
@@ -139,7 +156,7 @@ clocks: no majority agrees, new windows follow each node's own; against n1: n2 -
 `},
 		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no stable set is known yet"}, `
 {"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no stable set is known yet",` +
-			`"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0},"members":[]}
+			`"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0},"members":[]}
 `},
 	} {
 		var out bytes.Buffer

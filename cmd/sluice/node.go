@@ -192,7 +192,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	}
 	n.cluster, err = cluster.New(cluster.Config{
 		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout, Right: n.settings.right,
-		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Replicas: n.settings.replicas, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
+		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Replicas: n.settings.replicas, LostHold: n.settings.lostStateHold, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {
 		return err

@@ -32,7 +32,10 @@ func (n *node) overview(ctx context.Context) transport.Overview {
 	p := own.Partitions
 	o.Holdings = transport.Holdings{
 		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.Closing,
-		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks,
+		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks, Lost: p.Lost,
+	}
+	if p.Lost > 0 {
+		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
 	}
 	return o
 }

@@ -59,6 +59,7 @@ type settings struct {
 	shutdownTimeout time.Duration
 	handoverTimeout time.Duration
 	forgetAfter     time.Duration
+	lostStateHold   time.Duration
 	maxClockSkew    time.Duration
 	replicas        int
 	zone            string
@@ -104,6 +105,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
 	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
 	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
+	f.DurationVar(&s.lostStateHold, "lost-state-hold", 0, "longest time that rules with on_lost_state: deny deny what may have been spent of counters that are lost (default: until they are back, or their windows have ended)")
 	f.DurationVar(&s.maxClockSkew, "max-clock-skew", 500*time.Millisecond, "how far this node's clock may be off the median of the voters' before new windows follow that")
 	f.IntVar(&s.replicas, "replicas", 1, "how many other nodes keep a `replica` of what this node owns: 1, or 2 to survive two lost nodes at once; equal on all nodes")
 	f.StringVar(&s.zone, "zone", "", "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's where there are any")
@@ -167,6 +169,9 @@ func (s *settings) validate() error {
 	}
 	if s.snapshotInterval < 0 {
 		errs = append(errs, fmt.Errorf("--snapshot-interval: %v is below 0", s.snapshotInterval))
+	}
+	if s.lostStateHold < 0 {
+		errs = append(errs, fmt.Errorf("--lost-state-hold: %v is below 0; give a time, or 0 for no bound", s.lostStateHold))
 	}
 	if s.replicas < 1 || s.replicas > 2 {
 		errs = append(errs, fmt.Errorf("--replicas: %d is neither 1 nor 2", s.replicas))

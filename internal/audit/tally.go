@@ -131,7 +131,7 @@ func worst[T any](list []T, x T, n int, compare func(a, b T) int) []T {
 }
 
 // sources count checks by who decided.
-type sources [sluicev1.Source_SOURCE_EVENTUAL + 1]struct{ admitted, denied int64 }
+type sources [sluicev1.Source_SOURCE_LOST_STATE + 1]struct{ admitted, denied int64 }
 
 func (s *sources) add(r *record) {
 	if int(r.source) >= len(s) {

@@ -39,9 +39,11 @@ const (
 	Leased
 	// Eventual: the node that was asked decided by itself, on a share of what it last heard to be left.
 	Eventual
+	// Lost: the key's counter was lost, and the rule denies what may have been spent. A Decider tells it by Decision.Lost.
+	Lost
 )
 
-var sources = [...]string{"", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual"}
+var sources = [...]string{"", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual", "lost_state"}
 
 // String returns the word for s, "" for none.
 func (s Source) String() string {

@@ -65,7 +65,7 @@ type Node struct {
 
 // Holdings are numbers of partitions, as of now: see transport.Holdings.
 type Holdings struct {
-	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Forks int
+	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Forks, Lost int
 }
 
 // Latency is a histogram: see timing.Latency.

@@ -45,6 +45,8 @@ func (*Facts) body()     {}
 func (*KeyAsk) body()    {}
 func (*KeyFacts) body()  {}
 
+func (*AcceptLoss) body() {}
+
 // Wish is what a process wants from the stable set.
 type Wish uint8
 
@@ -155,7 +157,22 @@ type Holding struct {
 	Heir Peer
 	// Replicated: it has as many complete replicas as the sender wants.
 	Replicated bool
+	// Loss is zero unless the partition was taken over without its state.
+	Loss Loss
 }
+
+// Loss says that counters of a partition are lost, as far as its owner knows.
+type Loss struct {
+	// Of is the epoch whose state is lost: one of it, or of a later one, ends the loss.
+	Of Epoch
+	// Sure is what is lost if nobody has owned the partition at Of, where that is not known; else Of.
+	Sure Epoch
+	// Age is how long ago the partition was taken over without it (ns).
+	Age int64
+}
+
+// AcceptLoss tells all that an operator takes lost counters for unspent.
+type AcceptLoss struct{}
 
 // News tells which claims the sender has granted or heard of, until the receiver has said in its
 // heartbeats that it has seen it. Until then its heartbeats are not acknowledged.
@@ -213,6 +230,9 @@ type GrantPart struct {
 	// Has says what state the sender has; None is no state.
 	Has   Completeness
 	State Mark
+	// Owned is the highest epoch at which a process has said that it owns the partition, as far as the sender knows, Granted the
+	// one that was granted before this claim, to another process.
+	Owned, Granted Epoch
 }
 
 // Completeness ranks states of a partition.
@@ -255,7 +275,8 @@ type Parcel struct {
 type Part struct {
 	Partition int
 	Kind      Kind
-	// Epoch under which the sender has the state. Not for Merge.
+	// Epoch under which the sender has the state. Of a Merge it says what the owner lacks no longer when it has all of it;
+	// zero where another process may have decided since.
 	Epoch Epoch
 	// Fill numbers the sender's fillings of the receiver, so that a part of an
 	// earlier one is known as such. 0 goes on from the state of the last hand-off.
@@ -271,6 +292,8 @@ type Part struct {
 	// Sum is the checksum over all portions of this fill up to and with this one
 	// (End and Close).
 	Sum uint64
+	// Loss is that of the state.
+	Loss Loss
 	// Begin: forget what you have, a filling begins. End: it is complete.
 	Begin, End bool
 }

@@ -21,7 +21,8 @@ import (
 //     admitted in any 50 ms, or what the gate allowed, since shortly before, by its own clock; of sync keys no answer. Transient keys
 //     may lose all, and so may async keys of partitions that nobody else who stays had a complete copy of, sync keys where they needed none. The
 //     same per loss, where they come one by one (shrink).
-//   - Cuts into two groups and chaos can take a holder together with its copy: only the first.
+//   - Cuts into two groups and chaos can take a holder together with its copy: of async keys only the first; of sync keys, which deny
+//     what may have been spent, no answer, unless somebody goes on from a replica that the owner had replaced.
 
 // bound says which of these judge a run.
 type bound int
@@ -79,7 +80,8 @@ func (w *world) judgeExcess(k *key, a *account) {
 // judgeReleased is called when an answer of a sync key was let go.
 func (w *world) judgeReleased(k *key, a *account) {
 	alone := slices.ContainsFunc(w.losses, func(l loss) bool { return l.alone&(1<<k.partition) != 0 })
-	if over := a.released - k.limit; over > 0 && w.bound != lossy && !alone && !k.request.Transient {
+	outdated := (w.bound == lossy || alone) && w.outdated&(1<<k.partition) != 0
+	if over := a.released - k.limit; over > 0 && !outdated {
 		w.fail("I3 sync", k.partition, "%d of %s were answered beyond the limit of %d", over, k.name, k.limit)
 	}
 }

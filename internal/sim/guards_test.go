@@ -32,12 +32,13 @@ func TestGuards(t *testing.T) {
 		{"majority", Without{machine: handoff.ClaimMajority}, "creep", []string{"I1"}},
 		{"wait", Without{machine: handoff.ClaimWait}, "creep", []string{"I1"}},
 		{"promise", Without{machine: handoff.Promise}, "chaos", []string{"I1"}},
-		{"inheritance", Without{machine: handoff.Inheritance}, "sleepers", []string{"I1"}},
+		{"inheritance", Without{machine: handoff.Inheritance}, "chaos", []string{"I1"}},
 		{"freeze", Without{machine: handoff.Freeze}, "planned", []string{"seal"}},
 		{"checksum", Without{machine: handoff.Checksum}, "damage", []string{"I5 content"}},
 		{"an owner that lacks quorum", Without{proof: true}, "bridge", []string{"gap"}},
 		{"memory", Without{machine: handoff.Memory}, "forgotten", []string{"I1"}},
 		{"second replica", Without{machine: handoff.SecondReplica}, "two", []string{"I3", "I3 sync"}},
+		{"lost state", Without{machine: handoff.LostState}, "halves", []string{"I3 sync"}},
 		{"fork merge", Without{machine: handoff.ForkMerge}, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

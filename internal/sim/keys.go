@@ -83,7 +83,7 @@ func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
 			kind := "async"
 			switch r.IntN(8) {
 			case 0, 1:
-				k.sync, kind = true, "sync"
+				k.sync, k.request.DenyLost, kind = true, true, "sync"
 			case 2:
 				k.request.Transient, kind = true, "transient"
 			}
@@ -94,10 +94,10 @@ func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
 	return keys
 }
 
-// spent returns what p's table has counted for k. It changes nothing.
+// spent returns what p's table has counted for k, what it lacks left aside. It changes nothing.
 func (w *world) spent(p *process, k *key) int64 {
 	r := k.request
-	r.Verb = bucket.Read
+	r.Verb, r.DenyLost = bucket.Read, false
 	return k.limit - p.table.Do(w.clock(p), &r).Remaining
 }
 

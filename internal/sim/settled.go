@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -23,6 +24,11 @@ func (w *world) unsettled(level bool) string {
 		}
 	}
 	return ""
+}
+
+// crashed reports whether a process has ended: what only it had may be lost for good.
+func (w *world) crashed() bool {
+	return slices.ContainsFunc(w.every, func(p *process) bool { return !p.runs() })
 }
 
 // stranded reports whether so many of the newest set have gone that those left are no majority
@@ -71,6 +77,12 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 			return fmt.Sprintf("%s has not the right", p)
 		case p.handoff.Stats().Forks > 0:
 			return fmt.Sprintf("%s has forks that are not merged", p)
+		case p.handoff.Stats().Lost > 0 && !w.crashed():
+			for _, x := range p.handoff.States(nil) {
+				if x.LostOf.Gen != 0 && p.handoff.Holds(x.Partition) {
+					return fmt.Sprintf("%s takes counters of p%d at %s for lost since %v, and nobody has crashed", p, x.Partition, tellEpoch(x.LostOf), time.Duration(x.LostSince-p.origin))
+				}
+			}
 		}
 		if first == nil {
 			first = p

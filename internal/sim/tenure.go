@@ -100,12 +100,18 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	before := h.newest
 	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
 	h.all = append(h.all, t)
+	if before != nil && w.forgets && state.Start.Epoch.Less(before.state.Mark.Epoch) {
+		w.outdated |= 1 << part
+	}
 	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {
 		return // it comes too late, and cannot get the right before it has heard of the other
 	}
 	h.newest = t
 	if before == nil {
 		return
+	}
+	if from := state.Start; from.Epoch == before.state.Mark.Epoch && from.Seq < before.last {
+		w.outdated |= 1 << part
 	}
 	claimed := state.Mark.Epoch.Gen&(1<<message.Handoffs-1) == 0
 	if claimed {

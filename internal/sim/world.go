@@ -58,6 +58,11 @@ type world struct {
 	divided bool
 	left    [places]bool
 	losses  []loss
+	// outdated are partitions that were taken over with a replica of the last owner that this had replaced, or had not
+	// brought up to date, or where forgets holds.
+	outdated uint64
+	// forgets: the only process that runs and knows of an owner crashes, so a takeover may not know what it lacks.
+	forgets bool
 	// over: no more faults begin. coming are processes that will be started.
 	over   bool
 	coming int

@@ -48,12 +48,12 @@ func example() content {
 			Set: message.Set{ID: "18f3-01", Version: 1 << 63, Members: []string{"sluice-0", "sluice-1", "sluice-2"}},
 		},
 		Parts: []part{
-			{Section{5, mark(3<<message.Handoffs+1, "18f3-77", 900), mark(3<<message.Handoffs, "18f3-02", 850), true, true, noon}, []image{
+			{Section{5, mark(3<<message.Handoffs+1, "18f3-77", 900), mark(3<<message.Handoffs, "18f3-02", 850), true, true, noon, message.Epoch{}, time.Time{}}, []image{
 				{[][]bucket.Limit{ten, daily}, []byte("counters, as bucket writes them"), 2},
 				{[][]bucket.Limit{daily, nil}, []byte{0}, 1},
 			}},
-			{Section{0, mark(1<<63, "", 1<<63), message.Mark{}, false, true, noon.Add(time.Second)}, nil},
-			{Section{7, mark(2, "x", 7), message.Mark{}, false, false, noon.Add(-time.Hour)}, []image{{nil, nil, 0}}},
+			{Section{0, mark(1<<63, "", 1<<63), message.Mark{}, false, true, noon.Add(time.Second), message.Epoch{Gen: 1 << 62, Boot: "18f3-02"}, noon.Add(-time.Minute)}, nil},
+			{Section{7, mark(2, "x", 7), message.Mark{}, false, false, noon.Add(-time.Hour), message.Epoch{}, time.Time{}}, []image{{nil, nil, 0}}},
 		},
 	}
 }

@@ -36,6 +36,9 @@ type Section struct {
 	Holding, Complete bool
 	// At is the time of day as of which the counters were exported.
 	At time.Time
+	// LostOf is the epoch whose counters are lost, LostAt the time of day when the partition was taken over without them; zero if none are.
+	LostOf message.Epoch
+	LostAt time.Time
 }
 
 // Age returns how long ago at now the counters were exported; never less than 0, so a
@@ -96,6 +99,7 @@ func readHeader(payload []byte) (h Header, ok bool) {
 const (
 	isHolding  = 1 << 0
 	isComplete = 1 << 1
+	isLost     = 1 << 2
 )
 
 // validate checks s against the number of partitions.
@@ -103,7 +107,7 @@ func (s *Section) validate(partitions int) error {
 	switch {
 	case s.Partition < 0 || s.Partition >= partitions:
 		return fmt.Errorf("there is no partition %d among %d", s.Partition, partitions)
-	case !storable(s.At):
+	case !storable(s.At), s.LostOf != (message.Epoch{}) && !storable(s.LostAt):
 		return fmt.Errorf("partition %d: the time of day is %v, which no snapshot can tell; set the clock", s.Partition, s.At)
 	}
 	return nil
@@ -117,20 +121,30 @@ func (s *Section) append(b []byte) []byte {
 	if s.Complete {
 		flags |= isComplete
 	}
+	if s.LostOf != (message.Epoch{}) {
+		flags |= isLost
+	}
 	b = append(appendInt(b, s.Partition), flags)
 	b = appendTime(b, s.At)
 	b = appendMark(b, s.Mark)
-	return appendMark(b, s.Start)
+	b = appendMark(b, s.Start)
+	if flags&isLost != 0 {
+		b = appendTime(appendMark(b, message.Mark{Epoch: s.LostOf}), s.LostAt)
+	}
+	return b
 }
 
 func readSection(payload []byte, partitions int) (s Section, ok bool) {
 	f := fields{b: payload}
 	s.Partition = f.int(partitions - 1)
-	flags := f.int(isHolding | isComplete)
+	flags := f.int(isHolding | isComplete | isLost)
 	s.Holding, s.Complete = flags&isHolding != 0, flags&isComplete != 0
 	s.At = f.time()
 	s.Mark = f.mark()
 	s.Start = f.mark()
+	if flags&isLost != 0 {
+		s.LostOf, s.LostAt = f.mark().Epoch, f.time()
+	}
 	return s, f.done()
 }
 

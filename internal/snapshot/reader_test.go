@@ -59,7 +59,11 @@ func anyContent(t *rapid.T) content {
 	for _, n := range partitions {
 		p := part{Section: Section{
 			n, mark.Draw(t, "mark"), mark.Draw(t, "start"), rapid.Bool().Draw(t, "holding"), rapid.Bool().Draw(t, "complete"), moment.Draw(t, "at"),
+			message.Epoch{}, time.Time{},
 		}}
+		if rapid.Bool().Draw(t, "lost") {
+			p.Section.LostOf, p.Section.LostAt = message.Epoch{Gen: 1 + number.Draw(t, "lost generation")/2}, moment.Draw(t, "lost at")
+		}
 		for range rapid.IntRange(0, 3).Draw(t, "images") {
 			im := image{
 				Limits: rapid.SliceOfN(rapid.SampledFrom(sets), 0, 5).Draw(t, "limits"),

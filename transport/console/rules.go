@@ -84,6 +84,7 @@ func ruleOf(r *rules.Rule) *rule {
 	note(r.UnknownShare != rules.UnknownLimit, "unknown share "+r.UnknownShare.String())
 	note(r.OnFailure != rules.FailShare, "on failure "+r.OnFailure.String())
 	note(r.OnPartition != rules.FailShare, "on partition "+r.OnPartition.String())
+	note(r.OnLostState == rules.LostDeny, "lost state denies")
 	note(r.Limits != nil && r.Replication != rules.DefaultReplication(r.Limits), "replication "+r.Replication.String())
 	note(r.Refunds, "refunds")
 	note(len(r.Replaces) > 0, "replaces "+strings.Join(r.Replaces, ", "))

@@ -34,11 +34,15 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 			Copies:        int32(m.Holdings.Copies),
 			Claims:        int32(m.Holdings.Claims),
 			Forks:         int32(m.Holdings.Forks),
+			Lost:          int32(m.Holdings.Lost),
 		},
 		ClockCorrectionNs: int64(m.Clocks.Correction),
 	}
 	if m.Clocks.Known {
 		res.ClocksAgree = new(m.Clocks.Agree)
+	}
+	for _, x := range m.LostRules {
+		res.LostRules = append(res.LostRules, &sluicev1.LostRule{Domain: x.Domain, Rule: x.Rule, LeftNs: int64(x.Left)})
 	}
 	for i := range m.Members {
 		res.Members[i] = memberToProto(&m.Members[i])
@@ -115,6 +119,25 @@ func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*
 		return nil, statusOf(err)
 	}
 	return &sluicev1.BootstrapResponse{StableSet: setToProto(set)}, nil
+}
+
+// AcceptLoss implements sluicev1.SluiceServiceServer.
+func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) (*sluicev1.AcceptLossResponse, error) {
+	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	if refused == nil {
+		refused = pass.Operate(access.Admin, "", localOnly(ctx))
+	}
+	if refused != nil {
+		return nil, statusOf(refused)
+	}
+	if s.gone() {
+		return nil, errLeaving
+	}
+	partitions, told, err := s.limiter.AcceptLoss(ctx)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	return &sluicev1.AcceptLossResponse{Partitions: int32(partitions), Told: told}, nil
 }
 
 // localOnly says why a call is not one that came from this machine, or nil.

@@ -18,6 +18,7 @@ type membership struct {
 	Reason     string     `json:"reason,omitempty"`
 	Unreached  []string   `json:"unreached,omitempty"`
 	Holdings   holdings   `json:"holdings"`
+	LostRules  []lostRule `json:"lost_rules,omitempty"`
 	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 	ClockCorrection float64      `json:"clock_correction,omitempty"`
@@ -38,6 +39,14 @@ type holdings struct {
 	Copies        int `json:"copies"`
 	Claims        int `json:"claims"`
 	Forks         int `json:"forks"`
+	Lost          int `json:"lost"`
+}
+
+// lostRule is transport.LostRule; Left is in seconds.
+type lostRule struct {
+	Domain string  `json:"domain"`
+	Rule   string  `json:"rule"`
+	Left   float64 `json:"left"`
 }
 
 type memberJSON struct {
@@ -74,6 +83,9 @@ func (d *door) members(w http.ResponseWriter, r *http.Request) {
 	}
 	if m.Clocks.Known {
 		body.ClocksAgree = &m.Clocks.Agree
+	}
+	for _, x := range m.LostRules {
+		body.LostRules = append(body.LostRules, lostRule{x.Domain, x.Rule, x.Left.Seconds()})
 	}
 	for i := range m.Members {
 		body.Members[i] = memberOf(&m.Members[i])

@@ -23,7 +23,7 @@ func clustered(t *testing.T, o transport.Overview, forget func(context.Context, 
 	}))
 }
 
-const nothingHeld = `"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0}`
+const nothingHeld = `"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0}`
 
 func TestMembers(t *testing.T) {
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestMembers(t *testing.T) {
 				Holdings: transport.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
 			},
 			`{"self":"n1","ring":"","partitions":0,"stable_set":{"lineage":"b1","version":4,"members":["n1","n2","n3"]},"may_decide":true,` +
-				`"holdings":{"holding":500,"unprotected":1,"below_replicas":7,"handing_over":2,"copies":3,"claims":4,"forks":5},"members":[` +
+				`"holdings":{"holding":500,"unprotected":1,"below_replicas":7,"handing_over":2,"copies":3,"claims":4,"forks":5,"lost":0},"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
 				`"version":"","zone":"a","partitions":0,"holds":500,"counted":true,"lives":true,"silent":0},` +
 				`{"name":"n2","boot":"b2","state":"leaving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +

@@ -87,6 +87,7 @@ func cutRequest(m *peerv1.Request) {
 	m.Rate = m.Rate[:0]
 	m.ForNs = m.ForNs[:0]
 	m.Reserve = m.Reserve[:0]
+	m.Lost = m.Lost[:0]
 	clear(m.Traces)
 	m.Traces = m.Traces[:0]
 }

@@ -27,7 +27,7 @@ func (w *letterWriter) facts(b *message.Facts) *peerv1.Facts {
 		LatencyBoundsNs: each(n.Latency.Bounds, func(d *time.Duration) uint64 { return uint64(*d) }),
 		Slot:            n.Slot, History: flat(n.History),
 	}
-	for _, v := range []int{h.Holding, h.Unprotected, h.HandingOver, h.Copies, h.Claims, h.Forks, h.BelowReplicas} {
+	for _, v := range []int{h.Holding, h.Unprotected, h.HandingOver, h.Copies, h.Claims, h.Forks, h.BelowReplicas, h.Lost} {
 		m.Holdings = append(m.Holdings, w.number(v))
 	}
 	m.ByRule = each(n.ByRule, func(r *facts.Rule) *peerv1.RuleFacts {
@@ -83,11 +83,11 @@ func (r *letterReader) facts(m *peerv1.Facts) *message.Facts {
 		Bounds: each(m.LatencyBoundsNs, func(d *uint64) time.Duration { return time.Duration(*d) }),
 		Counts: m.LatencyCounts, Sum: time.Duration(m.LatencySumNs),
 	}
-	var h [7]int
+	var h [8]int
 	for i := range min(len(h), len(m.Holdings)) {
 		h[i] = r.number(m.Holdings[i])
 	}
-	n.Holdings = facts.Holdings{Holding: h[0], Unprotected: h[1], HandingOver: h[2], Copies: h[3], Claims: h[4], Forks: h[5], BelowReplicas: h[6]}
+	n.Holdings = facts.Holdings{Holding: h[0], Unprotected: h[1], HandingOver: h[2], Copies: h[3], Claims: h[4], Forks: h[5], BelowReplicas: h[6], Lost: h[7]}
 	n.Slot, n.History = m.Slot, r.slots(m.History)
 	if len(m.ByRule) > facts.MaxRules {
 		r.err = fmt.Errorf("facts: %d rules; want at most %d", len(m.ByRule), facts.MaxRules)

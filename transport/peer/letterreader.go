@@ -88,6 +88,7 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 			return message.Holding{
 				Partition: r.number((*h).Partition), Gen: (*h).Gen, Start: r.mark((*h).Start), Heir: r.process((*h).Heir),
 				Replicated: (*h).Replicated,
+				Loss:       message.Loss{Of: r.epoch((*h).Loss.GetOf()), Sure: r.epoch((*h).Loss.GetSure()), Age: (*h).Loss.GetAgeNs()},
 			}
 		})}
 	case *peerv1.Letter_News:
@@ -138,6 +139,8 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		return &message.Top{ID: m.Id, Off: m.Off, Covers: int64(m.CoversNs), Keys: each(m.Keys, func(k **peerv1.TopKey) message.TopKey {
 			return message.TopKey{Key: bucket.Key{Hi: (*k).KeyHi, Lo: (*k).KeyLo}, Name: (*k).Name, Count: (*k).Count, Error: (*k).Error}
 		})}
+	case *peerv1.Letter_AcceptLoss:
+		return &message.AcceptLoss{}
 	case *peerv1.Letter_FactsAsk:
 		return &message.FactsAsk{ID: b.FactsAsk.Id, History: b.FactsAsk.History}
 	case *peerv1.Letter_Facts:
@@ -159,7 +162,7 @@ func (r *letterReader) grant(m *peerv1.Grant) *message.Grant {
 			return message.GrantPart{
 				Partition: r.number((*g).Partition), OK: (*g).Ok,
 				Known: r.epoch((*g).Known), Holder: r.process((*g).Holder),
-				Has: known(r, (*g).Has, message.Complete), State: r.mark((*g).State),
+				Has: known(r, (*g).Has, message.Complete), State: r.mark((*g).State), Owned: r.epoch((*g).Owned), Granted: r.epoch((*g).Granted),
 			}
 		}),
 		Acked: each(m.Acked, func(a **peerv1.Acked) message.Acked {

@@ -100,8 +100,8 @@ func defines(b message.Body) int {
 // What parts of a letter take on the wire at most, roughly, texts aside.
 const (
 	bytesPerLetter  = 128
-	bytesPerElement = 96
-	bytesPerPart    = 112
+	bytesPerElement = 120
+	bytesPerPart    = 136
 	bytesPerCounts  = 12 // many are 0
 )
 

@@ -77,7 +77,7 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 		m.Body = &peerv1.Letter_Holdings{Holdings: &peerv1.Holdings{
 			Seq: b.Seq, Full: b.Full, Held: each(b.Held, func(h *message.Holding) *peerv1.Holding {
 				return &peerv1.Holding{
-					Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir), Replicated: h.Replicated,
+					Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir), Replicated: h.Replicated, Loss: w.loss(h.Loss),
 				}
 			}),
 		}}
@@ -129,6 +129,8 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 				return &peerv1.TopKey{KeyHi: k.Key.Hi, KeyLo: k.Key.Lo, Name: k.Name, Count: k.Count, Error: k.Error}
 			}),
 		}}
+	case *message.AcceptLoss:
+		m.Body = &peerv1.Letter_AcceptLoss{AcceptLoss: &peerv1.AcceptLoss{}}
 	case *message.FactsAsk:
 		m.Body = &peerv1.Letter_FactsAsk{FactsAsk: &peerv1.FactsAsk{Id: b.ID, History: b.History}}
 	case *message.Facts:
@@ -149,7 +151,7 @@ func (w *letterWriter) grant(b *message.Grant) *peerv1.Grant {
 			return &peerv1.GrantPart{
 				Partition: w.number(g.Partition), Ok: g.OK,
 				Known: w.epoch(g.Known), Holder: w.process(g.Holder),
-				Has: uint32(g.Has), State: w.mark(g.State),
+				Has: uint32(g.Has), State: w.mark(g.State), Owned: w.epoch(g.Owned), Granted: w.epoch(g.Granted),
 			}
 		}),
 		Acked: each(b.Acked, func(a *message.Acked) *peerv1.Acked {
@@ -216,6 +218,13 @@ func (w *letterWriter) epoch(e message.Epoch) *peerv1.Epoch {
 		return nil
 	}
 	return &peerv1.Epoch{Gen: e.Gen, Boot: w.text(e.Boot)}
+}
+
+func (w *letterWriter) loss(l message.Loss) *peerv1.Loss {
+	if l == (message.Loss{}) {
+		return nil
+	}
+	return &peerv1.Loss{Of: w.epoch(l.Of), Sure: w.epoch(l.Sure), AgeNs: l.Age}
 }
 
 func (w *letterWriter) mark(m message.Mark) *peerv1.Mark {

@@ -28,7 +28,7 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		return body
 	}
 	size := 0
-	var boots [3]lastText
+	var boots [5]lastText
 	m.N = p.N
 	for i := range p.Parts {
 		t := &p.Parts[i]
@@ -54,6 +54,11 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		m.Counters = append(m.Counters, w.number(t.Counters))
 		m.Size = append(m.Size, w.number(t.Bytes))
 		m.Sum = append(m.Sum, t.Sum)
+		m.LossGen = append(m.LossGen, t.Loss.Of.Gen)
+		m.LossBoot = append(m.LossBoot, boots[3].in(w, t.Loss.Of.Boot))
+		m.LossAgeNs = append(m.LossAgeNs, t.Loss.Age)
+		m.LossSureGen = append(m.LossSureGen, t.Loss.Sure.Gen)
+		m.LossSureBoot = append(m.LossSureBoot, boots[4].in(w, t.Loss.Sure.Boot))
 		size += t.Bytes
 	}
 	sealParcel(m)
@@ -102,6 +107,11 @@ func cutParcel(m *peerv1.Parcel) {
 	m.Counters = m.Counters[:0]
 	m.Size = m.Size[:0]
 	m.Sum = m.Sum[:0]
+	m.LossGen = m.LossGen[:0]
+	m.LossBoot = m.LossBoot[:0]
+	m.LossAgeNs = m.LossAgeNs[:0]
+	m.LossSureGen = m.LossSureGen[:0]
+	m.LossSureBoot = m.LossSureBoot[:0]
 	m.Limits = m.Limits[:0]
 	m.Data = nil
 }
@@ -121,6 +131,11 @@ func sealParcel(m *peerv1.Parcel) {
 	m.Counters = trim(m.Counters)
 	m.Size = trim(m.Size)
 	m.Sum = trim(m.Sum)
+	m.LossGen = trim(m.LossGen)
+	m.LossBoot = trim(m.LossBoot)
+	m.LossAgeNs = trim(m.LossAgeNs)
+	m.LossSureGen = trim(m.LossSureGen)
+	m.LossSureBoot = trim(m.LossSureBoot)
 }
 
 // parcel returns the message that m holds, or nil with r.err set. It takes m's data
@@ -135,6 +150,8 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		{"fill", len(m.Fill)}, {"seq", len(m.Seq)}, {"start_gen", len(m.StartGen)}, {"start_boot", len(m.StartBoot)},
 		{"start_seq", len(m.StartSeq)}, {"next_gen", len(m.NextGen)}, {"next_boot", len(m.NextBoot)},
 		{"counters", len(m.Counters)}, {"size", len(m.Size)}, {"sum", len(m.Sum)},
+		{"loss_gen", len(m.LossGen)}, {"loss_boot", len(m.LossBoot)}, {"loss_age_ns", len(m.LossAgeNs)},
+		{"loss_sure_gen", len(m.LossSureGen)}, {"loss_sure_boot", len(m.LossSureBoot)},
 	} {
 		if c.len != 0 && c.len != n {
 			r.err = fmt.Errorf("parcel: column %s has %d values for %d parts; want as many, or none", c.name, c.len, n)
@@ -162,6 +179,10 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		t.Next = message.Epoch{Gen: at(m.NextGen, i), Boot: r.text(at(m.NextBoot, i))}
 		t.Counters, t.Bytes = r.number(at(m.Counters, i)), r.number(at(m.Size, i))
 		t.Sum = at(m.Sum, i)
+		t.Loss = message.Loss{
+			Of:   message.Epoch{Gen: at(m.LossGen, i), Boot: r.text(at(m.LossBoot, i))},
+			Sure: message.Epoch{Gen: at(m.LossSureGen, i), Boot: r.text(at(m.LossSureBoot, i))}, Age: at(m.LossAgeNs, i),
+		}
 		counters += uint64(t.Counters)
 		size += uint64(t.Bytes)
 	}

@@ -16,6 +16,7 @@ const (
 	flagSoft    = 1 << 1
 	flagSplit   = 1 << 2
 	flagLent    = 1 << 3
+	flagLost    = 1 << 4
 )
 
 // writeReply puts replies into the empty m, left-out columns included. self is the
@@ -29,6 +30,9 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 		}
 		if r.Soft {
 			flags |= flagSoft
+		}
+		if r.Decision.Lost {
+			flags |= flagLost
 		}
 		if r.Lent {
 			flags |= flagLent
@@ -67,14 +71,14 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 func denialOf(d *bucket.Decision) *peerv1.Denial {
 	return &peerv1.Denial{
 		Index: uint32(d.Index), Limit: d.Limit, Remaining: d.Remaining,
-		ResetAfterNs: int64(d.ResetAfter), RetryAfterNs: int64(d.RetryAfter),
+		ResetAfterNs: int64(d.ResetAfter), RetryAfterNs: int64(d.RetryAfter), Lost: d.Lost,
 	}
 }
 
 func readDenial(m *peerv1.Denial) *bucket.Decision {
 	return &bucket.Decision{
 		Index: uint8(m.Index), Limit: m.Limit, Remaining: m.Remaining,
-		ResetAfter: time.Duration(m.ResetAfterNs), RetryAfter: time.Duration(m.RetryAfterNs),
+		ResetAfter: time.Duration(m.ResetAfterNs), RetryAfter: time.Duration(m.RetryAfterNs), Lost: m.Lost,
 	}
 }
 
@@ -151,6 +155,7 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 		*r = check.Reply{Status: check.Status(m.Status[j]), Holder: sender}
 		r.Allowed = flags&flagAllowed != 0
 		r.Soft = flags&flagSoft != 0
+		r.Decision.Lost = flags&flagLost != 0
 		r.Index = at(m.Index, j)
 		r.Limit = at(m.Limit, j)
 		r.Remaining = at(m.Remaining, j)

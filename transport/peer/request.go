@@ -26,6 +26,9 @@ const (
 // answers that it does not know the verb.
 const verbRelay = 1 << 7
 
+// denyLost is the bit of Request.lost.
+const denyLost = 1 << 0
+
 // addRecord appends r to the columns of m. limits is the number that the stream
 // gave to r.Limits, 0 for none.
 func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
@@ -70,6 +73,11 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.Rate = append(m.Rate, r.Rate)
 	m.ForNs = append(m.ForNs, int64(r.For))
 	m.Reserve = append(m.Reserve, r.Reserve)
+	var lost byte
+	if r.DenyLost {
+		lost = denyLost
+	}
+	m.Lost = append(m.Lost, lost)
 }
 
 // sealRequest leaves out what need not travel. key_lo stays, because its length is
@@ -86,6 +94,7 @@ func sealRequest(m *peerv1.Request) {
 	m.Rate = trim(m.Rate)
 	m.ForNs = trim(m.ForNs)
 	m.Reserve = trim(m.Reserve)
+	m.Lost = trim(m.Lost)
 }
 
 // readRequest appends m's records to records and checks m's form. definitions
@@ -102,7 +111,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		{"key_hi", len(m.KeyHi)}, {"limits", len(m.Limits)}, {"cost", len(m.Cost)},
 		{"verb", len(m.Verb)}, {"flags", len(m.Flags)}, {"id", len(m.Id)},
 		{"times", len(m.Times)}, {"want", len(m.Want)}, {"rate", len(m.Rate)}, {"for_ns", len(m.ForNs)},
-		{"reserve", len(m.Reserve)},
+		{"reserve", len(m.Reserve)}, {"lost", len(m.Lost)},
 	} {
 		if c.len != 0 && c.len != n {
 			return nil, columnError(m.Seq, c.name, c.len, n)
@@ -120,6 +129,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Rate = at(m.Rate, i)
 		r.For = time.Duration(at(m.ForNs, i))
 		r.Reserve = at(m.Reserve, i)
+		r.DenyLost = at(m.Lost, i)&denyLost != 0
 		verb := at(m.Verb, i)
 		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
 		flags := at(m.Flags, i)

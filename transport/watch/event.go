@@ -89,6 +89,7 @@ type holdings struct {
 	Copies        int `json:"copies"`
 	Claims        int `json:"claims"`
 	Forks         int `json:"forks"`
+	Lost          int `json:"lost"`
 }
 
 // latency of the calls of the last interval; all 0 if there were none.

@@ -240,7 +240,9 @@ type Request struct {
 	Reserve []int64 `protobuf:"varint,15,rep,packed,name=reserve,proto3" json:"reserve,omitempty"`
 	// Records that belong to traces which are being recorded. Nothing is decided by them, so a
 	// node that does not know them passes them over.
-	Traces        []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
+	Traces []*Trace `protobuf:"bytes,16,rep,name=traces,proto3" json:"traces,omitempty"`
+	// Bit 0: where counters are lost, what may have been spent is. A node that does not know it begins anew.
+	Lost          []byte `protobuf:"bytes,17,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -387,6 +389,13 @@ func (x *Request) GetTraces() []*Trace {
 	return nil
 }
 
+func (x *Request) GetLost() []byte {
+	if x != nil {
+		return x.Lost
+	}
+	return nil
+}
+
 // Trace says of records that follow each other which span they were sent for.
 type Trace struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -465,7 +474,8 @@ type Reply struct {
 	Seq   uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// check.Status. 5, later, since 1.1.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent (since 1.2).
+	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent (since 1.2),
+	// bit 4 denied only because counters are lost.
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
 	Limit        []int64 `protobuf:"varint,6,rep,packed,name=limit,proto3" json:"limit,omitempty"`
@@ -637,6 +647,7 @@ type Denial struct {
 	Remaining     int64                  `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	ResetAfterNs  int64                  `protobuf:"varint,4,opt,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
 	RetryAfterNs  int64                  `protobuf:"varint,5,opt,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
+	Lost          bool                   `protobuf:"varint,6,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -704,6 +715,13 @@ func (x *Denial) GetRetryAfterNs() int64 {
 		return x.RetryAfterNs
 	}
 	return 0
+}
+
+func (x *Denial) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // Post is a frame of letters, in the order that they are to be delivered.
@@ -810,6 +828,7 @@ type Letter struct {
 	//	*Letter_Facts
 	//	*Letter_KeyAsk
 	//	*Letter_KeyFacts
+	//	*Letter_AcceptLoss
 	Body          isLetter_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1073,6 +1092,15 @@ func (x *Letter) GetKeyFacts() *KeyFacts {
 	return nil
 }
 
+func (x *Letter) GetAcceptLoss() *AcceptLoss {
+	if x != nil {
+		if x, ok := x.Body.(*Letter_AcceptLoss); ok {
+			return x.AcceptLoss
+		}
+	}
+	return nil
+}
+
 type isLetter_Body interface {
 	isLetter_Body()
 }
@@ -1172,6 +1200,10 @@ type Letter_KeyFacts struct {
 	KeyFacts *KeyFacts `protobuf:"bytes,36,opt,name=key_facts,json=keyFacts,proto3,oneof"`
 }
 
+type Letter_AcceptLoss struct {
+	AcceptLoss *AcceptLoss `protobuf:"bytes,37,opt,name=accept_loss,json=acceptLoss,proto3,oneof"`
+}
+
 func (*Letter_Heartbeat) isLetter_Body() {}
 
 func (*Letter_Ack) isLetter_Body() {}
@@ -1217,6 +1249,8 @@ func (*Letter_Facts) isLetter_Body() {}
 func (*Letter_KeyAsk) isLetter_Body() {}
 
 func (*Letter_KeyFacts) isLetter_Body() {}
+
+func (*Letter_AcceptLoss) isLetter_Body() {}
 
 type Process struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2029,7 +2063,8 @@ type Holding struct {
 	Start     *Mark                  `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
 	Heir      *Process               `protobuf:"bytes,4,opt,name=heir,proto3" json:"heir,omitempty"`
 	// As many nodes have complete replicas as the sender wants; what former owners have left may be dropped.
-	Replicated    bool `protobuf:"varint,5,opt,name=replicated,proto3" json:"replicated,omitempty"`
+	Replicated    bool  `protobuf:"varint,5,opt,name=replicated,proto3" json:"replicated,omitempty"`
+	Loss          *Loss `protobuf:"bytes,6,opt,name=loss,proto3" json:"loss,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2099,6 +2134,74 @@ func (x *Holding) GetReplicated() bool {
 	return false
 }
 
+func (x *Holding) GetLoss() *Loss {
+	if x != nil {
+		return x.Loss
+	}
+	return nil
+}
+
+// Loss is message.Loss.
+type Loss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Of            *Epoch                 `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	AgeNs         int64                  `protobuf:"varint,2,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
+	Sure          *Epoch                 `protobuf:"bytes,3,opt,name=sure,proto3" json:"sure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Loss) Reset() {
+	*x = Loss{}
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Loss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Loss) ProtoMessage() {}
+
+func (x *Loss) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Loss.ProtoReflect.Descriptor instead.
+func (*Loss) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Loss) GetOf() *Epoch {
+	if x != nil {
+		return x.Of
+	}
+	return nil
+}
+
+func (x *Loss) GetAgeNs() int64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
+}
+
+func (x *Loss) GetSure() *Epoch {
+	if x != nil {
+		return x.Sure
+	}
+	return nil
+}
+
 type News struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -2109,7 +2212,7 @@ type News struct {
 
 func (x *News) Reset() {
 	*x = News{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2224,7 @@ func (x *News) String() string {
 func (*News) ProtoMessage() {}
 
 func (x *News) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2237,7 @@ func (x *News) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use News.ProtoReflect.Descriptor instead.
 func (*News) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *News) GetSeq() uint64 {
@@ -2162,7 +2265,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2277,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2290,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Granted) GetPartition() uint32 {
@@ -2211,6 +2314,42 @@ func (x *Granted) GetClaimer() *Process {
 	return nil
 }
 
+type AcceptLoss struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLoss) Reset() {
+	*x = AcceptLoss{}
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLoss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLoss) ProtoMessage() {}
+
+func (x *AcceptLoss) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLoss.ProtoReflect.Descriptor instead.
+func (*AcceptLoss) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+}
+
 type Claim struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2222,7 +2361,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2373,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2386,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Claim) GetId() uint64 {
@@ -2281,7 +2420,7 @@ type Claimed struct {
 
 func (x *Claimed) Reset() {
 	*x = Claimed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2432,7 @@ func (x *Claimed) String() string {
 func (*Claimed) ProtoMessage() {}
 
 func (x *Claimed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2445,7 @@ func (x *Claimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
 func (*Claimed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Claimed) GetPartition() uint32 {
@@ -2338,7 +2477,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2489,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2502,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -2415,15 +2554,19 @@ type GrantPart struct {
 	Known     *Epoch                 `protobuf:"bytes,3,opt,name=known,proto3" json:"known,omitempty"`
 	Holder    *Process               `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
 	// message.Completeness.
-	Has           uint32 `protobuf:"varint,5,opt,name=has,proto3" json:"has,omitempty"`
-	State         *Mark  `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	Has   uint32 `protobuf:"varint,5,opt,name=has,proto3" json:"has,omitempty"`
+	State *Mark  `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
+	// The highest epoch at which somebody has said that it owns the partition.
+	Owned *Epoch `protobuf:"bytes,7,opt,name=owned,proto3" json:"owned,omitempty"`
+	// The highest that was granted to another process before.
+	Granted       *Epoch `protobuf:"bytes,8,opt,name=granted,proto3" json:"granted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GrantPart) Reset() {
 	*x = GrantPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2578,7 @@ func (x *GrantPart) String() string {
 func (*GrantPart) ProtoMessage() {}
 
 func (x *GrantPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2591,7 @@ func (x *GrantPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantPart.ProtoReflect.Descriptor instead.
 func (*GrantPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GrantPart) GetPartition() uint32 {
@@ -2493,6 +2636,20 @@ func (x *GrantPart) GetState() *Mark {
 	return nil
 }
 
+func (x *GrantPart) GetOwned() *Epoch {
+	if x != nil {
+		return x.Owned
+	}
+	return nil
+}
+
+func (x *GrantPart) GetGranted() *Epoch {
+	if x != nil {
+		return x.Granted
+	}
+	return nil
+}
+
 type Acked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Boot          uint32                 `protobuf:"varint,1,opt,name=boot,proto3" json:"boot,omitempty"` // text
@@ -2503,7 +2660,7 @@ type Acked struct {
 
 func (x *Acked) Reset() {
 	*x = Acked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2672,7 @@ func (x *Acked) String() string {
 func (*Acked) ProtoMessage() {}
 
 func (x *Acked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2685,7 @@ func (x *Acked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acked.ProtoReflect.Descriptor instead.
 func (*Acked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Acked) GetBoot() uint32 {
@@ -2556,7 +2713,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2725,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2738,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Fetch) GetPartition() uint32 {
@@ -2630,15 +2787,21 @@ type Parcel struct {
 	Size     []uint32 `protobuf:"varint,15,rep,packed,name=size,proto3" json:"size,omitempty"`
 	Sum      []uint64 `protobuf:"fixed64,16,rep,packed,name=sum,proto3" json:"sum,omitempty"`
 	// The image's sets of limits, by their numbers on this stream, 0 for none.
-	Limits        []uint32 `protobuf:"varint,17,rep,packed,name=limits,proto3" json:"limits,omitempty"`
-	Data          []byte   `protobuf:"bytes,18,opt,name=data,proto3" json:"data,omitempty"`
+	Limits []uint32 `protobuf:"varint,17,rep,packed,name=limits,proto3" json:"limits,omitempty"`
+	Data   []byte   `protobuf:"bytes,18,opt,name=data,proto3" json:"data,omitempty"`
+	// Losses of the parts: of before which epoch, and how long ago.
+	LossGen       []uint64 `protobuf:"varint,19,rep,packed,name=loss_gen,json=lossGen,proto3" json:"loss_gen,omitempty"`
+	LossBoot      []uint32 `protobuf:"varint,20,rep,packed,name=loss_boot,json=lossBoot,proto3" json:"loss_boot,omitempty"` // texts
+	LossAgeNs     []int64  `protobuf:"varint,21,rep,packed,name=loss_age_ns,json=lossAgeNs,proto3" json:"loss_age_ns,omitempty"`
+	LossSureGen   []uint64 `protobuf:"varint,22,rep,packed,name=loss_sure_gen,json=lossSureGen,proto3" json:"loss_sure_gen,omitempty"`
+	LossSureBoot  []uint32 `protobuf:"varint,23,rep,packed,name=loss_sure_boot,json=lossSureBoot,proto3" json:"loss_sure_boot,omitempty"` // texts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Parcel) Reset() {
 	*x = Parcel{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2813,7 @@ func (x *Parcel) String() string {
 func (*Parcel) ProtoMessage() {}
 
 func (x *Parcel) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2826,7 @@ func (x *Parcel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
 func (*Parcel) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Parcel) GetN() uint64 {
@@ -2792,6 +2955,41 @@ func (x *Parcel) GetData() []byte {
 	return nil
 }
 
+func (x *Parcel) GetLossGen() []uint64 {
+	if x != nil {
+		return x.LossGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossBoot() []uint32 {
+	if x != nil {
+		return x.LossBoot
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossAgeNs() []int64 {
+	if x != nil {
+		return x.LossAgeNs
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossSureGen() []uint64 {
+	if x != nil {
+		return x.LossSureGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossSureBoot() []uint32 {
+	if x != nil {
+		return x.LossSureBoot
+	}
+	return nil
+}
+
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
@@ -2802,7 +3000,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +3012,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +3025,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Receipt) GetN() uint64 {
@@ -2855,7 +3053,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2867,7 +3065,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2880,7 +3078,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Refusal) GetPart() uint32 {
@@ -2914,7 +3112,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +3124,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2939,7 +3137,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Room) GetKeyHi() []uint64 {
@@ -2969,7 +3167,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2981,7 +3179,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2994,7 +3192,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Load) GetDomain() uint32 {
@@ -3050,7 +3248,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3062,7 +3260,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3075,7 +3273,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Report) GetSent() int64 {
@@ -3144,7 +3342,7 @@ type Account struct {
 
 func (x *Account) Reset() {
 	*x = Account{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3354,7 @@ func (x *Account) String() string {
 func (*Account) ProtoMessage() {}
 
 func (x *Account) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3367,7 @@ func (x *Account) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Account.ProtoReflect.Descriptor instead.
 func (*Account) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Account) GetSent() int64 {
@@ -3240,7 +3438,7 @@ type TopAsk struct {
 
 func (x *TopAsk) Reset() {
 	*x = TopAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3252,7 +3450,7 @@ func (x *TopAsk) String() string {
 func (*TopAsk) ProtoMessage() {}
 
 func (x *TopAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3265,7 +3463,7 @@ func (x *TopAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopAsk.ProtoReflect.Descriptor instead.
 func (*TopAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TopAsk) GetId() uint64 {
@@ -3301,7 +3499,7 @@ type Top struct {
 
 func (x *Top) Reset() {
 	*x = Top{}
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3511,7 @@ func (x *Top) String() string {
 func (*Top) ProtoMessage() {}
 
 func (x *Top) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3524,7 @@ func (x *Top) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Top.ProtoReflect.Descriptor instead.
 func (*Top) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Top) GetId() uint64 {
@@ -3370,7 +3568,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3382,7 +3580,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3395,7 +3593,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TopKey) GetKeyHi() uint64 {
@@ -3443,7 +3641,7 @@ type FactsAsk struct {
 
 func (x *FactsAsk) Reset() {
 	*x = FactsAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3455,7 +3653,7 @@ func (x *FactsAsk) String() string {
 func (*FactsAsk) ProtoMessage() {}
 
 func (x *FactsAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3468,7 +3666,7 @@ func (x *FactsAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsAsk.ProtoReflect.Descriptor instead.
 func (*FactsAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *FactsAsk) GetId() uint64 {
@@ -3491,7 +3689,7 @@ type Facts struct {
 	Rules     uint32                 `protobuf:"varint,2,opt,name=rules,proto3" json:"rules,omitempty"` // text
 	MayDecide bool                   `protobuf:"varint,3,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    uint32                 `protobuf:"varint,4,opt,name=reason,proto3" json:"reason,omitempty"` // text
-	// Holding, unprotected, handing over, copies, claims, forks, below their number of replicas.
+	// Holding, unprotected, handing over, copies, claims, forks, below their number of replicas, lost.
 	Holdings        []uint32 `protobuf:"varint,5,rep,packed,name=holdings,proto3" json:"holdings,omitempty"`
 	All             *Counts  `protobuf:"bytes,6,opt,name=all,proto3" json:"all,omitempty"`
 	LatencyBoundsNs []uint64 `protobuf:"varint,7,rep,packed,name=latency_bounds_ns,json=latencyBoundsNs,proto3" json:"latency_bounds_ns,omitempty"`
@@ -3507,7 +3705,7 @@ type Facts struct {
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3519,7 +3717,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3532,7 +3730,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Facts) GetId() uint64 {
@@ -3631,7 +3829,7 @@ type Counts struct {
 
 func (x *Counts) Reset() {
 	*x = Counts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3841,7 @@ func (x *Counts) String() string {
 func (*Counts) ProtoMessage() {}
 
 func (x *Counts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3854,7 @@ func (x *Counts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counts.ProtoReflect.Descriptor instead.
 func (*Counts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Counts) GetAllowed() uint64 {
@@ -3700,7 +3898,7 @@ type RuleFacts struct {
 
 func (x *RuleFacts) Reset() {
 	*x = RuleFacts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3712,7 +3910,7 @@ func (x *RuleFacts) String() string {
 func (*RuleFacts) ProtoMessage() {}
 
 func (x *RuleFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3725,7 +3923,7 @@ func (x *RuleFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleFacts.ProtoReflect.Descriptor instead.
 func (*RuleFacts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RuleFacts) GetDomain() uint32 {
@@ -3769,7 +3967,7 @@ type KeyAsk struct {
 
 func (x *KeyAsk) Reset() {
 	*x = KeyAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3979,7 @@ func (x *KeyAsk) String() string {
 func (*KeyAsk) ProtoMessage() {}
 
 func (x *KeyAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3992,7 @@ func (x *KeyAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAsk.ProtoReflect.Descriptor instead.
 func (*KeyAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *KeyAsk) GetId() uint64 {
@@ -3847,7 +4045,7 @@ type KeyFacts struct {
 
 func (x *KeyFacts) Reset() {
 	*x = KeyFacts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3859,7 +4057,7 @@ func (x *KeyFacts) String() string {
 func (*KeyFacts) ProtoMessage() {}
 
 func (x *KeyFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3872,7 +4070,7 @@ func (x *KeyFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyFacts.ProtoReflect.Descriptor instead.
 func (*KeyFacts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *KeyFacts) GetId() uint64 {
@@ -3975,7 +4173,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x06secret\x18\x06 \x01(\fR\x06secret\"B\n" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
-	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\x95\x03\n" +
+	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\xa9\x03\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +
@@ -3993,7 +4191,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04rate\x18\r \x03(\x03R\x04rate\x12\x15\n" +
 	"\x06for_ns\x18\x0e \x03(\x03R\x05forNs\x12\x18\n" +
 	"\areserve\x18\x0f \x03(\x03R\areserve\x12&\n" +
-	"\x06traces\x18\x10 \x03(\v2\x0e.peer.v1.TraceR\x06traces\"[\n" +
+	"\x06traces\x18\x10 \x03(\v2\x0e.peer.v1.TraceR\x06traces\x12\x12\n" +
+	"\x04lost\x18\x11 \x01(\fR\x04lost\"[\n" +
 	"\x05Trace\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x18\n" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x0e\n" +
@@ -4016,18 +4215,19 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\agranted\x18\r \x03(\x03R\agranted\x12)\n" +
 	"\adenials\x18\x0e \x03(\v2\x0f.peer.v1.DenialR\adenials\x12\x14\n" +
 	"\x05grant\x18\x0f \x03(\x04R\x05grant\x12\x15\n" +
-	"\x06for_ns\x18\x10 \x03(\x03R\x05forNs\"\x9e\x01\n" +
+	"\x06for_ns\x18\x10 \x03(\x03R\x05forNs\"\xb2\x01\n" +
 	"\x06Denial\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
 	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12$\n" +
 	"\x0ereset_after_ns\x18\x04 \x01(\x03R\fresetAfterNs\x12$\n" +
-	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\"\x96\x01\n" +
+	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\x12\x12\n" +
+	"\x04lost\x18\x06 \x01(\bR\x04lost\"\x96\x01\n" +
 	"\x04Post\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
 	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
-	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xaa\b\n" +
+	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xe2\b\n" +
 	"\x06Letter\x12 \n" +
 	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
 	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
@@ -4054,7 +4254,9 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tfacts_ask\x18! \x01(\v2\x11.peer.v1.FactsAskH\x00R\bfactsAsk\x12&\n" +
 	"\x05facts\x18\" \x01(\v2\x0e.peer.v1.FactsH\x00R\x05facts\x12*\n" +
 	"\akey_ask\x18# \x01(\v2\x0f.peer.v1.KeyAskH\x00R\x06keyAsk\x120\n" +
-	"\tkey_facts\x18$ \x01(\v2\x11.peer.v1.KeyFactsH\x00R\bkeyFactsB\x06\n" +
+	"\tkey_facts\x18$ \x01(\v2\x11.peer.v1.KeyFactsH\x00R\bkeyFacts\x126\n" +
+	"\vaccept_loss\x18% \x01(\v2\x13.peer.v1.AcceptLossH\x00R\n" +
+	"acceptLossB\x06\n" +
 	"\x04body\"1\n" +
 	"\aProcess\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\rR\x04name\x12\x12\n" +
@@ -4114,7 +4316,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bHoldings\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12$\n" +
-	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\xa4\x01\n" +
+	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\xc7\x01\n" +
 	"\aHolding\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
@@ -4122,14 +4324,21 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\x12\x1e\n" +
 	"\n" +
 	"replicated\x18\x05 \x01(\bR\n" +
-	"replicated\"B\n" +
+	"replicated\x12!\n" +
+	"\x04loss\x18\x06 \x01(\v2\r.peer.v1.LossR\x04loss\"a\n" +
+	"\x04Loss\x12\x1e\n" +
+	"\x02of\x18\x01 \x01(\v2\x0e.peer.v1.EpochR\x02of\x12\x15\n" +
+	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\x12\"\n" +
+	"\x04sure\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x04sure\"B\n" +
 	"\x04News\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
 	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
 	"\aGranted\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12*\n" +
-	"\aclaimer\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\aclaimer\"U\n" +
+	"\aclaimer\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\aclaimer\"\f\n" +
+	"\n" +
+	"AcceptLoss\"U\n" +
 	"\x05Claim\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12&\n" +
 	"\x05parts\x18\x02 \x03(\v2\x10.peer.v1.ClaimedR\x05parts\x12\x14\n" +
@@ -4143,21 +4352,23 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05votes\x18\x03 \x01(\bR\x05votes\x12$\n" +
 	"\x05acked\x18\x04 \x03(\v2\x0e.peer.v1.AckedR\x05acked\x12\x14\n" +
 	"\x05probe\x18\x05 \x01(\bR\x05probe\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\x04R\aversion\"\xc0\x01\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\"\x90\x02\n" +
 	"\tGrantPart\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
 	"\x05known\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
 	"\x06holder\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x06holder\x12\x10\n" +
 	"\x03has\x18\x05 \x01(\rR\x03has\x12#\n" +
-	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\"4\n" +
+	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\x12$\n" +
+	"\x05owned\x18\a \x01(\v2\x0e.peer.v1.EpochR\x05owned\x12(\n" +
+	"\agranted\x18\b \x01(\v2\x0e.peer.v1.EpochR\agranted\"4\n" +
 	"\x05Acked\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\rR\x04boot\x12\x17\n" +
 	"\aleft_ns\x18\x02 \x01(\x03R\x06leftNs\"\\\n" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xbf\x03\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xe1\x04\n" +
 	"\x06Parcel\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
@@ -4179,7 +4390,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x04size\x18\x0f \x03(\rR\x04size\x12\x10\n" +
 	"\x03sum\x18\x10 \x03(\x06R\x03sum\x12\x16\n" +
 	"\x06limits\x18\x11 \x03(\rR\x06limits\x12\x12\n" +
-	"\x04data\x18\x12 \x01(\fR\x04data\"C\n" +
+	"\x04data\x18\x12 \x01(\fR\x04data\x12\x19\n" +
+	"\bloss_gen\x18\x13 \x03(\x04R\alossGen\x12\x1b\n" +
+	"\tloss_boot\x18\x14 \x03(\rR\blossBoot\x12\x1e\n" +
+	"\vloss_age_ns\x18\x15 \x03(\x03R\tlossAgeNs\x12\"\n" +
+	"\rloss_sure_gen\x18\x16 \x03(\x04R\vlossSureGen\x12$\n" +
+	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\"C\n" +
 	"\aReceipt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
 	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\"m\n" +
@@ -4292,59 +4508,61 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*Greeting)(nil),  // 0: peer.v1.Greeting
-	(*Hello)(nil),     // 1: peer.v1.Hello
-	(*Limits)(nil),    // 2: peer.v1.Limits
-	(*Request)(nil),   // 3: peer.v1.Request
-	(*Trace)(nil),     // 4: peer.v1.Trace
-	(*Reply)(nil),     // 5: peer.v1.Reply
-	(*Denial)(nil),    // 6: peer.v1.Denial
-	(*Post)(nil),      // 7: peer.v1.Post
-	(*Letter)(nil),    // 8: peer.v1.Letter
-	(*Process)(nil),   // 9: peer.v1.Process
-	(*Epoch)(nil),     // 10: peer.v1.Epoch
-	(*Mark)(nil),      // 11: peer.v1.Mark
-	(*Ballot)(nil),    // 12: peer.v1.Ballot
-	(*StableSet)(nil), // 13: peer.v1.StableSet
-	(*Heartbeat)(nil), // 14: peer.v1.Heartbeat
-	(*Ack)(nil),       // 15: peer.v1.Ack
-	(*Prepare)(nil),   // 16: peer.v1.Prepare
-	(*Promise)(nil),   // 17: peer.v1.Promise
-	(*Accept)(nil),    // 18: peer.v1.Accept
-	(*Accepted)(nil),  // 19: peer.v1.Accepted
-	(*Holdings)(nil),  // 20: peer.v1.Holdings
-	(*Holding)(nil),   // 21: peer.v1.Holding
-	(*News)(nil),      // 22: peer.v1.News
-	(*Granted)(nil),   // 23: peer.v1.Granted
-	(*Claim)(nil),     // 24: peer.v1.Claim
-	(*Claimed)(nil),   // 25: peer.v1.Claimed
-	(*Grant)(nil),     // 26: peer.v1.Grant
-	(*GrantPart)(nil), // 27: peer.v1.GrantPart
-	(*Acked)(nil),     // 28: peer.v1.Acked
-	(*Fetch)(nil),     // 29: peer.v1.Fetch
-	(*Parcel)(nil),    // 30: peer.v1.Parcel
-	(*Receipt)(nil),   // 31: peer.v1.Receipt
-	(*Refusal)(nil),   // 32: peer.v1.Refusal
-	(*Room)(nil),      // 33: peer.v1.Room
-	(*Load)(nil),      // 34: peer.v1.Load
-	(*Report)(nil),    // 35: peer.v1.Report
-	(*Account)(nil),   // 36: peer.v1.Account
-	(*TopAsk)(nil),    // 37: peer.v1.TopAsk
-	(*Top)(nil),       // 38: peer.v1.Top
-	(*TopKey)(nil),    // 39: peer.v1.TopKey
-	(*FactsAsk)(nil),  // 40: peer.v1.FactsAsk
-	(*Facts)(nil),     // 41: peer.v1.Facts
-	(*Counts)(nil),    // 42: peer.v1.Counts
-	(*RuleFacts)(nil), // 43: peer.v1.RuleFacts
-	(*KeyAsk)(nil),    // 44: peer.v1.KeyAsk
-	(*KeyFacts)(nil),  // 45: peer.v1.KeyFacts
-	(*v1.Limit)(nil),  // 46: sluice.v1.Limit
+	(*Greeting)(nil),   // 0: peer.v1.Greeting
+	(*Hello)(nil),      // 1: peer.v1.Hello
+	(*Limits)(nil),     // 2: peer.v1.Limits
+	(*Request)(nil),    // 3: peer.v1.Request
+	(*Trace)(nil),      // 4: peer.v1.Trace
+	(*Reply)(nil),      // 5: peer.v1.Reply
+	(*Denial)(nil),     // 6: peer.v1.Denial
+	(*Post)(nil),       // 7: peer.v1.Post
+	(*Letter)(nil),     // 8: peer.v1.Letter
+	(*Process)(nil),    // 9: peer.v1.Process
+	(*Epoch)(nil),      // 10: peer.v1.Epoch
+	(*Mark)(nil),       // 11: peer.v1.Mark
+	(*Ballot)(nil),     // 12: peer.v1.Ballot
+	(*StableSet)(nil),  // 13: peer.v1.StableSet
+	(*Heartbeat)(nil),  // 14: peer.v1.Heartbeat
+	(*Ack)(nil),        // 15: peer.v1.Ack
+	(*Prepare)(nil),    // 16: peer.v1.Prepare
+	(*Promise)(nil),    // 17: peer.v1.Promise
+	(*Accept)(nil),     // 18: peer.v1.Accept
+	(*Accepted)(nil),   // 19: peer.v1.Accepted
+	(*Holdings)(nil),   // 20: peer.v1.Holdings
+	(*Holding)(nil),    // 21: peer.v1.Holding
+	(*Loss)(nil),       // 22: peer.v1.Loss
+	(*News)(nil),       // 23: peer.v1.News
+	(*Granted)(nil),    // 24: peer.v1.Granted
+	(*AcceptLoss)(nil), // 25: peer.v1.AcceptLoss
+	(*Claim)(nil),      // 26: peer.v1.Claim
+	(*Claimed)(nil),    // 27: peer.v1.Claimed
+	(*Grant)(nil),      // 28: peer.v1.Grant
+	(*GrantPart)(nil),  // 29: peer.v1.GrantPart
+	(*Acked)(nil),      // 30: peer.v1.Acked
+	(*Fetch)(nil),      // 31: peer.v1.Fetch
+	(*Parcel)(nil),     // 32: peer.v1.Parcel
+	(*Receipt)(nil),    // 33: peer.v1.Receipt
+	(*Refusal)(nil),    // 34: peer.v1.Refusal
+	(*Room)(nil),       // 35: peer.v1.Room
+	(*Load)(nil),       // 36: peer.v1.Load
+	(*Report)(nil),     // 37: peer.v1.Report
+	(*Account)(nil),    // 38: peer.v1.Account
+	(*TopAsk)(nil),     // 39: peer.v1.TopAsk
+	(*Top)(nil),        // 40: peer.v1.Top
+	(*TopKey)(nil),     // 41: peer.v1.TopKey
+	(*FactsAsk)(nil),   // 42: peer.v1.FactsAsk
+	(*Facts)(nil),      // 43: peer.v1.Facts
+	(*Counts)(nil),     // 44: peer.v1.Counts
+	(*RuleFacts)(nil),  // 45: peer.v1.RuleFacts
+	(*KeyAsk)(nil),     // 46: peer.v1.KeyAsk
+	(*KeyFacts)(nil),   // 47: peer.v1.KeyFacts
+	(*v1.Limit)(nil),   // 48: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
-	46, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	48, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
 	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
 	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
 	4,  // 4: peer.v1.Request.traces:type_name -> peer.v1.Trace
@@ -4361,60 +4579,66 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	18, // 15: peer.v1.Letter.accept:type_name -> peer.v1.Accept
 	19, // 16: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
 	20, // 17: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
-	22, // 18: peer.v1.Letter.news:type_name -> peer.v1.News
-	24, // 19: peer.v1.Letter.claim:type_name -> peer.v1.Claim
-	26, // 20: peer.v1.Letter.grant:type_name -> peer.v1.Grant
-	29, // 21: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	30, // 22: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
-	31, // 23: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
-	33, // 24: peer.v1.Letter.room:type_name -> peer.v1.Room
-	35, // 25: peer.v1.Letter.report:type_name -> peer.v1.Report
-	36, // 26: peer.v1.Letter.account:type_name -> peer.v1.Account
-	34, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
-	37, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
-	38, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
-	40, // 30: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
-	41, // 31: peer.v1.Letter.facts:type_name -> peer.v1.Facts
-	44, // 32: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
-	45, // 33: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
-	10, // 34: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	13, // 35: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	13, // 36: peer.v1.Ack.set:type_name -> peer.v1.StableSet
-	12, // 37: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
-	12, // 38: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	13, // 39: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
-	12, // 40: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	13, // 41: peer.v1.Accept.set:type_name -> peer.v1.StableSet
-	12, // 42: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
-	12, // 43: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
-	21, // 44: peer.v1.Holdings.held:type_name -> peer.v1.Holding
-	11, // 45: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	9,  // 46: peer.v1.Holding.heir:type_name -> peer.v1.Process
-	23, // 47: peer.v1.News.grants:type_name -> peer.v1.Granted
-	9,  // 48: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	25, // 49: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	27, // 50: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	28, // 51: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	10, // 52: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	9,  // 53: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	11, // 54: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	11, // 55: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	32, // 56: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	10, // 57: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	9,  // 58: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	39, // 59: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	42, // 60: peer.v1.Facts.all:type_name -> peer.v1.Counts
-	43, // 61: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
-	42, // 62: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
-	3,  // 63: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	7,  // 64: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	5,  // 65: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 66: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	65, // [65:67] is the sub-list for method output_type
-	63, // [63:65] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	23, // 18: peer.v1.Letter.news:type_name -> peer.v1.News
+	26, // 19: peer.v1.Letter.claim:type_name -> peer.v1.Claim
+	28, // 20: peer.v1.Letter.grant:type_name -> peer.v1.Grant
+	31, // 21: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
+	32, // 22: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	33, // 23: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
+	35, // 24: peer.v1.Letter.room:type_name -> peer.v1.Room
+	37, // 25: peer.v1.Letter.report:type_name -> peer.v1.Report
+	38, // 26: peer.v1.Letter.account:type_name -> peer.v1.Account
+	36, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
+	39, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
+	40, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
+	42, // 30: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
+	43, // 31: peer.v1.Letter.facts:type_name -> peer.v1.Facts
+	46, // 32: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
+	47, // 33: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
+	25, // 34: peer.v1.Letter.accept_loss:type_name -> peer.v1.AcceptLoss
+	10, // 35: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	13, // 36: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	13, // 37: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	12, // 38: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	12, // 39: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	13, // 40: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	12, // 41: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	13, // 42: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	12, // 43: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	12, // 44: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	21, // 45: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	11, // 46: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	9,  // 47: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	22, // 48: peer.v1.Holding.loss:type_name -> peer.v1.Loss
+	10, // 49: peer.v1.Loss.of:type_name -> peer.v1.Epoch
+	10, // 50: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
+	24, // 51: peer.v1.News.grants:type_name -> peer.v1.Granted
+	9,  // 52: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	27, // 53: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	29, // 54: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	30, // 55: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	10, // 56: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	9,  // 57: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	11, // 58: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	10, // 59: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
+	10, // 60: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
+	11, // 61: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	34, // 62: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	10, // 63: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	9,  // 64: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	41, // 65: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	44, // 66: peer.v1.Facts.all:type_name -> peer.v1.Counts
+	45, // 67: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
+	44, // 68: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
+	3,  // 69: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	7,  // 70: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	5,  // 71: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 72: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	71, // [71:73] is the sub-list for method output_type
+	69, // [69:71] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -4446,6 +4670,7 @@ func file_peer_v1_peer_proto_init() {
 		(*Letter_Facts)(nil),
 		(*Letter_KeyAsk)(nil),
 		(*Letter_KeyFacts)(nil),
+		(*Letter_AcceptLoss)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4453,7 +4678,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

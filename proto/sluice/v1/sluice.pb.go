@@ -318,6 +318,9 @@ const (
 	Source_SOURCE_LEASE Source = 7
 	// The node asked, on its share of what was left when it last heard of the holder (consistency: eventual).
 	Source_SOURCE_EVENTUAL Source = 8
+	// The key's counter was lost in a takeover without state, and the rule denies what may have been spent
+	// (on_lost_state: deny). remaining is 0, and the denial may end at any moment.
+	Source_SOURCE_LOST_STATE Source = 9
 )
 
 // Enum value maps for Source.
@@ -332,6 +335,7 @@ var (
 		6: "SOURCE_UNRULED",
 		7: "SOURCE_LEASE",
 		8: "SOURCE_EVENTUAL",
+		9: "SOURCE_LOST_STATE",
 	}
 	Source_value = map[string]int32{
 		"SOURCE_UNSPECIFIED": 0,
@@ -343,6 +347,7 @@ var (
 		"SOURCE_UNRULED":     6,
 		"SOURCE_LEASE":       7,
 		"SOURCE_EVENTUAL":    8,
+		"SOURCE_LOST_STATE":  9,
 	}
 )
 
@@ -1449,7 +1454,9 @@ type MembersResponse struct {
 	// How far the node aligns windows ahead of its own clock, because that is off.
 	ClockCorrectionNs int64 `protobuf:"varint,10,opt,name=clock_correction_ns,json=clockCorrectionNs,proto3" json:"clock_correction_ns,omitempty"`
 	// What the node does not reach and waits for, a sentence each; empty if nothing.
-	Unreached     []string `protobuf:"bytes,11,rep,name=unreached,proto3" json:"unreached,omitempty"`
+	Unreached []string `protobuf:"bytes,11,rep,name=unreached,proto3" json:"unreached,omitempty"`
+	// Rules that deny because counters of the node's partitions are lost, at most 20.
+	LostRules     []*LostRule `protobuf:"bytes,12,rep,name=lost_rules,json=lostRules,proto3" json:"lost_rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1557,6 +1564,13 @@ func (x *MembersResponse) GetClockCorrectionNs() int64 {
 func (x *MembersResponse) GetUnreached() []string {
 	if x != nil {
 		return x.Unreached
+	}
+	return nil
+}
+
+func (x *MembersResponse) GetLostRules() []*LostRule {
+	if x != nil {
+		return x.LostRules
 	}
 	return nil
 }
@@ -1808,6 +1822,8 @@ type Holdings struct {
 	Forks int32 `protobuf:"varint,6,opt,name=forks,proto3" json:"forks,omitempty"`
 	// Of those that it decides, with fewer complete replicas than --replicas, or than there are other nodes that serve.
 	BelowReplicas int32 `protobuf:"varint,7,opt,name=below_replicas,json=belowReplicas,proto3" json:"below_replicas,omitempty"`
+	// Of those that the node decides, without the counters that there were: they were taken over without their state.
+	Lost          int32 `protobuf:"varint,8,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1891,6 +1907,75 @@ func (x *Holdings) GetBelowReplicas() int32 {
 	return 0
 }
 
+func (x *Holdings) GetLost() int32 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+// LostRule is a rule that denies keys of partitions whose counters are lost.
+type LostRule struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	Rule   string                 `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// For how much longer, if the counters do not come back before.
+	LeftNs        int64 `protobuf:"varint,3,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LostRule) Reset() {
+	*x = LostRule{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LostRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LostRule) ProtoMessage() {}
+
+func (x *LostRule) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LostRule.ProtoReflect.Descriptor instead.
+func (*LostRule) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *LostRule) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *LostRule) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *LostRule) GetLeftNs() int64 {
+	if x != nil {
+		return x.LeftNs
+	}
+	return 0
+}
+
 type ReportLoadRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Domain string                 `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
@@ -1906,7 +1991,7 @@ type ReportLoadRequest struct {
 
 func (x *ReportLoadRequest) Reset() {
 	*x = ReportLoadRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2003,7 @@ func (x *ReportLoadRequest) String() string {
 func (*ReportLoadRequest) ProtoMessage() {}
 
 func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[16]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2016,7 @@ func (x *ReportLoadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportLoadRequest.ProtoReflect.Descriptor instead.
 func (*ReportLoadRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{16}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportLoadRequest) GetDomain() string {
@@ -1974,7 +2059,7 @@ type ReportLoadResponse struct {
 
 func (x *ReportLoadResponse) Reset() {
 	*x = ReportLoadResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1986,7 +2071,7 @@ func (x *ReportLoadResponse) String() string {
 func (*ReportLoadResponse) ProtoMessage() {}
 
 func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[17]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1999,7 +2084,7 @@ func (x *ReportLoadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportLoadResponse.ProtoReflect.Descriptor instead.
 func (*ReportLoadResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{17}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReportLoadResponse) GetLoad() float64 {
@@ -2029,7 +2114,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2126,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[18]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2139,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{18}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TopRequest) GetBy() TopBy {
@@ -2093,7 +2178,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +2190,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[19]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +2203,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{19}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TopResponse) GetKeys() []*TopKey {
@@ -2168,7 +2253,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2265,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[20]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2278,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{20}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TopKey) GetDomain() string {
@@ -2256,7 +2341,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2353,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[21]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2366,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{21}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *InspectRequest) GetDomain() string {
@@ -2339,7 +2424,7 @@ type InspectResponse struct {
 
 func (x *InspectResponse) Reset() {
 	*x = InspectResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2436,7 @@ func (x *InspectResponse) String() string {
 func (*InspectResponse) ProtoMessage() {}
 
 func (x *InspectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[22]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2449,7 @@ func (x *InspectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectResponse.ProtoReflect.Descriptor instead.
 func (*InspectResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{22}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InspectResponse) GetShown() []*Entry {
@@ -2509,7 +2594,7 @@ type LimitStanding struct {
 
 func (x *LimitStanding) Reset() {
 	*x = LimitStanding{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2606,7 @@ func (x *LimitStanding) String() string {
 func (*LimitStanding) ProtoMessage() {}
 
 func (x *LimitStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[23]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2619,7 @@ func (x *LimitStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitStanding.ProtoReflect.Descriptor instead.
 func (*LimitStanding) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{23}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LimitStanding) GetName() string {
@@ -2583,7 +2668,7 @@ type LeaseLeft struct {
 
 func (x *LeaseLeft) Reset() {
 	*x = LeaseLeft{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2595,7 +2680,7 @@ func (x *LeaseLeft) String() string {
 func (*LeaseLeft) ProtoMessage() {}
 
 func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[24]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2608,7 +2693,7 @@ func (x *LeaseLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseLeft.ProtoReflect.Descriptor instead.
 func (*LeaseLeft) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{24}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LeaseLeft) GetNode() string {
@@ -2635,7 +2720,7 @@ type ForgetMemberRequest struct {
 
 func (x *ForgetMemberRequest) Reset() {
 	*x = ForgetMemberRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2732,7 @@ func (x *ForgetMemberRequest) String() string {
 func (*ForgetMemberRequest) ProtoMessage() {}
 
 func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[25]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2745,7 @@ func (x *ForgetMemberRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberRequest.ProtoReflect.Descriptor instead.
 func (*ForgetMemberRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{25}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ForgetMemberRequest) GetName() string {
@@ -2680,7 +2765,7 @@ type ForgetMemberResponse struct {
 
 func (x *ForgetMemberResponse) Reset() {
 	*x = ForgetMemberResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2777,7 @@ func (x *ForgetMemberResponse) String() string {
 func (*ForgetMemberResponse) ProtoMessage() {}
 
 func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[26]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,12 +2790,102 @@ func (x *ForgetMemberResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetMemberResponse.ProtoReflect.Descriptor instead.
 func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{26}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ForgetMemberResponse) GetStableSet() *StableSet {
 	if x != nil {
 		return x.StableSet
+	}
+	return nil
+}
+
+type AcceptLossRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLossRequest) Reset() {
+	*x = AcceptLossRequest{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLossRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLossRequest) ProtoMessage() {}
+
+func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
+func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
+}
+
+type AcceptLossResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions of the node that answers for which a loss has ended.
+	Partitions int32 `protobuf:"varint,1,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// Names of the other nodes that were told.
+	Told          []string `protobuf:"bytes,2,rep,name=told,proto3" json:"told,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLossResponse) Reset() {
+	*x = AcceptLossResponse{}
+	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLossResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLossResponse) ProtoMessage() {}
+
+func (x *AcceptLossResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_v1_sluice_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLossResponse.ProtoReflect.Descriptor instead.
+func (*AcceptLossResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AcceptLossResponse) GetPartitions() int32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return 0
+}
+
+func (x *AcceptLossResponse) GetTold() []string {
+	if x != nil {
+		return x.Told
 	}
 	return nil
 }
@@ -2723,7 +2898,7 @@ type BootstrapRequest struct {
 
 func (x *BootstrapRequest) Reset() {
 	*x = BootstrapRequest{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +2910,7 @@ func (x *BootstrapRequest) String() string {
 func (*BootstrapRequest) ProtoMessage() {}
 
 func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[27]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +2923,7 @@ func (x *BootstrapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapRequest.ProtoReflect.Descriptor instead.
 func (*BootstrapRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{30}
 }
 
 type BootstrapResponse struct {
@@ -2761,7 +2936,7 @@ type BootstrapResponse struct {
 
 func (x *BootstrapResponse) Reset() {
 	*x = BootstrapResponse{}
-	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2773,7 +2948,7 @@ func (x *BootstrapResponse) String() string {
 func (*BootstrapResponse) ProtoMessage() {}
 
 func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_v1_sluice_proto_msgTypes[28]
+	mi := &file_sluice_v1_sluice_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2786,7 +2961,7 @@ func (x *BootstrapResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BootstrapResponse.ProtoReflect.Descriptor instead.
 func (*BootstrapResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{28}
+	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BootstrapResponse) GetStableSet() *StableSet {
@@ -2877,7 +3052,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
 	"\rResetResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\xaa\x03\n" +
+	"\x0eMembersRequest\"\xde\x03\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
 	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
@@ -2894,7 +3069,9 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\fclocks_agree\x18\t \x01(\bH\x00R\vclocksAgree\x88\x01\x01\x12.\n" +
 	"\x13clock_correction_ns\x18\n" +
 	" \x01(\x03R\x11clockCorrectionNs\x12\x1c\n" +
-	"\tunreached\x18\v \x03(\tR\tunreachedB\x0f\n" +
+	"\tunreached\x18\v \x03(\tR\tunreached\x122\n" +
+	"\n" +
+	"lost_rules\x18\f \x03(\v2\x13.sluice.v1.LostRuleR\tlostRulesB\x0f\n" +
 	"\r_clocks_agree\"\xd8\x03\n" +
 	"\x06Member\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -2921,7 +3098,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tStableSet\x12\x18\n" +
 	"\alineage\x18\x01 \x01(\tR\alineage\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\tR\amembers\"\xd6\x01\n" +
+	"\amembers\x18\x03 \x03(\tR\amembers\"\xea\x01\n" +
 	"\bHoldings\x12\x18\n" +
 	"\aholding\x18\x01 \x01(\x05R\aholding\x12 \n" +
 	"\vunprotected\x18\x02 \x01(\x05R\vunprotected\x12!\n" +
@@ -2929,7 +3106,12 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06copies\x18\x04 \x01(\x05R\x06copies\x12\x16\n" +
 	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x14\n" +
 	"\x05forks\x18\x06 \x01(\x05R\x05forks\x12%\n" +
-	"\x0ebelow_replicas\x18\a \x01(\x05R\rbelowReplicas\"o\n" +
+	"\x0ebelow_replicas\x18\a \x01(\x05R\rbelowReplicas\x12\x12\n" +
+	"\x04lost\x18\b \x01(\x05R\x04lost\"O\n" +
+	"\bLostRule\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x17\n" +
+	"\aleft_ns\x18\x03 \x01(\x03R\x06leftNs\"o\n" +
 	"\x11ReportLoadRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x12\n" +
@@ -3000,7 +3182,13 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
 	"\x14ForgetMemberResponse\x123\n" +
 	"\n" +
-	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet\"\x12\n" +
+	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet\"\x13\n" +
+	"\x11AcceptLossRequest\"H\n" +
+	"\x12AcceptLossResponse\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x01 \x01(\x05R\n" +
+	"partitions\x12\x12\n" +
+	"\x04told\x18\x02 \x03(\tR\x04told\"\x12\n" +
 	"\x10BootstrapRequest\"H\n" +
 	"\x11BootstrapResponse\x123\n" +
 	"\n" +
@@ -3035,7 +3223,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tUNIT_WEEK\x10\x04\x12\x0e\n" +
 	"\n" +
 	"UNIT_MONTH\x10\x05\x12\r\n" +
-	"\tUNIT_YEAR\x10\x06*\xb8\x01\n" +
+	"\tUNIT_YEAR\x10\x06*\xcf\x01\n" +
 	"\x06Source\x12\x16\n" +
 	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSOURCE_HELD\x10\x01\x12\x14\n" +
@@ -3045,7 +3233,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\vSOURCE_OPEN\x10\x05\x12\x12\n" +
 	"\x0eSOURCE_UNRULED\x10\x06\x12\x10\n" +
 	"\fSOURCE_LEASE\x10\a\x12\x13\n" +
-	"\x0fSOURCE_EVENTUAL\x10\b*\x81\x02\n" +
+	"\x0fSOURCE_EVENTUAL\x10\b\x12\x15\n" +
+	"\x11SOURCE_LOST_STATE\x10\t*\x81\x02\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
@@ -3058,7 +3247,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b*0\n" +
 	"\x05TopBy\x12\x12\n" +
 	"\x0eTOP_BY_LIMITED\x10\x00\x12\x13\n" +
-	"\x0fTOP_BY_FREQUENT\x10\x012\xeb\x04\n" +
+	"\x0fTOP_BY_FREQUENT\x10\x012\xb6\x05\n" +
 	"\rSluiceService\x12:\n" +
 	"\x05Check\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse\x12D\n" +
 	"\vCheckStream\x12\x17.sluice.v1.CheckRequest\x1a\x18.sluice.v1.CheckResponse(\x010\x01\x12:\n" +
@@ -3069,7 +3258,9 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x03Top\x12\x15.sluice.v1.TopRequest\x1a\x16.sluice.v1.TopResponse\x12@\n" +
 	"\aInspect\x12\x19.sluice.v1.InspectRequest\x1a\x1a.sluice.v1.InspectResponse\x12O\n" +
 	"\fForgetMember\x12\x1e.sluice.v1.ForgetMemberRequest\x1a\x1f.sluice.v1.ForgetMemberResponse\x12F\n" +
-	"\tBootstrap\x12\x1b.sluice.v1.BootstrapRequest\x1a\x1c.sluice.v1.BootstrapResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
+	"\tBootstrap\x12\x1b.sluice.v1.BootstrapRequest\x1a\x1c.sluice.v1.BootstrapResponse\x12I\n" +
+	"\n" +
+	"AcceptLoss\x12\x1c.sluice.v1.AcceptLossRequest\x1a\x1d.sluice.v1.AcceptLossResponseB;Z9github.com/sluice-project/sluice/proto/sluice/v1;sluicev1b\x06proto3"
 
 var (
 	file_sluice_v1_sluice_proto_rawDescOnce sync.Once
@@ -3084,7 +3275,7 @@ func file_sluice_v1_sluice_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_v1_sluice_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_sluice_v1_sluice_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_sluice_v1_sluice_proto_goTypes = []any{
 	(Verb)(0),                    // 0: sluice.v1.Verb
 	(Algorithm)(0),               // 1: sluice.v1.Algorithm
@@ -3110,19 +3301,22 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*Member)(nil),               // 21: sluice.v1.Member
 	(*StableSet)(nil),            // 22: sluice.v1.StableSet
 	(*Holdings)(nil),             // 23: sluice.v1.Holdings
-	(*ReportLoadRequest)(nil),    // 24: sluice.v1.ReportLoadRequest
-	(*ReportLoadResponse)(nil),   // 25: sluice.v1.ReportLoadResponse
-	(*TopRequest)(nil),           // 26: sluice.v1.TopRequest
-	(*TopResponse)(nil),          // 27: sluice.v1.TopResponse
-	(*TopKey)(nil),               // 28: sluice.v1.TopKey
-	(*InspectRequest)(nil),       // 29: sluice.v1.InspectRequest
-	(*InspectResponse)(nil),      // 30: sluice.v1.InspectResponse
-	(*LimitStanding)(nil),        // 31: sluice.v1.LimitStanding
-	(*LeaseLeft)(nil),            // 32: sluice.v1.LeaseLeft
-	(*ForgetMemberRequest)(nil),  // 33: sluice.v1.ForgetMemberRequest
-	(*ForgetMemberResponse)(nil), // 34: sluice.v1.ForgetMemberResponse
-	(*BootstrapRequest)(nil),     // 35: sluice.v1.BootstrapRequest
-	(*BootstrapResponse)(nil),    // 36: sluice.v1.BootstrapResponse
+	(*LostRule)(nil),             // 24: sluice.v1.LostRule
+	(*ReportLoadRequest)(nil),    // 25: sluice.v1.ReportLoadRequest
+	(*ReportLoadResponse)(nil),   // 26: sluice.v1.ReportLoadResponse
+	(*TopRequest)(nil),           // 27: sluice.v1.TopRequest
+	(*TopResponse)(nil),          // 28: sluice.v1.TopResponse
+	(*TopKey)(nil),               // 29: sluice.v1.TopKey
+	(*InspectRequest)(nil),       // 30: sluice.v1.InspectRequest
+	(*InspectResponse)(nil),      // 31: sluice.v1.InspectResponse
+	(*LimitStanding)(nil),        // 32: sluice.v1.LimitStanding
+	(*LeaseLeft)(nil),            // 33: sluice.v1.LeaseLeft
+	(*ForgetMemberRequest)(nil),  // 34: sluice.v1.ForgetMemberRequest
+	(*ForgetMemberResponse)(nil), // 35: sluice.v1.ForgetMemberResponse
+	(*AcceptLossRequest)(nil),    // 36: sluice.v1.AcceptLossRequest
+	(*AcceptLossResponse)(nil),   // 37: sluice.v1.AcceptLossResponse
+	(*BootstrapRequest)(nil),     // 38: sluice.v1.BootstrapRequest
+	(*BootstrapResponse)(nil),    // 39: sluice.v1.BootstrapResponse
 }
 var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	8,  // 0: sluice.v1.Check.descriptor:type_name -> sluice.v1.Entry
@@ -3145,39 +3339,42 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	21, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
 	22, // 18: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
 	23, // 19: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
-	7,  // 20: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
-	28, // 21: sluice.v1.TopResponse.keys:type_name -> sluice.v1.TopKey
-	8,  // 22: sluice.v1.TopKey.descriptor:type_name -> sluice.v1.Entry
-	8,  // 23: sluice.v1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
-	8,  // 24: sluice.v1.InspectResponse.shown:type_name -> sluice.v1.Entry
-	31, // 25: sluice.v1.InspectResponse.limits:type_name -> sluice.v1.LimitStanding
-	32, // 26: sluice.v1.InspectResponse.leases:type_name -> sluice.v1.LeaseLeft
-	10, // 27: sluice.v1.LimitStanding.limit:type_name -> sluice.v1.Limit
-	22, // 28: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
-	22, // 29: sluice.v1.BootstrapResponse.stable_set:type_name -> sluice.v1.StableSet
-	11, // 30: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
-	11, // 31: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
-	17, // 32: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
-	19, // 33: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
-	24, // 34: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
-	26, // 35: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
-	29, // 36: sluice.v1.SluiceService.Inspect:input_type -> sluice.v1.InspectRequest
-	33, // 37: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
-	35, // 38: sluice.v1.SluiceService.Bootstrap:input_type -> sluice.v1.BootstrapRequest
-	12, // 39: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
-	12, // 40: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
-	18, // 41: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
-	20, // 42: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
-	25, // 43: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
-	27, // 44: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
-	30, // 45: sluice.v1.SluiceService.Inspect:output_type -> sluice.v1.InspectResponse
-	34, // 46: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
-	36, // 47: sluice.v1.SluiceService.Bootstrap:output_type -> sluice.v1.BootstrapResponse
-	39, // [39:48] is the sub-list for method output_type
-	30, // [30:39] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	24, // 20: sluice.v1.MembersResponse.lost_rules:type_name -> sluice.v1.LostRule
+	7,  // 21: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
+	29, // 22: sluice.v1.TopResponse.keys:type_name -> sluice.v1.TopKey
+	8,  // 23: sluice.v1.TopKey.descriptor:type_name -> sluice.v1.Entry
+	8,  // 24: sluice.v1.InspectRequest.descriptor:type_name -> sluice.v1.Entry
+	8,  // 25: sluice.v1.InspectResponse.shown:type_name -> sluice.v1.Entry
+	32, // 26: sluice.v1.InspectResponse.limits:type_name -> sluice.v1.LimitStanding
+	33, // 27: sluice.v1.InspectResponse.leases:type_name -> sluice.v1.LeaseLeft
+	10, // 28: sluice.v1.LimitStanding.limit:type_name -> sluice.v1.Limit
+	22, // 29: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
+	22, // 30: sluice.v1.BootstrapResponse.stable_set:type_name -> sluice.v1.StableSet
+	11, // 31: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
+	11, // 32: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
+	17, // 33: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest
+	19, // 34: sluice.v1.SluiceService.Members:input_type -> sluice.v1.MembersRequest
+	25, // 35: sluice.v1.SluiceService.ReportLoad:input_type -> sluice.v1.ReportLoadRequest
+	27, // 36: sluice.v1.SluiceService.Top:input_type -> sluice.v1.TopRequest
+	30, // 37: sluice.v1.SluiceService.Inspect:input_type -> sluice.v1.InspectRequest
+	34, // 38: sluice.v1.SluiceService.ForgetMember:input_type -> sluice.v1.ForgetMemberRequest
+	38, // 39: sluice.v1.SluiceService.Bootstrap:input_type -> sluice.v1.BootstrapRequest
+	36, // 40: sluice.v1.SluiceService.AcceptLoss:input_type -> sluice.v1.AcceptLossRequest
+	12, // 41: sluice.v1.SluiceService.Check:output_type -> sluice.v1.CheckResponse
+	12, // 42: sluice.v1.SluiceService.CheckStream:output_type -> sluice.v1.CheckResponse
+	18, // 43: sluice.v1.SluiceService.Reset:output_type -> sluice.v1.ResetResponse
+	20, // 44: sluice.v1.SluiceService.Members:output_type -> sluice.v1.MembersResponse
+	26, // 45: sluice.v1.SluiceService.ReportLoad:output_type -> sluice.v1.ReportLoadResponse
+	28, // 46: sluice.v1.SluiceService.Top:output_type -> sluice.v1.TopResponse
+	31, // 47: sluice.v1.SluiceService.Inspect:output_type -> sluice.v1.InspectResponse
+	35, // 48: sluice.v1.SluiceService.ForgetMember:output_type -> sluice.v1.ForgetMemberResponse
+	39, // 49: sluice.v1.SluiceService.Bootstrap:output_type -> sluice.v1.BootstrapResponse
+	37, // 50: sluice.v1.SluiceService.AcceptLoss:output_type -> sluice.v1.AcceptLossResponse
+	41, // [41:51] is the sub-list for method output_type
+	31, // [31:41] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_sluice_v1_sluice_proto_init() }
@@ -3194,7 +3391,7 @@ func file_sluice_v1_sluice_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_v1_sluice_proto_rawDesc), len(file_sluice_v1_sluice_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   29,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -31,6 +31,7 @@ const (
 	SluiceService_Inspect_FullMethodName      = "/sluice.v1.SluiceService/Inspect"
 	SluiceService_ForgetMember_FullMethodName = "/sluice.v1.SluiceService/ForgetMember"
 	SluiceService_Bootstrap_FullMethodName    = "/sluice.v1.SluiceService/Bootstrap"
+	SluiceService_AcceptLoss_FullMethodName   = "/sluice.v1.SluiceService/AcceptLoss"
 )
 
 // SluiceServiceClient is the client API for SluiceService service.
@@ -77,6 +78,9 @@ type SluiceServiceClient interface {
 	// reach are gone for good. If they are alive, there are two clusters. Only callers on the node's own machine may
 	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
 	Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error)
+	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only callers
+	// on the node's own machine may (PERMISSION_DENIED).
+	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
 }
 
 type sluiceServiceClient struct {
@@ -180,6 +184,16 @@ func (c *sluiceServiceClient) Bootstrap(ctx context.Context, in *BootstrapReques
 	return out, nil
 }
 
+func (c *sluiceServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptLossResponse)
+	err := c.cc.Invoke(ctx, SluiceService_AcceptLoss_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SluiceServiceServer is the server API for SluiceService service.
 // All implementations must embed UnimplementedSluiceServiceServer
 // for forward compatibility.
@@ -224,6 +238,9 @@ type SluiceServiceServer interface {
 	// reach are gone for good. If they are alive, there are two clusters. Only callers on the node's own machine may
 	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
 	Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error)
+	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only callers
+	// on the node's own machine may (PERMISSION_DENIED).
+	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
 	mustEmbedUnimplementedSluiceServiceServer()
 }
 
@@ -260,6 +277,9 @@ func (UnimplementedSluiceServiceServer) ForgetMember(context.Context, *ForgetMem
 }
 func (UnimplementedSluiceServiceServer) Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Bootstrap not implemented")
+}
+func (UnimplementedSluiceServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
 }
 func (UnimplementedSluiceServiceServer) mustEmbedUnimplementedSluiceServiceServer() {}
 func (UnimplementedSluiceServiceServer) testEmbeddedByValue()                       {}
@@ -433,6 +453,24 @@ func _SluiceService_Bootstrap_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SluiceService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptLossRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SluiceServiceServer).AcceptLoss(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SluiceService_AcceptLoss_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SluiceServiceServer).AcceptLoss(ctx, req.(*AcceptLossRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SluiceService_ServiceDesc is the grpc.ServiceDesc for SluiceService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -471,6 +509,10 @@ var SluiceService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Bootstrap",
 			Handler:    _SluiceService_Bootstrap_Handler,
+		},
+		{
+			MethodName: "AcceptLoss",
+			Handler:    _SluiceService_AcceptLoss_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

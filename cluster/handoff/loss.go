@@ -1,0 +1,197 @@
+package handoff
+
+import (
+	"math"
+	"slices"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// loss is what a partition's shard lacks because it was taken over without its state; zero is nothing.
+type loss struct {
+	// of is the epoch whose state is lost. A state of it, or of a later one, that comes back ends the loss.
+	of message.Epoch
+	// sure is what is lost if nobody has owned the partition at of, where that is not known; else of.
+	sure message.Epoch
+	// since is the time of the takeover.
+	since int64
+}
+
+// lossOf returns what p's shard lacks.
+func (m *Machine) lossOf(p *partition) *loss {
+	if p.role == idle {
+		return &p.state.loss
+	}
+	return &p.hold.loss
+}
+
+// remains returns what is lost if nobody has owned the partition at l.of.
+func (l loss) remains() loss {
+	if l.sure == (message.Epoch{}) {
+		return loss{}
+	}
+	return loss{of: l.sure, sure: l.sure, since: l.since}
+}
+
+// neverOwned reports whether this process was granted p at an epoch, and has not owned it then.
+func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
+	return epoch.Boot == m.c.Self.Boot && p.own.Less(epoch)
+}
+
+// says returns l as it travels.
+func (m *Machine) says(l *loss) message.Loss {
+	if *l == (loss{}) {
+		return message.Loss{}
+	}
+	return message.Loss{Of: l.of, Sure: l.sure, Age: m.now - l.since}
+}
+
+// heardLoss returns x as this process knows it, who knew it as before until now. The way here makes it seem later.
+func (m *Machine) heardLoss(x message.Loss, before loss) loss {
+	if x.Of == (message.Epoch{}) {
+		return loss{}
+	}
+	l := loss{of: x.Of, sure: x.Sure, since: m.now - max(x.Age, 0)}
+	if before.of == l.of {
+		l.since = min(l.since, before.since)
+	}
+	return l
+}
+
+// missing returns what p's shard lacks once c is won. The state must be complete, and of the highest epoch at which a process has said
+// that it owns the partition, or may have owned it unheard: what is unknown is not unspent. A partition that no process has owned lacks
+// nothing.
+func (m *Machine) missing(p *partition, c *claim) loss {
+	owned := p.owned
+	if owned.Less(c.owned) {
+		owned = c.owned
+	}
+	s := &p.state
+	complete := func() bool {
+		return owned == (message.Epoch{}) || s.has == message.Complete && !s.mark.Epoch.Less(owned)
+	}
+	sure := s.loss.of
+	if !complete() {
+		sure = owned
+	}
+	for _, e := range c.earlier {
+		// Whoever has granted this claim would have said that it has owned the partition.
+		if owned.Less(e) && !slices.ContainsFunc(c.granted, func(g message.Peer) bool { return g.Boot == e.Boot }) {
+			owned = e
+		}
+	}
+	if complete() || !m.c.with(LostState) {
+		return s.loss
+	}
+	m.stats.Losses++
+	return loss{of: owned, sure: sure, since: m.now}
+}
+
+// setLoss tells the table what p, which this process owns, lacks.
+func (m *Machine) setLoss(p *partition, l loss) {
+	p.hold.loss = l
+	m.c.Table.SetLost(p.number, l.since, m.lossEnds(p))
+}
+
+// lossEnds returns from when on p's loss no longer counts.
+func (m *Machine) lossEnds(p *partition) int64 {
+	l, end := &p.hold.loss, int64(math.MaxInt64)
+	if *l == (loss{}) {
+		return end
+	}
+	if m.c.LostHold > 0 {
+		end = l.since + int64(m.c.LostHold)
+	}
+	if m.c.LostUntil != nil {
+		end = min(end, m.c.LostUntil(l.since))
+	}
+	return end
+}
+
+// endLoss makes p lack nothing any more, or what remains.
+func (m *Machine) endLoss(p *partition, remains loss) {
+	m.setLoss(p, remains)
+	m.announce(p)
+}
+
+// tendLosses ends what no longer counts, and follows rules that have changed.
+func (m *Machine) tendLosses() {
+	for i := range m.parts {
+		p := &m.parts[i]
+		if p.role != holding || p.hold.loss == (loss{}) {
+			continue
+		}
+		if m.now >= m.lossEnds(p) {
+			m.endLoss(p, loss{})
+			continue
+		}
+		m.setLoss(p, p.hold.loss)
+	}
+}
+
+// AcceptLoss takes for unspent what is lost of the partitions that this process owns, and returns how many these were. All others of the
+// view are told to do so too.
+func (m *Machine) AcceptLoss(now int64) (n int) {
+	m.now = now
+	m.others(func(to message.Peer) { m.send(to, &message.AcceptLoss{}) })
+	return m.acceptLoss()
+}
+
+// acceptLoss is AcceptLoss in this process. Replicas learn of it with the next holdings.
+func (m *Machine) acceptLoss() (n int) {
+	for i := range m.parts {
+		if p := &m.parts[i]; p.role == holding && p.hold.loss != (loss{}) {
+			m.endLoss(p, loss{})
+			n++
+		}
+	}
+	return n
+}
+
+// comesBack makes what this process has of p, and from lacks, a fork to be merged: the replica of the owner that was lost. If it was
+// taken for that owner itself, and has never owned the partition then, it says so: it never will, as it knows a later epoch.
+func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
+	s := &p.state
+	if p.role == idle && m.neverOwned(p, l.Of) {
+		ch := m.channel(from)
+		ch.drops = append(ch.drops, message.Part{
+			Partition: p.number, Kind: message.Merge, Epoch: l.Of, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Of: l.Sure, Sure: l.Sure, Age: l.Age},
+		})
+		return
+	}
+	if l.Of == (message.Epoch{}) || p.role != idle || s.has != message.Complete || s.mark.Epoch.Less(l.Of) || s.loss.of == l.Of {
+		return
+	}
+	if p.known.holder == from && s.mark.Epoch != p.known.epoch {
+		s.held = true
+	}
+}
+
+// merging is a fork that is being merged into a partition that this process owns.
+type merging struct {
+	from message.Peer
+	fill uint64
+	sum  uint64
+}
+
+// takeMerge takes a portion of a fork. When all of one that has what p lacks has come, the loss is over, but for what that lacks itself.
+func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.Parcel, portion []byte) bool {
+	if p.role != holding {
+		return false
+	}
+	if m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, true) != nil {
+		return false
+	}
+	h := &p.hold
+	if part.Begin || h.merging.from != from || h.merging.fill != part.Fill {
+		h.merging = merging{from: from, fill: part.Fill}
+	}
+	h.merging.sum = add(h.merging.sum, portion)
+	whole := part.End && h.merging.sum == part.Sum
+	if whole && h.loss != (loss{}) && part.Epoch != (message.Epoch{}) && !part.Epoch.Less(h.loss.of) {
+		m.stats.LossesBack++
+		m.endLoss(p, m.heardLoss(part.Loss, h.loss))
+	}
+	return true
+}

@@ -1,0 +1,242 @@
+package handoff
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// lacks reports whether alice's table takes counters for lost: a key that nobody has asked for is denied.
+func (s *script) lacks() bool {
+	s.t.Helper()
+	r := *tenth(s.t, 9)
+	r.Verb, r.DenyLost = bucket.Read, true
+	d, _, v := s.table.Try(s.now, &r, nil)
+	if v != bucket.Decided {
+		s.t.Fatalf("verdict %d", v)
+	}
+	if d.Lost == d.Allowed {
+		s.t.Fatalf("%+v", d)
+	}
+	return d.Lost
+}
+
+// takesOver has alice claim what carol owned at the epoch owned, with what bob says of it.
+func takesOver(t *testing.T, own state, bobs message.GrantPart) *script {
+	s := newScript(t)
+	s.parts[0].state = own
+	s.loses(carol)
+	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
+	s.pass(2 * time.Second)
+	if !s.Holds(0) {
+		t.Fatal("alice does not own the partition")
+	}
+	return s
+}
+
+func at(gen uint64, p message.Peer) message.Mark {
+	return message.Mark{Epoch: message.Epoch{Gen: gen, Boot: p.Boot}, Seq: 7}
+}
+
+// TestLoss: a takeover has lost counters unless it goes on from a complete state of the last epoch at which somebody may have owned
+// the partition.
+func TestLoss(t *testing.T) {
+	carols := at(owned, carol)
+	for _, c := range []struct {
+		name string
+		own  state
+		bobs message.GrantPart
+		want bool
+	}{
+		{"no state", state{}, message.GrantPart{}, true},
+		{"a part of a state", state{has: message.Partial, mark: carols}, message.GrantPart{}, true},
+		{"the last owner's replica", state{has: message.Complete, mark: carols}, message.GrantPart{}, false},
+		{"a replica of an earlier owner", state{has: message.Complete, mark: at(owned-1, bob)}, message.GrantPart{}, true},
+		{"bob knows of a later owner", state{has: message.Complete, mark: carols}, message.GrantPart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had granted it to a process that is gone", state{has: message.Complete, mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had been granted it, and did not take it", state{has: message.Complete, mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
+		{"a replica that lacks counters", state{has: message.Complete, mark: carols, loss: loss{of: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.GrantPart{}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if s := takesOver(t, c.own, c.bobs); s.lacks() != c.want {
+				t.Errorf("that counters are lost is %v", !c.want)
+			} else if (s.Stats().Lost == 1) != c.want {
+				t.Errorf("%+v", s.Stats())
+			}
+		})
+	}
+}
+
+// TestFirstOwnerLacksNothing: what nobody has owned has no counters to lose.
+func TestFirstOwnerLacksNothing(t *testing.T) {
+	s := newScript(t)
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.pass(40 * time.Millisecond)
+	for range 2 {
+		for _, p := range []message.Peer{bob, carol} {
+			s.grants(p, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		}
+	}
+	s.pass(2 * time.Second)
+	if !s.Holds(0) || s.lacks() || s.Stats().Fresh != 1 {
+		t.Errorf("%+v", s.Stats())
+	}
+}
+
+// TestLossEnds has one row for what ends a loss, and what does not.
+func TestLossEnds(t *testing.T) {
+	merge := func(part message.Part) func(s *script) {
+		return func(s *script) {
+			counters := newTable(s.t)
+			spend(s.t, counters, 2, 3)
+			part.Kind, part.Fill = message.Merge, 1
+			begin, end := part, part
+			begin.Begin, end.End = true, true
+			if end.Sum == 0 {
+				end.Sum = s.sum(counters, 2)
+			}
+			s.from(carol, begin, counters, 2)
+			if !s.lacks() {
+				s.t.Error("it has ended before all has come")
+			}
+			s.from(carol, end, counters)
+		}
+	}
+	epoch := message.Epoch{Gen: owned, Boot: carol.Boot}
+	for _, c := range []struct {
+		name string
+		does func(s *script)
+		ends bool
+	}{
+		{"nothing", func(s *script) { s.pass(time.Second) }, false},
+		{"the lost owner's fork", merge(message.Part{Epoch: epoch}), true},
+		{"one of a later epoch", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1, Boot: "x"}}), true},
+		{"one of an earlier epoch", merge(message.Part{Epoch: message.Epoch{Gen: owned - 1, Boot: "x"}}), false},
+		{"one from which another may have gone on", merge(message.Part{}), false},
+		{"one of which portions are missing", merge(message.Part{Epoch: epoch, Sum: 1}), false},
+		{"one that lacks the same", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1}, Loss: message.Loss{Of: epoch, Age: 1}}), false},
+		{"an operator here", func(s *script) { s.AcceptLoss(s.now) }, true},
+		{"an operator elsewhere", func(s *script) { s.tells(bob, &message.AcceptLoss{}) }, true},
+		{"the time that it counts", func(s *script) { s.c.LostHold = 10 * time.Second; s.pass(11 * time.Second) }, true},
+		{"before that time", func(s *script) { s.c.LostHold = 10 * time.Second; s.pass(time.Second) }, false},
+		{"the end of what rules mind", func(s *script) {
+			s.c.LostUntil = func(since int64) int64 { return since + int64(10*time.Second) }
+			s.pass(11 * time.Second)
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := takesOver(t, state{}, message.GrantPart{})
+			c.does(s)
+			s.pass(200 * time.Millisecond)
+			if s.lacks() == c.ends {
+				t.Errorf("that it has ended is %v", !c.ends)
+			}
+			if b := lastTo[*message.Holdings](s, bob); b == nil {
+				t.Error("bob is told nothing")
+			} else if told := b.Held[0].Loss != (message.Loss{}); told == c.ends {
+				t.Errorf("that bob is told of a loss is %v: %+v", told, b.Held[0])
+			}
+		})
+	}
+}
+
+// TestLossTravels: replicas and the next owner learn of a loss and of its end.
+func TestLossTravels(t *testing.T) {
+	s := newScript(t)
+	lost := message.Loss{Of: message.Epoch{Gen: 1, Boot: "x"}, Age: int64(time.Minute)}
+	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
+	counters := newTable(t)
+	fill := message.Part{Kind: message.Fill, Epoch: epoch, Fill: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
+	s.from(bob, fill, counters)
+	got := s.parts[0].state
+	if got.has != message.Complete || got.loss.of != lost.Of || s.now-got.loss.since != lost.Age {
+		t.Fatalf("alice has %+v", got)
+	}
+	s.pass(time.Second)
+	tells := func(l message.Loss) loss {
+		s.pass(20 * time.Millisecond)
+		seq := uint64(s.now)
+		s.tells(bob, &message.Holdings{Seq: seq, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Loss: l}}})
+		return s.parts[0].state.loss
+	}
+	if l := tells(message.Loss{Of: lost.Of, Age: lost.Age}); l != got.loss {
+		t.Errorf("said again later, it is %+v, want as it was: %+v", l, got.loss)
+	}
+	if l := tells(message.Loss{}); l != (loss{}) {
+		t.Errorf("when it has ended: %+v", l)
+	}
+	tells(lost)
+	shut := message.Part{Kind: message.Close, Epoch: epoch, Fill: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil)}
+	s.from(bob, shut, counters)
+	if !s.Holds(0) || !s.lacks() {
+		t.Errorf("handed over: %+v", s.parts[0])
+	}
+}
+
+// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not filled anew before.
+func TestReplicaComesBack(t *testing.T) {
+	mark := at(owned, carol)
+	lost := message.Loss{Of: mark.Epoch, Age: 1}
+	next := message.Epoch{Gen: claimed, Boot: bob.Boot}
+	for _, c := range []struct {
+		name string
+		own  state
+		want bool
+	}{
+		{"it has what is lost", state{has: message.Complete, mark: mark, from: carol}, true},
+		{"only a part", state{has: message.Partial, mark: mark, from: carol}, false},
+		{"of an earlier epoch", state{has: message.Complete, mark: at(owned-1, carol), from: carol}, false},
+		{"it lacks the same", state{has: message.Complete, mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
+	} {
+		for _, first := range []string{"holdings", "fill"} {
+			s := newScript(t)
+			s.parts[0].state = c.own
+			if first == "holdings" {
+				s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: claimed, Loss: lost}}})
+			} else {
+				s.from(bob, message.Part{Kind: message.Fill, Epoch: next, Fill: 1, Begin: true, Loss: lost}, newTable(t))
+			}
+			if got := s.parts[0].state.held; got != c.want {
+				t.Errorf("%s, told by %s: that it is a fork is %v", c.name, first, got)
+			}
+			s.pass(200 * time.Millisecond)
+			kinds := s.partsTo(bob)
+			if merges := len(kinds) > 0 && kinds[0] == message.Merge; merges != c.want {
+				t.Errorf("%s, told by %s: alice sends %v", c.name, first, kinds)
+			}
+		}
+	}
+}
+
+// TestNeverOwned: a process that was taken for the lost owner, and has never owned the partition, says so, and what is lost then is
+// what would have been without it.
+func TestNeverOwned(t *testing.T) {
+	sure := message.Epoch{Gen: 1, Boot: "x"}
+	mine := message.Epoch{Gen: owned + 1, Boot: alice.Boot}
+	s := newScript(t)
+	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
+		Partition: 0, Gen: claimed, Loss: message.Loss{Of: mine, Sure: sure, Age: 5},
+	}}})
+	s.pass(40 * time.Millisecond)
+	b := lastTo[*message.Parcel](s, bob)
+	if b == nil || len(b.Parts) != 1 {
+		t.Fatalf("alice sends %+v", b)
+	}
+	if p := b.Parts[0]; p.Kind != message.Merge || p.Epoch != mine || !p.Begin || !p.End || p.Counters != 0 || p.Loss.Of != sure {
+		t.Errorf("alice sends %+v", p)
+	}
+
+	for _, carols := range []message.Epoch{{}, sure} {
+		s = takesOver(t, state{has: message.Complete, mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s.from(carol, message.Part{
+			Kind: message.Merge, Fill: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+		}, newTable(t))
+		if left := carols != (message.Epoch{}); s.lacks() != left {
+			t.Errorf("that something is lost still is %v", !left)
+		}
+	}
+}
