@@ -7,27 +7,33 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestLapse: an owner that has quorum again after longer than a voter needs to come back without its promises claims anew what it owns, with
-// the counters that it has; after a shorter time it goes on.
+// restarted is bob's next process.
+var restarted = message.Peer{Name: bob.Name, Boot: bob.Boot + "2"}
+
+// TestLapse: an owner that has quorum again after longer than a voter needs to come back without its promises, which one has, claims anew
+// what it owns, with the counters that it has; after a shorter time it goes on.
 func TestLapse(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		apart time.Duration
+		bob   message.Peer
 		goes  bool
 	}{
-		{"quorum all the time", 0, true},
-		{"without for 1 s", 1600 * time.Millisecond, true},
-		{"without for 2 s", 2600 * time.Millisecond, false},
+		{"quorum all the time", 0, bob, true},
+		{"without for 1 s", 1600 * time.Millisecond, restarted, true},
+		{"without for 2 s", 2600 * time.Millisecond, restarted, false},
+		{"without for 5 s, and all remember", 5600 * time.Millisecond, bob, true},
 	} {
 		s := newScript(t)
 		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
 		s.owns(owned)
 		spend(t, s.table, 1, 4)
-		s.pass(time.Second)
-		heard := s.heard
+		s.pass(3 * time.Second) // the others have been heard for more than a grace
 		s.heard = nil
 		s.pass(c.apart)
-		s.heard, s.sent = heard, nil
+		s.heard, s.sent = []message.Peer{c.bob, carol}, nil
+		s.tells(c.bob, &message.Holdings{Seq: 2, Full: true})
+		s.SetView(s.now, View{Members: []message.Peer{alice, c.bob, carol}, Owner: []int{0}, Standby: []int{1}})
 		s.pass(40 * time.Millisecond)
 		if !s.may() {
 			t.Fatalf("%s: alice has no quorum again", c.name)
@@ -38,11 +44,11 @@ func TestLapse(t *testing.T) {
 		if c.goes {
 			continue
 		}
-		if l := lastTo[*message.Holdings](s, bob); l == nil || !l.Full || len(l.Held) > 0 {
-			t.Errorf("%s: bob is told %+v, want that alice owns nothing", c.name, l)
+		if l := lastTo[*message.Holdings](s, carol); l == nil || !l.Full || len(l.Held) > 0 {
+			t.Errorf("%s: carol is told %+v, want that alice owns nothing", c.name, l)
 		}
 		for range 2 { // the probe and the claim
-			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			s.grants(c.bob, message.Grant{Version: 1}, message.GrantPart{}) // in its grace
 			s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
 		}
 		if !s.Holds(0) || s.parts[0].hold.epoch.Gen != claimed || spent(t, s.table, 1) != 4 {
@@ -60,7 +66,8 @@ func TestLapseEndsClaims(t *testing.T) {
 	if c := s.parts[0].claim; c == nil || c.stage != sitting {
 		t.Fatalf("the claim does not wait: %+v", c)
 	}
-	s.now += int64(3 * time.Second) // alice was stopped
+	s.now += int64(3 * time.Second) // alice was stopped, and bob restarted
+	s.heard = []message.Peer{restarted}
 	s.pass(20 * time.Millisecond)
 	if c := s.parts[0].claim; !s.may() || s.Holds(0) || c != nil && c.stage > probing {
 		t.Errorf("quorum %v, owned %v, claim %+v; want that it begins anew", s.may(), s.Holds(0), c)

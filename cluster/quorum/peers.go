@@ -14,6 +14,7 @@ type peer struct {
 	inView bool
 	since  int64 // when it was entered, or last heard from
 	heard  int64 // when it was last heard from
+	first  int64 // when it was first heard from, if it was
 	beaten int64 // when a heartbeat was last sent to it
 
 	// introduced: a full list of its holdings has been taken in.
@@ -162,6 +163,7 @@ func (m *Machine) hear(now int64, from message.Peer) *peer {
 		return nil
 	}
 	if p.heard == never {
+		p.first = now
 		m.supersede(p)
 	}
 	p.since, p.heard, m.heard = now, now, now

@@ -1,6 +1,9 @@
 package quorum
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // RightUntil returns the time until which the process may decide; it has the right
 // at times before it. In the past, or math.MinInt64, if it has not.
@@ -9,8 +12,8 @@ func (m *Machine) RightUntil() int64 { return m.until }
 // Renewed returns a time such that a majority has acknowledged heartbeats that were sent then or later, math.MinInt64 if there is none.
 func (m *Machine) Renewed() int64 { return m.renewed }
 
-// Lapses returns how often this process has had quorum again after so long without that voters which acknowledged it before can have
-// been restarted since and be past their grace: what they had promised is forgotten.
+// Lapses returns how often this process has had quorum again after so long without that a voter which acknowledged it before can have
+// been restarted since and be past its grace, and one was: what that one had promised is forgotten.
 func (m *Machine) Lapses() uint64 { return m.lapses }
 
 // Promises reports whether the process may grant claims: it knows a set and is past
@@ -60,13 +63,21 @@ func (m *Machine) countRight(now int64) {
 }
 
 // noteLapse counts a lapse. Who acknowledged a heartbeat of this process was alive until its lease before quorum was lost, and acknowledges
-// others no sooner than a grace later; a tenth is allowed for the clocks.
+// others no sooner than a grace later; a tenth is allowed for the clocks. Who has not been restarted has forgotten nothing.
 func (m *Machine) noteLapse(now int64) {
 	if now >= m.until {
 		return
 	}
-	if !m.alone() && m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.lease(now))) {
+	if m.quorumAt != never && now-m.quorumAt > max(0, int64(m.c.Grace)-expiry(m.lease(now))) && m.anyNew(m.quorumAt-int64(m.c.Grace)) {
 		m.lapses++
 	}
 	m.quorumAt = now
+}
+
+// anyNew reports whether some other voter's process was first heard from after the time given.
+func (m *Machine) anyNew(after int64) bool {
+	return slices.ContainsFunc(m.set.Members, func(name string) bool {
+		p := m.latest(name)
+		return p != nil && p.heard != never && p.first > after
+	})
 }

@@ -113,17 +113,19 @@ func TestGrace(t *testing.T) {
 }
 
 // TestLapses: a process counts when it has quorum again after so long without that those who acknowledged it can have come back without
-// their promises: a grace less its lease. Who is counted alone relies on nobody.
+// their promises, a grace less its lease, and one has. Who is counted alone relies on nobody.
 func TestLapses(t *testing.T) {
 	for _, c := range []struct {
 		name, members string
 		cut           time.Duration // from the last acknowledgement
+		restarts      bool
 		want          uint64
 	}{
-		{"quorum for a minute", "a b c", 0, 0},
-		{"without for 1.2 s", "a b c", 1800 * time.Millisecond, 0},
-		{"without for 1.5 s", "a b c", 2100 * time.Millisecond, 1},
-		{"alone", "a", 5 * time.Second, 0},
+		{"quorum for a minute", "a b c", 0, false, 0},
+		{"without for 1.2 s", "a b c", 1800 * time.Millisecond, true, 0},
+		{"without for 1.5 s", "a b c", 2100 * time.Millisecond, true, 1},
+		{"without for 5 s, and the others remember", "a b c", 5 * time.Second, false, 0},
+		{"alone", "a", 5 * time.Second, false, 0},
 	} {
 		w := settle(t, c.members)
 		a := w.all["a"]
@@ -133,7 +135,12 @@ func TestLapses(t *testing.T) {
 		if c.cut == 0 {
 			w.run(time.Minute)
 		} else {
+			w.run(3 * time.Second) // all have heard each other for more than a grace
 			w.split("a", "b c")
+			if c.restarts {
+				w.crash("b")
+				w.start("b")
+			}
 			w.run(c.cut)
 			w.heal()
 			w.run(time.Second)

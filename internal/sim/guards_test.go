@@ -32,7 +32,7 @@ func TestGuards(t *testing.T) {
 		{"majority", Without{machine: handoff.ClaimMajority}, "creep", []string{"I1"}},
 		{"wait", Without{machine: handoff.ClaimWait}, "creep", []string{"I1"}},
 		{"promise", Without{machine: handoff.Promise}, "chaos", []string{"I1"}},
-		{"inheritance", Without{machine: handoff.Inheritance}, "chaos", []string{"I1"}},
+		{"inheritance", Without{machine: handoff.Inheritance}, "sleepers", []string{"I1"}},
 		{"freeze", Without{machine: handoff.Freeze}, "planned", []string{"seal"}},
 		{"checksum", Without{machine: handoff.Checksum}, "damage", []string{"I5 content"}},
 		{"an owner that lacks quorum", Without{proof: true}, "bridge", []string{"gap"}},
