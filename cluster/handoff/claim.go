@@ -329,14 +329,20 @@ func (m *Machine) safeFrom(c *claim) int64 {
 	return until
 }
 
-// better orders offers: complete before partial, then the later mark, then this
-// process's own.
+// better orders offers: complete before partial, then the later mark, then that of the process that
+// decided there, which has what is not replicated too, then this process's own.
 func (m *Machine) better(a, b offer) int {
 	if a.has != b.has {
 		return int(b.has) - int(a.has)
 	}
 	if c := b.mark.Compare(a.mark); c != 0 {
 		return c
+	}
+	if decided := a.peer.Boot == a.mark.Epoch.Boot; decided != (b.peer.Boot == b.mark.Epoch.Boot) {
+		if decided {
+			return -1
+		}
+		return 1
 	}
 	switch m.c.Self {
 	case a.peer:

@@ -106,10 +106,11 @@ func TestHeardMustGrant(t *testing.T) {
 }
 
 // TestLateComersAreAsked: while a claim waits until the old owner's acknowledgements are over, the old owner comes back, in the
-// view or heard only. It is asked too, and its state, which is the latest, is the one that is fetched.
+// view or heard only. It is asked too, and its state, which is the latest, is the one that is fetched; also at the replica's mark,
+// because it has what is not replicated.
 func TestLateComersAreAsked(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: carol.Boot}
-	for _, inView := range []bool{true, false} {
+	for i, inView := range []bool{true, false, true, false} {
 		s := newScript(t)
 		s.loses(carol)
 		acked := []message.Acked{{Boot: carol.Boot, Left: int64(600 * time.Millisecond)}}
@@ -127,7 +128,7 @@ func TestLateComersAreAsked(t *testing.T) {
 		}
 		s.heard = []message.Peer{bob, carol}
 		s.pass(200 * time.Millisecond)
-		own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
+		own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5 + uint64(i/2)}}
 		s.grants(carol, message.Grant{Votes: true, Version: 1}, own)
 		s.pass(time.Second)
 		if f := lastTo[*message.Fetch](s, carol); f == nil || f.State != own.State {
