@@ -320,6 +320,10 @@ func setText(s *sluicev1.StableSet) string {
 	if s == nil {
 		return "stable set: none is known\n"
 	}
-	return fmt.Sprintf("stable set: %s (version %d of %s; a majority is %d)\n",
+	text := fmt.Sprintf("stable set: %s (version %d of %s; a majority is %d)\n",
 		strings.Join(s.Members, ", "), s.Version, s.Lineage, len(s.Members)/2+1)
+	if len(s.Members) == 1 {
+		text += fmt.Sprintf("%s is the only voter: rules with replication: sync wait for no replica\n", s.Members[0])
+	}
+	return text
 }

@@ -81,6 +81,16 @@ stable set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 counted members live, and a majority is 2
 n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
 `},
+		{"the only voter", "text", &sluicev1.MembersResponse{
+			Self: "n1", MayDecide: true, StableSet: &sluicev1.StableSet{Members: []string{"n1"}, Version: 3, Lineage: "18e9-f5"},
+		}, `
+NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
+0 partitions, ring -, as seen by n1 (*)
+stable set: n1 (version 3 of 18e9-f5; a majority is 1)
+n1 is the only voter: rules with replication: sync wait for no replica
+n1 may decide
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+`},
 		{"lost state", "text", without, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
