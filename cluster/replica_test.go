@@ -52,13 +52,13 @@ func syncInPlannedChange(t *testing.T, replicas int) {
 	wanted := func(c *Config) { c.Replicas = replicas }
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t)
-		f.join("a", wanted, func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
+		a := f.join("a", wanted, func(c *Config) { c.CheckTimeout = 100 * time.Millisecond })
 		keys := requests(40, hourly(1_000_000))
 		for i := range keys {
 			keys[i].Sync = true
 		}
 		var l load
-		l.ask(f.nodes["a"], keys)
+		l.ask(a, keys)
 		denied := make(chan check.Answer, 1)
 		stop := make(chan struct{})
 		l.all.Go(func() {
@@ -68,7 +68,7 @@ func syncInPlannedChange(t *testing.T, replicas int) {
 					return
 				case <-time.After(7 * time.Millisecond):
 				}
-				for _, answer := range decide(context.Background(), f.nodes["a"].Node, keys...) {
+				for _, answer := range decide(context.Background(), a.Node, keys...) {
 					if !answer.Allowed || answer.Err != nil {
 						select {
 						case denied <- answer:
