@@ -33,6 +33,8 @@ type combiner struct {
 	node *Node
 	// beside is how many records of a key go side by side before others gather.
 	beside int32
+	// far is how many more go where nodes are far apart: a check that gathers waits for up to a round trip more.
+	far atomic.Int32
 	// crowd counts these, of all keys that share a place.
 	crowd  [1 << 15]atomic.Int32
 	shards [64]flights
@@ -41,6 +43,9 @@ type combiner struct {
 // usualBeside: of the 100,000 keys that 64 callers ask for in thousands, four in ten are on their way at any time, and where that
 // is one record a place, four others are there one time in twenty-five.
 const usualBeside = 4
+
+// apart says how long the longest round trip to another node takes, in ns: beside records may go every 10 ms of it.
+func (c *combiner) apart(rtt int64) { c.far.Store(int32(rtt/int64(10*time.Millisecond)) * c.beside) }
 
 // flights are the records on their way of some keys.
 type flights struct {
@@ -74,7 +79,7 @@ func (c *combiner) place(k bucket.Key) *atomic.Int32 { return &c.crowd[k.Hi%uint
 // enter reports whether a record of k may go by itself. Then the caller must say when it is back, by leave.
 func (c *combiner) enter(k bucket.Key) bool {
 	p := c.place(k)
-	if p.Add(1) <= c.beside {
+	if p.Add(1) <= c.beside+c.far.Load() {
 		return true
 	}
 	p.Add(-1)

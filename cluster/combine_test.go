@@ -97,6 +97,22 @@ func TestCombineBeside(t *testing.T) {
 	}
 }
 
+// TestCombineFar: where a round trip takes long, more records go side by side, so that checks of a key that is not asked for more
+// often than the network can carry do not wait for one.
+func TestCombineFar(t *testing.T) {
+	for rtt, want := range map[time.Duration]int{0: 4, 9 * time.Millisecond: 4, 10 * time.Millisecond: 8, 400 * time.Millisecond: 164} {
+		c := combiner{beside: usualBeside}
+		c.apart(int64(rtt))
+		n := 0
+		for c.enter(bucket.Key{Hi: 1}) {
+			n++
+		}
+		if n != want {
+			t.Errorf("round trips of %v: %d records side by side, want %d", rtt, n, want)
+		}
+	}
+}
+
 // TestCombineUnlike: what is not alike keeps records of its own, in the order of the batch.
 func TestCombineUnlike(t *testing.T) {
 	bubble(t, func(t *testing.T) {
