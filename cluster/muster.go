@@ -75,8 +75,8 @@ func (f *forwarding) muster(r *routing) (records, tickets int) {
 			continue
 		}
 		if r.nodes[p.to].addr != "" && f.shares(p) {
-			// Of what was denied lately, all who ask again at once shall learn from one.
-			if p.entered = !p.denied && f.node.combine.enter(f.key(i)); !p.entered {
+			// Of what was denied lately, all who ask again at once shall learn from one, unless it is far away.
+			if p.entered = (!p.denied || f.node.combine.far.Load() > 0) && f.node.combine.enter(f.key(i)); !p.entered {
 				p.ticket, p.leads = f.node.combine.board(f.likeness(r, p), p.times, f.batch.Trace)
 			}
 		}

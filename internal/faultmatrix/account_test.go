@@ -168,11 +168,9 @@ func (a *account) unanswered(fault time.Duration, checks int) {
 	}
 }
 
-// adapted is how long nodes may take to notice how slow the network has become.
-const adapted = 3 * time.Second
-
-// inMiddle reports whether a time since the fault began is in its middle.
-func (a *account) inMiddle(since time.Duration) bool { return since > adapted && since < a.fault }
+// inMiddle reports whether a time since the fault began is in its second half: nodes have noticed by then how slow the network has
+// become, and TCP has recovered from what it took for losses.
+func (a *account) inMiddle(since time.Duration) bool { return since > a.fault/2 && since < a.fault }
 
 // p99 returns the 99th percentile of calls with forwarded checks.
 func (s *spanOf) p99() time.Duration {

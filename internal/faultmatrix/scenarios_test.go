@@ -86,11 +86,15 @@ var slowScenarios = []scenario{
 	{name: "loss-1", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Loss: 0.01}), bound: no(rowSlow)},
 	{name: "loss-5", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Loss: 0.05}), bound: everybody(rowSlow, 0)},
 	{name: "loss-20", sizes: both, length: 15 * s, run: everywhere(faultnet.Rule{Loss: 0.2}), bound: everybody(rowSlow, 1)},
-	{name: "delay-10", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 10 * ms}), bound: slow(20 * ms)},
-	{name: "delay-25", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 25 * ms}), bound: slow(50 * ms)},
-	{name: "delay-50", sizes: three, short: true, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 50 * ms}), bound: slow(100 * ms)},
-	{name: "delay-100", sizes: three, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 100 * ms}), bound: slow(200 * ms)},
-	{name: "delay-200", sizes: both, length: 10 * s, run: everywhere(faultnet.Rule{Delay: 200 * ms}), bound: slow(400 * ms)},
+	{name: "delay-10", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 10 * ms}), bound: slow(20 * ms)},
+	{name: "delay-25", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 25 * ms}), bound: slow(50 * ms)},
+	{name: "delay-50", sizes: three, short: true, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 50 * ms}), bound: slow(100 * ms)},
+	{name: "delay-100", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 100 * ms}), bound: slow(200 * ms)},
+	{name: "delay-200", sizes: both, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 200 * ms}), bound: func(n int) bound {
+		b := slow(400 * ms)(n)
+		b.nodes = n // in the first seconds: see the row
+		return b
+	}},
 	{
 		name: "loss-10-ten-minutes", sizes: three, runs: 1, length: 10 * time.Minute,
 		run: everywhere(faultnet.Rule{Loss: 0.1, Jitter: 5 * ms}), bound: func(n int) bound { return bound{row: rowSlow, nodes: n, answered: 0.95} },
@@ -114,7 +118,7 @@ var slowScenarios = []scenario{
 	{name: "1-mbit", sizes: both, length: 10 * s, run: func(c *cell) {
 		n1 := c.addr(1)
 		c.during(c.fault, faultnet.Rule{From: n1, Bandwidth: 1e6}, faultnet.Rule{To: n1, Bandwidth: 1e6})
-	}, bound: minority(1, 1)},
+	}, bound: everybody(rowSlow, 1)},
 }
 
 var cutScenarios = []scenario{

@@ -106,7 +106,7 @@ func (w *world) judgeGate(p *process, t *tenure, k *key, now int64) {
 		return
 	}
 	gate := int64(max(p.handoff.Gate(k.partition), gateAge))
-	if most := int64(gateAge) + w.net.roundTrip(); gate > most {
+	if most := int64(gateAge) + 5*w.net.roundTrip()/4; gate > most {
 		w.fail("gate", k.partition, "%s bears with %v where the network allows %v", p, time.Duration(gate), time.Duration(most))
 	}
 	w.longestGate = max(w.longestGate, gate)

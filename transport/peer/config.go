@@ -25,10 +25,13 @@ const (
 	// maxLimitIDs is the highest number that a stream can give to limits.
 	maxLimitIDs = 2 * maxGather
 	// maxFlying is how many frames of a stream may be unanswered. Where answers take long another one follows each
-	// pace, up to mostFlying, so that a record waits for little more than a round trip.
-	maxFlying  = 2
-	mostFlying = 128
-	pace       = 10 * time.Millisecond
+	// pace, or a paceShare-th of the time that the last answer took, at most longestPace, up to mostFlying: a record waits for
+	// little more than a round trip, and no more packets are under way than a new TCP connection sends at once (RFC 6928).
+	maxFlying   = 2
+	mostFlying  = 128
+	pace        = 10 * time.Millisecond
+	paceShare   = 8
+	longestPace = 50 * time.Millisecond
 	// maxFrameBytes bounds a message of either direction. The largest frame that
 	// a Pool makes, every record with other limits, stays below it.
 	maxFrameBytes = 16 << 20

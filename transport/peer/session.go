@@ -44,8 +44,9 @@ type session struct {
 	// Guarded by link.mu.
 	sending bool
 	lost    bool
-	flying  []*frame // sent and unanswered, the oldest first
-	records int      // in flying
+	flying  []*frame      // sent and unanswered, the oldest first
+	records int           // in flying
+	took    time.Duration // of the last answer
 }
 
 // frame is what the answer to it needs.
@@ -74,7 +75,7 @@ func (s *session) leadLocked(caller bool) bool {
 		return false
 	}
 	if n := len(s.flying); n >= maxFlying {
-		left := pace - time.Since(s.flying[n-1].sent)
+		left := min(max(s.took/paceShare, pace), longestPace) - time.Since(s.flying[n-1].sent)
 		if n >= mostFlying || s.records >= s.link.pool.cfg.MaxQueue {
 			return false
 		}
@@ -259,6 +260,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 	}
 	s.flying = append(s.flying[:0], s.flying[1:]...)
 	s.records -= f.records
+	s.took = time.Since(f.sent)
 	l.mu.Unlock()
 
 	first := 0
