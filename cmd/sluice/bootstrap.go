@@ -48,9 +48,8 @@ Exit codes: 0 founded, 1 refused, 2 wrong usage, 3 no answer.`,
 			if err := settleOutput(cmd, output); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), bootstrapWarning, f.addr)
-			if !yes && !confirmed(cmd.InOrStdin(), cmd.ErrOrStderr()) {
-				return usageError(errors.New("not confirmed: nothing was done; answer yes, or give --yes"))
+			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.addr)); err != nil {
+				return err
 			}
 			return bootstrap(cmd.Context(), cmd.OutOrStdout(), f, output)
 		},
@@ -61,11 +60,18 @@ Exit codes: 0 founded, 1 refused, 2 wrong usage, 3 no answer.`,
 	return cmd
 }
 
-// confirmed asks, and reports whether the answer is yes.
-func confirmed(in io.Reader, out io.Writer) bool {
-	fmt.Fprint(out, `Type "yes" to go on: `)
-	line, err := bufio.NewReader(in).ReadString('\n')
-	return (err == nil || err == io.EOF) && strings.TrimSpace(line) == "yes"
+// confirm warns and, unless yes, asks; another answer than yes is a usage error.
+func confirm(cmd *cobra.Command, yes bool, warning string) error {
+	fmt.Fprint(cmd.ErrOrStderr(), warning)
+	if yes {
+		return nil
+	}
+	fmt.Fprint(cmd.ErrOrStderr(), `Type "yes" to go on: `)
+	line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && err != io.EOF || strings.TrimSpace(line) != "yes" {
+		return usageError(errors.New("not confirmed: nothing was done; answer yes, or give --yes"))
+	}
+	return nil
 }
 
 func bootstrap(ctx context.Context, out io.Writer, f clientFlags, output string) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -48,9 +47,8 @@ Exit codes: 0 accepted, 1 refused, 2 wrong usage, 3 no answer.`,
 			if err := settleOutput(cmd, output); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), acceptLossWarning, f.addr)
-			if !yes && !confirmed(cmd.InOrStdin(), cmd.ErrOrStderr()) {
-				return usageError(errors.New("not confirmed: nothing was done; answer yes, or give --yes"))
+			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.addr)); err != nil {
+				return err
 			}
 			return acceptLoss(cmd.Context(), cmd.OutOrStdout(), f, output)
 		},
