@@ -1,0 +1,320 @@
+// Package inflow bounds what a gRPC server holds of messages that it has not read in full.
+//
+// gRPC calls a handler when the headers of a call are there, takes as many bytes as the length of its message announces, and gives the
+// connection's flow-control window back as soon as bytes arrive. So a client can begin a message on each of many calls and finish none:
+// nothing but the number of calls and connections bounds what the server keeps. A Budget counts those bytes by call, connection and
+// process while HTTP/2 frames arrive, and ends calls that exceed it; others of the connection go on.
+//
+// A Budget has no goroutine. Its timers belong to connections and end with them.
+package inflow
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-project/sluice/internal/loglimit"
+)
+
+// Config are the bounds of a Budget. All numbers are required.
+type Config struct {
+	// Port names the server in log lines.
+	Port string
+	// Connection is the most bytes that the calls of one connection hold, and Process those of all connections. While more than Process
+	// is held, a connection holds no more than its share of Process, or leastShare.
+	Connection, Process int
+	// Unknown is the most bytes that one call of an unknown client sends, and UnknownCalls the most such calls of one
+	// connection at once. See Known.
+	Unknown, UnknownCalls int
+	// Deadline is how long the message of a unary or server-streaming call may take, from its headers on.
+	Deadline time.Duration
+	// TrustKnown: calls of known clients are not counted, and have no deadline.
+	TrustKnown bool
+	// Log gets a line when a call is ended. Nil logs nothing.
+	Log *slog.Logger
+}
+
+// Validate reports the first field that is wrong.
+func (c Config) Validate() error {
+	for _, one := range []struct {
+		field string
+		value int
+	}{{"Connection", c.Connection}, {"Process", c.Process}, {"Unknown", c.Unknown}, {"UnknownCalls", c.UnknownCalls}, {"Deadline", int(c.Deadline)}} {
+		if one.value < 1 {
+			return fmt.Errorf("inflow: %s: %d; want more than 0", one.field, one.value)
+		}
+	}
+	return nil
+}
+
+// leastShare is what a connection may hold however many connections there are, in bytes: a small message.
+const leastShare = 16 << 10
+
+// Reasons for which calls are ended.
+const (
+	late = iota
+	unknown
+	connection
+	process
+	stray // the connection is closed
+	reasons
+)
+
+var reasonNames = [reasons]string{"deadline", "unknown", "connection", "process", "stray"}
+
+// Stats counts since New, except for Held.
+type Stats struct {
+	// Held are the bytes that are held now.
+	Held int64
+	// Ended are calls that were ended, by reason: deadline, unknown, connection, process; stray counts connections that were closed, because
+	// they went on sending to calls that had ended.
+	Ended Ended
+}
+
+// Ended are counts by reason.
+type Ended [reasons]uint64
+
+// Of returns the count of that reason.
+func (e Ended) Of(reason string) uint64 {
+	if i := slices.Index(reasonNames[:], reason); i >= 0 {
+		return e[i]
+	}
+	return 0
+}
+
+// All returns reasons and counts, in order.
+func (e Ended) All() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for i, n := range e {
+			if !yield(reasonNames[i], n) {
+				return
+			}
+		}
+	}
+}
+
+// Budget bounds the servers that have its Options. Make it with New. It is safe for concurrent use.
+type Budget struct {
+	config Config
+	held   atomic.Int64
+	open   atomic.Int64 // connections
+	ended  [reasons]atomic.Uint64
+	lines  *loglimit.Limiter
+	// methods are those that Registrar has seen, and whether their clients stream. They do not change while serving.
+	methods map[string]bool
+}
+
+// New returns a Budget.
+func New(c Config) (*Budget, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Budget{config: c, lines: loglimit.New(logEvery), methods: map[string]bool{}}, nil
+}
+
+// logEvery is how often there is a line about calls that were ended for one reason.
+const logEvery = 10 * time.Second
+
+// Stats returns the counts.
+func (b *Budget) Stats() Stats {
+	s := Stats{Held: b.held.Load()}
+	for i := range b.ended {
+		s.Ended[i] = b.ended[i].Load()
+	}
+	return s
+}
+
+// Options returns the options of a server that the budget bounds: its credentials, nil for plain TCP, and its interceptor of streams. The server's
+// services must be registered with Registrar, and its tap handle must return what Begin does.
+func (b *Budget) Options(c credentials.TransportCredentials) []grpc.ServerOption {
+	if c == nil {
+		c = insecure.NewCredentials()
+	}
+	return []grpc.ServerOption{
+		grpc.Creds(&secured{c, b}),
+		grpc.ReadBufferSize(0), // conn has the buffer
+		grpc.ChainStreamInterceptor(b.stream),
+	}
+}
+
+// AuthInfo returns what the credentials of Options say of a connection, given what a server does.
+func AuthInfo(a credentials.AuthInfo) credentials.AuthInfo {
+	if own, ok := a.(*info); ok {
+		return own.AuthInfo
+	}
+	return a
+}
+
+// info finds the connection of a call.
+type info struct {
+	credentials.AuthInfo
+	conn *conn
+}
+
+// secured are credentials whose connections are counted.
+type secured struct {
+	credentials.TransportCredentials
+	budget *Budget
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (s *secured) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	inner, auth, err := s.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return inner, auth, err
+	}
+	c := newConn(inner, s.budget)
+	return c, &info{auth, c}, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s *secured) Clone() credentials.TransportCredentials {
+	return &secured{s.TransportCredentials.Clone(), s.budget}
+}
+
+var (
+	errManyUnknown = status.Error(codes.ResourceExhausted, "too many calls at once on a connection of a client that this node does not know")
+	statuses       = [reasons]*status.Status{
+		late:       status.New(codes.DeadlineExceeded, "the message took too long to arrive"),
+		unknown:    status.New(codes.ResourceExhausted, "the message is too long for a client that this node does not know"),
+		connection: status.New(codes.ResourceExhausted, "this connection has sent too much of messages that are not complete; send fewer at once, or over more connections"),
+		process:    status.New(codes.ResourceExhausted, "clients have sent too much of messages that are not complete; send it again later"),
+	}
+)
+
+// Begin counts a call from now on, and returns its context. It is for a tap handle. known says whether the client is known; otherwise
+// Known may say so later. The error is a status for the client: there is no such method, or too many calls of unknown clients.
+func (b *Budget) Begin(ctx context.Context, method string, known bool) (context.Context, error) {
+	streams, ok := b.methods[method]
+	if !ok {
+		return nil, status.Errorf(codes.Unimplemented, "unknown method %s", method)
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return ctx, nil
+	}
+	own, ok := p.AuthInfo.(*info)
+	if !ok {
+		return ctx, nil
+	}
+	k := &call{Context: ctx, conn: own.conn, id: own.conn.id, timed: !streams && !(b.config.TrustKnown && known)}
+	if !own.conn.begin(k, known) {
+		return nil, errManyUnknown
+	}
+	return k, nil
+}
+
+// Known says that the client of the call with that context is known.
+func Known(ctx context.Context) {
+	if k, ok := ctx.Value(callKey{}).(*call); ok {
+		k.conn.know(k)
+	}
+}
+
+// Registrar returns what registers services at g so that their calls are counted.
+func (b *Budget) Registrar(g *grpc.Server) Registrar { return Registrar{g, b} }
+
+// Registrar is a server whose calls are counted.
+type Registrar struct {
+	*grpc.Server
+	budget *Budget
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r Registrar) RegisterService(d *grpc.ServiceDesc, impl any) {
+	own := *d
+	own.Methods = slices.Clone(d.Methods)
+	for i, m := range own.Methods {
+		r.budget.methods["/"+d.ServiceName+"/"+m.MethodName] = false
+		own.Methods[i].Handler = unary(m.Handler)
+	}
+	for _, s := range d.Streams {
+		r.budget.methods["/"+d.ServiceName+"/"+s.StreamName] = s.ClientStreams
+	}
+	r.Server.RegisterService(&own, impl)
+}
+
+// unary is h, whose call holds nothing any more once its message is decoded.
+func unary(h grpc.MethodHandler) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		k, ok := ctx.Value(callKey{}).(*call)
+		if !ok {
+			return h(srv, ctx, decode, interceptor)
+		}
+		defer k.decoded() // where h decodes nothing
+		if err := k.conn.serve(k, ctx); err != nil {
+			return nil, err
+		}
+		return h(srv, ctx, func(m any) error {
+			err := decode(m)
+			k.decoded()
+			return err
+		}, interceptor)
+	}
+}
+
+// stream is a grpc.StreamServerInterceptor.
+func (b *Budget) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	k, ok := s.Context().Value(callKey{}).(*call)
+	if !ok {
+		return h(srv, s)
+	}
+	defer k.conn.release(k)
+	if err := k.conn.serve(k, s.Context()); err != nil {
+		return err
+	}
+	if b.config.TrustKnown {
+		return h(srv, s)
+	}
+	return h(srv, &counted{s, k})
+}
+
+// counted is a stream that gives back what its messages took.
+type counted struct {
+	grpc.ServerStream
+	call *call
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *counted) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if err == nil {
+		s.call.conn.credit(s.call, sizeOf(m))
+	}
+	return err
+}
+
+// sizeOf is how many bytes m was decoded from.
+func sizeOf(m any) int {
+	switch m := m.(type) {
+	case interface{ WireSize() int }:
+		return m.WireSize()
+	case proto.Message:
+		return proto.Size(m)
+	}
+	return 0
+}
+
+// note counts and logs that a call of c was ended.
+func (b *Budget) note(reason int, c *conn) {
+	b.ended[reason].Add(1)
+	if b.lines.Allow(time.Now(), reasonNames[reason]) {
+		b.config.Log.Warn("a call was ended because its message is not complete", "port", b.config.Port, "reason", reasonNames[reason], "from", c.RemoteAddr().String(), "held_bytes", b.held.Load())
+	}
+}

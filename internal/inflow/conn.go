@@ -1,0 +1,415 @@
+package inflow
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+)
+
+// Of HTTP/2, RFC 9113.
+const (
+	prefaceSize = 24
+	headSize    = 9
+	dataFrame   = 0
+	headerFrame = 1
+)
+
+const (
+	readBuffer = 32 << 10
+	// patience is how long a connection that holds too much is not read, so that handlers can catch up, before a call is ended.
+	patience = 20 * time.Millisecond
+	// strayBytes is how much a connection may send to calls that have ended while it does not take what the server writes. Clients that
+	// keep to the window of their connection send less.
+	strayBytes = 10 << 20
+)
+
+// costOf is what a DATA frame of n bytes takes in memory: gRPC's buffers have some fixed sizes, and a record each.
+func costOf(n int) int64 {
+	const record = 96
+	switch {
+	case n <= 1<<10:
+		return int64(n) + record
+	case n <= 4<<10:
+		return 4<<10 + record
+	}
+	return int64(max(n, 16<<10)) + record
+}
+
+// conn follows the frames that gRPC reads. It is gRPC's read buffer, so that frames are followed one by one: what the reader does with a frame, it
+// does before it reads the next.
+type conn struct {
+	net.Conn
+	budget *Budget
+	reader *bufio.Reader
+	stray  atomic.Int64
+	room   chan struct{} // a call has given back what it held, while patient
+
+	// Of the goroutine that reads.
+	preface int // bytes of it that have been read
+	head    [headSize]byte
+	have    int    // bytes of head
+	left    int    // bytes of the frame behind head
+	id      uint32 // of the last frame with headers
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		patient bool
+		held    int64
+		unknown int
+		calls   []*call
+		timer   *time.Timer
+		armed   bool
+	}
+}
+
+// call is one that holds bytes of messages, and its context.
+type call struct {
+	context.Context
+	conn  *conn
+	id    uint32
+	began time.Time
+	timed bool // the deadline is for it
+	done  bool // of the handler of a unary call: it is released
+
+	// Guarded by conn.mu.
+	known bool
+	free  bool // not counted
+	over  bool // ended
+	bytes int
+	cost  int64
+	why   *status.Status // it was ended before its handler began
+	write interface{ WriteStatus(*status.Status) error }
+}
+
+type callKey struct{}
+
+// Value implements context.Context.
+func (k *call) Value(key any) any {
+	if key == (callKey{}) {
+		return k
+	}
+	return k.Context.Value(key)
+}
+
+func newConn(inner net.Conn, b *Budget) *conn {
+	b.open.Add(1)
+	return &conn{Conn: inner, budget: b, reader: bufio.NewReaderSize(inner, readBuffer), room: make(chan struct{}, 1)}
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.reader.Read(p)
+	c.follow(p[:n])
+	return n, err
+}
+
+// Write implements net.Conn. A client that reads what is written hears of calls that have ended.
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err == nil && c.stray.Load() != 0 {
+		c.stray.Store(0)
+	}
+	return n, err
+}
+
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.closed {
+		return err
+	}
+	c.mu.closed = true
+	c.budget.open.Add(-1)
+	c.budget.held.Add(-c.mu.held)
+	c.mu.calls, c.mu.held = nil, 0
+	if c.mu.timer != nil {
+		c.mu.timer.Stop()
+	}
+	return err
+}
+
+// follow takes what was read.
+func (c *conn) follow(p []byte) {
+	for len(p) > 0 {
+		if c.preface < prefaceSize {
+			n := min(len(p), prefaceSize-c.preface)
+			c.preface += n
+			p = p[n:]
+			continue
+		}
+		if c.left > 0 {
+			n := min(len(p), c.left)
+			c.left -= n
+			p = p[n:]
+			continue
+		}
+		n := copy(c.head[c.have:], p)
+		c.have += n
+		p = p[n:]
+		if c.have == headSize {
+			c.have = 0
+			c.left = int(c.head[0])<<16 | int(c.head[1])<<8 | int(c.head[2])
+			switch id := binary.BigEndian.Uint32(c.head[5:]) &^ (1 << 31); c.head[3] {
+			case headerFrame:
+				c.id = id
+			case dataFrame:
+				c.data(id, c.left)
+			}
+		}
+	}
+}
+
+// data counts a DATA frame of n bytes, before room is made for it.
+func (c *conn) data(id uint32, n int) {
+	b, cost := c.budget, costOf(n)
+	c.mu.Lock()
+	k := c.findLocked(id)
+	if k == nil || k.over {
+		c.mu.Unlock()
+		if c.stray.Add(int64(n)) > strayBytes {
+			b.note(stray, c)
+			c.Conn.Close()
+		}
+		return
+	}
+	if k.free {
+		c.mu.Unlock()
+		return
+	}
+	k.bytes += n
+	k.cost += cost
+	c.mu.held += cost
+	held := c.mu.held
+	long := !k.known && (k.bytes > b.config.Unknown || k.cost > 8*int64(b.config.Unknown))
+	c.mu.Unlock()
+	all := b.held.Add(cost)
+	switch {
+	case long:
+		c.end(k, unknown)
+	case held > int64(b.config.Connection) || all > int64(b.config.Process):
+		c.relieve()
+	}
+}
+
+// tooMuchLocked says for which reason a call of c has to be ended, if any.
+func (c *conn) tooMuchLocked() (reason int, yes bool) {
+	b := c.budget
+	if c.mu.held > int64(b.config.Connection) {
+		return connection, true
+	}
+	share := max(leastShare, int64(b.config.Process)/max(1, b.open.Load()))
+	return process, c.mu.held > share && b.held.Load() > int64(b.config.Process)
+}
+
+// relieve waits until c holds no more than it may, and ends its largest calls when that takes too long.
+func (c *conn) relieve() {
+	var late <-chan time.Time
+	for {
+		c.mu.Lock()
+		reason, yes := c.tooMuchLocked()
+		c.mu.patient = yes
+		if !yes || c.mu.closed {
+			c.mu.Unlock()
+			return
+		}
+		if late == nil {
+			late = time.After(patience)
+		}
+		var most *call
+		for _, k := range c.mu.calls {
+			if !k.over && (most == nil || k.cost > most.cost) {
+				most = k
+			}
+		}
+		c.mu.Unlock()
+		select {
+		case <-c.room:
+		case <-late:
+			closed := make(chan time.Time)
+			close(closed)
+			late = closed
+			if most == nil {
+				return
+			}
+			c.end(most, reason)
+		}
+	}
+}
+
+// begin adds k, unless there are too many calls of unknown clients.
+func (c *conn) begin(k *call, known bool) bool {
+	k.began, k.known = time.Now(), known
+	k.free = known && c.budget.config.TrustKnown
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !known {
+		if c.mu.unknown >= c.budget.config.UnknownCalls {
+			return false
+		}
+		c.mu.unknown++
+	}
+	if c.mu.closed {
+		return true // its handler hears of that
+	}
+	c.mu.calls = append(c.mu.calls, k)
+	if k.timed && !c.mu.armed {
+		c.armLocked(c.budget.config.Deadline)
+	}
+	return true
+}
+
+// serve says that the handler of k has begun, whose context is ctx. The error is for the client if k was ended before.
+func (c *conn) serve(k *call, ctx context.Context) error {
+	// gRPC's stream has no exported name, but this method, which ends it: TestMessageDeadline of transport/grpcapi holds that it does.
+	write, _ := grpc.ServerTransportStreamFromContext(ctx).(interface{ WriteStatus(*status.Status) error })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k.write = write
+	return k.why.Err()
+}
+
+// end ends k.
+func (c *conn) end(k *call, reason int) {
+	c.mu.Lock()
+	if k.over || c.findLocked(k.id) != k {
+		c.mu.Unlock()
+		return
+	}
+	k.over, k.why = true, statuses[reason]
+	c.giveBackLocked(k, k.cost)
+	write := k.write
+	c.mu.Unlock()
+	c.budget.note(reason, c)
+	if write != nil {
+		// The client gets the status, and what waits for the message an error.
+		_ = write.WriteStatus(statuses[reason])
+	}
+}
+
+// know is Known.
+func (c *conn) know(k *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k.known {
+		return
+	}
+	k.known = true
+	c.mu.unknown--
+	if c.budget.config.TrustKnown {
+		k.free, k.timed = true, false
+		c.giveBackLocked(k, k.cost)
+	}
+}
+
+// credit gives back what a message of n bytes of k took.
+func (c *conn) credit(k *call, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k.timed = false
+	before := k.bytes
+	k.bytes = max(0, before-n-5) // with gRPC's own five
+	if before == 0 || k.over {
+		return
+	}
+	c.giveBackLocked(k, k.cost-k.cost*int64(k.bytes)/int64(before))
+}
+
+// decoded releases k once.
+func (k *call) decoded() {
+	if !k.done {
+		k.done = true
+		k.conn.release(k)
+	}
+}
+
+// release forgets k.
+func (c *conn) release(k *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, other := range c.mu.calls {
+		if other == k {
+			last := len(c.mu.calls) - 1
+			c.mu.calls[i], c.mu.calls[last] = c.mu.calls[last], nil
+			c.mu.calls = c.mu.calls[:last]
+			if !k.known {
+				c.mu.unknown--
+			}
+			c.giveBackLocked(k, k.cost)
+			return
+		}
+	}
+}
+
+func (c *conn) giveBackLocked(k *call, cost int64) {
+	if cost == 0 || c.mu.closed {
+		return
+	}
+	k.cost -= cost
+	c.mu.held -= cost
+	c.budget.held.Add(-cost)
+	if c.mu.patient {
+		select {
+		case c.room <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (c *conn) findLocked(id uint32) *call {
+	for i := len(c.mu.calls) - 1; i >= 0; i-- { // the last ones are still receiving
+		if c.mu.calls[i].id == id {
+			return c.mu.calls[i]
+		}
+	}
+	return nil
+}
+
+func (c *conn) armLocked(d time.Duration) {
+	c.mu.armed = true
+	if c.mu.timer == nil {
+		c.mu.timer = time.AfterFunc(d, c.look)
+		return
+	}
+	c.mu.timer.Reset(d)
+}
+
+// look ends calls whose message takes too long, and forgets those that ended without a handler.
+func (c *conn) look() {
+	deadline, now := c.budget.config.Deadline, time.Now()
+	next := time.Duration(0)
+	var overdue, gone []*call
+	c.mu.Lock()
+	c.mu.armed = false
+	for _, k := range c.mu.calls {
+		left := deadline - now.Sub(k.began)
+		switch {
+		case !k.timed:
+		case left > 0:
+			if next == 0 || left < next {
+				next = left
+			}
+		case k.write == nil && k.Err() != nil:
+			gone = append(gone, k)
+		case !k.over:
+			overdue = append(overdue, k)
+		}
+	}
+	if next > 0 && !c.mu.closed {
+		c.armLocked(next)
+	}
+	c.mu.Unlock()
+	for _, k := range gone {
+		c.release(k)
+	}
+	for _, k := range overdue {
+		c.end(k, late)
+	}
+}
