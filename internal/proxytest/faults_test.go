@@ -203,13 +203,13 @@ func judge(t *testing.T, all []outcome) {
 				n++
 			}
 		}
-		// A login is asked by per-client too; all minutes together have n windows, and what a share of one of three nodes and the
-		// 50 ms before a crash admit (docs/consistency.md).
+		// All rules have a window of each minute, n together. A login is asked by per-client too, and per-client admits besides what a
+		// share of one of three nodes and the 50 ms before a crash admit (docs/consistency.md).
 		if most := perMinute*n + perMinute/3; byClient[who]+loginsOf[who] > most {
 			t.Errorf("client %d: %d passed, of %d at most", who, byClient[who]+loginsOf[who], most)
 		}
-		if loginsOf[who] > loginsPerMinute {
-			t.Errorf("client %d: %d logins passed, of %d at most", who, loginsOf[who], loginsPerMinute)
+		if most := loginsPerMinute * n; loginsOf[who] > most {
+			t.Errorf("client %d: %d logins passed, of %d at most", who, loginsOf[who], most)
 		}
 	}
 	if passed < clients*perMinute*9/10 || denied < passed/4 || len(all) < 10*rate {
