@@ -5,6 +5,8 @@ ARG BINARY=bin/image/sluice
 COPY ${BINARY} /sluice
 # Numeric, so that Kubernetes can see that it is not root.
 USER 65532:65532
+# A container is reached from outside, or not at all. A node then wants a secret: SLUICE_SECRET_FILE.
+ENV SLUICE_BIND=0.0.0.0
 # gRPC, HTTP, peers, gossip.
 EXPOSE 7460/tcp 7461/tcp 7462/tcp 7463/tcp 7463/udp
 ENTRYPOINT ["/sluice"]

@@ -76,15 +76,16 @@ flood-test: ## every check of a new key for FLOOD=5m: memory stays within 1.25 o
 
 .PHONY: strangers-test
 strangers-test: ## garbage, idle and slow connections, 64 MiB messages and more at each port, SIEGE=10s each: others are served
-	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags strangers -run '$(or $(STRANGERS),Strangers|SilentPeer)' -v ./internal/e2e
+	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags strangers -run '$(or $(STRANGERS),Strangers|SilentPeer|OneConnection)' -v ./internal/e2e
 
 .PHONY: soak-test
 soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED=1): nothing over quota, nothing left behind
 	MINUTES=$(or $(MINUTES),20) SEED=$(or $(SEED),1) go test -count 1 -timeout 0 -tags soak -run 'Soak' -v ./internal/e2e
 
 .PHONY: proxy-test
-proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux)
+proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux); operators' calls through nginx and HAProxy
 	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...
+	go test -count 1 -run OperatorsThroughProxies ./cmd/sluice
 
 .PHONY: observability-test
 observability-test: ## alerts, dashboard and example for Prometheus, by promtool (which has to be there)
@@ -107,7 +108,7 @@ netns-test: ## three hosts, one cut off the network for 60 s (Linux, root, iprou
 	go test -count 1 -timeout 20m -tags netns -run '$(or $(NETNS),CutOff)' -v ./internal/e2e
 
 .PHONY: fault-matrix
-fault-matrix: ## every fault of network and processes against its bound, in namespaces (CELLS='^cut' NODES=5 FORCE=1; Linux, root, ip)
+fault-matrix: ## every fault of network and processes against its bound, in namespaces (CELLS='^cut' NODES=5 FORCE=1 FAULT_TCP=cubic; Linux, root, ip)
 	FAULT_COMMIT=$(PRODUCT_COMMIT) RESULTS=$(abspath $(or $(RESULTS),bench/results/faults.jsonl)) FAULT_LOGS=$(CURDIR)/bin/faults \
 		go test -count 1 -timeout 0 -tags faultmatrix -v ./internal/faultmatrix
 
@@ -131,6 +132,11 @@ fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax
 	internal/tools/lint
+
+.PHONY: security
+security: ## gosec, and known vulnerabilities where their database can be reached
+	internal/tools/security/gosec
+	internal/tools/security/govulncheck ./... || [ $$? = 75 ]
 
 .PHONY: generate
 generate: ## write the generated code anew

@@ -156,3 +156,24 @@ func TestCalendarFarAway(t *testing.T) {
 		t.Errorf("the 400,000,000th hour was looked for, and found to begin %d s after the epoch", got)
 	}
 }
+
+// A time zone is read once, however many limits name it.
+func TestZonesAreReadOnce(t *testing.T) {
+	in := func(zone string) float64 {
+		return testing.AllocsPerRun(100, func() {
+			if _, err := NewLimits(Limit{Algorithm: FixedWindow, Count: 1, Align: AlignCalendar, Unit: Day, Zone: zone}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if far, utc := in("America/St_Johns"), in("UTC"); far > utc {
+		t.Errorf("limits with a zone take %v allocations, in UTC %v", far, utc)
+	}
+	limit := Limit{Zone: "Nowhere/Else"} // a name that is no zone is not kept
+	if _, err := limit.calendar(); err == nil {
+		t.Fatal("a zone that is none")
+	}
+	if _, kept := zones.Load(limit.Zone); kept {
+		t.Error("a zone that is none is kept")
+	}
+}

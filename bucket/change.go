@@ -1,5 +1,10 @@
 package bucket
 
+import (
+	"math"
+	"slices"
+)
+
 // Limits change under living counters: a rule file is edited, or two nodes run different
 // files for a while and ask in turn. What was spent must survive that.
 //
@@ -14,7 +19,8 @@ package bucket
 //     as if it had never been gone.
 //
 // Shadows stay as long as the counter, even when they are free: a limit that comes back must
-// know what was spent in its absence. So limits that go back and forth mint nothing.
+// know what was spent in its absence. So limits that go back and forth mint nothing. They are bounded: callers may bring other
+// limits with every check.
 
 // shadow is a limit no longer in force, and its state.
 type shadow struct {
@@ -25,9 +31,16 @@ type shadow struct {
 
 func (x *shadow) plan() *plan { return &x.limits.plans[x.place] }
 
-// maxShadows bounds the shadows of a counter: one whole set. Above it the one that is free soonest is
-// dropped, which forgets the least.
-const maxShadows = MaxLimits
+// Bounds of the shadows of a counter. Above them, those are dropped that are free soonest, which forgets the least.
+const (
+	// maxShadows is one whole set.
+	maxShadows = MaxLimits
+	// maxFormer is how many sets they are of at most.
+	maxFormer = 4
+	// fewEntries is how many entries a counter keeps, shadows included, if no set that it knows keeps more; else it keeps MaxKeyEntries. Limits
+	// that come with a check are held to it by default.
+	fewEntries = 4096
+)
 
 // shadowBytes is the memory of a shadow.
 const shadowBytes = 48
@@ -55,12 +68,14 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 		} else if from := forebear(old[:len(c.limits.plans)], i, now); from != nil {
 			n.at(i).inherit(p, from, now)
 		}
+		n.at(i).squeeze(p.maxEntries)
 	}
 	for i := range old {
 		if o := &old[i]; !o.taken && !o.plan().stateless() {
-			n.addShadow(o.shadow, now)
+			n.addShadow(o.shadow)
 		}
 	}
+	n.boundShadows(now)
 	n.takeGrants(c, &origin)
 	return &n
 }
@@ -155,29 +170,100 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 	}
 }
 
-// addShadow keeps x, which is settled to now.
-func (c *counter) addShadow(x shadow, now int64) {
+// addShadow keeps x. Call boundShadows after the last.
+func (c *counter) addShadow(x shadow) {
 	r := c.rarely()
-	list := append(r.shadows, x)
-	if len(list) > maxShadows {
+	r.shadows = append(r.shadows, x)
+}
+
+// boundShadows drops shadows that are too many, and makes the logs of the others as short as they must be. All are settled to now. It
+// writes to no ring, which may be another's too.
+func (c *counter) boundShadows(now int64) {
+	if len(c.shadows()) == 0 {
+		return
+	}
+	r := c.more.rare
+	for len(r.shadows) > maxShadows {
 		soonest := 0
-		for i := range list {
-			if list[i].state.free(list[i].plan(), now) < list[soonest].state.free(list[soonest].plan(), now) {
+		for i := range r.shadows {
+			if r.shadows[i].free(now) < r.shadows[soonest].free(now) {
 				soonest = i
 			}
 		}
-		list = append(list[:soonest], list[soonest+1:]...)
+		r.shadows = slices.Delete(r.shadows, soonest, soonest+1)
 	}
-	r.shadows = list
+	for sets := r.former(); len(sets) > maxFormer; sets = r.former() {
+		soonest, wait := 0, int64(math.MaxInt64)
+		for i, l := range sets {
+			longest := int64(0)
+			for j := range r.shadows {
+				if x := &r.shadows[j]; x.limits == l {
+					longest = max(longest, x.free(now))
+				}
+			}
+			if longest < wait {
+				soonest, wait = i, longest
+			}
+		}
+		r.shadows = slices.DeleteFunc(r.shadows, func(x shadow) bool { return x.limits == sets[soonest] })
+	}
+	most := c.entriesEach()
+	for i := range r.shadows {
+		x := &r.shadows[i]
+		x.state.squeeze(min(most, x.plan().maxEntries))
+	}
 }
 
-// chargeShadows charges cost to every shadow.
-func (c *counter) chargeShadows(now, cost int64) {
-	list := c.shadows()
+// free is state.free.
+func (x *shadow) free(now int64) int64 { return x.state.free(x.plan(), now) }
+
+// former returns the sets that the shadows are of.
+func (r *rare) former() []*Limits {
+	sets := make([]*Limits, 0, maxFormer+1)
+	for i := range r.shadows {
+		if l := r.shadows[i].limits; !slices.Contains(sets, l) {
+			sets = append(sets, l)
+		}
+	}
+	return sets
+}
+
+// entriesEach returns how many entries the log of each shadow may have: a part of what the limits in force leave, at least 1.
+func (c *counter) entriesEach() int {
+	list, all, logs := c.shadows(), fewEntries, 0
+	if c.limits.entries > fewEntries {
+		all = MaxKeyEntries
+	}
 	for i := range list {
 		x := &list[i]
-		x.state.charge(x.plan(), now, mulSat(cost, x.plan().cost))
+		if x.plan().maxEntries > 0 {
+			logs++
+		}
+		if x.limits.entries > fewEntries {
+			all = MaxKeyEntries
+		}
+	}
+	return max(1, (all-c.limits.entries)/max(1, logs))
+}
+
+// chargeShadows charges cost to every shadow, by state.charge or state.chargeLate.
+func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, now, units int64)) {
+	list := c.shadows()
+	if len(list) == 0 {
+		return
+	}
+	most := c.entriesEach()
+	for i := range list {
+		x := &list[i]
+		charge(&x.state, x.plan(), now, mulSat(cost, x.plan().cost))
 		x.state.last = now
+		if x.plan().maxEntries > most {
+			v := x.state.span()
+			for int(v.n) > most {
+				v = x.state.mergeOldest(v)
+			}
+			x.state.setSpan(v)
+		}
 	}
 }
 

@@ -46,21 +46,21 @@ func TestShadowsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Request{Cost: 1, Verb: Charge}
-	const n = 3 * maxShadows
+	const n = 3 * maxFormer
 	for hours := 1; hours <= n; hours++ {
 		r.Limits = limits(hours)
 		table.Do(1, r)
 	}
 	c, _ := table.shards[0].mu.lru.Peek(r.Key)
-	if got := len(c.shadows()); got != maxShadows {
-		t.Fatalf("%d shadows, want %d", got, maxShadows)
+	if got := len(c.shadows()); got != maxFormer {
+		t.Fatalf("%d shadows, want %d", got, maxFormer)
 	}
 	for _, x := range c.shadows() {
-		if hours := x.limits.At(0).Period / time.Hour; hours < n-maxShadows {
+		if hours := x.limits.At(0).Period / time.Hour; hours < n-maxFormer {
 			t.Errorf("the limit of %d hours is kept, later ones are not", hours)
 		}
 	}
-	if got, want := table.Stats().Bytes, c.bytes(); got != want {
+	if got, want := table.Stats().Bytes-table.Stats().SetBytes, c.bytes(); got != want {
 		t.Errorf("%d bytes accounted, the counter has %d", got, want)
 	}
 }

@@ -22,6 +22,8 @@ const (
 	flagDirty uint32 = 1 << iota
 	// flagHeld: there may be receipts for this very counter.
 	flagHeld
+	// flagAgain: the key was used again since its counter was made, or last spared by an eviction.
+	flagAgain
 	oneCut
 )
 

@@ -4,6 +4,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/race"
 )
 
 // TestRing pushes, drops and removes at random and compares with a slice.
@@ -32,6 +35,9 @@ func TestRing(t *testing.T) {
 		if int(v.n) != len(want) {
 			t.Fatalf("step %d: %d entries, want %d", i, v.n, len(want))
 		}
+		if i%16 == 0 {
+			checkOver(t, &s, want, r.Int64N(5*int64(len(want))+1))
+		}
 		if k := r.IntN(len(want) + 1); k < len(want) && *s.log.at(v, uint32(k)) != want[k] {
 			t.Fatalf("step %d: entry %d of %d is %+v, want %+v", i, k, len(want), *s.log.at(v, uint32(k)), want[k])
 		}
@@ -45,6 +51,65 @@ func TestRing(t *testing.T) {
 	}
 	if got := len(s.log.ring); got != minRing {
 		t.Errorf("an almost empty ring of %d entries, want %d", got, minRing)
+	}
+}
+
+// checkOver compares what over finds in s, which has the entries want, with what counting one by one does.
+func checkOver(t *testing.T, s *state, want []entry, target int64) {
+	t.Helper()
+	if len(want) == 0 {
+		return
+	}
+	i, newer := len(want), int64(0)
+	for i > 0 {
+		if i--; newer+want[i].cost > target {
+			break
+		}
+		newer += want[i].cost
+	}
+	if got, units := s.log.over(s.span(), target); int(got) != i || units != newer {
+		t.Fatalf("of %d entries over(%d) is %d with %d newer; want %d with %d", len(want), target, got, units, i, newer)
+	}
+}
+
+// TestDeniedLogIsCheap: a check that a full log denies takes 5 µs at most, wherever in the log there will be room for it, also where
+// it has more units than int64.
+func TestDeniedLogIsCheap(t *testing.T) {
+	if race.Enabled {
+		t.Skip("a stopwatch says nothing under the race detector")
+	}
+	for _, cost := range []int64{1, 1 << 47} {
+		limits, err := NewLimits(Limit{Algorithm: SlidingLog, Count: MaxLogEntries * min(cost, 1<<46), Period: MaxPeriod, LogEntries: MaxLogEntries})
+		if err != nil {
+			t.Fatal(err)
+		}
+		table, err := NewTable(Config{Shards: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := Request{Limits: limits, Verb: Charge, Cost: cost}
+		for now := range int64(MaxLogEntries) {
+			table.Do(now+1, &r)
+		}
+		for _, part := range []int64{1, 2, 1 << 20} { // room in the whole log, in half of it, in the oldest entry
+			ask := Request{Limits: limits, Cost: max(1, limits.At(0).Count/part)}
+			const n = 100
+			fastest := time.Hour
+			for range 200 {
+				began := time.Now()
+				for range n {
+					if d := table.Do(MaxLogEntries, &ask); d.Allowed {
+						t.Fatal("allowed by a full log")
+					}
+				}
+				fastest = min(fastest, time.Since(began)/n)
+			}
+			const bound = 5 * time.Microsecond
+			t.Logf("charges of %d, cost %d: %v", cost, ask.Cost, fastest)
+			if fastest > bound {
+				t.Errorf("charges of %d: a denied check of cost %d takes %v, want at most %v", cost, ask.Cost, fastest, bound)
+			}
+		}
 	}
 }
 

@@ -1,38 +1,51 @@
 package bucket
 
 // Counters leave the table in three ways: Sweep removes those that are wholly free, an insert drops
-// a few free ones that it finds at the old end of its list, and above a cap the least
-// recently used go, free or not. Only the last can forget what was spent.
+// a few free ones that it finds at the old end of its list, and above a cap others go, free or not. Only the last can
+// forget what was spent. It chooses
+//
+//   - a counter of the domain that has the most, or at least three quarters of that, so that no domain can push out the counters
+//     of one that has much less than itself; or of a domain above its own cap;
+//   - of a few of these, from the old end of the list, the first that is less than half spent and was not used again, else of those
+//     that are not wholly spent, if there is one, that which was used longest ago. So keys that are half spent go after those that were used
+//     once, and those that are denied last: on a node with their replica nobody uses them.
+//
+// What it spares goes to the young end of the list and is not looked at again soon. So a list is a clock, as that of
+// S3-FIFO or 2Q, and the bit that they need is one of the counter's.
 
 const (
 	// glances is how many counters an insert looks at for free ones.
 	glances = 2
 	// maxEvictions bounds the counters that one decision evicts, and so its duration.
 	maxEvictions = 64
+	// maxLooks bounds the counters that one decision looks at to evict some.
+	maxLooks = 64
+	// choices is among how many counters that may go the one that does is chosen.
+	choices = 8
+	// slack is which part of a cap the table may be above it while all that was looked at is spared. In that time, looking
+	// maxLooks at a time, every counter of a list has been looked at once.
+	slack = maxLooks
 	// sweepChunk is how many counters Sweep looks at under one hold of the lock.
 	sweepChunk = 128
 )
-
-// over reports whether the table is above a cap.
-func (t *Table) over() bool {
-	return t.entries.Load() > t.maxEntries || t.bytes.Load() > t.maxBytes
-}
 
 // accountLocked adds o to the table's counts and makes room in sh, whose newest
 // counter is the one that has grown.
 func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 	t.bytes.Add(o.grown)
-	switch {
-	case o.has(removed):
+	if o.has(removed) {
 		t.entries.Add(-1)
 		return
-	case o.has(inserted):
+	}
+	d := t.accountOf(o.counter.limits).domain
+	d.bytes.Add(o.grown)
+	if o.has(inserted) {
 		t.entries.Add(1)
 		t.inserted.Add(1)
 		t.dropFreeLocked(sh, now)
 	}
-	for i := 0; i < maxEvictions && t.over() && sh.mu.lru.Len() > 1; i++ {
-		t.evictLocked(sh, now)
+	if t.over() != nothing || d.crowded() {
+		t.makeRoomLocked(sh, now, d, 1)
 	}
 }
 
@@ -48,20 +61,131 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 	}
 }
 
-// evictLocked evicts the least recently used counter of sh, which must not be empty.
-func (t *Table) evictLocked(sh *shard, now int64) {
-	key, c, _ := sh.mu.lru.GetOldest()
+// makeRoomLocked evicts counters of sh, as far as they may go, until the table is within its caps, and so is crowd if it is
+// not nil. The last keep counters stay. It returns how many it evicted and looked at.
+func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep int) (evicted, looks int) {
+	for evicted < maxEvictions && looks < maxLooks && sh.mu.lru.Len() > keep {
+		over := t.over()
+		if over == nothing && (crowd == nil || !crowd.crowded()) {
+			break
+		}
+		key, c, n := t.chooseLocked(sh, now, over, min(maxLooks-looks, sh.mu.lru.Len()-keep))
+		looks += n
+		if c == nil && t.farOver() {
+			key, c, _ = sh.mu.lru.GetOldest()
+		}
+		if c == nil {
+			break
+		}
+		t.evictLocked(sh, now, key, c)
+		evicted++
+	}
+	return evicted, looks
+}
+
+// chooseLocked returns the counter of sh that is to go, or nil if none of the looks oldest may, and how many it looked at. What is wholly
+// spent, and what other domains have, may go only where the table is far above its caps.
+func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Key, *counter, int) {
+	most, far, looked := t.largest(over), t.farOver(), 0
+	var best, other victim
+	for candidates := 0; looked < looks && candidates < choices; looked++ {
+		k, c, _ := sh.mu.lru.GetOldest()
+		if may := t.mayGo(c, over, most); may || far && (over != tooManySets || t.accountOf(c.limits).refs.Load() == 1) {
+			x := victim{k, c, c.worth(sh.atLocked(now))}
+			switch {
+			case !may:
+				other = other.or(x)
+			case x.worth == usedOnce:
+				return k, c, looked + 1
+			case x.worth == halfSpent:
+				best = best.or(x)
+				candidates++
+			case far:
+				best = best.or(x)
+			}
+		}
+		c.cuts &^= flagAgain
+		sh.mu.lru.Get(k) // spared, for now
+	}
+	if best.counter == nil {
+		best = other
+	}
+	return best.key, best.counter, looked
+}
+
+// victim is a counter that may be evicted.
+type victim struct {
+	key     Key
+	counter *counter
+	worth   worth
+}
+
+// or returns which of a, if it is one, and b is to go.
+func (a victim) or(b victim) victim {
+	if a.counter == nil || b.worth < a.worth || b.worth == a.worth && b.counter.now < a.counter.now {
+		return b
+	}
+	return a
+}
+
+// mayGo reports whether c may be evicted where the table has too much of r, and the largest domain has most of it.
+func (t *Table) mayGo(c *counter, r resource, most int64) bool {
+	a := t.accountOf(c.limits)
+	switch {
+	case a.domain.crowded():
+		return true
+	case r == nothing, r == tooManySets && a.refs.Load() > 1:
+		return false
+	}
+	return a.domain.has(r) >= most-most/4
+}
+
+// evictLocked evicts key's counter c of sh.
+func (t *Table) evictLocked(sh *shard, now int64, key Key, c *counter) {
 	if c.free(sh.atLocked(now)) {
 		t.evictedExpired.Add(1)
 	} else {
 		t.evictedLive.Add(1)
+		t.accountOf(c.limits).domain.evicted.Add(1)
 	}
 	t.forgetLocked(sh, key, c)
 }
 
+// worth is how much is lost with a counter.
+type worth uint8
+
+const (
+	usedOnce  worth = iota // or it does not count any more
+	halfSpent              // of one of its limits, at least; or it counts and was used again
+	allSpent               // of one of its limits, or something is lent
+)
+
+// worth returns what is lost with c at now.
+func (c *counter) worth(now int64) (w worth) {
+	now = max(now, c.now)
+	if c.ledger() != nil {
+		return allSpent
+	}
+	for i := range c.limits.plans {
+		p, s := &c.limits.plans[i], *c.at(i)
+		if p.stateless() {
+			continue
+		}
+		s.settle(p, c.now, now)
+		used := s.used(p, now)
+		switch {
+		case used >= p.limit:
+			return allSpent
+		case used >= p.limit-p.limit/2, c.has(flagAgain) && (used > 0 || s.interval(p, now) > 0):
+			w = halfSpent
+		}
+	}
+	return w
+}
+
 // forgetLocked removes key's counter c from sh.
 func (t *Table) forgetLocked(sh *shard, key Key, c *counter) {
-	t.bytes.Add(-sh.removeLocked(key, c))
+	t.bytes.Add(-sh.removeLocked(key, c, c.bytes()))
 	t.entries.Add(-1)
 }
 
@@ -69,7 +193,7 @@ func (t *Table) forgetLocked(sh *shard, key Key, c *counter) {
 // its caps. No lock may be held.
 func (t *Table) evictElsewhere(now int64, own int) {
 	n := uint64(len(t.shards))
-	evicted := 0
+	evicted, looks := 0, 0
 	for range n {
 		i := t.next.Add(1) % n
 		if i == uint64(own) {
@@ -77,12 +201,10 @@ func (t *Table) evictElsewhere(now int64, own int) {
 		}
 		sh := &t.shards[i]
 		sh.mu.Lock()
-		if sh.mu.lru.Len() > 0 && t.over() {
-			t.evictLocked(sh, now)
-			evicted++
-		}
+		e, l := t.makeRoomLocked(sh, now, nil, 0)
 		sh.mu.Unlock()
-		if evicted == maxEvictions || !t.over() {
+		evicted, looks = evicted+e, looks+l
+		if evicted >= maxEvictions || t.over() == nothing || looks >= maxLooks && !t.farOver() {
 			return
 		}
 	}

@@ -34,19 +34,51 @@ func (t *Table) Keys(shard int, keys []Key) []Key {
 // it is. The lock is held for a few keys at a stretch: each counter is as it was at some
 // moment during the call.
 func (t *Table) Export(now int64, shard int, keys []Key, im *Image) {
+	t.ExportSome(now, shard, keys, im, Room{})
+}
+
+// Room bounds an image that is to travel in one message. 0 is no bound.
+type Room struct {
+	// Bytes is the length of Data at which the image takes no other counter.
+	Bytes int
+	// Sets is the most sets of limits that it refers to, at least MaxCounterSets.
+	Sets int
+	// Counter is the most bytes of one counter. A larger one is exported as if there were none.
+	Counter int
+}
+
+// MaxCounterSets is the most sets of limits that one counter refers to: those in force, and former ones.
+const MaxCounterSets = 1 + maxFormer
+
+// MaxCounterBytes is more than the copy of any counter takes: an entry of a log takes some 20 bytes at most.
+const MaxCounterBytes = 2 << 20
+
+// Holds reports whether there is room in im for another counter.
+func (r *Room) Holds(im *Image) bool {
+	return (r.Bytes == 0 || len(im.Data) < r.Bytes) && (r.Sets == 0 || len(im.Limits)+MaxCounterSets <= r.Sets)
+}
+
+// ExportSome is Export for as many of keys as im has room for: the first n. large counts those that were too large, and seem to be missing.
+func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room Room) (n, large int) {
 	now = inRange(now)
 	sh := &t.shards[shard]
-	for len(keys) > 0 {
-		n := min(imageChunk, len(keys))
-		im.Data = slices.Grow(im.Data, n*usualBytes)
+	for n < len(keys) && room.Holds(im) {
+		stretch := min(n+imageChunk, len(keys))
+		im.Data = slices.Grow(im.Data, (stretch-n)*usualBytes)
 		sh.mu.Lock()
-		for _, key := range keys[:n] {
-			c, _ := sh.mu.lru.Peek(key)
-			im.add(sh.atLocked(now), key, c)
+		for ; n < stretch && room.Holds(im); n++ {
+			c, _ := sh.mu.lru.Peek(keys[n])
+			data, sets := len(im.Data), len(im.Limits)
+			im.add(sh.atLocked(now), keys[n], c)
+			if room.Counter > 0 && len(im.Data)-data > room.Counter {
+				im.Data, im.Limits, im.Counters = im.Data[:data], im.Limits[:sets], im.Counters-1
+				im.add(now, keys[n], nil)
+				large++
+			}
 		}
 		sh.mu.Unlock()
-		keys = keys[n:]
 	}
+	return n, large
 }
 
 // usualBytes is what most counters need at most in an image.

@@ -33,7 +33,7 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 		sh.mu.Lock()
 		grown, err := t.importLocked(sh, shard, now, im, &r, &done, min(n, done+imageChunk), merge)
 		sh.mu.Unlock()
-		if grown && t.over() {
+		if grown && t.over() != nothing {
 			t.evictElsewhere(now, shard)
 		}
 		if err != nil {
@@ -88,15 +88,23 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	case !ok:
 		return sh.insertLocked(key, x)
 	case c.fits(x):
-		c.limits, c.now, c.first = x.limits, x.now, x.first
+		if c.limits != x.limits {
+			n := c.bytes()
+			sh.exit(c, n)
+			c.limits = x.limits
+			sh.enter(c, n)
+		}
+		c.now, c.first = x.now, x.first
 		if c.more != nil {
 			copy(c.more.rest, x.more.rest)
 		}
 		return o
 	}
 	before := c.bytes()
+	sh.exit(c, before)
 	made := sh.replaceLocked(key, c, x.clone())
-	o.grown = made.bytes() - before
+	sh.enter(made, before)
+	o.counter, o.grown = made, made.bytes()-before
 	sh.mu.bytes += o.grown
 	return o
 }
@@ -104,7 +112,7 @@ func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 // clearLocked removes the counter of key, if it has one.
 func (sh *shard) clearLocked(key Key) (o outcome) {
 	if c, ok := sh.mu.lru.Peek(key); ok {
-		o = outcome{did: removed, grown: -sh.removeLocked(key, c)}
+		o = outcome{did: removed, grown: -sh.removeLocked(key, c, c.bytes())}
 	}
 	return o
 }
@@ -174,6 +182,7 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, made *p
 	for range shadows {
 		im.readShadow(r, &c, made)
 	}
+	c.boundShadows(at)
 	if head&headLedger != 0 && r.why == "" {
 		c.readLedger(r)
 	}
@@ -204,6 +213,5 @@ func (im *Image) readShadow(r *reader, c *counter, made *phases) {
 	if body.why != "" {
 		r.fail(body.why)
 	}
-	rare := c.rarely()
-	rare.shadows = append(rare.shadows, x)
+	c.addShadow(x)
 }

@@ -181,12 +181,7 @@ func (c *counter) pay(g *grant, spent int64) {
 		s.last = c.now
 	}
 	c.admissions++
-	list := c.shadows()
-	for i := range list {
-		x := &list[i]
-		x.state.chargeLate(x.plan(), c.now, mulSat(spent, x.plan().cost))
-		x.state.last = c.now
-	}
+	c.chargeShadows(c.now, spent, (*state).chargeLate)
 }
 
 // chargeLate charges units > 0 that were spent at now or before. A window that begins with its first charge ends

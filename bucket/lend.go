@@ -81,7 +81,7 @@ func (t *Table) Lend(now int64, l *Loan) (g Grant, seq uint64, v Verdict) {
 	t.followLocked(sh, own, now, l.Key, o, l.Transient)
 	seq = sh.mu.seq
 	sh.mu.Unlock()
-	if o.grown > 0 && t.over() {
+	if o.grown > 0 && t.over() != nothing {
 		t.evictElsewhere(now, own)
 	}
 	return g, seq, Decided
@@ -169,7 +169,7 @@ func (sh *shard) lendLocked(now int64, l *Loan, id uint64, without Guard, g *Gra
 		return o
 	}
 	before := c.bytes()
-	c, o.did = sh.underLocked(l.Key, c, l.Limits, now)
+	c, o.did = sh.underLocked(l.Key, c, l.Limits, now, before)
 	at := c.settle(now)
 	if c.lend(at, l, id, without, g) {
 		o.did = changed
@@ -200,9 +200,9 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64, w
 		if without&SettleOnce != 0 {
 			c.setGrants(append(c.grants(), g))
 		}
-		o.did, o.counter = changed, c
+		o.did = changed
 	}
-	o.grown = c.bytes() - before
+	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	return back, o
 }

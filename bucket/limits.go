@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync/atomic"
 )
@@ -11,6 +12,10 @@ import (
 type Limits struct {
 	list  []Limit
 	plans []plan
+	// places has for each limit its place in what NewLimits was given, nil if that is its place here.
+	places []uint8
+	// entries is how many entries of logs and sub-windows the limits keep at most.
+	entries int
 	// unlimited: no limit can deny. stateless: no limit can count.
 	unlimited, stateless bool
 	// shared is the last result of Share: a node divides by the same number until
@@ -18,6 +23,12 @@ type Limits struct {
 	shared atomic.Pointer[share]
 	// window is the result of endless.
 	window atomic.Pointer[Limits]
+	// domain is the one that counters of these limits belong to, "" where that is not known.
+	domain string
+	// sum is the result of Sum, 0 before.
+	sum atomic.Uint64
+	// account is that of the first table whose counters refer to the limits.
+	account atomic.Pointer[account]
 }
 
 // share is the Limits of one of n nodes.
@@ -40,26 +51,86 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
 
-// NewLimits validates list (1 to MaxLimits limits) and prepares it for use.
-// The error is a *FieldError.
+// NewLimits validates list (1 to MaxLimits limits) and prepares it for use. Unlimited limits beside others do nothing, and
+// are left out. The error is a *FieldError.
 func NewLimits(list ...Limit) (*Limits, error) {
 	if len(list) == 0 || len(list) > MaxLimits {
 		return nil, &FieldError{Field: "limits", Reason: fmt.Sprintf("there are %d; give 1 to %d", len(list), MaxLimits)}
 	}
-	l := &Limits{list: slices.Clone(list), plans: make([]plan, len(list)), unlimited: true, stateless: true}
-	for i := range l.list {
-		cal, err := l.list[i].validate()
+	limited := 0
+	for i := range list {
+		if !list[i].Unlimited {
+			limited++
+		}
+	}
+	l := &Limits{list: make([]Limit, 0, max(limited, 1)), plans: make([]plan, 0, max(limited, 1)), stateless: true, unlimited: limited == 0}
+	for i := range list {
+		cal, err := list[i].validate()
 		if err != nil {
 			err.Index = i
 			return nil, err
 		}
-		p := l.list[i].compile(cal)
-		l.plans[i] = p
-		l.unlimited = l.unlimited && p.kind == kindUnlimited
+		if list[i].Unlimited && (limited > 0 || i > 0) {
+			continue
+		}
+		p := list[i].compile(cal)
+		l.list, l.plans, l.places = append(l.list, list[i]), append(l.plans, p), append(l.places, uint8(i))
 		l.stateless = l.stateless && p.stateless()
+		l.entries += p.maxEntries
+	}
+	if len(l.places) == len(list) {
+		l.places = nil
+	}
+	if err := l.Within(MaxKeyEntries); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
+
+// Within reports as a *FieldError that the limits keep more than entries entries of logs and sub-windows in all, or nil.
+func (l *Limits) Within(entries int) error {
+	if l.entries <= entries {
+		return nil
+	}
+	total := 0
+	for i := range l.plans {
+		if total += l.plans[i].maxEntries; total <= entries {
+			continue
+		}
+		field := "log_entries"
+		if l.plans[i].kind == kindBins {
+			field = "sub_windows"
+		}
+		return &FieldError{
+			Index: l.Place(i), Field: field,
+			Reason: fmt.Sprintf("with it the limits of one key keep %d entries of logs and sub-windows; give at most %d in all", total, entries),
+		}
+	}
+	return nil
+}
+
+// Place returns the place of limit i in what NewLimits was given.
+func (l *Limits) Place(i int) int {
+	if l.places == nil {
+		return i
+	}
+	return int(l.places[i])
+}
+
+// NewLimitsIn is NewLimits for counters of the domain, which tables account for together.
+func NewLimitsIn(domain string, list ...Limit) (*Limits, error) {
+	l, err := NewLimits(list...)
+	if err == nil {
+		l.domain = domain
+	}
+	return l, err
+}
+
+// Domain returns the domain that counters of these limits belong to, "" where that is not known.
+func (l *Limits) Domain() string { return l.domain }
+
+// List returns the limits.
+func (l *Limits) List() []Limit { return slices.Clone(l.list) }
 
 // Len returns the number of limits.
 func (l *Limits) Len() int { return len(l.list) }
@@ -69,6 +140,40 @@ func (l *Limits) At(i int) Limit { return l.list[i] }
 
 // Equal reports whether both hold equal limits in the same order.
 func (l *Limits) Equal(m *Limits) bool { return l == m || slices.Equal(l.list, m.list) }
+
+var sumSeed = maphash.MakeSeed()
+
+// Sum returns a hash that sets have in common that are Equal, as this process knows them. Nobody can find two sets with one.
+func (l *Limits) Sum() uint64 {
+	if s := l.sum.Load(); s != 0 {
+		return s
+	}
+	var h maphash.Hash
+	h.SetSeed(sumSeed)
+	for i := range l.list {
+		maphash.WriteComparable(&h, l.list[i])
+	}
+	s := max(1, h.Sum64())
+	l.sum.Store(s)
+	return s
+}
+
+// Is reports whether l is the set of list for the domain. Unlimited limits that were left out do not matter.
+func (l *Limits) Is(domain string, list []Limit) bool {
+	n := 0
+	for i := range list {
+		switch {
+		case n < len(l.list) && l.Place(n) == i:
+			if l.list[n] != list[i] {
+				return false
+			}
+			n++
+		case !list[i].Unlimited:
+			return false
+		}
+	}
+	return l.domain == domain && n == len(l.list)
+}
 
 // Unlimited reports whether no limit of the set can deny or count.
 func (l *Limits) Unlimited() bool { return l.unlimited }
@@ -83,7 +188,7 @@ func (l *Limits) Share(n int) *Limits {
 	if s := l.shared.Load(); s != nil && s.n == n {
 		return s.limits
 	}
-	m := &Limits{list: slices.Clone(l.list), plans: make([]plan, len(l.list)), unlimited: l.unlimited, stateless: true}
+	m := &Limits{list: slices.Clone(l.list), plans: make([]plan, len(l.list)), entries: l.entries, unlimited: l.unlimited, stateless: true, domain: l.domain}
 	for i := range m.list {
 		part := &m.list[i]
 		part.Count /= int64(n)

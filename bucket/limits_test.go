@@ -31,6 +31,9 @@ func TestUnfitOptions(t *testing.T) {
 		{"timezone", of(bucket.FixedWindow, func(l *bucket.Limit) { l.Zone = "Europe/Berlin" })},
 		{"timezone", of(bucket.FixedWindow, func(l *bucket.Limit) { l.Align, l.Unit, l.Zone = bucket.AlignCalendar, bucket.Day, "../../etc/passwd" })},
 		{"timezone", of(bucket.FixedWindow, func(l *bucket.Limit) { l.Align, l.Unit, l.Zone = bucket.AlignCalendar, bucket.Day, "Local" })},
+		{"timezone", of(bucket.FixedWindow, func(l *bucket.Limit) {
+			l.Align, l.Unit, l.Zone = bucket.AlignCalendar, bucket.Day, "Europe/./Berlin"
+		})},
 		{"sub_windows", of(bucket.SlidingLog, func(l *bucket.Limit) { l.SubWindows = 60 })},
 		{"log_entries", of(bucket.SlidingWindow, func(l *bucket.Limit) { l.LogEntries = 10 })},
 	} {

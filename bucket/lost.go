@@ -95,8 +95,8 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
 	if c, ok := sh.mu.lru.Get(r.Key); ok {
 		before := c.bytes()
-		c, o.did = sh.underLocked(r.Key, c, r.Limits, now)
-		o.grown = c.bytes() - before
+		c, o.did = sh.underLocked(r.Key, c, r.Limits, now, before)
+		o.counter, o.grown = c, c.bytes()-before
 		sh.mu.bytes += o.grown
 	}
 	unknown := spentCounter(r.Limits, since)
@@ -106,7 +106,11 @@ func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) 
 
 // and returns what was done to one key by o and then by p.
 func (o outcome) and(p outcome) outcome {
-	return outcome{did: o.did | p.did, counter: p.counter, grown: o.grown + p.grown}
+	counter := p.counter
+	if counter == nil && p.did == 0 {
+		counter = o.counter
+	}
+	return outcome{did: o.did | p.did, counter: counter, grown: o.grown + p.grown}
 }
 
 // lendsLost reports whether a loan of r's kind may be granted at now: nothing is lent of what may have been spent.

@@ -40,10 +40,12 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 		c = sh.replaceLocked(key, c, c.clone())
 		c.cuts &^= flagHeld
 	}
+	sh.exit(c, before)
 	if c.merge(x, now) {
-		o.did, o.counter = changed, c
+		o.did = changed
 	}
-	o.grown = c.bytes() - before
+	sh.enter(c, before)
+	o.counter, o.grown = c, c.bytes()-before
 	sh.mu.bytes += o.grown
 	return o
 }
@@ -95,10 +97,11 @@ func (c *counter) mergeApart(x *counter) (changed bool) {
 		if y := theirs[i].shadow; !theirs[i].taken && !y.plan().stateless() {
 			s := started(y.plan(), y.place, oursNow, c.now)
 			y.state.merge(y.plan(), &s, c.now)
-			c.addShadow(y, c.now)
+			c.addShadow(y)
 			changed = true
 		}
 	}
+	c.boundShadows(c.now)
 	return changed
 }
 
@@ -159,12 +162,11 @@ func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 	}
 	if s.span().n == 0 {
 		s.spent, s.aux, s.log = o.spent, o.aux, o.log
+		s.squeeze(p.maxEntries)
 		return true
 	}
 	list := s.larger(o, now)
-	// One of the two may be above the cap, which has been lowered; the next charge will see to it.
-	most := max(p.maxEntries, int(s.span().n), int(o.span().n))
-	for len(list) > most {
+	for len(list) > p.maxEntries {
 		oldest := len(list) - 1
 		list[oldest-1].cost = addSat(list[oldest-1].cost, list[oldest].cost)
 		list = list[:oldest]
@@ -174,8 +176,11 @@ func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 		return false
 	}
 	s.log = newEntries(len(list))
-	copy(s.log.ring, list)
-	s.setSpan(span{0, uint32(len(list))})
+	v := span{0, uint32(len(list))}
+	for i, x := range list {
+		s.log.set(v, uint32(i), x)
+	}
+	s.setSpan(v)
 	s.sum()
 	return true
 }

@@ -69,7 +69,7 @@ func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64
 	if d.Lost {
 		t.deniedLost.Add(1)
 	}
-	if o.grown > 0 && t.over() {
+	if o.grown > 0 && t.over() != nothing {
 		t.evictElsewhere(now, own)
 	}
 	return seq, Decided

@@ -10,7 +10,8 @@ import (
 
 // shard is one lock's part of a table.
 type shard struct {
-	mu struct {
+	table *Table
+	mu    struct {
 		sync.Mutex
 		// sealed: Try decides nothing here.
 		sealed bool
@@ -44,7 +45,7 @@ func newLRU() *simplelru.LRU[Key, *counter] {
 // copying it would show in a check's time.
 type outcome struct {
 	did deed
-	// counter is what the key has now if it was changed; nil is none.
+	// counter is what the key has now if it was changed or has grown; nil is none.
 	counter *counter
 	// grown is by how many bytes the shard has grown.
 	grown int64
@@ -103,16 +104,18 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 	}
 	l := c.ledger()
 	if l == nil {
-		o = outcome{did: removed | changed, grown: -sh.removeLocked(r.Key, c)}
+		o = outcome{did: removed | changed, grown: -sh.removeLocked(r.Key, c, before)}
 		sh.firstLocked(now, r, status, 0, nil, d)
 		return o
 	}
+	sh.exit(c, before)
 	made := newCounter(r.Limits, c.now, new(more))
 	for i := range l.grants {
 		l.grants[i].paid = 0
 	}
 	made.setGrants(l.grants)
 	c = sh.replaceLocked(r.Key, c, &made)
+	sh.enter(c, before)
 	o = outcome{did: changed, counter: c, grown: c.bytes() - before}
 	sh.mu.bytes += o.grown
 	c.status(c.now, d)
@@ -123,6 +126,9 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 // firstLocked answers for a key that has no counter, and inserts one if there is
 // something to remember.
 func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
+	if verb == Check && !r.Limits.stateless && sh.table.fullFor(r.Limits) {
+		return sh.denyNewLocked(r, d)
+	}
 	c := newCounter(r.Limits, now, &sh.mu.spare)
 	if rc != nil {
 		rc.before(&c, now)
@@ -158,10 +164,21 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 	return o
 }
 
+// fullRetry is the RetryAfter of a check that there was no room for.
+const fullRetry = time.Second
+
+// denyNewLocked answers a check of a key without a counter that there is no room for.
+func (sh *shard) denyNewLocked(r *Request, d *Decision) outcome {
+	sh.table.deniedFull.Add(1)
+	*d = Decision{Limit: r.Limits.plans[0].limit, RetryAfter: fullRetry, ResetAfter: fullRetry}
+	return outcome{}
+}
+
 // insertLocked puts a copy of c in as the counter of key, which has none.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
 	made := c.clone()
 	sh.mu.lru.Add(key, made)
+	sh.enter(made, 0)
 	o := outcome{did: inserted, counter: made, grown: made.bytes()}
 	sh.mu.bytes += o.grown
 	return o
@@ -191,7 +208,8 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 		c = sh.replaceLocked(r.Key, c, c.clone())
 		c.keepGrants() // likewise
 	}
-	c, o.did = sh.underLocked(r.Key, c, r.Limits, now)
+	c, o.did = sh.underLocked(r.Key, c, r.Limits, now, before)
+	c.cuts |= flagAgain
 	at := c.settle(now)
 	if rc != nil {
 		rc.before(c, at)
@@ -222,16 +240,24 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	return o
 }
 
-// underLocked puts key's counter c under the limits l, and returns it.
-func (sh *shard) underLocked(key Key, c *counter, l *Limits, now int64) (*counter, deed) {
-	switch {
-	case c.limits == l:
-	case c.limits.Equal(l):
-		c.limits = l // parsed again; next time the pointers are equal
-	default:
-		return sh.replaceLocked(key, c, c.withLimits(l, now)), changed
+// underLocked puts key's counter c, of which before bytes are accounted for, under the limits l, and returns it. While the limits
+// are equal it stays in the account that it was made in: nobody takes another's counters over by using them.
+func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) (made *counter, did deed) {
+	if c.limits == l {
+		return c, 0
 	}
-	return c, 0
+	equal := c.limits.Equal(l)
+	if equal && c.limits.domain != l.domain && c.limits.domain != "" {
+		return c, 0
+	}
+	sh.exit(c, before)
+	if equal {
+		c.limits = l // parsed again; next time the pointers are equal
+	} else {
+		c, did = sh.replaceLocked(key, c, c.withLimits(l, now)), changed
+	}
+	sh.enter(c, before)
+	return c, did
 }
 
 // undoLocked undoes the charge in rc if its counter is still there. In a sealed shard it is not: whoever has the state
@@ -262,10 +288,10 @@ func (sh *shard) replaceLocked(key Key, old, made *counter) *counter {
 	return made
 }
 
-// removeLocked takes key's counter c out and returns its bytes.
-func (sh *shard) removeLocked(key Key, c *counter) int64 {
-	n := c.bytes()
+// removeLocked takes key's counter c out, of which n bytes are accounted for, and returns n.
+func (sh *shard) removeLocked(key Key, c *counter, n int64) int64 {
 	sh.mu.lru.Remove(key)
+	sh.exit(c, n)
 	sh.mu.bytes -= n
 	sh.mu.journal.lose(c)
 	return n

@@ -56,40 +56,16 @@ func (s *state) settleLog(p *plan, now int64) {
 
 // sum sets spent to the sum of the entries.
 func (s *state) sum() {
-	v := s.span()
 	s.spent = 0
-	for i := range v.n {
-		s.spent = addSat(s.spent, s.log.at(v, i).cost)
+	if v := s.span(); v.n > 0 {
+		_, s.spent = s.log.over(v, math.MaxInt64)
 	}
 }
 
-// untilLog requires that more than target units count.
+// untilLog requires that more than target units count: they do until the entry has expired that has, with all newer ones, more.
 func (s *state) untilLog(p *plan, now, target int64) int64 {
 	v := s.span()
-	i := v.n - 1
-	if target > 0 {
-		// left is what counts once the entries before i have expired.
-		left := s.spent
-		if left == math.MaxInt64 {
-			return s.untilSaturatedLog(p, now, target)
-		}
-		for i = 0; ; i++ {
-			if left -= s.log.at(v, i).cost; left <= target {
-				break
-			}
-		}
-	}
-	return p.expiry(s.log.at(v, i).at, now)
-}
-
-// untilSaturatedLog is untilLog for a sum above int64: it adds from the newest entry on.
-func (s *state) untilSaturatedLog(p *plan, now, target int64) int64 {
-	v := s.span()
-	i := v.n
-	for sum := int64(0); i > 0 && sum <= target; {
-		i--
-		sum = addSat(sum, s.log.at(v, i).cost)
-	}
+	i, _ := s.log.over(v, target)
 	return p.expiry(s.log.at(v, i).at, now)
 }
 
@@ -104,10 +80,11 @@ func (s *state) chargeLog(p *plan, now, cost int64) {
 		v = s.mergeOldest(v)
 	}
 	if v.n > 0 {
-		newest := s.log.at(v, v.n-1)
+		newest := *s.log.at(v, v.n-1)
 		if newest.at >= at || p.maxEntries == 1 {
 			newest.at = max(newest.at, at) // see entryFor
 			newest.cost = addSat(newest.cost, cost)
+			s.log.set(v, v.n-1, newest)
 			s.setSpan(v)
 			return
 		}
@@ -121,23 +98,50 @@ func (s *state) chargeLog(p *plan, now, cost int64) {
 
 // mergeOldest makes the two oldest entries one, with the later time.
 func (s *state) mergeOldest(v span) span {
-	second := s.log.at(v, 1)
-	second.cost = addSat(second.cost, s.log.at(v, 0).cost)
+	s.log.setCost(v, 1, addSat(s.log.at(v, 1).cost, s.log.at(v, 0).cost))
 	return span{(v.head + 1) & uint32(len(s.log.ring)-1), v.n - 1}
+}
+
+// squeeze makes the log of s have most entries at most, 0 if it is none: the oldest become one, with the latest of their times. The ring, which
+// may be another's too, stays as it is; s gets one of its own.
+func (s *state) squeeze(most int) {
+	v := s.span()
+	if most == 0 || s.log == nil || int(v.n) <= most {
+		return
+	}
+	old, merged := s.log, int64(0)
+	s.log = newEntries(most)
+	first := v.n - uint32(most) // of those that stay
+	for i := range first {
+		merged = addSat(merged, old.at(v, i).cost)
+	}
+	to := span{0, uint32(most)}
+	for i := range to.n {
+		x := *old.at(v, first+i)
+		if i == 0 {
+			x.cost = addSat(x.cost, merged)
+		}
+		s.log.set(to, i, x)
+	}
+	s.setSpan(to)
 }
 
 // refundLog gives back from the newest entries.
 func (s *state) refundLog(cost int64) {
-	for v := s.span(); v.n > 0 && cost > 0; v = s.span() {
-		newest := s.log.at(v, v.n-1)
-		if newest.cost > cost {
-			s.take(newest, cost)
-			return
+	v := s.span()
+	full, given := s.spent == math.MaxInt64, cost
+	for v.n > 0 && cost > 0 {
+		newest := s.log.at(v, v.n-1).cost
+		if newest > cost {
+			s.log.setCost(v, v.n-1, newest-cost)
+			cost = 0
+			break
 		}
-		cost -= newest.cost
-		s.take(newest, newest.cost)
-		s.remove(v.n - 1)
+		cost -= newest
+		v.n--
 	}
+	s.setSpan(v)
+	s.lower(full, given-cost)
 }
 
 // undoLog takes a charge of cost out of its entry, which has the date at, if that still counts.
@@ -149,19 +153,21 @@ func (s *state) undoLog(at, cost int64) {
 			continue
 		}
 		if x.at == at {
-			s.take(x, min(cost, x.cost))
-			if x.cost == 0 {
+			full, cost := s.spent == math.MaxInt64, min(cost, x.cost)
+			if x.cost > cost {
+				s.log.setCost(v, i-1, x.cost-cost)
+			} else {
 				s.remove(i - 1)
 			}
+			s.lower(full, cost)
 		}
 		return
 	}
 }
 
-// take lowers the entry x by cost.
-func (s *state) take(x *entry, cost int64) {
-	x.cost -= cost
-	if s.spent == math.MaxInt64 {
+// lower lowers spent by the cost that was taken out of entries; full says that it was saturated.
+func (s *state) lower(full bool, cost int64) {
+	if full {
 		s.sum()
 		return
 	}

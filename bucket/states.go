@@ -87,10 +87,11 @@ func (s *state) readLog(r *reader, p *plan, now int64) {
 		if r.why != "" {
 			return
 		}
-		s.log.ring[i] = entry{now - age, cost}
+		s.log.set(span{}, uint32(i), entry{now - age, cost})
 		s.spent = addSat(s.spent, cost)
 	}
 	s.setSpan(span{0, uint32(n)})
+	s.squeeze(p.maxEntries)
 }
 
 // step reads the time between two entries of a log of p, at most most.

@@ -2,7 +2,9 @@ package bucket
 
 import (
 	"errors"
+	"hash/maphash"
 	"math"
+	"sync"
 	"sync/atomic"
 )
 
@@ -12,11 +14,25 @@ type Config struct {
 	Shards int
 	// MaxEntries caps the counters held. 0 means 10,000,000.
 	MaxEntries int
-	// MaxBytes caps their approximate memory. 0 means no cap by memory.
+	// MaxBytes caps the approximate memory of counters and their limits. 0 means no cap by memory.
 	MaxBytes int64
+	// MaxSets caps the sets of limits that counters refer to. 0 means DefaultMaxSets.
+	MaxSets int
+	// WhenFull says what becomes of a new key at a cap.
+	WhenFull WhenFull
 	// Without leaves guards out, to show what each is for.
 	Without Guard
 }
+
+// WhenFull says what becomes of a key without a counter where there is no room for another.
+type WhenFull uint8
+
+const (
+	// EvictOld makes room for it, see evict.go.
+	EvictOld WhenFull = iota
+	// DenyNew denies it, so that no counter goes that still counts. Charges, and counters of other tables, still make room.
+	DenyNew
+)
 
 // Bounds and defaults of a Config.
 const (
@@ -33,6 +49,10 @@ func (c *Config) validate() error {
 		return errors.New("max_entries: is negative; use 0 for the default, or at least 1")
 	case c.MaxBytes < 0:
 		return errors.New("max_bytes: is negative; use 0 for no cap by memory, or at least 1")
+	case c.MaxSets < 0:
+		return errors.New("max_sets: is negative; use 0 for the default, or at least 1")
+	case c.WhenFull > DenyNew:
+		return errors.New("when_full: is unknown; use EvictOld or DenyNew")
 	}
 	return nil
 }
@@ -48,9 +68,24 @@ type Table struct {
 	shards     []shard
 	maxEntries int64
 	maxBytes   int64
+	maxSets    int64
+	whenFull   WhenFull
 	without    Guard
-	// entries and bytes are the sums over the shards.
-	entries, bytes atomic.Int64
+	// entries and bytes are the sums over the shards, bytes with those of the sets of limits, setBytes.
+	entries, bytes, sets, setBytes atomic.Int64
+	// accounts is taken under a shard's lock, never the other way round.
+	accounts struct {
+		sync.Mutex
+		bySet  map[*Limits]*account
+		byName map[string]*domain
+		// named is that of SetDomains.
+		named map[string]int64
+	}
+	// domains are all of accounts.byName, and those of others with counters; capped: some have a cap.
+	domains atomic.Pointer[[]*domain]
+	others  [otherDomains]domain
+	seed    maphash.Seed
+	capped  atomic.Bool
 	// changed has a bit for every shard whose journal has entries. It is written under
 	// the shard's lock and read without.
 	changed []atomic.Uint64
@@ -61,7 +96,7 @@ type Table struct {
 	// next is the shard to evict from when the one that grew has nothing to give.
 	next                                           atomic.Uint64
 	inserted, expired, evictedLive, evictedExpired atomic.Uint64
-	deniedLost                                     atomic.Uint64
+	deniedLost, deniedFull                         atomic.Uint64
 }
 
 // NewTable returns an empty table, or an error that names the wrong field.
@@ -75,7 +110,18 @@ func NewTable(c Config) (*Table, error) {
 		stirred:    make(chan struct{}, 1),
 		maxEntries: DefaultMaxEntries,
 		maxBytes:   math.MaxInt64,
+		maxSets:    DefaultMaxSets,
+		whenFull:   c.WhenFull,
 		without:    c.Without,
+		seed:       maphash.MakeSeed(),
+	}
+	for i := range t.others {
+		t.others[i].name, t.others[i].shared = OtherDomains, true
+	}
+	t.accounts.bySet, t.accounts.byName = make(map[*Limits]*account), make(map[string]*domain)
+	t.listDomainsLocked()
+	if c.MaxSets > 0 {
+		t.maxSets = int64(c.MaxSets)
 	}
 	if c.MaxEntries > 0 {
 		t.maxEntries = int64(c.MaxEntries)
@@ -84,7 +130,8 @@ func NewTable(c Config) (*Table, error) {
 		t.maxBytes = c.MaxBytes
 	}
 	for i := range t.shards {
-		t.shards[i].mu.lru, t.shards[i].mu.journal = newLRU(), newJournal()
+		sh := &t.shards[i]
+		sh.table, sh.mu.lru, sh.mu.journal = t, newLRU(), newJournal()
 	}
 	return t, nil
 }
@@ -119,7 +166,7 @@ func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	if d.Lost {
 		t.deniedLost.Add(1)
 	}
-	if o.grown > 0 && t.over() {
+	if o.grown > 0 && t.over() != nothing {
 		t.evictElsewhere(now, own)
 	}
 	return o.has(charged)
@@ -166,6 +213,9 @@ func (t *Table) DropShard(shard int) int {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	n := sh.mu.lru.Len()
+	for _, c := range sh.mu.lru.Values() {
+		sh.exit(c, c.bytes())
+	}
 	t.entries.Add(-int64(n))
 	t.bytes.Add(-sh.mu.bytes)
 	// A new list, because an emptied map keeps its memory.
@@ -177,11 +227,15 @@ func (t *Table) DropShard(shard int) int {
 
 // Stats counts since the table was made; Entries and Bytes are now.
 type Stats struct {
-	Entries, Bytes           int64
+	Entries, Bytes int64
+	// Sets are the sets of limits that counters refer to. Their bytes, SetBytes, are among Bytes.
+	Sets, SetBytes           int64
 	Expired, EvictedLive     uint64
 	EvictedExpired, Inserted uint64
 	// DeniedLost are decisions with Lost.
 	DeniedLost uint64
+	// DeniedFull are checks that were denied because there was no room for a counter.
+	DeniedFull uint64
 }
 
 // Stats returns the table's counts.
@@ -194,6 +248,9 @@ func (t *Table) Stats() Stats {
 		EvictedExpired: t.evictedExpired.Load(),
 		Inserted:       t.inserted.Load(),
 		DeniedLost:     t.deniedLost.Load(),
+		DeniedFull:     t.deniedFull.Load(),
+		Sets:           t.sets.Load(),
+		SetBytes:       t.setBytes.Load(),
 	}
 }
 

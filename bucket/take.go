@@ -67,7 +67,7 @@ func (c *counter) charge(now, cost int64) {
 		s.last = now
 	}
 	c.admissions++
-	c.chargeShadows(now, cost)
+	c.chargeShadows(now, cost, (*state).charge)
 }
 
 // refund gives cost > 0 back to every limit, and to the shadows.

@@ -49,7 +49,7 @@ func (t *Table) Tally(now int64, r *Request, tag uint64, ends int64) (x Tallied,
 	}
 	grown := t.tallyLocked(sh, own, now, r, tag, ends, &x)
 	sh.mu.Unlock()
-	if grown && t.over() {
+	if grown && t.over() != nothing {
 		t.evictElsewhere(now, own)
 	}
 	return x, Decided
@@ -99,7 +99,7 @@ func (l *Limits) endless() *Limits {
 	}
 	one := l.list[0]
 	one.Count, one.CountDenied = endlessCount, false
-	e, err := NewLimits(one)
+	e, err := NewLimitsIn(l.domain, one)
 	if err != nil {
 		panic("bucket: a window that was valid is not: " + err.Error())
 	}

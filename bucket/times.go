@@ -39,7 +39,7 @@ func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged 
 	}
 	seq = sh.mu.seq
 	sh.mu.Unlock()
-	if charged && t.over() {
+	if charged && t.over() != nothing {
 		t.evictElsewhere(now, own)
 	}
 	return s, charged, seq, v

@@ -1,9 +1,15 @@
 package bucket
 
 import (
+	"errors"
 	"fmt"
+	"path"
+	"sync"
 	"time"
 )
+
+// maxZone is the most bytes of the name of a time zone.
+const maxZone = 64
 
 // Bounds of a Limit's fields.
 const (
@@ -13,6 +19,9 @@ const (
 	MaxSoft       = 1000
 	MaxSubWindows = 3600
 	MaxLogEntries = 65536
+	// MaxKeyEntries is how many entries of logs and sub-windows the limits of one key keep at most. Former limits, of which what was
+	// spent is remembered, keep what is left of it.
+	MaxKeyEntries = 65536
 
 	DefaultSubWindows = 60
 	DefaultLogEntries = 1024
@@ -110,11 +119,30 @@ func (l *Limit) calendar() (*calendar, *FieldError) {
 	if zone == "Local" {
 		return nil, wrong("timezone", "Local depends on the machine; name an IANA time zone, for example Europe/Berlin")
 	}
-	loc, err := time.LoadLocation(zone)
+	loc, err := location(zone)
 	if err != nil {
-		return nil, wrong("timezone", "%q is not a known IANA time zone; use a name like Europe/Berlin", l.Zone)
+		return nil, wrong("timezone", "%.64q is not a known IANA time zone; use a name like Europe/Berlin", l.Zone)
 	}
 	return &calendar{unit: l.Unit, loc: loc}, nil
+}
+
+// zones has the time zones that limits have named: reading one takes long. It is bounded by those that there are, as location takes one
+// spelling of each.
+var zones sync.Map
+
+// location returns the time zone of that name. The names of files are no names of zones, though some systems find a zone by them.
+func location(name string) (*time.Location, error) {
+	if loc, ok := zones.Load(name); ok {
+		return loc.(*time.Location), nil
+	}
+	if len(name) > maxZone || path.Clean(name) != name {
+		return nil, errors.New("it is no name of a time zone")
+	}
+	loc, err := time.LoadLocation(name)
+	if err == nil {
+		zones.Store(name, loc)
+	}
+	return loc, err
 }
 
 // wrong returns the error of a field of the limit at place 0.

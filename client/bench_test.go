@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/race"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -43,7 +44,7 @@ func TestDeniedAllocatesNothing(t *testing.T) {
 		if _, err := c.Check(ctx, user); err != nil {
 			t.Fatal(err)
 		}
-	}); n >= 1 && !raced {
+	}); n >= 1 && !race.Enabled {
 		t.Errorf("%v allocations", n)
 	}
 }

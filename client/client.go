@@ -59,7 +59,7 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{opts: o, wake: make(chan struct{}, 1), denials: newDenials(o.denyCache), reporter: strconv.FormatUint(rand.Uint64(), 36)}
+	c := &Client{opts: o, wake: make(chan struct{}, 1), denials: newDenials(o.denyCache), reporter: strconv.FormatUint(rand.Uint64(), 36)} // #nosec G404 -- a name, no secret
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.fleet.Store(&fleet{})
 	if c.holders, err = lru.New[counterKey, holder](o.holders); err != nil {
@@ -149,7 +149,7 @@ func (c *Client) spawn(f func()) bool {
 
 // jitter returns d, a tenth more or less.
 func (c *Client) jitter(d time.Duration) time.Duration {
-	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d))
+	return d + time.Duration((rand.Float64()-0.5)*0.2*float64(d)) // #nosec G404 -- a pause
 }
 
 // Allow spends 1 of what descriptor has in domain, and reports whether it may.

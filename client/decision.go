@@ -18,7 +18,7 @@ type Decision struct {
 	Elastic bool
 	// Source says who decided.
 	Source Source
-	// LimitIndex is the deciding limit's place among the rule's limits.
+	// LimitIndex is the deciding limit's place among the rule's limits, or among the Check's own.
 	LimitIndex int
 	// Limit is that limit's count, or its burst; Remaining what is left of it. Both are the largest
 	// int64 where nothing limits the check, and 0 where nothing is known of the counter.

@@ -38,8 +38,8 @@ func (c *Client) Wait(ctx context.Context, q Check) (Decision, error) {
 		if tooLate(ctx, wait) {
 			return d, ErrWouldExceedDeadline
 		}
-		spread := min(wait/10, maxSpread)
-		if !sleep(ctx, wait+rand.N(spread+1)) {
+		spread := rand.N(min(wait/10, maxSpread) + 1) // #nosec G404 -- a pause
+		if !sleep(ctx, wait+spread) {
 			return d, ctx.Err()
 		}
 	}

@@ -16,8 +16,6 @@ type direct map[string]*Node
 
 func (direct) HangUp(string) {}
 
-func (direct) Combines(string) bool { return true }
-
 func (direct) Retain([]string) {}
 
 func (direct) Post(string, message.Envelope) {}

@@ -60,7 +60,7 @@ func (n *Node) borrow(ask lease.Request) {
 	case to == r.self && n.mayDecide(sent):
 		n.borrowOwn(sent, &ask)
 		return
-	case to == nobody || to == r.self || r.nodes[to].addr == "" || !n.cfg.Peers.Combines(r.nodes[to].addr):
+	case to == nobody || to == r.self || r.nodes[to].addr == "":
 		n.book.Failed(sent, &ask)
 		return
 	}
@@ -76,7 +76,7 @@ func (n *Node) borrow(ask lease.Request) {
 		n.book.Failed(now, &ask)
 		return
 	}
-	n.answers.note(sent, &rec.Request, &reply.Decision)
+	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
 	n.book.Granted(sent, now, &ask, &lease.Answer{
 		ID: reply.Grant, Units: reply.Granted, For: min(reply.For, ask.For), Decision: reply.Decision,
 		RetryAfter: reply.RetryAfter, Holder: reply.Holder,
@@ -125,7 +125,7 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 		}
 	}
 	for addr, list := range records {
-		if addr != "" && n.cfg.Peers.Combines(addr) {
+		if addr != "" {
 			n.returning.Go(func() { n.sendBack(addr, list) })
 		}
 	}

@@ -27,6 +27,7 @@ type chronicle struct {
 	rightLostAt int64
 	clock       ClockStats // that the lines so far have told
 	unheard     []string
+	unheardAt   int64 // when the log had that last, 0 for never
 	fallback    fallbackSpell
 }
 
@@ -98,11 +99,19 @@ func (c *chronicle) tellRight(log *slog.Logger, m moment) {
 	c.right = m.right
 }
 
+// unheardEvery is how often the log has a line about members that are not heard.
+const unheardEvery = 10 * time.Second
+
 func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 	switch {
 	case slices.Equal(m.unheard, c.unheard):
 		return
 	case len(m.unheard) > 0:
+		// Gossip without a keyring shows what anybody says, as often as that changes.
+		if c.unheardAt != 0 && m.now-c.unheardAt < int64(unheardEvery) {
+			return
+		}
+		c.unheardAt = m.now
 		log.Warn("members that gossip shows are not heard over the peer port", "members", m.unheard)
 	default:
 		log.Info("all members that gossip shows are heard over the peer port again")

@@ -101,19 +101,6 @@ func combines(r *check.Request) bool {
 // board gives times checks a place behind the record of l that is on its way. Without one, it returns nil, and
 // the caller sends them. Then it must say when they are back, by land, if its record leads.
 func (c *combiner) board(l likeness, times int64, at *check.Trace) (t *ticket, leads bool) {
-	for combines := false; ; combines = true {
-		t, leads, ask := c.tryBoard(l, times, at, combines)
-		if !ask {
-			return t, leads
-		}
-		if !c.node.cfg.Peers.Combines(l.addr) {
-			return nil, false // an older node gets them one by one, as before
-		}
-	}
-}
-
-// tryBoard is board, but asks first whether the node that is asked combines, if that matters.
-func (c *combiner) tryBoard(l likeness, times int64, at *check.Trace, combines bool) (t *ticket, leads, ask bool) {
 	s := c.shard(&l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,18 +111,16 @@ func (c *combiner) tryBoard(l likeness, times int64, at *check.Trace, combines b
 			s.mu.of = make(map[likeness]*flight)
 		}
 		s.mu.of[l] = nil
-		return nil, true, false
-	case !combines:
-		return nil, false, true
+		return nil, true
 	case f == nil:
 		f = new(flight)
 		s.mu.of[l] = f
 	case len(f.waiting) >= maxGathered:
-		return nil, false, false
+		return nil, false
 	}
 	t = &ticket{like: l, times: times, trace: at, done: make(chan struct{})}
 	f.waiting = append(f.waiting, t)
-	return t, false, false
+	return t, false
 }
 
 // land says that the record of l that was on its way is back, or lost. Who has gathered goes.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/race"
 )
 
 // crowd has count callers ask r of n at once, and returns their answers, in the order of the decisions.
@@ -152,34 +153,6 @@ func TestCombineUnlike(t *testing.T) {
 	})
 }
 
-// older is a Peers of whom nobody combines.
-type older struct{ wire }
-
-func (older) Combines(string) bool { return false }
-
-// TestCombineOlder: a node that takes no records of several checks is asked as before.
-func TestCombineOlder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "b")
-		a := w.add("a", func(c *Config) { c.Peers = older{wire{w, "a"}} })
-		w.agree(2)
-		w.gather()
-		r := request(a, "b", 1, hourly(5))
-		crowd(t.Context(), a, 8, r)
-		decide(t.Context(), a, r, r, r)
-		for _, c := range w.callsSoFar() {
-			for _, rec := range c.records {
-				if rec.Many() {
-					t.Errorf("an older node is sent %+v", rec)
-				}
-			}
-		}
-		if n := spent(w.nodes["b"], r); n != 5 {
-			t.Errorf("%d spent, want 5", n)
-		}
-	})
-}
-
 // TestCombineLeave: one who gives up, while it waits or while its record is on the way, harms nobody
 // else. What it may have charged is charged once.
 func TestCombineLeave(t *testing.T) {
@@ -312,7 +285,7 @@ func TestPart(t *testing.T) {
 
 // TestForwardAllocs: that others may wait behind a check costs one that nobody waits behind nothing.
 func TestForwardAllocs(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("pools drop things under the race detector")
 	}
 	a := paired(t)

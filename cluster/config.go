@@ -22,8 +22,6 @@ type Peers interface {
 	// records whose reply has no Status; other replies count all the same. After it
 	// has returned, nothing reads records or writes to replies.
 	Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error
-	// Combines reports whether the node at addr is known to take records that are Hot.
-	Combines(addr string) bool
 	// Post sends a message to the node at addr. It never blocks, and may drop it.
 	Post(addr string, e message.Envelope)
 	// HangUp ends the calls to addr that are under way: nobody is heard there.
@@ -74,6 +72,8 @@ type Config struct {
 	// Expect is with how many nodes a voter set is founded, this one included, all of which must expect as many. It must be more than
 	// half of the nodes that ever start without one. 0: this node only joins a set.
 	Expect int
+	// LastAnswers is of how many limits of keys it is remembered what their owners said last. 0 means 65,536.
+	LastAnswers int
 	// Replicas is how many other nodes keep a replica of each partition that this node owns, where there are as many: 1 or 2. 0 means 1.
 	Replicas int
 	// Recorded is what Load has found in the node's data directory, the zero value if nothing
@@ -99,6 +99,8 @@ func (c Config) Validate() error {
 		return errors.New("cluster: Peers: nil; want a way to other nodes")
 	case c.Expect < 0:
 		return fmt.Errorf("cluster: Expect: %d; want a number of nodes, or 0 to found no set", c.Expect)
+	case c.LastAnswers < 0:
+		return fmt.Errorf("cluster: LastAnswers: %d; want a number of limits, or 0 for the default", c.LastAnswers)
 	case c.Replicas < 0 || c.Replicas > 2:
 		return fmt.Errorf("cluster: Replicas: %d; want 1 or 2, or 0 for the default", c.Replicas)
 	case c.ApartEntries < 0:

@@ -85,8 +85,7 @@ func (c *corrector) run(ctx context.Context) {
 		case <-c.wake:
 			ahead := c.node.ahead.Load()
 			c.node.table.Correct(ahead)
-			c.node.apart.Correct(ahead)
-			c.node.shares.table.Correct(ahead)
+			c.node.shares.Correct(ahead)
 		}
 	}
 }

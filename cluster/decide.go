@@ -7,6 +7,14 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
+// lookEvery is after how many checks of a batch that are decided here the time is looked at.
+const lookEvery = 64
+
+// late reports whether the time of a batch that was begun then is over.
+func (n *Node) late(ctx context.Context, began, now int64) bool {
+	return ctx.Err() != nil || now-began >= int64(n.cfg.CheckTimeout)
+}
+
 // Decide implements check.Decider. It fills b.Answers, which has the length of
 // b.Requests. Checks of one key are charged in the order of the batch.
 //
@@ -33,7 +41,23 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	}
 	lends := n.demands.Any() && onlyAsks(b)
 	var f *forwarding // of what could not be decided, mostly nothing
+	late := false
 	for i := range b.Requests {
+		if i%lookEvery == lookEvery-1 {
+			at := n.cfg.Clock()
+			if late = n.late(ctx, now, at); late {
+				if f == nil {
+					f = n.newForwarding(b, nil)
+				}
+				for j := i; j < len(b.Requests); j++ {
+					f.pending = append(f.pending, pending{index: j, to: nobody})
+				}
+				break
+			}
+			if at < right { // renewed before it ended: there is no time between
+				right = max(right, n.right.Load())
+			}
+		}
 		q := &b.Requests[i].Request
 		var cause error
 		if f != nil {
@@ -72,6 +96,11 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		return
 	}
 	n.stats.held.Add(uint64(len(b.Requests) - len(f.pending)))
+	if late {
+		f.fail(r, context.DeadlineExceeded)
+		f.release()
+		return
+	}
 	n.finish(ctx, f)
 }
 

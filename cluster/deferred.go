@@ -2,18 +2,20 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"math"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/share"
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/snapshot"
 )
 
 // DeferredChanged returns what holds one whenever the deferred charges have changed since it was last received from.
-func (n *Node) DeferredChanged() <-chan struct{} { return n.owed.changed }
+func (n *Node) DeferredChanged() <-chan struct{} { return n.deferredChanged }
 
 // SaveDeferred writes what this node has admitted without owners, and no owner has been charged yet, to the writer that create
 // makes, and commits it: a counter for each key, that has spent just that.
@@ -23,7 +25,7 @@ func (n *Node) SaveDeferred(ctx context.Context, create func(message.Set) (*snap
 		return 0, err
 	}
 	now, at := n.cfg.Clock(), time.Now()
-	table, keys, err := n.deferredTable(now)
+	table, keys, err := n.shares.Table(now, n.routing.Load().voters, n.cfg.Ring.Partitions)
 	if err != nil {
 		return 0, err
 	}
@@ -44,22 +46,6 @@ func (n *Node) SaveDeferred(ctx context.Context, create func(message.Set) (*snap
 	return keys, w.Commit()
 }
 
-// deferredTable returns a table in which each key has spent what is still to be charged for it.
-func (n *Node) deferredTable(now int64) (*bucket.Table, int, error) {
-	table, err := bucket.NewTable(bucket.Config{Shards: n.cfg.Ring.Partitions})
-	if err != nil {
-		return nil, 0, err
-	}
-	keys, voters := 0, n.routing.Load().voters
-	for _, d := range n.owed.all() {
-		if cost := min(d.cost, n.spentApart(now, d, voters)); cost > 0 {
-			table.Do(now, &bucket.Request{Key: d.key, Limits: d.limits, Cost: cost, Verb: bucket.Charge})
-			keys++
-		}
-	}
-	return table, keys, nil
-}
-
 // LoadDeferred reads what SaveDeferred has written in an earlier run into rec, as Load reads counters.
 func (rec *Recorded) LoadDeferred(r *snapshot.Reader, now time.Time) error {
 	h := r.Header()
@@ -67,7 +53,7 @@ func (rec *Recorded) LoadDeferred(r *snapshot.Reader, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	var debts []debt
+	var list []share.Charge
 	for {
 		s, err := r.Next()
 		if err == io.EOF {
@@ -89,30 +75,73 @@ func (rec *Recorded) LoadDeferred(r *snapshot.Reader, now time.Time) error {
 				return fmt.Errorf("deferred charges of partition %d: %w", s.Partition, err)
 			}
 		}
-		table.Recent(then, s.Partition, math.MaxInt, func(key bucket.Key, limits *bucket.Limits, list []bucket.Standing) {
-			debts = append(debts, debt{key: key, limits: limits, cost: cost(limits, list), at: then})
-		})
+		list = append(list, share.FromTable(then, table, s.Partition)...)
 	}
-	rec.deferred, rec.voters = debts, max(1, len(h.Set.Members))
+	rec.deferred, rec.voters = list, max(1, len(h.Set.Members))
 	return nil
 }
 
 // Deferred returns of how many keys there are deferred charges.
 func (rec *Recorded) Deferred() int { return len(rec.deferred) }
 
-// cost returns how much has been spent to make limits stand so: the most that any of them counts.
-func cost(limits *bucket.Limits, list []bucket.Standing) (most int64) {
-	for i, s := range list {
-		unit := max(1, limits.At(i).Cost)
-		most = max(most, (s.Spent+unit-1)/unit)
+const (
+	// settlePeriod is how often owners are told what was admitted without them, and
+	// settleBatch of how many keys at once.
+	settlePeriod = 100 * time.Millisecond
+	settleBatch  = 512
+)
+
+// settleUp charges to owners what was admitted without them, whenever this node has
+// quorum, until ctx ends.
+func (n *Node) settleUp(ctx context.Context) {
+	chore := n.settles
+	defer chore.stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-chore.woken:
+			chore.begin()
+		case <-chore.due:
+			if n.mayDecide(n.cfg.Clock()) {
+				n.settle(ctx, settleBatch)
+			}
+			keys, _ := n.shares.Charges.Count()
+			chore.done(keys > 0)
+		}
 	}
-	return most
 }
 
-// takeDeferred takes over what an earlier run has admitted without owners: it is charged to them, and counts against shares until then.
-func (n *Node) takeDeferred(rec *Recorded) {
-	for _, d := range rec.deferred {
-		n.apart.Do(d.at, &bucket.Request{Key: d.key, Limits: d.limits.Share(rec.voters), Cost: d.cost, Verb: bucket.Charge})
-		n.owed.put(d)
+// settle charges the deferred charges of the oldest keys, at most so many.
+func (n *Node) settle(ctx context.Context, most int) {
+	defer n.shares.Charges.Answered()
+	voters := n.routing.Load().voters
+	list := n.shares.Take(n.cfg.Clock(), voters, most)
+	if len(list) == 0 {
+		return
+	}
+	var b check.Batch
+	for _, c := range list {
+		b.Requests = append(b.Requests, check.Request{Request: bucket.Request{
+			Key: c.Key, Limits: c.Limits, Cost: c.Due, Verb: bucket.Charge, Transient: c.Transient,
+		}})
+	}
+	b.Answers = make([]check.Answer, len(list))
+	f := n.newForwarding(&b, nil)
+	f.once = true
+	for i := range list {
+		f.pending = append(f.pending, pending{index: i})
+	}
+	n.finish(ctx, f)
+	for i, a := range b.Answers {
+		outcome := share.NotCharged
+		switch {
+		case a.Err == nil:
+			n.stats.settled.Add(uint64(list[i].Due))
+			outcome = share.Charged
+		case errors.Is(a.Err, check.ErrAmbiguous):
+			outcome = share.AnswerLost
+		}
+		n.shares.Ended(n.cfg.Clock(), list[i], voters, outcome)
 	}
 }

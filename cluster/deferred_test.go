@@ -89,10 +89,14 @@ func TestDeferredCountAgainstShares(t *testing.T) {
 		f.kill("c")
 		n := f.start("c")
 		time.Sleep(time.Second)
-		// As if it had had quorum for a moment.
-		n.fallback.from.Store(0)
-		n.fallback.without.Store(n.clock() - int64(time.Second))
-		n.fallback.lost.Store(n.clock() - int64(time.Second))
+		// As if it had quorum for a moment.
+		if err := n.runner.ask(t.Context(), func(now int64) {
+			n.shares.When.Turn(now, now+1)
+			n.shares.When.Settle(0, true)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
 		f.askAll(keys, 30, admitted, "c")
 		for i, got := range admitted {
 			if got != 10 {

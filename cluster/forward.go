@@ -252,7 +252,7 @@ func (f *forwarding) waitBehind(ctx context.Context, r *routing, d time.Duration
 // has nobody to ask are answered, or wait if it may soon have.
 func (f *forwarding) aim(r *routing) {
 	f.sent = f.node.cfg.Clock()
-	quorum, atOnce := f.node.mayDecide(f.sent), f.node.fallback.atOnce(f.sent)
+	quorum, atOnce := f.node.mayDecide(f.sent), f.node.shares.When.AtOnce(f.sent)
 	for i := range f.pending {
 		p := &f.pending[i]
 		if p.to == nobody {

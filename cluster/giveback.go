@@ -19,7 +19,7 @@ const (
 // giveBack undoes what w remembers: here at once, elsewhere by a goroutine per node.
 // It returns when all is given back, or when ctx ends; the goroutines go on then.
 func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
-	if len(w.local) > 0 {
+	if len(w.local)+len(w.shares) > 0 {
 		n.giveBackHere(w)
 	}
 	if len(w.away) == 0 {
@@ -65,16 +65,14 @@ func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
 // moved to another node stands there.
 func (n *Node) giveBackHere(w *whole) {
 	now, r := n.cfg.Clock(), n.routing.Load()
-	lost, back := 0, 0
+	lost, back := 0, len(w.shares)
+	for _, rc := range w.shares {
+		n.shares.TakeBack(now, rc)
+		n.madeRoom(now, rc.Key)
+	}
 	for i := range w.local {
 		l := &w.local[i]
-		switch {
-		case l.table == n.shares.table: // its other half, in apart, counts
-			l.table.GiveBack(now, &l.receipt)
-			continue
-		case l.table == n.apart:
-			n.owed.forgive(l.key, l.cost)
-		case !r.holds(l.key):
+		if !r.holds(l.key) {
 			lost++
 			continue
 		}

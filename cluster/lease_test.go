@@ -220,39 +220,6 @@ func TestLeaseCold(t *testing.T) {
 	})
 }
 
-// olderOne is a Peers of whom one combines only when it has been renewed.
-type olderOne struct {
-	wire
-	addr    string
-	renewed *atomic.Bool
-}
-
-func (o olderOne) Combines(addr string) bool { return addr != o.addr || o.renewed.Load() }
-
-// TestLeaseOlder: while one member is of before there were leases, nothing is lent, not by the holder to another one, nor
-// to itself: the former might have to take the counter over, and would refuse it. Then it is.
-func TestLeaseOlder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "c")
-		var renewed atomic.Bool
-		b := w.add("b", func(c *Config) { c.Peers = olderOne{wire{w, "b"}, "c:7462", &renewed} })
-		a := w.add("a", hot)
-		w.agree(2)
-		r := request(a, "b", 1, hourly(100_000))
-		for range 400 {
-			if d := decide(t.Context(), a, r)[0]; d.Err != nil || d.Source != check.Forwarded || !d.Allowed {
-				t.Fatalf("%+v", d)
-			}
-			time.Sleep(time.Millisecond)
-		}
-		if asked, _ := lends(w.callsSoFar()); asked == 0 || b.Stats().Lent != 0 {
-			t.Errorf("%d leases were asked for, and %d units lent while a member knows no leases", asked, b.Stats().Lent)
-		}
-		renewed.Store(true)
-		warm(t, a, r)
-	})
-}
-
 // TestLeaseReturned: when nobody asks any more, all that was not spent is back.
 func TestLeaseReturned(t *testing.T) {
 	bubble(t, func(t *testing.T) {

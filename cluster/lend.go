@@ -33,9 +33,6 @@ func (n *Node) lendTo(now int64, boot string, ask *lease.Request) (bucket.Grant,
 	if ask.Done != 0 {
 		n.table.Return(now, ask.Key, ask.Done, 0)
 	}
-	if !n.routing.Load().allKnowLedgers(n.cfg.Peers) {
-		return bucket.Grant{}, 0, bucket.Sealed // nothing was charged, and nothing can be had now
-	}
 	part, whole := n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
 	n.leasing.call()
 	g, seq, v := n.table.Lend(now, &bucket.Loan{
@@ -44,17 +41,6 @@ func (n *Node) lendTo(now int64, boot string, ask *lease.Request) (bucket.Grant,
 	})
 	n.stats.lent.Add(uint64(g.Units))
 	return g, seq, v
-}
-
-// allKnowLedgers reports whether every other member can take a counter that something is lent of: as a copy now, or as
-// the next holder. Nodes from before there were leases refuse such counters, so while there is one, nothing is lent.
-func (r *routing) allKnowLedgers(peers Peers) bool {
-	for i := range r.nodes {
-		if i != r.self && !peers.Combines(r.nodes[i].addr) {
-			return false
-		}
-	}
-	return true
 }
 
 // takeReturn takes back what is left of a lease.

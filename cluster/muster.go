@@ -107,7 +107,7 @@ func (f *forwarding) join(r *routing, i int) {
 	p := &f.pending[i]
 	first := &f.pending[p.first]
 	lead := &f.pending[first.joins]
-	if lead.times == bucket.MaxTimes || !f.node.cfg.Peers.Combines(r.nodes[p.to].addr) {
+	if lead.times == bucket.MaxTimes {
 		first.joins = i // the next of its kind may join this one
 		return
 	}

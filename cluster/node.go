@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-project/sluice/cluster/handoff"
 	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/ring"
@@ -20,21 +21,21 @@ import (
 // Node answers checks of this process's doors (Decide) and of other nodes (Serve).
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
-	cfg     Config
-	table   *bucket.Table // the counters it holds, and copies of others
-	apart   *bucket.Table // what it admitted without an owner, and no owner has acknowledged
-	shares  shares
-	answers lastAnswers // what owners have said of keys
-	held    *held       // charges that other nodes may give back
+	cfg    Config
+	table  *bucket.Table // the counters it holds, and copies of others
+	shares *share.Shares // what it admits without owners, and has still to charge to them
+	held   *held         // charges that other nodes may give back
 	// combine lets concurrent checks of one key travel together.
 	combine combiner
 	denials lease.Denials  // what other holders have denied
 	book    *lease.Book    // what it has borrowed of other holders
 	demands *lease.Demands // who borrows of it
 	leasing *chore         // there are keys in book or demands
-	refused refused        // what it has denied to others
-	roomy   roomy          // what it is to tell them
-	owed    *owed          // what it admitted without an owner and has not told one yet
+	settles *chore         // there are deferred charges
+	// deferredChanged holds one when the deferred charges on disk are out of date.
+	deferredChanged chan struct{}
+	refused         refused // what it has denied to others
+	roomy           roomy   // what it is to tell them
 	// eventually is its part in eventual mode.
 	eventually *eventually
 
@@ -42,7 +43,6 @@ type Node struct {
 	// and that copies may have confirmed more.
 	routing  atomic.Pointer[routing]
 	right    atomic.Int64
-	fallback fallback
 	confirms bell
 	// lostLimits are those of the rules that mind lost counters.
 	lostLimits lostLimits
@@ -53,7 +53,6 @@ type Node struct {
 	ids       atomic.Uint64 // the last id given to a held charge
 	returning sync.WaitGroup
 	stats     counters
-	apartSize int // shards of apart and of shares
 }
 
 // New returns a node that keeps its counters in table, which must have as many
@@ -67,21 +66,20 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	n.combine.node, n.combine.beside = n, usualBeside
 	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
 	n.leasing = newChore(leasePeriod)
-	n.owed = newOwed(n.cfg.ApartEntries)
-	n.apartSize = min(64, n.cfg.Ring.Partitions)
-	for _, t := range []**bucket.Table{&n.apart, &n.shares.table} {
-		var err error
-		if *t, err = bucket.NewTable(bucket.Config{Shards: n.apartSize, MaxEntries: n.cfg.ApartEntries}); err != nil {
-			return nil, err
-		}
+	n.settles, n.deferredChanged = newChore(settlePeriod), make(chan struct{}, 1)
+	var err error
+	if n.shares, err = share.New(share.Config{
+		Counters: table, Shards: min(64, n.cfg.Ring.Partitions), MaxKeys: n.cfg.ApartEntries, LastAnswers: n.cfg.LastAnswers, Changed: func() { signal(n.deferredChanged) },
+	}); err != nil {
+		return nil, err
 	}
-	if n.cfg.Recorded != nil {
-		n.takeDeferred(n.cfg.Recorded)
+	if rec := n.cfg.Recorded; rec != nil && len(rec.deferred) > 0 {
+		n.shares.Restore(rec.deferred, rec.voters)
+		n.settles.call()
 	}
 	n.eventually = newEventually(n)
 	n.right.Store(math.MinInt64)
-	n.fallback.init(n.cfg.Clock(), n.cfg.dead(), n.cfg.CheckTimeout)
-	var err error
+	n.shares.When.Start(n.cfg.Clock(), n.cfg.dead(), n.cfg.CheckTimeout)
 	if n.runner, err = newRunner(n); err != nil {
 		return nil, err
 	}
@@ -110,7 +108,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.views.wake, r.corrector = make(chan struct{}, 1), newCorrector(n)
 	holding := handoff.Config{
 		Self: self, Partitions: n.cfg.Ring.Partitions, Table: n.table, Quorum: r.quorum, Recorded: recorded != nil,
-		Dropping: n.keepLeft, Replicas: n.cfg.Replicas, LostHold: n.cfg.LostHold, LostUntil: n.lostUntil,
+		Dropping: func(partition int) { n.shares.Keep(n.cfg.Clock(), partition) }, Replicas: n.cfg.Replicas, LostHold: n.cfg.LostHold, LostUntil: n.lostUntil,
 	}
 	if err := holding.Validate(); err != nil {
 		return nil, err
@@ -224,8 +222,7 @@ func (n *Node) sweep(ctx context.Context) {
 		for range batch {
 			now := n.cfg.Clock()
 			n.table.Sweep(now, next)
-			n.apart.Sweep(now, next%n.apartSize)
-			n.shares.table.Sweep(now, next%n.apartSize)
+			n.shares.Sweep(now, next)
 			next = (next + 1) % partitions
 			runtime.Gosched()
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -41,7 +42,7 @@ func (n *Node) standIn(r *routing, req *check.Request, w *whole, policy rules.On
 	}
 	n.stats.cause.Store(&cause)
 	a := check.Answer{Holder: n.cfg.Name}
-	if policy == rules.FailShare && !n.fallback.shares(n.cfg.Clock()) {
+	if policy == rules.FailShare && !n.shares.When.MayShare(n.cfg.Clock()) {
 		policy = rules.FailClosed
 	}
 	switch policy {
@@ -57,4 +58,22 @@ func (n *Node) standIn(r *routing, req *check.Request, w *whole, policy rules.On
 		a.Decision = n.share(r, req, w)
 	}
 	return a
+}
+
+// share answers req by this node's share of its limits.
+func (n *Node) share(r *routing, req *check.Request, w *whole) bucket.Decision {
+	now := n.cfg.Clock()
+	at := share.Place{Voters: r.voters, Quorum: n.mayDecide(now), Owns: r.holds(req.Key)}
+	var rc *share.Receipt
+	if w != nil {
+		rc = new(share.Receipt)
+	}
+	d, charged := n.shares.Answer(now, at, &req.Request, req.UnknownShare, rc)
+	if charged {
+		n.settles.call()
+		if w != nil {
+			w.shares = append(w.shares, rc)
+		}
+	}
+	return d
 }

@@ -104,7 +104,7 @@ func TestDrainApart(t *testing.T) {
 			}
 		}
 		w.decides(nil)
-		a.settle(t.Context(), a.owed.take(10))
+		a.settle(t.Context(), 10)
 		if n := spent(b, r); n != 1 {
 			t.Errorf("the holder was charged %d, want the 1 that was admitted", n)
 		}

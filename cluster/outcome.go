@@ -34,7 +34,7 @@ func (f *forwarding) take(r *routing) {
 			p.to = nobody
 		}
 	}
-	f.node.answers.noteRound(f)
+	f.noteRound()
 }
 
 // answered takes the reply of node to.
@@ -74,7 +74,7 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 		p.cause = fmt.Errorf("node %s: %w", r.nodes[to].name, errSealed)
 		if now := n.cfg.Clock(); reply.Holder == "" && !n.mayDecide(now) {
 			// Neither it nor this node has quorum: both are in a minority, or both have just lost it.
-			if p.cause = errMinority; n.fallback.atOnce(now) {
+			if p.cause = errMinority; n.shares.When.AtOnce(now) {
 				f.standApart(r, p)
 			}
 		}
@@ -137,4 +137,27 @@ func (f *forwarding) sift() {
 	}
 	clear(f.pending[len(kept):])
 	f.pending = kept
+}
+
+// noteRound notes what owners have decided in this round.
+func (f *forwarding) noteRound() {
+	locked, answers := false, &f.node.shares.Answers
+	for i := range f.pending {
+		p := &f.pending[i]
+		if !p.away || !p.done {
+			continue
+		}
+		answer := &f.batch.Answers[p.index]
+		if answer.Source != check.Forwarded || answer.Age != 0 && f.age(p) > 0 {
+			continue // or it is such an answer
+		}
+		if !locked {
+			locked = true
+			answers.Lock()
+		}
+		answers.NoteLocked(f.sent, &f.batch.Requests[p.index].Request, &answer.Decision)
+	}
+	if locked {
+		answers.Unlock()
+	}
 }

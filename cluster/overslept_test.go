@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"math"
 	"testing"
 	"time"
@@ -29,6 +30,128 @@ func stoppedUntil(n *Node, reading int, renewed func()) {
 		}
 		return now
 	}
+}
+
+// TestBatchRunsOutOfTime: a large batch that takes too long is decided as far as time allows, and the rest is answered as checks that ran
+// out of time are.
+func TestBatchRunsOutOfTime(t *testing.T) {
+	const n = 10 * lookEvery
+	requests := func(a *Node, sync bool) (list []check.Request) {
+		for i := range n {
+			r := request(a, "a", i, hourly(10))
+			r.OnFailure, r.Sync = rules.FailClosed, sync
+			list = append(list, r)
+		}
+		return list
+	}
+	verify := func(t *testing.T, a *Node, list []check.Request, answers []check.Answer, decided int) {
+		t.Helper()
+		for i, got := range answers {
+			want, cost := check.Held, int64(1)
+			if i >= decided {
+				want, cost = check.Closed, 0
+			}
+			if got.Source != want || spent(a, list[i]) != cost {
+				t.Fatalf("check %d of %d: %+v, %d spent; want %v", i, n, got, spent(a, list[i]), want)
+			}
+		}
+	}
+	for name, sync := range map[string]bool{"the fast way": false, "the long way": true} {
+		t.Run("canceled, "+name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				a := newWorld(t, "a").nodes["a"]
+				a.right.Store(math.MaxInt64)
+				list := requests(a, sync)
+				ctx, cancel := context.WithCancel(t.Context())
+				clock, read := a.cfg.Clock, 0
+				before := 1 // readings before the first look
+				if sync {
+					before = 3
+				}
+				a.cfg.Clock = func() int64 {
+					if read++; read == before+3 {
+						cancel() // noticed by this look, or the next
+					}
+					return clock()
+				}
+				answers := decide(ctx, a, list...)
+				a.cfg.Clock = clock
+				decided := 0
+				for decided < n && answers[decided].Source == check.Held {
+					decided++
+				}
+				if decided == 0 || decided > 5*lookEvery {
+					t.Fatalf("%d of %d were decided", decided, n)
+				}
+				verify(t, a, list, answers, decided)
+			})
+		})
+	}
+	t.Run("too slow", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			a := newWorld(t, "a").nodes["a"]
+			a.right.Store(math.MaxInt64)
+			list, slow := requests(a, false), int64(0)
+			clock := a.cfg.Clock
+			a.cfg.Clock = func() int64 {
+				slow += int64(a.cfg.CheckTimeout) / 4
+				return clock() + slow
+			}
+			answers := decide(t.Context(), a, list...)
+			a.cfg.Clock = clock
+			verify(t, a, list, answers, 4*lookEvery-1)
+		})
+	})
+	t.Run("asked by another node", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			a := newWorld(t, "a").nodes["a"]
+			a.right.Store(math.MaxInt64)
+			records, replies, slow := make([]check.Record, n), make([]check.Reply, n), int64(0)
+			for i, r := range requests(a, false) {
+				records[i].Request = r.Request
+			}
+			clock := a.cfg.Clock
+			a.cfg.Clock = func() int64 {
+				slow += int64(a.cfg.CheckTimeout) / 4
+				return clock() + slow
+			}
+			a.Serve("b", records, replies)
+			for i, got := range replies {
+				want := check.Decided
+				if i >= 4*lookEvery-1 {
+					want = check.Later
+				}
+				if got.Status != want {
+					t.Fatalf("record %d of %d: %+v", i, n, got)
+				}
+			}
+		})
+	})
+}
+
+// TestRenewedMeanwhile: a large batch that takes longer than the right lasted when it began counts, if that was renewed in time.
+func TestRenewedMeanwhile(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		a := newWorld(t, "a").nodes["a"]
+		var list []check.Request
+		for i := range 10 * lookEvery {
+			list = append(list, request(a, "a", i, hourly(10)))
+		}
+		clock, slow := a.cfg.Clock, int64(0)
+		a.right.Store(clock() + int64(250*time.Millisecond))
+		a.cfg.Clock = func() int64 {
+			slow += int64(100 * time.Millisecond)
+			a.right.Store(clock() + slow + int64(250*time.Millisecond))
+			return clock() + slow
+		}
+		answers := decide(t.Context(), a, list...)
+		a.cfg.Clock = clock
+		for i, got := range answers {
+			if got.Source != check.Held || spent(a, list[i]) != 1 {
+				t.Fatalf("check %d: %+v, %d spent", i, got, spent(a, list[i]))
+			}
+		}
+	})
 }
 
 // TestOverslept: a decision during which the process was stopped for longer than the right lasts is not

@@ -49,8 +49,6 @@ type post struct {
 
 func (post) HangUp(string) {}
 
-func (post) Combines(string) bool { return true }
-
 func (p post) Retain([]string) {}
 
 func (p post) Post(addr string, e message.Envelope) {

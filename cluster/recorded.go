@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/snapshot"
 )
@@ -21,7 +22,7 @@ type Recorded struct {
 	// Partitions and Counters say how many were imported.
 	Partitions, Counters int
 	states               []handoff.State
-	deferred             []debt // what is to be charged to owners, of voters
+	deferred             []share.Charge // what is to be charged to owners, of voters
 	voters               int
 }
 

@@ -103,7 +103,7 @@ func (f *forwarding) send(ctx context.Context, r *routing) {
 	switch {
 	case len(f.here) > 0:
 		wait := f.callAll(ctx, r, f.busy)
-		f.decideHere(r)
+		f.decideHere(ctx, r)
 		f.confirmHere(ctx, r)
 		wait()
 	case len(f.busy) > 1:
@@ -145,8 +145,8 @@ func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 	f.landed(r, g)
 }
 
-// decideHere decides what this node holds, as far as it may.
-func (f *forwarding) decideHere(r *routing) {
+// decideHere decides what this node holds, as far as it may and ctx lasts.
+func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	n := f.node
 	right, now := n.right.Load(), n.cfg.Clock()
 	if now >= right {
@@ -154,7 +154,18 @@ func (f *forwarding) decideHere(r *routing) {
 	}
 	clear(f.stuck)
 	lends := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
-	for _, i := range f.here {
+	for k, i := range f.here {
+		if k%lookEvery == lookEvery-1 {
+			if ctx.Err() != nil {
+				for _, i := range f.here[k:] {
+					f.pending[i].to = nobody // the last round answers it
+				}
+				break
+			}
+			if n.cfg.Clock() < right { // as in Decide
+				right = max(right, n.right.Load())
+			}
+		}
 		p := &f.pending[i]
 		req := &f.batch.Requests[p.index]
 		if cause := f.stuck[req.Key]; cause != nil {

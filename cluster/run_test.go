@@ -24,12 +24,12 @@ func TestSweep(t *testing.T) {
 			decide(ctx, a, request(a, "a", i, limits))
 		}
 		decide(ctx, a, request(a, "b", 1, limits))
-		if held, apart := a.table.Stats().Entries, a.apart.Stats().Entries; held != 100 || apart != 1 {
+		if held, apart := a.table.Stats().Entries, a.shares.Admitted(); held != 100 || apart != 1 {
 			t.Fatalf("%d counters and %d apart, want 100 and 1", held, apart)
 		}
 		time.Sleep(10*time.Second + a.cfg.SweepPeriod)
 		synctest.Wait()
-		if held, apart := a.table.Stats().Entries, a.apart.Stats().Entries; held != 0 || apart != 0 {
+		if held, apart := a.table.Stats().Entries, a.shares.Admitted(); held != 0 || apart != 0 {
 			t.Errorf("%d counters and %d apart are left", held, apart)
 		}
 		cancel()

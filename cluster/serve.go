@@ -19,10 +19,17 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 	var changes []change          // only of sync records
 	var stuck map[bucket.Key]bool // keys of which a record waits: those behind it wait too
 	served, notHolder, later := 0, 0, 0
-	relays := false
+	relays, late := false, false
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Holder: n.cfg.Name}
+		if i%lookEvery == lookEvery-1 && !late {
+			at := n.cfg.Clock()
+			late = at-now >= int64(n.cfg.CheckTimeout) // nobody waits for the others any more
+			if at < until {
+				until = max(until, n.right.Load())
+			}
+		}
 		var seq, tenure uint64
 		if rec.Sync {
 			tenure = n.tenure(rec.Key)
@@ -48,7 +55,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			notHolder++
 		case !right:
 			reply.Status, reply.Holder = check.Later, ""
-		case len(stuck) > 0 && stuck[rec.Key]:
+		case late, len(stuck) > 0 && stuck[rec.Key]:
 			reply.Status = check.Later
 		case rec.Lend:
 			seq = n.lend(now, from, rec, reply)

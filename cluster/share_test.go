@@ -10,36 +10,6 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// TestShareOf: a share is a part of what was left, less what this node has admitted since.
-func TestShareOf(t *testing.T) {
-	for _, c := range []struct {
-		left, limit, own int64
-		voters           int
-		unheard          rules.UnknownShare
-		want             int64
-	}{
-		{left: 20, limit: 6, voters: 3, want: 6},
-		{left: 18, limit: 6, voters: 3, want: 6},
-		{left: 17, limit: 6, voters: 3, want: 5},
-		{left: 2, limit: 6, voters: 3, want: 0},
-		{left: 0, limit: 6, voters: 3, want: 0},
-		{left: 99, limit: 6, voters: 3, want: 6},
-		{left: 17, limit: 6, own: 2, voters: 3, want: 3},
-		{left: 17, limit: 6, own: 9, voters: 3, want: 0},
-		{left: 17, limit: 20, voters: 1, want: 17},
-		{left: unknown, limit: 6, voters: 3, want: 6},
-		{left: unknown, limit: 6, own: 4, voters: 3, want: 2},
-		{left: unknown, limit: 6, voters: 3, unheard: rules.UnknownNone, want: 0},
-		{left: 17, limit: 6, voters: 3, unheard: rules.UnknownNone, want: 5},
-	} {
-		left := []int64{c.left}
-		shareOf(left, []bucket.Standing{{Limit: c.limit, Spent: c.own}}, c.voters, c.unheard)
-		if left[0] != c.want {
-			t.Errorf("%+v: %d", c, left[0])
-		}
-	}
-}
-
 // alone cuts name off from the others, and waits until it answers by itself, and they without it.
 func (f *fleet) alone(name string) {
 	f.t.Helper()
@@ -241,7 +211,7 @@ func TestShareRefills(t *testing.T) {
 		keys := requests(60, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 36, Period: 3 * time.Minute})) // 12 for each
 		f.spend(c.Node, keys)
 		f.alone("c")
-		lost := c.fallback.lost.Load()
+		lost := c.shares.When.AsOf(c.clock(), false)
 		admitted := make([]int64, len(keys))
 		for period := range 3 {
 			for range 36 {
@@ -286,7 +256,7 @@ func TestShareWithQuorum(t *testing.T) {
 		w.decides(away)
 		step("a third of 18, less 7", 0, 3)
 		w.decides(nil)
-		a.settle(t.Context(), a.owed.take(10))
+		a.settle(t.Context(), 10)
 		w.decides(away)
 		step("a third of 11: it has acknowledged the 7", 3, 9)
 	})

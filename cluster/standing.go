@@ -72,11 +72,11 @@ func (r *runner) show(now int64) {
 
 // watch notices who is no longer heard, and who is again.
 func (r *runner) watch(now int64) {
-	if r.node.fallback.turn(now, r.node.right.Load()) {
-		r.node.shares.forget(r.node.apartSize)
+	if when := &r.node.shares.When; when.Turn(now, r.node.right.Load()) {
+		r.node.shares.Forget()
 	}
-	if f := &r.node.fallback; f.settling() {
-		f.settle(now, r.settled(now))
+	if when := &r.node.shares.When; when.Settling() {
+		when.Settle(now, r.settled(now))
 	}
 	if n := len(r.kept); n > 0 {
 		r.kept = slices.DeleteFunc(r.kept, func(m member.Member) bool { return !r.stillHeard(now, m) })

@@ -134,11 +134,11 @@ func (n *Node) Stats() Stats {
 		Members: len(r.nodes), Seq: r.seq,
 		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved, Clock: m.clock,
 	}
-	s.SharesUnknown = n.shares.unheard.Load()
+	s.SharesUnknown = n.shares.Unheard()
 	s.Forwarding = c.forwarding.Snapshot()
 	s.Eventual = n.eventually.stats(n.cfg.Clock())
 	s.DeniedLost = n.table.Stats().DeniedLost
 	s.Receipts, s.HeldDropped = n.held.count()
-	s.Owed, s.OwedForgotten = n.owed.count()
+	s.Owed, s.OwedForgotten = n.shares.Charges.Count()
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
@@ -15,16 +16,16 @@ import (
 type whole struct {
 	base  uint64 // the id of check 0
 	local []localCharge
-	away  []awayCharge
+	// shares are what it has charged to shares of this node.
+	shares []*share.Receipt
+	away   []awayCharge
 }
 
 // localCharge is one in a table of this node.
 type localCharge struct {
 	table   *bucket.Table
 	receipt bucket.Receipt
-	// key and cost are those of the deferred charge for it, if table is Node.apart.
-	key  bucket.Key
-	cost int64
+	key     bucket.Key
 }
 
 // awayCharge is one that the node at addr has made, or may have.
@@ -66,31 +67,6 @@ func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d buck
 	return d, seq, v
 }
 
-// share decides r on the shares of n, and charges what it admits to what no owner has acknowledged.
-func (w *whole) share(n *Node, now int64, r *bucket.Request) (d bucket.Decision, charged bool) {
-	if d, charged = w.held(n.shares.table, now, r, 0); charged {
-		own := *r
-		own.Verb = bucket.Charge
-		w.held(n.apart, now, &own, max(1, r.Cost))
-	}
-	return d, charged
-}
-
-// held does r on one of the tables of what is admitted without an owner.
-func (w *whole) held(table *bucket.Table, now int64, r *bucket.Request, cost int64) (d bucket.Decision, charged bool) {
-	if w == nil {
-		var rc bucket.Receipt
-		return table.DoHeld(now, r, &rc)
-	}
-	w.local = append(w.local, localCharge{table: table, key: r.Key, cost: cost})
-	last := len(w.local) - 1
-	d, charged = table.DoHeld(now, r, &w.local[last].receipt)
-	if !charged {
-		w.local = w.local[:last]
-	}
-	return d, charged
-}
-
 // mark makes the record of check index one whose charge is held.
 func (w *whole) mark(rec *check.Record, index int) {
 	if rec.Verb == bucket.Check {
@@ -129,8 +105,9 @@ func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
 		n.giveBack(ctx, b, w)
 	}
 	clear(w.local)
+	clear(w.shares)
 	clear(w.away)
-	*w = whole{local: w.local[:0], away: w.away[:0]}
+	*w = whole{local: w.local[:0], shares: w.shares[:0], away: w.away[:0]}
 	wholes.Put(w)
 }
 

@@ -150,8 +150,8 @@ func pose(n *Node, v member.View) {
 		}
 	}
 	n.right.Store(math.MaxInt64)
-	n.fallback.from.Store(math.MinInt64)
-	n.fallback.turned.Store(math.MaxInt64)
+	n.shares.When.Start(math.MaxInt64, 0, 0) // there is no runner to take turns
+	n.shares.When.Settle(math.MinInt64, true)
 	n.reroute(after)
 }
 
@@ -185,8 +185,6 @@ type wire struct {
 }
 
 func (wire) HangUp(string) {}
-
-func (wire) Combines(string) bool { return true }
 
 func (w wire) Retain(addrs []string) {
 	w.mu.Lock()

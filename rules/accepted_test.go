@@ -220,6 +220,25 @@ descriptors:
 	}
 }
 
+// TestMaxKeys: one file of a domain may have it.
+func TestMaxKeys(t *testing.T) {
+	files := []rules.File{
+		{Name: "a.yaml", Data: []byte("domain: d\nmax_keys: 5000\n")}, {Name: "b.yaml", Data: []byte("domain: d\n")}, {Name: "c.yaml", Data: []byte("domain: e\n")},
+	}
+	set, err := rules.Parse(files, rules.Options{MergeDomains: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(set.MaxKeys()); got != "map[d:5000 e:0]" {
+		t.Error(got)
+	}
+	files = append(files, rules.File{Name: "z.yaml", Data: files[0].Data})
+	if _, err := rules.Parse(files, rules.Options{MergeDomains: true}); err == nil ||
+		err.Error() != `z.yaml:2: max_keys: another file has it for domain "d" already; leave one out` {
+		t.Error(err)
+	}
+}
+
 func TestMergeDomains(t *testing.T) {
 	a := rules.File{Name: "a.yaml", Data: []byte(one("unit: day, requests_per_unit: 1"))}
 	b := rules.File{Name: "b.yaml", Data: []byte(strings.Replace(one("unit: day, requests_per_unit: 2"), "key: a", "key: b", 1))}

@@ -39,7 +39,7 @@ var limitKeys = []string{
 // grammar is every key, by the mapping it stands in. The reader refuses what is
 // not here; a test holds the reference and the schema to it.
 var grammar = map[string][]string{
-	inFile: {"domain", "descriptors", "authorize", "pools"},
+	inFile: {"domain", "descriptors", "authorize", "pools", "max_keys"},
 	inDescriptor: {
 		"key", "value", "rate_limit", "limits", "descriptors",
 		"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold", "metadata",

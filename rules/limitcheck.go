@@ -100,7 +100,7 @@ func (p *parser) finish(d *descriptor) {
 		p.Fault(d.node, d.path+".limits", "has %d limits, more than the %d allowed", len(list), bucket.MaxLimits)
 		return
 	}
-	limits, err := bucket.NewLimits(list...)
+	limits, err := bucket.NewLimitsIn(d.rule.Domain, list...)
 	if err != nil {
 		p.faultOf(d, err)
 		return

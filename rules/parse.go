@@ -16,6 +16,8 @@ const (
 	MaxDepth = 64
 	// MaxEntryBytes is the longest domain or key that a check can carry. Values may be longer.
 	MaxEntryBytes = 1024
+	// MaxMaxKeys is the largest max_keys: more counters than any node holds.
+	MaxMaxKeys = 1_000_000_000_000
 )
 
 // File is one rule file, read by the caller.
@@ -34,7 +36,7 @@ type Options struct {
 // Parse reads rule files, each one YAML document for one domain. The error joins
 // one *Error (file, line, reason) per fault; Errors takes it apart.
 func Parse(files []File, o Options) (*Set, error) {
-	s := &Set{domains: make(map[string]*node), authorize: make(map[string]*Authorize), private: make(map[string]map[string]bool)}
+	s := &Set{domains: make(map[string]*node), authorize: make(map[string]*Authorize), private: make(map[string]map[string]bool), maxKeys: make(map[string]int64)}
 	var errs []error
 	for _, f := range files {
 		root, r := yamldoc.Open(f.Data)
@@ -67,7 +69,7 @@ func (p *parser) warn(line int, path, text string, args ...any) {
 }
 
 func (p *parser) readFile(root *yaml.Node) {
-	var domain, descriptors, authorize, pools yamldoc.Field
+	var domain, descriptors, authorize, pools, maxKeys yamldoc.Field
 	fields := p.fields(root, "", inFile)
 	if root.Kind != yaml.MappingNode && !yamldoc.IsNull(root) {
 		return // a fault already
@@ -82,6 +84,8 @@ func (p *parser) readFile(root *yaml.Node) {
 			authorize = f
 		case "pools":
 			pools = f
+		case "max_keys":
+			maxKeys = f
 		}
 	}
 	top := &node{file: p.file, line: domain.Line}
@@ -111,6 +115,22 @@ func (p *parser) readFile(root *yaml.Node) {
 	if pools.Value != nil {
 		p.readPools(pools, name)
 	}
+	if maxKeys.Value != nil {
+		p.readMaxKeys(maxKeys, name)
+	}
+}
+
+// readMaxKeys reads the cap of the domain's counters, which one of its files may have.
+func (p *parser) readMaxKeys(f yamldoc.Field, domain string) {
+	n, ok := p.Int(f.Value, "max_keys", 1, MaxMaxKeys)
+	if !ok {
+		return
+	}
+	if p.set.maxKeys[domain] > 0 {
+		p.FaultAt(f.Line, "max_keys", "another file has it for domain %s already; leave one out", yamldoc.Quote(domain))
+		return
+	}
+	p.set.maxKeys[domain] = n
 }
 
 // fields returns the fields of a mapping that the grammar has there and reports the others.

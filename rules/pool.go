@@ -109,7 +109,7 @@ func (p *Pool) size() error {
 		if p.limit.Burst > 0 && l.Burst == 0 {
 			l.Count = 0 // a burst of 0 would mean the default, which is more than nothing
 		}
-		limits, err := bucket.NewLimits(l)
+		limits, err := bucket.NewLimitsIn(p.Domain, l)
 		if err != nil {
 			return err
 		}

@@ -55,6 +55,7 @@ func TestRefused(t *testing.T) {
 		{"unlimited with unit", one("unlimited: true, unit: day"), "4: d/a.rate_limit.unit: a rule that is unlimited has no unit"},
 		{"empty replaces", one("unit: day, requests_per_unit: 1, replaces: [{name: ''}]"), "4: d/a.rate_limit.replaces[0]: must name a rule"},
 		{"replaces itself", one("unit: day, requests_per_unit: 1, name: n, replaces: [{name: n}]"), "4: d/a.rate_limit.replaces[0]: a rule cannot replace itself"},
+		{"no keys at all", "domain: d\nmax_keys: 0\n", `2: max_keys: must be from 1 to 1000000000000, not 0`},
 		{"unknown key at the top", "domain: d\nversion: 2\n", `2: unknown key "version"`},
 		{"unknown key in a descriptor", head + "  - key: a\n    ratelimit: {}\n", `4: d.descriptors[0]: unknown key "ratelimit"; did you mean rate_limit?`},
 		{"unknown key in a limit", one("unit: day, requestsperunit: 1, requests_per_unit: 1"), `4: d/a.rate_limit: unknown key "requestsperunit"; did you mean requests_per_unit?`},

@@ -14,6 +14,8 @@ type Set struct {
 	// pools are by domain and name. elastic is empty once all files are read.
 	pools   map[string]map[string]*Pool
 	elastic []elasticRef
+	// maxKeys are the caps of domains that have one.
+	maxKeys map[string]int64
 	// private are the keys, by domain, whose values are not to be shown.
 	private map[string]map[string]bool
 }
@@ -31,6 +33,15 @@ func (w Warning) String() string { return place(w.File, w.Line, w.Path) + w.Text
 
 // Domains returns the names of the domains, sorted.
 func (s *Set) Domains() []string { return slices.Sorted(maps.Keys(s.domains)) }
+
+// MaxKeys returns how many counters of each domain a node may hold at once, 0 for domains without a bound of their own.
+func (s *Set) MaxKeys() map[string]int64 {
+	caps := make(map[string]int64, len(s.domains))
+	for domain := range s.domains {
+		caps[domain] = s.maxKeys[domain]
+	}
+	return caps
+}
 
 // Rules returns every rule in the order of the files given to Parse.
 func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/race"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -18,7 +19,7 @@ func allow(_ context.Context, b *check.Batch) {
 }
 
 func TestCheckAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Log("the race detector makes sync.Pool forget; only the answers are tested")
 	}
 	s := newService(t, decideFunc(allow))
@@ -47,7 +48,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 			}
 			b.Release()
 		}
-		if n := testing.AllocsPerRun(100, call); n > 0 && !raceEnabled {
+		if n := testing.AllocsPerRun(100, call); n > 0 && !race.Enabled {
 			t.Errorf("%s: %v allocations", c.name, n)
 		}
 	}
@@ -55,17 +56,29 @@ func TestCheckAllocatesNothing(t *testing.T) {
 
 func BenchmarkCheck(b *testing.B) {
 	s := newService(b, decideFunc(allow))
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			q := NewBatch()
-			c := q.Add()
-			c.Domain = "shop"
-			c.Descriptor = append(c.Descriptor, rules.Entry{Key: "user", Value: "x"})
-			if err := s.Check(context.Background(), q); err != nil {
-				b.Fatal(err)
-			}
-			q.Release()
-		}
-	})
+	for _, c := range []struct {
+		name        string
+		checks, own int
+	}{{"checks=1", 1, 0}, {"checks=100", 100, 0}, {"checks=1/limits", 1, 1}, {"checks=100/limits", 100, 1}, {"checks=100/limits=2", 100, 2}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					q := NewBatch()
+					for i := range c.checks {
+						k := q.Add()
+						k.Domain = "shop"
+						k.Descriptor = append(k.Descriptor, rules.Entry{Key: "user", Value: "x"})
+						if c.own > 0 {
+							k.Limits = append(k.Limits, bucket.Limit{Algorithm: bucket.TokenBucket, Count: int64(1 + i%c.own), Period: time.Second})
+						}
+					}
+					if err := s.Check(context.Background(), q); err != nil {
+						b.Fatal(err)
+					}
+					q.Release()
+				}
+			})
+		})
+	}
 }

@@ -58,23 +58,6 @@ func TestDrainAndNoDelayTravel(t *testing.T) {
 	}
 }
 
-// TestNoDelayAtAnOlderHolder: one that has never heard of NoDelay answers with a delay, and who
-// cannot wait must not go ahead.
-func TestNoDelayAtAnOlderHolder(t *testing.T) {
-	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) {
-		for i := range b.Answers {
-			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: true, Delay: time.Minute}, Source: check.Forwarded}
-		}
-	}))
-	rs := mustCheck(t, s, batch(t, entry("user", "x"), all(entry("user", "x"), func(c *Check) { c.NoDelay = true })))
-	if !rs[0].Allowed || rs[0].Delay != time.Minute {
-		t.Errorf("who can wait: %+v", rs[0].Decision)
-	}
-	if rs[1].Allowed || rs[1].Delay != 0 || rs[1].RetryAfter != time.Minute {
-		t.Errorf("who cannot: %+v", rs[1].Decision)
-	}
-}
-
 const replacingRules = `
 domain: shop
 descriptors:

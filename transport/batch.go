@@ -31,6 +31,8 @@ type Batch struct {
 	// one of them matches leaves out of it the rules that it replaces: their checks are
 	// answered as unruled.
 	OneRequest bool
+	// Account is what counters are accounted to that the call makes, instead of the domains of its checks. "" for these.
+	Account string
 	// Busy: the node has too much to do. Rules are matched, and nothing is decided: each check that is held to a limit has
 	// ErrBusy, all others are answered as unruled.
 	Busy bool
@@ -96,6 +98,14 @@ func (r *Result) RuleName() string {
 	return r.Rule.Name
 }
 
+// LimitPlace returns the place of the deciding limit among those of the rule, or among those that came with the check.
+func (r *Result) LimitPlace() int {
+	if i := int(r.Index); r.Limits != nil && i < r.Limits.Len() {
+		return r.Limits.Place(i)
+	}
+	return int(r.Index)
+}
+
 // Response returns what the rule answers over HTTP to the check that it denied; nil if it was not
 // denied, or for the door's default.
 func (r *Result) Response() *rules.Response {
@@ -148,7 +158,7 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing, b.OneRequest, b.Busy, b.Door, b.Traceparent = false, false, false, OtherDoor, ""
+	b.AllOrNothing, b.OneRequest, b.Busy, b.Door, b.Traceparent, b.Account = false, false, false, OtherDoor, "", ""
 	b.start(0)
 }
 

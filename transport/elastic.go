@@ -104,7 +104,7 @@ func (s *Service) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
 			switch {
 			case !r.asked:
 				*r = Result{Rule: r.Rule, Limits: r.Limits}
-				r.take(&b.Checks[i], a)
+				r.take(a)
 			case a.GivenBack:
 				// The pool would admit it, and another check has failed the batch.
 				r.RetryAfter, r.givenBack = a.RetryAfter, true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/race"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/internal/onenode"
 )
@@ -381,7 +382,7 @@ func TestElasticSums(t *testing.T) {
 }
 
 func TestElasticAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Log("the race detector makes sync.Pool forget; only the answers are tested")
 	}
 	s := elasticService(t, decideFunc(func(_ context.Context, b *check.Batch) {
@@ -401,7 +402,7 @@ func TestElasticAllocatesNothing(t *testing.T) {
 		}
 		b.Release()
 	}
-	if n := testing.AllocsPerRun(100, call); n > 0 && !raceEnabled {
+	if n := testing.AllocsPerRun(100, call); n > 0 && !race.Enabled {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -89,6 +89,10 @@ func (e *Error) Path(i int) string {
 // ErrBusy is why a node does not take a call on. Shared; do not change it.
 var ErrBusy = &Error{Code: Overloaded, Message: "this node has too much to do; nothing was charged, ask another node or try again later"}
 
+// ErrNotOperator is why a node without callers does not answer an operator's call. Shared; do not change it.
+var ErrNotOperator = &Error{Code: Forbidden, Message: "only operators may do this: call on the node's own machine, as the user that runs it, " +
+	"through its operators' socket, which sluice finds by itself, or through its admin port with its token; or start nodes with --callers and show the token of a caller that may"}
+
 var (
 	errOverloaded  = &Error{Code: Overloaded, Message: "a queue to the deciding node is full; nothing was charged, try again later"}
 	errUnavailable = &Error{Code: Unavailable, Message: "no node that may decide this key answered in time; it is not known whether the cost was charged"}
@@ -112,6 +116,9 @@ func LimitFault(i int, err error) *Error { return limitsFault(atLimit(err, i)) }
 // limitsFault returns err, of bucket.NewLimits, as the fault of a check. One that
 // is about the set and not about one limit has the field "limits".
 func limitsFault(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
 	fe, ok := errors.AsType[*bucket.FieldError](err)
 	if !ok {
 		return &Error{Code: Invalid, Field: "limits", Message: err.Error()}

@@ -11,16 +11,16 @@ import (
 // places is a Gate with so many places left.
 type places struct{ free, entered, left int }
 
-func (p *places) Enter() bool {
-	if p.free == 0 {
+func (p *places) Enter(checks int) bool {
+	if p.free < checks {
 		return false
 	}
-	p.free--
+	p.free -= checks
 	p.entered++
 	return true
 }
 
-func (p *places) Leave() { p.free++; p.left++ }
+func (p *places) Leave(checks int) { p.free += checks; p.left++ }
 
 func TestCallsThatThereIsNoPlaceFor(t *testing.T) {
 	decided := 0

@@ -43,7 +43,7 @@ type Limiter interface {
 	Inspect(ctx context.Context, q *Check) (Inspection, error)
 	// Forget takes a member out of the stable set without asking a majority, and
 	// returns the set without it. The error, an *Error, is Invalid, NotFound, Refused, or
-	// Unavailable. Who may ask is for the doors to say: see LocalOnly.
+	// Unavailable. Who may ask is for the doors to say.
 	Forget(ctx context.Context, name string) (StableSet, error)
 	// Bootstrap makes the node found a voter set of its own, and returns it. Its errors are *Error.
 	Bootstrap(ctx context.Context) (StableSet, error)

@@ -76,9 +76,9 @@ func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
 	}, nil
 }
 
-// LimitsFromProto returns the set that ps spells, validated. The error is a
+// LimitsFromProto returns the set that ps spells for the domain, validated. The error is a
 // *bucket.FieldError whose Index is the place in ps.
-func LimitsFromProto(ps []*sluicev1.Limit) (*bucket.Limits, error) {
+func LimitsFromProto(domain string, ps []*sluicev1.Limit) (*bucket.Limits, error) {
 	// One more than allowed is enough for NewLimits to refuse the set, however
 	// many a peer or a client sent.
 	if len(ps) > bucket.MaxLimits+1 {
@@ -92,7 +92,7 @@ func LimitsFromProto(ps []*sluicev1.Limit) (*bucket.Limits, error) {
 		}
 		list[i] = l
 	}
-	return bucket.NewLimits(list...)
+	return bucket.NewLimitsIn(domain, list...)
 }
 
 // atLimit returns err with the place of the limit it is about.

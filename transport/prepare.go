@@ -3,6 +3,7 @@ package transport
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -22,7 +23,7 @@ func (s *Service) match(set *rules.Set, b *Batch, i int) {
 		r.Err = nameFault(c)
 	}
 	if r.Err == nil {
-		r.Rule, r.Limits, r.Err = s.limitsOf(set, c)
+		r.Rule, r.Limits, r.Err = s.limitsOf(set, b, i)
 		r.unmatched = r.Err == nil && r.Rule == nil && r.Limits == nil
 	}
 	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
@@ -44,7 +45,13 @@ func (s *Service) prepare(set *rules.Set, b *Batch, i int) {
 		r.unruled()
 		return
 	}
-	q := check.Request{Request: bucket.Request{Limits: r.Limits, Cost: c.Cost, Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay}}
+	limits := r.Limits
+	if b.Account != "" && limits.Domain() != b.Account {
+		if own, err := s.inline.make(b.Account, limits.List()); err == nil {
+			limits = own
+		}
+	}
+	q := check.Request{Request: bucket.Request{Limits: limits, Cost: c.Cost, Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay}}
 	var replication rules.Replication
 	if r.Rule != nil {
 		replication = r.Rule.Replication
@@ -89,11 +96,18 @@ func (b *Batch) findReplaced(set *rules.Set) {
 	}
 }
 
-// limitsOf returns what c is held to: its own limits, else those of the rule it
+// limitsOf returns what check i of b is held to: its own limits, else those of the rule it
 // matches, if any. Limits are nil where there are none.
-func (s *Service) limitsOf(set *rules.Set, c *Check) (*rules.Rule, *bucket.Limits, *Error) {
+func (s *Service) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucket.Limits, *Error) {
+	c := &b.Checks[i]
 	if len(c.Limits) > 0 {
-		limits, err := s.inline.limits(c.Limits)
+		domain := accountOf(c.Domain)
+		if i > 0 { // the checks of a call mostly bring the same limits
+			if last := &b.Results[i-1]; last.Rule == nil && last.Limits != nil && last.Limits.Is(domain, c.Limits) {
+				return nil, last.Limits, nil
+			}
+		}
+		limits, err := s.inline.limits(domain, c.Limits)
 		if err != nil {
 			return nil, nil, limitsFault(err)
 		}
@@ -111,6 +125,14 @@ func (s *Service) limitsOf(set *rules.Set, c *Check) (*rules.Rule, *bucket.Limit
 		return rule, nil, nil
 	}
 	return rule, rule.Limits, nil
+}
+
+// accountOf returns the account of a domain's counters. Names of accounts that are no domains begin with a parenthesis.
+func accountOf(domain string) string {
+	if strings.HasPrefix(domain, "(") {
+		return ""
+	}
+	return domain
 }
 
 // unruled answers a check that nothing limits.

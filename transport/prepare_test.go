@@ -71,3 +71,25 @@ descriptors:
 		}
 	}
 }
+
+// Counters are accounted to the domain, or to the caller if it has a bound of its own. A domain that is named like no domain's
+// account has none.
+func TestAccounts(t *testing.T) {
+	var got []check.Request
+	s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) { got = append(got[:0], b.Requests...) }))
+	s.SetRules(parse(t, "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {period: 10s, count: 3}\n"))
+	own := limits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Second})
+	for _, account := range []string{"", "(caller) eve"} {
+		b := batch(t, entry("user", "x"), all(entry("user", "x"), own), all(entry("user", "x"), domain("mail"), own), all(entry("user", "x"), domain("(caller) ann"), own))
+		b.Account = account
+		mustCheck(t, s, b)
+		for i, want := range []string{"shop", "shop", "mail", ""} {
+			if account != "" {
+				want = account
+			}
+			if d := got[i].Limits.Domain(); d != want || !got[i].Limits.Equal(b.Results[i].Limits) {
+				t.Errorf("account %q, check %d: %q, want %q", account, i, d, want)
+			}
+		}
+	}
+}

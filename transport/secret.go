@@ -20,6 +20,8 @@ const (
 	labelCounterKey  = "sluice counter key v1"
 	labelFingerprint = "sluice secret fingerprint v1"
 	labelRedaction   = "sluice redaction v1"
+	labelProof       = "sluice peer proof v1"
+	labelGossip      = "sluice gossip key v1"
 )
 
 // Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the
@@ -55,11 +57,17 @@ func (h Hasher) Key(name []byte) bucket.Key {
 }
 
 // Fingerprint returns 16 bytes that are equal where secrets are, and from which
-// the secret cannot be found as long as it is random. Nodes compare them when
-// they meet.
+// the secret cannot be found as long as it is random. Snapshots have it, so that counters are
+// not read under other keys. It never leaves the machine.
 func Fingerprint(secret []byte) ([]byte, error) {
 	return derive(secret, labelFingerprint, 16)
 }
+
+// ProofKey returns the key, of 32 bytes, that nodes prove with to each other that they know the secret.
+func ProofKey(secret []byte) ([]byte, error) { return derive(secret, labelProof, 32) }
+
+// GossipKey returns the key, of 32 bytes, that encrypts gossip where there is no keyring.
+func GossipKey(secret []byte) ([]byte, error) { return derive(secret, labelGossip, 32) }
 
 func derive(secret []byte, label string, n int) ([]byte, error) {
 	if len(secret) < MinSecret {

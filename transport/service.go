@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -50,8 +51,13 @@ type Config struct {
 	// UnknownDomain error. Otherwise they are allowed.
 	RefuseUnknownDomains bool
 	// InlineLimits caps the sets of limits remembered from checks that brought
-	// their own. 0 means 4096.
+	// their own. 0 means bucket.DefaultMaxSets.
 	InlineLimits int
+	// InlineEntries is how many entries of logs and sub-windows the limits that come with a check may keep in all, at most
+	// bucket.MaxKeyEntries. 0 means DefaultInlineEntries.
+	InlineEntries int
+	// SetsFull reports whether checks of the domain should bring no new sets of limits; they are answered as Overloaded. nil is never.
+	SetsFull func(domain string) bool
 	// Tracer records some calls. nil records none.
 	Tracer *tracing.Tracer
 	// Clock is what latency is measured by: the time since any fixed moment. nil
@@ -72,15 +78,20 @@ func (c *Config) Validate() error {
 		return errors.New("transport: TopKeys is unknown")
 	case c.InlineLimits < 0:
 		return errors.New("transport: InlineLimits is negative")
+	case c.InlineEntries < 0 || c.InlineEntries > bucket.MaxKeyEntries:
+		return fmt.Errorf("transport: InlineEntries: %d; want 1 to %d, or 0 for the default", c.InlineEntries, bucket.MaxKeyEntries)
 	}
 	return nil
 }
 
-// Gate lets so many calls in at once.
+// DefaultInlineEntries is the default of Config.InlineEntries.
+const DefaultInlineEntries = 4096
+
+// Gate bounds the calls, and their checks, that are in progress at once.
 type Gate interface {
-	// Enter takes a place, which Leave gives back, or reports that there is none.
-	Enter() bool
-	Leave()
+	// Enter lets a call of so many checks in, until Leave with as many, or reports that there is no place for it.
+	Enter(checks int) bool
+	Leave(checks int)
 }
 
 // Service implements Limiter on a Decider. It is safe for concurrent use.
@@ -123,14 +134,17 @@ func NewService(c Config) (*Service, error) {
 		return nil, err
 	}
 	if c.InlineLimits == 0 {
-		c.InlineLimits = 4096
+		c.InlineLimits = bucket.DefaultMaxSets
 	}
 	if c.Clock == nil {
 		// Cheaper than time.Now, which reads the wall clock too.
 		began := time.Now()
 		c.Clock = func() time.Duration { return time.Since(began) }
 	}
-	inline, err := newInterner(c.InlineLimits)
+	if c.InlineEntries == 0 {
+		c.InlineEntries = DefaultInlineEntries
+	}
+	inline, err := newInterner(c.InlineLimits, c.InlineEntries, c.SetsFull)
 	if err != nil {
 		return nil, err
 	}
@@ -172,10 +186,10 @@ func (s *Service) Check(ctx context.Context, b *Batch) error {
 		return s.turnAway(b)
 	}
 	if g := s.config.Gate; g != nil {
-		if !g.Enter() {
+		if !g.Enter(len(b.Checks)) {
 			return s.turnAway(b)
 		}
-		defer g.Leave()
+		defer g.Leave(len(b.Checks))
 	}
 	began := s.config.Clock()
 	book := s.rules.Load()
@@ -267,7 +281,7 @@ func (s *Service) decide(ctx context.Context, b *Batch) {
 	b.room()
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
-		b.Results[i].take(&b.Checks[i], &b.asked.Answers[j])
+		b.Results[i].take(&b.asked.Answers[j])
 	}
 }
 

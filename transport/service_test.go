@@ -140,6 +140,7 @@ func TestConfigValidate(t *testing.T) {
 		{"Cluster", func(c *Config) { c.Cluster = nil }},
 		{"Hasher", func(c *Config) { c.Hasher = Hasher{} }},
 		{"InlineLimits", func(c *Config) { c.InlineLimits = -1 }},
+		{"InlineEntries", func(c *Config) { c.InlineEntries = bucket.MaxKeyEntries + 1 }},
 	} {
 		bad := good()
 		c.spoil(&bad)
@@ -295,6 +296,33 @@ func TestInlineLimits(t *testing.T) {
 	// Limits of an unknown domain are good even where unknown domains are refused.
 	s = newService(t, newNode(t), func(c *Config) { c.RefuseUnknownDomains = true })
 	if r := mustCheck(t, s, batch(t, all(domain("nowhere"), once)))[0]; r.Err != nil || !r.Allowed {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestInlineEntries: the limits of a check keep so many entries in all, and the error names the first limit that is too much. Unlimited
+// ones do not move the places of others.
+func TestInlineEntries(t *testing.T) {
+	of := func(entries int32) bucket.Limit {
+		return bucket.Limit{Algorithm: bucket.SlidingLog, Count: 1, Period: time.Hour, LogEntries: entries}
+	}
+	free := bucket.Limit{Unlimited: true}
+	s := newService(t, newNode(t))
+	rs := mustCheck(t, s, batch(t,
+		all(entry("user", "a"), limits(free, of(4096))),
+		all(entry("user", "b"), limits(of(4096), free, of(1))),
+		all(entry("user", "c"), limits(of(1024), of(0), of(0), of(0), of(0))),
+	))
+	if r := rs[0]; !r.Allowed || r.LimitPlace() != 1 || r.Period != time.Hour {
+		t.Errorf("%+v", r)
+	}
+	for i, field := range map[int]string{1: "limits[2].log_entries", 2: "limits[4].log_entries"} {
+		if err := rs[i].Err; err == nil || err.Code != Invalid || err.Field != field || !strings.Contains(err.Message, "at most 4096 in all") {
+			t.Errorf("check %d: %+v, want field %s", i, err, field)
+		}
+	}
+	s = newService(t, newNode(t), func(c *Config) { c.InlineEntries = bucket.MaxKeyEntries })
+	if r := mustCheck(t, s, batch(t, all(entry("user", "a"), limits(of(65536)))))[0]; !r.Allowed {
 		t.Errorf("%+v", r)
 	}
 }

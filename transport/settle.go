@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// take makes a, the answer to c, the result.
-func (r *Result) take(c *Check, a *check.Answer) {
+// take makes a the result.
+func (r *Result) take(a *check.Answer) {
 	if a.Err != nil {
 		r.Err = errorOf(a.Err)
 		return
@@ -26,11 +26,6 @@ func (r *Result) take(c *Check, a *check.Answer) {
 		r.Staleness = a.Age
 	}
 	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
-	if c.NoDelay && r.Delay > 0 {
-		// A holder of an older version knows no NoDelay. Its charge stands; what matters is that
-		// nobody who cannot wait goes ahead.
-		r.Allowed, r.Soft, r.RetryAfter, r.Delay = false, false, r.Delay, 0
-	}
 }
 
 // onlyRead makes the questions of an all-or-nothing batch that has failed

@@ -17,7 +17,7 @@ import (
 type TopKeys uint8
 
 const (
-	// TopLocal shows them to callers on the node's own machine, and to the other nodes.
+	// TopLocal shows them to operators, to callers that may read, and to the other nodes.
 	TopLocal TopKeys = iota
 	// TopOn shows them to everybody.
 	TopOn
@@ -52,8 +52,8 @@ type TopQuery struct {
 	N int
 	// Domain is the only one that is asked about; empty for all.
 	Domain string
-	// Stranger is why the caller is none who may see what TopLocal shows; nil if it may. See LocalOnly.
-	Stranger *Error
+	// Operator: the caller may see what TopLocal shows.
+	Operator bool
 }
 
 // NodeTop is what one node has counted.
@@ -97,8 +97,8 @@ func (s *Service) Top(ctx context.Context, q TopQuery) (Top, error) {
 	switch {
 	case s.top == nil:
 		return Top{}, &Error{Code: Refused, Message: "this node counts no top keys; start it with --top-keys=local or on"}
-	case s.config.TopKeys == TopLocal && q.Stranger != nil:
-		return Top{}, q.Stranger
+	case s.config.TopKeys == TopLocal && !q.Operator:
+		return Top{}, ErrNotOperator
 	case q.N < 1 || q.N > MaxTop:
 		return Top{}, &Error{Code: Invalid, Field: "n", Message: fmt.Sprintf("%d; want 1 to %d", q.N, MaxTop)}
 	case q.By > ByFrequent:

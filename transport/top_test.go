@@ -27,7 +27,7 @@ func counted(t testing.TB, now *time.Duration, change ...func(*Config)) *Service
 
 func top(t testing.TB, s *Service, by TopBy, n int) Top {
 	t.Helper()
-	got, err := s.Top(t.Context(), TopQuery{By: by, N: n})
+	got, err := s.Top(t.Context(), TopQuery{By: by, N: n, Operator: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,6 @@ func TestTopSamples(t *testing.T) {
 
 func TestTopRefused(t *testing.T) {
 	var now time.Duration
-	stranger := &Error{Code: Forbidden, Message: "not for you"}
 	for _, c := range []struct {
 		name string
 		keys TopKeys
@@ -131,8 +130,9 @@ func TestTopRefused(t *testing.T) {
 		want string
 	}{
 		{"off", TopOff, TopQuery{N: 1}, "this node counts no top keys; start it with --top-keys=local or on"},
-		{"a stranger", TopLocal, TopQuery{N: 1, Stranger: stranger}, "not for you"},
-		{"a stranger, where it is on", TopOn, TopQuery{N: 1, Stranger: stranger}, ""},
+		{"no operator", TopLocal, TopQuery{N: 1}, ErrNotOperator.Message},
+		{"an operator", TopLocal, TopQuery{N: 1, Operator: true}, ""},
+		{"no operator, where it is on", TopOn, TopQuery{N: 1}, ""},
 		{"none", TopOn, TopQuery{}, "n: 0; want 1 to 100"},
 		{"too many", TopOn, TopQuery{N: 101}, "n: 101; want 1 to 100"},
 		{"by something", TopOn, TopQuery{N: 1, By: 2}, "by: unknown value 2; want limited or frequent"},
@@ -184,7 +184,7 @@ func TestTopOfAll(t *testing.T) {
 		{Node: "n2", Covers: 5 * time.Second, Keys: []heavy.Entry{{Key: bucket.Key{Lo: 2}, Count: 10, Name: bob.AppendName(nil)}}},
 		{Node: "n5", Off: true},
 	}
-	got, err := s.Top(t.Context(), TopQuery{By: ByFrequent, N: 5, Domain: "shop"})
+	got, err := s.Top(t.Context(), TopQuery{By: ByFrequent, N: 5, Domain: "shop", Operator: true})
 	want := Top{
 		By: ByFrequent, Covers: 20 * time.Second, Nodes: []string{"n1", "n2", "n3"}, Missing: []string{"n4", "n5", "n9"},
 		Keys: []TopKey{

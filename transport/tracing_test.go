@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/race"
 	"github.com/sluice-project/sluice/internal/tracing"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -128,7 +129,7 @@ func TestUntracedAllocatesNothing(t *testing.T) {
 		t.Fatal("a call whose caller is traced is not")
 	}
 	for _, traceparent := range []string{"", off, "rubbish"} {
-		if n := testing.AllocsPerRun(100, func() { call(traceparent) }); n > 0 && !raceEnabled {
+		if n := testing.AllocsPerRun(100, func() { call(traceparent) }); n > 0 && !race.Enabled {
 			t.Errorf("%q: %v allocations", traceparent, n)
 		}
 		if asked != nil {

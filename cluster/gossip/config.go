@@ -53,9 +53,6 @@ type Config struct {
 	// others join it.
 	Join []string
 
-	// SecretFingerprint tells the cluster's secret from others without giving it
-	// away. It travels in clear. Peers with another one are refused.
-	SecretFingerprint [16]byte
 	// Keyring encrypts gossip. Without keys it travels in clear. Nodes with and without one, or of which
 	// one does not have the other's primary key, do not hear each other.
 	Keyring Keyring
@@ -194,7 +191,7 @@ func (c Config) memberlist(g *Gossip, end endpoint) *memberlist.Config {
 	m.AdvertiseAddr = end.address.Addr().String()
 	m.AdvertisePort = int(end.address.Port())
 	m.LogOutput = nil
-	m.Logger = libraryLogger(g.log, &g.library)
+	m.Logger = libraryLogger(g.log, g.library)
 	m.EnableCompression = false // the messages are small
 	if g.keys != nil {
 		m.Keyring = g.keys.list

@@ -79,8 +79,8 @@ func TestStrangersToAKeyring(t *testing.T) {
 				if w.nodes["pod-1"].Stats().Malformed == 0 {
 					w.Error("pod-1 has counted nothing")
 				}
-				if n := w.log.count("no gossip", "node=pod-1", "WARN"); n != 1 {
-					w.Errorf("pod-1 says %d times that something is no gossip\n%s", n, w.log)
+				if n := w.log.count("secret or keyring differs", "node=pod-1", "WARN"); n != 1 {
+					w.Errorf("pod-1 says %d times that the secret or keyring differs\n%s", n, w.log)
 				}
 			})
 		})

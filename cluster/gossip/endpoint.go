@@ -19,8 +19,8 @@ type endpoint struct {
 }
 
 // openEndpoint binds the gossip port, or takes the configured transport. Dials
-// and connections of the sockets end with running; ctx bounds the opening.
-func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
+// and connections of the sockets end with running; ctx bounds the opening. counts are what its log lines tell.
+func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts) (endpoint, error) {
 	if c.Transport != nil {
 		ip, port, err := c.Transport.FinalAdvertiseAddr("", 0)
 		if err != nil {
@@ -41,7 +41,8 @@ func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
 		}
 		bind.host = bound.String()
 	}
-	transport, err := listen(bind, libraryLogger(c.Logger, new(libraryCounts)))
+	lines := libraryLogger(c.Logger, counts)
+	transport, err := listen(bind, lines)
 	if err != nil {
 		return endpoint{}, fmt.Errorf("gossip: Bind: %w on %s, TCP and UDP: %w; stop what uses it or choose another gossip port", ErrListen, bind, err)
 	}
@@ -53,6 +54,7 @@ func openEndpoint(ctx, running context.Context, c Config) (endpoint, error) {
 	}
 	gate := newStreamGate(c.Keyring.Len() > 0)
 	gate.wg.Go(func() { gate.run(transport.StreamCh()) })
+	gate.wg.Go(func() { gate.runPackets(transport.PacketCh(), lines) })
 	return endpoint{&sockets{transport, running, gate}, address}, nil
 }
 
@@ -152,8 +154,12 @@ type sockets struct {
 // StreamCh returns the streams that the gate lets in.
 func (s *sockets) StreamCh() <-chan net.Conn { return s.gate.out }
 
+// PacketCh returns the packets that the gate lets in.
+func (s *sockets) PacketCh() <-chan *memberlist.Packet { return s.gate.packets }
+
 // Shutdown closes the sockets. The gate goes on until the listeners have ended: they would wait for it.
 func (s *sockets) Shutdown() error {
+	s.gate.leave.Do(func() { close(s.gate.leaving) })
 	err := s.NetTransport.Shutdown()
 	s.gate.end.Do(s.gate.stop)
 	return err

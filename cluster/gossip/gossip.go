@@ -3,7 +3,7 @@
 // views (member.View).
 //
 // It decides who is shown under a name when two processes carry it, which peers
-// are refused (another placement, another cluster secret), when a starting node
+// are refused (another placement), when a starting node
 // may go on, and when a node has to stop because its name is taken. It leaves to
 // others what a view means: which keys go where and who may decide.
 //
@@ -69,7 +69,7 @@ type Gossip struct {
 
 	challenges chan challenged // that this process has to answer
 
-	library libraryCounts
+	library *libraryCounts
 
 	// announce serializes the calls that make memberlist tell others about us, and
 	// guards left.
@@ -107,13 +107,15 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.Background())
-	end, err := openEndpoint(ctx, running, config)
+	library := new(libraryCounts)
+	end, err := openEndpoint(ctx, running, config, library)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	g := &Gossip{
 		config:     config,
+		library:    library,
 		log:        config.Logger.With("node", config.Name),
 		roster:     newRoster(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
 		changes:    make(chan struct{}, 1),
@@ -168,9 +170,8 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 // encode writes what others are told about this node.
 func (g *Gossip) encode(self member.Member) ([]byte, error) {
 	meta, err := encodeMeta(metadata{
-		member:      self,
-		placement:   uint32(g.config.Placement),
-		fingerprint: g.config.SecretFingerprint,
+		member:    self,
+		placement: uint32(g.config.Placement),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("gossip: Name, Peer, GRPC, HTTP and Version together: %w", err)

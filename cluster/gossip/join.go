@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/loglimit"
 )
 
 const (
@@ -42,7 +44,7 @@ type joiner struct {
 	ready   <-chan struct{}
 
 	attempts map[string]*attempt // by address; for run's goroutine
-	quiet    *limiter            // of rejections, under mu
+	quiet    *loglimit.Limiter   // of rejections, under mu
 
 	mu struct {
 		sync.Mutex
@@ -77,7 +79,7 @@ func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 		attempts: map[string]*attempt{},
 	}
 	j.mu.failures, j.mu.rejected = map[string]string{}, map[string]string{}
-	j.quiet = newLimiter(time.Minute)
+	j.quiet = loglimit.New(time.Minute)
 	for _, s := range g.config.Join {
 		if t, err := parseHostPort(s, DefaultPort, 0); err == nil { // validated in Open
 			j.targets = append(j.targets, t)
@@ -114,7 +116,7 @@ func (j *joiner) pause(missing bool) time.Duration {
 	default:
 		scale = starting
 	}
-	return time.Duration(scale * (1 + rand.Float64()) * float64(j.timing.RejoinInterval))
+	return time.Duration(scale * (1 + rand.Float64()) * float64(j.timing.RejoinInterval)) // #nosec G404 -- a pause
 }
 
 // round tries the addresses that are due, and reports whether any member or

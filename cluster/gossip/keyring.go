@@ -56,6 +56,17 @@ func ParseKeyring(text []byte) (Keyring, error) {
 	return k, nil
 }
 
+// NewKeyring returns a keyring of keys, the primary first, of 16, 24 or 32 bytes each.
+func NewKeyring(keys ...[]byte) (k Keyring, err error) {
+	for i, key := range keys {
+		if err := memberlist.ValidateKey(key); err != nil {
+			return Keyring{}, fmt.Errorf("gossip: key %d: %w", i, err)
+		}
+		k.keys = append(k.keys, bytes.Clone(key))
+	}
+	return k, nil
+}
+
 // Len returns the number of keys.
 func (k Keyring) Len() int { return len(k.keys) }
 

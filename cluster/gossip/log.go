@@ -5,6 +5,7 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ type libraryLines struct {
 	log    *slog.Logger
 	counts *libraryCounts
 	warned atomic.Int64 // when of malformed messages, in Unix seconds
+	secret atomic.Int64 // when of messages that cannot be decrypted
 	udp    struct {
 		sync.Mutex
 		since  int64 // Unix seconds
@@ -46,8 +48,10 @@ const fewProbes = 5
 var noise = []string{
 	"not supported", "invalid msgType", "Failed to decode", "missing message type", "invalid checksum",
 	"truncated", "decompress", "failed to receive", "unacceptable label", "stream label header",
-	"Decrypt packet failed", "not encrypted", "could decrypt", "is encrypted",
 }
+
+// undecrypted is what its lines about messages say of which one side has not the other's key.
+var undecrypted = []string{"Decrypt packet failed", "not encrypted", "could decrypt", "is encrypted"}
 
 // quietNoise is how long nothing is said of noise once it was.
 const quietNoise = 60 // seconds
@@ -55,13 +59,13 @@ const quietNoise = 60 // seconds
 // Write takes one line of the form "[WARN] memberlist: text". memberlist may hold
 // its lock, so it returns at once when debug is off.
 func (w *libraryLines) Write(line []byte) (int, error) {
-	if isNoise(line) {
+	switch {
+	case hasAny(line, undecrypted):
 		w.counts.malformed.Add(1)
-		now, last := time.Now().Unix(), w.warned.Load()
-		if now-last >= quietNoise && w.warned.CompareAndSwap(last, now) {
-			_, text := parseLine(line)
-			w.log.Warn("something that is no gossip comes to the gossip port", "detail", text)
-		}
+		w.warn(&w.secret, line, "gossip cannot be decrypted: secret or keyring differs; give all nodes the same --secret-file and --gossip-keyring")
+	case hasAny(line, noise):
+		w.counts.malformed.Add(1)
+		w.warn(&w.warned, line, "something that is no gossip comes to the gossip port")
 	}
 	if bytes.Contains(line, tcpOnly) {
 		w.counts.tcpOnly.Add(1)
@@ -87,13 +91,17 @@ func (w *libraryLines) countProbe(line []byte, now int64) {
 	}
 }
 
-func isNoise(line []byte) bool {
-	for _, n := range noise {
-		if bytes.Contains(line, []byte(n)) {
-			return true
-		}
+// warn logs the line as a warning, once in quietNoise.
+func (w *libraryLines) warn(last *atomic.Int64, line []byte, text string) {
+	now, before := time.Now().Unix(), last.Load()
+	if now-before >= quietNoise && last.CompareAndSwap(before, now) {
+		_, detail := parseLine(line)
+		w.log.Warn(text, "detail", detail)
 	}
-	return false
+}
+
+func hasAny(line []byte, parts []string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return bytes.Contains(line, []byte(part)) })
 }
 
 func parseLine(line []byte) (severity, text string) {

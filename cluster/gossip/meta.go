@@ -13,25 +13,23 @@ import (
 // metaFormat is the first byte of the metadata. Nodes that write another one
 // refuse each other, so it is raised only when the two cannot be kept apart
 // otherwise.
-const metaFormat = 1
+const metaFormat = 2
 
 // metadata is what a node tells about itself through memberlist. The gossip
 // address is not in it: memberlist carries that itself.
 type metadata struct {
-	member      member.Member // without Gossip
-	placement   uint32
-	fingerprint [16]byte
+	member    member.Member // without Gossip
+	placement uint32
 }
 
 // encodeMeta writes: format, state, placement as 4 bytes little endian,
-// fingerprint, then name, boot, peer, gRPC, HTTP and version, each with its
+// then name, boot, peer, gRPC, HTTP and version, each with its
 // length in one byte before it. The zone follows only where there is one: nodes that do not know zones refuse
 // metadata that goes on.
 func encodeMeta(m metadata) ([]byte, error) {
 	b := make([]byte, 0, memberlist.MetaMaxSize)
 	b = append(b, metaFormat, byte(m.member.State))
 	b = binary.LittleEndian.AppendUint32(b, m.placement)
-	b = append(b, m.fingerprint[:]...)
 	texts := m.texts()
 	if m.member.Zone != "" {
 		texts = append(texts, &m.member.Zone)
@@ -58,7 +56,7 @@ func decodeMeta(b []byte) (metadata, error) {
 	if b[0] != metaFormat {
 		return m, fmt.Errorf("metadata has format %d, ours is %d", b[0], metaFormat)
 	}
-	if len(b) < 2+4+len(m.fingerprint) {
+	if len(b) < 2+4 {
 		return m, errors.New("metadata is cut short")
 	}
 	m.member.State = member.State(b[1])
@@ -67,7 +65,6 @@ func decodeMeta(b []byte) (metadata, error) {
 	}
 	m.placement = binary.LittleEndian.Uint32(b[2:])
 	b = b[6:]
-	b = b[copy(m.fingerprint[:], b):]
 	for i, s := range append(m.texts(), &m.member.Zone) {
 		if i == len(m.texts()) && (len(b) == 0 || b[0] == 0) {
 			break // no zone

@@ -17,8 +17,7 @@ func someMeta() metadata {
 			Name: "pod-1", Boot: NewBoot(time.Unix(1, 2), 3), State: member.Leaving,
 			Peer: "10.0.0.1:7462", GRPC: "[fd00::1]:7460", HTTP: "", Version: "v0.1.0",
 		},
-		placement:   0x01020304,
-		fingerprint: [16]byte{1, 2, 3},
+		placement: 0x01020304,
 	}
 }
 
@@ -39,7 +38,7 @@ func TestMetaComesBack(t *testing.T) {
 	if got, err := decodeMeta(with); err != nil || got != want || !bytes.HasPrefix(with, b) {
 		t.Errorf("with a zone: got %+v, %v, want %+v", got, err, want)
 	}
-	if got, want := b[:6], []byte{1, 2, 4, 3, 2, 1}; !bytes.Equal(got, want) {
+	if got, want := b[:6], []byte{2, 2, 4, 3, 2, 1}; !bytes.Equal(got, want) {
 		t.Errorf("metadata starts with %v, want %v", got, want)
 	}
 }
@@ -59,7 +58,7 @@ func TestDecodeMetaIsStrict(t *testing.T) {
 		want   string
 	}{
 		"a byte more":     {func(b []byte) []byte { return append(b, 0) }, "1 bytes too many"},
-		"another format":  {func(b []byte) []byte { b[0] = 2; return b }, "format 2, ours is 1"},
+		"another format":  {func(b []byte) []byte { b[0] = 1; return b }, "format 1, ours is 2"},
 		"unknown state":   {func(b []byte) []byte { b[1] = 3; return b }, "state 3"},
 		"slash in name":   {func(b []byte) []byte { return bytes.Replace(b, []byte("pod-1"), []byte("pod/1"), 1) }, `"pod/1"`},
 		"strange boot id": {func(b []byte) []byte { return bytes.Replace(b, []byte("-0000"), []byte("_0000"), 1) }, "boot id"},
@@ -111,7 +110,7 @@ func FuzzDecodeMeta(f *testing.F) {
 
 func TestAdmit(t *testing.T) {
 	good := someMeta()
-	c := Config{Placement: int(good.placement), SecretFingerprint: good.fingerprint}
+	c := Config{Placement: int(good.placement)}
 	b, err := encodeMeta(good)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package gossip
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ func (j *joiner) judge(a *attempt, err error) {
 	}
 	text := fmt.Sprintf("%s (--join %s): %s", a.address, a.target, why)
 	j.mu.rejected[a.address] = text
-	if j.quiet.allow(time.Now(), text) {
+	if j.quiet.Allow(time.Now(), text) {
 		j.log.Error("rejected by a join target: this node is not part of that cluster, and is not ready until this is cured", "address", a.address,
 			"target", a.target, "reason", why)
 	}
@@ -46,16 +47,13 @@ func (j *joiner) forgetRejected(attempts map[string]*attempt) {
 	}
 }
 
-// Rejected says which join targets answer and do not take this node, and why: what differs and what to do.
-func (g *Gossip) Rejected() (all []string) {
+// Rejected says which join targets answer and do not take this node, and why: what differs and what to do. The keys are
+// their addresses.
+func (g *Gossip) Rejected() map[string]string {
 	j := g.joiner
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, text := range j.mu.rejected {
-		all = append(all, text)
-	}
-	slices.Sort(all)
-	return all
+	return maps.Clone(j.mu.rejected)
 }
 
 // LongestRejoin is how long it takes at most until members that miss this node's address have tried it.
@@ -75,14 +73,14 @@ func rejection(text string) string {
 	switch {
 	case has("dial ", "resolve", "lookup ", "timeout", "deadline exceeded", "use of closed"):
 		return ""
-	case has("fingerprint", "placement is"):
+	case has("placement is"):
 		return text[max(0, strings.Index(text, "its ")):]
 	case has("encrypt", "decrypt"):
-		return "it has another --gossip-keyring than this node: give all nodes the same file (" + text + ")"
+		return "secret or keyring differs: give all nodes the same --secret-file and --gossip-keyring (" + text + ")"
 	case has("msgType", "unsupported", "msgpack", "missing message type"):
 		return "it is no gossip port: give the gossip port in --join, 7463 by default (" + text + ")"
 	case has("EOF", "reset by peer", "broken pipe"):
-		return "it closes the connection: it has another --gossip-keyring than this node, or it is no gossip port (" + text + ")"
+		return "it closes the connection: secret or keyring differs (give all nodes the same --secret-file and --gossip-keyring), or it is no gossip port (" + text + ")"
 	}
 	return text
 }

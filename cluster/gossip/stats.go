@@ -5,7 +5,7 @@ type Stats struct {
 	// Members is the size of the view; Lost are members that vanished without
 	// leaving and are still tried.
 	Members, Lost int
-	// Refused counts messages from peers of another placement, secret or format.
+	// Refused counts messages from peers of another placement or format.
 	Refused uint64
 	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
 	// node's keys.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/hashicorp/memberlist"
 )
 
 // What others' streams to the gossip port may take. A stream carries one message; the largest that is
@@ -31,13 +32,16 @@ const (
 
 var errStreamTooLong = fmt.Errorf("more than %d bytes", maxStreamBytes)
 
-// streamGate lets streams in. memberlist reads what they announce, and bounds neither how many
+// streamGate lets streams and packets in. memberlist reads what they announce, and bounds neither how many
 // there are nor, in clear, much of what one can make it hold.
 type streamGate struct {
 	encrypted bool
 	out       chan net.Conn
+	packets   chan *memberlist.Packet
+	leaving   chan struct{} // closed when packets are dropped: memberlist may not take them any more
 	stopped   chan struct{}
 	wg        sync.WaitGroup
+	leave     sync.Once
 	end       sync.Once
 	refused   atomic.Uint64
 
@@ -49,7 +53,7 @@ type streamGate struct {
 }
 
 func newStreamGate(encrypted bool) *streamGate {
-	g := &streamGate{encrypted: encrypted, out: make(chan net.Conn), stopped: make(chan struct{})}
+	g := &streamGate{encrypted: encrypted, out: make(chan net.Conn), packets: make(chan *memberlist.Packet), leaving: make(chan struct{}), stopped: make(chan struct{})}
 	g.mu.by = make(map[string]int)
 	return g
 }
@@ -98,7 +102,7 @@ func (g *streamGate) release(from string) {
 	}
 }
 
-// stop ends run and waits for it.
+// stop ends run and runPackets and waits for them.
 func (g *streamGate) stop() {
 	close(g.stopped)
 	g.wg.Wait()

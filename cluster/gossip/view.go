@@ -6,13 +6,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 
 // watch is the viewer: it builds a view whenever the roster changed, logs who was
 // refused, and repeats what this node last said about itself.
 func (g *Gossip) watch(ctx context.Context) {
-	quiet := newLimiter(time.Minute)
+	quiet := loglimit.New(time.Minute)
 	repeat := time.NewTimer(time.Hour)
 	repeat.Stop()
 	defer repeat.Stop()
@@ -27,7 +28,7 @@ func (g *Gossip) watch(ctx context.Context) {
 			return
 		}
 		for _, r := range g.roster.takeRefusals() {
-			if quiet.allow(time.Now(), r.address+" "+r.reason.Error()) {
+			if quiet.Allow(time.Now(), r.address+" "+r.reason.Error()) {
 				g.log.Warn("refused a peer", "address", r.address, "reason", r.reason.Error())
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -71,33 +70,4 @@ func TestChooseProperties(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestLimiter(t *testing.T) {
-	l := newLimiter(time.Minute)
-	start := time.Unix(0, 0)
-	for _, c := range []struct {
-		after time.Duration
-		line  string
-		want  bool
-	}{
-		{0, "a", true},
-		{0, "b", true},
-		{59 * time.Second, "a", false},
-		{time.Minute, "a", true},
-		{61 * time.Second, "a", false},
-	} {
-		if got := l.allow(start.Add(c.after), c.line); got != c.want {
-			t.Errorf("%v, %s: %v, want %v", c.after, c.line, got, c.want)
-		}
-	}
-	for i := range 10 * maxQuiet {
-		l.allow(start.Add(2*time.Minute), fmt.Sprint(i))
-	}
-	if len(l.last) > maxQuiet {
-		t.Errorf("%d lines are remembered, want at most %d", len(l.last), maxQuiet)
-	}
-	if !l.allow(start.Add(4*time.Minute), "later") {
-		t.Error("a full limiter does not recover")
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 
@@ -79,7 +80,7 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 // awaitName waits as long as another living process of this node's name is leaving, or may be about to: it hands over
 // first. If that process dies, this one goes on as after a crash. It reports whether one was found that did not answer.
 func (g *Gossip) awaitName(ctx context.Context) bool {
-	began, quiet := time.Now(), newLimiter(tellWaitEvery)
+	began, quiet := time.Now(), loglimit.New(tellWaitEvery)
 	for {
 		waits, unanswered := g.contest(ctx, time.Since(began) >= conflictAfter)
 		if ctx.Err() != nil {
@@ -95,7 +96,7 @@ func (g *Gossip) awaitName(ctx context.Context) bool {
 			}
 			return unanswered
 		}
-		if quiet.allow(time.Now(), waits) {
+		if quiet.Allow(time.Now(), waits) {
 			g.log.Warn("not joining yet: another process has this node's name", "waits", waits)
 		}
 		select {

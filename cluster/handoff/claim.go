@@ -69,7 +69,7 @@ func (m *Machine) claimDue(slow bool) {
 	if slow && m.mayClaim() {
 		m.claimLost()
 	}
-	kept, resend := m.asking[:0], m.answersAfter()
+	kept := m.asking[:0]
 	for _, a := range m.asking {
 		a.parts = slices.DeleteFunc(a.parts, func(i int) bool {
 			p := &m.parts[i]
@@ -90,7 +90,7 @@ func (m *Machine) claimDue(slow bool) {
 		for _, i := range a.parts {
 			m.advance(&m.parts[i])
 		}
-		if m.now-a.sent >= resend {
+		if m.now-a.sent >= m.answersAfter() {
 			m.ask(a)
 		}
 	}

@@ -150,7 +150,3 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
-
-// trust is how recently a holder must have been heard of for a claim of what it
-// holds to be rejected, longer where its lease is.
-const trust = int64(300 * time.Millisecond)

@@ -30,7 +30,7 @@ func (m *Machine) stallAfter(peer message.Peer) int64 {
 }
 
 // trustFor is how recently a holder must have been heard of for a claim of what it holds to be rejected.
-func (m *Machine) trustFor(holder message.Peer) int64 { return max(trust, m.c.Quorum.Lease(holder)/2) }
+func (m *Machine) trustFor(holder message.Peer) int64 { return m.c.Quorum.Lease(holder) / 2 }
 
 // Bounds of what a replica may be behind.
 const (
@@ -40,7 +40,7 @@ const (
 )
 
 // gateOf returns how long a change of p may be unconfirmed: Gate, and where the nearest complete replica, or the second nearest where
-// two confirm, is 25 ms or more away, 1.25 round trips to it, in steps of 10 ms, the round trip being 1 s at most. A check that meets the
+// two confirm, is 25 ms or more away, two round trips to it, in steps of 10 ms, the round trip being 1 s at most. A check that meets the
 // gate is asked again, which takes another round trip, so it must not close while replicas confirm as fast as they can.
 func (m *Machine) gateOf(p *partition) time.Duration {
 	nearest, second, n := gateMost, gateMost, 0
@@ -57,7 +57,7 @@ func (m *Machine) gateOf(p *partition) time.Duration {
 	if nearest < far {
 		return m.c.Gate
 	}
-	return m.c.Gate + time.Duration((5*nearest/4+gateStep/2)/gateStep*gateStep)
+	return m.c.Gate + time.Duration((2*nearest+gateStep/2)/gateStep*gateStep)
 }
 
 // Parcels that may be without a receipt: window, and one more for each 10 ms that a receipt takes at least, at most maxWindow.

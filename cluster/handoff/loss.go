@@ -35,7 +35,7 @@ func (l loss) remains() loss {
 
 // neverOwned reports whether this process was granted p at an epoch, and has not owned it then.
 func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
-	return epoch.Boot == m.c.Self.Boot && p.own.Less(epoch)
+	return epoch.Boot == m.c.Self.Boot && epoch != p.own && p.before.Less(epoch)
 }
 
 // says returns l as it travels.
@@ -87,8 +87,11 @@ func (m *Machine) missing(p *partition, c *claim) loss {
 	return loss{of: owned, sure: sure, since: m.now}
 }
 
-// setLoss tells the table what p, which this process owns, lacks.
+// setLoss tells the table what p, which this process owns, lacks. Nothing is lost of an epoch at which this process has not owned it.
 func (m *Machine) setLoss(p *partition, l loss) {
+	if m.neverOwned(p, l.of) {
+		l = l.remains()
+	}
 	p.hold.loss = l
 	m.c.Table.SetLost(p.number, l.since, m.lossEnds(p))
 }

@@ -240,3 +240,29 @@ func TestNeverOwned(t *testing.T) {
 		}
 	}
 }
+
+// TestNeverOwnedBefore: nor is anything lost of an epoch that this process was granted between two at which it has owned the partition.
+func TestNeverOwnedBefore(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		of   uint64
+		want bool
+	}{
+		{"only granted", claimed, false},
+		{"owned", owned, true},
+	} {
+		s := newScript(t)
+		s.owns(owned)
+		carols := message.Epoch{Gen: 3 << message.Handoffs, Boot: carol.Boot}
+		s.learn(&s.parts[0], carols, carol)
+		s.owns(4 << message.Handoffs)
+		s.setLoss(&s.parts[0], loss{of: carols, since: 1})
+		s.from(carol, message.Part{
+			Kind: message.Merge, Fill: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Of: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
+		}, newTable(t))
+		if s.lacks() != c.want {
+			t.Errorf("%s: that something is lost is %v", c.name, !c.want)
+		}
+	}
+}

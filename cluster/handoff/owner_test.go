@@ -210,3 +210,23 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 		t.Errorf("carol was sent %v, want that her replica is dropped after the handoff", s.partsTo(carol))
 	}
 }
+
+// TestNextOwnerIsAwaited: a process that an owner hands a partition over to does not leave before that is over. The owner could not
+// know whether it has taken it, and decided.
+func TestNextOwnerIsAwaited(t *testing.T) {
+	s := newScript(t)
+	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Heir: alice}}})
+	if s.Held() != 1 {
+		t.Errorf("alice would leave, and bob hands over to her")
+	}
+	s.tells(bob, &message.Holdings{Seq: 3, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	if s.Held() != 0 {
+		t.Errorf("alice would not leave, and bob has taken it back")
+	}
+	s.tells(bob, &message.Holdings{Seq: 4, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Heir: alice}}})
+	s.heard = []message.Peer{carol}
+	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Standby: []int{0}})
+	if s.pass(3 * time.Second); s.Held() != 0 {
+		t.Errorf("alice would not leave, and bob is gone")
+	}
+}

@@ -11,10 +11,17 @@ import (
 const (
 	// maxParts is the most parts of a parcel.
 	maxParts = 256
-	// enough is how many bytes end a parcel, and step how many counters are packed
-	// between two looks at them: a counter with a long log takes some hundred KiB.
-	enough = 256 << 10
-	step   = 16
+	// enough is how many bytes end a parcel, and closeBytes how many one with a close: its counters cannot wait for the next. A counter
+	// with long logs takes up to 1.3 MiB.
+	enough     = 256 << 10
+	closeBytes = 4 << 20
+	// nearlyLevel is how many changes of a partition may be left to be packed with its close, of those that are known.
+	nearlyLevel = 64
+)
+
+var (
+	room      = bucket.Room{Bytes: enough, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
+	closeRoom = bucket.Room{Bytes: closeBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 )
 
 // packing is a parcel in the making.
@@ -51,23 +58,27 @@ func (m *Machine) pump(ch *channel) {
 
 // room is how many counters still go into the parcel.
 func (k *packing) room() int {
-	if len(k.body.Parts) >= maxParts || len(k.body.Image.Data) >= enough {
+	if len(k.body.Parts) >= maxParts || !room.Holds(&k.body.Image) {
 		return 0
 	}
 	return max(0, k.m.c.Chunk-k.body.Image.Counters)
 }
 
-// add packs the counters of keys, as they are now, as a part for t.
-func (k *packing) add(t *target, part message.Part, keys []key) {
+// export packs the counters of the first n of keys, as they are now, as far as there is room. It returns the part of t with them, and the
+// keys that are left.
+func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part message.Part, left []key) {
 	im := &k.body.Image
 	from := len(im.Data)
-	k.m.c.Table.Export(k.m.now, t.part.number, keys, im)
-	part.Partition, part.Fill, part.Loss = t.part.number, t.fill, k.m.says(k.m.lossOf(t.part))
-	if part.Kind == 0 {
-		part.Kind = t.kind
-	}
-	part.Counters, part.Bytes = len(keys), len(im.Data)-from
+	n, large := k.m.c.Table.ExportSome(k.m.now, t.part.number, keys[:n], im, room)
+	k.m.stats.TooLarge += uint64(large)
 	t.sum = add(t.sum, im.Data[from:])
+	return message.Part{
+		Partition: t.part.number, Kind: t.kind, Fill: t.fill, Loss: k.m.says(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
+	}, keys[n:]
+}
+
+// put puts a part for t, whose counters were exported last, into the parcel.
+func (k *packing) put(t *target, part message.Part) {
 	if part.End || part.Kind == message.Close {
 		part.Sum = t.sum
 	}
@@ -104,23 +115,19 @@ func (k *packing) changes() {
 			k.ch.changed = k.ch.changed[1:]
 			continue
 		}
-		keys := k.take(&t.pending)
-		part := message.Part{Epoch: t.part.hold.epoch, Start: t.part.hold.start}
-		if len(t.pending) == 0 {
-			t.packed = t.level
-		}
-		part.Seq = t.packed
-		k.add(t, part, keys)
+		t.pending = distinct(t.pending)
+		k.change(t, min(len(t.pending), k.room()), room)
 	}
 }
 
-// take cuts as many keys off list as the parcel has room for, each once.
-func (k *packing) take(list *[]key) []key {
-	*list = distinct(*list)
-	n := min(len(*list), k.room(), step)
-	keys := (*list)[:n:n]
-	*list = (*list)[n:]
-	return keys
+// change packs the first n of t's pending changes, as far as there is room.
+func (k *packing) change(t *target, n int, room bucket.Room) {
+	part, left := k.export(t, t.pending, n, room)
+	if t.pending = left; len(left) == 0 {
+		t.packed = t.level
+	}
+	part.Epoch, part.Start, part.Seq = t.part.hold.epoch, t.part.hold.start, t.packed
+	k.put(t, part)
 }
 
 func compareKeys(a, b bucket.Key) int {
@@ -158,12 +165,11 @@ func (k *packing) fillings() {
 		}
 		t := ch.active[at]
 		k.fills = k.fills || t.kind == message.Fill
-		n := min(len(t.keys), k.room(), step)
-		keys := t.keys[:n:n]
-		t.keys = t.keys[n:]
-		part := k.portion(t)
-		part.End = len(t.keys) == 0
-		k.add(t, part, keys)
+		part, left := k.export(t, t.keys, min(len(t.keys), k.room()), room)
+		t.keys = left
+		k.portion(t, &part)
+		part.End = len(left) == 0
+		k.put(t, part)
 		if part.End {
 			t.stage = ending
 			ch.active = slices.Delete(ch.active, at, at+1)
@@ -172,10 +178,10 @@ func (k *packing) fillings() {
 	}
 }
 
-// portion returns a part of t's filling without its counters.
-func (k *packing) portion(t *target) message.Part {
+// portion fills in what a part of t's filling says beside its counters.
+func (k *packing) portion(t *target, part *message.Part) {
 	p := t.part
-	part := message.Part{Seq: t.packed}
+	part.Seq = t.packed
 	switch t.kind {
 	case message.Fill:
 		part.Epoch, part.Start = p.hold.epoch, p.hold.start
@@ -187,7 +193,6 @@ func (k *packing) portion(t *target) message.Part {
 		part.Epoch, part.Seq, part.Start = p.state.mark.Epoch, p.state.mark.Seq, p.state.start
 		part.Next.Gen = t.gen
 	}
-	return part
 }
 
 // distinct returns keys in order, each once.

@@ -33,8 +33,8 @@ type partition struct {
 	told     uint64
 	// owned is the highest epoch at which a process has said that it owns the partition.
 	owned message.Epoch
-	// own is the last epoch at which this process has owned it.
-	own message.Epoch
+	// own and before are the last two epochs at which this process has owned it.
+	own, before message.Epoch
 	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard.
 	granted message.Epoch
 
@@ -169,10 +169,7 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	p.role, p.state, p.claim = holding, state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
-	if m.neverOwned(p, lost.of) {
-		lost = lost.remains()
-	}
-	p.owned, p.own = epoch, epoch
+	p.owned, p.own, p.before = epoch, epoch, p.own
 	m.tenures[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)

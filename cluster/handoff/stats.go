@@ -20,8 +20,8 @@ type Stats struct {
 	// Fillings were begun, Refused parts of this process's parcels refused, Damaged
 	// fillings of others that could not be read or did not add up.
 	Fillings, Refused, Damaged uint64
-	// Counters and Bytes went out in parcels.
-	Counters, Bytes uint64
+	// Counters and Bytes went out in parcels. TooLarge counts how often one was left out because no message takes it.
+	Counters, Bytes, TooLarge uint64
 	// Freezes are ended ones, FrozenNanos how long all of them took together, FrozenMax
 	// the longest (ns).
 	Freezes                uint64
@@ -105,14 +105,16 @@ func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 func (m *Machine) Tenure(p int) uint64 { return m.tenures[p].Load() }
 
 // Held returns of how many partitions this process has what nobody else may have: those
-// it holds or is handing over, forks that it has not brought to their holders, and states
-// that a claimer may yet fetch.
+// it holds or is handing over, forks that it has not brought to their holders, states
+// that a claimer may yet fetch, and what a holder is handing over to it: that one could not
+// know whether this process has taken it.
 func (m *Machine) Held() int {
 	n := 0
 	for i := range m.parts {
 		p := &m.parts[i]
 		claimed := p.state.has != message.None && !p.known.listed && !p.known.gone
-		if p.role != idle || p.state.held || claimed {
+		inherits := p.known.heir == m.c.Self && !m.lost(p)
+		if p.role != idle || p.state.held || claimed || inherits {
 			n++
 		}
 	}

@@ -17,30 +17,35 @@ func (k *packing) closes() {
 			p.hold.later = true // offered again when the time has passed
 			continue
 		}
-		if t.gone || !t.heir || t.stage != complete || p.role != holding || t.under > 0 || len(t.pending) > 4*step {
+		if t.gone || !t.heir || t.stage != complete || p.role != holding || t.under > 0 || len(t.pending) > nearlyLevel {
 			continue
 		}
 		if m.c.with(Freeze) {
 			m.c.Table.Seal(p.number)
 		}
 		h := &p.hold
-		h.seq = m.drain(p)
+		seq := m.drain(p)
+		t.pending = distinct(t.pending)
+		part, left := k.export(t, t.pending, len(t.pending), closeRoom)
+		if t.pending = left; len(left) > 0 {
+			// More has changed since the last look than goes into one message: as changes, and the close after them.
+			part.Epoch, part.Start, part.Seq = h.epoch, h.start, t.packed
+			k.put(t, part)
+			if m.c.with(Freeze) {
+				m.c.Table.Open(p.number, seq)
+			}
+			continue
+		}
+		h.seq = seq
 		p.role, h.heir, h.frozen = closing, t, m.now
 		h.next = message.Epoch{Gen: h.epoch.Gen + 1, Boot: ch.peer.Boot}
 		p.known = knowledge{epoch: h.next, holder: ch.peer, since: m.now}
 		m.routes++
 
-		keys := k.all(&t.pending)
-		k.add(t, message.Part{Kind: message.Close, Epoch: h.epoch, Start: h.start, Seq: h.seq, Next: h.next}, keys)
+		part.Kind, part.Epoch, part.Start, part.Seq, part.Next = message.Close, h.epoch, h.start, h.seq, h.next
+		k.put(t, part)
 		m.announce(p)
 	}
-}
-
-// all cuts off list what is on it, each key once.
-func (k *packing) all(list *[]key) []key {
-	keys := distinct(*list)
-	*list = nil
-	return keys
 }
 
 // handedOver ends a swap: t's peer holds p now, and what is here is its copy.

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/message"
 )
 
 // TestBridge: h reaches a alone of a, b and c. a hears h, has quorum, and does not take it for living any more, but listens to it still; a
@@ -27,6 +29,28 @@ func TestBridge(t *testing.T) {
 	}
 	w.heal()
 	w.until(time.Second, "h lives", func() bool { return h.has() && a.m.Lives(a.clock(), h.id) })
+}
+
+// TestStrangerIsNotOutvoted: a node that lacks quorum because the only voter does not acknowledge it before it is introduced lives: it may
+// have the only replica of what the voter owned before it was restarted.
+func TestStrangerIsNotOutvoted(t *testing.T) {
+	only := set(3, "x")
+	l := newLone(t, only)
+	l.SetView(0, []message.Peer{y})
+	lives := func(from, until int64) bool {
+		for at := from; at < until; at += 100 * ms {
+			l.say(at, y, &message.Heartbeat{Sent: at, Set: only, NoQuorum: true})
+			l.Tick(at)
+		}
+		return l.Lives(until, y)
+	}
+	if !lives(100*ms, 2000*ms) {
+		t.Error("a node that is not introduced is outvoted")
+	}
+	l.Introduced(y)
+	if lives(2000*ms, 4000*ms) {
+		t.Error("a node that lacks quorum is not outvoted")
+	}
 }
 
 // TestFlappingIsNotOutvoted: a voter that loses quorum for moments, and voters that lose it all together, are never outvoted.

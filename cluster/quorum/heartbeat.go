@@ -57,6 +57,16 @@ func (m *Machine) beat(now int64, p *peer) {
 		m.pulse = h
 	}
 	m.send(p.Peer, h)
+	m.out[len(m.out)-1].Copy = m.unanswered(now, p)
+}
+
+// copyAfter is how many heartbeats without an answer, beside those that are on their way, make the next go by a second connection too.
+const copyAfter = 3
+
+// unanswered reports whether p has answered nothing for a while: the connections between the two may be waiting for lost packets, each time
+// that the same one is lost for twice as long.
+func (m *Machine) unanswered(now int64, p *peer) bool {
+	return p.answered != never && p.answered < now-copyAfter*int64(m.c.Heartbeat)-p.rtt.Least()
 }
 
 // LacksQuorum reports whether this process knows a set and has had no quorum in it for 100 ms.
@@ -88,7 +98,9 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	}
 	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay, Lease: h.Lease}
 	m.send(p.Peer, a)
-	m.out[len(m.out)-1].Patient = m.wanted(p) && renews(p.acked, a)
+	e := &m.out[len(m.out)-1]
+	e.Copy = m.unanswered(now, p)
+	e.Patient = !e.Copy && m.wanted(p) && renews(p.acked, a)
 	p.acked = a
 	if m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat)/2 {
 		m.beatTogether(now)
@@ -116,6 +128,7 @@ func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if a.Sent > now {
 		return
 	}
+	p.answered = max(p.answered, a.Sent)
 	p.rtt.Add(now, now-a.Sent)
 	if !a.OK || a.Sent <= p.reading || a.Sent < m.lineageSince {
 		return

@@ -1,7 +1,6 @@
 package quorum
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -42,9 +41,10 @@ type peer struct {
 	// acked is the last acknowledgement given to it, nil if there was none.
 	acked *message.Ack
 
-	// reading is when the newest heartbeat was sent that it acknowledged, and until when its acknowledgements last.
-	reading, until int64
-	rtt            Estimate
+	// answered is when the newest heartbeat was sent that it answered, reading when the newest was that it acknowledged, and until is
+	// until when its acknowledgements last.
+	answered, reading, until int64
+	rtt                      Estimate
 	// here and there are the differences of the clocks, see clocks.go.
 	here, there least
 	// told is the version up for agreement when it last told what it has accepted.
@@ -142,10 +142,10 @@ func (m *Machine) listens(now int64, p *peer) bool { return !p.deaf && m.speaks(
 
 // outvoted reports whether p has lacked quorum for a third of its lease in the set in which this process has had it for as long: most
 // voters do not reach p. What it owns nobody can decide, so it must not stand in the way of a takeover. Where both lacked quorum just now,
-// p may have it again and not have said so yet.
+// p may have it again and not have said so yet. One that is not introduced lacks it because this process does not acknowledge it.
 func (m *Machine) outvoted(now int64, p *peer) bool {
 	long := p.lease / 3
-	return p.noQuorum && p.lineage == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
+	return p.introduced && p.noQuorum && p.lineage == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
 // speaks reports whether p was heard from just now.
@@ -194,7 +194,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 		}
 	}
 	p := &peer{
-		Peer: id, since: m.now, heard: never, beaten: never, sent: never, reading: never, until: never, lease: int64(m.c.Right), declined: never,
+		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, lease: int64(m.c.Right), declined: never,
 	}
 	p.here, p.there = newLeast(), newLeast()
 	m.peers = slices.Insert(m.peers, i, p)
@@ -231,7 +231,10 @@ func (m *Machine) dropStrangers(now int64) {
 // find returns p's place in peers, or where it would be.
 func (m *Machine) find(p message.Peer) (int, bool) {
 	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int {
-		return cmp.Or(strings.Compare(q.Name, p.Name), strings.Compare(q.Boot, p.Boot))
+		if c := strings.Compare(q.Name, p.Name); c != 0 {
+			return c
+		}
+		return strings.Compare(q.Boot, p.Boot)
 	})
 }
 

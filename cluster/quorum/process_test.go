@@ -56,8 +56,16 @@ func (p *process) put(r message.Record) {
 	p.m.Stored(p.clock(), r)
 }
 
-// post puts a message on the wire.
+// post puts a message on the wire, and its copy beside it.
 func (p *process) post(e message.Envelope) {
+	if e.Copy {
+		p.carry(e)
+		e.Copy = false
+	}
+	p.carry(e)
+}
+
+func (p *process) carry(e message.Envelope) {
 	w := p.w
 	to := w.all[e.To.Name]
 	if _, cut := w.cuts[way{p.id.Name, e.To.Name}]; cut || to == nil || w.rng.Float64() < w.loss || w.lost != nil && w.lost(e) {

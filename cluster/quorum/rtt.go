@@ -7,14 +7,17 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Estimate follows the round-trip time to one peer: the smoothed time and its mean deviation as in RFC 6298, and the
-// shortest of late. The zero Estimate is ready.
+// Estimate follows the round-trip time to one peer: the smoothed time and its mean deviation as in RFC 6298, the time-out that
+// follows from these, and the shortest of late. The zero Estimate is ready.
 type Estimate struct {
 	samples             int   // of this period
 	smoothed, deviation int64 // ns
 	// shortest has the minimum of this period and of the one before.
 	shortest [2]int64
 	since    int64
+	// longest has the longest time-outs of the last periods of timeoutPeriod, that of this one first, which began at begun.
+	longest [6]int64
+	begun   int64
 }
 
 const (
@@ -22,12 +25,14 @@ const (
 	estimatePeriod = int64(500 * time.Millisecond)
 	// enough is how many samples a period has at least. A peer that stood still answers a few at once, all late.
 	enough = 8
+	// timeoutPeriod times six is how long a network that has lost packets is taken to lose some.
+	timeoutPeriod = int64(10 * time.Second)
 )
 
 // Add takes a round-trip time that ended at now, both in ns.
 func (e *Estimate) Add(now, rtt int64) {
 	if e.since == 0 {
-		*e = Estimate{samples: 1, smoothed: rtt, deviation: rtt / 2, shortest: [2]int64{rtt, 0}, since: max(now, 1)}
+		*e = Estimate{samples: 1, smoothed: rtt, deviation: rtt / 2, shortest: [2]int64{rtt, 0}, since: max(now, 1), begun: now}
 		return
 	}
 	e.deviation += (max(rtt-e.smoothed, e.smoothed-rtt) - e.deviation) / 4
@@ -37,10 +42,28 @@ func (e *Estimate) Add(now, rtt int64) {
 	}
 	e.samples++
 	e.shortest[0] = min(e.shortest[0], rtt)
+	over := (now - e.begun) / timeoutPeriod
+	for range min(over, int64(len(e.longest))) {
+		copy(e.longest[1:], e.longest[:])
+		e.longest[0] = 0
+	}
+	e.begun += over * timeoutPeriod
+	e.longest[0] = max(e.longest[0], e.timeout())
 }
 
-// Timeout is the time within which nearly every answer comes, RFC 6298's retransmission time-out, in ns. 0 before the first sample.
-func (e *Estimate) Timeout() int64 { return e.smoothed + 4*e.deviation }
+// timeout is RFC 6298's retransmission time-out, in ns.
+func (e *Estimate) timeout() int64 { return e.smoothed + 4*e.deviation }
+
+// Timeout is the time within which nearly every answer comes, in ns: RFC 6298's retransmission time-out, or what that was in
+// two of the last six periods of 10 s, if it was longer. So one delay is forgotten soon, and losses that come again and again
+// are not. 0 before the first sample.
+func (e *Estimate) Timeout() int64 {
+	most, second := int64(0), int64(0)
+	for _, t := range e.longest {
+		most, second = max(most, t), max(second, min(most, t))
+	}
+	return max(e.timeout(), second)
+}
 
 // Least is the shortest round-trip time of the last 0.5 to 1 s, or of the last 8 samples where they took longer, in ns. 0 in the first
 // period.

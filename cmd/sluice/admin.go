@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"crypto/rand"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,54 +9,53 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+
+	"github.com/sluice-project/sluice/internal/operators"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/httpapi"
 )
 
-// adminSettings say where the operators' port is. It is for people on this machine: whoever reaches it
-// reads the process's memory and changes what it logs, and nobody is asked who they are.
+// adminSettings say how operators reach a node: over a socket in dir, which is there unless it cannot be made, and with a token
+// from there at the admin port, if there is one.
 type adminSettings struct {
-	addr      string
-	anywhere  bool
-	pprofAddr string // as addr, from before there was one
+	dir      string
+	addr     string
+	anywhere bool
+	// hosts are the names that pages of this node may call it by, see httpapi.OwnPages.
+	hosts []string
 	// level is what PUT /loglevel changes; nil where somebody else made the logger.
 	level *slog.LevelVar
 }
 
 func (a *adminSettings) register(f *pflag.FlagSet) {
-	f.StringVar(&a.addr, "admin-addr", "", "loopback `address` (host:port) for operators: Go's profiler and the log level, for example 127.0.0.1:7464; off by default")
-	f.BoolVar(&a.anywhere, "admin-anywhere", false, "allow an --admin-addr that other machines reach: nobody is asked who they are there")
-	f.StringVar(&a.pprofAddr, "pprof-addr", "", "`address` of the profiler; the name that --admin-addr had before")
+	f.StringVar(&a.dir, "operators-dir", "", operatorsDirHelp)
+	f.StringVar(&a.addr, "admin-addr", "", "loopback `address` (host:port) for operators, with the token in --operators-dir: all that their socket serves; for example 127.0.0.1:7464; off by default")
+	f.BoolVar(&a.anywhere, "admin-anywhere", false, "allow an --admin-addr that other machines reach: the token travels there without TLS")
+	f.StringSliceVar(&a.hosts, "allowed-hosts", nil, "`names`, beside localhost and addresses, that browsers may call this node by, comma separated")
 }
+
+// operatorsDirHelp is the text of --operators-dir, of nodes and of the commands that ask them.
+const operatorsDirHelp = "`directory`, of the user alone that runs the node, with the operators' socket and token (default: of this user in $XDG_RUNTIME_DIR, the directory for temporary files or /dev/shm)"
 
 func (a *adminSettings) validate() error {
-	var errs []error
-	for _, one := range []struct{ flag, addr string }{{"admin-addr", a.addr}, {"pprof-addr", a.pprofAddr}} {
-		if one.addr == "" {
-			continue
-		}
-		if _, _, err := net.SplitHostPort(one.addr); err != nil {
-			errs = append(errs, fmt.Errorf("--%s: %w", one.flag, err))
-		}
+	if a.addr == "" {
+		return nil
 	}
-	if a.addr != "" && a.pprofAddr != "" {
-		errs = append(errs, errors.New("--pprof-addr: --admin-addr has the profiler; give that alone"))
+	if _, _, err := net.SplitHostPort(a.addr); err != nil {
+		return fmt.Errorf("--admin-addr: %w", err)
 	}
-	if a.addr != "" && !a.anywhere && len(errs) == 0 && !onLoopback(a.addr) {
-		errs = append(errs, fmt.Errorf("--admin-addr: %s is no loopback address; other machines could read this process's memory there. "+
-			"If that is meant, add --admin-anywhere", a.addr))
+	if !a.anywhere && !onLoopback(a.addr) {
+		return fmt.Errorf("--admin-addr: %s is no loopback address; whoever reads the token on its way to there operates this node. "+
+			"If that is meant, add --admin-anywhere", a.addr)
 	}
-	return errors.Join(errs...)
-}
-
-// listen returns where to listen, "" for nowhere, and the flag that says so.
-func (a *adminSettings) listen() (flag, addr string) {
-	if a.addr == "" && a.pprofAddr != "" {
-		return "pprof-addr", a.pprofAddr
-	}
-	return "admin-addr", a.addr
+	return nil
 }
 
 // onLoopback reports whether addr is certain to be reached from this machine alone. A name may
@@ -70,58 +69,148 @@ func onLoopback(addr string) bool {
 	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
-// newAdmin serves Go's profiler, and the log level where level is not nil. loopback says that
-// only this machine is meant to ask.
-func newAdmin(loopback bool, level *slog.LevelVar, log *slog.Logger) *http.Server {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	if level != nil {
-		mux.HandleFunc("GET /loglevel", func(w http.ResponseWriter, _ *http.Request) { writeLevel(w, level) })
-		mux.HandleFunc("PUT /loglevel", func(w http.ResponseWriter, r *http.Request) { putLevel(w, r, level, log) })
-	}
-	var handler http.Handler = mux
-	if loopback {
-		handler = ownHost(mux)
-	}
-	return &http.Server{
-		Handler: handler, ReadHeaderTimeout: 5 * time.Second, // a profile may take minutes
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-}
-
-// newAdmin makes the operators' port. At an address that was given for the profiler alone, and that
-// others may reach, there is nothing else.
-func (n *node) newAdmin() *http.Server {
+// openOperators opens the operators' ways in. A directory that was not asked for may fail: nobody operates the node then but
+// callers.
+func (n *node) openOperators() error {
 	a := &n.settings.admin
-	_, addr := a.listen()
-	loopback, level := onLoopback(addr), a.level
-	if a.pprofAddr != "" {
-		n.log.Warn("--pprof-addr will go: use --admin-addr, which has the profiler and the log level")
-		if !loopback {
-			level = nil
-		}
+	place, err := operators.Open(a.dir, n.listen.grpc.Addr().String())
+	switch {
+	case err == nil:
+		n.operators.place = place
+	case a.dir != "" || n.listen.admin != nil:
+		return fmt.Errorf("--operators-dir: %w", err)
+	default:
+		n.log.Warn("no socket for operators: commands such as `sluice top` reach this node with --callers only; name a directory that it may write to with --operators-dir", "error", err)
 	}
-	return newAdmin(loopback, level, n.log)
+	if n.listen.admin == nil {
+		return nil
+	}
+	token, err := access.NewToken(rand.Reader)
+	if err != nil {
+		return err
+	}
+	n.operators.token, _ = access.DigestOf(token)
+	if err := place.PutToken(token, reachable(n.listen.admin)); err != nil {
+		return fmt.Errorf("--operators-dir: %w", err)
+	}
+	return nil
 }
 
-// ownHost refuses requests for a host by name, but localhost: a page in this machine's browser
-// may have had its own name resolved to the loopback address.
-func ownHost(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := r.Host
-		if h, _, err := net.SplitHostPort(host); err == nil {
-			host = h
+// reachable is the address at which callers on this machine reach l.
+func reachable(l net.Listener) string {
+	addr := l.Addr().(*net.TCPAddr).AddrPort()
+	if addr.Addr().IsUnspecified() {
+		addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), addr.Port())
+	}
+	return addr.String()
+}
+
+// operatorsEnd is the servers of the operators' ways in.
+type operatorsEnd struct {
+	place *operators.Place // nil if there is none
+	token access.Digest
+	grpc  *grpc.Server
+	http  *http.Server
+}
+
+// close closes what was opened, as far as it was.
+func (o *operatorsEnd) close() {
+	if o.http != nil {
+		o.http.Close()
+		o.grpc.Stop()
+	}
+	if o.place != nil {
+		o.place.Close()
+	}
+}
+
+// serveOperators makes the servers. api is the HTTP port's handler.
+func (n *node) serveOperators(api http.Handler) {
+	// It is reached by way of the HTTP server alone, never over a listener of its own.
+	n.operators.grpc = grpc.NewServer(append(n.grpcDoor.HTTPOptions(), grpc.NumStreamWorkers(0))...)
+	n.grpcDoor.Register(n.operators.grpc)
+	mux := operatorsTools(n.settings.admin.level, n.log)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+			n.operators.grpc.ServeHTTP(w, r)
+			return
 		}
-		if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err != nil && host != "localhost" {
-			http.Error(w, "ask by address or as localhost", http.StatusMisdirectedRequest)
+		api.ServeHTTP(w, r)
+	})
+	atPort := httpapi.OwnPages(n.settings.admin.hosts, n.identified(mux))
+	var p http.Protocols
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	n.operators.http = &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
+				mux.ServeHTTP(w, r.WithContext(access.AsOperator(r.Context())))
+				return
+			}
+			atPort.ServeHTTP(w, r)
+		}),
+		Protocols: &p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, // a profile may take a minute
+		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// identified lets operators in, who show the token, and callers with the verb admin.
+func (n *node) identified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if id := access.OfRequest(r); id.Has(n.operators.token) {
+			r = r.WithContext(access.AsOperator(r.Context()))
+			r.Header.Del("Authorization") // it is no caller's
+		} else if refused := n.mayOperate(r); refused != nil {
+			httpapi.Refuse(w, refused)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+var errNoToken = &transport.Error{Code: transport.Unauthenticated, Message: "the admin port wants the operators' token (Authorization: Bearer), which the node has put beside its operators' socket, see --operators-dir; " +
+	"or, with --callers, the token of a caller with the verb admin"}
+
+// mayOperate says why r is not of a caller with the verb admin, or nil.
+func (n *node) mayOperate(r *http.Request) *transport.Error {
+	if n.guard.Open() {
+		return errNoToken
+	}
+	pass, refused := n.guard.Request(r, transport.HTTPDoor)
+	if refused == nil {
+		refused = pass.May(access.Admin, "")
+	}
+	return refused
+}
+
+// maxProfile is the longest profile or trace.
+const maxProfile = time.Minute
+
+// operatorsTools are Go's profiler and, where level is not nil, the log level.
+func operatorsTools(level *slog.LevelVar, log *slog.Logger) *http.ServeMux {
+	profiles := http.NewServeMux()
+	profiles.HandleFunc("/debug/pprof/", pprof.Index)
+	profiles.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	profiles.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	profiles.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	profiles.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/debug/pprof/symbol" { // which takes a body, and no seconds
+			if s := r.FormValue("seconds"); s != "" {
+				if seconds, err := strconv.ParseFloat(s, 64); err != nil || !(seconds >= 0 && seconds <= maxProfile.Seconds()) {
+					http.Error(w, fmt.Sprintf("seconds: %q; want 0 to %v", s, maxProfile.Seconds()), http.StatusBadRequest)
+					return
+				}
+			}
+		}
+		profiles.ServeHTTP(w, r)
+	})
+	if level != nil {
+		mux.HandleFunc("GET /loglevel", func(w http.ResponseWriter, _ *http.Request) { writeLevel(w, level) })
+		mux.HandleFunc("PUT /loglevel", func(w http.ResponseWriter, r *http.Request) { putLevel(w, r, level, log) })
+	}
+	return mux
 }
 
 func writeLevel(w http.ResponseWriter, level *slog.LevelVar) {

@@ -175,7 +175,7 @@ func (f *benchFlags) work() (load.Work, error) {
 		Callers: f.callers, Batch: f.batch, Rate: f.rate, Prefix: f.key, Seed: f.seed, Warmup: f.warmup, Duration: f.duration,
 	}
 	if w.Seed == 0 {
-		w.Seed = rand.Uint64()
+		w.Seed = rand.Uint64() // #nosec G404 -- of a load
 	}
 	var err error
 	if w.Keys, err = load.NewPickers(f.keys, f.skew); err != nil {

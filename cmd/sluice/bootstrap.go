@@ -37,7 +37,7 @@ without a voter set do not come together. Counters that no living node has begin
 other nodes of the old cluster are alive, there are two clusters, each with the whole
 limits. Without --yes it asks before.
 
-The node answers callers on its own machine only or, with --callers, those with the verb
+The node answers its operators, on its own machine, or with --callers those with the verb
 admin.
 
 Exit codes: 0 founded, 1 refused, 2 wrong usage, 3 no answer.`,
@@ -54,7 +54,7 @@ Exit codes: 0 founded, 1 refused, 2 wrong usage, 3 no answer.`,
 			return bootstrap(cmd.Context(), cmd.OutOrStdout(), f, output)
 		},
 	}
-	f.register(cmd)
+	f.registerOperator(cmd)
 	registerOutput(cmd, &output)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before")
 	return cmd

@@ -9,26 +9,31 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/listen"
 	"github.com/sluice-project/sluice/internal/rawconn"
+	"github.com/sluice-project/sluice/transport"
 )
 
 // boundSettings are what a node bears of others. docs/limits.md has the bounds that nobody can set.
 type boundSettings struct {
 	maxConnections, maxPerAddress int
 	// maxOwn is the most connections to the peer and the admin port; 0 means maxConnections.
-	maxOwn      int
-	maxCalls    int
-	maxWait     time.Duration
-	memoryLimit string
+	maxOwn   int
+	maxCalls int
+	maxWait  time.Duration
+	// maxInlineEntries is transport.Config.InlineEntries.
+	maxInlineEntries int
+	memoryLimit      string
 }
 
 func (b *boundSettings) register(f *pflag.FlagSet) {
 	f.IntVar(&b.maxConnections, "max-connections", 8192, "most connections to each port at once")
 	f.IntVar(&b.maxPerAddress, "max-connections-per-address", 1024, "most of them from one IPv4 address or IPv6 network of 64 bits")
-	f.IntVar(&b.maxCalls, "max-calls", 16_384, "most calls with checks in progress; what comes on top is refused")
+	f.IntVar(&b.maxCalls, "max-calls", 16_384, "most calls with checks in progress, each counted as one for each 64 of its checks; what comes on top is refused")
 	f.DurationVar(&b.maxWait, "max-wait", 10*time.Millisecond, "how long work may wait for a processor before calls with checks are rejected; 0 for ever")
-	f.StringVar(&b.memoryLimit, "memory-limit", "0", "most memory for the whole process, for example 256MiB; 0 for no bound")
+	f.IntVar(&b.maxInlineEntries, "max-inline-log-entries", transport.DefaultInlineEntries, "most entries of logs and sub-windows that the limits of one check may keep, of those that come with it")
+	f.StringVar(&b.memoryLimit, "memory-limit", "", "most memory for the whole process, for example 256MiB, at least 64MiB; counters have half of it or less (default: half of what the control group may use, without one a quarter of the machine's)")
 }
 
 func (b *boundSettings) validate() error {
@@ -41,6 +46,9 @@ func (b *boundSettings) validate() error {
 	}
 	if b.maxCalls < 1 {
 		errs = append(errs, fmt.Errorf("--max-calls: %d is below 1", b.maxCalls))
+	}
+	if b.maxInlineEntries < 1 || b.maxInlineEntries > bucket.MaxKeyEntries {
+		errs = append(errs, fmt.Errorf("--max-inline-log-entries: %d; want 1 to %d", b.maxInlineEntries, bucket.MaxKeyEntries))
 	}
 	if b.maxWait < 0 {
 		errs = append(errs, fmt.Errorf("--max-wait: %v is below 0", b.maxWait))

@@ -32,6 +32,7 @@ func (n *node) openCallers() error {
 			policy, err := access.Parse(path, contents[0])
 			if err == nil {
 				n.guard.SetPolicy(policy)
+				n.capAccounts(nil, policy.MaxKeys())
 			}
 			return err
 		},

@@ -185,11 +185,12 @@ func TestCommandsShowTokens(t *testing.T) {
 	addr, web := n.listen.grpc.Addr().String(), n.listen.http.Addr().String()
 	file := writeFile(t, token+"\n")
 	bench := []string{"--callers", "1", "--warmup", "0s", "--duration", "300ms"}
+	nobody := t.TempDir() // where no operators' socket is
 	for _, args := range [][]string{
 		{"check", "--addr", addr, "--domain", "auth", "user=a"},
 		{"check", "--addr", addr, "--domain", "auth", "--verb", "reset", "user=a"},
-		{"members", "--addr", addr},
-		{"top", "--addr", addr, "--once"},
+		{"members", "--addr", addr, "--operators-dir", nobody},
+		{"top", "--addr", addr, "--once", "--operators-dir", nobody},
 		{"audit", "--addr", addr, "--discover", "--callers", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
 		append([]string{"bench", "--addr", addr}, bench...),
 		append([]string{"bench", "--addr", addr, "--door", "stream"}, bench...),
@@ -221,7 +222,7 @@ func TestCommandsShowTokens(t *testing.T) {
 			}
 		})
 	}
-	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr); code != 1 || !strings.Contains(stderr, "wants to know who calls") {
+	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--operators-dir", nobody); code != 1 || !strings.Contains(stderr, "wants to know who calls") {
 		t.Errorf("forget without a token: %d %s", code, stderr)
 	}
 	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--token-file", file); code != 1 || !strings.Contains(stderr, "not in the stable set") {

@@ -19,9 +19,12 @@ import (
 	"github.com/sluice-project/sluice/internal/certs/mint"
 )
 
-// sharedName is a name that the certificates of all nodes have, so that clients who are sent
+// sharedName is a name that the certificates of all nodes have for their clients, so that those who are sent
 // from node to node can ask for it.
 const sharedName = "sluice"
+
+// peerSuffix is what the files of a node have behind its name that are for other nodes.
+const peerSuffix = "-peer"
 
 // certFlags are the flags of `sluice cert`.
 type certFlags struct {
@@ -37,9 +40,12 @@ func newCert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert --dir DIR --names NAME,...",
 		Short: "Make certificates and keys to try encryption with",
-		Long: `Make what a cluster needs for TLS and for encrypted gossip: an authority, a certificate for
+		Long: `Make what a cluster needs for TLS and for encrypted gossip: an authority, two certificates for
 each node, one for clients, a gossip keyring and a secret. It then prints the flags to
 use them with. Nothing that exists is overwritten.
+
+NAME.crt is for a node's clients: all nodes' have the names sluice and localhost.
+NAME-peer.crt is for other nodes, and has that node's name alone.
 
 It is for trying things out. The authority's key lies beside the certificates, and whoever
 has it can be any node or client; nothing is renewed.`,
@@ -88,6 +94,11 @@ func (f *certFlags) validate() error {
 		}
 		seen[name] = true
 	}
+	for _, name := range f.names {
+		if seen[name+peerSuffix] {
+			errs = append(errs, fmt.Errorf("--names: %q: its files would be those of %q for other nodes", name+peerSuffix, name))
+		}
+	}
 	for _, host := range f.hosts {
 		if host == "" || strings.ContainsAny(host, " /:") && net.ParseIP(host) == nil {
 			errs = append(errs, fmt.Errorf("--hosts: %q is neither a DNS name nor an IP address", host))
@@ -120,19 +131,20 @@ func (f *certFlags) run(now time.Time) error {
 		mode os.FileMode
 	}
 	files := []file{{"ca.crt", authority.PEM, 0o644}, {"ca.key", authorityKey, 0o600}}
-	for _, name := range append([]string{"client"}, f.names...) {
-		leaf := mint.Leaf{CommonName: name, Client: true, From: now.Add(-time.Hour), Until: now.Add(life)}
-		if name == "client" {
-			leaf.Hosts = []string{"client"}
-		} else {
-			leaf.Server = true
-			leaf.Hosts = unique(append([]string{certs.NameOf(f.peerName, name), name, sharedName, "localhost", "127.0.0.1", "::1"}, f.hosts...))
-		}
+	leaves := []mint.Leaf{{CommonName: "client", Hosts: []string{"client"}, Client: true}}
+	for _, name := range f.names {
+		leaves = append(leaves,
+			// Not for clients: another node would believe every name in it.
+			mint.Leaf{CommonName: name, Hosts: unique(append([]string{name, sharedName, "localhost", "127.0.0.1", "::1"}, f.hosts...)), Server: true},
+			mint.Leaf{CommonName: name + peerSuffix, Hosts: []string{certs.NameOf(f.peerName, name)}, Server: true, Client: true})
+	}
+	for _, leaf := range leaves {
+		leaf.From, leaf.Until = now.Add(-time.Hour), now.Add(life)
 		pair, err := authority.Issue(leaf)
 		if err != nil {
 			return err
 		}
-		files = append(files, file{name + ".crt", pair.Cert, 0o644}, file{name + ".key", pair.Key, 0o600})
+		files = append(files, file{leaf.CommonName + ".crt", pair.Cert, 0o644}, file{leaf.CommonName + ".key", pair.Key, 0o600})
 	}
 	files = append(files, file{"gossip.keyring", randomLine(), 0o600}, file{"secret", randomLine(), 0o600})
 
@@ -197,7 +209,7 @@ func (f *certFlags) explain(out io.Writer) error {
 			"  --peer-tls-cert %s --peer-tls-key %s --peer-tls-ca %s%s \\\n"+
 			"  --gossip-keyring %s\n",
 			name, in("secret"), in(name+".crt"), in(name+".key"), in("ca.crt"),
-			in(name+".crt"), in(name+".key"), in("ca.crt"), peerName, in("gossip.keyring"))
+			in(name+peerSuffix+".crt"), in(name+peerSuffix+".key"), in("ca.crt"), peerName, in("gossip.keyring"))
 	}
 	fmt.Fprintf(&b, "\n# Beside your --bind, --join, --bootstrap-expect and --rules. Callers then use:\n"+
 		"\nsluice members --ca %s --cert %s --cert-key %s --server-name %s\n", in("ca.crt"), in("client.crt"), in("client.key"), sharedName)

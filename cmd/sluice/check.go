@@ -15,10 +15,14 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/operators"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport"
 )
 
 // checkFlags are the flags of `sluice check`.
@@ -36,13 +40,51 @@ type clientFlags struct {
 	timeout time.Duration
 	tls     clientTLS
 	token   tokenFlags
+	// operator: the node is reached as its operator, if this user is. The directory is where its socket is looked for.
+	operator     bool
+	operatorsDir string
 }
 
 func (f *clientFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node; without a port, 7460")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
+	f.registerNode(cmd)
 	f.tls.register(cmd.Flags())
 	f.token.register(cmd.Flags())
+}
+
+// registerNode registers the flags that say which node is asked.
+func (f *clientFlags) registerNode(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node; without a port, 7460")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
+}
+
+// registerOperator is register for commands of operators.
+func (f *clientFlags) registerOperator(cmd *cobra.Command) {
+	f.register(cmd)
+	f.registerPlace(cmd)
+	f.operator = true
+}
+
+// registerPlace registers where the operators' socket of the node is.
+func (f *clientFlags) registerPlace(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.operatorsDir, "operators-dir", "", operatorsDirHelp)
+}
+
+// asOperator reports whether the node is reached as its operator, if this user is: not by who shows a token.
+func (f *clientFlags) asOperator() bool { return f.operator && f.token.source() == nil }
+
+// way returns the way to the node as its operator, if it is on this machine and this user's.
+func (f *clientFlags) way() (operators.Way, bool) {
+	return operators.Find(f.operatorsDir, withPort(f.addr, defaultGRPCPort))
+}
+
+// noWay says in a refusal of a node where its socket was looked for.
+func (f *clientFlags) noWay() string {
+	dirs := operators.Dirs()
+	if f.operatorsDir != "" {
+		dirs = []string{f.operatorsDir}
+	}
+	return fmt.Sprintf(" (no operators' socket of a node at %s is in %s: run this where the node runs, as the same user, or name its --operators-dir)",
+		withPort(f.addr, defaultGRPCPort), strings.Join(dirs, ", "))
 }
 
 // defaultGRPCPort is where nodes listen unless they are told otherwise.
@@ -73,7 +115,11 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 		case codes.InvalidArgument:
 			refused = usageError(errors.New(st.Message()))
 		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
-			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, st.Message())}
+			message := st.Message()
+			if message == transport.ErrNotOperator.Message && f.asOperator() {
+				message += f.noWay()
+			}
+			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, message)}
 		default:
 			return err
 		}
@@ -84,11 +130,27 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 
 // connect is ask for any service of the node.
 func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
+	target, options := withPort(f.addr, defaultGRPCPort), f.token.dialOptions()
+	var way operators.Way
+	local := false
+	if f.asOperator() {
+		way, local = f.way()
+	}
+	if local {
+		target = "passthrough:///localhost"
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return way.Dial(ctx) }))
+		if way.Token != "" {
+			options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(way.Token), true)))
+		}
+	}
 	secured, err := f.tls.dialOption()
 	if err != nil {
 		return usageError(err)
 	}
-	conn, err := grpc.NewClient(withPort(f.addr, defaultGRPCPort), append(f.token.dialOptions(), secured)...)
+	if local {
+		secured = grpc.WithTransportCredentials(insecure.NewCredentials())
+	}
+	conn, err := grpc.NewClient(target, append(options, secured)...)
 	if err != nil {
 		return usageError(fmt.Errorf("--addr: %w", err))
 	}
@@ -121,6 +183,7 @@ Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer, 4 not limited: no r
 		},
 	}
 	f.register(cmd)
+	f.registerPlace(cmd) // for why no rule matches
 	cmd.Flags().StringVar(&f.domain, "domain", "", "`domain` of the rules (required)")
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "units to spend; 0 only reads")
 	cmd.Flags().StringVar(&f.verb, "verb", "check", "check, read, charge, refund or reset")
@@ -146,7 +209,6 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	item := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
 
 	var d *sluicev1.Decision
-	var why unmatched
 	err = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		var decisions []*sluicev1.Decision
 		if verb == bucket.Reset {
@@ -167,12 +229,12 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 			return fmt.Errorf("asked one check, got %d answers", len(decisions))
 		}
 		d = decisions[0]
-		why = explainUnmatched(ctx, c, item, d)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
+	why := f.explainUnmatched(ctx, item, d)
 	if err := printDecision(out, f.output, verb, d, why); err != nil {
 		return err
 	}

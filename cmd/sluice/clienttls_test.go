@@ -13,18 +13,19 @@ import (
 func TestCommandsOverTLS(t *testing.T) {
 	ours := newPapers(t)
 	s := testSettings(t)
+	s.topKeys = "on"
 	ours.withDoorTLS(t, &s, "require")
 	n := startNode(t, s)
 	made := ours.issue(t, time.Hour)
 	cert, key := ours.write(t, "me.crt", made.Cert), ours.write(t, "me.key", made.Key)
 	flags := []string{"--ca", filepath.Join(ours.dir, "ca"), "--cert", cert, "--cert-key", key, "--server-name", "door"}
 	grpcAddr, httpAddr := n.listen.grpc.Addr().String(), n.listen.http.Addr().String()
-	load := []string{"--callers", "2"}
+	load, another := []string{"--callers", "2"}, []string{"--operators-dir", t.TempDir()} // as another user, who is no operator
 	for _, c := range [][]string{
 		{"check", "--addr", grpcAddr, "--domain", "auth", "user=x"},
-		{"members", "--addr", grpcAddr},
+		append([]string{"members", "--addr", grpcAddr}, another...),
 		{"health", "--addr", grpcAddr},
-		{"top", "--once", "--addr", grpcAddr},
+		append([]string{"top", "--once", "--addr", grpcAddr}, another...),
 		{"audit", "--discover", "--addr", grpcAddr, "--duration", "1s", "--keys", "5", "--callers", "2"},
 		append([]string{"bench", "--addr", grpcAddr}, load...),
 		append([]string{"bench", "--door", "stream", "--addr", grpcAddr}, load...),

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -11,8 +10,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
-
-	"github.com/sluice-project/sluice/transport"
 )
 
 // settle fills the flags that the command line left alone, first from the
@@ -128,22 +125,4 @@ func scalarText(n *yaml.Node) (string, error) {
 		return strings.Join(items, ","), nil
 	}
 	return "", errors.New("want a plain value or a list of them")
-}
-
-// readSecret returns the cluster secret in the file, without surrounding white
-// space. It wants at least transport.MinSecret bytes, so that a typing slip is
-// not a secret.
-func readSecret(path string) ([]byte, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--secret-file: %w (make one with: head -c 32 /dev/urandom | base64 > %s)", err, path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--secret-file: %w", err)
-	}
-	secret := []byte(strings.TrimSpace(string(data)))
-	if len(secret) < transport.MinSecret {
-		return nil, fmt.Errorf("--secret-file: %s holds %d bytes, want at least %d", path, len(secret), transport.MinSecret)
-	}
-	return secret, nil
 }

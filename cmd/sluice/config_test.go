@@ -120,17 +120,19 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
 		"--name":             {"--name", "a b/c"},
 		"--bind":             {"--bind", "localhost"},
-		"--bootstrap-expect": {"--bind", "192.0.2.1"},
+		"--bootstrap-expect": {"--bind", "192.0.2.1", "--insecure", "secret"},
+		"--secret-file":      {"--bind", "192.0.2.1", "--bootstrap-expect", "1"},
+		"--insecure":         {"--insecure", "secret,all"},
 		"--advertise":        {"--advertise", "pod-1"},
 		"--unknown-domain":   {"--unknown-domain", "maybe"},
 		"--check-timeout":    {"--check-timeout", "-1s"},
 		"--join-timeout":     {"--join-timeout", "0s"},
 		"--shutdown-timeout": {"--shutdown-timeout", "0s"},
-		"--max-entries":      {"--max-entries", "0"},
-		"--max-memory":       {"--max-memory", "much"},
+		"--max-entries":      {"--max-entries", "-1"},
+		"--memory-limit":     {"--memory-limit", "much"},
+		"--when-full":        {"--when-full", "panic"},
 		"--replicas":         {"--replicas", "3"},
 		"--zone":             {"--zone", "eu central"},
-		"--pprof-addr":       {"--pprof-addr", "6060"},
 		"--otlp-endpoint":    {"--otlp-endpoint", "collector:4317"},
 		"--trace-sample":     {"--trace-sample", "1.5"},
 		"--trace-callers":    {"--trace-callers", "-1"},
@@ -158,6 +160,8 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		{"--peer-tls-ca: missing", "--peer-tls-cert c --peer-tls-key k"},
 		{"--peer-tls-cert: missing", "--peer-tls-key k --peer-tls-ca a"},
 		{"--peer-tls-name: is empty", "--peer-tls-name="},
+		{`--peer-tls: "on"`, "--peer-tls on --peer-tls-cert c --peer-tls-key k --peer-tls-ca a"},
+		{"--peer-tls-cert: missing beside --peer-tls=accept", "--peer-tls accept"},
 	} {
 		s, _ := parsed(t, append(strings.Fields(c.args), "--bootstrap-expect", "1")...)
 		if err := s.validate(); err == nil || !strings.Contains(err.Error(), c.flag) || strings.Count(err.Error(), "\n") != 0 {
@@ -167,6 +171,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 	for _, args := range []string{
 		"--tls-cert c --tls-key k", "--tls-cert c --tls-key k --tls-client-ca a --tls-client-auth require",
 		"--peer-tls-cert c --peer-tls-key k --peer-tls-ca a --peer-tls-name *.x", "--tls-min-version 1.2",
+		"--peer-tls off --peer-tls-cert c --peer-tls-key k --peer-tls-ca a", "--peer-tls off",
 	} {
 		s, _ := parsed(t, append(strings.Fields(args), "--bootstrap-expect", "1")...)
 		if err := s.validate(); err != nil {
@@ -177,8 +182,10 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		args   string
 		expect int // -1: it is an error
 	}{
-		{"", -1}, // --bind is 0.0.0.0
-		{"--bind ::", -1}, {"--bind 192.0.2.1", -1}, {"--bootstrap-expect -1 --bind 127.0.0.1", -1},
+		{"", 1}, // --bind is 127.0.0.1
+		{"--bind 0.0.0.0 --secret-file s", -1}, {"--bind :: --secret-file s", -1}, {"--bind 192.0.2.1 --secret-file s", -1},
+		{"--bind 192.0.2.1 --secret-file s --bootstrap-expect 1", 1}, {"--bind 192.0.2.1 --insecure secret --bootstrap-expect 1", 1},
+		{"--bind 192.0.2.1 --bootstrap-expect 1", -1}, {"--bind 0.0.0.0 --join a", -1}, {"--bootstrap-expect -1 --bind 127.0.0.1", -1},
 		{"--bind 127.0.0.1", 1}, {"--bind 127.0.9.1", 1}, {"--bind ::1", 1},
 		{"--bootstrap-expect 1", 1}, {"--bootstrap-expect 3", 3}, {"--bind 127.0.0.1 --bootstrap-expect 2", 2},
 		{"--join a --name n9 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", 0}, {"--join a --name n2 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", 3},
@@ -190,7 +197,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 			t.Errorf("%s: expects %d, %v; want %d", c.args, s.expect(), err, c.expect)
 		}
 	}
-	s, _ := parsed(t, "--bootstrap-expect", "1")
+	s, _ := parsed(t)
 	if err := s.validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}

@@ -15,9 +15,18 @@ func (n *node) openConsole() (mount func(*http.ServeMux), err error) {
 	if !n.settings.console {
 		return func(*http.ServeMux) {}, nil
 	}
-	door, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard})
+	door, err := console.New(console.Config{Limiter: n.service, Hub: n.hub, Rules: n.service.Rules, Guard: n.guard, URL: n.consoleURL()})
 	if err != nil {
 		return nil, err
 	}
 	return door.Mount, nil
+}
+
+// consoleURL is where browsers on this machine reach the HTTP port.
+func (n *node) consoleURL() string {
+	scheme := "http"
+	if n.tls.doors != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + reachable(n.listen.http)
 }

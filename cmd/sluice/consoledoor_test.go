@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -28,7 +29,19 @@ func TestConsole(t *testing.T) {
 	if res := get(t.Context(), n, "/console"); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
 		t.Errorf("the page: %v", res)
 	}
-	res := get(t.Context(), n, "/v1/watch")
+	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/v1/watch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", n.operators.place.Socket())
+	}}
+	t.Cleanup(socket.CloseIdleConnections)
+	res, err := socket.RoundTrip(watching)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
 	lines.Buffer(nil, 1<<20)
 	var events []string

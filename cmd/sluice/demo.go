@@ -127,6 +127,7 @@ func (d *demo) settings(i int) settings {
 	s.name = fmt.Sprintf("n%d", i+1)
 	s.bind = "127.0.0.1"
 	s.rules, s.secret = d.rules, d.secret
+	s.bounds.memoryLimit = "256MiB" // of each
 	base := d.port + uint16(10*i)
 	s.grpcPort, s.httpPort, s.peerPort, s.gossipPort = base, base+1, base+2, base+3
 	s.bootstrapExpect = demoNodes
@@ -231,8 +232,9 @@ Try, in another terminal:
   curl -i 127.0.0.1:%d/v1/check -d '{"domain":"auth","descriptor":[{"key":"auth_type","value":"login"},{"key":"user","value":"me"}]}'
   curl 127.0.0.1:%d/metrics
 
-or open http://127.0.0.1:%d/console in a browser.
+or open in a browser the address that this prints:
+  bin/sluice console --addr 127.0.0.1:%d
 
 Ctrl-C stops all three.
-`, second, d.port+20, d.port+1, d.port+1, d.port+1)
+`, second, d.port+20, d.port+1, d.port+1, d.port)
 }

@@ -9,14 +9,16 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/shed"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/envoy"
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/httpapi"
 )
 
 // openDoors makes what answers clients.
-func (n *node) openDoors(secret []byte) error {
-	hasher, err := transport.NewHasher(secret)
+func (n *node) openDoors() error {
+	hasher, err := transport.NewHasher(n.counters)
 	if err != nil {
 		return err
 	}
@@ -25,7 +27,7 @@ func (n *node) openDoors(secret []byte) error {
 	}
 	n.waits, n.clock = new(waits).next, n.cluster.Now
 	n.service, err = transport.NewService(transport.Config{
-		Gate:    n.gate,
+		Gate: n.gate, InlineLimits: n.settings.part(16<<10, bucket.DefaultMaxSets),
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss, Hasher: hasher,
 		SpreadLoad: n.spreadLoad,
 		Tracer:     n.spans.trace(),
@@ -37,7 +39,8 @@ func (n *node) openDoors(secret []byte) error {
 		AskKeyFacts: func(ctx context.Context, key bucket.Key, limits *bucket.Limits) ([]facts.Key, []string) {
 			return n.inquiries.keyFacts(ctx, key, limits)
 		},
-		RefuseUnknownDomains: n.settings.unknownDomain == "error",
+		RefuseUnknownDomains: n.settings.unknownDomain == "error", InlineEntries: n.settings.bounds.maxInlineEntries,
+		SetsFull: n.table.SetsFull,
 	})
 	if err != nil {
 		return err
@@ -48,15 +51,19 @@ func (n *node) openDoors(secret []byte) error {
 		n.useRules(n.rules.Current())
 		n.rules.OnChange(n.useRules)
 	}
-	if n.grpcDoor, err = grpcapi.New(grpcapi.Config{Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: n.spans != nil, Admit: n.gate.Admit}); err != nil {
+	n.grpcDoor, err = grpcapi.New(grpcapi.Config{
+		Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: n.spans != nil, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
+		MaxUnread: n.settings.part(8, 128<<20),
+	})
+	if err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(append(n.grpcDoor.Options(0), append(n.grpcOptions(), n.shedCalls())...)...)
-	n.grpcDoor.Register(n.grpcServer)
-	if err := n.openGubernatorDoor(); err != nil {
+	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0, n.grpcCreds())...)
+	services := n.grpcDoor.Register(n.grpcServer)
+	if err := n.openGubernatorDoor(services); err != nil {
 		return err
 	}
-	if err := n.openEnvoyDoor(); err != nil {
+	if err := n.openEnvoyDoor(services); err != nil {
 		return err
 	}
 	handler, err := httpapi.New(httpapi.Config{
@@ -69,13 +76,24 @@ func (n *node) openDoors(secret []byte) error {
 	if err != nil {
 		return err
 	}
-	if handler, err = n.beforeOthers(n.withOtherDoors(handler, mountConsole)); err != nil {
+	handler = n.withOtherDoors(handler, mountConsole)
+	n.serveOperators(handler)
+	// Proxies that ask about their clients' requests pass on what browsers say of these.
+	if handler, err = n.beforeOthers(httpapi.OwnPages(n.settings.admin.hosts, handler)); err != nil {
 		return err
 	}
 	n.httpServer = httpapi.NewServer(httpapi.Shed(handler, isCheck, n.gate.Admit))
-	n.admin = n.newAdmin()
 	n.withTLS(n.httpServer)
 	return nil
+}
+
+// otherMethods are those of the gRPC port beside sluice.v1. While the node is too busy, Envoy's are answered by their rules: it may pass what
+// was turned away. Load balancers ask for gubernator's health.
+var otherMethods = map[string]grpcapi.Method{
+	envoy.Method: {Door: transport.EnvoyDoor},
+	gubernatorv1.V1_GetRateLimits_FullMethodName: {Door: transport.GubernatorDoor, Shed: true},
+	gubernatorv1.V1_HealthCheck_FullMethodName:   {Door: transport.GubernatorDoor, Public: true},
+	gubernatorv1.V1_LiveCheck_FullMethodName:     {Door: transport.GubernatorDoor, Public: true},
 }
 
 // withOtherDoors puts the doors that answer on paths of their own before sluice's API.

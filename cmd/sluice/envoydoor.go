@@ -1,10 +1,14 @@
 package main
 
-import "github.com/sluice-project/sluice/transport/envoy"
+import (
+	"google.golang.org/grpc"
+
+	"github.com/sluice-project/sluice/transport/envoy"
+)
 
 // openEnvoyDoor makes what answers Envoy's rate limit filter, and puts its service on the
 // gRPC port, which must not serve yet.
-func (n *node) openEnvoyDoor() error {
+func (n *node) openEnvoyDoor(services grpc.ServiceRegistrar) error {
 	door, err := envoy.New(envoy.Config{
 		Limiter:         n.service,
 		Guard:           n.guard,
@@ -15,7 +19,7 @@ func (n *node) openEnvoyDoor() error {
 		DynamicMetadata: n.settings.envoyDynamicMetadata,
 	})
 	if err == nil {
-		door.Register(n.grpcServer)
+		door.Register(services)
 	}
 	return err
 }

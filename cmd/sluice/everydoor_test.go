@@ -78,6 +78,7 @@ func (s *stranger) http(header, method, path, body string, credentials []string)
 		s.t.Fatal(err)
 	}
 	r.Header[header] = credentials
+	r.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		s.t.Fatal(err)
@@ -221,6 +222,18 @@ func attempts() (list []attempt) {
 	add("gRPC Inspect", "read", func(s *stranger, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Inspect(s.with(a), &sluicev1.InspectRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
 		return s.byCode(err)
+	})
+	add("HTTP inspect", "read", func(s *stranger, a []string) string {
+		outcome, _ := s.http("Authorization", "POST", "/v1/inspect", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
+		return outcome
+	})
+	add("HTTP rules", "read of all", func(s *stranger, a []string) string {
+		outcome, _ := s.http("Authorization", "GET", "/v1/rules", "", a)
+		return outcome
+	})
+	add("HTTP inspect and reset", "reset", func(s *stranger, a []string) string {
+		outcome, _ := s.http("Authorization", "POST", "/v1/inspect/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
+		return outcome
 	})
 	add("gRPC ReportLoad", "charge", func(s *stranger, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/transport"
 )
 
@@ -236,6 +238,24 @@ var families = []family{
 		"nothing said within 5 s (silent); or not accepted yet, most often because no file descriptor is left (error).", []string{"port", "reason"},
 		func(s *snapshot) []sample { return s.ports.refused() }),
 
+	gauges("sluice_unfinished_bytes", "Bytes of messages that are not complete, by port; on the peer port of streams that have not said hello.", []string{"port"},
+		func(s *snapshot) []sample {
+			return []sample{{labels: []string{"grpc"}, value: float64(s.unread.Held)}, {labels: []string{"peer"}, value: float64(s.server.Unread.Held)}}
+		}),
+	counters("sluice_unfinished_calls_ended_total", "Calls ended because their message was not complete: after 10 s (deadline), too long for an unauthenticated "+
+		"client (unknown), too much held of one connection (connection) or of all (process). For stray a connection was closed, which went on sending to calls that had ended.", []string{"port", "reason"},
+		func(s *snapshot) (list []sample) {
+			for _, port := range []struct {
+				name string
+				inflow.Stats
+			}{{"grpc", s.unread}, {"peer", s.server.Unread}} {
+				for reason, n := range port.Ended.All() {
+					list = append(list, sample{labels: []string{port.name, reason}, value: float64(n)})
+				}
+			}
+			return list
+		}),
+
 	gauge("sluice_calls_in_progress", "Calls with checks that are being decided.",
 		func(s *snapshot) float64 { return float64(s.load.Calls) }),
 	gauge("sluice_wait_seconds", "What nine in ten goroutines did not wait longer for a processor than, of late.",
@@ -251,21 +271,33 @@ var families = []family{
 
 	gauge("sluice_counters", "Counters held.",
 		func(s *snapshot) float64 { return float64(s.table.Entries) }),
-	gauge("sluice_counter_bytes", "Approximate memory of the counters held.",
+	gauge("sluice_counter_bytes", "Approximate memory of the counters held and of their limits.",
 		func(s *snapshot) float64 { return float64(s.table.Bytes) }),
 	counter("sluice_counters_inserted_total", "Counters made.",
 		func(s *snapshot) uint64 { return s.table.Inserted }),
 	counter("sluice_counters_expired_total", "Counters removed because they were wholly free again.",
 		func(s *snapshot) uint64 { return s.table.Expired + s.table.EvictedExpired }),
 	counter("sluice_counters_evicted_live_total", "Counters evicted although they still counted: "+
-		"each gave its key a fresh quota. Raise --max-entries or --max-memory when this grows.",
+		"each gave its key a fresh quota. Raise --memory-limit when this grows.",
 		func(s *snapshot) uint64 { return s.table.EvictedLive }),
+	counters("sluice_evicted_live_total", "The same by domain: those that rules name, up to 256 others that have counters, and (other) for the rest.",
+		[]string{"domain"}, func(s *snapshot) []sample {
+			return byDomain(s, func(d *bucket.DomainStats) float64 { return float64(d.EvictedLive) })
+		}),
+	gauges("sluice_domain_counters", "Counters held, by domain, as in sluice_evicted_live_total.",
+		[]string{"domain"}, func(s *snapshot) []sample {
+			return byDomain(s, func(d *bucket.DomainStats) float64 { return float64(d.Entries) })
+		}),
+	counter("sluice_denied_full_total", "Checks of new keys that were denied because there was no room for a counter: see --when-full and max_keys.",
+		func(s *snapshot) uint64 { return s.table.DeniedFull }),
+	gauge("sluice_limit_sets", "Sets of limits that counters refer to, of rules and of checks that bring their own; at 65,536 no new ones are taken.",
+		func(s *snapshot) float64 { return float64(s.table.Sets) }),
 
 	gauge("sluice_members", "Members in this node's view, itself included.",
 		func(s *snapshot) float64 { return float64(s.gossip.Members) }),
 	gauge("sluice_members_lost", "Members that vanished without leaving and are still tried.",
 		func(s *snapshot) float64 { return float64(s.gossip.Lost) }),
-	counter("sluice_members_refused_total", "Gossip from nodes with another placement, secret or format.",
+	counter("sluice_members_refused_total", "Gossip from nodes with another placement or format.",
 		func(s *snapshot) uint64 { return s.gossip.Refused }),
 	counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip, or are encrypted with none of this node's keys.",
 		func(s *snapshot) uint64 { return s.gossip.Malformed }),
@@ -352,6 +384,8 @@ var families = []family{
 		func(s *snapshot) uint64 { return s.cluster.Partitions.Refused }),
 	counter("sluice_fillings_damaged_total", "Copies of other nodes' partitions that could not be read or did not add up.",
 		func(s *snapshot) uint64 { return s.cluster.Partitions.Damaged }),
+	counter("sluice_counters_too_large_total", "Times that a counter was left out of copies and hand-offs because no message takes it: it has no replica.",
+		func(s *snapshot) uint64 { return s.cluster.Partitions.TooLarge }),
 	counter("sluice_copied_counters_total", "Counters sent to other nodes in copies and hand-offs.",
 		func(s *snapshot) uint64 { return s.cluster.Partitions.Counters }),
 	counter("sluice_copied_bytes_total", "Bytes of these counters.",

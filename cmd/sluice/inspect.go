@@ -23,7 +23,8 @@ func newInspect() *cobra.Command {
 		Short: "Show what a descriptor is held to, and how it stands",
 		Long: `Show what a descriptor is held to and how it stands, and change nothing: the rule that
 applies, what is spent of each limit, who holds the key and who has copies of it, what is
-lent to other nodes. Any node can be asked.
+lent to other nodes. Any node can be asked by its operators, on its own machine, or with
+--callers by those with the verb read in the domain.
 
 Private values of rules with redact are shown as other tools show them, so that they can be
 found there.
@@ -46,7 +47,7 @@ Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
 			return inspect(cmd.Context(), cmd.OutOrStdout(), f, output, &sluicev1.InspectRequest{Domain: args[0], Descriptor_: descriptor})
 		},
 	}
-	f.register(cmd)
+	f.registerOperator(cmd)
 	registerOutput(cmd, &output)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as --output json")
 	return cmd

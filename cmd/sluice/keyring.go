@@ -10,7 +10,7 @@ import (
 )
 
 // secretLabels are the values of the label files.
-var secretLabels = []string{"tls", "peer_tls", "gossip_keyring", "callers"}
+var secretLabels = []string{"tls", "peer_tls", "secret", "gossip_keyring", "callers"}
 
 // secretFiles are files with keys that are followed while the node runs.
 type secretFiles struct {
@@ -27,11 +27,14 @@ func (f secretFiles) run(ctx context.Context) error {
 	return f.files.Run(ctx)
 }
 
-// openKeyring reads --gossip-keyring, if it is given. What it holds later goes to gossip, which
-// must be open by the time that the files are followed.
+// openKeyring reads --gossip-keyring, or takes the keys made of the secret. What the file holds later goes to gossip, which
+// must be open by the time that the files are followed. Without a secret of its own a cluster gossips in clear.
 func (n *node) openKeyring() (keys gossip.Keyring, err error) {
 	path := n.settings.gossipKeyring
 	if path == "" {
+		if n.gossipBySecret() {
+			keys = n.inForce.Load().gossip
+		}
 		return keys, nil
 	}
 	files, err := reload.Open(reload.Config{

@@ -92,7 +92,7 @@ func TestKeyringOfACluster(t *testing.T) {
 	if code, _ := n.get(t, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz answers %d", code)
 	}
-	if code, body := n.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "another --gossip-keyring") {
+	if code, body := n.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret or keyring differs") {
 		t.Errorf("/readyz answers %d: %s", code, body)
 	}
 }

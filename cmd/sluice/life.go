@@ -72,7 +72,10 @@ func (n *node) startParts(p *parts) {
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
 	p.run("HTTP port", func(context.Context) error { return serveHTTP(n.httpServer, n.httpListener(n.listen.http)) })
 	if n.listen.admin != nil {
-		p.run("admin port", func(context.Context) error { return serveHTTP(n.admin, n.listen.admin) })
+		p.run("admin port", func(context.Context) error { return serveHTTP(n.operators.http, n.listen.admin) })
+	}
+	if n.operators.place != nil {
+		p.run("operators' socket", func(context.Context) error { return serveHTTP(n.operators.http, n.operators.place.Listener()) })
 	}
 }
 
@@ -252,6 +255,12 @@ func (n *node) drain() {
 			n.httpServer.Close()
 		}
 	})
+	doors.Go(func() {
+		if err := n.operators.http.Shutdown(ctx); err != nil {
+			n.operators.http.Close()
+		}
+		n.operators.grpc.Stop()
+	})
 	doors.Wait()
 }
 
@@ -278,9 +287,7 @@ func (n *node) closeParts() {
 			n.log.Debug("closing gossip", "error", err)
 		}
 	}
-	if n.admin != nil {
-		n.admin.Close()
-	}
+	n.operators.close()
 	if n.keeper != nil {
 		n.keeper.close()
 	}

@@ -36,7 +36,7 @@ denied until the windows end. "sluice members" shows what is lost, and which rul
 for how much longer. The node tells all others that it sees; one that it does not see, or
 that owns more such partitions later, is to be told again. Without --yes it asks before.
 
-The node answers callers on its own machine only or, with --callers, those with the verb
+The node answers its operators, on its own machine, or with --callers those with the verb
 admin.
 
 Exit codes: 0 accepted, 1 refused, 2 wrong usage, 3 no answer.`,
@@ -53,7 +53,7 @@ Exit codes: 0 accepted, 1 refused, 2 wrong usage, 3 no answer.`,
 			return acceptLoss(cmd.Context(), cmd.OutOrStdout(), f, output)
 		},
 	}
-	f.register(cmd)
+	f.registerOperator(cmd)
 	registerOutput(cmd, &output)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before")
 	return cmd
@@ -78,6 +78,7 @@ func acceptLoss(ctx context.Context, out io.Writer, f clientFlags, output string
 
 // useRules puts a new set of rules in force.
 func (n *node) useRules(set *rules.Set) {
+	n.capAccounts(set.MaxKeys(), nil)
 	n.service.SetRules(set)
 	n.cluster.SetLostLimits(lostLimits(set))
 }

@@ -90,7 +90,7 @@ func newRoot() *cobra.Command {
 		RunE:          helpOnly,
 		Version:       versionString(),
 	}
-	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newRules(), newCallers(), newCert(), newTokenCommand(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newConsole(), newRules(), newCallers(), newCert(), newTokenCommand(), newVersion())
 	return root
 }
 

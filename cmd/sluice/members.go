@@ -42,7 +42,7 @@ Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 			})
 		},
 	}
-	f.register(cmd)
+	f.registerOperator(cmd)
 	registerOutput(cmd, &output)
 	cmd.AddCommand(newForget(), newBootstrap(), newAcceptLoss())
 	return cmd
@@ -59,8 +59,8 @@ only of a process that is gone for good: if it is merely cut off, both sides may
 at full limit.
 
 Members that are missing are voted out by the others after --forget-after. This is for
-when there is no majority left to vote, as in a cluster of two. The node answers callers
-on its own machine only or, with --callers, those with the verb admin.
+when there is no majority left to vote, as in a cluster of two. The node answers its
+operators, on its own machine, or with --callers those with the verb admin.
 
 Exit codes: 0 forgotten, 1 refused, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice members forget n2\n" +
@@ -73,7 +73,7 @@ Exit codes: 0 forgotten, 1 refused, 2 wrong usage, 3 no answer.`,
 			return forget(cmd.Context(), cmd.OutOrStdout(), f, output, args[0])
 		},
 	}
-	f.register(cmd)
+	f.registerOperator(cmd)
 	registerOutput(cmd, &output)
 	return cmd
 }

@@ -2,8 +2,14 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
+	"path"
 	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/dustin/go-humanize"
 )
@@ -12,42 +18,137 @@ const (
 	// leastMemory is the smallest --memory-limit: an empty node has about half of it.
 	leastMemory = 64 << 20
 	// besideCounters is what a node needs besides counters and garbage.
-	besideCounters = 32 << 20
+	besideCounters = 44 << 20
+	// codeBytes is what the pages of the executable take, which the collector does not count.
+	codeBytes = 25 << 20
+	// unknownMemory is the --memory-limit of a machine whose memory is not known.
+	unknownMemory = 512 << 20
+	// leastCounter is the accounted memory of the smallest counter: so many more are no counters.
+	leastCounter = 200
 )
 
-// memoryLimit reads --memory-limit, 0 for none.
+// memoryLimit returns --memory-limit, or the usual one.
 func (s *settings) memoryLimit() (int64, error) {
+	if s.bounds.memoryLimit == "" {
+		return usualMemory(os.DirFS("/")), nil
+	}
 	n, err := parseBytes(s.bounds.memoryLimit)
-	if err == nil && n != 0 && n < leastMemory {
+	if err == nil && n < leastMemory {
 		err = fmt.Errorf("%s is less than a node needs; want at least %s", humanize.IBytes(uint64(n)), humanize.IBytes(leastMemory))
 	}
-	return n, err
-}
-
-// counterBytes is the cap of the counters' accounted memory, 0 for none: --max-memory, and by --memory-limit half of
-// what is left beside the rest. The other half is what accounts leave out, and garbage until it is collected.
-func (s *settings) counterBytes() (int64, error) {
-	most, err := parseBytes(s.maxMemory)
-	if err != nil {
-		return 0, fmt.Errorf("--max-memory: %w", err)
-	}
-	limit, err := s.memoryLimit()
 	if err != nil {
 		return 0, fmt.Errorf("--memory-limit: %w", err)
 	}
-	if limit == 0 {
-		return most, nil
+	return n, nil
+}
+
+// counterBytes is the cap of the counters' accounted memory: half of what --memory-limit leaves beside the rest. The other
+// half is what accounts leave out, and garbage until it is collected.
+func (s *settings) counterBytes() (int64, error) {
+	limit, err := s.memoryLimit()
+	return (limit - besideCounters) / 2, err
+}
+
+// part returns the so manieth part of --memory-limit, in bytes, but at most most: for what grows with what others send.
+func (s *settings) part(divisor, most int64) int {
+	limit, _ := s.memoryLimit() // it was valid at the start
+	return int(min(limit/divisor, most))
+}
+
+// counterEntries is the cap of the counters' number: --max-entries, or what their memory has room for.
+func (s *settings) counterEntries(bytes int64) int {
+	if s.maxEntries > 0 {
+		return s.maxEntries
 	}
-	half := (limit - besideCounters) / 2
-	if most == 0 || most > half {
-		return half, nil
-	}
-	return most, nil
+	return int(bytes / leastCounter)
 }
 
 // limitMemory has the collector keep the process within --memory-limit. GOMEMLIMIT in the environment wins.
 func (s *settings) limitMemory() {
-	if limit, err := s.memoryLimit(); err == nil && limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(limit)
+	if limit, err := s.memoryLimit(); err == nil && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit - codeBytes)
 	}
+}
+
+// usualMemory is --memory-limit if it is not given: half of what the process's control group may use, or if that has no limit a
+// quarter of the machine's memory. root is the file system.
+func usualMemory(root fs.FS) int64 {
+	machine := machineMemory(root)
+	limit := int64(unknownMemory)
+	switch group := groupMemory(root); {
+	case group > 0 && (machine == 0 || group < machine):
+		limit = group / 2
+	case machine > 0:
+		limit = machine / 4
+	}
+	return max(limit, leastMemory)
+}
+
+// machineMemory returns the machine's memory, 0 if it is not known.
+func machineMemory(root fs.FS) int64 {
+	text, _ := fs.ReadFile(root, "proc/meminfo")
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "MemTotal:" && f[2] == "kB" {
+			n, _ := strconv.ParseInt(f[1], 10, 53)
+			return n << 10
+		}
+	}
+	return 0
+}
+
+// groupMemory returns the least memory limit of the process's control group and those around it, of version 2 and 1; 0 for none.
+func groupMemory(root fs.FS) (least int64) {
+	text, _ := fs.ReadFile(root, "proc/self/cgroup")
+	for line := range strings.Lines(string(text)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		at, file := "sys/fs/cgroup", "memory.max"
+		if parts[1] == "memory" {
+			at, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		} else if parts[1] != "" {
+			continue
+		}
+		// In a container the path may be that outside of it, and the container's own group lies at the root.
+		for group := path.Join("/", parts[2]); ; group = path.Dir(group) {
+			text, _ := fs.ReadFile(root, path.Join(at, group, file))
+			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && (least == 0 || n < least) {
+				least = n
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return least
+}
+
+// caps are the bounds of what the table accounts for: of domains, by the rules, and of callers.
+type caps struct {
+	mu struct {
+		sync.Mutex
+		domains, callers map[string]int64
+	}
+}
+
+// capAccounts takes the bounds of domains, or those of callers, or neither where nil, and puts all into force.
+func (n *node) capAccounts(domains, callers map[string]int64) {
+	n.caps.mu.Lock()
+	defer n.caps.mu.Unlock()
+	if domains != nil {
+		n.caps.mu.domains = domains
+	}
+	if callers != nil {
+		n.caps.mu.callers = callers
+	}
+	if n.table == nil {
+		return // it is about to be made
+	}
+	all := maps.Clone(n.caps.mu.callers)
+	if all == nil {
+		all = make(map[string]int64)
+	}
+	maps.Copy(all, n.caps.mu.domains)
+	n.table.SetDomains(all)
 }

@@ -3,29 +3,59 @@ package main
 import (
 	"strings"
 	"testing"
+	"testing/fstest"
 )
 
 func TestCounterBytes(t *testing.T) {
 	for _, c := range []struct {
-		most, limit string
-		want        int64
-		err         string
+		limit   string
+		entries int
+		want    int64
+		wantN   int
+		err     string
 	}{
-		{"0", "0", 0, ""},
-		{"10MiB", "0", 10 << 20, ""},
-		{"0", "256MiB", 112 << 20, ""},
-		{"100MiB", "256MiB", 100 << 20, ""},
-		{"200MiB", "256MiB", 112 << 20, ""},
-		{"0", "64MiB", 16 << 20, ""},
-		{"0", "63MiB", 0, "--memory-limit: 63 MiB is less than a node needs; want at least 64 MiB"},
-		{"0", "much", 0, "--memory-limit: \"much\" is not a size"},
-		{"much", "0", 0, "--max-memory: \"much\" is not a size"},
+		{"256MiB", 0, 106 << 20, 106 << 20 / 200, ""},
+		{"256MiB", 77, 106 << 20, 77, ""},
+		{"64MiB", 0, 10 << 20, 10 << 20 / 200, ""},
+		{"63MiB", 0, 0, 0, "--memory-limit: 63 MiB is less than a node needs; want at least 64 MiB"},
+		{"0", 0, 0, 0, "--memory-limit: 0 B is less than a node needs; want at least 64 MiB"},
+		{"much", 0, 0, 0, "--memory-limit: \"much\" is not a size"},
 	} {
 		s := defaultSettings()
-		s.maxMemory, s.bounds.memoryLimit = c.most, c.limit
+		s.bounds.memoryLimit, s.maxEntries = c.limit, c.entries
 		got, err := s.counterBytes()
-		if got != c.want || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-			t.Errorf("--max-memory %s --memory-limit %s: %d, %v; want %d, %q", c.most, c.limit, got, err, c.want, c.err)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("--memory-limit %s: %v; want %q", c.limit, err, c.err)
+		}
+		if err == nil && (got != c.want || s.counterEntries(got) != c.wantN) {
+			t.Errorf("--memory-limit %s: %d bytes, %d counters; want %d, %d", c.limit, got, s.counterEntries(got), c.want, c.wantN)
+		}
+	}
+}
+
+// Without --memory-limit a node takes half of what its control group may use, or a quarter of the machine.
+func TestUsualMemory(t *testing.T) {
+	const meminfo = "MemTotal:       16777216 kB\nMemFree:  1 kB\n" // 16 GiB
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"nothing is known":       {nil, 512 << 20},
+		"no group":               {map[string]string{"proc/meminfo": meminfo}, 4 << 30},
+		"group without limit":    {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, 4 << 30},
+		"container, version 2":   {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "1073741824\n"}, 512 << 20},
+		"a group around it":      {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "2147483648\n", "sys/fs/cgroup/a/b/memory.max": "max\n"}, 1 << 30},
+		"more than there is":     {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "99999999999999\n"}, 4 << 30},
+		"container, version 1":   {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "9:cpu:/x\n8:memory:/docker/x\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n"}, 512 << 20},
+		"version 1, no limit":    {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "8:memory:/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 4 << 30},
+		"less than a node needs": {map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "67108864\n"}, 64 << 20},
+	} {
+		root := fstest.MapFS{}
+		for file, text := range c.files {
+			root[file] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if got := usualMemory(root); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
 }

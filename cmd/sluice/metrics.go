@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
 	"github.com/sluice-project/sluice/cluster/gossip"
+	"github.com/sluice-project/sluice/internal/inflow"
 	"github.com/sluice-project/sluice/internal/reload"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/shed"
@@ -37,8 +38,10 @@ type snapshot struct {
 	service transport.Stats
 	cluster cluster.Stats
 	table   bucket.Stats
+	domains []bucket.DomainStats
 	pool    peer.PoolStats
 	server  peer.ServerStats
+	unread  inflow.Stats // of the gRPC port
 	gossip  gossip.Stats
 	rules   rulefiles.Status
 	keeper  keeperStats
@@ -69,6 +72,7 @@ func (n *node) snapshot() snapshot {
 	if n.rules != nil {
 		s.rules = n.rules.Status()
 	}
+	s.domains = n.table.Domains()
 	s.refused = n.guard.Stats()
 	for _, files := range n.secrets {
 		st := secretStatus{label: files.label, status: files.files.Status()}
@@ -78,6 +82,7 @@ func (n *node) snapshot() snapshot {
 		s.secrets = append(s.secrets, st)
 	}
 	s.ports = n.listen.stats()
+	s.unread = n.grpcDoor.Unread()
 	s.failedGRPC, s.failedHTTP, s.failedPeer = n.tls.failedGRPC.Load(), n.tls.failedHTTP.Load(), n.tls.failedPeer.Load()
 	s.load = n.gate.Stats()
 	s.watchers = n.hub.Watchers()
@@ -180,6 +185,15 @@ func by(pairs ...any) []sample {
 	list := make([]sample, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		list = append(list, sample{labels: []string{pairs[i].(string)}, value: float64(pairs[i+1].(uint64))})
+	}
+	return list
+}
+
+// byDomain returns a sample for each domain that the table accounts for.
+func byDomain(s *snapshot, value func(d *bucket.DomainStats) float64) []sample {
+	list := make([]sample, len(s.domains))
+	for i := range s.domains {
+		list[i] = sample{labels: []string{s.domains[i].Name}, value: value(&s.domains[i])}
 	}
 	return list
 }

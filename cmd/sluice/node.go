@@ -40,6 +40,7 @@ type node struct {
 	listen    listeners
 	rules     *rulefiles.Watcher // nil without --rules
 	table     *bucket.Table
+	caps      caps
 	gossip    *gossip.Gossip
 	peers     *peer.Pool
 	cluster   *cluster.Node
@@ -52,6 +53,8 @@ type node struct {
 	hub       *watch.Hub
 	keeper    *keeper // nil without --data-dir
 	secrets   []secretFiles
+	inForce   atomic.Pointer[derived] // of the cluster's secrets
+	counters  []byte                  // the secret of counter keys, the same for the life of the process
 	tls       identities
 	spans     *spans // nil if no traces are sent
 
@@ -59,7 +62,7 @@ type node struct {
 	grpcDoor   *grpcapi.Server
 	grpcServer *grpc.Server
 	httpServer *http.Server
-	admin      *http.Server
+	operators  operatorsEnd
 	// The doors beside sluice's own.
 	gubernatorDoor *gubernator.Door
 
@@ -88,8 +91,7 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 			n.closeParts()
 		}
 	}()
-	secret, err := n.secret()
-	if err != nil {
+	if err := n.openSecrets(); err != nil {
 		return nil, err
 	}
 	if err := n.openRules(); err != nil {
@@ -112,35 +114,23 @@ func openNode(ctx context.Context, s settings, log *slog.Logger) (_ *node, err e
 	if n.listen, err = openListeners(s); err != nil {
 		return nil, err
 	}
+	if err := n.openOperators(); err != nil {
+		return nil, err
+	}
 	if n.spans, err = openTracing(ctx, s.trace, s.name, log); err != nil {
 		return nil, err
 	}
-	if err := n.openCluster(ctx, secret, keys); err != nil {
+	if err := n.openCluster(ctx, keys); err != nil {
 		return nil, err
 	}
-	if err := n.openDoors(secret); err != nil {
+	if err := n.openDoors(); err != nil {
 		return nil, err
 	}
 	return n, nil
 }
 
 // newBoot names this run of the process.
-func newBoot() string { return gossip.NewBoot(time.Now(), rand.Uint32()) }
-
-// defaultSecret keys the counters of a cluster that was given no secret.
-// Everybody knows it, so it protects nothing.
-const defaultSecret = "sluice without a secret: for trying it out, not for others' traffic"
-
-func (n *node) secret() ([]byte, error) {
-	if n.settings.secret != nil {
-		return n.settings.secret, nil
-	}
-	if n.settings.secretFile == "" {
-		n.log.Warn("no --secret-file: this cluster uses the secret that everybody knows; whoever reaches its ports can join it")
-		return []byte(defaultSecret), nil
-	}
-	return readSecret(n.settings.secretFile)
-}
+func newBoot() string { return gossip.NewBoot(time.Now(), rand.Uint32()) } // #nosec G404 -- a name, no secret
 
 func (n *node) openRules() (err error) {
 	if n.settings.rules == "" {
@@ -156,8 +146,8 @@ func (n *node) openRules() (err error) {
 
 // openCluster makes the table, the way to the peers and the node that decides,
 // and starts gossip.
-func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyring) (err error) {
-	fingerprint, err := transport.Fingerprint(secret)
+func (n *node) openCluster(ctx context.Context, keys gossip.Keyring) (err error) {
+	fingerprint, err := transport.Fingerprint(n.counters)
 	if err != nil {
 		return err
 	}
@@ -166,11 +156,13 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		return err
 	}
 	n.table, err = bucket.NewTable(bucket.Config{
-		Shards: ring.DefaultPartitions, MaxEntries: n.settings.maxEntries, MaxBytes: maxBytes,
+		Shards: ring.DefaultPartitions, MaxEntries: n.settings.counterEntries(maxBytes), MaxBytes: maxBytes,
+		WhenFull: whenFull[n.settings.whenFull],
 	})
 	if err != nil {
 		return err
 	}
+	n.capAccounts(nil, nil)
 	var recorded *cluster.Recorded
 	var store func(message.Record) error
 	if n.settings.dataDir != "" {
@@ -181,8 +173,9 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		n.hasSet = !recorded.Record.Set.Zero()
 	}
 	peerConfig := peer.Config{
-		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, Secret: fingerprint, Credentials: n.peerCreds(), Log: n.log,
-		Tracer: n.spans.trace(),
+		Name: n.settings.name, Boot: n.boot, Placement: ring.Placement, ProofKeys: n.proofKeys, CountersTag: fingerprint,
+		Credentials: n.peerCreds(), Log: n.log,
+		Tracer: n.spans.trace(), MaxLimits: n.settings.part(32<<10, 16_384),
 	}
 	if n.tls.peers != nil {
 		peerConfig.CheckName = n.checkPeerName
@@ -192,7 +185,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 	}
 	n.cluster, err = cluster.New(cluster.Config{
 		Name: n.settings.name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.settings.checkTimeout, Right: n.settings.right,
-		ForgetAfter: n.settings.forgetAfter, MaxClockSkew: n.settings.maxClockSkew, Replicas: n.settings.replicas, LostHold: n.settings.lostStateHold, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
+		ForgetAfter: n.settings.forgetAfter, LastAnswers: n.settings.part(4<<10, 1<<16), MaxClockSkew: n.settings.maxClockSkew, Replicas: n.settings.replicas, LostHold: n.settings.lostStateHold, Recorded: recorded, Store: store, Expect: n.settings.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.settings.name),
 	}, n.table)
 	if err != nil {
 		return err
@@ -208,7 +201,7 @@ func (n *node) openCluster(ctx context.Context, secret []byte, keys gossip.Keyri
 		Name: n.settings.name, Boot: n.boot,
 		Bind: n.settings.listenAddr(n.settings.gossipPort), Advertise: n.settings.advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
-		Join: n.settings.joinTargets(), SecretFingerprint: [16]byte(fingerprint), Keyring: keys, Placement: ring.Placement,
+		Join: n.settings.joinTargets(), Keyring: keys, Placement: ring.Placement,
 		Version: versionString(), Zone: n.settings.zone, Timing: gossip.Timing{JoinTimeout: n.settings.joinTimeout, RejoinInterval: n.settings.rejoin}, Logger: n.log,
 	})
 	if errors.Is(err, gossip.ErrListen) {

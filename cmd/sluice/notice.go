@@ -35,7 +35,7 @@ func (n *node) watchSelf(ctx context.Context) error {
 		}
 		now := time.Now()
 		if more := evicted.due(n.table.Stats().EvictedLive, now); more > 0 {
-			n.log.Warn("counters were evicted although they still counted, and their keys have a fresh limit: raise --max-entries or --max-memory, or add nodes", "evicted", more)
+			n.log.Warn("counters were evicted although they still counted, and their keys have a fresh limit: raise --memory-limit, or add nodes", "evicted", more)
 		}
 		for _, one := range n.listen.stats() {
 			if ports[one.port] == nil {

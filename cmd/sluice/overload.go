@@ -8,23 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/sluice-project/sluice/internal/shed"
-	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/forwardauth"
-	"github.com/sluice-project/sluice/transport/grpcapi"
 )
 
 // Only checks are ever turned away. What other nodes ask, health, metrics and what operators do are not:
 // a node that is busy must neither look dead nor be out of reach.
-
-// shedCalls turns checks on the gRPC port away while the node is too busy. Envoy's are answered by their rules instead: Envoy
-// may pass what was turned away.
-func (n *node) shedCalls() grpc.ServerOption {
-	return grpcapi.Tap(n.gate.Admit, sluicev1.SluiceService_Check_FullMethodName, gubernatorv1.V1_GetRateLimits_FullMethodName)
-}
 
 // isCheck reports whether a request to the HTTP port is about checks.
 func isCheck(r *http.Request) bool {

@@ -11,7 +11,6 @@ import (
 type listeners struct{ grpc, http, peer, admin net.Listener }
 
 func openListeners(s settings) (l listeners, err error) {
-	adminFlag, adminAddr := s.admin.listen()
 	for _, one := range []struct {
 		flag     string
 		addr     string
@@ -19,7 +18,7 @@ func openListeners(s settings) (l listeners, err error) {
 		own      bool
 	}{
 		{"grpc-port", s.listenAddr(s.grpcPort), &l.grpc, false}, {"http-port", s.listenAddr(s.httpPort), &l.http, false},
-		{"peer-port", s.listenAddr(s.peerPort), &l.peer, true}, {adminFlag, adminAddr, &l.admin, true},
+		{"peer-port", s.listenAddr(s.peerPort), &l.peer, true}, {"admin-addr", s.admin.addr, &l.admin, true},
 	} {
 		if one.addr == "" {
 			continue

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/transport"
 )
@@ -45,6 +46,7 @@ type settings struct {
 	unknownDomain string
 	topKeys       string
 	console       bool
+	insecure      []string
 	secretFile    string
 	secret        []byte // instead of secretFile, for nodes of one process
 	gossipKeyring string
@@ -64,7 +66,7 @@ type settings struct {
 	replicas        int
 	zone            string
 	maxEntries      int
-	maxMemory       string
+	whenFull        string
 	gc              *gcTuner // nil where it is not this node's to tune, as in a process of several
 
 	dataDir          string
@@ -79,7 +81,7 @@ type settings struct {
 func (s *settings) register(f *pflag.FlagSet) {
 	f.String("config", "", "YAML `file` with settings, keys named as these flags")
 	f.StringVar(&s.name, "name", "", "this node's `name`, unique in the cluster and kept over restarts (default: the host's name)")
-	f.StringVar(&s.bind, "bind", "0.0.0.0", "`address` to listen on")
+	f.StringVar(&s.bind, "bind", "127.0.0.1", "`address` to listen on; 0.0.0.0 or :: for all of this machine's, which other machines reach")
 	f.StringVar(&s.advertise, "advertise", "", "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
 	f.StringSliceVar(&s.join, "join", nil, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
 	f.IntVar(&s.bootstrapExpect, "bootstrap-expect", 0, "found a cluster when so many `nodes` without one see each other, all with this flag; more than half of the nodes that start (default: 1 without --join on a loopback address; with --join this node only joins)")
@@ -92,9 +94,10 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.StringVar(&s.callers, "callers", "", "`file` that says who may do what, re-read when it changes; without it everybody may ask and reset")
 	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
-	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to callers on this machine and to other nodes) or on (shown to everybody)")
-	f.BoolVar(&s.console, "console", true, "serve the console, a page for operators, at /console on the HTTP port; without --callers it tells callers on this machine only")
-	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes")
+	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes; re-read when it changes; required where --bind is no loopback address")
+	f.StringSliceVar(&s.insecure, "insecure", nil, "checks to do without, by their `words`, comma separated: secret (start beyond loopback without --secret-file: whoever reaches the ports can join the cluster)")
+	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to operators and to other nodes) or on (shown to everybody)")
+	f.BoolVar(&s.console, "console", true, "serve the console, a page for operators, at /console on the HTTP port; `sluice console` logs a browser in")
 	s.tls.register(f)
 	f.StringVar(&s.gossipKeyring, "gossip-keyring", "", "`file` with the keys that encrypt gossip, base64, one per line, the first for what is sent; re-read when it changes")
 	f.BoolVar(&s.envoyAllOrNothing, "envoy-all-or-nothing", false, "charge all descriptors of a request from Envoy or none, instead of each for itself")
@@ -109,8 +112,8 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.DurationVar(&s.maxClockSkew, "max-clock-skew", 500*time.Millisecond, "how far this node's clock may be off the median of the voters' before new windows follow that")
 	f.IntVar(&s.replicas, "replicas", 1, "how many other nodes keep a `replica` of what this node owns: 1, or 2 to survive two lost nodes at once; equal on all nodes")
 	f.StringVar(&s.zone, "zone", "", "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's where there are any")
-	f.IntVar(&s.maxEntries, "max-entries", 10_000_000, "most counters to hold; the least recently used go first")
-	f.StringVar(&s.maxMemory, "max-memory", "0", "most memory for counters, for example 512MiB; 0 for no bound but --max-entries")
+	f.IntVar(&s.maxEntries, "max-entries", 0, "most counters to hold; 0 for as many as --memory-limit has room for")
+	f.StringVar(&s.whenFull, "when-full", "evict", "what becomes of a new key when there is no room for its counter: evict makes room, deny denies it and keeps what still counts")
 	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
 	f.DurationVar(&s.snapshotInterval, "snapshot-interval", 10*time.Second, "how often counters are written to --data-dir; 0 writes them only when stopping")
 	s.admin.register(f)
@@ -139,7 +142,7 @@ func (s *settings) validate() error {
 	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
 		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
 	}
-	errs = append(errs, s.validateExpect())
+	errs = append(errs, s.validateExpect(), s.validateSecret())
 	if err := s.bounds.validate(); err != nil {
 		errs = append(errs, err)
 	}
@@ -179,8 +182,11 @@ func (s *settings) validate() error {
 	if err := gossip.ValidateZone(s.zone); err != nil {
 		errs = append(errs, fmt.Errorf("--zone: %w", err))
 	}
-	if s.maxEntries < 1 {
-		errs = append(errs, fmt.Errorf("--max-entries: %d is below 1", s.maxEntries))
+	if s.maxEntries < 0 {
+		errs = append(errs, fmt.Errorf("--max-entries: %d is below 0", s.maxEntries))
+	}
+	if _, ok := whenFull[s.whenFull]; !ok {
+		errs = append(errs, fmt.Errorf("--when-full: %q is neither evict nor deny", s.whenFull))
 	}
 	if _, err := s.counterBytes(); err != nil {
 		errs = append(errs, err)
@@ -189,6 +195,24 @@ func (s *settings) validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// insecureWords are the words of --insecure. Each lifts one check.
+var insecureWords = []string{"secret"}
+
+// validateSecret wants a secret where other machines reach this node.
+func (s *settings) validateSecret() error {
+	for _, word := range s.insecure {
+		if !slices.Contains(insecureWords, word) {
+			return fmt.Errorf("--insecure: %q is none of %s", word, strings.Join(insecureWords, ", "))
+		}
+	}
+	ip := net.ParseIP(s.bind)
+	if ip == nil || ip.IsLoopback() || s.secret != nil || s.secretFile != "" || slices.Contains(s.insecure, "secret") {
+		return nil
+	}
+	return fmt.Errorf("--secret-file: not given, and --bind %s is reached from other machines, any of which could join the cluster: make a secret for all nodes "+
+		"(head -c 32 /dev/urandom | base64 > secret), or do without by --insecure=secret", s.bind)
 }
 
 func (s *settings) validateExpect() error {
@@ -220,6 +244,9 @@ func (s *settings) expect() int {
 
 // topKeys are the values of --top-keys.
 var topKeys = map[string]transport.TopKeys{"off": transport.TopOff, "local": transport.TopLocal, "on": transport.TopOn}
+
+// whenFull are the values of --when-full.
+var whenFull = map[string]bucket.WhenFull{"evict": bucket.EvictOld, "deny": bucket.DenyNew}
 
 func (s *settings) listenAddr(port uint16) string {
 	return net.JoinHostPort(s.bind, strconv.Itoa(int(port)))

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log"
 	"log/slog"
 	"net"
@@ -14,8 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-project/sluice/internal/certs"
 )
@@ -25,6 +26,26 @@ type tlsSettings struct {
 	cert, key, clientCA, clientAuth, minVersion string
 
 	peerCert, peerKey, peerCA, peerName string
+	// peers is --peer-tls; see peerMode.
+	peers string
+}
+
+// What --peer-tls says.
+const (
+	peerOff     = "off"     // connections between nodes are plain
+	peerAccept  = "accept"  // TLS and plain are taken; TLS is dialed, or plain where the other node does not speak it
+	peerRequire = "require" // TLS alone
+)
+
+// peerMode is --peer-tls with its default.
+func (t *tlsSettings) peerMode() string {
+	switch {
+	case t.peers != "":
+		return t.peers
+	case t.peerCert != "":
+		return peerRequire
+	}
+	return peerOff
 }
 
 func (t *tlsSettings) register(f *pflag.FlagSet) {
@@ -34,6 +55,7 @@ func (t *tlsSettings) register(f *pflag.FlagSet) {
 	f.StringVar(&t.clientAuth, "tls-client-auth", "none", "what is asked of clients: none, request (a certificate that is shown must be right) or require; /healthz and /readyz ask nobody")
 	f.StringVar(&t.minVersion, "tls-min-version", "1.3", "oldest TLS that is spoken on any port: 1.2 or 1.3")
 	f.StringVar(&t.peerCert, "peer-tls-cert", "", "`file` with this node's certificate for other nodes, both as server and as client; turns TLS between nodes on")
+	f.StringVar(&t.peers, "peer-tls", "", "TLS between nodes: off, accept (both are taken, TLS is dialed where the other node speaks it; to turn it on or off node by node) or require (default: require with --peer-tls-cert, else off)")
 	f.StringVar(&t.peerKey, "peer-tls-key", "", "`file` with the key of --peer-tls-cert")
 	f.StringVar(&t.peerCA, "peer-tls-ca", "", "`file` with the authorities of other nodes' certificates")
 	f.StringVar(&t.peerName, "peer-tls-name", "{name}", "DNS `name` that a node's certificate must have; {name} is the node's --name")
@@ -73,6 +95,12 @@ func (t *tlsSettings) validate() (errs []error) {
 			}
 		}
 	}
+	switch mode := t.peerMode(); {
+	case mode != peerOff && mode != peerAccept && mode != peerRequire:
+		bad("peer-tls", "%q is none of off, accept, require", mode)
+	case mode != peerOff && t.peerCert == "":
+		bad("peer-tls-cert", "missing beside --peer-tls=%s", mode)
+	}
 	if t.peerName == "" {
 		bad("peer-tls-name", "is empty")
 	}
@@ -107,7 +135,7 @@ func (n *node) openIdentities() (err error) {
 		}
 		n.secrets = append(n.secrets, secretFiles{"tls", n.tls.doors.Files(), n.tls.doors})
 	}
-	if t.peerCert != "" {
+	if t.peerMode() != peerOff {
 		n.tls.peers, err = certs.Open(certs.Config{
 			Cert: t.peerCert, Key: t.peerKey, CA: t.peerCA, Mutual: true, Name: certs.NameOf(t.peerName, n.settings.name), MinVersion: version,
 			Flags: [3]string{"--peer-tls-cert", "--peer-tls-key", "--peer-tls-ca"}, Log: n.log,
@@ -117,16 +145,19 @@ func (n *node) openIdentities() (err error) {
 		}
 		n.secrets = append(n.secrets, secretFiles{"peer_tls", n.tls.peers.Files(), n.tls.peers})
 	}
+	if t.peerMode() == peerAccept {
+		n.log.Warn("--peer-tls=accept: connections between nodes need no TLS and no certificate; go on to require, or off, when all nodes have it")
+	}
 	return nil
 }
 
-// grpcOptions are what the gRPC port needs beside the door's own.
-func (n *node) grpcOptions() []grpc.ServerOption {
+// grpcCreds are what secures the gRPC port, nil where it is plain.
+func (n *node) grpcCreds() credentials.TransportCredentials {
 	if n.tls.doors == nil {
 		return nil
 	}
 	creds := credentials.NewTLS(n.tls.doors.Server("h2"))
-	return []grpc.ServerOption{grpc.Creds(&countingCreds{TransportCredentials: creds, port: "gRPC", failed: &n.tls.failedGRPC, log: n.log})}
+	return &countingCreds{TransportCredentials: creds, port: "gRPC", failed: &n.tls.failedGRPC, log: n.log}
 }
 
 // httpListener is the HTTP port with TLS, if that is on.
@@ -181,6 +212,7 @@ func (n *node) peerCreds() credentials.TransportCredentials {
 			TransportCredentials: credentials.NewTLS(n.tls.peers.Server("h2")), port: "peer", failed: &n.tls.failedPeer, log: n.log,
 		},
 		credentials.NewTLS(n.tls.peers.Client("h2")),
+		n.settings.tls.peerMode() == peerAccept,
 	}
 }
 
@@ -188,11 +220,58 @@ func (n *node) peerCreds() credentials.TransportCredentials {
 type peerCredentials struct {
 	countingCreds
 	client credentials.TransportCredentials
+	// plain: connections without TLS are taken, and made to nodes that do not speak it.
+	plain bool
 }
+
+// noTLS are the credentials of connections without.
+var noTLS = insecure.NewCredentials()
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (c *peerCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return c.client.ClientHandshake(ctx, authority, conn)
+	secured, info, err := c.client.ClientHandshake(ctx, authority, conn)
+	// A node without TLS answers what it takes for HTTP/2. A wrong certificate is never a reason to do without.
+	if _, other := errors.AsType[tls.RecordHeaderError](err); !other || !c.plain {
+		return secured, info, err
+	}
+	_ = conn.Close() // it has got a handshake
+	if conn, err = new(net.Dialer).DialContext(ctx, "tcp", conn.RemoteAddr().String()); err != nil {
+		return nil, nil, err
+	}
+	return noTLS.ClientHandshake(ctx, authority, conn)
+}
+
+// handshakeRecord is the first byte of a client that speaks TLS (RFC 8446, 5.1).
+const handshakeRecord = 22
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (c *peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !c.plain {
+		return c.countingCreds.ServerHandshake(conn)
+	}
+	again := &replayed{Conn: conn, early: make([]byte, 1)}
+	if _, err := io.ReadFull(conn, again.early); err != nil {
+		return nil, nil, err
+	}
+	if again.early[0] == handshakeRecord {
+		return c.countingCreds.ServerHandshake(again)
+	}
+	return noTLS.ServerHandshake(again)
+}
+
+// replayed is a connection of which the first bytes were read already. One goroutine reads at a time.
+type replayed struct {
+	net.Conn
+	early []byte
+}
+
+func (c *replayed) Read(p []byte) (int, error) {
+	if len(c.early) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.early)
+	c.early = c.early[n:]
+	return n, nil
 }
 
 // Clone implements credentials.TransportCredentials. What is counted is counted together.
@@ -250,6 +329,9 @@ func (h *handshakeLines) Write(line []byte) (int, error) {
 // checkPeerName reports why the other end of a connection between nodes is not the node that it says it is.
 func (n *node) checkPeerName(name string, auth credentials.AuthInfo) error {
 	info, ok := auth.(credentials.TLSInfo)
+	if !ok && n.settings.tls.peerMode() == peerAccept {
+		return nil
+	}
 	if !ok {
 		return errors.New("its connection is not encrypted")
 	}

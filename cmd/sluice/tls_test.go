@@ -299,16 +299,29 @@ func TestWrongCertificates(t *testing.T) {
 	}
 }
 
-// strangerNode dials a node's peer port as another node would.
-func strangerNode(t *testing.T, n *running, name string, creds credentials.TransportCredentials) error {
+// strangerConfig is another node's that knows the secret.
+func strangerConfig(t *testing.T, name string, secret []byte) peer.Config {
 	t.Helper()
-	fingerprint, err := transport.Fingerprint(n.settings.secret)
+	key, err := transport.ProofKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := peer.Open(peer.Config{
-		Name: name, Boot: newBoot(), Placement: ring.Placement, Secret: fingerprint, Credentials: creds,
-	})
+	tag, err := transport.Fingerprint(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peer.Config{
+		Name: name, Boot: newBoot(), Placement: ring.Placement,
+		ProofKeys: func() [][]byte { return [][]byte{key} }, CountersTag: tag,
+	}
+}
+
+// strangerNode dials a node's peer port as another node would.
+func strangerNode(t *testing.T, n *running, name string, creds credentials.TransportCredentials) error {
+	t.Helper()
+	config := strangerConfig(t, name, n.settings.secret)
+	config.Credentials = creds
+	pool, err := peer.Open(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,10 +392,7 @@ func TestStrangersBehindAPeerAddress(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			config := peer.Config{Name: "n2", Boot: newBoot(), Placement: ring.Placement}
-			if config.Secret, err = transport.Fingerprint(s.secret); err != nil {
-				t.Fatal(err)
-			}
+			config := strangerConfig(t, "n2", s.secret)
 			if c.server != nil {
 				config.Credentials = credentials.NewTLS(c.server)
 			}
@@ -441,5 +451,40 @@ func TestPeersOverTLS(t *testing.T) {
 	}
 	if len(nodes[0].cluster.Stats().Set.Members) != 3 {
 		t.Errorf("%v are counted", nodes[0].cluster.Stats().Set.Members)
+	}
+}
+
+// Two nodes with every two ways of --peer-tls: those of which a rolling change meets one another talk, in both directions.
+func TestPeerTLSModes(t *testing.T) {
+	p := newPapers(t)
+	modes := []string{peerOff, peerAccept, peerRequire}
+	nodes := map[string]*running{}
+	for _, mode := range modes {
+		s := testSettings(t)
+		s.name = mode
+		if p.withPeerTLS(t, &s); mode != peerRequire { // which is the default with certificates
+			s.tls.peers = mode
+		}
+		nodes[mode] = startNode(t, s)
+	}
+	for i, from := range modes {
+		for j, to := range modes {
+			if from == to {
+				continue // a node does not talk to itself
+			}
+			err := nodes[from].peers.Greet(nodes[to].listen.peer.Addr().String())
+			if near := i-j <= 1 && j-i <= 1; near != (err == nil) {
+				t.Errorf("%s to %s: %v", from, to, err)
+			}
+		}
+	}
+	// Two nodes that accept both speak TLS: a certificate that is wrong is no reason to do without.
+	s, others := testSettings(t), newPapers(t)
+	s.name, s.tls.peers = "n9", peerAccept
+	others.withPeerTLS(t, &s)
+	n := startNode(t, s)
+	accept := nodes[peerAccept]
+	if err := accept.peers.Greet(n.listen.peer.Addr().String()); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("accept to accept with a certificate of another authority: %v", err)
 	}
 }

@@ -38,8 +38,8 @@ func newTop() *cobra.Command {
 		Use:   "top",
 		Short: "Show the keys that are limited most, or asked for most",
 		Long: `Show the heaviest keys of all nodes over the last minute or so, again and again until
-it is interrupted. Any node can be asked. With --callers it wants a token with the verb
-read; without, unless it runs with --top-keys=on, it answers callers on its own machine only.
+it is interrupted. Any node can be asked by its operators, on its own machine, or with
+--callers by those with the verb read; one with --top-keys=on answers everybody.
 
 Counts are of checks (--by frequent) or of denied checks (--by limited). They are
 estimates where checks are many; 700 -3 says that the true
@@ -60,7 +60,7 @@ Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
 			return f.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	f.register(cmd)
+	f.registerOperator(cmd)
 	cmd.Flags().StringVar(&f.by, "by", "limited", "what makes a key heavy: limited (denied checks) or frequent (checks)")
 	cmd.Flags().Int32VarP(&f.n, "number", "n", 20, "how many keys, 1 to 100")
 	cmd.Flags().StringVar(&f.domain, "domain", "", "only keys of this `domain`")

@@ -20,16 +20,19 @@ func noRule(d *sluicev1.Decision) bool {
 	return d.Error == nil && d.Rule == "" && d.Source == sluicev1.Source_SOURCE_UNRULED
 }
 
-// explainUnmatched asks the node why no rule matches, if that is so.
-func explainUnmatched(ctx context.Context, c sluicev1.SluiceServiceClient, check *sluicev1.Check, d *sluicev1.Decision) unmatched {
+// explainUnmatched asks the node, as its operator if this user is, why no rule matches, if that is so.
+func (f clientFlags) explainUnmatched(ctx context.Context, check *sluicev1.Check, d *sluicev1.Decision) (why unmatched) {
 	if !noRule(d) && d.GetError().GetCode() != sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN {
-		return unmatched{}
+		return why
 	}
-	res, err := c.Inspect(ctx, &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_})
-	if err != nil {
-		return unmatched{} // the decision stands without it
-	}
-	return unmatched{res.Reason, res.Domains}
+	f.operator = true
+	// The decision stands without it.
+	_ = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		res, err := c.Inspect(ctx, &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_})
+		why = unmatched{res.GetReason(), res.GetDomains()}
+		return err
+	})
+	return why
 }
 
 // known lists the domains, for the end of a sentence.

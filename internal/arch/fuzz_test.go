@@ -23,12 +23,57 @@ func TestParsersAreFuzzed(t *testing.T) {
 	if len(listed) < 20 {
 		t.Fatalf("docs/limits.md lists %d targets: is the table there?", len(listed))
 	}
+	found := functions(t, "Fuzz")
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if !listed[name] {
+			t.Errorf("`./%s` is not in the table of docs/limits.md#parsers", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		if !found[name] {
+			t.Errorf("docs/limits.md lists `./%s`, which is not there", name)
+		}
+	}
+}
+
+// Each row of docs/security.md about what a port can cost names a test that is there.
+func TestCostsAreHeld(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(doc), "\n| Port |")
+	if !ok {
+		t.Fatal("docs/security.md has no table of ports")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := strings.Split(strings.TrimSpace(table), "\n")[2:] // behind its head
+	if len(rows) < 10 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	found, name := functions(t, "Test"), regexp.MustCompile("`\\./([a-z0-9/]+) (Test[A-Za-z0-9]+)`")
+	for _, row := range rows {
+		names := name.FindAllStringSubmatch(row, -1)
+		if len(names) == 0 {
+			t.Errorf("no test holds %s", row)
+		}
+		for _, m := range names {
+			if !found[m[1]+" "+m[2]] {
+				t.Errorf("docs/security.md names `./%s %s`, which is not there", m[1], m[2])
+			}
+		}
+	}
+}
+
+// functions are those of tests whose names begin so, each with its folder before it.
+func functions(t *testing.T, prefix string) map[string]bool {
+	t.Helper()
 	files, err := exec.Command("git", "-C", "../..", "ls-files", "*_test.go").Output()
 	if err != nil {
 		t.Skipf("needs a checkout: %v", err)
 	}
 	found := map[string]bool{}
-	target := regexp.MustCompile(`(?m)^func (Fuzz[A-Za-z0-9]+)\(`)
+	target := regexp.MustCompile(`(?m)^func (` + prefix + `[A-Za-z0-9]+)\(`)
 	for file := range strings.FieldsSeq(string(files)) {
 		if strings.HasPrefix(file, "bench/") {
 			continue
@@ -41,14 +86,5 @@ func TestParsersAreFuzzed(t *testing.T) {
 			found[file[:strings.LastIndex(file, "/")]+" "+string(m[1])] = true
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(found)) {
-		if !listed[name] {
-			t.Errorf("`./%s` is not in the table of docs/limits.md#parsers", name)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		if !found[name] {
-			t.Errorf("docs/limits.md lists `./%s`, which is not there", name)
-		}
-	}
+	return found
 }

@@ -16,6 +16,7 @@ var pure = []struct{ dir, why string }{
 	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
 	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
 	{"cluster/lease", "what is lent must add up at every instant of a test, whatever is lost, late or doubled"},
+	{"cluster/share", "repeated faults and restarts must add up in the simulator as they do in a node"},
 	{"cluster/eventual", "what is told twice, late or to the next holder must add up at every instant of a test"},
 	{"internal/message", "messages are values: what they mean may hang on nothing but themselves"},
 	{"internal/yamldoc", "the same bytes are the same document, whoever reads them"},
@@ -123,11 +124,11 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{
-		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit"}, []string{"internal/e2e"},
+		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow"}, []string{"internal/e2e"},
 		"messages are the edge's words; inside, internal/check is",
 	},
 	{
@@ -157,6 +158,10 @@ var modules = []struct {
 	{
 		"golang.org/x/sys", []string{"cluster", "internal/faultnet"}, nil,
 		"the clock that runs while the machine sleeps, and tests' networks: the standard library reads and makes neither",
+	},
+	{
+		"golang.org/x/net", []string{"internal/rawh2"}, nil,
+		"tests speak HTTP/2 frame by frame, as no client that behaves does",
 	},
 	{
 		"github.com/spf13/cobra", []string{"cmd"}, nil,

@@ -44,14 +44,14 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 		return nil, err
 	}
 	if c.Seed == 0 {
-		c.Seed = rand.Uint64()
+		c.Seed = rand.Uint64() // #nosec G404 -- of a load
 	}
-	r := &run{cfg: c, models: models, name: fmt.Sprintf("%08x", rand.Uint32()), log: newLogWriter(c.Log), start: time.Now()}
+	r := &run{cfg: c, models: models, name: fmt.Sprintf("%08x", rand.Uint32()), log: newLogWriter(c.Log), start: time.Now()} // #nosec G404 -- a name, no secret
 	r.began = r.start.UnixNano()
 	r.keys = newKeys(&r.cfg, r.name)
 	callers := make([]*caller, c.Callers)
 	for i := range callers {
-		rng := rand.New(rand.NewPCG(c.Seed, uint64(i)))
+		rng := rand.New(rand.NewPCG(c.Seed, uint64(i))) // #nosec G404 -- of a load
 		callers[i] = &caller{run: r, rng: rng, nodes: nodes{targets: c.Targets, options: dialOptions(c.DialOptions), rng: rng}}
 		defer callers[i].nodes.close()
 	}

@@ -28,12 +28,11 @@ type Record struct {
 	// Sync: the reply waits until a copy has the charge. All records of a call agree on it.
 	Sync bool
 	// Times is how many alike checks of one key this record is, at most bucket.MaxTimes; 0 is 1. More than
-	// one only of verb Check, without Drain or Hold, under limits that are Repeatable, and
-	// only to a node that Combines.
+	// one only of verb Check, without Drain or Hold, under limits that are Repeatable.
 	Times int64
 	// Lend asks for a lease of Want units for the time For instead of a check, and says that grant ID is wholly spent, if it
 	// is not 0. Return gives back Want unspent units of
-	// grant ID; only to a node that Combines. Rate is the demand on the asking node, in units a second.
+	// grant ID. Rate is the demand on the asking node, in units a second.
 	Lend, Return bool
 	Want, Rate   int64
 	For          time.Duration
@@ -47,7 +46,7 @@ type Record struct {
 // Many reports whether r is more than one check.
 func (r *Record) Many() bool { return r.Times > 1 }
 
-// Hot reports whether r is of a kind that only nodes know that Combine.
+// Hot reports whether r is more than one check, or about a lease.
 func (r *Record) Hot() bool { return r.Many() || r.Lend || r.Return }
 
 // Status says what became of a Record.

@@ -3,6 +3,7 @@ package consoletest
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -24,9 +25,19 @@ type tab struct {
 	troubles []string
 }
 
-// open shows the console of p in a window of this size. Errors of the page fail the test, but for refusals, which the test
-// asked for.
+// open shows the console of p in a window of this size, logged in as an operator.
 func open(t *testing.T, p *process, width, height int64, dark bool) *tab {
+	t.Helper()
+	address, err := exec.Command(sluice, "console", "--addr", p.grpc).Output()
+	if err != nil {
+		t.Fatalf("sluice console: %v %s", err, address)
+	}
+	return openAt(t, strings.TrimSpace(string(address)), width, height, dark)
+}
+
+// openAt shows an address of a console in a window of this size. Errors of the page fail the test, but for refusals, which the
+// test asked for.
+func openAt(t *testing.T, address string, width, height int64, dark bool) *tab {
 	t.Helper()
 	if chromium == "" {
 		t.Skip("there is no Chromium: apt-get install chromium, or say where it is in SLUICE_CHROMIUM")
@@ -71,7 +82,7 @@ func open(t *testing.T, p *process, width, height int64, dark bool) *tab {
 			{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
 		}})
 		return err
-	}), chromedp.EmulateViewport(width, height), chromedp.Navigate("http://"+p.http+"/console"))
+	}), chromedp.EmulateViewport(width, height), chromedp.Navigate(address))
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()

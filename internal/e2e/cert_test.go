@@ -89,7 +89,7 @@ func TestCert(t *testing.T) {
 
 	// Who comes without is not let in, and a probe is.
 	for _, args := range [][]string{{}, {"--ca", filepath.Join(dir, "ca.crt"), "--server-name", "sluice"}} {
-		args = append([]string{"members", "--timeout", "2s", "--addr", nodes[0].grpc}, args...)
+		args = append([]string{"members", "--timeout", "2s", "--addr", nodes[0].grpc, "--operators-dir", t.TempDir()}, args...) // as another user
 		out, err := exec.Command(binary, args...).CombinedOutput()
 		if code := exitCode(err); code != 3 {
 			t.Errorf("%v: exit code %d, want 3\n%s", args, code, out)

@@ -52,9 +52,15 @@ func newFleet(t *testing.T, size int, rules string, args ...string) *fleet {
 	return newFleetOf(t, "", size, rules, args...)
 }
 
-// newFleetOf is newFleet of nodes that run binary, the program under test if it is empty.
+// newFleetOf is newFleet of nodes that run binary, the program under test if it is empty. They have a secret, as clusters do
+// beyond one machine.
 func newFleetOf(t *testing.T, binary string, size int, rules string, args ...string) *fleet {
 	t.Helper()
+	if !slices.Contains(args, "--secret-file") {
+		k := tokens{t, t.TempDir()}
+		k.write("secret", strings.Repeat("s", 32))
+		args = append(args, "--secret-file", filepath.Join(k.dir, "secret"))
+	}
 	f := &fleet{
 		t: t, rule: rules, binary: binary, args: append([]string{"--check-timeout", "3s"}, args...),
 		answerWithin: 10 * time.Second,

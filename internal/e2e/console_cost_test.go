@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -56,11 +57,14 @@ func TestConsoleCost(t *testing.T) {
 		defer cancel()
 		var bytes [3]int64
 		for i, n := range nodes {
-			req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.http+"/v1/watch", nil)
+			req, err := http.NewRequestWithContext(ctx, "GET", "http://localhost/v1/watch", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			res, err := http.DefaultClient.Do(req)
+			way := n.way()
+			socket := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return way.Dial(ctx) }}
+			defer socket.CloseIdleConnections()
+			res, err := socket.RoundTrip(req)
 			if err != nil || res.StatusCode != http.StatusOK {
 				t.Fatalf("watch %s: %v %v", n.name, res, err)
 			}

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +95,13 @@ func (n *labNode) kill() {
 func (l *lab) start(host int, args ...string) *labNode {
 	l.t.Helper()
 	n := &labNode{lab: l, host: host, name: fmt.Sprintf("pod-%d", host), grpc: l.hosts[host-1] + ":7460", log: &logBuffer{}}
-	serve := append([]string{"netns", "exec", l.namespace(host), binary, "serve", "--name", n.name}, args...)
+	dir := l.t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte(strings.Repeat("s", 32)), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	serve := append([]string{"netns", "exec", l.namespace(host), binary, "serve", "--name", n.name,
+		"--bind", "0.0.0.0", "--secret-file", secret, "--operators-dir", filepath.Join(dir, "operators")}, args...)
 	cmd := exec.Command("ip", serve...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	if err := cmd.Start(); err != nil {

@@ -50,6 +50,10 @@ var elsewhere = []struct{ begins, why string }{
 	{"docker ", "needs an engine; deploy/compose has a test of its own"},
 	{"grpcurl ", "is not part of Go; transport/grpcapi tests reflection"},
 	{"go tool pprof ", "shows a page and waits"},
+	{"curl --unix-socket ", "needs a node in its usual place; cmd/sluice tests the operators' socket"},
+	{"curl -H \"Authorization: Bearer $(cat ", "needs the same; cmd/sluice tests the token"},
+	{"sudo ", "needs another user"},
+	{"ssh ", "needs another machine"},
 	{"bin/sluice audit --addr 127.0.1.1 --discover --inline-limits=false", "asks for a rule that readers have to write; cmd/sluice tests it"},
 	{"curl -i 127.0.0.1:7461/v1/authorize/web ", "asks for a rule file that is copied before; internal/proxytest does"},
 }

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/operators"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -158,21 +159,50 @@ func launch(t *testing.T, c nodeConfig) *node {
 func (n *node) api() sluicev1.SluiceServiceClient {
 	n.t.Helper()
 	if n.conn == nil {
-		creds := insecure.NewCredentials()
-		if n.tls != nil {
-			creds = credentials.NewTLS(n.tls)
-		}
-		options := []grpc.DialOption{grpc.WithTransportCredentials(creds)}
-		if n.token != "" {
-			options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.TokenFile(n.token), false)))
-		}
-		conn, err := grpc.NewClient(n.grpc, options...)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		n.conn = conn
+		n.conn = n.dial()
 	}
 	return sluicev1.NewSluiceServiceClient(n.conn)
+}
+
+// dial returns another connection to the gRPC port, which the caller closes.
+func (n *node) dial() *grpc.ClientConn {
+	n.t.Helper()
+	creds := insecure.NewCredentials()
+	if n.tls != nil {
+		creds = credentials.NewTLS(n.tls)
+	}
+	options := []grpc.DialOption{grpc.WithTransportCredentials(creds)}
+	if n.token != "" {
+		options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.TokenFile(n.token), false)))
+	}
+	conn, err := grpc.NewClient(n.grpc, options...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return conn
+}
+
+// way returns the way to the node as its operator.
+func (n *node) way() operators.Way {
+	n.t.Helper()
+	way, ok := operators.Find("", n.grpc)
+	if !ok {
+		n.t.Fatalf("%s: no operators' socket of %s is found", n.name, n.grpc)
+	}
+	return way
+}
+
+// operator is api for calls of operators.
+func (n *node) operator() sluicev1.SluiceServiceClient {
+	n.t.Helper()
+	way := n.way()
+	conn, err := grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return way.Dial(ctx) }))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { conn.Close() })
+	return sluicev1.NewSluiceServiceClient(conn)
 }
 
 func (n *node) alive() bool {

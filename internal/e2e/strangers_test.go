@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/internal/rawh2"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -47,13 +51,14 @@ var strangers = []stranger{
 	{"gzip bombs", bombs},
 	{"streams opened and cancelled", reset},
 	{"answers that nobody reads", unread},
+	{"messages that do not end", halves},
 }
 
 func TestStrangers(t *testing.T) {
 	length := setting(t, "SIEGE", 10*time.Second)
 	nodes := cluster(t, 3, "")
 	n := nodes[0]
-	disturbed := func(ctx context.Context) time.Duration { return patrons(ctx, t, n.grpc, keysOf("patron", 1000)) }
+	disturbed := func(ctx context.Context) time.Duration { return p99(t, patrons(ctx, n, keysOf("patron", 1000))) }
 	before := rest(t, n, nil)
 	t.Logf("at rest: %v", before)
 	for _, s := range strangers {
@@ -95,7 +100,7 @@ func TestSilentPeerStallsNobody(t *testing.T) {
 			keys = append(keys, k)
 		}
 	}
-	quiet := patrons(within(t, length/2), t, nodes[0].grpc, keys)
+	quiet := p99(t, patrons(within(t, length/2), nodes[0], keys))
 	nodes[2].signal(syscall.SIGSTOP)
 	defer nodes[2].signal(syscall.SIGCONT)
 	// Its own keys are asked for all the while, by others.
@@ -111,7 +116,7 @@ func TestSilentPeerStallsNobody(t *testing.T) {
 			}
 		})
 	}
-	busy := patrons(ctx, t, nodes[0].grpc, keys)
+	busy := p99(t, patrons(ctx, nodes[0], keys))
 	others.Wait()
 	t.Logf("p99 of others %v, meanwhile %v", quiet, busy)
 	if most := max(2*quiet, leastTail(t)); busy > most {
@@ -145,17 +150,13 @@ func patronsCheck(key string) *sluicev1.Check {
 	}
 }
 
-// patrons ask a node gently until ctx ends, and want every answer. The result is their p99.
-func patrons(ctx context.Context, t *testing.T, addr string, keys []string) time.Duration {
-	t.Helper()
+// patrons ask a node gently until ctx ends, and want every answer. The result is how long each took.
+func patrons(ctx context.Context, n *node, keys []string) (took []time.Duration) {
+	n.t.Helper()
 	var mu sync.Mutex
-	var took []time.Duration
 	var all sync.WaitGroup
 	for range 4 {
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := n.dial()
 		defer conn.Close()
 		api := sluicev1.NewSluiceServiceClient(conn)
 		all.Go(func() {
@@ -168,7 +169,7 @@ func patrons(ctx context.Context, t *testing.T, addr string, keys []string) time
 				_, err := api.Check(each, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{patronsCheck(keys[rand.IntN(len(keys))])}})
 				cancel()
 				if err != nil {
-					t.Errorf("a check of others failed: %v", err)
+					n.t.Errorf("a check of others failed: %v", err)
 					return
 				}
 				mu.Lock()
@@ -178,6 +179,11 @@ func patrons(ctx context.Context, t *testing.T, addr string, keys []string) time
 		})
 	}
 	all.Wait()
+	return took
+}
+
+func p99(t *testing.T, took []time.Duration) time.Duration {
+	t.Helper()
 	if len(took) < 50 {
 		t.Fatalf("%d checks are too few", len(took))
 	}
@@ -464,6 +470,116 @@ func unread(ctx context.Context, n *node) error {
 	}
 	all.Wait()
 	return nil
+}
+
+// halves begins messages of 4 MiB on one connection to each port of gRPC, and sends all of them but the last byte.
+func halves(ctx context.Context, n *node) error {
+	before := n.vitals()
+	var all sync.WaitGroup
+	for addr, method := range map[string]string{n.grpc: sluicev1.SluiceService_Check_FullMethodName, n.peer: "/peer.v1.PeerService/Exchange"} {
+		all.Go(func() { begin(ctx, addr, nil, 250, method) })
+	}
+	most := before.resident()
+	for pause(ctx, 100*time.Millisecond) {
+		if v, err := n.measure(); err == nil {
+			most = max(most, v.resident())
+		}
+	}
+	all.Wait()
+	if most > before.resident()+64 {
+		return fmt.Errorf("%.0f MiB were resident, before %.0f", most, before.resident())
+	}
+	return nil
+}
+
+// begin begins so many messages of 4 MiB on one connection at a time until ctx ends. TLS is for nil plain.
+func begin(ctx context.Context, addr string, secure *tls.Config, calls int, method string) {
+	for ctx.Err() == nil {
+		c, err := afar.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return
+		}
+		if secure != nil {
+			c = tls.Client(c, secure)
+		}
+		if r, err := rawh2.New(c); err == nil {
+			r.Flood(ctx, calls, 4<<20, method)
+		}
+		pause(ctx, 500*time.Millisecond)
+		c.Close()
+	}
+}
+
+// TestOneConnection: one connection without a token begins messages on 4,096 streams, for SIEGE in all. The process grows by at most
+// 64 MiB, and others, whom it is measured against in turn, wait at most twice as long.
+func TestOneConnection(t *testing.T) {
+	all := setting(t, "SIEGE", 10*time.Second)
+	turns := max(1, min(6, all/(5*time.Second))) // what the connection of the turn before held is collected by then
+	length := all / turns
+	for name, c := range map[string]struct{ callers, secure bool }{
+		"open": {}, "callers": {callers: true}, "TLS": {secure: true}, "TLS and callers": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVault(t)
+			config := nodeConfig{name: "pod-1"}
+			var secure *tls.Config
+			if c.secure {
+				v.equip(v.before, time.Hour, config.name)
+				config.args = []string{"--tls-cert", filepath.Join(v.dir, config.name+".crt"), "--tls-key", filepath.Join(v.dir, config.name+".key")}
+				config.tls = &tls.Config{RootCAs: v.trust, ServerName: "sluice"}
+				secure = config.tls.Clone()
+				secure.NextProtos = []string{"h2"}
+			}
+			if c.callers {
+				path, digest := v.make("others")
+				v.write("callers.yaml", fmt.Sprintf("callers: [{name: others, tokens: [%s], grants: [{domains: [patrons], verbs: [check]}]}]", digest))
+				config.args, config.token = append(config.args, "--callers", filepath.Join(v.dir, "callers.yaml")), path
+			}
+			n := launch(t, config)
+			keys := keysOf("patron", 1000)
+			eventually(t, 20*time.Second, "it answers", func() error {
+				_, err := n.api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{patronsCheck(keys[0])}})
+				return err
+			})
+			var quiet, busy []time.Duration
+			var before, most int
+			for turn := range turns {
+				quiet = append(quiet, patrons(within(t, length), n, keys)...)
+				if turn == 0 {
+					before = n.memory("VmRSS")
+				}
+				ctx := within(t, length)
+				var attack sync.WaitGroup
+				attack.Go(func() { begin(ctx, n.grpc, secure, 4096, sluicev1.SluiceService_Check_FullMethodName) })
+				busy = append(busy, patrons(ctx, n, keys)...)
+				attack.Wait()
+			}
+			most = n.memory("VmHWM")
+			with, without := p99(t, busy), p99(t, quiet)
+			t.Logf("%v in all: %d MiB more; p99 of others %v, without it %v (%d and %d checks)", turns*length, most-before, with, without, len(busy), len(quiet))
+			if most > before+64 {
+				t.Errorf("%d MiB were resident, before %d", most, before)
+			}
+			if with > max(2*without, leastTail(t)) {
+				t.Errorf("others waited %v (p99), without it %v", with, without)
+			}
+		})
+	}
+}
+
+// memory is a line of the process's status, in MiB.
+func (n *node) memory(line string) int {
+	n.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), line+":")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		n.t.Fatal(err)
+	}
+	return kib / 1024
 }
 
 // pause waits, and reports false when ctx ended before.

@@ -24,7 +24,7 @@ func TestTopKeys(t *testing.T) {
 	}
 	top := func(n *node, by sluicev1.TopBy) (keys []string, missing []string) {
 		t.Helper()
-		res, err := n.api().Top(t.Context(), &sluicev1.TopRequest{By: by})
+		res, err := n.operator().Top(t.Context(), &sluicev1.TopRequest{By: by})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -33,8 +33,9 @@ type cell struct {
 	prefix       string // of the names of namespaces
 	binary       string
 	expect       bool   // it knows --bootstrap-expect
+	sockets      bool   // it knows --operators-dir
 	short        bool   // faults last for half of their time
-	logs, rules  string // paths
+	logs, dir    string // paths
 	net          *faultnet.Switch
 	nodes        []*node
 	newcomer     *node // that takes the place of another
@@ -179,6 +180,7 @@ func TestCell(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.expect = strings.Contains(string(help), "--bootstrap-expect")
+	c.sockets = strings.Contains(string(help), "--operators-dir")
 	c.net = faultnet.New(id.seed())
 	t.Cleanup(c.net.Close)
 	for _, host := range c.hosts(s) {
@@ -187,9 +189,11 @@ func TestCell(t *testing.T) {
 		}
 	}
 	c.groups = groups(c.fault, id.nodes)
-	c.rules = filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(c.rules, []byte(ruleFile(c.groups)), 0o644); err != nil {
-		t.Fatal(err)
+	c.dir = t.TempDir()
+	for name, text := range map[string]string{"rules.yaml": ruleFile(c.groups), "secret": strings.Repeat("s", 32)} {
+		if err := os.WriteFile(filepath.Join(c.dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.audit = newAuditor(c, c.groups)
 	var join []string

@@ -47,7 +47,11 @@ func (n *node) start() {
 	if n.files > 0 {
 		args = append(args, "prlimit", "--nofile="+strconv.Itoa(n.files))
 	}
-	args = append(args, n.c.binary, "serve", "--name", n.name, "--rules", n.c.rules)
+	in := func(name string) string { return filepath.Join(n.c.dir, name) }
+	args = append(args, n.c.binary, "serve", "--name", n.name, "--bind", "0.0.0.0", "--secret-file", in("secret"), "--rules", in("rules.yaml"))
+	if n.c.sockets { // namespaces share the file system
+		args = append(args, "--operators-dir", in(n.name+"-"+n.addr))
+	}
 	n.cmd = exec.Command("ip", append(args, n.args...)...)
 	n.cmd.Stdout, n.cmd.Stderr = log, log
 	if err := n.cmd.Start(); err != nil {

@@ -14,14 +14,20 @@ import (
 )
 
 // AddHost makes a network namespace of the name, with the address on a device that the switch carries. It needs root and ip.
+// FAULT_TCP in the environment names the congestion control of its TCP, which the kernel must allow; without it, it is the machine's.
 func (s *Switch) AddHost(namespace string, addr netip.Prefix) error {
 	if err := ip("netns", "add", namespace); err != nil {
 		return err
 	}
 	var device *os.File
 	err := In(namespace, func() (err error) {
-		device, err = openTun("eth0")
-		return err
+		if device, err = openTun("eth0"); err != nil {
+			return err
+		}
+		if c := os.Getenv("FAULT_TCP"); c != "" {
+			return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte(c), 0o644)
+		}
+		return nil
 	})
 	if err != nil {
 		return err

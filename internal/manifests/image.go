@@ -21,6 +21,7 @@ func JudgeImage(dockerfile string, ports Ports) []string {
 		"ARG":         {"BINARY=bin/image/sluice"},
 		"COPY":        {"${BINARY} /sluice"},
 		"USER":        {fmt.Sprintf("%d:%d", user, user)},
+		"ENV":         {"SLUICE_BIND=0.0.0.0"},
 		"EXPOSE":      {fmt.Sprintf("%d/tcp %d/tcp %d/tcp %d/tcp %d/udp", ports.GRPC, ports.HTTP, ports.Peer, ports.Gossip, ports.Gossip)},
 		"HEALTHCHECK": {`--interval=5s --timeout=3s --start-period=10s CMD ["/sluice", "health", "--timeout", "2s"]`},
 		"ENTRYPOINT":  {`["/sluice"]`},

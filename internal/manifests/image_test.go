@@ -18,6 +18,7 @@ func TestImage(t *testing.T) {
 		{"FROM scratch", "FROM alpine", `FROM ["alpine"]`},
 		{"USER 65532:65532", "", "no USER"},
 		{"7463/udp", "", "EXPOSE"},
+		{"ENV SLUICE_BIND=0.0.0.0", "", "no ENV"},
 		{"CMD ", "RUN true\nCMD ", `RUN ["true"]`},
 		{"COPY ${BINARY} /sluice", "COPY ${BINARY} /sluice\nCOPY . /", "COPY"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -29,6 +30,7 @@ func Judge(o *Objects, settings map[string]string, ports Ports) []string {
 	j.environment()
 	j.mounts()
 	j.data()
+	j.operators()
 	j.files()
 	j.encryption()
 	j.security()
@@ -215,6 +217,7 @@ func (j *judge) target(p corev1.ServicePort) (wire, bool) {
 // environment: every SLUICE_ variable is a setting of the binary.
 func (j *judge) environment() {
 	seen := map[string]bool{}
+	memory := int64(0)
 	for _, e := range j.container.Env {
 		j.want(!seen[e.Name], "container: %s is set twice", e.Name)
 		seen[e.Name] = true
@@ -222,8 +225,15 @@ func (j *judge) environment() {
 			_, ok := j.settings[e.Name]
 			j.want(ok, "container: %s is no setting of sluice serve", e.Name)
 		}
+		if e.Name == "SLUICE_MEMORY_LIMIT" {
+			q, err := resource.ParseQuantity(strings.TrimSuffix(e.Value, "B"))
+			j.want(err == nil, "container: %s: %v", e.Name, err)
+			memory = q.Value()
+		}
 	}
-	j.want(seen["GOMEMLIMIT"] && seen["SLUICE_MAX_MEMORY"], "container: nothing bounds memory before the kernel does")
+	most := j.container.Resources.Limits.Memory().Value()
+	j.want(memory > most/2 && memory <= most/5*4, "container: SLUICE_MEMORY_LIMIT is %d bytes, want at most 80 %% of its memory limit, %d", memory, most)
+	j.want(!seen["GOMEMLIMIT"] && !seen["SLUICE_MAX_ENTRIES"], "container: SLUICE_MEMORY_LIMIT alone bounds memory")
 	links := j.StatefulSet.Spec.Template.Spec.EnableServiceLinks
 	j.want(links != nil && !*links, "StatefulSet: variables named after Services would look like settings")
 	j.want(slices.Equal(j.container.Args, []string{"serve"}), "container: args %v, want serve", j.container.Args)
@@ -243,6 +253,9 @@ func (j *judge) mounts() {
 		}
 		v, ok := volumes[m.Name]
 		j.want(ok, "container: mount %s has no volume", m.Name)
+		if v.EmptyDir != nil {
+			continue // see operators
+		}
 		j.want(m.ReadOnly, "container: mount %s can be written", m.Name)
 		j.want(m.SubPath == "" && m.SubPathExpr == "", "container: mount %s by subPath never changes", m.Name)
 		at[m.MountPath] = v

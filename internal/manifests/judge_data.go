@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"path"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,5 +39,19 @@ func (j *judge) data() {
 	if keep := j.StatefulSet.Spec.PersistentVolumeClaimRetentionPolicy; found {
 		j.want(keep != nil && keep.WhenScaled == "Retain" && keep.WhenDeleted == "Retain",
 			"StatefulSet: volumes go when the cluster is scaled to 0, which is how it is stopped")
+	}
+}
+
+// operators: the operators' socket lies where the node may write and nothing is left of it after the pod; in a directory that the
+// node makes, as a volume's own belongs to root and lets others in.
+func (j *judge) operators() {
+	dir := j.env("SLUICE_OPERATORS_DIR").Value
+	v, _ := j.volumeAt(path.Dir(dir))
+	j.want(v.EmptyDir != nil, "container: SLUICE_OPERATORS_DIR is %q, want a directory in an emptyDir", dir)
+	for _, m := range j.container.VolumeMounts {
+		j.want(v.Name == "" || m.Name != v.Name || !m.ReadOnly, "container: the operators' socket cannot be made in volume %s", m.Name)
+	}
+	for _, other := range j.StatefulSet.Spec.Template.Spec.Volumes {
+		j.want(other.EmptyDir == nil || other.Name == v.Name, "StatefulSet: volume %s is for nothing", other.Name)
 	}
 }

@@ -26,10 +26,10 @@ func (j *judge) certificateAt(setting string) (*certmanagerv1.Certificate, strin
 	return nil, v.Secret.SecretName
 }
 
-// encryption: doors, peers and gossip are encrypted all together or not at all, by certificates that have the names that are asked for.
+// encryption: doors and peers are encrypted both or not at all, by certificates that have the names that are asked for.
 func (j *judge) encryption() {
-	doors, peers, gossip := j.doorsTLS(), j.env("SLUICE_PEER_TLS_CERT").Value != "", j.env("SLUICE_GOSSIP_KEYRING").Value != ""
-	j.want(doors == peers && peers == gossip, "container: of doors, peers and gossip some are encrypted and some are not")
+	doors, peers := j.doorsTLS(), j.env("SLUICE_PEER_TLS_CERT").Value != ""
+	j.want(doors == peers, "container: of doors and peers one is encrypted and one is not")
 	if doors {
 		j.doorCertificate()
 	}

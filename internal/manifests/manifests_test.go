@@ -246,6 +246,16 @@ func TestJudge(t *testing.T) {
 		{"no ConfigMap sluice-rules", func(o *Objects, _ *corev1.PodSpec, _ *corev1.Container) { delete(o.ConfigMaps, "sluice-rules") }},
 		{"mount secret can be written", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.VolumeMounts[1].ReadOnly = false }},
 		{"by subPath never changes", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.VolumeMounts[0].SubPath = "api.yaml" }},
+		{"SLUICE_OPERATORS_DIR is \"/run/sluice\"", setEnv("SLUICE_OPERATORS_DIR", "/run/sluice")},
+		{"SLUICE_OPERATORS_DIR is \"/etc/sluice/rules/x\"", setEnv("SLUICE_OPERATORS_DIR", "/etc/sluice/rules/x")},
+		{"socket cannot be made", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			for i := range c.VolumeMounts {
+				c.VolumeMounts[i].ReadOnly = true
+			}
+		}},
+		{"volume spare is for nothing", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) {
+			p.Volumes = append(p.Volumes, corev1.Volume{Name: "spare", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		}},
 		{"no Secret is mounted", setEnv("SLUICE_SECRET_FILE", "/secret")},
 		{"has no file cluster", setEnv("SLUICE_SECRET_FILE", "/etc/sluice/secret/cluster")},
 		{"the one that everybody knows", func(_ *Objects, p *corev1.PodSpec, _ *corev1.Container) { p.Volumes[1].Secret.Optional = new(true) }},
@@ -276,6 +286,12 @@ func TestJudge(t *testing.T) {
 		}},
 		{"memory limit is not what it requests", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
 			c.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("2Gi")
+		}},
+		{"want at most 80 % of its memory limit", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "SLUICE_MEMORY_LIMIT" })
+		}},
+		{"SLUICE_MEMORY_LIMIT alone bounds memory", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) {
+			c.Env = append(c.Env, corev1.EnvVar{Name: "GOMEMLIMIT", Value: "900MiB"})
 		}},
 		{"readiness probe asks", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.ReadinessProbe.HTTPGet.Path = "/healthz" }},
 		{"no liveness probe", func(_ *Objects, _ *corev1.PodSpec, c *corev1.Container) { c.LivenessProbe = nil }},

@@ -18,6 +18,8 @@ type Envelope struct {
 	// Patient: it tells nothing new, and may wait at its sender for the next message that
 	// goes the same way. It is not sent along.
 	Patient bool
+	// Copy: it goes by a second connection as well, as the first may be waiting for packets that were lost. It is not sent along.
+	Copy bool
 }
 
 // Body is one of the message types of this package, by pointer.
@@ -267,9 +269,12 @@ type Fetch struct {
 type Parcel struct {
 	N     uint64
 	Parts []Part
-	// Image has the counters of all parts, one part after the other.
+	// Image has the counters of all parts, one part after the other, of at most MaxSets sets of limits.
 	Image bucket.Image
 }
+
+// MaxSets is the most sets of limits of a Parcel, which a frame between nodes can define.
+const MaxSets = 4096
 
 // Part is what a Parcel says about one partition.
 type Part struct {

@@ -20,7 +20,7 @@ func startNginx(t *testing.T, host string, changes ...string) *process {
 		path, err = exec.LookPath("/usr/sbin/nginx")
 	}
 	if err != nil {
-		if os.Getenv("SLUICE_NGINX") == "required" {
+		if os.Getenv("SLUICE_PROXIES") == "required" {
 			t.Fatal("nginx is not installed")
 		}
 		t.Skip("nginx is not installed: apt-get install nginx-light")

@@ -41,6 +41,7 @@ type platform struct {
 // runConfig says how a container runs: what the Dockerfile says, which a test holds it against.
 type runConfig struct {
 	User         string              `json:"User"`
+	Env          []string            `json:"Env"`
 	ExposedPorts map[string]struct{} `json:"ExposedPorts"`
 	Entrypoint   []string            `json:"Entrypoint"`
 	Cmd          []string            `json:"Cmd"`
@@ -50,6 +51,7 @@ type runConfig struct {
 func howToRun(version string) runConfig {
 	return runConfig{
 		User:         "65532:65532",
+		Env:          []string{"SLUICE_BIND=0.0.0.0"},
 		ExposedPorts: map[string]struct{}{"7460/tcp": {}, "7461/tcp": {}, "7462/tcp": {}, "7463/tcp": {}, "7463/udp": {}},
 		Entrypoint:   []string{"/sluice"},
 		Cmd:          []string{"serve"},

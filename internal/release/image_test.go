@@ -118,7 +118,7 @@ func TestImageIsTheDockerfile(t *testing.T) {
 	for port := range strings.FieldsSeq(got["EXPOSE"]) {
 		ports[port] = struct{}{}
 	}
-	if got["USER"] != run.User || !reflect.DeepEqual(ports, run.ExposedPorts) ||
+	if got["USER"] != run.User || !reflect.DeepEqual([]string{got["ENV"]}, run.Env) || !reflect.DeepEqual(ports, run.ExposedPorts) ||
 		!reflect.DeepEqual(list(got["ENTRYPOINT"]), run.Entrypoint) || !reflect.DeepEqual(list(got["CMD"]), run.Cmd) {
 		t.Errorf("images run as %+v, the Dockerfile says %v", run, got)
 	}

@@ -9,11 +9,14 @@ import (
 
 // Config bounds what a node takes on.
 type Config struct {
-	// MaxCalls is the most calls in progress, at least 1.
+	// MaxCalls is the most calls in progress, at least 1. One with many checks counts as one for each ChecksPerCall of them.
 	MaxCalls int
 	// MaxWait is how long goroutines may wait for a processor before calls are rejected, if many wait. 0 means for ever.
 	MaxWait time.Duration
 }
+
+// ChecksPerCall is how many checks a call has that counts as one.
+const ChecksPerCall = 64
 
 // Validate says which field is wrong.
 func (c Config) Validate() error {
@@ -29,7 +32,8 @@ func (c Config) Validate() error {
 // Gate lets calls in, or not. Make it with New. It is safe for concurrent use.
 type Gate struct {
 	config   Config
-	calls    atomic.Int64
+	calls    atomic.Int64  // in progress
+	places   atomic.Int64  // that they take
 	done     atomic.Uint64 // calls that have given their place back
 	asked    atomic.Uint32 // calls that came while part of them was rejected
 	refusing atomic.Uint32 // of whole calls
@@ -70,21 +74,27 @@ func (g *Gate) Admit() bool {
 	return false
 }
 
-// Enter takes a place among the calls in progress, which Leave gives back, and reports whether there was one.
-func (g *Gate) Enter() bool {
-	if g.calls.Add(1) <= int64(g.config.MaxCalls) {
-		return true
+// Enter takes the places of a call with so many checks, which Leave with as many gives back, and reports whether they were there. A call
+// that is alone gets in, however many it has.
+func (g *Gate) Enter(checks int) bool {
+	n := placesOf(checks)
+	if all := g.places.Add(n); all > int64(g.config.MaxCalls) && all > n {
+		g.places.Add(-n)
+		g.full.Add(1)
+		return false
 	}
-	g.calls.Add(-1)
-	g.full.Add(1)
-	return false
+	g.calls.Add(1)
+	return true
 }
 
-// Leave gives back the place of an Enter that was true.
-func (g *Gate) Leave() {
+// Leave gives back the places of an Enter that was true.
+func (g *Gate) Leave(checks int) {
+	g.places.Add(-placesOf(checks))
 	g.calls.Add(-1)
 	g.done.Add(1)
 }
+
+func placesOf(checks int) int64 { return max(1, int64(checks+ChecksPerCall-1)/ChecksPerCall) }
 
 // Observe takes the load of the last Tick. It reports whether calls are rejected now: as long as they are, the next Tick decides
 // when that ends. One caller at a time.

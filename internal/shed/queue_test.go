@@ -54,11 +54,11 @@ func simulate(t *testing.T, processors int, cost time.Duration, f func(*node)) {
 func (n *node) serve() {
 	for c := range n.calls {
 		wait := time.Since(c.came)
-		if !n.gate.Enter() {
+		if !n.gate.Enter(1) {
 			panic("no place")
 		}
 		time.Sleep(n.cost)
-		n.gate.Leave()
+		n.gate.Leave(1)
 		n.mu.Lock()
 		n.mu.waits = append(n.mu.waits, wait)
 		n.mu.admitted = append(n.mu.admitted, served{c.came.Sub(n.began), time.Since(c.came)})

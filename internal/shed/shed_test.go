@@ -115,16 +115,44 @@ func TestNoBoundOfWaits(t *testing.T) {
 func TestEnterKeepsToTheBound(t *testing.T) {
 	g := gate(t, Config{MaxCalls: 2})
 	for i, want := range []bool{true, true, false} {
-		if g.Enter() != want {
+		if g.Enter(1) != want {
 			t.Fatalf("call %d: let in is %v", i+1, !want)
 		}
 	}
-	g.Leave()
-	if !g.Enter() {
+	g.Leave(1)
+	if !g.Enter(1) {
 		t.Error("who leaves makes no room")
 	}
 	if s := g.Stats(); s.Calls != 2 || s.Full != 1 {
 		t.Errorf("stats are %+v", s)
+	}
+}
+
+// TestEnterCountsChecks: a call takes places by its checks, and one that is alone gets in.
+func TestEnterCountsChecks(t *testing.T) {
+	g := gate(t, Config{MaxCalls: 10})
+	for _, c := range []struct {
+		checks int
+		want   bool
+	}{{8 * ChecksPerCall, true}, {2*ChecksPerCall + 1, false}, {ChecksPerCall + 1, true}, {1, false}} {
+		if g.Enter(c.checks) != c.want {
+			t.Fatalf("%d checks: let in is %v", c.checks, !c.want)
+		}
+	}
+	if s := g.Stats(); s.Calls != 2 || s.Full != 2 {
+		t.Errorf("stats are %+v", s)
+	}
+	g.Leave(8 * ChecksPerCall)
+	g.Leave(ChecksPerCall + 1)
+	if !g.Enter(100*ChecksPerCall) || g.Enter(1) {
+		t.Error("a large call alone gets in, and none beside it")
+	}
+	// 64 callers with the largest batches fit into the default.
+	g = gate(t, Config{MaxCalls: 16_384})
+	for i := range 64 {
+		if !g.Enter(10_000) {
+			t.Fatalf("the call of caller %d is refused", i)
+		}
 	}
 }
 
@@ -139,8 +167,8 @@ func TestConfig(t *testing.T) {
 func TestAdmitAllocatesNothing(t *testing.T) {
 	g := gate(t, Config{MaxCalls: 1, MaxWait: target})
 	if n := testing.AllocsPerRun(100, func() {
-		if g.Admit() && g.Enter() {
-			g.Leave()
+		if g.Admit() && g.Enter(1) {
+			g.Leave(1)
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -12,7 +13,7 @@ const (
 	maxForwards = 3
 	firstWait   = 5 * time.Millisecond
 	lastWait    = 50 * time.Millisecond
-	// hopTimeout is when a node stops waiting for another's answer.
+	// hopTimeout is when a node stops waiting for another's answer, where two round trips take no longer.
 	hopTimeout = 100 * time.Millisecond
 	// patience is how long a client waits.
 	patience = 3 * time.Second
@@ -24,8 +25,11 @@ type ask struct {
 	at       *process // the node that was asked
 	began    int64
 	wait     time.Duration
-	forwards int // in this attempt
-	hop      int // counts hops, so that late answers are known as such
+	forwards int   // in this attempt
+	hop      int   // counts hops, so that late answers are known as such
+	sent     int64 // when this attempt or hop began, by the clock of at
+	// charge is nil unless it is a deferred charge.
+	charge *sentCharge
 }
 
 // hop is what a check says between nodes: there, or back with the outcome.
@@ -36,6 +40,7 @@ type hop struct {
 	back    bool
 	outcome outcome
 	hint    message.Peer
+	said    bucket.Decision // of shared keys
 }
 
 // outcome is what a node says to a check.
@@ -64,6 +69,8 @@ func (w *world) attempt(a *ask) {
 	case p.paused:
 		w.after(ticking, func() { w.attempt(a) })
 		return
+	case a.key.shared != nil && w.withoutOwner(a):
+		return
 	case w.now-a.began > int64(patience):
 		w.Undecided++
 		if w.calm(a.began) {
@@ -71,8 +78,8 @@ func (w *world) attempt(a *ask) {
 		}
 		return
 	}
-	a.forwards = 0
-	out, hint := w.decide(p, a, nil)
+	a.forwards, a.sent = 0, w.clock(p)
+	out, hint, _ := w.decide(p, a, nil)
 	w.onward(a, out, hint)
 }
 
@@ -81,6 +88,10 @@ func (w *world) onward(a *ask, out outcome, hint message.Peer) {
 	p := a.at
 	switch out {
 	case decided:
+		if a.charge != nil {
+			w.charged(a, share.Charged)
+			return
+		}
 		w.answered(a)
 		return
 	case held:
@@ -92,14 +103,20 @@ func (w *world) onward(a *ask, out outcome, hint message.Peer) {
 		}
 		a.hop++
 		n := a.hop
-		w.send(&letter{from: p.place, to: w.place(hint.Name), hop: &hop{ask: a, n: n, from: p}})
-		limit := hopTimeout
+		to := w.place(hint.Name)
+		w.send(&letter{from: p.place, to: to, hop: &hop{ask: a, n: n, from: p}})
+		limit := max(hopTimeout, 2*time.Duration(w.net.base[p.place][to]+w.net.base[to][p.place]))
 		if a.key.sync {
-			limit = checkTimeout
+			limit = max(limit, checkTimeout)
 		}
+		a.sent = w.clock(p)
 		w.after(limit, func() {
 			if a.hop == n && p.runs() {
 				a.hop++
+				if a.charge != nil {
+					w.charged(a, share.AnswerLost)
+					return
+				}
 				w.again(a)
 			}
 		})
@@ -130,13 +147,16 @@ func (w *world) hopped(p *process, l *letter) {
 	if h.back {
 		if h.ask.at == p && h.ask.hop == h.n {
 			h.ask.hop++
+			if h.outcome == decided && h.ask.key.shared != nil {
+				w.heard(h.ask, &h.said)
+			}
 			w.onward(h.ask, h.outcome, h.hint)
 		}
 		return
 	}
-	out, hint := w.decide(p, h.ask, h)
+	out, hint, d := w.decide(p, h.ask, h)
 	if out != held {
-		w.reply(p, h, out, hint)
+		w.send(&letter{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint, said: d}})
 	}
 }
 
@@ -147,44 +167,53 @@ func (w *world) reply(p *process, h *hop, out outcome, hint message.Peer) {
 
 // decide does a's check at p if p may, as the node does: right, seal and gate. h is nil
 // at the node that was asked.
-func (w *world) decide(p *process, a *ask, h *hop) (outcome, message.Peer) {
+func (w *world) decide(p *process, a *ask, h *hop) (out outcome, hint message.Peer, d bucket.Decision) {
 	k, now := a.key, w.clock(p)
 	part := k.partition
 	if now >= p.quorum.RightUntil() && !w.without.right {
-		return w.direct(p, part)
+		out, hint = w.direct(p, part)
+		return out, hint, d
 	}
-	var d bucket.Decision
+	request := &k.request
+	if x := a.charge; x != nil {
+		request = &bucket.Request{Key: x.Key, Limits: x.Limits, Cost: x.Due, Verb: bucket.Charge}
+	}
 	var seq uint64
 	if w.without.seal {
 		// Nothing but the ring says who decides.
 		if o := p.shown.Owner; o == nil || o[part] < 0 || p.shown.Members[o[part]] != p.self {
-			return w.direct(p, part)
+			out, hint = w.direct(p, part)
+			return out, hint, d
 		}
-		d = p.table.Do(now, &k.request)
+		d = p.table.Do(now, request)
 	} else {
 		var v bucket.Verdict
-		d, seq, v = p.table.Try(now, &k.request, nil)
+		d, seq, v = p.table.Try(now, request, nil)
 		if holds := p.handoff.Holds(part); holds == (v == bucket.Sealed) {
 			w.fail("seal", part, "that %s holds the partition is %v, and what it says to a check is %d", p, holds, v)
 		}
 		switch v {
 		case bucket.Sealed:
-			return w.direct(p, part)
+			out, hint = w.direct(p, part)
+			return out, hint, d
 		case bucket.Behind:
 			w.Behind++
-			return later, message.Peer{}
+			return later, message.Peer{}, d
 		}
 	}
 	w.decidedAt(p, k, d, seq, now)
+	if k.shared != nil {
+		w.ownerDecides(p, k, a.charge, d, now)
+	}
 	if !k.sync || !d.Allowed {
-		return decided, message.Peer{}
+		return decided, message.Peer{}, d
 	}
 	p.waiting = append(p.waiting, waiting{
 		ask: a, hop: h, lineage: p.set.ID, tenure: p.handoff.Tenure(a.key.partition), seq: seq, since: w.now,
 	})
 	p.handoff.Flush()
 	w.turn(p, now)
-	return held, message.Peer{}
+	return held, message.Peer{}, d
 }
 
 // direct says where a check of part should be asked that p cannot decide.

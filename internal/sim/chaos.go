@@ -83,6 +83,7 @@ func meet(w *world) {
 
 // chaos is everything at once.
 func chaos(w *world) {
+	w.stops = true
 	for range 4 + w.rng.IntN(8) {
 		w.pass(between(w.rng, 10*time.Millisecond, 1500*time.Millisecond))
 		w.strike()
@@ -165,4 +166,53 @@ func (w *world) flap(group []int, times int) {
 		w.split(group, both, false)
 		w.during(between(w.rng, 20*time.Millisecond, 700*time.Millisecond), func() { w.flap(group, times-1) })
 	})
+}
+
+// sharesGiven cuts processes off from owners again and again, all within the windows of the keys that are spent meanwhile: one or some of
+// them, or all from each other, or one link. Some are paused, or crash and come back within the cut or after it.
+func sharesGiven(w *world) {
+	for range 2 + w.rng.IntN(6) {
+		w.pass(between(w.rng, 10*time.Millisecond, 1500*time.Millisecond))
+		p := w.victim()
+		if p == nil {
+			continue
+		}
+		group, how := []int{p.place}, way(w.rng.IntN(3))
+		if w.rng.IntN(4) == 0 {
+			w.change() // which may change the number of voters
+		}
+		switch w.rng.IntN(6) {
+		case 0:
+			group = w.someGroup()
+		case 1:
+			if q := w.victim(); q != p { // with quorum, and without that owner
+				w.part(p.place, q.place, both, true)
+				w.pass(between(w.rng, 100*time.Millisecond, 3*time.Second))
+				w.part(p.place, q.place, both, false)
+			}
+			continue
+		case 2:
+			d := between(w.rng, 100*time.Millisecond, 2*time.Second)
+			w.pause(p, d)
+			w.pass(d + between(w.rng, 10*time.Millisecond, time.Second))
+			continue
+		case 3:
+			for _, q := range w.running() {
+				w.split([]int{q.place}, both, true)
+			}
+			w.pass(between(w.rng, 300*time.Millisecond, 3*time.Second))
+			w.mend()
+			continue
+		}
+		w.split(group, how, true)
+		w.pass(between(w.rng, 100*time.Millisecond, 3*time.Second))
+		if back := w.rng.IntN(6); back < 2 && p.runs() && w.mayLose() {
+			w.lose(p)
+			w.restart(p, between(w.rng, 10*time.Millisecond, time.Second))
+			if back == 0 {
+				w.pass(between(w.rng, 100*time.Millisecond, 2*time.Second))
+			}
+		}
+		w.split(group, how, false)
+	}
 }

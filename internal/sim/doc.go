@@ -11,11 +11,11 @@
 //	go test ./internal/sim -run TestSeed$ -v -args -seed 4711 -lines 300
 //
 // What a process does around its machines (when it serves, how it leaves, how a check
-// finds its holder) is done here as the node does it. Snapshots, shares of minorities,
-// give-backs and windows that end are left out.
+// finds its holder) is done here as the node does it. Snapshots of counters, relays and
+// give-backs are left out. sharing.go adds keys that processes answer without their owners, by cluster/share.
 //
 // Leases have runs of their own, RunLeases: a holder, its standby and borrowers of one key, without the machines.
 //
 // profile.go and chaos.go have the kinds of schedules, excess.go says how much may be
-// admitted beyond a limit in each, judging.go, tenure.go and settled.go have the other invariants.
+// admitted beyond a limit in each, sharing_judged.go what shares may admit, and judging.go, tenure.go and settled.go have the other invariants.
 package sim

@@ -46,14 +46,16 @@ type loss struct {
 // lose notes that p is about to be lost.
 func (w *world) lose(p *process) {
 	l := loss{process: p, at: w.now}
+	only := len(p.set.Members) == 1 // a voter that needs no replica, and asks nobody for one when it is back
 	for part := range w.partitions {
-		if p.mask&(1<<part) != 0 && (p.handoff.Confirmed(part) == math.MaxUint64 || w.copies(p, part, false) == 0) {
+		if p.mask&(1<<part) != 0 && (only || p.handoff.Confirmed(part) == math.MaxUint64 || w.copies(p, part, false) == 0) {
 			l.bare |= 1 << part
 			if leaving := slices.ContainsFunc(w.running(), func(q *process) bool { return q.state == member.Leaving }); leaving || !p.handoff.AwaitsReplica(part) {
 				l.alone |= 1 << part
 			}
 		}
 	}
+	w.forgets = w.forgets || only
 	w.losses = append(w.losses, l)
 }
 

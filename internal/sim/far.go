@@ -30,6 +30,8 @@ func far(w *world) {
 		w.fail("gap", general, "a partition was undecided for %v, on a network that carried everything", w.Gap)
 	}
 	before.measured = n.roundTrip()
+	// In order: each time that something is overtaken costs a resend, as late as the slow network had them.
+	before.fifo, before.late, before.lateness = true, min(before.late, 1), 150*time.Millisecond
 	w.net = before
 	w.pass(2 * time.Second)
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/share"
 )
 
 // TestGuards shows for each guard of the protocol what goes wrong without it: some seed of
@@ -39,6 +40,17 @@ func TestGuards(t *testing.T) {
 		{"memory", Without{machine: handoff.Memory}, "forgotten", []string{"I1"}},
 		{"second replica", Without{machine: handoff.SecondReplica}, "two", []string{"I3", "I3 sync"}},
 		{"lost state", Without{machine: handoff.LostState}, "halves", []string{"I3 sync"}},
+		{"no share before quorum", Without{early: true}, "shares", []string{"early share"}},
+		{"no share just after a pause", Without{grace: true}, "shares", []string{"early share"}},
+		{"a share for each voter", Without{voters: true}, "shares", []string{"share", "shares in all"}},
+		{"less what no owner has acknowledged", Without{shares: share.Unacknowledged}, "shares", []string{"share", "shares in all"}},
+		{"the latest answer", Without{shares: share.LatestAnswer}, "shares", []string{"share", "shares in all"}},
+		{"once per window", Without{shares: share.OncePerWindow}, "shares", []string{"share", "shares in all"}},
+		{"what was left of a dropped partition", Without{shares: share.Dropped}, "shares", []string{"share", "shares in all"}},
+		{"a lost answer counts as charged", Without{shares: share.LostAnswer}, "shares", []string{"deferred"}},
+		{"what is on its way is on disk", Without{shares: share.SentIsSaved}, "shares", []string{"deferred"}},
+		{"deferred charges on disk", Without{saved: true}, "shares", []string{"deferred"}},
+		{"charges expire", Without{shares: share.Expiry}, "shares", []string{"deferred"}},
 		{"fork merge", Without{machine: handoff.ForkMerge}, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

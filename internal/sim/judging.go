@@ -38,6 +38,9 @@ func (w *world) fail(invariant string, part int, format string, args ...any) {
 // gateAge is the age of the oldest unconfirmed change at which nothing more is decided, where nodes are near each other.
 const gateAge = 50 * time.Millisecond
 
+// standing is what processes that stand still for moments add to the shortest round-trip time that is measured.
+const standing = int64(100 * time.Millisecond)
+
 // decidedAt is called at every decision.
 func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now int64) {
 	w.Decisions++
@@ -50,8 +53,10 @@ func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now
 		return
 	}
 	w.judgeAlone(p, k.partition)
-	if k.brief != nil {
-		w.judgeBrief(p, k, d)
+	if k.brief != nil || k.shared != nil {
+		if k.brief != nil {
+			w.judgeBrief(p, k, d)
+		}
 		if d.Allowed {
 			t.last, t.unconfirmed = max(t.last, seq), append(t.unconfirmed, change{seq, now})
 		}
@@ -106,7 +111,7 @@ func (w *world) judgeGate(p *process, t *tenure, k *key, now int64) {
 		return
 	}
 	gate := int64(max(p.handoff.Gate(k.partition), gateAge))
-	if most := int64(gateAge) + 5*w.net.roundTrip()/4; gate > most {
+	if most := int64(gateAge) + 2*(w.net.roundTrip()+standing); gate > most {
 		w.fail("gate", k.partition, "%s bears with %v where the network allows %v", p, time.Duration(gate), time.Duration(most))
 	}
 	w.longestGate = max(w.longestGate, gate)
@@ -281,15 +286,31 @@ func (w *world) sample() {
 
 // note looks at what p sends.
 func (w *world) note(p *process, e message.Envelope) {
-	g, ok := e.Body.(*message.Grant)
-	if !ok {
-		return
-	}
-	for _, part := range g.Parts {
-		if part.Has == message.Partial {
-			w.history(e.Lineage, part.Partition).partial[part.State.Epoch] = true
+	switch b := e.Body.(type) {
+	case *message.Claim:
+		for _, c := range b.Parts {
+			w.history(e.Lineage, c.Partition).claimed[claim{p.self, b.ID}] = c.Gen
+		}
+	case *message.Grant:
+		for _, part := range b.Parts {
+			h := w.history(e.Lineage, part.Partition)
+			if part.Has == message.Partial {
+				h.partial[part.State.Epoch] = true
+			}
+			epoch := message.Epoch{Gen: h.claimed[claim{e.To, b.ID}], Boot: e.To.Boot}
+			if part.OK && !b.Probe && !slices.Contains(h.granted[epoch], p) {
+				h.granted[epoch] = append(h.granted[epoch], p)
+			}
 		}
 	}
+}
+
+// promiseForgotten reports whether the owner of before and all processes that granted its claim are stopped or gone, and one of them has
+// crashed: then nobody that runs knows of the claim.
+func (w *world) promiseForgotten(h *history, before *tenure) bool {
+	all := append(h.granted[before.state.Mark.Epoch], before.process)
+	return !slices.ContainsFunc(all, func(p *process) bool { return p.runs() && !p.paused }) &&
+		slices.ContainsFunc(all, func(p *process) bool { return p.crashed })
 }
 
 // notePortions notes which states have come to p only in part, as it took them: whoever has them may be

@@ -19,6 +19,8 @@ type key struct {
 	sync bool
 	// brief is nil unless the key's windows end within a run. Such a key has no accounts.
 	brief *brief
+	// shared is nil unless shares may answer the key. Such a key has no accounts either.
+	shared *sharing
 
 	accounts []*account
 }

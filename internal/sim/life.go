@@ -104,6 +104,7 @@ func (w *world) end(p *process) {
 func (w *world) crash(p *process) {
 	if p.runs() {
 		w.tell(general, "%s crashes", p)
+		p.crashed = true
 		w.end(p)
 	}
 }
@@ -120,7 +121,7 @@ func (w *world) pause(p *process, d time.Duration) {
 			return
 		}
 		w.tell(general, "%s goes on, %d letters wait", p, len(p.inbox))
-		p.paused, p.resumed = false, w.now
+		p.paused, p.resumed, p.pausedFor = false, w.now, int64(d)
 		// Whatever runs first after such a stop may be a check, a tick or a letter.
 		for range w.rng.IntN(4) {
 			w.ask(p, w.someKey())

@@ -130,9 +130,15 @@ func (n *network) delay(r *rand.Rand, now int64, from, to int, patient bool) int
 // reaches reports whether letters pass both ways.
 func (n *network) reaches(a, b int) bool { return !n.cut[a][b] && !n.cut[b][a] }
 
-// send puts l on its way, or loses it.
+// send puts l on its way, or loses it. A copy goes beside it.
 func (w *world) send(l *letter) {
 	n := &w.net
+	if l.envelope.Copy {
+		c := *l
+		if !n.cut[l.from][l.to] && l.from != l.to && (n.lose == 0 || w.rng.IntN(1000) >= n.lose) {
+			w.queue.push(event{at: w.now + n.base[l.from][l.to] + int64(w.rng.ExpFloat64()*float64(n.spread)), parcel: &c})
+		}
+	}
 	switch {
 	case n.cut[l.from][l.to]:
 		return
@@ -150,6 +156,9 @@ func (w *world) send(l *letter) {
 		l.envelope.Body = n.damaged(b)
 	}
 	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), parcel: l})
+	if l.hop != nil && l.hop.ask.charge != nil {
+		return // a stream doubles nothing, and this would be seen
+	}
 	if n.double > 0 && w.rng.IntN(1000) < n.double {
 		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), parcel: l})
 	}

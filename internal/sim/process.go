@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/handoff"
 	"github.com/sluice-project/sluice/cluster/quorum"
+	"github.com/sluice-project/sluice/cluster/share"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -29,7 +30,7 @@ type process struct {
 	origin, rate, born int64
 	// started, resumed and left are times of the world; left is 0 as long as it runs.
 	started, resumed, left int64
-	paused                 bool
+	paused, crashed        bool
 	inbox                  []*letter // while paused
 
 	table   *bucket.Table
@@ -55,8 +56,16 @@ type process struct {
 	waiting []waiting
 	// torn are the epochs of states that have begun to come here and have not come to their end, by
 	// partition.
-	torn  []message.Epoch
-	taken map[message.Peer]uint64 // the number of the last parcel taken from each
+	torn []message.Epoch
+	// shares is nil in worlds without shared keys. voters is the size of the set with which it last had quorum; pausedFor how long its last
+	// pause was; charging how many deferred charges are on their way; spell counts how often it has forgotten its shares.
+	shares          *share.Shares
+	accounts        []shareAccount // of shared keys
+	voters          int
+	hadQuorum       bool
+	pausedFor       int64
+	charging, spell int
+	taken           map[message.Peer]uint64 // the number of the last parcel taken from each
 }
 
 // seen is a member of a view.
@@ -78,6 +87,9 @@ func (w *world) start(place int, off int64) *process {
 	}
 	p.rate = w.rng.Int64N(2*maxRate+1) - maxRate
 	p.origin = epoch + off
+	if w.shared != nil { // windows are those of all clocks
+		p.origin, p.rate = epoch+off%int64(50*time.Millisecond), p.rate/20
+	}
 	w.keepOrder(p)
 	now := p.born
 	p.self = message.Peer{Name: w.names[place], Boot: fmt.Sprintf("%016x-%04x", now, w.rng.IntN(1<<16))}
@@ -97,6 +109,10 @@ func (w *world) start(place int, off int64) *process {
 	p.quorum = quorum.New(counted, now)
 	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest, Replicas: w.replicas[place]}
 	w.without.configure(&c)
+	if w.shared != nil {
+		w.startShares(p, now)
+		c.Dropping = func(part int) { w.dropping(p, part) }
+	}
 	p.handoff = handoff.New(c, now)
 	w.procs[place] = p
 	w.every = append(w.every, p)
@@ -170,6 +186,7 @@ func (w *world) step(p *process, now int64, l *letter) {
 // turn ends every step of a process: what is due is done, and what is to be said sent.
 func (w *world) turn(p *process, now int64) {
 	w.look(p, now)
+	w.turnShares(p, now)
 	p.quorum.Tick(now)
 	p.handoff.Tick(now)
 	w.post(p, p.quorum.Take())

@@ -25,29 +25,32 @@ type profile struct {
 	divided bool
 	// replicas is how many all processes want; 0 lets the seed choose.
 	replicas int
+	// shared: there are keys that shares may answer.
+	shared bool
 }
 
 var profiles = []profile{
-	{name: "planned", share: 10, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
-	{name: "deaf", share: 7, nodes: upTo(2, 5), play: deaf, bound: nothing, exact: true},
+	{name: "planned", share: 8, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
+	{name: "deaf", share: 6, nodes: upTo(2, 5), play: deaf, bound: nothing, exact: true},
 	{name: "crash", share: 8, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
-	{name: "moved", share: 9, nodes: upTo(3, 5), play: moved, bound: oneByOne},
+	{name: "moved", share: 8, nodes: upTo(3, 5), play: moved, bound: oneByOne},
 	{name: "clock", share: 2, nodes: upTo(3, 5), play: clockBack, bound: oneByOne},
 	{name: "pause", share: 8, nodes: upTo(2, 5), play: singlePause, bound: oneByOne},
-	{name: "isolate", share: 8, nodes: upTo(2, 5), play: isolate, bound: oneByOne},
+	{name: "isolate", share: 7, nodes: upTo(2, 5), play: isolate, bound: oneByOne},
 	{name: "sleepers", share: 3, nodes: upTo(4, 5), play: sleepers},
 	{name: "creep", share: 5, nodes: upTo(3, 5), play: creep},
 	{name: "damage", share: 2, nodes: upTo(2, 4), play: damage, bound: nothing, exact: true},
 	{name: "bridge", share: 4, nodes: upTo(4, 5), play: bridge, bound: oneByOne},
 	{name: "forgotten", share: 2, nodes: upTo(3, 3), play: forgotten},
 	{name: "links", share: 2, nodes: upTo(4, 6), play: links, bound: nothing, exact: true},
-	{name: "pair", share: 6, nodes: upTo(3, 5), play: pair, bound: nothing, exact: true},
+	{name: "pair", share: 5, nodes: upTo(3, 5), play: pair, bound: nothing, exact: true},
 	{name: "halves", share: 5, nodes: upTo(3, 6), play: halves},
 	{name: "meet", share: 3, nodes: upTo(2, 6), play: meet, divided: true},
 	{name: "shrink", share: 3, nodes: upTo(4, 5), play: shrink, bound: oneByOne},
 	{name: "far", share: 2, nodes: upTo(2, 4), play: far, bound: nothing, exact: true},
 	{name: "found", share: 3, nodes: upTo(2, 5), begin: unquiet, play: founded},
 	{name: "chaos", share: 6, nodes: upTo(3, 5), play: chaos},
+	{name: "shares", share: 6, nodes: upTo(2, 5), play: sharesGiven, shared: true},
 	{name: "two", share: 2, nodes: upTo(5, 5), play: two, replicas: 2, bound: oneByOne},
 }
 

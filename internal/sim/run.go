@@ -58,6 +58,9 @@ func Run(o Options) Result {
 	}
 	w.keys = newKeys(w.rng, w.partitions, int64(w.rate)*12/int64(w.partitions*3))
 	w.brief = newBriefKeys(w.rng, w.partitions)
+	if f.shared {
+		w.shared = newSharedKeys(w.rng, w.partitions)
+	}
 	w.keysOf = make([][]*key, w.partitions)
 	for _, k := range w.keys {
 		w.keysOf[k.partition] = append(w.keysOf[k.partition], k)
@@ -117,6 +120,9 @@ func (w *world) play(f *profile, n int) {
 		w.calmSince = w.now
 	}
 	w.load()
+	if w.shared != nil {
+		w.loadShared()
+	}
 	w.idle = make([]time.Duration, w.partitions)
 	w.sample()
 	f.play(w)
@@ -143,6 +149,10 @@ func (w *world) play(f *profile, n int) {
 	w.load()
 	w.pass(time.Second)
 	w.unload()
+	if w.shared != nil {
+		w.pass(wakeGrace + 2*checkTimeout + 4*settlePeriod)
+		w.judgeCharged()
+	}
 	w.exhaust()
 	w.pass(2 * time.Second)
 	// A copy that came damaged is found out when it is to be handed over.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ var (
 
 // TestSeeds runs schedules, on all cores.
 func TestSeeds(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // a run lives on a few MiB, so at 100 a third of the time went to the garbage collector
 	var next, failed atomic.Int64
 	total := &tallies{kinds: map[string]*tally{}}
 	var workers sync.WaitGroup
@@ -96,6 +98,8 @@ type tally struct {
 	excess                                                 int64
 	settled, slowest, calm, gap                            time.Duration
 	calmSeed, gapSeed                                      uint64 // those of calm and gap
+	shares, charged, restored                              int
+	sharesExcess                                           int64
 }
 
 type tallies struct {
@@ -122,6 +126,10 @@ func (t *tallies) add(r Result) {
 	k.handoffs += r.Handoffs
 	k.claims += r.Claims
 	k.excess = max(k.excess, r.Excess)
+	k.shares += r.SharesAdmitted
+	k.charged += r.ChargesApplied
+	k.restored += r.ChargesRestored
+	k.sharesExcess = max(k.sharesExcess, r.SharesExcess)
 	k.settled = max(k.settled, r.Settled)
 	if r.Gap > k.gap {
 		k.gap, k.gapSeed = r.Gap, r.Seed
@@ -146,6 +154,10 @@ func (t *tallies) String() string {
 		ms := func(d time.Duration) string { return d.Round(time.Millisecond).String() }
 		fmt.Fprintf(&b, "%-9s %6d %6d %9d %9d %7d %9d %8d %7d %7d %8s %8s %8s %8d %8s %8d\n", name, k.runs, k.failed, k.events, k.decisions, k.behind,
 			k.undecided, k.handoffs, k.claims, k.excess, ms(k.settled), ms(k.slowest), ms(k.calm), k.calmSeed, ms(k.gap), k.gapSeed)
+		if k.shares > 0 {
+			fmt.Fprintf(&b, "%-9s admitted %d by shares, at most %d beyond a limit and what owners lost; %d deferred charges were made, %d read from disks\n", name, k.shares,
+				k.sharesExcess, k.charged, k.restored)
+		}
 	}
 	return b.String()
 }

@@ -37,18 +37,23 @@ func (w *world) crashed() bool {
 // to found another (sluice members bootstrap).
 func (w *world) stranded() bool {
 	var newest message.Set
-	names := map[string]bool{}
+	names, founders, hearsay := map[string]bool{}, 0, false
 	for _, p := range w.procs {
 		if p == nil {
 			continue
 		}
 		names[p.self.Name] = true
-		if p.set.Version > newest.Version {
+		if w.expects(p.place) > 0 { // the others only join
+			founders++
+		}
+		if p.quorum.Hearsay() {
+			hearsay = true // it proves nothing, and is told to nobody
+		} else if p.set.Version > newest.Version {
 			newest = p.set
 		}
 	}
 	if newest.Zero() {
-		return len(names) < w.expect
+		return hearsay || founders < w.expect
 	}
 	left := 0
 	for _, m := range newest.Members {

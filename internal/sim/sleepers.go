@@ -49,7 +49,7 @@ func (w *world) mute(d time.Duration) {
 // third restarted: nobody that runs remembers the claim. The first wakes and has quorum with the third's new run. When the claimer wakes,
 // the first is stopped for a moment, so that it hears late of what the two others tell.
 func forgotten(w *world) {
-	w.forgets = true
+	w.stops = true
 	w.pass(between(w.rng, 100*time.Millisecond, time.Second))
 	up := w.running()
 	w.rng.Shuffle(len(up), func(i, j int) { up[i], up[j] = up[j], up[i] })

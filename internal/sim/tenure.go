@@ -65,6 +65,15 @@ type history struct {
 	all []*tenure
 	// partial are the epochs of states that were listed as partial in a claim.
 	partial map[message.Epoch]bool
+	// claimed are the generations that claims asked for, granted the processes that granted an epoch.
+	claimed map[claim]uint64
+	granted map[message.Epoch][]*process
+}
+
+// claim names a claim.
+type claim struct {
+	by message.Peer
+	id uint64
 }
 
 // chapter names a history.
@@ -78,11 +87,19 @@ func (w *world) history(lineage string, part int) *history {
 	c := chapter{lineage, part}
 	h := w.histories[c]
 	if h == nil {
-		h = &history{byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Epoch]bool{}}
+		h = &history{byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Epoch]bool{}, claimed: map[claim]uint64{}, granted: map[message.Epoch][]*process{}}
 		w.histories[c] = h
 		w.chapters = append(w.chapters, c)
 	}
 	return h
+}
+
+// replaced reports whether from is a replica that had not all that its owner had decided: t, or one that it was handed over from until it came to t.
+func (h *history) replaced(from message.Mark, t *tenure) bool {
+	for t != nil && t.state.Mark.Epoch != from.Epoch && t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0 {
+		t = h.byEpoch[t.state.Start.Epoch]
+	}
+	return t != nil && t.state.Mark.Epoch == from.Epoch && from.Seq < t.last
 }
 
 // opens is called when p has become the holder of part, as state says.
@@ -100,7 +117,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	before := h.newest
 	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
 	h.all = append(h.all, t)
-	if before != nil && w.forgets && state.Start.Epoch.Less(before.state.Mark.Epoch) {
+	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.stops && w.promiseForgotten(h, before)) {
 		w.outdated |= 1 << part
 	}
 	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {
@@ -110,7 +127,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	if before == nil {
 		return
 	}
-	if from := state.Start; from.Epoch == before.state.Mark.Epoch && from.Seq < before.last {
+	if h.replaced(state.Start, before) {
 		w.outdated |= 1 << part
 	}
 	claimed := state.Mark.Epoch.Gen&(1<<message.Handoffs-1) == 0

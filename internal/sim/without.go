@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/cluster/share"
 )
 
 // Without leaves guards out, to show what each is for.
@@ -14,7 +15,11 @@ type Without struct {
 	// expect: every process founds a set by itself. disk: the disk is given the set every 10 s, and a version is
 	// acknowledged before. proof: nobody says that it has no quorum.
 	expect, disk, proof bool
-	// machine are those that the machine leaves out itself.
+	// early: a process that has just started may give shares. grace: it waits for nobody when it wakes. saved: what is on disk of
+	// deferred charges is not read. voters: a share is all that was left.
+	early, grace, saved, voters bool
+	// shares are those that shares leave out themselves, machine those of the machine.
+	shares  share.Guard
 	machine handoff.Guard
 }
 

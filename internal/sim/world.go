@@ -46,6 +46,9 @@ type world struct {
 	keys   []*key
 	keysOf [][]*key
 	brief  []*key // with windows that end
+	shared []*key // that shares may answer
+	// saved are the deferred charges on disk, by place.
+	saved [places]savedCharges
 	// rate is checks per second; 0 asks nothing.
 	rate   int
 	steady int // counts the streams of checks that were begun
@@ -59,10 +62,12 @@ type world struct {
 	left    [places]bool
 	losses  []loss
 	// outdated are partitions that were taken over with a replica of the last owner that this had replaced, or had not
-	// brought up to date, or where forgets holds.
+	// brought up to date, or where forgets holds, or stops and the promise was forgotten.
 	outdated uint64
-	// forgets: the only process that runs and knows of an owner crashes, so a takeover may not know what it lacks.
+	// forgets: the only voter crashes, so a takeover may not know what it lacks.
 	forgets bool
+	// stops: several processes may be stopped at once, and others restarted.
+	stops bool
 	// over: no more faults begin. coming are processes that will be started.
 	over   bool
 	coming int
@@ -83,6 +88,10 @@ type world struct {
 // Tally counts what happened in a run.
 type Tally struct {
 	Events, Asked, Decisions, Behind, Undecided, Handoffs, Claims, Torn, Unfinished int
+	// Shares is how many checks shares have answered, SharesAdmitted how many of these were admitted, and SharesExcess the most that a key with
+	// shares got beyond its limit and what owners lost. ChargesApplied and ChargesRestored are deferred charges.
+	Shares, SharesAdmitted, ChargesApplied, ChargesRestored int
+	SharesExcess                                            int64
 	// Excess is the most that a key got beyond its limit.
 	Excess int64
 	// Gap is the longest time in which nobody could decide some partition.

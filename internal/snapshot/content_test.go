@@ -40,7 +40,7 @@ func example() content {
 	ten := []bucket.Limit{{Algorithm: bucket.TokenBucket, Count: 10, Period: time.Minute, Burst: 20}}
 	daily := []bucket.Limit{
 		{Algorithm: bucket.FixedWindow, Count: 1000, Align: bucket.AlignCalendar, Unit: bucket.Day, Zone: "Europe/Berlin"},
-		{Unlimited: true},
+		{Algorithm: bucket.SlidingLog, Count: 10, Period: time.Second, LogEntries: 10},
 	}
 	return content{
 		Header: Header{

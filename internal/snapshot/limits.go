@@ -73,35 +73,41 @@ func name[T interface {
 	return v.String()
 }
 
+// setText is a set of limits as it is written.
+type setText struct {
+	Domain string      `json:"domain,omitzero"`
+	Limits []limitText `json:"limits"`
+}
+
 func spellLimits(l *bucket.Limits) ([]byte, error) {
-	list := make([]limitText, l.Len())
-	for i := range list {
-		list[i] = spell(l.At(i))
+	set := setText{Domain: l.Domain(), Limits: make([]limitText, l.Len())}
+	for i := range set.Limits {
+		set.Limits[i] = spell(l.At(i))
 	}
-	return json.Marshal(list)
+	return json.Marshal(set)
 }
 
 // parseLimits returns nil for a set that has what this program does not know.
 func parseLimits(text []byte) *bucket.Limits {
-	var list []limitText
+	var set setText
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if d.Decode(&list) != nil {
+	if d.Decode(&set) != nil {
 		return nil
 	}
-	limits := make([]bucket.Limit, len(list))
+	list := make([]bucket.Limit, len(set.Limits))
 	for i := range list {
-		l, err := list[i].limit()
+		l, err := set.Limits[i].limit()
 		if err != nil {
 			return nil
 		}
-		limits[i] = l
+		list[i] = l
 	}
-	set, err := bucket.NewLimits(limits...)
+	limits, err := bucket.NewLimitsIn(set.Domain, list...)
 	if err != nil {
 		return nil
 	}
-	return set
+	return limits
 }
 
 // maxSets is how many sets of limits are numbered before numbering starts again from 0,

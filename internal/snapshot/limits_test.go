@@ -76,15 +76,15 @@ func TestUnlimitedIsWrittenBare(t *testing.T) {
 // TestLimitsOfANewerProgram: a set with something new is nil in the images and is counted; the
 // rest of the snapshot is there.
 func TestLimitsOfANewerProgram(t *testing.T) {
-	const known = `[{"algorithm":"fixed_window","count":7,"period_ns":1000000}]`
+	const known = `{"limits":[{"algorithm":"fixed_window","count":7,"period_ns":1000000}]}`
 	for _, text := range []string{
-		`[{"algorithm":"fixed_window","count":7,"period_ns":1000000,"grace":3}]`,
-		`[{"algorithm":"adaptive","count":7,"period_ns":1000000}]`,
-		`[{"algorithm":"token_bucket","count":7,"period_ns":1000000,"refill":"hourly"}]`,
-		`[{"algorithm":"token_bucket","count":7,"period_ns":1}]`,
-		`[{"algorithm":"fixed_window","align":"calendar","unit":"day","timezone":"Mars/Olympus_Mons"}]`,
-		`[{"algorithm":"fixed_window","count":"seven"}]`,
-		`[]`, `{}`, `null`, ``, `[` + known,
+		`{"limits":[{"algorithm":"fixed_window","count":7,"period_ns":1000000,"grace":3}]}`,
+		`{"limits":[{"algorithm":"adaptive","count":7,"period_ns":1000000}]}`,
+		`{"limits":[{"algorithm":"token_bucket","count":7,"period_ns":1000000,"refill":"hourly"}]}`,
+		`{"limits":[{"algorithm":"token_bucket","count":7,"period_ns":1}]}`,
+		`{"limits":[{"algorithm":"fixed_window","align":"calendar","unit":"day","timezone":"Mars/Olympus_Mons"}]}`,
+		`{"limits":[{"algorithm":"fixed_window","count":"seven"}]}`,
+		`[]`, `{}`, `null`, ``, known[1:], `{"limits":[]}`, `{"domain":7,"limits":[{"algorithm":"fixed_window","count":7,"period_ns":1000000}]}`,
 	} {
 		c := example()
 		c.Parts = nil

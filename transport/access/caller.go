@@ -8,8 +8,10 @@ import (
 // Caller is somebody whom the file names, or, without a name, everybody else. It is immutable.
 type Caller struct {
 	// Name is for logs and messages.
-	Name  string
-	exact map[string]verbs
+	Name string
+	// MaxKeys is how many counters that the caller makes a node holds at once; 0 is no bound.
+	MaxKeys int64
+	exact   map[string]verbs
 	// prefixes are sorted by their text. They and exact have the verbs of all that cover them.
 	prefixes []prefix
 }
@@ -78,6 +80,14 @@ func (c *Caller) byPrefix(domain string) verbs {
 		return c.prefixes[i].verbs
 	}
 	return 0
+}
+
+// Account is what the caller's counters are accounted to where they have a bound; else "", for their domains.
+func (c *Caller) Account() string {
+	if c.MaxKeys == 0 {
+		return ""
+	}
+	return "(caller) " + c.Name
 }
 
 // May reports whether the caller has verb in domain. The domain "" stands for all: it takes a grant of the

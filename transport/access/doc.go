@@ -11,7 +11,7 @@
 //
 //	err := pass.Restrict(batch)                        // checks: faults in those that are not granted
 //	err := pass.May(access.Read, domain)               // one thing in one domain; "" is all domains
-//	err := pass.Operate(access.Admin, "", stranger)    // what, without a file, loopback alone may: see transport.LocalOnly
+//	err := pass.Operate(ctx, access.Admin, "")         // what, without a file, operators alone may: see AsOperator
 //
 // Without a policy (no --callers) everything but Operate is open, and nothing is looked at. A nil *Guard is the
 // same, for tests of doors.

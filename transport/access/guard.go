@@ -56,6 +56,9 @@ func (g *Guard) Call(ctx context.Context, d transport.Door) (Pass, *transport.Er
 		}
 		return p, nil
 	}
+	if len(values) == 0 && IsOperator(ctx) {
+		return Pass{guard: g, door: d, policy: policy, operator: true}, nil
+	}
 	id := ofContext(ctx, values)
 	return g.learn(d, policy, &id, values)
 }
@@ -68,6 +71,9 @@ func (g *Guard) Request(r *http.Request, d transport.Door) (Pass, *transport.Err
 	policy, values := g.policy.Load(), r.Header["Authorization"]
 	if caller := policy.quick.find(values); caller != nil {
 		return Pass{guard: g, door: d, policy: policy, caller: caller, remote: r.RemoteAddr}, nil
+	}
+	if len(values) == 0 && IsOperator(r.Context()) {
+		return Pass{guard: g, door: d, policy: policy, operator: true}, nil
 	}
 	id := OfRequest(r)
 	return g.learn(d, policy, &id, values)
@@ -85,7 +91,7 @@ func (g *Guard) Proxied(r *http.Request, d transport.Door) (Pass, *transport.Err
 // Again is Enter for who was given last before with the same id: on a stream, for each request. It costs next to nothing
 // while the policy is the same.
 func (g *Guard) Again(last Pass, id *Identity) (Pass, *transport.Error) {
-	if g == nil || g.policy.Load() == last.policy {
+	if g == nil || last.operator || g.policy.Load() == last.policy {
 		return last, nil
 	}
 	return g.Enter(last.door, id)
@@ -162,11 +168,13 @@ type Pass struct {
 	addr   net.Addr
 	remote string
 	policy *Policy
-	// caller is nil where there is no policy.
+	// caller is nil where there is no policy, and for operators.
 	caller *Caller
+	// operator: with a policy, an operator let in without credentials. See AsOperator.
+	operator bool
 }
 
-// Open reports whether there is no policy, so that nobody was asked.
+// Open reports whether no grants are asked: there is no policy, or an operator calls.
 func (p *Pass) Open() bool { return p.caller == nil }
 
 // Name is the caller's in the file; "" without credentials, and without a policy.
@@ -175,6 +183,14 @@ func (p *Pass) Name() string {
 		return ""
 	}
 	return p.caller.Name
+}
+
+// Account is Caller.Account; "" without a policy.
+func (p *Pass) Account() string {
+	if p.caller == nil {
+		return ""
+	}
+	return p.caller.Account()
 }
 
 // from is where the call came from.
@@ -212,26 +228,25 @@ func (p *Pass) refuse(verb Verb, domain string) *transport.Error {
 	return &transport.Error{Code: transport.Forbidden, Message: "the caller " + p.caller.Name + " may not " + in}
 }
 
-// Operate says why the caller may not do what operators do, or nil. With a policy its grants say so, as in May.
-// Without one stranger does, which is why the call is not taken for one of this machine: see transport.LocalOnly. It is
-// counted and logged too.
-func (p *Pass) Operate(verb Verb, domain string, stranger *transport.Error) *transport.Error {
+// Operate says why the caller of ctx may not do what operators do, or nil. With a policy the caller's grants say so, as in
+// May. Without one the call must be an operator's: see AsOperator. It is counted and logged too.
+func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *transport.Error {
 	if p.caller != nil {
 		return p.May(verb, domain)
 	}
-	if stranger != nil && p.guard != nil {
-		p.guard.refused(p, notLocal, verb, domain)
-	}
-	return stranger
-}
-
-// Stranger returns why the caller is none who may see what is shown to operators by default, or nil: without a policy
-// it is stranger, and with one the grants, which May asks, say all.
-func (p *Pass) Stranger(stranger *transport.Error) *transport.Error {
-	if p.caller != nil {
+	if p.IsOperator(ctx) {
 		return nil
 	}
-	return stranger
+	if p.guard != nil {
+		p.guard.refused(p, notOperator, verb, domain)
+	}
+	return transport.ErrNotOperator
+}
+
+// IsOperator reports whether the caller of ctx may see what is shown to operators by default: an operator, and with a
+// policy everybody, as then the grants, which May asks, say all.
+func (p *Pass) IsOperator(ctx context.Context) bool {
+	return p.caller != nil || p.operator || IsOperator(ctx)
 }
 
 // Restrict makes faults of the checks of b that the caller may not do, so that they are answered with it and change
@@ -240,6 +255,7 @@ func (p *Pass) Restrict(b *transport.Batch) *transport.Error {
 	if p.caller == nil {
 		return nil
 	}
+	b.Account = p.caller.Account()
 	var first, fault *transport.Error
 	var verb bucket.Verb
 	var domain string

@@ -177,8 +177,8 @@ func TestRestrict(t *testing.T) {
 	}
 	b := fill(transport.Check{Domain: "a"}, transport.Check{Domain: "b"}, transport.Check{Domain: "a", Verb: bucket.Refund},
 		transport.Check{Domain: "a/x", Verb: bucket.Read}, transport.Check{Domain: "a", Verb: bucket.Verb(99)}, transport.Check{Domain: ""})
-	if err := pass.Restrict(b); err != nil {
-		t.Errorf("the whole call: %v", err)
+	if err := pass.Restrict(b); err != nil || b.Account != "" {
+		t.Errorf("the whole call: %v, account %q", err, b.Account)
 	}
 	for i, want := range []string{
 		"", `the caller a may not check in the domain "b"`, `the caller a may not refund in the domain "a"`, "",
@@ -328,7 +328,6 @@ func TestHeadersRemembered(t *testing.T) {
 }
 
 func TestWithoutPolicy(t *testing.T) {
-	stranger := transport.LocalOnly("192.0.2.1:1", func(string) bool { return false })
 	w := newWorld(t, "")
 	for _, g := range []*Guard{nil, w.Guard} {
 		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, transport.HTTPDoor)
@@ -338,22 +337,37 @@ func TestWithoutPolicy(t *testing.T) {
 		if err := pass.May(Reset, "any"); err != nil {
 			t.Error(err)
 		}
-		if err := pass.Operate(Admin, "", stranger); err != stranger {
-			t.Errorf("an operator's call from elsewhere: %v", err)
+		if err := pass.Operate(t.Context(), Admin, ""); err != transport.ErrNotOperator {
+			t.Errorf("an operator's call by somebody else: %v", err)
 		}
-		if err := pass.Operate(Admin, "", nil); err != nil {
-			t.Errorf("an operator's call from here: %v", err)
+		if err := pass.Operate(AsOperator(t.Context()), Admin, ""); err != nil {
+			t.Errorf("an operator's call: %v", err)
 		}
 	}
-	if n := w.count(transport.HTTPDoor, notLocal); n != 1 {
+	if n := w.count(transport.HTTPDoor, notOperator); n != 1 {
 		t.Errorf("%d counted, want 1", n)
 	}
-	// With one, where a call comes from means nothing.
+	// With one, operators need no credentials, and those that are shown go first.
 	file, a, _ := twoTenants(t)
 	w = newWorld(t, file)
-	pass := enter(t, w, a)
-	if err := pass.Operate(Admin, "", nil); err == nil {
-		t.Error("a caller without admin operates, because it is on this machine")
+	for _, credentials := range []string{"", a} {
+		r := (&http.Request{Header: http.Header{}}).WithContext(AsOperator(t.Context()))
+		ctx := AsOperator(t.Context())
+		if credentials != "" {
+			r.Header.Set("Authorization", "Bearer "+credentials)
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+credentials))
+		}
+		http, errHTTP := w.Request(r, transport.HTTPDoor)
+		grpc, errGRPC := w.Call(ctx, transport.GRPCDoor)
+		if errHTTP != nil || errGRPC != nil {
+			t.Fatal(errHTTP, errGRPC)
+		}
+		for _, pass := range []*Pass{&http, &grpc} {
+			may, reset := pass.Operate(ctx, Admin, "") == nil, pass.May(Reset, "b") == nil
+			if want := credentials == ""; may != want || reset != want {
+				t.Errorf("with credentials %q: operates %v, resets %v", credentials, may, reset)
+			}
+		}
 	}
 }
 

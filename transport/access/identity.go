@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-project/sluice/internal/inflow"
 )
 
 // TokenHeader is where a proxy that asks about its clients' requests puts its token, as it is: what it passes on
@@ -38,6 +40,9 @@ const (
 	aToken
 )
 
+// Has reports whether id has shown the token of digest.
+func (id *Identity) Has(digest Digest) bool { return id.shown == aToken && id.digest == digest }
+
 // take reads the values of the header Authorization.
 func (id *Identity) take(authorization []string) {
 	if len(authorization) == 0 {
@@ -61,7 +66,7 @@ func ofContext(ctx context.Context, authorization []string) (id Identity) {
 		return id
 	}
 	id.addr = p.Addr
-	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+	if info, ok := inflow.AuthInfo(p.AuthInfo).(credentials.TLSInfo); ok {
 		id.certificate = verified(&info.State)
 	}
 	return id

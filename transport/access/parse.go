@@ -43,7 +43,7 @@ func Parse(file string, data []byte) (*Policy, error) {
 	root, r := yamldoc.Open(data)
 	p := &parser{
 		Reader: r,
-		policy: &Policy{tokens: make(map[Digest]*Caller), names: make(map[certName]*Caller)},
+		policy: &Policy{tokens: make(map[Digest]*Caller), names: make(map[certName]*Caller), maxKeys: make(map[string]int64)},
 		lines:  make(map[any]int),
 	}
 	if root != nil {
@@ -108,7 +108,7 @@ func (p *parser) readFile(root *yaml.Node) {
 
 // readCaller reads one caller, who may do what everybody may too.
 func (p *parser) readCaller(n *yaml.Node, path string, everybody []grant) {
-	fields := p.fields(n, path, "name", "tokens", "certificates", "grants")
+	fields := p.fields(n, path, "name", "tokens", "certificates", "grants", "max_keys")
 	if n.Kind != yaml.MappingNode {
 		if yamldoc.IsNull(n) {
 			p.Fault(n, path, "is empty; give it a name, tokens or certificates, and grants")
@@ -129,6 +129,11 @@ func (p *parser) readCaller(n *yaml.Node, path string, everybody []grant) {
 		grants = append(grants, p.readGrants(f.Value, path+".grants")...)
 	}
 	caller := newCaller(name, grants)
+	if f, ok := fields["max_keys"]; ok {
+		if caller.MaxKeys, _ = p.Int(f.Value, path+".max_keys", 1, rules.MaxMaxKeys); caller.MaxKeys > 0 {
+			p.policy.maxKeys[caller.Account()] = caller.MaxKeys
+		}
+	}
 	_, tokens := fields["tokens"]
 	_, certificates := fields["certificates"]
 	if !tokens && !certificates {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/sluice-project/sluice/transport"
 )
 
 func TestFaults(t *testing.T) {
@@ -15,7 +17,7 @@ func TestFaults(t *testing.T) {
 		{"no YAML", "callers: [", "f.yaml:1: not YAML: did not find expected node content"},
 		{"a list", "- name: x\n", "f.yaml:1: must be a mapping (key: value), not a list"},
 		{"unknown key", "caller: []\n", `f.yaml:1: caller: unknown key "caller"; want one of callers, anonymous`},
-		{"unknown key below", "callers:\n  - name: x\n    certificates: [cn:x]\n    token: []\n" + good, `f.yaml:4: callers[0].token: unknown key "token"; want one of name, tokens, certificates, grants`},
+		{"unknown key below", "callers:\n  - name: x\n    certificates: [cn:x]\n    token: []\n" + good, `f.yaml:4: callers[0].token: unknown key "token"; want one of name, tokens, certificates, grants, max_keys`},
 		{"no name", "callers:\n  - tokens: [" + digest.String() + "]\n" + good, "f.yaml:2: callers[0].name: is missing: logs and messages call the caller by it"},
 		{"a name of two words", "callers:\n  - name: a b\n    certificates: [cn:x]\n" + good, "f.yaml:2: callers[0].name: must be 1 to 64 printable ASCII characters without spaces and quotes"},
 		{"a name twice", "callers:\n  - name: a\n    certificates: [cn:x]\n" + good + "  - name: a\n    certificates: [cn:y]\n" + good, "f.yaml:5: callers[1].name: there is a caller of this name already, at line 2"},
@@ -94,4 +96,30 @@ func FuzzParse(f *testing.F) {
 			t.Error("an anonymous admin without a star")
 		}
 	})
+}
+
+// A caller with max_keys has an account of its own.
+func TestMaxKeys(t *testing.T) {
+	_, digest := token(t, 7)
+	p, err := Parse("f", []byte("callers:\n"+
+		"  - {name: a, max_keys: 5000, tokens: ["+digest.String()+"], grants: [{domains: [d], verbs: [check]}]}\n"+
+		"  - {name: b, certificates: ['cn:b'], grants: [{domains: [d], verbs: [check]}]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := p.MaxKeys(); len(n) != 1 || n["(caller) a"] != 5000 {
+		t.Errorf("%v", n)
+	}
+	pass, refused := NewGuard(p, nil, nil).Enter(0, &Identity{shown: aToken, digest: digest})
+	b := transport.NewBatch()
+	b.Add().Domain = "d"
+	if e := pass.Restrict(b); refused != nil || e != nil || b.Account != "(caller) a" || pass.Account() != "(caller) a" {
+		t.Errorf("%v, %v; the account of the batch is %q, of the caller %q", refused, e, b.Account, pass.Account())
+	}
+	for _, text := range []string{"0", "x", "1000000000001"} {
+		_, err := Parse("f", []byte("callers:\n  - {name: b, max_keys: "+text+", certificates: ['cn:b'], grants: [{domains: [d], verbs: [check]}]}\n"))
+		if err == nil || !strings.Contains(err.Error(), "callers[0].max_keys: must be") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 }

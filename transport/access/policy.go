@@ -16,6 +16,7 @@ type Policy struct {
 	// anonymous is everybody without credentials; nil if these have no grant.
 	anonymous *Caller
 	callers   int
+	maxKeys   map[string]int64
 
 	// known remembers whose a certificate is, so that its names are put together once for a connection.
 	known struct {
@@ -44,6 +45,9 @@ type certName struct {
 
 // Callers returns how many the file names.
 func (p *Policy) Callers() int { return p.callers }
+
+// MaxKeys returns the bounds of callers' counters by Caller.Account.
+func (p *Policy) MaxKeys() map[string]int64 { return p.maxKeys }
 
 // Token returns the caller whose token has this digest, nil if there is none.
 func (p *Policy) Token(d Digest) *Caller { return p.tokens[d] }

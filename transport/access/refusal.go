@@ -17,12 +17,12 @@ const (
 	unknownToken
 	unknownCertificate
 	notGranted
-	// notLocal: without a policy, an operator's call from elsewhere.
-	notLocal
+	// notOperator: without a policy, an operator's call by somebody else.
+	notOperator
 	reasonCount
 )
 
-var reasonNames = [reasonCount]string{"no_credentials", "malformed", "unknown_token", "unknown_certificate", "not_granted", "not_local"}
+var reasonNames = [reasonCount]string{"no_credentials", "malformed", "unknown_token", "unknown_certificate", "not_granted", "not_operator"}
 
 // refusals are those through one door for one reason.
 type refusals struct {
@@ -44,7 +44,7 @@ func (g *Guard) refused(p *Pass, why reason, verb Verb, domain string) {
 		return
 	}
 	facts := []any{"door", p.door.String(), "reason", reasonNames[why], "from", p.from()}
-	if p.caller != nil || why == notLocal {
+	if p.caller != nil || why == notOperator {
 		facts = append(facts, "verb", verb.String(), "domain", clip(domain))
 	}
 	if name := p.Name(); name != "" {

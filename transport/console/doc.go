@@ -5,7 +5,10 @@
 //	GET  /v1/rules          the rules in force                          read in all domains
 //	POST /v1/inspect        what a descriptor is held to                read in its domain
 //	POST /v1/inspect/reset  forgets its counter                         reset in its domain
+//	POST /console/code      a one-time login address                    operators
+//	POST /console/login     a session for its code, or for a token      everybody
+//	POST /console/logout    ends the session                            everybody
 //
-// It decides which pages of the web may call it: its own. What is asked, the Limiter and the Hub answer; who may ask, the
+// A session is a cookie of the browser; it may do what the operator or the caller may who logged in. What is asked, the Limiter and the Hub answer; who may ask, the
 // Guard. It starts no goroutine.
 package console

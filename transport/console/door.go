@@ -19,8 +19,10 @@ type Config struct {
 	Hub *watch.Hub
 	// Rules returns those in force, nil for none. Required.
 	Rules func() *rules.Set
-	// Guard says who may ask. nil lets everybody on this machine.
+	// Guard says who may ask. nil lets operators alone.
 	Guard *access.Guard
+	// URL is where browsers on this machine reach the door, without a path: "http://127.0.0.1:7461".
+	URL string
 }
 
 // Validate says which field is wrong.
@@ -36,27 +38,33 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Door is the console's handlers.
-type Door struct{ Config }
+// Door is the console's handlers. They must stand behind httpapi.OwnPages.
+type Door struct {
+	Config
+	logins *logins
+}
 
 // New returns the door.
 func New(c Config) (*Door, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Door{c}, nil
+	return &Door{c, newLogins()}, nil
 }
 
 // Mount adds the door's paths to mux.
 func (d *Door) Mount(mux *http.ServeMux) {
 	mountPage(mux)
+	route(mux, http.MethodPost, "/console/code", d.code)
+	route(mux, http.MethodPost, "/console/login", d.login)
+	route(mux, http.MethodPost, "/console/logout", d.logout)
 	route(mux, http.MethodGet, "/v1/watch", d.watch)
 	route(mux, http.MethodGet, "/v1/rules", d.rules)
 	route(mux, http.MethodPost, "/v1/inspect", d.inspect)
 	route(mux, http.MethodPost, "/v1/inspect/reset", d.reset)
 }
 
-// route serves one method of a path to pages of our own, never from a cache, and refuses other methods.
+// route serves one method of a path, never from a cache, and refuses other methods.
 func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, *http.Request) error) {
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
@@ -66,27 +74,10 @@ func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, 
 			httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+method))
 			return
 		}
-		err := foreign(r)
-		if err == nil {
-			err = h(w, r)
-		}
-		if err != nil {
+		if err := h(w, r); err != nil {
 			httpanswer.Refuse(w, problemOf(err))
 		}
 	})
-}
-
-// enter says who calls, and whether they may do verb in domain: with a policy by its grants, without one from this machine
-// alone.
-func (d *Door) enter(r *http.Request, verb access.Verb, domain string) error {
-	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
-	if refused == nil {
-		refused = pass.Operate(verb, domain, stranger(r))
-	}
-	if refused != nil {
-		return refused
-	}
-	return nil
 }
 
 // problemOf maps the error of a handler.

@@ -36,27 +36,32 @@ func entriesOf(list []rules.Entry) []entry {
 	return out
 }
 
-// read reads the body of a call. It has to say that it is JSON, which a page of another site cannot without being asked
-// first.
-func read(w http.ResponseWriter, r *http.Request) (c transport.Check, err error) {
+// readJSON reads the body of a call into v. It has to say that it is JSON, which a page of another site cannot without being
+// asked first.
+func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != httpanswer.TypeJSON {
-		return c, &statusError{http.StatusUnsupportedMediaType, "want Content-Type: application/json"}
+		return &statusError{http.StatusUnsupportedMediaType, "want Content-Type: application/json"}
 	}
-	var a asked
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
-	if err = dec.Decode(&a); err == nil {
+	err := dec.Decode(v)
+	if err == nil {
 		if _, err = dec.Token(); errors.Is(err, io.EOF) {
-			err = nil
-		} else {
-			err = errors.New("something stands behind the JSON value")
+			return nil
 		}
+		err = errors.New("something stands behind the JSON value")
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return c, &statusError{http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
+		return &statusError{http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
 	}
-	if err != nil {
-		return c, &transport.Error{Code: transport.Invalid, Message: "the body is not as it should be: " + err.Error()}
+	return &transport.Error{Code: transport.Invalid, Message: "the body is not as it should be: " + err.Error()}
+}
+
+// read reads the body of a call about a descriptor.
+func read(w http.ResponseWriter, r *http.Request) (c transport.Check, err error) {
+	var a asked
+	if err := readJSON(w, r, &a); err != nil {
+		return c, err
 	}
 	c = transport.Check{Domain: a.Domain, Descriptor: make([]rules.Entry, len(a.Descriptor))}
 	for i, e := range a.Descriptor {
@@ -125,12 +130,9 @@ func (d *Door) inspect(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
-	if refused == nil {
-		refused = pass.Operate(access.Read, c.Domain, stranger(r))
-	}
-	if refused != nil {
-		return refused
+	pass, err := d.enter(r, access.Read, c.Domain)
+	if err != nil {
+		return err
 	}
 	x, err := d.Limiter.Inspect(r.Context(), &c)
 	if err != nil {
@@ -182,7 +184,7 @@ func (d *Door) reset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := d.enter(r, access.Reset, c.Domain); err != nil {
+	if _, err := d.enter(r, access.Reset, c.Domain); err != nil {
 		return err
 	}
 	b := transport.NewBatch()

@@ -14,7 +14,7 @@ const writePatience = 10 * time.Second
 
 // watch serves GET /v1/watch: the Hub's events, until the caller goes, may not any more, or is too slow.
 func (d *Door) watch(w http.ResponseWriter, r *http.Request) error {
-	if err := d.enter(r, access.Read, ""); err != nil {
+	if _, err := d.enter(r, access.Read, ""); err != nil {
 		return err
 	}
 	watcher, err := d.Hub.Watch()
@@ -41,7 +41,7 @@ func (d *Door) watch(w http.ResponseWriter, r *http.Request) error {
 			if !ok {
 				return nil
 			}
-			if err := d.enter(r, access.Read, ""); err != nil {
+			if _, err := d.enter(r, access.Read, ""); err != nil {
 				return nil // the token was taken away
 			}
 			_ = c.SetWriteDeadline(time.Now().Add(writePatience))

@@ -43,7 +43,7 @@ type level struct {
 
 // rules serves GET /v1/rules.
 func (d *Door) rules(w http.ResponseWriter, r *http.Request) error {
-	if err := d.enter(r, access.Read, ""); err != nil {
+	if _, err := d.enter(r, access.Read, ""); err != nil {
 		return err
 	}
 	a := ruleSet{Domains: []string{}, Rules: []*rule{}}

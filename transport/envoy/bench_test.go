@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/sluice-project/sluice/internal/race"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
@@ -41,7 +42,7 @@ func TestAllocations(t *testing.T) {
 		if _, err := d.ShouldRateLimit(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-	}); got > most && !raceEnabled {
+	}); got > most && !race.Enabled {
 		t.Errorf("%v allocations for a request, want at most %d", got, most)
 	}
 }

@@ -78,7 +78,7 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	}
 	b := transport.NewBatch()
 	defer b.Release()
-	b.Door, b.Busy = transport.EnvoyDoor, !d.config.Admit()
+	b.Door, b.Busy, b.Account = transport.EnvoyDoor, !d.config.Admit(), pass.Account()
 	if d.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}

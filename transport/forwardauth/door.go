@@ -91,7 +91,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b := transport.NewBatch()
 	defer b.Release()
-	b.Door, b.Traceparent = transport.ForwardAuthDoor, r.Header.Get(transport.HeaderTraceparent)
+	b.Door, b.Traceparent, b.Account = transport.ForwardAuthDoor, r.Header.Get(transport.HeaderTraceparent), pass.Account()
 	q := asked{rules: a, call: r, path: path}
 	if e := q.fill(b, domain); e != nil {
 		httpanswer.Refuse(w, httpanswer.ProblemOf(e))

@@ -71,6 +71,7 @@ func TestDecisionForms(t *testing.T) {
 		change(user("x"), func(c *sluicev1.Check) { c.Domain = "nowhere" }),
 		change(user("x"), func(c *sluicev1.Check) {
 			c.Limits = []*sluicev1.Limit{
+				{Unlimited: true}, // decides nothing, and has a place
 				{Count: 9, PeriodNs: 1e9},
 				{Algorithm: sluicev1.Algorithm_ALGORITHM_LEAKY_QUEUE, Count: 1, PeriodNs: 1e9, Burst: 4},
 			}
@@ -89,7 +90,7 @@ func TestDecisionForms(t *testing.T) {
 	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNRULED || ds[2].GetRemaining() != math.MaxInt64 || ds[2].GetRule() != "" {
 		t.Errorf("unruled: %v", ds[2])
 	}
-	if !ds[3].GetAllowed() || ds[3].GetLimitIndex() != 1 || ds[3].GetLimit() != 4 || ds[3].GetPeriodNs() != 1e9 || ds[3].GetRule() != "" {
+	if !ds[3].GetAllowed() || ds[3].GetLimitIndex() != 2 || ds[3].GetLimit() != 4 || ds[3].GetPeriodNs() != 1e9 || ds[3].GetRule() != "" {
 		t.Errorf("limits of its own: %v", ds[3])
 	}
 }

@@ -26,6 +26,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
+	q.size = data.Len()
 	buf := data.MaterializeToBuffer(buffers.Pool)
 	defer buf.Free()
 	return q.decode(buf.ReadOnlyData())

@@ -24,7 +24,11 @@ type question struct {
 	// fault is set when the request as a whole is refused.
 	fault *transport.Error
 	text  text
+	size  int // of the message, in bytes
 }
+
+// WireSize is what a stream has held of q.
+func (q *question) WireSize() int { return q.size }
 
 // Field numbers of sluice.v1.
 const (

@@ -87,7 +87,7 @@ func appendDecision(out []byte, r *transport.Result, i int, room *int) []byte {
 	out = appendBool(out, decisionShadowed, r.Shadowed)
 	out = appendBool(out, decisionElastic, r.Elastic)
 	out = appendBool(out, decisionNever, r.Never())
-	out = appendVarint(out, decisionLimitIndex, uint64(r.Index))
+	out = appendVarint(out, decisionLimitIndex, uint64(r.LimitPlace()))
 	out = appendVarint(out, decisionPeriod, uint64(r.Period))
 	out = appendVarint(out, decisionDeniedFor, uint64(r.DeniedFor))
 	out = appendVarint(out, decisionStaleness, uint64(r.Staleness))

@@ -13,7 +13,7 @@ import (
 func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sluicev1.InspectResponse, error) {
 	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
 	if refused == nil {
-		refused = pass.May(access.Read, req.GetDomain())
+		refused = pass.Operate(ctx, access.Read, req.GetDomain())
 	}
 	if refused != nil {
 		return nil, statusOf(refused)

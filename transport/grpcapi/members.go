@@ -3,9 +3,6 @@ package grpcapi
 import (
 	"context"
 
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
-
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
@@ -87,7 +84,7 @@ func setToProto(s transport.StableSet) *sluicev1.StableSet {
 func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
 	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
 	if refused == nil {
-		refused = pass.Operate(access.Admin, "", localOnly(ctx))
+		refused = pass.Operate(ctx, access.Admin, "")
 	}
 	if refused != nil {
 		return nil, statusOf(refused)
@@ -106,7 +103,7 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*sluicev1.BootstrapResponse, error) {
 	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
 	if refused == nil {
-		refused = pass.Operate(access.Admin, "", localOnly(ctx))
+		refused = pass.Operate(ctx, access.Admin, "")
 	}
 	if refused != nil {
 		return nil, statusOf(refused)
@@ -125,7 +122,7 @@ func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*
 func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) (*sluicev1.AcceptLossResponse, error) {
 	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
 	if refused == nil {
-		refused = pass.Operate(access.Admin, "", localOnly(ctx))
+		refused = pass.Operate(ctx, access.Admin, "")
 	}
 	if refused != nil {
 		return nil, statusOf(refused)
@@ -138,15 +135,4 @@ func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) 
 		return nil, statusOf(err)
 	}
 	return &sluicev1.AcceptLossResponse{Partitions: int32(partitions), Told: told}, nil
-}
-
-// localOnly says why a call is not one that came from this machine, or nil.
-func localOnly(ctx context.Context) *transport.Error {
-	addr := "somewhere unknown"
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		addr = p.Addr.String()
-	}
-	return transport.LocalOnly(addr, func(header string) bool {
-		return len(metadata.ValueFromIncomingContext(ctx, header)) > 0
-	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -18,10 +19,19 @@ const MaxMessage = 4 << 20
 // when they connect, so that theirs refuses more with a clear error.
 const MaxHeaders = 64 << 10
 
-// Options returns ServerOptions and what ends streams that would outlast s: health
-// watches and reflection, which clients keep open for as long as they live.
-func (s *Server) Options(maxMessage int) []grpc.ServerOption {
-	return append(ServerOptions(maxMessage), grpc.ChainStreamInterceptor(s.endWithDrain))
+// MaxStreams is the most calls at once on one connection. Clients wait with more.
+const MaxStreams = 250
+
+// Options returns ServerOptions, the credentials c, nil for plain TCP, what authenticates calls and bounds their messages, and what ends
+// streams that would outlast s: health watches and reflection, which clients keep open for as long as they live.
+func (s *Server) Options(maxMessage int, c credentials.TransportCredentials) []grpc.ServerOption {
+	options := append(ServerOptions(maxMessage), grpc.InTapHandle(s.tap))
+	return append(append(options, s.inflow.Options(c)...), grpc.ChainStreamInterceptor(s.endWithDrain))
+}
+
+// HTTPOptions returns what of Options is for a server that is reached by its ServeHTTP alone: connections are the HTTP server's.
+func (s *Server) HTTPOptions() []grpc.ServerOption {
+	return append(ServerOptions(0), grpc.ChainStreamInterceptor(s.endWithDrain))
 }
 
 // endWithDrain ends the context of all streams but CheckStream, which ends by
@@ -66,14 +76,14 @@ func ServerOptions(maxMessage int) []grpc.ServerOption {
 		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxHeaderListSize(MaxHeaders),
-		grpc.MaxConcurrentStreams(4096),
+		grpc.MaxConcurrentStreams(MaxStreams),
 		grpc.ConnectionTimeout(10 * time.Second),
 		// Idle clients that ping to keep their connection are welcome, in reason.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		// A client that vanished without a word frees its streams within 40 s.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		// Wide enough that batches do not wait for window updates.
-		grpc.InitialWindowSize(1 << 20),
+		// Wide enough that batches do not wait for window updates. A longer message gets more when its length is read.
+		grpc.InitialWindowSize(256 << 10),
 		grpc.InitialConnWindowSize(4 << 20),
 		grpc.NumStreamWorkers(streamWorkers),
 		// Stop returns when handlers have, so that what they use may be closed.

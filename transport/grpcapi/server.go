@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/sluice-project/sluice/internal/inflow"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
@@ -33,8 +35,16 @@ type Config struct {
 	// Unread is how long an answer on a CheckStream may wait until the client reads, before the stream ends. 0 means 10 s.
 	Unread time.Duration
 	// Admit is asked about each request of a CheckStream; one that it refuses is answered with
-	// transport.ErrBusy. Other calls are Tap's. nil admits all.
+	// transport.ErrBusy. So are calls of Check, and of Methods with Shed, before their message is read. nil admits all.
 	Admit func() bool
+	// Methods are those of other services on the same port, by full name, "/service/method". Others have only known clients.
+	Methods map[string]Method
+	// MessageDeadline is how long the message of a unary call may take, from its headers on. 0 means 10 s.
+	MessageDeadline time.Duration
+	// MaxUnread is the most bytes that are held of messages that are not complete, of all connections. 0 means 128 MiB.
+	MaxUnread int
+	// Log gets a line when a call is ended because too much of its connection's messages is not complete. Nil logs nothing.
+	Log *slog.Logger
 }
 
 // Validate says which field is wrong.
@@ -46,6 +56,10 @@ func (c *Config) Validate() error {
 		return errors.New("grpcapi: InFlight is negative")
 	case c.Unread < 0:
 		return errors.New("grpcapi: Unread is negative")
+	case c.MaxUnread < 0:
+		return errors.New("grpcapi: MaxUnread is negative")
+	case c.MessageDeadline < 0:
+		return errors.New("grpcapi: MessageDeadline is negative")
 	}
 	return nil
 }
@@ -61,6 +75,8 @@ type Server struct {
 	health   *health.Server
 	reasons  func() []string
 	tracing  bool
+	methods  map[string]Method
+	inflow   *inflow.Budget
 
 	// leaving is closed when no more requests are to be taken.
 	leaving chan struct{}
@@ -85,17 +101,34 @@ func New(c Config) (*Server, error) {
 	if c.Admit == nil {
 		c.Admit = func() bool { return true }
 	}
-	s := &Server{limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, unread: c.Unread, admit: c.Admit, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing, leaving: make(chan struct{})}
+	if c.MessageDeadline == 0 {
+		c.MessageDeadline = messageDeadline
+	}
+	if c.MaxUnread == 0 {
+		c.MaxUnread = maxUnreadOfAll
+	}
+	budget, err := inflow.New(inflow.Config{
+		Port: "grpc", Connection: min(maxUnread, c.MaxUnread), Process: c.MaxUnread, Unknown: maxUnknown, UnknownCalls: maxUnknownCalls, Deadline: c.MessageDeadline, Log: c.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		limiter: c.Limiter, guard: c.Guard, inFlight: c.InFlight, unread: c.Unread, admit: c.Admit, health: health.NewServer(), reasons: c.Reasons, tracing: c.Tracing,
+		methods: c.Methods, inflow: budget, leaving: make(chan struct{}),
+	}
 	s.SetReady(false)
 	return s, nil
 }
 
-// Register adds sluice.v1, grpc.health.v1 and reflection to g, which must not
-// serve yet.
-func (s *Server) Register(g *grpc.Server) {
-	g.RegisterService(serviceDesc(), s)
-	healthv1.RegisterHealthServer(g, &reasoned{s.health, s.reasons})
-	reflection.Register(g)
+// Register adds sluice.v1, grpc.health.v1 and reflection to g, which must have Options and not
+// serve yet. What it returns is for other services of the same port: their calls are bounded as these.
+func (s *Server) Register(g *grpc.Server) grpc.ServiceRegistrar {
+	r := s.inflow.Registrar(g)
+	r.RegisterService(serviceDesc(), s)
+	healthv1.RegisterHealthServer(r, &healthService{s.health, s})
+	reflection.Register(r)
+	return r
 }
 
 // healthNames are the services that the health service knows: the whole node, its own API, and the names by which clients of

@@ -47,7 +47,7 @@ func open(t testing.TB, c Config, opts ...grpc.ServerOption) *door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{Server: s, grpc: grpc.NewServer(append(s.Options(0), opts...)...)}
+	d := &door{Server: s, grpc: grpc.NewServer(append(s.Options(0, nil), opts...)...)}
 	s.Register(d.grpc)
 	lis := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)

@@ -2,16 +2,20 @@ package grpcapi
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/sluice-project/sluice/internal/inflow"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // busyRetry is when a caller that was turned away may come back.
@@ -27,17 +31,67 @@ var errBusy = func() error {
 	return with.Err()
 }()
 
-// Tap returns an option that turns calls of methods (by full name, "/service/method") away while admit says so: before
-// their message is read, and before they have a goroutine. All other methods pass.
-func Tap(admit func() bool, methods ...string) grpc.ServerOption {
-	shed := make(map[string]bool, len(methods))
-	for _, m := range methods {
-		shed[m] = true
-	}
-	return grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
-		if shed[call.FullMethodName] && !admit() {
-			return nil, errBusy
-		}
-		return ctx, nil
-	})
+// Method says how calls of a method are let in.
+type Method struct {
+	// Door is what refusals are counted by.
+	Door transport.Door
+	// Public methods are for unauthenticated clients too.
+	Public bool
+	// Shed: calls are turned away while Config.Admit says so.
+	Shed bool
 }
+
+// public is how health probes are let in.
+var public = Method{Door: transport.GRPCDoor, Public: true}
+
+// methodOf returns how calls of the method with that full name are let in.
+func (s *Server) methodOf(name string) Method {
+	switch name {
+	case sluicev1.SluiceService_Check_FullMethodName:
+		return Method{Door: transport.GRPCDoor, Shed: true}
+	case sluicev1.SluiceService_CheckStream_FullMethodName:
+		return Method{Door: transport.StreamDoor}
+	}
+	if m, ok := s.methods[name]; ok {
+		return m
+	}
+	if strings.HasPrefix(name, "/"+healthv1.Health_ServiceDesc.ServiceName+"/") {
+		return public
+	}
+	return Method{Door: transport.GRPCDoor}
+}
+
+// tap decides on a call by its headers, before its message is read and before it has a goroutine: whether the node has time for it, and
+// whether its client is known. What the client may do is asked when the message says what that is.
+func (s *Server) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
+	m := s.methodOf(call.FullMethodName)
+	if m.Shed && !s.admit() {
+		return nil, errBusy
+	}
+	known := s.guard.Open()
+	switch {
+	case known:
+	case m.Public:
+		id := access.OfContext(ctx)
+		known = s.guard.Knows(&id)
+	default:
+		if _, refused := s.guard.Call(ctx, m.Door); refused != nil {
+			return nil, statusOf(refused)
+		}
+		known = true
+	}
+	return s.inflow.Begin(ctx, call.FullMethodName, known)
+}
+
+// Bounds of what is held of messages that are not complete; docs/limits.md tells clients of them.
+const (
+	maxUnread        = 24 << 20  // bytes of one connection
+	maxUnreadOfAll   = 128 << 20 // bytes
+	maxUnknown       = 4 << 10   // bytes of a call of an unknown client: a health check's
+	maxUnknownCalls  = 8         // of one connection
+	messageDeadline  = 10 * time.Second
+	unknownWatchEnds = 5 * time.Minute
+)
+
+// Unread returns what is held of messages that are not complete.
+func (s *Server) Unread() inflow.Stats { return s.inflow.Stats() }

@@ -29,7 +29,7 @@ func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.T
 		by = ^transport.TopBy(0)
 	}
 	top, err := s.limiter.Top(ctx, transport.TopQuery{
-		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Stranger: pass.Stranger(localOnly(ctx)),
+		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Operator: pass.IsOperator(ctx),
 	})
 	if err != nil {
 		return nil, statusOf(err)

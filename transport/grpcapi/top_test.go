@@ -42,8 +42,7 @@ func TestTop(t *testing.T) {
 	if _, err := d.client.Top(t.Context(), &sluicev1.TopRequest{}); status.Code(err) != codes.Unavailable {
 		t.Errorf("from a node that leaves: %v", err)
 	}
-	// The test's connection is in memory, which is not loopback.
 	if _, err := openNode(t).client.Top(t.Context(), &sluicev1.TopRequest{}); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a stranger: %v", err)
+		t.Errorf("no operator: %v", err)
 	}
 }

@@ -80,10 +80,6 @@ func New(c Config) (http.Handler, error) {
 	return mux, nil
 }
 
-// ours refuses what a web page of another site has a browser send: a node that knows callers by their address alone cannot
-// tell it from the one whose browser it is.
-var ours = http.NewCrossOriginProtection()
-
 // route serves one method of a path and refuses the others in the same form as
 // every other error.
 func route(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
@@ -91,13 +87,7 @@ func route(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	if method == http.MethodGet {
 		allow += ", " + http.MethodHead // ServeMux serves both
 	}
-	mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
-		if err := ours.Check(r); err != nil {
-			httpanswer.Refuse(w, httpanswer.ProblemOf(&transport.Error{Code: transport.Forbidden, Message: "this call comes from a web page of another site"}))
-			return
-		}
-		h(w, r)
-	})
+	mux.HandleFunc(method+" "+path, h)
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
 		httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))

@@ -206,31 +206,3 @@ func TestServer(t *testing.T) {
 	}
 	ts.Client().CloseIdleConnections()
 }
-
-// A page of another site that a browser shows, which may be on the node's own machine, does nothing here.
-func TestPagesOfOthers(t *testing.T) {
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
-	for _, c := range []struct {
-		header, value string
-		status        int
-	}{
-		{"Sec-Fetch-Site", "cross-site", 403},
-		{"Sec-Fetch-Site", "same-site", 403},
-		{"Sec-Fetch-Site", "same-origin", 200},
-		{"Sec-Fetch-Site", "none", 200},
-		{"Origin", "https://elsewhere.example", 403},
-		{"Origin", "null", 403},
-		{"Origin", "http://localhost:7461", 200},
-		{"User-Agent", "curl", 200},
-	} {
-		for _, path := range []string{"/v1/check", "/v1/reset"} {
-			r := httptest.NewRequest(http.MethodPost, path, strings.NewReader(user("ann", "")))
-			r.Host = "localhost:7461"
-			r.Header.Set(c.header, c.value)
-			w := serve(h, r)
-			if w.Code != c.status || c.status == 403 && !strings.Contains(w.Body.String(), "a web page of another site") {
-				t.Errorf("%s with %s: %s: %d %s, want %d", path, c.header, c.value, w.Code, w.Body, c.status)
-			}
-		}
-	}
-}

@@ -128,7 +128,7 @@ type forgotten struct {
 func (d *door) forget(w http.ResponseWriter, r *http.Request) {
 	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
 	if refused == nil {
-		refused = pass.Operate(access.Admin, "", localOnly(r))
+		refused = pass.Operate(r.Context(), access.Admin, "")
 	}
 	if refused != nil {
 		httpanswer.Refuse(w, problemOf(refused))
@@ -164,12 +164,4 @@ func readName(body []byte) (name string, err error) {
 		return "", err
 	}
 	return name, r.end()
-}
-
-// localOnly says why a request is not one that came from this machine, or nil.
-func localOnly(r *http.Request) *transport.Error {
-	if err := transport.LocalOnly(r.RemoteAddr, func(header string) bool { return len(r.Header.Values(header)) > 0 }); err != nil {
-		return err
-	}
-	return transport.LocalName(r.Host)
 }

@@ -52,7 +52,7 @@ func (d *door) top(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if err == nil {
-		q.Stranger = pass.Stranger(localOnly(r))
+		q.Operator = pass.IsOperator(r.Context())
 		top, err = d.Limiter.Top(r.Context(), q)
 	}
 	if err != nil {

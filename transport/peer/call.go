@@ -12,6 +12,7 @@ import (
 // and while the call is not abandoned, so a caller may leave at any time.
 type call struct {
 	records []check.Record
+	limits  int // of all records
 	replies []check.Reply
 	// done gets the outcome, once, unless the call was abandoned.
 	done chan error
@@ -26,13 +27,28 @@ type call struct {
 	}
 }
 
+// fits returns how many of records a frame holds, at least one, and how many limits these have.
+func fits(records []check.Record) (n, limits int) {
+	for n < min(len(records), maxGather) {
+		more := 0
+		if l := records[n].Limits; l != nil {
+			more = l.Len()
+		}
+		if limits+more > maxFrameLimits {
+			break
+		}
+		n, limits = n+1, limits+more
+	}
+	return n, limits
+}
+
 // newCall returns a call, perhaps one that was released.
-func (p *Pool) newCall(records []check.Record, replies []check.Reply) *call {
+func (p *Pool) newCall(records []check.Record, limits int, replies []check.Reply) *call {
 	c, ok := p.calls.Get().(*call)
 	if !ok {
 		c = &call{done: make(chan error, 1)}
 	}
-	c.records, c.replies = records, replies
+	c.records, c.limits, c.replies = records, limits, replies
 	return c
 }
 
@@ -111,12 +127,12 @@ type part struct {
 	records int
 }
 
-// take moves calls from the queue to parts, as many as a frame of at most limit
-// records holds. A call of its own is never more than that.
-func (q *queue) take(parts []part, limit int) []part {
-	n := 0
+// take moves calls from the queue to parts, as many as a frame of at most so many records with so many limits holds. A call of
+// its own is never more than that.
+func (q *queue) take(parts []part, records, limits int) []part {
 	for c := q.first; c != nil; c = q.first {
-		if n += len(c.records); n > limit {
+		records, limits = records-len(c.records), limits-c.limits
+		if records < 0 || limits < 0 {
 			break
 		}
 		q.remove(c)

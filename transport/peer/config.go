@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/tracing"
 )
 
@@ -21,17 +22,22 @@ const (
 	// maxGather is the most records that a Pool puts into one frame. It is also
 	// how many limits a stream can define before it numbers anew, so that the
 	// numbers in a frame cannot change their meaning within it.
-	maxGather = 4096
+	maxGather = message.MaxSets
 	// maxLimitIDs is the highest number that a stream can give to limits.
 	maxLimitIDs = 2 * maxGather
+	// usualMaxLimits is the default of Config.MaxLimits.
+	usualMaxLimits = 16_384
+	// maxFrameLimits is the most limits that the records of a frame have.
+	maxFrameLimits = 8192
 	// maxFlying is how many frames of a stream may be unanswered. Where answers take long another one follows each
-	// pace, or a paceShare-th of the time that the last answer took, at most longestPace, up to mostFlying: a record waits for
-	// little more than a round trip, and no more packets are under way than a new TCP connection sends at once (RFC 6928).
-	maxFlying   = 2
-	mostFlying  = 128
-	pace        = 10 * time.Millisecond
-	paceShare   = 8
-	longestPace = 50 * time.Millisecond
+	// pace, or framesPerTrip in the round trips that the last answer took, each longestPace at the latest, up to mostFlying:
+	// a record waits for little more than a round trip, and no more packets are under way than TCP sends at once when a
+	// connection is new (RFC 6928), or when BBR measures the round trip (four packets).
+	maxFlying     = 2
+	mostFlying    = 128
+	framesPerTrip = 4
+	pace          = 10 * time.Millisecond
+	longestPace   = 100 * time.Millisecond
 	// maxFrameBytes bounds a message of either direction. The largest frame that
 	// a Pool makes, every record with other limits, stays below it.
 	maxFrameBytes = 16 << 20
@@ -45,9 +51,12 @@ type Config struct {
 	// Placement is the number of the placement rules (hashing, ring). Nodes with
 	// another one are refused.
 	Placement uint32
-	// Secret is the fingerprint of the cluster secret, not the secret. Nodes with
-	// another one are refused.
-	Secret []byte
+	// ProofKeys returns the keys that nodes prove with that they know the cluster secret, at least one. The first makes this
+	// node's proofs, all check those of others, so that a secret can be replaced node by node. It is asked at every hello,
+	// from any goroutine; what it returned is not changed. Required.
+	ProofKeys func() [][]byte
+	// CountersTag stands for the secret that counter keys are made with. It is never sent; nodes with another one are refused.
+	CountersTag []byte
 
 	// Credentials secure connections both ways. Nil is plain TCP.
 	Credentials credentials.TransportCredentials
@@ -57,8 +66,8 @@ type Config struct {
 	CheckName func(name string, auth credentials.AuthInfo) error
 	// Dial opens a connection to a peer's address. Nil dials TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// DialTimeout bounds one attempt to connect, Hello included: two round trips, three with TLS. Where the one
-	// before was much faster, it is bounded by less. 0 means 1.5 s.
+	// DialTimeout bounds one attempt to connect, hello and proof included: three round trips, four with TLS. Where the one
+	// before was much faster, it is bounded by less. 0 means 3 s.
 	DialTimeout time.Duration
 	// StallTimeout is the age of an unanswered frame at which a call that gives up
 	// also gives up the stream. 0 means 2 s.
@@ -66,6 +75,9 @@ type Config struct {
 	// MaxQueue is the most records that may wait for one peer; what comes on top
 	// is refused with check.ErrOverloaded. 0 means 65,536. At least 4096.
 	MaxQueue int
+	// MaxLimits is at how many limits of the sets that it has numbers for a stream of a Pool forgets them; the other end keeps those of a frame more.
+	// A Server recognizes as many sets that were on other streams. 0 means 16,384.
+	MaxLimits int
 	// Mailbox takes what peers post to a Server. Nil ignores it.
 	Mailbox Mailbox
 	// Tracer records what a Server answers to records of a trace. Nil records nothing.
@@ -81,12 +93,14 @@ func (c Config) Validate() error {
 		return fmt.Errorf("peer: Name: %d bytes; want 1 to %d", len(c.Name), maxHelloText)
 	case c.Boot == "" || len(c.Boot) > maxHelloText:
 		return fmt.Errorf("peer: Boot: %d bytes; want 1 to %d", len(c.Boot), maxHelloText)
-	case len(c.Secret) > maxHelloText:
-		return fmt.Errorf("peer: Secret: %d bytes; want the fingerprint, at most %d", len(c.Secret), maxHelloText)
+	case c.ProofKeys == nil || len(c.ProofKeys()) == 0:
+		return errors.New("peer: ProofKeys: no key; want one at least")
 	case c.DialTimeout < 0:
 		return errors.New("peer: DialTimeout: negative; want a duration, or 0 for the default")
 	case c.StallTimeout < 0:
 		return errors.New("peer: StallTimeout: negative; want a duration, or 0 for the default")
+	case c.MaxLimits < 0:
+		return fmt.Errorf("peer: MaxLimits: %d; want more than 0, or 0 for the default", c.MaxLimits)
 	case c.MaxQueue < 0 || c.MaxQueue > 0 && c.MaxQueue < maxGather:
 		return fmt.Errorf("peer: MaxQueue: %d; want at least %d, or 0 for the default", c.MaxQueue, maxGather)
 	}
@@ -96,6 +110,9 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	if c.Credentials == nil {
 		c.Credentials = insecure.NewCredentials()
+	}
+	if c.MaxLimits == 0 {
+		c.MaxLimits = usualMaxLimits
 	}
 	if c.Dial == nil {
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {

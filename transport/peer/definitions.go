@@ -3,6 +3,7 @@ package peer
 import (
 	"fmt"
 	"hash/maphash"
+	"weak"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -12,19 +13,16 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// maxInterned is how many sets of limits the intern remembers.
-const maxInterned = 16_384
-
-// intern gives equal sets of limits one pointer, whichever stream defined them:
-// a counter recognises its limits by pointer first. It is bounded, and safe for
+// intern gives equal sets of limits of one domain one pointer, whichever stream defined them:
+// a counter recognises its limits by pointer first. It is bounded, keeps no set alive, and is safe for
 // concurrent use.
 type intern struct {
 	seed maphash.Seed
-	sets *lru.Cache[uint64, *bucket.Limits]
+	sets *lru.Cache[uint64, weak.Pointer[bucket.Limits]]
 }
 
 func newIntern(size int) *intern {
-	sets, err := lru.New[uint64, *bucket.Limits](size)
+	sets, err := lru.New[uint64, weak.Pointer[bucket.Limits]](size)
 	if err != nil {
 		panic(err) // only for a size below 1
 	}
@@ -35,10 +33,11 @@ func newIntern(size int) *intern {
 // hash, the later takes the place: sharing is an economy, never assumed.
 func (in *intern) one(l *bucket.Limits) *bucket.Limits {
 	sum := in.sum(l)
-	if known, ok := in.sets.Get(sum); ok && known.Equal(l) {
+	found, _ := in.sets.Get(sum)
+	if known := found.Value(); known != nil && known.Domain() == l.Domain() && known.Equal(l) {
 		return known
 	}
-	in.sets.Add(sum, l)
+	in.sets.Add(sum, weak.Make(l))
 	return l
 }
 
@@ -46,15 +45,14 @@ func (in *intern) one(l *bucket.Limits) *bucket.Limits {
 func (in *intern) sum(l *bucket.Limits) uint64 {
 	var h maphash.Hash
 	h.SetSeed(in.seed)
-	for i := range l.Len() {
-		maphash.WriteComparable(&h, l.At(i))
-	}
+	h.WriteString(l.Domain())
+	maphash.WriteComparable(&h, l.Sum())
 	return h.Sum64()
 }
 
 // definitionOf returns what tells a receiver that id stands for l from this frame on.
 func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
-	d := &peerv1.Limits{Id: id, Limits: make([]*sluicev1.Limit, l.Len())}
+	d := &peerv1.Limits{Id: id, Domain: l.Domain(), Limits: make([]*sluicev1.Limit, l.Len())}
 	for i := range d.Limits {
 		d.Limits[i] = transport.LimitToProto(l.At(i))
 	}
@@ -62,7 +60,7 @@ func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
 }
 
 // definitions are what the numbers of limits mean on one stream, as its receiver
-// knows them. At most maxLimitIDs are kept, because no higher number is taken.
+// knows them. At most maxLimitIDs are kept, because no higher number is taken, and none before the last definition of number 1.
 type definitions struct {
 	intern *intern
 	known  []definition
@@ -83,10 +81,13 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 		if p.Id == 0 || p.Id > maxLimitIDs {
 			return fmt.Errorf("definition of limits %d; want 1 to %d", p.Id, maxLimitIDs)
 		}
+		if p.Id == 1 {
+			clear(d.known)
+		}
 		for int(p.Id) >= len(d.known) {
 			d.known = append(d.known, definition{})
 		}
-		limits, err := transport.LimitsFromProto(p.Limits)
+		limits, err := transport.LimitsFromProto(accounted(p.Domain), p.Limits)
 		if err != nil {
 			d.known[p.Id] = definition{defined: true}
 			continue
@@ -94,6 +95,14 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 		d.known[p.Id] = definition{defined: true, limits: d.intern.one(limits)}
 	}
 	return nil
+}
+
+// accounted returns the domain that counters are accounted to: domain, unless no check can have named it.
+func accounted(domain string) string {
+	if len(domain) > transport.MaxText {
+		return ""
+	}
+	return domain
 }
 
 // get returns the limits that id stands for, nil if this node cannot apply them.
@@ -105,13 +114,20 @@ func (d *definitions) get(id uint32) (*bucket.Limits, error) {
 }
 
 // numbering is the sender's side of definitions: it numbers the sets of limits that
-// go over one stream. Numbers come in two halves that take turns. When a half is
-// used up, everything is forgotten and the other half begins, so a number given to
-// a record stays good for at least maxGather further definitions, which is more
-// than a frame can hold. Not safe for concurrent use.
+// go over one stream, from 1. Between two frames all are forgotten, on both sides, when there might not be numbers for another
+// frame, or when their sets have most limits. Not safe for concurrent use.
 type numbering struct {
 	numbers map[*bucket.Limits]uint32
-	upper   bool
+	limits  int // of all sets
+	most    int
+}
+
+// begin begins a frame, which defines at most maxGather sets.
+func (n *numbering) begin() {
+	if len(n.numbers) > maxLimitIDs-maxGather || n.limits >= n.most {
+		clear(n.numbers)
+		n.limits = 0
+	}
 }
 
 // number returns the number of l and whether it must be defined in this frame.
@@ -122,14 +138,8 @@ func (n *numbering) number(l *bucket.Limits) (id uint32, fresh bool) {
 	if n.numbers == nil {
 		n.numbers = make(map[*bucket.Limits]uint32)
 	}
-	if len(n.numbers) == maxGather {
-		clear(n.numbers)
-		n.upper = !n.upper
-	}
 	id = uint32(len(n.numbers)) + 1
-	if n.upper {
-		id += maxGather
-	}
 	n.numbers[l] = id
+	n.limits += l.Len()
 	return id, true
 }

@@ -1,11 +1,15 @@
 package peer
 
 import (
+	"runtime"
+	"slices"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 // TestInterned: equal limits are one pointer, whoever sent them.
@@ -18,8 +22,12 @@ func TestInterned(t *testing.T) {
 		}
 	}))
 	limits := func(count int64) *bucket.Limits {
-		return mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second},
+		l, err := bucket.NewLimitsIn("shop", bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second},
 			bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Hour, Zone: ""})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
 	}
 	for _, name := range []string{"a", "b"} {
 		pool := open(t, network.config(name))
@@ -31,7 +39,7 @@ func TestInterned(t *testing.T) {
 		}
 	}
 	one, two := got[0], got[1]
-	if one == two || !one.Equal(limits(1)) || !two.Equal(limits(2)) {
+	if one == two || !one.Equal(limits(1)) || !two.Equal(limits(2)) || one.Domain() != "shop" {
 		t.Fatal("limits changed on the way")
 	}
 	for i, want := range []*bucket.Limits{one, two, one, one, two, one} {
@@ -56,10 +64,12 @@ func TestInternBounded(t *testing.T) {
 	if again := in.one(limits(1)); !again.Equal(first) {
 		t.Error("a forgotten set comes back as another")
 	}
-	in.sets.Add(in.sum(limits(5)), limits(6)) // as if both had one hash
+	six := limits(6)
+	in.sets.Add(in.sum(limits(5)), weak.Make(six)) // as if both had one hash
 	if l := in.one(limits(5)); !l.Equal(limits(5)) {
 		t.Error("a set comes back as another of the same hash")
 	}
+	runtime.KeepAlive(six)
 }
 
 // TestNumbersInFrame: among as many sets as a frame can hold, in any order, no two
@@ -69,12 +79,13 @@ func TestNumbersInFrame(t *testing.T) {
 	for i := range sets {
 		sets[i] = new(bucket.Limits)
 	}
-	var n numbering
+	n := numbering{most: usualMaxLimits}
 	next := 0
 	fresh := func() *bucket.Limits { next++; return sets[next-1] }
 	for range maxGather - 100 { // earlier frames
 		n.number(fresh())
 	}
+	n.begin()
 	frame := map[uint32]*bucket.Limits{}
 	for i := range maxGather {
 		set := sets[i] // old ones first, then more than there are numbers left
@@ -86,6 +97,75 @@ func TestNumbersInFrame(t *testing.T) {
 			t.Fatalf("record %d: number %d means another set earlier in the frame", i, id)
 		}
 		frame[id] = set
+	}
+}
+
+// TestStreamForgets: a receiver keeps the sets of a bounded number of limits, and knows those of the frame.
+func TestStreamForgets(t *testing.T) {
+	n := numbering{most: 2048}
+	d := definitions{intern: newIntern(usualMaxLimits)}
+	made := 0
+	for frame := range 200 {
+		n.begin()
+		var list []*peerv1.Limits
+		want := map[uint32]*bucket.Limits{}
+		sets := 1 + frame%50
+		if frame == 0 {
+			sets = maxFrameLimits / bucket.MaxLimits
+		}
+		for range sets {
+			made++
+			l := mustLimits(slices.Repeat([]bucket.Limit{{Algorithm: bucket.TokenBucket, Count: int64(made), Period: time.Second}}, bucket.MaxLimits)...)
+			id, _ := n.number(l)
+			list, want[id] = append(list, definitionOf(id, l)), l
+		}
+		if err := d.define(list); err != nil {
+			t.Fatal(err)
+		}
+		for id, l := range want {
+			if got, err := d.get(id); err != nil || !got.Equal(l) {
+				t.Fatalf("frame %d: number %d means %v, %v", frame, id, got, err)
+			}
+		}
+		kept := 0
+		for _, k := range d.known {
+			if k.limits != nil {
+				kept += k.limits.Len()
+			}
+		}
+		if most := n.most + 50*bucket.MaxLimits; frame > 0 && kept > most {
+			t.Fatalf("frame %d: the sets that are kept have %d limits, want at most %d", frame, kept, most)
+		}
+	}
+}
+
+// TestFits: a frame holds a bounded number of records, and of their limits.
+func TestFits(t *testing.T) {
+	records := func(n, limits int) []check.Record {
+		l := mustLimits(slices.Repeat([]bucket.Limit{{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Second}}, limits)...)
+		return slices.Repeat([]check.Record{{Request: bucket.Request{Limits: l}}}, n)
+	}
+	for _, c := range []struct {
+		records   []check.Record
+		n, limits int
+	}{
+		{make([]check.Record, 10), 10, 0},
+		{make([]check.Record, maxGather+1), maxGather, 0},
+		{records(maxGather+1, 1), maxGather, maxGather},
+		{records(maxGather, 16), maxFrameLimits / 16, maxFrameLimits},
+		{append(records(maxFrameLimits/16-1, 16), records(9, 15)...), maxFrameLimits / 16, maxFrameLimits - 1},
+	} {
+		if n, limits := fits(c.records); n != c.n || limits != c.limits {
+			t.Errorf("%d records: %d with %d limits, want %d with %d", len(c.records), n, limits, c.n, c.limits)
+		}
+	}
+	var q queue
+	for range 3 {
+		r := records(maxFrameLimits/32, 16)
+		q.push(&call{records: r, limits: len(r) * 16})
+	}
+	if n, m := len(q.take(nil, maxGather, maxFrameLimits)), len(q.take(nil, maxGather, maxFrameLimits)); n != 2 || m != 1 {
+		t.Errorf("frames take %d and %d calls, want 2 and 1", n, m)
 	}
 }
 

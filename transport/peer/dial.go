@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
@@ -20,7 +19,6 @@ type connection struct {
 	cancel context.CancelFunc
 	done   <-chan struct{} // of the stream's context
 	peer   string          // the name in the peer's hello
-	minor  uint32          // of the protocol that it speaks
 }
 
 // shortest is the least time that an attempt to connect has.
@@ -46,8 +44,8 @@ func (p *Pool) stallAfter(addr string) time.Duration {
 	return max(p.cfg.StallTimeout, min(5*took.(time.Duration), 5*time.Second))
 }
 
-// dial connects to addr, begins a stream and exchanges hellos, as long as patience lasts. Nothing
-// is sent before the peer's hello has come, so that a refused node has charged nothing.
+// dial connects to addr, begins a stream and exchanges hellos and proofs, as long as patience lasts. No frame
+// is sent before the peer's proof has come, so that a refused node has charged nothing.
 func dial[S grpc.ClientStream](
 	p *Pool, addr string,
 	begin func(peerv1.PeerServiceClient, context.Context, ...grpc.CallOption) (S, error),
@@ -63,7 +61,7 @@ func dial[S grpc.ClientStream](
 	if stream, err = begin(peerv1.NewPeerServiceClient(c.conn), ctx); err != nil {
 		err = plain(err)
 	} else {
-		c.peer, c.minor, err = p.cfg.greet(stream)
+		c.peer, err = p.cfg.greet(stream)
 	}
 	if !late.Stop() && p.ctx.Err() == nil {
 		err = fmt.Errorf("no hello within %v", patience)
@@ -82,36 +80,42 @@ func (c *connection) close() {
 	c.conn.Close()
 }
 
-// greet exchanges hellos and returns the name of the peer, and its minor.
-func (c *Config) greet(stream grpc.ClientStream) (name string, minor uint32, err error) {
-	var got peerv1.Greeting
-	if err := stream.SendMsg(&peerv1.Greeting{Hello: c.hello()}); err != nil {
-		// The stream is over; RecvMsg says why.
-		if why := stream.RecvMsg(&got); why != nil {
-			err = why
-		}
-		return "", 0, plain(err)
+// greet exchanges hellos and proofs, and returns the name of the peer.
+func (c *Config) greet(stream grpc.ClientStream) (name string, err error) {
+	own := c.hello()
+	first, err := say(stream, &peerv1.Greeting{Hello: own})
+	if err != nil {
+		return "", err
 	}
-	if err := stream.RecvMsg(&got); err != nil {
-		return "", 0, plain(err)
+	if err := c.welcome(stream.Context(), first.Hello); err != nil {
+		return "", err
 	}
-	if err := c.welcome(stream.Context(), got.Hello); err != nil {
-		return "", 0, err
+	said := transcript{dialer: own, accepter: first.Hello}
+	second, err := say(stream, &peerv1.Greeting{Proof: c.prove(dialer, said)})
+	if err != nil {
+		return "", err
 	}
-	return got.Hello.Name, got.Hello.Minor, nil
+	return first.Hello.Name, c.verify(accepter, said, second.Proof)
 }
 
-// errUnknownCall: the peer's minor is from before this kind of stream.
-var errUnknownCall = errors.New("the other node does not know this call: it runs an older version")
+// say sends one frame of a greeting and waits for the answer.
+func say(stream grpc.ClientStream, m *peerv1.Greeting) (*peerv1.Greeting, error) {
+	// If the stream is over, RecvMsg says why.
+	sent, got := stream.SendMsg(m), new(peerv1.Greeting)
+	if err := stream.RecvMsg(got); err != nil {
+		return nil, plain(err)
+	}
+	if sent != nil {
+		return nil, plain(sent)
+	}
+	return got, nil
+}
 
 // plain returns err as text that a person can read, without gRPC's frame.
 func plain(err error) error {
 	st, ok := status.FromError(err)
-	switch {
-	case !ok:
+	if !ok {
 		return err
-	case st.Code() == codes.Unimplemented:
-		return errUnknownCall
 	}
 	return errors.New(st.Message())
 }

@@ -52,7 +52,7 @@ func (f *farConn) Close() error {
 }
 
 // TestFar: at a round trip of 400 ms, records that come one by one wait for at most half a round trip and 20 ms more than
-// one, those that need a replica as far away for a round trip more.
+// one, those that need a replica as far away for a round trip more, and four frames are under way.
 func TestFar(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -97,6 +97,10 @@ func TestFar(t *testing.T) {
 					time.Sleep(3 * time.Millisecond)
 				}
 				calls.Wait()
+				// Four in a round trip are what BBR lets out while it measures one.
+				if frames := pool.Stats().Frames; frames > 600*3/100+10 {
+					t.Errorf("%d frames for 1.8 s of calls, want one each 100 ms", frames)
+				}
 			})
 		})
 	}

@@ -35,7 +35,7 @@ func newFramed(tb testing.TB, records int) *framed {
 			Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second,
 		}}
 	}
-	f.known = definitions{intern: newIntern(maxInterned)}
+	f.known = definitions{intern: newIntern(usualMaxLimits)}
 	if err := f.known.define([]*peerv1.Limits{definitionOf(1, limits)}); err != nil {
 		tb.Fatal(err)
 	}

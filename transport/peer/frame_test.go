@@ -23,7 +23,7 @@ func TestReuse(t *testing.T) {
 	codec := newFrameCodec()
 	used := new(peerv1.Request)
 	frames := []*peerv1.Request{
-		{Hello: &peerv1.Hello{Major: 1, Secret: []byte{1}}},
+		{Hello: &peerv1.Hello{Major: 1, Nonce: []byte{1}}},
 		{Seq: 1, KeyHi: []uint64{1, 2, 3}, KeyLo: []uint64{4, 5, 6}, Cost: []int64{-1, 0, math.MaxInt64}, Verb: []byte{1, 2, 3}, Flags: []byte{1, 2, 3}, Id: []uint64{1, 2, 3}, Reserve: []int64{0, 4, -1}, Times: []int64{5, 0, 1024}, Want: []int64{1, 2, 3}, Rate: []int64{4, 5, 6}, ForNs: []int64{7, 8, 9},
 			Limits: []uint32{1, 1, 1}, Define: []*peerv1.Limits{{Id: 1, Limits: []*sluicev1.Limit{{Count: 1}}}}},
 		{Seq: 2, KeyLo: []uint64{7}, Traces: []*peerv1.Trace{{First: 0, Records: 1, Id: make([]byte, 16), Span: make([]byte, 8)}}},

@@ -1,14 +1,15 @@
 package peer
 
 import (
+	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/internal/inflow"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -17,11 +18,10 @@ const (
 	// stream to say hello. Longer than peers wait: they give up first.
 	greetTimeout = 5 * time.Second
 	// maxGreeting is the most bytes of a greeting. It comes from whoever reaches
-	// the port, so it may not be larger than a hello.
+	// the port, so it may not be larger than a hello and a proof.
 	maxGreeting = 4 << 10
-	// refusalEvery is how often the same refusal is logged: those who are refused
-	// keep trying.
-	refusalEvery = 10 * time.Second
+	// logEvery is how often there is a line about what others do wrong, of each kind: those who are refused keep trying.
+	logEvery = 10 * time.Second
 )
 
 // admit waits for the hello of a new stream's peer and answers it. The error is
@@ -30,61 +30,70 @@ func (s service) admit(stream grpc.ServerStream) (*peerv1.Hello, error) {
 	hello, err := s.greet(stream)
 	if err != nil {
 		s.stats.refused.Add(1)
-		if s.refusals.isNews(err.Error()) {
-			s.cfg.Log.Warn("peer refused", "name", clip(hello.GetName()), "error", err)
+		kind := "refused"
+		if errors.Is(err, errNoHello) {
+			kind = "no hello" // from whoever tries the port, and no reason to keep quiet about nodes
+		}
+		if s.quiet.Allow(time.Now(), kind) {
+			s.cfg.Log.Warn("peer refused", "name", clip(hello.GetName()), "error", err, "total", s.stats.refused.Load())
 		}
 		return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s refuses: %v", s.cfg.Name, err))
 	}
 	return hello, nil
 }
 
-// greet waits for the peer's hello and answers it. The hello is returned for the
+// greet waits for the peer's hello and answers it, then for its proof and answers that. This side proves last: a
+// caller that does not know the secret gets nothing that was made with it. The hello is returned for the
 // log also when it does not fit.
 func (s service) greet(stream grpc.ServerStream) (*peerv1.Hello, error) {
-	type first struct {
+	type frame struct {
 		greeting *peerv1.Greeting
 		err      error
 	}
 	// The goroutine ends with the stream, which ends when its method returns.
-	got := make(chan first, 1)
+	got := make(chan frame, 2)
 	go func() {
-		f := first{greeting: new(peerv1.Greeting)}
-		f.err = stream.RecvMsg(f.greeting)
-		got <- f
+		for range cap(got) {
+			f := frame{greeting: new(peerv1.Greeting)}
+			f.err = stream.RecvMsg(f.greeting)
+			got <- f
+			if f.err != nil {
+				return
+			}
+		}
 	}()
 	late := time.NewTimer(greetTimeout)
 	defer late.Stop()
-	select {
-	case f := <-got:
-		if f.err != nil {
-			return nil, fmt.Errorf("%w (%w)", errNoHello, f.err)
+	next := func(missing error) (*peerv1.Greeting, error) {
+		select {
+		case f := <-got:
+			if f.err != nil {
+				return nil, fmt.Errorf("%w (%w)", missing, f.err)
+			}
+			return f.greeting, nil
+		case <-late.C:
+			return nil, fmt.Errorf("%w: nothing came within %v", missing, greetTimeout)
 		}
-		hello := f.greeting.GetHello()
-		if err := s.cfg.welcome(stream.Context(), hello); err != nil {
-			return hello, err
-		}
-		return hello, stream.SendMsg(&peerv1.Greeting{Hello: s.cfg.hello()})
-	case <-late.C:
-		return nil, fmt.Errorf("%w: nothing came within %v", errNoHello, greetTimeout)
 	}
-}
-
-// refusals remembers what was logged last.
-type refusals struct {
-	mu struct {
-		sync.Mutex
-		last string
-		at   time.Time
+	first, err := next(errNoHello)
+	if err != nil {
+		return nil, err
 	}
-}
-
-func (r *refusals) isNews(text string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if text == r.mu.last && now.Sub(r.mu.at) < refusalEvery {
-		return false
+	hello, own := first.GetHello(), s.cfg.hello()
+	if err := s.cfg.welcome(stream.Context(), hello); err != nil {
+		return hello, err
 	}
-	r.mu.last, r.mu.at = text, now
-	return true
+	if err := stream.SendMsg(&peerv1.Greeting{Hello: own}); err != nil {
+		return hello, err
+	}
+	second, err := next(errNoProof)
+	if err != nil {
+		return hello, err
+	}
+	said := transcript{dialer: hello, accepter: own}
+	if err := s.cfg.verify(dialer, said, second.GetProof()); err != nil {
+		return hello, err
+	}
+	inflow.Known(stream.Context())
+	return hello, stream.SendMsg(&peerv1.Greeting{Proof: s.cfg.prove(accepter, said)})
 }

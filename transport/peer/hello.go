@@ -2,47 +2,60 @@ package peer
 
 import (
 	"context"
-	"crypto/subtle"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
+	"github.com/sluice-project/sluice/internal/inflow"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 // Version of the protocol that this package speaks. Streams between equal majors
 // and minors at most one apart work; the higher minor must then do without what it
-// added: 1.1 added mail, records that are sync or transient, and the status later; 1.2 records that are
-// many checks, leases, and those that drain, cannot wait, or leave units free for others.
+// added. In major 2, which begins with minor 2, nodes prove that they know the cluster secret.
 const (
-	Major = 1
+	Major = 2
 	Minor = 2
 )
 
-// minorHot is the minor that records came with which are Hot. An older node would decide them as one check.
-const minorHot = 2
-
-// minorReserve is the minor that records with Reserve came with.
-const minorReserve = 2
-
-// maxHelloText bounds names, boot ids and fingerprints in a Hello, in bytes.
+// maxHelloText bounds names and boot ids in a Hello, in bytes.
 const maxHelloText = 256
 
-// errNoHello: a stream that does not begin as it must.
-var errNoHello = errors.New("the first frame is not a hello: is this a sluice peer?")
+// nonceSize is the length of the nonce in a Hello, in bytes.
+const nonceSize = 32
 
+var (
+	// errNoHello: a stream that does not begin as it must.
+	errNoHello = errors.New("the first frame is not a hello: is this a sluice peer?")
+	// errNoProof: a stream that ends after the hello.
+	errNoProof = errors.New("no proof came after the hello")
+	// errSecret: the sender of a proof does not know the secret of this node.
+	errSecret = errors.New("secret not accepted: the two nodes have different secrets; " +
+		"give all nodes the same --secret-file, and while it is changed let all know the new secret before any node puts it first")
+	// errCounters: the sender knows the secret, and would name counters by other keys.
+	errCounters = errors.New("counter keys: the two nodes make them with different secrets; " +
+		"give all nodes the same line `counters` in --secret-file")
+)
+
+// hello returns this node's hello, with a fresh nonce.
 func (c *Config) hello() *peerv1.Hello {
-	return &peerv1.Hello{
+	h := &peerv1.Hello{
 		Major: Major, Minor: Minor,
 		Name: c.Name, Boot: c.Boot,
-		Placement: c.Placement, Secret: c.Secret,
+		Placement: c.Placement, Nonce: make([]byte, nonceSize),
 	}
+	_, _ = rand.Read(h.Nonce) // never fails
+	return h
 }
 
 // welcome reports why the sender of h, at the other side of the connection that ctx is of, cannot be talked
-// to, or nil.
+// to, or nil. It has still to prove that it knows the secret.
 func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
 	if err := c.fits(h); err != nil {
 		return err
@@ -52,7 +65,7 @@ func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
 	}
 	var auth credentials.AuthInfo
 	if other, ok := peer.FromContext(ctx); ok {
-		auth = other.AuthInfo
+		auth = inflow.AuthInfo(other.AuthInfo)
 	}
 	if err := c.CheckName(h.Name, auth); err != nil {
 		return fmt.Errorf("the node that says it is %q has not proved it: %w", clip(h.Name), err)
@@ -73,28 +86,73 @@ func (c *Config) fits(h *peerv1.Hello) error {
 		return fmt.Errorf("placement: the other node places keys by rules number %d, this one by %d; "+
 			"all nodes of a cluster must agree", h.Placement, c.Placement)
 	}
-	if subtle.ConstantTimeCompare(h.Secret, c.Secret) != 1 {
-		return fmt.Errorf("cluster secret: the other node's fingerprint is %s, this one's %s; "+
-			"give all nodes the same secret file", abbreviate(h.Secret), abbreviate(c.Secret))
-	}
 	if h.Name == "" || h.Boot == "" || len(h.Name) > maxHelloText || len(h.Boot) > maxHelloText {
 		return fmt.Errorf("hello: name of %d bytes and boot id of %d bytes; want 1 to %d each",
 			len(h.Name), len(h.Boot), maxHelloText)
 	}
+	if len(h.Nonce) != nonceSize {
+		return fmt.Errorf("hello: nonce of %d bytes; want %d", len(h.Nonce), nonceSize)
+	}
+	if h.Boot == c.Boot {
+		// A process does not dial itself: somebody sends its own hello and proofs back to it.
+		return errors.New("hello: it has this process's own boot id")
+	}
 	return nil
 }
 
-// abbreviate shows enough of a fingerprint to compare it by eye, and not enough to
-// present it.
-func abbreviate(fingerprint []byte) string {
-	const shown = 4
-	if len(fingerprint) == 0 {
-		return "empty"
+// role is a side of a connection. It is in every proof, so that none serves the other side.
+type role byte
+
+const (
+	dialer   role = 1
+	accepter role = 2
+)
+
+// transcript is what both sides have said when they prove who they are.
+type transcript struct{ dialer, accepter *peerv1.Hello }
+
+// prove returns the proof of the side r, under the first key.
+func (c *Config) prove(r role, t transcript) *peerv1.Proof {
+	return t.proof(c.ProofKeys()[0], r, c.CountersTag)
+}
+
+// verify reports why p, of the side r, proves nothing, or nil. Any of the keys will do.
+func (c *Config) verify(r role, t transcript, p *peerv1.Proof) error {
+	err := errSecret
+	for _, key := range c.ProofKeys() {
+		want := t.proof(key, r, c.CountersTag)
+		if !hmac.Equal(p.GetSecret(), want.Secret) {
+			continue
+		}
+		if hmac.Equal(p.GetCounters(), want.Counters) {
+			return nil
+		}
+		err = errCounters
 	}
-	if len(fingerprint) <= 2*shown {
-		return fmt.Sprintf("of %d bytes", len(fingerprint))
+	return err
+}
+
+// proof makes the two sums of a Proof.
+func (t transcript) proof(key []byte, r role, countersTag []byte) *peerv1.Proof {
+	said := append(make([]byte, 0, 256), "sluice hello v2"...)
+	said = append(said, byte(r))
+	for _, h := range []*peerv1.Hello{t.dialer, t.accepter} {
+		for _, n := range []uint32{h.Major, h.Minor, h.Placement} {
+			said = binary.LittleEndian.AppendUint32(said, n)
+		}
+		for _, text := range []string{h.Name, h.Boot, string(h.Nonce)} {
+			said = binary.LittleEndian.AppendUint32(said, uint32(len(text)))
+			said = append(said, text...)
+		}
 	}
-	return fmt.Sprintf("%x…", fingerprint[:shown])
+	sum := func(kind byte, more []byte) []byte {
+		m := hmac.New(sha256.New, key)
+		m.Write([]byte{kind})
+		m.Write(said)
+		m.Write(more)
+		return m.Sum(nil)
+	}
+	return &peerv1.Proof{Secret: sum(1, nil), Counters: sum(2, countersTag)}
 }
 
 // clip shortens a name that nobody has vouched for yet.

@@ -29,10 +29,10 @@ type letter struct {
 	bytes int
 }
 
-// push adds e if there is room.
+// push adds e if there is room. In an empty queue there is, however large e is.
 func (q *letters) push(e message.Envelope) bool {
 	bytes := weight(e.Body)
-	if len(q.list) >= maxWaiting || q.bytes+bytes > maxWaitingBytes {
+	if n := len(q.list); n >= maxWaiting || n > 0 && q.bytes+bytes > maxWaitingBytes {
 		return false
 	}
 	q.list = append(q.list, letter{e, bytes})

@@ -22,13 +22,14 @@ type letterWriter struct {
 	used    int
 }
 
-func newLetterWriter() *letterWriter {
-	return &letterWriter{texts: make(map[string]uint32)}
+func newLetterWriter(maxLimits int) *letterWriter {
+	return &letterWriter{texts: make(map[string]uint32), limits: numbering{most: maxLimits}}
 }
 
 // begin begins a frame, and lets go of the last one's messages.
 func (w *letterWriter) begin() {
 	cutPost(&w.post)
+	w.limits.begin()
 	clear(w.texts)
 	for _, p := range w.parcels[:w.used] {
 		cutParcel(p.Parcel)

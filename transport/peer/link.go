@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/check"
@@ -24,8 +24,8 @@ const (
 type link struct {
 	pool *Pool
 	addr string
-	// minor is that of the ways.
-	minor *atomic.Uint32
+	// trips is how many round trips an answer takes: one, and another one where it waits for a replica.
+	trips time.Duration
 
 	mu struct {
 		sync.Mutex
@@ -43,12 +43,12 @@ type link struct {
 	}
 }
 
-// call is Pool.Call for at most maxGather records.
-func (l *link) call(ctx context.Context, records []check.Record, replies []check.Reply) error {
+// call is Pool.Call for records of a frame, which have so many limits.
+func (l *link) call(ctx context.Context, records []check.Record, limits int, replies []check.Reply) error {
 	if err := ctx.Err(); err != nil {
 		return l.gaveUp(check.ErrUnsent, err)
 	}
-	c := l.pool.newCall(records, replies)
+	c := l.pool.newCall(records, limits, replies)
 	l.mu.Lock()
 	if err := l.refusalLocked(len(records)); err != nil {
 		l.mu.Unlock()
@@ -134,7 +134,7 @@ func (l *link) connect() {
 	if err != nil {
 		l.failedLocked(err)
 		unsent := l.mu.lastErr
-		calls := l.mu.waiting.take(nil, l.pool.cfg.MaxQueue)
+		calls := l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
 		first := l.mu.failures == 1
 		l.mu.Unlock()
 		if s != nil {
@@ -142,7 +142,7 @@ func (l *link) connect() {
 		}
 		l.pool.stats.failed.Add(1)
 		if first && !errors.Is(err, context.Canceled) {
-			l.pool.cfg.Log.Warn("peer cannot be reached", "peer", l.addr, "error", err)
+			l.pool.warn("peer cannot be reached", l.addr, "error", err)
 		}
 		for _, p := range calls {
 			p.call.finish(unsent, nil)
@@ -150,7 +150,6 @@ func (l *link) connect() {
 		return
 	}
 	l.mu.session, l.mu.failures, l.mu.lastErr = s, 0, nil
-	l.minor.Store(s.minor)
 	l.mu.Unlock()
 	l.pool.stats.dialled.Add(1)
 	l.pool.wg.Go(s.pump)
@@ -164,7 +163,7 @@ func (l *link) open() (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1)}
+	s := &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1), limits: numbering{most: l.pool.cfg.MaxLimits}}
 	s.next = time.AfterFunc(time.Hour, s.nudge)
 	return s, nil
 }
@@ -201,7 +200,7 @@ func (l *link) close(why error) {
 	// While an attempt to connect is under way, it fails the calls that wait.
 	var calls []part
 	if s == nil && !l.mu.dialing {
-		calls = l.mu.waiting.take(nil, l.pool.cfg.MaxQueue)
+		calls = l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
 	}
 	l.mu.Unlock()
 	if s != nil {

@@ -45,7 +45,7 @@ func BenchmarkLetter(b *testing.B) {
 	} {
 		e := message.Envelope{To: to, Lineage: set.ID, Body: c.body}
 		codec := newFrameCodec()
-		w, r := newLetterWriter(), newReader()
+		w, r := newLetterWriter(usualMaxLimits), newReader()
 		encode := func() mem.BufferSlice {
 			w.begin()
 			if err := w.add(&e); err != nil {

@@ -273,13 +273,13 @@ func transfer(t testing.TB, w *letterWriter, r *letterReader, list ...message.En
 }
 
 func newReader() *letterReader {
-	return &letterReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(maxInterned)}}
+	return &letterReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(usualMaxLimits)}}
 }
 
 // TestMailOwnsItsMemory: what was delivered stays as it is, whatever becomes of the
 // buffer that it came in, and of the frames that follow.
 func TestMailOwnsItsMemory(t *testing.T) {
-	w, r := newLetterWriter(), newReader()
+	w, r := newLetterWriter(usualMaxLimits), newReader()
 	var first, again []message.Envelope
 	for _, b := range bodies() {
 		first = append(first, message.Envelope{Body: b})
@@ -305,7 +305,7 @@ func TestMailOwnsItsMemory(t *testing.T) {
 // TestMailDefinesLimitsOnce: a steady flow of parcels carries numbers of limits only,
 // and its receiver makes one pointer of each.
 func TestMailDefinesLimitsOnce(t *testing.T) {
-	w, r := newLetterWriter(), newReader()
+	w, r := newLetterWriter(usualMaxLimits), newReader()
 	parcel := func(limits ...*bucket.Limits) message.Envelope {
 		return message.Envelope{Body: &message.Parcel{Image: bucket.Image{Limits: limits}}}
 	}
@@ -319,7 +319,7 @@ func TestMailDefinesLimitsOnce(t *testing.T) {
 		t.Errorf("%d definitions again", n)
 	}
 	other := &letterReader{definitions: definitions{intern: r.definitions.intern}} // another peer's stream
-	third := transfer(t, newLetterWriter(), other, parcel(mustLimits(tenAMinute.At(0))))
+	third := transfer(t, newLetterWriter(usualMaxLimits), other, parcel(mustLimits(tenAMinute.At(0))))
 	for i, l := range []*bucket.Limits{limits(first[1])[0], limits(second[0])[1], limits(third[0])[0]} {
 		if l != limits(first[0])[0] {
 			t.Errorf("parcel %d has a pointer of its own", i+2)

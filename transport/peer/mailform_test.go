@@ -40,10 +40,7 @@ func rawMail(t *testing.T, network *network, addr string) grpc.BidiStreamingClie
 		t.Fatal(err)
 	}
 	c := network.config("x")
-	if err := stream.Send(&peerv1.Post{Hello: c.hello()}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil {
+	if _, err := c.greet(stream); err != nil {
 		t.Fatal(err)
 	}
 	return stream
@@ -139,7 +136,7 @@ func TestStrangeMail(t *testing.T) {
 
 // TestUnfitMail: what no receiver could take is not sent, and what is beside it is.
 func TestUnfitMail(t *testing.T) {
-	w := newLetterWriter()
+	w := newLetterWriter(usualMaxLimits)
 	for _, c := range []struct {
 		body message.Body
 		want string
@@ -188,7 +185,7 @@ func TestWeights(t *testing.T) {
 	}
 	for _, b := range bodies() {
 		b = times(b)
-		w := newLetterWriter()
+		w := newLetterWriter(usualMaxLimits)
 		w.texts = map[string]uint32{odd: 1, long: 2} // not counted, and neither is what is defined
 		if err := w.add(&message.Envelope{To: process, Lineage: odd, Body: b}); err != nil {
 			t.Fatal(err)
@@ -239,7 +236,7 @@ func TestFramesOfMail(t *testing.T) {
 // FuzzMail: whatever comes, a frame is refused or delivered, and what was delivered
 // travels on without a change.
 func FuzzMail(f *testing.F) {
-	w := newLetterWriter()
+	w := newLetterWriter(usualMaxLimits)
 	seed := func() {
 		b, err := proto.Marshal(&w.post)
 		if err != nil {
@@ -253,7 +250,7 @@ func FuzzMail(f *testing.F) {
 			f.Fatal(err)
 		}
 		seed()
-		w = newLetterWriter()
+		w = newLetterWriter(usualMaxLimits)
 	}
 	for _, b := range bodies() {
 		if err := w.add(&message.Envelope{Body: b}); err != nil {
@@ -262,7 +259,7 @@ func FuzzMail(f *testing.F) {
 	}
 	seed()
 	codec := newFrameCodec()
-	in := newIntern(maxInterned)
+	in := newIntern(usualMaxLimits)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &letterReader{definitions: definitions{intern: in}}
 		var post peerv1.Post
@@ -274,7 +271,7 @@ func FuzzMail(f *testing.F) {
 			if err != nil {
 				return
 			}
-			w := newLetterWriter()
+			w := newLetterWriter(usualMaxLimits)
 			var sent []message.Envelope
 			limits := 0
 			for i := range got {

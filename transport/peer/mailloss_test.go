@@ -11,9 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-
-	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
 )
 
 // TestMailUnreachable: a failed attempt drops what waits, and is repeated with mail
@@ -166,43 +165,28 @@ func TestMailRefused(t *testing.T) {
 	})
 }
 
-// older is a peer of minor 0: it knows records and no mail.
-type older struct {
-	peerv1.UnimplementedPeerServiceServer
-	service service
-}
-
-func (o older) Exchange(s serverStream) error { return o.service.Exchange(s) }
-
-// TestMailToOlderPeer: a peer that takes no mail is told of once, and takes records.
-func TestMailToOlderPeer(t *testing.T) {
+// TestUnsendableIsLoggedRarely: a message that no frame takes is dropped alone, and the log has one line in 10 s of such.
+func TestUnsendableIsLoggedRarely(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		network := newNetwork()
-		inner, err := NewServer(network.config("b"), handlerFunc(echo))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := grpc.NewServer()
-		peerv1.RegisterPeerServiceServer(s, older{service: service{Server: inner}})
-		l := network.listen("b:1")
-		go s.Serve(l)
-		defer s.Stop()
+		network, box := newNetwork(), newInbox()
+		network.serveMail(t, "b:1", box)
 		var logs journal
 		c := network.config("a")
 		c.Log = slog.New(slog.NewTextHandler(&logs, nil))
 		pool := open(t, c)
-		for range 20 {
-			pool.Post("b:1", heartbeat(1))
-			time.Sleep(50 * time.Millisecond)
+		for i := range int64(100) { // 1 s apart
+			pool.Post("b:1", message.Envelope{Body: &message.Parcel{Image: bucket.Image{Limits: make([]*bucket.Limits, message.MaxSets+1)}}})
+			pool.Post("b:1", heartbeat(i))
+			time.Sleep(time.Second)
 		}
-		if lines := logs.lines(); len(lines) != 1 || !strings.Contains(lines[0], "older version") {
+		if n := len(numbers(box.all())); n != 100 {
+			t.Errorf("%d heartbeats of 100 came", n)
+		}
+		if lines := logs.lines(); len(lines) != int(100*time.Second/logEvery) || !strings.Contains(lines[0], "a message cannot be sent") {
 			t.Errorf("logged %q", lines)
 		}
-		if s := pool.Stats(); s.Dropped != 20 || s.Posted != 0 {
+		if s := pool.Stats(); s.Dropped != 100 {
 			t.Errorf("%+v", s)
-		}
-		if err := ask(t.Context(), pool, "b:1", 1); err != nil {
-			t.Error(err)
 		}
 	})
 }

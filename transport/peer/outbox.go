@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -29,8 +28,6 @@ type outbox struct {
 	addr string
 	wake chan struct{} // to the one who writes
 	late *time.Timer   // wakes the one who writes when something has waited long enough; mu guards setting it
-	// minor is that of the ways.
-	minor *atomic.Uint32
 
 	mu struct {
 		sync.Mutex
@@ -47,8 +44,8 @@ type outbox struct {
 	}
 }
 
-func newOutbox(p *Pool, addr string, minor *atomic.Uint32) *outbox {
-	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1), minor: minor}
+func newOutbox(p *Pool, addr string) *outbox {
+	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
 	o.late = time.AfterFunc(companyTime, o.nudge)
 	o.late.Stop()
 	return o
@@ -103,7 +100,7 @@ func (o *outbox) run() {
 		again, first, dropped := o.ended(since, err)
 		o.pool.stats.dropped.Add(uint64(dropped))
 		if first && o.pool.ctx.Err() == nil {
-			o.pool.cfg.Log.Warn("peer gets no mail", "peer", o.addr, "error", err)
+			o.pool.warn("peer gets no mail", o.addr, "error", err)
 		}
 		if !again {
 			return
@@ -131,7 +128,6 @@ func (o *outbox) connect() (since time.Time, err error) {
 	if closed {
 		return since, errOutboxClosed
 	}
-	o.minor.Store(c.minor)
 	p.stats.dialled.Add(1)
 
 	// The next connection's writer must not begin before this one's has ended.
@@ -202,7 +198,7 @@ func (o *outbox) close() {
 
 // write sends what waits until the stream ends. It is a goroutine of the pool.
 func (o *outbox) write(stream grpc.ClientStream, c connection) {
-	w := newLetterWriter()
+	w := newLetterWriter(o.pool.cfg.MaxLimits)
 	var batch []message.Envelope
 	for {
 		select {
@@ -221,7 +217,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 			for i := range batch {
 				if err := w.add(&batch[i]); err != nil {
 					o.pool.stats.dropped.Add(1)
-					o.pool.cfg.Log.Error("a message cannot be sent", "peer", o.addr, "error", err)
+					o.pool.warn("a message cannot be sent", o.addr, "error", err)
 				}
 			}
 			o.pool.stats.posted.Add(uint64(len(w.post.Letters)))

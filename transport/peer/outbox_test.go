@@ -64,6 +64,34 @@ func held(c *Config) (open func()) {
 	return func() { close(gate) }
 }
 
+// TestCopies: a copy arrives by a second connection while the first carries nothing.
+func TestCopies(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, box := newNetwork(), newInbox()
+		network.serveMail(t, "b:1", box)
+		c := network.config("a")
+		dial, first := c.Dial, make(chan struct{}, 1)
+		first <- struct{}{}
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			select {
+			case <-first:
+				<-ctx.Done()
+				return nil, ctx.Err()
+			default:
+				return dial(ctx, addr)
+			}
+		}
+		pool := open(t, c)
+		pool.Post("b:1", heartbeat(1))
+		synctest.Wait()
+		both := heartbeat(2)
+		both.Copy = true
+		pool.Post("b:1", both)
+		synctest.Wait()
+		wantNumbers(t, box.all(), 2)
+	})
+}
+
 // TestMailOrder: what waits for a connection is delivered in order, control before parcels.
 func TestMailOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -213,4 +241,18 @@ func TestMailDrops(t *testing.T) {
 		synctest.Wait()
 		wantNumbers(t, box.all(), 1)
 	})
+}
+
+// TestLargeMessageGoesAlone: a message of any size goes into an empty queue, and nothing behind it.
+func TestLargeMessageGoesAlone(t *testing.T) {
+	var q letters
+	if !q.push(parcel(1, maxWaitingBytes+1)) {
+		t.Fatal("a large message does not go into an empty queue")
+	}
+	if q.push(parcel(2, 1)) {
+		t.Error("a queue that is full takes more")
+	}
+	if got := takeFrame(nil, new(letters), &q); len(got) != 1 || q.bytes != 0 || !q.push(parcel(3, 1)) {
+		t.Errorf("%d messages taken, %d bytes left", len(got), q.bytes)
+	}
 }

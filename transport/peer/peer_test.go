@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -86,9 +88,33 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 
 func (n *network) config(name string) Config {
 	return Config{
-		Name: name, Boot: name + "-1", Placement: 7, Secret: []byte("a fingerprint of 16"),
+		Name: name, Boot: name + "-1", Placement: 7, ProofKeys: keys("one"), CountersTag: []byte("counters"),
 		Dial: n.dial, DialTimeout: 10 * time.Second, // the machine may be busy
 	}
+}
+
+// keys are proof keys that stand for secrets.
+func keys(secrets ...string) func() [][]byte {
+	var all [][]byte
+	for _, s := range secrets {
+		all = append(all, []byte(s))
+	}
+	return func() [][]byte { return all }
+}
+
+// greetAs is the accepting side of a greeting, with another hello than a Server's.
+func (c *Config) greetAs(stream grpc.ServerStream, own *peerv1.Hello) error {
+	var first, second peerv1.Greeting
+	if err := stream.RecvMsg(&first); err != nil {
+		return err
+	}
+	if err := stream.SendMsg(&peerv1.Greeting{Hello: own}); err != nil {
+		return err
+	}
+	if err := stream.RecvMsg(&second); err != nil {
+		return err
+	}
+	return stream.SendMsg(&peerv1.Greeting{Proof: c.prove(accepter, transcript{first.Hello, own})})
 }
 
 // serve runs a server at addr until the test ends; stop ends it before.

@@ -7,14 +7,17 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/rawconn"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 // Pool asks other nodes, and posts mail to them. It must be created with Open and closed with Close. It is
@@ -27,7 +30,8 @@ type Pool struct {
 	wg     sync.WaitGroup
 	stats  poolStats
 	calls  sync.Pool // of *call
-	hellos sync.Map  // by address, how long the last attempt to connect that went well took
+	quiet  *loglimit.Limiter
+	hellos sync.Map // by address, how long the last attempt to connect that went well took
 
 	mu struct {
 		sync.RWMutex
@@ -63,7 +67,7 @@ func Open(c Config) (*Pool, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Pool{cfg: c.withDefaults()}
+	p := &Pool{cfg: c.withDefaults(), quiet: loglimit.New(logEvery)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.mu.ways = make(map[string]*ways)
 	p.dial = []grpc.DialOption{
@@ -85,6 +89,13 @@ func Open(c Config) (*Pool, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 	}
 	return p, nil
+}
+
+// warn logs what is wrong with the peer at addr, once in logEvery: it may go wrong as often as the peer, or who said that it is one, likes.
+func (p *Pool) warn(text, addr string, args ...any) {
+	if p.quiet.Allow(time.Now(), text+" "+addr) {
+		p.cfg.Log.Warn(text, append([]any{"peer", addr}, args...)...)
+	}
 }
 
 // Call sends records to the node at addr and waits until replies are filled, one
@@ -110,27 +121,19 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	}
 	l := w.of(records)
 	clear(replies)
-	for sent := 0; sent < len(records); sent += maxGather {
-		end := min(sent+maxGather, len(records))
-		if err := l.call(ctx, records[sent:end], replies[sent:end]); err != nil {
+	for len(records) > 0 {
+		n, limits := fits(records)
+		if err := l.call(ctx, records[:n], limits, replies[:n]); err != nil {
 			return err
 		}
+		records, replies = records[n:], replies[n:]
 	}
 	return nil
 }
 
-// Combines reports whether the node at addr is known to take records that are Hot. It is not before
-// the first connection to it.
-func (p *Pool) Combines(addr string) bool {
-	p.mu.RLock()
-	w := p.mu.ways[addr]
-	p.mu.RUnlock()
-	return w != nil && w.minor.Load() >= minorHot
-}
-
 // Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
 // To one address, messages other than bulky ones (parcels, and what doors and reports send) are delivered
-// in the order of their Posts, and so are these; the former overtake the latter. e.From does not travel:
+// in the order of their Posts, and so are these; the former overtake the latter. Copies have a connection of their own, and overtake all. e.From does not travel:
 // the receiver takes it from this node's hello. A connection is made when there is
 // none; what waits for it is dropped when the attempt fails.
 func (p *Pool) Post(addr string, e message.Envelope) {
@@ -139,16 +142,17 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 		p.stats.dropped.Add(1)
 		return
 	}
+	if e.Copy {
+		w.spare.post(e)
+	}
 	w.mail.post(e)
 }
 
 // ways are how to reach one address: records that are answered at once, records
-// whose answers wait for a copy, and mail.
+// whose answers wait for a copy, mail, and copies of mail.
 type ways struct {
 	prompt, sync *link
-	mail         *outbox
-	// minor is what the peer spoke that was connected last, by any of the three; 0 before the first.
-	minor atomic.Uint32
+	mail, spare  *outbox
 }
 
 // of returns the link that records take; all of a call are alike.
@@ -179,8 +183,9 @@ func (p *Pool) ways(addr string) (*ways, error) {
 		return w, nil
 	}
 	w = &ways{}
-	w.prompt, w.sync = &link{pool: p, addr: addr, minor: &w.minor}, &link{pool: p, addr: addr, minor: &w.minor}
-	w.mail = newOutbox(p, addr, &w.minor)
+	w.prompt = &link{pool: p, addr: addr, trips: 1}
+	w.sync = &link{pool: p, addr: addr, trips: 2}
+	w.mail, w.spare = newOutbox(p, addr), newOutbox(p, addr)
 	p.mu.ways[addr] = w
 	return w, nil
 }
@@ -190,6 +195,7 @@ func (w *ways) close(why error) {
 	w.prompt.close(why)
 	w.sync.close(why)
 	w.mail.close()
+	w.spare.close()
 }
 
 func (p *Pool) errClosed(addr string) error {
@@ -210,6 +216,16 @@ func (p *Pool) Failure(addr string) string {
 		return ""
 	}
 	return w.mail.mu.failure.Error()
+}
+
+// Greet connects to addr, exchanges hellos and proofs, and hangs up. It reports why this node and the process there cannot talk to
+// each other, or nil.
+func (p *Pool) Greet(addr string) error {
+	_, c, err := dial(p, addr, peerv1.PeerServiceClient.Mail)
+	if err == nil {
+		c.close()
+	}
+	return err
 }
 
 // HangUp ends the calls to addr that are under way, as if their connections were lost:

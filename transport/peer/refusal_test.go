@@ -28,8 +28,9 @@ func TestRefused(t *testing.T) {
 		want   []string
 	}{
 		{"placement", func(c *Config) { c.Placement = 8 }, []string{"placement", "8", "7"}},
-		{"secret", func(c *Config) { c.Secret = []byte("another of 16 by") }, []string{"secret", "616e6f74…", "61206669…"}},
-		{"no secret", func(c *Config) { c.Secret = nil }, []string{"secret", "empty", "61206669…"}},
+		{"secret", func(c *Config) { c.ProofKeys = keys("another") }, []string{"secret not accepted"}},
+		{"secret put first too early", func(c *Config) { c.ProofKeys = keys("another", "one") }, []string{"secret not accepted"}},
+		{"counter keys", func(c *Config) { c.CountersTag = []byte("others") }, []string{"counter keys"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			network := newNetwork()
@@ -54,7 +55,10 @@ func TestRefused(t *testing.T) {
 }
 
 func TestWelcome(t *testing.T) {
-	c := (&network{}).config("b")
+	c, x := (&network{}).config("b"), (&network{}).config("x")
+	if err := c.fits(x.hello()); err != nil {
+		t.Error(err)
+	}
 	for _, w := range []struct {
 		name         string
 		major, minor uint32
@@ -63,12 +67,12 @@ func TestWelcome(t *testing.T) {
 		{"equal", Major, Minor, ""},
 		{"one minor ahead", Major, Minor + 1, ""},
 		{"one minor behind", Major, Minor - 1, ""},
-		{"two minors ahead", Major, Minor + 2, "speaks 1.4, this one 1.2"},
-		{"next major", Major + 1, Minor, "speaks 2.2, this one 1.2"},
-		{"previous major", Major - 1, Minor, "speaks 0.2, this one 1.2"},
+		{"two minors ahead", Major, Minor + 2, "speaks 2.4, this one 2.2"},
+		{"next major", Major + 1, Minor, "speaks 3.2, this one 2.2"},
+		{"previous major", Major - 1, Minor, "speaks 1.2, this one 2.2"},
 		{"far ahead", Major, 1<<32 - 1, "4294967295"},
 	} {
-		h := c.hello()
+		h := x.hello()
 		h.Major, h.Minor = w.major, w.minor
 		err := c.fits(h)
 		if (err == nil) != (w.want == "") || err != nil && !strings.Contains(err.Error(), w.want) {
@@ -79,8 +83,11 @@ func TestWelcome(t *testing.T) {
 		func(h *peerv1.Hello) { h.Name = "" },
 		func(h *peerv1.Hello) { h.Boot = "" },
 		func(h *peerv1.Hello) { h.Name = strings.Repeat("x", maxHelloText+1) },
+		func(h *peerv1.Hello) { h.Nonce = nil },
+		func(h *peerv1.Hello) { h.Nonce = h.Nonce[1:] },
+		func(h *peerv1.Hello) { h.Boot = c.Boot },
 	} {
-		h := c.hello()
+		h := x.hello()
 		change(h)
 		if err := c.fits(h); err == nil {
 			t.Errorf("%v is welcome", h)
@@ -148,10 +155,8 @@ func TestMalformed(t *testing.T) {
 			network.serve(t, "b:1", config, handlerFunc(echo))
 			stream := raw(t, network, "b:1")
 			if !c.first {
-				if err := stream.Send(hello(network.config("x"))); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := stream.Recv(); err != nil {
+				x := network.config("x")
+				if _, err := x.greet(stream); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -198,8 +203,11 @@ func TestUndecidable(t *testing.T) {
 		}
 	}))
 	stream := raw(t, network, "b:1")
+	x := network.config("x")
+	if _, err := x.greet(stream); err != nil {
+		t.Fatal(err)
+	}
 	for _, m := range []*peerv1.Request{
-		{Hello: config.hello()},
 		{
 			Define: []*peerv1.Limits{
 				{Id: 1, Limits: []*sluicev1.Limit{{Algorithm: 200, Count: 1, PeriodNs: 1e9}}},
@@ -275,10 +283,8 @@ type liar struct {
 }
 
 func (l liar) Exchange(stream serverStream) error {
-	if _, err := stream.Recv(); err != nil {
-		return err
-	}
-	if err := stream.Send(&peerv1.Reply{Hello: l.hello}); err != nil {
+	c := (&network{}).config("b")
+	if err := c.greetAs(stream, l.hello); err != nil {
 		return err
 	}
 	m, err := stream.Recv()
@@ -355,13 +361,12 @@ type chatter struct {
 }
 
 func (c chatter) Exchange(stream serverStream) error {
-	if _, err := stream.Recv(); err != nil {
+	config := (&network{}).config("b")
+	if err := config.greetAs(stream, c.hello); err != nil {
 		return err
 	}
-	for _, m := range []*peerv1.Reply{{Hello: c.hello}, {Seq: 77}} {
-		if err := stream.Send(m); err != nil {
-			return err
-		}
+	if err := stream.Send(&peerv1.Reply{Seq: 77}); err != nil {
+		return err
 	}
 	<-stream.Context().Done()
 	return nil

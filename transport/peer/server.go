@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -13,23 +14,33 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/inflow"
+	"github.com/sluice-project/sluice/internal/loglimit"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 // maxStreams bounds the streams of one connection. A Pool uses one.
 const maxStreams = 16
 
+// What streams may send that have not said hello, in bytes: of one connection, and of all.
+const (
+	maxUnknown      = 256 << 10
+	maxUnknownOfAll = 16 << 20
+)
+
 // Server answers other nodes' frames out of a check.Handler and brings their mail
 // to a Mailbox. It must be closed with Close.
 type Server struct {
-	cfg      Config
-	handler  check.Handler
-	grpc     *grpc.Server
-	intern   *intern
-	refusals refusals
-	stats    serverStats
+	cfg     Config
+	handler check.Handler
+	grpc    *grpc.Server
+	intern  *intern
+	inflow  *inflow.Budget
+	quiet   *loglimit.Limiter
+	stats   serverStats
 }
 
 // ServerStats counts since NewServer, except for Streams.
@@ -44,6 +55,8 @@ type ServerStats struct {
 	// Refused are streams whose hello did not fit, Malformed those that ended
 	// because of a frame that could not be understood.
 	Refused, Malformed uint64
+	// Unread is what streams hold that have not said hello.
+	Unread inflow.Stats
 }
 
 type serverStats struct {
@@ -62,9 +75,17 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 		return nil, errors.New("peer: a server needs a handler")
 	}
 	c = c.withDefaults()
-	s := &Server{cfg: c, handler: h, intern: newIntern(maxInterned)}
-	s.grpc = grpc.NewServer(
-		grpc.Creds(c.Credentials),
+	budget, err := inflow.New(inflow.Config{
+		Port: "peer", Connection: maxUnknown, Process: maxUnknownOfAll, Unknown: maxGreeting + 5, UnknownCalls: maxStreams, Deadline: greetTimeout, TrustKnown: true, Log: c.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget, quiet: loglimit.New(logEvery)}
+	s.grpc = grpc.NewServer(append(budget.Options(c.Credentials),
+		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
+			return budget.Begin(ctx, call.FullMethodName, false)
+		}),
 		grpc.ForceServerCodecV2(newFrameCodec()),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxFrameBytes),
@@ -79,8 +100,8 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 			Time:              keepaliveTime, Timeout: keepaliveTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveTime / 2}),
-	)
-	peerv1.RegisterPeerServiceServer(s.grpc, service{Server: s})
+	)...)
+	peerv1.RegisterPeerServiceServer(budget.Registrar(s.grpc), service{Server: s})
 	return s, nil
 }
 
@@ -102,7 +123,7 @@ func (s *Server) Stats() ServerStats {
 		Streams: s.stats.streams.Load(),
 		Frames:  s.stats.frames.Load(), Records: s.stats.records.Load(),
 		Delivered: s.stats.delivered.Load(), Skipped: s.stats.skipped.Load(),
-		Refused: s.stats.refused.Load(), Malformed: s.stats.malformed.Load(),
+		Refused: s.stats.refused.Load(), Malformed: s.stats.malformed.Load(), Unread: s.inflow.Stats(),
 	}
 }
 
@@ -173,7 +194,9 @@ const maxUnconfirmed = mostFlying
 // malformed returns the status of a stream that ends because of a frame.
 func (s service) malformed(hello *peerv1.Hello, err error) error {
 	s.stats.malformed.Add(1)
-	s.cfg.Log.Warn("peer sent a malformed frame", "name", hello.Name, "error", err)
+	if s.quiet.Allow(time.Now(), "malformed") {
+		s.cfg.Log.Warn("peer sent a malformed frame", "name", hello.Name, "error", err, "total", s.stats.malformed.Load())
+	}
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 

@@ -3,7 +3,7 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"math"
 	"sync"
 	"time"
 
@@ -75,7 +75,7 @@ func (s *session) leadLocked(caller bool) bool {
 		return false
 	}
 	if n := len(s.flying); n >= maxFlying {
-		left := min(max(s.took/paceShare, pace), longestPace) - time.Since(s.flying[n-1].sent)
+		left := min(max(s.took/(framesPerTrip*s.link.trips), pace), longestPace) - time.Since(s.flying[n-1].sent)
 		if n >= mostFlying || s.records >= s.link.pool.cfg.MaxQueue {
 			return false
 		}
@@ -124,7 +124,7 @@ func (s *session) send() {
 	for {
 		f := frames.Get().(*frame)
 		l.mu.Lock()
-		f.parts = l.mu.waiting.take(f.parts, maxGather)
+		f.parts = l.mu.waiting.take(f.parts, maxGather, maxFrameLimits)
 		l.mu.Unlock()
 		s.fill(f)
 		f.sent = time.Now()
@@ -163,18 +163,14 @@ func (s *session) send() {
 	}
 }
 
-var (
-	errLost = errors.New("the connection was lost")
-	// errTooOld: the process at this address is another one than that which was said to combine.
-	errTooOld = errors.New("the other node runs an older version, which knows nothing of hot keys")
-)
+var errLost = errors.New("the connection was lost")
 
 // fill encodes the calls of f that were not abandoned; f.parts is left with these.
 func (s *session) fill(f *frame) {
-	l := s.link
 	s.seq++
 	m := &s.request
 	cutRequest(m)
+	s.limits.begin()
 	m.Seq, f.seq = s.seq, s.seq
 	kept := f.parts[:0]
 	for _, p := range f.parts {
@@ -184,17 +180,11 @@ func (s *session) fill(f *frame) {
 			c.mu.Unlock()
 			continue
 		}
-		if s.minor < minorHot && slices.ContainsFunc(c.records, func(r check.Record) bool { return r.Hot() }) {
-			c.mu.Unlock()
-			c.finish(l.unsent(errTooOld), nil)
-			continue
-		}
 		c.mu.sent = true
 		for i := range c.records {
 			r := &c.records[i]
 			var id uint32
-			// An older node would admit what a Reserve denies. Without limits it refuses the record.
-			if r.Limits != nil && (r.Reserve <= 0 || s.minor >= minorReserve) {
+			if r.Limits != nil {
 				var fresh bool
 				if id, fresh = s.limits.number(r.Limits); fresh {
 					m.Define = append(m.Define, definitionOf(id, r.Limits))
@@ -292,14 +282,14 @@ func (s *session) lose(why error) {
 	l.mu.session = nil
 	flying := s.flying
 	s.flying = nil
-	waiting := l.mu.waiting.take(nil, l.pool.cfg.MaxQueue)
+	waiting := l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
 	closed := l.mu.closed != nil
 	l.mu.Unlock()
 
 	s.cancel()
 	if !closed {
 		l.pool.stats.broken.Add(1)
-		l.pool.cfg.Log.Warn("peer connection lost", "peer", l.addr, "name", s.peer, "error", why)
+		l.pool.warn("peer connection lost", l.addr, "name", s.peer, "error", why)
 	}
 	ambiguous, unsent := l.ambiguous(why), l.unsent(why)
 	for _, f := range flying {

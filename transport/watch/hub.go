@@ -216,7 +216,7 @@ func (h *Hub) gather(ctx context.Context, history, keys bool) (g gathered) {
 func (h *Hub) keys(ctx context.Context) *top {
 	t := &top{Limited: []topKey{}, Frequent: []topKey{}, Missing: []string{}}
 	for _, by := range []transport.TopBy{transport.ByLimited, transport.ByFrequent} {
-		got, err := h.cfg.Top(ctx, transport.TopQuery{By: by, N: topKeysShown})
+		got, err := h.cfg.Top(ctx, transport.TopQuery{By: by, N: topKeysShown, Operator: true})
 		if err != nil {
 			t.Off = true
 			return t

@@ -84,7 +84,7 @@ func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision
 		if wait > left {
 			return d, nil
 		}
-		wait += rand.N(min(wait/10, maxSpread, left-wait) + 1)
+		wait += rand.N(min(wait/10, maxSpread, left-wait) + 1) // #nosec G404 -- a pause
 		if !sleep(ctx, wait) {
 			return d, ctx.Err()
 		}

@@ -24,11 +24,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Greeting is the first frame of every stream, both ways. All frames have their
-// hello in this place, and only in a first one.
+// Greeting is the first frame of every stream, both ways, with a hello, and the second, with a proof. The frames
+// that follow have neither.
 type Greeting struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Hello         *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
+	Proof         *Proof                 `protobuf:"bytes,2,opt,name=proof,proto3" json:"proof,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -70,6 +71,13 @@ func (x *Greeting) GetHello() *Hello {
 	return nil
 }
 
+func (x *Greeting) GetProof() *Proof {
+	if x != nil {
+		return x.Proof
+	}
+	return nil
+}
+
 // Hello opens a stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -80,8 +88,8 @@ type Hello struct {
 	Boot  string `protobuf:"bytes,4,opt,name=boot,proto3" json:"boot,omitempty"`
 	// Number of the placement rules (hashing, ring). Must be equal.
 	Placement uint32 `protobuf:"varint,5,opt,name=placement,proto3" json:"placement,omitempty"`
-	// Fingerprint of the cluster secret. Must be equal.
-	Secret        []byte `protobuf:"bytes,6,opt,name=secret,proto3" json:"secret,omitempty"`
+	// 32 random bytes, fresh for this stream. Both proofs are over both of them.
+	Nonce         []byte `protobuf:"bytes,7,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,25 +159,83 @@ func (x *Hello) GetPlacement() uint32 {
 	return 0
 }
 
-func (x *Hello) GetSecret() []byte {
+func (x *Hello) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+// Proof shows that its sender knows the cluster secret. The node that has dialed sends its own first; the other answers with its own when it
+// has accepted that.
+type Proof struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// HMAC-SHA-256 under a key derived from the secret, over the sender's role and both hellos.
+	Secret []byte `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
+	// The same, over the secret that counter keys are made with as well, which must be equal.
+	Counters      []byte `protobuf:"bytes,2,opt,name=counters,proto3" json:"counters,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proof) Reset() {
+	*x = Proof{}
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proof) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proof) ProtoMessage() {}
+
+func (x *Proof) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proof.ProtoReflect.Descriptor instead.
+func (*Proof) Descriptor() ([]byte, []int) {
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Proof) GetSecret() []byte {
 	if x != nil {
 		return x.Secret
 	}
 	return nil
 }
 
+func (x *Proof) GetCounters() []byte {
+	if x != nil {
+		return x.Counters
+	}
+	return nil
+}
+
 // Limits gives a number, valid on this stream, to a set of limits.
 type Limits struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Limits        []*v1.Limit            `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Id     uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	Limits []*v1.Limit            `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Domain that counters of the set belong to, for the receiver's accounts. It does not change what the limits say.
+	Domain        string `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -181,7 +247,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[2]
+	mi := &file_peer_v1_peer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -194,7 +260,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{2}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Limits) GetId() uint32 {
@@ -209,6 +275,13 @@ func (x *Limits) GetLimits() []*v1.Limit {
 		return x.Limits
 	}
 	return nil
+}
+
+func (x *Limits) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
 }
 
 // Request is a frame of records, column by column: index i of every column is
@@ -226,17 +299,17 @@ type Request struct {
 	Cost   []int64   `protobuf:"varint,7,rep,packed,name=cost,proto3" json:"cost,omitempty"`
 	// bucket.Verb; bit 7: to be relayed to the owner, within for_ns.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
-	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient (2 and 3 since 1.1),
-	// bit 4 drain, bit 5 no delay, bit 6 lend, bit 7 return (since 1.2).
+	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient,
+	// bit 4 drain, bit 5 no delay, bit 6 lend, bit 7 return.
 	Flags []byte   `protobuf:"bytes,9,opt,name=flags,proto3" json:"flags,omitempty"`
 	Id    []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
-	// How many alike checks the record is, 0 for one. Since 1.2.
+	// How many alike checks the record is, 0 for one.
 	Times []int64 `protobuf:"varint,11,rep,packed,name=times,proto3" json:"times,omitempty"`
-	// Of records that lend or return: units, demand in units a second, and the lifetime asked for. Since 1.2.
+	// Of records that lend or return: units, demand in units a second, and the lifetime asked for.
 	Want  []int64 `protobuf:"varint,12,rep,packed,name=want,proto3" json:"want,omitempty"`
 	Rate  []int64 `protobuf:"varint,13,rep,packed,name=rate,proto3" json:"rate,omitempty"`
 	ForNs []int64 `protobuf:"varint,14,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
-	// Units that must stay free. Since 1.2.
+	// Units that must stay free.
 	Reserve []int64 `protobuf:"varint,15,rep,packed,name=reserve,proto3" json:"reserve,omitempty"`
 	// Records that belong to traces which are being recorded. Nothing is decided by them, so a
 	// node that does not know them passes them over.
@@ -249,7 +322,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -261,7 +334,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[3]
+	mi := &file_peer_v1_peer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -274,7 +347,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{3}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Request) GetHello() *Hello {
@@ -411,7 +484,7 @@ type Trace struct {
 
 func (x *Trace) Reset() {
 	*x = Trace{}
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +496,7 @@ func (x *Trace) String() string {
 func (*Trace) ProtoMessage() {}
 
 func (x *Trace) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[4]
+	mi := &file_peer_v1_peer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +509,7 @@ func (x *Trace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trace.ProtoReflect.Descriptor instead.
 func (*Trace) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{4}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Trace) GetFirst() uint32 {
@@ -472,9 +545,9 @@ type Reply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hello *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
 	Seq   uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
-	// check.Status. 5, later, since 1.1.
+	// check.Status.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent (since 1.2),
+	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent,
 	// bit 4 denied only because counters are lost.
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
@@ -486,11 +559,11 @@ type Reply struct {
 	// Holders named in this frame; holder[i] is 1 + an index into it, 0 for the sender.
 	Names  []string `protobuf:"bytes,11,rep,name=names,proto3" json:"names,omitempty"`
 	Holder []uint32 `protobuf:"varint,12,rep,packed,name=holder,proto3" json:"holder,omitempty"`
-	// How many checks of a record with times were admitted. Since 1.2, as is denials.
+	// How many checks of a record with times were admitted.
 	Granted []int64 `protobuf:"varint,13,rep,packed,name=granted,proto3" json:"granted,omitempty"`
 	// Of each reply with flag 2, in order: the answer to the checks that were not admitted.
 	Denials []*Denial `protobuf:"bytes,14,rep,name=denials,proto3" json:"denials,omitempty"`
-	// Answers to records that lend: granted is the units. Since 1.2.
+	// Answers to records that lend: granted is the units.
 	Grant         []uint64 `protobuf:"varint,15,rep,packed,name=grant,proto3" json:"grant,omitempty"`
 	ForNs         []int64  `protobuf:"varint,16,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -499,7 +572,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +584,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[5]
+	mi := &file_peer_v1_peer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +597,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{5}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Reply) GetHello() *Hello {
@@ -654,7 +727,7 @@ type Denial struct {
 
 func (x *Denial) Reset() {
 	*x = Denial{}
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +739,7 @@ func (x *Denial) String() string {
 func (*Denial) ProtoMessage() {}
 
 func (x *Denial) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[6]
+	mi := &file_peer_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +752,7 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Denial.ProtoReflect.Descriptor instead.
 func (*Denial) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Denial) GetIndex() uint32 {
@@ -740,7 +813,7 @@ type Post struct {
 
 func (x *Post) Reset() {
 	*x = Post{}
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +825,7 @@ func (x *Post) String() string {
 func (*Post) ProtoMessage() {}
 
 func (x *Post) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[7]
+	mi := &file_peer_v1_peer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +838,7 @@ func (x *Post) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Post.ProtoReflect.Descriptor instead.
 func (*Post) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Post) GetHello() *Hello {
@@ -836,7 +909,7 @@ type Letter struct {
 
 func (x *Letter) Reset() {
 	*x = Letter{}
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +921,7 @@ func (x *Letter) String() string {
 func (*Letter) ProtoMessage() {}
 
 func (x *Letter) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[8]
+	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +934,7 @@ func (x *Letter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Letter.ProtoReflect.Descriptor instead.
 func (*Letter) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Letter) GetTo() *Process {
@@ -1158,11 +1231,10 @@ type Letter_Receipt struct {
 }
 
 type Letter_Room struct {
-	Room *Room `protobuf:"bytes,16,opt,name=room,proto3,oneof"` // since 1.2
+	Room *Room `protobuf:"bytes,16,opt,name=room,proto3,oneof"`
 }
 
 type Letter_Report struct {
-	// Both since 1.2.
 	Report *Report `protobuf:"bytes,20,opt,name=report,proto3,oneof"`
 }
 
@@ -1171,7 +1243,6 @@ type Letter_Account struct {
 }
 
 type Letter_Load struct {
-	// Since 1.2.
 	Load *Load `protobuf:"bytes,30,opt,name=load,proto3,oneof"`
 }
 
@@ -1184,7 +1255,6 @@ type Letter_Top struct {
 }
 
 type Letter_FactsAsk struct {
-	// Since 1.2; a node that does not know them answers nothing.
 	FactsAsk *FactsAsk `protobuf:"bytes,33,opt,name=facts_ask,json=factsAsk,proto3,oneof"`
 }
 
@@ -1262,7 +1332,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1344,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[9]
+	mi := &file_peer_v1_peer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1357,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Process) GetName() uint32 {
@@ -1314,7 +1384,7 @@ type Epoch struct {
 
 func (x *Epoch) Reset() {
 	*x = Epoch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1396,7 @@ func (x *Epoch) String() string {
 func (*Epoch) ProtoMessage() {}
 
 func (x *Epoch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[10]
+	mi := &file_peer_v1_peer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1409,7 @@ func (x *Epoch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Epoch.ProtoReflect.Descriptor instead.
 func (*Epoch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{10}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Epoch) GetGen() uint64 {
@@ -1366,7 +1436,7 @@ type Mark struct {
 
 func (x *Mark) Reset() {
 	*x = Mark{}
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1378,7 +1448,7 @@ func (x *Mark) String() string {
 func (*Mark) ProtoMessage() {}
 
 func (x *Mark) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[11]
+	mi := &file_peer_v1_peer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1391,7 +1461,7 @@ func (x *Mark) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mark.ProtoReflect.Descriptor instead.
 func (*Mark) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{11}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Mark) GetEpoch() *Epoch {
@@ -1418,7 +1488,7 @@ type Ballot struct {
 
 func (x *Ballot) Reset() {
 	*x = Ballot{}
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1430,7 +1500,7 @@ func (x *Ballot) String() string {
 func (*Ballot) ProtoMessage() {}
 
 func (x *Ballot) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[12]
+	mi := &file_peer_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1443,7 +1513,7 @@ func (x *Ballot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ballot.ProtoReflect.Descriptor instead.
 func (*Ballot) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Ballot) GetRound() uint64 {
@@ -1471,7 +1541,7 @@ type StableSet struct {
 
 func (x *StableSet) Reset() {
 	*x = StableSet{}
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1553,7 @@ func (x *StableSet) String() string {
 func (*StableSet) ProtoMessage() {}
 
 func (x *StableSet) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[13]
+	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1566,7 @@ func (x *StableSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
 func (*StableSet) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StableSet) GetId() uint32 {
@@ -1525,9 +1595,8 @@ type Heartbeat struct {
 	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Set   *StableSet             `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
 	// message.Wish. Also here a letter with a value that is not known is skipped.
-	Wish uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
-	Seen uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
-	// These since 1.2.
+	Wish     uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
+	Seen     uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
 	News     uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
 	Hearsay  bool   `protobuf:"varint,6,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
 	Deaf     bool   `protobuf:"varint,7,opt,name=deaf,proto3" json:"deaf,omitempty"`
@@ -1543,7 +1612,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1624,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[14]
+	mi := &file_peer_v1_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1637,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Heartbeat) GetSent() int64 {
@@ -1656,22 +1725,21 @@ func (x *Heartbeat) GetLeaseNs() int64 {
 }
 
 type Ack struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
-	Ok    bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	Set   *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
-	// These two since 1.2.
-	News          uint64 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
-	Hearsay       bool   `protobuf:"varint,5,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
-	Got           int64  `protobuf:"fixed64,6,opt,name=got,proto3" json:"got,omitempty"` // 0 is not known
-	LeaseNs       int64  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sent          int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Set           *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	News          uint64                 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
+	Hearsay       bool                   `protobuf:"varint,5,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
+	Got           int64                  `protobuf:"fixed64,6,opt,name=got,proto3" json:"got,omitempty"` // 0 is not known
+	LeaseNs       int64                  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1751,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[15]
+	mi := &file_peer_v1_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1764,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Ack) GetSent() int64 {
@@ -1759,7 +1827,7 @@ type Prepare struct {
 
 func (x *Prepare) Reset() {
 	*x = Prepare{}
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +1839,7 @@ func (x *Prepare) String() string {
 func (*Prepare) ProtoMessage() {}
 
 func (x *Prepare) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[16]
+	mi := &file_peer_v1_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +1852,7 @@ func (x *Prepare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prepare.ProtoReflect.Descriptor instead.
 func (*Prepare) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Prepare) GetId() uint32 {
@@ -1821,7 +1889,7 @@ type Promise struct {
 
 func (x *Promise) Reset() {
 	*x = Promise{}
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1833,7 +1901,7 @@ func (x *Promise) String() string {
 func (*Promise) ProtoMessage() {}
 
 func (x *Promise) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[17]
+	mi := &file_peer_v1_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1846,7 +1914,7 @@ func (x *Promise) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Promise.ProtoReflect.Descriptor instead.
 func (*Promise) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Promise) GetVersion() uint64 {
@@ -1894,7 +1962,7 @@ type Accept struct {
 
 func (x *Accept) Reset() {
 	*x = Accept{}
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +1974,7 @@ func (x *Accept) String() string {
 func (*Accept) ProtoMessage() {}
 
 func (x *Accept) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[18]
+	mi := &file_peer_v1_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +1987,7 @@ func (x *Accept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accept.ProtoReflect.Descriptor instead.
 func (*Accept) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Accept) GetSet() *StableSet {
@@ -1947,7 +2015,7 @@ type Accepted struct {
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2027,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[19]
+	mi := &file_peer_v1_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2040,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Accepted) GetVersion() uint64 {
@@ -2007,7 +2075,7 @@ type Holdings struct {
 
 func (x *Holdings) Reset() {
 	*x = Holdings{}
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2087,7 @@ func (x *Holdings) String() string {
 func (*Holdings) ProtoMessage() {}
 
 func (x *Holdings) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[20]
+	mi := &file_peer_v1_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2100,7 @@ func (x *Holdings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holdings.ProtoReflect.Descriptor instead.
 func (*Holdings) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Holdings) GetSeq() uint64 {
@@ -2071,7 +2139,7 @@ type Holding struct {
 
 func (x *Holding) Reset() {
 	*x = Holding{}
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2151,7 @@ func (x *Holding) String() string {
 func (*Holding) ProtoMessage() {}
 
 func (x *Holding) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[21]
+	mi := &file_peer_v1_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2164,7 @@ func (x *Holding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holding.ProtoReflect.Descriptor instead.
 func (*Holding) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Holding) GetPartition() uint32 {
@@ -2153,7 +2221,7 @@ type Loss struct {
 
 func (x *Loss) Reset() {
 	*x = Loss{}
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2233,7 @@ func (x *Loss) String() string {
 func (*Loss) ProtoMessage() {}
 
 func (x *Loss) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[22]
+	mi := &file_peer_v1_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2246,7 @@ func (x *Loss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Loss.ProtoReflect.Descriptor instead.
 func (*Loss) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Loss) GetOf() *Epoch {
@@ -2212,7 +2280,7 @@ type News struct {
 
 func (x *News) Reset() {
 	*x = News{}
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2292,7 @@ func (x *News) String() string {
 func (*News) ProtoMessage() {}
 
 func (x *News) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[23]
+	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2305,7 @@ func (x *News) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use News.ProtoReflect.Descriptor instead.
 func (*News) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *News) GetSeq() uint64 {
@@ -2265,7 +2333,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2345,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[24]
+	mi := &file_peer_v1_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2358,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Granted) GetPartition() uint32 {
@@ -2322,7 +2390,7 @@ type AcceptLoss struct {
 
 func (x *AcceptLoss) Reset() {
 	*x = AcceptLoss{}
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2402,7 @@ func (x *AcceptLoss) String() string {
 func (*AcceptLoss) ProtoMessage() {}
 
 func (x *AcceptLoss) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[25]
+	mi := &file_peer_v1_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2415,7 @@ func (x *AcceptLoss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLoss.ProtoReflect.Descriptor instead.
 func (*AcceptLoss) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
 }
 
 type Claim struct {
@@ -2361,7 +2429,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2441,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[26]
+	mi := &file_peer_v1_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2454,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Claim) GetId() uint64 {
@@ -2420,7 +2488,7 @@ type Claimed struct {
 
 func (x *Claimed) Reset() {
 	*x = Claimed{}
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2432,7 +2500,7 @@ func (x *Claimed) String() string {
 func (*Claimed) ProtoMessage() {}
 
 func (x *Claimed) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[27]
+	mi := &file_peer_v1_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2445,7 +2513,7 @@ func (x *Claimed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claimed.ProtoReflect.Descriptor instead.
 func (*Claimed) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Claimed) GetPartition() uint32 {
@@ -2469,7 +2537,7 @@ type Grant struct {
 	Votes bool                   `protobuf:"varint,3,opt,name=votes,proto3" json:"votes,omitempty"`
 	Acked []*Acked               `protobuf:"bytes,4,rep,name=acked,proto3" json:"acked,omitempty"`
 	Probe bool                   `protobuf:"varint,5,opt,name=probe,proto3" json:"probe,omitempty"`
-	// Of the sender's set. Since 1.2.
+	// Of the sender's set.
 	Version       uint64 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2477,7 +2545,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2557,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[28]
+	mi := &file_peer_v1_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2570,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Grant) GetId() uint64 {
@@ -2566,7 +2634,7 @@ type GrantPart struct {
 
 func (x *GrantPart) Reset() {
 	*x = GrantPart{}
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +2646,7 @@ func (x *GrantPart) String() string {
 func (*GrantPart) ProtoMessage() {}
 
 func (x *GrantPart) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[29]
+	mi := &file_peer_v1_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +2659,7 @@ func (x *GrantPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantPart.ProtoReflect.Descriptor instead.
 func (*GrantPart) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GrantPart) GetPartition() uint32 {
@@ -2660,7 +2728,7 @@ type Acked struct {
 
 func (x *Acked) Reset() {
 	*x = Acked{}
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2740,7 @@ func (x *Acked) String() string {
 func (*Acked) ProtoMessage() {}
 
 func (x *Acked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[30]
+	mi := &file_peer_v1_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2753,7 @@ func (x *Acked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acked.ProtoReflect.Descriptor instead.
 func (*Acked) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Acked) GetBoot() uint32 {
@@ -2713,7 +2781,7 @@ type Fetch struct {
 
 func (x *Fetch) Reset() {
 	*x = Fetch{}
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2725,7 +2793,7 @@ func (x *Fetch) String() string {
 func (*Fetch) ProtoMessage() {}
 
 func (x *Fetch) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[31]
+	mi := &file_peer_v1_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2738,7 +2806,7 @@ func (x *Fetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fetch.ProtoReflect.Descriptor instead.
 func (*Fetch) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Fetch) GetPartition() uint32 {
@@ -2801,7 +2869,7 @@ type Parcel struct {
 
 func (x *Parcel) Reset() {
 	*x = Parcel{}
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2881,7 @@ func (x *Parcel) String() string {
 func (*Parcel) ProtoMessage() {}
 
 func (x *Parcel) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[32]
+	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2894,7 @@ func (x *Parcel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
 func (*Parcel) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Parcel) GetN() uint64 {
@@ -3000,7 +3068,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3012,7 +3080,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[33]
+	mi := &file_peer_v1_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3025,7 +3093,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Receipt) GetN() uint64 {
@@ -3053,7 +3121,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3133,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[34]
+	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3146,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Refusal) GetPart() uint32 {
@@ -3112,7 +3180,7 @@ type Room struct {
 
 func (x *Room) Reset() {
 	*x = Room{}
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3192,7 @@ func (x *Room) String() string {
 func (*Room) ProtoMessage() {}
 
 func (x *Room) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[35]
+	mi := &file_peer_v1_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3205,7 @@ func (x *Room) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Room.ProtoReflect.Descriptor instead.
 func (*Room) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Room) GetKeyHi() []uint64 {
@@ -3167,7 +3235,7 @@ type Load struct {
 
 func (x *Load) Reset() {
 	*x = Load{}
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3247,7 @@ func (x *Load) String() string {
 func (*Load) ProtoMessage() {}
 
 func (x *Load) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[36]
+	mi := &file_peer_v1_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3260,7 @@ func (x *Load) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Load.ProtoReflect.Descriptor instead.
 func (*Load) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Load) GetDomain() uint32 {
@@ -3248,7 +3316,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3328,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[37]
+	mi := &file_peer_v1_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3341,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Report) GetSent() int64 {
@@ -3342,7 +3410,7 @@ type Account struct {
 
 func (x *Account) Reset() {
 	*x = Account{}
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3354,7 +3422,7 @@ func (x *Account) String() string {
 func (*Account) ProtoMessage() {}
 
 func (x *Account) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[38]
+	mi := &file_peer_v1_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3367,7 +3435,7 @@ func (x *Account) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Account.ProtoReflect.Descriptor instead.
 func (*Account) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Account) GetSent() int64 {
@@ -3438,7 +3506,7 @@ type TopAsk struct {
 
 func (x *TopAsk) Reset() {
 	*x = TopAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3450,7 +3518,7 @@ func (x *TopAsk) String() string {
 func (*TopAsk) ProtoMessage() {}
 
 func (x *TopAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[39]
+	mi := &file_peer_v1_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3463,7 +3531,7 @@ func (x *TopAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopAsk.ProtoReflect.Descriptor instead.
 func (*TopAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TopAsk) GetId() uint64 {
@@ -3499,7 +3567,7 @@ type Top struct {
 
 func (x *Top) Reset() {
 	*x = Top{}
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3511,7 +3579,7 @@ func (x *Top) String() string {
 func (*Top) ProtoMessage() {}
 
 func (x *Top) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[40]
+	mi := &file_peer_v1_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3524,7 +3592,7 @@ func (x *Top) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Top.ProtoReflect.Descriptor instead.
 func (*Top) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Top) GetId() uint64 {
@@ -3568,7 +3636,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3580,7 +3648,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[41]
+	mi := &file_peer_v1_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3593,7 +3661,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TopKey) GetKeyHi() uint64 {
@@ -3641,7 +3709,7 @@ type FactsAsk struct {
 
 func (x *FactsAsk) Reset() {
 	*x = FactsAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3653,7 +3721,7 @@ func (x *FactsAsk) String() string {
 func (*FactsAsk) ProtoMessage() {}
 
 func (x *FactsAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[42]
+	mi := &file_peer_v1_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3666,7 +3734,7 @@ func (x *FactsAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FactsAsk.ProtoReflect.Descriptor instead.
 func (*FactsAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *FactsAsk) GetId() uint64 {
@@ -3705,7 +3773,7 @@ type Facts struct {
 
 func (x *Facts) Reset() {
 	*x = Facts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3717,7 +3785,7 @@ func (x *Facts) String() string {
 func (*Facts) ProtoMessage() {}
 
 func (x *Facts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[43]
+	mi := &file_peer_v1_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3730,7 +3798,7 @@ func (x *Facts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Facts.ProtoReflect.Descriptor instead.
 func (*Facts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Facts) GetId() uint64 {
@@ -3829,7 +3897,7 @@ type Counts struct {
 
 func (x *Counts) Reset() {
 	*x = Counts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3841,7 +3909,7 @@ func (x *Counts) String() string {
 func (*Counts) ProtoMessage() {}
 
 func (x *Counts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[44]
+	mi := &file_peer_v1_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3854,7 +3922,7 @@ func (x *Counts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Counts.ProtoReflect.Descriptor instead.
 func (*Counts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Counts) GetAllowed() uint64 {
@@ -3898,7 +3966,7 @@ type RuleFacts struct {
 
 func (x *RuleFacts) Reset() {
 	*x = RuleFacts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3910,7 +3978,7 @@ func (x *RuleFacts) String() string {
 func (*RuleFacts) ProtoMessage() {}
 
 func (x *RuleFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[45]
+	mi := &file_peer_v1_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3923,7 +3991,7 @@ func (x *RuleFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleFacts.ProtoReflect.Descriptor instead.
 func (*RuleFacts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RuleFacts) GetDomain() uint32 {
@@ -3967,7 +4035,7 @@ type KeyAsk struct {
 
 func (x *KeyAsk) Reset() {
 	*x = KeyAsk{}
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3979,7 +4047,7 @@ func (x *KeyAsk) String() string {
 func (*KeyAsk) ProtoMessage() {}
 
 func (x *KeyAsk) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[46]
+	mi := &file_peer_v1_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3992,7 +4060,7 @@ func (x *KeyAsk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyAsk.ProtoReflect.Descriptor instead.
 func (*KeyAsk) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *KeyAsk) GetId() uint64 {
@@ -4045,7 +4113,7 @@ type KeyFacts struct {
 
 func (x *KeyFacts) Reset() {
 	*x = KeyFacts{}
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4057,7 +4125,7 @@ func (x *KeyFacts) String() string {
 func (*KeyFacts) ProtoMessage() {}
 
 func (x *KeyFacts) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_v1_peer_proto_msgTypes[47]
+	mi := &file_peer_v1_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4070,7 +4138,7 @@ func (x *KeyFacts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyFacts.ProtoReflect.Descriptor instead.
 func (*KeyFacts) Descriptor() ([]byte, []int) {
-	return file_peer_v1_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_v1_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *KeyFacts) GetId() uint64 {
@@ -4161,19 +4229,24 @@ var File_peer_v1_peer_proto protoreflect.FileDescriptor
 
 const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x12peer/v1/peer.proto\x12\apeer.v1\x1a\x16sluice/v1/sluice.proto\"0\n" +
+	"\x12peer/v1/peer.proto\x12\apeer.v1\x1a\x16sluice/v1/sluice.proto\"V\n" +
 	"\bGreeting\x12$\n" +
-	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\"\x91\x01\n" +
+	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12$\n" +
+	"\x05proof\x18\x02 \x01(\v2\x0e.peer.v1.ProofR\x05proof\"\x9d\x01\n" +
 	"\x05Hello\x12\x14\n" +
 	"\x05major\x18\x01 \x01(\rR\x05major\x12\x14\n" +
 	"\x05minor\x18\x02 \x01(\rR\x05minor\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
 	"\x04boot\x18\x04 \x01(\tR\x04boot\x12\x1c\n" +
-	"\tplacement\x18\x05 \x01(\rR\tplacement\x12\x16\n" +
-	"\x06secret\x18\x06 \x01(\fR\x06secret\"B\n" +
+	"\tplacement\x18\x05 \x01(\rR\tplacement\x12\x14\n" +
+	"\x05nonce\x18\a \x01(\fR\x05nonceJ\x04\b\x06\x10\aR\x06secret\";\n" +
+	"\x05Proof\x12\x16\n" +
+	"\x06secret\x18\x01 \x01(\fR\x06secret\x12\x1a\n" +
+	"\bcounters\x18\x02 \x01(\fR\bcounters\"Z\n" +
 	"\x06Limits\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12(\n" +
-	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\"\xa9\x03\n" +
+	"\x06limits\x18\x02 \x03(\v2\x10.sluice.v1.LimitR\x06limits\x12\x16\n" +
+	"\x06domain\x18\x03 \x01(\tR\x06domain\"\xa9\x03\n" +
 	"\aRequest\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12'\n" +
@@ -4508,137 +4581,139 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 	return file_peer_v1_peer_proto_rawDescData
 }
 
-var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_peer_v1_peer_proto_goTypes = []any{
 	(*Greeting)(nil),   // 0: peer.v1.Greeting
 	(*Hello)(nil),      // 1: peer.v1.Hello
-	(*Limits)(nil),     // 2: peer.v1.Limits
-	(*Request)(nil),    // 3: peer.v1.Request
-	(*Trace)(nil),      // 4: peer.v1.Trace
-	(*Reply)(nil),      // 5: peer.v1.Reply
-	(*Denial)(nil),     // 6: peer.v1.Denial
-	(*Post)(nil),       // 7: peer.v1.Post
-	(*Letter)(nil),     // 8: peer.v1.Letter
-	(*Process)(nil),    // 9: peer.v1.Process
-	(*Epoch)(nil),      // 10: peer.v1.Epoch
-	(*Mark)(nil),       // 11: peer.v1.Mark
-	(*Ballot)(nil),     // 12: peer.v1.Ballot
-	(*StableSet)(nil),  // 13: peer.v1.StableSet
-	(*Heartbeat)(nil),  // 14: peer.v1.Heartbeat
-	(*Ack)(nil),        // 15: peer.v1.Ack
-	(*Prepare)(nil),    // 16: peer.v1.Prepare
-	(*Promise)(nil),    // 17: peer.v1.Promise
-	(*Accept)(nil),     // 18: peer.v1.Accept
-	(*Accepted)(nil),   // 19: peer.v1.Accepted
-	(*Holdings)(nil),   // 20: peer.v1.Holdings
-	(*Holding)(nil),    // 21: peer.v1.Holding
-	(*Loss)(nil),       // 22: peer.v1.Loss
-	(*News)(nil),       // 23: peer.v1.News
-	(*Granted)(nil),    // 24: peer.v1.Granted
-	(*AcceptLoss)(nil), // 25: peer.v1.AcceptLoss
-	(*Claim)(nil),      // 26: peer.v1.Claim
-	(*Claimed)(nil),    // 27: peer.v1.Claimed
-	(*Grant)(nil),      // 28: peer.v1.Grant
-	(*GrantPart)(nil),  // 29: peer.v1.GrantPart
-	(*Acked)(nil),      // 30: peer.v1.Acked
-	(*Fetch)(nil),      // 31: peer.v1.Fetch
-	(*Parcel)(nil),     // 32: peer.v1.Parcel
-	(*Receipt)(nil),    // 33: peer.v1.Receipt
-	(*Refusal)(nil),    // 34: peer.v1.Refusal
-	(*Room)(nil),       // 35: peer.v1.Room
-	(*Load)(nil),       // 36: peer.v1.Load
-	(*Report)(nil),     // 37: peer.v1.Report
-	(*Account)(nil),    // 38: peer.v1.Account
-	(*TopAsk)(nil),     // 39: peer.v1.TopAsk
-	(*Top)(nil),        // 40: peer.v1.Top
-	(*TopKey)(nil),     // 41: peer.v1.TopKey
-	(*FactsAsk)(nil),   // 42: peer.v1.FactsAsk
-	(*Facts)(nil),      // 43: peer.v1.Facts
-	(*Counts)(nil),     // 44: peer.v1.Counts
-	(*RuleFacts)(nil),  // 45: peer.v1.RuleFacts
-	(*KeyAsk)(nil),     // 46: peer.v1.KeyAsk
-	(*KeyFacts)(nil),   // 47: peer.v1.KeyFacts
-	(*v1.Limit)(nil),   // 48: sluice.v1.Limit
+	(*Proof)(nil),      // 2: peer.v1.Proof
+	(*Limits)(nil),     // 3: peer.v1.Limits
+	(*Request)(nil),    // 4: peer.v1.Request
+	(*Trace)(nil),      // 5: peer.v1.Trace
+	(*Reply)(nil),      // 6: peer.v1.Reply
+	(*Denial)(nil),     // 7: peer.v1.Denial
+	(*Post)(nil),       // 8: peer.v1.Post
+	(*Letter)(nil),     // 9: peer.v1.Letter
+	(*Process)(nil),    // 10: peer.v1.Process
+	(*Epoch)(nil),      // 11: peer.v1.Epoch
+	(*Mark)(nil),       // 12: peer.v1.Mark
+	(*Ballot)(nil),     // 13: peer.v1.Ballot
+	(*StableSet)(nil),  // 14: peer.v1.StableSet
+	(*Heartbeat)(nil),  // 15: peer.v1.Heartbeat
+	(*Ack)(nil),        // 16: peer.v1.Ack
+	(*Prepare)(nil),    // 17: peer.v1.Prepare
+	(*Promise)(nil),    // 18: peer.v1.Promise
+	(*Accept)(nil),     // 19: peer.v1.Accept
+	(*Accepted)(nil),   // 20: peer.v1.Accepted
+	(*Holdings)(nil),   // 21: peer.v1.Holdings
+	(*Holding)(nil),    // 22: peer.v1.Holding
+	(*Loss)(nil),       // 23: peer.v1.Loss
+	(*News)(nil),       // 24: peer.v1.News
+	(*Granted)(nil),    // 25: peer.v1.Granted
+	(*AcceptLoss)(nil), // 26: peer.v1.AcceptLoss
+	(*Claim)(nil),      // 27: peer.v1.Claim
+	(*Claimed)(nil),    // 28: peer.v1.Claimed
+	(*Grant)(nil),      // 29: peer.v1.Grant
+	(*GrantPart)(nil),  // 30: peer.v1.GrantPart
+	(*Acked)(nil),      // 31: peer.v1.Acked
+	(*Fetch)(nil),      // 32: peer.v1.Fetch
+	(*Parcel)(nil),     // 33: peer.v1.Parcel
+	(*Receipt)(nil),    // 34: peer.v1.Receipt
+	(*Refusal)(nil),    // 35: peer.v1.Refusal
+	(*Room)(nil),       // 36: peer.v1.Room
+	(*Load)(nil),       // 37: peer.v1.Load
+	(*Report)(nil),     // 38: peer.v1.Report
+	(*Account)(nil),    // 39: peer.v1.Account
+	(*TopAsk)(nil),     // 40: peer.v1.TopAsk
+	(*Top)(nil),        // 41: peer.v1.Top
+	(*TopKey)(nil),     // 42: peer.v1.TopKey
+	(*FactsAsk)(nil),   // 43: peer.v1.FactsAsk
+	(*Facts)(nil),      // 44: peer.v1.Facts
+	(*Counts)(nil),     // 45: peer.v1.Counts
+	(*RuleFacts)(nil),  // 46: peer.v1.RuleFacts
+	(*KeyAsk)(nil),     // 47: peer.v1.KeyAsk
+	(*KeyFacts)(nil),   // 48: peer.v1.KeyFacts
+	(*v1.Limit)(nil),   // 49: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
-	48, // 1: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
-	1,  // 2: peer.v1.Request.hello:type_name -> peer.v1.Hello
-	2,  // 3: peer.v1.Request.define:type_name -> peer.v1.Limits
-	4,  // 4: peer.v1.Request.traces:type_name -> peer.v1.Trace
-	1,  // 5: peer.v1.Reply.hello:type_name -> peer.v1.Hello
-	6,  // 6: peer.v1.Reply.denials:type_name -> peer.v1.Denial
-	1,  // 7: peer.v1.Post.hello:type_name -> peer.v1.Hello
-	2,  // 8: peer.v1.Post.define:type_name -> peer.v1.Limits
-	8,  // 9: peer.v1.Post.letters:type_name -> peer.v1.Letter
-	9,  // 10: peer.v1.Letter.to:type_name -> peer.v1.Process
-	14, // 11: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
-	15, // 12: peer.v1.Letter.ack:type_name -> peer.v1.Ack
-	16, // 13: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
-	17, // 14: peer.v1.Letter.promise:type_name -> peer.v1.Promise
-	18, // 15: peer.v1.Letter.accept:type_name -> peer.v1.Accept
-	19, // 16: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
-	20, // 17: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
-	23, // 18: peer.v1.Letter.news:type_name -> peer.v1.News
-	26, // 19: peer.v1.Letter.claim:type_name -> peer.v1.Claim
-	28, // 20: peer.v1.Letter.grant:type_name -> peer.v1.Grant
-	31, // 21: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	32, // 22: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
-	33, // 23: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
-	35, // 24: peer.v1.Letter.room:type_name -> peer.v1.Room
-	37, // 25: peer.v1.Letter.report:type_name -> peer.v1.Report
-	38, // 26: peer.v1.Letter.account:type_name -> peer.v1.Account
-	36, // 27: peer.v1.Letter.load:type_name -> peer.v1.Load
-	39, // 28: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
-	40, // 29: peer.v1.Letter.top:type_name -> peer.v1.Top
-	42, // 30: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
-	43, // 31: peer.v1.Letter.facts:type_name -> peer.v1.Facts
-	46, // 32: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
-	47, // 33: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
-	25, // 34: peer.v1.Letter.accept_loss:type_name -> peer.v1.AcceptLoss
-	10, // 35: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	13, // 36: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	13, // 37: peer.v1.Ack.set:type_name -> peer.v1.StableSet
-	12, // 38: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
-	12, // 39: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	13, // 40: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
-	12, // 41: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	13, // 42: peer.v1.Accept.set:type_name -> peer.v1.StableSet
-	12, // 43: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
-	12, // 44: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
-	21, // 45: peer.v1.Holdings.held:type_name -> peer.v1.Holding
-	11, // 46: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	9,  // 47: peer.v1.Holding.heir:type_name -> peer.v1.Process
-	22, // 48: peer.v1.Holding.loss:type_name -> peer.v1.Loss
-	10, // 49: peer.v1.Loss.of:type_name -> peer.v1.Epoch
-	10, // 50: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
-	24, // 51: peer.v1.News.grants:type_name -> peer.v1.Granted
-	9,  // 52: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	27, // 53: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	29, // 54: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	30, // 55: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	10, // 56: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	9,  // 57: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	11, // 58: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	10, // 59: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
-	10, // 60: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
-	11, // 61: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	34, // 62: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	10, // 63: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	9,  // 64: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	41, // 65: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	44, // 66: peer.v1.Facts.all:type_name -> peer.v1.Counts
-	45, // 67: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
-	44, // 68: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
-	3,  // 69: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	7,  // 70: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	5,  // 71: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 72: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	71, // [71:73] is the sub-list for method output_type
-	69, // [69:71] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	2,  // 1: peer.v1.Greeting.proof:type_name -> peer.v1.Proof
+	49, // 2: peer.v1.Limits.limits:type_name -> sluice.v1.Limit
+	1,  // 3: peer.v1.Request.hello:type_name -> peer.v1.Hello
+	3,  // 4: peer.v1.Request.define:type_name -> peer.v1.Limits
+	5,  // 5: peer.v1.Request.traces:type_name -> peer.v1.Trace
+	1,  // 6: peer.v1.Reply.hello:type_name -> peer.v1.Hello
+	7,  // 7: peer.v1.Reply.denials:type_name -> peer.v1.Denial
+	1,  // 8: peer.v1.Post.hello:type_name -> peer.v1.Hello
+	3,  // 9: peer.v1.Post.define:type_name -> peer.v1.Limits
+	9,  // 10: peer.v1.Post.letters:type_name -> peer.v1.Letter
+	10, // 11: peer.v1.Letter.to:type_name -> peer.v1.Process
+	15, // 12: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
+	16, // 13: peer.v1.Letter.ack:type_name -> peer.v1.Ack
+	17, // 14: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
+	18, // 15: peer.v1.Letter.promise:type_name -> peer.v1.Promise
+	19, // 16: peer.v1.Letter.accept:type_name -> peer.v1.Accept
+	20, // 17: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
+	21, // 18: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
+	24, // 19: peer.v1.Letter.news:type_name -> peer.v1.News
+	27, // 20: peer.v1.Letter.claim:type_name -> peer.v1.Claim
+	29, // 21: peer.v1.Letter.grant:type_name -> peer.v1.Grant
+	32, // 22: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
+	33, // 23: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	34, // 24: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
+	36, // 25: peer.v1.Letter.room:type_name -> peer.v1.Room
+	38, // 26: peer.v1.Letter.report:type_name -> peer.v1.Report
+	39, // 27: peer.v1.Letter.account:type_name -> peer.v1.Account
+	37, // 28: peer.v1.Letter.load:type_name -> peer.v1.Load
+	40, // 29: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
+	41, // 30: peer.v1.Letter.top:type_name -> peer.v1.Top
+	43, // 31: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
+	44, // 32: peer.v1.Letter.facts:type_name -> peer.v1.Facts
+	47, // 33: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
+	48, // 34: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
+	26, // 35: peer.v1.Letter.accept_loss:type_name -> peer.v1.AcceptLoss
+	11, // 36: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
+	14, // 37: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
+	14, // 38: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	13, // 39: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
+	13, // 40: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
+	14, // 41: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	13, // 42: peer.v1.Promise.under:type_name -> peer.v1.Ballot
+	14, // 43: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	13, // 44: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
+	13, // 45: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
+	22, // 46: peer.v1.Holdings.held:type_name -> peer.v1.Holding
+	12, // 47: peer.v1.Holding.start:type_name -> peer.v1.Mark
+	10, // 48: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	23, // 49: peer.v1.Holding.loss:type_name -> peer.v1.Loss
+	11, // 50: peer.v1.Loss.of:type_name -> peer.v1.Epoch
+	11, // 51: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
+	25, // 52: peer.v1.News.grants:type_name -> peer.v1.Granted
+	10, // 53: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	28, // 54: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	30, // 55: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	31, // 56: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	11, // 57: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	10, // 58: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	12, // 59: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	11, // 60: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
+	11, // 61: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
+	12, // 62: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	35, // 63: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	11, // 64: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	10, // 65: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	42, // 66: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	45, // 67: peer.v1.Facts.all:type_name -> peer.v1.Counts
+	46, // 68: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
+	45, // 69: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
+	4,  // 70: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	8,  // 71: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	6,  // 72: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 73: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	72, // [72:74] is the sub-list for method output_type
+	70, // [70:72] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
@@ -4646,7 +4721,7 @@ func file_peer_v1_peer_proto_init() {
 	if File_peer_v1_peer_proto != nil {
 		return
 	}
-	file_peer_v1_peer_proto_msgTypes[8].OneofWrappers = []any{
+	file_peer_v1_peer_proto_msgTypes[9].OneofWrappers = []any{
 		(*Letter_Heartbeat)(nil),
 		(*Letter_Ack)(nil),
 		(*Letter_Prepare)(nil),
@@ -4678,7 +4753,7 @@ func file_peer_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_v1_peer_proto_rawDesc), len(file_peer_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -33,7 +33,7 @@ type PeerServiceClient interface {
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Request, Reply], error)
 	// Mail carries letters one way. The first frame each way is a Greeting, and
-	// nothing else comes back. Since 1.1.
+	// nothing else comes back.
 	Mail(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error)
 }
 
@@ -79,7 +79,7 @@ type PeerServiceServer interface {
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(grpc.BidiStreamingServer[Request, Reply]) error
 	// Mail carries letters one way. The first frame each way is a Greeting, and
-	// nothing else comes back. Since 1.1.
+	// nothing else comes back.
 	Mail(grpc.BidiStreamingServer[Post, Greeting]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }

@@ -948,7 +948,7 @@ type Decision struct {
 	Shadowed bool `protobuf:"varint,11,opt,name=shadowed,proto3" json:"shadowed,omitempty"`
 	// The cost can never be admitted.
 	Never bool `protobuf:"varint,12,opt,name=never,proto3" json:"never,omitempty"`
-	// The deciding limit's place among the rule's limits.
+	// The deciding limit's place, from 0: among the rule's limits, or among those that came with the check, as they were sent.
 	LimitIndex uint32 `protobuf:"varint,13,opt,name=limit_index,json=limitIndex,proto3" json:"limit_index,omitempty"`
 	// Period of that limit; a calendar month counts as 30 days, a year as 365.
 	PeriodNs int64 `protobuf:"varint,14,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`

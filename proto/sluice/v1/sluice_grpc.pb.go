@@ -61,25 +61,25 @@ type SluiceServiceClient interface {
 	ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error)
 	// Top lists the heaviest keys that the doors of all nodes have counted over the last minute
 	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
-	// where the node counts none, and with PERMISSION_DENIED where it shows them to callers on its own
-	// machine only, which is its default.
+	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
+	// may read, only, which is its default.
 	Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error)
 	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
-	// the key and who has copies. It changes nothing. It fails, with an Error as a detail, with
-	// INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
+	// the key and who has copies. It changes nothing. It is for operators, or callers that may read in the domain
+	// (PERMISSION_DENIED). It fails, with an Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
-	// whoever calls it says that the member is gone for good. Only callers on the node's
-	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
+	// whoever calls it says that the member is gone for good. Only operators may, or callers with
+	// the verb admin (PERMISSION_DENIED). It fails, with an Error as a detail, with
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
 	// that lives, for the node itself, and where no stable set is known.
 	ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error)
 	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
-	// reach are gone for good. If they are alive, there are two clusters. Only callers on the node's own machine may
+	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
 	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
 	Bootstrap(ctx context.Context, in *BootstrapRequest, opts ...grpc.CallOption) (*BootstrapResponse, error)
-	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only callers
-	// on the node's own machine may (PERMISSION_DENIED).
+	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only operators
+	// may, or callers with the verb admin (PERMISSION_DENIED).
 	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*AcceptLossResponse, error)
 }
 
@@ -221,25 +221,25 @@ type SluiceServiceServer interface {
 	ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error)
 	// Top lists the heaviest keys that the doors of all nodes have counted over the last minute
 	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
-	// where the node counts none, and with PERMISSION_DENIED where it shows them to callers on its own
-	// machine only, which is its default.
+	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
+	// may read, only, which is its default.
 	Top(context.Context, *TopRequest) (*TopResponse, error)
 	// Inspect tells what a descriptor is held to and how it stands: the rule, its limits, who holds
-	// the key and who has copies. It changes nothing. It fails, with an Error as a detail, with
-	// INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
+	// the key and who has copies. It changes nothing. It is for operators, or callers that may read in the domain
+	// (PERMISSION_DENIED). It fails, with an Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
 	// ForgetMember takes a member out of the stable set without asking a majority:
-	// whoever calls it says that the member is gone for good. Only callers on the node's
-	// own machine may (PERMISSION_DENIED). It fails, with an Error as a detail, with
+	// whoever calls it says that the member is gone for good. Only operators may, or callers with
+	// the verb admin (PERMISSION_DENIED). It fails, with an Error as a detail, with
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
 	// that lives, for the node itself, and where no stable set is known.
 	ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error)
 	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
-	// reach are gone for good. If they are alive, there are two clusters. Only callers on the node's own machine may
+	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
 	// (PERMISSION_DENIED). It fails, with an Error as a detail, with FAILED_PRECONDITION where the node has quorum.
 	Bootstrap(context.Context, *BootstrapRequest) (*BootstrapResponse, error)
-	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only callers
-	// on the node's own machine may (PERMISSION_DENIED).
+	// AcceptLoss has all nodes that the node sees take lost counters for unspent: rules with on_lost_state: deny begin anew. Only operators
+	// may, or callers with the verb admin (PERMISSION_DENIED).
 	AcceptLoss(context.Context, *AcceptLossRequest) (*AcceptLossResponse, error)
 	mustEmbedUnimplementedSluiceServiceServer()
 }

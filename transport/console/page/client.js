@@ -1,13 +1,4 @@
-// What the page asks of its node. The token is kept in this tab alone and travels in a header, never in an address or
-// a cookie, so no other page can borrow it.
-
-const key = "sluice-token";
-
-export const token = {
-  get: () => sessionStorage.getItem(key) || "",
-  set: (value) => sessionStorage.setItem(key, value),
-  forget: () => sessionStorage.removeItem(key),
-};
+// What the page asks of its node. Who asks, the node knows by a cookie that no script can read.
 
 // Refused is an answer that is none. status is that of HTTP.
 export class Refused extends Error {
@@ -17,12 +8,12 @@ export class Refused extends Error {
   }
 }
 
-async function call(method, path, body, signal) {
+async function call(method, path, body, signal, token) {
   const headers = { Accept: "application/json, text/event-stream" };
-  if (token.get()) headers.Authorization = "Bearer " + token.get();
+  if (token) headers.Authorization = "Bearer " + token;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const answer = await fetch(path, {
-    method, headers, signal, cache: "no-store", credentials: "omit", redirect: "error",
+    method, headers, signal, cache: "no-store", credentials: "same-origin", redirect: "error",
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   if (answer.ok) return answer;
@@ -35,6 +26,9 @@ async function call(method, path, body, signal) {
   throw new Refused(answer.status, text);
 }
 
+// login begins a session by the code of an address that `sluice console` printed, or by a caller's token.
+export const login = (code, token) => call("POST", "/console/login", code ? { code } : {}, undefined, token);
+export const logout = () => call("POST", "/console/logout", {});
 export const rules = async () => (await call("GET", "/v1/rules")).json();
 export const inspect = async (q) => (await call("POST", "/v1/inspect", q)).json();
 export const reset = async (q) => (await call("POST", "/v1/inspect/reset", q)).json();

@@ -407,20 +407,35 @@ async function reset() {
 
 let retry = null;
 
-// refused asks for a token if that is what was missing, and goes on with what failed when there is one.
+// refused asks for a login if that is what was missing, and goes on with what failed when there is one.
 function refused(e, again) {
   if (e.status !== 401) return false;
   retry = again || retry;
-  askToken(client.token.get() ? "The node does not take this token: " + e.message + "." : "This node wants to know who you are: give it a token.");
+  askLogin("You are not logged in, or no longer.");
   return true;
 }
 
-function askToken(why) {
+function askLogin(why) {
   $("token-why").textContent = why;
-  $("token-forget").hidden = !client.token.get();
   if (!$("token-dialog").open) $("token-dialog").showModal();
   $("token").value = "";
   $("token").focus();
+}
+
+// login begins a session and goes on with what failed before.
+async function login(code, token) {
+  try {
+    await client.login(code, token);
+  } catch (e) {
+    askLogin((code ? "This address logs nobody in: " : "The node does not take this token: ") + e.message + ".");
+    return;
+  }
+  notice("");
+  known.rulesHash = null;
+  const again = retry;
+  retry = null;
+  watch();
+  again?.();
 }
 
 // ---- watching ----
@@ -490,24 +505,24 @@ $("reset-form").addEventListener("submit", (e) => {
   reset();
 });
 $("reset-cancel").addEventListener("click", () => $("reset-dialog").close());
-$("token-open").addEventListener("click", () => askToken("The token that this page sends with what it asks."));
+$("token-open").addEventListener("click", () => askLogin("Log in, perhaps as somebody else, or out."));
 $("token-cancel").addEventListener("click", () => $("token-dialog").close());
-$("token-forget").addEventListener("click", () => {
-  client.token.forget();
+$("token-forget").addEventListener("click", async () => {
   $("token-dialog").close();
+  await client.logout().catch(() => {}); // the node forgets the session by itself
   watch();
 });
 $("token-form").addEventListener("submit", (e) => {
   e.preventDefault();
-  client.token.set($("token").value.trim());
+  const token = $("token").value.trim();
   $("token").value = "";
   $("token-dialog").close();
-  notice("");
-  known.rulesHash = null;
-  const again = retry;
-  retry = null;
-  watch();
-  again?.();
+  login("", token);
 });
 
-watch();
+// A login address has its code behind the #, which browsers send to nobody. It does not stay in the history.
+const code = new URLSearchParams(location.hash.slice(1)).get("login");
+if (code) {
+  history.replaceState(null, "", location.pathname);
+  login(code);
+} else watch();

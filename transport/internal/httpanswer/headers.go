@@ -116,7 +116,10 @@ func PolicyName(r *transport.Result, i int) string {
 	switch {
 	case r.Rule != nil:
 		return r.Rule.LimitName(i)
-	case i > 0:
+	case r.Limits != nil && i < r.Limits.Len():
+		i = r.Limits.Place(i)
+	}
+	if i > 0 {
 		return "limit#" + strconv.Itoa(i+1)
 	}
 	return "limit"

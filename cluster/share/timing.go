@@ -1,4 +1,4 @@
-package cluster
+package share
 
 import (
 	"math"
@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// pauseAfter is the time between two turns of the runner from which on the process is taken to have been paused. It takes a
-// turn at least every calmPeriod.
+// pauseAfter is the time between two turns of a process from which on it is taken to have been paused.
 const pauseAfter = 300 * time.Millisecond
 
 // settleWithin is how long a process that has quorum waits for its partitions and their replicas, at most, before it counts as settled.
 const settleWithin = 30 * time.Second
 
-// fallback says when checks may be answered without their owners. The runner keeps it; checks read it at any time, also
-// when a process has just woken and the runner has not run yet.
-type fallback struct {
+// Timing says when checks may be answered without their owners. One goroutine, the runner, takes its turns; checks read it at any
+// time, also when a process has just woken and the runner has not run yet.
+type Timing struct {
 	// grace is how long a process that has woken or lost quorum waits for its peers before it answers without them.
 	grace int64
 	// timeout is how long a check may wait for an owner.
@@ -33,7 +32,8 @@ type fallback struct {
 	woke, turned atomic.Int64
 }
 
-func (f *fallback) init(now int64, grace, timeout time.Duration) {
+// Start is called before all else, at the start of the process.
+func (f *Timing) Start(now int64, grace, timeout time.Duration) {
 	f.grace, f.timeout = int64(grace), int64(timeout)
 	f.from.Store(math.MaxInt64)
 	f.without.Store(math.MaxInt64)
@@ -41,9 +41,9 @@ func (f *fallback) init(now int64, grace, timeout time.Duration) {
 	f.turned.Store(now)
 }
 
-// turn notes a turn of the runner at now, in a process that has quorum until the given time. It reports whether the
+// Turn notes a turn of the runner at now, in a process that has quorum until the given time. It reports whether the
 // process has got quorum since the turn before.
-func (f *fallback) turn(now, until int64) (regained bool) {
+func (f *Timing) Turn(now, until int64) (regained bool) {
 	before := f.turned.Swap(now)
 	paused := now-before > int64(pauseAfter)
 	if paused {
@@ -66,20 +66,20 @@ func (f *fallback) turn(now, until int64) (regained bool) {
 	return false
 }
 
-// settle notes whether the process has settled: it has quorum, holds its partitions and has replicas of them. Checks that
+// Settle notes whether the process has settled: it has quorum, holds its partitions and has replicas of them. Checks that
 // came before are denied, not answered by a share.
-func (f *fallback) settle(now int64, settled bool) {
+func (f *Timing) Settle(now int64, settled bool) {
 	if settled || f.began != 0 && now-f.began >= int64(settleWithin) {
 		f.from.Store(now + f.timeout)
 	}
 }
 
-// settling reports whether settle waits to be told.
-func (f *fallback) settling() bool { return f.from.Load() == math.MaxInt64 }
+// Settling reports whether settle waits to be told.
+func (f *Timing) Settling() bool { return f.from.Load() == math.MaxInt64 }
 
-// asOf returns the time of which shares are worked out: now with quorum, and else when it ended, since what was left then has
+// AsOf returns the time of which shares are worked out: now with quorum, and else when it ended, since what was left then has
 // come back here at this node's part of the rate.
-func (f *fallback) asOf(now int64, quorum bool) int64 {
+func (f *Timing) AsOf(now int64, quorum bool) int64 {
 	if quorum || f.without.Load() == math.MaxInt64 {
 		return now
 	}
@@ -87,17 +87,17 @@ func (f *fallback) asOf(now int64, quorum bool) int64 {
 }
 
 // awake reports whether the process has run for long enough since its last pause to have heard its peers.
-func (f *fallback) awake(now int64) bool {
+func (f *Timing) awake(now int64) bool {
 	woke := f.woke.Load()
 	return now-f.turned.Load() <= int64(pauseAfter) && (woke == math.MinInt64 || now-woke >= f.grace)
 }
 
-// shares reports whether a share may be given: the process has settled since it started, and was not paused just now.
-func (f *fallback) shares(now int64) bool { return now >= f.from.Load() && f.awake(now) }
+// MayShare reports whether a share may be given: the process has settled since it started, and was not paused just now.
+func (f *Timing) MayShare(now int64) bool { return now >= f.from.Load() && f.awake(now) }
 
-// atOnce reports whether a process without quorum has been so for long enough that checks need not wait for an owner
+// AtOnce reports whether a process without quorum has been so for long enough that checks need not wait for an owner
 // that it does not hear.
-func (f *fallback) atOnce(now int64) bool {
+func (f *Timing) AtOnce(now int64) bool {
 	since := f.without.Load()
-	return since != math.MaxInt64 && now-since >= f.grace && f.shares(now)
+	return since != math.MaxInt64 && now-since >= f.grace && f.MayShare(now)
 }

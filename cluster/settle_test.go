@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -45,7 +44,7 @@ func TestSettle(t *testing.T) {
 				}
 				w.decides(first(2, c.fate))
 				time.Sleep(c.wait)
-				a.settle(t.Context(), a.owed.take(10))
+				a.settle(t.Context(), 10)
 				if n := spent(b, r); n != c.spent {
 					t.Errorf("the holder was charged %d, want %d", n, c.spent)
 				}
@@ -53,7 +52,7 @@ func TestSettle(t *testing.T) {
 					t.Errorf("%d keys are owed for, want %d", n, c.owed)
 				}
 				w.decides(nil)
-				a.settle(t.Context(), a.owed.take(10))
+				a.settle(t.Context(), 10)
 				if n := spent(b, r); n != c.spent+int64(3*c.owed) {
 					t.Errorf("settled again: %d", n)
 				}
@@ -65,34 +64,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestOwed: debts come back in the order in which they were made, and the oldest is
-// forgotten when there are too many.
-func TestOwed(t *testing.T) {
-	o := newOwed(3)
-	k := func(i int) bucket.Key { return bucket.Key{Lo: uint64(i)} }
-	add := func(i int, cost int64) { o.add(&bucket.Request{Key: k(i), Cost: cost}) }
-	for i := range 5 {
-		add(i, 1)
-	}
-	add(2, 5)
-	o.forgive(k(3), 1)
-	o.forgive(k(9), 1)
-	want := "[{{0 2} <nil> 6 false 0} {{0 3} <nil> 0 false 0}]"
-	if got := fmt.Sprint(o.take(2)); got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	add(2, 1)
-	want = "[{{0 4} <nil> 1 false 0} {{0 2} <nil> 1 false 0}]"
-	if got := fmt.Sprint(o.take(9)); got != want {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if keys, forgotten := o.count(); keys != 0 || forgotten != 2 {
-		t.Errorf("%d left, %d forgotten", keys, forgotten)
-	}
-}
-
-// TestOwedWhole: what a batch that failed had of a share is not owed.
-func TestOwedWhole(t *testing.T) {
+// TestDeferredWhole: what a batch that failed had of a share is not owed.
+func TestDeferredWhole(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, "a", "b")
 		a := w.nodes["a"]
@@ -102,12 +75,12 @@ func TestOwedWhole(t *testing.T) {
 		w.decides(away)
 		decide(t.Context(), a, r)
 		w.decides(nil)
-		a.settle(t.Context(), a.owed.take(10))
+		a.settle(t.Context(), 10)
 		w.decides(away)
 		decideAll(t.Context(), a, denied, r)
 		a.returning.Wait()
 		w.decides(nil)
-		a.settle(t.Context(), a.owed.take(10))
+		a.settle(t.Context(), 10)
 		if n := spent(w.nodes["b"], r); n != 1 {
 			t.Errorf("the holder was charged %d, want the 1 that was admitted", n)
 		}

@@ -1,17 +1,35 @@
-package cluster
+package share
 
 import (
-	"fmt"
-	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/internal/check"
 )
 
-// TestLastAnswers: what is remembered of a key is what its owner has said last, as long as it says something.
-func TestLastAnswers(t *testing.T) {
+// TestAnswersKeepNoLimits: limits that came with a check go when nothing else refers to them.
+func TestAnswersKeepNoLimits(t *testing.T) {
+	var a Answers
+	limits := hourly(100)
+	a.Note(1, &bucket.Request{Limits: limits}, &bucket.Decision{Allowed: true, Remaining: 4, ResetAfter: time.Hour})
+	kept := weak.Make(limits)
+	runtime.GC()
+	if kept.Value() != nil {
+		t.Error("they are still there")
+	}
+	left := make([]int64, 1)
+	if a.left(2, bucket.Key{}, hourly(100), left); left[0] != 4 {
+		t.Errorf("%d are left to limits that are equal, want 4", left[0])
+	}
+	if a.left(2, bucket.Key{}, hourly(101), left); left[0] != unknown {
+		t.Errorf("%d are left to others", left[0])
+	}
+}
+
+// TestAnswers: what is remembered of a key is what its owner has said last, as long as it says something.
+func TestAnswers(t *testing.T) {
 	const hour = int64(time.Hour)
 	several := limitsOf(
 		bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute}, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 500, Period: time.Hour})
@@ -43,11 +61,11 @@ func TestLastAnswers(t *testing.T) {
 		{"one of two limits, denied", several, []answer{{hour, said(0, 0, false, time.Minute)}}, hour, []int64{0, unknown}, unknown},
 		{"one after the other", several, []answer{{hour, said(0, 4, true, time.Minute)}, {hour + 1, said(1, 3, true, time.Hour)}}, hour + 1, []int64{4, 3}, 3},
 	} {
-		var a lastAnswers
+		var a Answers
 		for _, x := range c.answers {
-			a.note(x.asked, &bucket.Request{Key: k, Limits: c.limits}, &x.d)
+			a.Note(x.asked, &bucket.Request{Key: k, Limits: c.limits}, &x.d)
 		}
-		if fresh := a.fresh(k, c.limits); fresh != (c.answers != nil) {
+		if fresh := a.fresh(hour, k, c.limits); fresh != (c.answers != nil) {
 			t.Errorf("%s: fresh=%v before", c.name, fresh)
 		}
 		left := make([]int64, c.limits.Len())
@@ -57,7 +75,7 @@ func TestLastAnswers(t *testing.T) {
 				t.Errorf("%s: %v left, at least %d; want %v, %d", c.name, left, least, c.want, c.least)
 			}
 		}
-		if a.fresh(k, c.limits) {
+		if a.fresh(hour, k, c.limits) {
 			t.Errorf("%s: fresh after", c.name)
 		}
 		if other := hourly(99); a.left(c.at, k, other, left[:1]) != unknown || left[0] != unknown {
@@ -66,13 +84,13 @@ func TestLastAnswers(t *testing.T) {
 	}
 }
 
-// TestLastAnswersBounded: of a set that is full the key goes that is in it for longest.
-func TestLastAnswersBounded(t *testing.T) {
-	var a lastAnswers
+// TestAnswersBounded: of a set that is full the key goes that is in it for longest.
+func TestAnswersBounded(t *testing.T) {
+	var a Answers
 	limits := hourly(10)
 	key := func(i int) bucket.Key { return bucket.Key{Hi: uint64(i) + 1, Lo: 7} } // all of one set
 	for i := range answerWays + 2 {
-		a.note(int64(i+1), &bucket.Request{Key: key(i), Limits: limits}, &bucket.Decision{Remaining: int64(i), ResetAfter: time.Hour})
+		a.Note(int64(i+1), &bucket.Request{Key: key(i), Limits: limits}, &bucket.Decision{Remaining: int64(i), ResetAfter: time.Hour})
 	}
 	for i := range answerWays + 2 {
 		var left [1]int64
@@ -87,38 +105,14 @@ func TestLastAnswersBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkNoteRound is what remembering the answers costs a forwarded check, of 65,536 keys in turn, in rounds of one and of a
-// thousand. The rest of a round is at hand, as it is when answers come; without=true is the bench itself.
-func BenchmarkNoteRound(b *testing.B) {
-	limits := hourly(1000)
-	keys := make([]bucket.Key, 1<<16)
-	for i := range keys {
-		keys[i] = bucket.Key{Hi: rand.Uint64(), Lo: rand.Uint64()}
+func limitsOf(list ...bucket.Limit) *bucket.Limits {
+	limits, err := bucket.NewLimits(list...)
+	if err != nil {
+		panic(err)
 	}
-	for _, size := range []int{1, 1000} {
-		for _, without := range []bool{true, false} {
-			b.Run(fmt.Sprintf("checks=%d/without=%v", size, without), func(b *testing.B) {
-				var a lastAnswers
-				f := &forwarding{batch: &check.Batch{}}
-				for j := range size {
-					f.batch.Requests = append(f.batch.Requests, check.Request{Request: bucket.Request{Limits: limits}})
-					f.batch.Answers = append(f.batch.Answers, check.Answer{Source: check.Forwarded, Decision: bucket.Decision{Remaining: 5}})
-					f.pending = append(f.pending, pending{index: j, away: true, done: true})
-				}
-				b.ReportAllocs()
-				next := 0
-				for b.Loop() {
-					f.sent++
-					for j := range f.batch.Requests {
-						f.batch.Requests[j].Key = keys[next%len(keys)]
-						next++
-					}
-					if !without {
-						a.noteRound(f)
-					}
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*size), "ns/check")
-			})
-		}
-	}
+	return limits
+}
+
+func hourly(count int64) *bucket.Limits {
+	return limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Hour})
 }

@@ -1,0 +1,387 @@
+package bucket
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func limitsIn(t testing.TB, domain string, list ...Limit) *Limits {
+	t.Helper()
+	l, err := NewLimitsIn(domain, list...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func hourly(count int64) Limit {
+	return Limit{Algorithm: FixedWindow, Count: count, Period: time.Hour}
+}
+
+// A domain that floods the table with keys evicts its own counters: the keys that another domain has spent stay denied,
+// whatever the caps count, and though nothing uses them meanwhile.
+func TestFloodOfOneDomainLeavesOthers(t *testing.T) {
+	for name, c := range map[string]Config{
+		"entries, one shard": {Shards: 1, MaxEntries: 1000},
+		"entries":            {Shards: 61, MaxEntries: 5000},
+		"bytes":              {Shards: 61, MaxBytes: 1 << 20},
+		"deny":               {Shards: 61, MaxEntries: 5000, WhenFull: DenyNew},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table, err := NewTable(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const victims = 300
+			now := int64(time.Hour)
+			shop, zzz := limitsIn(t, "shop", hourly(5)), limitsIn(t, "zzz", hourly(1))
+			key := func(i uint64) Key { return Key{Hi: i, Lo: i * 0x9e3779b97f4a7c15} }
+			for i := range uint64(victims) {
+				for range 5 {
+					table.Do(now, &Request{Key: key(i), Limits: shop, Cost: 1})
+				}
+			}
+			for i := range uint64(50_000) {
+				table.Do(now, &Request{Key: key(1_000_000 + i), Limits: zzz, Cost: 1})
+				if table.farOver() {
+					t.Fatalf("after %d keys the table is above its caps: %+v", i, table.Stats())
+				}
+			}
+			for i := range uint64(victims) {
+				if table.Do(now, &Request{Key: key(i), Limits: shop, Cost: 1, Verb: Read}).Allowed {
+					t.Fatalf("key %d of the other domain was allowed again", i)
+				}
+			}
+			for _, d := range table.Domains() {
+				if d.Name == "shop" && (d.Entries != victims || d.EvictedLive != 0) {
+					t.Errorf("%+v", d)
+				}
+				if d.Name == "zzz" && (d.EvictedLive == 0) != (c.WhenFull == DenyNew) {
+					t.Errorf("%+v", d)
+				}
+			}
+			if denied := table.Stats().DeniedFull; (denied > 0) != (c.WhenFull == DenyNew) {
+				t.Errorf("%d checks were denied because the table was full", denied)
+			}
+		})
+	}
+}
+
+// Of one domain's keys those that are denied go last, and those that were used once go before those that were used again.
+func TestKeysThatMatterGoLast(t *testing.T) {
+	table, err := NewTable(Config{Shards: 1, MaxEntries: 400})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := int64(time.Hour)
+	limits := limitsIn(t, "shop", hourly(5))
+	use := func(key uint64, times int) {
+		for range times {
+			table.Do(now, &Request{Key: Key{Hi: key}, Limits: limits, Cost: 1})
+		}
+	}
+	for i := range uint64(100) {
+		use(i, 6)      // denied
+		use(100+i, 2)  // used again
+		use(200+i, 1)  // used once
+		use(1000+i, 1) // the first of the flood
+	}
+	count := func(from uint64) (n int) {
+		for i := range uint64(100) {
+			if table.Has(Key{Hi: from + i}) {
+				n++
+			}
+		}
+		return n
+	}
+	for i := range uint64(200) {
+		use(2000+i, 1)
+	}
+	if d, a, o := count(0), count(100), count(200); d != 100 || a != 100 || o != 0 {
+		t.Errorf("after 200 new keys there are %d that were denied, %d that were used again, %d that were used once; want 100, 100, 0", d, a, o)
+	}
+	for i := range uint64(4000) {
+		use(10_000+i, 1)
+	}
+	if d, a := count(0), count(100); d != 100 || a != 0 {
+		t.Errorf("after 4,000 more there are %d that were denied, %d that were used again; want 100, 0", d, a)
+	}
+}
+
+// A domain with a cap has no more counters than that, a quarter more at most where they have to be looked for among those of
+// others, and no other domain has fewer by it.
+func TestMaxKeysOfDomain(t *testing.T) {
+	for _, whenFull := range []WhenFull{EvictOld, DenyNew} {
+		table, err := NewTable(Config{Shards: 61, WhenFull: whenFull})
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.SetDomains(map[string]int64{"small": 200})
+		now := int64(time.Hour)
+		small, large := limitsIn(t, "small", hourly(5)), limitsIn(t, "large", hourly(5))
+		for i := range uint64(20_000) {
+			for j, l := range []*Limits{small, large} {
+				table.Do(now, &Request{Key: Key{Hi: uint64(j), Lo: i}, Limits: l, Cost: 1})
+			}
+		}
+		most := int64(250)
+		if whenFull == DenyNew {
+			most = 200
+		}
+		for _, d := range table.Domains() {
+			if d.Name == "small" && (d.Entries < 200 || d.Entries > most) || d.Name == "large" && d.Entries != 20_000 {
+				t.Errorf("when full %d: %+v", whenFull, d)
+			}
+		}
+	}
+}
+
+// Domains beyond MaxDomains share an account, named ones and those of the first that came have their own. What has no counters
+// gives its place away, and its count of evictions goes to the others'.
+func TestAccountsOfDomainsAreBounded(t *testing.T) {
+	table, err := NewTable(Config{Shards: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table.SetDomains(map[string]int64{"named": 0, "capped": 10})
+	now := int64(time.Hour)
+	for i := range uint64(2 * MaxDomains) {
+		table.Do(now, &Request{Key: Key{Lo: i}, Limits: limitsIn(t, fmt.Sprint("d", i), hourly(5)), Cost: 1})
+	}
+	table.Do(now, &Request{Key: Key{Hi: 1}, Limits: limitsIn(t, "named", hourly(5)), Cost: 1})
+	list := table.Domains()
+	if len(list) != MaxDomains+3 {
+		t.Errorf("%d accounts, want %d", len(list), MaxDomains+3)
+	}
+	for _, d := range list {
+		if want := map[string]int64{OtherDomains: MaxDomains, "capped": 0}; d.Entries != want[d.Name] && (d.Entries != 1 || want[d.Name] != 0) {
+			t.Errorf("%+v", d)
+		}
+	}
+	for i := range 3 {
+		table.Sweep(now+2*int64(time.Hour), i)
+	}
+	table.SetDomains(nil)
+	if list := table.Domains(); len(list) != 1 || list[0].Name != OtherDomains || list[0].Bytes != 0 {
+		t.Errorf("when all have gone there are %+v", list)
+	}
+}
+
+// A domain that came after MaxDomains others keeps what it asks for again and again, as long as it has no more than they have.
+func TestDomainBeyondMaxDomainsKeepsItsCounters(t *testing.T) {
+	const domains, most = MaxDomains + 144, 20_000
+	table, err := NewTable(Config{Shards: 61, MaxEntries: most})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limits []*Limits
+	for i := range domains {
+		limits = append(limits, limitsIn(t, fmt.Sprint("d", i), hourly(100)))
+	}
+	now, victim := int64(time.Hour), limitsIn(t, "victim", hourly(30))
+	admitted := 0
+	for i := range uint64(5 * most) {
+		table.Do(now+int64(i), &Request{Key: Key{Lo: i * 7919, Hi: i}, Limits: limits[i%domains], Cost: 1})
+		if i >= domains && i%1000 == 0 && table.Do(now+int64(i), &Request{Key: Key{Hi: 1 << 60}, Limits: victim, Cost: 1}).Allowed {
+			admitted++
+		}
+	}
+	if admitted != 30 || table.Stats().EvictedLive < most {
+		t.Errorf("%d of 30 admitted, %d evicted", admitted, table.Stats().EvictedLive)
+	}
+}
+
+// A key that is spent stays while others of its domain come and are half spent, also where nobody asks for it, as on a node with its
+// replica; and while so much comes at once that the table is far above its caps.
+func TestSpentKeysGoLast(t *testing.T) {
+	for _, domains := range []int{1, 3} {
+		table, err := NewTable(Config{Shards: 1, MaxEntries: 2000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, limits := int64(time.Hour), limitsIn(t, "d0", hourly(4))
+		const spent = 100
+		for i := range uint64(spent) {
+			table.Do(now, &Request{Key: Key{Hi: 1, Lo: i}, Limits: limits, Cost: 4})
+		}
+		for i := range uint64(50_000) {
+			table.Do(now+int64(i), &Request{Key: Key{Hi: 2, Lo: i}, Limits: limitsIn(t, fmt.Sprint("d", int(i)%domains), hourly(4)), Cost: 2})
+		}
+		kept := 0
+		for i := range uint64(spent) {
+			if !table.Do(now+50_000, &Request{Key: Key{Hi: 1, Lo: i}, Limits: limits, Cost: 1}).Allowed {
+				kept++
+			}
+		}
+		if kept < spent {
+			t.Errorf("%d domains: %d of %d spent keys are denied still", domains, kept, spent)
+		}
+	}
+}
+
+// The bytes of limits count as long as counters refer to them, and only once. Beyond MaxSets they go, with their counters.
+func TestSetsOfLimitsCount(t *testing.T) {
+	const most = 64
+	table, err := NewTable(Config{Shards: 7, MaxSets: most})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := int64(time.Hour)
+	set := func(domain string, i uint64) *Limits {
+		list := make([]Limit, MaxLimits)
+		for j := range list {
+			list[j] = hourly(int64(100*i) + int64(j) + 1)
+		}
+		return limitsIn(t, domain, list...)
+	}
+	use := func(i uint64, l *Limits) {
+		for j := range uint64(2) {
+			table.Do(now, &Request{Key: Key{Hi: j, Lo: i}, Limits: l, Cost: 1})
+		}
+	}
+	shop, want := set("shop", 1), int64(0)
+	want += shop.bytes()
+	use(1, shop)
+	for i := range uint64(most - 1) {
+		l := set("zzz", i)
+		want += l.bytes()
+		if full := table.SetsFull("zzz"); full != (i >= most/2) {
+			t.Errorf("with %d sets of the domain it is told to bring no more: %v", i, full)
+		}
+		use(2+i, l)
+	}
+	if s := table.Stats(); s.Sets != most || s.SetBytes != want || s.SetBytes < most*MaxLimits*150 || s.EvictedLive != 0 {
+		t.Errorf("%+v, want %d sets of %d bytes", s, most, want)
+	}
+	if table.SetsFull("other") != true || table.SetsFull("shop") != true {
+		t.Error("there is room for more sets than there is room for")
+	}
+	for i := range uint64(1000) {
+		table.Do(now, &Request{Key: Key{Hi: 9, Lo: i}, Limits: set("zzz", 1000+i), Cost: 1})
+		if s := table.Stats(); s.Sets > most+most/slack {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if !table.Has(Key{Lo: 1}) {
+		t.Error("the counters of a set that others do not have too many of are gone")
+	}
+	for i := range 7 {
+		table.Sweep(now+2*int64(time.Hour), i)
+	}
+	if s := table.Stats(); s.Sets != 0 || s.SetBytes != 0 || s.Bytes != 0 {
+		t.Errorf("when all counters have gone: %+v", s)
+	}
+}
+
+// Whatever is done to a table, its accounts are those of its counters.
+func TestAccountsAreThoseOfCounters(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	tables := make([]*Table, 2)
+	for i := range tables {
+		var err error
+		if tables[i], err = NewTable(Config{Shards: 3, MaxEntries: 60, MaxBytes: 100_000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var sets []*Limits
+	for _, domain := range []string{"", "a", "b"} {
+		sets = append(sets,
+			limitsIn(t, domain, hourly(3)), limitsIn(t, domain, hourly(3), Limit{Algorithm: SlidingLog, Count: 9, Period: time.Minute}),
+			limitsIn(t, domain, Limit{Algorithm: TokenBucket, Count: 4, Period: time.Second}), limitsIn(t, domain, hourly(3)))
+	}
+	now := int64(time.Hour)
+	for step := range 20_000 {
+		now += random.Int64N(int64(time.Second))
+		table := tables[random.IntN(2)]
+		key := Key{Lo: uint64(random.IntN(90))}
+		l := sets[random.IntN(len(sets))]
+		switch random.IntN(12) {
+		case 0:
+			table.Lend(now, &Loan{Key: key, Limits: l, Want: 1, Part: 1, Whole: 1, For: 20 * time.Millisecond})
+		case 1, 2:
+			shard := random.IntN(3)
+			var im Image
+			keys := table.Keys(shard, nil)
+			table.Export(now, shard, keys, &im)
+			if err := tables[random.IntN(2)].Import(now, shard, &im, im.Data, im.Counters, random.IntN(2) == 0); err != nil {
+				t.Fatal(err)
+			}
+		case 3:
+			table.Sweep(now, random.IntN(3))
+		case 4:
+			if step%97 == 0 {
+				table.DropShard(random.IntN(3))
+			}
+		case 5:
+			if l.Len() == 1 {
+				table.Leave(now, key, l, []int64{1})
+			}
+		default:
+			table.Do(now, &Request{Key: key, Limits: l, Cost: 1, Verb: Verb(random.IntN(int(Reset) + 1))})
+		}
+		if step%20 == 0 {
+			for _, table := range tables {
+				table.judgeAccounts(t, step)
+			}
+		}
+	}
+}
+
+func (t *Table) judgeAccounts(test *testing.T, step int) {
+	test.Helper()
+	entries, bytes := make(map[string]int64), make(map[string]int64)
+	refs := make(map[*Limits]int64)
+	var all int64
+	for i := range t.shards {
+		for _, c := range t.shards[i].mu.lru.Values() {
+			d := t.accountOf(c.limits).domain.name
+			entries[d]++
+			bytes[d] += c.bytes()
+			all += c.bytes()
+			refs[c.limits]++
+			for _, x := range c.shadows() {
+				refs[x.limits]++
+			}
+		}
+	}
+	for l, n := range refs {
+		bytes[t.accountOf(l).domain.name] += l.bytes()
+		all += l.bytes()
+		if got := t.accountOf(l).refs.Load(); got != n {
+			test.Fatalf("step %d: %d references to a set, %d are accounted for", step, n, got)
+		}
+	}
+	if s := t.Stats(); s.Sets != int64(len(refs)) || s.Bytes != all {
+		test.Fatalf("step %d: %+v; there are %d sets and %d bytes", step, s, len(refs), all)
+	}
+	for _, d := range t.Domains() {
+		if d.Entries != entries[d.Name] || d.Bytes != bytes[d.Name] {
+			test.Fatalf("step %d: %+v; there are %d counters of %d bytes", step, d, entries[d.Name], bytes[d.Name])
+		}
+	}
+}
+
+// A counter stays in the account that it was made in while its limits are equal.
+func TestCountersStayInTheirAccount(t *testing.T) {
+	table, err := NewTable(Config{Shards: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		in   string
+		list Limit
+		want string
+	}{{"", hourly(5), OtherDomains}, {"shop", hourly(5), "shop"}, {"(caller) eve", hourly(5), "shop"}, {"shop", hourly(5), "shop"}, {"(caller) eve", hourly(6), "(caller) eve"}} {
+		d := table.Do(int64(time.Hour), &Request{Limits: limitsIn(t, c.in, c.list), Cost: 1})
+		if c := table.shards[0].mu.lru.Values()[0]; d.Limit-d.Remaining != int64(i+1) || table.accountOf(c.limits).domain.name == "" {
+			t.Errorf("step %d: %+v", i, d)
+		}
+		for _, d := range table.Domains() {
+			if want := d.Name == c.want; (d.Entries == 1) != want {
+				t.Errorf("step %d: %+v", i, d)
+			}
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package handoff
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// otherLimits has keys from on, n of them, ask with limits that no other key has, several times each with other ones.
+func (s *script) otherLimits(from, n, times int) {
+	s.t.Helper()
+	for i := range n {
+		for j := range times {
+			limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.SlidingLog, Count: 10, Period: time.Duration(j+1) * time.Hour})
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			key := uint64(from + i)
+			s.table.Do(s.now, &bucket.Request{Key: bucket.Key{Hi: key, Lo: key}, Limits: limits, Cost: 1})
+		}
+	}
+}
+
+// copied imports what bob was sent, and checks that he could take it.
+func (s *script) copied() *bucket.Table {
+	s.t.Helper()
+	at := newTable(s.t)
+	for _, e := range s.sent {
+		b, ok := e.Body.(*message.Parcel)
+		if !ok || e.To != bob {
+			continue
+		}
+		if n := len(b.Image.Limits); n > message.MaxSets {
+			s.t.Fatalf("a message with %d sets of limits, want at most %d", n, message.MaxSets)
+		}
+		if n := len(b.Image.Data); n > closeBytes+bucket.MaxCounterBytes {
+			s.t.Fatalf("a message of %d bytes", n)
+		}
+		if err := at.Import(s.now, 0, &b.Image, b.Image.Data, b.Image.Counters, false); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return at
+}
+
+// TestManySetsAreReplicated: counters that all have limits of their own, and former ones, are replicated at once.
+func TestManySetsAreReplicated(t *testing.T) {
+	s := newScript(t)
+	s.takers = []message.Peer{bob}
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.owns(owned)
+	s.otherLimits(0, 4000, 9)
+	s.pass(400 * time.Millisecond)
+	s.otherLimits(4000, 2000, 2) // as changes
+	s.pass(100 * time.Millisecond)
+	if n := s.Stats().Unprotected; n != 0 {
+		t.Errorf("%d partitions have no replica", n)
+	}
+	if got := s.copied().Stats().Entries; got != 6000 {
+		t.Errorf("%d counters of 6000 are at bob", got)
+	}
+}
+
+// TestManyChangesDoNotHoldUpAHandoff: where more has changed when a partition is to be frozen than goes into one message, it is sent as
+// changes, decided on meanwhile, and handed over after it.
+func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
+	s := newScript(t)
+	s.takers = []message.Peer{bob}
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}})
+	s.owns(owned)
+	n := 0
+	for range 5 {
+		s.pass(20 * time.Millisecond)
+		s.otherLimits(n, 5000, 1)
+		n += 5000
+		s.now++ // bob has confirmed all that was known, and the next look at changes is not due yet
+		s.Tick(s.now)
+		s.sent = append(s.sent, s.Take()...)
+		if slices.Contains(s.partsTo(bob), message.Close) {
+			t.Fatal("a close with too many changes")
+		}
+		r := tenth(t, 1<<40)
+		if r.Verb = bucket.Read; s.parts[0].role == holding {
+			if _, _, v := s.table.Try(s.now, r, nil); v == bucket.Sealed {
+				t.Fatal("an owned partition is sealed")
+			}
+		}
+	}
+	s.pass(100 * time.Millisecond)
+	if !slices.Contains(s.partsTo(bob), message.Close) {
+		t.Error("the partition was not handed over")
+	}
+	if got := s.copied().Stats().Entries; got != int64(n) {
+		t.Errorf("%d counters of %d are at bob", got, n)
+	}
+}

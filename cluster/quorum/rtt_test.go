@@ -1,0 +1,43 @@
+package quorum_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/cluster/quorum"
+)
+
+// TestTimeout: the time-out after one delay is short again soon; after losses that come again it stays as long as they made it, for a minute.
+func TestTimeout(t *testing.T) {
+	var e quorum.Estimate
+	now := int64(0)
+	answers := func(d time.Duration, rtt int64) {
+		for end := now + int64(d); now < end; now += 100 * ms {
+			e.Add(now, rtt)
+		}
+	}
+	short := func(when string, want bool) {
+		t.Helper()
+		if got := e.Timeout() < 50*ms; got != want {
+			t.Errorf("%s the time-out is %v", when, time.Duration(e.Timeout()))
+		}
+	}
+	answers(30*time.Second, ms)
+	short("at first", true)
+	answers(300*time.Millisecond, 400*ms)
+	short("after a delay", false)
+	answers(5*time.Second, ms)
+	short("5 s after it", true)
+	answers(10*time.Second, ms)
+	answers(300*time.Millisecond, 400*ms)
+	answers(5*time.Second, ms)
+	short("after another one", false)
+	answers(35*time.Second, ms)
+	short("35 s later", false)
+	answers(15*time.Second, ms)
+	short("when the first is a minute ago", true)
+	answers(300*time.Millisecond, 400*ms)
+	now += int64(time.Hour)
+	answers(5*time.Second, ms)
+	short("after an hour of silence", true)
+}

@@ -1,0 +1,227 @@
+package share
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// unknown stands for a number of units left of which nothing is known.
+const unknown int64 = -1
+
+// Config says how Shares are made.
+type Config struct {
+	// Counters are those of the node: of what it owns, and replicas. Its shards are the partitions.
+	Counters *bucket.Table
+	// Shards are those of the tables of shares, and MaxKeys is how many keys these, and the deferred charges, have at most.
+	Shards, MaxKeys int
+	// LastAnswers is of how many limits of keys it is remembered what their owners said last. 0 means 65,536.
+	LastAnswers int
+	// Changed, if not nil, is called whenever the deferred charges that are to be on disk have changed. It must not block.
+	Changed func()
+	// Without leaves guards out. Only for tests that show what each is for.
+	Without Guard
+}
+
+// Guard is a set of rules of shares that tests can leave out.
+type Guard uint8
+
+const (
+	// Unacknowledged: what the node has admitted, and no owner has acknowledged, is not in its next share.
+	Unacknowledged Guard = 1 << iota
+	// LatestAnswer: a share is worked out anew when the owner has answered since.
+	LatestAnswer
+	// OncePerWindow: a share is worked out in the window that lasts, not in that of the end of quorum, if there is more to go by.
+	OncePerWindow
+	// Dropped: of a partition that is dropped it is remembered what was left.
+	Dropped
+	// LostAnswer: a charge whose answer is lost is not sent again.
+	LostAnswer
+	// SentIsSaved: a charge that is on its way is on disk too.
+	SentIsSaved
+	// Expiry: what no longer counts is not charged.
+	Expiry
+)
+
+func (c *Config) with(g Guard) bool { return c.Without&g == 0 }
+
+// Shares decides what a node admits without owners: of each limit a part of what was left when the owner was last heard. It is safe
+// for concurrent use.
+type Shares struct {
+	When    Timing
+	Answers Answers
+	Charges Deferred
+
+	cfg Config
+	// given has a counter for each key of which a share was given: under the limits divided by the voters, and spent so far
+	// that the share is left. What it admits since comes back as the algorithm says, at the rate divided by the voters.
+	given *bucket.Table
+	// admitted is what the node has admitted without an owner, and no owner has acknowledged.
+	admitted *bucket.Table
+	// voters is how many there were when a share was given last.
+	voters atomic.Int64
+	// locks keep two checks of one key from working out its share at once.
+	locks [64]sync.Mutex
+	// unheard counts shares that were worked out though no owner's answer was remembered.
+	unheard atomic.Uint64
+}
+
+// New returns shares of which none is given yet. When must be started.
+func New(c Config) (*Shares, error) {
+	s := &Shares{cfg: c}
+	s.Answers.limits = c.LastAnswers
+	s.Charges.init(c.MaxKeys, c.Changed)
+	for _, t := range []**bucket.Table{&s.given, &s.admitted} {
+		var err error
+		if *t, err = bucket.NewTable(bucket.Config{Shards: c.Shards, MaxEntries: c.MaxKeys}); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Place is where a node stands when it gives a share.
+type Place struct {
+	// Voters is the size of the voter set with which it last had quorum.
+	Voters int
+	// Quorum: it has quorum now. Owns: it owns the key, as far as it knows.
+	Quorum, Owns bool
+}
+
+// Receipt is what Answer has charged, for TakeBack.
+type Receipt struct {
+	Key             bucket.Key
+	cost            int64
+	given, admitted bucket.Receipt
+}
+
+// Answer answers r by this node's share of its limits, and remembers what it admits as a deferred charge, which is then to be sent. rc,
+// if not nil, is filled in if it has charged.
+func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.UnknownShare, rc *Receipt) (d bucket.Decision, charged bool) {
+	if voters := int64(at.Voters); s.voters.Load() != voters && s.voters.Swap(voters) != voters {
+		s.Forget() // what is left of a share under other limits is no part of what was left
+	}
+	part := *r
+	part.Limits = r.Limits.Share(at.Voters)
+	l := &s.locks[r.Key.Lo%uint64(len(s.locks))]
+	l.Lock()
+	defer l.Unlock()
+	has := s.given.Has(r.Key)
+	if !has || s.cfg.with(LatestAnswer) && (s.Answers.fresh(now, r.Key, r.Limits) || at.Quorum && at.Owns) {
+		asOf := s.When.AsOf(now, at.Quorum)
+		switch {
+		case !s.cfg.with(OncePerWindow):
+		case has: // what was given in a window that has begun since counts
+			asOf = now
+		default: // and so does what the owner has said in one
+			asOf = max(asOf, s.Answers.newest(r.Key, r.Limits))
+		}
+		s.workOut(asOf, r, part.Limits, at.Voters, unheard)
+	}
+	if rc == nil {
+		rc = new(Receipt)
+	}
+	if d, charged = s.given.DoHeld(now, &part, &rc.given); !charged {
+		return d, false
+	}
+	rc.Key, rc.cost = r.Key, max(1, r.Cost)
+	part.Verb = bucket.Charge
+	s.admitted.DoHeld(now, &part, &rc.admitted)
+	s.Charges.put(Charge{Key: r.Key, Limits: r.Limits, Cost: rc.cost, Transient: r.Transient})
+	return d, true
+}
+
+// TakeBack undoes what rc says.
+func (s *Shares) TakeBack(now int64, rc *Receipt) {
+	s.given.GiveBack(now, &rc.given)
+	s.Charges.withdraw(rc.Key, rc.cost)
+	s.admitted.GiveBack(now, &rc.admitted)
+}
+
+// shareOf turns left, the units of each limit that were left when the owner was last heard, into those of the share of
+// one of so many voters: its part of what was left, rounded down, and at most its part of the limit, less what it has admitted
+// itself and no owner has acknowledged. Of a limit that is unknown it is the part of the limit, or nothing.
+func shareOf(left []int64, own []bucket.Standing, voters int, unheard rules.UnknownShare) {
+	for i := range left {
+		part := left[i] / int64(voters)
+		if left[i] == unknown {
+			part = math.MaxInt64
+			if unheard == rules.UnknownNone {
+				part = 0
+			}
+		}
+		left[i] = max(0, min(part, own[i].Limit)-own[i].Spent)
+	}
+}
+
+// workOut sets the counter of r's key to its share as of a time, until which owners could be asked.
+func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, voters int, unknownShare rules.UnknownShare) {
+	var array [bucket.MaxLimits]int64
+	left := array[:r.Limits.Len()]
+	least := s.Answers.left(asOf, r.Key, r.Limits, left)
+	// An owner that has lost quorum, and a replica, have the counter itself.
+	counted, has := s.cfg.Counters.Look(asOf, r.Key, r.Limits)
+	unheard := true
+	for i := range left {
+		if has && (left[i] == unknown || counted[i].Remaining < left[i]) {
+			left[i] = counted[i].Remaining
+		}
+		if left[i] != unknown {
+			unheard = false
+		} else if unknownShare == rules.UnknownNone {
+			left[i] = least // no limit had less
+		}
+	}
+	if unheard {
+		s.unheard.Add(1)
+	}
+	own, _ := s.admitted.Look(asOf, r.Key, part)
+	if !s.cfg.with(Unacknowledged) {
+		for i := range own {
+			own[i].Spent = 0
+		}
+	}
+	shareOf(left, own, voters, unknownShare)
+	s.given.Leave(asOf, r.Key, part, left)
+}
+
+// Forget drops all shares: this node has quorum again, and the next time they are worked out anew.
+func (s *Shares) Forget() {
+	for i := range s.cfg.Shards {
+		s.given.DropShard(i)
+	}
+}
+
+// keptCounters is of how many counters of a partition that is dropped it is remembered what was left.
+const keptCounters = 64
+
+// Keep remembers what is left by the counters of a partition that the node owned, or had a replica of, and is about to drop.
+func (s *Shares) Keep(now int64, partition int) {
+	if !s.cfg.with(Dropped) {
+		return
+	}
+	s.cfg.Counters.Recent(now, partition, keptCounters, func(key bucket.Key, limits *bucket.Limits, list []bucket.Standing) {
+		s.Answers.keep(now, &bucket.Request{Key: key, Limits: limits}, list)
+	})
+}
+
+// Unheard returns how many shares were worked out though no owner's answer was remembered.
+func (s *Shares) Unheard() uint64 { return s.unheard.Load() }
+
+// Admitted returns how many keys there are of which the node has admitted something that no owner has acknowledged and that counts.
+func (s *Shares) Admitted() int64 { return s.admitted.Stats().Entries }
+
+// Correct does what bucket.Table.Correct does.
+func (s *Shares) Correct(ahead int64) {
+	s.given.Correct(ahead)
+	s.admitted.Correct(ahead)
+}
+
+// Sweep drops what has expired, in one of as many shards as there are.
+func (s *Shares) Sweep(now int64, i int) {
+	s.given.Sweep(now, i%s.cfg.Shards)
+	s.admitted.Sweep(now, i%s.cfg.Shards)
+}

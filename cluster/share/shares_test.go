@@ -1,0 +1,119 @@
+package share
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// TestShareOf: a share is a part of what was left, less what this node has admitted since.
+func TestShareOf(t *testing.T) {
+	for _, c := range []struct {
+		left, limit, own int64
+		voters           int
+		unheard          rules.UnknownShare
+		want             int64
+	}{
+		{left: 20, limit: 6, voters: 3, want: 6},
+		{left: 18, limit: 6, voters: 3, want: 6},
+		{left: 17, limit: 6, voters: 3, want: 5},
+		{left: 2, limit: 6, voters: 3, want: 0},
+		{left: 0, limit: 6, voters: 3, want: 0},
+		{left: 99, limit: 6, voters: 3, want: 6},
+		{left: 17, limit: 6, own: 2, voters: 3, want: 3},
+		{left: 17, limit: 6, own: 9, voters: 3, want: 0},
+		{left: 17, limit: 20, voters: 1, want: 17},
+		{left: unknown, limit: 6, voters: 3, want: 6},
+		{left: unknown, limit: 6, own: 4, voters: 3, want: 2},
+		{left: unknown, limit: 6, voters: 3, unheard: rules.UnknownNone, want: 0},
+		{left: 17, limit: 6, voters: 3, unheard: rules.UnknownNone, want: 5},
+	} {
+		left := []int64{c.left}
+		shareOf(left, []bucket.Standing{{Limit: c.limit, Spent: c.own}}, c.voters, c.unheard)
+		if left[0] != c.want {
+			t.Errorf("%+v: %d", c, left[0])
+		}
+	}
+}
+
+// TestShareOfLaterWindow: a share is worked out in the window of the last answer, also if that begins after the end of quorum, and an answer does
+// not bring back what was admitted in a window that has begun since.
+func TestShareOfLaterWindow(t *testing.T) {
+	const minute = int64(time.Minute)
+	limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 30, Period: time.Minute})
+	at := Place{Voters: 3}
+	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
+	for _, c := range []struct {
+		name string
+		// before the first share and after it, an answer that was asked for at a time.
+		before, after, asked, left int64
+		admits                     int
+	}{
+		{name: "a window that begins without quorum", asked: -1, admits: 10},
+		{name: "its owner has answered before", before: 1, asked: 61 * minute, left: 6, admits: 2},
+		{name: "its owner answers", after: 1, asked: 61 * minute, left: 18, admits: 6},
+		{name: "an answer of the window before comes late", after: 1, asked: 60*minute - 1, left: 29, admits: 10},
+	} {
+		s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.When.Start(0, 0, 0)
+		s.When.Turn(59*minute, 60*minute) // quorum ends in the 60th minute
+		s.When.Turn(60*minute, 60*minute)
+		answer := func(if1 int64) {
+			if if1 == 1 {
+				end := (c.asked/minute + 1) * minute
+				s.Answers.Note(c.asked, &r, &bucket.Decision{Allowed: true, Limit: 30, Remaining: c.left, ResetAfter: time.Duration(end - c.asked)})
+			}
+		}
+		now, admitted := 61*minute+minute/2, 0
+		answer(c.before)
+		for i := range 40 {
+			if i == 4 {
+				answer(c.after)
+			}
+			if _, charged := s.Answer(now, at, &r, rules.UnknownLimit, nil); charged {
+				admitted++
+			}
+		}
+		if admitted != c.admits {
+			t.Errorf("%s: %d admitted, want %d", c.name, admitted, c.admits)
+		}
+	}
+}
+
+func table(t *testing.T) *bucket.Table {
+	t.Helper()
+	table, err := bucket.NewTable(bucket.Config{Shards: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// TestShareOfFewerVoters: a share of one of four is no larger part of what was left when there are three.
+func TestShareOfFewerVoters(t *testing.T) {
+	s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.When.Start(0, 0, 0)
+	r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: hourly(60), Cost: 1}
+	s.Answers.Note(1, &r, &bucket.Decision{Allowed: true, Limit: 60, Remaining: 12, ResetAfter: time.Hour})
+	admitted := 0
+	for i := range 30 {
+		at := Place{Voters: 4, Quorum: true}
+		if i > 0 {
+			at.Voters = 3
+		}
+		if _, charged := s.Answer(2, at, &r, rules.UnknownLimit, nil); charged {
+			admitted++
+		}
+	}
+	if admitted != 4 {
+		t.Errorf("%d admitted of 12 that were left, by one of three, want 4", admitted)
+	}
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/certs"
+)
+
+// Of the certificates of `sluice cert`, a node may claim its own name and no other; clients' ports have the names that all share.
+func TestCertNames(t *testing.T) {
+	const template = "{name}.sluice.svc"
+	f := certFlags{dir: t.TempDir(), names: []string{"n1", "n2", "sluice"}, hosts: []string{"api.example.com", "127.0.0.9"}, peerName: template, days: 1}
+	if err := f.validate(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.run(time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(f.dir, "*.crt"))
+	if err != nil || len(files) != 2+2*len(f.names) {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, _ := pem.Decode(text)
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := strings.TrimSuffix(filepath.Base(file), ".crt")
+		for _, claimed := range append([]string{"localhost", "127.0.0.1", "127.0.0.9", "::1", "api.example.com", "client", "ca", "n1-peer"}, f.names...) {
+			for _, name := range []string{claimed, certs.NameOf(template, claimed)} {
+				err := certs.CheckNode(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, name)
+				if want := own == claimed+peerSuffix && name != claimed; (err == nil) != want {
+					t.Errorf("%s claims %q: %v", own, name, err)
+				}
+			}
+		}
+		for _, name := range f.names {
+			if own == name && (cert.VerifyHostname(sharedName) != nil || cert.VerifyHostname("localhost") != nil || cert.VerifyHostname("api.example.com") != nil) {
+				t.Errorf("%s is not for clients: %v", own, cert.DNSNames)
+			}
+		}
+	}
+	f.names = []string{"n1", "n1-peer"}
+	if err := f.validate(); err == nil {
+		t.Error("two nodes have files of the same name")
+	}
+}

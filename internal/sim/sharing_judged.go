@@ -1,0 +1,280 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster/share"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// What shares may admit.
+//
+// The world keeps its own account of what each process knows of a key: what the owner has answered last, or what the process's own counter
+// says as owner or replica, in the window that lasts as of the end of quorum. Then, of a limit L, with n voters:
+//
+//   - "early share": no share is given before the process had quorum, nor within 0.7 s of waking from a pause.
+//   - "share": what a process has admitted in a window, and no owner has acknowledged, is at most left/n, rounded down; of a key that it knows
+//     nothing of, L/n or 0 by unknown_share; in a window that begins later, L/n. An answer that was lost acknowledges nothing, so it counts
+//     until the window ends; what a disk has brought back counts too. Of a limit that refills: at most left/n, and what comes back at the
+//     rate of L/n since the end of quorum.
+//   - "shares in all": what owners and shares admit in a window is at most L, what owners have lost (in crashes, pauses and cuts: judged
+//     elsewhere), that again, since it is left for shares once more, and the most that each process was allowed as a share in that window. For
+//     processes that run on, that is left in all, when they last heard, however often they are cut off.
+//   - "deferred": a process sends no more charges than it has admitted in the window and not sent yet, and an owner counts what was sent once;
+//     when all is well again nothing is left to be sent; a write to disk has all that is to be charged. So a restart charges what it
+//     finds there: perhaps what was charged since the write again, which admits less, never more.
+
+// window is what is known of a window of a shared key.
+type window struct {
+	// owners and shares have admitted so much. spent is what the owner's table last had, lost how much less it had than before.
+	owners, shares, spent, lost int64
+	// allowed is the sum of the most that each process was allowed.
+	allowed int64
+}
+
+// shareAccount is what the world knows of one process and one shared key.
+type shareAccount struct {
+	// knows: left units were left by an answer that is good until a time of the process's clock. news: it is newer than share.
+	knows, news bool
+	// It was asked for at a time.
+	left, until, asked int64
+	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell and with so many
+	// voters.
+	spell  int
+	voters int64
+	share  int64
+	window int64
+	// tokens is that share as a bucket that refills since a time.
+	tokens float64
+	since  int64
+	// unacknowledged is what it has admitted by window and no owner has acknowledged, owed what of that is still to be sent, allowed the
+	// most that it was allowed.
+	unacknowledged, owed, allowed map[int64]int64
+}
+
+func (a *shareAccount) init() {
+	if a.owed == nil {
+		a.unacknowledged, a.owed, a.allowed = map[int64]int64{}, map[int64]int64{}, map[int64]int64{}
+	}
+}
+
+// window returns what is known of window i.
+func (s *sharing) window(i int64) *window {
+	x := s.windows[i]
+	if x == nil {
+		x = new(window)
+		s.windows[i] = x
+	}
+	return x
+}
+
+// knows is called when p learns what was left of k at a time.
+func (w *world) knows(p *process, k *key, at, left int64, reset time.Duration) {
+	a := &p.accounts[k.shared.place]
+	a.knows, a.news, a.left, a.until, a.asked = true, true, left, k.request.Limits.Says(0, at, reset), at
+}
+
+// keeps is called when p is about to drop its counter of k.
+func (w *world) keeps(p *process, k *key, now int64) {
+	a := &p.accounts[k.shared.place]
+	list, has := p.table.Look(now, k.request.Key, k.request.Limits)
+	if has && !(a.knows && a.left <= list[0].Remaining && now < a.until) {
+		w.knows(p, k, now, list[0].Remaining, list[0].ResetAfter)
+	}
+}
+
+// expectShare works out what p may admit of k, when a share is asked for.
+func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
+	a := &p.accounts[k.shared.place]
+	a.init()
+	asOf := p.shares.When.AsOf(now, at.Quorum)
+	if a.knows {
+		asOf = max(asOf, a.asked)
+	}
+	n := int64(p.voting())
+	if a.spell == p.spell+1 && a.voters == n {
+		if !(a.news && now < a.until) && !(at.Quorum && at.Owns) {
+			return
+		}
+		if !k.shared.refills { // one that is full again is forgotten, and worked out as if it was new
+			asOf = now
+		}
+	}
+	left := int64(-1)
+	if a.knows && asOf < a.until {
+		left = a.left
+	}
+	if list, has := p.table.Look(asOf, k.request.Key, k.request.Limits); has && (left < 0 || list[0].Remaining < left) {
+		left = list[0].Remaining
+	}
+	a.spell, a.voters, a.news, a.window = p.spell+1, n, false, k.windowAt(asOf)
+	switch {
+	case left >= 0:
+		a.share = left / n
+	case k.shared.unknown == rules.UnknownNone:
+		a.share = 0
+	default:
+		a.share = k.limit / n
+	}
+	a.tokens, a.since = float64(a.share), asOf
+	w.tell(k.partition, "%s may share %d of %s as of %v ago, left %d, unacknowledged %v", p, a.share, k.name, time.Duration(now-asOf), left, a.unacknowledged)
+}
+
+// sharedAt is called when p has admitted a check of k by its share.
+func (w *world) sharedAt(p *process, k *key, d bucket.Decision, now int64, at share.Place) {
+	w.SharesAdmitted++
+	a, n := &p.accounts[k.shared.place], int64(p.voting())
+	if !p.hadQuorum {
+		w.fail("early share", k.partition, "%s gives a share of %s and had no quorum since it started", p, k.name)
+	}
+	if woke := w.now - p.resumed; p.pausedFor >= int64(pausedFor+calm) && woke < int64(wakeGrace)*9/10 {
+		w.fail("early share", k.partition, "%s gives a share of %s %v after it was paused for %v", p, k.name, time.Duration(woke), time.Duration(p.pausedFor))
+	}
+	i := k.windowOf(now, &d)
+	may := a.share
+	if i != a.window {
+		may = k.limit / n
+	}
+	a.unacknowledged[i]++
+	a.owed[i]++
+	win := k.shared.window(i)
+	win.shares++
+	if k.shared.refills {
+		rate := float64(k.limit/n) / float64(k.shared.period)
+		a.tokens, a.since = min(float64(k.limit/n), a.tokens+rate*float64(now-a.since))-1, now
+		if a.tokens < -1 { // what is less than a unit is rounded
+			w.fail("share", k.partition, "%s admits more of %s than comes back: %v", p, k.name, a.tokens)
+		}
+		return
+	}
+	if out := a.unacknowledged[i]; out > may {
+		w.fail("share", k.partition, "%s has admitted %d of %s in window %d that no owner has acknowledged, of a share of %d, among %d voters", p, out, k.name, i, may, n)
+	}
+	if more := may - a.allowed[i]; more > 0 {
+		a.allowed[i] += more
+		win.allowed += more
+	}
+	w.judgeShares(k, i)
+}
+
+// ownerDecides is called when an owner has decided a check or charge of k.
+func (w *world) ownerDecides(p *process, k *key, x *sentCharge, d bucket.Decision, now int64) {
+	if x != nil {
+		if x.applied {
+			w.fail("deferred", k.partition, "%s is charged %d of %s again", p, x.Due, k.name)
+		}
+		x.applied = true
+		w.ChargesApplied++
+	}
+	if k.shared.refills {
+		return
+	}
+	i := k.windowOf(now, &d)
+	win := k.shared.window(i)
+	before, after := k.limit-d.Remaining, k.limit-d.Remaining
+	switch {
+	case x != nil && after < k.limit:
+		before -= x.Due
+	case x == nil && d.Allowed:
+		before--
+		win.owners++
+	}
+	if lost := win.spent - before; lost > 0 {
+		win.lost += lost
+		w.tell(k.partition, "%d of %s are lost in window %d", lost, k.name, i)
+	}
+	win.spent = after
+	w.judgeShares(k, i)
+}
+
+func (w *world) judgeShares(k *key, i int64) {
+	x := k.shared.window(i)
+	over := x.owners + x.shares - k.limit
+	if x.shares > 0 {
+		w.SharesExcess = max(w.SharesExcess, over-x.lost)
+	}
+	if may := 2*x.lost + x.allowed; over > may {
+		w.fail("shares in all", k.partition, "%d of %s beyond the limit in window %d: %d by owners, %d by shares of %d allowed, %d lost", over, k.name, i,
+			x.owners, x.shares, x.allowed, x.lost)
+	}
+}
+
+// taken is called when p takes x to be sent.
+func (w *world) taken(p *process, k *key, x *sentCharge) {
+	a := &p.accounts[k.shared.place]
+	a.init()
+	if owed := a.owed[x.window]; x.Due > owed {
+		w.fail("deferred", k.partition, "%s charges %d of %s in window %d, and owes %d", p, x.Due, k.name, x.window, owed)
+	}
+	w.tell(k.partition, "%s charges %d of %s in window %d, and owes %v", p, x.Due, k.name, x.window, a.owed)
+}
+
+// ended is called when x has its outcome.
+func (w *world) ended(p *process, k *key, x *sentCharge, o share.Outcome) {
+	a := &p.accounts[k.shared.place]
+	w.tell(k.partition, "%s: outcome %d of charge %d of %s in window %d, owes %v", p, o, x.Due, k.name, x.window, a.owed)
+	if o == share.NotCharged {
+		return
+	}
+	a.owed[x.window] -= x.Due
+	if o == share.Charged {
+		if !x.applied {
+			w.fail("deferred", k.partition, "%s takes %d of %s for charged, and no owner has counted them", p, x.Due, k.name)
+		}
+		a.unacknowledged[x.window] -= x.Due
+	}
+}
+
+// restored is called when p has read what an earlier process has left.
+func (w *world) restored(p *process, list []share.Charge, then int64) {
+	for _, c := range list {
+		for _, k := range w.shared {
+			if k.request.Key == c.Key {
+				a := &p.accounts[k.shared.place]
+				a.init()
+				i := k.windowAt(then)
+				a.unacknowledged[i], a.owed[i] = c.Cost, c.Cost
+				w.ChargesRestored++
+			}
+		}
+	}
+}
+
+// judgeSaved wants what p begins to write to have all that is to be charged.
+func (w *world) judgeSaved(p *process, table *bucket.Table, now int64) (all []int64) {
+	for _, k := range w.shared {
+		all = append(all, p.accounts[k.shared.place].owed[0])
+		if k.shared.refills {
+			continue
+		}
+		owed := p.accounts[k.shared.place].owed[k.windowAt(now)]
+		if list, _ := table.Look(now, k.request.Key, k.request.Limits); list[0].Spent < owed {
+			w.fail("deferred", k.partition, "%s writes %d of %s to disk, and owes %d", p, list[0].Spent, k.name, owed)
+		}
+	}
+	return all
+}
+
+// judgeRestored wants p to have taken over all that the disk has of keys whose windows last.
+func (w *world) judgeRestored(p *process, s savedCharges) {
+	for i, k := range w.shared {
+		if owes := p.accounts[i].owed[0]; k.shared.period == 0 && owes < s.owed[i] {
+			w.fail("deferred", k.partition, "%s owes %d of %s, and %d are on its disk", p, owes, k.name, s.owed[i])
+		}
+	}
+}
+
+// judgeCharged wants nothing to be left to be charged, when all has been well for a while.
+func (w *world) judgeCharged() {
+	for _, p := range w.running() {
+		for _, k := range w.shared {
+			if owed := p.accounts[k.shared.place].owed[0]; owed > 0 && k.shared.period == 0 {
+				w.fail("deferred", k.partition, "%s owes %d of %s, and does not charge them", p, owed, k.name)
+			}
+		}
+		if keys, _ := p.shares.Charges.Count(); keys > 0 {
+			w.fail("deferred", general, "%s has charges of %d keys that it does not send", p, keys)
+		}
+	}
+}

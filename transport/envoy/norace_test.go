@@ -1,5 +1,0 @@
-//go:build !race
-
-package envoy
-
-const raceEnabled = false

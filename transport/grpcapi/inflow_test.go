@@ -1,0 +1,347 @@
+package grpcapi
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/certs/mint"
+	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/rawh2"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// port is a Server on a port of loopback.
+type port struct {
+	*Server
+	addr   string
+	secure *tls.Config // of clients, nil where it is plain
+	token  string      // of a caller that may check
+	lines  *strings.Builder
+}
+
+func openPort(t *testing.T, c Config, callers, secure bool) *port {
+	t.Helper()
+	p := &port{lines: new(strings.Builder)}
+	c.Log = slog.New(slog.NewTextHandler(p.lines, nil))
+	if callers {
+		var err error
+		if p.token, err = access.NewToken(constant{}); err != nil {
+			t.Fatal(err)
+		}
+		digest, _ := access.DigestOf(p.token)
+		policy, err := access.Parse("callers.yaml", []byte("callers: [{name: shop, tokens: ['"+digest.String()+"'], grants: [{domains: [shop], verbs: [check]}]}]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
+	}
+	if c.Limiter == nil {
+		c.Limiter = newLimiter(t, doortest.NewNode(t))
+	}
+	s, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Server = s
+	var creds credentials.TransportCredentials
+	if secure {
+		authority, err := mint.NewAuthority("test", time.Now(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := authority.Issue(mint.Leaf{Hosts: []string{"127.0.0.1"}, Server: true, From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, err := tls.X509KeyPair(pair.Cert, pair.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		creds = credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS13})
+		p.secure = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+	}
+	g := grpc.NewServer(s.Options(0, creds)...)
+	s.Register(g)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.addr = l.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	t.Cleanup(func() {
+		g.Stop()
+		s.Close()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// constant is a source of random numbers that has none.
+type constant struct{}
+
+func (constant) Read(p []byte) (int, error) { return len(p), nil }
+
+// raw connects a client that does as it likes.
+func (p *port) raw(t *testing.T) *rawh2.Client {
+	t.Helper()
+	c, err := net.Dial("tcp", p.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if p.secure != nil {
+		c = tls.Client(c, p.secure)
+	}
+	r, err := rawh2.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// client connects one that behaves, and has the token if there is one.
+func (p *port) client(t *testing.T) (*grpc.ClientConn, context.Context) {
+	t.Helper()
+	creds := insecure.NewCredentials()
+	if p.secure != nil {
+		creds = credentials.NewTLS(p.secure.Clone())
+	}
+	c, err := grpc.NewClient(p.addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	ctx := t.Context()
+	if p.token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+p.token)
+	}
+	return c, ctx
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Sys - m.HeapReleased
+}
+
+// One connection that finishes none of its messages takes at most 64 MiB of the process, and others are answered.
+func TestUnfinishedMessages(t *testing.T) {
+	for name, c := range map[string]struct{ callers, secure bool }{
+		"open": {}, "callers": {callers: true}, "TLS": {secure: true}, "TLS and callers": {true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := openPort(t, Config{MessageDeadline: time.Second}, c.callers, c.secure)
+			conn, ctx := p.client(t)
+			client := sluicev1.NewSluiceServiceClient(conn)
+			if _, err := client.Check(ctx, request(user("before"))); err != nil {
+				t.Fatal(err)
+			}
+			debug.FreeOSMemory()
+			before := heap()
+			r := p.raw(t)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.Flood(t.Context(), 150, 4<<20, sluicev1.SluiceService_Check_FullMethodName)
+			}()
+			most, asked := before, 0
+			for over := false; !over; {
+				select {
+				case <-done:
+					over = true
+				default:
+				}
+				one, cancel := context.WithTimeout(ctx, 5*time.Second)
+				if _, err := client.Check(one, request(user("other"))); err != nil {
+					t.Fatalf("another caller: %v", err)
+				}
+				cancel()
+				most, asked = max(most, heap()), asked+1
+				if held := p.Unread().Held; held > maxUnread+1<<20 {
+					t.Fatalf("%d bytes are held", held)
+				}
+			}
+			t.Logf("%d MiB more, %d other calls, %+v", (most-before)>>20, asked, p.Unread())
+			if most-before > 64<<20 && !race.Enabled { // the race detector has memory of its own
+				t.Errorf("the process has grown by %d MiB; want at most 64", (most-before)>>20)
+			}
+			ended, _, over := r.Ended()
+			for id, s := range ended {
+				if want := codes.Unauthenticated; c.callers && s != int(want) {
+					t.Errorf("call %d: status %d, want %d", id, s, want)
+				}
+			}
+			if c.callers && len(ended) != 150 && over == nil {
+				t.Errorf("%d calls were refused, want 150", len(ended))
+			}
+		})
+	}
+}
+
+// A message that does not end is ended, with a status, and the other calls of its connection go on.
+func TestMessageDeadline(t *testing.T) {
+	p := openPort(t, Config{MessageDeadline: 100 * time.Millisecond}, false, false)
+	r := p.raw(t)
+	stream, err := r.Open(sluicev1.SluiceService_CheckStream_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half, err := r.Open(sluicev1.SluiceService_Check_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Announce(half, 1000); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := r.Open(sluicev1.SluiceService_Check_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := time.After(10 * time.Second)
+	for {
+		ended, changed, over := r.Ended()
+		if over != nil {
+			t.Fatal(over)
+		}
+		if s, ok := ended[stream]; ok {
+			t.Fatalf("a stream without a message was ended with status %d", s)
+		}
+		if len(ended) == 2 {
+			if ended[half] != int(codes.DeadlineExceeded) || ended[silent] != int(codes.DeadlineExceeded) {
+				t.Errorf("statuses %v", ended)
+			}
+			break
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("not ended: %v", ended)
+		}
+	}
+	s := p.Unread()
+	if s.Held != 0 || s.Ended.Of("deadline") != 2 {
+		t.Errorf("%+v", s)
+	}
+	if n := strings.Count(p.lines.String(), "\n"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, p.lines)
+	}
+}
+
+// Large messages that do end are all answered, however many come at once.
+func TestLargeMessages(t *testing.T) {
+	p := openPort(t, Config{MessageDeadline: time.Minute}, false, false) // on a busy machine they take their time
+	conn, ctx := p.client(t)
+	client := sluicev1.NewSluiceServiceClient(conn)
+	many := request()
+	for range 10_000 {
+		many.Checks = append(many.Checks, user(strings.Repeat("x", 60)))
+	}
+	errs := make(chan error)
+	for range 32 {
+		go func() {
+			_, err := client.Check(ctx, many)
+			errs <- err
+		}()
+	}
+	for range 32 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	stream, err := client.CheckStream(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 40 { // 32 MiB, all of it read
+		if err := stream.Send(many); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := p.Unread(); s.Held != 0 || s.Ended.Of("connection") != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Without a token there is health, in small messages and few calls, and nothing else.
+func TestUnauthenticated(t *testing.T) {
+	p := openPort(t, Config{}, true, false)
+	r := p.raw(t)
+	for _, method := range []string{"/sluice.v1.SluiceService/Members", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", "/no.such/Method"} {
+		id, err := r.Open(method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := wait(t, r, id); s != int(codes.Unauthenticated) {
+			t.Errorf("%s: status %d", method, s)
+		}
+	}
+	id, err := r.Open(healthv1.Health_Check_FullMethodName)
+	if err == nil {
+		err = r.Announce(id, 8<<10)
+	}
+	if err == nil {
+		err = r.Send(id, make([]byte, 8<<10-1))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := wait(t, r, id); s != int(codes.ResourceExhausted) {
+		t.Errorf("a long health check: status %d", s)
+	}
+	conn, ctx := p.client(t)
+	var last healthv1.Health_WatchClient
+	for range maxUnknownCalls + 1 {
+		if last, err = healthv1.NewHealthClient(conn).Watch(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := last.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one watch too many: %v", err)
+	}
+	// Callers with a token have as many calls as they like.
+	if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func wait(t *testing.T, r *rawh2.Client, id uint32) int {
+	t.Helper()
+	late := time.After(10 * time.Second)
+	for {
+		ended, changed, over := r.Ended()
+		if s, ok := ended[id]; ok {
+			return s
+		}
+		if over != nil {
+			t.Fatal(over)
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("call %d has not ended", id)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package httpapi
+
+import (
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/doortest"
+)
+
+// untouched is a body that must not be read.
+type untouched struct{ t *testing.T }
+
+func (u untouched) Read([]byte) (int, error) {
+	u.t.Error("the body was read")
+	return 0, io.EOF
+}
+
+// An unauthenticated client gets its answer before its request is read.
+func TestUnauthenticatedBodyIsNotRead(t *testing.T) {
+	policy, err := access.Parse("callers.yaml", []byte("callers: [{name: a, certificates: ['cn:a'], grants: [{domains: ['*'], verbs: [check, reset, charge]}]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) {
+		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
+	})
+	for _, path := range []string{"/v1/check", "/v1/reset", "/v1/members/forget"} {
+		if w := serve(h, httptest.NewRequest("POST", path, untouched{t})); w.Code != 401 {
+			t.Errorf("%s: status %d", path, w.Code)
+		}
+	}
+}
