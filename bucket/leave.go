@@ -46,12 +46,20 @@ func (t *Table) Has(key Key) bool {
 }
 
 // Says returns until when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
-// something of what is left of the limit: until the window that was open then ends, or for a period where there are none.
+// something of what is left of the limit: until the window that was open then ends, or for a period where there are none. An aligned
+// window that ended a little earlier for another node, whose clock is ahead, ends by this node's clock.
 func (l *Limits) Says(i int, at int64, resetAfter time.Duration) int64 {
 	p := &l.plans[i]
 	switch {
 	case p.kind == kindFixed && resetAfter > 0:
-		return addSat(at, int64(resetAfter))
+		end := addSat(at, int64(resetAfter))
+		if p.align == AlignFirstHit {
+			return end
+		}
+		if own := p.windowEnd(end - 1); own-end < (p.windowEnd(own)-own)/2 {
+			return own
+		}
+		return end
 	case p.kind == kindFixed && p.align == AlignFirstHit:
 		return at // no window was open
 	case p.kind == kindFixed, p.kind == kindStep && p.align != AlignFirstHit:

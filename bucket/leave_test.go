@@ -88,6 +88,9 @@ func TestSays(t *testing.T) {
 	}{
 		{"a window", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 40 * time.Minute, 40 * time.Minute},
 		{"a window of a node whose clock is behind", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 41 * time.Minute, 41 * time.Minute},
+		{"a window of a node whose clock is ahead", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 39 * time.Minute, 40 * time.Minute},
+		{"a window of a node whose clock is far ahead", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 9 * time.Minute, 9 * time.Minute},
+		{"of the calendar, of a node whose clock is ahead", Limit{Algorithm: FixedWindow, Count: 1, Align: AlignCalendar, Unit: Hour}, 39 * time.Minute, 40 * time.Minute},
 		{"a window of which nothing is spent", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 0, 40 * time.Minute},
 		{"of the calendar", Limit{Algorithm: FixedWindow, Count: 1, Align: AlignCalendar, Unit: Hour}, 0, 40 * time.Minute},
 		{"from the first hit", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour, Align: AlignFirstHit}, 5 * time.Minute, 5 * time.Minute},

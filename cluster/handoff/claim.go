@@ -255,7 +255,7 @@ func (m *Machine) advance(p *partition) {
 	if c.stage == gathering && slices.Contains(c.granted, m.c.Self) && m.agreed(c, 0) {
 		c.stage, c.until = sitting, m.safeFrom(c)
 	}
-	if c.stage == sitting && m.now >= c.until && m.may() {
+	if c.stage == sitting && m.now >= c.until && m.may() && !m.awaits(p, c) {
 		c.stage, c.asked = fetching, never
 		slices.SortStableFunc(c.states, m.better)
 	}
@@ -297,6 +297,21 @@ func (m *Machine) agreed(c *claim, own int) bool {
 	return true
 }
 
+// awaits reports whether c waits for the word of a process that is back and may have owned p unheard. It is asked with the next askLate.
+func (m *Machine) awaits(p *partition, c *claim) (yes bool) {
+	if m.now < c.until+2*m.answersAfter() {
+		m.asked(func(q message.Peer) {
+			yes = yes || slices.ContainsFunc(c.earlier, func(e message.Epoch) bool { return e.Boot == q.Boot && p.owned.Less(e) && !c.grantedBy(e.Boot) })
+		})
+	}
+	return yes
+}
+
+// grantedBy reports whether the process of a boot has granted c.
+func (c *claim) grantedBy(boot string) bool {
+	return slices.ContainsFunc(c.granted, func(p message.Peer) bool { return p.Boot == boot })
+}
+
 // votes counts the members that have voted for c, in whatever run.
 func (m *Machine) votes(c *claim) (n int) {
 	set := m.c.Quorum.Set()
@@ -322,7 +337,7 @@ func (m *Machine) safeFrom(c *claim) int64 {
 		return until
 	}
 	for _, x := range c.from.acked {
-		if !slices.ContainsFunc(c.granted, func(p message.Peer) bool { return p.Boot == x.boot }) {
+		if !c.grantedBy(x.boot) {
 			until = max(until, x.until)
 		}
 	}

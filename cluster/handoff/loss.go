@@ -2,7 +2,6 @@ package handoff
 
 import (
 	"math"
-	"slices"
 
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -76,7 +75,7 @@ func (m *Machine) missing(p *partition, c *claim) loss {
 	}
 	for _, e := range c.earlier {
 		// Whoever has granted this claim would have said that it has owned the partition.
-		if owned.Less(e) && !slices.ContainsFunc(c.granted, func(g message.Peer) bool { return g.Boot == e.Boot }) {
+		if owned.Less(e) && !c.grantedBy(e.Boot) {
 			owned = e
 		}
 	}

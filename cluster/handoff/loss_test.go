@@ -70,6 +70,37 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestAwaitsWhoMayHaveOwned: carol, whom bob had granted the partition unheard, is back just before alice owns it. She is asked first, and
+// has not owned it; if she says nothing, alice does not wait for long.
+func TestAwaitsWhoMayHaveOwned(t *testing.T) {
+	for _, says := range []bool{true, false} {
+		s := newScript(t)
+		s.parts[0].state = state{has: message.Complete, mark: at(owned, carol)}
+		s.loses(carol)
+		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		later := message.Epoch{Gen: owned + 1, Boot: carol.Boot}
+		acked := []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}
+		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, message.GrantPart{Granted: later})
+		until := s.parts[0].claim.until
+		s.pass(time.Duration(until-s.now) - 20*time.Millisecond)
+		s.sent = nil
+		s.heard = []message.Peer{bob, carol}
+		for s.pass(20 * time.Millisecond); says && lastTo[*message.Claim](s, carol) == nil && s.now < until+int64(time.Second); {
+			s.pass(20 * time.Millisecond)
+		}
+		if says {
+			if s.Holds(0) {
+				t.Fatal("alice owns the partition, and carol was not asked")
+			}
+			s.grants(carol, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		}
+		s.pass(time.Second)
+		if !s.Holds(0) || s.lacks() == says {
+			t.Errorf("carol says %v: alice owns the partition %v, and that counters are lost is %v", says, s.Holds(0), s.lacks())
+		}
+	}
+}
+
 // TestFirstOwnerLacksNothing: what nobody has owned has no counters to lose.
 func TestFirstOwnerLacksNothing(t *testing.T) {
 	s := newScript(t)

@@ -97,7 +97,8 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 		if !(a.news && now < a.until) && !(at.Quorum && at.Owns) {
 			return
 		}
-		if !k.shared.refills { // one that is full again is forgotten, and worked out as if it was new
+		// One that is full again, or whose window has ended, is forgotten, and worked out as if it was new.
+		if !k.shared.refills && a.window == k.windowAt(now) {
 			asOf = now
 		}
 	}
