@@ -11,6 +11,7 @@ package inflow
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"log/slog"
 	"net"
@@ -257,13 +258,13 @@ func unary(h grpc.MethodHandler) grpc.MethodHandler {
 		if !ok {
 			return h(srv, ctx, decode, interceptor)
 		}
-		defer k.decoded() // where h decodes nothing
-		if err := k.conn.serve(k, ctx); err != nil {
+		defer k.decoded(io.EOF) // where h decodes nothing
+		if err := k.serve(ctx); err != nil {
 			return nil, err
 		}
 		return h(srv, ctx, func(m any) error {
 			err := decode(m)
-			k.decoded()
+			k.decoded(err)
 			return err
 		}, interceptor)
 	}
@@ -276,7 +277,7 @@ func (b *Budget) stream(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, 
 		return h(srv, s)
 	}
 	defer k.conn.release(k)
-	if err := k.conn.serve(k, s.Context()); err != nil {
+	if err := k.serve(s.Context()); err != nil {
 		return err
 	}
 	if b.config.TrustKnown {

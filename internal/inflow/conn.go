@@ -19,6 +19,7 @@ const (
 	headSize    = 9
 	dataFrame   = 0
 	headerFrame = 1
+	endStream   = 1 // a flag of both
 )
 
 const (
@@ -28,6 +29,9 @@ const (
 	// strayBytes is how much a connection may send to calls that have ended while it does not take what the server writes. Clients that
 	// keep to the window of their connection send less.
 	strayBytes = 10 << 20
+	// smallMessage is the most bytes of a message that is not counted when it comes as one frame, which ends what its client sends: nothing of
+	// it is waited for, so it is held until its handler begins.
+	smallMessage = 4 << 10
 )
 
 // costOf is what a DATA frame of n bytes takes in memory: gRPC's buffers have some fixed sizes, and a record each.
@@ -57,6 +61,9 @@ type conn struct {
 	have    int    // bytes of head
 	left    int    // bytes of the frame behind head
 	id      uint32 // of the last frame with headers
+	// last is the call that began last if its client is known, until it is registered or its message was small. So most calls
+	// take no lock.
+	last *call
 
 	mu struct {
 		sync.Mutex
@@ -75,18 +82,21 @@ type call struct {
 	context.Context
 	conn  *conn
 	id    uint32
-	began time.Time
 	timed bool // the deadline is for it
 	done  bool // of the handler of a unary call: it is released
+	// registered: it is in conn.mu.calls, or was. Set before a handler has its message.
+	registered bool
+	why        atomic.Pointer[status.Status] // it was ended
+	stream     atomic.Value                  // its handler has begun: grpc.ServerTransportStream
 
 	// Guarded by conn.mu.
-	known bool
-	free  bool // not counted
-	over  bool // ended
-	bytes int
-	cost  int64
-	why   *status.Status // it was ended before its handler began
-	write interface{ WriteStatus(*status.Status) error }
+	began    time.Time
+	known    bool
+	free     bool // not counted
+	over     bool // ended
+	released bool
+	bytes    int
+	cost     int64
 }
 
 type callKey struct{}
@@ -105,6 +115,9 @@ func newConn(inner net.Conn, b *Budget) *conn {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
+	if c.reader.Buffered() == 0 {
+		c.register() // its message may take time
+	}
 	n, err := c.reader.Read(p)
 	c.follow(p[:n])
 	return n, err
@@ -159,8 +172,14 @@ func (c *conn) follow(p []byte) {
 			c.left = int(c.head[0])<<16 | int(c.head[1])<<8 | int(c.head[2])
 			switch id := binary.BigEndian.Uint32(c.head[5:]) &^ (1 << 31); c.head[3] {
 			case headerFrame:
+				c.register()
 				c.id = id
 			case dataFrame:
+				if k := c.last; k != nil && k.id == id && c.head[4]&endStream != 0 && c.left <= smallMessage {
+					c.last = nil
+					continue
+				}
+				c.register()
 				c.data(id, c.left)
 			}
 		}
@@ -246,34 +265,51 @@ func (c *conn) relieve() {
 
 // begin adds k, unless there are too many calls of unknown clients.
 func (c *conn) begin(k *call, known bool) bool {
-	k.began, k.known = time.Now(), known
-	k.free = known && c.budget.config.TrustKnown
+	k.known, k.free = known, known && c.budget.config.TrustKnown
+	c.register()
+	if known {
+		c.last = k
+		return true
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !known {
-		if c.mu.unknown >= c.budget.config.UnknownCalls {
-			return false
-		}
-		c.mu.unknown++
+	if c.mu.unknown >= c.budget.config.UnknownCalls {
+		return false
 	}
-	if c.mu.closed {
-		return true // its handler hears of that
+	c.mu.unknown++
+	c.registerLocked(k)
+	return true
+}
+
+// register counts the last call from now on.
+func (c *conn) register() {
+	k := c.last
+	if k == nil {
+		return
 	}
+	c.last = nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.registerLocked(k)
+}
+
+func (c *conn) registerLocked(k *call) {
+	if c.mu.closed || k.released { // of a closed connection its handler hears
+		return
+	}
+	k.registered, k.began = true, time.Now()
 	c.mu.calls = append(c.mu.calls, k)
 	if k.timed && !c.mu.armed {
 		c.armLocked(c.budget.config.Deadline)
 	}
-	return true
 }
 
 // serve says that the handler of k has begun, whose context is ctx. The error is for the client if k was ended before.
-func (c *conn) serve(k *call, ctx context.Context) error {
-	// gRPC's stream has no exported name, but this method, which ends it: TestMessageDeadline of transport/grpcapi holds that it does.
-	write, _ := grpc.ServerTransportStreamFromContext(ctx).(interface{ WriteStatus(*status.Status) error })
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k.write = write
-	return k.why.Err()
+func (k *call) serve(ctx context.Context) error {
+	if stream := grpc.ServerTransportStreamFromContext(ctx); stream != nil {
+		k.stream.Store(stream)
+	}
+	return k.why.Load().Err()
 }
 
 // end ends k.
@@ -283,14 +319,15 @@ func (c *conn) end(k *call, reason int) {
 		c.mu.Unlock()
 		return
 	}
-	k.over, k.why = true, statuses[reason]
+	k.over = true
 	c.giveBackLocked(k, k.cost)
-	write := k.write
 	c.mu.Unlock()
+	k.why.Store(statuses[reason]) // before stream is looked at: serve does it the other way round, so one of the two sees the other
 	c.budget.note(reason, c)
-	if write != nil {
+	// gRPC's stream has no exported name, but this method, which ends it: TestMessageDeadline of transport/grpcapi holds that it does.
+	if w, ok := k.stream.Load().(interface{ WriteStatus(*status.Status) error }); ok {
 		// The client gets the status, and what waits for the message an error.
-		_ = write.WriteStatus(statuses[reason])
+		_ = w.WriteStatus(statuses[reason])
 	}
 }
 
@@ -322,10 +359,13 @@ func (c *conn) credit(k *call, n int) {
 	c.giveBackLocked(k, k.cost-k.cost*int64(k.bytes)/int64(before))
 }
 
-// decoded releases k once.
-func (k *call) decoded() {
-	if !k.done {
-		k.done = true
+// decoded releases k once, with the outcome of decoding its message.
+func (k *call) decoded(err error) {
+	if k.done {
+		return
+	}
+	k.done = true
+	if err != nil || k.registered {
 		k.conn.release(k)
 	}
 }
@@ -334,6 +374,7 @@ func (k *call) decoded() {
 func (c *conn) release(k *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	k.released = true
 	for i, other := range c.mu.calls {
 		if other == k {
 			last := len(c.mu.calls) - 1
@@ -396,7 +437,7 @@ func (c *conn) look() {
 			if next == 0 || left < next {
 				next = left
 			}
-		case k.write == nil && k.Err() != nil:
+		case k.stream.Load() == nil && k.Err() != nil:
 			gone = append(gone, k)
 		case !k.over:
 			overdue = append(overdue, k)

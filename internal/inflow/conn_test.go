@@ -36,13 +36,22 @@ func newBudget(t testing.TB, c Config) *Budget {
 
 var wide = Config{Port: "test", Connection: 1 << 30, Process: 1 << 30, Unknown: 1 << 30, UnknownCalls: 1 << 30, Deadline: time.Minute}
 
-func frame(kind byte, id uint32, payload int) []byte {
-	b := []byte{byte(payload >> 16), byte(payload >> 8), byte(payload), kind, 0}
+func frame(kind byte, id uint32, payload int) []byte { return flagged(kind, 0, id, payload) }
+
+func flagged(kind, flags byte, id uint32, payload int) []byte {
+	b := []byte{byte(payload >> 16), byte(payload >> 8), byte(payload), kind, flags}
 	return append(binary.BigEndian.AppendUint32(b, id), make([]byte, payload)...)
 }
 
-// opened is a call of c with that id.
+// opened is a call of c with that id, whose message has not come.
 func opened(c *conn, id uint32) *call {
+	k := begun(c, id)
+	c.register()
+	return k
+}
+
+// begun is a call of c with that id, of which no more than headers was read.
+func begun(c *conn, id uint32) *call {
 	k := &call{Context: context.Background(), conn: c, id: id}
 	c.begin(k, true)
 	return k
@@ -74,6 +83,54 @@ func TestFrames(t *testing.T) {
 		c.Close()
 		if b.open.Load() != 0 || len(c.mu.calls) != 0 {
 			t.Errorf("%d connections are left", b.open.Load())
+		}
+	}
+}
+
+// TestSmallMessages: a small message that comes in one frame behind its headers is not counted. All others are, before more is read.
+func TestSmallMessages(t *testing.T) {
+	whole := flagged(dataFrame, endStream, 1, 100)
+	for _, c := range []struct {
+		name   string
+		behind [][]byte // each read by itself
+		want   int64
+	}{
+		{"whole", [][]byte{whole}, 0},
+		{"without an end", [][]byte{frame(dataFrame, 1, 100)}, costOf(100)},
+		{"large", [][]byte{flagged(dataFrame, endStream, 1, smallMessage+1)}, costOf(smallMessage + 1)},
+		{"in two frames", [][]byte{slices.Concat(frame(dataFrame, 1, 100), whole)}, 2 * costOf(100)},
+		{"later", [][]byte{nil, whole}, costOf(100)},
+		{"behind other headers", [][]byte{slices.Concat(frame(headerFrame, 3, 0), whole)}, costOf(100)},
+		{"of another call", [][]byte{flagged(dataFrame, endStream, 3, 100)}, 0},
+	} {
+		b := newBudget(t, wide)
+		s := &script{Reader: bytes.NewReader(slices.Concat(make([]byte, prefaceSize), frame(headerFrame, 1, 8), c.behind[0]))}
+		one := newConn(s, b)
+		buf := make([]byte, prefaceSize+headSize+8)
+		if _, err := io.ReadFull(one, buf); err != nil {
+			t.Fatal(c.name, err)
+		}
+		k := begun(one, 1)
+		for _, piece := range c.behind {
+			if s.Reader = bytes.NewReader(piece); len(piece) == 0 || one.reader.Buffered() == 0 {
+				_, _ = one.Read(buf)
+			}
+			for one.reader.Buffered() > 0 {
+				if _, err := one.Read(buf); err != nil {
+					t.Fatal(c.name, err)
+				}
+			}
+		}
+		if got := b.Stats().Held; got != c.want || k.registered == (c.name == "whole") {
+			t.Errorf("%s: %d held, want %d; registered %v", c.name, got, c.want, k.registered)
+		}
+		if k.decoded(nil); b.Stats().Held != 0 || len(one.mu.calls) != 0 {
+			t.Errorf("%s: decoded, %d are held of %d calls", c.name, b.Stats().Held, len(one.mu.calls))
+		}
+		k = begun(one, 5)
+		k.decoded(io.EOF)
+		if one.register(); len(one.mu.calls) != 0 {
+			t.Errorf("%s: a call is registered after its end", c.name)
 		}
 	}
 }
