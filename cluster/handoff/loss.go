@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sluice-project/sluice/internal/message"
 )
@@ -186,14 +187,32 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 		return false
 	}
 	h := &p.hold
-	if part.Begin || h.merging.from != from || h.merging.fill != part.Fill {
-		h.merging = merging{from: from, fill: part.Fill}
+	if part.Begin {
+		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, fill: part.Fill})
 	}
-	h.merging.sum = add(h.merging.sum, portion)
-	whole := part.End && h.merging.sum == part.Sum
-	if whole && h.loss != (loss{}) && part.Epoch != (message.Epoch{}) && !part.Epoch.Less(h.loss.of) {
+	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.fill == part.Fill })
+	if at < 0 {
+		return true // its beginning went to a term before this one
+	}
+	h.merging[at].sum = add(h.merging[at].sum, portion)
+	if !part.End {
+		return true
+	}
+	whole := h.merging[at].sum == part.Sum
+	h.merging = slices.Delete(h.merging, at, at+1)
+	if !whole || part.Epoch == (message.Epoch{}) {
+		return true
+	}
+	if part.Loss == (message.Loss{}) && h.back.Less(part.Epoch) {
+		h.back = part.Epoch
+	}
+	if h.loss != (loss{}) && !part.Epoch.Less(h.loss.of) {
 		m.stats.LossesBack++
-		m.endLoss(p, m.heardLoss(part.Loss, h.loss))
+		remains := m.heardLoss(part.Loss, h.loss)
+		if !h.back.Less(remains.of) {
+			remains = loss{}
+		}
+		m.endLoss(p, remains)
 	}
 	return true
 }

@@ -147,6 +147,16 @@ func TestLossEnds(t *testing.T) {
 		{"one of a later epoch", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1, Boot: "x"}}), true},
 		{"one of an earlier epoch", merge(message.Part{Epoch: message.Epoch{Gen: owned - 1, Boot: "x"}}), false},
 		{"one from which another may have gone on", merge(message.Part{}), false},
+		{"one while that of its replica comes too", func(s *script) {
+			counters := newTable(s.t)
+			spend(s.t, counters, 2, 3)
+			fork := message.Part{Kind: message.Merge, Fill: 1, Epoch: epoch, Begin: true}
+			s.from(carol, fork, counters, 2)
+			s.from(bob, fork, counters)
+			fork.Begin, fork.End, fork.Sum = false, true, s.sum(counters, 2)
+			s.from(carol, fork, counters)
+			s.from(bob, message.Part{Kind: message.Merge, Fill: 1, Epoch: epoch, End: true, Sum: 1}, counters)
+		}, true},
 		{"one of which portions are missing", merge(message.Part{Epoch: epoch, Sum: 1}), false},
 		{"one that lacks the same", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1}, Loss: message.Loss{Of: epoch, Age: 1}}), false},
 		{"an operator here", func(s *script) { s.AcceptLoss(s.now) }, true},
@@ -268,6 +278,30 @@ func TestNeverOwned(t *testing.T) {
 		}, newTable(t))
 		if left := carols != (message.Epoch{}); s.lacks() != left {
 			t.Errorf("that something is lost still is %v", !left)
+		}
+	}
+}
+
+// TestForkComesFirst: the fork of the owner that is sure to be lost has come before another process says that it never owned the
+// partition after that one. It does not come again.
+func TestForkComesFirst(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		s := takesOver(t, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
+		fork := message.Part{Kind: message.Merge, Fill: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
+		if !whole {
+			fork.Loss = message.Loss{Of: carols, Age: 5}
+		}
+		s.from(carol, fork, newTable(t))
+		if !s.lacks() {
+			t.Fatal("nothing is lost, and dave may have owned the partition")
+		}
+		s.from(bob, message.Part{
+			Kind: message.Merge, Fill: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+		}, newTable(t))
+		if s.lacks() == whole {
+			t.Errorf("the fork is whole %v, and that something is lost is %v", whole, !whole)
 		}
 	}
 }

@@ -107,9 +107,11 @@ type hold struct {
 	shunned      message.Peer
 	shunnedUntil int64
 
-	// loss is what the shard lacks, merging a fork that is coming.
+	// loss is what the shard lacks, merging are forks that are coming, one of a process. back is the highest epoch of a fork that came whole and lacks nothing: no
+	// loss of that epoch, or an earlier one, is left.
 	loss    loss
-	merging merging
+	merging []merging
+	back    message.Epoch
 
 	// While closing.
 	next   message.Epoch
