@@ -24,6 +24,8 @@ type channel struct {
 	waiting []*target // to be filled: heirs before others
 	// unfit: its targets were let go, because it stalls or leaves.
 	unfit bool
+	// notServing is when the peer has last said that it is to be handed no partition.
+	notServing int64
 
 	// From the peer.
 	taken    uint64                          // the last number taken
@@ -113,6 +115,9 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 		}
 		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
 		ch.progress = m.now
+		if ch.notServing = never; r.NotServing {
+			ch.notServing = m.now
+		}
 		ch.rtt.Add(m.now, m.now-f.first)
 		if f == m.pace.parcel {
 			m.pace.parcel, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)

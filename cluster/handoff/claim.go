@@ -371,7 +371,10 @@ func (m *Machine) better(a, b offer) int {
 // win makes this process the holder of what it has claimed, with the best state that there is.
 func (m *Machine) win(p *partition) {
 	c := p.claim
-	start := message.Mark{}
+	start, back := message.Mark{}, message.Epoch{}
+	if p.state.has == message.Complete && p.state.loss == (loss{}) {
+		back = p.state.mark.Epoch
+	}
 	p.state.loss = m.missing(p, c)
 	switch p.state.has {
 	case message.None:
@@ -384,4 +387,5 @@ func (m *Machine) win(p *partition) {
 	}
 	m.stats.Claims++
 	m.open(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
+	p.hold.back = back
 }

@@ -280,6 +280,12 @@ func (m *Machine) others(f func(message.Peer)) {
 	}
 }
 
+// serves reports whether this process may hold partitions, as far as its view says.
+func (m *Machine) serves() bool {
+	i := slices.Index(m.view.Members, m.c.Self)
+	return i < 0 || i >= len(m.view.Serves) || m.view.Serves[i]
+}
+
 func (m *Machine) lives(p message.Peer) bool { return m.living[p] }
 
 // reachable reports whether p can have counters sent: it is in the view, or a voter that is heard and of which the view has no
@@ -340,7 +346,7 @@ func comparePeers(a, b message.Peer) int {
 func (m *Machine) channel(p message.Peer) *channel {
 	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return comparePeers(ch.peer, p) })
 	if !ok {
-		m.channels = slices.Insert(m.channels, i, &channel{peer: p})
+		m.channels = slices.Insert(m.channels, i, &channel{peer: p, notServing: never})
 	}
 	return m.channels[i]
 }

@@ -230,3 +230,32 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 		t.Errorf("alice would not leave, and bob is gone")
 	}
 }
+
+// TestNotServingGetsNothing: bob has begun to leave, and gossip shows him serving still. His receipts say so, and he is handed nothing
+// until the view can be taken to be right.
+func TestNotServingGetsNothing(t *testing.T) {
+	for _, leaves := range []bool{true, false} {
+		s := newScript(t)
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}})
+		s.owns(owned)
+		s.pass(100 * time.Millisecond)
+		s.tells(bob, &message.Receipt{N: 1, NotServing: leaves})
+		s.pass(100 * time.Millisecond)
+		if closed := slices.Contains(s.partsTo(bob), message.Close); closed == leaves {
+			t.Errorf("bob leaves %v, and was handed the partition %v", leaves, closed)
+		}
+		if s.pass(s.c.Digest + time.Second); !slices.Contains(s.partsTo(bob), message.Close) {
+			t.Errorf("bob leaves %v, and was not handed the partition in the end", leaves)
+		}
+	}
+
+	s := newScript(t)
+	for _, serves := range []bool{true, false} {
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}, Serves: []bool{serves, true, true}})
+		s.from(bob, message.Part{Kind: message.Fill, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Fill: 1, Begin: true, End: true, Sum: add(0, nil)}, newTable(t))
+		s.pass(20 * time.Millisecond)
+		if r := lastTo[*message.Receipt](s, bob); r == nil || r.NotServing == serves {
+			t.Errorf("alice serves %v and answers %+v", serves, r)
+		}
+	}
+}

@@ -18,7 +18,7 @@ func (m *Machine) takeParcel(from message.Peer, b *message.Parcel) {
 		}
 		return
 	}
-	r := &message.Receipt{N: b.N}
+	r := &message.Receipt{N: b.N, NotServing: !m.serves()}
 	data := b.Image.Data
 	for i := range b.Parts {
 		part := &b.Parts[i]

@@ -13,7 +13,7 @@ func (k *packing) closes() {
 		t := ch.level[0]
 		ch.level = ch.level[1:]
 		p := t.part
-		if p.hold.giver == ch.peer && m.now-p.hold.since < int64(m.c.Digest) {
+		if p.hold.giver == ch.peer && m.now-p.hold.since < int64(m.c.Digest) || m.now < ch.notServing+int64(m.c.Digest) {
 			p.hold.later = true // offered again when the time has passed
 			continue
 		}

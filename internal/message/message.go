@@ -324,6 +324,8 @@ type Receipt struct {
 	N uint64
 	// Refused are the parts, by place, that were not taken.
 	Refused []Refusal
+	// NotServing: the sender does not serve, so it is to be handed no partition. Gossip may say so later.
+	NotServing bool
 }
 
 // Refusal says why a part was not taken.

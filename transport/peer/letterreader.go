@@ -110,7 +110,7 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		return r.parcel(b.Parcel)
 	case *peerv1.Letter_Receipt:
 		m := b.Receipt
-		return &message.Receipt{N: m.N, Refused: each(m.Refused, func(f **peerv1.Refusal) message.Refusal {
+		return &message.Receipt{N: m.N, NotServing: m.NotServing, Refused: each(m.Refused, func(f **peerv1.Refusal) message.Refusal {
 			return message.Refusal{Part: r.number((*f).Part), Known: r.epoch((*f).Known), Holder: r.process((*f).Holder)}
 		})}
 	case *peerv1.Letter_Room:

@@ -105,7 +105,7 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 		m.Body = w.parcel(b)
 	case *message.Receipt:
 		m.Body = &peerv1.Letter_Receipt{Receipt: &peerv1.Receipt{
-			N: b.N, Refused: each(b.Refused, func(r *message.Refusal) *peerv1.Refusal {
+			N: b.N, NotServing: b.NotServing, Refused: each(b.Refused, func(r *message.Refusal) *peerv1.Refusal {
 				return &peerv1.Refusal{Part: w.number(r.Part), Known: w.epoch(r.Known), Holder: w.process(r.Holder)}
 			}),
 		}}

@@ -3062,6 +3062,7 @@ type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
 	Refused       []*Refusal             `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`
+	NotServing    bool                   `protobuf:"varint,3,opt,name=not_serving,json=notServing,proto3" json:"not_serving,omitempty"` // the sender is to be handed no partition
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3108,6 +3109,13 @@ func (x *Receipt) GetRefused() []*Refusal {
 		return x.Refused
 	}
 	return nil
+}
+
+func (x *Receipt) GetNotServing() bool {
+	if x != nil {
+		return x.NotServing
+	}
+	return false
 }
 
 type Refusal struct {
@@ -4468,10 +4476,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tloss_boot\x18\x14 \x03(\rR\blossBoot\x12\x1e\n" +
 	"\vloss_age_ns\x18\x15 \x03(\x03R\tlossAgeNs\x12\"\n" +
 	"\rloss_sure_gen\x18\x16 \x03(\x04R\vlossSureGen\x12$\n" +
-	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\"C\n" +
+	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\"d\n" +
 	"\aReceipt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
-	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\"m\n" +
+	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\x12\x1f\n" +
+	"\vnot_serving\x18\x03 \x01(\bR\n" +
+	"notServing\"m\n" +
 	"\aRefusal\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12$\n" +
 	"\x05known\x18\x02 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
