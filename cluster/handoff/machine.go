@@ -304,13 +304,13 @@ func (m *Machine) unseen(f func(message.Peer)) {
 	}
 }
 
-// asked calls f with all that are to be asked for a claim: the other members, and voters that are heard and not in the view. Of these,
-// the ones that lack quorum need not grant it, and may have the best state.
+// asked calls f with all that are to be asked for a claim: the other members, and who is heard and not in the view, as a voter or one
+// until of late. Of these, the ones that lack quorum need not grant it, and may have the best state.
 func (m *Machine) asked(f func(message.Peer)) {
 	m.others(f)
 	m.unseen(f)
 	for _, p := range m.c.Quorum.Outvoted(m.now) {
-		if m.c.Quorum.Set().Has(p.Name) && !m.lives(p) {
+		if m.concerned(p) && !m.lives(p) {
 			f(p)
 		}
 	}

@@ -57,24 +57,30 @@ func TestOwnerWithoutQuorumGrants(t *testing.T) {
 	}
 }
 
-// TestOutvotedIsAsked: a claim is asked of a voter that has no quorum, and does not wait for it. If it grants, its state counts.
+// TestOutvotedIsAsked: a claim is asked of a voter that has no quorum, and of one that was voted out, and does not wait for them. If one
+// grants, its state counts.
 func TestOutvotedIsAsked(t *testing.T) {
-	epoch := message.Epoch{Gen: owned, Boot: dave.Boot}
-	for _, answers := range []bool{false, true} {
-		s := newScript(t)
-		s.lacking = []message.Peer{carol}
-		s.loses(dave)
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
-		if !s.beyondProbe() {
-			t.Fatal("the claim waits for carol, who has no quorum")
-		}
-		own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
-		if answers {
-			s.grants(carol, message.Grant{Votes: true, Version: 1}, own)
-		}
-		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}})
-		if f := lastTo[*message.Fetch](s, carol); (f != nil) != answers {
-			t.Errorf("carol answers %v: her state is fetched: %v", answers, f != nil)
+	for _, c := range []struct{ lost, asked message.Peer }{{dave, carol}, {carol, dave}} {
+		epoch := message.Epoch{Gen: owned, Boot: c.lost.Boot}
+		for _, answers := range []bool{false, true} {
+			s := newScript(t)
+			s.heard = []message.Peer{bob, carol, c.asked}
+			s.lacking = []message.Peer{c.asked}
+			s.beat(c.asked)
+			s.tells(c.asked, &message.Holdings{Seq: 2, Full: true})
+			s.loses(c.lost)
+			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			if !s.beyondProbe() {
+				t.Fatalf("the claim waits for %s, who has no quorum", c.asked.Name)
+			}
+			own := message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 6}}
+			if answers {
+				s.grants(c.asked, message.Grant{Votes: true, Version: 1}, own)
+			}
+			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{Has: message.Complete, State: message.Mark{Epoch: epoch, Seq: 5}})
+			if f := lastTo[*message.Fetch](s, c.asked); (f != nil) != answers {
+				t.Errorf("%s answers %v: her state is fetched: %v", c.asked.Name, answers, f != nil)
+			}
 		}
 	}
 }
