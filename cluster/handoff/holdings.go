@@ -96,9 +96,15 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		}
 		p := &m.parts[h.Partition]
 		has[h.Partition] = true
-		if m.learn(p, message.Epoch{Gen: h.Gen, Boot: from.Boot}, from) {
+		epoch := message.Epoch{Gen: h.Gen, Boot: from.Boot}
+		if m.learn(p, epoch, from) {
 			m.listed(p, from, h)
-		} else if h.Heir != p.known.holder {
+			continue
+		}
+		if epoch.Sane() {
+			p.noteOwned(epoch)
+		}
+		if h.Heir != p.known.holder {
 			// The sender does not know what was granted, or who holds it now.
 			m.makeNews(p)
 		}

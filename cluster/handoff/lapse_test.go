@@ -75,7 +75,7 @@ func TestLapseEndsClaims(t *testing.T) {
 }
 
 // TestClaimsOfOneGeneration: a claim ends when another process has the partition at the same generation: a voter has granted both, and
-// had forgotten the first.
+// had forgotten the first. Which epoch is the higher does not matter.
 func TestClaimsOfOneGeneration(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -84,16 +84,49 @@ func TestClaimsOfOneGeneration(t *testing.T) {
 		ends bool
 	}{
 		{"another's, of the same", claimed, "z", true},
+		{"another's, of the same and lower", claimed, "0", true},
 		{"another's, above", claimed + 1, "z", true},
 		{"another's, below", owned, "z", false},
 		{"its own", claimed, alice.Boot, false},
 	} {
 		s := newSolo(t)
 		p := &s.parts[0]
+		p.known.epoch = message.Epoch{Gen: claimed, Boot: alice.Boot} // as it has granted itself
 		p.claim = &claim{gen: claimed}
 		s.learn(p, message.Epoch{Gen: c.gen, Boot: c.boot}, carol)
 		if (p.claim == nil) != c.ends {
 			t.Errorf("%s: the claim has ended: %v, want %v", c.name, p.claim == nil, c.ends)
+		}
+	}
+}
+
+// TestOwnerOfTheSameGeneration: while alice's claim waits, a process says that it owns the partition at the same generation and a lower
+// epoch. Alice claims anew, and when it is gone by then, what it had is lost.
+func TestOwnerOfTheSameGeneration(t *testing.T) {
+	other := message.Peer{Name: carol.Name, Boot: "0"}
+	for _, says := range []bool{true, false} {
+		s := newScript(t)
+		s.parts[0].state = state{has: message.Complete, mark: at(owned, carol)}
+		s.loses(carol)
+		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}}, message.GrantPart{})
+		if c := s.parts[0].claim; c == nil || c.stage != sitting {
+			t.Fatalf("the claim does not wait: %+v", c)
+		}
+		if says {
+			s.sent = nil
+			s.tells(other, &message.Holdings{Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: claimed}}})
+			s.pass(600 * time.Millisecond)
+			if s.Holds(0) {
+				t.Fatal("alice owns the partition by the claim that was under way")
+			}
+			for range 2 { // the probe and the claim
+				s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+			}
+		}
+		s.pass(2 * time.Second)
+		if !s.Holds(0) || s.lacks() != says {
+			t.Errorf("the other says %v: alice owns the partition %v, and that counters are lost is %v", says, s.Holds(0), s.lacks())
 		}
 	}
 }

@@ -226,17 +226,20 @@ func (p *partition) noteOwned(epoch message.Epoch) {
 
 // learn takes in that holder has p at epoch. It reports whether that is not out of date.
 func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) bool {
+	if !epoch.Sane() {
+		return false
+	}
+	if c := p.claim; c != nil && (c.gen < epoch.Gen || c.gen == epoch.Gen && epoch.Boot != m.c.Self.Boot) {
+		p.claim = nil // also where a voter has forgotten that it had granted one of the two, and this one is the higher
+	}
 	switch c := epoch.Compare(p.known.epoch); {
-	case c < 0, !epoch.Sane():
+	case c < 0:
 		return false
 	case c == 0:
 		return true
 	}
 	if p.role != idle && m.c.with(EpochCheck) {
 		m.stepDown(p, epoch.Gen)
-	}
-	if c := p.claim; c != nil && (c.gen < epoch.Gen || c.gen == epoch.Gen && epoch.Boot != m.c.Self.Boot) {
-		p.claim = nil // also where a voter has forgotten that it had granted this one
 	}
 	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
 		m.makeNews(p)

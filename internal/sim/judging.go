@@ -289,7 +289,11 @@ func (w *world) note(p *process, e message.Envelope) {
 	switch b := e.Body.(type) {
 	case *message.Claim:
 		for _, c := range b.Parts {
-			w.history(e.Lineage, c.Partition).claimed[claim{p.self, b.ID}] = c.Gen
+			h := w.history(e.Lineage, c.Partition)
+			h.claimed[claim{p.self, b.ID}] = c.Gen
+			if epoch := (message.Epoch{Gen: c.Gen, Boot: p.self.Boot}); h.asked[epoch] == 0 {
+				h.asked[epoch] = w.now
+			}
 		}
 	case *message.Grant:
 		for _, part := range b.Parts {
@@ -303,14 +307,6 @@ func (w *world) note(p *process, e message.Envelope) {
 			}
 		}
 	}
-}
-
-// promiseForgotten reports whether the owner of before and all processes that granted its claim are stopped or gone, and one of them has
-// crashed: then nobody that runs knows of the claim.
-func (w *world) promiseForgotten(h *history, before *tenure) bool {
-	all := append(h.granted[before.state.Mark.Epoch], before.process)
-	return !slices.ContainsFunc(all, func(p *process) bool { return p.runs() && !p.paused }) &&
-		slices.ContainsFunc(all, func(p *process) bool { return p.crashed })
 }
 
 // notePortions notes which states have come to p only in part, as it took them: whoever has them may be

@@ -65,9 +65,11 @@ type history struct {
 	all []*tenure
 	// partial are the epochs of states that were listed as partial in a claim.
 	partial map[message.Epoch]bool
-	// claimed are the generations that claims asked for, granted the processes that granted an epoch.
+	// claimed are the generations that claims asked for, asked is since when, granted the processes that granted an epoch, told who was told of one.
 	claimed map[claim]uint64
+	asked   map[message.Epoch]int64
 	granted map[message.Epoch][]*process
+	told    map[told]bool
 }
 
 // claim names a claim.
@@ -87,7 +89,10 @@ func (w *world) history(lineage string, part int) *history {
 	c := chapter{lineage, part}
 	h := w.histories[c]
 	if h == nil {
-		h = &history{byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Epoch]bool{}, claimed: map[claim]uint64{}, granted: map[message.Epoch][]*process{}}
+		h = &history{
+			byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Epoch]bool{}, claimed: map[claim]uint64{}, asked: map[message.Epoch]int64{},
+			granted: map[message.Epoch][]*process{}, told: map[told]bool{},
+		}
 		w.histories[c] = h
 		w.chapters = append(w.chapters, c)
 	}
@@ -117,7 +122,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	before := h.newest
 	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
 	h.all = append(h.all, t)
-	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.stops && w.promiseForgotten(h, before)) {
+	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.stops && w.promiseForgotten(h, before, t)) {
 		w.outdated |= 1 << part
 	}
 	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {
