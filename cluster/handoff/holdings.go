@@ -143,6 +143,7 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	if p.role == closing && p.hold.next == k.epoch {
 		m.handedOver(p, p.hold.heir)
 	}
+	m.handedOverLate(p, h.Start)
 	if p.state.held && p.state.within(h.Start) {
 		p.state.held = false
 	}

@@ -74,6 +74,42 @@ func TestLapseEndsClaims(t *testing.T) {
 	}
 }
 
+// TestCloseTakenAfterLapse: an owner gives a handoff up because of a lapse, and the next owner takes the close all the same. It counts what
+// the former owner has as a replica, so that is one, and takes its changes.
+func TestCloseTakenAfterLapse(t *testing.T) {
+	for _, listed := range []bool{true, false} { // else the change comes first
+		s := newScript(t)
+		s.takers = []message.Peer{bob}
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{2}})
+		s.owns(owned)
+		spend(t, s.table, 1, 4)
+		s.pass(3 * time.Second)
+		if s.parts[0].role != closing {
+			t.Fatal("alice does not hand over")
+		}
+		s.heard = nil
+		s.pass(2600 * time.Millisecond)
+		s.heard = []message.Peer{{Name: carol.Name, Boot: carol.Boot + "2"}, bob}
+		s.pass(40 * time.Millisecond)
+		if s.parts[0].role != idle || !s.parts[0].state.passed {
+			t.Fatalf("no lapse: %+v", s.parts[0].state)
+		}
+		next, start := message.Epoch{Gen: owned + 1, Boot: bob.Boot}, message.Mark{Epoch: message.Epoch{Gen: owned, Boot: alice.Boot}, Seq: 4}
+		if listed {
+			s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: next.Gen, Start: start}}})
+			if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 4}) || x.Start != start || x.Held || !x.Complete {
+				t.Errorf("bob owns it, and alice has %+v; want a replica", x)
+			}
+		}
+		theirs := newTable(t)
+		spend(t, theirs, 1, 7)
+		s.from(bob, message.Part{Kind: message.Fill, Epoch: next, Start: start, Seq: 7}, theirs, 1)
+		if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 7}) || !x.Complete || spent(t, s.table, 1) != 7 {
+			t.Errorf("listed before %v: after a change alice has %+v, %d spent; want that it is taken", listed, x, spent(t, s.table, 1))
+		}
+	}
+}
+
 // TestClaimsOfOneGeneration: a claim ends when another process has the partition at the same generation: a voter has granted both, and
 // had forgotten the first. Which epoch is the higher does not matter.
 func TestClaimsOfOneGeneration(t *testing.T) {

@@ -9,8 +9,11 @@ import (
 // The constants of Config are for networks that answer within milliseconds. Some grow with the shortest round-trip time
 // measured of late, which says how far a peer is and not how busy it is, as stated in docs/protocol.md.
 
-// resendAfter is how long a receipt is waited for.
-func (m *Machine) resendAfter(ch *channel) int64 { return int64(m.c.Resend) + 3*ch.rtt.Least()/2 }
+// resendAfter is how long a receipt is waited for: less than until the peer counts as stalled. For receipts of what was sent again are late
+// by this time, and where there are no others it would grow by half with each.
+func (m *Machine) resendAfter(ch *channel) int64 {
+	return min(int64(m.c.Resend)+3*ch.rtt.Least()/2, 2*m.stallAfter(ch.peer)/3)
+}
 
 // answerAfter is how long another answer of peer is waited for.
 func (m *Machine) answerAfter(peer message.Peer) int64 {

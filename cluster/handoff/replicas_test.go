@@ -172,3 +172,26 @@ func TestSecondReplicaServes(t *testing.T) {
 		t.Errorf("carol was sent %v, %+v; want bob's replica alone", s.partsTo(carol), n)
 	}
 }
+
+// TestLossAfterLateReceipts: receipts of what was sent again and again are late. When a parcel is lost after these, it is sent again before
+// the replica counts as stalled and is let go.
+func TestLossAfterLateReceipts(t *testing.T) {
+	s := newScript(t)
+	s.takers = []message.Peer{bob}
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.owns(owned)
+	s.pass(200 * time.Millisecond)
+	ch := s.channel(bob)
+	for range 40 {
+		s.pass(100 * time.Millisecond)
+		ch.rtt.Add(s.now, int64(2*time.Second))
+	}
+	s.takers = nil
+	spend(t, s.table, 1, 1)
+	s.pass(100 * time.Millisecond) // the change is sent, and lost
+	s.takers = []message.Peer{bob}
+	s.pass(time.Second)
+	if n := s.Stats(); ch.unfit || len(ch.flight) > 0 || n.Unprotected != 0 {
+		t.Errorf("bob is let go: %v, %d parcels have no receipt, which is waited for for %v", ch.unfit, len(ch.flight), time.Duration(s.resendAfter(ch)))
+	}
+}

@@ -72,6 +72,17 @@ func (m *Machine) handedOver(p *partition, t *target) {
 	}
 }
 
+// handedOverLate makes what is left here a replica of p's owner, whose epoch began with start, if the owner took a close that this process
+// had given up, as after a lapse: the owner counts it as one.
+func (m *Machine) handedOverLate(p *partition, start message.Mark) {
+	s, k := &p.state, &p.known
+	if p.role != idle || !s.passed || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
+		return
+	}
+	s.release()
+	s.mark.Epoch, s.start, s.from, s.passed, s.held = k.epoch, start, k.holder, false, false
+}
+
 // closeRefused takes p back, unless somebody holds it at a higher epoch.
 func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
 	if p.role != closing || p.hold.heir != t {
