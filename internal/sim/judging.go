@@ -169,6 +169,7 @@ func (w *world) judgeOneSet(p *process) {
 	if w.apart || p.set.Zero() || w.clock(p) >= p.quorum.RightUntil() {
 		return
 	}
+	w.quorate[p.set.ID] = true
 	for _, q := range w.procs {
 		if q != nil && q.set.ID != p.set.ID && !q.set.Zero() && w.clock(q) < q.quorum.RightUntil() {
 			w.fail("one set", general, "%s has quorum in %s, and %s in %s", p, tellSet(p.set), q, tellSet(q.set))
@@ -206,8 +207,8 @@ func (w *world) watchSet(p *process) {
 		return
 	}
 	w.tell(general, "%s knows set %s", p, tellSet(s))
-	// A founding that can have no quorum, or a set that nobody else is left of.
-	undone := s.Zero() && p.set.Version == 1 || p.set.ID == staleID
+	// A founding that nobody has had quorum in is undone, or given up for a set that has quorum. Nobody else is left of the stale one.
+	undone := p.set.Version == 1 && !w.quorate[p.set.ID] && (s.Zero() || w.quorate[s.ID]) || p.set.ID == staleID
 	if !p.set.Zero() && !hearsay && !undone && !s.Outranks(p.set) {
 		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
 	}

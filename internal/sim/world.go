@@ -77,6 +77,7 @@ type world struct {
 	histories map[chapter]*history
 	chapters  []chapter // in order of their beginning
 	sets      map[version][]string
+	quorate   map[string]bool // lineages in which somebody has had quorum
 	idle      []time.Duration // for how long nobody could decide each partition
 	violation *Violation
 	story     *Story
@@ -106,6 +107,7 @@ func newWorld(seed uint64) *world {
 		rng:       rand.New(rand.NewPCG(seed, 1)),
 		histories: map[chapter]*history{},
 		sets:      map[version][]string{},
+		quorate:   map[string]bool{},
 	}
 	w.net = newNetwork(w.rng)
 	w.partitions = 3 + w.rng.IntN(6)
