@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"sort"
 	"time"
 
@@ -107,6 +108,14 @@ func (h *history) replaced(from message.Mark, t *tenure) bool {
 	return t != nil && t.state.Mark.Epoch == from.Epoch && from.Seq < t.last
 }
 
+// allNew reports whether the owner of before was lost, and the owner of t and all that granted its claim have started since: they are most of
+// the voters, and none of them could know of before.
+func (h *history) allNew(before, t *tenure) bool {
+	lost := before.process.left
+	old := func(p *process) bool { return lost == 0 || p.started < lost }
+	return !old(t.process) && !slices.ContainsFunc(h.granted[t.state.Mark.Epoch], old)
+}
+
 // opens is called when p has become the holder of part, as state says.
 func (w *world) opens(p *process, part int, state handoff.State) {
 	h, keys := w.history(p.set.ID, part), w.keysOf[part]
@@ -122,7 +131,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	before := h.newest
 	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
 	h.all = append(h.all, t)
-	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.stops && w.promiseForgotten(h, before, t)) {
+	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.stops && w.promiseForgotten(h, before, t) || h.allNew(before, t)) {
 		w.outdated |= 1 << part
 	}
 	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {

@@ -62,7 +62,7 @@ type world struct {
 	left    [places]bool
 	losses  []loss
 	// outdated are partitions that were taken over with a replica of the last owner that this had replaced, or had not
-	// brought up to date, or where forgets holds, or stops and the promise was forgotten.
+	// brought up to date, or where forgets holds, or stops and the promise was forgotten, or where all that granted it are new.
 	outdated uint64
 	// forgets: the only voter crashes, so a takeover may not know what it lacks.
 	forgets bool
