@@ -53,6 +53,51 @@ func TestStrangerIsNotOutvoted(t *testing.T) {
 	}
 }
 
+// TestQuorumWhenVotersJoin: who has quorum, and with one more voter has it no longer, says that it lacks it 100 ms later and not before: the
+// new voter acknowledges it soon. Once it has it again it says so at once.
+func TestQuorumWhenVotersJoin(t *testing.T) {
+	three, four := set(1, "x", "y", "z"), set(2, "w", "x", "y", "z")
+	l := newLone(t, three)
+	l.SetView(0, []message.Peer{y, z})
+	ack := func(at int64, from message.Peer, s message.Set) {
+		l.say(at, from, &message.Ack{Sent: at, OK: true, Set: s})
+	}
+	for at := 100 * ms; at <= 3000*ms; at += 100 * ms {
+		l.Tick(at)
+		ack(at, y, three)
+	}
+	says := func(at int64, to message.Peer, lacks bool) {
+		t.Helper()
+		for _, b := range l.to(to) {
+			if h, ok := b.(*message.Heartbeat); ok {
+				if h.NoQuorum != lacks {
+					t.Errorf("at %d ms x says to %s that it lacks quorum: %v, want %v", at/ms, to.Name, h.NoQuorum, lacks)
+				}
+				return
+			}
+		}
+		t.Errorf("at %d ms x says nothing to %s", at/ms, to.Name)
+	}
+	l.Take()
+	l.Step(3010*ms, message.Envelope{From: y, To: x, Lineage: three.ID, Body: &message.Heartbeat{Sent: 1, Set: four}})
+	if l.Set().Version != 2 || l.RightUntil() > 3010*ms {
+		t.Fatalf("x knows %v and has quorum until %d", l.Set(), l.RightUntil())
+	}
+	says(3010*ms, z, false)
+	ack(3020*ms, y, four)
+	for at, lacks := range map[int64]bool{3100 * ms: false, 3110 * ms: false, 3111 * ms: true} {
+		if l.LacksQuorum(at) != lacks {
+			t.Errorf("at %d ms x lacks quorum: %v, want %v", at/ms, !lacks, lacks)
+		}
+	}
+	l.Take()
+	l.Tick(3120 * ms)
+	says(3120*ms, y, true)
+	l.Take()
+	l.Step(3130*ms, message.Envelope{From: z, To: x, Lineage: three.ID, Body: &message.Ack{Sent: 3120 * ms, OK: true, Set: four}})
+	says(3130*ms, y, false)
+}
+
 // TestFlappingIsNotOutvoted: a voter that loses quorum for moments, and voters that lose it all together, are never outvoted.
 func TestFlappingIsNotOutvoted(t *testing.T) {
 	for _, c := range []struct {

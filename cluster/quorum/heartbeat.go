@@ -69,9 +69,10 @@ func (m *Machine) unanswered(now int64, p *peer) bool {
 	return p.answered != never && p.answered < now-copyAfter*int64(m.c.Heartbeat)-p.rtt.Least()
 }
 
-// LacksQuorum reports whether this process knows a set and has had no quorum in it for 100 ms.
+// LacksQuorum reports whether this process knows a set and has had no quorum for 100 ms, in this version or an earlier one: a new voter
+// takes some heartbeats to acknowledge others.
 func (m *Machine) LacksQuorum(now int64) bool {
-	return !m.set.Zero() && m.until < now-int64(100*time.Millisecond)
+	return !m.set.Zero() && max(m.until, m.quorumAt) < now-int64(100*time.Millisecond)
 }
 
 // Rest says that this process takes in nothing any more, and only acknowledges until it ends: no claim is to wait for its grant.
@@ -135,6 +136,9 @@ func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	}
 	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.lease(a.Lease))
 	m.countRight(now)
+	if m.pulse != nil && m.pulse.NoQuorum && !m.LacksQuorum(now) {
+		m.beatAll(now) // until the others hear so, they may claim what this process decides again
+	}
 }
 
 // given is the last acknowledgement that was OK of one process's heartbeats.
