@@ -51,6 +51,14 @@ func (p *plan) windowEnd(now int64) int64 {
 	return addSat(now, p.period-floorMod(now, p.period))
 }
 
+// windowStart returns when the aligned window began that now (Unix ns) is in.
+func (p *plan) windowStart(now int64) int64 {
+	if p.cal != nil {
+		return p.cal.nth(now, 0)
+	}
+	return now - floorMod(now, p.period)
+}
+
 // beginsAtHit reports whether p's windows begin with their first charge, a period before they end.
 func (p *plan) beginsAtHit() bool { return p.kind == kindFixed && p.align == AlignFirstHit }
 

@@ -1,6 +1,9 @@
 package bucket
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Leave makes key's counter one of which left[i] units of limit i are left at now (Unix ns), whatever it was before; left has
 // limits.Len() places. Where nothing is left, nothing is left of the soft margin either; of a limit with as much as it has, or
@@ -45,25 +48,26 @@ func (t *Table) Has(key Key) bool {
 	return sh.mu.lru.Contains(key)
 }
 
-// Says returns until when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
-// something of what is left of the limit: until the window that was open then ends, or for a period where there are none. An aligned
-// window that ended a little earlier for another node, whose clock is ahead, ends by this node's clock.
-func (l *Limits) Says(i int, at int64, resetAfter time.Duration) int64 {
+// Says returns from when and until when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
+// something of what is left of the limit: while the window lasts that was open then, or for a period where there are none. An aligned
+// window begins and ends by this node's clock, which may be a little behind that of the node which has decided.
+func (l *Limits) Says(i int, at int64, resetAfter time.Duration) (from, until int64) {
+	const always = math.MinInt64
 	p := &l.plans[i]
 	switch {
 	case p.kind == kindFixed && resetAfter > 0:
-		end := addSat(at, int64(resetAfter))
+		until = addSat(at, int64(resetAfter))
 		if p.align == AlignFirstHit {
-			return end
+			return always, until
 		}
-		if own := p.windowEnd(end - 1); own-end < (p.windowEnd(own)-own)/2 {
-			return own
+		if end := p.windowEnd(until - 1); end-until < (p.windowEnd(end)-end)/2 {
+			return p.windowStart(end - 1), end
 		}
-		return end
+		return always, until
 	case p.kind == kindFixed && p.align == AlignFirstHit:
-		return at // no window was open
+		return always, at // no window was open
 	case p.kind == kindFixed, p.kind == kindStep && p.align != AlignFirstHit:
-		return p.windowEnd(at)
+		return always, p.windowEnd(at)
 	}
-	return addSat(at, p.period)
+	return always, addSat(at, p.period)
 }

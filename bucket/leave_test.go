@@ -90,6 +90,8 @@ func TestSays(t *testing.T) {
 		{"a window of a node whose clock is behind", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 41 * time.Minute, 41 * time.Minute},
 		{"a window of a node whose clock is ahead", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 39 * time.Minute, 40 * time.Minute},
 		{"a window of a node whose clock is far ahead", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 9 * time.Minute, 9 * time.Minute},
+		{"the next window, of a node whose clock is ahead", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 99 * time.Minute, 100 * time.Minute},
+		{"the next of the calendar, of a node whose clock is ahead", Limit{Algorithm: FixedWindow, Count: 1, Align: AlignCalendar, Unit: Hour}, 99 * time.Minute, 100 * time.Minute},
 		{"of the calendar, of a node whose clock is ahead", Limit{Algorithm: FixedWindow, Count: 1, Align: AlignCalendar, Unit: Hour}, 39 * time.Minute, 40 * time.Minute},
 		{"a window of which nothing is spent", Limit{Algorithm: FixedWindow, Count: 1, Period: time.Hour}, 0, 40 * time.Minute},
 		{"of the calendar", Limit{Algorithm: FixedWindow, Count: 1, Align: AlignCalendar, Unit: Hour}, 0, 40 * time.Minute},
@@ -104,15 +106,19 @@ func TestSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(c.name, err)
 		}
-		if got := l.Says(0, at, c.reset); got != at+int64(c.want) {
-			t.Errorf("%s: %v, want %v", c.name, time.Duration(got-at), c.want)
+		from, until := l.Says(0, at, c.reset)
+		if until != at+int64(c.want) {
+			t.Errorf("%s: until %v, want %v", c.name, time.Duration(until-at), c.want)
+		}
+		if later := c.want > time.Hour && c.want < 2*time.Hour; from > at != later || later && from != at+int64(40*time.Minute) {
+			t.Errorf("%s: from %v", c.name, time.Duration(from-at))
 		}
 	}
 	l, err := NewLimits(Limit{Algorithm: TokenBucket, Count: 1, Period: MaxPeriod})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := l.Says(0, math.MaxInt64-5, 0); got != math.MaxInt64 {
+	if _, got := l.Says(0, math.MaxInt64-5, 0); got != math.MaxInt64 {
 		t.Errorf("at the end of time: %d", got)
 	}
 }

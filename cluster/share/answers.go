@@ -115,28 +115,33 @@ func (a *Answers) fresh(at int64, key bucket.Key, limits *bucket.Limits) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range limits.Len() {
-		if x := a.findLocked(key, limits, i); x != nil && x.asked > 0 && at < limits.Says(i, x.asked, x.reset) {
-			return true
+		if x := a.findLocked(key, limits, i); x != nil && x.asked > 0 {
+			if _, until := limits.Says(i, x.asked, x.reset); at < until {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// newest returns when the owner of key was last asked for what is remembered, 0 if nothing is.
-func (a *Answers) newest(key bucket.Key, limits *bucket.Limits) (asked int64) {
+// newest returns when the owner of key was last asked for what is remembered at a time, or when the window began since that it spoke of. 0 if
+// nothing is remembered.
+func (a *Answers) newest(now int64, key bucket.Key, limits *bucket.Limits) (newest int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i := range limits.Len() {
 		if x := a.findLocked(key, limits, i); x != nil {
-			asked = max(asked, x.asked, -x.asked)
+			asked := max(x.asked, -x.asked)
+			from, _ := limits.Says(i, asked, x.reset)
+			newest = max(newest, asked, min(from, now))
 		}
 	}
-	return asked
+	return newest
 }
 
 // left fills in how many units of each limit of key were left when its owner last said so, as of a time, or unknown where that
-// says nothing any more, because another window has begun since. least is the same of all limits together: none of them had less
-// when an owner last admitted a check.
+// says nothing any more, because another window has begun since. Nothing is left of a window that has ended for the owner and not by this
+// node's clock. least is the same of all limits together: none of them had less when an owner last admitted a check.
 func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []int64) (least int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -149,8 +154,12 @@ func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []i
 			continue
 		}
 		asked := max(x.asked, -x.asked)
-		x.asked = -asked
-		if at >= limits.Says(i, asked, x.reset) {
+		from, until := limits.Says(i, asked, x.reset)
+		if at < from { // and until then nothing is, so that nothing is given twice
+			left[i] = 0
+			continue
+		}
+		if x.asked = -asked; at >= until {
 			continue
 		}
 		left[i] = max(x.left, ^x.left)
@@ -167,8 +176,10 @@ func (a *Answers) keep(now int64, r *bucket.Request, list []bucket.Standing) {
 	defer a.mu.Unlock()
 	for i, s := range list {
 		x := a.findLocked(r.Key, r.Limits, i)
-		if x != nil && max(x.left, ^x.left) <= s.Remaining && now < r.Limits.Says(i, max(x.asked, -x.asked), x.reset) {
-			continue // the replica was behind
+		if x != nil && max(x.left, ^x.left) <= s.Remaining {
+			if _, until := r.Limits.Says(i, max(x.asked, -x.asked), x.reset); now < until {
+				continue // the replica was behind
+			}
 		}
 		a.NoteLocked(now, r, &bucket.Decision{Index: uint8(i), Remaining: s.Remaining, ResetAfter: s.ResetAfter})
 	}

@@ -7,6 +7,7 @@ import (
 	"weak"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
 )
 
 // TestAnswersKeepNoLimits: limits that came with a check go when nothing else refers to them.
@@ -115,4 +116,47 @@ func limitsOf(list ...bucket.Limit) *bucket.Limits {
 
 func hourly(count int64) *bucket.Limits {
 	return limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: count, Period: time.Hour})
+}
+
+// TestWindowOfAnOwnerAhead: an owner whose clock is 30 ms ahead answers of its next window 10 ms before that begins by this node's clock. Nothing
+// is given of it until then, and from then on no more than the share of what was left.
+func TestWindowOfAnOwnerAhead(t *testing.T) {
+	const hour, ms = int64(time.Hour), int64(time.Millisecond)
+	for _, replica := range []bool{false, true} {
+		counters := table(t)
+		s, err := New(Config{Counters: counters, Shards: 1, MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.When.Start(0, 0, 0)
+		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Period: time.Hour}), Cost: 1}
+		now := 2*hour - 10*ms
+		if replica {
+			// As it comes with a transfer: with the time that is left.
+			owners := table(t)
+			owners.Leave(now+30*ms, r.Key, r.Limits, []int64{6})
+			var im bucket.Image
+			owners.Export(now+30*ms, 0, []bucket.Key{r.Key}, &im)
+			if err := counters.Import(now, 0, &im, im.Data, 1, false); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			s.Answers.Note(now, &r, &bucket.Decision{Allowed: true, Limit: 100, Remaining: 6, ResetAfter: time.Hour - 20*time.Millisecond})
+		}
+		at := Place{Voters: 3, Quorum: replica, Owns: replica}
+		for ; now < 2*hour; now += ms {
+			if d, _ := s.Answer(now, at, &r, rules.UnknownLimit, nil); d.Allowed {
+				t.Fatalf("replica %v: admitted %v before the window begins here", replica, time.Duration(2*hour-now))
+			}
+		}
+		n := 0
+		for range 10 {
+			if d, _ := s.Answer(now, at, &r, rules.UnknownLimit, nil); d.Allowed {
+				n++
+			}
+		}
+		if n != 2 {
+			t.Errorf("replica %v: %d admitted of 6 left among 3, want 2", replica, n)
+		}
+	}
 }

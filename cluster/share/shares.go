@@ -117,7 +117,7 @@ func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.Un
 		case has: // what was given in a window that has begun since counts
 			asOf = now
 		default: // and so does what the owner has said in one
-			asOf = max(asOf, s.Answers.newest(r.Key, r.Limits))
+			asOf = max(asOf, s.Answers.newest(now, r.Key, r.Limits))
 		}
 		s.workOut(asOf, r, part.Limits, at.Voters, unheard)
 	}
@@ -168,6 +168,9 @@ func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, vot
 	for i := range left {
 		if has && (left[i] == unknown || counted[i].Remaining < left[i]) {
 			left[i] = counted[i].Remaining
+			if from, _ := r.Limits.Says(i, asOf, counted[i].ResetAfter); asOf < from {
+				left[i] = 0
+			}
 		}
 		if left[i] != unknown {
 			unheard = false

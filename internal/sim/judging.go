@@ -224,17 +224,22 @@ func (w *world) watchSet(p *process) {
 		if old, ok := w.sets[version{s.ID, s.Version - 1}]; ok && differ(old, s.Members) != 1 {
 			w.fail("set", general, "versions %d and %d are more than one name apart: %v, %v", s.Version-1, s.Version, old, s.Members)
 		}
-	} else if !slices.Equal(known, s.Members) && !w.forgotten(p, s) {
+	} else if !slices.Equal(known, s.Members) && !w.apart && !w.forgotten(p, s) {
 		w.fail("set", general, "two sets are %s: %v, and at %s %v", tellSet(s), known, p, s.Members)
 	}
 }
 
 // forgotten reports whether nobody but p is left who knew this version of the set or a later one: all who
-// were counted in it have crashed, and those who come back go on from the last one that anybody knows.
+// were counted in it have crashed, and those who come back go on from the last one that anybody knows. One that was stopped before p started,
+// and for longer than a restarted voter asks for what it has accepted, goes on in a set of its own when it wakes.
 func (w *world) forgotten(p *process, s message.Set) bool {
 	for _, q := range w.procs {
+		gone := q != nil && q.paused && q.stopped < p.started && p.started+int64(w.forgetAfter) < w.now
 		if q != nil && q != p && q.set.ID == s.ID && q.set.Version >= s.Version {
-			return false
+			if !gone {
+				return false
+			}
+			w.apart = true
 		}
 	}
 	for name := range w.sets {

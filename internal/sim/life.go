@@ -115,7 +115,7 @@ func (w *world) pause(p *process, d time.Duration) {
 		return
 	}
 	w.tell(general, "%s is paused for %v", p, d)
-	p.paused = true
+	p.paused, p.stopped = true, w.now
 	w.after(d, func() {
 		if !p.runs() {
 			return

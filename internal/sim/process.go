@@ -28,10 +28,10 @@ type process struct {
 	// Its clock shows origin at the world's time 0, runs rate millionths too fast, and showed
 	// born when the process started.
 	origin, rate, born int64
-	// started, resumed and left are times of the world; left is 0 as long as it runs.
-	started, resumed, left int64
-	paused, crashed        bool
-	inbox                  []*letter // while paused
+	// started, stopped, resumed and left are times of the world; left is 0 as long as it runs.
+	started, stopped, resumed, left int64
+	paused, crashed                 bool
+	inbox                           []*letter // while paused
 
 	table   *bucket.Table
 	quorum  *quorum.Machine

@@ -38,7 +38,7 @@ type shareAccount struct {
 	// knows: left units were left by an answer that is good until a time of the process's clock. news: it is newer than share.
 	knows, news bool
 	// It was asked for at a time.
-	left, until, asked int64
+	left, from, until, asked int64
 	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell and with so many
 	// voters.
 	spell  int
@@ -72,7 +72,8 @@ func (s *sharing) window(i int64) *window {
 // knows is called when p learns what was left of k at a time.
 func (w *world) knows(p *process, k *key, at, left int64, reset time.Duration) {
 	a := &p.accounts[k.shared.place]
-	a.knows, a.news, a.left, a.until, a.asked = true, true, left, k.request.Limits.Says(0, at, reset), at
+	a.knows, a.news, a.left, a.asked = true, true, left, at
+	a.from, a.until = k.request.Limits.Says(0, at, reset)
 }
 
 // keeps is called when p is about to drop its counter of k.
@@ -90,7 +91,7 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 	a.init()
 	asOf := p.shares.When.AsOf(now, at.Quorum)
 	if a.knows {
-		asOf = max(asOf, a.asked)
+		asOf = max(asOf, a.asked, min(a.from, now))
 	}
 	n := int64(p.voting())
 	if a.spell == p.spell+1 && a.voters == n {
@@ -104,12 +105,17 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 	}
 	left := int64(-1)
 	if a.knows && asOf < a.until {
-		left = a.left
+		if left = a.left; asOf < a.from {
+			left = 0
+		}
 	}
 	if list, has := p.table.Look(asOf, k.request.Key, k.request.Limits); has && (left < 0 || list[0].Remaining < left) {
 		left = list[0].Remaining
+		if from, _ := k.request.Limits.Says(0, asOf, list[0].ResetAfter); asOf < from {
+			left = 0
+		}
 	}
-	a.spell, a.voters, a.news, a.window = p.spell+1, n, false, k.windowAt(asOf)
+	a.spell, a.voters, a.news, a.window = p.spell+1, n, a.news && asOf < a.from, k.windowAt(asOf)
 	switch {
 	case left >= 0:
 		a.share = left / n
@@ -172,6 +178,9 @@ func (w *world) ownerDecides(p *process, k *key, x *sentCharge, d bucket.Decisio
 		return
 	}
 	i := k.windowOf(now, &d)
+	if x != nil && i < x.window { // the owner's clock is behind, and it counts the charge in its last window
+		k.shared.window(x.window).lost += x.Due
+	}
 	win := k.shared.window(i)
 	before, after := k.limit-d.Remaining, k.limit-d.Remaining
 	switch {
