@@ -10,11 +10,12 @@ import (
 // Estimate follows the round-trip time to one peer: the smoothed time and its mean deviation as in RFC 6298, the time-out that
 // follows from these, and the shortest of late. The zero Estimate is ready.
 type Estimate struct {
-	samples             int   // of this period
+	samples             int   // of this period, as enough counts them
 	smoothed, deviation int64 // ns
 	// shortest has the minimum of this period and of the one before.
 	shortest [2]int64
 	since    int64
+	counted  int64 // when samples last grew
 	// longest has the longest time-outs of the last periods of timeoutPeriod, that of this one first, which began at begun.
 	longest [6]int64
 	begun   int64
@@ -23,8 +24,10 @@ type Estimate struct {
 const (
 	// estimatePeriod is how long a minimum counts, once or twice: short, so that a network that becomes slow is followed within a second.
 	estimatePeriod = int64(500 * time.Millisecond)
-	// enough is how many samples a period has at least. A peer that stood still answers a few at once, all late.
-	enough = 8
+	// enough is how many samples a period has at least, each spacing after the one before. After a pause or a cut some answers come at once, all
+	// late, and count as one sample.
+	enough  = 8
+	spacing = int64(10 * time.Millisecond)
 	// timeoutPeriod times six is how long a network that has lost packets is taken to lose some.
 	timeoutPeriod = int64(10 * time.Second)
 )
@@ -32,7 +35,7 @@ const (
 // Add takes a round-trip time that ended at now, both in ns.
 func (e *Estimate) Add(now, rtt int64) {
 	if e.since == 0 {
-		*e = Estimate{samples: 1, smoothed: rtt, deviation: rtt / 2, shortest: [2]int64{rtt, 0}, since: max(now, 1), begun: now}
+		*e = Estimate{samples: 1, smoothed: rtt, deviation: rtt / 2, shortest: [2]int64{rtt, 0}, since: max(now, 1), counted: now, begun: now}
 		return
 	}
 	e.deviation += (max(rtt-e.smoothed, e.smoothed-rtt) - e.deviation) / 4
@@ -40,7 +43,9 @@ func (e *Estimate) Add(now, rtt int64) {
 	if now-e.since >= estimatePeriod && e.samples >= enough {
 		e.samples, e.shortest, e.since = 0, [2]int64{rtt, e.shortest[0]}, now
 	}
-	e.samples++
+	if now-e.counted >= spacing {
+		e.samples, e.counted = e.samples+1, now
+	}
 	e.shortest[0] = min(e.shortest[0], rtt)
 	over := (now - e.begun) / timeoutPeriod
 	for range min(over, int64(len(e.longest))) {
@@ -65,8 +70,8 @@ func (e *Estimate) Timeout() int64 {
 	return max(e.timeout(), second)
 }
 
-// Least is the shortest round-trip time of the last 0.5 to 1 s, or of the last 8 samples where they took longer, in ns. 0 in the first
-// period.
+// Least is the shortest round-trip time of the last 0.5 to 1 s, or of the last 8 samples where they took longer, in ns; samples that
+// come at once are one. 0 in the first period.
 func (e *Estimate) Least() int64 { return min(e.shortest[0], e.shortest[1]) }
 
 // RTT returns the shortest round-trip time of heartbeats to p of late, in ns, as Estimate.Least. An acknowledgement may wait

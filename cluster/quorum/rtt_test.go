@@ -41,3 +41,30 @@ func TestTimeout(t *testing.T) {
 	answers(5*time.Second, ms)
 	short("after an hour of silence", true)
 }
+
+// TestLeastAfterStalls: answers that come late and at once, after a pause or a cut, do not make the network slow, also when they come again.
+// It is slow soon when one answer after the other is late.
+func TestLeastAfterStalls(t *testing.T) {
+	var e quorum.Estimate
+	now := int64(0)
+	for range 100 {
+		now += 20 * ms
+		e.Add(now, ms)
+	}
+	for range 3 {
+		now += 700 * ms
+		for range 6 {
+			now += ms / 10
+			e.Add(now, 600*ms)
+		}
+	}
+	if got := e.Least(); got != ms {
+		t.Errorf("after three stalls the shortest round trip is %v, want 1ms", time.Duration(got))
+	}
+	for end := now + 1200*ms; now < end; now += 20 * ms {
+		e.Add(now, 600*ms)
+	}
+	if got := e.Least(); got != 600*ms {
+		t.Errorf("on a network that is slow now the shortest round trip is %v, want 600ms", time.Duration(got))
+	}
+}

@@ -155,7 +155,7 @@ func (s *Shares) Ended(now int64, c Charge, voters int, o Outcome) {
 	switch {
 	case o == Charged: // what the owner says is left of the key has that in it; what was admitted since, in another window perhaps, stays
 		if back := min(c.Due, s.counts(now, c, voters)-s.Charges.of(c.Key)); back > 0 {
-			s.admitted.Do(now, &bucket.Request{Key: c.Key, Limits: c.Limits.Share(voters), Cost: back, Verb: bucket.Refund})
+			s.admitted.Do(now, &bucket.Request{Key: c.Key, Limits: account(c.Limits, voters), Cost: back, Verb: bucket.Refund})
 		}
 	case o == NotCharged, !s.cfg.with(LostAnswer):
 		s.Charges.put(c)
@@ -165,9 +165,22 @@ func (s *Shares) Ended(now int64, c Charge, voters int, o Outcome) {
 // counts returns how much of what was admitted of c's key without its owner counts now: the most that any of
 // its limits still counts.
 func (s *Shares) counts(now int64, c Charge, voters int) int64 {
-	share := c.Limits.Share(voters)
+	share := account(c.Limits, voters)
 	list, _ := s.admitted.Look(now, c.Key, share)
 	return cost(share, list)
+}
+
+// account returns limits divided by the voters, as they count what was admitted without an owner. Where there are more voters than a limit
+// admits, a share of it is nothing and counts nothing, but what was admitted while there were fewer still counts: so it divides by fewer.
+func account(limits *bucket.Limits, voters int) *bucket.Limits {
+	for i := range limits.Len() {
+		for _, n := range [...]int64{limits.At(i).Count, limits.At(i).Burst} {
+			if n > 0 {
+				voters = int(min(int64(voters), n))
+			}
+		}
+	}
+	return limits.Share(voters)
 }
 
 // cost returns how much has been spent to make limits stand so: the most that any of them counts.
@@ -207,7 +220,7 @@ func FromTable(at int64, table *bucket.Table, shard int) (list []Charge) {
 // shares until then.
 func (s *Shares) Restore(list []Charge, voters int) {
 	for _, c := range list {
-		s.admitted.Do(c.at, &bucket.Request{Key: c.Key, Limits: c.Limits.Share(voters), Cost: c.Cost, Verb: bucket.Charge})
+		s.admitted.Do(c.at, &bucket.Request{Key: c.Key, Limits: account(c.Limits, voters), Cost: c.Cost, Verb: bucket.Charge})
 		s.Charges.put(c)
 	}
 }

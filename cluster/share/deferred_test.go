@@ -72,3 +72,39 @@ func TestChargedInLaterWindow(t *testing.T) {
 		t.Errorf("%+v are to be charged, want 10", list)
 	}
 }
+
+// TestChargedAmongMoreVoters: what was admitted is charged also when there are more voters by then than the limit admits; the same once it was on
+// disk.
+func TestChargedAmongMoreVoters(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingWindow} {
+		s, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.When.Start(0, 0, 0)
+		limits := limitsOf(bucket.Limit{Algorithm: algorithm, Count: 6, Period: time.Hour})
+		r := bucket.Request{Key: bucket.Key{Lo: 1}, Limits: limits, Cost: 1}
+		if _, charged := s.Answer(1, Place{Voters: 3}, &r, rules.UnknownLimit, nil); !charged {
+			t.Fatalf("%s: nothing admitted by one of three", algorithm)
+		}
+		saved, keys, err := s.Table(2, 7, 1)
+		if err != nil || keys != 1 {
+			t.Fatalf("%s: charges of %d keys are saved, %v; want 1", algorithm, keys, err)
+		}
+		again, err := New(Config{Counters: table(t), Shards: 1, MaxKeys: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again.Restore(FromTable(2, saved, 0), 7)
+		for name, s := range map[string]*Shares{"": s, ", from disk": again} {
+			list := s.Take(3, 7, 10)
+			if len(list) != 1 || list[0].Due != 1 {
+				t.Fatalf("%s%s: %+v is to be charged, want 1", algorithm, name, list)
+			}
+			s.Ended(4, list[0], 7, Charged)
+			if n := s.counts(4, list[0], 3); n != 0 {
+				t.Errorf("%s%s: %d count against shares though the owner has them, want 0", algorithm, name, n)
+			}
+		}
+	}
+}

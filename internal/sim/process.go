@@ -58,13 +58,15 @@ type process struct {
 	// partition.
 	torn []message.Epoch
 	// shares is nil in worlds without shared keys. voters is the size of the set with which it last had quorum; pausedFor how long its last
-	// pause was; charging how many deferred charges are on their way; spell counts how often it has forgotten its shares.
+	// pause was; charging how many deferred charges are on their way; spell counts how often it has forgotten its shares, the last of them
+	// among so many voters.
 	shares          *share.Shares
 	accounts        []shareAccount // of shared keys
 	voters          int
 	hadQuorum       bool
 	pausedFor       int64
 	charging, spell int
+	among           int64
 	taken           map[message.Peer]uint64 // the number of the last parcel taken from each
 }
 

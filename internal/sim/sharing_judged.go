@@ -39,10 +39,8 @@ type shareAccount struct {
 	knows, news bool
 	// It was asked for at a time.
 	left, from, until, asked int64
-	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell and with so many
-	// voters.
+	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell.
 	spell  int
-	voters int64
 	share  int64
 	window int64
 	// tokens is that share as a bucket that refills since a time.
@@ -94,7 +92,11 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 		asOf = max(asOf, a.asked, min(a.from, now))
 	}
 	n := int64(p.voting())
-	if a.spell == p.spell+1 && a.voters == n {
+	if p.among != n { // so all shares are worked out anew
+		p.among = n
+		p.spell++
+	}
+	if a.spell == p.spell+1 {
 		if !(a.news && now < a.until) && !(at.Quorum && at.Owns) {
 			return
 		}
@@ -115,7 +117,7 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 			left = 0
 		}
 	}
-	a.spell, a.voters, a.news, a.window = p.spell+1, n, a.news && asOf < a.from, k.windowAt(asOf)
+	a.spell, a.news, a.window = p.spell+1, a.news && asOf < a.from, k.windowAt(asOf)
 	switch {
 	case left >= 0:
 		a.share = left / n
