@@ -57,6 +57,7 @@ func bridge(w *world) {
 func (w *world) chain(up []*process) {
 	w.lose(up[0])
 	w.lose(up[len(up)-1])
+	w.neighbours = true
 	cut := func(on bool) {
 		for i := 2; i < len(up); i++ {
 			for _, q := range up[:i-1] {
