@@ -36,8 +36,6 @@ type claim struct {
 	// fetching: when the best was last asked or has sent something, and how often in vain.
 	asked int64
 	tries int
-	// owned is the highest epoch at which a process has said that it owns the partition, as the granters know it.
-	owned message.Epoch
 	// earlier are epochs that the granters have granted to others before.
 	earlier []message.Epoch
 	coming  *arrival // what is fetched and not whole yet, where it is kept beside the shard
@@ -224,10 +222,8 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 			continue
 		}
 		c.granted = append(c.granted, from)
-		if c.owned.Less(part.Owned) {
-			c.owned = part.Owned
-		}
-		if c.owned.Less(part.Granted) && !slices.Contains(c.earlier, part.Granted) {
+		p.noteOwned(part.Owned) // also for whoever claims next, should this claim come to nothing
+		if p.owned.Less(part.Granted) && !slices.Contains(c.earlier, part.Granted) {
 			c.earlier = append(c.earlier, part.Granted)
 		}
 		if part.Has != message.None {

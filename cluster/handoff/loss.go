@@ -62,11 +62,7 @@ func (m *Machine) heardLoss(x message.Loss, before loss) loss {
 // that it owns the partition, or may have owned it unheard: what is unknown is not unspent. A partition that no process has owned lacks
 // nothing.
 func (m *Machine) missing(p *partition, c *claim) loss {
-	owned := p.owned
-	if owned.Less(c.owned) {
-		owned = c.owned
-	}
-	s := &p.state
+	owned, s := p.owned, &p.state
 	complete := func() bool {
 		return owned == (message.Epoch{}) || s.has == message.Complete && !s.mark.Epoch.Less(owned)
 	}

@@ -70,6 +70,31 @@ func TestLoss(t *testing.T) {
 	}
 }
 
+// TestKeepsWhatGrantersTold: alice's claim comes to nothing, and bob claims above it. Her grant tells what she knew before and what she was
+// told of: who has owned the partition, and who was granted it and may have. She herself never owned it.
+func TestKeepsWhatGrantersTold(t *testing.T) {
+	carols, daves := message.Epoch{Gen: owned + 1, Boot: carol.Boot}, message.Epoch{Gen: owned + 2, Boot: dave.Boot}
+	s := newScript(t)
+	s.loses(carol)
+	s.tells(bob, &message.News{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
+	s.pass(200 * time.Millisecond)
+	bobs := message.GrantPart{Owned: carols, Has: message.Complete, State: message.Mark{Epoch: carols, Seq: 5}}
+	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
+	if lastTo[*message.Fetch](s, bob) == nil {
+		t.Fatalf("alice does not fetch what bob has: %+v", s.parts[0].claim)
+	}
+	s.tells(bob, &message.Claim{ID: 7, Parts: []message.Claimed{{Partition: 0, Gen: 3 << message.Handoffs}}})
+	s.pass(20 * time.Millisecond)
+	g := lastTo[*message.Grant](s, bob)
+	if g == nil || !g.Parts[0].OK {
+		t.Fatalf("alice answers %+v", g)
+	}
+	if p := g.Parts[0]; p.Owned != carols || p.Granted != daves {
+		t.Errorf("alice knows of the owner %+v, and that it was granted at %+v; want %+v and %+v", p.Owned, p.Granted, carols, daves)
+	}
+}
+
 // TestAwaitsWhoMayHaveOwned: carol, whom bob had granted the partition unheard, is back just before alice owns it. She is asked first, and
 // has not owned it; if she says nothing, alice does not wait for long.
 func TestAwaitsWhoMayHaveOwned(t *testing.T) {

@@ -35,7 +35,8 @@ type partition struct {
 	owned message.Epoch
 	// own and before are the last two epochs at which this process has owned it.
 	own, before message.Epoch
-	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard.
+	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard. What this
+	// process was granted and never owned does not count.
 	granted message.Epoch
 
 	hold  hold
@@ -244,7 +245,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
 		m.makeNews(p)
 	}
-	if p.known.epoch.Boot != epoch.Boot {
+	if p.known.epoch.Boot != epoch.Boot && !m.neverOwned(p, p.known.epoch) {
 		p.granted = p.known.epoch
 	}
 	p.known = knowledge{epoch: epoch, holder: holder, since: m.now}
