@@ -148,14 +148,18 @@ func (m *Machine) acceptLoss() (n int) {
 }
 
 // comesBack makes what this process has of p, and from lacks, a fork to be merged: the replica of the owner that was lost. If it was
-// taken for that owner itself, and has never owned the partition then, it says so: it never will, as it knows a later epoch.
+// taken for that owner itself, and has never owned the partition then, it says so: it never will, as it knows a later epoch. With that it
+// tells who has owned it before, whom the owner may not know.
 func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
 	if p.role == idle && m.neverOwned(p, l.Of) {
-		ch := m.channel(from)
+		ch, before := m.channel(from), l.Sure
+		if before.Less(p.formerly) && p.formerly.Less(l.Of) {
+			before = p.formerly
+		}
 		ch.drops = append(ch.drops, message.Part{
 			Partition: p.number, Kind: message.Merge, Epoch: l.Of, Begin: true, End: true, Sum: add(0, nil),
-			Loss: message.Loss{Of: l.Sure, Sure: l.Sure, Age: l.Age},
+			Loss: message.Loss{Of: before, Sure: before, Age: l.Age},
 		})
 		return
 	}

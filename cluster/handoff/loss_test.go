@@ -295,6 +295,22 @@ func TestNeverOwned(t *testing.T) {
 		t.Errorf("alice sends %+v", p)
 	}
 
+	// She knows of an owner whom bob does not know.
+	s = newScript(t)
+	s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+	mine = message.Epoch{Gen: 2 << message.Handoffs, Boot: alice.Boot}
+	for seq := range uint64(2) {
+		s.tells(bob, &message.Holdings{Seq: 2 + seq, Full: true, Held: []message.Holding{{
+			Partition: 0, Gen: 3<<message.Handoffs + seq, Loss: message.Loss{Of: mine, Age: 5},
+		}}})
+		s.sent = nil
+		s.pass(40 * time.Millisecond)
+		b := lastTo[*message.Parcel](s, bob)
+		if b == nil || len(b.Parts) != 1 || b.Parts[0].Loss.Of != (message.Epoch{Gen: owned, Boot: carol.Boot}) {
+			t.Errorf("of the owner before, alice sends %+v", b)
+		}
+	}
+
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
 		s = takesOver(t, state{has: message.Complete, mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{

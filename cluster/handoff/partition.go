@@ -31,8 +31,9 @@ type partition struct {
 	// was part of.
 	promised message.Epoch
 	told     uint64
-	// owned is the highest epoch at which a process has said that it owns the partition.
-	owned message.Epoch
+	// owned is the highest epoch at which a process has said that it owns the partition, formerly the highest of those before the claim
+	// that owned came from.
+	owned, formerly message.Epoch
 	// own and before are the last two epochs at which this process has owned it.
 	own, before message.Epoch
 	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard. What this
@@ -172,7 +173,8 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	p.role, p.state, p.claim = holding, state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
-	p.owned, p.own, p.before = epoch, epoch, p.own
+	p.noteOwned(epoch)
+	p.own, p.before = epoch, p.own
 	m.tenures[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)
@@ -221,6 +223,9 @@ func (m *Machine) forget(p *partition) {
 // noteOwned notes that a process has said that it owns p at epoch.
 func (p *partition) noteOwned(epoch message.Epoch) {
 	if p.owned.Less(epoch) {
+		if p.owned.Claims() < epoch.Claims() {
+			p.formerly = p.owned
+		}
 		p.owned = epoch
 	}
 }
