@@ -48,26 +48,28 @@ func (t *Table) Has(key Key) bool {
 	return sh.mu.lru.Contains(key)
 }
 
-// Says returns from when and until when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
-// something of what is left of the limit: while the window lasts that was open then, or for a period where there are none. An aligned
-// window begins and ends by this node's clock, which may be a little behind that of the node which has decided.
-func (l *Limits) Says(i int, at int64, resetAfter time.Duration) (from, until int64) {
+// Says returns from when to when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
+// something of what is left of the limit: while the window lasts that was open then, or for a period where there are none; and until when
+// nothing else can be said. An aligned window begins by this node's clock, and where that is a little behind the one of the node which has
+// decided, the window ends, and is not over: nothing is left until it is over by this node's clock too.
+func (l *Limits) Says(i int, at int64, resetAfter time.Duration) (from, to, until int64) {
 	const always = math.MinInt64
 	p := &l.plans[i]
 	switch {
 	case p.kind == kindFixed && resetAfter > 0:
-		until = addSat(at, int64(resetAfter))
-		if p.align == AlignFirstHit {
-			return always, until
+		from, to = always, addSat(at, int64(resetAfter))
+		if until = to; p.align != AlignFirstHit {
+			if end := p.windowEnd(to - 1); end-to < (p.windowEnd(end)-end)/2 {
+				from, until = p.windowStart(end-1), end
+			}
 		}
-		if end := p.windowEnd(until - 1); end-until < (p.windowEnd(end)-end)/2 {
-			return p.windowStart(end - 1), end
-		}
-		return always, until
+		return from, to, until
 	case p.kind == kindFixed && p.align == AlignFirstHit:
-		return always, at // no window was open
+		to = at // no window was open
 	case p.kind == kindFixed, p.kind == kindStep && p.align != AlignFirstHit:
-		return always, p.windowEnd(at)
+		to = p.windowEnd(at)
+	default:
+		to = addSat(at, p.period)
 	}
-	return always, addSat(at, p.period)
+	return always, to, to
 }

@@ -106,7 +106,10 @@ func TestSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(c.name, err)
 		}
-		from, until := l.Says(0, at, c.reset)
+		from, to, until := l.Says(0, at, c.reset)
+		if want := at + int64(c.reset); c.limit.Algorithm == FixedWindow && c.reset > 0 && to != want || to > until {
+			t.Errorf("%s: to %v, until %v", c.name, time.Duration(to-at), time.Duration(until-at))
+		}
 		if until != at+int64(c.want) {
 			t.Errorf("%s: until %v, want %v", c.name, time.Duration(until-at), c.want)
 		}
@@ -118,7 +121,7 @@ func TestSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, got := l.Says(0, math.MaxInt64-5, 0); got != math.MaxInt64 {
+	if _, _, got := l.Says(0, math.MaxInt64-5, 0); got != math.MaxInt64 {
 		t.Errorf("at the end of time: %d", got)
 	}
 }

@@ -116,7 +116,7 @@ func (a *Answers) fresh(at int64, key bucket.Key, limits *bucket.Limits) bool {
 	defer a.mu.Unlock()
 	for i := range limits.Len() {
 		if x := a.findLocked(key, limits, i); x != nil && x.asked > 0 {
-			if _, until := limits.Says(i, x.asked, x.reset); at < until {
+			if _, _, until := limits.Says(i, x.asked, x.reset); at < until {
 				return true
 			}
 		}
@@ -132,7 +132,7 @@ func (a *Answers) newest(now int64, key bucket.Key, limits *bucket.Limits) (newe
 	for i := range limits.Len() {
 		if x := a.findLocked(key, limits, i); x != nil {
 			asked := max(x.asked, -x.asked)
-			from, _ := limits.Says(i, asked, x.reset)
+			from, _, _ := limits.Says(i, asked, x.reset)
 			newest = max(newest, asked, min(from, now))
 		}
 	}
@@ -140,8 +140,8 @@ func (a *Answers) newest(now int64, key bucket.Key, limits *bucket.Limits) (newe
 }
 
 // left fills in how many units of each limit of key were left when its owner last said so, as of a time, or unknown where that
-// says nothing any more, because another window has begun since. Nothing is left of a window that has ended for the owner and not by this
-// node's clock. least is the same of all limits together: none of them had less when an owner last admitted a check.
+// says nothing any more, because another window has begun since. Nothing is left while the window that lasts for the owner is not the
+// one that lasts by this node's clock, so that no share is given twice. least is the same of all limits together: none of them had less when an owner last admitted a check.
 func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []int64) (least int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -154,12 +154,15 @@ func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []i
 			continue
 		}
 		asked := max(x.asked, -x.asked)
-		from, until := limits.Says(i, asked, x.reset)
-		if at < from { // and until then nothing is, so that nothing is given twice
-			left[i] = 0
-			continue
+		from, to, until := limits.Says(i, asked, x.reset)
+		if at >= from { // else it is fresh until then
+			x.asked = -asked
 		}
-		if x.asked = -asked; at >= until {
+		switch {
+		case at >= until:
+			continue
+		case at < from, at >= to:
+			left[i] = 0
 			continue
 		}
 		left[i] = max(x.left, ^x.left)
@@ -177,7 +180,7 @@ func (a *Answers) keep(now int64, r *bucket.Request, list []bucket.Standing) {
 	for i, s := range list {
 		x := a.findLocked(r.Key, r.Limits, i)
 		if x != nil && max(x.left, ^x.left) <= s.Remaining {
-			if _, until := r.Limits.Says(i, max(x.asked, -x.asked), x.reset); now < until {
+			if _, to, _ := r.Limits.Says(i, max(x.asked, -x.asked), x.reset); now < to {
 				continue // the replica was behind
 			}
 		}

@@ -160,3 +160,17 @@ func TestWindowOfAnOwnerAhead(t *testing.T) {
 		}
 	}
 }
+
+// TestWindowOfAnOwnerEndsFirst: an owner's window ends 30 ms before it does by this node's clock. Nothing is given between.
+func TestWindowOfAnOwnerEndsFirst(t *testing.T) {
+	const hour, ms = int64(time.Hour), int64(time.Millisecond)
+	var a Answers
+	limits := hourly(100)
+	a.Note(hour, &bucket.Request{Limits: limits}, &bucket.Decision{Allowed: true, Remaining: 6, ResetAfter: time.Hour - 30*time.Millisecond})
+	for at, want := range map[int64]int64{2*hour - 31*ms: 6, 2*hour - 30*ms: 0, 2*hour - 1: 0, 2 * hour: unknown} {
+		left := make([]int64, 1)
+		if a.left(at, bucket.Key{}, limits, left); left[0] != want {
+			t.Errorf("%v before the end: %d left, want %d", time.Duration(2*hour-at), left[0], want)
+		}
+	}
+}

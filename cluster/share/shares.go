@@ -168,7 +168,7 @@ func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, vot
 	for i := range left {
 		if has && (left[i] == unknown || counted[i].Remaining < left[i]) {
 			left[i] = counted[i].Remaining
-			if from, _ := r.Limits.Says(i, asOf, counted[i].ResetAfter); asOf < from {
+			if from, _, _ := r.Limits.Says(i, asOf, counted[i].ResetAfter); asOf < from {
 				left[i] = 0
 			}
 		}

@@ -38,7 +38,7 @@ type shareAccount struct {
 	// knows: left units were left by an answer that is good until a time of the process's clock. news: it is newer than share.
 	knows, news bool
 	// It was asked for at a time.
-	left, from, until, asked int64
+	left, from, to, until, asked int64
 	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell.
 	spell  int
 	share  int64
@@ -71,14 +71,14 @@ func (s *sharing) window(i int64) *window {
 func (w *world) knows(p *process, k *key, at, left int64, reset time.Duration) {
 	a := &p.accounts[k.shared.place]
 	a.knows, a.news, a.left, a.asked = true, true, left, at
-	a.from, a.until = k.request.Limits.Says(0, at, reset)
+	a.from, a.to, a.until = k.request.Limits.Says(0, at, reset)
 }
 
 // keeps is called when p is about to drop its counter of k.
 func (w *world) keeps(p *process, k *key, now int64) {
 	a := &p.accounts[k.shared.place]
 	list, has := p.table.Look(now, k.request.Key, k.request.Limits)
-	if has && !(a.knows && a.left <= list[0].Remaining && now < a.until) {
+	if has && !(a.knows && a.left <= list[0].Remaining && now < a.to) {
 		w.knows(p, k, now, list[0].Remaining, list[0].ResetAfter)
 	}
 }
@@ -107,13 +107,13 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 	}
 	left := int64(-1)
 	if a.knows && asOf < a.until {
-		if left = a.left; asOf < a.from {
+		if left = a.left; asOf < a.from || asOf >= a.to {
 			left = 0
 		}
 	}
 	if list, has := p.table.Look(asOf, k.request.Key, k.request.Limits); has && (left < 0 || list[0].Remaining < left) {
 		left = list[0].Remaining
-		if from, _ := k.request.Limits.Says(0, asOf, list[0].ResetAfter); asOf < from {
+		if from, _, _ := k.request.Limits.Says(0, asOf, list[0].ResetAfter); asOf < from {
 			left = 0
 		}
 	}
@@ -127,6 +127,9 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 		a.share = k.limit / n
 	}
 	a.tokens, a.since = float64(a.share), asOf
+	if left >= 0 { // a counter that has refilled has a part of a unit more than it says
+		a.tokens = float64(left+1) / float64(n)
+	}
 	w.tell(k.partition, "%s may share %d of %s as of %v ago, left %d, unacknowledged %v", p, a.share, k.name, time.Duration(now-asOf), left, a.unacknowledged)
 }
 
@@ -150,9 +153,9 @@ func (w *world) sharedAt(p *process, k *key, d bucket.Decision, now int64, at sh
 	win := k.shared.window(i)
 	win.shares++
 	if k.shared.refills {
-		rate := float64(k.limit/n) / float64(k.shared.period)
-		a.tokens, a.since = min(float64(k.limit/n), a.tokens+rate*float64(now-a.since))-1, now
-		if a.tokens < -1 { // what is less than a unit is rounded
+		part := float64(k.limit) / float64(n)
+		a.tokens, a.since = min(part, a.tokens+part*float64(now-a.since)/float64(k.shared.period))-1, now
+		if a.tokens < -0.5 { // times are rounded
 			w.fail("share", k.partition, "%s admits more of %s than comes back: %v", p, k.name, a.tokens)
 		}
 		return
