@@ -224,7 +224,7 @@ func (m *Machine) joinLineage() {
 			m.keep(p, true)
 		}
 		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
-		p.owned, p.own, p.before, p.granted, p.state.loss = message.Epoch{}, message.Epoch{}, message.Epoch{}, message.Epoch{}, loss{}
+		p.owned, p.own, p.before, p.granted, p.state.loss = message.Epoch{}, message.Epoch{}, message.Epoch{}, nil, loss{}
 	}
 	for _, ch := range m.channels {
 		m.letGo(ch)
