@@ -226,6 +226,9 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 		if p.owned.Less(part.Granted) && !slices.Contains(c.earlier, part.Granted) {
 			c.earlier = append(c.earlier, part.Granted)
 		}
+		if from == m.c.Self {
+			c.earlier = append(c.earlier, p.granted...) // of those who grant this claim, none counts
+		}
 		if part.Has != message.None {
 			c.states = append(c.states, offer{from, part.Has, part.State})
 		}

@@ -55,11 +55,21 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				p.promised = epoch
 				m.makeNews(p)
 			}
-			part.Has, part.State, part.Owned, part.Granted = p.state.has, p.state.mark, p.owned, p.granted
+			part.Has, part.State, part.Owned, part.Granted = p.state.has, p.state.mark, p.owned, m.lastGranted(p)
 		}
 		g.Parts = append(g.Parts, part)
 	}
 	return g
+}
+
+// lastGranted returns the highest epoch that was granted to a process which may have owned p unheard. This one knows whether it has.
+func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
+	for _, e := range p.granted {
+		if last.Less(e) && !m.neverOwned(p, e) {
+			last = e
+		}
+	}
+	return last
 }
 
 // wouldPromise reports whether claimer may have p at epoch, for the first time or once more: the

@@ -126,6 +126,44 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 	}
 }
 
+// TestOwnClaimHidesNobody: alice, who knows that carol was granted the partition, has claimed it in vain when bob claims it. He is told of
+// carol, who may have owned it unheard, and not of alice.
+func TestOwnClaimHidesNobody(t *testing.T) {
+	s := newScript(t)
+	carols := message.Epoch{Gen: claimed, Boot: carol.Boot}
+	s.learn(&s.parts[0], carols, carol)
+	s.learn(&s.parts[0], message.Epoch{Gen: 3 << message.Handoffs, Boot: alice.Boot}, alice)
+	s.tells(bob, &message.Claim{ID: 1, Parts: []message.Claimed{{Partition: 0, Gen: 4 << message.Handoffs}}})
+	g := lastTo[*message.Grant](&script{sent: s.Take()}, bob)
+	if g == nil || !g.Parts[0].OK || g.Parts[0].Granted != carols {
+		t.Errorf("alice says %+v, want that it was granted to %+v", g, carols)
+	}
+}
+
+// TestClaimInVainHidesNobody: dave was granted the partition, and then bob, who has not owned it and grants it to alice. She
+// remembers that dave may have owned it.
+func TestClaimInVainHidesNobody(t *testing.T) {
+	for _, daves := range []bool{true, false} {
+		s := newScript(t)
+		p := &s.parts[0]
+		p.state = state{has: message.Complete, mark: at(owned, carol)}
+		s.loses(carol)
+		if daves {
+			s.learn(p, message.Epoch{Gen: claimed, Boot: dave.Boot}, dave)
+		}
+		s.learn(p, message.Epoch{Gen: 3 << message.Handoffs, Boot: bob.Boot}, bob)
+		s.sent = nil
+		s.pass(3 * time.Second)
+		for range 2 { // the probe and the claim
+			s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		}
+		s.pass(2 * time.Second)
+		if !s.Holds(0) || s.lacks() != daves {
+			t.Errorf("granted to dave %v: alice owns it %v, and that counters are lost is %v", daves, s.Holds(0), s.lacks())
+		}
+	}
+}
+
 // TestFirstOwnerLacksNothing: what nobody has owned has no counters to lose.
 func TestFirstOwnerLacksNothing(t *testing.T) {
 	s := newScript(t)

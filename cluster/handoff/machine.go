@@ -225,7 +225,7 @@ func (m *Machine) joinLineage() {
 		}
 		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
-		p.owned, p.formerly, p.own, p.before, p.granted, p.state.loss = none, none, none, none, none, loss{}
+		p.owned, p.formerly, p.own, p.before, p.granted, p.state.loss = none, none, none, none, nil, loss{}
 	}
 	for _, ch := range m.channels {
 		m.letGo(ch)

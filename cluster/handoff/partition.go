@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/message"
@@ -36,9 +37,8 @@ type partition struct {
 	owned, formerly message.Epoch
 	// own and before are the last two epochs at which this process has owned it.
 	own, before message.Epoch
-	// granted is the highest epoch that was granted to another process than the last: it may have owned the partition unheard. What this
-	// process was granted and never owned does not count.
-	granted message.Epoch
+	// granted are later epochs that were granted to others than the last, one of each: they may have owned the partition unheard.
+	granted []message.Epoch
 
 	hold  hold
 	claim *claim
@@ -230,6 +230,14 @@ func (p *partition) noteOwned(epoch message.Epoch) {
 	}
 }
 
+// noteGranted notes that a process which was granted p at epoch may have owned it unheard.
+func (p *partition) noteGranted(epoch message.Epoch) {
+	p.granted = slices.DeleteFunc(p.granted, func(e message.Epoch) bool { return !p.owned.Less(e) || e.Boot == epoch.Boot && e.Less(epoch) })
+	if p.owned.Less(epoch) && !slices.ContainsFunc(p.granted, func(e message.Epoch) bool { return e.Boot == epoch.Boot }) {
+		p.granted = append(p.granted, epoch)
+	}
+}
+
 // learn takes in that holder has p at epoch. It reports whether that is not out of date.
 func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) bool {
 	if !epoch.Sane() {
@@ -250,8 +258,8 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
 		m.makeNews(p)
 	}
-	if p.known.epoch.Boot != epoch.Boot && !m.neverOwned(p, p.known.epoch) {
-		p.granted = p.known.epoch
+	if p.known.epoch.Boot != epoch.Boot {
+		p.noteGranted(p.known.epoch)
 	}
 	p.known = knowledge{epoch: epoch, holder: holder, since: m.now}
 	m.routes++
