@@ -134,10 +134,21 @@ func (w *world) could(p *process, part int) bool {
 // judgeAlone wants nobody but p to be able to decide part (I1).
 func (w *world) judgeAlone(p *process, part int) {
 	for _, q := range w.procs {
-		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) {
+		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) && !w.outwaited(q, p.set.Version+1) && !w.outwaited(p, q.set.Version+1) && !w.apart {
 			w.fail("I1", part, "%s and %s could both decide", p, q)
 		}
 	}
+}
+
+// outwaited reports whether q, which knows a version or a later one, was stopped, and a process that has started since has waited for its word
+// for as long as a restarted voter does. Then q goes on in a set of its own when it wakes.
+func (w *world) outwaited(q *process, version uint64) bool {
+	late := func(r *process) bool {
+		return r != nil && r.started > q.stopped && r.started+int64(w.forgetAfter) < w.now
+	}
+	yes := q.paused && q.set.Version >= version && slices.ContainsFunc(w.procs, late)
+	w.apart = w.apart || yes
+	return yes
 }
 
 // watch is called whenever p has done something.
@@ -230,16 +241,11 @@ func (w *world) watchSet(p *process) {
 }
 
 // forgotten reports whether nobody but p is left who knew this version of the set or a later one: all who
-// were counted in it have crashed, and those who come back go on from the last one that anybody knows. One that was stopped before p started,
-// and for longer than a restarted voter asks for what it has accepted, goes on in a set of its own when it wakes.
+// were counted in it have crashed, and those who come back go on from the last one that anybody knows.
 func (w *world) forgotten(p *process, s message.Set) bool {
 	for _, q := range w.procs {
-		gone := q != nil && q.paused && q.stopped < p.started && p.started+int64(w.forgetAfter) < w.now
-		if q != nil && q != p && q.set.ID == s.ID && q.set.Version >= s.Version {
-			if !gone {
-				return false
-			}
-			w.apart = true
+		if q != nil && q != p && q.set.ID == s.ID && q.set.Version >= s.Version && !w.outwaited(q, s.Version) {
+			return false
 		}
 	}
 	for name := range w.sets {
