@@ -134,7 +134,7 @@ func (w *world) could(p *process, part int) bool {
 // judgeAlone wants nobody but p to be able to decide part (I1).
 func (w *world) judgeAlone(p *process, part int) {
 	for _, q := range w.procs {
-		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) && !w.outwaited(q, p.set.Version+1) && !w.outwaited(p, q.set.Version+1) && !w.apart {
+		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) && !w.outwaited(q, p.set.Version+1) && !w.outwaited(p, q.set.Version+1) && !w.estranged {
 			w.fail("I1", part, "%s and %s could both decide", p, q)
 		}
 	}
@@ -147,7 +147,7 @@ func (w *world) outwaited(q *process, version uint64) bool {
 		return r != nil && r.started > q.stopped && r.started+int64(w.forgetAfter) < w.now
 	}
 	yes := q.paused && q.set.Version >= version && slices.ContainsFunc(w.procs, late)
-	w.apart = w.apart || yes
+	w.estranged = w.estranged || yes
 	return yes
 }
 
@@ -235,7 +235,7 @@ func (w *world) watchSet(p *process) {
 		if old, ok := w.sets[version{s.ID, s.Version - 1}]; ok && differ(old, s.Members) != 1 {
 			w.fail("set", general, "versions %d and %d are more than one name apart: %v, %v", s.Version-1, s.Version, old, s.Members)
 		}
-	} else if !slices.Equal(known, s.Members) && !w.apart && !w.forgotten(p, s) {
+	} else if !slices.Equal(known, s.Members) && !w.estranged && !w.forgotten(p, s) {
 		w.fail("set", general, "two sets are %s: %v, and at %s %v", tellSet(s), known, p, s.Members)
 	}
 }

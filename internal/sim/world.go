@@ -64,6 +64,8 @@ type world struct {
 	// outdated are partitions that were taken over with a replica of the last owner that this had replaced, or had not
 	// brought up to date, or where forgets holds, or stops and the promise was forgotten, or where all that granted it are new.
 	outdated uint64
+	// estranged: somebody goes on in a set of its own, see outwaited.
+	estranged bool
 	// neighbours: an owner may lose quorum together with the only one that it still reaches, and to which it has moved its replicas.
 	neighbours bool
 	// forgets: the only voter crashes, so a takeover may not know what it lacks.
