@@ -370,10 +370,7 @@ func (m *Machine) better(a, b offer) int {
 // win makes this process the holder of what it has claimed, with the best state that there is.
 func (m *Machine) win(p *partition) {
 	c := p.claim
-	start, back := message.Mark{}, message.Epoch{}
-	if p.state.has == message.Complete && p.state.loss == (loss{}) {
-		back = p.state.mark.Epoch
-	}
+	start := message.Mark{}
 	p.state.loss = m.missing(p, c)
 	switch p.state.has {
 	case message.None:
@@ -386,5 +383,4 @@ func (m *Machine) win(p *partition) {
 	}
 	m.stats.Claims++
 	m.open(p, message.Epoch{Gen: c.gen, Boot: m.c.Self.Boot}, start)
-	p.hold.back = back
 }

@@ -13,6 +13,9 @@ type loss struct {
 	of message.Epoch
 	// sure is what is lost if nobody has owned the partition at of, where that is not known; else of.
 	sure message.Epoch
+	// has is the highest epoch of which all is there: a state that lacked nothing, from which its owner went on or which came as a fork. Nothing is
+	// lost of it, nor of one before.
+	has message.Epoch
 	// since is the time of the takeover.
 	since int64
 }
@@ -27,10 +30,18 @@ func (m *Machine) lossOf(p *partition) *loss {
 
 // remains returns what is lost if nobody has owned the partition at l.of.
 func (l loss) remains() loss {
-	if l.sure == (message.Epoch{}) {
+	return l.but(loss{of: l.sure, sure: l.sure, has: l.has, since: l.since})
+}
+
+// but returns rest, which is lost still of l, or nothing if l has that.
+func (l loss) but(rest loss) loss {
+	if rest.has.Less(l.has) {
+		rest.has = l.has
+	}
+	if !rest.has.Less(rest.of) {
 		return loss{}
 	}
-	return loss{of: l.sure, sure: l.sure, since: l.since}
+	return rest
 }
 
 // neverOwned reports whether this process was granted p at an epoch, and has not owned it then.
@@ -43,7 +54,7 @@ func (m *Machine) says(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
-	return message.Loss{Of: l.of, Sure: l.sure, Age: m.now - l.since}
+	return message.Loss{Of: l.of, Sure: l.sure, Has: l.has, Age: m.now - l.since}
 }
 
 // heardLoss returns x as this process knows it, who knew it as before until now. The way here makes it seem later.
@@ -51,7 +62,7 @@ func (m *Machine) heardLoss(x message.Loss, before loss) loss {
 	if x.Of == (message.Epoch{}) {
 		return loss{}
 	}
-	l := loss{of: x.Of, sure: x.Sure, since: m.now - max(x.Age, 0)}
+	l := loss{of: x.Of, sure: x.Sure, has: x.Has, since: m.now - max(x.Age, 0)}
 	if before.of == l.of {
 		l.since = min(l.since, before.since)
 	}
@@ -80,7 +91,11 @@ func (m *Machine) missing(p *partition, c *claim) loss {
 		return s.loss
 	}
 	m.stats.Losses++
-	return loss{of: owned, sure: sure, since: m.now}
+	has := s.loss.has
+	if s.has == message.Complete && s.loss == (loss{}) {
+		has = s.mark.Epoch
+	}
+	return loss{of: owned, sure: sure, has: has, since: m.now}
 }
 
 // setLoss tells the table what p, which this process owns, lacks. Nothing is lost of an epoch at which this process has not owned it.
@@ -154,7 +169,7 @@ func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
 	if p.role == idle && m.neverOwned(p, l.Of) {
 		ch, before := m.channel(from), l.Sure
-		if before.Less(p.formerly) && p.formerly.Less(l.Of) {
+		if before.Less(p.formerly) && l.Has.Less(p.formerly) && p.formerly.Less(l.Of) {
 			before = p.formerly
 		}
 		ch.drops = append(ch.drops, message.Part{
@@ -203,16 +218,14 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	if !whole || part.Epoch == (message.Epoch{}) {
 		return true
 	}
-	if part.Loss == (message.Loss{}) && h.back.Less(part.Epoch) {
-		h.back = part.Epoch
-	}
-	if h.loss != (loss{}) && !part.Epoch.Less(h.loss.of) {
+	switch l := &h.loss; {
+	case *l == (loss{}):
+	case !part.Epoch.Less(l.of):
 		m.stats.LossesBack++
-		remains := m.heardLoss(part.Loss, h.loss)
-		if !h.back.Less(remains.of) {
-			remains = loss{}
-		}
-		m.endLoss(p, remains)
+		m.endLoss(p, l.but(m.heardLoss(part.Loss, *l)))
+	case part.Loss == (message.Loss{}) && l.has.Less(part.Epoch):
+		l.has = part.Epoch
+		m.endLoss(p, *l)
 	}
 	return true
 }

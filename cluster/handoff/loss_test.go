@@ -362,6 +362,42 @@ func TestNeverOwned(t *testing.T) {
 	}
 }
 
+// TestHandedOverWithALoss: the next owner knows what the claimer had, so it loses nothing of that when a process that never owned the partition
+// tells of an owner before, and that one does not tell of it if it knows better.
+func TestHandedOverWithALoss(t *testing.T) {
+	carols, daves := message.Epoch{Gen: owned, Boot: carol.Boot}, message.Epoch{Gen: claimed, Boot: dave.Boot}
+	for _, has := range []message.Epoch{{}, carols} {
+		s := newScript(t)
+		lost := message.Loss{Of: daves, Has: has, Age: 5}
+		epoch := message.Epoch{Gen: 3 << message.Handoffs, Boot: bob.Boot}
+		s.from(bob, message.Part{Kind: message.Fill, Epoch: epoch, Fill: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}, newTable(t))
+		s.from(bob, message.Part{
+			Kind: message.Close, Epoch: epoch, Fill: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil),
+		}, newTable(t))
+		if !s.Holds(0) || !s.lacks() {
+			t.Fatalf("handed over: %+v", s.parts[0])
+		}
+		s.from(carol, message.Part{
+			Kind: message.Merge, Fill: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+		}, newTable(t))
+		if s.lacks() == (has == carols) {
+			t.Errorf("with %+v there, that something is lost is %v", has, has == carols)
+		}
+
+		s = newScript(t)
+		s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})
+		mine := message.Epoch{Gen: claimed, Boot: alice.Boot}
+		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{
+			Partition: 0, Gen: epoch.Gen, Loss: message.Loss{Of: mine, Has: has, Age: 5},
+		}}})
+		s.pass(40 * time.Millisecond)
+		b := lastTo[*message.Parcel](s, bob)
+		if b == nil || len(b.Parts) != 1 || (b.Parts[0].Loss.Of == carols) == (has == carols) {
+			t.Errorf("with %+v there, alice sends %+v", has, b)
+		}
+	}
+}
+
 // TestForkComesFirst: the fork of the owner that is sure to be lost has come before another process says that it never owned the
 // partition after that one. It does not come again.
 func TestForkComesFirst(t *testing.T) {

@@ -109,11 +109,9 @@ type hold struct {
 	shunned      message.Peer
 	shunnedUntil int64
 
-	// loss is what the shard lacks, merging are forks that are coming, one of a process. back is the highest epoch of a state that lacks nothing and
-	// that this term began with or that came whole as a fork: no loss of that epoch, or an earlier one, is left.
+	// loss is what the shard lacks, merging are forks that are coming, one of a process.
 	loss    loss
 	merging []merging
-	back    message.Epoch
 
 	// While closing.
 	next   message.Epoch

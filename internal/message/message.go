@@ -169,6 +169,8 @@ type Loss struct {
 	Of Epoch
 	// Sure is what is lost if nobody has owned the partition at Of, where that is not known; else Of.
 	Sure Epoch
+	// Has is the highest epoch of which all is there: nothing is lost of it, nor of one before.
+	Has Epoch
 	// Age is how long ago the partition was taken over without it (ns).
 	Age int64
 }

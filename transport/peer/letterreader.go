@@ -88,7 +88,9 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 			return message.Holding{
 				Partition: r.number((*h).Partition), Gen: (*h).Gen, Start: r.mark((*h).Start), Heir: r.process((*h).Heir),
 				Replicated: (*h).Replicated,
-				Loss:       message.Loss{Of: r.epoch((*h).Loss.GetOf()), Sure: r.epoch((*h).Loss.GetSure()), Age: (*h).Loss.GetAgeNs()},
+				Loss: message.Loss{
+					Of: r.epoch((*h).Loss.GetOf()), Sure: r.epoch((*h).Loss.GetSure()), Has: r.epoch((*h).Loss.GetHas()), Age: (*h).Loss.GetAgeNs(),
+				},
 			}
 		})}
 	case *peerv1.Letter_News:

@@ -225,7 +225,7 @@ func (w *letterWriter) loss(l message.Loss) *peerv1.Loss {
 	if l == (message.Loss{}) {
 		return nil
 	}
-	return &peerv1.Loss{Of: w.epoch(l.Of), Sure: w.epoch(l.Sure), AgeNs: l.Age}
+	return &peerv1.Loss{Of: w.epoch(l.Of), Sure: w.epoch(l.Sure), Has: w.epoch(l.Has), AgeNs: l.Age}
 }
 
 func (w *letterWriter) mark(m message.Mark) *peerv1.Mark {

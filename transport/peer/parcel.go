@@ -28,7 +28,7 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		return body
 	}
 	size := 0
-	var boots [5]lastText
+	var boots [6]lastText
 	m.N = p.N
 	for i := range p.Parts {
 		t := &p.Parts[i]
@@ -59,6 +59,8 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		m.LossAgeNs = append(m.LossAgeNs, t.Loss.Age)
 		m.LossSureGen = append(m.LossSureGen, t.Loss.Sure.Gen)
 		m.LossSureBoot = append(m.LossSureBoot, boots[4].in(w, t.Loss.Sure.Boot))
+		m.LossHasGen = append(m.LossHasGen, t.Loss.Has.Gen)
+		m.LossHasBoot = append(m.LossHasBoot, boots[5].in(w, t.Loss.Has.Boot))
 		size += t.Bytes
 	}
 	sealParcel(m)
@@ -112,6 +114,8 @@ func cutParcel(m *peerv1.Parcel) {
 	m.LossAgeNs = m.LossAgeNs[:0]
 	m.LossSureGen = m.LossSureGen[:0]
 	m.LossSureBoot = m.LossSureBoot[:0]
+	m.LossHasGen = m.LossHasGen[:0]
+	m.LossHasBoot = m.LossHasBoot[:0]
 	m.Limits = m.Limits[:0]
 	m.Data = nil
 }
@@ -136,6 +140,8 @@ func sealParcel(m *peerv1.Parcel) {
 	m.LossAgeNs = trim(m.LossAgeNs)
 	m.LossSureGen = trim(m.LossSureGen)
 	m.LossSureBoot = trim(m.LossSureBoot)
+	m.LossHasGen = trim(m.LossHasGen)
+	m.LossHasBoot = trim(m.LossHasBoot)
 }
 
 // parcel returns the message that m holds, or nil with r.err set. It takes m's data
@@ -152,6 +158,7 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		{"counters", len(m.Counters)}, {"size", len(m.Size)}, {"sum", len(m.Sum)},
 		{"loss_gen", len(m.LossGen)}, {"loss_boot", len(m.LossBoot)}, {"loss_age_ns", len(m.LossAgeNs)},
 		{"loss_sure_gen", len(m.LossSureGen)}, {"loss_sure_boot", len(m.LossSureBoot)},
+		{"loss_has_gen", len(m.LossHasGen)}, {"loss_has_boot", len(m.LossHasBoot)},
 	} {
 		if c.len != 0 && c.len != n {
 			r.err = fmt.Errorf("parcel: column %s has %d values for %d parts; want as many, or none", c.name, c.len, n)
@@ -181,7 +188,8 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		t.Sum = at(m.Sum, i)
 		t.Loss = message.Loss{
 			Of:   message.Epoch{Gen: at(m.LossGen, i), Boot: r.text(at(m.LossBoot, i))},
-			Sure: message.Epoch{Gen: at(m.LossSureGen, i), Boot: r.text(at(m.LossSureBoot, i))}, Age: at(m.LossAgeNs, i),
+			Sure: message.Epoch{Gen: at(m.LossSureGen, i), Boot: r.text(at(m.LossSureBoot, i))},
+			Has:  message.Epoch{Gen: at(m.LossHasGen, i), Boot: r.text(at(m.LossHasBoot, i))}, Age: at(m.LossAgeNs, i),
 		}
 		counters += uint64(t.Counters)
 		size += uint64(t.Bytes)

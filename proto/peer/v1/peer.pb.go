@@ -2215,6 +2215,7 @@ type Loss struct {
 	Of            *Epoch                 `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
 	AgeNs         int64                  `protobuf:"varint,2,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	Sure          *Epoch                 `protobuf:"bytes,3,opt,name=sure,proto3" json:"sure,omitempty"`
+	Has           *Epoch                 `protobuf:"bytes,4,opt,name=has,proto3" json:"has,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2266,6 +2267,13 @@ func (x *Loss) GetAgeNs() int64 {
 func (x *Loss) GetSure() *Epoch {
 	if x != nil {
 		return x.Sure
+	}
+	return nil
+}
+
+func (x *Loss) GetHas() *Epoch {
+	if x != nil {
+		return x.Has
 	}
 	return nil
 }
@@ -2863,6 +2871,8 @@ type Parcel struct {
 	LossAgeNs     []int64  `protobuf:"varint,21,rep,packed,name=loss_age_ns,json=lossAgeNs,proto3" json:"loss_age_ns,omitempty"`
 	LossSureGen   []uint64 `protobuf:"varint,22,rep,packed,name=loss_sure_gen,json=lossSureGen,proto3" json:"loss_sure_gen,omitempty"`
 	LossSureBoot  []uint32 `protobuf:"varint,23,rep,packed,name=loss_sure_boot,json=lossSureBoot,proto3" json:"loss_sure_boot,omitempty"` // texts
+	LossHasGen    []uint64 `protobuf:"varint,24,rep,packed,name=loss_has_gen,json=lossHasGen,proto3" json:"loss_has_gen,omitempty"`
+	LossHasBoot   []uint32 `protobuf:"varint,25,rep,packed,name=loss_has_boot,json=lossHasBoot,proto3" json:"loss_has_boot,omitempty"` // texts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3054,6 +3064,20 @@ func (x *Parcel) GetLossSureGen() []uint64 {
 func (x *Parcel) GetLossSureBoot() []uint32 {
 	if x != nil {
 		return x.LossSureBoot
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossHasGen() []uint64 {
+	if x != nil {
+		return x.LossHasGen
+	}
+	return nil
+}
+
+func (x *Parcel) GetLossHasBoot() []uint32 {
+	if x != nil {
+		return x.LossHasBoot
 	}
 	return nil
 }
@@ -4406,11 +4430,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\n" +
 	"replicated\x18\x05 \x01(\bR\n" +
 	"replicated\x12!\n" +
-	"\x04loss\x18\x06 \x01(\v2\r.peer.v1.LossR\x04loss\"a\n" +
+	"\x04loss\x18\x06 \x01(\v2\r.peer.v1.LossR\x04loss\"\x83\x01\n" +
 	"\x04Loss\x12\x1e\n" +
 	"\x02of\x18\x01 \x01(\v2\x0e.peer.v1.EpochR\x02of\x12\x15\n" +
 	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\x12\"\n" +
-	"\x04sure\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x04sure\"B\n" +
+	"\x04sure\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x04sure\x12 \n" +
+	"\x03has\x18\x04 \x01(\v2\x0e.peer.v1.EpochR\x03has\"B\n" +
 	"\x04News\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
 	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
@@ -4449,7 +4474,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xe1\x04\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xa7\x05\n" +
 	"\x06Parcel\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
@@ -4476,7 +4501,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tloss_boot\x18\x14 \x03(\rR\blossBoot\x12\x1e\n" +
 	"\vloss_age_ns\x18\x15 \x03(\x03R\tlossAgeNs\x12\"\n" +
 	"\rloss_sure_gen\x18\x16 \x03(\x04R\vlossSureGen\x12$\n" +
-	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\"d\n" +
+	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\x12 \n" +
+	"\floss_has_gen\x18\x18 \x03(\x04R\n" +
+	"lossHasGen\x12\"\n" +
+	"\rloss_has_boot\x18\x19 \x03(\rR\vlossHasBoot\"d\n" +
 	"\aReceipt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
 	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\x12\x1f\n" +
@@ -4697,33 +4725,34 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	23, // 49: peer.v1.Holding.loss:type_name -> peer.v1.Loss
 	11, // 50: peer.v1.Loss.of:type_name -> peer.v1.Epoch
 	11, // 51: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
-	25, // 52: peer.v1.News.grants:type_name -> peer.v1.Granted
-	10, // 53: peer.v1.Granted.claimer:type_name -> peer.v1.Process
-	28, // 54: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
-	30, // 55: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
-	31, // 56: peer.v1.Grant.acked:type_name -> peer.v1.Acked
-	11, // 57: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	10, // 58: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
-	12, // 59: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
-	11, // 60: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
-	11, // 61: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
-	12, // 62: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	35, // 63: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	11, // 64: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	10, // 65: peer.v1.Refusal.holder:type_name -> peer.v1.Process
-	42, // 66: peer.v1.Top.keys:type_name -> peer.v1.TopKey
-	45, // 67: peer.v1.Facts.all:type_name -> peer.v1.Counts
-	46, // 68: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
-	45, // 69: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
-	4,  // 70: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	8,  // 71: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
-	6,  // 72: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 73: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
-	72, // [72:74] is the sub-list for method output_type
-	70, // [70:72] is the sub-list for method input_type
-	70, // [70:70] is the sub-list for extension type_name
-	70, // [70:70] is the sub-list for extension extendee
-	0,  // [0:70] is the sub-list for field type_name
+	11, // 52: peer.v1.Loss.has:type_name -> peer.v1.Epoch
+	25, // 53: peer.v1.News.grants:type_name -> peer.v1.Granted
+	10, // 54: peer.v1.Granted.claimer:type_name -> peer.v1.Process
+	28, // 55: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
+	30, // 56: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
+	31, // 57: peer.v1.Grant.acked:type_name -> peer.v1.Acked
+	11, // 58: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
+	10, // 59: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	12, // 60: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
+	11, // 61: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
+	11, // 62: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
+	12, // 63: peer.v1.Fetch.state:type_name -> peer.v1.Mark
+	35, // 64: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
+	11, // 65: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
+	10, // 66: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	42, // 67: peer.v1.Top.keys:type_name -> peer.v1.TopKey
+	45, // 68: peer.v1.Facts.all:type_name -> peer.v1.Counts
+	46, // 69: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
+	45, // 70: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
+	4,  // 71: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
+	8,  // 72: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	6,  // 73: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
+	0,  // 74: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	73, // [73:75] is the sub-list for method output_type
+	71, // [71:73] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_peer_v1_peer_proto_init() }
