@@ -7,7 +7,6 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
@@ -35,6 +34,9 @@ const (
 	requestChecks, requestAllOrNothing, requestID                   = 1, 2, 3
 	checkDomain, checkDescriptor, checkCost, checkVerb, checkLimits = 1, 2, 3, 4, 5
 	entryKey, entryValue                                            = 1, 2
+
+	limitAlgorithm, limitCount, limitPeriod, limitUnlimited, limitBurst, limitCost, limitRefill, limitAlign   = 1, 2, 3, 4, 5, 6, 7, 8
+	limitUnit, limitTimezone, limitMinInterval, limitSoft, limitCountDenied, limitSubWindows, limitLogEntries = 9, 10, 11, 12, 13, 14, 15
 )
 
 var (
@@ -136,7 +138,7 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 			verb = int32(varint(value))
 		case num == checkLimits && typ == protowire.BytesType:
 			var l sluicev1.Limit
-			if err := proto.Unmarshal(value, &l); err != nil {
+			if err := decodeLimit(value, &l); err != nil {
 				return fmt.Errorf("limits[%d]: %w", limits, err)
 			}
 			if limits++; limits <= bucket.MaxLimits+1 {
@@ -172,6 +174,57 @@ func (q *question) decodeEntry(data []byte, like rules.Entry, left int) (e rules
 		}
 	}
 	return e, nil
+}
+
+// decodeLimit reads a Limit.
+func decodeLimit(data []byte, l *sluicev1.Limit) error {
+	for len(data) > 0 {
+		num, typ, value, rest, err := field(data)
+		if err != nil {
+			return err
+		}
+		data = rest
+		if num == limitTimezone && typ == protowire.BytesType {
+			if !utf8.Valid(value) {
+				return fmt.Errorf("timezone: %w", errUTF8)
+			}
+			l.Timezone = string(value)
+		}
+		if typ != protowire.VarintType {
+			continue
+		}
+		switch v := varint(value); num {
+		case limitAlgorithm:
+			l.Algorithm = sluicev1.Algorithm(v)
+		case limitCount:
+			l.Count = int64(v)
+		case limitPeriod:
+			l.PeriodNs = int64(v)
+		case limitUnlimited:
+			l.Unlimited = v != 0
+		case limitBurst:
+			l.Burst = int64(v)
+		case limitCost:
+			l.Cost = int64(v)
+		case limitRefill:
+			l.Refill = sluicev1.Refill(v)
+		case limitAlign:
+			l.Align = sluicev1.Align(v)
+		case limitUnit:
+			l.Unit = sluicev1.Unit(v)
+		case limitMinInterval:
+			l.MinIntervalNs = int64(v)
+		case limitSoft:
+			l.Soft = int32(v)
+		case limitCountDenied:
+			l.CountDenied = v != 0
+		case limitSubWindows:
+			l.SubWindows = int32(v)
+		case limitLogEntries:
+			l.LogEntries = int32(v)
+		}
+	}
+	return nil
 }
 
 // field reads one field. Of a BytesType, value is what stands behind the length,

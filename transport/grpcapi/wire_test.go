@@ -28,6 +28,10 @@ func FuzzDecode(f *testing.F) {
 		Checks: []*sluicev1.Check{
 			{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ä"}, {}}, Cost: &cost, Verb: sluicev1.Verb_VERB_CHARGE},
 			{Limits: []*sluicev1.Limit{{Count: 5, PeriodNs: 1e9, Timezone: "Europe/Berlin"}, {Algorithm: 99}}, Verb: 9},
+			{Limits: []*sluicev1.Limit{{
+				Algorithm: 2, Count: 3, PeriodNs: 5e9, Burst: 7, Cost: 11, Refill: 1, Align: 2, Unit: 3, Timezone: "UTC", MinIntervalNs: 13, Soft: 17, CountDenied: true, SubWindows: 19,
+				LogEntries: 23,
+			}, {Unlimited: true}}},
 		},
 		AllOrNothing: true, Id: math.MaxUint64,
 	})
