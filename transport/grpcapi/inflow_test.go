@@ -176,7 +176,12 @@ func TestUnfinishedMessages(t *testing.T) {
 					t.Fatalf("another caller: %v", err)
 				}
 				cancel()
-				most, asked = max(most, heap()), asked+1
+				now := heap()
+				if now-before > 64<<20 { // a busy machine collects garbage late; TestOneConnection of internal/e2e looks at a process of its own
+					debug.FreeOSMemory()
+					now = heap()
+				}
+				most, asked = max(most, now), asked+1
 				if held := p.Unread().Held; held > maxUnread+1<<20 {
 					t.Fatalf("%d bytes are held", held)
 				}
