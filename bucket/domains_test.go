@@ -3,6 +3,7 @@ package bucket
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -381,6 +382,46 @@ func TestCountersStayInTheirAccount(t *testing.T) {
 		for _, d := range table.Domains() {
 			if want := d.Name == c.want; (d.Entries == 1) != want {
 				t.Errorf("step %d: %+v", i, d)
+			}
+		}
+	}
+}
+
+// TestSpentKeysStayFarAboveTheCap: a table that is far above its cap, as transfers can make it, and of which few counters may go, evicts none that
+// is wholly spent while there are others: it never has to take the only one that it has looked at.
+func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
+	const spent, domains = 400, 20
+	now := int64(time.Hour)
+	quiet := limitsIn(t, "quiet", hourly(1))
+	var others []*Limits
+	for i := range domains {
+		others = append(others, limitsIn(t, fmt.Sprint("other-", i), hourly(1000)))
+	}
+	for seed := range uint64(10) {
+		table, err := NewTable(Config{Shards: 1, MaxEntries: 4000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		random := rand.New(rand.NewPCG(1, seed))
+		keys := slices.Repeat([]*Limits{quiet}, spent)
+		keys = append(keys, slices.Repeat(others[:1], 1500)...) // so many more than others have that these alone may go
+		keys = append(keys, slices.Repeat(others[1:], 100)...)
+		random.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+		var standing []Key
+		for i, l := range keys {
+			k := Key{Hi: 1, Lo: uint64(i)}
+			table.Do(now, &Request{Key: k, Limits: l, Cost: 1})
+			if l == quiet {
+				standing = append(standing, k)
+			}
+		}
+		table.maxEntries = 3000
+		for i := uint64(0); table.farOver(); i++ {
+			table.Do(now, &Request{Key: Key{Hi: 2, Lo: i}, Limits: others[random.IntN(domains)], Cost: 1})
+		}
+		for _, k := range standing {
+			if !table.Has(k) {
+				t.Fatalf("seed %d: of %d spent keys one was evicted", seed, spent)
 			}
 		}
 	}

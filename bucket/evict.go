@@ -64,16 +64,14 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 // makeRoomLocked evicts counters of sh, as far as they may go, until the table is within its caps, and so is crowd if it is
 // not nil. The last keep counters stay. It returns how many it evicted and looked at.
 func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep int) (evicted, looks int) {
-	for evicted < maxEvictions && looks < maxLooks && sh.mu.lru.Len() > keep {
+	// Of fewer than there are choices, that may be the one which should go last.
+	for evicted < maxEvictions && looks <= maxLooks-choices && sh.mu.lru.Len() > keep {
 		over := t.over()
 		if over == nothing && (crowd == nil || !crowd.crowded()) {
 			break
 		}
 		key, c, n := t.chooseLocked(sh, now, over, min(maxLooks-looks, sh.mu.lru.Len()-keep))
 		looks += n
-		if c == nil && t.farOver() {
-			key, c, _ = sh.mu.lru.GetOldest()
-		}
 		if c == nil {
 			break
 		}
@@ -84,15 +82,18 @@ func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep int) (e
 }
 
 // chooseLocked returns the counter of sh that is to go, or nil if none of the looks oldest may, and how many it looked at. What is wholly
-// spent, and what other domains have, may go only where the table is far above its caps.
+// spent, what other domains have, and what shares its set of limits where there are too many sets, may go only where the table is far above its
+// caps.
 func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Key, *counter, int) {
 	most, far, looked := t.largest(over), t.farOver(), 0
-	var best, other victim
+	var best, other, shared victim
 	for candidates := 0; looked < looks && candidates < choices; looked++ {
 		k, c, _ := sh.mu.lru.GetOldest()
-		if may := t.mayGo(c, over, most); may || far && (over != tooManySets || t.accountOf(c.limits).refs.Load() == 1) {
+		if may := t.mayGo(c, over, most); may || far {
 			x := victim{k, c, c.worth(sh.atLocked(now))}
 			switch {
+			case !may && over == tooManySets && t.accountOf(c.limits).domain.has(over) >= most-most/4:
+				shared = shared.or(x) // its set goes with the last counter that has it
 			case !may:
 				other = other.or(x)
 			case x.worth == usedOnce:
@@ -107,8 +108,10 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Ke
 		c.cuts &^= flagAgain
 		sh.mu.lru.Get(k) // spared, for now
 	}
-	if best.counter == nil {
-		best = other
+	for _, x := range []victim{shared, other} {
+		if best.counter == nil {
+			best = x
+		}
 	}
 	return best.key, best.counter, looked
 }

@@ -14,13 +14,13 @@ type asking struct {
 	id    uint64
 	parts []int
 	sent  int64
-	acked []ackedBy // by those who granted anything
+	acked []ackedBy // as those who granted anything say
 }
 
-// ackedBy is until when acknowledgements that granters gave to a process may count, in this process's time.
+// ackedBy is until when the acknowledgement that a granter gave to a process may count, in this process's time.
 type ackedBy struct {
-	boot  string
-	until int64
+	granter, boot string
+	until         int64
 }
 
 // claim is this process's claim of one partition.
@@ -173,15 +173,23 @@ func (m *Machine) ask(a *asking) {
 }
 
 // askLate asks who has come, or come back, since a claim was granted by all who had to: it may have the
-// best state, perhaps as the holder that was cut off.
+// best state, perhaps as the holder that was cut off. Who has granted all of a is asked, by a claim of nothing, whether those whom it has
+// acknowledged know of that by now.
 func (m *Machine) askLate(a *asking, to message.Peer) {
-	b := &message.Claim{ID: a.id}
+	b, granted, waits := &message.Claim{ID: a.id}, true, false
 	for _, i := range a.parts {
-		if c := m.parts[i].claim; c != nil && c.from == a && c.stage == sitting && !slices.Contains(c.granted, to) {
+		c := m.parts[i].claim
+		switch {
+		case c == nil || c.from != a || c.stage > sitting:
+		case c.stage < sitting:
+			granted = false
+		case !slices.Contains(c.granted, to):
 			b.Parts = append(b.Parts, message.Claimed{Partition: i, Gen: c.gen})
+		default:
+			waits = waits || slices.ContainsFunc(a.acked, func(x ackedBy) bool { return x.granter == to.Boot && !c.grantedBy(x.boot) })
 		}
 	}
-	if len(b.Parts) > 0 {
+	if len(b.Parts) > 0 || granted && waits {
 		m.send(to, b)
 	}
 }
@@ -193,8 +201,11 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 		return
 	}
 	a := m.asking[i]
+	if len(g.Parts) == 0 && !g.Probe { // made after it has granted all of a
+		a.acked = slices.DeleteFunc(a.acked, func(x ackedBy) bool { return x.granter == from.Boot })
+	}
 	for _, x := range g.Acked {
-		a.noteAcked(x.Boot, m.now+min(max(x.Left, 0), m.c.Quorum.LongestExpiry()))
+		a.noteAcked(from.Boot, x.Boot, m.now+min(max(x.Left, 0), m.c.Quorum.LongestExpiry()))
 	}
 	// Who knows a later version of the set may have agreed to the next but one already, without word of
 	// this claim: its promise comes too late for this process's version.
@@ -235,11 +246,11 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 	}
 }
 
-// noteAcked notes until when an acknowledgement of a process may count.
-func (a *asking) noteAcked(boot string, until int64) {
-	i := slices.IndexFunc(a.acked, func(x ackedBy) bool { return x.boot == boot })
+// noteAcked notes until when an acknowledgement that a granter gave to a process may count.
+func (a *asking) noteAcked(granter, boot string, until int64) {
+	i := slices.IndexFunc(a.acked, func(x ackedBy) bool { return x.granter == granter && x.boot == boot })
 	if i < 0 {
-		a.acked = append(a.acked, ackedBy{boot, until})
+		a.acked = append(a.acked, ackedBy{granter, boot, until})
 		return
 	}
 	a.acked[i].until = max(a.acked[i].until, until)
@@ -253,6 +264,9 @@ func (m *Machine) advance(p *partition) {
 	}
 	if c.stage == gathering && slices.Contains(c.granted, m.c.Self) && m.agreed(c, 0) {
 		c.stage, c.until = sitting, m.safeFrom(c)
+	}
+	if c.stage == sitting {
+		c.until = min(c.until, m.safeFrom(c))
 	}
 	if c.stage == sitting && m.now >= c.until && m.may() && !m.awaits(p, c) {
 		c.stage, c.asked = fetching, never

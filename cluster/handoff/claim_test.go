@@ -140,6 +140,69 @@ func TestLateComersAreAsked(t *testing.T) {
 	}
 }
 
+// TestWaitEndsWhenTheOldOwnerKnows: a claim waits no longer for the old owner's acknowledgements once their granter says that the old
+// owner knows of all that it has granted. A repeated grant says nothing of the kind: it may have been made before another part was granted.
+func TestWaitEndsWhenTheOldOwnerKnows(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		again message.Grant
+		ends  bool
+	}{
+		{"she knows", message.Grant{}, true},
+		{"she does not know", message.Grant{Acked: []message.Acked{{Boot: carol.Boot, Left: int64(500 * time.Millisecond)}}}, false},
+		{"it grants again", message.Grant{Parts: []message.GrantPart{{OK: true}}}, false},
+		{"a probe", message.Grant{Probe: true}, false},
+	} {
+		s := newScript(t)
+		s.loses(carol)
+		acked := []message.Acked{{Boot: carol.Boot, Left: int64(600 * time.Millisecond)}}
+		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
+		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: acked}, message.GrantPart{})
+		s.sent = nil
+		s.pass(200 * time.Millisecond)
+		b := lastTo[*message.Claim](s, bob)
+		if b == nil || b.Probe || len(b.Parts) > 0 || s.Holds(0) {
+			t.Fatalf("%s: 200 ms later alice asks bob %+v and owns it: %v", c.name, b, s.Holds(0))
+		}
+		c.again.ID, c.again.Votes, c.again.Version = b.ID, true, 1
+		s.tells(bob, &c.again)
+		s.pass(20 * time.Millisecond)
+		if s.Holds(0) != c.ends {
+			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.ends)
+		}
+	}
+}
+
+// TestGrantSaysWhoKnows: a grant tells whom the granter has acknowledged, but for those that are outvoted and know of all that it has granted.
+func TestGrantSaysWhoKnows(t *testing.T) {
+	for _, outvoted := range []bool{true, false} {
+		s := newScript(t)
+		if outvoted {
+			s.lacking = []message.Peer{bob}
+			s.pass(300 * time.Millisecond)
+		}
+		for i, step := range []struct {
+			gen, seen uint64 // of carol's claim, and in bob's last heartbeat
+			knows     bool
+		}{{owned, 0, false}, {0, 0, false}, {0, 1, true}, {owned, 1, true}, {claimed, 1, false}, {0, 1, false}, {0, 2, true}} {
+			s.now++
+			s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Heartbeat{
+				Sent: s.now, Set: s.c.Quorum.Set(), Seen: step.seen, NoQuorum: outvoted,
+			}})
+			b := &message.Claim{ID: 1}
+			if step.gen > 0 {
+				b.Parts = []message.Claimed{{Partition: 0, Gen: step.gen}}
+			}
+			s.tells(carol, b)
+			s.sent = s.Take()
+			knows := !slices.ContainsFunc(lastTo[*message.Grant](s, carol).Acked, func(a message.Acked) bool { return a.Boot == bob.Boot })
+			if want := step.knows && outvoted; knows != want {
+				t.Errorf("outvoted %v, step %d: bob knows: %v, want %v", outvoted, i, knows, want)
+			}
+		}
+	}
+}
+
 // TestVotesOfVoters: each voter has one vote, however often it was restarted since, and who is no voter has none.
 func TestVotesOfVoters(t *testing.T) {
 	again := message.Peer{Name: "b", Boot: "b2"}
@@ -186,8 +249,8 @@ func TestWaitForTheLatest(t *testing.T) {
 		s := newSolo(t)
 		a := &asking{id: 1}
 		for _, until := range order {
-			a.noteAcked(carol.Boot, until)
-			a.noteAcked(bob.Boot, until+100)
+			a.noteAcked(alice.Boot, carol.Boot, until)
+			a.noteAcked(alice.Boot, bob.Boot, until+100)
 		}
 		if got := s.safeFrom(&claim{from: a, granted: []message.Peer{bob}}); got != 80 {
 			t.Errorf("told of %v: waits until %d, want 80", order, got)

@@ -36,9 +36,7 @@ func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Gr
 
 // grant works out the answer to a claim of this process or another one.
 func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
-	g := &message.Grant{
-		ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version, Acked: m.c.Quorum.Acked(m.now),
-	}
+	g := &message.Grant{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
 	for _, c := range b.Parts {
 		if c.Partition < 0 || c.Partition >= len(m.parts) {
 			continue
@@ -59,6 +57,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 		}
 		g.Parts = append(g.Parts, part)
 	}
+	g.Acked = m.c.Quorum.Acked(m.now, m.nextNews())
 	return g
 }
 

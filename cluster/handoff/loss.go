@@ -90,6 +90,9 @@ func (m *Machine) missing(p *partition, c *claim) loss {
 	if complete() || !m.c.with(LostState) {
 		return s.loss
 	}
+	if sure == s.loss.of && sure.Boot == owned.Boot {
+		sure = s.loss.sure // a process that has not owned it at the later epoch says so of both
+	}
 	m.stats.Losses++
 	has := s.loss.has
 	if s.has == message.Complete && s.loss == (loss{}) {
@@ -221,8 +224,10 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	switch l := &h.loss; {
 	case *l == (loss{}):
 	case !part.Epoch.Less(l.of):
-		m.stats.LossesBack++
-		m.endLoss(p, l.but(m.heardLoss(part.Loss, *l)))
+		if rest := l.but(m.heardLoss(part.Loss, *l)); rest != *l {
+			m.stats.LossesBack++
+			m.endLoss(p, rest)
+		}
 	case part.Loss == (message.Loss{}) && l.has.Less(part.Epoch):
 		l.has = part.Epoch
 		m.endLoss(p, *l)

@@ -447,3 +447,42 @@ func TestNeverOwnedBefore(t *testing.T) {
 		}
 	}
 }
+
+// TestLostTwiceToOne: what one process was granted twice, and may have owned, is over when it says that it has not owned the partition at the
+// later epoch. What another was granted in between is not.
+func TestLostTwiceToOne(t *testing.T) {
+	later := message.Epoch{Gen: owned + 2, Boot: dave.Boot}
+	for _, first := range []message.Peer{dave, bob} {
+		before := loss{of: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
+		s := takesOver(t, state{has: message.Complete, mark: at(owned, carol), loss: before}, message.GrantPart{Granted: later})
+		want := loss{of: later, since: s.parts[0].hold.loss.since}
+		if first != dave {
+			want.sure = before.of
+		}
+		if got := s.parts[0].hold.loss; got != want {
+			t.Errorf("%s first: lost is %+v, want %+v", first.Name, got, want)
+		}
+	}
+}
+
+// TestSameLossIsNotTold: a process that says of a loss what is known leaves it as it is, and alice tells nobody of it anew: each time, that
+// process would say so again.
+func TestSameLossIsNotTold(t *testing.T) {
+	daves := message.Epoch{Gen: owned + 1, Boot: dave.Boot}
+	s := takesOver(t, state{has: message.Complete, mark: at(owned, carol)}, message.GrantPart{Owned: daves})
+	for _, c := range []struct {
+		of   message.Epoch
+		told bool
+	}{{daves, false}, {message.Epoch{Gen: owned + 1, Boot: "d0"}, true}} {
+		s.Tick(s.now)
+		s.Take()
+		s.from(dave, message.Part{
+			Kind: message.Merge, Fill: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: c.of, Sure: c.of, Age: 5},
+		}, newTable(t))
+		s.Tick(s.now)
+		s.sent = s.Take()
+		if b := lastTo[*message.Holdings](s, bob); (b != nil) != c.told || !s.lacks() {
+			t.Errorf("dave says that %+v is lost: alice tells %+v", c.of, b)
+		}
+	}
+}

@@ -14,6 +14,14 @@ type sentNews struct {
 // and also what was heard of. Those who granted it may leave the set, and who is left must know it and pass it on.
 func (m *Machine) makeNews(p *partition) { p.told, m.untold = m.news+1, true }
 
+// nextNews returns the number of the news that has all grants so far.
+func (m *Machine) nextNews() uint64 {
+	if m.untold {
+		return m.news + 1
+	}
+	return m.news
+}
+
 // publish makes the next news of what there is for it: whose heartbeats have not seen it gets no
 // acknowledgement from here.
 func (m *Machine) publish() {

@@ -168,11 +168,12 @@ func (m *Machine) dropExpired(now int64) {
 	m.given = slices.DeleteFunc(m.given, func(g given) bool { return g.until < now })
 }
 
-// Acked returns whom this process has acknowledged (OK) so lately that it may still count, and for how long.
-func (m *Machine) Acked(now int64) []message.Acked {
+// Acked returns whom this process has acknowledged (OK) so lately that it may still count, and for how long; not those that are outvoted and
+// whose last heartbeat has seen this process's news up to seq.
+func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 	var acked []message.Acked
 	for _, g := range m.given {
-		if g.until >= now {
+		if g.until >= now && !slices.ContainsFunc(m.peers, func(p *peer) bool { return p.Boot == g.boot && p.seen >= seq && m.outvoted(now, p) }) {
 			acked = append(acked, message.Acked{Boot: g.boot, Left: g.until - now})
 		}
 	}

@@ -45,10 +45,10 @@ func TestAcknowledgement(t *testing.T) {
 				t.Errorf("knows %s, want %s", got, c.knows)
 			}
 			want := []message.Acked{{Boot: y.Boot}}
-			if got := l.Acked(860 * ms); c.ok && !slices.Equal(got, want) || !c.ok && got != nil {
+			if got := l.Acked(860*ms, c.owed+1); c.ok && !slices.Equal(got, want) || !c.ok && got != nil {
 				t.Errorf("acknowledged %v", got)
 			}
-			if got := l.Acked(861 * ms); got != nil {
+			if got := l.Acked(861*ms, c.owed+1); got != nil {
 				t.Errorf("acknowledged %v too long ago", got)
 			}
 			// A new run of y must introduce itself anew, and the old one is not answered.
@@ -58,7 +58,7 @@ func TestAcknowledgement(t *testing.T) {
 			if said := l.say(310*ms, y, &c.h); said != nil {
 				t.Errorf("said %v to an old run", said)
 			}
-			if got := l.Acked(310 * ms); c.ok && len(got) != 1 {
+			if got := l.Acked(310*ms, c.owed+1); c.ok && len(got) != 1 {
 				t.Errorf("acknowledged %v, want the old run too", got)
 			}
 		})

@@ -61,8 +61,11 @@ type Shares struct {
 	given *bucket.Table
 	// admitted is what the node has admitted without an owner, and no owner has acknowledged.
 	admitted *bucket.Table
-	// voters is how many there were when a share was given last.
-	voters atomic.Int64
+	// mu keeps shares from being forgotten while a check is answered by one: what is gone by then would count as untouched.
+	mu struct {
+		sync.RWMutex
+		voters int // when a share was given last
+	}
 	// locks keep two checks of one key from working out its share at once.
 	locks [64]sync.Mutex
 	// unheard counts shares that were worked out though no owner's answer was remembered.
@@ -101,9 +104,8 @@ type Receipt struct {
 // Answer answers r by this node's share of its limits, and remembers what it admits as a deferred charge, which is then to be sent. rc,
 // if not nil, is filled in if it has charged.
 func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.UnknownShare, rc *Receipt) (d bucket.Decision, charged bool) {
-	if voters := int64(at.Voters); s.voters.Load() != voters && s.voters.Swap(voters) != voters {
-		s.Forget() // what is left of a share under other limits is no part of what was left
-	}
+	s.holdFor(at.Voters)
+	defer s.mu.RUnlock()
 	part := *r
 	part.Limits = r.Limits.Share(at.Voters)
 	l := &s.locks[r.Key.Lo%uint64(len(s.locks))]
@@ -161,9 +163,9 @@ func shareOf(left []int64, own []bucket.Standing, voters int, unheard rules.Unkn
 func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, voters int, unknownShare rules.UnknownShare) {
 	var array [bucket.MaxLimits]int64
 	left := array[:r.Limits.Len()]
-	least := s.Answers.left(asOf, r.Key, r.Limits, left)
-	// An owner that has lost quorum, and a replica, have the counter itself.
+	// An owner that has lost quorum, and a replica, have the counter itself. What is dropped after this is among the answers.
 	counted, has := s.cfg.Counters.Look(asOf, r.Key, r.Limits)
+	least := s.Answers.left(asOf, r.Key, r.Limits, left)
 	unheard := true
 	for i := range left {
 		if has && (left[i] == unknown || counted[i].Remaining < left[i]) {
@@ -191,8 +193,27 @@ func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, vot
 	s.given.Leave(asOf, r.Key, part, left)
 }
 
+// holdFor locks mu for reading, while shares are of a limit divided by so many voters.
+func (s *Shares) holdFor(voters int) {
+	for s.mu.RLock(); s.mu.voters != voters; s.mu.RLock() {
+		s.mu.RUnlock()
+		s.mu.Lock()
+		if s.mu.voters != voters {
+			s.mu.voters = voters
+			s.forgetLocked() // what is left of a share under other limits is no part of what was left
+		}
+		s.mu.Unlock()
+	}
+}
+
 // Forget drops all shares: this node has quorum again, and the next time they are worked out anew.
 func (s *Shares) Forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetLocked()
+}
+
+func (s *Shares) forgetLocked() {
 	for i := range s.cfg.Shards {
 		s.given.DropShard(i)
 	}

@@ -1,6 +1,8 @@
 package share
 
 import (
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,5 +117,38 @@ func TestShareOfFewerVoters(t *testing.T) {
 	}
 	if admitted != 4 {
 		t.Errorf("%d admitted of 12 that were left, by one of three, want 4", admitted)
+	}
+}
+
+// TestForgetWhileAnswering: shares that are forgotten while checks are answered are worked out anew, and no check finds the whole of one.
+func TestForgetWhileAnswering(t *testing.T) {
+	limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Align: bucket.AlignFirstHit, Count: 3000, Period: time.Hour})
+	now := int64(time.Hour)
+	s, err := New(Config{Counters: table(t), Shards: 512, MaxKeys: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.When.Start(0, 0, 0)
+	spent := &bucket.Decision{Limit: 3000, ResetAfter: time.Hour}
+	for round := range 200 {
+		var admitted atomic.Int64
+		var callers sync.WaitGroup
+		for caller := range 4 {
+			callers.Go(func() {
+				// All know of another number of voters than before; shares of other keys are forgotten too.
+				at := Place{Voters: 2 + (round+caller/2)%2}
+				for key := range uint64(8) {
+					r := &bucket.Request{Key: bucket.Key{Hi: key << 56, Lo: key}, Limits: limits, Cost: 1}
+					s.Answers.Note(now, r, spent)
+					if _, charged := s.Answer(now, at, r, rules.UnknownLimit, nil); charged {
+						admitted.Add(1)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		if n := admitted.Load(); n > 0 {
+			t.Fatalf("round %d: %d checks of keys that are spent were admitted", round, n)
+		}
 	}
 }

@@ -142,13 +142,13 @@ func (n *node) serveOperators(api http.Handler) {
 	p.SetHTTP1(true)
 	p.SetUnencryptedHTTP2(true)
 	n.operators.http = &http.Server{
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: httpapi.Drained(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
 				mux.ServeHTTP(w, r.WithContext(access.AsOperator(r.Context())))
 				return
 			}
 			atPort.ServeHTTP(w, r)
-		}),
+		})),
 		Protocols: &p, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, // a profile may take a minute
 		ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug),
 	}

@@ -243,17 +243,24 @@ type bound struct {
 	gap time.Duration
 	// rtt is the round trip between nodes, if the time of forwarded checks is bounded by it.
 	rtt time.Duration
+	// tcp is the congestion control of the nodes.
+	tcp string
 	// answered is the part of checks that owners decide at least, and no partition is taken over from an owner that lives.
 	answered float64
 }
 
 // forwarded returns how long all but a hundredth of a group's forwarded checks may take: the way there and back, for a sync rule
-// also to the replica and back, half a round trip for what is sent again or waits, and 20 ms.
+// also to the replica and back, half a round trip for what is sent again or waits, and 20 ms. BBR lets a connection have four packets under way for
+// a fifth of a second and a round trip, every 10 s, to measure the round trip (ProbeRTT): what comes meanwhile waits for up to another one.
 func (b bound) forwarded(g group) time.Duration {
-	if g.async() || g.policy == "probe" {
-		return b.rtt*3/2 + 20*time.Millisecond
+	halves := time.Duration(3)
+	if !g.async() && g.policy != "probe" {
+		halves = 5
 	}
-	return b.rtt*5/2 + 20*time.Millisecond
+	if b.tcp == "bbr" {
+		halves += 2
+	}
+	return b.rtt*halves/2 + 20*time.Millisecond
 }
 
 const (

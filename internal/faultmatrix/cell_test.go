@@ -159,6 +159,7 @@ type result struct {
 	Fresh    string  `json:"fresh"`  // what an audit with fresh keys found afterwards
 	// Stall is the longest time for which this process was kept waiting for a processor. Nodes then were too.
 	Stall float64 `json:"stall"`
+	TCP   string  `json:"tcp,omitempty"` // the congestion control of the nodes
 }
 
 // TestCell runs the cell that FAULT_CELL names, in a process that TestMatrix starts.
@@ -289,14 +290,28 @@ func (c *cell) run(s *scenario) (ended time.Time) {
 	return ended
 }
 
+// tcp returns the congestion control of the nodes' connections.
+func (c *cell) tcp() (name string) {
+	err := faultnet.In(c.namespace(1), func() error {
+		text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
+		name = strings.TrimSpace(string(text))
+		return err
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return name
+}
+
 // judge holds the run to the scenario's bound.
 func (c *cell) judge(s *scenario, ended time.Time) result {
 	c.audit.tell()
 	b := s.bound(c.id.nodes)
+	b.tcp = c.tcp()
 	r := result{
 		Cell: s.name, Nodes: c.id.nodes, Run: c.id.run, Commit: os.Getenv("FAULT_COMMIT"), Seed: c.id.seed(), Row: b.row,
 		Verdict: kept, Groups: map[string]finding{}, GapBound: b.gap.Seconds(), Whole: seconds(c.whole), Clusters: seconds(c.two),
-		Errors: c.audit.errors.Load(), Fresh: c.fresh(), Stall: seconds(c.stall),
+		Errors: c.audit.errors.Load(), Fresh: c.fresh(), Stall: seconds(c.stall), TCP: b.tcp,
 	}
 	owners, checks := 0, 0
 	for _, a := range c.audit.accounts {

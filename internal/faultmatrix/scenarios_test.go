@@ -56,6 +56,11 @@ func slow(rtt time.Duration) func(int) bound {
 	return func(int) bound { return bound{row: rowSlow, rtt: rtt} }
 }
 
+// slowAtOnce is slow for round trips that have become so much longer at once that shares answer in the first seconds: see the row.
+func slowAtOnce(rtt time.Duration) func(int) bound {
+	return func(n int) bound { return bound{row: rowSlow, rtt: rtt, nodes: n} }
+}
+
 // minority is the bound of cuts with so many nodes on the smaller side, each of which may lose its owners' last 50 ms.
 func minority(nodes, losses int) func(int) bound {
 	return func(int) bound { return bound{row: rowCut, nodes: nodes, losses: losses} }
@@ -89,12 +94,8 @@ var slowScenarios = []scenario{
 	{name: "delay-10", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 10 * ms}), bound: slow(20 * ms)},
 	{name: "delay-25", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 25 * ms}), bound: slow(50 * ms)},
 	{name: "delay-50", sizes: three, short: true, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 50 * ms}), bound: slow(100 * ms)},
-	{name: "delay-100", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 100 * ms}), bound: slow(200 * ms)},
-	{name: "delay-200", sizes: both, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 200 * ms}), bound: func(n int) bound {
-		b := slow(400 * ms)(n)
-		b.nodes = n // in the first seconds: see the row
-		return b
-	}},
+	{name: "delay-100", sizes: three, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 100 * ms}), bound: slowAtOnce(200 * ms)},
+	{name: "delay-200", sizes: both, length: 30 * s, run: everywhere(faultnet.Rule{Delay: 200 * ms}), bound: slowAtOnce(400 * ms)},
 	{
 		name: "loss-10-ten-minutes", sizes: three, runs: 1, length: 10 * time.Minute,
 		run: everywhere(faultnet.Rule{Loss: 0.1, Jitter: 5 * ms}), bound: func(n int) bound { return bound{row: rowSlow, nodes: n, answered: 0.95} },
@@ -108,7 +109,7 @@ var slowScenarios = []scenario{
 			c.nodes[0].start()
 			c.wait(5 * s)
 			c.lift(f)
-		}, bound: func(int) bound { return bound{row: rowCrash, losses: 1, gap: 6 * s} },
+		}, bound: func(n int) bound { return bound{row: rowCrash + ", on " + rowSlow, losses: 1, nodes: n, gap: 6 * s} }, // nodes as slowAtOnce
 	},
 	{
 		name: "loss-5-delay-50-100", sizes: both, length: 15 * s,

@@ -206,19 +206,36 @@ func (b *Budget) Begin(ctx context.Context, method string, known bool) (context.
 	if !ok {
 		return nil, status.Errorf(codes.Unimplemented, "unknown method %s", method)
 	}
-	p, ok := peer.FromContext(ctx)
-	if !ok {
+	c := connOf(ctx)
+	if c == nil {
 		return ctx, nil
 	}
-	own, ok := p.AuthInfo.(*info)
-	if !ok {
-		return ctx, nil
-	}
-	k := &call{Context: ctx, conn: own.conn, id: own.conn.id, timed: !streams && !(b.config.TrustKnown && known)}
-	if !own.conn.begin(k, known) {
+	k := &call{Context: ctx, conn: c, id: c.id, timed: !streams && !(b.config.TrustKnown && known)}
+	if !c.begin(k, known) {
 		return nil, errManyUnknown
 	}
 	return k, nil
+}
+
+// connOf returns the connection of a call with that context, nil if it is not one of a Budget.
+func connOf(ctx context.Context) *conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if own, ok := p.AuthInfo.(*info); ok {
+			return own.conn
+		}
+	}
+	return nil
+}
+
+// refusedPause is how long a connection is not read after a call that is refused, so that it has a thousand of these a second.
+const refusedPause = time.Millisecond
+
+// Refuse is for a tap handle that refuses a call because its client is not known. It returns a little later, unless the connection has had
+// calls of known clients, as one of a proxy has.
+func (b *Budget) Refuse(ctx context.Context) {
+	if c := connOf(ctx); c != nil && !c.known {
+		time.Sleep(refusedPause)
+	}
 }
 
 // Known says that the client of the call with that context is known.

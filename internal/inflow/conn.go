@@ -64,6 +64,8 @@ type conn struct {
 	// last is the call that began last if its client is known, until it is registered or its message was small. So most calls
 	// take no lock.
 	last *call
+	// known: it has had a call of a known client.
+	known bool
 
 	mu struct {
 		sync.Mutex
@@ -268,7 +270,7 @@ func (c *conn) begin(k *call, known bool) bool {
 	k.known, k.free = known, known && c.budget.config.TrustKnown
 	c.register()
 	if known {
-		c.last = k
+		c.last, c.known = k, true
 		return true
 	}
 	c.mu.Lock()

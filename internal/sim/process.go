@@ -182,9 +182,7 @@ func (w *world) step(p *process, now int64, l *letter) {
 	p.quorum.Step(now, l.envelope)
 	p.handoff.Step(now, l.envelope)
 	w.notePortions(p, l.envelope)
-	if w.stops {
-		w.noteTold(p, l.envelope)
-	}
+	w.noteTold(p, l.envelope)
 	w.watch(p)
 }
 

@@ -96,16 +96,33 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 		p.among = n
 		p.spell++
 	}
-	if a.spell == p.spell+1 {
+	given := a.spell == p.spell+1
+	if given {
 		if !(a.news && now < a.until) && !(at.Quorum && at.Owns) {
 			return
 		}
-		// One that is full again, or whose window has ended, is forgotten, and worked out as if it was new.
 		if !k.shared.refills && a.window == k.windowAt(now) {
 			asOf = now
 		}
 	}
-	left := int64(-1)
+	left, units := w.shareAsOf(p, k, asOf)
+	// One that is full again, or whose window has ended, is worked out as if it was new once it was swept, and as of now before.
+	if given && !k.shared.refills {
+		_, unswept := w.shareAsOf(p, k, now)
+		units = max(units, unswept)
+	}
+	a.spell, a.news, a.window, a.share = p.spell+1, a.news && asOf < a.from, k.windowAt(asOf), units
+	a.tokens, a.since = float64(a.share), asOf
+	if left >= 0 { // a counter that has refilled has a part of a unit more than it says
+		a.tokens = float64(left+1) / float64(n)
+	}
+	w.tell(k.partition, "%s may share %d of %s as of %v ago, left %d, unacknowledged %v", p, a.share, k.name, time.Duration(now-asOf), left, a.unacknowledged)
+}
+
+// shareAsOf returns how many units of k are left as of a time, as far as p knows, -1 if it knows nothing, and how many of them are its share.
+func (w *world) shareAsOf(p *process, k *key, asOf int64) (left, units int64) {
+	a := &p.accounts[k.shared.place]
+	left = -1
 	if a.knows && asOf < a.until {
 		if left = a.left; asOf < a.from || asOf >= a.to {
 			left = 0
@@ -117,20 +134,14 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 			left = 0
 		}
 	}
-	a.spell, a.news, a.window = p.spell+1, a.news && asOf < a.from, k.windowAt(asOf)
-	switch {
+	switch n := int64(p.voting()); {
 	case left >= 0:
-		a.share = left / n
+		return left, left / n
 	case k.shared.unknown == rules.UnknownNone:
-		a.share = 0
+		return left, 0
 	default:
-		a.share = k.limit / n
+		return left, k.limit / n
 	}
-	a.tokens, a.since = float64(a.share), asOf
-	if left >= 0 { // a counter that has refilled has a part of a unit more than it says
-		a.tokens = float64(left+1) / float64(n)
-	}
-	w.tell(k.partition, "%s may share %d of %s as of %v ago, left %d, unacknowledged %v", p, a.share, k.name, time.Duration(now-asOf), left, a.unacknowledged)
 }
 
 // sharedAt is called when p has admitted a check of k by its share.

@@ -131,7 +131,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	before := h.newest
 	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
 	h.all = append(h.all, t)
-	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.stops && w.promiseForgotten(h, before, t) || h.allNew(before, t)) {
+	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.promiseForgotten(h, before, t) || h.allNew(before, t)) {
 		w.outdated |= 1 << part
 	}
 	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {

@@ -39,11 +39,14 @@ func (w *world) noteTold(p *process, e message.Envelope) {
 }
 
 // promiseForgotten reports whether the owner of t could not know of before: it was told of it by nobody, all who owned or granted that were stopped
-// or gone when the claim of t began, and one of them has crashed.
+// or gone when the claim of t began, and one of them has crashed. Where nobody is stopped, none who granted the claim was told either.
 func (w *world) promiseForgotten(h *history, before, t *tenure) bool {
 	asked, claims := h.asked[t.state.Mark.Epoch]
 	knew := func(p *process) bool {
 		return p.runs() && !p.paused && (!claims || p == t.process || p.resumed <= asked)
+	}
+	if !w.stops && slices.ContainsFunc(h.granted[t.state.Mark.Epoch], func(p *process) bool { return h.told[told{p, before.state.Mark.Epoch}] }) {
+		return false
 	}
 	all := append(slices.Clone(h.granted[before.state.Mark.Epoch]), before.process)
 	return !h.told[told{t.process, before.state.Mark.Epoch}] && !slices.ContainsFunc(all, knew) &&

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -329,6 +330,38 @@ func TestUnauthenticated(t *testing.T) {
 	// Callers with a token have as many calls as they like.
 	if _, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRefusedCallsTakeTime: a connection that has calls without a token has at most a thousand a second, and takes little of the node's time by them.
+// One that others with a token share, as that of a proxy, does not wait for them.
+func TestRefusedCallsTakeTime(t *testing.T) {
+	const calls = 1500
+	for _, known := range []bool{false, true} {
+		p := openPort(t, Config{}, true, false)
+		conn, ctx := p.client(t)
+		api := sluicev1.NewSluiceServiceClient(conn)
+		if known {
+			if _, err := api.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "shop"}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		var callers sync.WaitGroup
+		for range 10 {
+			callers.Go(func() {
+				for range calls / 10 {
+					if _, err := api.Check(t.Context(), &sluicev1.CheckRequest{}); status.Code(err) != codes.Unauthenticated {
+						t.Errorf("without a token: %v", err)
+						return
+					}
+				}
+			})
+		}
+		callers.Wait()
+		if took := time.Since(began); (took >= calls*time.Millisecond) == known {
+			t.Errorf("%d calls without a token took %v; others on the connection have a token: %v", calls, took, known)
+		}
 	}
 }
 

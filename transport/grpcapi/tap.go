@@ -76,6 +76,7 @@ func (s *Server) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		known = s.guard.Knows(&id)
 	default:
 		if _, refused := s.guard.Call(ctx, m.Door); refused != nil {
+			s.inflow.Refuse(ctx)
 			return nil, statusOf(refused)
 		}
 		known = true

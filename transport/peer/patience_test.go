@@ -17,7 +17,7 @@ func TestPatience(t *testing.T) {
 		way  time.Duration
 		lost time.Duration
 	}{
-		{"near", 0, 400 * time.Millisecond},
+		{"near", 0, 500 * time.Millisecond},
 		{"far", 200 * time.Millisecond, 2400 * time.Millisecond},
 		{"very far", 400 * time.Millisecond, 3 * time.Second},
 	} {
@@ -59,4 +59,44 @@ func TestPatience(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSlowerThanBefore: where the network has become slow since the last attempt to connect, the next one has the time that it needs.
+func TestSlowerThanBefore(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network := newNetwork()
+		_, stop := network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
+		var far atomic.Bool
+		config := network.config("a")
+		config.DialTimeout = 0
+		config.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			if !far.Load() {
+				return network.dial(ctx, addr)
+			}
+			time.Sleep(farRTT)
+			conn, err := network.dial(ctx, addr)
+			if err != nil {
+				return nil, err
+			}
+			return newFarConn(conn), nil
+		}
+		pool := open(t, config)
+		if err := ask(t.Context(), pool, "b:1", 1); err != nil {
+			t.Fatal(err)
+		}
+		far.Store(true)
+		stop()
+		synctest.Wait()
+		network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		for ask(ctx, pool, "b:1", 1) != nil {
+			if ctx.Err() != nil {
+				t.Fatal("never connected")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		pool.Close()
+		time.Sleep(time.Minute) // gRPC's connections end by themselves
+	})
 }

@@ -70,9 +70,8 @@ func Open(c Config) (*Pool, error) {
 	p := &Pool{cfg: c.withDefaults(), quiet: loglimit.New(logEvery)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.mu.ways = make(map[string]*ways)
-	p.dial = []grpc.DialOption{
+	p.dial = []grpc.DialOption{ // dial adds one
 		grpc.WithTransportCredentials(rawconn.Credentials(p.cfg.Credentials)),
-		grpc.WithContextDialer(p.cfg.Dial),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
