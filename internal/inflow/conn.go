@@ -24,8 +24,10 @@ const (
 
 const (
 	readBuffer = 32 << 10
-	// patience is how long a connection that holds too much is not read, so that handlers can catch up, before a call is ended.
-	patience = 20 * time.Millisecond
+	// patience is how long a connection that holds too much is not read, so that handlers can catch up, before a call is ended, and
+	// wholePatience while it holds messages that are complete: their handlers wait for nothing but a processor.
+	patience      = 20 * time.Millisecond
+	wholePatience = time.Second
 	// strayBytes is how much a connection may send to calls that have ended while it does not take what the server writes. Clients that
 	// keep to the window of their connection send less.
 	strayBytes = 10 << 20
@@ -96,6 +98,7 @@ type call struct {
 	known    bool
 	free     bool // not counted
 	over     bool // ended
+	whole    bool // the client sends no more
 	released bool
 	bytes    int
 	cost     int64
@@ -182,14 +185,14 @@ func (c *conn) follow(p []byte) {
 					continue
 				}
 				c.register()
-				c.data(id, c.left)
+				c.data(id, c.left, c.head[4]&endStream != 0)
 			}
 		}
 	}
 }
 
-// data counts a DATA frame of n bytes, before room is made for it.
-func (c *conn) data(id uint32, n int) {
+// data counts a DATA frame of n bytes, before room is made for it. last says that its call sends nothing after it.
+func (c *conn) data(id uint32, n int, last bool) {
 	b, cost := c.budget, costOf(n)
 	c.mu.Lock()
 	k := c.findLocked(id)
@@ -207,6 +210,7 @@ func (c *conn) data(id uint32, n int) {
 	}
 	k.bytes += n
 	k.cost += cost
+	k.whole = last
 	c.mu.held += cost
 	held := c.mu.held
 	long := !k.known && (k.bytes > b.config.Unknown || k.cost > 8*int64(b.config.Unknown))
@@ -216,7 +220,7 @@ func (c *conn) data(id uint32, n int) {
 	case long:
 		c.end(k, unknown)
 	case held > int64(b.config.Connection) || all > int64(b.config.Process):
-		c.relieve()
+		c.relieve(k)
 	}
 }
 
@@ -230,9 +234,10 @@ func (c *conn) tooMuchLocked() (reason int, yes bool) {
 	return process, c.mu.held > share && b.held.Load() > int64(b.config.Process)
 }
 
-// relieve waits until c holds no more than it may, and ends its largest calls when that takes too long.
-func (c *conn) relieve() {
-	var late <-chan time.Time
+// relieve waits until c holds no more than it may, and ends its largest calls when that takes too long: first those whose messages are not
+// complete. A frame of the call current is being read.
+func (c *conn) relieve(current *call) {
+	began := time.Now()
 	for {
 		c.mu.Lock()
 		reason, yes := c.tooMuchLocked()
@@ -241,28 +246,42 @@ func (c *conn) relieve() {
 			c.mu.Unlock()
 			return
 		}
-		if late == nil {
-			late = time.After(patience)
-		}
-		var most *call
+		var part, whole *call // the largest
 		for _, k := range c.mu.calls {
-			if !k.over && (most == nil || k.cost > most.cost) {
-				most = k
+			switch {
+			case k.over:
+			case k.whole && k != current:
+				whole = larger(whole, k)
+			default:
+				part = larger(part, k)
 			}
 		}
 		c.mu.Unlock()
+		wait := patience
+		if whole != nil {
+			wait = wholePatience
+		}
 		select {
 		case <-c.room:
-		case <-late:
-			closed := make(chan time.Time)
-			close(closed)
-			late = closed
-			if most == nil {
-				return
-			}
-			c.end(most, reason)
+			continue
+		case <-time.After(wait - time.Since(began)):
 		}
+		if part == nil {
+			part = whole
+		}
+		if part == nil {
+			return
+		}
+		c.end(part, reason)
 	}
+}
+
+// larger returns the call that holds more. a may be nil.
+func larger(a, b *call) *call {
+	if a == nil || b.cost > a.cost {
+		return b
+	}
+	return a
 }
 
 // begin adds k, unless there are too many calls of unknown clients.

@@ -142,18 +142,18 @@ func TestBounds(t *testing.T) {
 		b := newBudget(t, c)
 		one, other := newConn(&script{}, b), newConn(&script{}, b)
 		small, large := opened(one, 1), opened(one, 3)
-		one.data(1, 20<<10)
-		one.data(3, 60<<10)
-		if one.data(3, 30<<10); !large.over || small.over || b.Stats().Ended.Of("connection") != 1 {
+		one.data(1, 20<<10, false)
+		one.data(3, 60<<10, false)
+		if one.data(3, 30<<10, false); !large.over || small.over || b.Stats().Ended.Of("connection") != 1 {
 			t.Errorf("over the bound of a connection: %+v", b.Stats())
 		}
 		// Above the bound of all, each has its share.
 		a, z := opened(other, 1), opened(other, 3)
-		other.data(1, 90<<10)
-		if other.data(3, 4<<10); a.over || z.over {
+		other.data(1, 90<<10, false)
+		if other.data(3, 4<<10, false); a.over || z.over {
 			t.Errorf("a share was taken: %+v", b.Stats())
 		}
-		if one.data(1, 60<<10); !small.over || b.Stats().Ended.Of("process") != 1 {
+		if one.data(1, 60<<10, false); !small.over || b.Stats().Ended.Of("process") != 1 {
 			t.Errorf("over the bound of all: %+v", b.Stats())
 		}
 		if got := b.Stats().Held; got != costOf(90<<10)+costOf(4<<10) {
@@ -166,11 +166,11 @@ func TestBounds(t *testing.T) {
 				t.Errorf("call %d of an unknown client: %v", id, took)
 			}
 		}
-		if one.data(11, 1001); b.Stats().Ended.Of("unknown") != 1 {
+		if one.data(11, 1001, false); b.Stats().Ended.Of("unknown") != 1 {
 			t.Errorf("a long message of an unknown client: %+v", b.Stats())
 		}
 		one.know(one.mu.calls[slices.IndexFunc(one.mu.calls, func(k *call) bool { return k.id == 13 })])
-		if one.data(13, 1001); b.Stats().Ended.Of("unknown") != 1 {
+		if one.data(13, 1001, false); b.Stats().Ended.Of("unknown") != 1 {
 			t.Errorf("a long message of a known client: %+v", b.Stats())
 		}
 		time.Sleep(c.Deadline + time.Millisecond)
@@ -179,14 +179,14 @@ func TestBounds(t *testing.T) {
 			t.Errorf("after the deadline: %+v", b.Stats())
 		}
 		// What goes on sending to ended calls, and does not read, is closed.
-		one.data(3, strayBytes)
+		one.data(3, strayBytes, false)
 		if _, err := one.Write(make([]byte, 9)); err != nil {
 			t.Fatal(err)
 		}
-		if one.data(3, strayBytes); one.Conn.(*script).closed {
+		if one.data(3, strayBytes, false); one.Conn.(*script).closed {
 			t.Error("it reads, and was closed")
 		}
-		if one.data(3, 1); !one.Conn.(*script).closed || b.Stats().Ended.Of("stray") != 1 {
+		if one.data(3, 1, false); !one.Conn.(*script).closed || b.Stats().Ended.Of("stray") != 1 {
 			t.Errorf("it was not closed: %+v", b.Stats())
 		}
 		one.Close()
@@ -205,15 +205,50 @@ func TestPatience(t *testing.T) {
 		b := newBudget(t, c)
 		one := newConn(&script{}, b)
 		first, second := opened(one, 1), opened(one, 3)
-		one.data(1, 30<<10)
+		one.data(1, 30<<10, false)
 		go func() {
 			time.Sleep(patience / 2)
 			one.release(first)
 		}()
 		began := time.Now()
-		one.data(3, 30<<10)
+		one.data(3, 30<<10, false)
 		if second.over || time.Since(began) != patience/2 || b.Stats().Held != costOf(30<<10) {
 			t.Errorf("after %v: %+v", time.Since(began), b.Stats())
+		}
+		one.Close()
+	})
+}
+
+// TestWholeMessages: messages that are complete are waited for longer, and what is ended is another.
+func TestWholeMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := wide
+		c.Connection = 100_000
+		b := newBudget(t, c)
+		one := newConn(&script{}, b)
+		large, first, second := opened(one, 1), opened(one, 3), opened(one, 5)
+		one.data(1, 60<<10, true)
+		one.data(3, 20<<10, false)
+		go func() {
+			time.Sleep(wholePatience / 2)
+			one.release(large)
+		}()
+		began := time.Now()
+		one.data(5, 40<<10, true)
+		if first.over || second.over || time.Since(began) != wholePatience/2 {
+			t.Errorf("a complete message of which handlers made room after %v: %+v", time.Since(began), b.Stats())
+		}
+		began = time.Now()
+		one.data(3, 50<<10, false)
+		if !first.over || second.over || time.Since(began) != wholePatience {
+			t.Errorf("a complete message that no handler takes, after %v: %+v", time.Since(began), b.Stats())
+		}
+		one.data(7, 50<<10, true) // nobody's
+		third := opened(one, 9)
+		began = time.Now()
+		one.data(9, 90<<10, true)
+		if !third.over || time.Since(began) != wholePatience {
+			t.Errorf("what is being read was taken for complete, after %v: %+v", time.Since(began), b.Stats())
 		}
 		one.Close()
 	})
