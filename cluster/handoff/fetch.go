@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -102,11 +103,11 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Parcel, 
 	if !part.End {
 		return true
 	}
-	if m.c.with(Checksum) && a.sum != part.Sum {
+	if guard.On(guard.Checksum) && a.sum != part.Sum {
 		m.stats.Damaged++
 		return false
 	}
-	a.has, a.held = message.Complete, p.state.held && m.c.with(ForkMerge)
+	a.has, a.held = message.Complete, p.state.held && guard.On(guard.ForkMerge)
 	if !a.held {
 		m.forget(p)
 	}

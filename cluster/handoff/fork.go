@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -11,7 +12,7 @@ func (m *Machine) mergeFork(p *partition) {
 		!k.listed || k.gone || k.heir != (message.Peer{}) || !m.fit(p, k.holder) {
 		return
 	}
-	if s.within(k.start) || !m.c.with(ForkMerge) {
+	if s.within(k.start) || !guard.On(guard.ForkMerge) {
 		s.held = false
 		return
 	}
