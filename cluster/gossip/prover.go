@@ -81,8 +81,7 @@ func (r *roster) vouch(full string) (met bool) {
 	u, ok := r.mu.unproven[full]
 	if ok {
 		delete(r.mu.unproven, full)
-		delete(r.mu.lost, u.member.Name)
-		r.mu.alive[full] = u.member
+		r.livesLocked(full, u.member)
 	}
 	r.mu.Unlock()
 	if ok {

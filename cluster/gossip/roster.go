@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -84,10 +85,19 @@ func (r *roster) put(m member.Member) {
 		signal(r.doubted)
 		return
 	}
-	r.mu.alive[full] = m
-	delete(r.mu.lost, m.Name)
+	r.livesLocked(full, m)
 	r.mu.Unlock()
 	r.signal()
+}
+
+// livesLocked notes a process as alive. One of its name that was started before it at the same address has ended,
+// though probes may not have found that out yet.
+func (r *roster) livesLocked(full string, m member.Member) {
+	maps.DeleteFunc(r.mu.alive, func(_ string, other member.Member) bool {
+		return other.Name == m.Name && other.Gossip == m.Gossip && other.Boot < m.Boot
+	})
+	r.mu.alive[full] = m
+	delete(r.mu.lost, m.Name)
 }
 
 // remove notes a process as gone. One that did not announce it is lost: it may be

@@ -113,8 +113,12 @@ func (g *Gossip) awaitName(ctx context.Context) bool {
 // returns it as what this node waits for. It reports whether one was found that did not answer.
 func (g *Gossip) contest(ctx context.Context, certain bool) (waits string, unanswered bool) {
 	for _, other := range g.roster.carriers(g.config.Name) {
-		if yields(g.Self(), other.Member) == nil {
+		self := g.Self()
+		if yields(self, other.Member) == nil {
 			continue
+		}
+		if other.Gossip == self.Gossip && g.answers(ctx, self) {
+			continue // its address is this process's now: it has ended
 		}
 		if !g.answers(ctx, other.Member) {
 			unanswered = true
