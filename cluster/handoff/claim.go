@@ -301,9 +301,10 @@ func (m *Machine) agreed(c *claim, own int) bool {
 			return false
 		}
 	}
-	// Who is heard and not in the view cannot be asked, and may have the only state.
+	// Who is heard and not in the view may have the only state, unless it knows no set: it was just started, without a disk, and
+	// can grant nothing before gossip shows it.
 	for _, p := range m.c.Quorum.Living(m.now) {
-		if m.c.Quorum.Set().Has(p.Name) && !slices.Contains(c.granted, p) {
+		if m.c.Quorum.Set().Has(p.Name) && m.c.Quorum.Shares(p) && !slices.Contains(c.granted, p) {
 			return false
 		}
 	}

@@ -257,3 +257,31 @@ func TestWaitForTheLatest(t *testing.T) {
 		}
 	}
 }
+
+// TestClaimWithoutOneThatIsNotShown: a voter that is heard and not in the view has to grant a claim, unless it knows no set: it was
+// just started, and cannot.
+func TestClaimWithoutOneThatIsNotShown(t *testing.T) {
+	again := message.Peer{Name: carol.Name, Boot: "c2"}
+	for _, knows := range []bool{true, false} {
+		s := newScript(t)
+		var set message.Set
+		if knows {
+			set = s.c.Quorum.Set()
+		}
+		hears := func() {
+			s.c.Quorum.Step(s.now, message.Envelope{From: again, To: alice, Lineage: set.ID, Body: &message.Heartbeat{Sent: s.now, Set: set}})
+		}
+		hears()
+		s.loses(carol)
+		for range 3 { // its probe, its claim
+			hears()
+			if a := lastTo[*message.Claim](s, bob); a != nil {
+				s.tells(bob, &message.Grant{ID: a.ID, Probe: a.Probe, Votes: true, Version: 1, Parts: []message.GrantPart{{OK: true}}})
+			}
+			s.pass(20 * time.Millisecond)
+		}
+		if s.Holds(0) == knows {
+			t.Errorf("the process knows the set: %v; alice owns the partition: %v", knows, s.Holds(0))
+		}
+	}
+}
