@@ -85,6 +85,8 @@ const (
 	SecondReplica
 	// LostState: a takeover without state is a loss of counters, not a fresh start.
 	LostState
+	// OneSet: states of a set that was dissolved are never compared with those of the set that this process is in.
+	OneSet
 )
 
 func (c *Config) with(g Guard) bool { return c.Without&g == 0 }

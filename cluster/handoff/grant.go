@@ -53,7 +53,10 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				p.promised = epoch
 				m.makeNews(p)
 			}
-			part.Has, part.State, part.Owned, part.Granted = p.state.has, p.state.mark, p.owned, m.lastGranted(p)
+			part.Owned, part.Granted = p.owned, m.lastGranted(p)
+			if !p.state.uprooted() {
+				part.Has, part.State = p.state.has, p.state.mark
+			}
 		}
 		g.Parts = append(g.Parts, part)
 	}

@@ -205,8 +205,8 @@ func (m *Machine) Take() []message.Envelope {
 	return out
 }
 
-// joinLineage drops everything that belongs to a set that was dissolved. What was held
-// becomes forks, to be brought to the holders of the new set.
+// joinLineage drops everything that belongs to a set that was dissolved. What was held, and complete copies of it,
+// become forks, to be brought to the holders of the new set.
 func (m *Machine) joinLineage() {
 	set := m.c.Quorum.Set()
 	if set.ID == m.lineage {
@@ -225,7 +225,8 @@ func (m *Machine) joinLineage() {
 		}
 		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
-		p.owned, p.formerly, p.own, p.before, p.granted, p.state.loss = none, none, none, none, nil, loss{}
+		p.owned, p.formerly, p.own, p.before, p.granted = none, none, none, none, nil
+		m.uproot(p)
 	}
 	for _, ch := range m.channels {
 		m.letGo(ch)

@@ -140,6 +140,9 @@ func (s *state) release() {
 // within reports whether the history that a holder whose epoch began with start goes
 // on from contains s, so that nothing is lost when s is forgotten.
 func (s *state) within(start message.Mark) bool {
+	if s.uprooted() {
+		return false
+	}
 	if s.mark.Epoch == start.Epoch {
 		return s.mark.Seq <= start.Seq
 	}

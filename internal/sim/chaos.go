@@ -70,7 +70,8 @@ func (w *world) divide(n int) {
 }
 
 // meet lets two clusters find each other: one of the sets dissolves, and nothing that
-// either has counted is forgotten.
+// either has counted is forgotten. In some runs a process crashes later: its copies are what the next owners go on from, not what is
+// left of the set that was dissolved.
 func meet(w *world) {
 	w.pass(between(w.rng, 500*time.Millisecond, 3*time.Second))
 	if w.rng.IntN(2) == 0 {
@@ -79,6 +80,13 @@ func meet(w *world) {
 	w.divided = false
 	w.heal()
 	w.pass(between(w.rng, 10*time.Millisecond, 2*time.Second))
+	if w.rng.IntN(2) == 0 && w.passUntil(15*time.Second, func() bool { return w.unsettled(false) == "" }) && len(w.running()) > 2 {
+		w.pass(between(w.rng, 100*time.Millisecond, 2*time.Second))
+		p := w.victim()
+		w.lose(p)
+		w.crash(p)
+		w.pass(5 * time.Second)
+	}
 }
 
 // chaos is everything at once.

@@ -40,6 +40,7 @@ func TestGuards(t *testing.T) {
 		{"memory", Without{machine: handoff.Memory}, "forgotten", []string{"I1"}},
 		{"second replica", Without{machine: handoff.SecondReplica}, "two", []string{"I3", "I3 sync"}},
 		{"lost state", Without{machine: handoff.LostState}, "halves", []string{"I3 sync"}},
+		{"epochs of one set", Without{machine: handoff.OneSet}, "meet", []string{"I3 sync"}},
 		{"no share before quorum", Without{early: true}, "shares", []string{"early share"}},
 		{"no share just after a pause", Without{grace: true}, "shares", []string{"early share"}},
 		{"a share for each voter", Without{voters: true}, "shares", []string{"share", "shares in all"}},

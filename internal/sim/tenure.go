@@ -209,7 +209,7 @@ func (w *world) judgeSwap(part int, t *tenure) {
 func (w *world) judgeChoice(part int, t *tenure) {
 	c := t.process
 	for _, q := range w.procs {
-		if q == nil || q == c || w.apart || !w.together(c, q, 4*time.Second) {
+		if q == nil || q == c || q.set.ID != c.set.ID || !w.together(c, q, 4*time.Second) {
 			continue
 		}
 		for _, s := range q.handoff.States(nil) {
