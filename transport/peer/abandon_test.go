@@ -133,9 +133,13 @@ func TestLeftBeforeSent(t *testing.T) {
 	if inTime, sent := gone.abandon(); !inTime || sent {
 		t.Fatalf("in time %v, sent %v", inTime, sent)
 	}
-	f := &frame{parts: []part{{gone, 2}, {here, 1}}}
-	s.fill(f)
-	if f.records != 1 || len(f.parts) != 1 || f.parts[0].call != here || len(s.request.KeyLo) != 1 || s.request.Cost[0] != 3 {
+	s.link.pool = &Pool{}
+	s.link.mu.waiting.push(gone)
+	s.link.mu.waiting.push(here)
+	f := &frame{}
+	s.begin(f)
+	s.gather(f)
+	if f.records != 1 || len(f.calls) != 1 || f.calls[0] != here || len(s.request.KeyLo) != 1 || s.request.Cost[0] != 3 {
 		t.Errorf("the frame has %d records: %v", f.records, &s.request)
 	}
 }

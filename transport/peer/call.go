@@ -62,14 +62,14 @@ func (p *Pool) release(c *call) {
 
 // finish gives the outcome to the caller, if it still waits. fill, if not nil, runs
 // first, while the caller cannot leave.
-func (c *call) finish(err error, fill func(replies []check.Reply)) {
+func (c *call) finish(err error, fill func(*call)) {
 	c.mu.Lock()
 	if c.mu.abandoned {
 		c.mu.Unlock()
 		return
 	}
 	if fill != nil {
-		fill(c.replies)
+		fill(c)
 	}
 	c.mu.finished = true
 	c.mu.Unlock()
@@ -121,22 +121,16 @@ func (q *queue) remove(c *call) {
 	q.records -= len(c.records)
 }
 
-// part is a call's place in a frame.
-type part struct {
-	call    *call
-	records int
-}
-
-// take moves calls from the queue to parts, as many as a frame of at most so many records with so many limits holds. A call of
-// its own is never more than that.
-func (q *queue) take(parts []part, records, limits int) []part {
+// take appends calls from the queue to calls, as many as have at most so many records with so many limits in all. A call of
+// its own is never more than a frame holds.
+func (q *queue) take(calls []*call, records, limits int) []*call {
 	for c := q.first; c != nil; c = q.first {
 		records, limits = records-len(c.records), limits-c.limits
 		if records < 0 || limits < 0 {
 			break
 		}
 		q.remove(c)
-		parts = append(parts, part{call: c, records: len(c.records)})
+		calls = append(calls, c)
 	}
-	return parts
+	return calls
 }

@@ -144,8 +144,8 @@ func (l *link) connect() {
 		if first && !errors.Is(err, context.Canceled) {
 			l.pool.warn("peer cannot be reached", l.addr, "error", err)
 		}
-		for _, p := range calls {
-			p.call.finish(unsent, nil)
+		for _, c := range calls {
+			c.finish(unsent, nil)
 		}
 		return
 	}
@@ -198,7 +198,7 @@ func (l *link) close(why error) {
 	l.mu.closed = why
 	s := l.mu.session
 	// While an attempt to connect is under way, it fails the calls that wait.
-	var calls []part
+	var calls []*call
 	if s == nil && !l.mu.dialing {
 		calls = l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
 	}
@@ -206,8 +206,8 @@ func (l *link) close(why error) {
 	if s != nil {
 		s.lose(why)
 	}
-	for _, p := range calls {
-		p.call.finish(l.unsent(why), nil)
+	for _, c := range calls {
+		c.finish(l.unsent(why), nil)
 	}
 }
 

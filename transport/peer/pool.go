@@ -46,8 +46,8 @@ type PoolStats struct {
 	Peers int
 	// Waiting is how many records wait in queues, now.
 	Waiting int
-	// Frames and Records went out; Records / Frames is how well they gather.
-	Frames, Records uint64
+	// Frames and Records went out; Records / Frames is how well they gather. Merged checks went in the record of an equal one.
+	Frames, Records, Merged uint64
 	// Posted are messages that were given to a connection, Dropped those that were not.
 	Posted, Dropped uint64
 	// Overloaded are calls refused because of a full queue, Abandoned those whose
@@ -59,7 +59,7 @@ type PoolStats struct {
 }
 
 type poolStats struct {
-	frames, records, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
+	frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
 }
 
 // Open returns a pool without connections: they are made when somebody asks.
@@ -281,7 +281,7 @@ func (p *Pool) Close() {
 // Stats returns the pool's counts.
 func (p *Pool) Stats() PoolStats {
 	s := PoolStats{
-		Frames: p.stats.frames.Load(), Records: p.stats.records.Load(),
+		Frames: p.stats.frames.Load(), Records: p.stats.records.Load(), Merged: p.stats.merged.Load(),
 		Posted: p.stats.posted.Load(), Dropped: p.stats.dropped.Load(),
 		Overloaded: p.stats.overloaded.Load(), Abandoned: p.stats.abandoned.Load(),
 		Dialled: p.stats.dialled.Load(), Failed: p.stats.failed.Load(), Broken: p.stats.broken.Load(),

@@ -36,12 +36,35 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.KeyLo = append(m.KeyLo, r.Key.Lo)
 	m.Limits = append(m.Limits, limits)
 	m.Cost = append(m.Cost, r.Cost)
-	verb := byte(r.Verb)
+	m.Verb = append(m.Verb, verbOf(r))
+	m.Flags = append(m.Flags, flagsOf(r))
+	m.Id = append(m.Id, r.ID)
+	m.Times = append(m.Times, r.Times)
+	m.Want = append(m.Want, r.Want)
+	m.Rate = append(m.Rate, r.Rate)
+	m.ForNs = append(m.ForNs, int64(r.For))
+	m.Reserve = append(m.Reserve, r.Reserve)
+	m.Lost = append(m.Lost, lostOf(r))
+}
+
+// verbOf returns r's value in the column verb.
+func verbOf(r *check.Record) byte {
 	if r.Relay {
-		verb |= verbRelay
+		return byte(r.Verb) | verbRelay
 	}
-	m.Verb = append(m.Verb, verb)
-	var flags byte
+	return byte(r.Verb)
+}
+
+// lostOf returns r's value in the column lost.
+func lostOf(r *check.Record) byte {
+	if r.DenyLost {
+		return denyLost
+	}
+	return 0
+}
+
+// flagsOf returns r's value in the column flags.
+func flagsOf(r *check.Record) (flags byte) {
 	if r.Hold {
 		flags |= flagHold
 	}
@@ -66,18 +89,7 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	if r.Return {
 		flags |= flagReturn
 	}
-	m.Flags = append(m.Flags, flags)
-	m.Id = append(m.Id, r.ID)
-	m.Times = append(m.Times, r.Times)
-	m.Want = append(m.Want, r.Want)
-	m.Rate = append(m.Rate, r.Rate)
-	m.ForNs = append(m.ForNs, int64(r.For))
-	m.Reserve = append(m.Reserve, r.Reserve)
-	var lost byte
-	if r.DenyLost {
-		lost = denyLost
-	}
-	m.Lost = append(m.Lost, lost)
+	return flags
 }
 
 // sealRequest leaves out what need not travel. key_lo stays, because its length is

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,7 +40,10 @@ type session struct {
 	// Of whoever sends.
 	request peerv1.Request
 	limits  numbering
+	merger  merger
 	seq     uint64
+
+	decoded []check.Reply // of the goroutine in receive
 
 	// Guarded by link.mu.
 	sending bool
@@ -52,17 +56,25 @@ type session struct {
 // frame is what the answer to it needs.
 type frame struct {
 	seq     uint64
-	parts   []part
-	records int
+	calls   []*call
+	checks  int // of the calls
+	records int // fewer where checks were merged
+	limits  int // of the records
 	bytes   int // at most this many
 	sent    time.Time
+	// places says where the reply to each check is, and times how many checks each record has. Both are empty unless some were merged.
+	places []place
+	times  []int64
 }
+
+// place is one of the checks of a record, of which before came earlier.
+type place struct{ record, before int32 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
 func (f *frame) release() {
-	clear(f.parts)
-	*f = frame{parts: f.parts[:0]}
+	clear(f.calls)
+	*f = frame{calls: f.calls[:0], places: f.places[:0], times: f.times[:0]}
 	frames.Put(f)
 }
 
@@ -123,10 +135,10 @@ func (s *session) send() {
 	l := s.link
 	for {
 		f := frames.Get().(*frame)
-		l.mu.Lock()
-		f.parts = l.mu.waiting.take(f.parts, maxGather, maxFrameLimits)
-		l.mu.Unlock()
-		s.fill(f)
+		s.begin(f)
+		for s.gather(f) {
+		}
+		s.seal(f)
 		f.sent = time.Now()
 
 		l.mu.Lock()
@@ -134,8 +146,8 @@ func (s *session) send() {
 			s.sending = false
 			why := l.unsent(errLost)
 			l.mu.Unlock()
-			for _, p := range f.parts {
-				p.call.finish(why, nil)
+			for _, c := range f.calls {
+				c.finish(why, nil)
 			}
 			return
 		}
@@ -147,6 +159,7 @@ func (s *session) send() {
 		if f.records > 0 {
 			l.pool.stats.frames.Add(1)
 			l.pool.stats.records.Add(uint64(f.records))
+			l.pool.stats.merged.Add(uint64(f.checks - f.records))
 			// io.EOF says that the stream is over; receive learns why.
 			if err := s.stream.Send(&s.request); err != nil {
 				s.cancel()
@@ -165,44 +178,104 @@ func (s *session) send() {
 
 var errLost = errors.New("the connection was lost")
 
-// fill encodes the calls of f that were not abandoned; f.parts is left with these.
-func (s *session) fill(f *frame) {
+// begin begins to encode f.
+func (s *session) begin(f *frame) {
 	s.seq++
-	m := &s.request
-	cutRequest(m)
+	cutRequest(&s.request)
 	s.limits.begin()
-	m.Seq, f.seq = s.seq, s.seq
-	kept := f.parts[:0]
-	for _, p := range f.parts {
-		c := p.call
+	s.merger.slots = s.merger.slots[:0]
+	s.request.Seq, f.seq = s.seq, s.seq
+}
+
+// gather encodes calls that wait into f, as many as surely fit. It reports whether there may be room for more, because checks were merged.
+func (s *session) gather(f *frame) bool {
+	l, first := s.link, len(f.calls)
+	l.mu.Lock()
+	f.calls = l.mu.waiting.take(f.calls, maxGather-f.records, maxFrameLimits-f.limits)
+	more := l.mu.waiting.first != nil
+	l.mu.Unlock()
+	checks := f.checks
+	for _, c := range f.calls[first:] {
+		checks += len(c.records)
+	}
+	if checks > 1 {
+		s.merger.grow(&s.request, checks)
+	}
+	kept := f.calls[:first]
+	for _, c := range f.calls[first:] {
 		c.mu.Lock()
-		if c.mu.abandoned {
-			c.mu.Unlock()
-			continue
-		}
-		c.mu.sent = true
-		for i := range c.records {
-			r := &c.records[i]
-			var id uint32
-			if r.Limits != nil {
-				var fresh bool
-				if id, fresh = s.limits.number(r.Limits); fresh {
-					m.Define = append(m.Define, definitionOf(id, r.Limits))
-					f.bytes += bytesPerLimit * r.Limits.Len()
-				}
+		if !c.mu.abandoned {
+			c.mu.sent = true
+			for i := range c.records {
+				s.add(f, &c.records[i])
 			}
-			addRecord(m, r, id)
-			if r.Trace != nil && addTrace(m, r.Trace) {
-				f.bytes += bytesPerTrace
-			}
+			kept = append(kept, c)
 		}
 		c.mu.Unlock()
-		kept = append(kept, p)
-		f.records += p.records
 	}
-	f.parts = kept
-	f.bytes += bytesPerRecord * f.records
-	sealRequest(m)
+	taken := len(f.calls) - first
+	clear(f.calls[len(kept):])
+	f.calls = kept
+	return more && taken > 0 && f.records < f.checks
+}
+
+// add encodes a check into f: as a record, or as one more of an equal record before it.
+func (s *session) add(f *frame, r *check.Record) {
+	m, at := &s.request, place{record: int32(f.records)}
+	var id uint32
+	if r.Limits != nil {
+		var fresh bool
+		if id, fresh = s.limits.number(r.Limits); fresh {
+			m.Define = append(m.Define, definitionOf(id, r.Limits))
+			f.bytes += bytesPerLimit * r.Limits.Len()
+		}
+	}
+	merged := false
+	if len(s.merger.slots) > 0 {
+		slot := s.merger.slot(m, r.Key)
+		last := int(*slot) - 1
+		if merged = last >= 0 && mergeable(r) && equal(m, last, r, id); merged {
+			before := max(1, m.Times[last])
+			at = place{int32(last), int32(before)}
+			m.Times[last] = before + max(1, r.Times)
+			f.merged()
+		} else {
+			*slot = at.record + 1
+		}
+	}
+	f.checks++
+	if len(f.places) > 0 {
+		f.places = append(f.places, at)
+	}
+	if !merged {
+		addRecord(m, r, id)
+		f.records++
+		f.bytes += bytesPerRecord
+		if r.Limits != nil {
+			f.limits += r.Limits.Len()
+		}
+	}
+	if r.Trace != nil && addTrace(m, uint32(at.record), r.Trace) {
+		f.bytes += bytesPerTrace
+	}
+}
+
+// seal ends what begin began.
+func (s *session) seal(f *frame) {
+	if len(f.places) > 0 {
+		f.times = append(f.times, s.request.Times...)
+	}
+	sealRequest(&s.request)
+}
+
+// merged says that a check will be merged: from now on f has places.
+func (f *frame) merged() {
+	if len(f.places) > 0 {
+		return
+	}
+	for i := range f.checks {
+		f.places = append(f.places, place{record: int32(i)})
+	}
 }
 
 // What a record and a limit take on the wire at most, roughly.
@@ -253,12 +326,30 @@ func (s *session) answer(m *peerv1.Reply) error {
 	s.took = time.Since(f.sent)
 	l.mu.Unlock()
 
-	first := 0
-	fill := func(replies []check.Reply) { readReply(m, first, s.peer, replies) }
-	for _, p := range f.parts {
-		p.call.finish(nil, fill)
-		first += p.records
+	if len(f.places) > 0 {
+		s.decoded = slices.Grow(s.decoded[:0], f.records)[:f.records]
+		readReply(m, 0, s.peer, s.decoded)
 	}
+	first := 0
+	fill := func(c *call) {
+		if len(f.places) == 0 {
+			readReply(m, first, s.peer, c.replies)
+			return
+		}
+		for i := range c.replies {
+			at := f.places[first+i]
+			c.replies[i] = s.decoded[at.record]
+			if rec := &c.records[i]; f.times[at.record] > max(1, rec.Times) {
+				c.replies[i] = part(&c.replies[i], rec, int64(at.before), max(1, rec.Times))
+			}
+		}
+	}
+	for _, c := range f.calls {
+		n := len(c.records)
+		c.finish(nil, fill)
+		first += n
+	}
+	clear(s.decoded)
 	f.release()
 	return nil
 }
@@ -293,11 +384,11 @@ func (s *session) lose(why error) {
 	}
 	ambiguous, unsent := l.ambiguous(why), l.unsent(why)
 	for _, f := range flying {
-		for _, p := range f.parts {
-			p.call.finish(ambiguous, nil)
+		for _, c := range f.calls {
+			c.finish(ambiguous, nil)
 		}
 	}
-	for _, p := range waiting {
-		p.call.finish(unsent, nil)
+	for _, c := range waiting {
+		c.finish(unsent, nil)
 	}
 }

@@ -119,7 +119,7 @@ func TestTracesTravelOnlyWhereThereAreSome(t *testing.T) {
 		addRecord(m, &check.Record{Request: bucket.Request{Key: bucket.Key{Lo: 7}, Cost: 1}}, 0)
 	}
 	before := proto.Size(&with)
-	addTrace(&with, &check.Trace{ID: [16]byte{1}, Span: [8]byte{1}})
+	addTrace(&with, 0, &check.Trace{ID: [16]byte{1}, Span: [8]byte{1}})
 	if size := proto.Size(&without); size != before || proto.Size(&with) <= size || proto.Size(&with) > size+bytesPerTrace {
 		t.Errorf("%d bytes with a trace, %d without", proto.Size(&with), size)
 	}
