@@ -19,13 +19,9 @@ func borrows(req *check.Request) bool {
 }
 
 // recalled answers check i of b, which another node holds, by what this one knows, if it can: a denial
-// that it remembers, or a lease. denied is as with remembered.
-func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) (answered, denied bool) {
-	if r.holds(b.Requests[i].Key) {
-		return false, false
-	}
-	answered, denied = n.remembered(now, b, i)
-	return answered || n.leased(now, b, i), denied
+// that it remembers, or a lease.
+func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) bool {
+	return !r.holds(b.Requests[i].Key) && (n.remembered(now, b, i) || n.leased(now, b, i))
 }
 
 // leased answers check i of b from a lease, if there is one. Either way the check counts as demand, and may be the

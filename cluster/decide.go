@@ -7,20 +7,12 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// lookEvery is after how many checks of a batch that are decided here the time is looked at.
-const lookEvery = 64
-
-// late reports whether the time of a batch that was begun then is over.
-func (n *Node) late(ctx context.Context, began, now int64) bool {
-	return ctx.Err() != nil || now-began >= int64(n.cfg.CheckTimeout)
-}
-
 // Decide implements check.Decider. It fills b.Answers, which has the length of
 // b.Requests. Checks of one key are charged in the order of the batch.
 //
-// A retry after an answer that was lost may charge a check twice and never admits it
+// A retry after a response that was lost may charge a check twice and never admits it
 // twice. That holds for verb Charge too, and for checks of sync rules whose charge was
-// not confirmed. A Refund whose answer was lost is not tried again, because doing it
+// not confirmed. A Refund whose response was lost is not tried again, because doing it
 // twice would admit more; it gets check.ErrNoHolder.
 func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	if b.AllOrNothing && len(b.Requests) > 1 {
@@ -34,61 +26,31 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 			return
 		}
 	}
-	right, now := n.right.Load(), n.cfg.Clock()
-	if now >= right {
+	t := n.newTurn()
+	if !t.quorum() {
 		n.forward(ctx, b, nil)
 		return
 	}
 	lends := n.demands.Any() && onlyAsks(b)
 	var f *forwarding // of what could not be decided, mostly nothing
-	late := false
 	for i := range b.Requests {
-		if i%lookEvery == lookEvery-1 {
-			at := n.cfg.Clock()
-			if late = n.late(ctx, now, at); late {
-				if f == nil {
-					f = n.newForwarding(b, nil)
-				}
-				for j := i; j < len(b.Requests); j++ {
-					f.pending = append(f.pending, pending{index: j, to: nobody})
-				}
-				break
-			}
-			if at < right { // renewed before it ended: there is no time between
-				right = max(right, n.right.Load())
-			}
-		}
-		q := &b.Requests[i].Request
 		var cause error
-		if f != nil {
-			cause = f.stuck[q.Key]
-		}
-		if cause == nil {
-			var d bucket.Decision
-			v := bucket.Decided
-			if !lends || !n.fromOwn(now, &b.Requests[i], &d) {
-				d, _, v = n.table.Try(now, q, nil)
-			}
-			if v == bucket.Decided {
-				b.Answers[i] = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
-				if !d.Allowed && n.lent(now, q.Key) {
-					b.Answers[i].Age = check.MaxDenied
-				}
-				if makesRoom(q.Verb) {
-					n.madeRoom(now, q.Key)
-				}
-				continue
-			}
-			cause = undecided(v)
+		if t.look(ctx); t.late {
+			cause = context.DeadlineExceeded
+		} else if _, cause = t.own(&b.Requests[i], nil, lends, &b.Answers[i]); cause == nil {
+			continue
 		}
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.stick(q.Key, cause)
 		f.pending = append(f.pending, pending{index: i, to: nobody, cause: cause})
 	}
-	if n.cfg.Clock() >= right {
-		n.overslept(ctx, b, r)
+	if t.overslept() {
+		if f == nil {
+			f = n.newForwarding(b, nil)
+		}
+		f.decideAgain(r)
+		n.finish(ctx, f)
 		return
 	}
 	if f == nil {
@@ -96,7 +58,7 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		return
 	}
 	n.stats.held.Add(uint64(len(b.Requests) - len(f.pending)))
-	if late {
+	if t.late {
 		f.fail(r, context.DeadlineExceeded)
 		f.release()
 		return
@@ -104,17 +66,93 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	n.finish(ctx, f)
 }
 
-// overslept asks again what was decided here while the right went: this process was stopped in
-// between, perhaps for long, and another may decide these keys by now. A right that was renewed
-// meanwhile is of no help: it says nothing of the time between. What was charged stands, as if the
-// answers had been lost.
-func (n *Node) overslept(ctx context.Context, b *check.Batch, r *routing) {
-	f := n.newForwarding(b, nil)
-	for i := range b.Requests {
-		b.Answers[i] = check.Answer{}
-		f.pending = append(f.pending, pending{index: i})
-		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+// lookEvery is how many checks a turn decides between two looks at the clock.
+const lookEvery = 64
+
+// turn is a run of checks that this node decides as their owner, at one instant. Client requests and records of other nodes are decided by it.
+type turn struct {
+	node *Node
+	now  int64
+	// until is how long this node surely has quorum without a gap since now.
+	until  int64
+	checks int
+	// late: nobody waits for the rest any more.
+	late bool
+	// stuck are the keys of which a check could not be decided, and why. Later checks of such a key are not decided either, so that
+	// a key's checks are decided in their order.
+	stuck map[bucket.Key]error
+}
+
+func (n *Node) newTurn() turn { return turn{node: n, until: n.right.Load(), now: n.cfg.Clock()} }
+
+// quorum reports whether the node has quorum, without which it decides nothing.
+func (t *turn) quorum() bool { return t.now < t.until }
+
+// look looks at the clock now and then. It must be called before each check.
+func (t *turn) look(ctx context.Context) {
+	if t.checks++; t.checks%lookEvery != 0 {
+		return
 	}
-	f.sift()
-	n.finish(ctx, f)
+	at := t.node.cfg.Clock()
+	t.late = t.late || ctx.Err() != nil || at-t.now >= int64(t.node.cfg.CheckTimeout)
+	if at < t.until { // renewed before it ended: there is no time between
+		t.until = max(t.until, t.node.right.Load())
+	}
+}
+
+// overslept reports whether quorum may have been lost during the turn: the process was stopped in between, perhaps for long, and another node may
+// own these keys by now. Quorum that was regained meanwhile is of no help: it says nothing of the time between. The decisions must then be
+// treated as if their responses had been lost; what was charged stands.
+func (t *turn) overslept() bool { return t.node.cfg.Clock() >= t.until }
+
+// own decides a check of a client of this node. w is nil unless its batch is all-or-nothing, and lends whether a lease of its own may answer. cause says
+// why it could not be decided. seq is the number of the change that it made, for sync rules.
+func (t *turn) own(req *check.Request, w *whole, lends bool, a *check.Answer) (seq uint64, cause error) {
+	if cause := t.waits(req.Key); cause != nil {
+		return 0, cause
+	}
+	n := t.node
+	var d bucket.Decision
+	v := bucket.Decided
+	if !lends || !n.fromOwn(t.now, req, &d) {
+		d, seq, v = w.try(n.table, t.now, &req.Request, req.Sync)
+	}
+	if v != bucket.Decided {
+		return 0, t.stick(req.Key, v)
+	}
+	*a = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+	if t.decided(req.Verb, req.Key, !d.Allowed) {
+		a.Age = check.MaxDenied
+	}
+	return seq, nil
+}
+
+// waits returns why a check of k must wait behind another one, nil if none does.
+func (t *turn) waits(k bucket.Key) error {
+	if t.stuck == nil {
+		return nil
+	}
+	return t.stuck[k]
+}
+
+// stick notes that a check of k could not be decided.
+func (t *turn) stick(k bucket.Key, v bucket.Verdict) error {
+	if t.stuck == nil {
+		t.stuck = make(map[bucket.Key]error)
+	}
+	cause := errSealed
+	if v == bucket.Behind {
+		cause = errBehind
+	}
+	t.stuck[k] = cause
+	return cause
+}
+
+// decided must be called for each decision. It reports whether a denial may end at any moment, because units of the key are leased.
+func (t *turn) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
+	if makesRoom(v) {
+		t.node.madeRoom(t.now, k)
+		return false
+	}
+	return denied && t.node.lent(t.now, k)
 }

@@ -84,13 +84,13 @@ func TestWhere(t *testing.T) {
 			}
 		}
 		calls := w.callsSoFar()
-		if len(calls) != 2 || len(calls[0].records) != 50 || len(calls[1].records) != 50 || calls[0].to == calls[1].to {
-			t.Errorf("%d calls, want one of 50 records to b and one to c, each record of two checks", len(calls))
+		if len(calls) != 2 || len(calls[0].records) != 100 || len(calls[1].records) != 100 || calls[0].to == calls[1].to {
+			t.Errorf("%d calls, want one of 100 records to b and one to c", len(calls))
 		}
-		if s := a.Stats(); s.Held != 100 || s.Forwarded != 200 || s.Forwards != 100 || s.Combined != 100 || s.Retries != 0 {
+		if s := a.Stats(); s.Held != 100 || s.Forwarded != 200 || s.Forwards != 200 || s.Retries != 0 {
 			t.Errorf("%+v", s)
 		}
-		if s := w.nodes["b"].Stats(); s.Served != 50 || s.NotHolder != 0 {
+		if s := w.nodes["b"].Stats(); s.Served != 100 || s.NotHolder != 0 {
 			t.Errorf("%+v", s)
 		}
 	})

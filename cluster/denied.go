@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -15,22 +14,19 @@ import (
 // again. What makes room meanwhile ends it: at once where it goes through this node, and elsewhere by
 // a letter of the holder to all.
 
-// lately is how long after a denial that was remembered its key is taken for one that many ask for.
-const lately = time.Second
-
-// remembered answers check i of b by a denial of its holder, if that can be. denied says that there was one lately.
-func (n *Node) remembered(now int64, b *check.Batch, i int) (answered, denied bool) {
+// remembered answers check i of b by a denial of its holder, if that can be.
+func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
 	req := &b.Requests[i]
 	if req.Verb != bucket.Check || req.Fresh || req.Drain || req.NoDelay {
-		return false, false
+		return false
 	}
 	d, holder, age, ok := n.denials.Answer(now, &req.Request)
 	if !ok {
-		return false, age > 0 && age < lately
+		return false
 	}
 	b.Answers[i] = check.Answer{Decision: d, Source: check.Forwarded, Holder: holder, Age: age}
 	n.stats.remembered.Add(1)
-	return true, true
+	return true
 }
 
 // onlyAsks reports whether nothing in b makes room that what stands behind it could use.
@@ -49,29 +45,6 @@ func (n *Node) learn(sent int64, r *bucket.Request, fresh bool, reply *check.Rep
 	if good := check.DeniedFor(r, &reply.Decision); good > 0 {
 		n.denials.Remember(sent, n.cfg.Clock(), r, &reply.Decision, reply.Holder, good)
 	}
-}
-
-// learn takes note of the answer to p, which was asked in a round that began at f.sent. In an all-or-nothing batch a
-// denial is not to be given again: what the other checks have charged may be given back.
-func (f *forwarding) learn(p *pending, reply *check.Reply) {
-	n, req := f.node, &f.batch.Requests[p.index]
-	switch age := f.age(p); {
-	case makesRoom(req.Verb):
-		n.denials.Forget(n.cfg.Clock(), req.Key)
-	case age > 0:
-		f.batch.Answers[p.index].Age = age
-		n.stats.remembered.Add(1)
-	case f.whole == nil:
-		n.learn(f.sent, &req.Request, req.Fresh, reply)
-	}
-}
-
-// age is how old the answer to p is, if it is from memory.
-func (f *forwarding) age(p *pending) time.Duration {
-	if t := f.pending[p.with].ticket; t != nil {
-		return t.age
-	}
-	return 0
 }
 
 // Bounds of what a holder tells others of room.

@@ -180,58 +180,6 @@ func TestDeniedFlood(t *testing.T) {
 	})
 }
 
-// TestDeniedTogether: those who wait behind a record that is denied are denied by its answer, as old as it is, and what
-// they learn lasts no longer for it.
-func TestDeniedTogether(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
-		w.gather()
-		a := w.nodes["a"]
-		r := request(a, "b", 1, hourly(0))
-		old := 0
-		for _, answer := range crowd(t.Context(), a, 64, r) {
-			wantAnswer(t, "one of them", answer, false, check.Forwarded, "b")
-			if answer.Age == 2*latency {
-				old++
-			}
-		}
-		if n := len(w.callsSoFar()); n != 1 || old != 63 || a.Stats().Remembered != 63 {
-			t.Errorf("%d calls, %d answers of the first one's age: %+v", n, old, a.Stats())
-		}
-		time.Sleep(100*time.Millisecond - 2*latency)
-		if decide(t.Context(), a, r); len(w.callsSoFar()) != 2 {
-			t.Error("it is remembered for more than 100 ms from the first asking")
-		}
-		fresh := request(a, "b", 2, hourly(0))
-		fresh.Fresh = true
-		if crowd(t.Context(), a, 64, fresh); len(w.callsSoFar()) != 4 {
-			t.Errorf("%d calls, want two more for those that must not be answered from memory", len(w.callsSoFar()))
-		}
-	})
-}
-
-// TestDeniedAgain: once a key was denied, and the memory of it has ended, one asks for all.
-func TestDeniedAgain(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
-		a := w.nodes["a"]
-		r := request(a, "b", 1, hourly(0))
-		for _, c := range []struct {
-			after   time.Duration
-			records int
-		}{{0, usualBeside + 1}, {check.MaxDenied, 1}, {check.MaxDenied, 1}, {lately, usualBeside + 1}} {
-			time.Sleep(c.after)
-			before := len(w.callsSoFar())
-			for _, answer := range crowd(t.Context(), a, 64, r) {
-				wantAnswer(t, "one of them", answer, false, check.Forwarded, "b")
-			}
-			if n := len(w.callsSoFar()) - before; n != c.records {
-				t.Errorf("after %v: %d records, want %d", c.after, n, c.records)
-			}
-		}
-	})
-}
-
 // TestRememberedAllocs: an answer from memory costs no allocation.
 func TestRememberedAllocs(t *testing.T) {
 	a := paired(t)

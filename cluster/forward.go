@@ -11,43 +11,44 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// maxForwards is how often a check is sent on within one attempt. Then it waits for
+// maxForwards is how often a check is forwarded within one attempt. Then it waits for
 // a new routing, or a little, and starts again from there.
 const maxForwards = 3
 
-// Waits between attempts, doubling. The first is about what a hand-off takes.
+// Waits between attempts, doubling. The first is about as long as a handoff.
 const (
 	firstWait = time.Millisecond
 	lastWait  = 50 * time.Millisecond
 )
 
-// forwarding is the work on one batch of which not all could be decided at once. It goes
-// in rounds: everything that is pending is sent where it seems to belong, one call per
-// node, all at once; what was not decided stays pending for the next round.
+var (
+	errNobodyServes = errors.New("no member serves")
+	errSealed       = errors.New("the owner is changing just now")
+	errBehind       = errors.New("the owner's replica is too far behind")
+	errOverslept    = fmt.Errorf("%w: this node was stopped, and lost quorum meanwhile", check.ErrAmbiguous)
+)
+
+// forwarding is the work on a batch of which not all could be decided at once. It goes
+// in rounds: every pending check is routed and sent to the node that seems to own its key, one call per
+// node, all at once. What was not decided stays pending for the next round.
 type forwarding struct {
 	node  *Node
 	batch *check.Batch
 	whole *whole // of an all-or-nothing batch, else nil
-	// once: what may have been charged is not sent again.
-	once bool
+	// once: a check that may have been charged is not sent again.
+	once     bool
+	deadline time.Time
+	attempt  int
+	pending  []pending
 
-	pending []pending
-	groups  []group // of this round, two for each of routing.nodes
-	busy    []int   // the groups to be called in this round
-	here    []int   // places in pending of what is held here
+	// Of a round.
+	sent    int64 // when it began
+	groups  []group
+	busy    []int // the groups with records
+	here    []int // the pending checks whose owner is this node
 	records []check.Record
 	replies []check.Reply
-	places  []int // place in pending of each record
-	// sent is when the round began.
-	sent    int64
-	attempt int
-	// deadline is that of all.
-	deadline time.Time
-	firsts   firsts
-	changes  []change // made here in this round by checks of sync rules
-	// stuck are the keys of which a check could not be decided here in this round, and why: those
-	// that stand behind it wait too, so that a key's checks are decided in their order.
-	stuck map[bucket.Key]error
+	changes []change // made here by checks of sync rules
 }
 
 // pending is a check without an answer.
@@ -57,52 +58,33 @@ type pending struct {
 	// to is where it goes next, a place in routing.nodes, or nobody if it waits for
 	// the next attempt.
 	to int
-	// hint is the holder that the last node asked has named, for this attempt.
+	// hint is the owner that the last node asked has named, for this attempt.
 	hint string
 	// relay: to is to ask the owner, which this node does not hear. relayed: that was tried in this attempt.
 	relay, relayed bool
 	// cause is why it is still pending.
 	cause error
 	done  bool
-	// denied: its holder has denied the key lately.
-	denied bool
-
-	// Of this round, if it goes to another node.
+	// away: in this round it goes to another node, and at is its place in records.
 	away bool
-	// first is the place in forwarding.pending of the first check of its key, mostly its own. Of that one: whether others are
-	// unlike it, and whose record the next that is like it joins.
-	first int
-	mixed bool
-	joins int
-	// with is the place in forwarding.pending of the check whose record it shares, mostly its own, and
-	// place how many checks of that record stand before it.
-	with  int
-	place int64
-	// Of the one whose record it is: how many share it, where its reply will be, the ticket by which it
-	// comes if it goes behind the record of another batch, and what went wrong with that.
-	times  int64
-	at     int
-	ticket *ticket
-	err    error
-	// entered: it goes beside others of its key. leads: others may be gathering behind it.
-	entered, leads bool
+	at   int
 }
 
-// group is what goes to one node in one round: records[first:first+n].
+// group is what goes to one node in one round: records[first:first+n]. A node has two of them, because replies to checks of sync rules take a
+// replica's confirmation longer, as relayed ones take another node's reply, and the others shall not wait for them.
 type group struct {
 	first, n int
 	err      error
 }
 
-var forwardings = sync.Pool{New: func() any { return new(forwarding) }}
-
-func (n *Node) newForwarding(b *check.Batch, w *whole) *forwarding {
-	f := forwardings.Get().(*forwarding)
-	f.node, f.batch, f.whole = n, b, w
-	return f
+func (f *forwarding) groupOf(p *pending) int {
+	if p.relay || f.batch.Requests[p.index].Sync {
+		return 2*p.to + 1
+	}
+	return 2 * p.to
 }
 
-// forward answers b wherever its holders are, this node included, until ctx ends or
+// forward answers b wherever the owners of its keys are, this node included, until ctx ends or
 // CheckTimeout has passed; on_failure answers the rest. w is nil unless b is
 // all-or-nothing.
 func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
@@ -113,27 +95,20 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if w == nil && n.eventually.decide(b, i) {
-			continue
-		}
-		var answered, denied bool
-		if recall {
-			answered, denied = n.recalled(r, now, b, i)
-		}
-		if answered {
+		if w == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
 			continue
 		}
 		if f == nil {
 			f = n.newForwarding(b, w)
 		}
-		f.pending = append(f.pending, pending{index: i, denied: denied})
+		f.pending = append(f.pending, pending{index: i})
 	}
 	if f != nil {
 		n.finish(ctx, f)
 	}
 }
 
-// finish answers what is pending in f.
+// finish answers what is pending in f, and releases it.
 func (n *Node) finish(ctx context.Context, f *forwarding) {
 	ctx, cancel := n.bounded(ctx)
 	defer cancel()
@@ -149,26 +124,14 @@ func (n *Node) bounded(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, n.cfg.CheckTimeout)
 }
 
-// release returns f without what it points to.
-func (f *forwarding) release() {
-	clear(f.pending)
-	clear(f.records[:cap(f.records)]) // an earlier round may have had more
-	clear(f.replies[:cap(f.replies)])
-	*f = forwarding{
-		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
-		records: f.records[:0], replies: f.replies[:0], places: f.places[:0], changes: f.changes[:0],
-		firsts: f.firsts,
-	}
-	forwardings.Put(f)
-}
-
+// run sends rounds until nothing is pending, or ctx ends, which has a deadline.
 func (f *forwarding) run(ctx context.Context) {
 	wait := firstWait
-	f.deadline, _ = ctx.Deadline() // there is one, see bounded
-	for f.attempt = 0; ; {
+	f.deadline, _ = ctx.Deadline()
+	for {
 		r := f.node.routing.Load()
-		f.aim(r)
-		f.pack(r)
+		f.route(r)
+		f.group(r)
 		f.send(ctx, r)
 		if len(f.pending) == 0 {
 			return
@@ -176,7 +139,7 @@ func (f *forwarding) run(ctx context.Context) {
 		if ctx.Err() == nil && f.goesOn() {
 			continue
 		}
-		if !f.waitBehind(ctx, r, wait) {
+		if !f.backOff(ctx, r, wait) {
 			f.fail(f.node.routing.Load(), ctx.Err())
 			return
 		}
@@ -190,67 +153,10 @@ func (f *forwarding) run(ctx context.Context) {
 	}
 }
 
-var (
-	errNobodyServes = errors.New("no member serves")
-	errSealed       = errors.New("the holder is changing just now")
-	errBehind       = errors.New("the holder's copy is too far behind")
-	errOverslept    = fmt.Errorf("%w: this node was stopped, and lost the right to decide meanwhile", check.ErrAmbiguous)
-)
-
-// stick notes that a check of key waits because of cause.
-func (f *forwarding) stick(key bucket.Key, cause error) {
-	if f.stuck == nil {
-		f.stuck = make(map[bucket.Key]error)
-	}
-	f.stuck[key] = cause
-}
-
-// undecided says why a table has not decided.
-func undecided(v bucket.Verdict) error {
-	if v == bucket.Behind {
-		return errBehind
-	}
-	return errSealed
-}
-
-// goesOn reports whether some check can be sent again without waiting.
-func (f *forwarding) goesOn() bool {
-	for i := range f.pending {
-		if f.pending[i].to != nobody {
-			return true
-		}
-	}
-	return false
-}
-
-// waitBehind is the queue behind a close, and behind all else that passes by itself: a
-// partition that is being handed over has no node that decides for some milliseconds,
-// and what is asked meanwhile waits here for the heir to open, as news or after a moment. Without
-// it those checks would be answered by on_failure. It reports false when ctx ended.
-func (f *forwarding) waitBehind(ctx context.Context, r *routing, d time.Duration) bool {
-	var confirmed <-chan struct{}
-	for i := range f.pending {
-		if f.pending[i].cause == errBehind {
-			confirmed = f.node.confirms.wait()
-			break
-		}
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-r.superseded:
-	case <-confirmed:
-	case <-t.C:
-	}
-	return ctx.Err() == nil
-}
-
-// aim says where each pending check goes in this round: where the last node asked
-// has pointed, else to the holder that is known. Checks for which a node without quorum
-// has nobody to ask are answered, or wait if it may soon have.
-func (f *forwarding) aim(r *routing) {
+// route says where each pending check goes in this round: to the node that the last node asked
+// has named, else to the owner that is known. Checks for which a node without quorum
+// has no owner to ask are answered, or wait if it may soon have one.
+func (f *forwarding) route(r *routing) {
 	f.sent = f.node.cfg.Clock()
 	quorum, atOnce := f.node.mayDecide(f.sent), f.node.shares.When.AtOnce(f.sent)
 	for i := range f.pending {
@@ -280,17 +186,339 @@ func (f *forwarding) aim(r *routing) {
 			p.cause = errNobodyServes
 			if len(r.table.Members()) == 0 {
 				f.giveUp(r, p)
-			} // else the next routing has somebody
+			} // else the next routing has an owner
 		case p.to == r.self && !r.holds(key):
-			// A hint at this node, which does not hold the key by what it knows: one of
+			// A hint at this node, which does not own the key by what it knows: one of
 			// the two is behind, and what comes next tells which.
 			p.to = nobody
 		}
 	}
-	f.sift()
+	f.compact()
 }
 
-// fail answers all that is pending without a holder.
+// group groups the pending checks by owner, and writes their records.
+func (f *forwarding) group(r *routing) {
+	f.groups = append(f.groups[:0], make([]group, 2*len(r.nodes))...)
+	f.busy, f.here = f.busy[:0], f.here[:0]
+	total := 0
+	for i := range f.pending {
+		p := &f.pending[i]
+		switch p.away = p.to != nobody && p.to != r.self; {
+		case p.to == r.self:
+			f.here = append(f.here, i)
+		case p.away:
+			g := f.groupOf(p)
+			if f.groups[g].n == 0 {
+				f.busy = append(f.busy, g)
+			}
+			f.groups[g].n++
+			total++
+		}
+	}
+	first := 0
+	for _, g := range f.busy {
+		f.groups[g].first = first
+		first += f.groups[g].n
+		f.groups[g].n = 0 // counted again below
+	}
+	f.records, f.replies = grow(f.records, total), grow(f.replies, total)
+	for i := range f.pending {
+		p := &f.pending[i]
+		if !p.away {
+			continue
+		}
+		g := &f.groups[f.groupOf(p)]
+		p.at = g.first + g.n
+		g.n++
+		p.forwards++
+		req, rec := &f.batch.Requests[p.index], &f.records[p.at]
+		*rec = check.Record{Request: req.Request, Sync: req.Sync}
+		if p.relay {
+			rec.Relay, rec.For = true, max(time.Millisecond, time.Until(f.deadline))
+		}
+		if f.whole != nil {
+			f.whole.mark(rec, p.index)
+		}
+	}
+	f.node.stats.forwards.Add(uint64(total))
+}
+
+// send calls the nodes of this round at once, decides meanwhile what this node owns,
+// and takes the replies.
+func (f *forwarding) send(ctx context.Context, r *routing) {
+	if len(f.busy) == 1 && len(f.here) == 0 {
+		f.call(ctx, r, f.busy[0]) // needs no goroutine
+	} else {
+		f.sendAll(ctx, r)
+	}
+	f.take(r)
+	f.compact()
+}
+
+func (f *forwarding) sendAll(ctx context.Context, r *routing) {
+	var calls sync.WaitGroup
+	for _, g := range f.busy {
+		calls.Go(func() { f.call(ctx, r, g) })
+	}
+	f.decideHere(ctx, r)
+	f.confirmHere(ctx, r)
+	calls.Wait()
+}
+
+// call sends the records of one group, and fills their replies.
+func (f *forwarding) call(ctx context.Context, r *routing, to int) {
+	g := &f.groups[to]
+	n, records, replies := &r.nodes[to/2], f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]
+	if n.addr == "" {
+		clear(replies)
+		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
+		return
+	}
+	span := f.node.ask(f.batch.Trace, n.addr, records)
+	g.err = f.node.cfg.Peers.Call(ctx, n.addr, records, replies)
+	endAsk(span, replies, g.err)
+	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
+}
+
+// decideHere decides what this node owns, as long as it has quorum and ctx lasts.
+func (f *forwarding) decideHere(ctx context.Context, r *routing) {
+	if len(f.here) == 0 {
+		return
+	}
+	n := f.node
+	t := n.newTurn()
+	if !t.quorum() {
+		return // it was lost just now: the next round answers
+	}
+	lends := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
+	for _, i := range f.here {
+		p := &f.pending[i]
+		if t.look(ctx); t.late {
+			p.to = nobody // the last round answers it
+			continue
+		}
+		req := &f.batch.Requests[p.index]
+		var tenure uint64
+		if req.Sync {
+			tenure = n.tenure(req.Key)
+		}
+		seq, cause := t.own(req, f.whole, lends, &f.batch.Answers[p.index])
+		if cause != nil {
+			p.to, p.cause = nobody, cause
+			continue
+		}
+		p.done = true
+		if req.Sync && seq > 0 {
+			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})
+		}
+	}
+	if t.overslept() {
+		for _, i := range f.here {
+			if p := &f.pending[i]; p.done {
+				p.done = false
+				f.unanswered(r, p, r.self, errOverslept)
+			}
+		}
+		f.changes = f.changes[:0]
+	}
+}
+
+// decideAgain makes all checks of the batch pending, which were decided here in a turn that overslept.
+func (f *forwarding) decideAgain(r *routing) {
+	f.pending = f.pending[:0]
+	for i := range f.batch.Requests {
+		f.batch.Answers[i] = check.Answer{}
+		f.pending = append(f.pending, pending{index: i})
+		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+	}
+	f.compact()
+}
+
+// confirmHere waits until replicas have what checks of sync rules have charged here. A check that
+// is not confirmed in time is as one whose response was lost: its charge stands.
+func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
+	for _, c := range f.changes {
+		if f.node.confirmed(ctx, c) {
+			continue
+		}
+		p := &f.pending[c.index]
+		p.done = false
+		f.unanswered(r, p, r.self, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
+	}
+	f.changes = f.changes[:0]
+	held := 0
+	for _, i := range f.here {
+		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Held {
+			held++
+		}
+	}
+	f.node.stats.held.Add(uint64(held))
+}
+
+// take reads the replies of this round. A reply without a Status is one
+// that its node could not give in time, though it may have charged the record.
+func (f *forwarding) take(r *routing) {
+	for i := range f.pending {
+		p := &f.pending[i]
+		if !p.away {
+			continue
+		}
+		reply, err := &f.replies[p.at], f.groups[f.groupOf(p)].err
+		switch {
+		case reply.Status != 0:
+			f.answered(r, p, p.to, reply)
+		case err != nil:
+			f.unanswered(r, p, p.to, err)
+		default:
+			f.unanswered(r, p, p.to, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
+		}
+		if !p.done && p.forwards >= maxForwards {
+			p.to = nobody
+		}
+	}
+	f.noteRound()
+}
+
+// answered takes the reply of node to.
+func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply) {
+	n := f.node
+	switch reply.Status {
+	case check.Decided:
+		f.batch.Answers[p.index] = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Holder: reply.Holder}
+		if reply.Lent {
+			f.batch.Answers[p.index].Age = check.MaxDenied
+		}
+		p.done = true
+		n.stats.forwarded.Add(1)
+		f.learn(p, reply)
+		if f.whole != nil && reply.Allowed {
+			f.whole.sent(r.nodes[to].addr, p.index)
+		}
+	case check.NotHolder:
+		n.stats.redirected.Add(1)
+		if p.relay { // the owner is not to be reached that way either
+			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", r.nodes[to].name)
+			break
+		}
+		p.hint = reply.Holder
+		p.cause = fmt.Errorf("node %s does not own the key", r.nodes[to].name)
+		if p.hint == "" || p.hint == r.nodes[to].name {
+			p.to = nobody
+		}
+	case check.Later:
+		n.stats.later.Add(1)
+		p.hint, p.to = "", nobody
+		if reply.Holder != r.nodes[to].name && reply.Holder != "" {
+			p.hint, p.to = reply.Holder, 0
+		}
+		p.cause = fmt.Errorf("node %s: %w", r.nodes[to].name, errSealed)
+		if now := n.cfg.Clock(); reply.Holder == "" && !n.mayDecide(now) {
+			// Neither it nor this node has quorum: both are in a minority, or both have just lost it.
+			if p.cause = errMinority; n.shares.When.AtOnce(now) {
+				f.standApart(r, p)
+			}
+		}
+	case check.Overloaded:
+		f.overloaded(p)
+	default:
+		// Asking again would be answered alike.
+		p.cause = fmt.Errorf("node %s cannot decide this check: it does not know its limits", r.nodes[to].name)
+		f.giveUp(r, p)
+	}
+}
+
+// unanswered takes the error of a call to node to.
+func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
+	p.cause, p.hint = err, ""
+	switch {
+	case errors.Is(err, check.ErrOverloaded):
+		f.overloaded(p)
+	case errors.Is(err, check.ErrUnsent):
+		// As if never asked.
+	default:
+		f.node.stats.ambiguous.Add(1)
+		if req := &f.batch.Requests[p.index]; makesRoom(req.Verb) {
+			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
+		}
+		if f.whole != nil && to != r.self { // here there is a receipt
+			f.whole.sent(r.nodes[to].addr, p.index)
+		}
+		if f.once || f.batch.Requests[p.index].Verb == bucket.Refund {
+			f.giveUp(r, p)
+		}
+	}
+}
+
+// learn takes note of the reply to p. In an all-or-nothing batch a
+// denial is not remembered: what the other checks have charged may be given back.
+func (f *forwarding) learn(p *pending, reply *check.Reply) {
+	n, req := f.node, &f.batch.Requests[p.index]
+	switch {
+	case makesRoom(req.Verb):
+		n.denials.Forget(n.cfg.Clock(), req.Key)
+	case f.whole == nil:
+		n.learn(f.sent, &req.Request, req.Fresh, reply)
+	}
+}
+
+// noteRound notes what owners have decided in this round.
+func (f *forwarding) noteRound() {
+	locked, answers := false, &f.node.shares.Answers
+	for i := range f.pending {
+		p := &f.pending[i]
+		if !p.away || !p.done {
+			continue
+		}
+		answer := &f.batch.Answers[p.index]
+		if answer.Source != check.Forwarded {
+			continue
+		}
+		if !locked {
+			locked = true
+			answers.Lock()
+		}
+		answers.NoteLocked(f.sent, &f.batch.Requests[p.index].Request, &answer.Decision)
+	}
+	if locked {
+		answers.Unlock()
+	}
+}
+
+// goesOn reports whether some check can be sent again without waiting.
+func (f *forwarding) goesOn() bool {
+	for i := range f.pending {
+		if f.pending[i].to != nobody {
+			return true
+		}
+	}
+	return false
+}
+
+// backOff waits for d, or less where something has changed. A
+// partition that is being handed over has no node that decides for some milliseconds,
+// and its checks wait here for the next owner. Without
+// it they would be answered by on_failure. It reports false when ctx ended.
+func (f *forwarding) backOff(ctx context.Context, r *routing, d time.Duration) bool {
+	var confirmed <-chan struct{}
+	for i := range f.pending {
+		if f.pending[i].cause == errBehind {
+			confirmed = f.node.confirms.wait()
+			break
+		}
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-r.superseded:
+	case <-confirmed:
+	case <-t.C:
+	}
+	return ctx.Err() == nil
+}
+
+// fail answers all that is pending without an owner.
 func (f *forwarding) fail(r *routing, cause error) {
 	for i := range f.pending {
 		p := &f.pending[i]
@@ -303,5 +531,64 @@ func (f *forwarding) fail(r *routing, cause error) {
 		}
 		f.giveUp(r, p)
 	}
-	f.sift()
+	f.compact()
+}
+
+func (f *forwarding) overloaded(p *pending) {
+	f.batch.Answers[p.index] = check.Answer{Err: check.ErrOverloaded}
+	f.node.stats.overloaded.Add(1)
+	p.done = true
+}
+
+// giveUp answers p by its rule's on_failure.
+func (f *forwarding) giveUp(r *routing, p *pending) {
+	f.batch.Answers[p.index] = f.node.onFailure(r, &f.batch.Requests[p.index], f.whole, p.cause)
+	p.done = true
+}
+
+// standApart answers p by its rule's on_partition.
+func (f *forwarding) standApart(r *routing, p *pending) {
+	f.batch.Answers[p.index] = f.node.onPartition(r, &f.batch.Requests[p.index], f.whole)
+	p.done = true
+}
+
+// compact keeps what is still pending.
+func (f *forwarding) compact() {
+	kept := f.pending[:0]
+	for _, p := range f.pending {
+		if !p.done {
+			kept = append(kept, p)
+		}
+	}
+	clear(f.pending[len(kept):])
+	f.pending = kept
+}
+
+// forwardings are those that were released.
+var forwardings = sync.Pool{New: func() any { return new(forwarding) }}
+
+func (n *Node) newForwarding(b *check.Batch, w *whole) *forwarding {
+	f := forwardings.Get().(*forwarding)
+	f.node, f.batch, f.whole = n, b, w
+	return f
+}
+
+// release keeps the memory of f for another batch.
+func (f *forwarding) release() {
+	clear(f.pending)
+	clear(f.records[:cap(f.records)]) // an earlier round may have had more
+	clear(f.replies[:cap(f.replies)])
+	*f = forwarding{
+		pending: f.pending[:0], groups: f.groups[:0], busy: f.busy[:0], here: f.here[:0],
+		records: f.records[:0], replies: f.replies[:0], changes: f.changes[:0],
+	}
+	forwardings.Put(f)
+}
+
+// grow returns s with length n; values are undefined.
+func grow[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
 }

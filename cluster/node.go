@@ -25,8 +25,6 @@ type Node struct {
 	table  *bucket.Table // the counters it holds, and copies of others
 	shares *share.Shares // what it admits without owners, and has still to charge to them
 	held   *held         // charges that other nodes may give back
-	// combine lets concurrent checks of one key travel together.
-	combine combiner
 	denials lease.Denials  // what other holders have denied
 	book    *lease.Book    // what it has borrowed of other holders
 	demands *lease.Demands // who borrows of it
@@ -63,7 +61,6 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
-	n.combine.node, n.combine.beside = n, usualBeside
 	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
 	n.leasing = newChore(leasePeriod)
 	n.settles, n.deferredChanged = newChore(settlePeriod), make(chan struct{}, 1)

@@ -13,23 +13,14 @@ import (
 // their changes; those of which that is not so within CheckTimeout get a Reply
 // without a Status, as if their answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
-	r := n.routing.Load()
-	until, now := n.right.Load(), n.cfg.Clock()
-	right := now < until
-	var changes []change          // only of sync records
-	var stuck map[bucket.Key]bool // keys of which a record waits: those behind it wait too
+	r, t := n.routing.Load(), n.newTurn()
+	var changes []change // only of sync records
 	served, notHolder, later := 0, 0, 0
-	relays, late := false, false
+	relays := false
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Holder: n.cfg.Name}
-		if i%lookEvery == lookEvery-1 && !late {
-			at := n.cfg.Clock()
-			late = at-now >= int64(n.cfg.CheckTimeout) // nobody waits for the others any more
-			if at < until {
-				until = max(until, n.right.Load())
-			}
-		}
+		t.look(context.Background())
 		var seq, tenure uint64
 		if rec.Sync {
 			tenure = n.tenure(rec.Key)
@@ -40,8 +31,8 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			if !r.holds(rec.Key) {
 				n.stats.giveBacksLost.Add(1)
 			}
-			n.held.giveBack(now, charge{from, rec.ID}, n.table)
-			n.madeRoom(now, rec.Key)
+			n.held.giveBack(t.now, charge{from, rec.ID}, n.table)
+			n.madeRoom(t.now, rec.Key)
 			reply.Status = check.Decided
 			served++
 			continue
@@ -53,47 +44,40 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		case !r.holds(rec.Key):
 			reply.Status, reply.Holder = check.NotHolder, r.nameOf(r.holder(rec.Key))
 			notHolder++
-		case !right:
+		case !t.quorum():
 			reply.Status, reply.Holder = check.Later, ""
-		case late, len(stuck) > 0 && stuck[rec.Key]:
+		case t.late, t.waits(rec.Key) != nil:
 			reply.Status = check.Later
 		case rec.Lend:
-			seq = n.lend(now, from, rec, reply)
+			seq = n.lend(t.now, from, rec, reply)
 		case rec.Return:
 			reply.Status = check.Decided
-			if n.takeReturn(now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
+			if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
 				reply.Status = check.Later
 			}
 		case rec.Hold:
-			reply.Decision, seq, reply.Status = n.held.try(now, charge{from, rec.ID}, n.table, &rec.Request)
+			reply.Decision, seq, reply.Status = n.held.try(t.now, charge{from, rec.ID}, n.table, &rec.Request)
 		default:
-			seq = n.try(now, rec, reply)
+			seq = n.try(t.now, rec, reply)
 		}
 		switch reply.Status {
 		case check.Decided:
 			served++
-			switch {
-			case makesRoom(rec.Verb):
-				n.madeRoom(now, rec.Key)
-			case rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Granted == 0:
-				if reply.Lent = n.lent(now, rec.Key); !reply.Lent {
-					n.refused.denied(now, rec.Key)
-				}
+			denied := rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Granted == 0
+			if leased := t.decided(rec.Verb, rec.Key, denied); leased {
+				reply.Lent = true
+			} else if denied {
+				n.refused.denied(t.now, rec.Key)
 			}
 			if rec.Sync && seq > 0 {
 				changes = append(changes, change{i, r.partition(rec.Key), tenure, seq})
 			}
 		case check.Later:
 			later++
-			if stuck == nil {
-				stuck = make(map[bucket.Key]bool)
-			}
-			stuck[rec.Key] = true
+			t.stick(rec.Key, bucket.Sealed)
 		}
 	}
-	if served > 0 && right && n.cfg.Clock() >= until {
-		// The process was stopped in between, and another may decide these keys by now, whether
-		// this one has the right again or not.
+	if served > 0 && t.quorum() && t.overslept() {
 		takeBack(records, replies)
 		changes = nil
 	}

@@ -85,15 +85,12 @@ func (r *runner) watch(now int64) {
 			return
 		}
 	}
-	rtt := int64(0)
 	for i := range r.shown {
 		if r.scene.nodes[i] != r.asOf(now, i) {
 			r.arrange(now)
 			return
 		}
-		rtt = max(rtt, r.quorum.RTT(r.shown[i].peer()))
 	}
-	r.node.combine.apart(rtt)
 }
 
 // arrange makes what is known now the scene, and has its ring built.

@@ -18,7 +18,7 @@ type Stats struct {
 	// could not be decided just then. Redirected and Later ones of this node's doors
 	// were answered so by another.
 	NotHolder, ToldLater, Redirected, Later uint64
-	// Forwards are records sent to other nodes, retries among them. Retries are
+	// Forwards are checks sent to other nodes, retries among them. Retries are
 	// attempts that began after a wait. Ambiguous are records that were sent without
 	// an answer, and charges of sync rules that no copy confirmed in time.
 	Forwards, Retries, Ambiguous uint64
@@ -36,9 +36,6 @@ type Stats struct {
 	// how many keys somebody borrows of it, now.
 	Lent, LentBack uint64
 	Lending        int
-	// Combined are checks that travelled in the record of another: (Forwards + Combined) / Forwards is how
-	// many checks a record has.
-	Combined uint64
 	// Share, Closed and Open were answered by on_failure, because no holder was
 	// reached, MinorityShare, MinorityClosed and MinorityOpen by on_partition, because this node had no
 	// right to decide; Unanswered by an error, for either reason. Overloaded met a full queue.
@@ -108,7 +105,7 @@ type counters struct {
 	unanswered, overloaded, settled atomic.Uint64
 	gaveBack, giveBacksLost         atomic.Uint64
 	relayed                         atomic.Uint64
-	combined, remembered, leased    atomic.Uint64
+	remembered, leased              atomic.Uint64
 	lent, lentBack                  atomic.Uint64
 	ringBuilds, viewsRefused        atomic.Uint64
 	storesFailed                    atomic.Uint64
@@ -122,7 +119,7 @@ func (n *Node) Stats() Stats {
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
 		NotHolder: c.notHolder.Load(), ToldLater: c.toldLater.Load(),
 		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), Later: c.later.Load(),
-		Combined: c.combined.Load(), Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
+		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
 		Lent: c.lent.Load(), LentBack: c.lentBack.Load(), Lending: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),

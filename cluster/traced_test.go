@@ -80,36 +80,3 @@ func TestForwardTracedFails(t *testing.T) {
 		}
 	})
 }
-
-// TestCombinedTraced: of checks that travel in one record the first that is in a trace has the span.
-func TestCombinedTraced(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		_, a, spans := recordingWorld(t)
-		r := request(a, "b", 1, hourly(100))
-		decide(t.Context(), a, r) // b is known to combine
-		l := likeness{addr: "b:7462", request: r.Request}
-		if ticket, leads := a.combine.board(l, 1, nil); ticket != nil || !leads {
-			t.Fatal("the first does not lead")
-		}
-		first, second := &check.Trace{ID: [16]byte{1}, Span: [8]byte{1}}, &check.Trace{ID: [16]byte{2}, Span: [8]byte{2}}
-		var tickets []*ticket
-		for _, at := range []*check.Trace{nil, first, second} {
-			ticket, _ := a.combine.board(l, 1, at)
-			if ticket == nil {
-				t.Fatal("nothing to wait behind")
-			}
-			tickets = append(tickets, ticket)
-		}
-		a.combine.land(l)
-		for _, ticket := range tickets {
-			if reply, err := a.combine.wait(t.Context(), ticket); err != nil || reply.Status != check.Decided {
-				t.Errorf("%+v %v", reply, err)
-			}
-		}
-		a.returning.Wait()
-		ended := spans.Ended()
-		if len(ended) != 1 || ended[0].SpanContext().TraceID() != first.ID {
-			t.Errorf("%d spans", len(ended))
-		}
-	})
-}
