@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
@@ -155,4 +156,79 @@ func (t *turn) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
 		return false
 	}
 	return denied && t.node.lent(t.now, k)
+}
+
+// decideHere decides what this node owns, as long as it has quorum and ctx lasts.
+func (f *forwarding) decideHere(ctx context.Context, r *routing) {
+	if len(f.here) == 0 {
+		return
+	}
+	n := f.node
+	t := n.newTurn()
+	if !t.quorum() {
+		return // it was lost just now: the next round answers
+	}
+	lends := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
+	for _, i := range f.here {
+		p := &f.pending[i]
+		if t.look(ctx); t.late {
+			p.to = nobody // the last round answers it
+			continue
+		}
+		req := &f.batch.Requests[p.index]
+		var tenure uint64
+		if req.Sync {
+			tenure = n.tenure(req.Key)
+		}
+		seq, cause := t.own(req, f.whole, lends, &f.batch.Answers[p.index])
+		if cause != nil {
+			p.to, p.cause = nobody, cause
+			continue
+		}
+		p.done = true
+		if req.Sync && seq > 0 {
+			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})
+		}
+	}
+	if t.overslept() {
+		for _, i := range f.here {
+			if p := &f.pending[i]; p.done {
+				p.done = false
+				f.unanswered(r, p, r.self, errOverslept)
+			}
+		}
+		f.changes = f.changes[:0]
+	}
+}
+
+// decideAgain makes all checks of the batch pending, which were decided here in a turn that overslept.
+func (f *forwarding) decideAgain(r *routing) {
+	f.pending = f.pending[:0]
+	for i := range f.batch.Requests {
+		f.batch.Answers[i] = check.Answer{}
+		f.pending = append(f.pending, pending{index: i})
+		f.unanswered(r, &f.pending[i], r.self, errOverslept)
+	}
+	f.compact()
+}
+
+// confirmHere waits until replicas have what checks of sync rules have charged here. A check that
+// is not confirmed in time is as one whose response was lost: its charge stands.
+func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
+	for _, c := range f.changes {
+		if f.node.confirmed(ctx, c) {
+			continue
+		}
+		p := &f.pending[c.index]
+		p.done = false
+		f.unanswered(r, p, r.self, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
+	}
+	f.changes = f.changes[:0]
+	held := 0
+	for _, i := range f.here {
+		if f.pending[i].done && f.batch.Answers[f.pending[i].index].Source == check.Held {
+			held++
+		}
+	}
+	f.node.stats.held.Add(uint64(held))
 }
