@@ -147,6 +147,14 @@ generate: ## write the generated code anew
 check-generate: ## fail when the generated code is not what generate writes
 	internal/tools/check-generate
 
+.PHONY: lines
+lines: ## lines and files of Go by package (COMMIT=e1d2299 for another commit)
+	@COMMIT=$(COMMIT) internal/tools/lines
+
+.PHONY: call-path
+call-path: ## the functions and files that run only because of one check that another node decides
+	@internal/tools/call-path
+
 .PHONY: plots
 plots: ## draw the pictures of what algorithms admit anew, into docs/img
 	go run ./internal/plots
