@@ -14,7 +14,7 @@ import (
 
 // gathered returns the frame of these calls.
 func gathered(s *session, calls ...*call) *frame {
-	s.link = &link{pool: &Pool{}}
+	s.link = &link{pool: &Pool{cfg: Config{MaxQueue: 5 * maxGather}}}
 	for _, c := range calls {
 		_, c.limits = fits(c.records)
 		s.link.mu.waiting.push(c)

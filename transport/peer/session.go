@@ -216,7 +216,7 @@ func (s *session) gather(f *frame) bool {
 	taken := len(f.calls) - first
 	clear(f.calls[len(kept):])
 	f.calls = kept
-	return more && taken > 0 && f.records < f.checks
+	return more && taken > 0 && f.records < f.checks && f.checks < l.pool.cfg.MaxQueue
 }
 
 // add encodes a check into f: as a record, or as one more of an equal record before it.
