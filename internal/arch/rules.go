@@ -200,6 +200,10 @@ var modules = []struct {
 		"tests search a key's log for an order in which one counter could have answered",
 	},
 	{
+		"github.com/cockroachdb/datadriven", nil, []string{"cluster/transcripts"},
+		"commands and their output in one text file, which a flag writes anew",
+	},
+	{
 		"pgregory.net/rapid", nil, []string{"."},
 		"property tests",
 	},
