@@ -112,12 +112,6 @@ func (c *simulated) pass(d time.Duration, done func() bool) (ended bool) {
 	return ended
 }
 
-// process returns the process with an identity.
-func (c *simulated) process(id message.Peer) *process {
-	i := slices.IndexFunc(c.runs[id.Name], func(p *process) bool { return p.self == id })
-	return c.runs[id.Name][i]
-}
-
 // running returns all processes that run, by name.
 func (c *simulated) running() (list []*process) {
 	for _, name := range c.names {

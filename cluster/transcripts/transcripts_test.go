@@ -35,7 +35,7 @@ func TestTranscripts(t *testing.T) {
 			}
 			var out strings.Builder
 			for i, command := range append([]string{strings.Join(words, " ")}, strings.Split(d.Input, "\n")...) {
-				if i > 0 && command == "" {
+				if i > 0 && strings.TrimSpace(command) == "" {
 					continue
 				}
 				said, err := c.do(strings.Fields(command))
