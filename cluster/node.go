@@ -21,10 +21,10 @@ import (
 // Node answers checks of this process's doors (Decide) and of other nodes (Serve).
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
-	cfg    Config
-	table  *bucket.Table // the counters it holds, and copies of others
-	shares *share.Shares // what it admits without owners, and has still to charge to them
-	held   *held         // charges that other nodes may give back
+	cfg     Config
+	table   *bucket.Table  // the counters it holds, and copies of others
+	shares  *share.Shares  // what it admits without owners, and has still to charge to them
+	held    *held          // charges that other nodes may give back
 	denials lease.Denials  // what other holders have denied
 	book    *lease.Book    // what it has borrowed of other holders
 	demands *lease.Demands // who borrows of it

@@ -50,7 +50,9 @@ func TestMerge(t *testing.T) {
 		{"refunds", []check.Record{refund, refund}, []int64{0, 0}},
 		{"several already", []check.Record{one, many, many}, []int64{11}},
 		{"as many as there may be", []check.Record{change(func(r *check.Record) { r.Times = bucket.MaxTimes - 1 }), one, one, one}, []int64{bucket.MaxTimes, 2}},
-		{"limits", []check.Record{one, change(func(r *check.Record) { r.Limits = mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Hour}) })}, []int64{0, 0}},
+		{"limits", []check.Record{one, change(func(r *check.Record) {
+			r.Limits = mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Hour})
+		})}, []int64{0, 0}},
 		{"no limits", []check.Record{change(func(r *check.Record) { r.Limits = nil }), change(func(r *check.Record) { r.Limits = nil })}, []int64{0, 0}},
 		{"reserve", []check.Record{one, change(func(r *check.Record) { r.Reserve = 1 })}, []int64{0, 0}},
 		{"lost state", []check.Record{one, change(func(r *check.Record) { r.DenyLost = true })}, []int64{0, 0}},
