@@ -16,7 +16,18 @@ import (
 // merger finds the last record of each key in a frame. Keys are hashes already, so a lookup is one probe of an open-addressing table;
 // Go's map would hash them again.
 type merger struct {
-	slots []int32 // index of a record plus one; 0 is free
+	slots  []int32 // index of a record plus one; 0 is free
+	traced []bool  // by record, of the first ones
+}
+
+// trace reports whether record i is in no trace yet, and notes that it is in one from now on: a record of several checks has one place in one trace.
+func (t *merger) trace(i int32) bool {
+	for int(i) >= len(t.traced) {
+		t.traced = append(t.traced, false)
+	}
+	first := !t.traced[i]
+	t.traced[i] = true
+	return first
 }
 
 // grow makes room for n keys. m has the records so far.

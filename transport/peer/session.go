@@ -183,7 +183,7 @@ func (s *session) begin(f *frame) {
 	s.seq++
 	cutRequest(&s.request)
 	s.limits.begin()
-	s.merger.slots = s.merger.slots[:0]
+	s.merger.slots, s.merger.traced = s.merger.slots[:0], s.merger.traced[:0]
 	s.request.Seq, f.seq = s.seq, s.seq
 }
 
@@ -255,7 +255,7 @@ func (s *session) add(f *frame, r *check.Record) {
 			f.limits += r.Limits.Len()
 		}
 	}
-	if r.Trace != nil && addTrace(m, uint32(at.record), r.Trace) {
+	if r.Trace != nil && s.merger.trace(at.record) && addTrace(m, uint32(at.record), r.Trace) {
 		f.bytes += bytesPerTrace
 	}
 }

@@ -18,14 +18,9 @@ const (
 	noteLater     = "sluice.later"
 )
 
-// addTrace says of record index of m that it was sent for at, unless it is said of another trace already. It reports whether
+// addTrace says of record index of m, of which nothing was said yet, that it was sent for at. It reports whether
 // that took an entry of its own: records that follow each other have one.
 func addTrace(m *peerv1.Request, index uint32, at *check.Trace) bool {
-	for _, t := range m.Traces {
-		if index-t.First < t.Records {
-			return false // a record of several checks has one place in one trace
-		}
-	}
 	if n := len(m.Traces); n > 0 {
 		last := m.Traces[n-1]
 		if last.First+last.Records == index && string(last.Id) == string(at.ID[:]) && string(last.Span) == string(at.Span[:]) {
