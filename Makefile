@@ -157,7 +157,7 @@ call-path: ## the functions and files that run only because of one check that an
 
 .PHONY: plots
 plots: ## draw the pictures of what algorithms admit anew, into docs/img
-	go run ./internal/plots
+	go test -count 1 -run Pictures ./internal/plots -args -write
 
 .PHONY: load
 load: build ## a load on the nodes of make run (LOAD='--callers 16 --batch 10')

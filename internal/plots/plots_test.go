@@ -1,8 +1,11 @@
-package main
+// Package plots draws the pictures of docs/algorithms.md and docs/guide.md that show which checks each algorithm admits: it
+// makes the same checks under every algorithm, at invented times, and draws the decisions as SVG. `make plots` writes them.
+package plots
 
 import (
 	"bytes"
 	"encoding/xml"
+	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +14,14 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 )
+
+var write = flag.Bool("write", false, "write the pictures to docs/img")
+
+// pictures are all pictures, by file name.
+var pictures = map[string]func() ([]byte, error){
+	"same-demand.svg":    sameDemand,
+	"admitted-spike.svg": admittedSpike,
+}
 
 // TestPicturesAreCurrent: docs show what the algorithms do now.
 func TestPicturesAreCurrent(t *testing.T) {
@@ -22,7 +33,13 @@ func TestPicturesAreCurrent(t *testing.T) {
 		if err := xml.Unmarshal(data, new(struct{})); err != nil {
 			t.Errorf("%s is no XML: %v", name, err)
 		}
-		committed, err := os.ReadFile(filepath.Join("../../docs/img", name))
+		file := filepath.Join("../../docs/img", name)
+		if *write {
+			if err := os.WriteFile(file, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		committed, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +62,7 @@ func TestBounds(t *testing.T) {
 			"sliding_log": d.count, "sliding_counter": 2*d.count - 1, "sliding_window": d.count,
 		}
 		for _, a := range algorithms {
-			list, err := ask(bucket.Limit{Algorithm: a.kind, Count: d.count, Period: d.period}, d.times)
+			list, err := decide(bucket.Limit{Algorithm: a.kind, Count: d.count, Period: d.period}, d.times)
 			if err != nil {
 				t.Fatal(err)
 			}

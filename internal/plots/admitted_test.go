@@ -1,4 +1,4 @@
-package main
+package plots
 
 import (
 	"time"
@@ -20,15 +20,15 @@ var algorithms = []struct {
 	{"sliding_window", bucket.SlidingWindow},
 }
 
-// answer is what one check was told.
-type answer struct {
+// decision is that of one check.
+type decision struct {
 	at      time.Duration // since the beginning, which is a border of every window
 	allowed bool
 	runs    time.Duration // when an admitted check may begin: at, or later behind a queue
 }
 
-// ask asks one check of cost 1 at each of times under l.
-func ask(l bucket.Limit, times []time.Duration) ([]answer, error) {
+// decide makes one check of cost 1 at each of times under l.
+func decide(l bucket.Limit, times []time.Duration) ([]decision, error) {
 	limits, err := bucket.NewLimits(l)
 	if err != nil {
 		return nil, err
@@ -40,24 +40,24 @@ func ask(l bucket.Limit, times []time.Duration) ([]answer, error) {
 	request := bucket.Request{Key: bucket.Key{Hi: 1, Lo: 1}, Limits: limits, Cost: 1}
 	// A day, so that nothing before it counts, and a border of every window that is aligned to the epoch.
 	const beginning = 24 * time.Hour
-	list := make([]answer, 0, len(times))
+	list := make([]decision, 0, len(times))
 	for _, at := range times {
 		d := table.Do(int64(beginning+at), &request)
-		list = append(list, answer{at, d.Allowed, at + d.Delay})
+		list = append(list, decision{at, d.Allowed, at + d.Delay})
 	}
 	return list, nil
 }
 
 // admitted returns when checks were admitted, running when they could begin.
-func admitted(list []answer) []time.Duration {
-	return times(list, func(a answer) time.Duration { return a.at })
+func admitted(list []decision) []time.Duration {
+	return times(list, func(a decision) time.Duration { return a.at })
 }
 
-func running(list []answer) []time.Duration {
-	return times(list, func(a answer) time.Duration { return a.runs })
+func running(list []decision) []time.Duration {
+	return times(list, func(a decision) time.Duration { return a.runs })
 }
 
-func times(list []answer, of func(answer) time.Duration) (times []time.Duration) {
+func times(list []decision, of func(decision) time.Duration) (times []time.Duration) {
 	for _, a := range list {
 		if a.allowed {
 			times = append(times, of(a))
