@@ -24,240 +24,261 @@ import (
 	podsecurity "k8s.io/pod-security-admission/policy"
 )
 
-// problems compares the objects of one kustomization with each other and with the binary.
-func problems(objects []runtime.Object) (found []string) {
-	want := func(ok bool, format string, args ...any) {
-		if !ok {
-			found = append(found, fmt.Sprintf(format, args...))
-		}
+// check compares the objects of one kustomization with each other and with the binary.
+type check struct {
+	objects        []runtime.Object
+	set            *appsv1.StatefulSet
+	pod            *corev1.PodTemplateSpec
+	container      *corev1.Container
+	services       map[string]*corev1.Service
+	peers          *corev1.Service // the headless Service
+	env            map[string]string
+	clients, nodes []string          // ports of the binary, as 7460/TCP
+	ports          map[string]string // ports of the container by name
+	tls            bool
+	found          []string
+}
+
+func (c *check) want(ok bool, format string, args ...any) {
+	if !ok {
+		c.found = append(c.found, fmt.Sprintf(format, args...))
 	}
-	set, services := named[*appsv1.StatefulSet](objects)["sluice"], named[*corev1.Service](objects)
+}
+
+func problems(objects []runtime.Object) []string {
+	set := named[*appsv1.StatefulSet](objects)["sluice"]
 	if set == nil || len(set.Spec.Template.Spec.Containers) != 1 {
 		return []string{"want one StatefulSet sluice with one container"}
 	}
-	pod, container := &set.Spec.Template, &set.Spec.Template.Spec.Containers[0]
+	c := &check{
+		objects: objects, set: set, pod: &set.Spec.Template, container: &set.Spec.Template.Spec.Containers[0],
+		services: named[*corev1.Service](objects), env: map[string]string{}, ports: map[string]string{},
+		clients: []string{settings["SLUICE_GRPC_PORT"] + "/TCP", settings["SLUICE_HTTP_PORT"] + "/TCP"},
+		nodes:   []string{settings["SLUICE_PEER_PORT"] + "/TCP", settings["SLUICE_GOSSIP_PORT"] + "/TCP", settings["SLUICE_GOSSIP_PORT"] + "/UDP"},
+	}
+	c.settings()
+	c.founding()
+	c.servicePorts()
+	c.networkPolicies()
+	c.volumes()
+	c.certificates()
+	c.pods()
+	return c.found
+}
 
-	// Selectors select the pods.
-	selects := func(what string, s *metav1.LabelSelector) {
-		selector, err := metav1.LabelSelectorAsSelector(s)
-		want(err == nil && !selector.Empty() && selector.Matches(labels.Set(pod.Labels)), "%s does not select the pods", what)
-	}
-	selects("StatefulSet", set.Spec.Selector)
-	for _, s := range services {
-		selects("Service "+s.Name, &metav1.LabelSelector{MatchLabels: s.Spec.Selector})
-	}
-	for _, c := range pod.Spec.TopologySpreadConstraints {
-		selects("spread over "+c.TopologyKey, c.LabelSelector)
-	}
-	for _, b := range named[*policyv1.PodDisruptionBudget](objects) {
-		selects("PodDisruptionBudget", b.Spec.Selector)
-		want(b.Spec.MaxUnavailable != nil && *b.Spec.MaxUnavailable == intstr.FromInt32(1), "PodDisruptionBudget: more than one pod may go at once")
-	}
-
-	// Settings and flags exist.
-	env := map[string]string{}
-	for _, e := range container.Env {
-		_, twice := env[e.Name]
+// settings: what the container sets exists in the binary, and nodes find each other.
+func (c *check) settings() {
+	for _, e := range c.container.Env {
+		_, twice := c.env[e.Name]
 		_, known := settings[e.Name]
-		want(known && !twice, "%s is not a setting of sluice serve, or is set twice", e.Name)
-		env[e.Name] = e.Value
+		c.want(known && !twice, "%s is not a setting of sluice serve, or is set twice", e.Name)
+		c.env[e.Name] = e.Value
 		if e.ValueFrom != nil && e.ValueFrom.FieldRef != nil {
-			env[e.Name] = e.ValueFrom.FieldRef.FieldPath
+			c.env[e.Name] = e.ValueFrom.FieldRef.FieldPath
 		}
 	}
-	for i, arg := range container.Args {
+	for i, arg := range c.container.Args {
 		flag, _, _ := strings.Cut(arg, "=")
 		_, known := settings["SLUICE_"+strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(flag, "--"), "-", "_"))]
-		want(i == 0 && arg == "serve" || i > 0 && known, "%s is not a flag of sluice serve", flag)
+		c.want(i == 0 && arg == "serve" || i > 0 && known, "%s is not a flag of sluice serve", flag)
 	}
-	want(env["SLUICE_NAME"] == "metadata.name" && env["SLUICE_ADVERTISE"] == "status.podIP", "nodes do not have the pod's name and address")
-	limit, err := resource.ParseQuantity(strings.TrimSuffix(env["SLUICE_MEMORY_LIMIT"], "B"))
-	want(err == nil && limit.Value() <= container.Resources.Limits.Memory().Value()/5*4, "SLUICE_MEMORY_LIMIT is above 80 %% of the container's limit")
-	peers := services[set.Spec.ServiceName]
-	want(peers != nil && env["SLUICE_JOIN"] == peers.Name && peers.Spec.ClusterIP == "None" && peers.Spec.PublishNotReadyAddresses,
+	c.tls = c.env["SLUICE_TLS_CERT"] != ""
+	c.want(c.tls == (c.env["SLUICE_PEER_TLS_CERT"] != ""), "TLS is on for clients or for nodes only")
+	c.want(c.env["SLUICE_NAME"] == "metadata.name" && c.env["SLUICE_ADVERTISE"] == "status.podIP", "nodes do not have the pod's name and address")
+	memory, err := resource.ParseQuantity(strings.TrimSuffix(c.env["SLUICE_MEMORY_LIMIT"], "B"))
+	c.want(err == nil && memory.Value() <= c.container.Resources.Limits.Memory().Value()/5*4, "SLUICE_MEMORY_LIMIT is above 80 %% of the container's limit")
+	c.peers = c.services[c.set.Spec.ServiceName]
+	c.want(c.peers != nil && c.env["SLUICE_JOIN"] == c.peers.Name && c.peers.Spec.ClusterIP == "None" && c.peers.Spec.PublishNotReadyAddresses,
 		"nodes must join by the headless Service, which must list pods that are not ready")
-	want(pod.Spec.EnableServiceLinks != nil && !*pod.Spec.EnableServiceLinks, "variables of Services look like settings")
+	c.want(c.pod.Spec.EnableServiceLinks != nil && !*c.pod.Spec.EnableServiceLinks, "variables of Services look like settings")
+}
 
-	// Only one cluster can be founded: a majority of all pods that may ever exist founds it, or only the first pods may.
+// founding: a majority of all pods that may ever exist founds the cluster, or only the first pods may.
+func (c *check) founding() {
 	least, most := 1, 1
-	if set.Spec.Replicas != nil {
-		least, most = int(*set.Spec.Replicas), int(*set.Spec.Replicas)
+	if n := c.set.Spec.Replicas; n != nil {
+		least, most = int(*n), int(*n)
 	}
-	for _, a := range named[*autoscalingv2.HorizontalPodAutoscaler](objects) {
+	for _, a := range named[*autoscalingv2.HorizontalPodAutoscaler](c.objects) {
 		least, most = int(*a.Spec.MinReplicas), int(a.Spec.MaxReplicas)
-		want(a.Spec.ScaleTargetRef.Kind == "StatefulSet" && a.Spec.ScaleTargetRef.Name == set.Name && set.Spec.Replicas == nil, "the autoscaler must set the replicas, alone")
-		want(most < 2*least, "maxReplicas must be below twice minReplicas")
+		c.want(a.Spec.ScaleTargetRef.Kind == "StatefulSet" && a.Spec.ScaleTargetRef.Name == c.set.Name && c.set.Spec.Replicas == nil,
+			"only the autoscaler may set the replicas of the StatefulSet")
+		c.want(most < 2*least, "maxReplicas must be below twice minReplicas")
 		for _, p := range a.Spec.Behavior.ScaleDown.Policies {
-			want(p.Value == 1 && int64(p.PeriodSeconds) >= 2**pod.Spec.TerminationGracePeriodSeconds, "autoscaler: pods leave faster than they hand counters over")
+			c.want(p.Type == "Pods" && p.Value == 1 && int64(p.PeriodSeconds) >= 2**c.pod.Spec.TerminationGracePeriodSeconds,
+				"autoscaler: pods leave faster than they hand counters over")
 		}
 	}
-	expect, err := strconv.Atoi(env["SLUICE_BOOTSTRAP_EXPECT"])
-	if names := env["SLUICE_BOOTSTRAP_NAMES"]; names != "" {
+	expect, err := strconv.Atoi(c.env["SLUICE_BOOTSTRAP_EXPECT"])
+	c.want(err == nil && least >= 3 && expect <= least, "SLUICE_BOOTSTRAP_EXPECT is %d, only %d pods are sure to exist", expect, least)
+	if names := c.env["SLUICE_BOOTSTRAP_NAMES"]; names != "" {
 		founders := strings.Split(names, ",")
 		most = len(founders)
 		for i := range founders {
-			want(slices.Contains(founders, fmt.Sprintf("%s-%d", set.Name, i)), "only the first pods may found a cluster, not %s", names)
+			c.want(slices.Contains(founders, fmt.Sprintf("%s-%d", c.set.Name, i)) && most <= least, "only the first pods may found a cluster, not %s", names)
 		}
 	}
-	want(err == nil && max(expect, most) >= 1 && 2*expect > most, "SLUICE_BOOTSTRAP_EXPECT %d must be a majority of the %d pods that may found a cluster", expect, most)
-	want(least >= 3 && expect <= least, "SLUICE_BOOTSTRAP_EXPECT is %d, only %d pods are sure to exist", expect, least)
+	c.want(2*expect > most, "SLUICE_BOOTSTRAP_EXPECT %d must be a majority of the %d pods that may found a cluster", expect, most)
+}
 
-	// Ports are the binary's, by name and number.
-	port := func(p corev1.Protocol, number any) string {
-		if p == "" {
-			p = corev1.ProtocolTCP
-		}
-		return fmt.Sprintf("%v/%s", number, p)
+// servicePorts: Services, probes and Prometheus use ports that the container has, which are those of the binary.
+func (c *check) servicePorts() {
+	var open []string
+	for _, p := range c.container.Ports {
+		c.ports[p.Name] = fmt.Sprintf("%d/%s", p.ContainerPort, max(p.Protocol, "TCP"))
+		open = append(open, c.ports[p.Name])
 	}
-	clients := []string{port("TCP", settings["SLUICE_GRPC_PORT"]), port("TCP", settings["SLUICE_HTTP_PORT"])}
-	nodes := []string{port("TCP", settings["SLUICE_PEER_PORT"]), port("TCP", settings["SLUICE_GOSSIP_PORT"]), port("UDP", settings["SLUICE_GOSSIP_PORT"])}
-	byName, open := map[string]string{}, []string{}
-	for _, p := range container.Ports {
-		byName[p.Name] = port(p.Protocol, p.ContainerPort)
-		open = append(open, byName[p.Name])
-	}
-	want(slices.Equal(open, slices.Concat(clients, nodes)), "container ports %v, the binary has %v %v", open, clients, nodes)
-	tls := env["SLUICE_TLS_CERT"] != ""
-	want(tls == (env["SLUICE_PEER_TLS_CERT"] != ""), "TLS is on for clients or for nodes only")
-	for _, s := range services {
+	c.want(slices.Equal(open, slices.Concat(c.clients, c.nodes)), "container ports %v, the binary has %v %v", open, c.clients, c.nodes)
+	for _, s := range c.services {
+		c.selects("Service "+s.Name, &metav1.LabelSelector{MatchLabels: s.Spec.Selector})
 		for _, p := range s.Spec.Ports {
-			want(byName[p.TargetPort.String()] == port(p.Protocol, p.Port), "Service %s: no container port %s has number %d", s.Name, p.TargetPort.String(), p.Port)
-			want(p.AppProtocol == nil || tls == (*p.AppProtocol == "https"), "Service %s: port %s has the wrong appProtocol", s.Name, p.Name)
-			want(s == peers || slices.Contains(clients, port(p.Protocol, p.Port)), "Service %s: port %s is for nodes", s.Name, p.Name)
+			at := fmt.Sprintf("%d/%s", p.Port, max(p.Protocol, "TCP"))
+			c.want(c.ports[p.TargetPort.String()] == at, "Service %s: no container port %s is %s", s.Name, p.TargetPort.String(), at)
+			c.want(p.AppProtocol == nil || c.tls == (*p.AppProtocol == "https"), "Service %s: port %s has the wrong appProtocol", s.Name, p.Name)
+			c.want(s == c.peers || slices.Contains(c.clients, at), "Service %s: port %s is for nodes", s.Name, p.Name)
 		}
 	}
-	for name, probe := range map[string]*corev1.Probe{"startup": container.StartupProbe, "readiness": container.ReadinessProbe, "liveness": container.LivenessProbe} {
-		file := map[bool]string{true: "/readyz", false: "/healthz"}[name == "readiness"]
-		want(probe != nil && probe.HTTPGet != nil && byName[probe.HTTPGet.Port.String()] == clients[1] && probe.HTTPGet.Path == file && tls == (probe.HTTPGet.Scheme == "HTTPS"),
-			"%s probe: want %s on the HTTP port", name, file)
+	for i, probe := range []*corev1.Probe{c.container.StartupProbe, c.container.LivenessProbe, c.container.ReadinessProbe} {
+		file := []string{"/healthz", "/healthz", "/readyz"}[i]
+		c.want(probe != nil && probe.HTTPGet != nil && c.ports[probe.HTTPGet.Port.String()] == c.clients[1] && probe.HTTPGet.Path == file &&
+			c.tls == (probe.HTTPGet.Scheme == "HTTPS"), "want a probe of %s on the HTTP port", file)
 	}
-	isNode := func(p networkingv1.NetworkPolicyPeer) bool {
-		if p.PodSelector == nil || p.NamespaceSelector != nil || p.IPBlock != nil {
-			return false
+	for _, m := range named[*monitoringv1.ServiceMonitor](c.objects) {
+		selector, err := metav1.LabelSelectorAsSelector(&m.Spec.Selector)
+		c.want(err == nil && selector.Matches(labels.Set(c.peers.Labels)) && !selector.Matches(labels.Set(c.services["sluice"].Labels)) &&
+			c.pod.Annotations["prometheus.io/scrape"] == "", "Prometheus must scrape each node once")
+		e := m.Spec.Endpoints[0]
+		c.want(c.ports[e.Port] == c.clients[1] && e.Path == "/metrics" && c.tls == (e.Scheme != nil), "ServiceMonitor: want /metrics of the HTTP port")
+		if c.tls {
+			c.validFor(e.TLSConfig.CA.Secret.Name, *e.TLSConfig.ServerName)
 		}
-		s, err := metav1.LabelSelectorAsSelector(p.PodSelector)
-		return err == nil && !s.Empty() && s.Matches(labels.Set(pod.Labels))
 	}
-	for _, policy := range named[*networkingv1.NetworkPolicy](objects) {
-		selects("NetworkPolicy", &policy.Spec.PodSelector)
-		check := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, others []string) (reached []string) {
-			between := len(peers) > 0 && !slices.ContainsFunc(peers, func(p networkingv1.NetworkPolicyPeer) bool { return !isNode(p) })
+}
+
+// selects: a selector selects the pods.
+func (c *check) selects(what string, s *metav1.LabelSelector) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	ok := err == nil && !selector.Empty() && selector.Matches(labels.Set(c.pod.Labels))
+	c.want(ok, "%s does not select the pods", what)
+	return ok
+}
+
+// networkPolicies: clients reach their ports, nodes also reach each other and DNS, and nothing else is open.
+func (c *check) networkPolicies() {
+	for _, policy := range named[*networkingv1.NetworkPolicy](c.objects) {
+		c.selects("NetworkPolicy", &policy.Spec.PodSelector)
+		reached := map[string]int{}
+		allow := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, others ...string) {
+			between := len(peers) == 1 && peers[0].PodSelector != nil && peers[0].NamespaceSelector == nil && c.selects("NetworkPolicy for nodes", peers[0].PodSelector)
+			c.want(len(ports) > 0, "NetworkPolicy: a rule opens every port")
 			for _, p := range ports {
-				at := port(*p.Protocol, p.Port.IntVal)
-				reached = append(reached, at)
-				want(between || !slices.Contains(nodes, at), "NetworkPolicy: %s is open to clients", at)
-				want(slices.Contains(slices.Concat(nodes, others), at), "NetworkPolicy: %s is not a container port", at)
+				at := fmt.Sprintf("%s/%s", p.Port, *p.Protocol)
+				reached[at]++
+				c.want(between || !slices.Contains(c.nodes, at), "NetworkPolicy: %s is open to clients", at)
+				c.want(slices.Contains(slices.Concat(c.nodes, others), at), "NetworkPolicy: %s is not a container port", at)
 			}
-			return reached
 		}
-		var in, out []string
 		for _, r := range policy.Spec.Ingress {
-			in = append(in, check(r.From, r.Ports, clients)...)
-			want(len(r.Ports) > 0, "NetworkPolicy: every port is open")
+			allow(r.From, r.Ports, c.clients...)
 		}
 		for _, r := range policy.Spec.Egress {
-			want(len(r.To) > 0 && len(r.Ports) > 0, "NetworkPolicy: egress to everywhere")
-			out = append(out, check(r.To, r.Ports, []string{"53/UDP", "53/TCP"})...)
+			c.want(len(r.To) > 0, "NetworkPolicy: egress to everywhere")
+			allow(r.To, r.Ports, "53/UDP", "53/TCP")
 		}
-		for _, p := range slices.Concat(clients, nodes) {
-			want(slices.Contains(in, p), "NetworkPolicy: %s cannot be reached", p)
-		}
-		for _, p := range append(nodes, "53/UDP") {
-			want(!slices.Contains(policy.Spec.PolicyTypes, "Egress") || slices.Contains(out, p), "NetworkPolicy: nodes cannot reach %s", p)
+		for _, p := range slices.Concat(c.clients, c.nodes) {
+			c.want(reached[p] >= 1 && (slices.Contains(c.clients, p) || reached[p] == len(policy.Spec.PolicyTypes)), "NetworkPolicy: %s cannot be reached, or from one side only", p)
 		}
 	}
+}
 
-	// Files that settings name are in volumes, which are in objects that exist.
-	certificates := named[*certmanagerv1.Certificate](objects)
-	writtenTo := func(secret string) *certmanagerv1.Certificate {
-		for _, c := range certificates {
-			if c.Spec.SecretName == secret {
-				return c
-			}
-		}
-		return nil
+// volumes: files that settings name are in volumes, which are made of objects that exist.
+func (c *check) volumes() {
+	maps := named[*corev1.ConfigMap](c.objects)
+	mounts := map[string]corev1.VolumeMount{}
+	at := map[string]corev1.VolumeSource{}
+	for _, m := range c.container.VolumeMounts {
+		mounts[m.Name] = m
 	}
-	mounted := map[string]corev1.VolumeSource{}
-	for _, v := range pod.Spec.Volumes {
-		i := slices.IndexFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == v.Name })
-		want(i >= 0, "volume %s is not mounted", v.Name)
-		if i >= 0 {
-			m := container.VolumeMounts[i]
-			mounted[m.MountPath] = v.VolumeSource
-			want(m.ReadOnly == (v.EmptyDir == nil) && m.SubPath == "", "volume %s must be mounted whole and read-only", v.Name)
-		}
-		if v.ConfigMap != nil {
-			want(named[*corev1.ConfigMap](objects)[v.ConfigMap.Name] != nil, "volume %s: there is no ConfigMap %s", v.Name, v.ConfigMap.Name)
-		}
+	for _, v := range c.pod.Spec.Volumes {
+		m := mounts[v.Name]
+		at[m.MountPath] = v.VolumeSource
+		c.want(m.Name != "" && m.ReadOnly == (v.EmptyDir == nil) && m.SubPath == "", "volume %s must be mounted whole and read-only", v.Name)
+		c.want(v.ConfigMap == nil || maps[v.ConfigMap.Name] != nil, "volume %s: there is no ConfigMap of that name", v.Name)
 		if s := v.Secret; s != nil {
-			want(s.Optional == nil && s.DefaultMode != nil && *s.DefaultMode&7 == 0, "volume %s: the Secret must be required, and readable by its group only", v.Name)
-			want(len(s.Items) > 0 || writtenTo(s.SecretName) != nil, "volume %s: no Certificate writes Secret %s", v.Name, s.SecretName)
+			c.want(s.Optional == nil && s.DefaultMode != nil && *s.DefaultMode&7 == 0, "volume %s: the Secret must be required, and readable by its group only", v.Name)
+			c.want(len(s.Items) > 0 || c.certificateIn(s.SecretName) != nil, "volume %s: no Certificate writes Secret %s", v.Name, s.SecretName)
 		}
 	}
-	want(mounted[env["SLUICE_RULES"]].ConfigMap != nil, "SLUICE_RULES is not a mounted ConfigMap")
-	want(mounted[path.Dir(env["SLUICE_SECRET_FILE"])].Secret != nil, "SLUICE_SECRET_FILE is not in a mounted Secret")
-	want(mounted[path.Dir(env["SLUICE_OPERATORS_DIR"])].EmptyDir != nil, "SLUICE_OPERATORS_DIR is not in an emptyDir")
-	for _, name := range []string{"CALLERS", "TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "PEER_TLS_CERT", "PEER_TLS_KEY", "PEER_TLS_CA"} {
-		file := env["SLUICE_"+name]
-		v := mounted[path.Dir(file)]
-		inMap := v.ConfigMap != nil && named[*corev1.ConfigMap](objects)[v.ConfigMap.Name].Data[path.Base(file)] != ""
-		inSecret := v.Secret != nil && len(v.Secret.Items) == 0 && slices.Contains([]string{"ca.crt", "tls.crt", "tls.key"}, path.Base(file))
-		want(file == "" || inMap || inSecret, "SLUICE_%s: no volume holds %s", name, file)
+	for _, name := range []string{"SECRET_FILE", "CALLERS", "TLS_CERT", "TLS_KEY", "TLS_CLIENT_CA", "PEER_TLS_CERT", "PEER_TLS_KEY", "PEER_TLS_CA"} {
+		file := c.env["SLUICE_"+name]
+		v, key := at[path.Dir(file)], path.Base(file)
+		keys := []string{"ca.crt", "tls.crt", "tls.key"} // what cert-manager writes
+		if v.Secret != nil && len(v.Secret.Items) > 0 {
+			keys = []string{v.Secret.Items[0].Path}
+		}
+		inMap := v.ConfigMap != nil && maps[v.ConfigMap.Name] != nil && maps[v.ConfigMap.Name].Data[key] != ""
+		c.want(file == "" || inMap || v.Secret != nil && slices.Contains(keys, key), "SLUICE_%s: no volume holds %s", name, file)
 	}
-	claims := set.Spec.VolumeClaimTemplates
-	for _, claim := range claims {
-		keep := set.Spec.PersistentVolumeClaimRetentionPolicy
-		want(keep != nil && keep.WhenScaled == "Retain" && keep.WhenDeleted == "Retain", "volumes are deleted when the cluster is scaled to 0")
-		want(slices.ContainsFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool {
-			return m.Name == claim.Name && m.MountPath == env["SLUICE_DATA_DIR"] && !m.ReadOnly
-		}), "volume %s is not mounted at SLUICE_DATA_DIR", claim.Name)
+	c.want(at[c.env["SLUICE_RULES"]].ConfigMap != nil, "SLUICE_RULES is not a mounted ConfigMap")
+	c.want(c.env["SLUICE_SECRET_FILE"] != "", "nodes have no secret")
+	c.want(at[path.Dir(c.env["SLUICE_OPERATORS_DIR"])].EmptyDir != nil, "SLUICE_OPERATORS_DIR is not in an emptyDir")
+	c.want((len(c.set.Spec.VolumeClaimTemplates) > 0) == (c.env["SLUICE_DATA_DIR"] != ""), "SLUICE_DATA_DIR is not on a volume of the pod")
+	for _, claim := range c.set.Spec.VolumeClaimTemplates {
+		keep, m := c.set.Spec.PersistentVolumeClaimRetentionPolicy, mounts[claim.Name]
+		c.want(keep != nil && keep.WhenScaled == "Retain" && keep.WhenDeleted == "Retain", "volumes are deleted when the cluster is scaled to 0")
+		c.want(m.MountPath == c.env["SLUICE_DATA_DIR"] && !m.ReadOnly, "volume %s is not mounted at SLUICE_DATA_DIR", claim.Name)
 	}
-	want((len(claims) > 0) == (env["SLUICE_DATA_DIR"] != ""), "SLUICE_DATA_DIR is not on a volume of the pod")
+}
 
-	// Certificates have the names that clients, nodes and Prometheus verify.
-	valid := func(secret, name string) {
-		c := writtenTo(secret)
-		want(c != nil && (&x509.Certificate{DNSNames: c.Spec.DNSNames}).VerifyHostname(name) == nil, "the certificate in Secret %q is not valid for %s", secret, name)
+// certificates have issuers, and the names that clients, nodes and Prometheus verify.
+func (c *check) certificates() {
+	certificates := named[*certmanagerv1.Certificate](c.objects)
+	for name, one := range certificates {
+		issuer := named[*certmanagerv1.Issuer](c.objects)[one.Spec.IssuerRef.Name]
+		c.want(issuer != nil && (issuer.Spec.SelfSigned != nil || issuer.Spec.CA != nil && c.certificateIn(issuer.Spec.CA.SecretName) != nil), "Certificate %s has no issuer", name)
+		c.want((one.Spec.PrivateKey.RotationPolicy == "Never") == one.Spec.IsCA, "Certificate %s: a CA must keep its key, others must rotate it", name)
 	}
-	if clientSide, nodeSide := mounted[path.Dir(env["SLUICE_TLS_CERT"])].Secret, mounted[path.Dir(env["SLUICE_PEER_TLS_CERT"])].Secret; tls && clientSide != nil && nodeSide != nil {
-		valid(clientSide.SecretName, "sluice."+set.Namespace+".svc")
-		name := set.Name + "-0." + peers.Name + "." + set.Namespace + ".svc"
-		valid(nodeSide.SecretName, name)
-		want(strings.ReplaceAll(env["SLUICE_PEER_TLS_NAME"], "{name}", set.Name+"-0") == name, "SLUICE_PEER_TLS_NAME is not %s", name)
-		a, b := writtenTo(clientSide.SecretName), writtenTo(nodeSide.SecretName)
-		want(a == nil || b == nil || a.Spec.IssuerRef != b.Spec.IssuerRef, "a certificate for clients is valid for nodes")
+	if c.tls {
+		c.validFor("sluice-doors-tls", "sluice."+c.set.Namespace+".svc")
+		pod := c.set.Name + "-0." + c.peers.Name + "." + c.set.Namespace + ".svc"
+		c.validFor("sluice-nodes-tls", pod)
+		c.want(strings.ReplaceAll(c.env["SLUICE_PEER_TLS_NAME"], "{name}", c.set.Name+"-0") == pod, "SLUICE_PEER_TLS_NAME is not %s", pod)
+		c.want(certificates["sluice-doors"].Spec.IssuerRef != certificates["sluice-nodes"].Spec.IssuerRef, "a certificate for clients is valid for nodes")
 	}
-	for name, c := range certificates {
-		issuer := named[*certmanagerv1.Issuer](objects)[c.Spec.IssuerRef.Name]
-		want(issuer != nil && (issuer.Spec.SelfSigned != nil || issuer.Spec.CA != nil && writtenTo(issuer.Spec.CA.SecretName) != nil), "Certificate %s has no issuer", name)
-		want(c.Spec.PrivateKey.RotationPolicy == map[bool]certmanagerv1.PrivateKeyRotationPolicy{true: "Never", false: "Always"}[c.Spec.IsCA],
-			"Certificate %s: nodes with the old CA and nodes with the new one must trust each other", name)
-	}
-	for _, m := range named[*monitoringv1.ServiceMonitor](objects) {
-		chosen := 0
-		for _, s := range services {
-			if selector, err := metav1.LabelSelectorAsSelector(&m.Spec.Selector); err == nil && selector.Matches(labels.Set(s.Labels)) {
-				chosen++
-			}
-		}
-		e := m.Spec.Endpoints[0]
-		want(chosen == 1 && pod.Annotations["prometheus.io/scrape"] == "", "Prometheus must scrape each node once")
-		want(byName[e.Port] == clients[1] && e.Path == "/metrics" && tls == (e.Scheme != nil), "ServiceMonitor: want /metrics of the HTTP port")
-		if tls {
-			valid(e.TLSConfig.CA.Secret.Name, *e.TLSConfig.ServerName)
-		}
-	}
+}
 
-	// Pods pass the restricted Pod Security Standard and stop in order.
+func (c *check) certificateIn(secret string) *certmanagerv1.Certificate {
+	for _, one := range named[*certmanagerv1.Certificate](c.objects) {
+		if one.Spec.SecretName == secret {
+			return one
+		}
+	}
+	return nil
+}
+
+func (c *check) validFor(secret, name string) {
+	one := c.certificateIn(secret)
+	c.want(one != nil && (&x509.Certificate{DNSNames: one.Spec.DNSNames}).VerifyHostname(name) == nil, "the certificate in Secret %s is not valid for %s", secret, name)
+}
+
+// pods pass the restricted Pod Security Standard, stop in order and one at a time.
+func (c *check) pods() {
 	rules, err := podsecurity.NewEvaluator(podsecurity.DefaultChecks(), nil)
-	want(err == nil, "pod security: %v", err)
-	for _, r := range rules.EvaluatePod(psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}, &pod.ObjectMeta, &pod.Spec) {
-		want(r.Allowed, "pod security: %s: %s", r.ForbiddenReason, r.ForbiddenDetail)
+	c.want(err == nil, "pod security: %v", err)
+	for _, r := range rules.EvaluatePod(psaapi.LevelVersion{Level: psaapi.LevelRestricted, Version: psaapi.LatestVersion()}, &c.pod.ObjectMeta, &c.pod.Spec) {
+		c.want(r.Allowed, "pod security: %s: %s", r.ForbiddenReason, r.ForbiddenDetail)
 	}
-	want(*pod.Spec.SecurityContext.RunAsUser == 65532 && *container.SecurityContext.ReadOnlyRootFilesystem && !*pod.Spec.AutomountServiceAccountToken,
+	c.want(*c.pod.Spec.SecurityContext.RunAsUser == 65532 && *c.container.SecurityContext.ReadOnlyRootFilesystem && !*c.pod.Spec.AutomountServiceAccountToken,
 		"pods must run as the image's user, with a read-only root and without a token")
-	want(named[*corev1.ServiceAccount](objects)[pod.Spec.ServiceAccountName] != nil, "there is no ServiceAccount %s", pod.Spec.ServiceAccountName)
-	want(container.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError, "terminationMessagePolicy: kubectl describe does not show why a node ended")
-	want(container.Lifecycle.PreStop.Sleep.Seconds > 0 && *pod.Spec.TerminationGracePeriodSeconds >= 40, "pods have too little time to stop")
-	return found
+	c.want(named[*corev1.ServiceAccount](c.objects)[c.pod.Spec.ServiceAccountName] != nil, "there is no ServiceAccount %s", c.pod.Spec.ServiceAccountName)
+	c.want(c.container.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError, "terminationMessagePolicy: kubectl describe does not show why a node ended")
+	c.want(c.container.Lifecycle.PreStop.Sleep.Seconds > 0 && *c.pod.Spec.TerminationGracePeriodSeconds >= 40, "pods have too little time to stop")
+	c.selects("StatefulSet", c.set.Spec.Selector)
+	for _, s := range c.pod.Spec.TopologySpreadConstraints {
+		c.selects("spread over "+s.TopologyKey, s.LabelSelector)
+	}
+	for _, b := range named[*policyv1.PodDisruptionBudget](c.objects) {
+		c.selects("PodDisruptionBudget", b.Spec.Selector)
+		c.want(b.Spec.MaxUnavailable != nil && *b.Spec.MaxUnavailable == intstr.FromInt32(1), "PodDisruptionBudget: more than one pod may go at once")
+	}
 }

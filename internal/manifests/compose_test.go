@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeService has the fields that the compose file uses.
+// composeService has the fields that the compose file uses; the decoder rejects others.
 type composeService struct {
 	Image, Restart          string
 	Environment             map[string]string
@@ -30,11 +30,6 @@ type composeService struct {
 }
 
 func TestCompose(t *testing.T) {
-	const dir = root + "/deploy/compose"
-	data, err := os.ReadFile(dir + "/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file struct {
 		Node     composeService    `yaml:"x-node"`
 		Settings map[string]string `yaml:"x-settings"`
@@ -42,62 +37,50 @@ func TestCompose(t *testing.T) {
 		Networks map[string]struct{}
 		Secrets  map[string]struct{ File string }
 	}
+	const dir = root + "/deploy/compose"
+	data, err := os.ReadFile(dir + "/compose.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	d.KnownFields(true)
 	if err := d.Decode(&file); err != nil {
 		t.Fatal(err)
 	}
-	exists := func(name string) {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			t.Error(err)
+	want := func(ok bool, format string, args ...any) {
+		t.Helper()
+		if !ok {
+			t.Errorf(format, args...)
 		}
-	}
-	if len(file.Services) != 3 {
-		t.Errorf("%d services, want 3", len(file.Services))
 	}
 	published := map[string]bool{}
 	for name, s := range file.Services {
 		for setting := range s.Environment {
-			if _, ok := settings[setting]; !ok {
-				t.Errorf("%s: %s is not a setting of sluice serve", name, setting)
-			}
+			_, ok := settings[setting]
+			want(ok, "%s: %s is not a setting of sluice serve", name, setting)
 		}
-		if n, err := strconv.Atoi(s.Environment["SLUICE_BOOTSTRAP_EXPECT"]); err != nil || 2*n <= len(file.Services) || n > len(file.Services) {
-			t.Errorf("%s: SLUICE_BOOTSTRAP_EXPECT %d must be a majority of the %d nodes", name, n, len(file.Services))
+		n, _ := strconv.Atoi(s.Environment["SLUICE_BOOTSTRAP_EXPECT"])
+		want(2*n > len(file.Services) && n <= len(file.Services), "%s: SLUICE_BOOTSTRAP_EXPECT %d must be a majority of the %d nodes", name, n, len(file.Services))
+		want(slices.Contains(s.Networks["cluster"].Aliases, s.Environment["SLUICE_JOIN"]), "%s: the network does not resolve SLUICE_JOIN", name)
+		want(s.Environment["SLUICE_NAME"] == name && s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}), "%s: wrong name, or more rights than a node needs", name)
+		if len(s.Volumes) != 1 || len(s.Secrets) != 1 || len(s.Ports) != 2 {
+			t.Fatalf("%s: want a volume, a secret and two ports: %+v", name, s)
 		}
-		for network, joined := range s.Networks {
-			if _, ok := file.Networks[network]; !ok || !slices.Contains(joined.Aliases, s.Environment["SLUICE_JOIN"]) {
-				t.Errorf("%s: network %s does not resolve SLUICE_JOIN", name, network)
-			}
-		}
-		for _, v := range s.Volumes {
-			from, to, _ := strings.Cut(v, ":")
-			exists(from)
-			if to != s.Environment["SLUICE_RULES"]+":ro" {
-				t.Errorf("%s: %s is not SLUICE_RULES, read-only", name, v)
-			}
-		}
-		for _, secret := range s.Secrets {
-			exists(file.Secrets[secret].File)
-			if s.Environment["SLUICE_SECRET_FILE"] != "/run/secrets/"+secret {
-				t.Errorf("%s: SLUICE_SECRET_FILE is not secret %s", name, secret)
-			}
-		}
-		if len(s.Volumes) != 1 || len(s.Secrets) != 1 || len(s.Ports) != 2 || s.Environment["SLUICE_NAME"] != name {
-			t.Errorf("%s: want one volume, one secret, two ports and its name: %+v", name, s)
+		from, to, _ := strings.Cut(s.Volumes[0], ":")
+		want(to == s.Environment["SLUICE_RULES"]+":ro", "%s: %s is not SLUICE_RULES, read-only", name, to)
+		want(s.Environment["SLUICE_SECRET_FILE"] == "/run/secrets/"+s.Secrets[0], "%s: SLUICE_SECRET_FILE is not the secret", name)
+		for _, source := range []string{from, file.Secrets[s.Secrets[0]].File} {
+			_, err := os.Stat(filepath.Join(dir, source))
+			want(err == nil && source != "", "%s: %q: %v", name, source, err)
 		}
 		for i, p := range s.Ports {
 			at := strings.LastIndex(p, ":")
-			want := settings[[]string{"SLUICE_GRPC_PORT", "SLUICE_HTTP_PORT"}[min(i, 1)]]
-			if !strings.HasPrefix(p, "127.0.0.1:") || p[at+1:] != want || published[p[:at]] {
-				t.Errorf("%s: %s must publish port %s once, on 127.0.0.1", name, p, want)
-			}
+			inside := settings[[]string{"SLUICE_GRPC_PORT", "SLUICE_HTTP_PORT"}[i]]
+			want(strings.HasPrefix(p, "127.0.0.1:") && p[at+1:] == inside && !published[p[:at]], "%s: %s must publish port %s once, on 127.0.0.1", name, p, inside)
 			published[p[:at]] = true
 		}
-		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") {
-			t.Errorf("%s: the container has more rights than a node needs", name)
-		}
 	}
+	want(len(file.Services) == 3, "%d services, want 3", len(file.Services))
 }
 
 func TestDockerfile(t *testing.T) {

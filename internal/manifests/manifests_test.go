@@ -163,7 +163,7 @@ func TestProblemsAreFound(t *testing.T) {
 		{"overlays/production", autoscaler, "maxReplicas: 5", "maxReplicas: 6", "must be below twice minReplicas"},
 		{"overlays/production", autoscaler, "periodSeconds: 180", "periodSeconds: 60", "pods leave faster"},
 		{"base", set, "Policy: FallbackToLogsOnError", "Policy: File", "terminationMessagePolicy"},
-		{"base", set, "path: /readyz", "path: /ready", "readiness probe"},
+		{"base", set, "path: /readyz", "path: /ready", "want a probe of /readyz"},
 		{"base", set, "containerPort: 7462", "containerPort: 7472", "container ports"},
 		{"base", "base/services.yaml", "targetPort: grpc", "targetPort: grcp", "no container port grcp"},
 		{"base", "base/networkpolicy.yaml", "port: 7460", "port: 7462", "7462/TCP is open to clients"},
