@@ -194,8 +194,7 @@ image: ## build the container image sluice:dev (needs Docker)
 
 .PHONY: release
 release: ## archives, images, bills of materials and checksums into bin/release (VERSION=v1.2.3, TARGETS=linux/arm64)
-	rm -rf bin/release
-	go run ./internal/release -version '$(VERSION)' -time "$$(git log -1 --format=%ct)" -targets '$(TARGETS)' -out bin/release
+	VERSION='$(VERSION)' TARGETS='$(TARGETS)' internal/tools/release/build
 
 .PHONY: release-test
 release-test: ## make a release twice from nothing, and compare (TARGETS=linux/arm64 for some)
