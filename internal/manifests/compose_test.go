@@ -61,8 +61,11 @@ func TestCompose(t *testing.T) {
 		}
 		n, _ := strconv.Atoi(s.Environment["SLUICE_BOOTSTRAP_EXPECT"])
 		want(2*n > len(file.Services) && n <= len(file.Services), "%s: SLUICE_BOOTSTRAP_EXPECT %d must be a majority of the %d nodes", name, n, len(file.Services))
+		_, ok := file.Networks["cluster"]
+		want(ok && len(s.Networks) == 1, "%s: want the network cluster", name)
 		want(slices.Contains(s.Networks["cluster"].Aliases, s.Environment["SLUICE_JOIN"]), "%s: the network does not resolve SLUICE_JOIN", name)
-		want(s.Environment["SLUICE_NAME"] == name && s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}), "%s: wrong name, or more rights than a node needs", name)
+		want(s.Environment["SLUICE_NAME"] == name && s.ReadOnly && slices.Equal(s.CapDrop, []string{"ALL"}) && slices.Equal(s.SecurityOpt, []string{"no-new-privileges:true"}),
+			"%s: wrong name, or more rights than a node needs", name)
 		if len(s.Volumes) != 1 || len(s.Secrets) != 1 || len(s.Ports) != 2 {
 			t.Fatalf("%s: want a volume, a secret and two ports: %+v", name, s)
 		}
@@ -83,18 +86,25 @@ func TestCompose(t *testing.T) {
 	want(len(file.Services) == 3, "%d services, want 3", len(file.Services))
 }
 
+// TestDockerfile: the image holds the binary and nothing else, runs it without root, and exposes its ports.
 func TestDockerfile(t *testing.T) {
 	data, err := os.ReadFile(root + "/Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := func(name string) string { return settings["SLUICE_"+name+"_PORT"] }
-	for _, line := range []string{
-		"FROM scratch", "COPY ${BINARY} /sluice", "USER 65532:65532", "ENV SLUICE_BIND=0.0.0.0", `ENTRYPOINT ["/sluice"]`, `CMD ["serve"]`,
-		"EXPOSE " + p("GRPC") + "/tcp " + p("HTTP") + "/tcp " + p("PEER") + "/tcp " + p("GOSSIP") + "/tcp " + p("GOSSIP") + "/udp",
-	} {
-		if !strings.Contains(string(data), "\n"+line+"\n") {
-			t.Errorf("Dockerfile: no line %q", line)
+	var got []string
+	for line := range strings.Lines(string(data)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			got = append(got, line)
 		}
+	}
+	p := func(name string) string { return settings["SLUICE_"+name+"_PORT"] }
+	want := []string{
+		"FROM scratch", "ARG BINARY=bin/image/sluice", "COPY ${BINARY} /sluice", "USER 65532:65532", "ENV SLUICE_BIND=0.0.0.0",
+		"EXPOSE " + p("GRPC") + "/tcp " + p("HTTP") + "/tcp " + p("PEER") + "/tcp " + p("GOSSIP") + "/tcp " + p("GOSSIP") + "/udp",
+		`ENTRYPOINT ["/sluice"]`, `CMD ["serve"]`, `HEALTHCHECK --interval=5s --timeout=3s --start-period=10s CMD ["/sluice", "health", "--timeout", "2s"]`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("Dockerfile:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
