@@ -39,13 +39,16 @@ func (n *Node) Bootstrap(ctx context.Context) error {
 	return r.await(ctx, func(int64) bool { s := r.quorum.Set(); return !s.Zero() && s.ID != was })
 }
 
-// Waits says in plain words what this node waits for before it can have quorum, one item each; none if it has. fails says why the last
+// Waits says in plain words what this node waits for before it can have quorum and claim partitions, one item each; none if it can. fails says why the last
 // message to the peer port at an address did not arrive, "" if it did or that is not known.
 func (n *Node) Waits(ctx context.Context, fails func(addr string) string) (waits []string, err error) {
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {
 		switch set := r.quorum.Set(); {
 		case n.mayDecide(now):
+			if !r.quorum.Promises(now) {
+				waits = []string{"waiting until the promises of an earlier run of this node have run out"}
+			}
 		case set.Zero():
 			waits = r.waitsForSet(now, fails)
 		default:

@@ -11,13 +11,15 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Join wants this node counted in the stable set, from now on, and waits until it is.
+// Join wants this node counted in the stable set, from now on, and waits until it is and may claim partitions. A node that was counted
+// when it crashed is counted at once, but must wait until what its earlier run has promised has run out: meanwhile others own what that
+// one has owned.
 func (n *Node) Join(ctx context.Context) error {
 	r := n.runner
 	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Join) }); err != nil {
 		return err
 	}
-	return r.await(ctx, func(int64) bool { return r.quorum.In() })
+	return r.await(ctx, func(now int64) bool { return r.quorum.In() && r.quorum.Promises(now) })
 }
 
 // Settled waits until this node has settled, see runner.settled.
