@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Join wants this node counted in the stable set, from now on, and waits until it is and may claim partitions. A node that was counted
-// when it crashed is counted at once, but must wait until what its earlier run has promised has run out: meanwhile others own what that
-// one has owned.
+// Join wants this node counted in the stable set, from now on, and waits until it is. A node that was counted when it crashed is counted
+// at once, but may claim nothing until what its earlier run has promised has run out. Where another voter has quorum, Join waits for that
+// too: meanwhile others own what the earlier run has owned.
 func (n *Node) Join(ctx context.Context) error {
 	r := n.runner
 	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Join) }); err != nil {
 		return err
 	}
-	return r.await(ctx, func(now int64) bool { return r.quorum.In() && r.quorum.Promises(now) })
+	return r.await(ctx, func(now int64) bool { return r.quorum.In() && (r.quorum.Promises(now) || !r.quorum.OthersDecide(now)) })
 }
 
 // Settled waits until this node has settled, see runner.settled.

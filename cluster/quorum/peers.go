@@ -93,6 +93,13 @@ func (m *Machine) Listens(now int64, p message.Peer) bool {
 	return ok && m.listens(now, m.peers[i])
 }
 
+// OthersDecide reports whether another voter that is heard has quorum in this process's set, as its last heartbeat says.
+func (m *Machine) OthersDecide(now int64) bool {
+	return slices.ContainsFunc(m.peers, func(p *peer) bool {
+		return m.set.Has(p.Name) && m.speaks(now, p) && p.lineage == m.set.ID && !p.noQuorum
+	})
+}
+
 // Outvoted returns the peers that listen and do not live, because they lack quorum where this process has it.
 func (m *Machine) Outvoted(now int64) []message.Peer {
 	var outvoted []message.Peer
