@@ -12,14 +12,14 @@ import (
 )
 
 // Join wants this node counted in the stable set, from now on, and waits until it is. A node that was counted when it crashed is counted
-// at once, but may claim nothing until what its earlier run has promised has run out. Where another voter has quorum, Join waits for that
-// too: meanwhile others own what the earlier run has owned.
+// at once, but may claim nothing until what its earlier run has promised has run out. Join waits for that too, unless most voters have no
+// quorum either: meanwhile others own what the earlier run has owned.
 func (n *Node) Join(ctx context.Context) error {
 	r := n.runner
 	if err := r.ask(ctx, func(now int64) { r.quorum.Wish(now, message.Join) }); err != nil {
 		return err
 	}
-	return r.await(ctx, func(now int64) bool { return r.quorum.In() && (r.quorum.Promises(now) || !r.quorum.OthersDecide(now)) })
+	return r.await(ctx, func(now int64) bool { return r.quorum.In() && (r.quorum.Promises(now) || r.quorum.NoneDecides(now)) })
 }
 
 // Settled waits until this node has settled, see runner.settled.

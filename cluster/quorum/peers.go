@@ -93,11 +93,20 @@ func (m *Machine) Listens(now int64, p message.Peer) bool {
 	return ok && m.listens(now, m.peers[i])
 }
 
-// OthersDecide reports whether another voter that is heard has quorum in this process's set, as its last heartbeat says.
-func (m *Machine) OthersDecide(now int64) bool {
-	return slices.ContainsFunc(m.peers, func(p *peer) bool {
-		return m.set.Has(p.Name) && m.speaks(now, p) && p.lineage == m.set.ID && !p.noQuorum
-	})
+// NoneDecides reports whether no voter has quorum, as far as this process, in its grace, can know: a majority, itself included, has said
+// so in its last heartbeats, or a quarter of the grace has passed in which none with quorum was heard.
+func (m *Machine) NoneDecides(now int64) bool {
+	without := 1
+	for _, p := range m.peers {
+		switch {
+		case !m.set.Has(p.Name) || p.sent == never || !m.speaks(now, p):
+		case p.setless || p.noQuorum:
+			without++
+		default:
+			return false
+		}
+	}
+	return without >= m.set.Majority() || now >= m.graceUntil-3*int64(m.c.Grace)/4
 }
 
 // Outvoted returns the peers that listen and do not live, because they lack quorum where this process has it.

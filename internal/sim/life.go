@@ -63,7 +63,7 @@ func (w *world) expects(place int) int {
 // live moves p through its life: counted, it serves; leaving, it hands off, leaves the set, ends.
 func (w *world) live(p *process, now int64) {
 	switch {
-	case p.state == member.Joining && p.quorum.In() && (p.quorum.Promises(now) || !p.quorum.OthersDecide(now)):
+	case p.state == member.Joining && p.quorum.In() && (p.quorum.Promises(now) || p.quorum.NoneDecides(now)):
 		p.state = member.Serving
 		w.tell(general, "%s serves", p)
 	case p.state != member.Leaving:
