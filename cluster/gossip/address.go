@@ -107,7 +107,7 @@ func completeHost(address, host string) string {
 }
 
 // interfaceAddresses returns the addresses of the interfaces that are up and have
-// a carrier, in the system's order.
+// a namesake, in the system's order.
 func interfaceAddresses() ([]netip.Addr, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {

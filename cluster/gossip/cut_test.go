@@ -23,7 +23,7 @@ func TestCutHeals(t *testing.T) {
 		time.Second, 4 * time.Second, 10 * time.Second, 20 * time.Second, time.Minute, 30 * time.Minute,
 	} {
 		t.Run(length.String(), func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				w.cluster(5)
 				w.net.Isolate(address(4), address(5))
 				time.Sleep(length)
@@ -39,7 +39,7 @@ func TestCutHeals(t *testing.T) {
 }
 
 func TestOneNodeCutOffForAMinute(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(7)
 		w.net.Isolate(address(7))
 		w.Logf("the rest shows six after %v", w.agreeAmong(quiet, "pod-1", "pod-2", "pod-3", "pod-4", "pod-5", "pod-6"))
@@ -56,7 +56,7 @@ func TestOneNodeCutOffForAMinute(t *testing.T) {
 // Two halves without a join target on one side: only the addresses of lost
 // members lead back.
 func TestCutHealsWithoutTargets(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.serve("a", address(1), w.config("a"))
 		w.serve("b", address(2), w.config("b", address(1)))
 		w.serve("c", address(3), w.config("c", address(1)))
@@ -74,7 +74,7 @@ func TestCutHealsWithoutTargets(t *testing.T) {
 
 // A way that is open in one direction only, and a network that flaps.
 func TestCrookedCuts(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(5)
 		deaf := netip.MustParseAddrPort(address(5))
 		w.net.Cut(func(_, to netip.AddrPort) bool { return to == deaf })
@@ -99,7 +99,7 @@ func TestCrookedCuts(t *testing.T) {
 
 // Memory stays bounded over many restarts, and nodes that left are not looked for.
 func TestTheDeadAreForgotten(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		for i := range 20 {
 			label := fmt.Sprintf("passer-%d", i)
@@ -128,17 +128,17 @@ func TestTheDeadAreForgotten(t *testing.T) {
 	})
 }
 
-// stateOf asks a node as any stranger may for all that its memberlist remembers,
+// stateOf asks a node as any outsider may for all that its memberlist remembers,
 // the dead included, and returns their names.
-func (w *world) stateOf(address string) []string {
+func (w *simulation) stateOf(address string) []string {
 	w.Helper()
 	transport, err := w.net.Listen("10.1.1.1:7463")
 	if err != nil {
 		w.Fatal(err)
 	}
 	c := memberlist.DefaultLANConfig()
-	c.Name, c.Transport, c.LogOutput = "stranger", transport, io.Discard
-	asked := &stranger{}
+	c.Name, c.Transport, c.LogOutput = "outsider", transport, io.Discard
+	asked := &outsider{}
 	c.Merge = asked
 	m, err := memberlist.Create(c)
 	if err != nil {
@@ -149,9 +149,9 @@ func (w *world) stateOf(address string) []string {
 	return asked.names
 }
 
-type stranger struct{ names []string }
+type outsider struct{ names []string }
 
-func (s *stranger) NotifyMerge(nodes []*memberlist.Node) error {
+func (s *outsider) NotifyMerge(nodes []*memberlist.Node) error {
 	for _, n := range nodes {
 		s.names = append(s.names, n.Name)
 	}
@@ -160,7 +160,7 @@ func (s *stranger) NotifyMerge(nodes []*memberlist.Node) error {
 
 func TestLostMembersAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoster("self/1", time.Hour)
+		r := newRegistry("self/1", time.Hour)
 		m := memberAt("m", 1, member.Serving)
 		r.put(m)
 		r.remove(fullName(m.Name, m.Boot))
@@ -176,7 +176,7 @@ func TestLostMembersAreForgotten(t *testing.T) {
 }
 
 func TestLostMembersAreBounded(t *testing.T) {
-	r := newRoster("self/1", time.Hour)
+	r := newRegistry("self/1", time.Hour)
 	for i := range 2 * maxLost {
 		m := memberAt(fmt.Sprintf("m%d", i), 1, 0)
 		r.put(m)

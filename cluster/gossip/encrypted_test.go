@@ -14,7 +14,7 @@ import (
 )
 
 // encrypted starts pod-1 to pod-n with a keyring, all at once.
-func (w *world) encrypted(n int, seeds ...byte) {
+func (w *simulation) encrypted(n int, seeds ...byte) {
 	w.Helper()
 	var started []*node
 	for i := 1; i <= n; i++ {
@@ -31,7 +31,7 @@ func (w *world) encrypted(n int, seeds ...byte) {
 
 // Keys are exchanged in three steps, node by node, and nobody loses sight of anybody meanwhile.
 func TestKeysAreExchangedWithoutAGap(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.encrypted(5, 1)
 		for _, step := range [][]byte{{1, 2}, {2, 1}, {2}} {
 			for _, label := range slices.Sorted(maps.Keys(w.nodes)) {
@@ -50,7 +50,7 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 				w.Errorf("%s: %+v", label, s)
 			}
 		}
-		// Who comes with the old key is a stranger by now, and one with the new key is not.
+		// Who comes with the old key is a outsider by now, and one with the new key is not.
 		old := w.config("old", address(1))
 		old.Keyring = ringOf(w, 1)
 		w.open("old", address(8), old)
@@ -66,16 +66,16 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 func TestStrangersToAKeyring(t *testing.T) {
 	for name, keys := range map[string][]byte{"no key": nil, "another key": {9}, "another primary": {9, 8}} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				w.encrypted(3, 1)
-				c := w.config("stranger", address(1), address(2))
+				c := w.config("outsider", address(1), address(2))
 				if keys != nil {
 					c.Keyring = ringOf(w, keys...)
 				}
-				w.serve("stranger", address(9), c)
+				w.serve("outsider", address(9), c)
 				time.Sleep(20 * time.Second)
 				w.agreeAmong(0, "pod-1", "pod-2", "pod-3")
-				w.agreeAmong(0, "stranger")
+				w.agreeAmong(0, "outsider")
 				if w.nodes["pod-1"].Stats().Malformed == 0 {
 					w.Error("pod-1 has counted nothing")
 				}
@@ -101,7 +101,7 @@ func (r *wire) see(s memnet.Sent) {
 
 // replay sends every recorded message once to each of the addresses, each changed first if
 // change is given.
-func (r *wire) replay(w *world, from string, change func([]byte), to ...string) {
+func (r *wire) replay(w *simulation, from string, change func([]byte), to ...string) {
 	w.Helper()
 	out, err := w.net.Listen(from)
 	if err != nil {
@@ -143,7 +143,7 @@ func TestReplayedGossip(t *testing.T) {
 		"of one that left": {true, true}, "of one that died": {false, true}, "without the proof": {true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				var tape wire
 				w.net.Tap(tape.see)
 				w.encrypted(4, 1)
@@ -160,9 +160,9 @@ func TestReplayedGossip(t *testing.T) {
 				w.serve("pod-5", address(5), late)
 				w.agree(quiet)
 				for _, n := range w.nodes {
-					n.roster.mu.Lock()
-					n.roster.proof = c.proof
-					n.roster.mu.Unlock()
+					n.registry.mu.Lock()
+					n.registry.proof = c.proof
+					n.registry.mu.Unlock()
 				}
 				shown, unproven := false, 0
 				for range 3 {
@@ -191,7 +191,7 @@ func TestReplayedGossip(t *testing.T) {
 
 // What was recorded and changed is dropped and counted.
 func TestForgedGossip(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		var tape wire
 		w.net.Tap(tape.see)
 		w.encrypted(3, 1)
@@ -213,7 +213,7 @@ func TestForgedGossip(t *testing.T) {
 
 // Two that cannot reach each other, while a third sees both, show each other all the same.
 func TestProofAcrossAHalfCut(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		one, two := netip.MustParseAddrPort(address(1)), netip.MustParseAddrPort(address(2))
 		w.net.Cut(func(from, to netip.AddrPort) bool { return from == one && to == two || from == two && to == one })
 		for i := 1; i <= 3; i++ {

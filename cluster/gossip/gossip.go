@@ -2,8 +2,8 @@
 // tells them about this one, notices who crashed, and publishes the result as
 // views (member.View).
 //
-// It decides who is shown under a name when two processes carry it, which peers
-// are refused (another placement), when a starting node
+// It decides which of two processes of one name is shown, which peers
+// are rejected (another placement), when a starting node
 // may go on, and when a node has to stop because its name is taken. It leaves to
 // others what a view means: which keys go where and who may decide.
 //
@@ -12,14 +12,14 @@
 // name/boot, because it refuses a known name from a new address; the logical
 // name travels in the metadata.
 //
-// A Gossip owns three goroutines: the viewer builds views, the joiner contacts
-// join targets and lost members, the warden applies the rules for the first
-// start and for names carried twice. Where gossip is encrypted a fourth, the prover,
-// challenges processes that were heard of, and answers theirs. memberlist's callbacks run under its lock:
-// they write to the roster and signal, nothing else.
+// A Gossip owns three goroutines: watch builds views, the joiner contacts
+// join targets and lost members, watchName applies the rules for the first
+// start and for two processes of one name. Where gossip is encrypted a fourth, runChallenges,
+// challenges processes that are new to this node, and responds to their challenges. memberlist's callbacks run under its lock:
+// they write to the registry and signal, nothing else.
 //
-// Lock order: Gossip.announce, then memberlist's own, then roster.mu. Gossip.mu
-// and Gossip.publishing are taken before roster.mu and never inside announce's
+// Lock order: Gossip.announce, then memberlist's own, then registry.mu. Gossip.mu
+// and Gossip.publishing are taken before registry.mu and never inside announce's
 // calls into memberlist.
 package gossip
 
@@ -52,10 +52,10 @@ var (
 // Gossip is this node's part in the membership. It must be created with Open and
 // closed with Close. All methods may be called from any goroutine.
 type Gossip struct {
-	config Config
-	log    *slog.Logger
-	roster *roster
-	list   *memberlist.Memberlist
+	config   Config
+	log      *slog.Logger
+	registry *registry
+	list     *memberlist.Memberlist
 	// transport is what list was given.
 	transport memberlist.Transport
 	joiner    *joiner
@@ -117,7 +117,7 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 		config:     config,
 		library:    library,
 		log:        config.Logger.With("node", config.Name),
-		roster:     newRoster(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
+		registry:   newRegistry(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
 		changes:    make(chan struct{}, 1),
 		announce:   make(turn, 1),
 		repeat:     make(chan struct{}, 1),
@@ -146,7 +146,7 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 	if g.keys, err = newKeyring(g.config.Keyring); err != nil {
 		return err
 	}
-	g.roster.proof = g.keys != nil
+	g.registry.proof = g.keys != nil
 	g.transport = end.transport
 	g.list, err = memberlist.Create(g.config.memberlist(g, end))
 	if err != nil {
@@ -160,9 +160,9 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 	joining, stop := context.WithCancel(running)
 	g.stopJoining = stop
 	g.wg.Go(func() { g.joiner.run(joining) })
-	g.wg.Go(func() { g.guard(running) })
+	g.wg.Go(func() { g.watchName(running) })
 	if g.keys != nil {
-		g.wg.Go(func() { g.prove(running) })
+		g.wg.Go(func() { g.runChallenges(running) })
 	}
 	return nil
 }

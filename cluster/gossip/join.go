@@ -34,14 +34,14 @@ const (
 // joiner contacts join targets, and members that were lost, as long as they are
 // not in the view. So a cut of any length heals within seconds of its end.
 type joiner struct {
-	targets []hostPort
-	timing  Timing
-	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
-	join    func([]string) (int, error)
-	roster  *roster
-	self    string // our own address
-	log     *slog.Logger
-	ready   <-chan struct{}
+	targets  []hostPort
+	timing   Timing
+	resolve  func(ctx context.Context, host string) ([]netip.Addr, error)
+	join     func([]string) (int, error)
+	registry *registry
+	self     string // our own address
+	log      *slog.Logger
+	ready    <-chan struct{}
 
 	attempts map[string]*attempt // by address; for run's goroutine
 	quiet    *loglimit.Limiter   // of rejections, under mu
@@ -72,7 +72,7 @@ func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 			return resolve(ctx, g.config.Resolver, host)
 		},
 		join:     g.list.Join,
-		roster:   g.roster,
+		registry: g.registry,
 		self:     self.String(),
 		log:      g.log,
 		ready:    g.ready,
@@ -95,7 +95,7 @@ func (j *joiner) run(ctx context.Context) {
 		timer := time.NewTimer(j.pause(missing))
 		select {
 		case <-timer.C:
-		case <-j.roster.vanished:
+		case <-j.registry.vanished:
 			timer.Stop()
 		case <-ctx.Done():
 			timer.Stop()
@@ -159,7 +159,7 @@ func (j *joiner) lookUp(ctx context.Context) map[string]string {
 // due chooses among the targets' addresses and the lost members' those to try
 // now: not in the view, and the ones longest not tried first.
 func (j *joiner) due(targets map[string]string) (due []*attempt, missing bool) {
-	alive, gone := j.roster.addresses()
+	alive, gone := j.registry.addresses()
 	alive[j.self] = true
 	wanted := targets
 	for _, address := range gone {
@@ -170,7 +170,7 @@ func (j *joiner) due(targets map[string]string) (due []*attempt, missing bool) {
 	attempts := map[string]*attempt{}
 	for address, target := range wanted {
 		if alive[address] {
-			j.forgive(target)
+			j.clearFailure(target)
 			continue
 		}
 		a := j.attempts[address]
@@ -199,7 +199,7 @@ func (j *joiner) try(a *attempt) {
 	if err == nil {
 		// Where both sides still remember each other as dead, the first exchange
 		// only tells each that it is thought dead; its objection is in the second.
-		if alive, _ := j.roster.addresses(); !alive[a.address] {
+		if alive, _ := j.registry.addresses(); !alive[a.address] {
 			_, err = j.join([]string{a.address})
 		}
 	}
@@ -233,8 +233,8 @@ func (j *joiner) note(target string, err error) {
 	j.mu.failures[target] = text
 }
 
-// forgive drops the last error of a target that has been met meanwhile.
-func (j *joiner) forgive(target string) {
+// clearFailure drops the last error of a target that has been met meanwhile.
+func (j *joiner) clearFailure(target string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.mu.failures, target)

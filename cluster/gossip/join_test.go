@@ -13,7 +13,7 @@ import (
 )
 
 func TestAloneWithoutTargetsIsReadyAtOnce(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		start := time.Now()
 		n := w.serve("only", address(1), w.config("only"))
 		if waited := time.Since(start); waited != 0 {
@@ -29,7 +29,7 @@ func TestAloneWithoutTargetsIsReadyAtOnce(t *testing.T) {
 // The first-start rule: targets that do not answer hold a node up for 5 s, and it
 // says so. Its own address among them is no answer.
 func TestTargetsThatDoNotAnswer(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.names.set("myself", "10.0.0.1")
 		start := time.Now()
 		w.serve("n", address(1), w.config("n", address(1), address(7), "myself", "nowhere"))
@@ -46,7 +46,7 @@ func TestTargetsThatDoNotAnswer(t *testing.T) {
 }
 
 func TestReadyGivesUpWithItsContext(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		n := w.open("n", address(1), w.config("n", address(7)))
 		if err := n.SetState(member.Serving); err == nil || !strings.Contains(err.Error(), "Ready") {
 			w.Errorf("SetState before Ready: %v", err)
@@ -61,7 +61,7 @@ func TestReadyGivesUpWithItsContext(t *testing.T) {
 // One bad target stops no other: a name server that does not answer, a name that
 // does not exist, an address behind a cut.
 func TestBadTargetsStopNoOther(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.serve("a", address(1), w.config("a"))
 		w.serve("dark", address(5), w.config("dark"))
 		w.net.Isolate(address(5))
@@ -77,7 +77,7 @@ func TestBadTargetsStopNoOther(t *testing.T) {
 
 // Names are resolved at every attempt: a pod whose address changed is found.
 func TestNamesAreResolvedAgain(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.names.set("sluice", "10.0.0.7")
 		w.serve("a", address(1), w.config("a"))
 		w.serve("b", address(2), w.config("b", "sluice"))
@@ -90,7 +90,7 @@ func TestNamesAreResolvedAgain(t *testing.T) {
 // Two that started apart because the name did not list them yet come together
 // when it does, even with nobody lost and nobody missing before.
 func TestNamesAreResolvedAgainInAWholeCluster(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.names.set("sluice", "10.0.0.1")
 		for i, label := range []string{"a", "b"} {
 			w.serve(label, address(i+1), w.config(label, "sluice"))
@@ -108,7 +108,7 @@ func TestAliasesAreLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		joined := 0
 		j := &joiner{
-			roster:   newRoster("self/1", time.Hour),
+			registry: newRegistry("self/1", time.Hour),
 			attempts: map[string]*attempt{},
 			log:      slog.New(slog.DiscardHandler),
 			join:     func([]string) (int, error) { joined++; return 1, nil },
@@ -129,7 +129,7 @@ func TestAliasesAreLeftAlone(t *testing.T) {
 // is due.
 func TestLostMemberIsTriedAtOnce(t *testing.T) {
 	for range 5 {
-		inWorld(t, func(w *world) {
+		simulate(t, func(w *simulation) {
 			w.cluster(3)
 			time.Sleep(20 * time.Second)
 			w.crash("pod-3")
@@ -147,7 +147,7 @@ func TestLostMemberIsTriedAtOnce(t *testing.T) {
 // Of many lost members the ones longest not tried come first, a few at a time;
 // this node and those in the view are not tried.
 func TestDue(t *testing.T) {
-	r := newRoster("self/1", time.Hour)
+	r := newRegistry("self/1", time.Hour)
 	alive := memberAt("alive", 1, member.Serving)
 	r.put(alive)
 	for i := range 3 * maxAtOnce {
@@ -155,7 +155,7 @@ func TestDue(t *testing.T) {
 		r.put(m)
 		r.remove(fullName(m.Name, m.Boot))
 	}
-	j := &joiner{roster: r, self: "self:1"}
+	j := &joiner{registry: r, self: "self:1"}
 	tried := map[string]int{}
 	start := time.Now()
 	for round := range 6 {
@@ -181,7 +181,7 @@ func TestDue(t *testing.T) {
 // A join target that leads back to this node under another address, such as a
 // service in front of it, is no answer; one that leads to another node is.
 func TestTargetBehindABalancer(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		const balancer = "10.96.0.1:7463"
 		w.net.Alias(balancer, address(1))
 		start := time.Now()
@@ -204,9 +204,9 @@ func TestTargetBehindABalancer(t *testing.T) {
 
 // Everything is found within a few seconds although 100 members are gone for good.
 func TestManyLostMembersDoNotDelayHealing(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
-		r := w.nodes["pod-1"].roster
+		r := w.nodes["pod-1"].registry
 		for i := range 100 {
 			m := memberAt("gone", int64(i), member.Serving)
 			m.Name = strings.Repeat("x", 1+i)
@@ -222,7 +222,7 @@ func TestManyLostMembersDoNotDelayHealing(t *testing.T) {
 }
 
 func TestStates(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		n := w.nodes["pod-2"]
 		if err := n.SetState(member.Joining); err == nil || !strings.Contains(err.Error(), "forward") {
@@ -268,7 +268,7 @@ func TestStates(t *testing.T) {
 }
 
 func TestChangesAreSignalled(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		a := w.serve("a", address(1), w.config("a"))
 		<-a.Changes()
 		before := a.View()

@@ -9,7 +9,7 @@ import (
 func TestAllStartAtOnce(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 12} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			inWorld(t, func(w *world) { w.cluster(n) })
+			simulate(t, func(w *simulation) { w.cluster(n) })
 		})
 	}
 }
@@ -20,7 +20,7 @@ func TestAllStartAtOnce(t *testing.T) {
 func TestStatesSpreadQuickly(t *testing.T) {
 	slow := 0
 	for range 60 {
-		inWorld(t, func(w *world) {
+		simulate(t, func(w *simulation) {
 			w.grow(1, 7)
 			if w.agree(quiet) > time.Second {
 				slow++
@@ -33,7 +33,7 @@ func TestStatesSpreadQuickly(t *testing.T) {
 }
 
 func TestGrowAndShrink(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		w.grow(4, 7)
 		w.Logf("3 → 7: views equal after %v", w.agree(quiet))
@@ -48,7 +48,7 @@ func TestCrash(t *testing.T) {
 	for _, n := range []int{2, 3, 5, 7, 12} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			for range 10 {
-				inWorld(t, func(w *world) {
+				simulate(t, func(w *simulation) {
 					w.cluster(n)
 					time.Sleep(3 * time.Second)
 					w.crash(fmt.Sprintf("pod-%d", n))

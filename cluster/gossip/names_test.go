@@ -23,7 +23,7 @@ func TestKilledNodeReturns(t *testing.T) {
 		{"after it was noticed, other address", address(33), 10 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				w.cluster(3)
 				old := w.nodes["pod-3"].Self()
 				w.crash("pod-3")
@@ -45,7 +45,7 @@ func TestKilledNodeReturns(t *testing.T) {
 }
 
 func TestDuplicateNameIsRefused(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		second := w.open("second pod-2", address(9), w.config("pod-2", address(1)))
 		err := second.Ready(w.Context())
@@ -93,7 +93,7 @@ func TestNewcomerWaitsForLeaving(t *testing.T) {
 		{"it dies", false, 0, true, 3 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				next := w.config("pod-2", address(1))
 				if c.encrypted {
 					w.encrypted(3, 1)
@@ -159,7 +159,7 @@ func TestNewcomerWaitsForLeaving(t *testing.T) {
 // is no reason to stop.
 func TestUnprovenOfOurName(t *testing.T) {
 	for _, state := range []member.State{member.Serving, member.Leaving} {
-		inWorld(t, func(w *world) {
+		simulate(t, func(w *simulation) {
 			w.encrypted(3, 1)
 			first := w.nodes["pod-2"]
 			if err := first.SetState(state); err != nil {
@@ -168,14 +168,14 @@ func TestUnprovenOfOurName(t *testing.T) {
 			c := w.config("pod-2")
 			c.Keyring = ringOf(w, 1)
 			second := w.open("second pod-2", address(9), c)
-			second.roster.mu.Lock() // without waking the prover
-			second.roster.doubtLocked(fullName("pod-2", first.Self().Boot), first.Self())
-			second.roster.mu.Unlock()
-			if waits, unanswered := second.contest(w.Context(), true); !strings.Contains(waits, address(2)) || unanswered || second.Err() != nil {
+			second.registry.mu.Lock() // without waking runChallenges
+			second.registry.addUnprovenLocked(fullName("pod-2", first.Self().Boot), first.Self())
+			second.registry.mu.Unlock()
+			if waits, unanswered := second.checkName(w.Context(), true); !strings.Contains(waits, address(2)) || unanswered || second.Err() != nil {
 				w.Errorf("%s: waits for %q, unanswered %v, %v", state, waits, unanswered, second.Err())
 			}
 			w.crash("pod-2")
-			if waits, unanswered := second.contest(w.Context(), true); waits != "" || !unanswered {
+			if waits, unanswered := second.checkName(w.Context(), true); waits != "" || !unanswered {
 				w.Errorf("%s and dead: waits for %q, unanswered %v", state, waits, unanswered)
 			}
 		})
@@ -185,7 +185,7 @@ func TestUnprovenOfOurName(t *testing.T) {
 // A process that waits for another of its name is stopped: others hear nothing of it.
 func TestWaitingNewcomerStops(t *testing.T) {
 	for _, state := range []member.State{member.Serving, member.Leaving} {
-		inWorld(t, func(w *world) {
+		simulate(t, func(w *simulation) {
 			w.cluster(3)
 			if err := w.nodes["pod-2"].SetState(state); err != nil {
 				w.Fatal(err)
@@ -215,7 +215,7 @@ func TestWaitingNewcomerStops(t *testing.T) {
 
 // While the newcomer is starting, others go on sending work to the older one.
 func TestJoiningDuplicateDoesNotReplace(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		w.open("second pod-2", address(9), w.config("pod-2", address(1)))
 		for range 50 {
@@ -232,7 +232,7 @@ func TestJoiningDuplicateDoesNotReplace(t *testing.T) {
 // Of two that start at once, one serves and one is told to stop.
 func TestTwinsStartAtOnce(t *testing.T) {
 	for range 20 {
-		inWorld(t, func(w *world) {
+		simulate(t, func(w *simulation) {
 			w.cluster(3)
 			first, second := w.config("twin", address(1)), w.config("twin", address(2))
 			now := time.Now()
@@ -261,7 +261,7 @@ func TestTwinsStartAtOnce(t *testing.T) {
 
 // A process that was stopped or cut off and finds its name served by a newer one.
 func TestReplacedNodeStops(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		old := w.nodes["pod-3"]
 		w.net.Isolate(address(3))
@@ -290,7 +290,7 @@ func TestReplacedNodeStops(t *testing.T) {
 // A clock that was set back between two runs must not keep the node from
 // returning: the dead one that sorts higher does not answer.
 func TestRestartWithClockSetBack(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		w.crash("pod-3")
 		c := w.config("pod-3", address(1))

@@ -11,7 +11,7 @@ import (
 func TestRestartAtTheSameAddress(t *testing.T) {
 	for name, keys := range map[string][]byte{"encrypted": {1}, "open": nil} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				fit := func(c Config) Config {
 					if keys != nil {
 						c.Keyring = ringOf(w, keys...)

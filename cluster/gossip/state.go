@@ -123,7 +123,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	g.stopJoining()
 	g.left = true
 	// Where all leave at once, those who were to hear it may be gone by now.
-	if err := g.list.Leave(timeLeft(ctx)); err != nil && !g.roster.alone() {
+	if err := g.list.Leave(timeLeft(ctx)); err != nil && !g.registry.alone() {
 		return fmt.Errorf("gossip: leave: %w", err)
 	}
 	return nil

@@ -35,9 +35,9 @@ func (g *Gossip) Stats() Stats {
 	if t, ok := g.transport.(*sockets); ok {
 		s.RefusedStreams = t.gate.refused.Load()
 	}
-	g.roster.mu.Lock()
-	s.Lost, s.Refused, s.Unproven = len(g.roster.mu.lost), g.roster.mu.refused, len(g.roster.mu.unproven)
-	g.roster.mu.Unlock()
+	g.registry.mu.Lock()
+	s.Lost, s.Refused, s.Unproven = len(g.registry.mu.lost), g.registry.mu.refused, len(g.registry.mu.unproven)
+	g.registry.mu.Unlock()
 	k := g.Keyring()
 	s.Keys, s.Primary = k.Len(), k.Primary()
 	g.joiner.mu.Lock()

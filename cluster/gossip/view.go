@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 )
 
-// watch is the viewer: it builds a view whenever the roster changed, logs who was
+// watch is the viewer: it builds a view whenever the registry changed, logs who was
 // refused, and repeats what this node last said about itself.
 func (g *Gossip) watch(ctx context.Context) {
 	quiet := loglimit.New(time.Minute)
@@ -19,7 +19,7 @@ func (g *Gossip) watch(ctx context.Context) {
 	defer repeat.Stop()
 	for {
 		select {
-		case <-g.roster.changed:
+		case <-g.registry.changed:
 		case <-g.repeat:
 			repeat.Reset(repeatAfter * g.config.Timing.GossipInterval)
 		case <-repeat.C:
@@ -27,9 +27,9 @@ func (g *Gossip) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for _, r := range g.roster.takeRefusals() {
+		for _, r := range g.registry.takeRejected() {
 			if quiet.Allow(time.Now(), r.address+" "+r.reason.Error()) {
-				g.log.Warn("refused a peer", "address", r.address, "reason", r.reason.Error())
+				g.log.Warn("rejected a peer", "address", r.address, "reason", r.reason.Error())
 			}
 		}
 		g.publish()
@@ -40,7 +40,7 @@ func (g *Gossip) watch(ctx context.Context) {
 func (g *Gossip) publish() {
 	g.publishing.Lock()
 	defer g.publishing.Unlock()
-	next := &member.View{Self: g.config.Name, Members: choose(g.roster.members(), g.Self()), Seq: 1}
+	next := &member.View{Self: g.config.Name, Members: choose(g.registry.members(), g.Self()), Seq: 1}
 	if last := g.view.Load(); last != nil {
 		if slices.Equal(last.Members, next.Members) {
 			return

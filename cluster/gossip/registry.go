@@ -12,31 +12,31 @@ import (
 const (
 	// maxLost bounds the lost members whose addresses are tried.
 	maxLost = 256
-	// maxRefusals bounds the refusals that wait to be logged.
+	// maxRefusals bounds the rejectedPeers that wait to be logged.
 	maxRefusals = 16
 )
 
-// roster is what memberlist's callbacks write and this package's goroutines read:
+// registry is what memberlist's callbacks write and this package's goroutines read:
 // the processes that memberlist thinks alive, this one excepted, and those it
 // lost. memberlist's own list cannot be read safely, because it hands out
 // pointers to nodes that it goes on changing.
-type roster struct {
-	self        string // full name
-	forgetAfter time.Duration
-	changed     chan struct{} // signalled after every change, for the viewer
-	rivals      chan struct{} // the same, for the warden
-	vanished    chan struct{} // signalled when a member is gone, for the joiner
-	doubted     chan struct{} // signalled when a process is unproven, for the prover
+type registry struct {
+	self          string // full name
+	forgetAfter   time.Duration
+	changed       chan struct{} // signalled after every change, for watch
+	nameChanged   chan struct{} // the same, for watchName
+	vanished      chan struct{} // signalled when a member is gone, for the joiner
+	unprovenAdded chan struct{} // signalled when a process is unproven, for runChallenges
 	// proof: a process that is heard of counts only when it has proved that it lives.
 	proof bool
 
 	mu struct {
 		sync.Mutex
-		alive    map[string]member.Member // by full name
-		unproven map[string]unproven      // by full name; none that is alive. Empty without proof
-		lost     map[string]lost          // by logical name; none that is alive
-		refusals []refusal
-		refused  uint64
+		alive         map[string]member.Member // by full name
+		unproven      map[string]unproven      // by full name; none that is alive. Empty without proof
+		lost          map[string]lost          // by logical name; none that is alive
+		rejectedPeers []rejectedPeer
+		refused       uint64
 	}
 }
 
@@ -46,20 +46,20 @@ type lost struct {
 	since   time.Time
 }
 
-// refusal is a peer that does not fit.
-type refusal struct {
+// rejectedPeer is a peer that does not fit.
+type rejectedPeer struct {
 	address string
 	reason  error
 }
 
-func newRoster(self string, forgetAfter time.Duration) *roster {
-	r := &roster{
-		self:        self,
-		forgetAfter: forgetAfter,
-		changed:     make(chan struct{}, 1),
-		rivals:      make(chan struct{}, 1),
-		vanished:    make(chan struct{}, 1),
-		doubted:     make(chan struct{}, 1),
+func newRegistry(self string, forgetAfter time.Duration) *registry {
+	r := &registry{
+		self:          self,
+		forgetAfter:   forgetAfter,
+		changed:       make(chan struct{}, 1),
+		nameChanged:   make(chan struct{}, 1),
+		vanished:      make(chan struct{}, 1),
+		unprovenAdded: make(chan struct{}, 1),
 	}
 	r.mu.unproven = map[string]unproven{}
 	r.mu.alive = map[string]member.Member{}
@@ -67,22 +67,22 @@ func newRoster(self string, forgetAfter time.Duration) *roster {
 	return r
 }
 
-func (r *roster) signal() {
+func (r *registry) signal() {
 	signal(r.changed)
-	signal(r.rivals)
+	signal(r.nameChanged)
 }
 
 // put notes a process as alive, or as one that has to prove it.
-func (r *roster) put(m member.Member) {
+func (r *registry) put(m member.Member) {
 	full := fullName(m.Name, m.Boot)
 	if full == r.self {
 		return
 	}
 	r.mu.Lock()
 	if _, known := r.mu.alive[full]; r.proof && !known {
-		r.doubtLocked(full, m)
+		r.addUnprovenLocked(full, m)
 		r.mu.Unlock()
-		signal(r.doubted)
+		signal(r.unprovenAdded)
 		return
 	}
 	r.livesLocked(full, m)
@@ -92,7 +92,7 @@ func (r *roster) put(m member.Member) {
 
 // livesLocked notes a process as alive. One of its name that was started before it at the same address has ended,
 // though probes may not have found that out yet.
-func (r *roster) livesLocked(full string, m member.Member) {
+func (r *registry) livesLocked(full string, m member.Member) {
 	maps.DeleteFunc(r.mu.alive, func(_ string, other member.Member) bool {
 		return other.Name == m.Name && other.Gossip == m.Gossip && other.Boot < m.Boot
 	})
@@ -102,12 +102,12 @@ func (r *roster) livesLocked(full string, m member.Member) {
 
 // remove notes a process as gone. One that did not announce it is lost: it may be
 // behind a cut, and its address is tried, unless its name lives elsewhere.
-func (r *roster) remove(full string) {
+func (r *registry) remove(full string) {
 	r.mu.Lock()
 	m, ok := r.mu.alive[full]
 	delete(r.mu.alive, full)
 	delete(r.mu.unproven, full)
-	if ok && m.State != member.Leaving && !r.carriedLocked(m.Name) {
+	if ok && m.State != member.Leaving && !r.hasNameLocked(m.Name) {
 		if len(r.mu.lost) >= maxLost {
 			r.dropOldestLocked()
 		}
@@ -120,8 +120,8 @@ func (r *roster) remove(full string) {
 	r.signal()
 }
 
-// carriedLocked reports whether a living process, this one included, has the name.
-func (r *roster) carriedLocked(name string) bool {
+// hasNameLocked reports whether a living process, this one included, has the name.
+func (r *registry) hasNameLocked(name string) bool {
 	if strings.HasPrefix(r.self, name+"/") { // names contain no slash
 		return true
 	}
@@ -134,13 +134,13 @@ func (r *roster) carriedLocked(name string) bool {
 }
 
 // alone reports whether no other process is known to live.
-func (r *roster) alone() bool {
+func (r *registry) alone() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.mu.alive) == 0
 }
 
-func (r *roster) dropOldestLocked() {
+func (r *registry) dropOldestLocked() {
 	var oldest string
 	for name, l := range r.mu.lost {
 		if o, ok := r.mu.lost[oldest]; !ok || l.since.Before(o.since) {
@@ -150,19 +150,19 @@ func (r *roster) dropOldestLocked() {
 	delete(r.mu.lost, oldest)
 }
 
-// refuse notes a peer that does not fit, for the viewer to log.
-func (r *roster) refuse(address string, reason error) {
+// reject notes a peer that does not fit, for watch to log.
+func (r *registry) reject(address string, reason error) {
 	r.mu.Lock()
 	r.mu.refused++
-	if len(r.mu.refusals) < maxRefusals {
-		r.mu.refusals = append(r.mu.refusals, refusal{address, reason})
+	if len(r.mu.rejectedPeers) < maxRefusals {
+		r.mu.rejectedPeers = append(r.mu.rejectedPeers, rejectedPeer{address, reason})
 	}
 	r.mu.Unlock()
 	signal(r.changed)
 }
 
 // members returns the processes that are alive, this one excepted.
-func (r *roster) members() []member.Member {
+func (r *registry) members() []member.Member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]member.Member, 0, len(r.mu.alive)+1)
@@ -172,41 +172,41 @@ func (r *roster) members() []member.Member {
 	return all
 }
 
-// carrier is another process that is called as this one.
-type carrier struct {
+// namesake is another process that is called as this one.
+type namesake struct {
 	member.Member
 	unproven bool
 }
 
-// carriers returns the other processes that are called name, alive or still to prove it.
-func (r *roster) carriers(name string) (all []carrier) {
+// named returns the other processes that are called name, alive or still to prove it.
+func (r *registry) named(name string) (all []namesake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, m := range r.mu.alive {
 		if m.Name == name {
-			all = append(all, carrier{m, false})
+			all = append(all, namesake{m, false})
 		}
 	}
 	for _, u := range r.mu.unproven {
 		if u.member.Name == name {
-			all = append(all, carrier{u.member, true})
+			all = append(all, namesake{u.member, true})
 		}
 	}
 	return all
 }
 
-// takeRefusals returns the refusals since the last call.
-func (r *roster) takeRefusals() []refusal {
+// takeRejected returns the rejectedPeers since the last call.
+func (r *registry) takeRejected() []rejectedPeer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.mu.refusals
-	r.mu.refusals = nil
+	all := r.mu.rejectedPeers
+	r.mu.rejectedPeers = nil
 	return all
 }
 
 // addresses returns the gossip addresses of the living, and of those lost less
 // than forgetAfter ago; it forgets the others.
-func (r *roster) addresses() (alive map[string]bool, gone []string) {
+func (r *registry) addresses() (alive map[string]bool, gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	alive = make(map[string]bool, len(r.mu.alive)+1)

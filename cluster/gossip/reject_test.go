@@ -10,40 +10,40 @@ func TestPeersThatDoNotFitAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Config)
-		log    [2][]string // what pod-1, and the stranger, must say
+		log    [2][]string // what pod-1, and the outsider, must say
 	}{
 		{
 			"placement", func(c *Config) { c.Placement = 2 },
 			[2][]string{
 				{"node=pod-1", "placement is 2, ours is 1"},
-				{"node=stranger", "address=" + address(1), "placement is 1, ours is 2"},
+				{"node=outsider", "address=" + address(1), "placement is 1, ours is 2"},
 			},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			inWorld(t, func(w *world) {
+			simulate(t, func(w *simulation) {
 				for i, label := range []string{"pod-1", "pod-2"} {
 					fits := w.config(label, address(1), address(2))
 					w.serve(label, address(i+1), fits)
 				}
 				w.agree(quiet)
-				bad := w.config("stranger", address(1))
+				bad := w.config("outsider", address(1))
 				c.change(&bad)
 				start := time.Now()
-				w.serve("stranger", address(9), bad)
+				w.serve("outsider", address(9), bad)
 				if waited := time.Since(start); waited < 5*time.Second {
-					w.Errorf("the stranger was ready after %v, as if it had been answered", waited)
+					w.Errorf("the outsider was ready after %v, as if it had been answered", waited)
 				}
 				time.Sleep(20 * time.Second)
 				w.agreeAmong(0, "pod-1", "pod-2")
-				w.agreeAmong(0, "stranger")
+				w.agreeAmong(0, "outsider")
 				for _, words := range c.log {
-					if n := w.log.count(append(words, "refused a peer", "WARN")...); n != 1 {
+					if n := w.log.count(append(words, "rejected a peer", "WARN")...); n != 1 {
 						w.Errorf("%v is logged %d times in 25 s, want once\n%s", words, n, w.log)
 					}
 				}
-				if n := w.log.count("no join target answered", "WARN", "node=stranger"); n != 1 {
-					w.Errorf("the stranger does not say that nobody answered\n%s", w.log)
+				if n := w.log.count("no join target answered", "WARN", "node=outsider"); n != 1 {
+					w.Errorf("the outsider does not say that nobody answered\n%s", w.log)
 				}
 				if s := w.nodes["pod-1"].Stats(); s.Refused == 0 || s.Members != 2 {
 					w.Errorf("pod-1: %+v", s)
@@ -55,7 +55,7 @@ func TestPeersThatDoNotFitAreRefused(t *testing.T) {
 
 // A member with another placement cannot slip in through a node that fits.
 func TestTwoClustersStayApart(t *testing.T) {
-	inWorld(t, func(w *world) {
+	simulate(t, func(w *simulation) {
 		for i, label := range []string{"a1", "b1", "a2", "b2", "a3", "b3"} {
 			c := w.config(label, address(1), address(2), address(3), address(4))
 			c.Placement = 1 + i%2

@@ -23,9 +23,9 @@ import (
 // quiet is how long after the last event views may differ.
 const quiet = 5 * time.Second
 
-// world is a network in a synctest bubble and the nodes on it. Time in it is
+// simulation is a network in a synctest bubble and the nodes on it. Time in it is
 // fake: a Sleep lets the nodes go on and costs nothing.
-type world struct {
+type simulation struct {
 	*testing.T
 	net   memnet.Network
 	nodes map[string]*node // running, by label; mostly the name
@@ -39,10 +39,10 @@ type node struct {
 	transport *memnet.Transport
 }
 
-// inWorld tells one story.
-func inWorld(t *testing.T, story func(w *world)) {
+// simulate runs one scenario.
+func simulate(t *testing.T, scenario func(w *simulation)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, nodes: map[string]*node{}, log: &logBook{}}
+		w := &simulation{T: t, nodes: map[string]*node{}, log: &logBook{}}
 		w.names.addresses = map[string][]netip.Addr{}
 		defer func() {
 			for _, label := range slices.Collect(maps.Keys(w.nodes)) {
@@ -51,14 +51,14 @@ func inWorld(t *testing.T, story func(w *world)) {
 			// memberlist's goroutines end after their last probe or dial.
 			time.Sleep(time.Minute)
 		}()
-		story(w)
+		scenario(w)
 	})
 }
 
 func address(i int) string { return fmt.Sprintf("10.0.0.%d:%d", i, DefaultPort) }
 
 // config is a node at an address with nothing but defaults.
-func (w *world) config(name string, join ...string) Config {
+func (w *simulation) config(name string, join ...string) Config {
 	return Config{
 		Name:      name,
 		Join:      join,
@@ -71,7 +71,7 @@ func (w *world) config(name string, join ...string) Config {
 }
 
 // open starts a node without waiting for it.
-func (w *world) open(label, at string, c Config) *node {
+func (w *simulation) open(label, at string, c Config) *node {
 	w.Helper()
 	transport, err := w.net.Listen(at)
 	if err != nil {
@@ -88,14 +88,14 @@ func (w *world) open(label, at string, c Config) *node {
 }
 
 // serve starts a node and waits until it serves.
-func (w *world) serve(label, at string, c Config) *node {
+func (w *simulation) serve(label, at string, c Config) *node {
 	w.Helper()
 	n := w.open(label, at, c)
 	w.toServing(n)
 	return n
 }
 
-func (w *world) toServing(n *node) {
+func (w *simulation) toServing(n *node) {
 	w.Helper()
 	if err := n.Ready(w.Context()); err != nil {
 		w.Fatalf("%s: Ready: %v", n.config.Name, err)
@@ -107,13 +107,13 @@ func (w *world) toServing(n *node) {
 
 // cluster starts pod-1 to pod-n at address(1) to address(n), each with the first
 // three as join targets, all at once.
-func (w *world) cluster(n int) {
+func (w *simulation) cluster(n int) {
 	w.Helper()
 	w.grow(1, n)
 	w.agree(quiet)
 }
 
-func (w *world) grow(from, to int) {
+func (w *simulation) grow(from, to int) {
 	w.Helper()
 	var started []*node
 	for i := from; i <= to; i++ {
@@ -126,7 +126,7 @@ func (w *world) grow(from, to int) {
 }
 
 // crash ends a process without a word.
-func (w *world) crash(label string) {
+func (w *simulation) crash(label string) {
 	w.Helper()
 	n := w.nodes[label]
 	delete(w.nodes, label)
@@ -137,7 +137,7 @@ func (w *world) crash(label string) {
 }
 
 // leave ends a process in order.
-func (w *world) leave(label string) {
+func (w *simulation) leave(label string) {
 	w.Helper()
 	n := w.nodes[label]
 	delete(w.nodes, label)
@@ -151,12 +151,12 @@ func (w *world) leave(label string) {
 
 // agree waits until all running nodes show exactly each other, serving, and have
 // equal ring tables. It returns how long that took.
-func (w *world) agree(within time.Duration) time.Duration {
+func (w *simulation) agree(within time.Duration) time.Duration {
 	w.Helper()
 	return w.agreeAmong(within, slices.Sorted(maps.Keys(w.nodes))...)
 }
 
-func (w *world) agreeAmong(within time.Duration, labels ...string) time.Duration {
+func (w *simulation) agreeAmong(within time.Duration, labels ...string) time.Duration {
 	w.Helper()
 	var want []string
 	for _, label := range labels {
@@ -193,7 +193,7 @@ func (w *world) agreeAmong(within time.Duration, labels ...string) time.Duration
 }
 
 // eventually waits until check passes, and returns how long that took.
-func (w *world) eventually(within time.Duration, check func() error) time.Duration {
+func (w *simulation) eventually(within time.Duration, check func() error) time.Duration {
 	w.Helper()
 	start := time.Now()
 	for {

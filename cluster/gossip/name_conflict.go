@@ -29,9 +29,9 @@ const (
 // errLeavesFirst is why a node that joins waits: the other process of its name has not handed over yet.
 var errLeavesFirst = errors.New("it is leaving: this node joins when it is gone")
 
-// guard is the warden: it applies the rule for the first start, and then watches
-// for other processes that carry this node's name.
-func (g *Gossip) guard(ctx context.Context) {
+// watchName waits until this node may serve under its name, and then watches for other processes that have
+// the same name.
+func (g *Gossip) watchName(ctx context.Context) {
 	g.awaitFirst(ctx)
 	unanswered := g.awaitName(ctx)
 	g.mu.Lock()
@@ -46,14 +46,14 @@ func (g *Gossip) guard(ctx context.Context) {
 			again = time.After(askAgain)
 		}
 		select {
-		case <-g.roster.rivals:
+		case <-g.registry.nameChanged:
 		case <-again:
 		case <-g.done:
 			return
 		case <-ctx.Done():
 			return
 		}
-		_, unanswered = g.contest(ctx, true)
+		_, unanswered = g.checkName(ctx, true)
 	}
 }
 
@@ -82,7 +82,7 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 func (g *Gossip) awaitName(ctx context.Context) bool {
 	began, quiet := time.Now(), loglimit.New(tellWaitEvery)
 	for {
-		waits, unanswered := g.contest(ctx, time.Since(began) >= conflictAfter)
+		waits, unanswered := g.checkName(ctx, time.Since(began) >= conflictAfter)
 		if ctx.Err() != nil {
 			return unanswered // and what it waited for stays known
 		}
@@ -100,7 +100,7 @@ func (g *Gossip) awaitName(ctx context.Context) bool {
 			g.log.Warn("not joining yet: another process has this node's name", "waits", waits)
 		}
 		select {
-		case <-g.roster.rivals:
+		case <-g.registry.nameChanged:
 		case <-time.After(pingPause): // it may die
 		case <-g.done:
 		case <-ctx.Done():
@@ -108,11 +108,11 @@ func (g *Gossip) awaitName(ctx context.Context) bool {
 	}
 }
 
-// contest looks at the other processes of this node's name. If one is alive that
+// checkName looks at the other processes of this node's name. If one is alive that
 // this node has to give way to, it makes that the reason to stop; before the conflict is certain, it
 // returns it as what this node waits for. It reports whether one was found that did not answer.
-func (g *Gossip) contest(ctx context.Context, certain bool) (waits string, unanswered bool) {
-	for _, other := range g.roster.carriers(g.config.Name) {
+func (g *Gossip) checkName(ctx context.Context, certain bool) (waits string, unanswered bool) {
+	for _, other := range g.registry.named(g.config.Name) {
 		self := g.Self()
 		if yields(self, other.Member) == nil {
 			continue

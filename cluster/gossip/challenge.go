@@ -35,12 +35,12 @@ type unproven struct {
 	member member.Member
 	since  time.Time
 	nonce  [nonceSize]byte // of our challenges
-	// met: it has exchanged state with us, or somebody has with what it once said.
+	// met: it has exchanged state with this node, or an old message of it was replayed in such an exchange.
 	met bool
 }
 
-// doubtLocked notes a process, or what changed of it, as unproven.
-func (r *roster) doubtLocked(full string, m member.Member) {
+// addUnprovenLocked notes a process, or what changed of it, as unproven.
+func (r *registry) addUnprovenLocked(full string, m member.Member) {
 	u, known := r.mu.unproven[full]
 	if !known {
 		u.since = time.Now()
@@ -52,7 +52,7 @@ func (r *roster) doubtLocked(full string, m member.Member) {
 
 // met notes that state was exchanged with a process, by its full name, and reports whether
 // it is alive and not this one. If it is unproven, prove reports that later.
-func (r *roster) met(full string) bool {
+func (r *registry) met(full string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if u, ok := r.mu.unproven[full]; ok {
@@ -63,8 +63,8 @@ func (r *roster) met(full string) bool {
 	return ok
 }
 
-// doubtful returns the processes that are unproven.
-func (r *roster) doubtful() []unproven {
+// allUnproven returns the processes that are unproven.
+func (r *registry) allUnproven() []unproven {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := make([]unproven, 0, len(r.mu.unproven))
@@ -74,9 +74,9 @@ func (r *roster) doubtful() []unproven {
 	return all
 }
 
-// vouch makes an unproven process one that is alive, if memberlist still thinks so. It reports whether
+// accept makes an unproven process one that is alive, if memberlist still thinks so. It reports whether
 // state was exchanged with it before.
-func (r *roster) vouch(full string) (met bool) {
+func (r *registry) accept(full string) (met bool) {
 	r.mu.Lock()
 	u, ok := r.mu.unproven[full]
 	if ok {
@@ -90,33 +90,33 @@ func (r *roster) vouch(full string) (met bool) {
 	return u.met
 }
 
-// answeredBy makes the process an alive one if the nonce is that of its challenge.
-func (r *roster) answeredBy(full string, nonce []byte) (met bool) {
+// provenBy makes the process an alive one if the nonce is that of its challenge.
+func (r *registry) provenBy(full string, nonce []byte) (met bool) {
 	r.mu.Lock()
 	u, ok := r.mu.unproven[full]
 	r.mu.Unlock()
-	return ok && bytes.Equal(u.nonce[:], nonce) && r.vouch(full)
+	return ok && bytes.Equal(u.nonce[:], nonce) && r.accept(full)
 }
 
 // provingPause is the time between two rounds of challenges.
 const provingPause = 100 * time.Millisecond
 
-// prove is the prover: it challenges those who are unproven, again and again, until they answer or
-// memberlist finds them dead, and it answers challenges.
-func (g *Gossip) prove(ctx context.Context) {
+// runChallenges challenges unproven processes every provingPause, until they respond or memberlist finds them dead, and
+// responds to the challenges of others.
+func (g *Gossip) runChallenges(ctx context.Context) {
 	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
 		select {
-		case <-g.roster.doubted:
+		case <-g.registry.unprovenAdded:
 		case <-again.C:
 		case c := <-g.challenges:
-			g.tell(c.address, "", answer, c.nonce[:], g.roster.self)
+			g.send(c.address, "", answer, c.nonce[:], g.registry.self)
 			continue
 		case <-ctx.Done():
 			return
 		}
-		if g.challengeDoubtful() {
+		if g.challengeUnproven() {
 			again.Reset(provingPause)
 		}
 	}
@@ -131,32 +131,32 @@ type challenged struct {
 // maxChallenges bounds those that wait to be answered. Others are lost, and come again.
 const maxChallenges = 64
 
-// challengeDoubtful makes one round, and reports whether somebody is unproven.
-func (g *Gossip) challengeDoubtful() (more bool) {
-	doubtful := g.roster.doubtful()
-	trust := g.config.Timing.trustAfter(len(doubtful) + len(g.View().Members))
-	for _, u := range doubtful {
+// challengeUnproven makes one round, and reports whether any process is unproven.
+func (g *Gossip) challengeUnproven() (more bool) {
+	allUnproven := g.registry.allUnproven()
+	trust := g.config.Timing.trustAfter(len(allUnproven) + len(g.View().Members))
+	for _, u := range allUnproven {
 		full := fullName(u.member.Name, u.member.Boot)
 		if time.Since(u.since) < trust {
-			g.tell(u.member.Gossip, full, challenge, u.nonce[:], full+" "+g.Addr())
-		} else if g.roster.vouch(full) {
+			g.send(u.member.Gossip, full, challenge, u.nonce[:], full+" "+g.Addr())
+		} else if g.registry.accept(full) {
 			signal(g.answered)
 		}
 	}
-	return len(doubtful) > 0
+	return len(allUnproven) > 0
 }
 
-// tell sends a challenge or an answer as a packet, which may get lost.
-func (g *Gossip) tell(address, full string, kind byte, nonce []byte, text string) {
+// send sends a challenge or its response as a packet, which may be lost.
+func (g *Gossip) send(address, full string, kind byte, nonce []byte, text string) {
 	message := slices.Concat([]byte{kind}, nonce, []byte(text))
 	if err := g.list.SendToAddress(memberlist.Address{Addr: address, Name: full}, message); err != nil {
 		g.log.Debug("could not send a challenge or its answer", "address", address, "error", err)
 	}
 }
 
-// hear takes a challenge or an answer. Both are read by those with a key only, so what is here was written by
-// a member, now or once.
-func (g *Gossip) hear(message []byte) {
+// receive takes a challenge or its response. Only members have the key, so a member wrote the message, though perhaps
+// long ago.
+func (g *Gossip) receive(message []byte) {
 	if g.keys == nil || len(message) < 1+nonceSize {
 		return
 	}
@@ -164,14 +164,14 @@ func (g *Gossip) hear(message []byte) {
 	switch kind {
 	case challenge:
 		full, address, ok := strings.Cut(text, " ") // neither contains one
-		if ok && full == g.roster.self {
+		if ok && full == g.registry.self {
 			select {
 			case g.challenges <- challenged{[nonceSize]byte(nonce), address}:
 			default:
 			}
 		}
 	case answer:
-		if g.roster.answeredBy(text, nonce) {
+		if g.registry.provenBy(text, nonce) {
 			signal(g.answered)
 		}
 	}
