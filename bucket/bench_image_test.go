@@ -59,7 +59,7 @@ func BenchmarkTry(b *testing.B) {
 }
 
 // BenchmarkImage measures export, import over the same counters, and merge with them, each per counter, in
-// parcels of 512.
+// transfer batches of 512.
 func BenchmarkImage(b *testing.B) {
 	for _, c := range algorithms {
 		from, to := mustTable(b, bucket.Config{Shards: 1}), mustTable(b, bucket.Config{Shards: 1})

@@ -40,9 +40,9 @@ func (c *cadence) turned(now, due int64) {
 	}
 }
 
-// chore is when to do work that comes up now and then: every period while there is some. It rests
+// task is when to do work that comes up now and then: every period while there is some. It rests
 // otherwise, so that an idle node sleeps. One goroutine uses it, but for call.
-type chore struct {
+type task struct {
 	calls  chan struct{}
 	period time.Duration
 	tick   *time.Ticker // nil before the first call
@@ -51,24 +51,24 @@ type chore struct {
 	woken <-chan struct{}
 }
 
-func newChore(period time.Duration) *chore {
-	c := &chore{calls: make(chan struct{}, 1), period: period}
+func newTask(period time.Duration) *task {
+	c := &task{calls: make(chan struct{}, 1), period: period}
 	c.woken = c.calls
 	return c
 }
 
 // call says that there is work, once it is there to be seen. Safe for concurrent use.
-func (c *chore) call() { signal(c.calls) }
+func (c *task) call() { signal(c.calls) }
 
 // begin follows a receipt from woken.
-func (c *chore) begin() {
+func (c *task) begin() {
 	c.tick = time.NewTicker(c.period)
 	c.due, c.woken = c.tick.C, nil
 }
 
 // done says whether there is more to do after this time. What is called for during the work is not missed: the call
 // waits.
-func (c *chore) done(more bool) {
+func (c *task) done(more bool) {
 	if more {
 		return
 	}
@@ -77,7 +77,7 @@ func (c *chore) done(more bool) {
 }
 
 // stop ends it.
-func (c *chore) stop() {
+func (c *task) stop() {
 	if c.tick != nil {
 		c.tick.Stop()
 	}

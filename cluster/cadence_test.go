@@ -53,11 +53,11 @@ func TestCadence(t *testing.T) {
 func TestChangeAtRest(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b")
-		parcels := make(chan time.Time, 100)
+		transferBatches := make(chan time.Time, 100)
 		f.mu.Lock()
 		f.mu.lose = func(_, _ string, e message.Envelope) bool {
-			if p, ok := e.Body.(*message.Parcel); ok && p.Image.Counters > 0 {
-				parcels <- time.Now()
+			if p, ok := e.Body.(*message.TransferBatch); ok && p.Image.Counters > 0 {
+				transferBatches <- time.Now()
 			}
 			return false
 		}
@@ -67,7 +67,7 @@ func TestChangeAtRest(t *testing.T) {
 			time.Sleep(3*time.Second + time.Duration(7*i)*time.Millisecond)
 			asked := time.Now()
 			decide(t.Context(), f.nodes["a"].Node, keys[i])
-			if took := (<-parcels).Sub(asked); took > period+time.Millisecond {
+			if took := (<-transferBatches).Sub(asked); took > period+time.Millisecond {
 				t.Errorf("key %d: its counter left after %v", i, took)
 			}
 		}

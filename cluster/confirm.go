@@ -42,8 +42,8 @@ func (b *bell) ring() {
 type change struct {
 	index     int // of the check, in the caller's list
 	partition int
-	// tenure was read before the check was decided.
-	tenure, seq uint64
+	// term was read before the check was decided.
+	term, seq uint64
 }
 
 // confirmed waits until a copy has change seq of a partition, or there is no copy to
@@ -51,7 +51,7 @@ type change struct {
 // stands, or is lost, and whoever asked must take it as one whose answer was lost.
 func (n *Node) confirmed(ctx context.Context, c change) bool {
 	h := n.runner.handoff
-	confirmed := func() bool { return h.Confirmed(c.partition) >= c.seq && h.Tenure(c.partition) == c.tenure }
+	confirmed := func() bool { return h.Confirmed(c.partition) >= c.seq && h.Term(c.partition) == c.term }
 	if confirmed() {
 		return true
 	}
@@ -63,7 +63,7 @@ func (n *Node) confirmed(ctx context.Context, c change) bool {
 		if confirmed() {
 			return true
 		}
-		if h.Tenure(c.partition) != c.tenure {
+		if h.Term(c.partition) != c.term {
 			return false
 		}
 		select {
@@ -74,7 +74,7 @@ func (n *Node) confirmed(ctx context.Context, c change) bool {
 	}
 }
 
-// tenure returns the tenure that a check of k would be decided in.
-func (n *Node) tenure(k bucket.Key) uint64 {
-	return n.runner.handoff.Tenure(k.Shard(n.cfg.Ring.Partitions))
+// term returns the term that a check of k would be decided in.
+func (n *Node) term(k bucket.Key) uint64 {
+	return n.runner.handoff.Term(k.Shard(n.cfg.Ring.Partitions))
 }

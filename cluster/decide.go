@@ -176,9 +176,9 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 			continue
 		}
 		req := &f.batch.Requests[p.index]
-		var tenure uint64
+		var term uint64
 		if req.Sync {
-			tenure = n.tenure(req.Key)
+			term = n.term(req.Key)
 		}
 		seq, cause := t.own(req, f.whole, lends, &f.batch.Answers[p.index])
 		if cause != nil {
@@ -187,7 +187,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 		}
 		p.done = true
 		if req.Sync && seq > 0 {
-			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), tenure, seq})
+			f.changes = append(f.changes, change{i, req.Key.Shard(n.cfg.Ring.Partitions), term, seq})
 		}
 	}
 	if t.overslept() {

@@ -94,20 +94,20 @@ const (
 // settleUp charges to owners what was admitted without them, whenever this node has
 // quorum, until ctx ends.
 func (n *Node) settleUp(ctx context.Context) {
-	chore := n.settles
-	defer chore.stop()
+	task := n.settles
+	defer task.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-chore.woken:
-			chore.begin()
-		case <-chore.due:
+		case <-task.woken:
+			task.begin()
+		case <-task.due:
 			if n.mayDecide(n.cfg.Clock()) {
 				n.settle(ctx, settleBatch)
 			}
 			keys, _ := n.shares.Charges.Count()
-			chore.done(keys > 0)
+			task.done(keys > 0)
 		}
 	}
 }

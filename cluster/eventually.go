@@ -29,7 +29,7 @@ type eventually struct {
 	node   *Node
 	shards [bookShards]bookShard
 	inbox  chan message.Envelope
-	chore  *chore // there are keys in the books
+	task   *task // there are keys in the books
 
 	// Of the goroutine.
 	holder *eventual.Holder
@@ -47,7 +47,7 @@ type bookShard struct {
 }
 
 func newEventually(n *Node) *eventually {
-	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), chore: newChore(eventual.Period), holder: eventual.NewHolder(n.table, maxReported)}
+	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period), holder: eventual.NewHolder(n.table, maxReported)}
 	for i := range v.shards {
 		v.shards[i].mu.book = eventual.NewBook(maxBook / bookShards)
 	}
@@ -66,7 +66,7 @@ func (v *eventually) decide(b *check.Batch, i int) bool {
 	s.mu.Lock()
 	d, age, ok := s.mu.book.Decide(now, &q.Request)
 	s.mu.Unlock()
-	v.chore.call()
+	v.task.call()
 	if ok {
 		v.decided.Add(1)
 		b.Answers[i] = check.Answer{Decision: d, Source: check.Eventual, Holder: v.node.cfg.Name, Age: age}
@@ -85,15 +85,15 @@ func (v *eventually) deliver(e message.Envelope) {
 
 // run tells and counts until ctx ends.
 func (v *eventually) run(ctx context.Context) {
-	defer v.chore.stop()
+	defer v.task.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-v.chore.woken:
-			v.chore.begin()
-		case <-v.chore.due:
-			v.chore.done(v.report())
+		case <-v.task.woken:
+			v.task.begin()
+		case <-v.task.due:
+			v.task.done(v.report())
 		case e := <-v.inbox:
 			v.take(e)
 		}

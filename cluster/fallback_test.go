@@ -57,8 +57,8 @@ func TestUnsettledNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a")
 		f.loses(func(_, _ string, e message.Envelope) bool {
-			_, parcel := e.Body.(*message.Parcel)
-			return parcel
+			_, transferBatch := e.Body.(*message.TransferBatch)
+			return transferBatch
 		})
 		f.serve(f.start("b"))
 		time.Sleep(2 * time.Second)

@@ -17,7 +17,7 @@ import (
 // loseTransfers makes these transfer batches get lost, but nothing else.
 func (f *fleet) loseTransfers(lost func(from, to string) bool) {
 	f.loses(func(from, to string, e message.Envelope) bool {
-		_, transfer := e.Body.(*message.Parcel)
+		_, transfer := e.Body.(*message.TransferBatch)
 		return transfer && lost(from, to)
 	})
 }

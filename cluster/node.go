@@ -28,8 +28,8 @@ type Node struct {
 	denials lease.Denials  // what other holders have denied
 	book    *lease.Book    // what it has borrowed of other holders
 	demands *lease.Demands // who borrows of it
-	leasing *chore         // there are keys in book or demands
-	settles *chore         // there are deferred charges
+	leasing *task          // there are keys in book or demands
+	settles *task          // there are deferred charges
 	// deferredChanged holds one when the deferred charges on disk are out of date.
 	deferredChanged chan struct{}
 	refused         refused // what it has denied to others
@@ -62,8 +62,8 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
 	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
-	n.leasing = newChore(leasePeriod)
-	n.settles, n.deferredChanged = newChore(settlePeriod), make(chan struct{}, 1)
+	n.leasing = newTask(leasePeriod)
+	n.settles, n.deferredChanged = newTask(settlePeriod), make(chan struct{}, 1)
 	var err error
 	if n.shares, err = share.New(share.Config{
 		Counters: table, Shards: min(64, n.cfg.Ring.Partitions), MaxKeys: n.cfg.ApartEntries, LastAnswers: n.cfg.LastAnswers, Changed: func() { signal(n.deferredChanged) },

@@ -17,7 +17,7 @@ import (
 
 const (
 	// inboxSize is how many messages may wait for the runner. A process has at most four
-	// parcels without a receipt on its way here, so they are small but for these.
+	// transfer batches without a receipt on its way here, so they are small but for these.
 	inboxSize = 4096
 	// At most so many messages are taken in a turn, and none is begun after so long,
 	// so that heartbeats go out in time whatever comes in.

@@ -21,9 +21,9 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Holder: n.cfg.Name}
 		t.look(context.Background())
-		var seq, tenure uint64
+		var seq, term uint64
 		if rec.Sync {
-			tenure = n.tenure(rec.Key)
+			term = n.term(rec.Key)
 		}
 		switch {
 		case rec.GiveBack:
@@ -70,7 +70,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 				n.refused.denied(t.now, rec.Key)
 			}
 			if rec.Sync && seq > 0 {
-				changes = append(changes, change{i, r.partition(rec.Key), tenure, seq})
+				changes = append(changes, change{i, r.partition(rec.Key), term, seq})
 			}
 		case check.Later:
 			later++

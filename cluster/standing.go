@@ -10,7 +10,7 @@ import (
 )
 
 // spread is how long gossip takes to tell everybody that this node is leaving. Until then
-// it hands nothing over: an heir that is leaving too, or takes this node for the owner
+// it hands nothing over: a next owner that is leaving too, or takes this node for the owner
 // still, would have to pass it on.
 const spread = 500 * time.Millisecond
 

@@ -139,7 +139,7 @@ func TestNewcomer(t *testing.T) {
 	})
 }
 
-// TestAllLeave: where everybody leaves nobody waits for an heir.
+// TestAllLeave: where everybody leaves nobody waits for a next owner.
 func TestAllLeave(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")

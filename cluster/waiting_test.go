@@ -14,11 +14,11 @@ import (
 
 // closes reports whether a message hands a partition over.
 func closes(e message.Envelope) bool {
-	parcel, ok := e.Body.(*message.Parcel)
+	transferBatch, ok := e.Body.(*message.TransferBatch)
 	if !ok {
 		return false
 	}
-	for _, p := range parcel.Parts {
+	for _, p := range transferBatch.Parts {
 		if p.Kind == message.Close {
 			return true
 		}

@@ -76,13 +76,13 @@ func TestCutHealsWithoutTargets(t *testing.T) {
 func TestCrookedCuts(t *testing.T) {
 	simulate(t, func(w *simulation) {
 		w.cluster(5)
-		deaf := netip.MustParseAddrPort(address(5))
-		w.net.Cut(func(_, to netip.AddrPort) bool { return to == deaf })
+		isolated := netip.MustParseAddrPort(address(5))
+		w.net.Cut(func(_, to netip.AddrPort) bool { return to == isolated })
 		time.Sleep(30 * time.Second)
 		w.net.Cut(nil)
 		w.Logf("deaf node: views equal %v after healing", w.agree(quiet))
 
-		w.net.Cut(func(from, _ netip.AddrPort) bool { return from == deaf })
+		w.net.Cut(func(from, _ netip.AddrPort) bool { return from == isolated })
 		time.Sleep(30 * time.Second)
 		w.net.Cut(nil)
 		w.Logf("mute node: views equal %v after healing", w.agree(quiet))

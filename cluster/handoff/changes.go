@@ -158,7 +158,7 @@ func (m *Machine) journal(p *partition) {
 	recording, all, gated := h.orphaned != 0, false, h.orphaned != 0
 	for _, t := range h.targets {
 		recording = recording || t.stage != waiting
-		all = all || t.heir && t.stage != waiting
+		all = all || t.nextOwner && t.stage != waiting
 		gated = gated || t.stage == complete
 	}
 	gate := time.Duration(0)
@@ -209,8 +209,8 @@ func (m *Machine) plan(p *partition) {
 	for _, t := range h.targets {
 		switch inherits := inherits && t.ch.peer == want; {
 		case !inherits:
-			t.heir = false
-		case !t.heir:
+			t.nextOwner = false
+		case !t.nextOwner:
 			m.inherit(t)
 		}
 	}

@@ -5,23 +5,23 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// channel carries parcels to one process and takes those that come from it: numbered,
+// channel carries transfer batches to one process and takes those that come from it: numbered,
 // in order, each once. Both ends remember the numbers as long as they live.
 type channel struct {
 	peer message.Peer
 
 	// To the peer.
 	n      uint64 // the last number given
-	flight []*parcel
-	// progress is when the last receipt came, or the first parcel without one left.
+	flight []*transferBatch
+	// progress is when the last receipt came, or the first transfer batch without one left.
 	progress int64
-	rtt      quorum.Estimate // from when parcels were first sent
+	rtt      quorum.Estimate // from when transfer batches were first sent
 	// What is due, in the order of importance. Targets that are gone are skipped.
 	drops   []message.Part
-	level   []*target // heirs that may be level: a close each
+	level   []*target // next owners that may be level: a close each
 	changed []*target
 	active  []*target // being filled
-	waiting []*target // to be filled: heirs before others
+	waiting []*target // to be filled: next owners before others
 	// unfit: its targets were let go, because it stalls or leaves.
 	unfit bool
 	// notServing is when the peer has last said that it is to be handed no partition.
@@ -32,16 +32,16 @@ type channel struct {
 	receipts [2 * maxWindow]*message.Receipt // of the last numbers taken
 }
 
-// parcel is one that was sent and has no receipt yet.
-type parcel struct {
-	body        *message.Parcel
+// transfer batch is one that was sent and has no receipt yet.
+type transferBatch struct {
+	body        *message.TransferBatch
 	first, sent int64 // when it was sent first and last
 	// targets are whom the parts are for, by place; nil for a Drop.
 	targets []*target
 }
 
-// dispatch sends a parcel.
-func (m *Machine) dispatch(ch *channel, f *parcel) {
+// dispatch sends a transfer batch.
+func (m *Machine) dispatch(ch *channel, f *transferBatch) {
 	ch.n++
 	body := f.body
 	body.N, f.first, f.sent = ch.n, m.now, m.now
@@ -72,7 +72,7 @@ func (m *Machine) stalled(ch *channel) bool {
 }
 
 // letGo gives up all that was for the peer, but closes: these it may have got, and only
-// it can say. Parcels under way lose their content, which nobody waits for any more.
+// it can say. Transfer batches under way lose their content, which nobody waits for any more.
 func (m *Machine) letGo(ch *channel) {
 	for _, list := range [][]*target{ch.level, ch.changed, ch.active, ch.waiting} {
 		for _, t := range list {
@@ -92,7 +92,7 @@ func (m *Machine) letGo(ch *channel) {
 		}
 	}
 	if m.pace.last == ch {
-		m.pace.parcel = nil // its receipt may never come
+		m.pace.transferBatch = nil // its receipt may never come
 	}
 	for _, f := range ch.flight {
 		closes := false
@@ -100,13 +100,13 @@ func (m *Machine) letGo(ch *channel) {
 			closes = closes || f.body.Parts[i].Kind == message.Close && !t.gone
 		}
 		if !closes {
-			f.body, f.targets = &message.Parcel{N: f.body.N}, nil
+			f.body, f.targets = &message.TransferBatch{N: f.body.N}, nil
 		}
 	}
 	m.replan = true
 }
 
-// takeReceipt ends the parcel that it is for. Receipts may come in any order.
+// takeReceipt ends the transfer batch that it is for. Receipts may come in any order.
 func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 	ch := m.channel(from)
 	for i, f := range ch.flight {
@@ -119,16 +119,16 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 			ch.notServing = m.now
 		}
 		ch.rtt.Add(m.now, m.now-f.first)
-		if f == m.pace.parcel {
-			m.pace.parcel, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
+		if f == m.pace.transferBatch {
+			m.pace.transferBatch, m.pace.rest = nil, m.now+min(int64(m.c.Rest)*max(0, m.now-f.sent-ch.rtt.Least()), longestRest)
 		}
 		m.settle(ch, f, r)
 		return
 	}
 }
 
-// settle tells the targets of a parcel what became of their parts.
-func (m *Machine) settle(ch *channel, f *parcel, r *message.Receipt) {
+// settle tells the targets of a transfer batch what became of their parts.
+func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
 	var refused map[int]message.Refusal
 	if len(r.Refused) > 0 {
 		refused = make(map[int]message.Refusal, len(r.Refused))

@@ -107,7 +107,7 @@ func (m *Machine) claimLost() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.role == holding || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
-			p.role == closing && m.lives(p.hold.heir.ch.peer) {
+			p.role == closing && m.lives(p.hold.nextOwner.ch.peer) {
 			continue
 		}
 		if a == nil {

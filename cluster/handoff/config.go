@@ -38,9 +38,9 @@ type Config struct {
 	Gather time.Duration
 	// Fillings is how many partitions are filled to one node at a time. 0 means 16.
 	Fillings int
-	// Chunk is how many counters a parcel takes. 0 means 1536.
+	// Chunk is how many counters a transfer batch takes. 0 means 1536.
 	Chunk int
-	// Rest is how many times as long as the last parcel of fillings took, until its
+	// Rest is how many times as long as the last transfer batch of fillings took, until its
 	// receipt, the next one stays away. 0 means 9, so that filling takes about a tenth of
 	// the time at most.
 	Rest int

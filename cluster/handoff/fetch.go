@@ -44,7 +44,7 @@ func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 
 // takeAnswer takes a part of what was fetched, and reports whether it did. The last one ends
 // the claim; one that cannot be taken makes it go on with the next best state.
-func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part, b *message.Parcel, data []byte) bool {
+func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
 	c := p.claim
 	if c == nil || c.stage != fetching || c.gen != part.Next.Gen || len(c.states) == 0 || c.states[0].peer != from {
 		return false
@@ -95,7 +95,7 @@ func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 
 // putAside keeps a portion for when the last one has come. Then all of it takes the place of what is in the
 // shard, or is joined with it where that may be a fork.
-func (m *Machine) putAside(p *partition, part *message.Part, b *message.Parcel, data []byte) bool {
+func (m *Machine) putAside(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
 	a := p.claim.coming
 	a.sum = add(a.sum, data)
 	a.portions = append(a.portions, portion{m.now, &b.Image, data, part.Counters})

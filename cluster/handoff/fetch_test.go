@@ -23,7 +23,7 @@ type solo struct {
 	*Machine
 	t     *testing.T
 	table *bucket.Table
-	sent  map[message.Peer]uint64 // the number of the last parcel of each
+	sent  map[message.Peer]uint64 // the number of the last transfer batch of each
 }
 
 func newSolo(t *testing.T) *solo {
@@ -72,10 +72,10 @@ func spent(t *testing.T, table *bucket.Table, key uint64) int64 {
 	return 10 - table.Do(1, r).Remaining
 }
 
-// from delivers a parcel of one part, with these counters of table.
+// from delivers a transfer batch of one part, with these counters of table.
 func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, keys ...uint64) {
 	s.t.Helper()
-	b := &message.Parcel{N: s.sent[peer] + 1}
+	b := &message.TransferBatch{N: s.sent[peer] + 1}
 	var list []bucket.Key
 	for _, k := range keys {
 		list = append(list, bucket.Key{Hi: k, Lo: k})

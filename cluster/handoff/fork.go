@@ -8,7 +8,7 @@ import (
 func (m *Machine) mergeFork(p *partition) {
 	s, k := &p.state, &p.known
 	if p.role != idle || !s.held || s.merging != nil || p.claim != nil ||
-		!k.listed || k.gone || k.heir != (message.Peer{}) || !m.fit(p, k.holder) {
+		!k.listed || k.gone || k.nextOwner != (message.Peer{}) || !m.fit(p, k.holder) {
 		return
 	}
 	if s.within(k.start) || !m.c.with(ForkMerge) {

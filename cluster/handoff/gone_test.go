@@ -16,7 +16,7 @@ func TestRunsAreForgotten(t *testing.T) {
 		peer := message.Peer{Name: "b", Boot: fmt.Sprintf("b%03d", run)}
 		s.SetView(int64(run), View{Members: []message.Peer{alice, peer, carol}, Owner: []int{0}, Standby: []int{1}})
 		s.Step(int64(run), message.Envelope{From: peer, To: alice, Lineage: lineage, Body: &message.Holdings{Seq: 1, Full: true}})
-		s.Step(int64(run), message.Envelope{From: peer, To: alice, Lineage: lineage, Body: &message.Parcel{N: 1}})
+		s.Step(int64(run), message.Envelope{From: peer, To: alice, Lineage: lineage, Body: &message.TransferBatch{N: 1}})
 		s.newsSent[peer] = sentNews{}
 		s.Tick(int64(run))
 	}
@@ -27,13 +27,13 @@ func TestRunsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestNewRunIsKept: what is remembered of a run that is heard stays while gossip still shows the one before: parcels to it are numbered on.
+// TestNewRunIsKept: what is remembered of a run that is heard stays while gossip still shows the one before: transfer batches to it are numbered on.
 func TestNewRunIsKept(t *testing.T) {
 	s := newScript(t)
 	again := message.Peer{Name: bob.Name, Boot: bob.Boot + "2"}
 	s.heard = []message.Peer{again, carol}
 	s.pass(200 * time.Millisecond)
-	s.tells(again, &message.Parcel{N: 1})
+	s.tells(again, &message.TransferBatch{N: 1})
 	for _, c := range []struct {
 		shown message.Peer
 		heard bool

@@ -87,7 +87,7 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
 		p.role == holding && !m.c.Quorum.LacksQuorum(m.now), // else the claimer may have it, and what is here
-		p.role == closing && m.lives(p.hold.heir.ch.peer):
+		p.role == closing && m.lives(p.hold.nextOwner.ch.peer):
 		return false
 	case m.present(p) && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
 		// Its holder seems to be there; perhaps the claimer alone does not hear it.

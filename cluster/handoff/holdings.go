@@ -62,7 +62,7 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 			})
 		case closing:
 			b.Held = append(b.Held, message.Holding{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Heir: p.hold.heir.ch.peer, Loss: m.says(&p.hold.loss),
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.says(&p.hold.loss),
 			})
 		}
 	}
@@ -104,7 +104,7 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		if epoch.Sane() {
 			p.noteOwned(epoch)
 		}
-		if h.Heir != p.known.holder {
+		if h.NextOwner != p.known.holder {
 			// The sender does not know what was granted, or who holds it now.
 			m.makeNews(p)
 		}
@@ -135,13 +135,13 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	if !k.listed || k.gone {
 		m.routes++
 	}
-	if k.heir != h.Heir {
+	if k.nextOwner != h.NextOwner {
 		k.inherits = m.now
 	}
-	k.listed, k.gone, k.heir, k.start, k.replicated = true, false, h.Heir, h.Start, h.Replicated
+	k.listed, k.gone, k.nextOwner, k.start, k.replicated = true, false, h.NextOwner, h.Start, h.Replicated
 	p.noteOwned(k.epoch)
 	if p.role == closing && p.hold.next == k.epoch {
-		m.handedOver(p, p.hold.heir)
+		m.handedOver(p, p.hold.nextOwner)
 	}
 	m.handedOverLate(p, h.Start)
 	if p.state.held && p.state.within(h.Start) {

@@ -13,7 +13,7 @@ func (m *Machine) lapse() {
 		p := &m.parts[i]
 		p.claim = nil
 		if p.role != idle {
-			m.tenures[i].Add(1) // whoever waits for a change to be confirmed waits in vain
+			m.terms[i].Add(1) // whoever waits for a change to be confirmed waits in vain
 			m.keep(p, true)
 		}
 	}

@@ -63,13 +63,13 @@ func (m *Machine) gateOf(p *partition) time.Duration {
 	return m.c.Gate + time.Duration((2*nearest+gateStep/2)/gateStep*gateStep)
 }
 
-// Parcels that may be without a receipt: window, and one more for each 10 ms that a receipt takes at least, at most maxWindow.
+// Transfer batches that may be without a receipt: window, and one more for each 10 ms that a receipt takes at least, at most maxWindow.
 const (
 	window    = 4
 	maxWindow = 64
 )
 
-// full reports whether another parcel must wait for a receipt.
+// full reports whether another transfer batch must wait for a receipt.
 func (m *Machine) full(ch *channel) bool {
 	if len(ch.flight) == 0 {
 		return false

@@ -13,7 +13,7 @@ func (m *Machine) dropLeftover(p *partition) {
 	if p.role != idle || s.has == message.None || s.held || p.claim != nil {
 		return
 	}
-	settled := k.listed && !k.gone && k.heir == (message.Peer{}) && m.lives(k.holder)
+	settled := k.listed && !k.gone && k.nextOwner == (message.Peer{}) && m.lives(k.holder)
 	replicated := k.replicated
 	if s.from == (message.Peer{}) {
 		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)

@@ -197,7 +197,7 @@ type merging struct {
 }
 
 // takeMerge takes a portion of a fork. When all of one that has what p lacks has come, the loss is over, but for what that lacks itself.
-func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.Parcel, portion []byte) bool {
+func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	if p.role != holding {
 		return false
 	}

@@ -325,7 +325,7 @@ func TestNeverOwned(t *testing.T) {
 		Partition: 0, Gen: claimed, Loss: message.Loss{Of: mine, Sure: sure, Age: 5},
 	}}})
 	s.pass(40 * time.Millisecond)
-	b := lastTo[*message.Parcel](s, bob)
+	b := lastTo[*message.TransferBatch](s, bob)
 	if b == nil || len(b.Parts) != 1 {
 		t.Fatalf("alice sends %+v", b)
 	}
@@ -343,7 +343,7 @@ func TestNeverOwned(t *testing.T) {
 		}}})
 		s.sent = nil
 		s.pass(40 * time.Millisecond)
-		b := lastTo[*message.Parcel](s, bob)
+		b := lastTo[*message.TransferBatch](s, bob)
 		if b == nil || len(b.Parts) != 1 || b.Parts[0].Loss.Of != (message.Epoch{Gen: owned, Boot: carol.Boot}) {
 			t.Errorf("of the owner before, alice sends %+v", b)
 		}
@@ -391,7 +391,7 @@ func TestHandedOverWithALoss(t *testing.T) {
 			Partition: 0, Gen: epoch.Gen, Loss: message.Loss{Of: mine, Has: has, Age: 5},
 		}}})
 		s.pass(40 * time.Millisecond)
-		b := lastTo[*message.Parcel](s, bob)
+		b := lastTo[*message.TransferBatch](s, bob)
 		if b == nil || len(b.Parts) != 1 || (b.Parts[0].Loss.Of == carols) == (has == carols) {
 			t.Errorf("with %+v there, alice sends %+v", has, b)
 		}

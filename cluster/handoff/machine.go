@@ -31,8 +31,8 @@ type Machine struct {
 	born  int64
 	now   int64
 	parts []partition
-	// confirmed and tenures are what Confirmed and Tenure return.
-	confirmed, tenures []atomic.Uint64
+	// confirmed and terms are what Confirmed and Term return.
+	confirmed, terms []atomic.Uint64
 
 	view   View
 	living map[message.Peer]bool // of view.Members
@@ -47,10 +47,10 @@ type Machine struct {
 
 	channels []*channel // sorted by peer
 	pace     pace
-	fills    uint64          // the last number of a filling
-	keys     []key           // working space of drain
-	wanted   []message.Peer  // and of plan
-	blank    *message.Parcel // the next one
+	fills    uint64                 // the last number of a filling
+	keys     []key                  // working space of drain
+	wanted   []message.Peer         // and of plan
+	blank    *message.TransferBatch // the next one
 
 	// What was said about holdings, here and by others.
 	said      uint64
@@ -80,10 +80,10 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), born: now, now: now,
-		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), tenures: make([]atomic.Uint64, c.Partitions),
+		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), terms: make([]atomic.Uint64, c.Partitions),
 		living: map[message.Peer]bool{}, listeners: map[message.Peer]bool{},
 		heard: map[message.Peer]*list{}, newsSent: map[message.Peer]sentNews{},
-		restored: c.Recorded, blank: new(message.Parcel),
+		restored: c.Recorded, blank: new(message.TransferBatch),
 	}
 	for i := range m.parts {
 		m.parts[i].number = i
@@ -140,8 +140,8 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 		m.takeGrant(e.From, b)
 	case *message.Fetch:
 		m.takeFetch(e.From, b)
-	case *message.Parcel:
-		m.takeParcel(e.From, b)
+	case *message.TransferBatch:
+		m.takeTransferBatch(e.From, b)
 	case *message.AcceptLoss:
 		m.acceptLoss()
 	case *message.Receipt:
@@ -220,7 +220,7 @@ func (m *Machine) joinLineage() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		if p.role != idle {
-			m.tenures[i].Add(1)
+			m.terms[i].Add(1)
 			m.keep(p, true)
 		}
 		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0

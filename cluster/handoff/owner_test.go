@@ -71,10 +71,10 @@ func (s *script) wouldGrantCarol() bool {
 // gone: it waits for ever, and never decides again by itself.
 func TestStrandedIsGranted(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		heir  message.Peer
-		after time.Duration
-		want  bool
+		name      string
+		nextOwner message.Peer
+		after     time.Duration
+		want      bool
 	}{
 		{"an owner", message.Peer{}, 2 * time.Second, false},
 		{"a handoff under way", carol, 2 * time.Second, false},
@@ -82,7 +82,7 @@ func TestStrandedIsGranted(t *testing.T) {
 		{"the next owner is gone", dave, 2 * time.Second, true},
 	} {
 		s := newScript(t)
-		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Heir: c.heir}}})
+		s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: c.nextOwner}}})
 		s.pass(c.after)
 		if got := s.wouldGrantCarol(); got != c.want {
 			t.Errorf("%s: alice would grant it: %v, want %v", c.name, got, c.want)
@@ -135,7 +135,7 @@ func TestGateOfAnOrphan(t *testing.T) {
 	}
 	s.heard, s.takers = nil, nil
 	s.pass(20 * time.Millisecond)
-	s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Heartbeat{Sent: s.now, Set: s.c.Quorum.Set(), Deaf: true}})
+	s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Heartbeat{Sent: s.now, Set: s.c.Quorum.Set(), Isolated: true}})
 	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Standby: []int{1}})
 	if !decides() {
 		t.Error("nothing is decided while the oldest change is young")
@@ -200,7 +200,7 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 	}
 	var last uint64
 	for _, e := range s.sent {
-		if b, ok := e.Body.(*message.Parcel); ok && e.To == bob {
+		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == bob {
 			last = max(last, b.N)
 		}
 	}
@@ -215,7 +215,7 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 // know whether it has taken it, and decided.
 func TestNextOwnerIsAwaited(t *testing.T) {
 	s := newScript(t)
-	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Heir: alice}}})
+	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	if s.Held() != 1 {
 		t.Errorf("alice would leave, and bob hands over to her")
 	}
@@ -223,7 +223,7 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 	if s.Held() != 0 {
 		t.Errorf("alice would not leave, and bob has taken it back")
 	}
-	s.tells(bob, &message.Holdings{Seq: 4, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, Heir: alice}}})
+	s.tells(bob, &message.Holdings{Seq: 4, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	s.heard = []message.Peer{carol}
 	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Standby: []int{0}})
 	if s.pass(3 * time.Second); s.Held() != 0 {

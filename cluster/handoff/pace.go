@@ -6,22 +6,22 @@ import (
 )
 
 // pace keeps Fills beside the checks: nobody waits for them, and there may be millions of
-// counters to send. A process has one parcel with portions of Fills under way at a
+// counters to send. A process has one transfer batch with portions of Fills under way at a
 // time, whoever it is for, and the longer its receipt took, because nodes are busy, the
 // longer the next one stays away. What a claim has asked for is not held up.
 type pace struct {
-	// parcel is the one under way, and last is whom it, or the one before it, was for.
-	parcel *parcel
-	last   *channel
-	rest   int64 // none before
-	hurry  bool
+	// transfer batch is the one under way, and last is whom it, or the one before it, was for.
+	transferBatch *transferBatch
+	last          *channel
+	rest          int64 // none before
+	hurry         bool
 }
 
-// longestRest is the longest time between two parcels.
+// longestRest is the longest time between two transfer batches.
 const longestRest = int64(200e6)
 
-// may reports whether a parcel may take portions of Fills now.
-func (p *pace) may(now int64) bool { return p.hurry || p.parcel == nil && now >= p.rest }
+// may reports whether a transfer batch may take portions of Fills now.
+func (p *pace) may(now int64) bool { return p.hurry || p.transferBatch == nil && now >= p.rest }
 
 // inTurn calls f for all channels, those first that others were filled before.
 func (m *Machine) inTurn(f func(ch *channel)) {
@@ -40,7 +40,7 @@ func (m *Machine) Hurry() { m.pace.hurry = true }
 // Due returns when fillings that rest go on, math.MaxInt64 if none rests: Tick is wanted
 // then.
 func (m *Machine) Due() int64 {
-	if m.pace.parcel == nil && m.pace.rest > m.now && slices.ContainsFunc(m.channels, (*channel).fillable) {
+	if m.pace.transferBatch == nil && m.pace.rest > m.now && slices.ContainsFunc(m.channels, (*channel).fillable) {
 		return m.pace.rest
 	}
 	return math.MaxInt64

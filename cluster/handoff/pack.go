@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// maxParts is the most parts of a parcel.
+	// maxParts is the most parts of a transfer batch.
 	maxParts = 256
-	// enough is how many bytes end a parcel, and closeBytes how many one with a close: its counters cannot wait for the next. A counter
+	// enough is how many bytes end a transfer batch, and closeBytes how many one with a close: its counters cannot wait for the next. A counter
 	// with long logs takes up to 1.3 MiB.
 	enough     = 256 << 10
 	closeBytes = 4 << 20
@@ -24,11 +24,11 @@ var (
 	closeRoom = bucket.Room{Bytes: closeBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 )
 
-// packing is a parcel in the making.
+// packing is a transfer batch in the making.
 type packing struct {
 	m       *Machine
 	ch      *channel
-	body    *message.Parcel
+	body    *message.TransferBatch
 	targets []*target
 	fills   bool // portions of Fills are in it
 }
@@ -47,16 +47,16 @@ func (m *Machine) pump(ch *channel) {
 		if len(k.body.Parts) == 0 {
 			return
 		}
-		m.blank = new(message.Parcel)
-		f := &parcel{body: k.body, targets: k.targets}
+		m.blank = new(message.TransferBatch)
+		f := &transferBatch{body: k.body, targets: k.targets}
 		m.dispatch(ch, f)
 		if k.fills {
-			m.pace.last, m.pace.parcel = ch, f
+			m.pace.last, m.pace.transferBatch = ch, f
 		}
 	}
 }
 
-// room is how many counters still go into the parcel.
+// room is how many counters still go into the transfer batch.
 func (k *packing) room() int {
 	if len(k.body.Parts) >= maxParts || !room.Holds(&k.body.Image) {
 		return 0
@@ -77,7 +77,7 @@ func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part m
 	}, keys[n:]
 }
 
-// put puts a part for t, whose counters were exported last, into the parcel.
+// put puts a part for t, whose counters were exported last, into the transfer batch.
 func (k *packing) put(t *target, part message.Part) {
 	if part.End || part.Kind == message.Close {
 		part.Sum = t.sum

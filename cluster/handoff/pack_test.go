@@ -29,7 +29,7 @@ func (s *script) copied() *bucket.Table {
 	s.t.Helper()
 	at := newTable(s.t)
 	for _, e := range s.sent {
-		b, ok := e.Body.(*message.Parcel)
+		b, ok := e.Body.(*message.TransferBatch)
 		if !ok || e.To != bob {
 			continue
 		}

@@ -15,7 +15,7 @@ const (
 	idle role = iota
 	// holding: it decides, and its shard is open.
 	holding
-	// closing: it was the holder, and a close to the heir is on its way.
+	// closing: it was the holder, and a close to the next owner is on its way.
 	closing
 )
 
@@ -51,10 +51,10 @@ type knowledge struct {
 	// listed: the holder itself has said so. Else it was only granted to it.
 	listed bool
 	// gone: the holder has let go of it.
-	gone  bool
-	since int64        // when the epoch was learned
-	heir  message.Peer // to whom the holder is handing it, if listed
-	// inherits is since when the heir is known.
+	gone      bool
+	since     int64        // when the epoch was learned
+	nextOwner message.Peer // to whom the holder is handing it, if listed
+	// inherits is since when the next owner is known.
 	inherits int64
 	start    message.Mark // if listed
 	// replicated: it said that it has as many complete replicas as it wants.
@@ -114,10 +114,10 @@ type hold struct {
 	merging []merging
 
 	// While closing.
-	next   message.Epoch
-	heir   *target
-	seq    uint64
-	frozen int64 // since when
+	next      message.Epoch
+	nextOwner *target
+	seq       uint64
+	frozen    int64 // since when
 }
 
 // changes are those up to the one numbered seq; the oldest is of the time since.
@@ -176,7 +176,7 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
 	p.noteOwned(epoch)
 	p.own, p.before = epoch, p.own
-	m.tenures[p.number].Add(1)
+	m.terms[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)
 	m.confirm(p) // the journal is on before the first decision
@@ -207,7 +207,7 @@ func (m *Machine) keep(p *partition, held bool) {
 func (m *Machine) stepDown(p *partition, gen uint64) {
 	held := p.role == holding || gen>>message.Handoffs != p.hold.next.Gen>>message.Handoffs
 	m.stats.SteppedDown++
-	m.tenures[p.number].Add(1) // whoever waits for a change to be confirmed waits in vain
+	m.terms[p.number].Add(1) // whoever waits for a change to be confirmed waits in vain
 	m.keep(p, held)
 }
 
@@ -276,9 +276,9 @@ func (m *Machine) lost(p *partition) bool {
 	return k.gone || k.holder == m.c.Self || !m.lives(k.holder) || m.stranded(k)
 }
 
-// stranded reports whether the holder waits for the word of an heir that is gone, and
-// will wait for ever: it never takes back by itself. The heir may also be new, and not in
+// stranded reports whether the holder waits for the word of a next owner that is gone, and
+// will wait for ever: it never takes back by itself. The next owner may also be new, and not in
 // this process's view yet.
 func (m *Machine) stranded(k *knowledge) bool {
-	return k.listed && k.heir != (message.Peer{}) && !m.lives(k.heir) && m.now-k.inherits > int64(m.c.Digest)
+	return k.listed && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.inherits > int64(m.c.Digest)
 }

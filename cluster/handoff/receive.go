@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// takeParcel takes the parcels of one peer in the order of their numbers, each once.
-func (m *Machine) takeParcel(from message.Peer, b *message.Parcel) {
+// takeTransferBatch takes the transfer batches of one peer in the order of their numbers, each once.
+func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch) {
 	ch := m.channel(from)
 	switch {
 	case b.N == 0 || b.N > ch.taken+1:
@@ -42,7 +42,7 @@ func (m *Machine) takeParcel(from message.Peer, b *message.Parcel) {
 }
 
 // takePart takes one part, and reports whether it did.
-func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, b *message.Parcel, portion []byte) bool {
+func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	switch part.Kind {
 	case message.Fill:
 		return m.takeFill(from, p, part) && m.put(p, part, b, portion)
@@ -108,7 +108,7 @@ func (s *state) continues(from message.Peer, part *message.Part) bool {
 
 // put imports a portion of a filling. A copy that cannot be read, or does not add up, is
 // forgotten.
-func (m *Machine) put(p *partition, part *message.Part, b *message.Parcel, portion []byte) bool {
+func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	s := &p.state
 	err := m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, s.held)
 	s.sum = add(s.sum, portion)

@@ -111,7 +111,7 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 	}
 	var last uint64
 	for _, e := range s.sent {
-		if b, ok := e.Body.(*message.Parcel); ok && e.To == bob {
+		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == bob {
 			last = max(last, b.N)
 		}
 	}
@@ -173,7 +173,7 @@ func TestSecondReplicaServes(t *testing.T) {
 	}
 }
 
-// TestLossAfterLateReceipts: receipts of what was sent again and again are late. When a parcel is lost after these, it is sent again before
+// TestLossAfterLateReceipts: receipts of what was sent again and again are late. When a transfer batch is lost after these, it is sent again before
 // the replica counts as stalled and is let go.
 func TestLossAfterLateReceipts(t *testing.T) {
 	s := newScript(t)
@@ -192,6 +192,6 @@ func TestLossAfterLateReceipts(t *testing.T) {
 	s.takers = []message.Peer{bob}
 	s.pass(time.Second)
 	if n := s.Stats(); ch.unfit || len(ch.flight) > 0 || n.Unprotected != 0 {
-		t.Errorf("bob is let go: %v, %d parcels have no receipt, which is waited for for %v", ch.unfit, len(ch.flight), time.Duration(s.resendAfter(ch)))
+		t.Errorf("bob is let go: %v, %d transfer batches have no receipt, which is waited for for %v", ch.unfit, len(ch.flight), time.Duration(s.resendAfter(ch)))
 	}
 }

@@ -60,7 +60,7 @@ func (s *script) pass(d time.Duration) {
 		out := s.Take()
 		s.sent = append(s.sent, out...)
 		for _, e := range out {
-			b, ok := e.Body.(*message.Parcel)
+			b, ok := e.Body.(*message.TransferBatch)
 			if ok && slices.Contains(s.takers, e.To) && !slices.ContainsFunc(b.Parts, closes) {
 				s.tells(e.To, &message.Receipt{N: b.N})
 			}
@@ -78,7 +78,7 @@ func (s *script) owns(gen uint64) {
 // partsTo returns the kinds of the parts that were sent to a peer since the last look.
 func (s *script) partsTo(p message.Peer) (kinds []message.Kind) {
 	for _, e := range s.sent {
-		if b, ok := e.Body.(*message.Parcel); ok && e.To == p {
+		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == p {
 			for i := range b.Parts {
 				kinds = append(kinds, b.Parts[i].Kind)
 			}

@@ -17,10 +17,10 @@ type Stats struct {
 	// SteppedDown are partitions lost to a higher epoch, Merged forks of this process
 	// that their holders have taken in.
 	SteppedDown, Merged uint64
-	// Fillings were begun, Refused parts of this process's parcels refused, Damaged
+	// Fillings were begun, Refused parts of this process's transfer batches refused, Damaged
 	// fillings of others that could not be read or did not add up.
 	Fillings, Refused, Damaged uint64
-	// Counters and Bytes went out in parcels. TooLarge counts how often one was left out because no message takes it.
+	// Counters and Bytes went out in transfer batches. TooLarge counts how often one was left out because no message takes it.
 	Counters, Bytes, TooLarge uint64
 	// Freezes are ended ones, FrozenNanos how long all of them took together, FrozenMax
 	// the longest (ns).
@@ -74,7 +74,7 @@ func (m *Machine) Stats() Stats {
 // Routes returns a number that changes whenever an answer of Holder or Holds may have.
 func (m *Machine) Routes() uint64 { return m.routes }
 
-// Holder returns who holds p, as far as known: this process while it does, the heir
+// Holder returns who holds p, as far as known: this process while it does, the next owner
 // while a close to it is on its way. Zero if unknown.
 func (m *Machine) Holder(p int) message.Peer {
 	k := &m.parts[p].known
@@ -99,10 +99,10 @@ func (m *Machine) AwaitsReplica(p int) bool {
 // Gate returns how long a change of p may be unconfirmed while this process holds it and has a replica, 0 if it has none.
 func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 
-// Tenure counts how often this process has begun to hold p, and was deposed. What was decided in
-// one tenure is confirmed only while that lasts, or when it ends with a hand-off. Safe for
+// Term counts how often this process has begun to hold p, and was deposed. What was decided in
+// one term is confirmed only while that lasts, or when it ends with a hand-off. Safe for
 // concurrent use.
-func (m *Machine) Tenure(p int) uint64 { return m.tenures[p].Load() }
+func (m *Machine) Term(p int) uint64 { return m.terms[p].Load() }
 
 // Held returns of how many partitions this process has what nobody else may have: those
 // it holds or is handing over, forks that it has not brought to their holders, states
@@ -113,7 +113,7 @@ func (m *Machine) Held() int {
 	for i := range m.parts {
 		p := &m.parts[i]
 		claimed := p.state.has != message.None && !p.known.listed && !p.known.gone
-		inherits := p.known.heir == m.c.Self && !m.lost(p)
+		inherits := p.known.nextOwner == m.c.Self && !m.lost(p)
 		if p.role != idle || p.state.held || claimed || inherits {
 			n++
 		}

@@ -4,7 +4,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// closes freezes the partitions whose heir, at the channel's peer, is level, and packs
+// closes freezes the partitions whose next owner, at the channel's peer, is level, and packs
 // their closes. Nothing is decided here from then on, and nothing is taken back but on
 // the peer's word.
 func (k *packing) closes() {
@@ -17,7 +17,7 @@ func (k *packing) closes() {
 			p.hold.later = true // offered again when the time has passed
 			continue
 		}
-		if t.gone || !t.heir || t.stage != complete || p.role != holding || t.under > 0 || len(t.pending) > nearlyLevel {
+		if t.gone || !t.nextOwner || t.stage != complete || p.role != holding || t.under > 0 || len(t.pending) > nearlyLevel {
 			continue
 		}
 		if m.c.with(Freeze) {
@@ -37,7 +37,7 @@ func (k *packing) closes() {
 			continue
 		}
 		h.seq = seq
-		p.role, h.heir, h.frozen = closing, t, m.now
+		p.role, h.nextOwner, h.frozen = closing, t, m.now
 		h.next = message.Epoch{Gen: h.epoch.Gen + 1, Boot: ch.peer.Boot}
 		p.known = knowledge{epoch: h.next, holder: ch.peer, since: m.now}
 		m.routes++
@@ -50,7 +50,7 @@ func (k *packing) closes() {
 
 // handedOver ends a swap: t's peer holds p now, and what is here is its copy.
 func (m *Machine) handedOver(p *partition, t *target) {
-	if p.role != closing || p.hold.heir != t {
+	if p.role != closing || p.hold.nextOwner != t {
 		return
 	}
 	m.thawed(p)
@@ -85,7 +85,7 @@ func (m *Machine) handedOverLate(p *partition, start message.Mark) {
 
 // closeRefused takes p back, unless somebody holds it at a higher epoch.
 func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
-	if p.role != closing || p.hold.heir != t {
+	if p.role != closing || p.hold.nextOwner != t {
 		return
 	}
 	m.thawed(p)

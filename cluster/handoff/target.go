@@ -25,12 +25,12 @@ const (
 
 // target is one partition's way to one peer.
 type target struct {
-	part *partition
-	ch   *channel
-	kind message.Kind // Fill, Answer or Merge
-	fill uint64
-	heir bool
-	gen  uint64 // of the claim that an Answer is for
+	part      *partition
+	ch        *channel
+	kind      message.Kind // Fill, Answer or Merge
+	fill      uint64
+	nextOwner bool
+	gen       uint64 // of the claim that an Answer is for
 
 	stage stage
 	begun bool
@@ -64,10 +64,10 @@ func (t *target) first() {
 	}
 }
 
-// abandon gives t up, unless it is the heir of a close under way.
+// abandon gives t up, unless it is the next owner of a close under way.
 func (m *Machine) abandon(t *target) {
 	p := t.part
-	if t.gone || p.role == closing && p.hold.heir == t {
+	if t.gone || p.role == closing && p.hold.nextOwner == t {
 		return
 	}
 	t.gone = true
@@ -102,10 +102,10 @@ func (m *Machine) start(t *target) {
 	t.packed, t.acked = t.level, t.level
 }
 
-// inherit makes t the heir. A copy may lack changes of transient requests, which were not
+// inherit makes t the next owner. A copy may lack changes of transient requests, which were not
 // journaled, so every counter is sent again.
 func (m *Machine) inherit(t *target) {
-	t.heir = true
+	t.nextOwner = true
 	if t.stage == waiting {
 		t.first()
 		return
@@ -127,7 +127,7 @@ func (m *Machine) queue(t *target) {
 
 // offer tells t's channel that a close may be due.
 func (m *Machine) offer(t *target) {
-	if t.heir && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.level, t) {
+	if t.nextOwner && t.stage == complete && t.under == 0 && len(t.pending) == 0 && !slices.Contains(t.ch.level, t) {
 		t.ch.level = append(t.ch.level, t)
 	}
 }

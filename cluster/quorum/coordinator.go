@@ -18,7 +18,7 @@ func (m *Machine) coordinates(now int64) bool {
 		wish := m.wish
 		if name != m.c.Self.Name {
 			p := m.latest(name)
-			if p == nil || p.deaf || m.outvoted(now, p) || p.heard < now-max(int64(recent), m.silence(p)) {
+			if p == nil || p.isolated || m.outvoted(now, p) || p.heard < now-max(int64(recent), m.silence(p)) {
 				continue
 			}
 			wish = p.wish

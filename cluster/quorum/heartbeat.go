@@ -42,10 +42,10 @@ func (m *Machine) beatTogether(now int64) {
 func (m *Machine) beat(now int64, p *peer) {
 	p.beaten = now
 	h := m.pulse
-	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Hearsay != m.hearsay ||
+	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Unconfirmed != m.unconfirmed ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
-			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Hearsay: m.hearsay, Deaf: m.deaf(now), Lease: m.lease(now),
+			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), Lease: m.lease(now),
 			NoQuorum: m.LacksQuorum(now),
 		}
 		if m.set.Zero() {
@@ -78,26 +78,26 @@ func (m *Machine) LacksQuorum(now int64) bool {
 // Rest says that this process takes in nothing any more, and only acknowledges until it ends: no claim is to wait for its grant.
 func (m *Machine) Rest() { m.resting = true }
 
-// deaf reports whether this process is counted with others and hears nobody, or can take in nothing new because its disk fails or it rests.
-func (m *Machine) deaf(now int64) bool {
+// isolated reports whether this process is counted with others and hears nobody, or can take in nothing new because its disk fails or it rests.
+func (m *Machine) isolated(now int64) bool {
 	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat)))
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
-	m.learn(now, p, knows{h.Set, h.News, h.Hearsay, !h.NoQuorum})
+	m.learn(now, p, knows{h.Set, h.News, h.Unconfirmed, !h.NoQuorum})
 	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
 		if lacks := h.NoQuorum && h.Set.ID == m.set.ID; !lacks || !p.noQuorum {
 			p.lacking = now
 		}
-		p.sent, p.setless, p.lineage, p.wish, p.seen, p.deaf, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Deaf, m.c.lease(h.Lease)
+		p.sent, p.setless, p.lineage, p.wish, p.seen, p.isolated, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.lease(h.Lease)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
 		m.give(now, p.Boot, m.c.lease(h.Lease))
 	}
-	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, News: m.owed, Hearsay: m.hearsay, Lease: h.Lease}
+	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, News: m.owed, Unconfirmed: m.unconfirmed, Lease: h.Lease}
 	m.send(p.Peer, a)
 	e := &m.out[len(m.out)-1]
 	e.Copy = m.unanswered(now, p)
@@ -113,19 +113,19 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 // between nodes that have nothing to say. The right is then up to one Heartbeat older.
 func renews(old, a *message.Ack) bool {
 	return old != nil && old.OK && a.OK && old.Set.ID == a.Set.ID && old.Set.Version == a.Set.Version &&
-		old.News == a.News && old.Hearsay == a.Hearsay
+		old.News == a.News && old.Unconfirmed == a.Unconfirmed
 }
 
 // acknowledges judges a heartbeat whose set has been taken over if it is newer.
 func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
-	return !m.set.Zero() && !m.failing && m.set.Equal(h.Set) && !m.hearsay && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
+	return !m.set.Zero() && !m.failing && m.set.Equal(h.Set) && !m.unconfirmed && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
 }
 
 func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if a.Sent <= now {
 		p.readThere(now, a.Sent, a.Got)
 	}
-	m.learn(now, p, knows{a.Set, a.News, a.Hearsay, p.lineage == a.Set.ID && !p.noQuorum})
+	m.learn(now, p, knows{a.Set, a.News, a.Unconfirmed, p.lineage == a.Set.ID && !p.noQuorum})
 	if a.Sent > now {
 		return
 	}

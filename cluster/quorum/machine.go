@@ -36,8 +36,8 @@ type Machine struct {
 	// known to be a member.
 	missed    []int64
 	dissolved uint64
-	// hearsay: nobody's news who knew the set has been seen.
-	hearsay bool
+	// unconfirmed: nobody's news who knew the set has been seen.
+	unconfirmed bool
 	// heard is when another process was last heard from, or the set was first known.
 	heard int64
 	// lineageSince is when this process took over the set's lineage.

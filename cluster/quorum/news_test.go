@@ -9,7 +9,7 @@ import (
 )
 
 // x knows version 3 of y and z, and is not counted. It takes a later version only from who tells no more
-// news than x has seen, and not on hearsay.
+// news than x has seen, and not with an unconfirmed set.
 func TestVersionsCarryNews(t *testing.T) {
 	three, four := set(3, "y", "z"), set(4, "w", "y", "z")
 	for _, c := range []struct {
@@ -21,10 +21,10 @@ func TestVersionsCarryNews(t *testing.T) {
 		{"no news", &message.Heartbeat{Set: four}, 0, "4: w y z"},
 		{"unseen news", &message.Heartbeat{Set: four, News: 7}, 6, "3: y z"},
 		{"seen news", &message.Heartbeat{Set: four, News: 7}, 7, "4: w y z"},
-		{"hearsay", &message.Heartbeat{Set: four, Hearsay: true}, 0, "3: y z"},
+		{"unconfirmed", &message.Heartbeat{Set: four, Unconfirmed: true}, 0, "3: y z"},
 		{"an answer with unseen news", &message.Ack{Set: four, News: 7}, 6, "3: y z"},
 		{"an answer with seen news", &message.Ack{Set: four, News: 7}, 7, "4: w y z"},
-		{"an answer on hearsay", &message.Ack{Set: four, Hearsay: true}, 0, "3: y z"},
+		{"an answer on an unconfirmed set", &message.Ack{Set: four, Unconfirmed: true}, 0, "3: y z"},
 	} {
 		l := newLone(t, three)
 		l.Saw(y, c.saw)
@@ -36,25 +36,25 @@ func TestVersionsCarryNews(t *testing.T) {
 }
 
 // x has no set. It takes one to be able to read the news, and is of no use to anybody until it has: it
-// acknowledges nobody, and says that what it knows is hearsay.
-func TestHearsay(t *testing.T) {
+// acknowledges nobody, and says that what it knows is unconfirmed.
+func TestUnconfirmed(t *testing.T) {
 	mine := set(3, "y", "z")
 	l := newLone(t, message.Set{})
 	l.Introduced(y)
 	l.Introduced(z)
 	if l.acks(100*ms, y, message.Heartbeat{Set: mine, News: 2}) {
-		t.Error("acknowledged on hearsay")
+		t.Error("acknowledged on an unconfirmed set")
 	}
 	if got := show(l.Set()); got != "3: y z" {
 		t.Fatalf("knows %s", got)
 	}
 	l.Take()
 	l.Tick(300 * ms)
-	if h := beat(t, l, z); !h.Hearsay {
-		t.Errorf("told z %+v, want that it is hearsay", h)
+	if h := beat(t, l, z); !h.Unconfirmed {
+		t.Errorf("told z %+v, want that it is unconfirmed", h)
 	}
-	if l.acks(310*ms, z, message.Heartbeat{Set: mine, Hearsay: true}) {
-		t.Error("acknowledged on somebody else's hearsay")
+	if l.acks(310*ms, z, message.Heartbeat{Set: mine, Unconfirmed: true}) {
+		t.Error("acknowledged on a set that another process knows unconfirmed")
 	}
 	if l.acks(320*ms, z, message.Heartbeat{Set: set(2, "z")}) {
 		t.Error("acknowledged after word of who knows less")
@@ -65,14 +65,14 @@ func TestHearsay(t *testing.T) {
 	}
 	l.Take()
 	l.Tick(500 * ms)
-	if h := beat(t, l, z); h.Hearsay {
+	if h := beat(t, l, z); h.Unconfirmed {
 		t.Errorf("told z %+v, want that it knows", h)
 	}
 }
 
-// The members that x knows by hearsay have crashed and begin anew: x goes with them, but not before the last
+// The members of the set that x has unconfirmed have crashed and begin anew: x goes with them, but not before the last
 // has, and not because of a process that was never counted.
-func TestHearsayOfTheLost(t *testing.T) {
+func TestUnconfirmedOfTheLost(t *testing.T) {
 	old, young := set(3, "y", "z"), message.Set{ID: "a", Version: 1, Members: []string{"y"}}
 	l := newLone(t, message.Set{})
 	l.say(100*ms, y, &message.Heartbeat{Sent: 1, Set: old, News: 2})
@@ -87,7 +87,7 @@ func TestHearsayOfTheLost(t *testing.T) {
 	}{
 		{"somebody else's set", 120 * ms, q, message.Heartbeat{Set: message.Set{ID: "a", Version: 1, Members: []string{"q"}}}, "m"},
 		{"y has begun anew, z has not", 200 * ms, later, message.Heartbeat{Set: young}, "m"},
-		{"what y has is hearsay too", 900 * ms, later, message.Heartbeat{Set: young, Hearsay: true}, "m"},
+		{"what y has is unconfirmed too", 900 * ms, later, message.Heartbeat{Set: young, Unconfirmed: true}, "m"},
 		{"z is silent for so long that it counts as dead", 900 * ms, later, message.Heartbeat{Set: young}, "a"},
 		{"z is back after all, and its set ranks higher", 1000 * ms, z, message.Heartbeat{Set: old, News: 2}, "m"},
 	} {
@@ -97,7 +97,7 @@ func TestHearsayOfTheLost(t *testing.T) {
 			t.Errorf("%s: lineage %s, want %s", c.name, got, c.knows)
 		}
 	}
-	// Who knows more than hearsay gives nothing up.
+	// Who has its set confirmed gives nothing up.
 	l = newLone(t, old)
 	l.say(100*ms, later, &message.Heartbeat{Sent: 100 * ms, Set: young})
 	if got := l.Set().ID; got != "m" {
@@ -138,11 +138,11 @@ func TestAcceptorsNews(t *testing.T) {
 }
 
 // Who says that it hears nobody does not live, though it is heard; who hears nobody says so.
-func TestDeaf(t *testing.T) {
+func TestIsolated(t *testing.T) {
 	l := newLone(t, set(3, "x", "y", "z"))
 	mine := l.Set()
 	l.say(100*ms, y, &message.Heartbeat{Sent: 1, Set: mine})
-	l.say(100*ms, z, &message.Heartbeat{Sent: 1, Set: mine, Deaf: true})
+	l.say(100*ms, z, &message.Heartbeat{Sent: 1, Set: mine, Isolated: true})
 	if got := l.Living(110 * ms); !slices.Equal(got, []message.Peer{y}) {
 		t.Errorf("living are %v, want y", got)
 	}
@@ -157,19 +157,19 @@ func TestDeaf(t *testing.T) {
 		t.Error("forgot a process that runs")
 	}
 	for _, c := range []struct {
-		now  int64
-		deaf bool
+		now      int64
+		isolated bool
 	}{{800 * ms, false}, {901 * ms, true}} {
 		l.Take()
 		l.Tick(c.now)
-		if h := beat(t, l, y); h.Deaf != c.deaf {
-			t.Errorf("at %d told y %+v, want deaf %v", c.now/ms, h, c.deaf)
+		if h := beat(t, l, y); h.Isolated != c.isolated {
+			t.Errorf("at %d told y %+v, want isolated %v", c.now/ms, h, c.isolated)
 		}
 	}
 	l.say(950*ms, z, &message.Heartbeat{Sent: 9, Set: mine})
 	l.Take()
 	l.Tick(1010 * ms)
-	if h := beat(t, l, y); h.Deaf {
+	if h := beat(t, l, y); h.Isolated {
 		t.Errorf("told y %+v, and has heard z", h)
 	}
 	if got := l.Living(1010 * ms); !slices.Equal(got, []message.Peer{z}) {

@@ -22,13 +22,13 @@ type peer struct {
 	saw uint64
 
 	// What its last heartbeat said; sent is never if there was none.
-	sent    int64
-	setless bool
-	lineage string
-	wish    message.Wish
-	seen    uint64
-	deaf    bool
-	lease   int64 // Config.Right before the first
+	sent     int64
+	setless  bool
+	lineage  string
+	wish     message.Wish
+	seen     uint64
+	isolated bool
+	lease    int64 // Config.Right before the first
 	// noQuorum, expect, founding and void are as in message.Heartbeat; lacking is since when it has said noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
@@ -87,7 +87,7 @@ func (m *Machine) Living(now int64) []message.Peer {
 	return living
 }
 
-// Listens reports whether messages to p are of use: it was heard from within Dead, and is not deaf. It may have no quorum.
+// Listens reports whether messages to p are of use: it was heard from within Dead, and is not isolated. It may have no quorum.
 func (m *Machine) Listens(now int64, p message.Peer) bool {
 	i, ok := m.find(p)
 	return ok && m.listens(now, m.peers[i])
@@ -126,13 +126,13 @@ func (m *Machine) Shares(p message.Peer) bool {
 	return ok && m.peers[i].lineage == m.set.ID
 }
 
-// Heard returns when p was last heard from, math.MinInt64 if never, or if it is deaf or lacks quorum where this process has it. This
+// Heard returns when p was last heard from, math.MinInt64 if never, or if it is isolated or lacks quorum where this process has it. This
 // process hears itself all the time.
 func (m *Machine) Heard(p message.Peer) int64 {
 	if p == m.c.Self {
 		return m.now
 	}
-	if i, ok := m.find(p); ok && !m.peers[i].deaf && !m.outvoted(m.now, m.peers[i]) {
+	if i, ok := m.find(p); ok && !m.peers[i].isolated && !m.outvoted(m.now, m.peers[i]) {
 		return m.peers[i].heard
 	}
 	return never
@@ -149,12 +149,12 @@ func (m *Machine) Wishes(p message.Peer) message.Wish {
 	return message.Stay
 }
 
-// lives reports whether p was heard from just now, is not deaf, and is not outvoted: then it can decide, or may in a moment.
+// lives reports whether p was heard from just now, is not isolated, and is not outvoted: then it can decide, or may in a moment.
 func (m *Machine) lives(now int64, p *peer) bool { return m.listens(now, p) && !m.outvoted(now, p) }
 
-// listens reports whether p was heard from just now. One that says that it is deaf can be told
+// listens reports whether p was heard from just now. One that says that it is isolated can be told
 // nothing, and is no good to anybody until it hears again.
-func (m *Machine) listens(now int64, p *peer) bool { return !p.deaf && m.speaks(now, p) }
+func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.speaks(now, p) }
 
 // outvoted reports whether p has lacked quorum for a third of its lease in the set in which this process has had it for as long: most
 // voters do not reach p. What it owns nobody can decide, so it must not stand in the way of a takeover. Where both lacked quorum just now,

@@ -11,9 +11,9 @@ import (
 // Set returns the newest version that this process knows. Zero if none.
 func (m *Machine) Set() message.Set { return m.set }
 
-// Hearsay reports whether this process has not yet seen the news of anybody who knows its set: then it acknowledges nobody,
+// Unconfirmed reports whether this process has not yet seen the news of anybody who knows its set: then it acknowledges nobody,
 // and may give the set up for one that ranks below it.
-func (m *Machine) Hearsay() bool { return m.hearsay }
+func (m *Machine) Unconfirmed() bool { return m.unconfirmed }
 
 // In reports whether this process is counted.
 func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
@@ -24,10 +24,10 @@ func (m *Machine) Dissolved() uint64 { return m.dissolved }
 // knows is what a process says that it knows.
 type knows struct {
 	set message.Set
-	// news is the number of its last news, hearsay says that it has not seen the news of anybody
+	// news is the number of its last news, unconfirmed says that it has not seen the news of anybody
 	// who knew the set.
-	news    uint64
-	hearsay bool
+	news        uint64
+	unconfirmed bool
 	// proven: it has quorum in that set.
 	proven bool
 }
@@ -38,9 +38,9 @@ type knows struct {
 // lineage, takes it to be able to read the news, and acknowledges nobody until it has.
 func (m *Machine) learn(now int64, p *peer, k knows) {
 	s := k.set
-	informs := !k.hearsay && p.saw >= k.news
+	informs := !k.unconfirmed && p.saw >= k.news
 	switch {
-	case k.hearsay || !sound(s):
+	case k.unconfirmed || !sound(s):
 	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
 		if !m.wantSet(now, s) {
 			break // the next heartbeat says so again
@@ -56,9 +56,9 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 			}
 		}
 		m.adopt(now, s)
-		m.hearsay = p.saw < k.news
+		m.unconfirmed = p.saw < k.news
 	case informs && s.Equal(m.set):
-		m.hearsay = false
+		m.unconfirmed = false
 	}
 	if s.ID == m.set.ID {
 		if i, ok := m.findGiven(p.Boot); ok {
@@ -84,11 +84,11 @@ func (m *Machine) takes(now int64, p *peer, k knows) bool {
 	return k.proven && (beats(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.lineageSince) < now-int64(yield))
 }
 
-// deserted reports whether this process knows its set by hearsay only and p, which the set counts, knows s of another
+// deserted reports whether this process has its set unconfirmed, and p, which the set counts, knows s of another
 // lineage: so p has lost it in a crash, and waiting for its news is in vain. Nothing was acknowledged by
-// hearsay, so nothing is broken by giving it up for a set that it outranks.
+// unconfirmed, so nothing is broken by giving it up for a set that it outranks.
 func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
-	if !m.hearsay || s.ID == m.set.ID || !m.set.Has(p.Name) {
+	if !m.unconfirmed || s.ID == m.set.ID || !m.set.Has(p.Name) {
 		return false
 	}
 	for _, q := range m.peers {
@@ -114,7 +114,7 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 		}
 	}
 	if old.ID != s.ID {
-		m.lineageSince, m.heard, m.hearsay, m.quorumAt, m.until = now, now, false, never, never
+		m.lineageSince, m.heard, m.unconfirmed, m.quorumAt, m.until = now, now, false, never, never
 		if !old.Zero() {
 			m.dissolved++
 		}

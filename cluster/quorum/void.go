@@ -108,7 +108,7 @@ func (m *Machine) undo(now int64) {
 		return
 	}
 	m.founded++
-	m.set, m.missed, m.proposal, m.pulse, m.hearsay = message.Set{}, nil, nil, nil, false
+	m.set, m.missed, m.proposal, m.pulse, m.unconfirmed = message.Set{}, nil, nil, nil, false
 	m.enough = never
 	m.countRight(now)
 	m.beatAll(now)

@@ -48,7 +48,7 @@ func kindOf(b message.Body) string {
 		return "grant"
 	case *message.Fetch:
 		return "fetch"
-	case *message.Parcel:
+	case *message.TransferBatch:
 		if slices.ContainsFunc(b.Parts, func(p message.Part) bool { return p.Kind == message.Close }) {
 			return "commit"
 		}
@@ -95,7 +95,7 @@ func describe(e *message.Envelope) string {
 		for _, x := range []struct {
 			yes  bool
 			text string
-		}{{b.NoQuorum, ", lacks quorum"}, {b.Deaf, ", isolated"}, {b.Hearsay, ", unconfirmed"}} {
+		}{{b.NoQuorum, ", lacks quorum"}, {b.Isolated, ", isolated"}, {b.Unconfirmed, ", unconfirmed"}} {
 			if x.yes {
 				say("%s", x.text)
 			}
@@ -105,7 +105,7 @@ func describe(e *message.Envelope) string {
 		}
 	case *message.Ack:
 		say("%s, %s", map[bool]string{true: "acknowledged", false: "not acknowledged"}[b.OK], version(b.Set))
-		if b.Hearsay {
+		if b.Unconfirmed {
 			say(", unconfirmed")
 		}
 	case *message.Prepare:
@@ -126,8 +126,8 @@ func describe(e *message.Envelope) string {
 		}
 		for _, h := range b.Held {
 			item("p%d at %s", h.Partition, tellGeneration(h.Gen))
-			if h.Heir != (message.Peer{}) {
-				say(" (next owner %s)", h.Heir.Boot)
+			if h.NextOwner != (message.Peer{}) {
+				say(" (next owner %s)", h.NextOwner.Boot)
 			}
 			if h.Replicated {
 				say(" (replicated)")
@@ -160,7 +160,7 @@ func describe(e *message.Envelope) string {
 		describeGrant(say, item, b, e.To.Boot)
 	case *message.Fetch:
 		say("fetch the state of p%d, %s", b.Partition, tellMark(b.State))
-	case *message.Parcel:
+	case *message.TransferBatch:
 		say("transfer batch %d", b.N)
 		for _, p := range b.Parts {
 			item("%s", describePart(&p))

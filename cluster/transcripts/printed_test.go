@@ -212,7 +212,7 @@ func (c *simulated) note(p *process) {
 		p.quorumUntil = until
 	}
 	p.hasQuorum = has
-	if s := tellVoters(p.quorum.Set(), p.quorum.Hearsay()); s != p.voters {
+	if s := tellVoters(p.quorum.Set(), p.quorum.Unconfirmed()); s != p.voters {
 		p.voters = s
 		c.say(p, "%s", s)
 	}
@@ -232,7 +232,7 @@ func (c *simulated) note(p *process) {
 
 // noteCommits notes which epochs of p end with a commit that it sends.
 func (p *process) noteCommits(b message.Body) {
-	if b, ok := b.(*message.Parcel); ok {
+	if b, ok := b.(*message.TransferBatch); ok {
 		for _, x := range b.Parts {
 			if x.Kind == message.Close {
 				p.handing[x.Epoch] = true
@@ -278,7 +278,7 @@ func (c *simulated) show() string {
 		if p.time() < p.quorum.RightUntil() {
 			text = p.state.String() + ", quorum"
 		}
-		text += ", " + tellVoters(p.quorum.Set(), p.quorum.Hearsay())
+		text += ", " + tellVoters(p.quorum.Set(), p.quorum.Unconfirmed())
 		if !p.admitted {
 			text = "waits to join"
 		}

@@ -61,7 +61,7 @@ func TestStopHandsOver(t *testing.T) {
 	}
 }
 
-// TestHurry: who is told twice does not wait for heirs that do not come.
+// TestHurry: who is told twice does not wait for next owners that do not come.
 func TestHurry(t *testing.T) {
 	nodes := together(t, 2)
 	// The other no longer takes anything, and gossip does not notice.

@@ -16,18 +16,18 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// mailed are nodes that write to each other, but for those who are deaf.
+// mailed are nodes that write to each other, but for those who are isolated.
 type mailed struct {
-	nodes map[string]*inquiries
-	deaf  map[string]bool
-	twice bool
+	nodes    map[string]*inquiries
+	isolated map[string]bool
+	twice    bool
 }
 
 func (m *mailed) add(name string, top transport.NodeTop) {
 	self := message.Peer{Name: name, Boot: name + "-1"}
 	post := func(to message.Peer, b message.Body) {
 		e := message.Envelope{From: self, To: to, Body: b}
-		if !m.deaf[to.Name] {
+		if !m.isolated[to.Name] {
 			m.nodes[to.Name].deliver(e)
 			if m.twice {
 				m.nodes[to.Name].deliver(e)
@@ -53,21 +53,21 @@ func (m *mailed) add(name string, top transport.NodeTop) {
 // TestTopAsk: all others are asked, and who does not answer in time is missing and holds up nobody.
 func TestTopAsk(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		deaf  []string
-		twice bool
-		want  string
-		took  time.Duration
+		name     string
+		isolated []string
+		twice    bool
+		want     string
+		took     time.Duration
 	}{
 		{"all answer", nil, false, "n2 5s, n3 6s; ", 0},
 		{"letters come twice", nil, true, "n2 5s, n3 6s; ", 0},
-		{"one is deaf", []string{"n3"}, false, "n2 5s; n3", inquiryPatience},
+		{"one is isolated", []string{"n3"}, false, "n2 5s; n3", inquiryPatience},
 		{"answers get lost", []string{"n1"}, false, "; n2, n3", inquiryPatience},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := &mailed{nodes: map[string]*inquiries{}, deaf: map[string]bool{}, twice: c.twice}
-			for _, name := range c.deaf {
-				m.deaf[name] = true
+			m := &mailed{nodes: map[string]*inquiries{}, isolated: map[string]bool{}, twice: c.twice}
+			for _, name := range c.isolated {
+				m.isolated[name] = true
 			}
 			m.add("n1", transport.NodeTop{})
 			m.add("n2", transport.NodeTop{Covers: 5 * time.Second})

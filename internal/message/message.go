@@ -25,27 +25,27 @@ type Envelope struct {
 // Body is one of the message types of this package, by pointer.
 type Body interface{ body() }
 
-func (*Heartbeat) body() {}
-func (*Ack) body()       {}
-func (*Prepare) body()   {}
-func (*Promise) body()   {}
-func (*Accept) body()    {}
-func (*Accepted) body()  {}
-func (*Holdings) body()  {}
-func (*News) body()      {}
-func (*Claim) body()     {}
-func (*Grant) body()     {}
-func (*Fetch) body()     {}
-func (*Parcel) body()    {}
-func (*Receipt) body()   {}
-func (*Room) body()      {}
-func (*Load) body()      {}
-func (*TopAsk) body()    {}
-func (*Top) body()       {}
-func (*FactsAsk) body()  {}
-func (*Facts) body()     {}
-func (*KeyAsk) body()    {}
-func (*KeyFacts) body()  {}
+func (*Heartbeat) body()     {}
+func (*Ack) body()           {}
+func (*Prepare) body()       {}
+func (*Promise) body()       {}
+func (*Accept) body()        {}
+func (*Accepted) body()      {}
+func (*Holdings) body()      {}
+func (*News) body()          {}
+func (*Claim) body()         {}
+func (*Grant) body()         {}
+func (*Fetch) body()         {}
+func (*TransferBatch) body() {}
+func (*Receipt) body()       {}
+func (*Room) body()          {}
+func (*Load) body()          {}
+func (*TopAsk) body()        {}
+func (*Top) body()           {}
+func (*FactsAsk) body()      {}
+func (*Facts) body()         {}
+func (*KeyAsk) body()        {}
+func (*KeyFacts) body()      {}
 
 func (*AcceptLoss) body() {}
 
@@ -73,12 +73,12 @@ type Heartbeat struct {
 	// News is the newest News of the sender. Who has not seen it does not take a later
 	// version of a set that it knows from this heartbeat.
 	News uint64
-	// Hearsay: the sender has taken over Set, and has not seen the news of anybody who
+	// Unconfirmed: the sender has taken over Set, and has not seen the news of anybody who
 	// knew it. Nobody takes it from there.
-	Hearsay bool
-	// Deaf: the sender is counted with others, and has heard nobody for so long that it takes all for
+	Unconfirmed bool
+	// Isolated: the sender is counted with others, and has heard nobody for so long that it takes all for
 	// dead, so it has no right to decide, and cannot be told of anything.
-	Deaf bool
+	Isolated bool
 	// Lease is how long an acknowledgement of this heartbeat counts towards the sender's quorum, in ns from Sent.
 	// 0 is the least that there is.
 	Lease int64
@@ -98,10 +98,10 @@ type Ack struct {
 	// Got is the clock (ns) of the Ack's sender when the Heartbeat came in; 0 if it does not say.
 	Got int64
 	OK  bool
-	// Set is the newest version that the sender knows, News and Hearsay are as in a Heartbeat.
-	Set     Set
-	News    uint64
-	Hearsay bool
+	// Set is the newest version that the sender knows, News and Unconfirmed are as in a Heartbeat.
+	Set         Set
+	News        uint64
+	Unconfirmed bool
 	// Lease is that of the heartbeat.
 	Lease int64
 }
@@ -148,15 +148,15 @@ type Holdings struct {
 	Held []Holding
 }
 
-// Holding is one partition that is held, or that is being handed to Heir: then
+// Holding is one partition that is held, or that is being handed to Next owner: then
 // either may be the holder.
 type Holding struct {
 	Partition int
 	Gen       uint64
 	// Start is what this epoch began with.
 	Start Mark
-	// Heir is zero unless a close is on its way.
-	Heir Peer
+	// NextOwner is zero unless a close is on its way.
+	NextOwner Peer
 	// Replicated: it has as many complete replicas as the sender wants.
 	Replicated bool
 	// Loss is zero unless the partition was taken over without its state.
@@ -265,20 +265,20 @@ type Fetch struct {
 	State     Mark
 }
 
-// Parcel carries counters of several partitions. Between two processes parcels are
+// TransferBatch carries counters of several partitions. Between two processes transfer batches are
 // numbered from 1 and taken in that order, each exactly once; they are sent again
 // until their Receipt comes.
-type Parcel struct {
+type TransferBatch struct {
 	N     uint64
 	Parts []Part
 	// Image has the counters of all parts, one part after the other, of at most MaxSets sets of limits.
 	Image bucket.Image
 }
 
-// MaxSets is the most sets of limits of a Parcel, which a frame between nodes can define.
+// MaxSets is the most sets of limits of a Transfer batch, which a frame between nodes can define.
 const MaxSets = 4096
 
-// Part is what a Parcel says about one partition.
+// Part is what a Transfer batch says about one partition.
 type Part struct {
 	Partition int
 	Kind      Kind
@@ -321,7 +321,7 @@ const (
 	Drop
 )
 
-// Receipt answers the Parcel of the same N.
+// Receipt answers the Transfer batch of the same N.
 type Receipt struct {
 	N uint64
 	// Refused are the parts, by place, that were not taken.

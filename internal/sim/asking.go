@@ -209,7 +209,7 @@ func (w *world) decide(p *process, a *ask, h *hop) (out outcome, hint message.Pe
 		return decided, message.Peer{}, d
 	}
 	p.waiting = append(p.waiting, waiting{
-		ask: a, hop: h, lineage: p.set.ID, tenure: p.handoff.Tenure(a.key.partition), seq: seq, since: w.now,
+		ask: a, hop: h, lineage: p.set.ID, term: p.handoff.Term(a.key.partition), seq: seq, since: w.now,
 	})
 	p.handoff.Flush()
 	w.turn(p, now)
@@ -230,7 +230,7 @@ type waiting struct {
 	ask     *ask
 	hop     *hop // nil if the client asked here
 	lineage string
-	tenure  uint64
+	term    uint64
 	seq     uint64
 	since   int64
 }
@@ -244,7 +244,7 @@ func (w *world) release(p *process) {
 	p.waiting = nil
 	for _, x := range waits {
 		switch {
-		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.Tenure(x.ask.key.partition) == x.tenure:
+		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.Term(x.ask.key.partition) == x.term:
 			acc := x.ask.key.account(x.lineage)
 			acc.released++
 			w.judgeReleased(x.ask.key, acc)

@@ -17,5 +17,5 @@
 // Leases have runs of their own, RunLeases: a holder, its standby and borrowers of one key, without the machines.
 //
 // profile.go and chaos.go have the kinds of schedules, excess.go says how much may be
-// admitted beyond a limit in each, sharing_judged.go what shares may admit, and judging.go, tenure.go and settled.go have the other invariants.
+// admitted beyond a limit in each, sharing_judged.go what shares may admit, and judging.go, term.go and settled.go have the other invariants.
 package sim

@@ -128,7 +128,7 @@ func (w *world) someTypes() (string, func(message.Body) bool) {
 			return ok || closes(b)
 		}
 	case 3:
-		return "parcels", func(b message.Body) bool { _, ok := b.(*message.Parcel); return ok }
+		return "transfer batches", func(b message.Body) bool { _, ok := b.(*message.TransferBatch); return ok }
 	case 4:
 		return "holdings", func(b message.Body) bool { _, ok := b.(*message.Holdings); return ok }
 	case 5:
@@ -139,7 +139,7 @@ func (w *world) someTypes() (string, func(message.Body) bool) {
 }
 
 func closes(b message.Body) bool {
-	p, ok := b.(*message.Parcel)
+	p, ok := b.(*message.TransferBatch)
 	return ok && slices.ContainsFunc(p.Parts, func(x message.Part) bool { return x.Kind == message.Close })
 }
 

@@ -11,7 +11,7 @@ import (
 // TestGuards shows for each guard of the protocol what goes wrong without it: some seed of
 // a profile violates an invariant that holds with it.
 //
-// handoff.RefusalMemory has no row. Parcels are numbered and taken once, and whoever takes back
+// handoff.RefusalMemory has no row. Transfer batches are numbered and taken once, and whoever takes back
 // goes on two generations higher, so a close that was refused cannot come again; TestRefusalMemory of
 // cluster/handoff has one come all the same. Nor has the queue behind the close, which is the node's:
 // TestBehindTheClose of cluster.

@@ -44,7 +44,7 @@ const standing = int64(100 * time.Millisecond)
 // decidedAt is called at every decision.
 func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now int64) {
 	w.Decisions++
-	t := p.tenures[k.partition]
+	t := p.terms[k.partition]
 	if t == nil {
 		if w.without.seal {
 			w.judgeAlone(p, k.partition)
@@ -98,7 +98,7 @@ func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now
 }
 
 // judgeGate wants no decision while a change is unconfirmed for too long.
-func (w *world) judgeGate(p *process, t *tenure, k *key, now int64) {
+func (w *world) judgeGate(p *process, t *term, k *key, now int64) {
 	if k.request.Transient {
 		return
 	}
@@ -197,7 +197,7 @@ func (w *world) watchHeld(p *process) {
 			continue
 		}
 		held |= 1 << s.Partition
-		if t := p.tenures[s.Partition]; t == nil || t.state.Mark.Epoch != s.Mark.Epoch {
+		if t := p.terms[s.Partition]; t == nil || t.state.Mark.Epoch != s.Mark.Epoch {
 			p.mask |= 1 << s.Partition
 			w.opens(p, s.Partition, s)
 		}
@@ -205,25 +205,25 @@ func (w *world) watchHeld(p *process) {
 	for gone := p.mask &^ held; gone != 0; gone &= gone - 1 {
 		part := bits.TrailingZeros64(gone)
 		w.tell(part, "%s holds p%d no longer", p, part)
-		p.tenures[part] = nil
+		p.terms[part] = nil
 	}
 	p.mask = held
 }
 
-// watchSet wants all to agree on every version of the set, and none to go back from more than hearsay.
+// watchSet wants all to agree on every version of the set, and none to go back from a confirmed set.
 func (w *world) watchSet(p *process) {
-	s, hearsay := p.quorum.Set(), p.hearsay
-	p.hearsay = p.quorum.Hearsay()
+	s, unconfirmed := p.quorum.Set(), p.unconfirmed
+	p.unconfirmed = p.quorum.Unconfirmed()
 	if s.Version == p.set.Version && s.ID == p.set.ID {
 		return
 	}
 	w.tell(general, "%s knows set %s", p, tellSet(s))
 	// A founding that nobody has had quorum in is undone, or given up for a set that has quorum. Nobody else is left of the stale one.
 	undone := p.set.Version == 1 && !w.quorate[p.set.ID] && (s.Zero() || w.quorate[s.ID]) || p.set.ID == staleID
-	if !p.set.Zero() && !hearsay && !undone && !s.Outranks(p.set) {
+	if !p.set.Zero() && !unconfirmed && !undone && !s.Outranks(p.set) {
 		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
 	}
-	if s.ID != p.set.ID && !p.set.Zero() && !hearsay && !undone && !w.apart {
+	if s.ID != p.set.ID && !p.set.Zero() && !unconfirmed && !undone && !w.apart {
 		w.fail("set", general, "%s knew lineage %s and now knows %s", p, tellSet(p.set), tellSet(s))
 	}
 	if p.set = s; s.Zero() {
@@ -324,7 +324,7 @@ func (w *world) note(p *process, e message.Envelope) {
 // notePortions notes which states have come to p only in part, as it took them: whoever has them may be
 // lost before the end, and then a part is better than nothing.
 func (w *world) notePortions(p *process, e message.Envelope) {
-	b, ok := e.Body.(*message.Parcel)
+	b, ok := e.Body.(*message.TransferBatch)
 	if !ok || e.To != p.self || b.N != p.taken[e.From]+1 {
 		return
 	}

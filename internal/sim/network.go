@@ -37,16 +37,16 @@ type network struct {
 	// unwanted, if not nil, says which bodies get lost, unwantedShare percent of them.
 	unwanted      func(message.Body) bool
 	unwantedShare int
-	// Of a thousand parcels, damage bring counters as they were some time before.
+	// Of a thousand transfer batches, damage bring counters as they were some time before.
 	damage int
 	stale  map[portion][]byte
 }
 
-// portion names what a part of a parcel has, as far as its size shows it.
+// portion names what a part of a transfer batch has, as far as its size shows it.
 type portion struct{ partition, counters, bytes int }
 
-// damaged returns b with counters of an earlier parcel in the place of those of one part.
-func (n *network) damaged(b *message.Parcel) *message.Parcel {
+// damaged returns b with counters of an earlier transfer batch in the place of those of one part.
+func (n *network) damaged(b *message.TransferBatch) *message.TransferBatch {
 	from := 0
 	for i := range b.Parts {
 		p := &b.Parts[i]
@@ -136,14 +136,14 @@ func (w *world) send(l *letter) {
 	if l.envelope.Copy {
 		c := *l
 		if !n.cut[l.from][l.to] && l.from != l.to && (n.lose == 0 || w.rng.IntN(1000) >= n.lose) {
-			w.queue.push(event{at: w.now + n.base[l.from][l.to] + int64(w.rng.ExpFloat64()*float64(n.spread)), parcel: &c})
+			w.queue.push(event{at: w.now + n.base[l.from][l.to] + int64(w.rng.ExpFloat64()*float64(n.spread)), transferBatch: &c})
 		}
 	}
 	switch {
 	case n.cut[l.from][l.to]:
 		return
 	case l.from == l.to:
-		w.queue.push(event{at: w.now, parcel: l})
+		w.queue.push(event{at: w.now, transferBatch: l})
 		return
 	case n.lose > 0 && w.rng.IntN(1000) < n.lose:
 		w.tellLost(l)
@@ -152,15 +152,15 @@ func (w *world) send(l *letter) {
 		w.tellLost(l)
 		return
 	}
-	if b, ok := l.envelope.Body.(*message.Parcel); ok && n.damage > 0 && w.rng.IntN(1000) < n.damage {
+	if b, ok := l.envelope.Body.(*message.TransferBatch); ok && n.damage > 0 && w.rng.IntN(1000) < n.damage {
 		l.envelope.Body = n.damaged(b)
 	}
-	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), parcel: l})
+	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), transferBatch: l})
 	if l.hop != nil && l.hop.ask.charge != nil {
 		return // a stream doubles nothing, and this would be seen
 	}
 	if n.double > 0 && w.rng.IntN(1000) < n.double {
-		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), parcel: l})
+		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), transferBatch: l})
 	}
 }
 

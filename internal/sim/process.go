@@ -48,12 +48,12 @@ type process struct {
 	handedBy, outBy int64
 
 	// What the world has seen of it.
-	routes  uint64
-	mask    uint64    // the partitions that it holds
-	tenures []*tenure // of these, by partition
-	set     message.Set
-	hearsay bool
-	waiting []waiting
+	routes      uint64
+	mask        uint64  // the partitions that it holds
+	terms       []*term // of these, by partition
+	set         message.Set
+	unconfirmed bool
+	waiting     []waiting
 	// torn are the epochs of states that have begun to come here and have not come to their end, by
 	// partition.
 	torn []message.Epoch
@@ -67,7 +67,7 @@ type process struct {
 	pausedFor       int64
 	charging, spell int
 	among           int64
-	taken           map[message.Peer]uint64 // the number of the last parcel taken from each
+	taken           map[message.Peer]uint64 // the number of the last transfer batch taken from each
 }
 
 // seen is a member of a view.
@@ -85,7 +85,7 @@ func (p *process) runs() bool { return p.left == 0 }
 // start runs a process under the name at place, whose clock is wrong by off.
 func (w *world) start(place int, off int64) *process {
 	p := &process{
-		place: place, started: w.now, resumed: w.now, tenures: make([]*tenure, w.partitions), torn: make([]message.Epoch, w.partitions), taken: map[message.Peer]uint64{},
+		place: place, started: w.now, resumed: w.now, terms: make([]*term, w.partitions), torn: make([]message.Epoch, w.partitions), taken: map[message.Peer]uint64{},
 	}
 	p.rate = w.rng.Int64N(2*maxRate+1) - maxRate
 	p.origin = epoch + off

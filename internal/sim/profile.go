@@ -31,7 +31,7 @@ type profile struct {
 
 var profiles = []profile{
 	{name: "planned", share: 8, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
-	{name: "deaf", share: 6, nodes: upTo(2, 5), play: deaf, bound: nothing, exact: true},
+	{name: "isolated", share: 6, nodes: upTo(2, 5), play: isolated, bound: nothing, exact: true},
 	{name: "crash", share: 8, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
 	{name: "moved", share: 8, nodes: upTo(3, 5), play: moved, bound: oneByOne},
 	{name: "clock", share: 2, nodes: upTo(3, 5), play: clockBack, bound: oneByOne},
@@ -119,8 +119,8 @@ func (w *world) staffed() bool {
 	return w.coming == 0
 }
 
-// deaf is planned change while messages of some types get lost.
-func deaf(w *world) {
+// isolated is planned change while messages of some types get lost.
+func isolated(w *world) {
 	for range 2 + w.rng.IntN(4) {
 		if w.rng.IntN(3) > 0 {
 			w.unwant(between(w.rng, 300*time.Millisecond, 3*time.Second))

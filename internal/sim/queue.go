@@ -5,8 +5,8 @@ type event struct {
 	at  int64
 	seq uint64 // of those at the same time, the first one queued comes first
 	do  func()
-	// parcel is a message to the process called to (a place in world.names).
-	parcel *letter
+	// transfer batch is a message to the process called to (a place in world.names).
+	transferBatch *letter
 }
 
 // queue is the events to come, a binary heap.

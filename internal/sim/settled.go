@@ -37,7 +37,7 @@ func (w *world) crashed() bool {
 // to found another (sluice members bootstrap).
 func (w *world) stranded() bool {
 	var newest message.Set
-	names, founders, hearsay := map[string]bool{}, 0, false
+	names, founders, unconfirmed := map[string]bool{}, 0, false
 	for _, p := range w.procs {
 		if p == nil {
 			continue
@@ -46,14 +46,14 @@ func (w *world) stranded() bool {
 		if w.expects(p.place) > 0 { // the others only join
 			founders++
 		}
-		if p.quorum.Hearsay() {
-			hearsay = true // it proves nothing, and is told to nobody
+		if p.quorum.Unconfirmed() {
+			unconfirmed = true // it proves nothing, and is told to nobody
 		} else if p.set.Version > newest.Version {
 			newest = p.set
 		}
 	}
 	if newest.Zero() {
-		return hearsay || founders < w.expect
+		return unconfirmed || founders < w.expect
 	}
 	left := 0
 	for _, m := range newest.Members {
@@ -170,7 +170,7 @@ func (w *world) judgeEnd() {
 
 // judgeMerged wants what was decided by a process that still runs to be in the table of the
 // last holder: if a claim did not find it, its fork was merged.
-func (w *world) judgeMerged(holder *process, part int, t *tenure) {
+func (w *world) judgeMerged(holder *process, part int, t *term) {
 	if !t.process.runs() || t.handed {
 		return
 	}

@@ -40,7 +40,7 @@ func (w *world) noteTold(p *process, e message.Envelope) {
 
 // promiseForgotten reports whether the owner of t could not know of before: it was told of it by nobody, all who owned or granted that were stopped
 // or gone when the claim of t began, and one of them has crashed. Where nobody is stopped, none who granted the claim was told either.
-func (w *world) promiseForgotten(h *history, before, t *tenure) bool {
+func (w *world) promiseForgotten(h *history, before, t *term) bool {
 	asked, claims := h.asked[t.state.Mark.Epoch]
 	knew := func(p *process) bool {
 		return p.runs() && !p.paused && (!claims || p == t.process || p.resumed <= asked)

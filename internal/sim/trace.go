@@ -117,8 +117,8 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 		noise = b.Full
 		for _, h := range b.Held {
 			say(" p%d %s", h.Partition, tellGen(h.Gen))
-			if h.Heir != (message.Peer{}) {
-				say(" to %s", short(h.Heir))
+			if h.NextOwner != (message.Peer{}) {
+				say(" to %s", short(h.NextOwner))
 			}
 			about(h.Partition)
 		}
@@ -146,8 +146,8 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 	case *message.Fetch:
 		say("fetch p%d %s for %s", b.Partition, tellMark(b.State), tellGen(b.Gen))
 		about(b.Partition)
-	case *message.Parcel:
-		say("parcel %d:", b.N)
+	case *message.TransferBatch:
+		say("transfer batch %d:", b.N)
 		for _, p := range b.Parts {
 			say(" %s", describePart(&p))
 			about(p.Partition)

@@ -28,7 +28,7 @@ type world struct {
 
 	forgetAfter     time.Duration
 	chunk, fillings int
-	// rest is handoff.Config.Rest: short where a filling takes many parcels, each of which rests.
+	// rest is handoff.Config.Rest: short where a filling takes many transfer batches, each of which rests.
 	rest int
 	// lone: the first process has no join targets. The first began processes found a set, with expect of them; others only join.
 	lone          bool
@@ -123,8 +123,8 @@ func newWorld(seed uint64) *world {
 		}
 	}
 	w.procs = make([]*process, places)
-	// Small parcels make hand-offs of many steps. Where letters get lost or overtake each other,
-	// each costs a tenth of a second, so there parcels must be few.
+	// Small transfer batches make hand-offs of many steps. Where letters get lost or overtake each other,
+	// each costs a tenth of a second, so there transfer batches must be few.
 	w.chunk, w.rest = []int{2, 16, 512}[w.rng.IntN(3)], 9
 	if w.chunk == 2 {
 		w.rest = 1
@@ -165,8 +165,8 @@ func (w *world) pass(d time.Duration) {
 		e, _ := w.queue.pop()
 		w.now = e.at
 		w.Events++
-		if e.parcel != nil {
-			w.deliver(e.parcel)
+		if e.transferBatch != nil {
+			w.deliver(e.transferBatch)
 		} else {
 			e.do()
 		}

@@ -68,7 +68,7 @@ func genAPILimit() *rapid.Generator[*sluicev1.Limit] {
 }
 
 // TestAnyTableCanBeSent: whatever callers have brought into a table, limits and former limits of any kind and logs of any length, a
-// parcel takes it, a frame takes the parcel, and the other node reads and imports the same.
+// transfer batch takes it, a frame takes the transfer batch, and the other node reads and imports the same.
 func TestAnyTableCanBeSent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from, to := oneShard(t), oneShard(t)
@@ -105,7 +105,7 @@ func oneShard(t rapid.TB) *bucket.Table {
 	return table
 }
 
-// send sends all counters as package handoff packs them, parcels of about so many bytes, and this package sends them.
+// send sends all counters as package handoff packs them, transfer batches of about so many bytes, and this package sends them.
 func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	t.Helper()
 	room := bucket.Room{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
@@ -113,15 +113,15 @@ func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	r := letterReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
 	var q letters
 	for keys := from.Keys(0, nil); len(keys) > 0; {
-		b := new(message.Parcel)
+		b := new(message.TransferBatch)
 		n, large := from.ExportSome(now, 0, keys, &b.Image, room)
 		if n == 0 || large > 0 {
-			t.Fatalf("%d counters go into an empty parcel, %d are too large", n, large)
+			t.Fatalf("%d counters go into an empty transfer batch, %d are too large", n, large)
 		}
 		keys = keys[n:]
 		b.Parts = []message.Part{{Kind: message.Fill, Counters: n, Bytes: len(b.Image.Data)}}
 		if !q.push(message.Envelope{Body: b}) {
-			t.Fatalf("a parcel of %d bytes does not go into an empty queue", len(b.Image.Data))
+			t.Fatalf("a transfer batch of %d bytes does not go into an empty queue", len(b.Image.Data))
 		}
 		for _, e := range takeFrame(nil, new(letters), &q) {
 			if err := w.add(&e); err != nil {
@@ -144,7 +144,7 @@ func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 		if err != nil || skipped > 0 || len(got) != 1 {
 			t.Fatalf("%d messages, %d skipped: %v", len(got), skipped, err)
 		}
-		p := got[0].Body.(*message.Parcel)
+		p := got[0].Body.(*message.TransferBatch)
 		if err := to.Import(now, 0, &p.Image, p.Image.Data, p.Image.Counters, false); err != nil {
 			t.Fatal(err)
 		}

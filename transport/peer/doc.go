@@ -14,7 +14,7 @@
 // records may have been charged: check.ErrUnsent or check.ErrAmbiguous.
 //
 // Of mail, it decides what is dropped: what finds a full queue, or no connection and
-// none to be had. Nobody is told, because those who write it stand losses. Parcels,
+// none to be had. Nobody is told, because those who write it stand losses. Transfer batches,
 // which are large, wait in a queue of their own, and whatever else there is goes
 // before them. What a message means is the Mailbox's business.
 //

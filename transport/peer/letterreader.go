@@ -61,13 +61,13 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		m := b.Heartbeat
 		return &message.Heartbeat{
 			Sent: m.Sent, Set: r.set(m.Set), Wish: known(r, m.Wish, message.Leave), Seen: m.Seen,
-			News: m.News, Hearsay: m.Hearsay, Deaf: m.Deaf, Lease: m.LeaseNs,
+			News: m.News, Unconfirmed: m.Unconfirmed, Isolated: m.Isolated, Lease: m.LeaseNs,
 			NoQuorum: m.NoQuorum, Expect: int(m.Expect), Founding: m.Founding,
 			Void: each(m.Void, func(id *uint32) string { return r.text(*id) }),
 		}
 	case *peerv1.Letter_Ack:
 		m := b.Ack
-		return &message.Ack{Sent: m.Sent, Got: m.Got, OK: m.Ok, Set: r.set(m.Set), News: m.News, Hearsay: m.Hearsay, Lease: m.LeaseNs}
+		return &message.Ack{Sent: m.Sent, Got: m.Got, OK: m.Ok, Set: r.set(m.Set), News: m.News, Unconfirmed: m.Unconfirmed, Lease: m.LeaseNs}
 	case *peerv1.Letter_Prepare:
 		m := b.Prepare
 		return &message.Prepare{ID: r.text(m.Id), Version: m.Version, Ballot: r.ballot(m.Ballot)}
@@ -86,7 +86,7 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 		m := b.Holdings
 		return &message.Holdings{Seq: m.Seq, Full: m.Full, Held: each(m.Held, func(h **peerv1.Holding) message.Holding {
 			return message.Holding{
-				Partition: r.number((*h).Partition), Gen: (*h).Gen, Start: r.mark((*h).Start), Heir: r.process((*h).Heir),
+				Partition: r.number((*h).Partition), Gen: (*h).Gen, Start: r.mark((*h).Start), NextOwner: r.process((*h).NextOwner),
 				Replicated: (*h).Replicated,
 				Loss: message.Loss{
 					Of: r.epoch((*h).Loss.GetOf()), Sure: r.epoch((*h).Loss.GetSure()), Has: r.epoch((*h).Loss.GetHas()), Age: (*h).Loss.GetAgeNs(),
@@ -108,8 +108,8 @@ func (r *letterReader) body(l *peerv1.Letter) message.Body {
 	case *peerv1.Letter_Fetch:
 		m := b.Fetch
 		return &message.Fetch{Partition: r.number(m.Partition), Gen: m.Gen, State: r.mark(m.State)}
-	case *peerv1.Letter_Parcel:
-		return r.parcel(b.Parcel)
+	case *peerv1.Letter_TransferBatch:
+		return r.transferBatch(b.TransferBatch)
 	case *peerv1.Letter_Receipt:
 		m := b.Receipt
 		return &message.Receipt{N: m.N, NotServing: m.NotServing, Refused: each(m.Refused, func(f **peerv1.Refusal) message.Refusal {

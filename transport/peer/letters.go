@@ -49,10 +49,10 @@ func (q *letters) drop() int {
 	return n
 }
 
-// takeFrame moves what goes into one frame to batch: control first, then parcels.
-func takeFrame(batch []message.Envelope, control, parcels *letters) []message.Envelope {
+// takeFrame moves what goes into one frame to batch: control first, then transfer batches.
+func takeFrame(batch []message.Envelope, control, transferBatches *letters) []message.Envelope {
 	bytes, limits := 0, 0
-	for _, q := range []*letters{control, parcels} {
+	for _, q := range []*letters{control, transferBatches} {
 		n := 0
 		for i := range q.list {
 			l := &q.list[i]
@@ -78,7 +78,7 @@ func takeFrame(batch []message.Envelope, control, parcels *letters) []message.En
 // bulky reports whether letters of b may be many and long: no heartbeat waits behind them.
 func bulky(b message.Body) bool {
 	switch b.(type) {
-	case *message.Parcel, *message.Report, *message.Account, *message.Top, *message.Facts:
+	case *message.TransferBatch, *message.Report, *message.Account, *message.Top, *message.Facts:
 		return true
 	}
 	return false
@@ -87,7 +87,7 @@ func bulky(b message.Body) bool {
 // defines returns the most sets of limits that a letter of b may have to define.
 func defines(b message.Body) int {
 	switch b := b.(type) {
-	case *message.Parcel:
+	case *message.TransferBatch:
 		return len(b.Image.Limits)
 	case *message.Report:
 		return len(b.Lines)
@@ -117,7 +117,7 @@ func weight(b message.Body) int {
 		return bytesPerLetter + weighSet(b.Accepted)
 	case *message.Accept:
 		return bytesPerLetter + weighSet(b.Set)
-	case *message.Parcel:
+	case *message.TransferBatch:
 		return bytesPerLetter + bytesPerPart*len(b.Parts) + 5*len(b.Image.Limits) + len(b.Image.Data)
 	case *message.Load:
 		return bytesPerLetter + len(b.Domain) + len(b.Pool) + len(b.Reporter)

@@ -16,10 +16,10 @@ type letterWriter struct {
 	texts  map[string]uint32
 	limits numbering
 	err    error // of the letter that is being added
-	// parcels keep the memory of their columns from frame to frame; used are in
+	// transfer batches keep the memory of their columns from frame to frame; used are in
 	// this one.
-	parcels []*peerv1.Letter_Parcel
-	used    int
+	transferBatches []*peerv1.Letter_TransferBatch
+	used            int
 }
 
 func newLetterWriter(maxLimits int) *letterWriter {
@@ -31,8 +31,8 @@ func (w *letterWriter) begin() {
 	cutPost(&w.post)
 	w.limits.begin()
 	clear(w.texts)
-	for _, p := range w.parcels[:w.used] {
-		cutParcel(p.Parcel)
+	for _, p := range w.transferBatches[:w.used] {
+		cutTransferBatch(p.TransferBatch)
 	}
 	w.used = 0
 }
@@ -54,12 +54,12 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 	case *message.Heartbeat:
 		m.Body = &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{
 			Sent: b.Sent, Set: w.set(b.Set), Wish: uint32(b.Wish), Seen: b.Seen,
-			News: b.News, Hearsay: b.Hearsay, Deaf: b.Deaf, LeaseNs: b.Lease,
+			News: b.News, Unconfirmed: b.Unconfirmed, Isolated: b.Isolated, LeaseNs: b.Lease,
 			NoQuorum: b.NoQuorum, Expect: uint32(b.Expect), Founding: b.Founding,
 			Void: each(b.Void, func(id *string) uint32 { return w.text(*id) }),
 		}}
 	case *message.Ack:
-		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Got: b.Got, Ok: b.OK, Set: w.set(b.Set), News: b.News, Hearsay: b.Hearsay, LeaseNs: b.Lease}}
+		m.Body = &peerv1.Letter_Ack{Ack: &peerv1.Ack{Sent: b.Sent, Got: b.Got, Ok: b.OK, Set: w.set(b.Set), News: b.News, Unconfirmed: b.Unconfirmed, LeaseNs: b.Lease}}
 	case *message.Prepare:
 		m.Body = &peerv1.Letter_Prepare{Prepare: &peerv1.Prepare{
 			Id: w.text(b.ID), Version: b.Version, Ballot: w.ballot(b.Ballot),
@@ -78,7 +78,7 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 		m.Body = &peerv1.Letter_Holdings{Holdings: &peerv1.Holdings{
 			Seq: b.Seq, Full: b.Full, Held: each(b.Held, func(h *message.Holding) *peerv1.Holding {
 				return &peerv1.Holding{
-					Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), Heir: w.process(h.Heir), Replicated: h.Replicated, Loss: w.loss(h.Loss),
+					Partition: w.number(h.Partition), Gen: h.Gen, Start: w.mark(h.Start), NextOwner: w.process(h.NextOwner), Replicated: h.Replicated, Loss: w.loss(h.Loss),
 				}
 			}),
 		}}
@@ -101,8 +101,8 @@ func (w *letterWriter) body(m *peerv1.Letter, b message.Body) {
 		m.Body = &peerv1.Letter_Fetch{Fetch: &peerv1.Fetch{
 			Partition: w.number(b.Partition), Gen: b.Gen, State: w.mark(b.State),
 		}}
-	case *message.Parcel:
-		m.Body = w.parcel(b)
+	case *message.TransferBatch:
+		m.Body = w.transferBatch(b)
 	case *message.Receipt:
 		m.Body = &peerv1.Letter_Receipt{Receipt: &peerv1.Receipt{
 			N: b.N, NotServing: b.NotServing, Refused: each(b.Refused, func(r *message.Refusal) *peerv1.Refusal {

@@ -14,11 +14,11 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// bulk is a parcel of so many parts of three counters each.
-func bulk(parts int) *message.Parcel {
+// bulk is a transfer batch of so many parts of three counters each.
+func bulk(parts int) *message.TransferBatch {
 	const counters, bytes = 3, 3 * 56
 	boot := "18a4f3c2d1e0b7a6-5f3a9c1e"
-	p := &message.Parcel{N: 12345, Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, hundred}}}
+	p := &message.TransferBatch{N: 12345, Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, hundred}}}
 	for i := range parts {
 		p.Parts = append(p.Parts, message.Part{
 			Partition: i * 7, Kind: message.Fill, Epoch: message.Epoch{Gen: 3<<message.Handoffs + 1, Boot: boot}, Fill: 1, Seq: uint64(100_000 + i),
@@ -38,7 +38,7 @@ func BenchmarkLetter(b *testing.B) {
 		name string
 		body message.Body
 	}{
-		{"parcel", bulk(100)},
+		{"transfer batch", bulk(100)},
 		{"heartbeat", &message.Heartbeat{Sent: 1 << 60, Set: set, Seen: 7}},
 		{"ack", &message.Ack{Sent: 1 << 60, OK: true, Set: set}},
 		{"receipt", &message.Receipt{N: 12345}},
@@ -87,12 +87,12 @@ func BenchmarkLetter(b *testing.B) {
 	}
 }
 
-// answering is a Mailbox that answers heartbeats with acks and parcels with receipts.
+// answering is a Mailbox that answers heartbeats with acks and transfer batches with receipts.
 type answering struct {
-	pool   *Pool
-	addr   string
-	acked  chan int64
-	parcel func()
+	pool          *Pool
+	addr          string
+	acked         chan int64
+	transferBatch func()
 }
 
 func (a *answering) Deliver(e message.Envelope) {
@@ -101,18 +101,18 @@ func (a *answering) Deliver(e message.Envelope) {
 		a.pool.Post(a.addr, message.Envelope{Body: &message.Ack{Sent: m.Sent, OK: true}})
 	case *message.Ack:
 		a.acked <- m.Sent
-	case *message.Parcel:
+	case *message.TransferBatch:
 		a.pool.Post(a.addr, message.Envelope{Body: &message.Receipt{N: m.N}})
 	case *message.Receipt:
-		a.parcel()
+		a.transferBatch()
 	}
 }
 
 // BenchmarkHeartbeat is the way of a heartbeat and its ack between two nodes over
-// loopback TCP, while so many parcels of 50 KiB are always on their way.
+// loopback TCP, while so many transfer batches of 50 KiB are always on their way.
 func BenchmarkHeartbeat(b *testing.B) {
 	for _, flying := range []int{0, 4, 64} {
-		b.Run(fmt.Sprintf("parcels=%d", flying), func(b *testing.B) {
+		b.Run(fmt.Sprintf("transfer batches=%d", flying), func(b *testing.B) {
 			var nodes [2]answering
 			var addrs [2]string
 			for i := range nodes {
@@ -145,7 +145,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 				}
 			}
 			nodes[0].addr, nodes[1].addr = addrs[1], addrs[0]
-			nodes[0].parcel = send
+			nodes[0].transferBatch = send
 			beat := func() time.Duration {
 				start := time.Now()
 				nodes[0].pool.Post(addrs[1], message.Envelope{Body: &message.Heartbeat{Sent: start.UnixNano()}})
@@ -163,12 +163,12 @@ func BenchmarkHeartbeat(b *testing.B) {
 			}
 			mu.Lock()
 			stopped = true
-			parcels := float64(sent-before) / time.Since(began).Seconds()
+			transferBatches := float64(sent-before) / time.Since(began).Seconds()
 			mu.Unlock()
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
-			b.ReportMetric(parcels, "parcels/s")
+			b.ReportMetric(transferBatches, "transfer batches/s")
 		})
 	}
 }

@@ -63,10 +63,10 @@ var (
 func bodies() []message.Body {
 	return []message.Body{
 		&message.Heartbeat{},
-		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, News: huge, Hearsay: true, Deaf: true},
+		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, News: huge, Unconfirmed: true, Isolated: true},
 		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
 		&message.Ack{},
-		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, News: huge, Hearsay: true},
+		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, News: huge, Unconfirmed: true},
 		&message.Prepare{},
 		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
 		&message.Promise{},
@@ -76,7 +76,7 @@ func bodies() []message.Body {
 		&message.Accepted{},
 		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
 		&message.Holdings{},
-		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, Heir: process, Replicated: true, Loss: message.Loss{Of: epoch, Sure: mark.Epoch, Has: epoch, Age: math.MaxInt64}}}},
+		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Of: epoch, Sure: mark.Epoch, Has: epoch, Age: math.MaxInt64}}}},
 		&message.News{},
 		&message.News{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
 		&message.Claim{},
@@ -92,9 +92,9 @@ func bodies() []message.Body {
 		},
 		&message.Fetch{},
 		&message.Fetch{Partition: last, Gen: huge, State: mark},
-		&message.Parcel{},
-		&message.Parcel{N: 1, Parts: []message.Part{{Partition: 5, Kind: message.Drop}}},
-		&message.Parcel{
+		&message.TransferBatch{},
+		&message.TransferBatch{N: 1, Parts: []message.Part{{Partition: 5, Kind: message.Drop}}},
+		&message.TransferBatch{
 			N: huge,
 			Parts: []message.Part{
 				{Kind: message.Fill, Epoch: epoch, Fill: 1, Seq: 2, Start: mark, Counters: 2, Bytes: 14, Begin: true},
@@ -164,8 +164,8 @@ func same(a, b message.Envelope) bool {
 	if x, ok := a.Body.(*message.Report); ok {
 		return sameReport(x, a, b)
 	}
-	x, ok := a.Body.(*message.Parcel)
-	y, also := b.Body.(*message.Parcel)
+	x, ok := a.Body.(*message.TransferBatch)
+	y, also := b.Body.(*message.TransferBatch)
 	if !ok || !also {
 		return reflect.DeepEqual(a, b)
 	}
@@ -214,10 +214,10 @@ func TestMailRoundTrip(t *testing.T) {
 		pool.Post("b:1", e)
 		check(<-box, e)
 	}
-	var control, parcels []message.Envelope
+	var control, transferBatches []message.Envelope
 	for _, e := range list { // and all of them as they come
 		if bulky(e.Body) {
-			parcels = append(parcels, e)
+			transferBatches = append(transferBatches, e)
 		} else {
 			control = append(control, e)
 		}
@@ -226,8 +226,8 @@ func TestMailRoundTrip(t *testing.T) {
 	for range list {
 		e := <-box
 		if bulky(e.Body) {
-			check(e, parcels[0])
-			parcels = parcels[1:]
+			check(e, transferBatches[0])
+			transferBatches = transferBatches[1:]
 		} else {
 			check(e, control[0])
 			control = control[1:]
@@ -285,7 +285,7 @@ func TestMailOwnsItsMemory(t *testing.T) {
 		first = append(first, message.Envelope{Body: b})
 	}
 	for _, e := range first {
-		if p, ok := e.Body.(*message.Parcel); ok {
+		if p, ok := e.Body.(*message.TransferBatch); ok {
 			o := *p
 			o.Image.Data = bytes.Repeat([]byte{'x'}, len(o.Image.Data))
 			e.Body = &o
@@ -302,27 +302,27 @@ func TestMailOwnsItsMemory(t *testing.T) {
 	}
 }
 
-// TestMailDefinesLimitsOnce: a steady flow of parcels carries numbers of limits only,
+// TestMailDefinesLimitsOnce: a steady flow of transfer batches carries numbers of limits only,
 // and its receiver makes one pointer of each.
 func TestMailDefinesLimitsOnce(t *testing.T) {
 	w, r := newLetterWriter(usualMaxLimits), newReader()
-	parcel := func(limits ...*bucket.Limits) message.Envelope {
-		return message.Envelope{Body: &message.Parcel{Image: bucket.Image{Limits: limits}}}
+	transferBatch := func(limits ...*bucket.Limits) message.Envelope {
+		return message.Envelope{Body: &message.TransferBatch{Image: bucket.Image{Limits: limits}}}
 	}
-	limits := func(e message.Envelope) []*bucket.Limits { return e.Body.(*message.Parcel).Image.Limits }
-	first := transfer(t, w, r, parcel(tenAMinute, hundred), parcel(tenAMinute))
+	limits := func(e message.Envelope) []*bucket.Limits { return e.Body.(*message.TransferBatch).Image.Limits }
+	first := transfer(t, w, r, transferBatch(tenAMinute, hundred), transferBatch(tenAMinute))
 	if n := len(w.post.Define); n != 2 {
 		t.Errorf("%d definitions, want 2", n)
 	}
-	second := transfer(t, w, r, parcel(hundred, tenAMinute))
+	second := transfer(t, w, r, transferBatch(hundred, tenAMinute))
 	if n := len(w.post.Define); n != 0 {
 		t.Errorf("%d definitions again", n)
 	}
 	other := &letterReader{definitions: definitions{intern: r.definitions.intern}} // another peer's stream
-	third := transfer(t, newLetterWriter(usualMaxLimits), other, parcel(mustLimits(tenAMinute.At(0))))
+	third := transfer(t, newLetterWriter(usualMaxLimits), other, transferBatch(mustLimits(tenAMinute.At(0))))
 	for i, l := range []*bucket.Limits{limits(first[1])[0], limits(second[0])[1], limits(third[0])[0]} {
 		if l != limits(first[0])[0] {
-			t.Errorf("parcel %d has a pointer of its own", i+2)
+			t.Errorf("transfer batch %d has a pointer of its own", i+2)
 		}
 	}
 }

@@ -48,8 +48,8 @@ func rawMail(t *testing.T, network *network, addr string) grpc.BidiStreamingClie
 
 func mail(bodies ...*peerv1.Letter) *peerv1.Post { return &peerv1.Post{Letters: bodies} }
 
-func parcelLetter(m *peerv1.Parcel) *peerv1.Letter {
-	return &peerv1.Letter{Body: &peerv1.Letter_Parcel{Parcel: m}}
+func transferBatchLetter(m *peerv1.TransferBatch) *peerv1.Letter {
+	return &peerv1.Letter{Body: &peerv1.Letter_TransferBatch{TransferBatch: m}}
 }
 
 // TestMalformedMail: a frame that makes no sense ends its stream with the reason,
@@ -76,12 +76,12 @@ func TestMalformedMail(t *testing.T) {
 		{"account", mail(&peerv1.Letter{Body: &peerv1.Letter_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Known: []int64{1, 2}}}}), "column known has 2 values for 1 keys"},
 		{"account's reporters", mail(&peerv1.Letter{Body: &peerv1.Letter_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Reporters: []uint32{1 << 31}}}}), "number 2147483648"},
 		{"definition of 0", &peerv1.Post{Define: []*peerv1.Limits{{}}}, "definition of limits 0"},
-		{"undefined limits", mail(parcelLetter(&peerv1.Parcel{Limits: []uint32{9}})), "limits 9 were not defined"},
-		{"short column", mail(parcelLetter(&peerv1.Parcel{Partition: two, Kind: []byte{1}})), "column kind has 1 values for 2 parts"},
-		{"no partitions", mail(parcelLetter(&peerv1.Parcel{Sum: []uint64{1}})), "column sum has 1 values for 0 parts"},
-		{"too little data", mail(parcelLetter(&peerv1.Parcel{Partition: two, Kind: []byte{1, 1}, Size: []uint32{2, 3}, Data: []byte("four")})), "parts of 5 bytes in all, data of 4"},
-		{"too much data", mail(parcelLetter(&peerv1.Parcel{Data: []byte("four")})), "parts of 0 bytes in all, data of 4"},
-		{"too many counters", mail(parcelLetter(&peerv1.Parcel{Partition: two, Kind: []byte{1, 1}, Counters: []uint32{math.MaxInt32, 1}})), "2147483648 counters"},
+		{"undefined limits", mail(transferBatchLetter(&peerv1.TransferBatch{Limits: []uint32{9}})), "limits 9 were not defined"},
+		{"short column", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1}})), "column kind has 1 values for 2 parts"},
+		{"no partitions", mail(transferBatchLetter(&peerv1.TransferBatch{Sum: []uint64{1}})), "column sum has 1 values for 0 parts"},
+		{"too little data", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Size: []uint32{2, 3}, Data: []byte("four")})), "parts of 5 bytes in all, data of 4"},
+		{"too much data", mail(transferBatchLetter(&peerv1.TransferBatch{Data: []byte("four")})), "parts of 0 bytes in all, data of 4"},
+		{"too many counters", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Counters: []uint32{math.MaxInt32, 1}})), "2147483648 counters"},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			network, box := newNetwork(), newInbox()
@@ -112,9 +112,9 @@ func TestStrangeMail(t *testing.T) {
 		newer,
 		&peerv1.Letter{Body: &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{Wish: 3}}},
 		&peerv1.Letter{Body: &peerv1.Letter_Grant{Grant: &peerv1.Grant{Parts: []*peerv1.GrantPart{{Has: 256}}}}},
-		parcelLetter(&peerv1.Parcel{Partition: []uint32{1}, Kind: []byte{6}}),
-		parcelLetter(&peerv1.Parcel{Partition: []uint32{1}}),
-		parcelLetter(&peerv1.Parcel{N: 7, Limits: []uint32{2, 1}}),
+		transferBatchLetter(&peerv1.TransferBatch{Partition: []uint32{1}, Kind: []byte{6}}),
+		transferBatchLetter(&peerv1.TransferBatch{Partition: []uint32{1}}),
+		transferBatchLetter(&peerv1.TransferBatch{N: 7, Limits: []uint32{2, 1}}),
 	)
 	m.Define = []*peerv1.Limits{
 		{Id: 1, Limits: []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}}},
@@ -125,7 +125,7 @@ func TestStrangeMail(t *testing.T) {
 	}
 	e := <-box
 	stop()
-	p, ok := e.Body.(*message.Parcel)
+	p, ok := e.Body.(*message.TransferBatch)
 	if !ok || p.N != 7 || len(p.Image.Limits) != 2 || p.Image.Limits[0] != nil || p.Image.Limits[1] == nil {
 		t.Errorf("got %+v", e.Body)
 	}
@@ -143,8 +143,8 @@ func TestUnfitMail(t *testing.T) {
 	}{
 		{nil, "no message"},
 		{&message.Fetch{Partition: -1}, "number -1"},
-		{&message.Parcel{Parts: []message.Part{{Bytes: 1}}}, "parts of 1 bytes in all, data of 0"},
-		{&message.Parcel{Image: bucket.Image{Limits: make([]*bucket.Limits, maxGather+1)}}, "4097 sets of limits"},
+		{&message.TransferBatch{Parts: []message.Part{{Bytes: 1}}}, "parts of 1 bytes in all, data of 0"},
+		{&message.TransferBatch{Image: bucket.Image{Limits: make([]*bucket.Limits, maxGather+1)}}, "4097 sets of limits"},
 	} {
 		if err := w.add(&message.Envelope{Body: c.body}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%T: %v, want %q", c.body, err, c.want)
@@ -168,7 +168,7 @@ func TestWeights(t *testing.T) {
 		case *message.Grant:
 			b.Parts = slices.Repeat(b.Parts[len(b.Parts)/3:], 100)
 			b.Acked = slices.Repeat(b.Acked[len(b.Acked)/2:], 100)
-		case *message.Parcel:
+		case *message.TransferBatch:
 			b.Parts = slices.Repeat(b.Parts, 100)
 			b.Image.Data = slices.Repeat(b.Image.Data, 100)
 			b.Image.Limits = slices.Repeat(b.Image.Limits, 100)
@@ -200,14 +200,14 @@ func TestWeights(t *testing.T) {
 // TestFramesOfMail: control goes first, and a frame is full at maxMailBytes and where
 // numbers of limits could change their meaning.
 func TestFramesOfMail(t *testing.T) {
-	parcel := func(bytes, limits int) message.Envelope {
-		return message.Envelope{Body: &message.Parcel{Image: bucket.Image{Data: make([]byte, bytes), Limits: make([]*bucket.Limits, limits)}}}
+	transferBatch := func(bytes, limits int) message.Envelope {
+		return message.Envelope{Body: &message.TransferBatch{Image: bucket.Image{Data: make([]byte, bytes), Limits: make([]*bucket.Limits, limits)}}}
 	}
-	var control, parcels letters
+	var control, transferBatches letters
 	for _, e := range []message.Envelope{
-		parcel(100<<10, 0), parcel(100<<10, 0), parcel(100<<10, 0), parcel(0, maxGather-1), parcel(0, 2), parcel(300<<10, 1), parcel(0, 0),
+		transferBatch(100<<10, 0), transferBatch(100<<10, 0), transferBatch(100<<10, 0), transferBatch(0, maxGather-1), transferBatch(0, 2), transferBatch(300<<10, 1), transferBatch(0, 0),
 	} {
-		if !parcels.push(e) {
+		if !transferBatches.push(e) {
 			t.Fatal("no room")
 		}
 	}
@@ -216,7 +216,7 @@ func TestFramesOfMail(t *testing.T) {
 	}
 	var got []int
 	for {
-		batch := takeFrame(nil, &control, &parcels)
+		batch := takeFrame(nil, &control, &transferBatches)
 		if len(batch) == 0 {
 			break
 		}
@@ -228,8 +228,8 @@ func TestFramesOfMail(t *testing.T) {
 	if want := []int{4, 2, 1, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("frames of %v messages, want %v", got, want)
 	}
-	if control.bytes != 0 || parcels.bytes != 0 || control.len() != 0 || parcels.len() != 0 {
-		t.Errorf("left: %+v, %+v", control, parcels)
+	if control.bytes != 0 || transferBatches.bytes != 0 || control.len() != 0 || transferBatches.len() != 0 {
+		t.Errorf("left: %+v, %+v", control, transferBatches)
 	}
 }
 
@@ -276,7 +276,7 @@ func FuzzMail(f *testing.F) {
 			limits := 0
 			for i := range got {
 				// More limits are not gathered in one frame.
-				if p, ok := got[i].Body.(*message.Parcel); ok {
+				if p, ok := got[i].Body.(*message.TransferBatch); ok {
 					if limits += len(p.Image.Limits); limits > maxGather {
 						break
 					}

@@ -101,7 +101,7 @@ func TestMailLoss(t *testing.T) {
 		first.clog = true
 		first.mu.Unlock()
 		for n := range uint64(4) {
-			pool.Post("b:1", parcel(n+1, 250<<10))
+			pool.Post("b:1", transferBatch(n+1, 250<<10))
 			synctest.Wait()
 		}
 		pool.Post("b:1", heartbeat(2))
@@ -112,7 +112,7 @@ func TestMailLoss(t *testing.T) {
 		// One frame was on its way; gRPC had another's bytes in its hands.
 		got := numbers(box.all())
 		if len(got) < 2 || got[0] != 2 || got[len(got)-1] != -4 {
-			t.Errorf("got %v, want the heartbeat and the last parcels", got)
+			t.Errorf("got %v, want the heartbeat and the last transfer batches", got)
 		}
 		if s := pool.Stats(); s.Dialled != 2 || s.Broken != 1 || s.Dropped != 0 {
 			t.Errorf("%+v", s)
@@ -175,7 +175,7 @@ func TestUnsendableIsLoggedRarely(t *testing.T) {
 		c.Log = slog.New(slog.NewTextHandler(&logs, nil))
 		pool := open(t, c)
 		for i := range int64(100) { // 1 s apart
-			pool.Post("b:1", message.Envelope{Body: &message.Parcel{Image: bucket.Image{Limits: make([]*bucket.Limits, message.MaxSets+1)}}})
+			pool.Post("b:1", message.Envelope{Body: &message.TransferBatch{Image: bucket.Image{Limits: make([]*bucket.Limits, message.MaxSets+1)}}})
 			pool.Post("b:1", heartbeat(i))
 			time.Sleep(time.Second)
 		}

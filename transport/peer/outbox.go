@@ -34,9 +34,9 @@ type outbox struct {
 		closed, running bool
 		// cancel ends the stream, if there is one.
 		cancel func()
-		// parcels has what may be much, control all else. Each queue has its own bounds, so
-		// that a heap of parcels leaves room for heartbeats.
-		control, parcels letters
+		// transfer batches has what may be much, control all else. Each queue has its own bounds, so
+		// that a heap of transfer batches leaves room for heartbeats.
+		control, transferBatches letters
 
 		failures int       // attempts since the last good connection
 		failure  error     // of the last of them
@@ -55,7 +55,7 @@ func newOutbox(p *Pool, addr string) *outbox {
 func (o *outbox) post(e message.Envelope) {
 	o.mu.Lock()
 	taken := o.takeLocked(e)
-	waits := e.Patient && o.mu.control.len() == 1 && o.mu.parcels.len() == 0
+	waits := e.Patient && o.mu.control.len() == 1 && o.mu.transferBatches.len() == 0
 	connected := o.mu.cancel != nil
 	if taken && !o.mu.running {
 		o.mu.running = true
@@ -79,7 +79,7 @@ func (o *outbox) takeLocked(e message.Envelope) bool {
 		return false
 	}
 	if bulky(e.Body) {
-		return o.mu.parcels.push(e)
+		return o.mu.transferBatches.push(e)
 	}
 	return o.mu.control.push(e)
 }
@@ -175,12 +175,12 @@ func (o *outbox) ended(since time.Time, err error) (again, first bool, dropped i
 		return false, o.mu.failures == 1, o.dropLocked()
 	}
 	o.mu.failures, o.mu.failure = 0, nil
-	o.mu.running = o.mu.control.len()+o.mu.parcels.len() > 0
+	o.mu.running = o.mu.control.len()+o.mu.transferBatches.len() > 0
 	return o.mu.running, true, 0
 }
 
 // dropLocked empties the queues.
-func (o *outbox) dropLocked() int { return o.mu.control.drop() + o.mu.parcels.drop() }
+func (o *outbox) dropLocked() int { return o.mu.control.drop() + o.mu.transferBatches.drop() }
 
 // close ends the outbox for good.
 func (o *outbox) close() {
@@ -208,7 +208,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 		}
 		for {
 			o.mu.Lock()
-			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.parcels)
+			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.transferBatches)
 			o.late.Stop() // or a sleeping node would wake for mail that has left
 			o.mu.Unlock()
 			if len(batch) == 0 {

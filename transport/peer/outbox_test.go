@@ -15,20 +15,20 @@ func heartbeat(n int64) message.Envelope {
 	return message.Envelope{Body: &message.Heartbeat{Sent: n}}
 }
 
-func parcel(n uint64, bytes int) message.Envelope {
-	return message.Envelope{Body: &message.Parcel{
+func transferBatch(n uint64, bytes int) message.Envelope {
+	return message.Envelope{Body: &message.TransferBatch{
 		N: n, Parts: []message.Part{{Kind: message.Fill, Bytes: bytes}}, Image: bucket.Image{Data: make([]byte, bytes)},
 	}}
 }
 
-// numbers returns the numbers of heartbeats, and of parcels with a minus.
+// numbers returns the numbers of heartbeats, and of transfer batches with a minus.
 func numbers(list []message.Envelope) []int64 {
 	var ns []int64
 	for _, e := range list {
 		switch b := e.Body.(type) {
 		case *message.Heartbeat:
 			ns = append(ns, b.Sent)
-		case *message.Parcel:
+		case *message.TransferBatch:
 			ns = append(ns, -int64(b.N))
 		}
 	}
@@ -92,7 +92,7 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// TestMailOrder: what waits for a connection is delivered in order, control before parcels.
+// TestMailOrder: what waits for a connection is delivered in order, control before transfer batches.
 func TestMailOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
@@ -101,7 +101,7 @@ func TestMailOrder(t *testing.T) {
 		pass := held(&c)
 		pool := open(t, c)
 		for i := range int64(3) {
-			pool.Post("b:1", parcel(uint64(i)+1, 200<<10)) // each fills a frame
+			pool.Post("b:1", transferBatch(uint64(i)+1, 200<<10)) // each fills a frame
 			pool.Post("b:1", heartbeat(i+1))
 		}
 		synctest.Wait()
@@ -112,7 +112,7 @@ func TestMailOrder(t *testing.T) {
 		pass()
 		synctest.Wait()
 		wantNumbers(t, box.all(), 1, 2, 3, -1, -2, -3)
-		pool.Post("b:1", parcel(4, 1))
+		pool.Post("b:1", transferBatch(4, 1))
 		synctest.Wait()
 		wantNumbers(t, box.all(), -4)
 		if took := time.Since(start); took != 0 {
@@ -148,7 +148,7 @@ func TestMailWaitsForCompany(t *testing.T) {
 		wantNumbers(t, box.all(), 2, 3)
 
 		pool.Post("b:1", patient(4))
-		pool.Post("b:1", parcel(5, 1))
+		pool.Post("b:1", transferBatch(5, 1))
 		synctest.Wait()
 		wantNumbers(t, box.all(), 4, -5)
 
@@ -180,16 +180,16 @@ func (s slow) Deliver(e message.Envelope) {
 	s.inbox.Deliver(e)
 }
 
-// TestHeartbeatsOvertake: on a connection that takes no more, parcels pile up, and a
+// TestHeartbeatsOvertake: on a connection that takes no more, transfer batches pile up, and a
 // heartbeat goes before them all as soon as there is room.
 func TestHeartbeatsOvertake(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), slow{newInbox(), make(chan struct{})}
 		network.serveMail(t, "b:1", box)
 		pool := open(t, network.config("a"))
-		const parcels = 45
-		for n := range uint64(parcels) {
-			pool.Post("b:1", parcel(n+1, 250<<10))
+		const transferBatches = 45
+		for n := range uint64(transferBatches) {
+			pool.Post("b:1", transferBatch(n+1, 250<<10))
 			synctest.Wait()
 		}
 		way, err := pool.ways("b:1")
@@ -197,17 +197,17 @@ func TestHeartbeatsOvertake(t *testing.T) {
 			t.Fatal(err)
 		}
 		way.mail.mu.Lock()
-		waiting := way.mail.mu.parcels.len()
+		waiting := way.mail.mu.transferBatches.len()
 		way.mail.mu.Unlock()
 		if waiting < 5 {
-			t.Fatalf("%d parcels wait: the test shows nothing", waiting)
+			t.Fatalf("%d transfer batches wait: the test shows nothing", waiting)
 		}
 		pool.Post("b:1", heartbeat(1))
 		close(box.opened)
 		synctest.Wait()
 		got := numbers(box.all())
-		if len(got) != parcels+1 || got[parcels-waiting] != 1 {
-			t.Errorf("got %v, want the heartbeat before the last %d parcels", got, waiting)
+		if len(got) != transferBatches+1 || got[transferBatches-waiting] != 1 {
+			t.Errorf("got %v, want the heartbeat before the last %d transfer batches", got, waiting)
 		}
 	})
 }
@@ -221,12 +221,12 @@ func TestMailDrops(t *testing.T) {
 		pass := held(&c)
 		pool := open(t, c)
 		for n := range uint64(4) {
-			pool.Post("b:1", parcel(n+1, 3<<20)) // the third is too much, and so is the fourth
+			pool.Post("b:1", transferBatch(n+1, 3<<20)) // the third is too much, and so is the fourth
 		}
 		for n := range int64(maxWaiting) + 5 {
 			pool.Post("b:1", heartbeat(n+1))
 		}
-		pool.Post("b:1", parcel(5, 1<<20))
+		pool.Post("b:1", transferBatch(5, 1<<20))
 		if s := pool.Stats(); s.Dropped != 2+5 {
 			t.Errorf("dropped %d, want 7", s.Dropped)
 		}
@@ -246,13 +246,13 @@ func TestMailDrops(t *testing.T) {
 // TestLargeMessageGoesAlone: a message of any size goes into an empty queue, and nothing behind it.
 func TestLargeMessageGoesAlone(t *testing.T) {
 	var q letters
-	if !q.push(parcel(1, maxWaitingBytes+1)) {
+	if !q.push(transferBatch(1, maxWaitingBytes+1)) {
 		t.Fatal("a large message does not go into an empty queue")
 	}
-	if q.push(parcel(2, 1)) {
+	if q.push(transferBatch(2, 1)) {
 		t.Error("a queue that is full takes more")
 	}
-	if got := takeFrame(nil, new(letters), &q); len(got) != 1 || q.bytes != 0 || !q.push(parcel(3, 1)) {
+	if got := takeFrame(nil, new(letters), &q); len(got) != 1 || q.bytes != 0 || !q.push(transferBatch(3, 1)) {
 		t.Errorf("%d messages taken, %d bytes left", len(got), q.bytes)
 	}
 }

@@ -131,7 +131,7 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 }
 
 // Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
-// To one address, messages other than bulky ones (parcels, and what doors and reports send) are delivered
+// To one address, messages other than bulky ones (transfer batches, and what doors and reports send) are delivered
 // in the order of their Posts, and so are these; the former overtake the latter. Copies have a connection of their own, and overtake all. e.From does not travel:
 // the receiver takes it from this node's hello. A connection is made when there is
 // none; what waits for it is dropped when the attempt fails.

@@ -889,7 +889,7 @@ type Letter struct {
 	//	*Letter_Claim
 	//	*Letter_Grant
 	//	*Letter_Fetch
-	//	*Letter_Parcel
+	//	*Letter_TransferBatch
 	//	*Letter_Receipt
 	//	*Letter_Room
 	//	*Letter_Report
@@ -1057,10 +1057,10 @@ func (x *Letter) GetFetch() *Fetch {
 	return nil
 }
 
-func (x *Letter) GetParcel() *Parcel {
+func (x *Letter) GetTransferBatch() *TransferBatch {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Parcel); ok {
-			return x.Parcel
+		if x, ok := x.Body.(*Letter_TransferBatch); ok {
+			return x.TransferBatch
 		}
 	}
 	return nil
@@ -1222,8 +1222,8 @@ type Letter_Fetch struct {
 	Fetch *Fetch `protobuf:"bytes,13,opt,name=fetch,proto3,oneof"`
 }
 
-type Letter_Parcel struct {
-	Parcel *Parcel `protobuf:"bytes,14,opt,name=parcel,proto3,oneof"`
+type Letter_TransferBatch struct {
+	TransferBatch *TransferBatch `protobuf:"bytes,14,opt,name=transfer_batch,json=transferBatch,proto3,oneof"`
 }
 
 type Letter_Receipt struct {
@@ -1296,7 +1296,7 @@ func (*Letter_Grant) isLetter_Body() {}
 
 func (*Letter_Fetch) isLetter_Body() {}
 
-func (*Letter_Parcel) isLetter_Body() {}
+func (*Letter_TransferBatch) isLetter_Body() {}
 
 func (*Letter_Receipt) isLetter_Body() {}
 
@@ -1595,12 +1595,12 @@ type Heartbeat struct {
 	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Set   *StableSet             `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
 	// message.Wish. Also here a letter with a value that is not known is skipped.
-	Wish     uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
-	Seen     uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
-	News     uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
-	Hearsay  bool   `protobuf:"varint,6,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
-	Deaf     bool   `protobuf:"varint,7,opt,name=deaf,proto3" json:"deaf,omitempty"`
-	NoQuorum bool   `protobuf:"varint,8,opt,name=no_quorum,json=noQuorum,proto3" json:"no_quorum,omitempty"`
+	Wish        uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
+	Seen        uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	News        uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
+	Unconfirmed bool   `protobuf:"varint,6,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	Isolated    bool   `protobuf:"varint,7,opt,name=isolated,proto3" json:"isolated,omitempty"`
+	NoQuorum    bool   `protobuf:"varint,8,opt,name=no_quorum,json=noQuorum,proto3" json:"no_quorum,omitempty"`
 	// How a set is founded, as in message.Heartbeat.
 	Expect        uint32   `protobuf:"varint,10,opt,name=expect,proto3" json:"expect,omitempty"`
 	Founding      uint64   `protobuf:"varint,11,opt,name=founding,proto3" json:"founding,omitempty"`
@@ -1675,16 +1675,16 @@ func (x *Heartbeat) GetNews() uint64 {
 	return 0
 }
 
-func (x *Heartbeat) GetHearsay() bool {
+func (x *Heartbeat) GetUnconfirmed() bool {
 	if x != nil {
-		return x.Hearsay
+		return x.Unconfirmed
 	}
 	return false
 }
 
-func (x *Heartbeat) GetDeaf() bool {
+func (x *Heartbeat) GetIsolated() bool {
 	if x != nil {
-		return x.Deaf
+		return x.Isolated
 	}
 	return false
 }
@@ -1730,7 +1730,7 @@ type Ack struct {
 	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
 	Set           *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
 	News          uint64                 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
-	Hearsay       bool                   `protobuf:"varint,5,opt,name=hearsay,proto3" json:"hearsay,omitempty"`
+	Unconfirmed   bool                   `protobuf:"varint,5,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
 	Got           int64                  `protobuf:"fixed64,6,opt,name=got,proto3" json:"got,omitempty"` // 0 is not known
 	LeaseNs       int64                  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1795,9 +1795,9 @@ func (x *Ack) GetNews() uint64 {
 	return 0
 }
 
-func (x *Ack) GetHearsay() bool {
+func (x *Ack) GetUnconfirmed() bool {
 	if x != nil {
-		return x.Hearsay
+		return x.Unconfirmed
 	}
 	return false
 }
@@ -2129,7 +2129,7 @@ type Holding struct {
 	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	Gen       uint64                 `protobuf:"varint,2,opt,name=gen,proto3" json:"gen,omitempty"`
 	Start     *Mark                  `protobuf:"bytes,3,opt,name=start,proto3" json:"start,omitempty"`
-	Heir      *Process               `protobuf:"bytes,4,opt,name=heir,proto3" json:"heir,omitempty"`
+	NextOwner *Process               `protobuf:"bytes,4,opt,name=next_owner,json=nextOwner,proto3" json:"next_owner,omitempty"`
 	// As many nodes have complete replicas as the sender wants; what former owners have left may be dropped.
 	Replicated    bool  `protobuf:"varint,5,opt,name=replicated,proto3" json:"replicated,omitempty"`
 	Loss          *Loss `protobuf:"bytes,6,opt,name=loss,proto3" json:"loss,omitempty"`
@@ -2188,9 +2188,9 @@ func (x *Holding) GetStart() *Mark {
 	return nil
 }
 
-func (x *Holding) GetHeir() *Process {
+func (x *Holding) GetNextOwner() *Process {
 	if x != nil {
-		return x.Heir
+		return x.NextOwner
 	}
 	return nil
 }
@@ -2838,8 +2838,8 @@ func (x *Fetch) GetState() *Mark {
 	return nil
 }
 
-// Parcel has its parts column by column, as Request has its records.
-type Parcel struct {
+// TransferBatch has its parts column by column, as Request has its records.
+type TransferBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	N     uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
 	// Never left empty: its length is how many parts there are.
@@ -2877,20 +2877,20 @@ type Parcel struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Parcel) Reset() {
-	*x = Parcel{}
+func (x *TransferBatch) Reset() {
+	*x = TransferBatch{}
 	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Parcel) String() string {
+func (x *TransferBatch) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Parcel) ProtoMessage() {}
+func (*TransferBatch) ProtoMessage() {}
 
-func (x *Parcel) ProtoReflect() protoreflect.Message {
+func (x *TransferBatch) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_v1_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2902,180 +2902,180 @@ func (x *Parcel) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Parcel.ProtoReflect.Descriptor instead.
-func (*Parcel) Descriptor() ([]byte, []int) {
+// Deprecated: Use TransferBatch.ProtoReflect.Descriptor instead.
+func (*TransferBatch) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{33}
 }
 
-func (x *Parcel) GetN() uint64 {
+func (x *TransferBatch) GetN() uint64 {
 	if x != nil {
 		return x.N
 	}
 	return 0
 }
 
-func (x *Parcel) GetPartition() []uint32 {
+func (x *TransferBatch) GetPartition() []uint32 {
 	if x != nil {
 		return x.Partition
 	}
 	return nil
 }
 
-func (x *Parcel) GetKind() []byte {
+func (x *TransferBatch) GetKind() []byte {
 	if x != nil {
 		return x.Kind
 	}
 	return nil
 }
 
-func (x *Parcel) GetFlags() []byte {
+func (x *TransferBatch) GetFlags() []byte {
 	if x != nil {
 		return x.Flags
 	}
 	return nil
 }
 
-func (x *Parcel) GetEpochGen() []uint64 {
+func (x *TransferBatch) GetEpochGen() []uint64 {
 	if x != nil {
 		return x.EpochGen
 	}
 	return nil
 }
 
-func (x *Parcel) GetEpochBoot() []uint32 {
+func (x *TransferBatch) GetEpochBoot() []uint32 {
 	if x != nil {
 		return x.EpochBoot
 	}
 	return nil
 }
 
-func (x *Parcel) GetFill() []uint64 {
+func (x *TransferBatch) GetFill() []uint64 {
 	if x != nil {
 		return x.Fill
 	}
 	return nil
 }
 
-func (x *Parcel) GetSeq() []uint64 {
+func (x *TransferBatch) GetSeq() []uint64 {
 	if x != nil {
 		return x.Seq
 	}
 	return nil
 }
 
-func (x *Parcel) GetStartGen() []uint64 {
+func (x *TransferBatch) GetStartGen() []uint64 {
 	if x != nil {
 		return x.StartGen
 	}
 	return nil
 }
 
-func (x *Parcel) GetStartBoot() []uint32 {
+func (x *TransferBatch) GetStartBoot() []uint32 {
 	if x != nil {
 		return x.StartBoot
 	}
 	return nil
 }
 
-func (x *Parcel) GetStartSeq() []uint64 {
+func (x *TransferBatch) GetStartSeq() []uint64 {
 	if x != nil {
 		return x.StartSeq
 	}
 	return nil
 }
 
-func (x *Parcel) GetNextGen() []uint64 {
+func (x *TransferBatch) GetNextGen() []uint64 {
 	if x != nil {
 		return x.NextGen
 	}
 	return nil
 }
 
-func (x *Parcel) GetNextBoot() []uint32 {
+func (x *TransferBatch) GetNextBoot() []uint32 {
 	if x != nil {
 		return x.NextBoot
 	}
 	return nil
 }
 
-func (x *Parcel) GetCounters() []uint32 {
+func (x *TransferBatch) GetCounters() []uint32 {
 	if x != nil {
 		return x.Counters
 	}
 	return nil
 }
 
-func (x *Parcel) GetSize() []uint32 {
+func (x *TransferBatch) GetSize() []uint32 {
 	if x != nil {
 		return x.Size
 	}
 	return nil
 }
 
-func (x *Parcel) GetSum() []uint64 {
+func (x *TransferBatch) GetSum() []uint64 {
 	if x != nil {
 		return x.Sum
 	}
 	return nil
 }
 
-func (x *Parcel) GetLimits() []uint32 {
+func (x *TransferBatch) GetLimits() []uint32 {
 	if x != nil {
 		return x.Limits
 	}
 	return nil
 }
 
-func (x *Parcel) GetData() []byte {
+func (x *TransferBatch) GetData() []byte {
 	if x != nil {
 		return x.Data
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossGen() []uint64 {
+func (x *TransferBatch) GetLossGen() []uint64 {
 	if x != nil {
 		return x.LossGen
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossBoot() []uint32 {
+func (x *TransferBatch) GetLossBoot() []uint32 {
 	if x != nil {
 		return x.LossBoot
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossAgeNs() []int64 {
+func (x *TransferBatch) GetLossAgeNs() []int64 {
 	if x != nil {
 		return x.LossAgeNs
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossSureGen() []uint64 {
+func (x *TransferBatch) GetLossSureGen() []uint64 {
 	if x != nil {
 		return x.LossSureGen
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossSureBoot() []uint32 {
+func (x *TransferBatch) GetLossSureBoot() []uint32 {
 	if x != nil {
 		return x.LossSureBoot
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossHasGen() []uint64 {
+func (x *TransferBatch) GetLossHasGen() []uint64 {
 	if x != nil {
 		return x.LossHasGen
 	}
 	return nil
 }
 
-func (x *Parcel) GetLossHasBoot() []uint32 {
+func (x *TransferBatch) GetLossHasBoot() []uint32 {
 	if x != nil {
 		return x.LossHasBoot
 	}
@@ -4332,7 +4332,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
 	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
-	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xe2\b\n" +
+	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xf8\b\n" +
 	"\x06Letter\x12 \n" +
 	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
 	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
@@ -4347,8 +4347,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	" \x01(\v2\r.peer.v1.NewsH\x00R\x04news\x12&\n" +
 	"\x05claim\x18\v \x01(\v2\x0e.peer.v1.ClaimH\x00R\x05claim\x12&\n" +
 	"\x05grant\x18\f \x01(\v2\x0e.peer.v1.GrantH\x00R\x05grant\x12&\n" +
-	"\x05fetch\x18\r \x01(\v2\x0e.peer.v1.FetchH\x00R\x05fetch\x12)\n" +
-	"\x06parcel\x18\x0e \x01(\v2\x0f.peer.v1.ParcelH\x00R\x06parcel\x12,\n" +
+	"\x05fetch\x18\r \x01(\v2\x0e.peer.v1.FetchH\x00R\x05fetch\x12?\n" +
+	"\x0etransfer_batch\x18\x0e \x01(\v2\x16.peer.v1.TransferBatchH\x00R\rtransferBatch\x12,\n" +
 	"\areceipt\x18\x0f \x01(\v2\x10.peer.v1.ReceiptH\x00R\areceipt\x12#\n" +
 	"\x04room\x18\x10 \x01(\v2\r.peer.v1.RoomH\x00R\x04room\x12)\n" +
 	"\x06report\x18\x14 \x01(\v2\x0f.peer.v1.ReportH\x00R\x06report\x12,\n" +
@@ -4378,27 +4378,27 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tStableSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\rR\amembers\"\xaf\x02\n" +
+	"\amembers\x18\x03 \x03(\rR\amembers\"\xbf\x02\n" +
 	"\tHeartbeat\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12$\n" +
 	"\x03set\x18\x02 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
 	"\x04wish\x18\x03 \x01(\rR\x04wish\x12\x12\n" +
 	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x12\n" +
-	"\x04news\x18\x05 \x01(\x04R\x04news\x12\x18\n" +
-	"\ahearsay\x18\x06 \x01(\bR\ahearsay\x12\x12\n" +
-	"\x04deaf\x18\a \x01(\bR\x04deaf\x12\x1b\n" +
+	"\x04news\x18\x05 \x01(\x04R\x04news\x12 \n" +
+	"\vunconfirmed\x18\x06 \x01(\bR\vunconfirmed\x12\x1a\n" +
+	"\bisolated\x18\a \x01(\bR\bisolated\x12\x1b\n" +
 	"\tno_quorum\x18\b \x01(\bR\bnoQuorum\x12\x16\n" +
 	"\x06expect\x18\n" +
 	" \x01(\rR\x06expect\x12\x1a\n" +
 	"\bfounding\x18\v \x01(\x04R\bfounding\x12\x12\n" +
 	"\x04void\x18\f \x03(\rR\x04void\x12\x19\n" +
-	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\xaa\x01\n" +
+	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\xb2\x01\n" +
 	"\x03Ack\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
 	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
-	"\x04news\x18\x04 \x01(\x04R\x04news\x12\x18\n" +
-	"\ahearsay\x18\x05 \x01(\bR\ahearsay\x12\x10\n" +
+	"\x04news\x18\x04 \x01(\x04R\x04news\x12 \n" +
+	"\vunconfirmed\x18\x05 \x01(\bR\vunconfirmed\x12\x10\n" +
 	"\x03got\x18\x06 \x01(\x10R\x03got\x12\x19\n" +
 	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\\\n" +
 	"\aPrepare\x12\x0e\n" +
@@ -4421,12 +4421,13 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\bHoldings\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
 	"\x04full\x18\x02 \x01(\bR\x04full\x12$\n" +
-	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\xc7\x01\n" +
+	"\x04held\x18\x03 \x03(\v2\x10.peer.v1.HoldingR\x04held\"\xd2\x01\n" +
 	"\aHolding\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05start\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05start\x12$\n" +
-	"\x04heir\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x04heir\x12\x1e\n" +
+	"\x05start\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05start\x12/\n" +
+	"\n" +
+	"next_owner\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\tnextOwner\x12\x1e\n" +
 	"\n" +
 	"replicated\x18\x05 \x01(\bR\n" +
 	"replicated\x12!\n" +
@@ -4474,8 +4475,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xa7\x05\n" +
-	"\x06Parcel\x12\f\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xae\x05\n" +
+	"\rTransferBatch\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
 	"\x04kind\x18\x03 \x01(\fR\x04kind\x12\x14\n" +
@@ -4621,56 +4622,56 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 
 var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*Greeting)(nil),   // 0: peer.v1.Greeting
-	(*Hello)(nil),      // 1: peer.v1.Hello
-	(*Proof)(nil),      // 2: peer.v1.Proof
-	(*Limits)(nil),     // 3: peer.v1.Limits
-	(*Request)(nil),    // 4: peer.v1.Request
-	(*Trace)(nil),      // 5: peer.v1.Trace
-	(*Reply)(nil),      // 6: peer.v1.Reply
-	(*Denial)(nil),     // 7: peer.v1.Denial
-	(*Post)(nil),       // 8: peer.v1.Post
-	(*Letter)(nil),     // 9: peer.v1.Letter
-	(*Process)(nil),    // 10: peer.v1.Process
-	(*Epoch)(nil),      // 11: peer.v1.Epoch
-	(*Mark)(nil),       // 12: peer.v1.Mark
-	(*Ballot)(nil),     // 13: peer.v1.Ballot
-	(*StableSet)(nil),  // 14: peer.v1.StableSet
-	(*Heartbeat)(nil),  // 15: peer.v1.Heartbeat
-	(*Ack)(nil),        // 16: peer.v1.Ack
-	(*Prepare)(nil),    // 17: peer.v1.Prepare
-	(*Promise)(nil),    // 18: peer.v1.Promise
-	(*Accept)(nil),     // 19: peer.v1.Accept
-	(*Accepted)(nil),   // 20: peer.v1.Accepted
-	(*Holdings)(nil),   // 21: peer.v1.Holdings
-	(*Holding)(nil),    // 22: peer.v1.Holding
-	(*Loss)(nil),       // 23: peer.v1.Loss
-	(*News)(nil),       // 24: peer.v1.News
-	(*Granted)(nil),    // 25: peer.v1.Granted
-	(*AcceptLoss)(nil), // 26: peer.v1.AcceptLoss
-	(*Claim)(nil),      // 27: peer.v1.Claim
-	(*Claimed)(nil),    // 28: peer.v1.Claimed
-	(*Grant)(nil),      // 29: peer.v1.Grant
-	(*GrantPart)(nil),  // 30: peer.v1.GrantPart
-	(*Acked)(nil),      // 31: peer.v1.Acked
-	(*Fetch)(nil),      // 32: peer.v1.Fetch
-	(*Parcel)(nil),     // 33: peer.v1.Parcel
-	(*Receipt)(nil),    // 34: peer.v1.Receipt
-	(*Refusal)(nil),    // 35: peer.v1.Refusal
-	(*Room)(nil),       // 36: peer.v1.Room
-	(*Load)(nil),       // 37: peer.v1.Load
-	(*Report)(nil),     // 38: peer.v1.Report
-	(*Account)(nil),    // 39: peer.v1.Account
-	(*TopAsk)(nil),     // 40: peer.v1.TopAsk
-	(*Top)(nil),        // 41: peer.v1.Top
-	(*TopKey)(nil),     // 42: peer.v1.TopKey
-	(*FactsAsk)(nil),   // 43: peer.v1.FactsAsk
-	(*Facts)(nil),      // 44: peer.v1.Facts
-	(*Counts)(nil),     // 45: peer.v1.Counts
-	(*RuleFacts)(nil),  // 46: peer.v1.RuleFacts
-	(*KeyAsk)(nil),     // 47: peer.v1.KeyAsk
-	(*KeyFacts)(nil),   // 48: peer.v1.KeyFacts
-	(*v1.Limit)(nil),   // 49: sluice.v1.Limit
+	(*Greeting)(nil),      // 0: peer.v1.Greeting
+	(*Hello)(nil),         // 1: peer.v1.Hello
+	(*Proof)(nil),         // 2: peer.v1.Proof
+	(*Limits)(nil),        // 3: peer.v1.Limits
+	(*Request)(nil),       // 4: peer.v1.Request
+	(*Trace)(nil),         // 5: peer.v1.Trace
+	(*Reply)(nil),         // 6: peer.v1.Reply
+	(*Denial)(nil),        // 7: peer.v1.Denial
+	(*Post)(nil),          // 8: peer.v1.Post
+	(*Letter)(nil),        // 9: peer.v1.Letter
+	(*Process)(nil),       // 10: peer.v1.Process
+	(*Epoch)(nil),         // 11: peer.v1.Epoch
+	(*Mark)(nil),          // 12: peer.v1.Mark
+	(*Ballot)(nil),        // 13: peer.v1.Ballot
+	(*StableSet)(nil),     // 14: peer.v1.StableSet
+	(*Heartbeat)(nil),     // 15: peer.v1.Heartbeat
+	(*Ack)(nil),           // 16: peer.v1.Ack
+	(*Prepare)(nil),       // 17: peer.v1.Prepare
+	(*Promise)(nil),       // 18: peer.v1.Promise
+	(*Accept)(nil),        // 19: peer.v1.Accept
+	(*Accepted)(nil),      // 20: peer.v1.Accepted
+	(*Holdings)(nil),      // 21: peer.v1.Holdings
+	(*Holding)(nil),       // 22: peer.v1.Holding
+	(*Loss)(nil),          // 23: peer.v1.Loss
+	(*News)(nil),          // 24: peer.v1.News
+	(*Granted)(nil),       // 25: peer.v1.Granted
+	(*AcceptLoss)(nil),    // 26: peer.v1.AcceptLoss
+	(*Claim)(nil),         // 27: peer.v1.Claim
+	(*Claimed)(nil),       // 28: peer.v1.Claimed
+	(*Grant)(nil),         // 29: peer.v1.Grant
+	(*GrantPart)(nil),     // 30: peer.v1.GrantPart
+	(*Acked)(nil),         // 31: peer.v1.Acked
+	(*Fetch)(nil),         // 32: peer.v1.Fetch
+	(*TransferBatch)(nil), // 33: peer.v1.TransferBatch
+	(*Receipt)(nil),       // 34: peer.v1.Receipt
+	(*Refusal)(nil),       // 35: peer.v1.Refusal
+	(*Room)(nil),          // 36: peer.v1.Room
+	(*Load)(nil),          // 37: peer.v1.Load
+	(*Report)(nil),        // 38: peer.v1.Report
+	(*Account)(nil),       // 39: peer.v1.Account
+	(*TopAsk)(nil),        // 40: peer.v1.TopAsk
+	(*Top)(nil),           // 41: peer.v1.Top
+	(*TopKey)(nil),        // 42: peer.v1.TopKey
+	(*FactsAsk)(nil),      // 43: peer.v1.FactsAsk
+	(*Facts)(nil),         // 44: peer.v1.Facts
+	(*Counts)(nil),        // 45: peer.v1.Counts
+	(*RuleFacts)(nil),     // 46: peer.v1.RuleFacts
+	(*KeyAsk)(nil),        // 47: peer.v1.KeyAsk
+	(*KeyFacts)(nil),      // 48: peer.v1.KeyFacts
+	(*v1.Limit)(nil),      // 49: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
@@ -4696,7 +4697,7 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	27, // 20: peer.v1.Letter.claim:type_name -> peer.v1.Claim
 	29, // 21: peer.v1.Letter.grant:type_name -> peer.v1.Grant
 	32, // 22: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	33, // 23: peer.v1.Letter.parcel:type_name -> peer.v1.Parcel
+	33, // 23: peer.v1.Letter.transfer_batch:type_name -> peer.v1.TransferBatch
 	34, // 24: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
 	36, // 25: peer.v1.Letter.room:type_name -> peer.v1.Room
 	38, // 26: peer.v1.Letter.report:type_name -> peer.v1.Report
@@ -4721,7 +4722,7 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	13, // 45: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
 	22, // 46: peer.v1.Holdings.held:type_name -> peer.v1.Holding
 	12, // 47: peer.v1.Holding.start:type_name -> peer.v1.Mark
-	10, // 48: peer.v1.Holding.heir:type_name -> peer.v1.Process
+	10, // 48: peer.v1.Holding.next_owner:type_name -> peer.v1.Process
 	23, // 49: peer.v1.Holding.loss:type_name -> peer.v1.Loss
 	11, // 50: peer.v1.Loss.of:type_name -> peer.v1.Epoch
 	11, // 51: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
@@ -4772,7 +4773,7 @@ func file_peer_v1_peer_proto_init() {
 		(*Letter_Claim)(nil),
 		(*Letter_Grant)(nil),
 		(*Letter_Fetch)(nil),
-		(*Letter_Parcel)(nil),
+		(*Letter_TransferBatch)(nil),
 		(*Letter_Receipt)(nil),
 		(*Letter_Room)(nil),
 		(*Letter_Report)(nil),

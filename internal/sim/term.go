@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// tenure is the time of one holder of a partition under one epoch, and what the model
+// term is the time of one holder of a partition under one epoch, and what the model
 // knows of its decisions.
-type tenure struct {
+type term struct {
 	process *process
 	lineage string
 	state   handoff.State // as it began
@@ -40,7 +40,7 @@ type change struct {
 }
 
 // now returns what the key at place has spent by the last decision.
-func (t *tenure) now(place int) int64 {
+func (t *term) now(place int) int64 {
 	if s := t.spent[place]; len(s) > 0 {
 		return s[len(s)-1].spent
 	}
@@ -48,7 +48,7 @@ func (t *tenure) now(place int) int64 {
 }
 
 // asOf returns what the key at place had spent as of seq.
-func (t *tenure) asOf(place int, seq uint64) int64 {
+func (t *term) asOf(place int, seq uint64) int64 {
 	s := t.spent[place]
 	i := sort.Search(len(s), func(i int) bool { return s[i].seq > seq })
 	if i == 0 {
@@ -59,11 +59,11 @@ func (t *tenure) asOf(place int, seq uint64) int64 {
 
 // history is what the world knows of a partition in a lineage.
 type history struct {
-	byEpoch map[message.Epoch]*tenure
-	// newest is the tenure of the highest epoch.
-	newest *tenure
+	byEpoch map[message.Epoch]*term
+	// newest is the term of the highest epoch.
+	newest *term
 	// all are in the order in which they began.
-	all []*tenure
+	all []*term
 	// partial are the epochs of states that were listed as partial in a claim.
 	partial map[message.Epoch]bool
 	// claimed are the generations that claims asked for, asked is since when, granted the processes that granted an epoch, told who was told of one.
@@ -91,7 +91,7 @@ func (w *world) history(lineage string, part int) *history {
 	h := w.histories[c]
 	if h == nil {
 		h = &history{
-			byEpoch: map[message.Epoch]*tenure{}, partial: map[message.Epoch]bool{}, claimed: map[claim]uint64{}, asked: map[message.Epoch]int64{},
+			byEpoch: map[message.Epoch]*term{}, partial: map[message.Epoch]bool{}, claimed: map[claim]uint64{}, asked: map[message.Epoch]int64{},
 			granted: map[message.Epoch][]*process{}, told: map[told]bool{},
 		}
 		w.histories[c] = h
@@ -101,7 +101,7 @@ func (w *world) history(lineage string, part int) *history {
 }
 
 // replaced reports whether from is a replica that had not all that its owner had decided: t, or one that it was handed over from until it came to t.
-func (h *history) replaced(from message.Mark, t *tenure) bool {
+func (h *history) replaced(from message.Mark, t *term) bool {
 	for t != nil && t.state.Mark.Epoch != from.Epoch && t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0 {
 		t = h.byEpoch[t.state.Start.Epoch]
 	}
@@ -110,7 +110,7 @@ func (h *history) replaced(from message.Mark, t *tenure) bool {
 
 // allNew reports whether the owner of before was lost, and the owner of t and all that granted its claim have started since: they are most of
 // the voters, and none of them could know of before.
-func (h *history) allNew(before, t *tenure) bool {
+func (h *history) allNew(before, t *term) bool {
 	lost := before.process.left
 	old := func(p *process) bool { return lost == 0 || p.started < lost }
 	return !old(t.process) && !slices.ContainsFunc(h.granted[t.state.Mark.Epoch], old)
@@ -119,7 +119,7 @@ func (h *history) allNew(before, t *tenure) bool {
 // opens is called when p has become the holder of part, as state says.
 func (w *world) opens(p *process, part int, state handoff.State) {
 	h, keys := w.history(p.set.ID, part), w.keysOf[part]
-	t := &tenure{process: p, lineage: p.set.ID, state: state, before: make([]int64, len(keys)), spent: make([][]point, len(keys))}
+	t := &term{process: p, lineage: p.set.ID, state: state, before: make([]int64, len(keys)), spent: make([][]point, len(keys))}
 	t.last = state.Mark.Seq
 	for i, k := range keys {
 		t.before[i] = w.spent(p, k)
@@ -129,7 +129,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 		w.fail("epoch", part, "%s holds at %s, which began before at %s", p, tellEpoch(state.Mark.Epoch), other.process)
 	}
 	before := h.newest
-	h.byEpoch[state.Mark.Epoch], p.tenures[part] = t, t
+	h.byEpoch[state.Mark.Epoch], p.terms[part] = t, t
 	h.all = append(h.all, t)
 	if before != nil && state.Start.Epoch.Less(before.state.Mark.Epoch) && (w.forgets || w.promiseForgotten(h, before, t) || h.allNew(before, t)) {
 		w.outdated |= 1 << part
@@ -165,7 +165,7 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 
 // judgeContent holds what a new holder's table has against its start mark: all that was decided
 // up to there.
-func (w *world) judgeContent(part int, t *tenure) {
+func (w *world) judgeContent(part int, t *term) {
 	h := w.history(t.lineage, part)
 	start := t.state.Start
 	// Who begins with a part names no change of that epoch.
@@ -191,7 +191,7 @@ func (w *world) judgeContent(part int, t *tenure) {
 }
 
 // judgeSwap wants a hand-off to start from the last change of the holder before.
-func (w *world) judgeSwap(part int, t *tenure) {
+func (w *world) judgeSwap(part int, t *term) {
 	start := t.state.Start
 	from := w.history(t.lineage, part).byEpoch[start.Epoch]
 	switch {
@@ -206,7 +206,7 @@ func (w *world) judgeSwap(part int, t *tenure) {
 
 // judgeChoice wants a claim to start from the best complete state that a process had which the claimer
 // must have asked.
-func (w *world) judgeChoice(part int, t *tenure) {
+func (w *world) judgeChoice(part int, t *term) {
 	c := t.process
 	for _, q := range w.procs {
 		if q == nil || q == c || q.set.ID != c.set.ID || !w.together(c, q, 4*time.Second) {
@@ -229,7 +229,7 @@ func (w *world) together(p, q *process, d time.Duration) bool {
 }
 
 // confirm drops what a copy has from t's unconfirmed changes.
-func (t *tenure) confirm(upTo uint64) {
+func (t *term) confirm(upTo uint64) {
 	if upTo == math.MaxUint64 {
 		t.unconfirmed = t.unconfirmed[:0]
 		return

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// TestChore: it works every period from a call on, as long as there is something to do, and wakes
+// TestTask: it works every period from a call on, as long as there is something to do, and wakes
 // nobody otherwise.
-func TestChore(t *testing.T) {
+func TestTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newChore(20 * time.Millisecond)
+		c := newTask(20 * time.Millisecond)
 		ctx, cancel := context.WithCancel(t.Context())
 		var at []time.Duration
 		work, start := 0, time.Now()

@@ -9,20 +9,20 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Bits of Parcel.flags.
+// Bits of Transfer batch.flags.
 const (
 	flagBegin = 1 << 0
 	flagEnd   = 1 << 1
 )
 
-// parcel puts p into empty columns, perhaps with the memory of an earlier frame's.
-func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
-	if w.used == len(w.parcels) {
-		w.parcels = append(w.parcels, &peerv1.Letter_Parcel{Parcel: new(peerv1.Parcel)})
+// transfer batch puts p into empty columns, perhaps with the memory of an earlier frame's.
+func (w *letterWriter) transferBatch(p *message.TransferBatch) *peerv1.Letter_TransferBatch {
+	if w.used == len(w.transferBatches) {
+		w.transferBatches = append(w.transferBatches, &peerv1.Letter_TransferBatch{TransferBatch: new(peerv1.TransferBatch)})
 	}
-	body := w.parcels[w.used]
+	body := w.transferBatches[w.used]
 	w.used++
-	m := body.Parcel
+	m := body.TransferBatch
 	if len(p.Image.Limits) > maxGather {
 		w.err = fmt.Errorf("image: %d sets of limits; want at most %d", len(p.Image.Limits), maxGather)
 		return body
@@ -63,7 +63,7 @@ func (w *letterWriter) parcel(p *message.Parcel) *peerv1.Letter_Parcel {
 		m.LossHasBoot = append(m.LossHasBoot, boots[5].in(w, t.Loss.Has.Boot))
 		size += t.Bytes
 	}
-	sealParcel(m)
+	sealTransferBatch(m)
 	for _, l := range p.Image.Limits {
 		m.Limits = append(m.Limits, w.limit(l))
 	}
@@ -91,8 +91,8 @@ func (l *lastText) in(w *letterWriter, s string) uint32 {
 	return l.id
 }
 
-// cutParcel is cutRequest for a Parcel. Its data was lent to it.
-func cutParcel(m *peerv1.Parcel) {
+// cutTransferBatch is cutRequest for a Transfer batch. Its data was lent to it.
+func cutTransferBatch(m *peerv1.TransferBatch) {
 	m.N = 0
 	m.Partition = m.Partition[:0]
 	m.Kind = m.Kind[:0]
@@ -120,8 +120,8 @@ func cutParcel(m *peerv1.Parcel) {
 	m.Data = nil
 }
 
-// sealParcel is sealRequest for a Parcel.
-func sealParcel(m *peerv1.Parcel) {
+// sealTransferBatch is sealRequest for a Transfer batch.
+func sealTransferBatch(m *peerv1.TransferBatch) {
 	m.Flags = trim(m.Flags)
 	m.EpochGen = trim(m.EpochGen)
 	m.EpochBoot = trim(m.EpochBoot)
@@ -144,9 +144,9 @@ func sealParcel(m *peerv1.Parcel) {
 	m.LossHasBoot = trim(m.LossHasBoot)
 }
 
-// parcel returns the message that m holds, or nil with r.err set. It takes m's data
+// transfer batch returns the message that m holds, or nil with r.err set. It takes m's data
 // over, which was allocated for this frame.
-func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
+func (r *letterReader) transferBatch(m *peerv1.TransferBatch) *message.TransferBatch {
 	n := len(m.Partition)
 	for _, c := range []struct {
 		name string
@@ -161,11 +161,11 @@ func (r *letterReader) parcel(m *peerv1.Parcel) *message.Parcel {
 		{"loss_has_gen", len(m.LossHasGen)}, {"loss_has_boot", len(m.LossHasBoot)},
 	} {
 		if c.len != 0 && c.len != n {
-			r.err = fmt.Errorf("parcel: column %s has %d values for %d parts; want as many, or none", c.name, c.len, n)
+			r.err = fmt.Errorf("transfer batch: column %s has %d values for %d parts; want as many, or none", c.name, c.len, n)
 			return nil
 		}
 	}
-	p := &message.Parcel{N: m.N, Image: bucket.Image{Data: m.Data}}
+	p := &message.TransferBatch{N: m.N, Image: bucket.Image{Data: m.Data}}
 	if len(m.Data) == 0 {
 		p.Image.Data = nil
 	}
