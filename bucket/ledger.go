@@ -184,11 +184,12 @@ func (c *counter) pay(g *grant, spent int64) {
 	c.chargeShadows(c.now, spent, (*state).chargeLate)
 }
 
-// chargeLate charges units > 0 that were spent at now or before. A window that begins with its first charge ends
-// no sooner than if this one had begun it, so that what was charged in between does not make it end sooner.
+// chargeLate charges units > 0 that were spent at now or before. The window that they count in ends no sooner than if
+// they had begun it: what was charged in between does not make it end sooner, nor does a merge with a counter whose
+// windows end at other times.
 func (s *state) chargeLate(p *plan, now, units int64) {
 	s.charge(p, now, units)
-	if p.align == AlignFirstHit && (p.kind == kindStep || p.kind == kindFixed) {
+	if p.kind == kindStep || p.kind == kindFixed {
 		s.aux = max(s.aux, p.windowEnd(now))
 	}
 }

@@ -15,6 +15,10 @@ import (
 //   - A counter that is ahead of the clock makes the other stand still until then, see move.
 //   - A log above its cap has its oldest entries made one, and so has a ledger.
 //
+// One case is not covered: a lease that was granted under other limits is charged to a sliding counter when it ends. If
+// the merge has moved the windows of that counter, the charge may fall into an earlier window than without the
+// merge, and then stops counting up to one period sooner.
+//
 // If the limits differ, the counter goes on under those of the present one, and every former
 // limit of either becomes a shadow. A limit that only one of them has known begins in the other with what a
 // change of limits would have given it (change.go), so that a change back mints nothing either.

@@ -62,6 +62,8 @@ type life struct {
 	lent [][]bucket.Grant
 	// onward keeps now from stepping back.
 	onward bool
+	// noLoans leaves loans out.
+	noLoans bool
 }
 
 // lifeKey is the key that lax asks for.
@@ -90,7 +92,7 @@ func (h *life) step(t *rapid.T) {
 		}
 		return
 	}
-	if rapid.IntRange(0, 4).Draw(t, "lend") == 0 {
+	if !h.noLoans && rapid.IntRange(0, 4).Draw(t, "lend") == 0 {
 		h.lend(t)
 		return
 	}
