@@ -99,7 +99,7 @@ func (m *Machine) countVoters() {
 	}
 	m.several = several
 	for i := range m.parts {
-		if p := &m.parts[i]; p.role == holding {
+		if p := &m.parts[i]; p.phase == owning {
 			m.confirm(p)
 		}
 	}
@@ -130,7 +130,7 @@ func (h *hold) forgetSpans() {
 // decided without a copy would be lost: the gate stays.
 func (m *Machine) orphaned(p *partition) bool {
 	h := &p.hold
-	if h.gated && h.orphaned == 0 {
+	if h.gate != 0 && h.orphaned == 0 {
 		h.orphaned = m.now
 		m.orphans = true
 	}
@@ -145,7 +145,7 @@ func (m *Machine) adopt() {
 	}
 	m.renewed, m.orphans = renewed, false
 	for i := range m.parts {
-		if p := &m.parts[i]; p.role == holding && p.hold.orphaned != 0 {
+		if p := &m.parts[i]; p.phase == owning && p.hold.orphaned != 0 {
 			m.confirm(p)
 			m.orphans = m.orphans || p.hold.orphaned != 0
 		}
@@ -155,36 +155,31 @@ func (m *Machine) adopt() {
 // journal tells the table which changes of p are wanted, and whether they are urgent.
 func (m *Machine) journal(p *partition) {
 	h := &p.hold
-	recording, all, gated := h.orphaned != 0, false, h.orphaned != 0
+	what, gate := bucket.RecordNothing, time.Duration(0)
+	if h.orphaned != 0 {
+		what, gate = bucket.RecordLasting, m.c.Gate
+	}
 	for _, t := range h.targets {
-		recording = recording || t.stage != waiting
-		all = all || t.nextOwner && t.stage != waiting
-		gated = gated || t.stage == complete
+		if t.stage == waiting {
+			continue
+		}
+		if what = max(what, bucket.RecordLasting); t.nextOwner {
+			what = bucket.RecordAll
+		}
+		if t.stage == complete && gate == 0 {
+			gate = m.gateOf(p)
+		}
 	}
-	gate := time.Duration(0)
-	switch {
-	case h.orphaned != 0:
-		gate = m.c.Gate
-	case gated:
-		gate = m.gateOf(p)
-	}
-	if p.role != holding || recording == h.recording && all == h.all && gated == h.gated && gate == h.gate {
+	if p.phase != owning || what == h.journal && gate == h.gate {
 		return
 	}
-	h.recording, h.all, h.gated, h.gate = recording, all, gated, gate
-	what := bucket.RecordNothing
-	switch {
-	case all:
-		what = bucket.RecordAll
-	case recording:
-		what = bucket.RecordLasting
-	}
+	h.journal, h.gate = what, gate
 	m.c.Table.Record(p.number, what, gate)
 }
 
 // plan decides who shall have p's counters, and lets go of whom else has them.
 func (m *Machine) plan(p *partition) {
-	if p.role != holding || m.view.Owner == nil {
+	if p.phase != owning || m.view.Owner == nil {
 		return
 	}
 	h := &p.hold

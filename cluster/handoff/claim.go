@@ -106,8 +106,8 @@ func (m *Machine) claimLost() {
 	var a *asking
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.role == holding || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
-			p.role == closing && m.lives(p.hold.nextOwner.ch.peer) {
+		if p.phase == owning || p.claim != nil || m.owner(p) != m.c.Self || !m.lost(p) ||
+			p.phase == handingOver && m.lives(p.hold.nextOwner.ch.peer) {
 			continue
 		}
 		if a == nil {
@@ -280,7 +280,7 @@ func (m *Machine) advance(p *partition) {
 		return
 	}
 	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
-		m.win(p)
+		m.win(p, p.completeness())
 	} else if c.asked == never || m.now-c.asked >= 5*m.answerAfter(c.states[0].peer) {
 		if c.asked, c.tries = m.now, c.tries+1; c.tries > maxTries {
 			p.claim = nil
@@ -382,12 +382,12 @@ func (m *Machine) better(a, b offer) int {
 	return comparePeers(a.peer, b.peer)
 }
 
-// win makes this process the holder of what it has claimed, with the best state that there is.
-func (m *Machine) win(p *partition) {
+// win makes this process the holder of what it has claimed, with the best state that there is, of which it has so much.
+func (m *Machine) win(p *partition, has message.Completeness) {
 	c := p.claim
 	start := message.Mark{}
-	p.state.loss = m.missing(p, c)
-	switch p.state.has {
+	p.state.loss = m.missing(p, c, has)
+	switch has {
 	case message.None:
 		m.stats.Fresh++
 		m.c.Table.DropShard(p.number)

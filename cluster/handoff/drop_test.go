@@ -22,10 +22,10 @@ func TestLateDrop(t *testing.T) {
 	} {
 		s := newSolo(t)
 		spend(t, s.table, 1, 4)
-		s.parts[0].known = knowledge{epoch: now, holder: bob, listed: true}
-		s.parts[0].state = state{has: message.Complete, mark: message.Mark{Epoch: now, Seq: 4}, from: bob}
+		s.parts[0].known = knowledge{epoch: now, holder: bob, basis: announced}
+		s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: now, Seq: 4}, from: bob}
 		s.from(bob, message.Part{Kind: message.Drop, Epoch: c.epoch}, newTable(t))
-		if gone := s.parts[0].state.has == message.None; gone != c.gone {
+		if gone := s.parts[0].phase == absent; gone != c.gone {
 			t.Errorf("word %s: that the copy is gone is %v, want %v", c.name, gone, c.gone)
 		}
 	}

@@ -27,7 +27,7 @@ func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 		return
 	}
 	p := &m.parts[b.Partition]
-	if p.role != idle || p.state.has == message.None || p.state.mark != b.State ||
+	if p.isOwned() || p.phase == absent || p.state.mark != b.State ||
 		p.known.epoch != (message.Epoch{Gen: b.Gen, Boot: from.Boot}) {
 		return
 	}
@@ -56,7 +56,7 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 	if c.coming != nil {
 		s = &c.coming.state
 	}
-	if p.role != idle || !s.continues(from, part) {
+	if p.isOwned() || !s.continues(from, part) {
 		return false
 	}
 	c.asked, c.tries = m.now, 0
@@ -70,10 +70,7 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 	case !taken:
 		c.states, c.coming = c.states[1:], nil // what was offered cannot be had
 	case part.End:
-		if c.states[0].has == message.Partial {
-			p.state.has = message.Partial
-		}
-		m.win(p)
+		m.win(p, c.states[0].has)
 	}
 	return taken
 }
@@ -81,15 +78,16 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 // expect readies p for the parts of what was fetched.
 func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 	s := state{
-		has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
+		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
 		from: from, fill: part.Fill, loss: m.heardLoss(part.Loss, loss{}),
 	}
 	p.claim.coming = nil
-	if p.state.has == message.Complete {
+	if p.completeness() == message.Complete {
 		p.claim.coming = &arrival{state: s}
 		return
 	}
 	m.forget(p)
+	p.enter(syncing)
 	p.state = s
 }
 
@@ -106,22 +104,25 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 		m.stats.Damaged++
 		return false
 	}
-	a.has, a.held = message.Complete, p.state.held && m.c.with(ForkMerge)
-	if !a.held {
+	join := p.phase == divergent && m.c.with(ForkMerge)
+	if !join {
 		m.forget(p)
 	}
 	for _, x := range a.portions {
-		if m.c.Table.Import(x.at, p.number, x.image, x.data, x.counters, a.held) != nil {
+		if m.c.Table.Import(x.at, p.number, x.image, x.data, x.counters, join) != nil {
 			m.stats.Damaged++
-			if !a.held {
+			if !join {
 				m.forget(p)
 			}
 			return false
 		}
 	}
 	p.state.release()
-	if own := &p.state; a.held && !own.passed && !own.mark.Epoch.Less(a.loss.of) {
+	if own := &p.state; join && !own.passed && !own.mark.Epoch.Less(a.loss.of) {
 		a.loss = own.loss // the fork has what the other state lacks
+	}
+	if !join {
+		p.enter(replica)
 	}
 	p.state = a.state
 	return true

@@ -113,7 +113,10 @@ func TestFetchBreaksOff(t *testing.T) {
 		} {
 			s := newSolo(t)
 			spend(t, s.table, 1, 4)
-			s.parts[0].state = state{has: message.Complete, mark: own, held: held}
+			s.parts[0].phase, s.parts[0].state = replica, state{mark: own}
+			if held {
+				s.parts[0].phase = divergent
+			}
 			s.claims(claimGen, best)
 
 			bobs := newTable(t)
@@ -147,7 +150,7 @@ func TestFetchBreaksOff(t *testing.T) {
 			if whole {
 				continue
 			}
-			if x := s.parts[0].state; x.has != message.Complete || x.mark != own || x.held != held {
+			if x := s.parts[0]; x.completeness() != message.Complete || x.state.mark != own || (x.phase == divergent) != held {
 				t.Errorf("%s, held %v: has %+v, want what it had", name, held, x)
 			}
 			if !held {
@@ -157,7 +160,7 @@ func TestFetchBreaksOff(t *testing.T) {
 			s.Step(2, message.Envelope{From: carol, To: alice, Lineage: lineage, Body: &message.Holdings{
 				Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: later, Start: best}},
 			}})
-			if !s.parts[0].state.held {
+			if s.parts[0].phase != divergent {
 				t.Errorf("%s: the fork counts as a part of a history that it is not in", name)
 			}
 		}

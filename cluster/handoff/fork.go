@@ -7,12 +7,12 @@ import (
 // mergeFork brings what was decided here of p, and is in no history, to the holder.
 func (m *Machine) mergeFork(p *partition) {
 	s, k := &p.state, &p.known
-	if p.role != idle || !s.held || s.merging != nil || p.claim != nil ||
-		!k.listed || k.gone || k.nextOwner != (message.Peer{}) || !m.fit(p, k.holder) {
+	if p.phase != divergent || s.merging != nil || p.claim != nil ||
+		k.basis != announced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.holder) {
 		return
 	}
-	if s.within(k.start) || !m.c.with(ForkMerge) {
-		s.held = false
+	if p.within(k.start) || !m.c.with(ForkMerge) {
+		p.enter(replica)
 		return
 	}
 	s.merging = m.addTarget(p, k.holder, message.Merge)
@@ -24,15 +24,18 @@ func (m *Machine) uproot(p *partition) {
 	s := &p.state
 	s.loss = loss{}
 	switch {
-	case s.has == message.None || !m.c.with(OneSet):
+	case p.phase == absent || !m.c.with(OneSet):
 		return
-	case s.has == message.Partial:
+	case p.phase == syncing:
 		m.forget(p)
 		return
 	}
 	s.release()
-	*s = state{has: message.Complete, held: true}
+	p.enter(divergent)
+	*s = state{}
 }
 
-// uprooted reports whether s is of another set than this process's, see uproot.
-func (s *state) uprooted() bool { return s.has != message.None && s.mark.Epoch == (message.Epoch{}) }
+// uprooted reports whether the state of p is of another set than this process's, see uproot.
+func (p *partition) uprooted() bool {
+	return p.phase != absent && !p.isOwned() && p.state.mark.Epoch == (message.Epoch{})
+}

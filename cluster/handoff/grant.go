@@ -46,7 +46,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 		part := message.GrantPart{Partition: c.Partition, Known: p.known.epoch, Holder: p.known.holder}
 		if part.OK = m.wouldPromise(p, claimer, epoch); part.OK {
 			m.learn(p, epoch, claimer)
-			if p.role != idle {
+			if p.isOwned() {
 				m.stepDown(p, epoch.Gen) // only where the epoch is not checked
 			}
 			if p.promised != epoch {
@@ -54,8 +54,8 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				m.makeNews(p)
 			}
 			part.Owned, part.Granted = p.owned, m.lastGranted(p)
-			if !p.state.uprooted() {
-				part.Has, part.State = p.state.has, p.state.mark
+			if !p.uprooted() {
+				part.Has, part.State = p.completeness(), p.state.mark
 			}
 		}
 		g.Parts = append(g.Parts, part)
@@ -78,7 +78,7 @@ func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
 // epoch may have been granted before, or heard of in somebody's news. A claimer hears so of its own
 // claim when it has begun anew.
 func (m *Machine) wouldPromise(p *partition, claimer message.Peer, epoch message.Epoch) bool {
-	return p.known.epoch == epoch && p.role == idle || m.grants(p, claimer, epoch)
+	return p.known.epoch == epoch && !p.isOwned() || m.grants(p, claimer, epoch)
 }
 
 // grants reports whether claimer may have p at epoch.
@@ -86,10 +86,10 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 	k := &p.known
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
-		p.role == holding && !m.c.Quorum.LacksQuorum(m.now), // else the claimer may have it, and what is here
-		p.role == closing && m.lives(p.hold.nextOwner.ch.peer):
+		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // else the claimer may have it, and what is here
+		p.phase == handingOver && m.lives(p.hold.nextOwner.ch.peer):
 		return false
-	case m.present(p) && !k.gone && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
+	case m.present(p) && k.basis != released && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
 		// Its holder seems to be there; perhaps the claimer alone does not hear it.
 		heard := m.c.Quorum.Heard(k.holder)
 		return heard == never || m.now-heard > m.trustFor(k.holder)
@@ -101,5 +101,5 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 // know it by itself or have granted it a claim.
 func (m *Machine) present(p *partition) bool {
 	k := &p.known
-	return k.listed || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder)
+	return k.basis == announced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder)
 }

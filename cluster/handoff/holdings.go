@@ -54,13 +54,13 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 	enough := m.enough()
 	b := &message.Holdings{Seq: m.said, Full: full}
 	add := func(p *partition) {
-		switch p.role {
-		case holding:
+		switch p.phase {
+		case owning:
 			b.Held = append(b.Held, message.Holding{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.says(&p.hold.loss),
 				Replicated: enough > 0 && m.replicas(p) >= enough,
 			})
-		case closing:
+		case handingOver:
 			b.Held = append(b.Held, message.Holding{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.says(&p.hold.loss),
 			})
@@ -113,8 +113,8 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		return
 	}
 	for i := range m.parts {
-		if k := &m.parts[i].known; k.holder == from && k.listed && !k.gone && !has[i] {
-			k.gone = true
+		if k := &m.parts[i].known; k.holder == from && k.basis == announced && !has[i] {
+			k.basis = released
 			m.routes++
 		}
 	}
@@ -132,23 +132,23 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	if k.holder != from || k.epoch.Gen != h.Gen {
 		return
 	}
-	if !k.listed || k.gone {
+	if k.basis != announced {
 		m.routes++
 	}
 	if k.nextOwner != h.NextOwner {
 		k.inherits = m.now
 	}
-	k.listed, k.gone, k.nextOwner, k.start, k.replicated = true, false, h.NextOwner, h.Start, h.Replicated
+	k.basis, k.nextOwner, k.start, k.replicated = announced, h.NextOwner, h.Start, h.Replicated
 	p.noteOwned(k.epoch)
-	if p.role == closing && p.hold.next == k.epoch {
+	if p.phase == handingOver && p.hold.next == k.epoch {
 		m.handedOver(p, p.hold.nextOwner)
 	}
 	m.handedOverLate(p, h.Start)
-	if p.state.held && p.state.within(h.Start) {
-		p.state.held = false
+	if p.phase == divergent && p.within(h.Start) {
+		p.enter(replica)
 	}
 	m.comesBack(p, from, h.Loss)
-	if s := &p.state; p.role == idle && s.from == from && s.mark.Epoch == k.epoch {
+	if s := &p.state; !p.isOwned() && s.from == from && s.mark.Epoch == k.epoch {
 		s.loss = m.heardLoss(h.Loss, s.loss)
 	}
 }

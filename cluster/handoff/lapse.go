@@ -12,9 +12,9 @@ func (m *Machine) lapse() {
 	for i := range m.parts {
 		p := &m.parts[i]
 		p.claim = nil
-		if p.role != idle {
+		if p.isOwned() {
 			m.terms[i].Add(1) // whoever waits for a change to be confirmed waits in vain
-			m.keep(p, true)
+			m.keep(p, divergent)
 		}
 	}
 	m.asking = nil

@@ -84,14 +84,14 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		s.owns(owned)
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second)
-		if s.parts[0].role != closing {
+		if s.parts[0].phase != handingOver {
 			t.Fatal("alice does not hand over")
 		}
 		s.heard = nil
 		s.pass(2600 * time.Millisecond)
 		s.heard = []message.Peer{{Name: carol.Name, Boot: carol.Boot + "2"}, bob}
 		s.pass(40 * time.Millisecond)
-		if s.parts[0].role != idle || !s.parts[0].state.passed {
+		if s.parts[0].isOwned() || !s.parts[0].state.passed {
 			t.Fatalf("no lapse: %+v", s.parts[0].state)
 		}
 		next, start := message.Epoch{Gen: owned + 1, Boot: bob.Boot}, message.Mark{Epoch: message.Epoch{Gen: owned, Boot: alice.Boot}, Seq: 4}
@@ -142,7 +142,7 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 	other := message.Peer{Name: carol.Name, Boot: "0"}
 	for _, says := range []bool{true, false} {
 		s := newScript(t)
-		s.parts[0].state = state{has: message.Complete, mark: at(owned, carol)}
+		s.parts[0].phase, s.parts[0].state = replica, state{mark: at(owned, carol)}
 		s.loses(carol)
 		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
 		s.grants(bob, message.Grant{Votes: true, Version: 1, Acked: []message.Acked{{Boot: carol.Boot, Left: int64(400 * time.Millisecond)}}}, message.GrantPart{})

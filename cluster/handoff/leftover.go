@@ -10,10 +10,10 @@ import (
 // cluster of two.
 func (m *Machine) dropLeftover(p *partition) {
 	s, k := &p.state, &p.known
-	if p.role != idle || s.has == message.None || s.held || p.claim != nil {
+	if p.phase != syncing && p.phase != replica || p.claim != nil {
 		return
 	}
-	settled := k.listed && !k.gone && k.nextOwner == (message.Peer{}) && m.lives(k.holder)
+	settled := k.basis == announced && k.nextOwner == (message.Peer{}) && m.lives(k.holder)
 	replicated := k.replicated
 	if s.from == (message.Peer{}) {
 		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)

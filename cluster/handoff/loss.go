@@ -22,7 +22,7 @@ type loss struct {
 
 // lossOf returns what p's shard lacks.
 func (m *Machine) lossOf(p *partition) *loss {
-	if p.role == idle {
+	if !p.isOwned() {
 		return &p.state.loss
 	}
 	return &p.hold.loss
@@ -72,10 +72,10 @@ func (m *Machine) heardLoss(x message.Loss, before loss) loss {
 // missing returns what p's shard lacks once c is won. The state must be complete, and of the highest epoch at which a process has said
 // that it owns the partition, or may have owned it unheard: what is unknown is not unspent. A partition that no process has owned lacks
 // nothing.
-func (m *Machine) missing(p *partition, c *claim) loss {
+func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss {
 	owned, s := p.owned, &p.state
 	complete := func() bool {
-		return owned == (message.Epoch{}) || s.has == message.Complete && !s.mark.Epoch.Less(owned)
+		return owned == (message.Epoch{}) || has == message.Complete && !s.mark.Epoch.Less(owned)
 	}
 	sure := s.loss.of
 	if !complete() {
@@ -94,11 +94,11 @@ func (m *Machine) missing(p *partition, c *claim) loss {
 		sure = s.loss.sure // a process that has not owned it at the later epoch says so of both
 	}
 	m.stats.Losses++
-	has := s.loss.has
-	if s.has == message.Complete && s.loss == (loss{}) {
-		has = s.mark.Epoch
+	all := s.loss.has
+	if has == message.Complete && s.loss == (loss{}) {
+		all = s.mark.Epoch
 	}
-	return loss{of: owned, sure: sure, has: has, since: m.now}
+	return loss{of: owned, sure: sure, has: all, since: m.now}
 }
 
 // setLoss tells the table what p, which this process owns, lacks. Nothing is lost of an epoch at which this process has not owned it.
@@ -135,7 +135,7 @@ func (m *Machine) endLoss(p *partition, remains loss) {
 func (m *Machine) tendLosses() {
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.role != holding || p.hold.loss == (loss{}) {
+		if p.phase != owning || p.hold.loss == (loss{}) {
 			continue
 		}
 		if m.now >= m.lossEnds(p) {
@@ -157,7 +157,7 @@ func (m *Machine) AcceptLoss(now int64) (n int) {
 // acceptLoss is AcceptLoss in this process. Replicas learn of it with the next holdings.
 func (m *Machine) acceptLoss() (n int) {
 	for i := range m.parts {
-		if p := &m.parts[i]; p.role == holding && p.hold.loss != (loss{}) {
+		if p := &m.parts[i]; p.phase == owning && p.hold.loss != (loss{}) {
 			m.endLoss(p, loss{})
 			n++
 		}
@@ -170,7 +170,7 @@ func (m *Machine) acceptLoss() (n int) {
 // tells who has owned it before, whom the owner may not know.
 func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
-	if p.role == idle && m.neverOwned(p, l.Of) {
+	if !p.isOwned() && m.neverOwned(p, l.Of) {
 		ch, before := m.channel(from), l.Sure
 		if before.Less(p.formerly) && l.Has.Less(p.formerly) && p.formerly.Less(l.Of) {
 			before = p.formerly
@@ -181,11 +181,11 @@ func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 		})
 		return
 	}
-	if l.Of == (message.Epoch{}) || p.role != idle || s.has != message.Complete || s.mark.Epoch.Less(l.Of) || s.loss.of == l.Of {
+	if l.Of == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Of) || s.loss.of == l.Of {
 		return
 	}
 	if p.known.holder == from && s.mark.Epoch != p.known.epoch {
-		s.held = true
+		p.enter(divergent)
 	}
 }
 
@@ -198,7 +198,7 @@ type merging struct {
 
 // takeMerge takes a portion of a fork. When all of one that has what p lacks has come, the loss is over, but for what that lacks itself.
 func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
-	if p.role != holding {
+	if p.phase != owning {
 		return false
 	}
 	if m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, true) != nil {

@@ -24,9 +24,9 @@ func (s *script) lacks() bool {
 }
 
 // takesOver has alice claim what carol owned at the epoch owned, with what bob says of it.
-func takesOver(t *testing.T, own state, bobs message.GrantPart) *script {
+func takesOver(t *testing.T, phase phase, own state, bobs message.GrantPart) *script {
 	s := newScript(t)
-	s.parts[0].state = own
+	s.parts[0].phase, s.parts[0].state = phase, own
 	s.loses(carol)
 	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
 	s.grants(bob, message.Grant{Votes: true, Version: 1}, bobs)
@@ -46,22 +46,23 @@ func at(gen uint64, p message.Peer) message.Mark {
 func TestLoss(t *testing.T) {
 	carols := at(owned, carol)
 	for _, c := range []struct {
-		name string
-		own  state
-		bobs message.GrantPart
-		want bool
+		name  string
+		phase phase
+		own   state
+		bobs  message.GrantPart
+		want  bool
 	}{
-		{"no state", state{}, message.GrantPart{}, true},
-		{"a part of a state", state{has: message.Partial, mark: carols}, message.GrantPart{}, true},
-		{"the last owner's replica", state{has: message.Complete, mark: carols}, message.GrantPart{}, false},
-		{"a replica of an earlier owner", state{has: message.Complete, mark: at(owned-1, bob)}, message.GrantPart{}, true},
-		{"bob knows of a later owner", state{has: message.Complete, mark: carols}, message.GrantPart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
-		{"bob had granted it to a process that is gone", state{has: message.Complete, mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
-		{"bob had been granted it, and did not take it", state{has: message.Complete, mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
-		{"a replica that lacks counters", state{has: message.Complete, mark: carols, loss: loss{of: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.GrantPart{}, true},
+		{"no state", absent, state{}, message.GrantPart{}, true},
+		{"a part of a state", syncing, state{mark: carols}, message.GrantPart{}, true},
+		{"the last owner's replica", replica, state{mark: carols}, message.GrantPart{}, false},
+		{"a replica of an earlier owner", replica, state{mark: at(owned-1, bob)}, message.GrantPart{}, true},
+		{"bob knows of a later owner", replica, state{mark: carols}, message.GrantPart{Owned: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had granted it to a process that is gone", replica, state{mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}}, true},
+		{"bob had been granted it, and did not take it", replica, state{mark: carols}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: bob.Boot}}, false},
+		{"a replica that lacks counters", replica, state{mark: carols, loss: loss{of: message.Epoch{Gen: 1, Boot: "d1"}, since: 1}}, message.GrantPart{}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if s := takesOver(t, c.own, c.bobs); s.lacks() != c.want {
+			if s := takesOver(t, c.phase, c.own, c.bobs); s.lacks() != c.want {
 				t.Errorf("that counters are lost is %v", !c.want)
 			} else if (s.Stats().Lost == 1) != c.want {
 				t.Errorf("%+v", s.Stats())
@@ -100,7 +101,7 @@ func TestKeepsWhatGrantersTold(t *testing.T) {
 func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 	for _, says := range []bool{true, false} {
 		s := newScript(t)
-		s.parts[0].state = state{has: message.Complete, mark: at(owned, carol)}
+		s.parts[0].phase, s.parts[0].state = replica, state{mark: at(owned, carol)}
 		s.loses(carol)
 		s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
 		later := message.Epoch{Gen: owned + 1, Boot: carol.Boot}
@@ -146,7 +147,7 @@ func TestClaimInVainHidesNobody(t *testing.T) {
 	for _, daves := range []bool{true, false} {
 		s := newScript(t)
 		p := &s.parts[0]
-		p.state = state{has: message.Complete, mark: at(owned, carol)}
+		p.phase, p.state = replica, state{mark: at(owned, carol)}
 		s.loses(carol)
 		if daves {
 			s.learn(p, message.Epoch{Gen: claimed, Boot: dave.Boot}, dave)
@@ -232,7 +233,7 @@ func TestLossEnds(t *testing.T) {
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := takesOver(t, state{}, message.GrantPart{})
+			s := takesOver(t, absent, state{}, message.GrantPart{})
 			c.does(s)
 			s.pass(200 * time.Millisecond)
 			if s.lacks() == c.ends {
@@ -256,7 +257,7 @@ func TestLossTravels(t *testing.T) {
 	fill := message.Part{Kind: message.Fill, Epoch: epoch, Fill: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
 	s.from(bob, fill, counters)
 	got := s.parts[0].state
-	if got.has != message.Complete || got.loss.of != lost.Of || s.now-got.loss.since != lost.Age {
+	if s.parts[0].phase != replica || got.loss.of != lost.Of || s.now-got.loss.since != lost.Age {
 		t.Fatalf("alice has %+v", got)
 	}
 	s.pass(time.Second)
@@ -286,24 +287,25 @@ func TestReplicaComesBack(t *testing.T) {
 	lost := message.Loss{Of: mark.Epoch, Age: 1}
 	next := message.Epoch{Gen: claimed, Boot: bob.Boot}
 	for _, c := range []struct {
-		name string
-		own  state
-		want bool
+		name  string
+		phase phase
+		own   state
+		want  bool
 	}{
-		{"it has what is lost", state{has: message.Complete, mark: mark, from: carol}, true},
-		{"only a part", state{has: message.Partial, mark: mark, from: carol}, false},
-		{"of an earlier epoch", state{has: message.Complete, mark: at(owned-1, carol), from: carol}, false},
-		{"it lacks the same", state{has: message.Complete, mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
+		{"it has what is lost", replica, state{mark: mark, from: carol}, true},
+		{"only a part", syncing, state{mark: mark, from: carol}, false},
+		{"of an earlier epoch", replica, state{mark: at(owned-1, carol), from: carol}, false},
+		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
 	} {
 		for _, first := range []string{"holdings", "fill"} {
 			s := newScript(t)
-			s.parts[0].state = c.own
+			s.parts[0].phase, s.parts[0].state = c.phase, c.own
 			if first == "holdings" {
 				s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: claimed, Loss: lost}}})
 			} else {
 				s.from(bob, message.Part{Kind: message.Fill, Epoch: next, Fill: 1, Begin: true, Loss: lost}, newTable(t))
 			}
-			if got := s.parts[0].state.held; got != c.want {
+			if got := s.parts[0].phase == divergent; got != c.want {
 				t.Errorf("%s, told by %s: that it is a fork is %v", c.name, first, got)
 			}
 			s.pass(200 * time.Millisecond)
@@ -350,7 +352,7 @@ func TestNeverOwned(t *testing.T) {
 	}
 
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
-		s = takesOver(t, state{has: message.Complete, mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{
 			Kind: message.Merge, Fill: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
 			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
@@ -402,7 +404,7 @@ func TestHandedOverWithALoss(t *testing.T) {
 // partition after that one. It does not come again.
 func TestForkComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
-		s := takesOver(t, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
+		s := takesOver(t, absent, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
 		fork := message.Part{Kind: message.Merge, Fill: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
 		if !whole {
@@ -454,7 +456,7 @@ func TestLostTwiceToOne(t *testing.T) {
 	later := message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	for _, first := range []message.Peer{dave, bob} {
 		before := loss{of: message.Epoch{Gen: owned + 1, Boot: first.Boot}, since: 1}
-		s := takesOver(t, state{has: message.Complete, mark: at(owned, carol), loss: before}, message.GrantPart{Granted: later})
+		s := takesOver(t, replica, state{mark: at(owned, carol), loss: before}, message.GrantPart{Granted: later})
 		want := loss{of: later, since: s.parts[0].hold.loss.since}
 		if first != dave {
 			want.sure = before.of
@@ -469,7 +471,7 @@ func TestLostTwiceToOne(t *testing.T) {
 // process would say so again.
 func TestSameLossIsNotTold(t *testing.T) {
 	daves := message.Epoch{Gen: owned + 1, Boot: dave.Boot}
-	s := takesOver(t, state{has: message.Complete, mark: at(owned, carol)}, message.GrantPart{Owned: daves})
+	s := takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Owned: daves})
 	for _, c := range []struct {
 		of   message.Epoch
 		told bool

@@ -219,9 +219,9 @@ func (m *Machine) joinLineage() {
 	}
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.role != idle {
+		if p.isOwned() {
 			m.terms[i].Add(1)
-			m.keep(p, true)
+			m.keep(p, divergent)
 		}
 		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}

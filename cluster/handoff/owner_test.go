@@ -100,7 +100,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 	if s.wouldGrantCarol() {
 		t.Error("alice would grant what she owns")
 	}
-	for i := 0; s.parts[0].role != closing; i++ {
+	for i := 0; s.parts[0].phase != handingOver; i++ {
 		if i == 50 {
 			t.Fatal("alice does not hand over")
 		}

@@ -83,7 +83,7 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 			t.Fatal("a close with too many changes")
 		}
 		r := tenth(t, 1<<40)
-		if r.Verb = bucket.Read; s.parts[0].role == holding {
+		if r.Verb = bucket.Read; s.parts[0].phase == owning {
 			if _, _, v := s.table.Try(s.now, r, nil); v == bucket.Sealed {
 				t.Fatal("an owned partition is sealed")
 			}

@@ -4,25 +4,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
-)
-
-// role is what this process is to a partition.
-type role uint8
-
-const (
-	// idle: it does not hold it. It may have a state, and may be claiming.
-	idle role = iota
-	// holding: it decides, and its shard is open.
-	holding
-	// closing: it was the holder, and a close to the next owner is on its way.
-	closing
 )
 
 // partition is what this process knows of one partition, and has of it.
 type partition struct {
 	number int
-	role   role
+	phase  phase // changed by enter only
 
 	known knowledge
 	state state
@@ -48,26 +37,29 @@ type partition struct {
 type knowledge struct {
 	epoch  message.Epoch
 	holder message.Peer
-	// listed: the holder itself has said so. Else it was only granted to it.
-	listed bool
-	// gone: the holder has let go of it.
-	gone      bool
-	since     int64        // when the epoch was learned
-	nextOwner message.Peer // to whom the holder is handing it, if listed
-	// inherits is since when the next owner is known.
-	inherits int64
-	start    message.Mark // if listed
+	basis  basis
+	since  int64 // when the epoch was learned
+	// nextOwner is to whom the holder hands it over, and inherits since when that is known; start is where its history begins. All only
+	// if it was announced.
+	nextOwner message.Peer
+	inherits  int64
+	start     message.Mark
 	// replicated: it said that it has as many complete replicas as it wants.
 	replicated bool
 }
 
+// basis is what this process knows the holder at an epoch by.
+type basis uint8
+
+const (
+	granted   basis = iota // the epoch was granted to it
+	announced              // the holder itself says that it owns the partition
+	released               // and now says so no longer
+)
+
 // state is what is in the partition's shard while this process does not hold it.
 type state struct {
-	has         message.Completeness
 	mark, start message.Mark
-	// held: it was decided on here up to mark, so it may be a fork: decisions that
-	// nobody copied.
-	held bool
 	// passed: a close was on its way when it was given up, so that another process may have gone on from it.
 	passed bool
 	// loss is what it lacks.
@@ -88,10 +80,9 @@ type hold struct {
 	targets []*target
 	// spans are changes that were drained and not confirmed yet, the oldest first.
 	spans []changes
-	// recording, gated and gate are what the table was told.
-	recording, gated bool
-	gate             time.Duration
-	all              bool
+	// journal and gate are what the table was told.
+	journal bucket.Recording
+	gate    time.Duration
 	// replicated: it has had a complete replica, or was taken over, see awaitsReplica.
 	replicated bool
 	// former are nodes that have a complete state of before the takeover that this term began with, and surplus says
@@ -138,21 +129,22 @@ func (s *state) release() {
 }
 
 // within reports whether the history that a holder whose epoch began with start goes
-// on from contains s, so that nothing is lost when s is forgotten.
-func (s *state) within(start message.Mark) bool {
-	if s.uprooted() {
+// on from contains the state of p, so that nothing is lost when that is forgotten.
+func (p *partition) within(start message.Mark) bool {
+	s := &p.state
+	if p.uprooted() {
 		return false
 	}
 	if s.mark.Epoch == start.Epoch {
 		return s.mark.Seq <= start.Seq
 	}
 	// A copy of an older epoch was a part of what its holder had.
-	return !s.held && s.mark.Epoch.Less(start.Epoch)
+	return p.phase != divergent && s.mark.Epoch.Less(start.Epoch)
 }
 
 // markOf returns the point that a holder's shard is at.
 func (m *Machine) markOf(p *partition) message.Mark {
-	if p.role == closing {
+	if p.phase == handingOver {
 		return message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
 	}
 	return message.Mark{Epoch: p.hold.epoch, Seq: m.drain(p)}
@@ -171,9 +163,10 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 		}
 	}
 	lost := *m.lossOf(p)
-	p.role, p.state, p.claim = holding, state{}, nil
+	p.enter(owning)
+	p.state, p.claim = state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
-	p.known = knowledge{epoch: epoch, holder: m.c.Self, listed: true, start: start, since: m.now}
+	p.known = knowledge{epoch: epoch, holder: m.c.Self, basis: announced, start: start, since: m.now}
 	p.noteOwned(epoch)
 	p.own, p.before = epoch, p.own
 	m.terms[p.number].Add(1)
@@ -185,9 +178,8 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	m.announce(p)
 }
 
-// keep seals p and makes what is in its shard a state, which a claim may find. held
-// says whether it may be a fork.
-func (m *Machine) keep(p *partition, held bool) {
+// keep seals p, which this process has owned, and makes what is in its shard a replica or divergent. A claim may find it.
+func (m *Machine) keep(p *partition, as phase) {
 	m.c.Table.Seal(p.number)
 	mark := m.markOf(p)
 	for _, t := range p.hold.targets {
@@ -195,9 +187,10 @@ func (m *Machine) keep(p *partition, held bool) {
 	}
 	m.c.Table.Record(p.number, 0, 0)
 	p.state = state{
-		has: message.Complete, mark: mark, start: p.hold.start, held: held, passed: p.role == closing, loss: p.hold.loss,
+		mark: mark, start: p.hold.start, passed: p.phase == handingOver, loss: p.hold.loss,
 	}
-	p.role, p.hold = idle, hold{}
+	p.enter(as)
+	p.hold = hold{}
 	m.routes++
 }
 
@@ -205,10 +198,13 @@ func (m *Machine) keep(p *partition, held bool) {
 // may know nothing of the last changes here; one of the same claim as a close under way
 // follows from that close.
 func (m *Machine) stepDown(p *partition, gen uint64) {
-	held := p.role == holding || gen>>message.Handoffs != p.hold.next.Gen>>message.Handoffs
+	as := replica
+	if p.phase == owning || gen>>message.Handoffs != p.hold.next.Gen>>message.Handoffs {
+		as = divergent
+	}
 	m.stats.SteppedDown++
 	m.terms[p.number].Add(1) // whoever waits for a change to be confirmed waits in vain
-	m.keep(p, held)
+	m.keep(p, as)
 }
 
 // forget empties p's shard.
@@ -218,6 +214,7 @@ func (m *Machine) forget(p *partition) {
 		m.c.Dropping(p.number)
 	}
 	m.c.Table.DropShard(p.number)
+	p.enter(absent)
 	p.state = state{}
 }
 
@@ -253,7 +250,7 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	case c == 0:
 		return true
 	}
-	if p.role != idle && m.c.with(EpochCheck) {
+	if p.isOwned() && m.c.with(EpochCheck) {
 		m.stepDown(p, epoch.Gen)
 	}
 	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
@@ -270,15 +267,15 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 // lost reports whether p has no holder that lives, as far as known.
 func (m *Machine) lost(p *partition) bool {
 	k := &p.known
-	if !k.listed && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder) {
+	if k.basis == granted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder) {
 		return true // it was granted, and nothing has come of it
 	}
-	return k.gone || k.holder == m.c.Self || !m.lives(k.holder) || m.stranded(k)
+	return k.basis == released || k.holder == m.c.Self || !m.lives(k.holder) || m.stranded(k)
 }
 
 // stranded reports whether the holder waits for the word of a next owner that is gone, and
 // will wait for ever: it never takes back by itself. The next owner may also be new, and not in
 // this process's view yet.
 func (m *Machine) stranded(k *knowledge) bool {
-	return k.listed && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.inherits > int64(m.c.Digest)
+	return k.basis == announced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.inherits > int64(m.c.Digest)
 }

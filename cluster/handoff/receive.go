@@ -61,7 +61,7 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 		// the partition have been here again since. Older peers say none.
 		s := &p.state
 		meant := s.from == from && s.fill == part.Fill && (part.Epoch == (message.Epoch{}) || part.Epoch == s.mark.Epoch)
-		if p.role == idle && meant && !s.held && p.claim == nil {
+		if (p.phase == syncing || p.phase == replica) && meant && p.claim == nil {
 			m.forget(p)
 		}
 	}
@@ -76,12 +76,13 @@ func (m *Machine) takeFill(from message.Peer, p *partition, part *message.Part) 
 	if !part.Begin {
 		return m.follows(from, p, part)
 	}
-	if p.state.held && m.c.with(ForkMerge) && !p.state.within(part.Start) {
+	if p.phase == divergent && m.c.with(ForkMerge) && !p.within(part.Start) {
 		return false // what is here must go to the holder first
 	}
 	m.forget(p)
+	p.enter(syncing)
 	p.state = state{
-		has: message.Partial, mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
+		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
 		from: from, fill: part.Fill, loss: m.heardLoss(part.Loss, loss{}),
 	}
 	return true
@@ -93,24 +94,24 @@ func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part)
 	if m.learn(p, part.Epoch, from) {
 		m.listed(p, from, message.Holding{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
 	}
-	return p.role == idle
+	return !p.isOwned()
 }
 
 // follows reports whether part goes on from what is in p's shard.
 func (m *Machine) follows(from message.Peer, p *partition, part *message.Part) bool {
-	return p.role == idle && p.state.continues(from, part)
+	return !p.isOwned() && p.state.continues(from, part)
 }
 
 // continues reports whether part is of the filling that s comes with.
 func (s *state) continues(from message.Peer, part *message.Part) bool {
-	return s.has != message.None && s.from == from && s.fill == part.Fill && s.mark.Epoch == part.Epoch
+	return s.from == from && s.fill == part.Fill && s.mark.Epoch == part.Epoch
 }
 
 // put imports a portion of a filling. A copy that cannot be read, or does not add up, is
 // forgotten.
 func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	s := &p.state
-	err := m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, s.held)
+	err := m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
 	s.sum = add(s.sum, portion)
 	if err == nil && part.End && m.c.with(Checksum) && s.sum != part.Sum {
 		err = fmt.Errorf("partition %d: the checksum of its filling is %x, want %x", p.number, s.sum, part.Sum)
@@ -121,8 +122,8 @@ func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch
 		return false
 	}
 	s.mark.Seq = part.Seq
-	if part.End {
-		s.has = message.Complete
+	if part.End && p.phase == syncing {
+		p.enter(replica)
 	}
 	return true
 }

@@ -125,7 +125,7 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 // TestReplicaOfFormerOwner: it is dropped when the owner has as many replicas as it wants, and not before.
 func TestReplicaOfFormerOwner(t *testing.T) {
 	s := newScript(t)
-	s.parts[0].state = state{has: message.Complete, mark: message.Mark{Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Seq: 4}, from: bob, fill: 1}
+	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Seq: 4}, from: bob, fill: 1}
 	now := message.Holding{Partition: 0, Gen: owned + 1}
 	s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{now}})
 	s.pass(20 * time.Second)

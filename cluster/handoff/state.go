@@ -30,15 +30,15 @@ func (s State) Follows(before State) bool {
 // State returns what this process has of partition i, if it has anything.
 func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
-	if p.role != idle {
+	if p.isOwned() {
 		return State{Partition: i, Mark: m.markOf(p), Start: p.hold.start, Held: true, Complete: true,
 			LostOf: p.hold.loss.of, LostSince: p.hold.loss.since}, true
 	}
 	x := &p.state
 	return State{
-		Partition: i, Mark: x.mark, Start: x.start, Held: x.held, Complete: x.has == message.Complete, Fill: x.fill,
+		Partition: i, Mark: x.mark, Start: x.start, Held: p.phase == divergent, Complete: p.completeness() == message.Complete, Fill: x.fill,
 		LostOf: x.loss.of, LostSince: x.loss.since,
-	}, x.has != message.None
+	}, p.phase != absent
 }
 
 // States appends all states that this process has to list.
@@ -55,8 +55,11 @@ func (m *Machine) States(list []State) []State {
 // a snapshot; held says that the process held p then. Call it before the first SetView.
 func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 	x := &m.parts[p]
-	x.state = state{has: message.Complete, mark: mark, start: start, held: held}
-	x.known = knowledge{epoch: mark.Epoch, gone: true}
+	if x.enter(replica); held {
+		x.enter(divergent)
+	}
+	x.state = state{mark: mark, start: start}
+	x.known = knowledge{epoch: mark.Epoch, basis: released}
 	x.noteOwned(mark.Epoch)
 	m.restored = true
 }

@@ -41,8 +41,8 @@ func (m *Machine) Stats() Stats {
 	s, enough := m.stats, m.enough()
 	for i := range m.parts {
 		p := &m.parts[i]
-		switch p.role {
-		case holding:
+		switch p.phase {
+		case owning:
 			s.Holding++
 			if l := &p.hold.loss; *l != (loss{}) {
 				s.Lost++
@@ -55,14 +55,12 @@ func (m *Machine) Stats() Stats {
 			if n < enough {
 				s.Below++
 			}
-		case closing:
+		case handingOver:
 			s.Closing++
-		case idle:
-			if p.state.held {
-				s.Forks++
-			} else if p.state.has != message.None {
-				s.Copies++
-			}
+		case divergent:
+			s.Forks++
+		case syncing, replica:
+			s.Copies++
 		}
 		if p.claim != nil {
 			s.Claiming++
@@ -78,14 +76,14 @@ func (m *Machine) Routes() uint64 { return m.routes }
 // while a close to it is on its way. Zero if unknown.
 func (m *Machine) Holder(p int) message.Peer {
 	k := &m.parts[p].known
-	if k.gone {
+	if k.basis == released {
 		return message.Peer{}
 	}
 	return k.holder
 }
 
 // Holds reports whether this process holds p.
-func (m *Machine) Holds(p int) bool { return m.parts[p].role == holding }
+func (m *Machine) Holds(p int) bool { return m.parts[p].phase == owning }
 
 // Confirmed returns the number of the last change of p that a complete copy has had, or
 // math.MaxUint64 if p needs none. Safe for concurrent use.
@@ -93,7 +91,7 @@ func (m *Machine) Confirmed(p int) uint64 { return m.confirmed[p].Load() }
 
 // AwaitsReplica reports whether changes of p by sync rules are confirmed only when a replica has them, while this process holds it.
 func (m *Machine) AwaitsReplica(p int) bool {
-	return m.parts[p].role == holding && m.awaitsReplica(&m.parts[p])
+	return m.parts[p].phase == owning && m.awaitsReplica(&m.parts[p])
 }
 
 // Gate returns how long a change of p may be unconfirmed while this process holds it and has a replica, 0 if it has none.
@@ -112,9 +110,9 @@ func (m *Machine) Held() int {
 	n := 0
 	for i := range m.parts {
 		p := &m.parts[i]
-		claimed := p.state.has != message.None && !p.known.listed && !p.known.gone
+		claimed := p.phase != absent && p.known.basis == granted
 		inherits := p.known.nextOwner == m.c.Self && !m.lost(p)
-		if p.role != idle || p.state.held || claimed || inherits {
+		if p.phase >= divergent || claimed || inherits {
 			n++
 		}
 	}
@@ -135,7 +133,7 @@ func (m *Machine) Needed() int {
 	n := 0
 	for i := range m.parts {
 		p := &m.parts[i]
-		if p.role != idle || p.state.has != message.Complete {
+		if p.phase != replica && p.phase != divergent {
 			continue
 		}
 		k, others := &p.known, len(able)
@@ -143,7 +141,7 @@ func (m *Machine) Needed() int {
 		if able[k.holder] && !lost {
 			others--
 		}
-		if passed := k.listed && !lost && p.state.mark.Epoch.Less(k.epoch); others > 0 && !passed {
+		if passed := k.basis == announced && !lost && p.state.mark.Epoch.Less(k.epoch); others > 0 && !passed {
 			n++
 		}
 	}

@@ -49,7 +49,7 @@ func TestStrayFetch(t *testing.T) {
 	} {
 		s := newSolo(t)
 		p := &s.parts[0]
-		p.state = state{has: message.Complete, mark: offered, from: carol}
+		p.phase, p.state = replica, state{mark: offered, from: carol}
 		p.known = knowledge{epoch: message.Epoch{Gen: claimed, Boot: bob.Boot}, holder: bob}
 		for range 2 {
 			s.Step(1, message.Envelope{From: c.from, To: alice, Lineage: lineage, Body: &c.fetch})
@@ -93,11 +93,11 @@ func TestDropWhileClaiming(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	s := newSolo(t)
 	spend(t, s.table, 1, 4)
-	s.parts[0].known = knowledge{epoch: epoch, holder: bob, listed: true}
-	s.parts[0].state = state{has: message.Complete, mark: message.Mark{Epoch: epoch, Seq: 4}, from: bob}
+	s.parts[0].known = knowledge{epoch: epoch, holder: bob, basis: announced}
+	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: epoch, Seq: 4}, from: bob}
 	s.parts[0].claim = &claim{gen: claimed, from: &asking{id: 1, parts: []int{0}}, stage: sitting}
 	s.from(bob, message.Part{Kind: message.Drop, Epoch: epoch}, newTable(t))
-	if s.parts[0].state.has != message.Complete || spent(t, s.table, 1) != 4 {
+	if s.parts[0].completeness() != message.Complete || spent(t, s.table, 1) != 4 {
 		t.Error("the state is gone that the claim goes on from")
 	}
 }

@@ -17,7 +17,7 @@ func (k *packing) closes() {
 			p.hold.later = true // offered again when the time has passed
 			continue
 		}
-		if t.gone || !t.nextOwner || t.stage != complete || p.role != holding || t.under > 0 || len(t.pending) > nearlyLevel {
+		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.under > 0 || len(t.pending) > nearlyLevel {
 			continue
 		}
 		if m.c.with(Freeze) {
@@ -37,7 +37,8 @@ func (k *packing) closes() {
 			continue
 		}
 		h.seq = seq
-		p.role, h.nextOwner, h.frozen = closing, t, m.now
+		p.enter(handingOver)
+		h.nextOwner, h.frozen = t, m.now
 		h.next = message.Epoch{Gen: h.epoch.Gen + 1, Boot: ch.peer.Boot}
 		p.known = knowledge{epoch: h.next, holder: ch.peer, since: m.now}
 		m.routes++
@@ -50,7 +51,7 @@ func (k *packing) closes() {
 
 // handedOver ends a swap: t's peer holds p now, and what is here is its copy.
 func (m *Machine) handedOver(p *partition, t *target) {
-	if p.role != closing || p.hold.nextOwner != t {
+	if p.phase != handingOver || p.hold.nextOwner != t {
 		return
 	}
 	m.thawed(p)
@@ -64,11 +65,11 @@ func (m *Machine) handedOver(p *partition, t *target) {
 			m.dropAt(x) // else they drop theirs when the next owner has as many, see dropLeftover
 		}
 	}
-	m.keep(p, false)
+	m.keep(p, replica)
 	p.state.mark, p.state.start, p.state.from, p.state.passed = mark, before, t.ch.peer, false
 	p.noteOwned(next)
 	if p.known.epoch == next {
-		p.known.listed, p.known.start = true, before
+		p.known.basis, p.known.start = announced, before
 	}
 }
 
@@ -76,22 +77,23 @@ func (m *Machine) handedOver(p *partition, t *target) {
 // had given up, as after a lapse: the owner counts it as one.
 func (m *Machine) handedOverLate(p *partition, start message.Mark) {
 	s, k := &p.state, &p.known
-	if p.role != idle || !s.passed || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
+	if p.phase != replica && p.phase != divergent || !s.passed || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
 		return
 	}
 	s.release()
-	s.mark.Epoch, s.start, s.from, s.passed, s.held = k.epoch, start, k.holder, false, false
+	p.enter(replica)
+	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.holder, false
 }
 
 // closeRefused takes p back, unless somebody holds it at a higher epoch.
 func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
-	if p.role != closing || p.hold.nextOwner != t {
+	if p.phase != handingOver || p.hold.nextOwner != t {
 		return
 	}
 	m.thawed(p)
 	h := p.hold
 	m.learn(p, x.Known, x.Holder)
-	if p.role != closing {
+	if p.phase != handingOver {
 		return // a higher epoch is known, so it is not this process's any more
 	}
 	m.stats.TakenBack++
@@ -134,10 +136,10 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 	switch {
 	case part.Next.Boot != m.c.Self.Boot, part.Next.Gen <= refused,
 		m.c.with(EpochCheck) && part.Next.Less(p.known.epoch),
-		p.role != idle, s.has != message.Complete,
+		p.phase != replica && p.phase != divergent,
 		m.c.with(Checksum) && s.sum != part.Sum:
 		p.refused = max(p.refused, part.Next.Gen)
-		if p.role == idle && s.sum != part.Sum {
+		if !p.isOwned() && s.sum != part.Sum {
 			m.stats.Damaged++
 			m.forget(p) // it is no copy
 		}

@@ -67,7 +67,7 @@ func (t *target) first() {
 // abandon gives t up, unless it is the next owner of a close under way.
 func (m *Machine) abandon(t *target) {
 	p := t.part
-	if t.gone || p.role == closing && p.hold.nextOwner == t {
+	if t.gone || p.phase == handingOver && p.hold.nextOwner == t {
 		return
 	}
 	t.gone = true
@@ -87,15 +87,15 @@ func (m *Machine) abandon(t *target) {
 func (m *Machine) start(t *target) {
 	t.stage = filling
 	p := t.part
-	if p.role == holding {
+	if p.phase == owning {
 		m.journal(p)
 		m.drain(p)
 	}
 	t.keys = m.c.Table.Keys(p.number, nil)
-	switch p.role {
-	case idle:
+	switch {
+	case !p.isOwned():
 		t.level = p.state.mark.Seq
-	case closing:
+	case p.phase == handingOver:
 		t.level = p.hold.seq
 	}
 	// A filling that is complete has at least what was there when it began.
