@@ -1,0 +1,85 @@
+package handoff
+
+import (
+	"fmt"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// phase is what this process has of one partition and is to it. A claim of this process is beside it, see claimStage.
+type phase uint8
+
+const (
+	// absent: this process has no counters of the partition.
+	absent phase = iota
+	// syncing: a copy comes and is not complete, in an initial sync or as the state that a claim fetches.
+	syncing
+	// replica: a complete copy, which the owner may keep up to date.
+	replica
+	// divergent: a complete state that was decided on here and may be in no other history. It is merged into the owner's.
+	divergent
+	// owning: this process decides, and its shard is open.
+	owning
+	// handingOver: it was the owner, and a close to the next owner is on its way.
+	handingOver
+
+	phases = iota
+)
+
+func (p phase) String() string {
+	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "handing over"}[p]
+}
+
+// transitions are all changes of phase and what causes each; docs/protocol.md shows them.
+var transitions = []struct {
+	from, to phase
+	cause    string
+}{
+	{absent, syncing, "the first part of an initial sync, or of the state that a claim fetches"},
+	{absent, replica, "a snapshot is restored; a fetched state takes the place of the own one"},
+	{absent, divergent, "a snapshot of an owner is restored"},
+	{absent, owning, "a claim is won and nobody has a state"},
+	{syncing, replica, "the last part has come and the checksum is right"},
+	{syncing, absent, "the sync begins anew, is damaged, or its voter set is dissolved"},
+	{syncing, owning, "a claim is won and nobody has a complete state"},
+	{replica, absent, "the owner needs it no longer, a new sync begins, or it is damaged"},
+	{replica, divergent, "the owner lacks its counters, or the voter set is dissolved"},
+	{replica, owning, "a close is taken, or a claim is won"},
+	{divergent, replica, "the owner's history contains it"},
+	{divergent, absent, "the owner has merged it"},
+	{divergent, owning, "a close is taken, or a claim is won"},
+	{owning, handingOver, "the next owner has all counters and the close is sent"},
+	{owning, divergent, "a higher epoch is known, quorum has lapsed, or the voter set is dissolved"},
+	{handingOver, replica, "the next owner has taken the close, or owns the partition by the same claim"},
+	{handingOver, owning, "the next owner has rejected the close"},
+	{handingOver, divergent, "a claim of another process is known, quorum has lapsed, or the voter set is dissolved"},
+}
+
+var allowed = func() (a [phases][phases]bool) {
+	for _, t := range transitions {
+		a[t.from][t.to] = true
+	}
+	return a
+}()
+
+// enter changes the phase of p, which must be one of the transitions, or none.
+func (p *partition) enter(to phase) {
+	if p.phase != to && !allowed[p.phase][to] {
+		panic(fmt.Sprintf("handoff: partition %d: %v to %v is no transition", p.number, p.phase, to))
+	}
+	p.phase = to
+}
+
+// isOwned reports whether this process owns p, or did until a close was sent.
+func (p *partition) isOwned() bool { return p.phase >= owning }
+
+// completeness tells how much of p's counters this process has.
+func (p *partition) completeness() message.Completeness {
+	switch p.phase {
+	case absent:
+		return message.None
+	case syncing:
+		return message.Partial
+	}
+	return message.Complete
+}
