@@ -30,13 +30,13 @@ func (p phase) String() string {
 	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "handing over"}[p]
 }
 
-// transitions are all changes of phase and what causes each; docs/protocol.md shows them.
+// transitions are all changes of phase and what causes each; docs/design.md shows them.
 var transitions = []struct {
 	from, to phase
 	cause    string
 }{
 	{absent, syncing, "the first part of an initial sync, or of the state that a claim fetches"},
-	{absent, replica, "a snapshot is restored; a fetched state takes the place of the own one"},
+	{absent, replica, "a snapshot is restored, or a fetched state replaces the own one"},
 	{absent, divergent, "a snapshot of an owner is restored"},
 	{absent, owning, "a claim is won and nobody has a state"},
 	{syncing, replica, "the last part has come and the checksum is right"},

@@ -55,9 +55,11 @@ func (m *Machine) States(list []State) []State {
 // a snapshot; held says that the process held p then. Call it before the first SetView.
 func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 	x := &m.parts[p]
-	if x.enter(replica); held {
-		x.enter(divergent)
+	as := replica
+	if held {
+		as = divergent
 	}
+	x.enter(as)
 	x.state = state{mark: mark, start: start}
 	x.known = knowledge{epoch: mark.Epoch, basis: released}
 	x.noteOwned(mark.Epoch)
