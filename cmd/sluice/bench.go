@@ -190,6 +190,9 @@ func (f *benchFlags) open(kind *door.Kind, secured *tls.Config) (door.Door, erro
 		Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections, TLS: secured,
 		Token: f.token.source(), TokenInClear: f.token.inClear,
 	}
+	if f.timeout <= 0 {
+		return nil, fmt.Errorf("timeout: %v; want more than 0", f.timeout)
+	}
 	port := defaultGRPCPort
 	if kind.HTTP {
 		port = defaultHTTPPort

@@ -10,13 +10,14 @@ import (
 // MaxKeys is the most keys that a load may have: their names have eight digits.
 const MaxKeys = 99_999_999
 
-// keyName is the name of key i, for example "user00000007", after prefix.
-func keyName(prefix string, i uint32) string {
-	b := make([]byte, 0, len(prefix)+9)
+// Name returns the name of key i: prefix and eight digits, for example "user00000007".
+func Name(prefix string, i uint32) string { return string(appendName(nil, prefix, i)) }
+
+func appendName(b []byte, prefix string, i uint32) []byte {
 	b = append(b, prefix...)
 	at := len(b)
 	b = strconv.AppendUint(b, 100_000_000+uint64(i), 10)
-	return string(append(b[:at], b[at+1:]...))
+	return append(b[:at], b[at+1:]...)
 }
 
 // Pickers makes pickers of keys 0 to n−1. It is safe for concurrent use.

@@ -13,12 +13,16 @@ const books = 16
 
 // ledger is where some of the callers write down what became of their calls.
 type ledger struct {
-	mu      sync.Mutex
-	tally   Tally
-	calls   int64
-	failed  int64 // calls
-	spent   time.Duration
+	mu sync.Mutex
+	figures
 	latency *hdrhistogram.Histogram
+}
+
+// figures are sums over calls.
+type figures struct {
+	tally         Tally
+	calls, failed int64 // calls
+	spent         time.Duration
 }
 
 // newHistogram keeps times of 1 ns to a minute to three digits.
@@ -43,13 +47,6 @@ func (l *ledger) unanswered(checks int, err error) {
 	defer l.mu.Unlock()
 	l.failed++
 	l.tally.Fail(int64(checks), err)
-}
-
-// figures are what ledgers add up to at one time.
-type figures struct {
-	tally         Tally
-	calls, failed int64
-	spent         time.Duration
 }
 
 // add adds what l has so far.

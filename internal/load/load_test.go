@@ -13,7 +13,7 @@ import (
 
 func TestKeyNames(t *testing.T) {
 	for i, want := range map[uint32]string{0: "user00000000", 12: "user00000012", MaxKeys: "user99999999"} {
-		if got := keyName("user", i); got != want {
+		if got := Name("user", i); got != want {
 			t.Errorf("key %d is %q, want %q", i, got, want)
 		}
 	}
@@ -148,6 +148,20 @@ func TestRun(t *testing.T) {
 			t.Errorf("%d seconds with %d and %d checks", seconds, decided, failed)
 		}
 		if len(f.nodes) != 3 || len(f.keys) != 10 {
+			t.Errorf("nodes %v, keys %v", f.nodes, f.keys)
+		}
+	})
+}
+
+// Calls go to the given nodes only, and a check of a key only to a node for which the key is accepted.
+func TestRunPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(time.Millisecond, nil)
+		accepted := func(node int, key uint32) bool { return node == 2 && key%2 == 0 || node == 1 && key == 5 }
+		if _, err := Run(t.Context(), f, work(t, Work{Callers: 2, Batch: 3, Duration: time.Second, Nodes: []int{1, 2}, Accepts: accepted})); err != nil {
+			t.Fatal(err)
+		}
+		if f.nodes[0] != 0 || f.nodes[1] < 800 || f.nodes[2] < 800 || len(f.keys) != 6 || f.keys["user00000005"] != 3*f.nodes[1] {
 			t.Errorf("nodes %v, keys %v", f.nodes, f.keys)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 
 // Target is what is asked, through one door. It is safe for concurrent use.
 type Target interface {
-	// Nodes is how many nodes there are to choose from, at least 1. Each call goes to a random one.
+	// Nodes is how many nodes there are to choose from, at least 1.
 	Nodes() int
 	// NewCaller returns a caller whose calls have so many checks.
 	NewCaller(checks int) Caller
@@ -35,9 +35,14 @@ type Work struct {
 	// soon as it has its answer. With a rate, latency counts from when a call was due, so that
 	// a slow answer shows in all the calls that had to wait for it.
 	Rate float64
-	// Keys says which keys are asked; their names are Prefix and eight digits.
+	// Keys draws the key of each check; see Name for Prefix.
 	Keys   *Pickers
 	Prefix string
+	// Nodes are the nodes of the target to ask; nil: all of them. Each call goes to a random one.
+	Nodes []int
+	// Accepts reports whether a check of key may go to node. Another key is drawn until it does, so it must accept some key for each node. Nil accepts
+	// all.
+	Accepts func(node int, key uint32) bool
 	// Seed makes the choice of keys and nodes repeatable.
 	Seed uint64
 	// Calls that are answered in Duration after Warmup are recorded.
@@ -109,11 +114,10 @@ func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
+	r := &run{target: target, work: &w, warm: newLedgers(), kept: newLedgers()}
 	began := time.Now()
-	r := &run{target: target, work: &w, open: began.Add(w.Warmup)}
+	r.open = began.Add(w.Warmup)
 	r.shut = r.open.Add(w.Duration)
-	r.warm = newLedgers()
-	r.kept = newLedgers()
 
 	calling, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -127,8 +131,8 @@ func Run(ctx context.Context, target Target, w Work) (*Result, error) {
 	if w.Progress != nil {
 		watching.Go(func() { r.watch(began, done) })
 	}
-	stopped := r.shut
 	callers.Wait()
+	stopped := r.shut
 	// Callers that have nothing due any more end early too.
 	if now := time.Now(); ctx.Err() != nil && now.Before(stopped) {
 		stopped = now
@@ -162,6 +166,7 @@ func (r *run) call(ctx context.Context, number int) {
 	pick, random := w.Keys.New(seed), rand.New(rand.NewPCG(seed, 3)) // #nosec G404 -- of a load
 	caller := r.target.NewCaller(w.Batch)
 	keys := make([]string, w.Batch)
+	var names []byte
 	warm, kept := &r.warm[number%books], &r.kept[number%books]
 	var every time.Duration
 	due := time.Now()
@@ -171,8 +176,21 @@ func (r *run) call(ctx context.Context, number int) {
 	}
 	for {
 		node := random.IntN(r.target.Nodes())
+		if len(w.Nodes) > 0 {
+			node = w.Nodes[random.IntN(len(w.Nodes))]
+		}
+		names = names[:0]
+		for range keys {
+			key := pick.Pick()
+			for w.Accepts != nil && !w.Accepts(node, key) {
+				key = pick.Pick()
+			}
+			names = appendName(names, w.Prefix, key)
+		}
+		// The names of a call are parts of one string: one allocation for all.
+		text, length := string(names), len(names)/len(keys)
 		for i := range keys {
-			keys[i] = keyName(w.Prefix, pick.Pick())
+			keys[i] = text[i*length : (i+1)*length]
 		}
 		begin := time.Now()
 		if every > 0 {
@@ -234,12 +252,11 @@ func (r *run) watch(began time.Time, done <-chan struct{}) {
 			now.add(&r.warm[i])
 			now.add(&r.kept[i])
 		}
+		all, before := now.tally.Decided(), last.tally.Decided()
 		p := Progress{
-			Elapsed: time.Since(began), Warming: time.Now().Before(r.open),
+			Elapsed: time.Since(began), Warming: time.Now().Before(r.open), Decided: Decided{all.Allowed - before.Allowed, all.Denied - before.Denied},
 			Failed: now.tally.Failed - last.tally.Failed, FirstError: now.tally.FirstError,
 		}
-		all, before := now.tally.Decided(), last.tally.Decided()
-		p.Decided = Decided{Allowed: all.Allowed - before.Allowed, Denied: all.Denied - before.Denied}
 		if calls := now.calls - last.calls; calls > 0 {
 			p.Latency = (now.spent - last.spent) / time.Duration(calls)
 		}

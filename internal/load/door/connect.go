@@ -37,9 +37,8 @@ func (c *Config) url(node int, path string) string {
 	return "https://" + c.Addrs[node] + path
 }
 
-// connect makes connections that are made when they are first used.
-func connect(c Config) (*connections, error) {
-	all := &connections{}
+// Dial returns a connection to addr that is made when it is first used, with the options of every connection and more.
+func (c *Config) Dial(addr string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.credentials()),
 		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
@@ -53,12 +52,22 @@ func connect(c Config) (*connections, error) {
 	if c.Token != nil {
 		options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(c.Token, c.TokenInClear)))
 	}
+	conn, err := grpc.NewClient(addr, append(options, more...)...)
+	if err != nil {
+		return nil, fmt.Errorf("addr: %s: %w", addr, err)
+	}
+	return conn, nil
+}
+
+// connect returns the connections to all nodes.
+func connect(c Config) (*connections, error) {
+	all := &connections{}
 	for _, addr := range c.Addrs {
 		var list []*grpc.ClientConn
 		for range max(1, c.Connections) {
-			conn, err := grpc.NewClient(addr, options...)
+			conn, err := c.Dial(addr)
 			if err != nil {
-				return nil, errors.Join(fmt.Errorf("addr: %s: %w", addr, err), all.Close())
+				return nil, errors.Join(err, all.Close())
 			}
 			list = append(list, conn)
 		}

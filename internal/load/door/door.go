@@ -39,7 +39,7 @@ type Config struct {
 	Header string
 	// Limits that the checks bring along. Without any, the nodes' rules apply.
 	Limits []Limit
-	// Timeout of one call.
+	// Timeout of one call. 0: none, or the Go client's own.
 	Timeout time.Duration
 	// Token is shown to the nodes, if it is not nil. TokenInClear: without TLS to others than loopback addresses too.
 	Token        client.TokenSource
@@ -48,6 +48,8 @@ type Config struct {
 	Connections int
 	// TLS is what connections are made with. Nil is plain.
 	TLS *tls.Config
+	// ClientOptions are further options of the Go client.
+	ClientOptions []client.Option
 }
 
 // Validate says which field is wrong.
@@ -59,8 +61,8 @@ func (c *Config) Validate() error {
 		return errors.New("domain: is empty")
 	case c.Key == "":
 		return errors.New("key: is empty")
-	case c.Timeout <= 0:
-		return fmt.Errorf("timeout: %v; want more than 0", c.Timeout)
+	case c.Timeout < 0:
+		return fmt.Errorf("timeout: %v; want 0 or more", c.Timeout)
 	case c.Connections < 0 || c.Connections > 1000:
 		return fmt.Errorf("connections: %d; want 1 to 1000", c.Connections)
 	}

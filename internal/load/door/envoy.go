@@ -1,7 +1,6 @@
 package door
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"time"
@@ -9,16 +8,8 @@ import (
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/grpc"
-
 	"github.com/sluice-project/sluice/internal/load"
 )
-
-// envoy asks as Envoy's rate limit filter does. It does not learn who decided.
-type envoy struct {
-	own
-	limit *commonv3.RateLimitDescriptor_RateLimitOverride
-}
 
 // envoyUnits are the periods that a descriptor's own limit can have.
 var envoyUnits = map[time.Duration]typev3.RateLimitUnit{
@@ -26,8 +17,9 @@ var envoyUnits = map[time.Duration]typev3.RateLimitUnit{
 	time.Hour: typev3.RateLimitUnit_HOUR, 24 * time.Hour: typev3.RateLimitUnit_DAY,
 }
 
+// openEnvoy asks as Envoy's rate limit filter does. It does not learn who decided.
 func openEnvoy(c Config) (Door, error) {
-	e := &envoy{}
+	var limit *commonv3.RateLimitDescriptor_RateLimitOverride
 	if len(c.Limits) > 0 {
 		l := c.Limits[0]
 		unit, ok := envoyUnits[l.Period]
@@ -37,46 +29,32 @@ func openEnvoy(c Config) (Door, error) {
 		if l.Count > math.MaxUint32 {
 			return nil, fmt.Errorf("limits: a count of %d; Envoy's is at most %d", l.Count, uint32(math.MaxUint32))
 		}
-		e.limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(l.Count), Unit: unit}
+		limit = &commonv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: uint32(l.Count), Unit: unit}
 	}
-	conns, err := connect(c)
-	if err != nil {
-		return nil, err
+	u := &unary[ratelimitv3.RateLimitRequest, ratelimitv3.RateLimitResponse]{
+		method: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName,
+		request: func(c *Config, checks int) *ratelimitv3.RateLimitRequest {
+			r := &ratelimitv3.RateLimitRequest{Domain: c.Domain}
+			for range checks {
+				r.Descriptors = append(r.Descriptors, &commonv3.RateLimitDescriptor{
+					Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: c.Key}}, Limit: limit,
+				})
+			}
+			return r
+		},
+		name: func(r *ratelimitv3.RateLimitRequest, keys []string) {
+			for i, k := range keys {
+				r.Descriptors[i].Entries[0].Value = k
+			}
+		},
+		count: countEnvoy,
 	}
-	e.own = own{conns, c}
-	return e, nil
+	return u.open(c)
 }
 
-// NewCaller implements load.Target.
-func (e *envoy) NewCaller(checks int) load.Caller {
-	c := &envoyCaller{conns: e.take(), timeout: e.config.Timeout, request: &ratelimitv3.RateLimitRequest{Domain: e.config.Domain}}
-	for range checks {
-		c.request.Descriptors = append(c.request.Descriptors, &commonv3.RateLimitDescriptor{
-			Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: e.config.Key}}, Limit: e.limit,
-		})
-	}
-	return c
-}
-
-type envoyCaller struct {
-	conns   []*grpc.ClientConn
-	timeout time.Duration
-	request *ratelimitv3.RateLimitRequest
-}
-
-// Call implements load.Caller.
-func (c *envoyCaller) Call(ctx context.Context, node int, keys []string, seen *load.Tally) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	for i, k := range keys {
-		c.request.Descriptors[i].Entries[0].Value = k
-	}
-	res, err := ratelimitv3.NewRateLimitServiceClient(c.conns[node]).ShouldRateLimit(ctx, c.request)
-	if err != nil {
-		return err
-	}
-	if n := len(res.GetStatuses()); n != len(keys) {
-		return fmt.Errorf("%d statuses for %d descriptors", n, len(keys))
+func countEnvoy(res *ratelimitv3.RateLimitResponse, checks int, seen *load.Tally) error {
+	if n := len(res.GetStatuses()); n != checks {
+		return fmt.Errorf("%d statuses for %d descriptors", n, checks)
 	}
 	for _, s := range res.GetStatuses() {
 		switch s.GetCode() {

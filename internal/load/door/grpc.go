@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"strings"
 
 	"google.golang.org/grpc"
 
@@ -12,41 +12,56 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// own asks by SluiceService.Check.
-type own struct {
+// unary asks by one unary gRPC call.
+type unary[Request, Response any] struct {
 	*connections
 	config Config
+	method string
+	// request makes a request of so many checks, whose keys name sets. A caller uses its request again.
+	request func(c *Config, checks int) *Request
+	name    func(r *Request, keys []string)
+	// count adds the decisions of a response to that many checks.
+	count func(r *Response, checks int, seen *load.Tally) error
 }
 
-func openGRPC(c Config) (Door, error) {
-	conns, err := connect(c)
-	if err != nil {
-		return nil, err
-	}
-	return &own{conns, c}, nil
+// open connects u as c says.
+func (u *unary[Request, Response]) open(c Config) (_ Door, err error) {
+	u.config = c
+	u.connections, err = connect(c)
+	return u, err
 }
 
 // NewCaller implements load.Target.
-func (o *own) NewCaller(checks int) load.Caller {
-	return &ownCaller{conns: o.take(), timeout: o.config.Timeout, request: request(&o.config, checks)}
+func (u *unary[Request, Response]) NewCaller(checks int) load.Caller {
+	return &unaryCaller[Request, Response]{u, u.take(), u.request(&u.config, checks)}
 }
 
-type ownCaller struct {
+type unaryCaller[Request, Response any] struct {
+	*unary[Request, Response]
 	conns   []*grpc.ClientConn
-	timeout time.Duration
-	request *sluicev1.CheckRequest
+	message *Request
 }
 
 // Call implements load.Caller.
-func (c *ownCaller) Call(ctx context.Context, node int, keys []string, seen *load.Tally) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	name(c.request, keys)
-	res, err := sluicev1.NewSluiceServiceClient(c.conns[node]).Check(ctx, c.request)
-	if err != nil {
+func (c *unaryCaller[Request, Response]) Call(ctx context.Context, node int, keys []string, seen *load.Tally) error {
+	if c.config.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.config.Timeout)
+		defer cancel()
+	}
+	c.name(c.message, keys)
+	res := new(Response)
+	if err := c.conns[node].Invoke(ctx, c.method, c.message, res); err != nil {
 		return err
 	}
-	return count(res, len(keys), seen)
+	return c.count(res, len(keys), seen)
+}
+
+func openGRPC(c Config) (Door, error) {
+	u := &unary[sluicev1.CheckRequest, sluicev1.CheckResponse]{
+		method: sluicev1.SluiceService_Check_FullMethodName, request: request, name: name, count: count,
+	}
+	return u.open(c)
 }
 
 // request has so many checks, whose keys are still to be named.
@@ -73,14 +88,14 @@ func name(req *sluicev1.CheckRequest, keys []string) {
 // count adds the decisions of res, which are to be so many.
 func count(res *sluicev1.CheckResponse, want int, seen *load.Tally) error {
 	if e := res.GetError(); e != nil {
-		return faultOf(e)
+		return errorOf(e)
 	}
 	if n := len(res.GetDecisions()); n != want {
 		return fmt.Errorf("%d decisions for %d checks", n, want)
 	}
 	for _, d := range res.GetDecisions() {
 		if e := d.GetError(); e != nil {
-			seen.Fail(1, faultOf(e))
+			seen.Fail(1, errorOf(e))
 			continue
 		}
 		seen.Count(sourceOf(d.GetSource()), d.GetAllowed())
@@ -88,31 +103,22 @@ func count(res *sluicev1.CheckResponse, want int, seen *load.Tally) error {
 	return nil
 }
 
-func faultOf(e *sluicev1.Error) error {
-	if e.GetField() == "" {
-		return errors.New(e.GetMessage())
-	}
-	return fmt.Errorf("%s: %s", e.GetField(), e.GetMessage())
+func errorOf(e *sluicev1.Error) error {
+	return errors.New(strings.TrimPrefix(e.GetField()+": "+e.GetMessage(), ": "))
 }
 
-func sourceOf(s sluicev1.Source) load.Source {
-	switch s {
-	case sluicev1.Source_SOURCE_HELD:
-		return load.Held
-	case sluicev1.Source_SOURCE_FORWARDED:
-		return load.Forwarded
-	case sluicev1.Source_SOURCE_SHARE:
-		return load.Share
-	case sluicev1.Source_SOURCE_CLOSED:
-		return load.Closed
-	case sluicev1.Source_SOURCE_OPEN:
-		return load.Open
-	case sluicev1.Source_SOURCE_UNRULED:
-		return load.Unruled
-	case sluicev1.Source_SOURCE_LEASE:
-		return load.Lease
-	case sluicev1.Source_SOURCE_EVENTUAL:
-		return load.Eventual
+// sources are the sources of sluice's own API by their number.
+var sources = func() []load.Source {
+	all := make([]load.Source, len(sluicev1.Source_name))
+	for n, name := range sluicev1.Source_name {
+		all[n] = load.SourceNamed(strings.ToLower(strings.TrimPrefix(name, "SOURCE_")))
 	}
-	return load.Untold
+	return all
+}()
+
+func sourceOf(s sluicev1.Source) load.Source {
+	if s < 0 || int(s) >= len(sources) {
+		return load.Untold
+	}
+	return sources[s]
 }

@@ -19,7 +19,10 @@ type sdk struct {
 }
 
 func openSDK(c Config) (Door, error) {
-	options := []client.Option{client.WithTimeout(c.Timeout), client.WithFailurePolicy(client.FailClosed)}
+	options := []client.Option{client.WithFailurePolicy(client.FailClosed)}
+	if c.Timeout > 0 {
+		options = append(options, client.WithTimeout(c.Timeout))
+	}
 	if c.TLS != nil {
 		options = append(options, client.WithDialOptions(grpc.WithTransportCredentials(c.credentials())))
 	}
@@ -29,7 +32,7 @@ func openSDK(c Config) (Door, error) {
 	if c.TokenInClear {
 		options = append(options, client.WithTokenInClear())
 	}
-	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), options...)
+	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), append(options, c.ClientOptions...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -70,52 +73,25 @@ func (c *sdkCaller) Call(ctx context.Context, _ int, keys []string, seen *load.T
 		if err != nil {
 			return err
 		}
-		return sdkCount(&d, seen)
+		return countSDK(seen, d)
 	}
 	all, err := c.client.CheckAll(ctx, c.checks)
 	if err != nil {
 		return err
 	}
-	for i := range all {
-		if err := sdkCount(&all[i], seen); err != nil {
-			return err
-		}
-	}
-	return nil
+	return countSDK(seen, all...)
 }
 
 // errNoNode stands for the client's failure policy, which answers when no node does.
 var errNoNode = errors.New("no node answered in time")
 
-// sdkCount adds d. All of a call are by the failure policy, or none is.
-func sdkCount(d *client.Decision, seen *load.Tally) error {
-	if d.Source == client.SourceFailClosed {
-		return errNoNode
+// countSDK adds the decisions of a call: all of them are by the failure policy, or none is.
+func countSDK(seen *load.Tally, all ...client.Decision) error {
+	for i := range all {
+		if all[i].Source == client.SourceFailClosed {
+			return errNoNode
+		}
+		seen.Count(load.SourceNamed(all[i].Source.String()), all[i].Allowed)
 	}
-	seen.Count(sdkSource(d.Source), d.Allowed)
 	return nil
-}
-
-func sdkSource(s client.Source) load.Source {
-	switch s {
-	case client.SourceHeld:
-		return load.Held
-	case client.SourceForwarded:
-		return load.Forwarded
-	case client.SourceShare:
-		return load.Share
-	case client.SourceClosed:
-		return load.Closed
-	case client.SourceOpen:
-		return load.Open
-	case client.SourceUnruled:
-		return load.Unruled
-	case client.SourceLease:
-		return load.Lease
-	case client.SourceEventual:
-		return load.Eventual
-	case client.SourceDenyCache:
-		return load.DenyCache
-	}
-	return load.Untold
 }

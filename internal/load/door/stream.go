@@ -1,10 +1,12 @@
 package door
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,20 +16,20 @@ import (
 )
 
 // streams asks by SluiceService.CheckStream.
-type streams struct{ own }
+type streams struct {
+	*connections
+	config Config
+}
 
 func openStream(c Config) (Door, error) {
 	conns, err := connect(c)
-	if err != nil {
-		return nil, err
-	}
-	return &streams{own{conns, c}}, nil
+	return &streams{conns, c}, err
 }
 
 // NewCaller implements load.Target.
 func (s *streams) NewCaller(checks int) load.Caller {
 	return &streamCaller{
-		conns: s.take(), open: make([]*stream, s.Nodes()), timeout: s.config.Timeout, request: request(&s.config, checks),
+		conns: s.take(), open: make([]*stream, s.Nodes()), timeout: cmp.Or(s.config.Timeout, math.MaxInt64), request: request(&s.config, checks),
 	}
 }
 
