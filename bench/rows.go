@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/report"
 	"github.com/sluice-project/sluice/bench/system"
 )
@@ -70,7 +69,9 @@ func rows(ctx context.Context, args []string) (err error) {
 		if !pattern.MatchString(group.name) {
 			continue
 		}
-		if err := group.run(ctx); err != nil {
+		err := group.run(ctx)
+		t.stop()
+		if err != nil {
 			return fmt.Errorf("%s: %w", group.name, err)
 		}
 	}
@@ -83,47 +84,42 @@ func rows(ctx context.Context, args []string) (err error) {
 
 func (t *target) add(r report.Row) { t.file.Rows = append(t.file.Rows, r) }
 
-// started are systems to be stopped together.
-type started []*system.System
-
-func (l started) stop() {
-	for _, s := range l {
-		s.Stop()
-	}
-}
-
-// lineup starts the echo, sluice with so many nodes, and the others that can have
-// so many, filled with the usual keys.
-func (t *target) lineup(ctx context.Context, nodes int) (l started, err error) {
-	defer func() {
-		if err != nil {
-			l.stop()
-		}
-	}()
-	names := []string{"echo", "sluice"}
-	if t.peers {
-		names = append(names, "gubernator")
-		if nodes == 1 {
-			names = append(names, "ratelimit")
-		}
-	}
-	for _, name := range names {
-		s, err := t.start(ctx, name, nodes, usual)
+// lineup starts systems, fills them with the usual keys, and returns them as they are asked by unary calls. It leaves ratelimit out where there is
+// no Redis.
+func (t *target) lineup(ctx context.Context, specs ...system.Spec) (cs []contestant, err error) {
+	for _, spec := range specs {
+		s, err := t.start(ctx, spec)
 		if errors.Is(err, system.ErrNoRedis) {
-			fmt.Println("ratelimit is left out:", err)
+			fmt.Println("left out:", err)
 			continue
 		}
 		if err != nil {
-			return l, err
+			return nil, err
 		}
-		l = append(l, s)
-		if name != "echo" {
+		if spec.System != "echo" {
 			if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
-				return l, err
+				return nil, err
 			}
 		}
+		cs = append(cs, unary(s))
 	}
-	return l, nil
+	return cs, nil
+}
+
+var echo = system.Spec{System: "echo"}
+
+func sluice(nodes int) system.Spec { return system.Spec{System: "sluice", Nodes: nodes} }
+
+// everybody is the echo, sluice with so many nodes, and the others that can have so many.
+func (t *target) everybody(nodes int) []system.Spec {
+	specs := []system.Spec{echo, sluice(nodes)}
+	if t.peers {
+		specs = append(specs, system.Spec{System: "gubernator", Nodes: nodes})
+		if nodes == 1 {
+			specs = append(specs, system.Spec{System: "ratelimit"})
+		}
+	}
+	return specs
 }
 
 // shape is the usual one.
@@ -131,37 +127,31 @@ func shape(nodes, callers, checks int) report.Shape {
 	return report.Shape{Nodes: nodes, Callers: callers, Checks: checks, Keys: usual, Distribution: "uniform", Domain: "allowed"}
 }
 
-func (l started) contestants() (cs []contestant) {
-	for _, s := range l {
-		cs = append(cs, unary(s, load.Uniform{N: usual}))
-	}
-	return cs
-}
-
 func (t *target) oneNode(ctx context.Context) error {
-	l, err := t.lineup(ctx, 1)
+	cs, err := t.lineup(ctx, t.everybody(1)...)
 	if err != nil {
 		return err
 	}
-	defer l.stop()
-	if err := system.SameSize(ctx, l[0], l[1]); err != nil {
+	if err := system.SameSize(ctx, cs[0].system, cs[1].system); err != nil {
 		return err
 	}
 	for _, c := range []struct {
 		checks int
 		bound  float64
 	}{{1, 0.90}, {100, 0.75}, {1000, 0.75}} {
-		cell, err := t.compare(ctx, shape(1, 64, c.checks), l.contestants()...)
-		if err != nil {
+		if _, err := t.versusEcho(ctx, shape(1, 64, c.checks), fmt.Sprintf("1 node, checks a call: %d, 64 callers", c.checks), c.bound, cs); err != nil {
 			return err
 		}
-		t.versusEcho(cell, fmt.Sprintf("1 node, checks a call: %d, 64 callers", c.checks), c.bound)
 	}
 	return nil
 }
 
-// versusEcho adds sluice's ratio to the echo, and the others' in a note.
-func (t *target) versusEcho(cell *report.Cell, work string, bound float64) {
+// versusEcho compares cs, the echo and sluice first, and adds sluice's ratio to the echo, and the others' in a note.
+func (t *target) versusEcho(ctx context.Context, shape report.Shape, work string, bound float64, cs []contestant) (*report.Cell, error) {
+	cell, err := t.compare(ctx, shape, cs...)
+	if err != nil {
+		return nil, err
+	}
 	r := report.AtLeast(work, bound, cell.Series[1].Ratio(&cell.Series[0], report.Checks), "")
 	r.Note = "echo " + report.Number(cell.Series[0].Of(report.Checks).Median) + " checks/s"
 	for i := 2; i < len(cell.Series); i++ {
@@ -169,42 +159,39 @@ func (t *target) versusEcho(cell *report.Cell, work string, bound float64) {
 		r.Note += fmt.Sprintf("; %s %s", s.Name, report.Number(s.Ratio(&cell.Series[0], report.Checks).Median))
 	}
 	t.add(r)
+	return cell, nil
 }
 
 func (t *target) threeNodes(ctx context.Context) error {
-	l, err := t.lineup(ctx, 3)
+	cs, err := t.lineup(ctx, t.everybody(3)...)
 	if err != nil {
 		return err
 	}
-	defer l.stop()
 	for _, c := range []struct {
 		checks int
 		bound  float64
 	}{{1, 0.65}, {100, 0.45}, {1000, 0.45}} {
-		cell, err := t.compare(ctx, shape(3, 64, c.checks), l.contestants()...)
+		work := fmt.Sprintf("3 nodes, random node, checks a call: %d, 64 callers", c.checks)
+		cell, err := t.versusEcho(ctx, shape(3, 64, c.checks), work, c.bound, cs)
 		if err != nil {
 			return err
 		}
-		t.versusEcho(cell, fmt.Sprintf("3 nodes, random node, checks a call: %d, 64 callers", c.checks), c.bound)
 		if c.checks == 1 {
 			t.add(report.AtMost("3 nodes, 1 check a call, 64 callers: p99 ÷ echo's", 1.6, cell.Series[1].Ratio(&cell.Series[0], report.P99), ""))
 		}
 	}
-	return t.oneCaller(ctx, l)
+	return t.oneCaller(ctx, cs)
 }
 
 // oneCaller is the time of a check that meets no other.
-func (t *target) oneCaller(ctx context.Context, l started) error {
-	cs := l.contestants()
-	sluice := l[1]
-	holders, err := sluice.Holders(ctx, "allowed", t.namesOf(usual))
+func (t *target) oneCaller(ctx context.Context, cs []contestant) error {
+	first := cs[1]
+	first.asked = []int{0}
+	owners, err := first.system.Owners(ctx, "allowed", usual)
 	if err != nil {
 		return err
 	}
-	local, forwarded := cs[1], cs[1]
-	local.name, local.pick, local.node = sluice.Name+", held", load.Placed{Holders: holders, Place: load.Here}, 0
-	forwarded.name, forwarded.pick, forwarded.node = sluice.Name+", forwarded", load.Placed{Holders: holders, Place: load.Elsewhere}, 0
-	cs = append([]contestant{cs[0], local, forwarded}, cs[2:]...)
+	cs = append([]contestant{cs[0], first.only(owners, true, "held"), first.only(owners, false, "forwarded")}, cs[2:]...)
 	alone := shape(3, 1, 1)
 	alone.Note = "sluice's first node is asked"
 	cell, err := t.compare(ctx, alone, cs...)
@@ -217,37 +204,26 @@ func (t *target) oneCaller(ctx context.Context, l started) error {
 	return nil
 }
 
+// tls compares single checks with the echo where both speak TLS. What they cost beside those without says what TLS does.
+func (t *target) tls(ctx context.Context) error {
+	cs, err := t.lineup(ctx, system.Spec{System: "echo", TLS: true}, system.Spec{System: "sluice", TLS: true})
+	if err != nil {
+		return err
+	}
+	work := shape(1, 64, 1)
+	work.Note = "over TLS"
+	_, err = t.versusEcho(ctx, work, "1 node, TLS, checks a call: 1, 64 callers, ÷ the echo with TLS", 0.90, cs)
+	return err
+}
+
 func (t *target) stream(ctx context.Context) error {
-	l := started{}
-	defer func() { l.stop() }()
-	var cs []contestant
-	for _, name := range []string{"echo", "sluice"} {
-		s, err := t.start(ctx, name, 1, usual)
-		if err != nil {
-			return err
-		}
-		l = append(l, s)
-		if name == "sluice" {
-			if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
-				return err
-			}
-		}
-		stream, err := s.Stream(ctx)
-		if err != nil {
-			return err
-		}
-		// The servers outlive the stream, so ending it cannot fail for long.
-		defer func() { _ = stream.Close() }()
-		if name == "echo" {
-			cs = append(cs, unary(s, load.Uniform{N: usual}))
-		}
-		c := unary(s, load.Uniform{N: usual})
-		c.name, c.target = s.Name+", stream", stream
-		cs = append(cs, c)
+	cs, err := t.lineup(ctx, echo, sluice(1))
+	if err != nil {
+		return err
 	}
 	one := shape(1, 64, 1)
 	one.Note = "by CheckStream where it says stream"
-	cell, err := t.compare(ctx, one, cs...)
+	cell, err := t.compare(ctx, one, cs[0], cs[0].by(system.Frames, "stream"), cs[1].by(system.Frames, "stream"))
 	if err != nil {
 		return err
 	}
@@ -255,5 +231,84 @@ func (t *target) stream(ctx context.Context) error {
 		cell.Series[2].Ratio(&cell.Series[0], report.Checks), "")
 	r.Note = "echo by CheckStream: " + report.Number(cell.Series[1].Ratio(&cell.Series[0], report.Checks).Median)
 	t.add(r)
+	return nil
+}
+
+// sdk compares single checks of 64 goroutines through the Go client, which has them travel together
+// and asks the owner, with unary calls of the echo.
+func (t *target) sdk(ctx context.Context) error {
+	for _, nodes := range []int{1, 3} {
+		cs, err := t.lineup(ctx, echo, sluice(nodes))
+		if err != nil {
+			return err
+		}
+		work := shape(nodes, 64, 1)
+		work.Note = "by the Go client where it says SDK"
+		cell, err := t.compare(ctx, work, cs[0], cs[1].by(system.SDK, "SDK"))
+		if err != nil {
+			return err
+		}
+		t.add(report.AtLeast(fmt.Sprintf("Go client, single checks of 64 goroutines, %s, ÷ the unary echo's calls/s", report.Count(nodes, "node")), 5,
+			cell.Series[1].Ratio(&cell.Series[0], report.Checks), ""))
+		t.stop()
+	}
+	return nil
+}
+
+// replication compares, on one cluster of three, checks of a rule with asynchronous
+// replication with those of one without.
+func (t *target) replication(ctx context.Context) error {
+	s, err := t.start(ctx, system.Spec{System: "sluice", Nodes: 3, Keys: 2 * usual})
+	if err != nil {
+		return err
+	}
+	var cs []contestant
+	for _, domain := range []string{"allowed", "replicated"} {
+		if err := t.fill(ctx, s, domain, usual, 100); err != nil {
+			return err
+		}
+		cs = append(cs, contestant{name: domain, system: s, domain: domain})
+	}
+	for _, checks := range []int{1, 100} {
+		work := shape(3, 64, checks)
+		work.Note = "rules without and with asynchronous replication"
+		cell, err := t.compare(ctx, work, cs...)
+		if err != nil {
+			return err
+		}
+		t.add(report.AtLeast(fmt.Sprintf("3 nodes, 64 callers, checks a call: %d, async ÷ no replication", checks), 0.90,
+			cell.Series[1].Ratio(&cell.Series[0], report.Checks), ""))
+	}
+	return nil
+}
+
+// hot compares one key that all callers ask for with many, and with the echo.
+func (t *target) hot(ctx context.Context) error {
+	cs, err := t.lineup(ctx, echo, sluice(3))
+	if err != nil {
+		return err
+	}
+	bare, many, one := cs[0], cs[1], cs[1]
+	owners, err := many.system.Owners(ctx, "allowed", usual)
+	if err != nil {
+		return err
+	}
+	one.keys, one.name = 1, one.name+", one key"
+	cell, err := t.compare(ctx, shape(3, 64, 1), bare, many, one)
+	if err != nil {
+		return err
+	}
+	t.add(report.AtLeast("3 nodes, 64 callers: one hot key ÷ uniform keys", 0.95, cell.Series[2].Ratio(&cell.Series[1], report.Checks), ""))
+
+	one.name += ", not held"
+	one.asked = []int{(int(owners[0]) + 1) % 3}
+	many.asked = one.asked
+	alone := shape(3, 1, 1)
+	alone.Note = "one node is asked that does not hold the key"
+	cell, err = t.compare(ctx, alone, bare, many.only(owners, false, "forwarded"), one)
+	if err != nil {
+		return err
+	}
+	t.add(report.AtMost("1 caller, a hot key that another node holds: p50 ÷ echo's", 1.2, cell.Series[2].Ratio(&cell.Series[0], report.P50), ""))
 	return nil
 }

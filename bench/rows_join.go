@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/report"
+	"github.com/sluice-project/sluice/bench/system"
 )
 
 // joinKeys is how many keys there are while a node joins.
@@ -24,17 +24,16 @@ func (t *target) joining(ctx context.Context) error {
 	if t.rounds == 1 {
 		keys = t.scale[0]
 	}
-	s, err := t.bin.Sluice(ctx, 3, 2*keys)
+	s, err := t.start(ctx, system.Spec{System: "sluice", Nodes: 3, Keys: 2 * keys})
 	if err != nil {
 		return err
 	}
-	defer s.Stop()
 	if err := t.fill(ctx, s, "replicated", keys, 1000); err != nil {
 		return err
 	}
 	work := shape(3, 64, 1)
 	work.Keys, work.Domain = keys, "replicated"
-	full := unary(s, load.Uniform{N: keys})
+	full := unary(s)
 	capacity, err := t.halves(ctx, work, full, 4)
 	if err != nil {
 		return err

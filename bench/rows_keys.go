@@ -4,32 +4,25 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/process"
 	"github.com/sluice-project/sluice/bench/report"
+	"github.com/sluice-project/sluice/bench/system"
 )
 
 // manyKeys has a node for each number of keys, and all stand side by side: memory, the
 // collector's share and the fall of throughput.
 func (t *target) manyKeys(ctx context.Context) error {
-	l := started{}
-	defer func() { l.stop() }()
 	var cs []contestant
 	for _, n := range t.scale {
-		s, err := t.bin.Sluice(ctx, 1, n)
+		s, err := t.start(ctx, system.Spec{System: "sluice", Name: fmt.Sprintf("sluice, %s keys", report.Number(float64(n))), Keys: n})
 		if err != nil {
 			return err
 		}
-		l = append(l, s)
-		s.Name = fmt.Sprintf("sluice, %s keys", report.Number(float64(n)))
 		if err := t.fill(ctx, s, "allowed", n, 1000); err != nil {
 			return err
 		}
-		c := unary(s, load.Uniform{N: n})
-		c.keys = n
-		cs = append(cs, c)
+		cs = append(cs, contestant{name: s.Name, system: s, keys: n})
 	}
-	// Names for the largest are names for all: a picker stays within its own keys.
 	largest := t.scale[len(t.scale)-1]
 	var work report.Shape
 	for _, checks := range []int{1, 100} { // the last is what is looked at below

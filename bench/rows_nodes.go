@@ -5,22 +5,19 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/process"
 	"github.com/sluice-project/sluice/bench/report"
+	"github.com/sluice-project/sluice/bench/system"
 )
 
 // moreNodes compares three nodes with nine: first nine that do nothing, then both
 // clusters with checks that are all forwarded, and as many echoes that know nothing of each other: what these
 // cost more, nine processes cost more that share two cores.
 func (t *target) moreNodes(ctx context.Context) error {
-	l := started{}
-	defer func() { l.stop() }()
-	nine, err := t.bin.Sluice(ctx, 9, usual)
+	nine, err := t.start(ctx, sluice(9))
 	if err != nil {
 		return err
 	}
-	l = append(l, nine)
 	idle, err := t.idle(ctx, nine.Processes)
 	if err != nil {
 		return err
@@ -30,34 +27,29 @@ func (t *target) moreNodes(ctx context.Context) error {
 	r.Met = idle.High <= 2
 	t.add(r)
 
-	three, err := t.bin.Sluice(ctx, 3, usual)
+	three, err := t.start(ctx, sluice(3))
 	if err != nil {
 		return err
 	}
-	l = append(l, three)
 	var cs []contestant
-	both := started{three, nine}
-	for _, s := range both {
+	for _, s := range []*system.System{three, nine} {
 		if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
 			return err
 		}
-		holders, err := s.Holders(ctx, "allowed", t.namesOf(usual))
+		owners, err := s.Owners(ctx, "allowed", usual)
 		if err != nil {
 			return err
 		}
-		c := unary(s, load.Placed{Holders: holders, Place: load.Elsewhere})
-		c.nodes = s.Target.Nodes()
+		c := unary(s).only(owners, false, "forwarded")
+		c.name, c.nodes = s.Name, s.Nodes()
 		cs = append(cs, c)
 	}
 	for _, n := range []int{3, 9} {
-		echoes, err := t.bin.Echoes(ctx, n)
+		s, err := t.start(ctx, system.Spec{System: "echo", Nodes: n})
 		if err != nil {
 			return err
 		}
-		l = append(l, echoes)
-		c := unary(echoes, load.Uniform{N: usual})
-		c.nodes = n
-		cs = append(cs, c)
+		cs = append(cs, contestant{name: s.Name, system: s, nodes: n})
 	}
 	for _, checks := range []int{1, 100} {
 		work := shape(3, 64, checks)
@@ -70,12 +62,12 @@ func (t *target) moreNodes(ctx context.Context) error {
 			cell.Series[1].Ratio(&cell.Series[0], report.ServerCPU), "")
 		r.Note = fmt.Sprintf("%s and %s s", report.Number(cell.Series[0].Of(report.ServerCPU).Median), report.Number(cell.Series[1].Of(report.ServerCPU).Median))
 		t.add(r)
-		sluice, echo := cell.Series[1].Over(&cell.Series[0], report.ServerCPU), cell.Series[3].Over(&cell.Series[2], report.ServerCPU)
-		for i := range sluice {
-			sluice[i] /= echo[i]
+		ours, bare := cell.Series[1].Over(&cell.Series[0], report.ServerCPU), cell.Series[3].Over(&cell.Series[2], report.ServerCPU)
+		for i := range ours {
+			ours[i] /= bare[i]
 		}
-		t.add(report.Told(fmt.Sprintf("the echo's, %d a call, 9 processes ÷ 3 processes", checks), report.SpreadOf(echo), ""))
-		t.add(report.Told("the one ÷ the other", report.SpreadOf(sluice), ""))
+		t.add(report.Told(fmt.Sprintf("the echo's, %d a call, 9 processes ÷ 3 processes", checks), report.SpreadOf(bare), ""))
+		t.add(report.Told("the one ÷ the other", report.SpreadOf(ours), ""))
 	}
 	return nil
 }

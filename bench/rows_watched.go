@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/report"
 	"github.com/sluice-project/sluice/bench/system"
 )
@@ -42,25 +41,14 @@ func (t *target) telemetry(ctx context.Context) error {
 func (t *target) watched(ctx context.Context, what string, scraped bool, flags ...string) error {
 	defer func(w time.Duration) { t.window = w }(t.window)
 	t.window = max(t.window, t.long)
-	off, err := t.bin.SluiceWith(ctx, "not watched", 3, usual, "--log-level", "error")
+	cs, err := t.lineup(ctx,
+		system.Spec{System: "sluice", Name: "not watched", Nodes: 3, Flags: []string{"--log-level", "error"}},
+		system.Spec{System: "sluice", Name: "watched", Nodes: 3, Flags: flags})
 	if err != nil {
 		return err
-	}
-	defer off.Stop()
-	on, err := t.bin.SluiceWith(ctx, "watched", 3, usual, flags...)
-	if err != nil {
-		return err
-	}
-	defer on.Stop()
-	var cs []contestant
-	for _, s := range []*system.System{off, on} {
-		if err := t.fill(ctx, s, "allowed", usual, 100); err != nil {
-			return err
-		}
-		cs = append(cs, unary(s, load.Uniform{N: usual}))
 	}
 	if scraped {
-		stop, err := scrape(ctx, on.HTTP)
+		stop, err := scrape(ctx, cs[1].system.HTTP)
 		if err != nil {
 			return err
 		}

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/report"
 	"github.com/sluice-project/sluice/bench/system"
+	"github.com/sluice-project/sluice/internal/load"
 )
 
 // grid is what `run` is asked for: every combination is a cell.
@@ -21,7 +21,6 @@ type grid struct {
 	systems, distributions       words
 	nodes, callers, checks, keys numbers
 	domain                       string
-	exponent                     float64
 	stream                       bool
 }
 
@@ -41,11 +40,19 @@ func run(ctx context.Context, args []string) (err error) {
 	f.Var(&g.checks, "checks", "checks a call")
 	f.Var(&g.keys, "keys", "different keys")
 	f.Var(&g.distributions, "distributions", "which of uniform, zipf")
-	f.Float64Var(&g.exponent, "zipf", zipfExponent, "exponent of zipf, above 1")
+	f.Float64Var(&g.exponent, "zipf", zipfExponent, "exponent of zipf, above 0")
 	f.StringVar(&g.domain, "domain", "allowed", "allowed, or denied: all but the first check of a key are")
 	f.BoolVar(&g.stream, "stream", false, "ask echo and sluice by CheckStream too")
 	if err := f.Parse(args); err != nil {
 		return err
+	}
+	if !(g.exponent > 0 && g.exponent <= load.MaxSkew) {
+		return fmt.Errorf("-zipf: %v; want above 0, to %d", g.exponent, load.MaxSkew)
+	}
+	for _, d := range g.distributions {
+		if d != "uniform" && d != "zipf" {
+			return fmt.Errorf("-distributions: %q is neither uniform nor zipf", d)
+		}
 	}
 	if err := g.open(ctx, "run"); err != nil {
 		return err
@@ -63,87 +70,42 @@ func run(ctx context.Context, args []string) (err error) {
 
 // block is all cells with the same servers.
 func (g *grid) block(ctx context.Context, nodes, keys int) error {
-	var all []*system.System
-	defer func() {
-		for _, s := range all {
-			s.Stop()
-		}
-	}()
+	defer g.stop()
+	var cs []contestant
 	for _, name := range g.systems {
-		s, err := g.start(ctx, name, nodes, keys)
-		if err != nil {
-			return err
-		}
-		all = append(all, s)
+		spec := system.Spec{System: name, Nodes: nodes, Keys: keys}
 		if name == "echo" {
-			continue
+			spec.Nodes = 1
+		}
+		s, err := g.start(ctx, spec)
+		if err != nil {
+			return fmt.Errorf("-systems: %w", err)
 		}
 		batch := 100
 		if name == "sluice" {
 			batch = 1000 // which gubernator does not bear over several nodes
 		}
-		if err := g.fill(ctx, s, g.domain, keys, batch); err != nil {
-			return err
+		if name != "echo" {
+			if err := g.fill(ctx, s, g.domain, keys, batch); err != nil {
+				return err
+			}
+		}
+		cs = append(cs, unary(s))
+		if g.stream && (name == "echo" || name == "sluice") {
+			cs = append(cs, unary(s).by(system.Frames, "stream"))
 		}
 	}
 	for _, distribution := range g.distributions {
-		pick, err := pickers(distribution, keys, g.exponent)
-		if err != nil {
-			return err
-		}
 		for _, callers := range g.callers {
 			for _, checks := range g.checks {
 				shape := report.Shape{Nodes: nodes, Callers: callers, Checks: checks, Keys: keys, Distribution: distribution, Domain: g.domain}
-				if err := g.cell(ctx, shape, all, pick); err != nil {
+				if _, err := g.compare(ctx, shape, cs...); err != nil {
 					return err
 				}
 			}
 		}
 	}
 	return nil
-}
-
-func (g *grid) cell(ctx context.Context, shape report.Shape, all []*system.System, pick load.Pickers) error {
-	var cs []contestant
-	for i, s := range all {
-		cs = append(cs, unary(s, pick))
-		if name := g.systems[i]; g.stream && (name == "echo" || name == "sluice") {
-			stream, err := s.Stream(ctx)
-			if err != nil {
-				return err
-			}
-			// The servers outlive the stream, so ending it cannot fail for long.
-			defer func() { _ = stream.Close() }()
-			cs = append(cs, contestant{name: s.Name + ", stream", system: s, target: stream, pick: pick, node: load.AnyNode})
-		}
-	}
-	_, err := g.compare(ctx, shape, cs...)
-	return err
-}
-
-// start starts a system by its name in -systems.
-func (s *session) start(ctx context.Context, name string, nodes, keys int) (*system.System, error) {
-	switch name {
-	case "echo":
-		return s.bin.Echo(ctx)
-	case "sluice":
-		return s.bin.Sluice(ctx, nodes, keys)
-	case "gubernator":
-		return s.bin.Gubernator(ctx, nodes, keys)
-	case "ratelimit":
-		return s.bin.RateLimit(ctx)
-	}
-	return nil, fmt.Errorf("-systems: %q is none of echo, sluice, gubernator, ratelimit", name)
-}
-
-func pickers(distribution string, keys int, exponent float64) (load.Pickers, error) {
-	switch distribution {
-	case "uniform":
-		return load.Uniform{N: keys}, nil
-	case "zipf":
-		return load.NewZipf(keys, exponent)
-	}
-	return nil, fmt.Errorf("-distributions: %q is neither uniform nor zipf", distribution)
 }
 
 func draw(args []string) error {

@@ -9,12 +9,14 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/process"
 	"github.com/sluice-project/sluice/bench/report"
 	"github.com/sluice-project/sluice/bench/system"
+	"github.com/sluice-project/sluice/internal/load"
 )
 
 // session is one run of the harness: how it measures and what it has found.
@@ -22,11 +24,20 @@ type session struct {
 	sluice, build, out string
 	rounds             int
 	warmup, window     time.Duration
+	// exponent is that of zipf.
+	exponent float64
 
-	bin   *system.Binaries
-	file  report.File
-	seed  uint64
-	names map[int]*load.Keys
+	bin     *system.Binaries
+	file    report.File
+	seed    uint64
+	running []*system.System
+	pickers map[drawing]*load.Pickers
+}
+
+// drawing is how keys are drawn.
+type drawing struct {
+	keys         int
+	distribution string
 }
 
 func (s *session) register(f *flag.FlagSet) {
@@ -40,8 +51,8 @@ func (s *session) register(f *flag.FlagSet) {
 
 // open builds what is to be started. Close the session.
 func (s *session) open(ctx context.Context, command string) error {
-	if s.rounds < 1 || s.window <= 0 {
-		return fmt.Errorf("-rounds %d and -window %v are to be above 0", s.rounds, s.window)
+	if s.rounds < 1 || s.window <= 0 || s.warmup < 0 {
+		return fmt.Errorf("-rounds %d and -window %v are to be above 0, -warmup %v 0 or more", s.rounds, s.window, s.warmup)
 	}
 	if s.out == "" {
 		s.out = "results/" + command + ".json"
@@ -51,39 +62,79 @@ func (s *session) open(ctx context.Context, command string) error {
 		return err
 	}
 	s.bin = bin
-	s.names = map[int]*load.Keys{}
+	s.pickers = map[drawing]*load.Pickers{}
 	s.file = report.File{Date: time.Now().UTC().Truncate(time.Second), Revision: bin.Revision, Machine: machine()}
 	return nil
 }
 
-func (s *session) close() error { return s.bin.Close() }
+func (s *session) close() error {
+	s.stop()
+	return s.bin.Close()
+}
 
-// namesOf returns n keys, the same ones at each call.
-func (s *session) namesOf(n int) *load.Keys {
-	if s.names[n] == nil {
-		s.names[n] = load.NewKeys(n)
+// start starts a system, which runs until stop. It has one node, and room for the usual keys, unless spec says otherwise.
+func (s *session) start(ctx context.Context, spec system.Spec) (*system.System, error) {
+	spec.Nodes, spec.Keys = cmp.Or(spec.Nodes, 1), cmp.Or(spec.Keys, usual)
+	sys, err := s.bin.Start(ctx, spec)
+	if err == nil {
+		s.running = append(s.running, sys)
 	}
-	return s.names[n]
+	return sys, err
+}
+
+// stop ends all systems that run.
+func (s *session) stop() {
+	for _, sys := range s.running {
+		sys.Stop()
+	}
+	s.running = nil
+}
+
+// draws returns how a number of keys is drawn; zipf's tables are made once.
+func (s *session) draws(keys int, distribution string) (*load.Pickers, error) {
+	d := drawing{keys, distribution}
+	if p := s.pickers[d]; p != nil {
+		return p, nil
+	}
+	skew := 0.0
+	if distribution == "zipf" {
+		skew = s.exponent
+	}
+	p, err := load.NewPickers(keys, skew)
+	s.pickers[d] = p
+	return p, err
 }
 
 // contestant is one system's part in a cell.
 type contestant struct {
 	name   string
 	system *system.System
-	target load.Target
-	pick   load.Pickers
-	// node is asked, load.AnyNode for a random one.
-	node int
+	// api is how the system is asked, see system.Target.
+	api string
+	// asked are the nodes to ask, nil for all; accepts is as in load.Work.
+	asked   []int
+	accepts func(node int, key uint32) bool
 	// keys, nodes and domain are set where they are not the shape's.
 	keys, nodes int
 	domain      string
-	// rate is how many calls are begun in a second; 0 is as many as can be.
+	// rate is how many checks are sent in a second; 0 is as many as can be.
 	rate float64
 }
 
 // unary is sys asked by unary calls at random nodes.
-func unary(sys *system.System, pick load.Pickers) contestant {
-	return contestant{name: sys.Name, system: sys, target: sys.Target, pick: pick, node: load.AnyNode}
+func unary(sys *system.System) contestant { return contestant{name: sys.Name, system: sys} }
+
+// by is c with another API, and name for it.
+func (c contestant) by(api, name string) contestant {
+	c.api, c.name = api, c.name+", "+name
+	return c
+}
+
+// only is c with checks of keys that the node asked owns, or of keys that another one owns.
+func (c contestant) only(owners []uint8, owned bool, name string) contestant {
+	c.accepts = func(node int, key uint32) bool { return (int(owners[key]) == node) == owned }
+	c.name += ", " + name
+	return c
 }
 
 // compare has all of cs do the work of shape in turns, tells the figures, and saves
@@ -112,28 +163,66 @@ func (s *session) compare(ctx context.Context, shape report.Shape, cs ...contest
 
 // measure is one round of c.
 func (s *session) measure(ctx context.Context, shape report.Shape, c contestant, window time.Duration) (*report.Round, error) {
-	s.seed++
-	var server, client [2]process.Usage
-	edge := 0
-	result, err := load.Run(ctx, c.target, load.Work{
-		Domain: cmp.Or(c.domain, shape.Domain), Callers: shape.Callers, Checks: shape.Checks, Keys: s.namesOf(shape.Keys), Pick: c.pick,
-		Node: c.node, Rate: c.rate, Seed: s.seed, Warmup: s.warmup, Window: window,
-		Edge: func() (err error) {
-			if server[edge], err = process.Total(c.system.Processes); err != nil {
-				return err
-			}
-			client[edge], err = process.Self()
-			edge++
-			return err
-		},
-	})
+	draws, err := s.draws(cmp.Or(c.keys, shape.Keys), shape.Distribution)
 	if err != nil {
 		return nil, err
 	}
-	checks := float64(result.Checks())
+	target, err := c.system.Target(ctx, c.api, cmp.Or(c.domain, shape.Domain))
+	if err != nil {
+		return nil, err
+	}
+	s.seed++
+	// What earlier loads left is not to be collected during this one.
+	runtime.GC()
+	loading, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var server, client [2]process.Usage
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		at := time.Now().Add(s.warmup)
+		for edge := range server {
+			err := pause(loading, time.Until(at))
+			if err == nil {
+				server[edge], err = process.Total(c.system.Processes)
+			}
+			if err == nil {
+				client[edge], err = process.Self()
+			}
+			if err != nil {
+				cancel(err)
+				return
+			}
+			at = at.Add(window)
+		}
+	})
+	result, err := load.Run(loading, target, load.Work{
+		Callers: shape.Callers, Batch: shape.Checks, Rate: c.rate, Keys: draws, Prefix: "user", Nodes: c.asked, Accepts: c.accepts,
+		Seed: s.seed, Warmup: s.warmup, Duration: window,
+	})
+	if err != nil {
+		cancel(err)
+	}
+	reading.Wait()
+	if err := context.Cause(loading); err != nil {
+		return nil, err
+	}
+	return roundOf(result, shape.Checks, window, server, client), nil
+}
+
+// roundOf is what a load has brought, with the use of the servers and of this process when its window began and ended. The checks of calls that
+// failed count as calls only.
+func roundOf(result *load.Result, batch int, window time.Duration, server, client [2]process.Usage) *report.Round {
+	all, failed := result.Decided(), result.Failed-result.FailedCalls*int64(batch)
+	checks := float64(all.Allowed + all.Denied + failed)
 	// No answer at all is a result too, and has no shares.
 	each := 1 / max(checks, 1)
 	share := func(n int64) float64 { return float64(n) * each }
+	from := func(sources ...load.Source) (n int64) {
+		for _, s := range sources {
+			n += result.By[s].Allowed + result.By[s].Denied
+		}
+		return n
+	}
 	perMillion := func(u [2]process.Usage) float64 { return (u[1].CPU - u[0].CPU).Seconds() * each * 1e6 }
 	us := func(quantile float64) float64 { return float64(result.Latency.ValueAtQuantile(quantile)) / 1e3 }
 	r := &report.Round{
@@ -142,8 +231,8 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 		P50:             us(50), P99: us(99), P999: us(99.9),
 		ServerCPU: perMillion(server), ClientCPU: perMillion(client),
 		Resident: server[1].Resident,
-		Denied:   share(result.Denied), Failed: share(result.Failed),
-		Forwarded: share(result.Forwarded), Fallback: share(result.Fallback),
+		Denied:   share(all.Denied), Failed: share(failed), Forwarded: share(from(load.Forwarded)),
+		Fallback:    share(from(load.Share, load.Closed, load.Open, load.Unruled)),
 		FailedCalls: result.FailedCalls,
 	}
 	if spent := server[1].CPU - server[0].CPU; spent > 0 {
@@ -152,7 +241,7 @@ func (s *session) measure(ctx context.Context, shape report.Shape, c contestant,
 	if result.FirstError != nil {
 		r.FirstError = result.FirstError.Error()
 	}
-	return r, nil
+	return r
 }
 
 // settle waits until ps have nothing left to do, so that the next one to be measured
@@ -191,11 +280,46 @@ func pause(ctx context.Context, d time.Duration) error {
 // fill makes counters of n keys in sys. It tells of checks that failed: some
 // systems do not bear the load.
 func (s *session) fill(ctx context.Context, sys *system.System, domain string, n, batch int) error {
-	seen, err := load.Fill(ctx, sys.Target, domain, s.namesOf(n), 8, batch)
-	if seen.Failed > 0 {
-		fmt.Printf("filling %s: %d of %d checks failed\n", sys.Name, seen.Failed, n)
+	target, err := sys.Target(ctx, "", domain)
+	if err != nil {
+		return err
+	}
+	failed, err := fill(ctx, target, n, 8, batch)
+	if failed > 0 {
+		fmt.Printf("filling %s: %d of %d checks failed\n", sys.Name, failed, n)
 	}
 	return err
+}
+
+// fill sends a check of each of n keys, in order, so that later checks find counters. Calls have batch checks and go round the nodes. It returns the
+// number of checks that failed.
+func fill(ctx context.Context, target load.Target, n, callers, batch int) (int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next, failed atomic.Int64
+	var filling sync.WaitGroup
+	for range callers {
+		filling.Go(func() {
+			caller, keys := target.NewCaller(batch), make([]string, batch)
+			for ctx.Err() == nil {
+				call := int(next.Add(1)) - 1
+				if call*batch >= n {
+					return
+				}
+				for i := range keys {
+					// The last call repeats the last key to be full.
+					keys[i] = load.Name("user", uint32(min(call*batch+i, n-1)))
+				}
+				var seen load.Tally
+				if err := caller.Call(ctx, call%target.Nodes(), keys, &seen); err != nil {
+					cancel(fmt.Errorf("filling: %w", err))
+				}
+				failed.Add(seen.Failed)
+			}
+		})
+	}
+	filling.Wait()
+	return failed.Load(), context.Cause(ctx)
 }
 
 func machine() report.Machine {

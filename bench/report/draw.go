@@ -41,10 +41,7 @@ func charts() []chart {
 			func(c *Cell, s *Series) (int, bool) { return s.Nodes, s.Nodes > 0 && c.Shape.Checks == 1 }, shows(ServerCPU), false},
 	}
 	for _, nodes := range []int{1, 3, 5} {
-		n := fmt.Sprintf("%d nodes", nodes)
-		if nodes == 1 {
-			n = "1 node"
-		}
+		n := Count(nodes, "node")
 		byChecks := func(c *Cell, _ *Series) (int, bool) {
 			s := c.Shape
 			return s.Checks, plain(s) && s.Nodes == nodes && s.Callers == 64 && s.Keys == 100_000

@@ -114,6 +114,14 @@ func writeTable(w io.Writer, lines [][]string) error {
 	return err
 }
 
+// Count is n things, for example "3 nodes".
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
 // Number has three significant digits, and thousands set apart.
 func Number(v float64) string {
 	switch {

@@ -3,92 +3,25 @@ package system
 import (
 	"context"
 	"fmt"
-	"net"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/sluice-project/sluice/bench/load"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
 	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/wire"
+	"github.com/sluice-project/sluice/internal/load"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// Sluice starts a cluster that is to hold so many keys, and waits until all nodes agree.
-func (b *Binaries) Sluice(ctx context.Context, nodes, keys int) (*System, error) {
-	return b.SluiceWith(ctx, fmt.Sprintf("sluice ×%d", nodes), nodes, keys)
+func members(ctx context.Context, conn *grpc.ClientConn) (*sluicev1.MembersResponse, error) {
+	return sluicev1.NewSluiceServiceClient(conn).Members(ctx, &sluicev1.MembersRequest{})
 }
-
-// SluiceWith is Sluice under another name, of which all nodes have further flags.
-func (b *Binaries) SluiceWith(ctx context.Context, name string, nodes, keys int, flags ...string) (*System, error) {
-	s := &System{Name: name}
-	return s, s.opened(s.startSluice(ctx, b, nodes, keys, nil, flags...))
-}
-
-func (s *System) startSluice(ctx context.Context, b *Binaries, nodes, keys int, p *papers, flags ...string) error {
-	// For each node: gRPC, HTTP, peer, gossip.
-	at, err := addrs(4 * nodes)
-	if err != nil {
-		return err
-	}
-	var join, ask []string
-	for i := range nodes {
-		ask, s.HTTP = append(ask, at[4*i]), append(s.HTTP, at[4*i+1])
-		join = append(join, at[4*i+3])
-	}
-	if nodes == 1 {
-		join = nil
-	}
-	for i := range nodes {
-		spec, err := b.node(nodeName(i), [4]string(at[4*i:]), join, keys)
-		if err != nil {
-			return err
-		}
-		spec.Args = append(spec.Args, flags...)
-		if err := s.start(spec); err != nil {
-			return err
-		}
-	}
-	for _, a := range ask {
-		if err := s.listens(ctx, a); err != nil {
-			return err
-		}
-	}
-	if s.conns, err = wire.Dial(ask, p.dial()...); err != nil {
-		return err
-	}
-	s.Target = wire.Sluice{Conns: s.conns}
-	if err := s.until(ctx, "all nodes of sluice agree", s.agree); err != nil {
-		return err
-	}
-	return s.answers(ctx)
-}
-
-// node says how to start a node with its four addresses (gRPC, HTTP, peer, gossip), which
-// is to hold so many keys.
-func (b *Binaries) node(name string, at [4]string, join []string, keys int) (process.Spec, error) {
-	args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules, "--log-level", "warn",
-		"--max-entries", strconv.Itoa(keys + keys/5 + 1000)}
-	for i, flag := range []string{"--grpc-port", "--http-port", "--peer-port", "--gossip-port"} {
-		_, port, err := net.SplitHostPort(at[i])
-		if err != nil {
-			return process.Spec{}, err
-		}
-		args = append(args, flag, port)
-	}
-	if len(join) > 0 {
-		args = append(args, "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(len(join)))
-	}
-	return process.Spec{Name: name, Path: b.sluice, Args: args}, nil
-}
-
-func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 
 // agree is nil when all nodes see all serving, under one ring.
 func (s *System) agree(ctx context.Context) error {
 	ring := ""
 	for i, c := range s.conns {
-		res, err := sluicev1.NewSluiceServiceClient(c).Members(ctx, &sluicev1.MembersRequest{})
+		res, err := members(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -106,35 +39,144 @@ func (s *System) agree(ctx context.Context) error {
 	return nil
 }
 
-// Holders returns the number of the node that holds each key.
-func (s *System) Holders(ctx context.Context, domain string, keys *load.Keys) ([]uint8, error) {
+// inPlace is nil when each node owns the partitions that the ring assigns to it, and none is in a handoff or without a replica.
+func inPlace(ctx context.Context, conns []*grpc.ClientConn) error {
+	for _, c := range conns {
+		res, err := members(ctx, c)
+		if err != nil {
+			return err
+		}
+		h := res.GetHoldings()
+		for _, m := range res.GetMembers() {
+			if m.GetName() == res.GetSelf() && m.GetPartitions() != h.GetHolding() {
+				return fmt.Errorf("%s owns %d of its %d partitions", m.GetName(), h.GetHolding(), m.GetPartitions())
+			}
+		}
+		if h.GetHandingOver()+h.GetClaims()+h.GetUnprotected() > 0 {
+			return fmt.Errorf("%s: %d partitions in a handoff, %d takeovers, %d without a replica", res.GetSelf(), h.GetHandingOver(), h.GetClaims(), h.GetUnprotected())
+		}
+	}
+	return nil
+}
+
+// Newcomer is one more node of a running cluster, which no Target asks.
+type Newcomer struct {
+	Process *process.Process
+	name    string
+	addr    string // gRPC
+}
+
+// Grow starts one more node of sluice, whose cache has room for keys, beside those of s.
+// It does not wait. The caller ends the process.
+func (s *System) Grow(ctx context.Context, b *Binaries, keys int) (*Newcomer, error) {
+	res, err := members(ctx, s.conns[0])
+	if err != nil {
+		return nil, err
+	}
+	var join []string
+	for _, m := range res.GetMembers() {
+		if a := m.GetGossipAddress(); a != "" { // a member that has left may still be a voter, and its address is not known
+			join = append(join, a)
+		}
+	}
+	at, err := addrs(4)
+	if err != nil {
+		return nil, err
+	}
+	n := &Newcomer{name: nodeName(len(s.Processes)), addr: at[0]}
+	n.Process, err = process.Start(b.node(n.name, at, join, keys))
+	return n, err
+}
+
+// Settled waits until n and the nodes of s own what the ring assigns to them.
+func (s *System) Settled(ctx context.Context, n *Newcomer) error {
+	conn, err := s.config.Dial(n.addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // closing once has no error
+	all := append([]*grpc.ClientConn{conn}, s.conns...)
+	return s.until(ctx, n.name+" owns its partitions", func(ctx context.Context) error {
+		select {
+		case <-n.Process.Ended():
+			return fmt.Errorf("%s has ended; its last lines: %q", n.name, n.Process.Tail())
+		default:
+		}
+		res, err := members(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if len(res.GetMembers()) <= len(s.conns) {
+			return fmt.Errorf("%s sees %d members", n.name, len(res.GetMembers()))
+		}
+		return inPlace(ctx, all)
+	})
+}
+
+// Shrunk waits until the nodes of s are the only ones again and own everything.
+func (s *System) Shrunk(ctx context.Context) error {
+	return s.until(ctx, "the other nodes own everything again", func(ctx context.Context) error {
+		if err := s.agree(ctx); err != nil {
+			return err
+		}
+		return inPlace(ctx, s.conns)
+	})
+}
+
+// check is a check of a key.
+func check(domain, key string) *sluicev1.Check {
+	return &sluicev1.Check{Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: "user", Value: key}}}
+}
+
+// Owners returns the number of the node that owns each of n keys.
+func (s *System) Owners(ctx context.Context, domain string, n int) ([]uint8, error) {
 	number := map[string]uint8{}
 	for i := range s.conns {
 		number[nodeName(i)] = uint8(i)
 	}
 	const batch = 1000
-	list := make([]uint8, 0, keys.Len())
-	client := sluicev1.NewSluiceServiceClient(s.conns[0])
+	list := make([]uint8, 0, n)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for len(list) < keys.Len() {
+	for len(list) < n {
 		req := &sluicev1.CheckRequest{}
-		for i := len(list); i < min(len(list)+batch, keys.Len()); i++ {
-			req.Checks = append(req.Checks, &sluicev1.Check{
-				Domain: domain, Descriptor_: []*sluicev1.Entry{{Key: "user", Value: keys.At(uint32(i))}}, Verb: sluicev1.Verb_VERB_READ,
-			})
+		for i := len(list); i < min(len(list)+batch, n); i++ {
+			c := check(domain, load.Name("user", uint32(i)))
+			c.Verb = sluicev1.Verb_VERB_READ
+			req.Checks = append(req.Checks, c)
 		}
-		res, err := client.Check(ctx, req)
+		res, err := sluicev1.NewSluiceServiceClient(s.conns[0]).Check(ctx, req)
 		if err != nil {
-			return nil, fmt.Errorf("asking who holds keys: %w", err)
+			return nil, fmt.Errorf("asking for the owners of keys: %w", err)
 		}
 		for _, d := range res.GetDecisions() {
-			n, ok := number[d.GetHolder()]
+			node, ok := number[d.GetHolder()]
 			if !ok {
-				return nil, fmt.Errorf("a key is held by %q: %v", d.GetHolder(), d)
+				return nil, fmt.Errorf("the owner of a key is %q: %v", d.GetHolder(), d)
 			}
-			list = append(list, n)
+			list = append(list, node)
 		}
 	}
 	return list, nil
+}
+
+// SameSize fails when the echo's answer to a hundred checks differs from sluice's by more than
+// a twentieth in length, because then the echo is no measure of sluice's transport.
+func SameSize(ctx context.Context, echo, sluice *System) error {
+	var size [2]int
+	for i, s := range []*System{echo, sluice} {
+		req := &sluicev1.CheckRequest{}
+		for range 100 {
+			req.Checks = append(req.Checks, check("allowed", "size"))
+		}
+		res, err := sluicev1.NewSluiceServiceClient(s.conns[0]).Check(ctx, req)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
+		}
+		size[i] = proto.Size(res)
+	}
+	if d := size[0] - size[1]; d*20 > size[1] || -d*20 > size[1] {
+		return fmt.Errorf("the echo answers %d bytes where %s answers %d: bring echo/main.go up to date", size[0], sluice.Name, size[1])
+	}
+	return nil
 }

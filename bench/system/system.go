@@ -1,54 +1,116 @@
 // Package system builds and starts what is compared: the bare echo, clusters of
 // sluice and gubernator, and envoyproxy/ratelimit with Redis, each node a process
 // of its own on 127.0.0.1. It decides how they are configured and when they are
-// ready; what they are asked is others' business.
+// ready, and opens the ways to ask them; what they are asked is left to its callers.
 package system
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
 	"google.golang.org/grpc"
 
-	"github.com/sluice-project/sluice/bench/load"
 	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/bench/wire"
+	"github.com/sluice-project/sluice/bench/stream"
+	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/load"
+	"github.com/sluice-project/sluice/internal/load/door"
 )
 
-// System is running nodes and the way to ask them. Stop it.
+// System is running nodes and the ways to ask them. Make it with Binaries.Start, end it with Stop.
 type System struct {
 	// Name says what it is, for example "sluice ×3".
 	Name string
 	// Processes are all that it runs, nodes and stores.
 	Processes []*process.Process
-	// Target asks the nodes by unary calls.
-	Target load.Target
 	// HTTP are the addresses of sluice's HTTP ports.
-	HTTP  []string
-	conns []*grpc.ClientConn
+	HTTP []string
+
+	// api is the API of Target's calls, config how it is opened.
+	api    string
+	config door.Config
+	// conns are for what is no load, one to each node.
+	conns   []*grpc.ClientConn
+	targets map[way]target
 }
 
-// Stream asks the nodes by CheckStream. Only sluice and the echo have it. The
-// caller closes it before Stop.
-func (s *System) Stream(ctx context.Context) (*wire.Stream, error) {
-	return wire.NewStream(ctx, s.conns)
+// target is a load.Target to be closed.
+type target interface {
+	load.Target
+	io.Closer
 }
 
-// Addrs returns the nodes' gRPC addresses.
-func (s *System) Addrs() []string {
-	var list []string
-	for _, c := range s.conns {
-		list = append(list, c.Target())
+// way is an API and the domain that it is asked about.
+type way struct{ api, domain string }
+
+// The APIs of sluice that Target has beside the unary one.
+const (
+	// Frames: the checks of all callers gather in frames, see package stream. The echo has it too.
+	Frames = "frames"
+	// SDK: the Go client, which chooses the nodes by itself and remembers no denials: each check is to be asked.
+	SDK = "sdk"
+)
+
+// Nodes is how many nodes can be asked.
+func (s *System) Nodes() int { return len(s.config.Addrs) }
+
+// Target asks the nodes about checks of a domain by an API: unary calls of the system's own if it is empty. Equal calls return the same target.
+// Stop closes it.
+func (s *System) Target(ctx context.Context, api, domain string) (load.Target, error) {
+	w := way{api, domain}
+	if t := s.targets[w]; t != nil {
+		return t, nil
 	}
-	return list
+	t, err := s.open(ctx, w)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	if s.targets == nil {
+		s.targets = map[way]target{}
+	}
+	s.targets[w] = t
+	return t, nil
+}
+
+func (s *System) open(ctx context.Context, w way) (target, error) {
+	if w.api == Frames {
+		return stream.New(ctx, s.conns, w.domain)
+	}
+	if w.api == "" {
+		w.api = s.api
+	}
+	kind, err := door.Find(w.api)
+	if err != nil {
+		return nil, err
+	}
+	c := s.config
+	c.Domain = w.domain
+	switch w.api {
+	case SDK:
+		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
+	case "gubernator":
+		// As the rules of the others: a limit that is not reached, or one that denies all but the first check.
+		c.Limits = []door.Limit{{Count: 1_000_000_000, Period: 365 * 24 * time.Hour}}
+		if w.domain == "denied" {
+			c.Limits[0].Count = 1
+		}
+	}
+	return kind.Open(c, 1)
 }
 
 // Stop ends all processes and waits for them.
 func (s *System) Stop() {
-	wire.Hangup(s.conns)
+	// What is under way fails with its process, so an error says nothing new.
+	for _, t := range s.targets {
+		_ = t.Close()
+	}
+	for _, c := range s.conns {
+		_ = c.Close()
+	}
 	for _, p := range s.Processes {
 		p.Stop()
 	}
@@ -57,10 +119,45 @@ func (s *System) Stop() {
 // start adds a process.
 func (s *System) start(spec process.Spec) error {
 	p, err := process.Start(spec)
+	if err == nil {
+		s.Processes = append(s.Processes, p)
+	}
+	return err
+}
+
+// ready connects to the nodes and waits until each decides a check.
+func (s *System) ready(ctx context.Context) error {
+	for _, addr := range s.config.Addrs {
+		if err := s.listens(ctx, addr); err != nil {
+			return err
+		}
+		conn, err := s.config.Dial(addr)
+		if err != nil {
+			return err
+		}
+		s.conns = append(s.conns, conn)
+	}
+	if len(s.HTTP) > 0 {
+		if err := s.until(ctx, "all nodes of sluice agree", s.agree); err != nil {
+			return err
+		}
+	}
+	target, err := s.Target(ctx, "", "allowed")
 	if err != nil {
 		return err
 	}
-	s.Processes = append(s.Processes, p)
+	for node := range s.Nodes() {
+		if err := s.until(ctx, s.Name+" answers", func(ctx context.Context) error {
+			var seen load.Tally
+			err := target.NewCaller(1).Call(ctx, node, []string{"ready"}, &seen)
+			if err == nil && seen.Decided().Allowed == 0 {
+				err = fmt.Errorf("not allowed: %+v", seen)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -92,9 +189,9 @@ func (s *System) until(ctx context.Context, what string, try func(ctx context.Co
 	}
 }
 
-// listens waits until somebody accepts connections at addr.
+// listens waits until a process accepts connections at addr.
 func (s *System) listens(ctx context.Context, addr string) error {
-	return s.until(ctx, "something listens at "+addr, func(ctx context.Context) error {
+	return s.until(ctx, "a process listens at "+addr, func(ctx context.Context) error {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, "tcp", addr)
 		if err != nil {
@@ -102,21 +199,4 @@ func (s *System) listens(ctx context.Context, addr string) error {
 		}
 		return c.Close()
 	})
-}
-
-// answers waits until every node decides a check.
-func (s *System) answers(ctx context.Context) error {
-	for node := range s.Target.Nodes() {
-		if err := s.until(ctx, fmt.Sprintf("%s answers", s.Name), func(ctx context.Context) error {
-			var seen load.Tally
-			err := s.Target.NewCaller("allowed", 1).Call(ctx, node, []string{"ready"}, &seen)
-			if err == nil && seen.Allowed == 0 {
-				err = fmt.Errorf("not allowed: %+v", seen)
-			}
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

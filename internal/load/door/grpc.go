@@ -94,13 +94,18 @@ func count(res *sluicev1.CheckResponse, want int, seen *load.Tally) error {
 		return fmt.Errorf("%d decisions for %d checks", n, want)
 	}
 	for _, d := range res.GetDecisions() {
-		if e := d.GetError(); e != nil {
-			seen.Fail(1, errorOf(e))
-			continue
-		}
-		seen.Count(sourceOf(d.GetSource()), d.GetAllowed())
+		Count(d, seen)
 	}
 	return nil
+}
+
+// Count adds a decision of sluice's own API.
+func Count(d *sluicev1.Decision, seen *load.Tally) {
+	if e := d.GetError(); e != nil {
+		seen.Fail(1, errorOf(e))
+		return
+	}
+	seen.Count(sourceOf(d.GetSource()), d.GetAllowed())
 }
 
 func errorOf(e *sluicev1.Error) error {

@@ -1,0 +1,234 @@
+package system
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-project/sluice/bench/process"
+	"github.com/sluice-project/sluice/internal/load/door"
+)
+
+// Spec says what to start.
+type Spec struct {
+	// System is echo, sluice, gubernator or ratelimit.
+	System string
+	// Name in tables. Empty: made of the rest.
+	Name string
+	// Nodes, of which ratelimit has one. Those of the echo know nothing of each other.
+	Nodes int
+	// Keys that the caches of sluice and gubernator have room for.
+	Keys int
+	// TLS: the echo or one node of sluice, over TLS 1.3.
+	TLS bool
+	// Flags are further flags of sluice's nodes.
+	Flags []string
+}
+
+// ErrNoRedis says that redis-server, which ratelimit needs, is not installed.
+var ErrNoRedis = errors.New("redis-server is not installed")
+
+// Start starts a system and waits until its nodes decide checks, and agree with each other.
+func (b *Binaries) Start(ctx context.Context, spec Spec) (*System, error) {
+	s := &System{Name: spec.Name, api: "grpc", config: door.Config{Key: "user"}}
+	if s.Name == "" {
+		s.Name = spec.name()
+	}
+	if err := s.launch(ctx, b, &spec); err != nil {
+		s.Stop()
+		return nil, fmt.Errorf("%s: %w", s.Name, err)
+	}
+	return s, nil
+}
+
+// name is what a system is called that is given no name.
+func (s *Spec) name() string {
+	name := s.System
+	switch {
+	case s.System == "ratelimit":
+		name += "+redis"
+	case s.Nodes > 1 || s.System != "echo":
+		name += fmt.Sprintf(" ×%d", s.Nodes)
+	}
+	if s.TLS {
+		name += ", TLS"
+	}
+	return name
+}
+
+func (s *System) launch(ctx context.Context, b *Binaries, spec *Spec) (err error) {
+	var cert, key string
+	if spec.TLS {
+		if cert, key, err = s.secure(ctx, b); err != nil {
+			return err
+		}
+	}
+	switch spec.System {
+	case "echo":
+		err = s.startEcho(b, spec, cert, key)
+	case "sluice":
+		if spec.TLS {
+			spec.Flags = append(spec.Flags, "--tls-cert", cert, "--tls-key", key)
+		}
+		err = s.startSluice(b, spec)
+	case "gubernator":
+		err = s.startGubernator(b, spec)
+	case "ratelimit":
+		err = s.startRateLimit(ctx, b)
+	default:
+		err = fmt.Errorf("%q is none of echo, sluice, gubernator, ratelimit", spec.System)
+	}
+	if err != nil {
+		return err
+	}
+	return s.ready(ctx)
+}
+
+// secure makes a certificate for a node by `sluice cert`, and has the connections of s trust it.
+func (s *System) secure(ctx context.Context, b *Binaries) (cert, key string, err error) {
+	dir, err := os.MkdirTemp(b.scratch, "certs-")
+	if err != nil {
+		return "", "", err
+	}
+	made := exec.CommandContext(ctx, b.sluice, "cert", "--dir", dir, "--names", nodeName(0))
+	if text, err := made.CombinedOutput(); err != nil {
+		return "", "", fmt.Errorf("making certificates: %w\n%s", err, text)
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return "", "", err
+	}
+	s.config.TLS = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "sluice", MinVersion: tls.VersionTLS13}
+	s.config.TLS.RootCAs.AppendCertsFromPEM(ca)
+	node := filepath.Join(dir, nodeName(0))
+	return node + ".crt", node + ".key", nil
+}
+
+func (s *System) startEcho(b *Binaries, spec *Spec, cert, key string) (err error) {
+	if s.config.Addrs, err = addrs(spec.Nodes); err != nil {
+		return err
+	}
+	for _, addr := range s.config.Addrs {
+		if err := s.start(process.Spec{Name: "echo", Path: b.echo, Args: []string{"-addr", addr, "-cert", cert, "-key", key}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *System) startSluice(b *Binaries, spec *Spec) error {
+	// For each node: gRPC, HTTP, peer, gossip.
+	at, err := addrs(4 * spec.Nodes)
+	if err != nil {
+		return err
+	}
+	var join []string
+	for i := range spec.Nodes {
+		s.config.Addrs, s.HTTP = append(s.config.Addrs, at[4*i]), append(s.HTTP, at[4*i+1])
+		if spec.Nodes > 1 {
+			join = append(join, at[4*i+3])
+		}
+	}
+	for i := range spec.Nodes {
+		if err := s.start(b.node(nodeName(i), at[4*i:4*i+4], join, spec.Keys, spec.Flags...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// node says how to start a node of sluice with its four addresses (gRPC, HTTP, peer, gossip), whose cache has room for keys.
+func (b *Binaries) node(name string, at, join []string, keys int, flags ...string) process.Spec {
+	args := []string{"serve", "--name", name, "--bind", host, "--rules", b.Rules, "--log-level", "warn", "--max-entries", room(keys)}
+	for i, flag := range []string{"--grpc-port", "--http-port", "--peer-port", "--gossip-port"} {
+		args = append(args, flag, port(at[i]))
+	}
+	if len(join) > 0 {
+		args = append(args, "--join", strings.Join(join, ","), "--bootstrap-expect", strconv.Itoa(len(join)))
+	}
+	return process.Spec{Name: name, Path: b.sluice, Args: append(args, flags...)}
+}
+
+func nodeName(i int) string { return "n" + strconv.Itoa(i+1) }
+
+// room is the size of a cache for keys: nodes do not hold equally many.
+func room(keys int) string { return strconv.Itoa(keys + keys/5 + 1000) }
+
+func (s *System) startGubernator(b *Binaries, spec *Spec) error {
+	at, err := addrs(2 * spec.Nodes)
+	if err != nil {
+		return err
+	}
+	s.api, s.config.Addrs = "gubernator", at[:spec.Nodes]
+	for i, a := range s.config.Addrs {
+		if err := s.start(process.Spec{Name: fmt.Sprintf("gubernator-%d", i+1), Path: b.gubernator, Args: []string{
+			"-addr", a, "-http", at[spec.Nodes+i], "-peers", strings.Join(s.config.Addrs, ","), "-cache", room(spec.Keys),
+		}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startRateLimit starts one envoyproxy/ratelimit and the Redis that it counts in, which
+// writes nothing to disk.
+func (s *System) startRateLimit(ctx context.Context, b *Binaries) error {
+	redis, err := exec.LookPath("redis-server")
+	if err != nil {
+		return ErrNoRedis
+	}
+	// Redis, gRPC, HTTP, debug.
+	at, err := addrs(4)
+	if err != nil {
+		return err
+	}
+	if err := s.start(process.Spec{Name: "redis", Path: redis, Args: []string{
+		"--bind", host, "--port", port(at[0]), "--save", "", "--appendonly", "no", "--dir", b.scratch,
+	}}); err != nil {
+		return err
+	}
+	if err := s.listens(ctx, at[0]); err != nil {
+		return err
+	}
+	root, err := b.rateLimitRules()
+	if err != nil {
+		return err
+	}
+	s.api, s.config.Addrs = "envoy", at[1:2]
+	return s.start(process.Spec{Name: "ratelimit", Path: b.ratelimit, Env: []string{
+		"GRPC_HOST=" + host, "GRPC_PORT=" + port(at[1]), "HOST=" + host, "PORT=" + port(at[2]),
+		"DEBUG_HOST=" + host, "DEBUG_PORT=" + port(at[3]),
+		"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
+		"BACKEND_TYPE=redis", "REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + at[0], "DISABLE_STATS=true", "LOG_LEVEL=ERROR",
+	}})
+}
+
+// rateLimitRules writes the two domains in its grammar and returns the folder to start in.
+func (b *Binaries) rateLimitRules() (string, error) {
+	root := filepath.Join(b.scratch, "ratelimit")
+	config := filepath.Join(root, "config")
+	if err := os.MkdirAll(config, 0o755); err != nil {
+		return "", err
+	}
+	for domain, count := range map[string]string{"allowed": "1000000000", "denied": "1"} {
+		text := "domain: " + domain + "\ndescriptors:\n  - key: user\n    rate_limit: {unit: day, requests_per_unit: " + count + "}\n"
+		if err := os.WriteFile(filepath.Join(config, domain+".yaml"), []byte(text), 0o644); err != nil {
+			return "", err
+		}
+	}
+	return root, nil
+}
+
+// port is the port of an address that addrs returned.
+func port(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
+}
