@@ -88,16 +88,6 @@ type Round struct {
 	FirstError  string `json:"first_error,omitempty"`
 }
 
-// Find returns the series of that name, or nil.
-func (c *Cell) Find(name string) *Series {
-	for i := range c.Series {
-		if c.Series[i].Name == name {
-			return &c.Series[i]
-		}
-	}
-	return nil
-}
-
 // Save writes f to path.
 func (f *File) Save(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

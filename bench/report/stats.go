@@ -50,22 +50,13 @@ func (s *Series) Of(f Figure) Spread {
 }
 
 // Ratio is the spread of a figure of s to that of base in the same round.
-func (s *Series) Ratio(base *Series, f Figure) Spread {
-	return RatioOf(s, f, base, f)
-}
+func (s *Series) Ratio(base *Series, f Figure) Spread { return SpreadOf(s.Over(base, f)) }
 
 // Over has, round by round, a figure of s in ratio to that of base.
-func (s *Series) Over(base *Series, f Figure) []float64 { return ratios(s, f, base, f) }
-
-// RatioOf is the spread of a figure of a to another figure of b in the same round.
-func RatioOf(a *Series, fa Figure, b *Series, fb Figure) Spread {
-	return SpreadOf(ratios(a, fa, b, fb))
-}
-
-func ratios(a *Series, fa Figure, b *Series, fb Figure) []float64 {
+func (s *Series) Over(base *Series, f Figure) []float64 {
 	var values []float64
-	for i := range min(len(a.Rounds), len(b.Rounds)) {
-		values = append(values, fa(&a.Rounds[i])/fb(&b.Rounds[i]))
+	for i := range min(len(s.Rounds), len(base.Rounds)) {
+		values = append(values, f(&s.Rounds[i])/f(&base.Rounds[i]))
 	}
 	return values
 }

@@ -37,22 +37,15 @@ func Told(work string, got Spread, unit string) Row {
 func WriteRows(w io.Writer, rows []Row) error {
 	lines := [][]string{{"work", "wanted", "median", "lowest to highest", "", ""}}
 	for _, r := range rows {
-		verdict := ""
+		with := func(figure string) string { return strings.TrimSpace(figure + " " + r.Unit) }
+		want, verdict := "", ""
 		if r.Want != "" {
-			verdict = "reached"
+			want, verdict = with(r.Want), "reached"
 			if !r.Met {
 				verdict = "**not reached**"
 			}
 		}
-		unit := ""
-		if r.Unit != "" {
-			unit = " " + r.Unit
-		}
-		want := r.Want
-		if want != "" {
-			want += unit
-		}
-		lines = append(lines, []string{r.Work, want, Number(r.Got.Median) + unit, Number(r.Got.Low) + " to " + Number(r.Got.High), verdict, r.Note})
+		lines = append(lines, []string{r.Work, want, with(Number(r.Got.Median)), Number(r.Got.Low) + " to " + Number(r.Got.High), verdict, r.Note})
 	}
 	return writeTable(w, lines)
 }
