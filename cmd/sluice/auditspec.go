@@ -38,6 +38,7 @@ func (s auditSpec) parse(text string) (audit.Spec, error) {
 	flags := pflag.NewFlagSet("spec", pflag.ContinueOnError)
 	given := auditSpec{}
 	given.register(flags)
+	given = s
 	for pair := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok {
@@ -57,28 +58,16 @@ func (s auditSpec) parse(text string) (audit.Spec, error) {
 			return audit.Spec{}, fmt.Errorf("%s: %q: %w", name, value, err)
 		}
 	}
-	use := func(name string, keep func()) {
-		if flags.Changed(name) {
-			keep()
+	if flags.Changed("algorithm") {
+		// Defaults that are for other algorithms.
+		if given.algorithm != bucket.FixedWindow.String() && !flags.Changed("align") {
+			given.align = ""
+		}
+		if !strings.HasPrefix(given.algorithm, "leaky_") && given.algorithm != bucket.TokenBucket.String() && !flags.Changed("burst") {
+			given.burst = 0
 		}
 	}
-	use("keys", func() { s.keys = given.keys })
-	use("limit", func() { s.limit = given.limit })
-	use("period", func() { s.period = given.period })
-	use("algorithm", func() {
-		s.algorithm = given.algorithm
-		// Defaults that are for other algorithms.
-		if s.algorithm != bucket.FixedWindow.String() {
-			s.align = ""
-		}
-		if !strings.HasPrefix(s.algorithm, "leaky_") && s.algorithm != bucket.TokenBucket.String() {
-			s.burst = 0
-		}
-	})
-	use("align", func() { s.align = given.align })
-	use("burst", func() { s.burst = given.burst })
-	use("descriptor-key", func() { s.descriptor = given.descriptor })
-	return s.spec()
+	return given.spec()
 }
 
 // spec returns s for the audit. The error begins with the name of the field.

@@ -133,7 +133,7 @@ func (c *caller) try(a *attempt, deadline int64) {
 func (c *caller) settle(a *attempt, from chooser) {
 	c.heard = c.heard || a.failure == none || a.failure == final
 	if a.failure != none {
-		c.errors.add(a.kind, a.addr+": "+a.message)
+		c.errors.of(a.kind, a.addr+": "+a.message).Attempts++
 		c.slots.failed(a.answered - c.run.began)
 		if c.run.cfg.Failed != nil && a.failure != final {
 			c.run.cfg.Failed(a.addr)
@@ -159,7 +159,7 @@ func (c *caller) settle(a *attempt, from chooser) {
 			continue
 		}
 		a.kind, a.message = kind, message
-		c.errors.add(kind, a.addr+": "+message)
+		c.errors.of(kind, a.addr+": "+message).Attempts++
 		c.slots.failed(a.answered - c.run.began)
 		p.count(why)
 		if why == final {
@@ -207,7 +207,7 @@ func (c *caller) keep(a *attempt, p pending, d *sluicev1.Decision) {
 	r := record{first: a.first, sent: a.sent, answered: a.answered, key: p.key, ambiguous: p.ambiguous}
 	switch {
 	case d == nil:
-		c.errors.final(a.kind, a.addr+": "+a.message)
+		c.errors.of(a.kind, a.addr+": "+a.message).Final++
 	case d.Allowed:
 		r.outcome, r.source = admitted, uint8(d.Source)
 	default:

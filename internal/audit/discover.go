@@ -25,7 +25,6 @@ type Discovery struct {
 	// Of the goroutine only.
 	first   []string // as given
 	options []grpc.DialOption
-	conns   map[string]*grpc.ClientConn
 	// source is the node that answered last, asked first.
 	source string
 }
@@ -46,8 +45,7 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 		return nil, errors.New("discover: there is no address to ask")
 	}
 	d := &Discovery{
-		wake: make(chan struct{}, 1), first: slices.Clone(addrs), options: dialOptions(options),
-		conns: make(map[string]*grpc.ClientConn), source: addrs[0],
+		wake: make(chan struct{}, 1), first: slices.Clone(addrs), options: dialOptions(options), source: addrs[0],
 	}
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -57,7 +55,6 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 			break
 		}
 		if !rest(limited, refreshAtMost) {
-			d.closeAll(nil)
 			return nil, fmt.Errorf("%w: %w", ErrNobody, err)
 		}
 	}
@@ -82,7 +79,6 @@ func (d *Discovery) Failed(string) {
 func (d *Discovery) Close() {
 	d.stop()
 	d.running.Wait()
-	d.closeAll(nil)
 }
 
 func (d *Discovery) loop(ctx context.Context) {
@@ -123,22 +119,18 @@ func (d *Discovery) refresh(ctx context.Context) error {
 		}
 		d.source = addr
 		d.targets.Store(&serving)
-		d.closeAll(append(serving, d.first...))
 		return nil
 	}
 	return errors.Join(errs...)
 }
 
-// ask returns the members that serve, as addr sees them.
+// ask returns the members that serve, as addr sees them. It is called once a second or so, so each call has a connection of its own.
 func (d *Discovery) ask(ctx context.Context, addr string) ([]string, error) {
-	conn := d.conns[addr]
-	if conn == nil {
-		var err error
-		if conn, err = grpc.NewClient(addr, d.options...); err != nil {
-			return nil, err
-		}
-		d.conns[addr] = conn
+	conn, err := grpc.NewClient(addr, d.options...)
+	if err != nil {
+		return nil, err
 	}
+	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
 	response, err := sluicev1.NewSluiceServiceClient(conn).Members(ctx, &sluicev1.MembersRequest{})
@@ -155,14 +147,4 @@ func (d *Discovery) ask(ctx context.Context, addr string) ([]string, error) {
 		return nil, fmt.Errorf("none of its %d members serves", len(response.Members))
 	}
 	return serving, nil
-}
-
-// closeAll closes the connections to all but those.
-func (d *Discovery) closeAll(but []string) {
-	for addr, conn := range d.conns {
-		if !slices.Contains(but, addr) {
-			conn.Close()
-			delete(d.conns, addr)
-		}
-	}
 }

@@ -18,37 +18,24 @@ type ErrorKind struct {
 // errorKinds are few.
 type errorKinds []ErrorKind
 
-func (e *errorKinds) of(kind string) *ErrorKind {
-	for i := range *e {
-		if (*e)[i].Kind == kind {
-			return &(*e)[i]
-		}
+// of returns the one of that kind, with an example at least.
+func (e *errorKinds) of(kind, example string) *ErrorKind {
+	i := slices.IndexFunc(*e, func(k ErrorKind) bool { return k.Kind == kind })
+	if i < 0 {
+		i = len(*e)
+		*e = append(*e, ErrorKind{Kind: kind})
 	}
-	*e = append(*e, ErrorKind{Kind: kind})
-	return &(*e)[len(*e)-1]
-}
-
-func (e *errorKinds) add(kind, example string) {
-	k := e.of(kind)
-	if k.Attempts++; k.Example == "" {
-		k.Example = example
-	}
-}
-
-func (e *errorKinds) final(kind, example string) {
-	k := e.of(kind)
-	if k.Final++; k.Example == "" {
-		k.Example = example
-	}
+	k := &(*e)[i]
+	k.Example = cmp.Or(k.Example, example)
+	return k
 }
 
 // merge adds another caller's, and keeps the most frequent first.
 func (e *errorKinds) merge(other errorKinds) {
 	for _, o := range other {
-		k := e.of(o.Kind)
+		k := e.of(o.Kind, o.Example)
 		k.Attempts += o.Attempts
 		k.Final += o.Final
-		k.Example = cmp.Or(k.Example, o.Example)
 	}
 	slices.SortFunc(*e, func(a, b ErrorKind) int {
 		return cmp.Or(cmp.Compare(b.Attempts, a.Attempts), cmp.Compare(a.Kind, b.Kind))

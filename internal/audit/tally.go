@@ -40,17 +40,18 @@ func (r *run) report(callers []*caller) *Report {
 
 // count fills in what does not depend on keys.
 func (r *Report) count(g *byKey) {
-	var by sources
+	var by [256]Decided // by source
 	var latencies []int64
 	for i := range g.records {
 		rec := &g.records[i]
-		by.add(rec)
 		r.AmbiguousRetries += int64(rec.ambiguous)
 		switch rec.outcome {
 		case admitted:
 			r.Admitted++
+			by[rec.source].Admitted++
 		case denied:
 			r.Denied++
+			by[rec.source].Denied++
 		default:
 			r.FinalErrors++
 			continue
@@ -59,8 +60,8 @@ func (r *Report) count(g *byKey) {
 	}
 	r.Checks = int64(len(g.records))
 	for s, d := range by {
-		if d.admitted+d.denied > 0 {
-			r.Sources[sourceName(sluicev1.Source(s))] = Decided{d.admitted, d.denied}
+		if d != (Decided{}) {
+			r.Sources[sourceName(sluicev1.Source(s))] = d
 		}
 	}
 	if len(latencies) == 0 {
@@ -128,19 +129,4 @@ func worst[T any](list []T, x T, n int, compare func(a, b T) int) []T {
 	}
 	list = slices.Insert(list, at, x)
 	return list[:min(n, len(list))]
-}
-
-// sources count checks by who decided.
-type sources [sluicev1.Source_SOURCE_LOST_STATE + 1]struct{ admitted, denied int64 }
-
-func (s *sources) add(r *record) {
-	if int(r.source) >= len(s) {
-		return
-	}
-	switch r.outcome {
-	case admitted:
-		s[r.source].admitted++
-	case denied:
-		s[r.source].denied++
-	}
 }
