@@ -79,7 +79,7 @@ func rows(ctx context.Context, args []string) (err error) {
 	if err := report.WriteRows(os.Stdout, t.file.Rows); err != nil {
 		return err
 	}
-	return t.file.Save(t.out)
+	return report.Save(t.out, &t.file)
 }
 
 func (t *target) add(r report.Row) { t.file.Rows = append(t.file.Rows, r) }

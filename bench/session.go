@@ -158,7 +158,7 @@ func (s *session) compare(ctx context.Context, shape report.Shape, cs ...contest
 	if err := report.WriteCell(os.Stdout, &cell); err != nil {
 		return nil, err
 	}
-	return &s.file.Cells[len(s.file.Cells)-1], s.file.Save(s.out)
+	return &s.file.Cells[len(s.file.Cells)-1], report.Save(s.out, &s.file)
 }
 
 // measure is one round of c.

@@ -13,16 +13,16 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-project/sluice/bench/report"
 )
 
 func main() {
@@ -81,7 +81,7 @@ func command() error {
 		}
 		fmt.Printf("| %s |\n", strings.Join(row, " | "))
 	}
-	return all.save(*out)
+	return report.Save(*out, &all)
 }
 
 // results are what the command saves.
@@ -96,17 +96,6 @@ type hitRate struct {
 	Hits     float64 `json:"hits"`
 }
 
-func (r *results) save(path string) error {
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(text, '\n'), 0o644)
-}
-
 // apart measures in a process of its own, so that memory is the table's alone.
 func apart(kind, keys string, window time.Duration) (*measured, error) {
 	self, err := os.Executable()
@@ -115,17 +104,10 @@ func apart(kind, keys string, window time.Duration) (*measured, error) {
 	}
 	cmd := exec.Command(self, "-child", "-kinds", kind, "-keys", keys, "-window", window.String())
 	cmd.Stderr = os.Stderr
-	pipe, err := cmd.StdoutPipe()
+	text, err := cmd.Output()
 	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	r := &measured{}
-	decoded := json.NewDecoder(bufio.NewReader(pipe)).Decode(r)
-	if err := cmd.Wait(); err != nil {
 		return nil, fmt.Errorf("%s, %s keys: %w", kind, keys, err)
 	}
-	return r, decoded
+	r := &measured{}
+	return r, json.Unmarshal(text, r)
 }

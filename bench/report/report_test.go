@@ -98,7 +98,7 @@ func TestCell(t *testing.T) {
 func TestSaveAndLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "x.json")
 	f := &File{Revision: "r", Cells: cells(), Rows: []Row{Told("e", Spread{1, 2, 3}, "")}}
-	if err := f.Save(path); err != nil {
+	if err := Save(path, f); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Load(path)

@@ -88,12 +88,12 @@ type Round struct {
 	FirstError  string `json:"first_error,omitempty"`
 }
 
-// Save writes f to path.
-func (f *File) Save(path string) error {
+// Save writes results to path as JSON.
+func Save(path string, results any) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(f, "", " ")
+	text, err := json.MarshalIndent(results, "", " ")
 	if err != nil {
 		return err
 	}

@@ -17,9 +17,9 @@ type Binaries struct {
 	// Rules is the folder with the rule files of this module.
 	Rules string
 
-	echo, sluice, gubernator, ratelimit string
-	// scratch is for what servers read and write.
-	scratch string
+	sluice string
+	// peers is the folder of the other programs, scratch that of the files that servers read and write.
+	peers, scratch string
 }
 
 //go:embed rules
@@ -40,20 +40,12 @@ func Build(ctx context.Context, sluice, dir string) (*Binaries, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Binaries{
-		sluice:     sluice,
-		Revision:   revision(info),
-		Rules:      filepath.Join(scratch, "rules"),
-		echo:       filepath.Join(dir, "echo"),
-		gubernator: filepath.Join(dir, "gubernator"),
-		ratelimit:  filepath.Join(dir, "ratelimit"),
-		scratch:    scratch,
-	}
+	b := &Binaries{sluice: sluice, Revision: revision(info), Rules: filepath.Join(scratch, "rules"), peers: dir, scratch: scratch}
 	if err := os.CopyFS(scratch, rules); err != nil {
 		return nil, err
 	}
-	for module, out := range map[string]string{"echo": b.echo, "peers/gubernator": b.gubernator, "peers/ratelimit": b.ratelimit} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, ".")
+	for _, module := range []string{"echo", "peers/gubernator", "peers/ratelimit"} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", b.peer(filepath.Base(module)), ".")
 		cmd.Dir = module
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("building %s: %w\n%s", module, err, text)
@@ -62,7 +54,10 @@ func Build(ctx context.Context, sluice, dir string) (*Binaries, error) {
 	return b, nil
 }
 
-// Close removes what servers read and wrote.
+// peer is the path of a program that is compared with sluice.
+func (b *Binaries) peer(name string) string { return filepath.Join(b.peers, name) }
+
+// Close removes the files that servers read and wrote.
 func (b *Binaries) Close() error { return os.RemoveAll(b.scratch) }
 
 func revision(info *buildinfo.BuildInfo) (r string) {

@@ -117,7 +117,7 @@ func (s *System) startEcho(b *Binaries, spec *Spec, cert, key string) (err error
 		return err
 	}
 	for _, addr := range s.config.Addrs {
-		if err := s.start(process.Spec{Name: "echo", Path: b.echo, Args: []string{"-addr", addr, "-cert", cert, "-key", key}}); err != nil {
+		if err := s.start(process.Spec{Name: "echo", Path: b.peer("echo"), Args: []string{"-addr", addr, "-cert", cert, "-key", key}}); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (s *System) startGubernator(b *Binaries, spec *Spec) error {
 	}
 	s.api, s.config.Addrs = "gubernator", at[:spec.Nodes]
 	for i, a := range s.config.Addrs {
-		if err := s.start(process.Spec{Name: fmt.Sprintf("gubernator-%d", i+1), Path: b.gubernator, Args: []string{
+		if err := s.start(process.Spec{Name: fmt.Sprintf("gubernator-%d", i+1), Path: b.peer("gubernator"), Args: []string{
 			"-addr", a, "-http", at[spec.Nodes+i], "-peers", strings.Join(s.config.Addrs, ","), "-cache", room(spec.Keys),
 		}}); err != nil {
 			return err
@@ -203,7 +203,7 @@ func (s *System) startRateLimit(ctx context.Context, b *Binaries) error {
 		return err
 	}
 	s.api, s.config.Addrs = "envoy", at[1:2]
-	return s.start(process.Spec{Name: "ratelimit", Path: b.ratelimit, Env: []string{
+	return s.start(process.Spec{Name: "ratelimit", Path: b.peer("ratelimit"), Env: []string{
 		"GRPC_HOST=" + host, "GRPC_PORT=" + port(at[1]), "HOST=" + host, "PORT=" + port(at[2]),
 		"DEBUG_HOST=" + host, "DEBUG_PORT=" + port(at[3]),
 		"RUNTIME_ROOT=" + root, "RUNTIME_SUBDIRECTORY=", "RUNTIME_WATCH_ROOT=false",
