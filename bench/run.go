@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -18,8 +17,8 @@ import (
 // grid is what `run` is asked for: every combination is a cell.
 type grid struct {
 	session
-	systems, distributions       words
-	nodes, callers, checks, keys numbers
+	systems, distributions       []string
+	nodes, callers, checks, keys []int
 	domain                       string
 	stream                       bool
 }
@@ -29,17 +28,17 @@ const zipfExponent = 1.1
 
 func run(ctx context.Context, args []string) (err error) {
 	g := grid{
-		systems: words{"echo", "sluice", "gubernator"}, distributions: words{"uniform"},
-		nodes: numbers{1}, callers: numbers{64}, checks: numbers{1}, keys: numbers{100_000},
+		systems: []string{"echo", "sluice", "gubernator"}, distributions: []string{"uniform"},
+		nodes: []int{1}, callers: []int{64}, checks: []int{1}, keys: []int{usual},
 	}
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
 	g.register(f)
-	f.Var(&g.systems, "systems", "which of echo, sluice, gubernator, ratelimit; ratios are to the first")
-	f.Var(&g.nodes, "nodes", "nodes of sluice and gubernator")
-	f.Var(&g.callers, "callers", "callers at a time")
-	f.Var(&g.checks, "checks", "checks a call")
-	f.Var(&g.keys, "keys", "different keys")
-	f.Var(&g.distributions, "distributions", "which of uniform, zipf")
+	list(f, &g.systems, "systems", "which of echo, sluice, gubernator, ratelimit; ratios are to the first", word)
+	list(f, &g.nodes, "nodes", "nodes of sluice and gubernator", number)
+	list(f, &g.callers, "callers", "callers at a time", number)
+	list(f, &g.checks, "checks", "checks a call", number)
+	list(f, &g.keys, "keys", "different keys", number)
+	list(f, &g.distributions, "distributions", "which of uniform, zipf", word)
 	f.Float64Var(&g.exponent, "zipf", zipfExponent, "exponent of zipf, above 0")
 	f.StringVar(&g.domain, "domain", "allowed", "allowed, or denied: all but the first check of a key are")
 	f.BoolVar(&g.stream, "stream", false, "ask echo and sluice by CheckStream too")
@@ -132,36 +131,27 @@ func draw(args []string) error {
 	return err
 }
 
-// words is a flag of names separated by commas.
-type words []string
-
-// String implements flag.Value.
-func (w *words) String() string { return strings.Join(*w, ",") }
-
-// Set implements flag.Value.
-func (w *words) Set(text string) error {
-	*w = strings.Split(text, ",")
-	return nil
-}
-
-// numbers is a flag of positive numbers separated by commas.
-type numbers []int
-
-// String implements flag.Value.
-func (n *numbers) String() string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint([]int(*n)), " ", ","), "[]")
-}
-
-// Set implements flag.Value.
-func (n *numbers) Set(text string) error {
-	list := []int{}
-	for _, one := range strings.Split(text, ",") {
-		v, err := strconv.Atoi(one)
-		if err != nil || v < 1 || v > load.MaxKeys {
-			return fmt.Errorf("%q is not a number from 1 to %d", one, load.MaxKeys)
+// list defines a flag of values separated by commas, of which into has the default.
+func list[T any](f *flag.FlagSet, into *[]T, name, usage string, parse func(string) (T, error)) {
+	f.Func(name, fmt.Sprintf("%s (default %v)", usage, *into), func(text string) error {
+		*into = nil
+		for one := range strings.SplitSeq(text, ",") {
+			v, err := parse(one)
+			if err != nil {
+				return err
+			}
+			*into = append(*into, v)
 		}
-		list = append(list, v)
+		return nil
+	})
+}
+
+func word(text string) (string, error) { return text, nil }
+
+func number(text string) (int, error) {
+	v, err := strconv.Atoi(text)
+	if err != nil || v < 1 || v > load.MaxKeys {
+		return 0, fmt.Errorf("%q is not a number from 1 to %d", text, load.MaxKeys)
 	}
-	*n = slices.Compact(list)
-	return nil
+	return v, nil
 }

@@ -1,7 +1,6 @@
 package system
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -25,7 +24,7 @@ func addrs(n int) ([]string, error) {
 	var list []string
 	for len(list) < n {
 		if ports.next > lastPort {
-			return nil, errors.New("no port left between 20000 and 32000")
+			return nil, fmt.Errorf("no port left up to %d", lastPort)
 		}
 		a := fmt.Sprintf("%s:%d", host, ports.next)
 		ports.next++
@@ -41,9 +40,7 @@ func free(addr string) bool {
 	if err != nil {
 		return false
 	}
+	defer t.Close()
 	u, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return t.Close() != nil
-	}
-	return errors.Join(t.Close(), u.Close()) == nil
+	return err == nil && u.Close() == nil
 }

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -110,23 +111,10 @@ func (c Config) Validate() error {
 
 // withDefaults returns c with its defaults filled in, and the models of its specs.
 func (c Config) withDefaults() (Config, []*model.Model, error) {
-	if c.Domain == "" {
-		c.Domain = "audit"
-	}
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&c.Duration, DefaultDuration}, {&c.Attempt, DefaultAttempt},
-		{&c.AnswerWithin, DefaultAnswerWithin}, {&c.Exhaust.Within, DefaultExhaust},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	if c.Callers == 0 {
-		c.Callers = DefaultCallers
-	}
+	c.Domain = cmp.Or(c.Domain, "audit")
+	c.Duration, c.Attempt = cmp.Or(c.Duration, DefaultDuration), cmp.Or(c.Attempt, DefaultAttempt)
+	c.AnswerWithin, c.Exhaust.Within = cmp.Or(c.AnswerWithin, DefaultAnswerWithin), cmp.Or(c.Exhaust.Within, DefaultExhaust)
+	c.Callers = cmp.Or(c.Callers, DefaultCallers)
 	if len(c.Batches) == 0 {
 		c.Batches = []int{1}
 	}
@@ -137,9 +125,7 @@ func (c Config) withDefaults() (Config, []*model.Model, error) {
 	models := make([]*model.Model, len(c.Specs))
 	keys := 0
 	for i, s := range c.Specs {
-		if s.Descriptor == "" {
-			s.Descriptor = "key"
-		}
+		s.Descriptor = cmp.Or(s.Descriptor, "key")
 		if s.Keys < 1 || s.Keys > MaxKeys-keys {
 			return c, nil, fmt.Errorf("keys: %d; want 1 or more, at most %d over all specs", s.Keys, MaxKeys)
 		}

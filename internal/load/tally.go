@@ -1,6 +1,9 @@
 package load
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Source says who decided a check, as its door tells it.
 type Source uint8
@@ -41,15 +44,8 @@ func (s Source) String() string {
 	return fmt.Sprintf("source(%d)", uint8(s))
 }
 
-// SourceNamed returns the source of that name; Untold for one that is not known.
-func SourceNamed(name string) Source {
-	for s, known := range sourceNames {
-		if name == known {
-			return Source(s)
-		}
-	}
-	return Untold
-}
+// SourceNamed returns the source of that name; Untold, the first, for one that is not known.
+func SourceNamed(name string) Source { return Source(max(0, slices.Index(sourceNames[:], name))) }
 
 // Decided counts checks that have a decision.
 type Decided struct {

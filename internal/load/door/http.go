@@ -93,13 +93,6 @@ type webDecision struct {
 	} `json:"error"`
 }
 
-// webProblem is an answer that has no decision.
-type webProblem struct {
-	Title  string `json:"title"`
-	Detail string `json:"detail"`
-	Field  string `json:"field"`
-}
-
 // Call implements load.Caller.
 func (c *webCaller) Call(ctx context.Context, node int, keys []string, seen *load.Tally) error {
 	for i, k := range keys {
@@ -206,7 +199,7 @@ func countMany(a answer, want int, seen *load.Tally) error {
 
 // problem is an answer without a decision as an error.
 func problem(a answer) error {
-	var p webProblem
+	var p struct{ Title, Detail, Field string }
 	text := http.StatusText(a.status)
 	if json.Unmarshal(a.body, &p) == nil {
 		text = cmp.Or(p.Detail, p.Title, text)
