@@ -31,15 +31,9 @@ func main() {
 }
 
 func command(ctx context.Context, args []string) error {
-	if len(args) > 0 {
-		switch args[0] {
-		case "rows":
-			return rows(ctx, args[1:])
-		case "run":
-			return run(ctx, args[1:])
-		case "draw":
-			return draw(args[1:])
-		}
+	commands := map[string]func(context.Context, []string) error{"rows": rows, "run": run, "draw": draw}
+	if len(args) == 0 || commands[args[0]] == nil {
+		return errors.New("want one of rows, run, draw")
 	}
-	return errors.New("want one of rows, run, draw")
+	return commands[args[0]](ctx, args[1:])
 }

@@ -72,31 +72,25 @@ func (t *target) moreNodes(ctx context.Context) error {
 	return nil
 }
 
-// idle returns the processes' use of a core in percent while nobody asks anything.
+// idle returns the processes' use of a core in percent while no checks are sent.
 func (t *target) idle(ctx context.Context, ps []*process.Process) (report.Spread, error) {
-	// Joining is over; what it left to do is done in a moment.
-	if err := pause(ctx, t.long/5); err != nil {
-		return report.Spread{}, err
-	}
-	before := make([]process.Usage, len(ps))
-	for i, p := range ps {
-		u, err := p.Usage()
-		if err != nil {
+	var cpu [2][]time.Duration
+	for i := range cpu {
+		// Joining is over; what it left to do is done in a moment.
+		if err := pause(ctx, []time.Duration{t.long / 5, t.long}[i]); err != nil {
 			return report.Spread{}, err
 		}
-		before[i] = u
-	}
-	start := time.Now()
-	if err := pause(ctx, t.long); err != nil {
-		return report.Spread{}, err
+		for _, p := range ps {
+			u, err := p.Usage()
+			if err != nil {
+				return report.Spread{}, err
+			}
+			cpu[i] = append(cpu[i], u.CPU)
+		}
 	}
 	var shares []float64
-	for i, p := range ps {
-		u, err := p.Usage()
-		if err != nil {
-			return report.Spread{}, err
-		}
-		shares = append(shares, 100*(u.CPU-before[i].CPU).Seconds()/time.Since(start).Seconds())
+	for i := range ps {
+		shares = append(shares, 100*(cpu[1][i]-cpu[0][i]).Seconds()/t.long.Seconds())
 	}
 	return report.SpreadOf(shares), nil
 }

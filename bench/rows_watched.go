@@ -74,22 +74,15 @@ func scrape(ctx context.Context, addrs []string) (stop func(), err error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var asking sync.WaitGroup
-	asking.Go(func() {
-		tick := time.NewTicker(scrapeEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if err := scrapeOnce(ctx, addrs); err != nil && ctx.Err() == nil {
-					fmt.Println("scraping:", err)
-				}
+	var scraping sync.WaitGroup
+	scraping.Go(func() {
+		for pause(ctx, scrapeEvery) == nil {
+			if err := scrapeOnce(ctx, addrs); err != nil && ctx.Err() == nil {
+				fmt.Println("scraping:", err)
 			}
 		}
 	})
-	return func() { cancel(); asking.Wait() }, nil
+	return func() { cancel(); scraping.Wait() }, nil
 }
 
 func scrapeOnce(ctx context.Context, addrs []string) error {
@@ -103,8 +96,7 @@ func scrapeOnce(ctx context.Context, addrs []string) error {
 			return err
 		}
 		n, err := io.Copy(io.Discard, res.Body)
-		res.Body.Close()
-		if err != nil {
+		if err := errors.Join(err, res.Body.Close()); err != nil {
 			return err
 		}
 		if res.StatusCode != http.StatusOK || n == 0 {

@@ -107,7 +107,7 @@ func (g *grid) block(ctx context.Context, nodes, keys int) error {
 	return nil
 }
 
-func draw(args []string) error {
+func draw(_ context.Context, args []string) error {
 	f := flag.NewFlagSet("draw", flag.ContinueOnError)
 	dir := f.String("out", "../docs/img", "`folder` for the SVG files")
 	if err := f.Parse(args); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"flag"
@@ -324,13 +323,9 @@ func fill(ctx context.Context, target load.Target, n, callers, batch int) (int64
 
 func machine() report.Machine {
 	m := report.Machine{CPU: "unknown", Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version()}
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return m
-	}
-	defer f.Close()
-	for in := bufio.NewScanner(f); in.Scan(); {
-		if name, value, ok := strings.Cut(in.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
+	text, _ := os.ReadFile("/proc/cpuinfo") // without it, the CPU is unknown
+	for line := range strings.Lines(string(text)) {
+		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			m.CPU = strings.TrimSpace(value)
 			break
 		}

@@ -38,7 +38,7 @@ var ErrNoRedis = errors.New("redis-server is not installed")
 
 // Start starts a system and waits until its nodes decide checks, and agree with each other.
 func (b *Binaries) Start(ctx context.Context, spec Spec) (*System, error) {
-	s := &System{Name: spec.Name, api: "grpc", config: door.Config{Key: "user"}}
+	s := &System{Name: spec.Name, api: "grpc", config: door.Config{Key: "user"}, targets: map[way]target{}}
 	if s.Name == "" {
 		s.Name = spec.name()
 	}

@@ -69,9 +69,6 @@ func (s *System) Target(ctx context.Context, api, domain string) (load.Target, e
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Name, err)
 	}
-	if s.targets == nil {
-		s.targets = map[way]target{}
-	}
 	s.targets[w] = t
 	return t, nil
 }

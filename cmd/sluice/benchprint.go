@@ -83,8 +83,15 @@ func benchText(b *benchJSON, r *load.Result) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
-	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s%s%s\n", b.Door, plural(int64(b.Callers), "caller", "callers"),
-		plural(int64(b.Batch), "check", "checks"), plural(int64(b.Keys), "key", "keys"), skewText(b.Skew), rateText(b.Rate))
+	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.Door, plural(int64(b.Callers), "caller", "callers"),
+		plural(int64(b.Batch), "check", "checks"), plural(int64(b.Keys), "key", "keys"))
+	if b.Skew != 0 {
+		fmt.Fprintf(w, " with a skew of %v", b.Skew)
+	}
+	if b.Rate != 0 {
+		fmt.Fprintf(w, ", at most %v checks/s", b.Rate)
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "measured\t%v\n", r.Took.Round(time.Millisecond))
 	fmt.Fprintf(w, "calls\t%d, %.0f/s\n", b.Calls, b.CallsPerSecond)
 	fmt.Fprintf(w, "checks\t%d, %.0f/s\n", b.Checks, b.ChecksPerSecond)
@@ -101,20 +108,6 @@ func benchText(b *benchJSON, r *load.Result) string {
 	fmt.Fprintln(w)
 	w.Flush()
 	return text.String()
-}
-
-func skewText(skew float64) string {
-	if skew == 0 {
-		return ""
-	}
-	return fmt.Sprintf(" with a skew of %v", skew)
-}
-
-func rateText(rate float64) string {
-	if rate == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", at most %v checks/s", rate)
 }
 
 // sourcesText lists who decided.

@@ -161,13 +161,9 @@ func (c *Config) validate() error {
 	if c.Exhaust.Denials < 0 {
 		return fmt.Errorf("denials: %d; want 0 or more", c.Exhaust.Denials)
 	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"duration", c.Duration}, {"attempt", c.Attempt}, {"answer within", c.AnswerWithin}, {"exhaust within", c.Exhaust.Within}} {
-		if d.value < 0 {
-			return fmt.Errorf("%s: %v is negative", d.name, d.value)
-		}
+	if min(c.Duration, c.Attempt, c.AnswerWithin, c.Exhaust.Within) < 0 {
+		return fmt.Errorf("duration %v, attempt %v, answer within %v, exhaust within %v: none may be negative",
+			c.Duration, c.Attempt, c.AnswerWithin, c.Exhaust.Within)
 	}
 	return nil
 }

@@ -110,15 +110,12 @@ func (c *caller) probe(ctx context.Context) error {
 			attempt, cancel := context.WithTimeout(ctx, c.run.cfg.Attempt)
 			_, err = to.client.Members(attempt, &sluicev1.MembersRequest{})
 			cancel()
-		}
-		switch status.Code(err) {
-		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-			last = fmt.Errorf("%s: %w", addr, err)
-			continue
-		}
-		if _, ok := status.FromError(err); ok {
-			c.nodes.again()
-			return nil
+			switch status.Code(err) {
+			case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+			default:
+				c.nodes.again()
+				return nil
+			}
 		}
 		last = fmt.Errorf("%s: %w", addr, err)
 	}

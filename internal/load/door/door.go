@@ -106,19 +106,14 @@ var Kinds = []Kind{
 
 // Find returns the door of that name.
 func Find(name string) (*Kind, error) {
+	var names []string
 	for i := range Kinds {
 		if Kinds[i].Name == name {
 			return &Kinds[i], nil
 		}
+		names = append(names, Kinds[i].Name)
 	}
-	return nil, fmt.Errorf("door: %q is none of %s", name, strings.Join(names(), ", "))
-}
-
-func names() (list []string) {
-	for _, k := range Kinds {
-		list = append(list, k.Name)
-	}
-	return list
+	return nil, fmt.Errorf("door: %q is none of %s", name, strings.Join(names, ", "))
 }
 
 // Open makes a door for calls of batch checks. It connects to nobody yet; the error is about c or batch and begins

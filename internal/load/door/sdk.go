@@ -47,7 +47,7 @@ func (s *sdk) Close() error { return s.client.Close() }
 
 // NewCaller implements load.Target.
 func (s *sdk) NewCaller(checks int) load.Caller {
-	c := &sdkCaller{client: s.client, checks: make([]client.Check, checks)}
+	c := &sdkCaller{s, make([]client.Check, checks)}
 	var limits []client.Limit
 	for _, l := range s.config.Limits {
 		limits = append(limits, client.Limit{Count: l.Count, Period: l.Period})
@@ -59,7 +59,7 @@ func (s *sdk) NewCaller(checks int) load.Caller {
 }
 
 type sdkCaller struct {
-	client *client.Client
+	*sdk
 	checks []client.Check
 }
 
