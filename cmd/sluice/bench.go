@@ -224,19 +224,12 @@ func parseBenchLimit(text string) (l door.Limit, err error) {
 	if l.Count, err = strconv.ParseInt(count, 10, 64); err != nil || l.Count < 0 {
 		return l, fmt.Errorf("the count %q is no whole number of 0 or more", count)
 	}
-	switch period {
-	case "second":
-		l.Period = time.Second
-	case "minute":
-		l.Period = time.Minute
-	case "hour":
-		l.Period = time.Hour
-	case "day":
-		l.Period = 24 * time.Hour
-	default:
-		if l.Period, err = time.ParseDuration(period); err != nil || l.Period <= 0 {
-			return l, fmt.Errorf("the period %q is no time above 0, such as 500ms, 1m or hour", period)
-		}
+	named := map[string]time.Duration{"second": time.Second, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour}
+	if l.Period = named[period]; l.Period > 0 {
+		return l, nil
+	}
+	if l.Period, err = time.ParseDuration(period); err != nil || l.Period <= 0 {
+		return l, fmt.Errorf("the period %q is no time above 0, such as 500ms, 1m or hour", period)
 	}
 	return l, nil
 }

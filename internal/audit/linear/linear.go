@@ -82,8 +82,5 @@ func counter(count int) porcupine.Model {
 				return true, min(count, taken+1)
 			}
 		},
-		DescribeOperation: func(_, output any) string {
-			return [...]string{allowed: "allowed", denied: "denied", unknown: "no answer"}[output.(answer)]
-		},
 	}
 }
