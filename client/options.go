@@ -9,8 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
-
-	"github.com/sluice-project/sluice/internal/rawconn"
 )
 
 // Option changes how a Client works.
@@ -32,7 +30,7 @@ func newOptions(list []Option) (options, error) {
 	o := options{timeout: 3 * time.Second, policy: FailOpen, denyCache: 10_000, holders: 65_536}
 	// Answers are as large as the cluster's rules make them; nodes do not cap them either.
 	o.dial = []grpc.DialOption{
-		grpc.WithTransportCredentials(rawconn.Credentials(insecure.NewCredentials())),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
 		grpc.WithInitialWindowSize(1 << 20), grpc.WithInitialConnWindowSize(4 << 20),
 		// A node that comes back is found soon: the circuit breaker says when to try.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/listen"
-	"github.com/sluice-project/sluice/internal/rawconn"
 	"github.com/sluice-project/sluice/transport"
 )
 
@@ -84,7 +83,7 @@ func (b *boundSettings) listenWithin(addr string, own bool) (*listen.Listener, e
 	if own && b.maxOwn > 0 {
 		total = b.maxOwn
 	}
-	return listen.New(rawconn.Listener{Listener: l}, listen.Bounds{Total: total, PerAddress: b.maxPerAddress, Silence: silence})
+	return listen.New(l, listen.Bounds{Total: total, PerAddress: b.maxPerAddress, Silence: silence})
 }
 
 // portStats are the counts of the listener of one port.

@@ -97,7 +97,7 @@ var only = []struct {
 	uses []string
 	why  string
 }{
-	{"client", []string{"proto/sluice/v1", "client", "internal/rawconn", "internal/shortvalue"}, "whoever calls sluice does not compile its server"},
+	{"client", []string{"proto/sluice/v1", "client", "internal/shortvalue"}, "whoever calls sluice does not compile its server"},
 }
 
 // modules says where each library is used, and why only there. A library that is
@@ -124,7 +124,7 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{

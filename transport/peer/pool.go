@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/internal/rawconn"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
@@ -71,7 +70,7 @@ func Open(c Config) (*Pool, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.mu.ways = make(map[string]*ways)
 	p.dial = []grpc.DialOption{ // dial adds one
-		grpc.WithTransportCredentials(rawconn.Credentials(p.cfg.Credentials)),
+		grpc.WithTransportCredentials(p.cfg.Credentials),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
