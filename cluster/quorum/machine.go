@@ -150,11 +150,11 @@ func (m *Machine) Tick(now int64) {
 	m.recover(now)
 	m.propose(now)
 	if m.Due() <= now {
-		m.beatTogether(now)
+		m.beatAll(now)
 	}
 }
 
-// Due returns when the next heartbeat is to be sent, math.MaxInt64 if there is nobody to send it to.
+// Due returns the time of the next heartbeats, math.MaxInt64 if there is no peer.
 func (m *Machine) Due() int64 {
 	due := int64(math.MaxInt64)
 	for _, p := range m.peers {
