@@ -122,7 +122,8 @@ start-test: ## restarts, cold starts by names that are wrong, late or old, start
 		go test -count 1 -timeout 0 -tags faultmatrix -run Matrix -v ./internal/faultmatrix
 
 .PHONY: sim
-sim: ## seeded schedules of faults against the protocol (SEEDS=100000)
+sim: ## what fails without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
+	go test -tags guards ./bucket ./cluster/handoff ./internal/sim -count 1 -run 'Guards|RefusalMemory'
 	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
 .PHONY: fuzz

@@ -3,6 +3,8 @@ package bucket
 import (
 	"math"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/guard"
 )
 
 // Loan asks for units ahead of their use.
@@ -72,7 +74,7 @@ func (t *Table) Lend(now int64, l *Loan) (g Grant, seq uint64, v Verdict) {
 		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
 		g.RetryAfter = g.Decision.RetryAfter
 	case l.lendable():
-		o = sh.lendLocked(at, l, t.nextGrant(now), t.without, &g)
+		o = sh.lendLocked(at, l, t.nextGrant(now), &g)
 	default:
 		g.RetryAfter = Never
 		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
@@ -102,7 +104,7 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	}
 	if c, ok := sh.mu.lru.Peek(key); ok && len(c.grants()) > 0 {
 		var o outcome
-		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent, t.without)
+		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent)
 		t.followLocked(sh, own, now, key, o, false)
 	}
 	return back, sh.mu.seq, Decided
@@ -157,11 +159,11 @@ func (l *Loan) lendable() bool {
 }
 
 // lendLocked grants l as id, as far as possible.
-func (sh *shard) lendLocked(now int64, l *Loan, id uint64, without Guard, g *Grant) (o outcome) {
+func (sh *shard) lendLocked(now int64, l *Loan, id uint64, g *Grant) (o outcome) {
 	c, ok := sh.mu.lru.Get(l.Key)
 	if !ok {
 		made := newCounter(l.Limits, now, &sh.mu.spare)
-		if made.lend(now, l, id, without, g) {
+		if made.lend(now, l, id, g) {
 			o = sh.insertLocked(l.Key, &made)
 			o.did |= changed
 		}
@@ -171,7 +173,7 @@ func (sh *shard) lendLocked(now int64, l *Loan, id uint64, without Guard, g *Gra
 	before := c.bytes()
 	c, o.did = sh.underLocked(l.Key, c, l.Limits, now, before)
 	at := c.settle(now)
-	if c.lend(at, l, id, without, g) {
+	if c.lend(at, l, id, g) {
 		o.did = changed
 	}
 	o.counter, o.grown = c, c.bytes()-before
@@ -189,7 +191,7 @@ func (g *Grant) seenFrom(now, at int64) {
 }
 
 // returnLocked ends grant id of c.
-func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64, without Guard) (back int64, o outcome) {
+func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
 	before := c.bytes()
 	c.settle(now)
 	list := c.grants()
@@ -197,7 +199,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64, w
 		g := list[i]
 		back = min(max(0, unspent), g.units)
 		c.settleGrant(i, back)
-		if without&SettleOnce != 0 {
+		if !guard.On(guard.SettleOnce) {
 			c.setGrants(append(c.grants(), g))
 		}
 		o.did = changed
@@ -208,10 +210,10 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64, w
 }
 
 // lend grants l, which is lendable, as id, as far as possible. It reports whether anything was.
-func (c *counter) lend(now int64, l *Loan, id uint64, without Guard, g *Grant) bool {
+func (c *counter) lend(now int64, l *Loan, id uint64, g *Grant) bool {
 	units, wait := c.spare(now, l)
 	life := int64(l.For)
-	if without&BoundaryClip == 0 {
+	if guard.On(guard.BoundaryClip) {
 		life = c.clip(now, life)
 	}
 	if life < int64(LeastLoan) {
@@ -225,7 +227,7 @@ func (c *counter) lend(now int64, l *Loan, id uint64, without Guard, g *Grant) b
 		c.readFor(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
 		return false
 	}
-	c.grant(grant{id: id, end: addSat(now, life), units: units}, now, without)
+	c.grant(grant{id: id, end: addSat(now, life), units: units}, now)
 	g.ID, g.Units, g.For = id, units, time.Duration(life)
 	c.status(now, &g.Decision)
 	return true
@@ -274,11 +276,11 @@ func (c *counter) clip(now, life int64) int64 {
 }
 
 // grant lends g, which ends with the first window at the latest.
-func (c *counter) grant(g grant, now int64, without Guard) {
+func (c *counter) grant(g grant, now int64) {
 	plans := c.limits.plans
 	for i := range plans {
 		p, s := &plans[i], c.at(i)
-		if without.paysAtOnce(p) {
+		if p.paysAtOnce() {
 			s.charge(p, now, mulSat(g.units, p.cost))
 			g.paid |= 1 << i
 		}
@@ -286,4 +288,15 @@ func (c *counter) grant(g grant, now int64, without Guard) {
 	}
 	c.admissions++
 	c.setGrants(append(c.grants(), g))
+}
+
+// paysAtOnce reports whether a lease is charged to a state of p when it is granted, rather than when it ends.
+func (p *plan) paysAtOnce() bool {
+	switch p.kind {
+	case kindFlow:
+		return !guard.On(guard.BurstShrink)
+	case kindLog, kindBins:
+		return !guard.On(guard.LateDate)
+	}
+	return p.windowed()
 }

@@ -20,8 +20,6 @@ type Config struct {
 	MaxSets int
 	// WhenFull says what becomes of a new key at a cap.
 	WhenFull WhenFull
-	// Without leaves guards out, to show what each is for.
-	Without Guard
 }
 
 // WhenFull says what becomes of a key without a counter where there is no room for another.
@@ -70,7 +68,6 @@ type Table struct {
 	maxBytes   int64
 	maxSets    int64
 	whenFull   WhenFull
-	without    Guard
 	// entries and bytes are the sums over the shards, bytes with those of the sets of limits, setBytes.
 	entries, bytes, sets, setBytes atomic.Int64
 	// accounts is taken under a shard's lock, never the other way round.
@@ -112,7 +109,6 @@ func NewTable(c Config) (*Table, error) {
 		maxBytes:   math.MaxInt64,
 		maxSets:    DefaultMaxSets,
 		whenFull:   c.WhenFull,
-		without:    c.Without,
 		seed:       maphash.MakeSeed(),
 	}
 	for i := range t.others {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -80,7 +81,7 @@ func (m *Machine) replicatedUpTo(h *hold) (seq uint64, any bool) {
 			most, second = max(most, t.acked), max(second, min(most, t.acked))
 		}
 	}
-	if n >= 2 && m.c.Replicas == 2 && m.c.with(SecondReplica) {
+	if n >= 2 && m.c.Replicas == 2 && guard.On(guard.SecondReplica) {
 		return second, true
 	}
 	return most, n > 0

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -293,7 +294,7 @@ func (m *Machine) advance(p *partition) {
 // agreed reports whether everybody needed has granted c: a majority of the set, of whom
 // own may be missing, and every living member but this process.
 func (m *Machine) agreed(c *claim, own int) bool {
-	if m.c.with(ClaimMajority) && m.votes(c)+own < m.c.Quorum.Set().Majority() {
+	if guard.On(guard.ClaimMajority) && m.votes(c)+own < m.c.Quorum.Set().Majority() {
 		return false
 	}
 	for _, p := range m.view.Members {
@@ -347,7 +348,7 @@ func (m *Machine) concerned(p message.Peer) bool {
 // safeFrom returns the time from which nobody who has not granted c can have the right.
 func (m *Machine) safeFrom(c *claim) int64 {
 	until := m.now
-	if !m.c.with(ClaimWait) {
+	if !guard.On(guard.ClaimWait) {
 		return until
 	}
 	for _, x := range c.from.acked {

@@ -52,44 +52,7 @@ type Config struct {
 	LostHold time.Duration
 	// LostUntil returns until when (Unix ns) counters lost at a time matter to anyone. nil means for ever.
 	LostUntil func(since int64) int64
-	// Without leaves guards out. Only for tests that show what each is for.
-	Without Guard
 }
-
-// Guard is a set of rules of the protocol that tests can leave out.
-type Guard uint16
-
-const (
-	// EpochCheck: parts of an epoch below the highest known are refused, and a holder
-	// that learns of a higher one steps down.
-	EpochCheck Guard = 1 << iota
-	// ClaimMajority: a claim needs a majority of the set.
-	ClaimMajority
-	// ClaimWait: it waits for acknowledgements of the absent to run out.
-	ClaimWait
-	// Promise: grants are news that others must have seen to be acknowledged.
-	Promise
-	// Freeze: the holder decides nothing more once the close is packed.
-	Freeze
-	// RefusalMemory: a close that was refused is not taken later.
-	RefusalMemory
-	// Checksum: a copy whose portions do not add up is of no use.
-	Checksum
-	// ForkMerge: what a deposed holder has spent goes to the new one.
-	ForkMerge
-	// Inheritance: who hears of a claim makes it news of its own.
-	Inheritance
-	// Memory: what was promised so long ago that voters may have forgotten it is not relied on.
-	Memory
-	// SecondReplica: a change is confirmed when all Replicas have it, and not the first of them.
-	SecondReplica
-	// LostState: a takeover without state is a loss of counters, not a fresh start.
-	LostState
-	// OneSet: states of a set that was dissolved are never compared with those of the set that this process is in.
-	OneSet
-)
-
-func (c *Config) with(g Guard) bool { return c.Without&g == 0 }
 
 // Validate reports the first field that is wrong.
 func (c Config) Validate() error {

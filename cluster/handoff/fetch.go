@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -100,11 +101,11 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 	if !part.End {
 		return true
 	}
-	if m.c.with(Checksum) && a.sum != part.Sum {
+	if guard.On(guard.Checksum) && a.sum != part.Sum {
 		m.stats.Damaged++
 		return false
 	}
-	join := p.phase == divergent && m.c.with(ForkMerge)
+	join := p.phase == divergent && guard.On(guard.ForkMerge)
 	if !join {
 		m.forget(p)
 	}

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -11,7 +12,7 @@ func (m *Machine) mergeFork(p *partition) {
 		k.basis != announced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.holder) {
 		return
 	}
-	if p.within(k.start) || !m.c.with(ForkMerge) {
+	if p.within(k.start) || !guard.On(guard.ForkMerge) {
 		p.enter(replica)
 		return
 	}
@@ -24,7 +25,7 @@ func (m *Machine) uproot(p *partition) {
 	s := &p.state
 	s.loss = loss{}
 	switch {
-	case p.phase == absent || !m.c.with(OneSet):
+	case p.phase == absent || !guard.On(guard.OneSet):
 		return
 	case p.phase == syncing:
 		m.forget(p)

@@ -1,11 +1,13 @@
 package handoff
 
+import "github.com/sluice-project/sluice/internal/guard"
+
 // lapse has this process claim anew what it owns when it has quorum again after so long that voters may have forgotten that they
 // granted it: they were restarted, and have acknowledged the owner of before since. The same goes for claims under way. It keeps the
 // counters, which are the best state there is unless another process has decided meanwhile.
 func (m *Machine) lapse() {
 	n := m.c.Quorum.Lapses()
-	if n == m.lapses || !m.c.with(Memory) {
+	if n == m.lapses || !guard.On(guard.Memory) {
 		return
 	}
 	m.lapses = n

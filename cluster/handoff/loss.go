@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -87,7 +88,7 @@ func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss
 			owned = e
 		}
 	}
-	if complete() || !m.c.with(LostState) {
+	if complete() || !guard.On(guard.LostState) {
 		return s.loss
 	}
 	if sure == s.loss.of && sure.Boot == owned.Boot {

@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -30,7 +31,7 @@ func (m *Machine) publish() {
 	}
 	m.untold = false
 	m.news++
-	if m.c.with(Promise) {
+	if guard.On(guard.Promise) {
 		m.c.Quorum.Owe(m.news)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -250,10 +251,10 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 	case c == 0:
 		return true
 	}
-	if p.isOwned() && m.c.with(EpochCheck) {
+	if p.isOwned() && guard.On(guard.EpochCheck) {
 		m.stepDown(p, epoch.Gen)
 	}
-	if epoch.Claims() > p.known.epoch.Claims() && m.c.with(Inheritance) {
+	if epoch.Claims() > p.known.epoch.Claims() && guard.On(guard.Inheritance) {
 		m.makeNews(p)
 	}
 	if p.known.epoch.Boot != epoch.Boot {

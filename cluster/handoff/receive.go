@@ -3,6 +3,7 @@ package handoff
 import (
 	"fmt"
 
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -70,13 +71,13 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 
 // takeFill readies p's shard for a part of a filling.
 func (m *Machine) takeFill(from message.Peer, p *partition, part *message.Part) bool {
-	if m.c.with(EpochCheck) && part.Epoch.Less(p.known.epoch) || !m.learnFrom(from, p, part) {
+	if guard.On(guard.EpochCheck) && part.Epoch.Less(p.known.epoch) || !m.learnFrom(from, p, part) {
 		return false
 	}
 	if !part.Begin {
 		return m.follows(from, p, part)
 	}
-	if p.phase == divergent && m.c.with(ForkMerge) && !p.within(part.Start) {
+	if p.phase == divergent && guard.On(guard.ForkMerge) && !p.within(part.Start) {
 		return false // what is here must go to the holder first
 	}
 	m.forget(p)
@@ -113,7 +114,7 @@ func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch
 	s := &p.state
 	err := m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
 	s.sum = add(s.sum, portion)
-	if err == nil && part.End && m.c.with(Checksum) && s.sum != part.Sum {
+	if err == nil && part.End && guard.On(guard.Checksum) && s.sum != part.Sum {
 		err = fmt.Errorf("partition %d: the checksum of its filling is %x, want %x", p.number, s.sum, part.Sum)
 	}
 	if err != nil {

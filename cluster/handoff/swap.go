@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/internal/message"
 )
 
@@ -20,7 +21,7 @@ func (k *packing) closes() {
 		if t.gone || !t.nextOwner || t.stage != complete || p.phase != owning || t.under > 0 || len(t.pending) > nearlyLevel {
 			continue
 		}
-		if m.c.with(Freeze) {
+		if guard.On(guard.Freeze) {
 			m.c.Table.Seal(p.number)
 		}
 		h := &p.hold
@@ -31,7 +32,7 @@ func (k *packing) closes() {
 			// More has changed since the last look than goes into one message: as changes, and the close after them.
 			part.Epoch, part.Start, part.Seq = h.epoch, h.start, t.packed
 			k.put(t, part)
-			if m.c.with(Freeze) {
+			if guard.On(guard.Freeze) {
 				m.c.Table.Open(p.number, seq)
 			}
 			continue
@@ -130,14 +131,14 @@ func (m *Machine) thawed(p *partition) {
 func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part) bool {
 	s := &p.state
 	refused := p.refused
-	if !m.c.with(RefusalMemory) {
+	if !guard.On(guard.RefusalMemory) {
 		refused = 0
 	}
 	switch {
 	case part.Next.Boot != m.c.Self.Boot, part.Next.Gen <= refused,
-		m.c.with(EpochCheck) && part.Next.Less(p.known.epoch),
+		guard.On(guard.EpochCheck) && part.Next.Less(p.known.epoch),
 		p.phase != replica && p.phase != divergent,
-		m.c.with(Checksum) && s.sum != part.Sum:
+		guard.On(guard.Checksum) && s.sum != part.Sum:
 		p.refused = max(p.refused, part.Next.Gen)
 		if !p.isOwned() && s.sum != part.Sum {
 			m.stats.Damaged++

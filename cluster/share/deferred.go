@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/guard"
 )
 
 // Deferred are the charges for what a node has admitted without an owner and told none yet, key by key, the oldest first. When
@@ -130,7 +131,7 @@ func (s *Shares) Take(now int64, voters, most int) []Charge {
 	list := s.Charges.take(most)
 	due := list[:0:0]
 	for _, c := range list {
-		if c.Due = c.Cost; s.cfg.with(Expiry) {
+		if c.Due = c.Cost; guard.On(guard.Expiry) {
 			c.Due = min(c.Cost, s.counts(now, c, voters))
 		}
 		if c.Due > 0 {
@@ -157,7 +158,7 @@ func (s *Shares) Ended(now int64, c Charge, voters int, o Outcome) {
 		if back := min(c.Due, s.counts(now, c, voters)-s.Charges.of(c.Key)); back > 0 {
 			s.admitted.Do(now, &bucket.Request{Key: c.Key, Limits: account(c.Limits, voters), Cost: back, Verb: bucket.Refund})
 		}
-	case o == NotCharged, !s.cfg.with(LostAnswer):
+	case o == NotCharged, !guard.On(guard.LostAnswer):
 		s.Charges.put(c)
 	}
 }
@@ -199,7 +200,7 @@ func (s *Shares) Table(now int64, voters, shards int) (*bucket.Table, int, error
 		return nil, 0, err
 	}
 	keys := 0
-	for _, c := range s.Charges.all(s.cfg.with(SentIsSaved)) {
+	for _, c := range s.Charges.all(guard.On(guard.SentIsSaved)) {
 		if cost := min(c.Cost, s.counts(now, c, voters)); cost > 0 {
 			table.Do(now, &bucket.Request{Key: c.Key, Limits: c.Limits, Cost: cost, Verb: bucket.Charge})
 			keys++

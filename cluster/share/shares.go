@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/guard"
 	"github.com/sluice-project/sluice/rules"
 )
 
@@ -22,31 +23,7 @@ type Config struct {
 	LastAnswers int
 	// Changed, if not nil, is called whenever the deferred charges that are to be on disk have changed. It must not block.
 	Changed func()
-	// Without leaves guards out. Only for tests that show what each is for.
-	Without Guard
 }
-
-// Guard is a set of rules of shares that tests can leave out.
-type Guard uint8
-
-const (
-	// Unacknowledged: what the node has admitted, and no owner has acknowledged, is not in its next share.
-	Unacknowledged Guard = 1 << iota
-	// LatestAnswer: a share is worked out anew when the owner has answered since.
-	LatestAnswer
-	// OncePerWindow: a share is worked out in the window that lasts, not in that of the end of quorum, if there is more to go by.
-	OncePerWindow
-	// Dropped: of a partition that is dropped it is remembered what was left.
-	Dropped
-	// LostAnswer: a charge whose answer is lost is not sent again.
-	LostAnswer
-	// SentIsSaved: a charge that is on its way is on disk too.
-	SentIsSaved
-	// Expiry: what no longer counts is not charged.
-	Expiry
-)
-
-func (c *Config) with(g Guard) bool { return c.Without&g == 0 }
 
 // Shares decides what a node admits without owners: of each limit a part of what was left when the owner was last heard. It is safe
 // for concurrent use.
@@ -112,10 +89,10 @@ func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.Un
 	l.Lock()
 	defer l.Unlock()
 	has := s.given.Has(r.Key)
-	if !has || s.cfg.with(LatestAnswer) && (s.Answers.fresh(now, r.Key, r.Limits) || at.Quorum && at.Owns) {
+	if !has || guard.On(guard.LatestAnswer) && (s.Answers.fresh(now, r.Key, r.Limits) || at.Quorum && at.Owns) {
 		asOf := s.When.AsOf(now, at.Quorum)
 		switch {
-		case !s.cfg.with(OncePerWindow):
+		case !guard.On(guard.OncePerWindow):
 		case has: // what was given in a window that has begun since counts
 			asOf = now
 		default: // and so does what the owner has said in one
@@ -184,7 +161,7 @@ func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, vot
 		s.unheard.Add(1)
 	}
 	own, _ := s.admitted.Look(asOf, r.Key, part)
-	if !s.cfg.with(Unacknowledged) {
+	if !guard.On(guard.Unacknowledged) {
 		for i := range own {
 			own[i].Spent = 0
 		}
@@ -224,7 +201,7 @@ const keptCounters = 64
 
 // Keep remembers what is left by the counters of a partition that the node owned, or had a replica of, and is about to drop.
 func (s *Shares) Keep(now int64, partition int) {
-	if !s.cfg.with(Dropped) {
+	if !guard.On(guard.Dropped) {
 		return
 	}
 	s.cfg.Counters.Recent(now, partition, keptCounters, func(key bucket.Key, limits *bucket.Limits, list []bucket.Standing) {

@@ -18,6 +18,7 @@ var pure = []struct{ dir, why string }{
 	{"cluster/lease", "what is lent must add up at every instant of a test, whatever is lost, late or doubled"},
 	{"cluster/share", "repeated faults and restarts must add up in the simulator as they do in a node"},
 	{"cluster/eventual", "what is told twice, late or to the next holder must add up at every instant of a test"},
+	{"internal/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
 	{"internal/message", "messages are values: what they mean may hang on nothing but themselves"},
 	{"internal/yamldoc", "the same bytes are the same document, whoever reads them"},
 	{"internal/shortvalue", "every node and every client must shorten a value to the same text, or it gets several counters"},

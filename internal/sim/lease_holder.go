@@ -86,7 +86,7 @@ func (w *leaseWorld) take(p *leaseNode, im *bucket.Image, at int64) {
 
 // audit compares the book with the ledger.
 func (w *leaseWorld) audit() {
-	if w.Without != 0 || w.Unconfirmed {
+	if w.Unaudited || w.Unconfirmed {
 		return
 	}
 	var grants int

@@ -15,11 +15,11 @@ import (
 // LeaseOptions say which run it is.
 type LeaseOptions struct {
 	Seed uint64
-	// Without leaves guards of the counters out.
-	Without bucket.Guard
 	// Unconfirmed: the standby does not hear of grants. FromAnswer: borrowers count the lifetime from
 	// the answer on. Careless: borrowers do not look at the time.
 	Unconfirmed, FromAnswer, Careless bool
+	// Unaudited: the grants are not compared with the owner's ledger.
+	Unaudited bool
 }
 
 // LeaseResult is what came of a run.
@@ -137,7 +137,7 @@ func RunLeases(o LeaseOptions) LeaseResult {
 }
 
 func (w *leaseWorld) newTable() *bucket.Table {
-	t, err := bucket.NewTable(bucket.Config{Shards: 1, MaxEntries: 16, Without: w.Without})
+	t, err := bucket.NewTable(bucket.Config{Shards: 1, MaxEntries: 16})
 	if err != nil {
 		panic(fmt.Sprintf("sim: table of a lease: %v", err)) // constants
 	}

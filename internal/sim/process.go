@@ -110,7 +110,9 @@ func (w *world) start(place int, off int64) *process {
 	p.wrote = w.now - int64(10*time.Second)
 	p.quorum = quorum.New(counted, now)
 	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest, Replicas: w.replicas[place]}
-	w.without.configure(&c)
+	if w.without.gate {
+		c.Gate = time.Hour
+	}
 	if w.shared != nil {
 		w.startShares(p, now)
 		c.Dropping = func(part int) { w.dropping(p, part) }

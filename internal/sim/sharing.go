@@ -99,7 +99,7 @@ type savedCharges struct {
 // startShares begins the part of a process that answers without owners.
 func (w *world) startShares(p *process, now int64) {
 	var err error
-	p.shares, err = share.New(share.Config{Counters: p.table, Shards: w.partitions, MaxKeys: 1000, Without: w.without.shares})
+	p.shares, err = share.New(share.Config{Counters: p.table, Shards: w.partitions, MaxKeys: 1000})
 	if err != nil {
 		panic(err) // the configuration is a constant
 	}

@@ -1,12 +1,5 @@
 package sim
 
-import (
-	"time"
-
-	"github.com/sluice-project/sluice/cluster/handoff"
-	"github.com/sluice-project/sluice/cluster/share"
-)
-
 // Without leaves guards out, to show what each is for.
 type Without struct {
 	// right: checks do not ask whether the process has the right. seal: nor for the
@@ -18,14 +11,4 @@ type Without struct {
 	// early: a process that has just started may give shares. grace: it waits for nobody when it wakes. saved: what is on disk of
 	// deferred charges is not read. voters: a share is all that was left.
 	early, grace, saved, voters bool
-	// shares are those that shares leave out themselves, machine those of the machine.
-	shares  share.Guard
-	machine handoff.Guard
-}
-
-func (o *Without) configure(c *handoff.Config) {
-	c.Without = o.machine
-	if o.gate {
-		c.Gate = time.Hour
-	}
 }

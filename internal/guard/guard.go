@@ -1,0 +1,65 @@
+// Package guard names the single rules that keep the protocol and the counters right, so that tests can remove one and show which
+// failure it prevents. Only a build with the tag guards can remove one. In any other build On is constant, and the compiler
+// deletes each use of it. The package decides nothing, and starts no goroutine.
+package guard
+
+// Guard is a set of rules.
+type Guard uint32
+
+// The rules of leases, see package bucket.
+const (
+	// BurstShrink: a bucket does not drain leased units before the lease ends.
+	BurstShrink Guard = 1 << iota
+	// LateDate: a log dates leased units at the end of the lease.
+	LateDate
+	// BoundaryClip: a lease ends with the window that it is charged to.
+	BoundaryClip
+	// SettleOnce: a grant is returned once.
+	SettleOnce
+
+	// The rules of handoff and takeover, see package cluster/handoff.
+
+	// EpochCheck: a node rejects parts of an epoch below the highest that it knows, and an owner that learns of a higher epoch steps down.
+	EpochCheck
+	// ClaimMajority: a claim needs a majority of the voters.
+	ClaimMajority
+	// ClaimWait: a claim waits until acknowledgements of absent nodes have expired.
+	ClaimWait
+	// Promise: a node acknowledges only heartbeats whose sender knows its pending grants.
+	Promise
+	// Freeze: the owner decides nothing after it has packed the close.
+	Freeze
+	// RefusalMemory: a node does not accept a close later that it has rejected.
+	RefusalMemory
+	// Checksum: a replica with a wrong checksum is dropped.
+	Checksum
+	// ForkMerge: the new owner merges the divergent state of the old one.
+	ForkMerge
+	// Inheritance: a node that hears of a claim makes it a pending grant of its own.
+	Inheritance
+	// Memory: an owner claims its partitions again after a time in which voters may have forgotten their grants.
+	Memory
+	// SecondReplica: a change is confirmed when all Replicas have it, not when the first has it.
+	SecondReplica
+	// LostState: a takeover without state is a loss of counters, not a fresh start.
+	LostState
+	// OneSet: states of a voter set that was dissolved are not compared with those of the present set.
+	OneSet
+
+	// The rules of shares, see package cluster/share.
+
+	// Unacknowledged: the next share excludes units that the node has admitted and no owner has acknowledged.
+	Unacknowledged
+	// LatestAnswer: a node computes a share again after an answer of the owner.
+	LatestAnswer
+	// OncePerWindow: a share is of the current window, not of the one in which quorum ended, if the node knows more of the current one.
+	OncePerWindow
+	// Dropped: a node remembers what was left of a partition that it drops.
+	Dropped
+	// LostAnswer: a charge whose answer is lost is not sent again.
+	LostAnswer
+	// SentIsSaved: a charge in flight is on disk too.
+	SentIsSaved
+	// Expiry: expired units are not charged.
+	Expiry
+)

@@ -1,0 +1,78 @@
+//go:build guards
+
+package sim
+
+import (
+	"testing"
+
+	"github.com/sluice-project/sluice/internal/guard"
+)
+
+// TestGuardsRemoved shows for each rule of the product what fails without it. guard.Off is of the whole process, so one row runs at a time.
+//
+// guard.RefusalMemory has no row. Transfer batches are numbered and taken once, and an owner that takes a partition back
+// goes on two generations higher, so a rejected close cannot come again; TestRefusalMemoryRemoved of
+// cluster/handoff sends one all the same. Nor has the queue behind the close, which is the node's:
+// TestBehindTheClose of cluster.
+func TestGuardsRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		removed    guard.Guard
+		profile    string
+		invariants []string // without the rule one of them is violated
+	}{
+		{"epoch", guard.EpochCheck, "chaos", []string{"I1", "seal", "epoch"}},
+		{"majority", guard.ClaimMajority, "creep", []string{"I1"}},
+		{"wait", guard.ClaimWait, "creep", []string{"I1"}},
+		{"promise", guard.Promise, "chaos", []string{"I1"}},
+		{"inheritance", guard.Inheritance, "sleepers", []string{"I1"}},
+		{"freeze", guard.Freeze, "planned", []string{"seal"}},
+		{"checksum", guard.Checksum, "damage", []string{"I5 content"}},
+		{"memory", guard.Memory, "forgotten", []string{"I1"}},
+		{"second replica", guard.SecondReplica, "two", []string{"I3", "I3 sync"}},
+		{"lost state", guard.LostState, "halves", []string{"I3 sync"}},
+		{"epochs of one set", guard.OneSet, "meet", []string{"I3 sync"}},
+		{"less what no owner has acknowledged", guard.Unacknowledged, "shares", []string{"share", "shares in all"}},
+		{"the latest answer", guard.LatestAnswer, "shares", []string{"share", "shares in all"}},
+		{"once per window", guard.OncePerWindow, "shares", []string{"share", "shares in all"}},
+		{"what was left of a dropped partition", guard.Dropped, "shares", []string{"share", "shares in all"}},
+		{"a lost answer counts as charged", guard.LostAnswer, "shares", []string{"deferred"}},
+		{"what is on its way is on disk", guard.SentIsSaved, "shares", []string{"deferred"}},
+		{"charges expire", guard.Expiry, "shares", []string{"deferred"}},
+		{"fork merge", guard.ForkMerge, "pause", []string{"merge"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			violation := func(seed uint64) *Violation { return Run(Options{Seed: seed, Profile: c.profile}).Violation }
+			shows(t, removed(c.removed, violation), violation, c.invariants...)
+		})
+	}
+}
+
+// TestLeaseGuardsRemoved shows for each rule of leases in package bucket what fails without it.
+func TestLeaseGuardsRemoved(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		removed   guard.Guard
+		invariant string
+	}{
+		{"burst shrink", guard.BurstShrink, "I2"},
+		{"late date", guard.LateDate, "I2"},
+		{"boundary clip", guard.BoundaryClip, "I2"},
+		{"settled once", guard.SettleOnce, "I4"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			shows(t, removed(c.removed, func(seed uint64) *Violation {
+				return RunLeases(LeaseOptions{Seed: seed, Unaudited: true}).Violation
+			}), leaseViolation, c.invariant)
+		})
+	}
+}
+
+// removed is run without the rules of g.
+func removed(g guard.Guard, run func(seed uint64) *Violation) func(seed uint64) *Violation {
+	return func(seed uint64) *Violation {
+		guard.Off = g
+		defer func() { guard.Off = 0 }()
+		return run(seed)
+	}
+}
