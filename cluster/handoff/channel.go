@@ -62,7 +62,10 @@ func (m *Machine) resend(ch *channel) {
 	}
 	for _, f := range ch.flight {
 		f.sent = m.now
-		m.send(ch.peer, f.body)
+		again := *f.body
+		// The counters have aged on their way; a tenth less for clocks that run at different speeds.
+		again.Age = (m.now - f.first) / 10 * 9
+		m.send(ch.peer, &again)
 	}
 }
 

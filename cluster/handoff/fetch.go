@@ -97,7 +97,7 @@ func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 func (m *Machine) putAside(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
 	a := p.claim.coming
 	a.sum = add(a.sum, data)
-	a.portions = append(a.portions, portion{m.now, &b.Image, data, part.Counters})
+	a.portions = append(a.portions, portion{m.now - b.Age, &b.Image, data, part.Counters})
 	if !part.End {
 		return true
 	}

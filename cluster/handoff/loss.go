@@ -202,7 +202,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	if p.phase != owning {
 		return false
 	}
-	if m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, true) != nil {
+	if m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, true) != nil {
 		return false
 	}
 	h := &p.hold

@@ -97,3 +97,40 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 		t.Errorf("%d counters of %d are at bob", got, n)
 	}
 }
+
+// TestResentCountersAge: a batch that is sent again says how old its counters are, and whoever takes it has their windows end as if it had
+// come at once.
+func TestResentCountersAge(t *testing.T) {
+	s := newScript(t)
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.owns(owned)
+	counter := tenth(t, 1)
+	for range 10 {
+		s.table.Do(s.now, counter)
+	}
+	began := s.now
+	s.pass(450 * time.Millisecond) // no receipt comes
+	var first int64
+	again := (*message.TransferBatch)(nil)
+	for _, e := range s.sent {
+		if b, ok := e.Body.(*message.TransferBatch); ok && e.To == bob && len(b.Parts) > 0 && b.N == 1 {
+			if again == nil {
+				first = b.Age
+			}
+			again = b
+		}
+	}
+	if again == nil || first != 0 || again.Age < int64(200*time.Millisecond) || again.Age > s.now-began {
+		t.Fatalf("batch 1 was sent with age %v first, and last as %+v", first, again)
+	}
+
+	to := newScript(t)
+	to.now += int64(time.Hour) / 2 // her clock shows another time
+	part := message.Part{Kind: message.Fill, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Fill: 1, Begin: true, End: true,
+		Counters: again.Image.Counters, Bytes: len(again.Image.Data), Sum: add(0, again.Image.Data)}
+	to.tells(bob, &message.TransferBatch{N: 1, Age: again.Age, Parts: []message.Part{part}, Image: again.Image})
+	want := time.Hour - time.Duration(again.Age)
+	if got := to.table.Do(to.now, counter).RetryAfter; got > want || got < want-20*time.Millisecond {
+		t.Errorf("the window ends in %v at the replica, want %v", got, want)
+	}
+}

@@ -112,7 +112,7 @@ func (s *state) continues(from message.Peer, part *message.Part) bool {
 // forgotten.
 func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	s := &p.state
-	err := m.c.Table.Import(m.now, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
+	err := m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
 	s.sum = add(s.sum, portion)
 	if err == nil && part.End && guard.On(guard.Checksum) && s.sum != part.Sum {
 		err = fmt.Errorf("partition %d: the checksum of its filling is %x, want %x", p.number, s.sum, part.Sum)

@@ -271,6 +271,8 @@ type Fetch struct {
 type TransferBatch struct {
 	N     uint64
 	Parts []Part
+	// Age is how long ago (ns, 0 or more) the counters of Image were exported: a batch may be sent again for a while.
+	Age int64
 	// Image has the counters of all parts, one part after the other, of at most MaxSets sets of limits.
 	Image bucket.Image
 }

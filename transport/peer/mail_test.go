@@ -95,7 +95,7 @@ func bodies() []message.Body {
 		&message.TransferBatch{},
 		&message.TransferBatch{N: 1, Parts: []message.Part{{Partition: 5, Kind: message.Drop}}},
 		&message.TransferBatch{
-			N: huge,
+			N: huge, Age: math.MaxInt64,
 			Parts: []message.Part{
 				{Kind: message.Fill, Epoch: epoch, Fill: 1, Seq: 2, Start: mark, Counters: 2, Bytes: 14, Begin: true},
 				{Partition: last, Kind: message.Close, Epoch: epoch, Fill: huge, Seq: huge, Start: message.Mark{Epoch: epoch, Seq: huge}, Next: message.Epoch{Gen: huge, Boot: odd}, Sum: huge},

@@ -81,6 +81,7 @@ func TestMalformedMail(t *testing.T) {
 		{"no partitions", mail(transferBatchLetter(&peerv1.TransferBatch{Sum: []uint64{1}})), "column sum has 1 values for 0 parts"},
 		{"too little data", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Size: []uint32{2, 3}, Data: []byte("four")})), "parts of 5 bytes in all, data of 4"},
 		{"too much data", mail(transferBatchLetter(&peerv1.TransferBatch{Data: []byte("four")})), "parts of 0 bytes in all, data of 4"},
+		{"an age that is none", mail(transferBatchLetter(&peerv1.TransferBatch{AgeNs: math.MaxInt64 + 1})), "age_ns 9223372036854775808"},
 		{"too many counters", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Counters: []uint32{math.MaxInt32, 1}})), "2147483648 counters"},
 	} {
 		t.Run(m.name, func(t *testing.T) {

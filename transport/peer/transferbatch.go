@@ -29,7 +29,7 @@ func (w *letterWriter) transferBatch(p *message.TransferBatch) *peerv1.Letter_Tr
 	}
 	size := 0
 	var boots [6]lastText
-	m.N = p.N
+	m.N, m.AgeNs = p.N, uint64(p.Age)
 	for i := range p.Parts {
 		t := &p.Parts[i]
 		var flags byte
@@ -93,7 +93,7 @@ func (l *lastText) in(w *letterWriter, s string) uint32 {
 
 // cutTransferBatch is cutRequest for a Transfer batch. Its data was lent to it.
 func cutTransferBatch(m *peerv1.TransferBatch) {
-	m.N = 0
+	m.N, m.AgeNs = 0, 0
 	m.Partition = m.Partition[:0]
 	m.Kind = m.Kind[:0]
 	m.Flags = m.Flags[:0]
@@ -165,7 +165,11 @@ func (r *letterReader) transferBatch(m *peerv1.TransferBatch) *message.TransferB
 			return nil
 		}
 	}
-	p := &message.TransferBatch{N: m.N, Image: bucket.Image{Data: m.Data}}
+	if m.AgeNs > math.MaxInt64 {
+		r.err = fmt.Errorf("transfer batch: age_ns %d; want at most %d", m.AgeNs, int64(math.MaxInt64))
+		return nil
+	}
+	p := &message.TransferBatch{N: m.N, Age: int64(m.AgeNs), Image: bucket.Image{Data: m.Data}}
 	if len(m.Data) == 0 {
 		p.Image.Data = nil
 	}

@@ -2866,13 +2866,15 @@ type TransferBatch struct {
 	Limits []uint32 `protobuf:"varint,17,rep,packed,name=limits,proto3" json:"limits,omitempty"`
 	Data   []byte   `protobuf:"bytes,18,opt,name=data,proto3" json:"data,omitempty"`
 	// Losses of the parts: of before which epoch, and how long ago.
-	LossGen       []uint64 `protobuf:"varint,19,rep,packed,name=loss_gen,json=lossGen,proto3" json:"loss_gen,omitempty"`
-	LossBoot      []uint32 `protobuf:"varint,20,rep,packed,name=loss_boot,json=lossBoot,proto3" json:"loss_boot,omitempty"` // texts
-	LossAgeNs     []int64  `protobuf:"varint,21,rep,packed,name=loss_age_ns,json=lossAgeNs,proto3" json:"loss_age_ns,omitempty"`
-	LossSureGen   []uint64 `protobuf:"varint,22,rep,packed,name=loss_sure_gen,json=lossSureGen,proto3" json:"loss_sure_gen,omitempty"`
-	LossSureBoot  []uint32 `protobuf:"varint,23,rep,packed,name=loss_sure_boot,json=lossSureBoot,proto3" json:"loss_sure_boot,omitempty"` // texts
-	LossHasGen    []uint64 `protobuf:"varint,24,rep,packed,name=loss_has_gen,json=lossHasGen,proto3" json:"loss_has_gen,omitempty"`
-	LossHasBoot   []uint32 `protobuf:"varint,25,rep,packed,name=loss_has_boot,json=lossHasBoot,proto3" json:"loss_has_boot,omitempty"` // texts
+	LossGen      []uint64 `protobuf:"varint,19,rep,packed,name=loss_gen,json=lossGen,proto3" json:"loss_gen,omitempty"`
+	LossBoot     []uint32 `protobuf:"varint,20,rep,packed,name=loss_boot,json=lossBoot,proto3" json:"loss_boot,omitempty"` // texts
+	LossAgeNs    []int64  `protobuf:"varint,21,rep,packed,name=loss_age_ns,json=lossAgeNs,proto3" json:"loss_age_ns,omitempty"`
+	LossSureGen  []uint64 `protobuf:"varint,22,rep,packed,name=loss_sure_gen,json=lossSureGen,proto3" json:"loss_sure_gen,omitempty"`
+	LossSureBoot []uint32 `protobuf:"varint,23,rep,packed,name=loss_sure_boot,json=lossSureBoot,proto3" json:"loss_sure_boot,omitempty"` // texts
+	LossHasGen   []uint64 `protobuf:"varint,24,rep,packed,name=loss_has_gen,json=lossHasGen,proto3" json:"loss_has_gen,omitempty"`
+	LossHasBoot  []uint32 `protobuf:"varint,25,rep,packed,name=loss_has_boot,json=lossHasBoot,proto3" json:"loss_has_boot,omitempty"` // texts
+	// How long ago the counters were exported, at least: a batch may be sent again for a while.
+	AgeNs         uint64 `protobuf:"varint,26,opt,name=age_ns,json=ageNs,proto3" json:"age_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3080,6 +3082,13 @@ func (x *TransferBatch) GetLossHasBoot() []uint32 {
 		return x.LossHasBoot
 	}
 	return nil
+}
+
+func (x *TransferBatch) GetAgeNs() uint64 {
+	if x != nil {
+		return x.AgeNs
+	}
+	return 0
 }
 
 type Receipt struct {
@@ -4475,7 +4484,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xae\x05\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xc5\x05\n" +
 	"\rTransferBatch\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
@@ -4505,7 +4514,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x0eloss_sure_boot\x18\x17 \x03(\rR\flossSureBoot\x12 \n" +
 	"\floss_has_gen\x18\x18 \x03(\x04R\n" +
 	"lossHasGen\x12\"\n" +
-	"\rloss_has_boot\x18\x19 \x03(\rR\vlossHasBoot\"d\n" +
+	"\rloss_has_boot\x18\x19 \x03(\rR\vlossHasBoot\x12\x15\n" +
+	"\x06age_ns\x18\x1a \x01(\x04R\x05ageNs\"d\n" +
 	"\aReceipt\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
 	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\x12\x1f\n" +
