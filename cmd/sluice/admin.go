@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-project/sluice/internal/operators"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/httpapi"
 )
@@ -168,15 +168,15 @@ func (n *node) identified(next http.Handler) http.Handler {
 	})
 }
 
-var errNoToken = &transport.Error{Code: transport.Unauthenticated, Message: "the admin port wants the operators' token (Authorization: Bearer), which the node has put beside its operators' socket, see --operators-dir; " +
+var errNoToken = &limiter.Error{Code: limiter.Unauthenticated, Message: "the admin port wants the operators' token (Authorization: Bearer), which the node has put beside its operators' socket, see --operators-dir; " +
 	"or, with --callers, the token of a caller with the verb admin"}
 
 // mayOperate says why r is not of a caller with the verb admin, or nil.
-func (n *node) mayOperate(r *http.Request) *transport.Error {
+func (n *node) mayOperate(r *http.Request) *limiter.Error {
 	if n.guard.Open() {
 		return errNoToken
 	}
-	pass, refused := n.guard.Request(r, transport.HTTPDoor)
+	pass, refused := n.guard.Request(r, limiter.HTTPDoor)
 	if refused == nil {
 		refused = pass.May(access.Admin, "")
 	}

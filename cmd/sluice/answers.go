@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/heavy"
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // answerAsk answers a question of another node about this one; nil is no answer.
 func (n *node) answerAsk(ctx context.Context, b message.Body) message.Body {
 	switch q := b.(type) {
 	case *message.TopAsk:
-		return topAnswer(q, n.service.TopHere(transport.TopQuery{By: transport.TopBy(q.By), Domain: q.Domain}))
+		return topAnswer(q, n.service.TopHere(limiter.TopQuery{By: limiter.TopBy(q.By), Domain: q.Domain}))
 	case *message.FactsAsk:
 		return &message.Facts{ID: q.ID, Node: n.service.FactsHere(ctx, q.History)}
 	case *message.KeyAsk:
@@ -31,7 +31,7 @@ func (n *node) answerAsk(ctx context.Context, b message.Body) message.Body {
 	return nil
 }
 
-func topAnswer(q *message.TopAsk, top transport.NodeTop) *message.Top {
+func topAnswer(q *message.TopAsk, top limiter.NodeTop) *message.Top {
 	out := &message.Top{ID: q.ID, Off: top.Off, Covers: int64(top.Covers)}
 	for _, k := range top.Keys {
 		out.Keys = append(out.Keys, message.TopKey{Key: k.Key, Name: k.Name, Count: k.Count, Error: k.Error})
@@ -40,7 +40,7 @@ func topAnswer(q *message.TopAsk, top transport.NodeTop) *message.Top {
 }
 
 // top asks the others for their heaviest keys.
-func (m *inquiries) top(ctx context.Context, q transport.TopQuery) (answers []transport.NodeTop, missing []string) {
+func (m *inquiries) top(ctx context.Context, q limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
 	missing = m.inquire(ctx, func(id uint64) message.Body {
 		return &message.TopAsk{ID: id, By: uint8(q.By), Domain: q.Domain}
 	}, func(from message.Peer, answer message.Body) {
@@ -48,7 +48,7 @@ func (m *inquiries) top(ctx context.Context, q transport.TopQuery) (answers []tr
 		if !ok {
 			return
 		}
-		n := transport.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
+		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
 		for _, k := range b.Keys {
 			n.Keys = append(n.Keys, heavy.Entry{Key: k.Key, Name: k.Name, Count: k.Count, Error: k.Error})
 		}

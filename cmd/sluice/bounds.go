@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/listen"
 	"github.com/sluice-project/sluice/internal/rawconn"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // boundSettings are what a node bears of others. docs/limits.md has the bounds that nobody can set.
@@ -22,7 +22,7 @@ type boundSettings struct {
 	maxOwn   int
 	maxCalls int
 	maxWait  time.Duration
-	// maxInlineEntries is transport.Config.InlineEntries.
+	// maxInlineEntries is limiter.Config.InlineEntries.
 	maxInlineEntries int
 	memoryLimit      string
 }
@@ -32,7 +32,7 @@ func (b *boundSettings) register(f *pflag.FlagSet) {
 	f.IntVar(&b.maxPerAddress, "max-connections-per-address", 1024, "most of them from one IPv4 address or IPv6 network of 64 bits")
 	f.IntVar(&b.maxCalls, "max-calls", 16_384, "most calls with checks in progress, each counted as one for each 64 of its checks; what comes on top is refused")
 	f.DurationVar(&b.maxWait, "max-wait", 10*time.Millisecond, "how long work may wait for a processor before calls with checks are rejected; 0 for ever")
-	f.IntVar(&b.maxInlineEntries, "max-inline-log-entries", transport.DefaultInlineEntries, "most entries of logs and sub-windows that the limits of one check may keep, of those that come with it")
+	f.IntVar(&b.maxInlineEntries, "max-inline-log-entries", limiter.DefaultInlineEntries, "most entries of logs and sub-windows that the limits of one check may keep, of those that come with it")
 	f.StringVar(&b.memoryLimit, "memory-limit", "", "most memory for the whole process, for example 256MiB, at least 64MiB; counters have half of it or less (default: half of what the control group may use, without one a quarter of the machine's)")
 }
 

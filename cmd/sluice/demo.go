@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // demoNodes is the size of the demo's cluster: the smallest with a majority to spare.
@@ -80,7 +80,7 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 			err = errors.Join(err, e)
 		}
 	}()
-	d.secret = make([]byte, transport.MinSecret)
+	d.secret = make([]byte, limiter.MinSecret)
 	rand.Read(d.secret) // never fails
 	fmt.Fprintf(out, "Starting %d nodes on 127.0.0.1 …\n", demoNodes)
 	for i := range demoNodes {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/shed"
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/envoy"
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/httpapi"
@@ -18,7 +18,7 @@ import (
 
 // openDoors makes what answers clients.
 func (n *node) openDoors() error {
-	hasher, err := transport.NewHasher(n.counters)
+	hasher, err := limiter.NewHasher(n.counters)
 	if err != nil {
 		return err
 	}
@@ -26,13 +26,13 @@ func (n *node) openDoors() error {
 		return err
 	}
 	n.waits, n.clock = new(waits).next, n.cluster.Now
-	n.service, err = transport.NewService(transport.Config{
+	n.service, err = limiter.New(limiter.Config{
 		Gate: n.gate, InlineLimits: n.settings.part(16<<10, bucket.DefaultMaxSets),
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss, Hasher: hasher,
 		SpreadLoad: n.spreadLoad,
 		Tracer:     n.spans.trace(),
 		TopKeys:    topKeys[n.settings.topKeys],
-		AskTop: func(ctx context.Context, q transport.TopQuery) ([]transport.NodeTop, []string) {
+		AskTop: func(ctx context.Context, q limiter.TopQuery) ([]limiter.NodeTop, []string) {
 			return n.inquiries.top(ctx, q)
 		},
 		KeyFacts: n.cluster.KeyFacts,
@@ -90,10 +90,10 @@ func (n *node) openDoors() error {
 // otherMethods are those of the gRPC port beside sluice.v1. While the node is too busy, Envoy's are answered by their rules: it may pass what
 // was turned away. Load balancers ask for gubernator's health.
 var otherMethods = map[string]grpcapi.Method{
-	envoy.Method: {Door: transport.EnvoyDoor},
-	gubernatorv1.V1_GetRateLimits_FullMethodName: {Door: transport.GubernatorDoor, Shed: true},
-	gubernatorv1.V1_HealthCheck_FullMethodName:   {Door: transport.GubernatorDoor, Public: true},
-	gubernatorv1.V1_LiveCheck_FullMethodName:     {Door: transport.GubernatorDoor, Public: true},
+	envoy.Method: {Door: limiter.EnvoyDoor},
+	gubernatorv1.V1_GetRateLimits_FullMethodName: {Door: limiter.GubernatorDoor, Shed: true},
+	gubernatorv1.V1_HealthCheck_FullMethodName:   {Door: limiter.GubernatorDoor, Public: true},
+	gubernatorv1.V1_LiveCheck_FullMethodName:     {Door: limiter.GubernatorDoor, Public: true},
 }
 
 // withOtherDoors puts the doors that answer on paths of their own before sluice's API.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/inflow"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // families are the metrics of a node, in the order of the questions that they
@@ -97,7 +97,7 @@ var families = []family{
 		return by("allowed", s.service.Allowed, "denied", s.service.Denied, "shadowed", s.service.Shadowed)
 	}),
 	counters("sluice_check_errors_total", "Checks without a decision, by reason.", []string{"code"}, errorSamples),
-	counters("sluice_unmatched_checks_total", "Checks that no rule matches: nothing limits them. All domains without rules are "+transport.UnknownDomains+".",
+	counters("sluice_unmatched_checks_total", "Checks that no rule matches: nothing limits them. All domains without rules are "+limiter.UnknownDomains+".",
 		[]string{"domain"}, func(s *snapshot) (list []sample) {
 			for _, domain := range slices.Sorted(maps.Keys(s.service.Unmatched)) {
 				list = append(list, sample{labels: []string{domain}, value: float64(s.service.Unmatched[domain])})
@@ -435,13 +435,13 @@ var families = []family{
 
 func errorSamples(s *snapshot) []sample {
 	var list []sample
-	for code := transport.Invalid; code.String() != transport.Code(0).String(); code++ {
+	for code := limiter.Invalid; code.String() != limiter.Code(0).String(); code++ {
 		list = append(list, sample{labels: []string{code.String()}, value: float64(s.service.Errors[code])})
 	}
 	return list
 }
 
-func ruleSamples(all []transport.RuleStats) []sample {
+func ruleSamples(all []limiter.RuleStats) []sample {
 	var list []sample
 	for _, r := range all {
 		for _, result := range []struct {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // Whatever a --config file says, it sets flags or is refused with the flag's and the file's name.
@@ -73,7 +73,7 @@ func FuzzParseSecrets(f *testing.F) {
 			return
 		}
 		for _, secret := range append(s.known, s.counters) {
-			if len(secret) < transport.MinSecret || strings.Contains(string(secret), "\n") {
+			if len(secret) < limiter.MinSecret || strings.Contains(string(secret), "\n") {
 				t.Errorf("%q has the secret %q", text, secret)
 			}
 		}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"github.com/sluice-project/sluice/internal/message"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // mailbox takes what other nodes send: loads, and questions that people ask, are for the doors, all else is for the cluster node.
@@ -25,10 +25,10 @@ func (m mailbox) Deliver(e message.Envelope) {
 }
 
 func (n *node) takeLoad(b *message.Load) {
-	n.service.TakeLoad(transport.LoadReport{Domain: b.Domain, Pool: b.Pool, Reporter: b.Reporter, Load: b.Load, Stamp: b.Stamp})
+	n.service.TakeLoad(limiter.LoadReport{Domain: b.Domain, Pool: b.Pool, Reporter: b.Reporter, Load: b.Load, Stamp: b.Stamp})
 }
 
 // spreadLoad tells the other nodes of a report that this one was given.
-func (n *node) spreadLoad(r transport.LoadReport) {
+func (n *node) spreadLoad(r limiter.LoadReport) {
 	n.cluster.Tell(&message.Load{Domain: r.Domain, Pool: r.Pool, Reporter: r.Reporter, Load: r.Load, Stamp: r.Stamp})
 }

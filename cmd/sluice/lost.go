@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 const acceptLossWarning = `This makes every node that the one at %s sees take lost counters for unspent.
@@ -103,7 +103,7 @@ func lostLimits(set *rules.Set) (list []*bucket.Limits) {
 const maxLostRules = 20
 
 // lostRules lists rules that deny at now what was lost at since, at most until ends.
-func lostRules(set *rules.Set, since, ends, now int64) (list []transport.LostRule) {
+func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule) {
 	if set == nil || since == 0 {
 		return nil
 	}
@@ -112,7 +112,7 @@ func lostRules(set *rules.Set, since, ends, now int64) (list []transport.LostRul
 			continue
 		}
 		if left := min(r.Limits.SpentUntil(since), ends) - now; left > 0 && len(list) < maxLostRules {
-			list = append(list, transport.LostRule{Domain: r.Domain, Rule: r.Name, Left: time.Duration(left)})
+			list = append(list, limiter.LostRule{Domain: r.Domain, Rule: r.Name, Left: time.Duration(left)})
 		}
 	}
 	return list

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // TestAcceptLossCommand: it says what it does, asks before, and tells how many partitions it was about.
@@ -45,11 +45,11 @@ descriptors:
 	since := time.Now().UnixNano()
 	for _, c := range []struct {
 		after, ends time.Duration
-		want        []transport.LostRule
+		want        []limiter.LostRule
 	}{
-		{time.Second, math.MaxInt64, []transport.LostRule{{Domain: "d", Rule: "d/denies", Left: 599 * time.Second}, {Domain: "d", Rule: "d/short", Left: 9 * time.Second}}},
-		{time.Minute, math.MaxInt64, []transport.LostRule{{Domain: "d", Rule: "d/denies", Left: 9 * time.Minute}}},
-		{time.Minute, 5 * time.Minute, []transport.LostRule{{Domain: "d", Rule: "d/denies", Left: 4 * time.Minute}}},
+		{time.Second, math.MaxInt64, []limiter.LostRule{{Domain: "d", Rule: "d/denies", Left: 599 * time.Second}, {Domain: "d", Rule: "d/short", Left: 9 * time.Second}}},
+		{time.Minute, math.MaxInt64, []limiter.LostRule{{Domain: "d", Rule: "d/denies", Left: 9 * time.Minute}}},
+		{time.Minute, 5 * time.Minute, []limiter.LostRule{{Domain: "d", Rule: "d/denies", Left: 4 * time.Minute}}},
 		{time.Hour, math.MaxInt64, nil},
 	} {
 		ends := int64(math.MaxInt64)

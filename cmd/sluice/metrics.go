@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/shed"
 	"github.com/sluice-project/sluice/internal/timing"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/peer"
 )
@@ -35,7 +35,7 @@ func (n *node) metricsHandler() http.Handler {
 
 // snapshot is what all parts count, read once for a scrape.
 type snapshot struct {
-	service transport.Stats
+	service limiter.Stats
 	cluster cluster.Stats
 	table   bucket.Stats
 	domains []bucket.DomainStats

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -121,12 +121,12 @@ func specimen() *snapshot {
 	}
 	s.refused = access.NewGuard(nil, nil, nil).Stats()
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
-	s.service.Unmatched = map[string]uint64{"domain": 1, transport.UnknownDomains: 1}
-	s.service.Rules = []transport.RuleStats{{Domain: "domain", Name: "rule"}}
-	s.service.Descriptors = []transport.RuleStats{{Domain: "domain", Name: "descriptor"}}
-	s.service.Pools = []transport.PoolStats{{Domain: "domain", Name: "pool"}}
-	for d := transport.OtherDoor; d == transport.OtherDoor || d.String() != transport.OtherDoor.String(); d++ {
-		s.service.Doors = append(s.service.Doors, transport.DoorLatency{Door: d})
+	s.service.Unmatched = map[string]uint64{"domain": 1, limiter.UnknownDomains: 1}
+	s.service.Rules = []limiter.RuleStats{{Domain: "domain", Name: "rule"}}
+	s.service.Descriptors = []limiter.RuleStats{{Domain: "domain", Name: "descriptor"}}
+	s.service.Pools = []limiter.PoolStats{{Domain: "domain", Name: "pool"}}
+	for d := limiter.OtherDoor; d == limiter.OtherDoor || d.String() != limiter.OtherDoor.String(); d++ {
+		s.service.Doors = append(s.service.Doors, limiter.DoorLatency{Door: d})
 	}
 	return &s
 }

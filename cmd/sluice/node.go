@@ -20,9 +20,9 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 	"github.com/sluice-project/sluice/internal/rulefiles"
 	"github.com/sluice-project/sluice/internal/shed"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/ring"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/grpcapi"
 	"github.com/sluice-project/sluice/transport/gubernator"
@@ -44,7 +44,7 @@ type node struct {
 	gossip    *gossip.Gossip
 	peers     *peer.Pool
 	cluster   *cluster.Node
-	service   *transport.Service
+	service   *limiter.Limiter
 	guard     *access.Guard
 	inquiries *inquiries
 	gate      *shed.Gate
@@ -147,7 +147,7 @@ func (n *node) openRules() (err error) {
 // openCluster makes the table, the way to the peers and the node that decides,
 // and starts gossip.
 func (n *node) openCluster(ctx context.Context, keys gossip.Keyring) (err error) {
-	fingerprint, err := transport.Fingerprint(n.counters)
+	fingerprint, err := limiter.Fingerprint(n.counters)
 	if err != nil {
 		return err
 	}

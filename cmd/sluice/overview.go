@@ -6,31 +6,31 @@ import (
 	"fmt"
 
 	"github.com/sluice-project/sluice/cluster"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // overview says in the doors' words how this node stands among the others.
-func (n *node) overview(ctx context.Context) transport.Overview {
+func (n *node) overview(ctx context.Context) limiter.Overview {
 	view := n.gossip.View()
-	o := transport.Overview{View: &view, Ring: n.cluster.Ring()}
+	o := limiter.Overview{View: &view, Ring: n.cluster.Ring()}
 	own, err := n.cluster.Overview(ctx)
 	if err != nil {
 		o.Reason = fmt.Sprintf("the node has not answered for itself: %v", err)
 		return o
 	}
-	o.Set = transport.StableSet{Lineage: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
+	o.Set = limiter.StableSet{Lineage: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
 	o.MayDecide, o.Reason = own.Right, own.Reason
 	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
 		o.Unreached = nil // it says so in Reason, the next time
 	}
 	for _, m := range own.Members {
-		o.Standings = append(o.Standings, transport.Standing{
+		o.Standings = append(o.Standings, limiter.Standing{
 			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds, Ahead: m.Ahead,
 		})
 	}
-	o.Clocks = transport.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
+	o.Clocks = limiter.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
 	p := own.Partitions
-	o.Holdings = transport.Holdings{
+	o.Holdings = limiter.Holdings{
 		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.Closing,
 		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks, Lost: p.Lost,
 	}
@@ -45,7 +45,7 @@ func (n *node) bootstrap(ctx context.Context) error {
 	err := n.cluster.Bootstrap(ctx)
 	switch {
 	case errors.Is(err, cluster.ErrHasQuorum):
-		return transport.ErrHasQuorum
+		return limiter.ErrHasQuorum
 	case err == nil:
 		n.log.Warn("voter set founded by hand: counters that no living node has begin anew", "members", n.cluster.Stats().Set.Members)
 	}
@@ -56,9 +56,9 @@ func (n *node) bootstrap(ctx context.Context) error {
 func (n *node) forget(ctx context.Context, name string) error {
 	err := n.cluster.Forget(ctx, name)
 	for own, said := range map[error]error{
-		cluster.ErrNoSet: transport.ErrNoSet, cluster.ErrThisNode: transport.ErrThisNode,
-		cluster.ErrNotCounted: transport.ErrNotCounted, cluster.ErrLives: transport.ErrLives,
-		cluster.ErrLastCounted: transport.ErrLastCounted,
+		cluster.ErrNoSet: limiter.ErrNoSet, cluster.ErrThisNode: limiter.ErrThisNode,
+		cluster.ErrNotCounted: limiter.ErrNotCounted, cluster.ErrLives: limiter.ErrLives,
+		cluster.ErrLastCounted: limiter.ErrLastCounted,
 	} {
 		if errors.Is(err, own) {
 			return said

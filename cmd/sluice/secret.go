@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/cluster/gossip"
 	"github.com/sluice-project/sluice/internal/reload"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // defaultSecret is the secret of a cluster that was given none.
@@ -27,7 +27,7 @@ type clusterSecrets struct {
 // countersWord begins the line with the secret that counter keys are made with.
 const countersWord = "counters"
 
-// parseSecrets reads secrets, one per line, of at least transport.MinSecret bytes each, and the line with countersWord, which a file with more
+// parseSecrets reads secrets, one per line, of at least limiter.MinSecret bytes each, and the line with countersWord, which a file with more
 // than one secret must have. Empty lines and those that begin with '#' are skipped. Errors name the line and never show it.
 func parseSecrets(text []byte) (s clusterSecrets, err error) {
 	number := 0
@@ -43,9 +43,9 @@ func parseSecrets(text []byte) (s clusterSecrets, err error) {
 			line = bytes.TrimSpace(rest)
 		}
 		switch {
-		case len(line) < transport.MinSecret:
+		case len(line) < limiter.MinSecret:
 			return s, fmt.Errorf("line %d holds a secret of %d bytes, want at least %d; one secret a line (head -c 32 /dev/urandom | base64)",
-				number, len(line), transport.MinSecret)
+				number, len(line), limiter.MinSecret)
 		case marked && s.counters != nil:
 			return s, fmt.Errorf("line %d is a second line `%s`", number, countersWord)
 		case marked:
@@ -80,11 +80,11 @@ type derived struct {
 func (s clusterSecrets) derive() (d derived, err error) {
 	var keys [][]byte
 	for _, secret := range s.known {
-		proof, err := transport.ProofKey(secret)
+		proof, err := limiter.ProofKey(secret)
 		if err != nil {
 			return d, err
 		}
-		key, err := transport.GossipKey(secret)
+		key, err := limiter.GossipKey(secret)
 		if err != nil {
 			return d, err
 		}

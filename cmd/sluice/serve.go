@@ -22,7 +22,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // lookupEnv is where settings in the environment come from.
@@ -243,7 +243,7 @@ func (s *settings) expect() int {
 }
 
 // topKeys are the values of --top-keys.
-var topKeys = map[string]transport.TopKeys{"off": transport.TopOff, "local": transport.TopLocal, "on": transport.TopOn}
+var topKeys = map[string]limiter.TopKeys{"off": limiter.TopOff, "local": limiter.TopLocal, "on": limiter.TopOn}
 
 // whenFull are the values of --when-full.
 var whenFull = map[string]bucket.WhenFull{"evict": bucket.EvictOld, "deny": bucket.DenyNew}

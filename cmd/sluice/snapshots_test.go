@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	disk "github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // keptTogether starts nodes n1 to n<count> with data directories.
@@ -39,7 +39,7 @@ func leftOnDisk(t *testing.T, dir, name string) (disk.Header, disk.Totals) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	fingerprint, err := transport.Fingerprint(bytes.Repeat([]byte("x"), 32))
+	fingerprint, err := limiter.Fingerprint(bytes.Repeat([]byte("x"), 32))
 	if err != nil {
 		t.Fatal(err)
 	}

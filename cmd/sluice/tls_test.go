@@ -26,9 +26,9 @@ import (
 
 	"github.com/sluice-project/sluice/internal/certs/mint"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/peer"
 )
 
@@ -302,11 +302,11 @@ func TestWrongCertificates(t *testing.T) {
 // strangerConfig is another node's that knows the secret.
 func strangerConfig(t *testing.T, name string, secret []byte) peer.Config {
 	t.Helper()
-	key, err := transport.ProofKey(secret)
+	key, err := limiter.ProofKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tag, err := transport.Fingerprint(secret)
+	tag, err := limiter.Fingerprint(secret)
 	if err != nil {
 		t.Fatal(err)
 	}

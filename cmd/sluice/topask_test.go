@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/heavy"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // mailed are nodes that write to each other, but for those who are isolated.
@@ -23,7 +23,7 @@ type mailed struct {
 	twice    bool
 }
 
-func (m *mailed) add(name string, top transport.NodeTop) {
+func (m *mailed) add(name string, top limiter.NodeTop) {
 	self := message.Peer{Name: name, Boot: name + "-1"}
 	post := func(to message.Peer, b message.Body) {
 		e := message.Envelope{From: self, To: to, Body: b}
@@ -69,15 +69,15 @@ func TestTopAsk(t *testing.T) {
 			for _, name := range c.isolated {
 				m.isolated[name] = true
 			}
-			m.add("n1", transport.NodeTop{})
-			m.add("n2", transport.NodeTop{Covers: 5 * time.Second})
-			m.add("n3", transport.NodeTop{Covers: 6 * time.Second, Off: true})
+			m.add("n1", limiter.NodeTop{})
+			m.add("n2", limiter.NodeTop{Covers: 5 * time.Second})
+			m.add("n3", limiter.NodeTop{Covers: 6 * time.Second, Off: true})
 			ctx, cancel := context.WithCancel(t.Context())
 			for _, n := range m.nodes {
 				go n.run(ctx)
 			}
 			began := time.Now()
-			answers, missing := m.nodes["n1"].top(ctx, transport.TopQuery{By: transport.ByFrequent, Domain: "shop"})
+			answers, missing := m.nodes["n1"].top(ctx, limiter.TopQuery{By: limiter.ByFrequent, Domain: "shop"})
 			took := time.Since(began)
 			var got []string
 			for _, a := range answers {
@@ -106,14 +106,14 @@ func TestTopAsk(t *testing.T) {
 func TestTopAskBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mailed{nodes: map[string]*inquiries{}}
-		m.add("n1", transport.NodeTop{})
-		m.add("n2", transport.NodeTop{}) // nobody runs it
+		m.add("n1", limiter.NodeTop{})
+		m.add("n2", limiter.NodeTop{}) // nobody runs it
 		began := time.Now()
 		for range maxInquiries {
-			go m.nodes["n1"].top(t.Context(), transport.TopQuery{})
+			go m.nodes["n1"].top(t.Context(), limiter.TopQuery{})
 		}
 		synctest.Wait()
-		if _, missing := m.nodes["n1"].top(t.Context(), transport.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
+		if _, missing := m.nodes["n1"].top(t.Context(), limiter.TopQuery{}); len(missing) != 1 || time.Since(began) > 0 {
 			t.Errorf("one call too many: missing %v after %v", missing, time.Since(began))
 		}
 		for range 2 * maxAsks {

@@ -7,7 +7,7 @@ import (
 )
 
 // A place in these tables is a folder of the module and stands for the folders
-// below it too, except that "transport/." is transport alone.
+// below it too, except that "client/." is client alone.
 
 // pure are the packages that decide and do nothing else: the same arguments give
 // the same result on every node and in every test.
@@ -48,7 +48,8 @@ var harmless = []string{"net/netip"}
 // strangers never reach each other, directly or through other packages of the
 // module, in tests neither.
 var strangers = []struct{ a, b, why string }{
-	{"cluster", "transport", "the node must run under another transport, and doors before another decider; cmd joins them"},
+	{"cluster", "transport", "the node must run under another transport, and APIs before another decider; internal/node joins them"},
+	{"cluster", "limiter", "as transport: they meet in internal/check"},
 }
 
 // apart are packages of which none imports another.
@@ -58,7 +59,7 @@ var apart = []struct {
 }{
 	{
 		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/forwardauth", "transport/console", "transport/peer"},
-		"each front door stands alone and calls the node in-process: what doors share belongs in transport",
+		"each front door stands alone and calls the node in-process: what they share belongs in limiter, and of the wire in transport",
 	},
 }
 
@@ -97,6 +98,7 @@ var only = []struct {
 	uses []string
 	why  string
 }{
+	{"limiter", []string{"bucket", "rules", "ring", "internal"}, "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
 	{"client", []string{"proto/sluice/v1", "client", "internal/rawconn", "internal/shortvalue"}, "whoever calls sluice does not compile its server"},
 }
 
@@ -120,7 +122,7 @@ var modules = []struct {
 		"a ring table is copied out of it once; it can panic, and only ring knows when",
 	},
 	{
-		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "transport/.", "transport/peer", "client/."}, nil,
+		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "limiter", "transport/peer", "client/."}, nil,
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
@@ -144,7 +146,7 @@ var modules = []struct {
 		"what stands in for the cluster while nobody answers; all else is limited by bucket",
 	},
 	{
-		"github.com/dchest/siphash", []string{"transport/.", "transport/access"}, nil,
+		"github.com/dchest/siphash", []string{"limiter", "transport/access"}, nil,
 		"one place turns strings into counter keys, so that all doors name the same counter; headers with tokens are remembered by it",
 	},
 	{
@@ -180,7 +182,7 @@ var modules = []struct {
 		"sizes as people write them are a matter of flags",
 	},
 	{
-		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "cmd"}, []string{"transport", "cluster"},
+		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "cmd"}, []string{"limiter", "transport", "cluster"},
 		"whoever calls sluice without it does not compile it; in the daemon spans are made in one place, and sent by the binary",
 	},
 	{
@@ -222,7 +224,7 @@ var vague = []string{
 // top are the files and folders that may stand at the root. Names that begin
 // with a dot are free.
 var top = []string{
-	"bench/", "bucket/", "client/", "cluster/", "cmd/", "deploy/", "docs/", "examples/", "internal/", "proto/", "ring/", "rules/", "transport/",
+	"bench/", "bucket/", "client/", "cluster/", "cmd/", "deploy/", "docs/", "examples/", "internal/", "limiter/", "proto/", "ring/", "rules/", "transport/",
 	"CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md", "go.mod", "go.sum",
 }
 
