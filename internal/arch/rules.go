@@ -71,7 +71,7 @@ var ownHomes = []struct {
 	why         string
 }{
 	{
-		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"proto", []string{"transport", "client", "internal/node", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"generated types stay at the edge: the wire can change without the decisions noticing. An audit asks as any caller does",
 	},
 	{
@@ -79,8 +79,12 @@ var ownHomes = []struct {
 		"the binary is the last thing built: nothing may depend on how it is wired",
 	},
 	{
-		"internal/snapshot", []string{"cluster/.", "cmd"}, []string{"internal/e2e"},
+		"internal/snapshot", []string{"cluster/.", "internal/node"}, []string{"internal/e2e"},
 		"files are for whoever runs the node: what decides gets states as values, wherever they were kept",
+	},
+	{
+		"internal/node", []string{"cmd"}, nil,
+		"what it joins must do without knowing what it is joined to",
 	},
 	{
 		"internal/arch", nil, nil,
@@ -126,19 +130,19 @@ var modules = []struct {
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "internal/node", "cmd", "internal/audit", "internal/inflow", "internal/load/door", "internal/rawconn"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{
-		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow"}, []string{"internal/e2e"},
+		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow"}, []string{"internal/node", "internal/e2e"},
 		"messages are the edge's words; inside, internal/check is",
 	},
 	{
-		"google.golang.org/genproto", []string{"transport", "client", "cmd"}, []string{"internal/e2e"},
+		"google.golang.org/genproto", []string{"transport", "client", "cmd"}, []string{"internal/node", "internal/e2e"},
 		"error details are part of the wire",
 	},
 	{
-		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"cmd", "internal/e2e"},
+		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"internal/node", "internal/e2e"},
 		"Envoy's own types: its words end at its door",
 	},
 	{
@@ -178,19 +182,19 @@ var modules = []struct {
 		"one package watches rule files and hands their bytes to rules",
 	},
 	{
-		"github.com/dustin/go-humanize", []string{"cmd"}, nil,
-		"sizes as people write them are a matter of flags",
+		"github.com/dustin/go-humanize", []string{"internal/node"}, nil,
+		"sizes as people write them are a matter of settings",
 	},
 	{
-		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "cmd"}, []string{"limiter", "transport", "cluster"},
-		"whoever calls sluice without it does not compile it; in the daemon spans are made in one place, and sent by the binary",
+		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "internal/node"}, []string{"limiter", "transport", "cluster"},
+		"whoever calls sluice without it does not compile it; in the daemon spans are made in one place, and sent by the node",
 	},
 	{
-		"github.com/prometheus", []string{"cmd", "client/clientprom"}, nil,
-		"owners count in plain counters; the binary maps them at scrape",
+		"github.com/prometheus", []string{"internal/node", "client/clientprom"}, nil,
+		"owners count in plain counters; the node maps them at scrape",
 	},
 	{
-		"go.yaml.in/yaml/v3", []string{"rules", "transport/access", "internal/yamldoc", "cmd"}, []string{"transport/envoy"},
+		"go.yaml.in/yaml/v3", []string{"rules", "transport/access", "internal/yamldoc", "cmd"}, []string{"transport/envoy", "internal/node"},
 		"rule files, the callers file and the configuration file are YAML, nothing else is; a test reads Envoy's",
 	},
 	{
