@@ -9,6 +9,40 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
+// Bounds of what a door may ask. A check outside them is answered with an Error
+// and charges nothing.
+const (
+	// MaxChecks is the most checks of one call.
+	MaxChecks = 10_000
+	// MaxEntries is the most entries of one descriptor: no rule lies deeper.
+	MaxEntries = rules.MaxDepth
+	// MaxText is the most bytes of a domain or a key. Values may be longer: see rules.Rule.AppendKey.
+	MaxText = rules.MaxEntryBytes
+	// MaxResponses is how many bytes the responses of rules may take in one answer, so that they
+	// do not make it larger than clients read. Those beyond it are left out.
+	MaxResponses = 1 << 20
+)
+
+// Check is one question: may this descriptor spend this cost now?
+type Check struct {
+	Domain     string
+	Descriptor []rules.Entry
+	// Cost is 0 or more; with verb Check, 0 only reads. Batch.Add sets it to 1.
+	Cost int64
+	// Verb is any. Reset, which ignores the cost, is for doors whose callers mix it with
+	// checks; Service.Reset is the call for it alone.
+	Verb bucket.Verb
+	// Drain and NoDelay are those of bucket.Request. An all-or-nothing batch, which gives back
+	// what it charged, refuses Reset and Drain.
+	Drain, NoDelay bool
+	// Limits come with the check. When there are any, no rule is matched, and
+	// what is spent is counted apart from what rules count: see Limiter.
+	Limits []bucket.Limit
+	// Fault is set by a door that could read the call but not this check, for
+	// example an enum out of range. It becomes the result's Err.
+	Fault *Error
+}
+
 // keepEntries is the largest descriptor whose memory a pooled batch keeps.
 const keepEntries = 16
 

@@ -35,9 +35,6 @@ func TestMembers(t *testing.T) {
 	if len(m.Ring) != 16 {
 		t.Errorf("ring %q", m.Ring)
 	}
-	if got := hex16(0xab); got != "00000000000000ab" {
-		t.Errorf("hex16 %q", got)
-	}
 	// Before the first view there is nothing to tell, and nothing to fail.
 	if m := newService(t, newNode(t)).Members(t.Context()); m.Self != "" || len(m.Members) != 0 || m.Ring != "" {
 		t.Errorf("%+v", m)

@@ -1,13 +1,19 @@
 package limiter
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/heavy"
 	"github.com/sluice-project/sluice/rules"
 )
@@ -175,4 +181,173 @@ func joinTops(q TopQuery, all []NodeTop, missing []string) Top {
 	})
 	t.Keys = t.Keys[:min(q.N, len(t.Keys))]
 	return t
+}
+
+const (
+	// topSlot and topPlaces make the windows: three to four slots of so many keys.
+	topSlot   = 20 * time.Second
+	topPlaces = 2048
+	// Of more than busy checks in a second, one in sparse is counted, with that weight.
+	busy   = 1000
+	sparse = 16
+)
+
+// topCount counts the heaviest keys that are asked of this node's doors. Where checks are many most of them
+// cost it one random number; there is no lock or counter that all of them share.
+type topCount struct {
+	frequent, limited *heavy.Window
+	// random is uniform over uint32.
+	random func() uint32
+
+	every   atomic.Uint32 // one in so many is counted: 1 or sparse
+	second  atomic.Int64
+	counted atomic.Int64 // in this second
+}
+
+func newTopCount() *topCount {
+	t := &topCount{
+		frequent: heavy.NewWindow(topSlot, topPlaces), limited: heavy.NewWindow(topSlot, topPlaces),
+		random: rand.Uint32,
+	}
+	t.every.Store(1)
+	return t
+}
+
+// observe counts what was asked in b, which is settled.
+func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
+	t := s.top
+	if t == nil {
+		return
+	}
+	every := t.every.Load()
+	for i := range b.Results {
+		if every > 1 && t.random()%every != 0 {
+			continue
+		}
+		r, c := &b.Results[i], &b.Checks[i]
+		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unruled {
+			continue
+		}
+		s.countTop(now, set, b, i, every)
+	}
+}
+
+// countTop counts check i with the weight of all those that it stands for.
+func (s *Limiter) countTop(now time.Duration, set *rules.Set, b *Batch, i int, every uint32) {
+	t, r, c := s.top, &b.Results[i], &b.Checks[i]
+	t.pace(now, every)
+	b.named = named{c, r.Rule, set, s.config.Hasher}
+	key := s.counterKey(b, c, r.Rule)
+	t.frequent.Add(now, key, uint64(every), &b.named)
+	if r.Shadowed || !r.Allowed && !r.givenBack {
+		t.limited.Add(now, key, uint64(every), &b.named)
+	}
+}
+
+// pace sets how many are counted: all while they are few, which is known a second late, and soon enough when there
+// are many.
+func (t *topCount) pace(now time.Duration, every uint32) {
+	second := int64(now / time.Second)
+	if last := t.second.Load(); last != second && t.second.CompareAndSwap(last, second) {
+		n := t.counted.Swap(0) * int64(every)
+		if n > busy && second-last == 1 {
+			t.every.Store(sparse)
+		} else {
+			t.every.Store(1)
+		}
+	}
+	if t.counted.Add(1) > busy && every == 1 {
+		t.every.Store(sparse)
+	}
+}
+
+// A name is a byte of flags, and then sized texts: the domain, the rule, and keys and values in turn. Nodes
+// tell each other names in this form.
+const (
+	nameWhole = 1
+	nameCut   = 2
+	// maxName and maxText bound what is kept of a name, and of its domain, its rule and each key, in bytes. What
+	// is longer is cut.
+	maxName = 512
+	maxText = 128
+)
+
+// named makes the name of a check. It is the one place where values of descriptors enter what is counted, private
+// ones as their hash.
+type named struct {
+	check  *Check
+	rule   *rules.Rule
+	set    *rules.Set
+	hasher Hasher
+}
+
+// AppendName implements heavy.Namer.
+func (n *named) AppendName(dst []byte) []byte {
+	first := len(dst)
+	dst = append(dst, nameWhole)
+	rule := ""
+	if n.rule != nil {
+		rule = n.rule.Name
+	}
+	whole := true
+	text := func(s string) {
+		whole = whole && len(s) <= maxText
+		dst = appendText(dst, s)
+	}
+	text(n.check.Domain)
+	text(rule)
+	for i, e := range n.check.Descriptor {
+		if len(dst)-first+len(e.Key)+len(e.Value) > maxName {
+			whole = false
+			break
+		}
+		text(e.Key)
+		// The value's length is not known before it is written: an address may become its block.
+		at := len(dst) + 2
+		dst = n.hasher.AppendShown(append(dst, 0, 0), n.set, n.rule, n.check.Domain, i, e)
+		if len(dst)-at > maxName {
+			dst, whole = dst[:at+maxName], false
+		}
+		binary.BigEndian.PutUint16(dst[at-2:], uint16(len(dst)-at))
+	}
+	if !whole {
+		dst[first] = nameCut
+	}
+	return dst
+}
+
+// appendText appends s, cut to maxText, with its length before it.
+func appendText(dst []byte, s string) []byte {
+	s = s[:min(len(s), maxText)]
+	return append(binary.BigEndian.AppendUint16(dst, uint16(len(s))), s...)
+}
+
+// isOfDomain reports whether name begins with domain.
+func isOfDomain(name []byte, domain string) bool {
+	return bytes.HasPrefix(name[min(1, len(name)):], appendText(nil, domain))
+}
+
+// readName reads a name, perhaps one of another node.
+func readName(name []byte) (k TopKey, ok bool) {
+	if len(name) == 0 || name[0] != nameWhole && name[0] != nameCut {
+		return k, false
+	}
+	k.Cut = name[0] == nameCut
+	var texts []string
+	for rest := name[1:]; len(rest) > 0; {
+		if len(rest) < 2 || len(rest)-2 < int(binary.BigEndian.Uint16(rest)) {
+			return k, false
+		}
+		n := 2 + int(binary.BigEndian.Uint16(rest))
+		// What was cut may end within a character.
+		texts, rest = append(texts, strings.ToValidUTF8(string(rest[2:n]), "…")), rest[n:]
+	}
+	if len(texts) < 2 || len(texts)%2 != 0 {
+		return k, false
+	}
+	k.Domain, k.Rule = texts[0], texts[1]
+	for i := 2; i < len(texts); i += 2 {
+		k.Descriptor = append(k.Descriptor, rules.Entry{Key: texts[i], Value: texts[i+1]})
+	}
+	return k, true
 }
