@@ -142,6 +142,7 @@ var (
 )
 
 func selectorFaults(expr string) (faults []string) {
+	families := specimen().families()
 	found := selectors.FindAllStringSubmatch(expr, -1)
 	if len(found) == 0 && expr != "" {
 		faults = append(faults, "names no metric of sluice")
@@ -183,7 +184,7 @@ func (f *family) lacks(label, value string) string {
 	if openLabels[label] != "" || strings.HasPrefix(value, "$") {
 		return ""
 	}
-	for _, s := range f.samples(specimen()) {
+	for _, s := range f.samples {
 		if s.labels[i] == value {
 			return ""
 		}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -77,83 +76,6 @@ func (n *Node) startParts(p *parts) {
 	}
 	if n.operators.place != nil {
 		p.run("operators' socket", func(context.Context) error { return serveHTTP(n.operators.http, n.operators.place.Listener()) })
-	}
-}
-
-// join takes this node into service in order: into gossip, counted by the others, into
-// the ring, its partitions handed to it, and only then clients.
-func (n *Node) join(ctx context.Context) error {
-	err := n.enter(ctx)
-	if err != nil && ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-func (n *Node) enter(ctx context.Context) error {
-	if err := n.gossip.Ready(ctx); err != nil {
-		return err
-	}
-	// A process that turns out to have another's name must not have been heard of before.
-	n.cluster.SetView(n.gossip.View())
-	waiting, counted := context.WithCancel(ctx)
-	defer counted()
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		n.tellWaits(waiting)
-	}()
-	defer func() {
-		counted()
-		<-told
-	}()
-	if err := n.awaitRejoin(ctx); err != nil {
-		return err
-	}
-	n.mayFound.Store(true)
-	if err := n.cluster.Join(ctx); err != nil {
-		return err
-	}
-	if err := n.gossip.SetState(member.Serving); err != nil {
-		return err
-	}
-	n.cluster.SetView(n.gossip.View())
-	settling, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
-	if err := n.cluster.Settled(settling); err != nil {
-		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		if err := n.cluster.AwaitQuorum(ctx); err != nil {
-			return err
-		}
-		n.log.Warn("ready without all of its partitions, or without copies of them", "waited", settleTimeout)
-	}
-	n.joined.Store(true)
-	ready, _ := n.Ready()
-	n.grpcDoor.SetReady(ready)
-	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Holding)
-	return nil
-}
-
-// followMembership gives every new view to the cluster, once this node may be seen by
-// others, and fails when gossip says that it must not go on.
-func (n *Node) followMembership(ctx context.Context) error {
-	if err := n.gossip.Ready(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	}
-	for {
-		n.cluster.SetView(n.gossip.View())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-n.gossip.Done():
-			return n.gossip.Err()
-		case <-n.gossip.Changes():
-		}
 	}
 }
 

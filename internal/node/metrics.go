@@ -92,6 +92,14 @@ func (n *Node) snapshot() snapshot {
 	return s
 }
 
+// family is one metric and its samples.
+type family struct {
+	name, help string
+	labels     []string
+	kind       prometheus.ValueType
+	samples    []sample
+}
+
 // sample is one number of a family and the values of its labels.
 type sample struct {
 	labels []string
@@ -102,34 +110,22 @@ type sample struct {
 // histogram is the kind of families whose samples are times. prometheus has no name for it.
 const histogram prometheus.ValueType = -1
 
-// family is one metric and how it is read from a snapshot.
-type family struct {
-	name, help string
-	labels     []string
-	desc       *prometheus.Desc
-	kind       prometheus.ValueType
-	samples    func(s *snapshot) []sample
-}
-
 // collector maps plain counters to Prometheus at every scrape.
 type collector struct{ read func() snapshot }
 
-// Describe implements prometheus.Collector.
-func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, f := range families {
-		out <- f.desc
-	}
-}
+// Describe implements prometheus.Collector. It tells nothing: what there is becomes known at a scrape.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	s := c.read()
-	for _, f := range families {
-		for _, one := range f.samples(&s) {
+	for _, f := range s.families() {
+		desc := prometheus.NewDesc(f.name, f.help, f.labels, nil)
+		for _, one := range f.samples {
 			if f.kind == histogram {
-				out <- histogramOf(f.desc, &one)
+				out <- histogramOf(desc, &one)
 			} else {
-				out <- prometheus.MustNewConstMetric(f.desc, f.kind, one.value, one.labels...)
+				out <- prometheus.MustNewConstMetric(desc, f.kind, one.value, one.labels...)
 			}
 		}
 	}
@@ -146,58 +142,64 @@ func histogramOf(desc *prometheus.Desc, s *sample) prometheus.Metric {
 	return prometheus.MustNewConstHistogram(desc, l.Count(), l.Sum.Seconds(), buckets, s.labels...)
 }
 
-func counter(name, help string, value func(*snapshot) uint64) family {
-	return single(name, help, prometheus.CounterValue, func(s *snapshot) float64 { return float64(value(s)) })
+// scrape is families in the making: the samples that are added are those of the last one.
+type scrape struct{ list []family }
+
+func (m *scrape) family(kind prometheus.ValueType, name, help string, labels []string) {
+	m.list = append(m.list, family{name: name, help: help, labels: labels, kind: kind})
 }
 
-func gauge(name, help string, value func(*snapshot) float64) family {
-	return single(name, help, prometheus.GaugeValue, value)
+func (m *scrape) add(s sample) {
+	last := &m.list[len(m.list)-1]
+	last.samples = append(last.samples, s)
 }
 
-// nanos is a family of seconds, from ns.
-func nanos(name, help string, kind prometheus.ValueType, value func(*snapshot) int64) family {
-	return single(name, help, kind, func(s *snapshot) float64 { return float64(value(s)) / 1e9 })
+// counters, gauges and durations begin a family with labels; durations are in seconds.
+func (m *scrape) counters(name, help string, labels ...string) {
+	m.family(prometheus.CounterValue, name, help, labels)
 }
 
-func single(name, help string, kind prometheus.ValueType, value func(*snapshot) float64) family {
-	return newFamily(name, help, nil, kind, func(s *snapshot) []sample {
-		return []sample{{value: value(s)}}
-	})
+func (m *scrape) gauges(name, help string, labels ...string) {
+	m.family(prometheus.GaugeValue, name, help, labels)
 }
 
-func counters(name, help string, labels []string, samples func(*snapshot) []sample) family {
-	return newFamily(name, help, labels, prometheus.CounterValue, samples)
+func (m *scrape) durations(name, help string, labels ...string) {
+	m.family(histogram, name, help, labels)
 }
 
-// durations is a family of histograms, in seconds.
-func durations(name, help string, labels []string, samples func(*snapshot) []sample) family {
-	return newFamily(name, help, labels, histogram, samples)
+// counter, seconds and gauge are families of one sample.
+func (m *scrape) counter(name, help string, value uint64) { m.seconds(name, help, float64(value)) }
+
+func (m *scrape) seconds(name, help string, value float64) {
+	m.counters(name, help)
+	m.sample(value)
 }
 
-func newFamily(name, help string, labels []string, kind prometheus.ValueType, samples func(*snapshot) []sample) family {
-	return family{name, help, labels, prometheus.NewDesc(name, help, labels, nil), kind, samples}
+func (m *scrape) gauge(name, help string, value float64) {
+	m.gauges(name, help)
+	m.sample(value)
 }
 
-func gauges(name, help string, labels []string, samples func(*snapshot) []sample) family {
-	return newFamily(name, help, labels, prometheus.GaugeValue, samples)
+func (m *scrape) sample(value float64, labels ...string) {
+	m.add(sample{labels: labels, value: value})
 }
 
-// by is the samples of a family with one label.
-func by(pairs ...any) []sample {
-	list := make([]sample, 0, len(pairs)/2)
+func (m *scrape) times(t timing.Snapshot, labels ...string) { m.add(sample{labels: labels, times: t}) }
+
+// by adds samples of one label each, given as the label's value and a uint64 in turn.
+func (m *scrape) by(pairs ...any) {
 	for i := 0; i+1 < len(pairs); i += 2 {
-		list = append(list, sample{labels: []string{pairs[i].(string)}, value: float64(pairs[i+1].(uint64))})
+		m.sample(float64(pairs[i+1].(uint64)), pairs[i].(string))
 	}
-	return list
 }
 
-// byDomain returns a sample for each domain that the table accounts for.
-func byDomain(s *snapshot, value func(d *bucket.DomainStats) float64) []sample {
-	list := make([]sample, len(s.domains))
-	for i := range s.domains {
-		list[i] = sample{labels: []string{s.domains[i].Name}, value: value(&s.domains[i])}
+func (m *scrape) rules(all []limiter.RuleStats) {
+	for _, r := range all {
+		m.sample(float64(r.Allowed), r.Domain, r.Name, "allowed")
+		m.sample(float64(r.Denied), r.Domain, r.Name, "denied")
+		m.sample(float64(r.Shadowed), r.Domain, r.Name, "shadowed")
+		m.sample(float64(r.Errors), r.Domain, r.Name, "error")
 	}
-	return list
 }
 
 func flag(on bool) float64 {
@@ -205,4 +207,12 @@ func flag(on bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// unix is t in Unix time, 0 for none.
+func unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixNano()) / 1e9
 }

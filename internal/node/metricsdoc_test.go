@@ -81,7 +81,7 @@ pools. None but ` + "`descriptor`" + `, which is bounded, has a value out of a c
 (` + "`process_…`" + `) are there too.
 `)
 	chapters := metricChapters
-	for _, f := range families {
+	for _, f := range specimen().families() {
 		if len(chapters) > 0 && f.name == chapters[0].from {
 			fmt.Fprintf(&b, "\n## %s\n\n| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n", chapters[0].title)
 			chapters = chapters[1:]
@@ -133,7 +133,7 @@ func specimen() *snapshot {
 
 // labelsText lists the labels of f: their values where the program knows them, else what bounds them.
 func labelsText(f *family) (text string, faults []string) {
-	fixed := f.samples(specimen())
+	fixed := f.samples
 	var parts []string
 	for i, label := range f.labels {
 		var values []string
@@ -158,7 +158,7 @@ func labelsText(f *family) (text string, faults []string) {
 // Names are those that Prometheus expects of their type, and each has a help text.
 func TestMetricNames(t *testing.T) {
 	seen := map[string]bool{}
-	for _, f := range families {
+	for _, f := range specimen().families() {
 		if seen[f.name] {
 			t.Errorf("%s: there are two", f.name)
 		}

@@ -245,7 +245,7 @@ func TestMetrics(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
 	}
-	for _, f := range families {
+	for _, f := range specimen().families() {
 		name := f.name
 		if !strings.Contains(text, "# HELP "+name+" ") {
 			t.Errorf("no %s", name)

@@ -104,22 +104,3 @@ func (l ports) stats() (all connections) {
 	}
 	return all
 }
-
-func (c connections) open() (list []sample) {
-	for _, one := range c {
-		list = append(list, sample{labels: []string{one.port}, value: float64(one.Open)})
-	}
-	return list
-}
-
-func (c connections) refused() (list []sample) {
-	for _, one := range c {
-		for _, r := range []struct {
-			reason string
-			n      uint64
-		}{{"full", one.Full}, {"address", one.Crowded}, {"silent", one.Silent}, {"error", one.Failed}} {
-			list = append(list, sample{labels: []string{one.port, r.reason}, value: float64(r.n)})
-		}
-	}
-	return list
-}
