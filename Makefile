@@ -85,11 +85,11 @@ soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED
 .PHONY: proxy-test
 proxy-test: ## the example files of nginx (if it is installed) and Caddy, run as they stand (Linux); operators' calls through nginx and HAProxy
 	cd internal/proxytest && go test -count 1 $(TESTFLAGS) ./...
-	go test -count 1 -run OperatorsThroughProxies ./cmd/sluice
+	go test -count 1 -run OperatorsThroughProxies ./internal/node
 
 .PHONY: observability-test
 observability-test: ## alerts, dashboard and example for Prometheus, by promtool (which has to be there)
-	SLUICE_PROMTOOL=required go test -count 1 -run 'Alert|Dashboard|Promtool|Provision|Metrics' ./cmd/sluice
+	SLUICE_PROMTOOL=required go test -count 1 -run 'Alert|Dashboard|Promtool|Provision|Metrics' ./internal/node
 
 .PHONY: console-test
 console-test: ## the console in headless Chromium, against three processes (skipped where there is none)

@@ -88,15 +88,15 @@ func LimitsFromProto(domain string, ps []*sluicev1.Limit) (*bucket.Limits, error
 	for i, p := range ps {
 		l, err := LimitFromProto(p)
 		if err != nil {
-			return nil, atLimit(err, i)
+			return nil, AtLimit(err, i)
 		}
 		list[i] = l
 	}
 	return bucket.NewLimitsIn(domain, list...)
 }
 
-// atLimit returns err with the place of the limit it is about.
-func atLimit(err error, index int) error {
+// AtLimit returns err with the place of the limit it is about.
+func AtLimit(err error, index int) error {
 	fe, ok := err.(*bucket.FieldError)
 	if !ok {
 		return err

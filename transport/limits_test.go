@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -50,14 +51,14 @@ func TestWireNumbers(t *testing.T) {
 		{"lease", int32(sluicev1.Source_SOURCE_LEASE), int32(check.Leased)},
 		{"eventual", int32(sluicev1.Source_SOURCE_EVENTUAL), int32(check.Eventual)},
 		{"lost state", int32(sluicev1.Source_SOURCE_LOST_STATE), int32(check.Lost)},
-		{"invalid", int32(sluicev1.ErrorCode_ERROR_CODE_INVALID), int32(Invalid)},
-		{"unknown domain", int32(sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN), int32(UnknownDomain)},
-		{"overloaded", int32(sluicev1.ErrorCode_ERROR_CODE_OVERLOADED), int32(Overloaded)},
-		{"unavailable", int32(sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE), int32(Unavailable)},
-		{"not found", int32(sluicev1.ErrorCode_ERROR_CODE_NOT_FOUND), int32(NotFound)},
-		{"refused", int32(sluicev1.ErrorCode_ERROR_CODE_REFUSED), int32(Refused)},
-		{"forbidden", int32(sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN), int32(Forbidden)},
-		{"unauthenticated", int32(sluicev1.ErrorCode_ERROR_CODE_UNAUTHENTICATED), int32(Unauthenticated)},
+		{"invalid", int32(sluicev1.ErrorCode_ERROR_CODE_INVALID), int32(limiter.Invalid)},
+		{"unknown domain", int32(sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN), int32(limiter.UnknownDomain)},
+		{"overloaded", int32(sluicev1.ErrorCode_ERROR_CODE_OVERLOADED), int32(limiter.Overloaded)},
+		{"unavailable", int32(sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE), int32(limiter.Unavailable)},
+		{"not found", int32(sluicev1.ErrorCode_ERROR_CODE_NOT_FOUND), int32(limiter.NotFound)},
+		{"refused", int32(sluicev1.ErrorCode_ERROR_CODE_REFUSED), int32(limiter.Refused)},
+		{"forbidden", int32(sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN), int32(limiter.Forbidden)},
+		{"unauthenticated", int32(sluicev1.ErrorCode_ERROR_CODE_UNAUTHENTICATED), int32(limiter.Unauthenticated)},
 	} {
 		if c.wire != c.here {
 			t.Errorf("%s is %d on the wire and %d here", c.name, c.wire, c.here)

@@ -19,8 +19,8 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/gubernator"
 )
 
@@ -51,12 +51,12 @@ func newPair(t *testing.T) *pair {
 	if p.table, err = bucket.NewTable(bucket.Config{Shards: 7}); err != nil {
 		t.Fatal(err)
 	}
-	hasher, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
+	hasher, err := limiter.NewHasher([]byte(strings.Repeat("s", limiter.MinSecret)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	service, err := transport.NewService(transport.Config{
-		Decider: p, Hasher: hasher, Cluster: func(context.Context) transport.Overview { return transport.Overview{} },
+	service, err := limiter.New(limiter.Config{
+		Decider: p, Hasher: hasher, Cluster: func(context.Context) limiter.Overview { return limiter.Overview{} },
 	})
 	if err != nil {
 		t.Fatal(err)

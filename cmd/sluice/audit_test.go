@@ -14,8 +14,8 @@ import (
 )
 
 func TestAuditExitCodes(t *testing.T) {
-	n := startNode(t, testSettings(t)) // its rule: auth, user, 2 an hour
-	addr := n.listen.grpc.Addr().String()
+	n := startNode(t, testConfig(t)) // its rule: auth, user, 2 an hour
+	addr := n.grpc
 	log := filepath.Join(t.TempDir(), "checks.jsonl")
 	of := func(args ...string) []string {
 		return append([]string{"audit", "--addr", addr, "--duration", "100ms", "--keys", "5", "--callers", "2"}, args...)

@@ -20,8 +20,8 @@ import (
 // twoNodes starts two nodes that have found each other and returns their addresses at a door.
 func twoNodes(t *testing.T) (nodes []*running, addrs func(k *door.Kind) string) {
 	t.Helper()
-	s := testSettings(t)
-	writeRule(t, s.rules, `domain: asked
+	s := testConfig(t)
+	writeRule(t, s.Rules, `domain: asked
 authorize:
   descriptors:
     - - {key: user, from: header, name: X-User}
@@ -30,11 +30,11 @@ descriptors:
     rate_limit: {count: 20, period: 24h}
 `)
 	first := startNode(t, s)
-	s.name, s.join = "n2", []string{first.gossip.Self().Gossip}
+	s.Name, s.Join = "n2", []string{first.Addrs().Gossip}
 	nodes = []*running{first, startNode(t, s)}
 	await(t, "two of two", func() bool {
 		for _, n := range nodes {
-			if _, out, _ := cli("members", "--addr", n.listen.grpc.Addr().String()); strings.Count(out, "serving") != 2 {
+			if _, out, _ := cli("members", "--addr", n.grpc); strings.Count(out, "serving") != 2 {
 				return false
 			}
 		}
@@ -44,9 +44,9 @@ descriptors:
 		var list []string
 		for _, n := range nodes {
 			if k.HTTP {
-				list = append(list, n.listen.http.Addr().String())
+				list = append(list, n.http)
 			} else {
-				list = append(list, n.listen.grpc.Addr().String())
+				list = append(list, n.grpc)
 			}
 		}
 		return strings.Join(list, ",")
@@ -82,7 +82,7 @@ func benchUntil(t *testing.T, enough func() bool, args ...string) (code int, std
 func answered(n uint64, nodes ...*running) (enough func() bool) {
 	count := func() (sum uint64) {
 		for _, r := range nodes {
-			s := r.service.Stats()
+			s := r.Stats()
 			sum += s.Allowed + s.Denied
 		}
 		return sum
@@ -158,9 +158,9 @@ func TestBenchDoors(t *testing.T) {
 }
 
 func TestBenchExitCodes(t *testing.T) {
-	n := startNode(t, testSettings(t)) // its rule: auth, user, 2 an hour
+	n := startNode(t, testConfig(t)) // its rule: auth, user, 2 an hour
 	of := func(args ...string) []string {
-		return append([]string{"--addr", n.listen.grpc.Addr().String(), "--callers", "2"}, args...)
+		return append([]string{"--addr", n.grpc, "--callers", "2"}, args...)
 	}
 	for _, c := range []struct {
 		name   string
@@ -194,13 +194,13 @@ func TestBenchExitCodes(t *testing.T) {
 		{"two for Envoy", of("--door", "envoy", "--limits", "1/1s,2/1m"), 2, "", "at most 1"},
 		{"limits for a proxy", of("--door", "authorize", "--limits", "1/1s"), 2, "", "door authorize brings none"},
 		{"no header", of("--door", "authorize", "--header", ""), 2, "", "--header: is empty"},
-		{"no authorize", of("--addr", n.listen.http.Addr().String(), "--door", "authorize", "--domain", "auth"), 3, "", "status 404"},
+		{"no authorize", of("--addr", n.http, "--door", "authorize", "--domain", "auth"), 3, "", "status 404"},
 		{"Envoy's units", of("--door", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
 		{"gubernator's periods", of("--door", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
 		{"no address", []string{"--addr", ""}, 2, "", "--addr: give at least one"},
 		{"an argument", of("n1"), 2, "", "n1"},
 		{"what no check may have", of("--domain", strings.Repeat("d", 1025)), 3, "", "checks[0].domain"},
-		{"the same by HTTP", of("--addr", n.listen.http.Addr().String(), "--door", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
+		{"the same by HTTP", of("--addr", n.http, "--door", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
 		{"nobody there", []string{"--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
 		{"nobody there for the SDK", []string{"--addr", "127.0.0.1:1", "--door", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
 		{"nobody there for HTTP", []string{"--addr", "127.0.0.1:1", "--door", "http", "--timeout", "1s"}, 3, "", "no node answers"},
@@ -216,8 +216,8 @@ func TestBenchExitCodes(t *testing.T) {
 
 // Ctrl-C ends the run with the figures so far.
 func TestBenchIsInterrupted(t *testing.T) {
-	n := startNode(t, testSettings(t))
-	code, out, errs := benchUntil(t, answered(1000, n), "--addr", n.listen.grpc.Addr().String(), "--duration", "1h")
+	n := startNode(t, testConfig(t))
+	code, out, errs := benchUntil(t, answered(1000, n), "--addr", n.grpc, "--duration", "1h")
 	if code != 0 || !strings.Contains(out, "latency") || strings.Contains(out, "first error") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}

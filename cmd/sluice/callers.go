@@ -2,47 +2,12 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/internal/reload"
 	"github.com/sluice-project/sluice/transport/access"
 )
-
-// callersEvery is how often --callers is read: a token that was taken away there opens nothing after twice that.
-const callersEvery = time.Second
-
-// openCallers makes the guard of the doors, and reads --callers, if it is given. What the file says later comes into
-// force while the node runs.
-func (n *node) openCallers() error {
-	n.guard = access.NewGuard(nil, n.log, time.Now)
-	path := n.settings.callers
-	if path == "" {
-		if ip := net.ParseIP(n.settings.bind); ip == nil || !ip.IsLoopback() {
-			n.log.Warn("no --callers: whoever reaches the ports may ask and reset anything; operators' calls are answered on loopback only")
-		}
-		return nil
-	}
-	files, err := reload.Open(reload.Config{
-		What: "--callers", Paths: []string{path}, Every: callersEvery, Log: n.log,
-		Take: func(contents [][]byte) error {
-			policy, err := access.Parse(path, contents[0])
-			if err == nil {
-				n.guard.SetPolicy(policy)
-				n.capAccounts(nil, policy.MaxKeys())
-			}
-			return err
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("--callers: %w", err)
-	}
-	n.secrets = append(n.secrets, secretFiles{label: "callers", files: files})
-	return nil
-}
 
 func newCallers() *cobra.Command {
 	cmd := &cobra.Command{

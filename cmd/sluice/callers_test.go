@@ -2,25 +2,16 @@ package main
 
 import (
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/client"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -38,58 +29,20 @@ func testToken(t *testing.T, b byte) (token, digest string) {
 	return token, d.String()
 }
 
-// TestCallersAreFollowed: a file that changes is in force within seconds, on open streams too; one with a fault changes
-// nothing and shows.
-func TestCallersAreFollowed(t *testing.T) {
-	n, tokens := startGuarded(t)
-	s := newStranger(t, n)
-	stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ask := func() error {
-		_ = stream.Send(&sluicev1.CheckRequest{Checks: checksOf("a", 0)}) // Recv says why it failed
-		_, err := stream.Recv()
-		return err
-	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(n.settings.callers, []byte("callers: ["), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "stale", func() bool {
-		_, body := n.get(t, "/metrics")
-		return strings.Contains(body, `sluice_secrets_stale{files="callers"} 1`)
-	})
-	if err := ask(); err != nil {
-		t.Errorf("under a faulty file: %v", err)
-	}
-	_, digest := testToken(t, 0x77)
-	file := "callers: [{name: other, tokens: [" + digest + "], grants: [{domains: [a], verbs: [check]}]}]\n"
-	if err := os.WriteFile(n.settings.callers, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await(t, "taken away", func() bool { err = ask(); return err != nil })
-	if status.Code(err) != codes.Unauthenticated {
-		t.Errorf("the stream ended with %v", err)
-	}
-}
-
 // TestKnownDomains: of the domains that have rules, a caller learns those that it may use.
 func TestKnownDomains(t *testing.T) {
-	s := testSettings(t)
+	s := testConfig(t)
 	for _, d := range []string{"mine", "team-a", "secret", "reset-only"} {
 		rule := "domain: " + d + "\ndescriptors: [{key: user, rate_limit: {count: 2, period: 1h}}]\n"
-		if err := os.WriteFile(filepath.Join(s.rules, d+".yaml"), []byte(rule), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(s.Rules, d+".yaml"), []byte(rule), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	token, digest := testToken(t, 1)
-	s.callers = writeFile(t, "callers:\n  - name: c\n    tokens: ["+digest+"]\n    grants:\n"+
+	s.Callers = writeFile(t, "callers:\n  - name: c\n    tokens: ["+digest+"]\n    grants:\n"+
 		"      - {domains: [mine], verbs: [check]}\n      - {domains: [reset-only], verbs: [reset]}\n      - {domains: ['team-*'], verbs: [check, read]}\n"+
 		"      - {domains: ['blind-*'], verbs: [check]}\n")
-	addr, file := startNode(t, s).listen.grpc.Addr().String(), writeFile(t, token)
+	addr, file := startNode(t, s).grpc, writeFile(t, token)
 	check := func(domain string) (int, string, string) {
 		return cli("check", "--addr", addr, "--token-file", file, "--domain", domain, "user=a")
 	}
@@ -101,31 +54,6 @@ func TestKnownDomains(t *testing.T) {
 	}
 	if code, out, errs := check("secret"); code != exitNoAnswer || strings.Contains(out+errs, "team-a") {
 		t.Errorf("a domain of others: %d %q %q", code, out, errs)
-	}
-}
-
-func TestCallersFileWrong(t *testing.T) {
-	token, _ := testToken(t, 5)
-	for want, text := range map[string]string{
-		"no such file":             "",
-		":1: unknown: unknown key": "unknown: 1\n",
-		"is a token itself":        "callers:\n  - {name: a, tokens: [" + token + "], grants: [{domains: [a], verbs: [check]}]}\n",
-	} {
-		s := testSettings(t)
-		s.callers = filepath.Join(t.TempDir(), "callers.yaml")
-		if text != "" {
-			s.callers = writeFile(t, text)
-		}
-		_, err := openNode(t.Context(), s, slog.New(slog.DiscardHandler))
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--callers: ") {
-			t.Errorf("%v, want %q", err, want)
-		}
-		if err != nil && strings.Contains(err.Error(), token) {
-			t.Errorf("the error shows the token: %v", err)
-		}
-		if code, _, stderr := cli("callers", "check", s.callers); code == 0 || !strings.Contains(stderr, want) {
-			t.Errorf("callers check: %d, %s", code, stderr)
-		}
 	}
 }
 
@@ -177,12 +105,12 @@ func withEnv(t *testing.T, name, value string) {
 
 // TestCommandsShowTokens: every command that asks nodes can say who asks.
 func TestCommandsShowTokens(t *testing.T) {
-	s := testSettings(t)
+	s := testConfig(t)
 	token, digest := testToken(t, 1)
-	s.callers = writeFile(t, "callers: [{name: all, tokens: ["+digest+"], grants: [{domains: ['*'], verbs: [check, read, reset, admin]}]}]\n")
-	writeRule(t, s.rules, "domain: auth\nauthorize: {descriptors: [[{key: user, from: header, name: X-User}]]}\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
+	s.Callers = writeFile(t, "callers: [{name: all, tokens: ["+digest+"], grants: [{domains: ['*'], verbs: [check, read, reset, admin]}]}]\n")
+	writeRule(t, s.Rules, "domain: auth\nauthorize: {descriptors: [[{key: user, from: header, name: X-User}]]}\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
 	n := startNode(t, s)
-	addr, web := n.listen.grpc.Addr().String(), n.listen.http.Addr().String()
+	addr, web := n.grpc, n.http
 	file := writeFile(t, token+"\n")
 	bench := []string{"--callers", "1", "--warmup", "0s", "--duration", "300ms"}
 	nobody := t.TempDir() // where no operators' socket is
@@ -241,16 +169,16 @@ func TestCommandsShowTokens(t *testing.T) {
 // TestClientExchangesTokens: the Go client is given another token, and the old one is taken away, while it asks. No check is
 // lost, answered by the failure policy or charged twice.
 func TestClientExchangesTokens(t *testing.T) {
-	s := testSettings(t)
-	writeRule(t, s.rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
+	s := testConfig(t)
+	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 1000000, period: 1h}\n")
 	one, digestOne := testToken(t, 1)
 	two, digestTwo := testToken(t, 2)
 	file := func(digests string) string {
 		return "callers: [{name: all, tokens: [" + digests + "], grants: [{domains: [auth], verbs: [check, read]}]}]\n"
 	}
-	s.callers = writeFile(t, file(digestOne))
+	s.Callers = writeFile(t, file(digestOne))
 	n := startNode(t, s)
-	addr := n.listen.grpc.Addr().String()
+	addr := n.grpc
 	if _, err := client.Dial(t.Context(), addr, client.WithToken(client.Token(two))); !errors.Is(err, client.ErrCredentials) || strings.Contains(err.Error(), two) {
 		t.Errorf("with a token that nobody knows: %v", err)
 	}
@@ -280,7 +208,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	}
 	in := func(digests string, token string, works bool) {
 		t.Helper()
-		if err := os.WriteFile(n.settings.callers, []byte(file(digests)), 0o600); err != nil {
+		if err := os.WriteFile(s.Callers, []byte(file(digests)), 0o600); err != nil {
 			t.Error(err)
 		}
 		await(t, "in force", func() bool {
@@ -305,53 +233,5 @@ func TestClientExchangesTokens(t *testing.T) {
 	}
 	if lost := c.Stats().StreamsLost; lost == 0 {
 		t.Error("the stream with the old token is still there")
-	}
-}
-
-// TestCertificatesAreCallers: over TLS a name in a certificate that the node's authority vouches for is a caller, by gRPC and by
-// HTTP; one that it does not vouch for is none.
-func TestCertificatesAreCallers(t *testing.T) {
-	s := testSettings(t)
-	p := newPapers(t)
-	p.withDoorTLS(t, &s, "request")
-	token, digest := testToken(t, 1)
-	s.callers = writeFile(t, `
-callers:
-  - {name: shop, certificates: ["dns:shop.example"], grants: [{domains: [auth], verbs: [check]}]}
-  - {name: bank, certificates: ["dns:bank.example"], tokens: [`+digest+`], grants: [{domains: [bank], verbs: [check]}]}
-`)
-	n := startNode(t, s)
-	other := newPapers(t)
-	for _, c := range []struct {
-		name string
-		show []tls.Certificate
-		want codes.Code // codes.Unknown: the handshake fails
-	}{
-		{"shop", []tls.Certificate{p.pair(t, time.Hour, "shop.example")}, codes.OK},
-		{"bank", []tls.Certificate{p.pair(t, time.Hour, "bank.example")}, codes.PermissionDenied},
-		{"nobody's name", []tls.Certificate{p.pair(t, time.Hour, "who.example")}, codes.Unauthenticated},
-		{"shop by another authority", []tls.Certificate{other.pair(t, time.Hour, "shop.example")}, codes.Unknown},
-		{"none", nil, codes.Unauthenticated},
-	} {
-		got := status.Code(askGRPC(t, n.listen.grpc.Addr().String(), credentials.NewTLS(p.client(c.show...))))
-		if got != c.want && !(c.want == codes.Unknown && got == codes.Unavailable) {
-			t.Errorf("gRPC, %s: %v, want %v", c.name, got, c.want)
-		}
-		code, _, err := askHTTP(t, n.listen.http.Addr().String(), "/v1/members", p.client(c.show...))
-		want := map[codes.Code]int{codes.OK: 200, codes.PermissionDenied: 200, codes.Unauthenticated: 401}[c.want]
-		if code != want || (err != nil) != (c.want == codes.Unknown) {
-			t.Errorf("HTTP, %s: %d, %v", c.name, code, err)
-		}
-	}
-	// A token goes before a certificate, and is shown to anybody over TLS.
-	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(p.client(p.pair(t, time.Hour, "shop.example")))),
-		grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(token), false)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, err = sluicev1.NewSluiceServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: checksOf("bank", 0)})
-	if err != nil {
-		t.Errorf("bank's token with shop's certificate: %v", err)
 	}
 }

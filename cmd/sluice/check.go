@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/operators"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // checkFlags are the flags of `sluice check`.
@@ -116,7 +116,7 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 			refused = usageError(errors.New(st.Message()))
 		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
 			message := st.Message()
-			if message == transport.ErrNotOperator.Message && f.asOperator() {
+			if message == limiter.ErrNotOperator.Message && f.asOperator() {
 				message += f.noWay()
 			}
 			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, message)}

@@ -5,21 +5,19 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Every command that calls nodes reaches one whose ports ask for certificates, with the flags for that, and
 // not without.
 func TestCommandsOverTLS(t *testing.T) {
 	ours := newPapers(t)
-	s := testSettings(t)
-	s.topKeys = "on"
-	ours.withDoorTLS(t, &s, "require")
+	s := testConfig(t)
+	s.TopKeys = "on"
+	ours.withTLS(t, &s, "require")
 	n := startNode(t, s)
-	made := ours.issue(t, time.Hour)
-	cert, key := ours.write(t, "me.crt", made.Cert), ours.write(t, "me.key", made.Key)
+	cert, key, _ := ours.files(t, "me")
 	flags := []string{"--ca", filepath.Join(ours.dir, "ca"), "--cert", cert, "--cert-key", key, "--server-name", "door"}
-	grpcAddr, httpAddr := n.listen.grpc.Addr().String(), n.listen.http.Addr().String()
+	grpcAddr, httpAddr := n.grpc, n.http
 	load, another := []string{"--callers", "2"}, []string{"--operators-dir", t.TempDir()} // as another user, who is no operator
 	for _, c := range [][]string{
 		{"check", "--addr", grpcAddr, "--domain", "auth", "user=x"},

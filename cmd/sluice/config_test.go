@@ -44,11 +44,11 @@ func TestSettingsPrecedence(t *testing.T) {
 	if err := settle(f, fromMap(env)); err != nil {
 		t.Fatal(err)
 	}
-	if s.name != "from-line" || s.grpcPort != 2 || s.bind != "127.0.0.2" || s.rules != "from-env" || s.checkTimeout != 2*time.Second {
+	if s.Name != "from-line" || s.GRPCPort != 2 || s.Bind != "127.0.0.2" || s.Rules != "from-env" || s.CheckTimeout != 2*time.Second {
 		t.Errorf("got %+v", s)
 	}
-	if strings.Join(s.join, " ") != "a b:7000" {
-		t.Errorf("join = %q", s.join)
+	if strings.Join(s.Join, " ") != "a b:7000" {
+		t.Errorf("join = %q", s.Join)
 	}
 }
 
@@ -179,29 +179,52 @@ func TestValidateNamesTheFlag(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		args   string
-		expect int // -1: it is an error
+		args  string
+		wrong bool
 	}{
-		{"", 1}, // --bind is 127.0.0.1
-		{"--bind 0.0.0.0 --secret-file s", -1}, {"--bind :: --secret-file s", -1}, {"--bind 192.0.2.1 --secret-file s", -1},
-		{"--bind 192.0.2.1 --secret-file s --bootstrap-expect 1", 1}, {"--bind 192.0.2.1 --insecure secret --bootstrap-expect 1", 1},
-		{"--bind 192.0.2.1 --bootstrap-expect 1", -1}, {"--bind 0.0.0.0 --join a", -1}, {"--bootstrap-expect -1 --bind 127.0.0.1", -1},
-		{"--bind 127.0.0.1", 1}, {"--bind 127.0.9.1", 1}, {"--bind ::1", 1},
-		{"--bootstrap-expect 1", 1}, {"--bootstrap-expect 3", 3}, {"--bind 127.0.0.1 --bootstrap-expect 2", 2},
-		{"--join a --name n9 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", 0}, {"--join a --name n2 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", 3},
-		{"--join a --bootstrap-expect 4 --bootstrap-names n0,n1,n2", -1}, {"--join a --bootstrap-expect 1 --bootstrap-names n0,n1", -1},
-		{"--join a", 0}, {"--join a --bind 127.0.0.1", 0}, {"--join a --bootstrap-expect 3", 3},
+		{"", false}, // --bind is 127.0.0.1
+		{"--bind 0.0.0.0 --secret-file s", true}, {"--bind :: --secret-file s", true}, {"--bind 192.0.2.1 --secret-file s", true},
+		{"--bind 192.0.2.1 --secret-file s --bootstrap-expect 1", false}, {"--bind 192.0.2.1 --insecure secret --bootstrap-expect 1", false},
+		{"--bind 192.0.2.1 --bootstrap-expect 1", true}, {"--bind 0.0.0.0 --join a", true}, {"--bootstrap-expect -1 --bind 127.0.0.1", true},
+		{"--bind 127.0.0.1", false}, {"--bind 127.0.9.1", false}, {"--bind ::1", false},
+		{"--bootstrap-expect 1", false}, {"--bootstrap-expect 3", false}, {"--bind 127.0.0.1 --bootstrap-expect 2", false},
+		{"--join a --name n9 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", false}, {"--join a --name n2 --bootstrap-expect 3 --bootstrap-names n0,n1,n2", false},
+		{"--join a --bootstrap-expect 4 --bootstrap-names n0,n1,n2", true}, {"--join a --bootstrap-expect 1 --bootstrap-names n0,n1", true},
+		{"--join a", false}, {"--join a --bind 127.0.0.1", false}, {"--join a --bootstrap-expect 3", false},
 	} {
 		s, _ := parsed(t, strings.Fields(c.args)...)
-		if err := s.validate(); (err != nil) != (c.expect < 0) || err == nil && s.expect() != c.expect {
-			t.Errorf("%s: expects %d, %v; want %d", c.args, s.expect(), err, c.expect)
+		if err := s.validate(); (err != nil) != c.wrong {
+			t.Errorf("%s: %v", c.args, err)
 		}
 	}
 	s, _ := parsed(t)
 	if err := s.validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	if s.name == "" {
+	if s.Name == "" {
 		t.Error("no name by default")
+	}
+}
+
+func TestAdminAddress(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string // in the error, "" for none
+	}{
+		{[]string{"--admin-addr", "127.0.0.1:7464"}, ""},
+		{[]string{"--admin-addr", "127.9.9.9:7464"}, ""},
+		{[]string{"--admin-addr", "[::1]:7464"}, ""},
+		{[]string{"--admin-addr", "localhost:7464"}, ""},
+		{[]string{"--admin-addr", "0.0.0.0:7464", "--admin-anywhere"}, ""},
+		{[]string{"--admin-addr", ":7464"}, "--admin-anywhere"},
+		{[]string{"--admin-addr", "0.0.0.0:7464"}, "--admin-anywhere"},
+		{[]string{"--admin-addr", "node1:7464"}, "--admin-anywhere"},
+		{[]string{"--admin-addr", "127.0.0.1"}, "--admin-addr"},
+	} {
+		s, _ := parsed(t, c.args...)
+		err := s.validate()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.args, err)
+		}
 	}
 }

@@ -17,8 +17,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-project/sluice/internal/node"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // demoNodes is the size of the demo's cluster: the smallest with a majority to spare.
@@ -80,18 +81,18 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 			err = errors.Join(err, e)
 		}
 	}()
-	d.secret = make([]byte, transport.MinSecret)
+	d.secret = make([]byte, limiter.MinSecret)
 	rand.Read(d.secret) // never fails
 	fmt.Fprintf(out, "Starting %d nodes on 127.0.0.1 …\n", demoNodes)
 	for i := range demoNodes {
-		s := d.settings(i)
-		n, err := openNode(ctx, s, log)
+		c := d.config(i)
+		n, err := node.Open(ctx, c, log)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 		running.Go(func() {
-			if err := n.run(ctx); err != nil {
-				failed <- fmt.Errorf("%s: %w", s.name, err)
+			if err := n.Run(ctx); err != nil {
+				failed <- fmt.Errorf("%s: %w", c.Name, err)
 				stop()
 			}
 		})
@@ -121,20 +122,21 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 	return nil
 }
 
-// settings of the demo's node i.
-func (d *demo) settings(i int) settings {
-	s := defaultSettings()
-	s.name = fmt.Sprintf("n%d", i+1)
-	s.bind = "127.0.0.1"
-	s.rules, s.secret = d.rules, d.secret
-	s.bounds.memoryLimit = "256MiB" // of each
+// config of the demo's node i.
+func (d *demo) config(i int) node.Config {
+	c := node.Defaults()
+	c.Version = versionString()
+	c.Name = fmt.Sprintf("n%d", i+1)
+	c.Bind = "127.0.0.1"
+	c.Rules, c.Secret = d.rules, d.secret
+	c.Bounds.MemoryLimit = "256MiB" // of each
 	base := d.port + uint16(10*i)
-	s.grpcPort, s.httpPort, s.peerPort, s.gossipPort = base, base+1, base+2, base+3
-	s.bootstrapExpect = demoNodes
+	c.GRPCPort, c.HTTPPort, c.PeerPort, c.GossipPort = base, base+1, base+2, base+3
+	c.BootstrapExpect = demoNodes
 	for i := range demoNodes {
-		s.join = append(s.join, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i+3)))
+		c.Join = append(c.Join, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i+3)))
 	}
-	return s
+	return c
 }
 
 func (d *demo) dial() (clients []sluicev1.SluiceServiceClient, closeAll func(), err error) {

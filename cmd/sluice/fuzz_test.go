@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-
-	"github.com/sluice-project/sluice/transport"
 )
 
 // Whatever a --config file says, it sets flags or is refused with the flag's and the file's name.
@@ -58,27 +56,6 @@ func FuzzAuditSpec(f *testing.F) {
 		}
 		if spec.Descriptor == "" && !strings.Contains(text, "descriptor") {
 			t.Errorf("%q: no descriptor in %+v", text, spec)
-		}
-	})
-}
-
-// Whatever a secret file says, it has secrets that are long enough, or is refused without showing one.
-func FuzzParseSecrets(f *testing.F) {
-	f.Add(secretOne)
-	f.Add(secretTwo + "\n" + secretOne + "\ncounters " + secretOne)
-	f.Add("# none\ncounters\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		s, err := parseSecrets([]byte(text))
-		if err != nil {
-			return
-		}
-		for _, secret := range append(s.known, s.counters) {
-			if len(secret) < transport.MinSecret || strings.Contains(string(secret), "\n") {
-				t.Errorf("%q has the secret %q", text, secret)
-			}
-		}
-		if d, err := s.derive(); err != nil || len(d.proofs) != len(s.known) || d.gossip.Len() != len(s.known) {
-			t.Errorf("%q: %d proof keys, %v, %v", text, len(d.proofs), d.gossip, err)
 		}
 	})
 }

@@ -52,10 +52,10 @@ Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage.`,
 				if err != nil {
 					return usageError(err)
 				}
-				f.addr = own.addrHere(own.grpcPort)
-				if own.tls.cert != "" && !f.tls.given() {
-					f.addr = own.addrHere(own.httpPort)
-					return f.readyz(cmd.Context(), cmd.OutOrStdout(), own.tls.cert)
+				f.addr = own.addrHere(own.GRPCPort)
+				if own.TLS.Cert != "" && !f.tls.given() {
+					f.addr = own.addrHere(own.HTTPPort)
+					return f.readyz(cmd.Context(), cmd.OutOrStdout(), own.TLS.Cert)
 				}
 			}
 			return f.health(cmd.Context(), cmd.OutOrStdout())
@@ -82,8 +82,8 @@ func settingsHere(config string, lookupEnv func(string) (string, bool)) (setting
 // addrHere is where a node with these settings answers those on its machine.
 func (s *settings) addrHere(port uint16) string {
 	host := "127.0.0.1"
-	if ip, err := netip.ParseAddr(s.bind); err == nil && !ip.IsUnspecified() {
-		host = s.bind
+	if ip, err := netip.ParseAddr(s.Bind); err == nil && !ip.IsUnspecified() {
+		host = s.Bind
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }

@@ -10,15 +10,16 @@ import (
 
 // health tells a node that is ready from one that is not, and says why.
 func TestHealth(t *testing.T) {
-	n := startNode(t, testSettings(t))
-	addr := n.listen.grpc.Addr().String()
+	n := startNode(t, testConfig(t))
+	addr := n.grpc
 	if code, out, errs := cli("health", "--addr", addr); code != 0 || out != "ready\n" {
 		t.Errorf("ready: exit code %d, %q, %s", code, out, errs)
 	}
-	n.leaving.Store(true)
-	n.grpcDoor.SetReady(false)
-	if code, out, errs := cli("health", "--addr", addr); code != 1 || out != "" || !strings.Contains(errs, addr+" is not ready: leaving the cluster") {
-		t.Errorf("leaving: exit code %d, %q, %s", code, out, errs)
+	c := testConfig(t)
+	c.BootstrapExpect = 2
+	alone := startNodeUnready(t, c).grpc
+	if code, out, errs := cli("health", "--addr", alone); code != 1 || out != "" || !strings.Contains(errs, alone+" is not ready: still joining the cluster") {
+		t.Errorf("joining: exit code %d, %q, %s", code, out, errs)
 	}
 	if code, _, errs := cli("health", "--addr", "127.0.0.1:1", "--timeout", "1s"); code != 1 || !strings.Contains(errs, "127.0.0.1:1") {
 		t.Errorf("nobody there: exit code %d, %s", code, errs)
@@ -48,7 +49,7 @@ func TestHealthFindsItsNode(t *testing.T) {
 		{map[string]string{"SLUICE_BIND": "::"}, "127.0.0.1:7460"},
 	} {
 		s, err := settingsHere("", fromMap(c.env))
-		if got := s.addrHere(s.grpcPort); got != c.want || err != nil {
+		if got := s.addrHere(s.GRPCPort); got != c.want || err != nil {
 			t.Errorf("%v: %s, %v; want %s", c.env, got, err, c.want)
 		}
 	}
@@ -58,16 +59,16 @@ func TestHealthFindsItsNode(t *testing.T) {
 // own certificate and no other.
 func TestHealthOverTLS(t *testing.T) {
 	p := newPapers(t)
-	s := testSettings(t)
-	p.withDoorTLS(t, &s, "require")
+	s := testConfig(t)
+	p.withTLS(t, &s, "require")
 	n := startNode(t, s)
-	_, port, err := net.SplitHostPort(n.listen.http.Addr().String())
+	_, port, err := net.SplitHostPort(n.http)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("SLUICE_BIND", "127.0.0.1")
 	t.Setenv("SLUICE_HTTP_PORT", port)
-	t.Setenv("SLUICE_TLS_CERT", s.tls.cert)
+	t.Setenv("SLUICE_TLS_CERT", s.TLS.Cert)
 	if code, out, errs := cli("health"); code != 0 || out != "ready\n" {
 		t.Errorf("ready: exit code %d, %q, %s", code, out, errs)
 	}
@@ -76,12 +77,14 @@ func TestHealthOverTLS(t *testing.T) {
 	if code, _, errs := cli("health"); code != 1 || !strings.Contains(errs, "not the certificate in") {
 		t.Errorf("another certificate: exit code %d, %s", code, errs)
 	}
-	t.Setenv("SLUICE_TLS_CERT", s.tls.cert)
-	n.leaving.Store(true)
-	if code, _, errs := cli("health"); code != 1 || !strings.Contains(errs, "is not ready: leaving the cluster") {
-		t.Errorf("leaving: exit code %d, %s", code, errs)
+	t.Setenv("SLUICE_TLS_CERT", s.TLS.Cert)
+	s.BootstrapExpect = 2
+	_, port, _ = net.SplitHostPort(startNodeUnready(t, s).http)
+	t.Setenv("SLUICE_HTTP_PORT", port)
+	if code, _, errs := cli("health"); code != 1 || !strings.Contains(errs, "is not ready: still joining the cluster") {
+		t.Errorf("joining: exit code %d, %s", code, errs)
 	}
-	t.Setenv("SLUICE_TLS_CERT", s.tls.cert+".gone")
+	t.Setenv("SLUICE_TLS_CERT", s.TLS.Cert+".gone")
 	if code, _, errs := cli("health"); code != 2 || !strings.Contains(errs, "tls-cert") {
 		t.Errorf("no such file: exit code %d, %s", code, errs)
 	}
@@ -89,8 +92,8 @@ func TestHealthOverTLS(t *testing.T) {
 
 // The file that the node was given says where it is, too.
 func TestHealthByConfig(t *testing.T) {
-	n := startNode(t, testSettings(t))
-	_, port, err := net.SplitHostPort(n.listen.grpc.Addr().String())
+	n := startNode(t, testConfig(t))
+	_, port, err := net.SplitHostPort(n.grpc)
 	if err != nil {
 		t.Fatal(err)
 	}

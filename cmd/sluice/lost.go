@@ -10,10 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-project/sluice/bucket"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 const acceptLossWarning = `This makes every node that the one at %s sees take lost counters for unspent.
@@ -74,57 +71,6 @@ func acceptLoss(ctx context.Context, out io.Writer, f clientFlags, output string
 		_, err = fmt.Fprintf(out, "accepted the loss of %d partitions; told %s\n", resp.GetPartitions(), orDash(strings.Join(resp.GetTold(), ", ")))
 		return err
 	})
-}
-
-// useRules puts a new set of rules in force.
-func (n *node) useRules(set *rules.Set) {
-	n.capAccounts(set.MaxKeys(), nil)
-	n.service.SetRules(set)
-	n.cluster.SetLostLimits(lostLimits(set))
-}
-
-// lostLimits returns the limits under which the loss of a counter denies checks; set may be nil. Pools deny it always.
-func lostLimits(set *rules.Set) (list []*bucket.Limits) {
-	if set == nil {
-		return nil
-	}
-	for _, r := range set.Rules() {
-		if r.OnLostState == rules.LostDeny && r.Limits != nil {
-			list = append(list, r.Limits)
-		}
-		if r.Elastic != nil {
-			list = append(list, r.Elastic.Pool.Limits(0))
-		}
-	}
-	return list
-}
-
-// maxLostRules bounds how many rules are listed.
-const maxLostRules = 20
-
-// lostRules lists rules that deny at now what was lost at since, at most until ends.
-func lostRules(set *rules.Set, since, ends, now int64) (list []transport.LostRule) {
-	if set == nil || since == 0 {
-		return nil
-	}
-	for _, r := range set.Rules() {
-		if r.OnLostState != rules.LostDeny || r.Limits == nil {
-			continue
-		}
-		if left := min(r.Limits.SpentUntil(since), ends) - now; left > 0 && len(list) < maxLostRules {
-			list = append(list, transport.LostRule{Domain: r.Domain, Rule: r.Name, Left: time.Duration(left)})
-		}
-	}
-	return list
-}
-
-// acceptLoss takes lost counters for unspent, here and at all other nodes.
-func (n *node) acceptLoss(ctx context.Context) (partitions int, told []string, err error) {
-	partitions, told, err = n.cluster.AcceptLoss(ctx)
-	if err == nil {
-		n.log.Warn("lost counters are taken for unspent, by hand", "partitions", partitions, "told", told)
-	}
-	return partitions, told, err
 }
 
 // lostText says what is lost, and which rules deny because of that.

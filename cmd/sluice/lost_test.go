@@ -1,19 +1,14 @@
 package main
 
 import (
-	"math"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // TestAcceptLossCommand: it says what it does, asks before, and tells how many partitions it was about.
 func TestAcceptLossCommand(t *testing.T) {
-	n := startNode(t, testSettings(t))
-	addr := n.listen.grpc.Addr().String()
+	n := startNode(t, testConfig(t))
+	addr := n.grpc
 	if code, out, errs := cliWith("no\n", "members", "accept-loss", "--addr", addr); code != exitUsage || out != "" ||
 		!strings.Contains(errs, "every limit may be admitted once more") || !strings.Contains(errs, "nothing was done") {
 		t.Errorf("without a yes: %d %s %s", code, out, errs)
@@ -23,48 +18,5 @@ func TestAcceptLossCommand(t *testing.T) {
 	}
 	if code, out, errs := cli("members", "accept-loss", "--yes", "-o", "json", "--addr", addr); code != 0 || out != "{\"partitions\":0}\n" {
 		t.Errorf("as JSON: %d %s %s", code, out, errs)
-	}
-}
-
-// TestLostRules: those that deny are listed while something that may have been spent still counts.
-func TestLostRules(t *testing.T) {
-	set, err := rules.Parse([]rules.File{{Name: "f.yaml", Data: []byte(`
-domain: d
-pools: {spare: {limit: {count: 1, period: 2h}}}
-descriptors:
-  - {key: denies, rate_limit: {algorithm: sliding_log, period: 10m, count: 5}, on_lost_state: deny, elastic: {pool: spare}}
-  - {key: short, rate_limit: {algorithm: sliding_log, period: 10s, count: 5}, replication: sync}
-  - {key: fresh, rate_limit: {algorithm: sliding_log, period: 10h, count: 5}, on_failure: closed, on_lost_state: fresh}
-`)}}, rules.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if list := lostLimits(set); len(list) != 3 || lostLimits(nil) != nil {
-		t.Errorf("%d limits mind a loss, want those of two rules and a pool", len(list))
-	}
-	since := time.Now().UnixNano()
-	for _, c := range []struct {
-		after, ends time.Duration
-		want        []transport.LostRule
-	}{
-		{time.Second, math.MaxInt64, []transport.LostRule{{Domain: "d", Rule: "d/denies", Left: 599 * time.Second}, {Domain: "d", Rule: "d/short", Left: 9 * time.Second}}},
-		{time.Minute, math.MaxInt64, []transport.LostRule{{Domain: "d", Rule: "d/denies", Left: 9 * time.Minute}}},
-		{time.Minute, 5 * time.Minute, []transport.LostRule{{Domain: "d", Rule: "d/denies", Left: 4 * time.Minute}}},
-		{time.Hour, math.MaxInt64, nil},
-	} {
-		ends := int64(math.MaxInt64)
-		if c.ends != math.MaxInt64 {
-			ends = since + int64(c.ends)
-		}
-		got := lostRules(set, since, ends, since+int64(c.after))
-		if len(got) != len(c.want) {
-			t.Errorf("after %v: %+v", c.after, got)
-			continue
-		}
-		for i := range got {
-			if got[i] != c.want[i] {
-				t.Errorf("after %v: %+v, want %+v", c.after, got[i], c.want[i])
-			}
-		}
 	}
 }

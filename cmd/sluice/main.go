@@ -1,9 +1,8 @@
 // Command sluice is the whole of sluice in one binary: a node of the cluster
 // (serve), a cluster to try (demo), and the tools around them.
 //
-// This package holds flags, configuration, wiring, the order of starting and
-// stopping, and the mapping of plain counters to Prometheus. It decides nothing
-// about a limit.
+// This package holds the commands and their flags, the environment and the
+// configuration file. What a node is made of is internal/node's.
 package main
 
 import (

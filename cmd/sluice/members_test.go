@@ -246,8 +246,8 @@ func TestForgetCommand(t *testing.T) {
 
 // A node takes the command for that of its own machine, and answers for itself.
 func TestForgetAskedOfANode(t *testing.T) {
-	n := startNode(t, testSettings(t))
-	code, stdout, stderr := cli("members", "forget", "--addr", n.listen.grpc.Addr().String(), "n1")
+	n := startNode(t, testConfig(t))
+	code, stdout, stderr := cli("members", "forget", "--addr", n.grpc, "n1")
 	if code != 1 || stdout != "" || !strings.Contains(stderr, `cannot forget "n1": `) {
 		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, stdout, stderr)
 	}

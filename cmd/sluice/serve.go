@@ -6,23 +6,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
-	"net"
 	"os"
 	"os/signal"
-	"slices"
-	"strconv"
-	"strings"
 	"syscall"
-	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/gossip"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/internal/node"
 )
 
 // lookupEnv is where settings in the environment come from.
@@ -30,255 +21,84 @@ var lookupEnv = os.LookupEnv
 
 // settings are what `sluice serve` can be told.
 type settings struct {
-	name      string
-	bind      string
-	advertise string
-	join      []string
-	// bootstrapExpect is --bootstrap-expect, 0 if it was not given; see expect.
-	bootstrapExpect int
-	bootstrapNames  []string
-
-	grpcPort, httpPort, peerPort, gossipPort uint16
-
-	rules         string
-	callers       string
-	mergeDomains  bool
-	unknownDomain string
-	topKeys       string
-	console       bool
-	insecure      []string
-	secretFile    string
-	secret        []byte // instead of secretFile, for nodes of one process
-	gossipKeyring string
-	tls           tlsSettings
-
-	envoyAllOrNothing, envoyResponseHeaders, envoyDynamicMetadata bool
-
-	checkTimeout    time.Duration
-	right           time.Duration // cluster.Config.Right, no flag
-	rejoin          time.Duration // gossip.Timing.RejoinInterval, no flag
-	joinTimeout     time.Duration
-	shutdownTimeout time.Duration
-	handoverTimeout time.Duration
-	forgetAfter     time.Duration
-	lostStateHold   time.Duration
-	maxClockSkew    time.Duration
-	replicas        int
-	zone            string
-	maxEntries      int
-	whenFull        string
-	gc              *gcTuner // nil where it is not this node's to tune, as in a process of several
-
-	dataDir          string
-	snapshotInterval time.Duration
-
+	node.Config
 	logLevel, logFormat string
-	admin               adminSettings
-	bounds              boundSettings
-	trace               traceSettings
 }
 
+// register adds a flag for each setting. Flags that are not given have the values of node.Defaults.
 func (s *settings) register(f *pflag.FlagSet) {
+	s.Config = node.Defaults()
 	f.String("config", "", "YAML `file` with settings, keys named as these flags")
-	f.StringVar(&s.name, "name", "", "this node's `name`, unique in the cluster and kept over restarts (default: the host's name)")
-	f.StringVar(&s.bind, "bind", "127.0.0.1", "`address` to listen on; 0.0.0.0 or :: for all of this machine's, which other machines reach")
-	f.StringVar(&s.advertise, "advertise", "", "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
-	f.StringSliceVar(&s.join, "join", nil, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
-	f.IntVar(&s.bootstrapExpect, "bootstrap-expect", 0, "found a cluster when so many `nodes` without one see each other, all with this flag; more than half of the nodes that start (default: 1 without --join on a loopback address; with --join this node only joins)")
-	f.StringSliceVar(&s.bootstrapNames, "bootstrap-names", nil, "the only nodes that take part in founding a cluster, by their `names`, comma separated; others only join (default: all with --bootstrap-expect)")
-	f.Uint16Var(&s.grpcPort, "grpc-port", defaultGRPCPort, "gRPC `port`; 0 picks a free one")
-	f.Uint16Var(&s.httpPort, "http-port", defaultHTTPPort, "HTTP `port`; 0 picks a free one")
-	f.Uint16Var(&s.peerPort, "peer-port", 7462, "`port` for checks forwarded by other nodes; 0 picks a free one")
-	f.Uint16Var(&s.gossipPort, "gossip-port", 7463, "gossip `port`, TCP and UDP; 0 picks a free one")
-	f.StringVar(&s.rules, "rules", "", "rule file or directory; re-read when it changes")
-	f.StringVar(&s.callers, "callers", "", "`file` that says who may do what, re-read when it changes; without it everybody may ask and reset")
-	f.BoolVar(&s.mergeDomains, "merge-domains", false, "allow several rule files for one domain")
-	f.StringVar(&s.unknownDomain, "unknown-domain", "allow", "answer to a check in a domain without rules: allow or error")
-	f.StringVar(&s.secretFile, "secret-file", "", "`file` with the cluster's secret, equal on all nodes; re-read when it changes; required where --bind is no loopback address")
-	f.StringSliceVar(&s.insecure, "insecure", nil, "checks to do without, by their `words`, comma separated: secret (start beyond loopback without --secret-file: whoever reaches the ports can join the cluster)")
-	f.StringVar(&s.topKeys, "top-keys", "local", "count the heaviest keys by name: off, local (shown to operators and to other nodes) or on (shown to everybody)")
-	f.BoolVar(&s.console, "console", true, "serve the console, a page for operators, at /console on the HTTP port; `sluice console` logs a browser in")
-	s.tls.register(f)
-	f.StringVar(&s.gossipKeyring, "gossip-keyring", "", "`file` with the keys that encrypt gossip, base64, one per line, the first for what is sent; re-read when it changes")
-	f.BoolVar(&s.envoyAllOrNothing, "envoy-all-or-nothing", false, "charge all descriptors of a request from Envoy or none, instead of each for itself")
-	f.BoolVar(&s.envoyResponseHeaders, "envoy-response-headers", false, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
-	f.BoolVar(&s.envoyDynamicMetadata, "envoy-dynamic-metadata", false, "hand Envoy's next filters the request's descriptors and the metadata of its rules")
-	f.DurationVar(&s.checkTimeout, "check-timeout", 1500*time.Millisecond, "longest time to look for a key's holder before the rule's on_failure answers; others claim a crashed node's keys within 1.2s")
-	f.DurationVar(&s.joinTimeout, "join-timeout", 5*time.Second, "how long a starting node waits for a --join target before it takes part in founding a cluster (see --bootstrap-expect)")
-	f.DurationVar(&s.shutdownTimeout, "shutdown-timeout", 2*time.Second, "longest time for calls under way to finish when stopping")
-	f.DurationVar(&s.handoverTimeout, "handover-timeout", 25*time.Second, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
-	f.DurationVar(&s.forgetAfter, "forget-after", 10*time.Minute, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
-	f.DurationVar(&s.lostStateHold, "lost-state-hold", 0, "longest time that rules with on_lost_state: deny deny what may have been spent of counters that are lost (default: until they are back, or their windows have ended)")
-	f.DurationVar(&s.maxClockSkew, "max-clock-skew", 500*time.Millisecond, "how far this node's clock may be off the median of the voters' before new windows follow that")
-	f.IntVar(&s.replicas, "replicas", 1, "how many other nodes keep a `replica` of what this node owns: 1, or 2 to survive two lost nodes at once; equal on all nodes")
-	f.StringVar(&s.zone, "zone", "", "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's where there are any")
-	f.IntVar(&s.maxEntries, "max-entries", 0, "most counters to hold; 0 for as many as --memory-limit has room for")
-	f.StringVar(&s.whenFull, "when-full", "evict", "what becomes of a new key when there is no room for its counter: evict makes room, deny denies it and keeps what still counts")
-	f.StringVar(&s.dataDir, "data-dir", "", "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
-	f.DurationVar(&s.snapshotInterval, "snapshot-interval", 10*time.Second, "how often counters are written to --data-dir; 0 writes them only when stopping")
-	s.admin.register(f)
-	s.bounds.register(f)
-	s.trace.register(f)
+	f.StringVar(&s.Name, "name", s.Name, "this node's `name`, unique in the cluster and kept over restarts (default: the host's name)")
+	f.StringVar(&s.Bind, "bind", s.Bind, "`address` to listen on; 0.0.0.0 or :: for all of this machine's, which other machines reach")
+	f.StringVar(&s.Advertise, "advertise", s.Advertise, "`address` that other nodes reach this one at (default: --bind, or the host's own address if that is unspecified)")
+	f.StringSliceVar(&s.Join, "join", s.Join, "other nodes' `addresses` or DNS names, host or host:gossip-port, comma separated; resolved again at every attempt")
+	f.IntVar(&s.BootstrapExpect, "bootstrap-expect", s.BootstrapExpect, "found a cluster when so many `nodes` without one see each other, all with this flag; more than half of the nodes that start (default: 1 without --join on a loopback address; with --join this node only joins)")
+	f.StringSliceVar(&s.BootstrapNames, "bootstrap-names", s.BootstrapNames, "the only nodes that take part in founding a cluster, by their `names`, comma separated; others only join (default: all with --bootstrap-expect)")
+	f.Uint16Var(&s.GRPCPort, "grpc-port", s.GRPCPort, "gRPC `port`; 0 picks a free one")
+	f.Uint16Var(&s.HTTPPort, "http-port", s.HTTPPort, "HTTP `port`; 0 picks a free one")
+	f.Uint16Var(&s.PeerPort, "peer-port", s.PeerPort, "`port` for checks forwarded by other nodes; 0 picks a free one")
+	f.Uint16Var(&s.GossipPort, "gossip-port", s.GossipPort, "gossip `port`, TCP and UDP; 0 picks a free one")
+	f.StringVar(&s.Rules, "rules", s.Rules, "rule file or directory; re-read when it changes")
+	f.StringVar(&s.Callers, "callers", s.Callers, "`file` that says who may do what, re-read when it changes; without it everybody may ask and reset")
+	f.BoolVar(&s.MergeDomains, "merge-domains", s.MergeDomains, "allow several rule files for one domain")
+	f.StringVar(&s.UnknownDomain, "unknown-domain", s.UnknownDomain, "answer to a check in a domain without rules: allow or error")
+	f.StringVar(&s.SecretFile, "secret-file", s.SecretFile, "`file` with the cluster's secret, equal on all nodes; re-read when it changes; required where --bind is no loopback address")
+	f.StringSliceVar(&s.Insecure, "insecure", s.Insecure, "checks to do without, by their `words`, comma separated: secret (start beyond loopback without --secret-file: whoever reaches the ports can join the cluster)")
+	f.StringVar(&s.TopKeys, "top-keys", s.TopKeys, "count the heaviest keys by name: off, local (shown to operators and to other nodes) or on (shown to everybody)")
+	f.BoolVar(&s.Console, "console", s.Console, "serve the console, a page for operators, at /console on the HTTP port; `sluice console` logs a browser in")
+	f.StringVar(&s.TLS.Cert, "tls-cert", s.TLS.Cert, "`file` with the certificate of the gRPC and HTTP ports, PEM, its chain behind it; turns TLS on; re-read when it changes, as are the other files")
+	f.StringVar(&s.TLS.Key, "tls-key", s.TLS.Key, "`file` with the key of --tls-cert, PEM")
+	f.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "`file` with the authorities of clients' certificates, PEM")
+	f.StringVar(&s.TLS.ClientAuth, "tls-client-auth", s.TLS.ClientAuth, "what is asked of clients: none, request (a certificate that is shown must be right) or require; /healthz and /readyz ask nobody")
+	f.StringVar(&s.TLS.MinVersion, "tls-min-version", s.TLS.MinVersion, "oldest TLS that is spoken on any port: 1.2 or 1.3")
+	f.StringVar(&s.TLS.PeerCert, "peer-tls-cert", s.TLS.PeerCert, "`file` with this node's certificate for other nodes, both as server and as client; turns TLS between nodes on")
+	f.StringVar(&s.TLS.Peers, "peer-tls", s.TLS.Peers, "TLS between nodes: off, accept (both are taken, TLS is dialed where the other node speaks it; to turn it on or off node by node) or require (default: require with --peer-tls-cert, else off)")
+	f.StringVar(&s.TLS.PeerKey, "peer-tls-key", s.TLS.PeerKey, "`file` with the key of --peer-tls-cert")
+	f.StringVar(&s.TLS.PeerCA, "peer-tls-ca", s.TLS.PeerCA, "`file` with the authorities of other nodes' certificates")
+	f.StringVar(&s.TLS.PeerName, "peer-tls-name", s.TLS.PeerName, "DNS `name` that a node's certificate must have; {name} is the node's --name")
+	f.StringVar(&s.GossipKeyring, "gossip-keyring", s.GossipKeyring, "`file` with the keys that encrypt gossip, base64, one per line, the first for what is sent; re-read when it changes")
+	f.BoolVar(&s.EnvoyAllOrNothing, "envoy-all-or-nothing", s.EnvoyAllOrNothing, "charge all descriptors of a request from Envoy or none, instead of each for itself")
+	f.BoolVar(&s.EnvoyResponseHeaders, "envoy-response-headers", s.EnvoyResponseHeaders, "have Envoy tell its clients RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset")
+	f.BoolVar(&s.EnvoyDynamicMetadata, "envoy-dynamic-metadata", s.EnvoyDynamicMetadata, "hand Envoy's next filters the request's descriptors and the metadata of its rules")
+	f.DurationVar(&s.CheckTimeout, "check-timeout", s.CheckTimeout, "longest time to look for a key's holder before the rule's on_failure answers; others claim a crashed node's keys within 1.2s")
+	f.DurationVar(&s.JoinTimeout, "join-timeout", s.JoinTimeout, "how long a starting node waits for a --join target before it takes part in founding a cluster (see --bootstrap-expect)")
+	f.DurationVar(&s.ShutdownTimeout, "shutdown-timeout", s.ShutdownTimeout, "longest time for calls under way to finish when stopping")
+	f.DurationVar(&s.HandoverTimeout, "handover-timeout", s.HandoverTimeout, "longest time to hand counters over to other nodes when stopping; a second signal cuts it short")
+	f.DurationVar(&s.ForgetAfter, "forget-after", s.ForgetAfter, "how long a node that has crashed counts when a majority is needed; then the others go on without it")
+	f.DurationVar(&s.LostStateHold, "lost-state-hold", s.LostStateHold, "longest time that rules with on_lost_state: deny deny what may have been spent of counters that are lost (default: until they are back, or their windows have ended)")
+	f.DurationVar(&s.MaxClockSkew, "max-clock-skew", s.MaxClockSkew, "how far this node's clock may be off the median of the voters' before new windows follow that")
+	f.IntVar(&s.Replicas, "replicas", s.Replicas, "how many other nodes keep a `replica` of what this node owns: 1, or 2 to survive two lost nodes at once; equal on all nodes")
+	f.StringVar(&s.Zone, "zone", s.Zone, "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's where there are any")
+	f.IntVar(&s.MaxEntries, "max-entries", s.MaxEntries, "most counters to hold; 0 for as many as --memory-limit has room for")
+	f.StringVar(&s.WhenFull, "when-full", s.WhenFull, "what becomes of a new key when there is no room for its counter: evict makes room, deny denies it and keeps what still counts")
+	f.StringVar(&s.DataDir, "data-dir", s.DataDir, "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
+	f.DurationVar(&s.SnapshotInterval, "snapshot-interval", s.SnapshotInterval, "how often counters are written to --data-dir; 0 writes them only when stopping")
+	f.StringVar(&s.Admin.Dir, "operators-dir", s.Admin.Dir, operatorsDirHelp)
+	f.StringVar(&s.Admin.Addr, "admin-addr", s.Admin.Addr, "loopback `address` (host:port) for operators, with the token in --operators-dir: all that their socket serves; for example 127.0.0.1:7464; off by default")
+	f.BoolVar(&s.Admin.Anywhere, "admin-anywhere", s.Admin.Anywhere, "allow an --admin-addr that other machines reach: the token travels there without TLS")
+	f.StringSliceVar(&s.Admin.Hosts, "allowed-hosts", s.Admin.Hosts, "`names`, beside localhost and addresses, that browsers may call this node by, comma separated")
+	f.IntVar(&s.Bounds.MaxConnections, "max-connections", s.Bounds.MaxConnections, "most connections to each port at once")
+	f.IntVar(&s.Bounds.MaxPerAddress, "max-connections-per-address", s.Bounds.MaxPerAddress, "most of them from one IPv4 address or IPv6 network of 64 bits")
+	f.IntVar(&s.Bounds.MaxCalls, "max-calls", s.Bounds.MaxCalls, "most calls with checks in progress, each counted as one for each 64 of its checks; what comes on top is refused")
+	f.DurationVar(&s.Bounds.MaxWait, "max-wait", s.Bounds.MaxWait, "how long work may wait for a processor before calls with checks are rejected; 0 for ever")
+	f.IntVar(&s.Bounds.MaxInlineEntries, "max-inline-log-entries", s.Bounds.MaxInlineEntries, "most entries of logs and sub-windows that the limits of one check may keep, of those that come with it")
+	f.StringVar(&s.Bounds.MemoryLimit, "memory-limit", s.Bounds.MemoryLimit, "most memory for the whole process, for example 256MiB, at least 64MiB; counters have half of it or less (default: half of what the control group may use, without one a quarter of the machine's)")
+	f.StringVar(&s.Traces.Endpoint, "otlp-endpoint", s.Traces.Endpoint, "`URL` of an OpenTelemetry collector to send traces to over gRPC, for example http://127.0.0.1:4317, or https:// for TLS; "+
+		"without it, OTEL_EXPORTER_OTLP_ENDPOINT, and without that no traces")
+	f.Float64Var(&s.Traces.Share, "trace-sample", s.Traces.Share, "share of calls to trace, 0 to 1, of those whose callers do not say")
+	f.IntVar(&s.Traces.Callers, "trace-callers", s.Traces.Callers, "most calls a second to trace because their callers are traced; 0 to trace by --trace-sample whatever they say")
 	f.StringVar(&s.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&s.logFormat, "log-format", "text", "text or json")
 }
 
-// validate checks what flag parsing cannot and fills defaults that depend on the host.
+// operatorsDirHelp is the text of --operators-dir, of nodes and of the commands that ask them.
+const operatorsDirHelp = "`directory`, of the user alone that runs the node, with the operators' socket and token (default: of this user in $XDG_RUNTIME_DIR, the directory for temporary files or /dev/shm)"
+
+// validate checks what flag parsing cannot, and fills defaults that depend on the host.
 func (s *settings) validate() error {
-	var errs []error
-	if s.name == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--name: not given, and the host has none: %w", err))
-		}
-		s.name = host
-	}
-	if err := gossip.ValidateName(s.name); err != nil {
-		errs = append(errs, fmt.Errorf("--name: %w", err))
-	}
-	if net.ParseIP(s.bind) == nil {
-		errs = append(errs, fmt.Errorf("--bind: %q is not an IP address", s.bind))
-	}
-	if s.advertise != "" && net.ParseIP(s.advertise) == nil {
-		errs = append(errs, fmt.Errorf("--advertise: %q is not an IP address", s.advertise))
-	}
-	errs = append(errs, s.validateExpect(), s.validateSecret())
-	if err := s.bounds.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := s.admin.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	if err := s.trace.validate(); err != nil {
-		errs = append(errs, err)
-	}
-	errs = append(errs, s.tls.validate()...)
-	if s.unknownDomain != "allow" && s.unknownDomain != "error" {
-		errs = append(errs, fmt.Errorf("--unknown-domain: %q is neither allow nor error", s.unknownDomain))
-	}
-	if _, ok := topKeys[s.topKeys]; !ok {
-		errs = append(errs, fmt.Errorf("--top-keys: %q is none of off, local, on", s.topKeys))
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{
-		{"check-timeout", s.checkTimeout}, {"join-timeout", s.joinTimeout}, {"shutdown-timeout", s.shutdownTimeout},
-		{"handover-timeout", s.handoverTimeout}, {"forget-after", s.forgetAfter}, {"max-clock-skew", s.maxClockSkew},
-	} {
-		if d.value <= 0 {
-			errs = append(errs, fmt.Errorf("--%s: %v is not above 0", d.flag, d.value))
-		}
-	}
-	if s.snapshotInterval < 0 {
-		errs = append(errs, fmt.Errorf("--snapshot-interval: %v is below 0", s.snapshotInterval))
-	}
-	if s.lostStateHold < 0 {
-		errs = append(errs, fmt.Errorf("--lost-state-hold: %v is below 0; give a time, or 0 for no bound", s.lostStateHold))
-	}
-	if s.replicas < 1 || s.replicas > 2 {
-		errs = append(errs, fmt.Errorf("--replicas: %d is neither 1 nor 2", s.replicas))
-	}
-	if err := gossip.ValidateZone(s.zone); err != nil {
-		errs = append(errs, fmt.Errorf("--zone: %w", err))
-	}
-	if s.maxEntries < 0 {
-		errs = append(errs, fmt.Errorf("--max-entries: %d is below 0", s.maxEntries))
-	}
-	if _, ok := whenFull[s.whenFull]; !ok {
-		errs = append(errs, fmt.Errorf("--when-full: %q is neither evict nor deny", s.whenFull))
-	}
-	if _, err := s.counterBytes(); err != nil {
-		errs = append(errs, err)
-	}
-	if _, _, err := newLogger(io.Discard, s.logLevel, s.logFormat); err != nil {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// insecureWords are the words of --insecure. Each lifts one check.
-var insecureWords = []string{"secret"}
-
-// validateSecret wants a secret where other machines reach this node.
-func (s *settings) validateSecret() error {
-	for _, word := range s.insecure {
-		if !slices.Contains(insecureWords, word) {
-			return fmt.Errorf("--insecure: %q is none of %s", word, strings.Join(insecureWords, ", "))
-		}
-	}
-	ip := net.ParseIP(s.bind)
-	if ip == nil || ip.IsLoopback() || s.secret != nil || s.secretFile != "" || slices.Contains(s.insecure, "secret") {
-		return nil
-	}
-	return fmt.Errorf("--secret-file: not given, and --bind %s is reached from other machines, any of which could join the cluster: make a secret for all nodes "+
-		"(head -c 32 /dev/urandom | base64 > secret), or do without by --insecure=secret", s.bind)
-}
-
-func (s *settings) validateExpect() error {
-	switch ip := net.ParseIP(s.bind); {
-	case s.bootstrapExpect < 0:
-		return fmt.Errorf("--bootstrap-expect: %d is below 0", s.bootstrapExpect)
-	case len(s.bootstrapNames) > 0 && s.bootstrapExpect > len(s.bootstrapNames):
-		return fmt.Errorf("--bootstrap-expect: %d nodes are more than --bootstrap-names has, which are %s", s.bootstrapExpect, strings.Join(s.bootstrapNames, ", "))
-	case len(s.bootstrapNames) > 0 && 2*s.bootstrapExpect <= len(s.bootstrapNames):
-		return fmt.Errorf("--bootstrap-expect: %d is not more than half of --bootstrap-names, which are %s: they could found two clusters",
-			s.bootstrapExpect, strings.Join(s.bootstrapNames, ", "))
-	case s.bootstrapExpect == 0 && len(s.join) == 0 && ip != nil && !ip.IsLoopback():
-		return fmt.Errorf("--bootstrap-expect: not given, nor --join, and --bind %s is reached from other machines: say with how many nodes a cluster is "+
-			"founded, more than half of those that start (1 for a node that stays alone), or name the nodes to join with --join", s.bind)
-	}
-	return nil
-}
-
-// expect is with how many nodes this one founds a cluster; 0: it only joins one.
-func (s *settings) expect() int {
-	if len(s.bootstrapNames) > 0 && !slices.Contains(s.bootstrapNames, s.name) {
-		return 0
-	}
-	if s.bootstrapExpect == 0 && len(s.join) == 0 {
-		return 1 // on loopback, see validateExpect
-	}
-	return s.bootstrapExpect
-}
-
-// topKeys are the values of --top-keys.
-var topKeys = map[string]transport.TopKeys{"off": transport.TopOff, "local": transport.TopLocal, "on": transport.TopOn}
-
-// whenFull are the values of --when-full.
-var whenFull = map[string]bucket.WhenFull{"evict": bucket.EvictOld, "deny": bucket.DenyNew}
-
-func (s *settings) listenAddr(port uint16) string {
-	return net.JoinHostPort(s.bind, strconv.Itoa(int(port)))
-}
-
-// defaultSettings are the values of flags that are not given.
-func defaultSettings() settings {
-	var s settings
-	s.register(pflag.NewFlagSet("", pflag.ContinueOnError))
-	return s
-}
-
-// joinTargets are --join with a port each: other nodes are taken to gossip at
-// the port that this one does.
-func (s *settings) joinTargets() []string {
-	targets := make([]string, len(s.join))
-	for i, j := range s.join {
-		targets[i] = j
-		if s.gossipPort != 0 {
-			targets[i] = withPort(j, int(s.gossipPort))
-		}
-	}
-	return targets
-}
-
-// parseBytes reads a size such as 512MiB or 1GB.
-func parseBytes(text string) (int64, error) {
-	n, err := humanize.ParseBytes(text)
-	if err != nil || n > math.MaxInt64 {
-		return 0, fmt.Errorf("%q is not a size such as 512MiB", text)
-	}
-	return int64(n), nil
+	_, _, err := newLogger(io.Discard, s.logLevel, s.logFormat)
+	return errors.Join(s.Config.Validate(), err)
 }
 
 func newServe() *cobra.Command {
@@ -305,13 +125,11 @@ command line wins over the environment, and the environment over the file.`,
 			if err != nil {
 				return usageError(err)
 			}
-			s.admin.level = level
+			s.Admin.Level, s.Version, s.OwnProcess = level, versionString(), true
 			warnOfUnknown(cmd.Flags(), os.Environ(), log)
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
-			s.limitMemory()
-			s.gc = newGCTuner()
-			return serve(ctx, s, log)
+			return serve(ctx, s.Config, log)
 		},
 	}
 	s.register(cmd.Flags())
@@ -319,16 +137,13 @@ command line wins over the environment, and the environment over the file.`,
 }
 
 // serve runs one node until ctx ends or the node fails.
-func serve(ctx context.Context, s settings, log *slog.Logger) error {
-	var n *node
-	var err error
-	// It may read a large snapshot. Once it runs, it looks itself.
-	s.gc.during(func() { n, err = openNode(ctx, s, log) })
+func serve(ctx context.Context, c node.Config, log *slog.Logger) error {
+	n, err := node.Open(ctx, c, log)
 	if err != nil {
 		return &codedError{exitDenied, err}
 	}
-	defer onSecondSignal(func() { close(n.hurry) })()
-	if err := n.run(ctx); err != nil {
+	defer onSecondSignal(n.Hurry)()
+	if err := n.Run(ctx); err != nil {
 		return &codedError{exitDenied, err}
 	}
 	return nil
@@ -355,7 +170,7 @@ func onSecondSignal(f func()) (end func()) {
 
 // newLogger returns a logger and its level, which may be changed while it is used.
 func newLogger(w io.Writer, level, format string) (*slog.Logger, *slog.LevelVar, error) {
-	l, err := parseLevel(level)
+	l, err := node.ParseLevel(level)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--log-level: %w", err)
 	}

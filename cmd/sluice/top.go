@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // topFlags are the flags of `sluice top`.
@@ -74,8 +74,8 @@ func (f *topFlags) validate() error {
 	if _, ok := topBys[f.by]; !ok {
 		return fmt.Errorf("--by: %q is neither limited nor frequent", f.by)
 	}
-	if f.n < 1 || f.n > transport.MaxTop {
-		return fmt.Errorf("--number: %d is not 1 to %d", f.n, transport.MaxTop)
+	if f.n < 1 || f.n > limiter.MaxTop {
+		return fmt.Errorf("--number: %d is not 1 to %d", f.n, limiter.MaxTop)
 	}
 	if f.interval < 100*time.Millisecond {
 		return fmt.Errorf("--interval: %v is below 100ms", f.interval)

@@ -14,7 +14,7 @@ func TestSluice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"bucket", "ring", "rules", "cluster", "cluster/gossip", "transport", "cmd/sluice"} {
+	for _, want := range []string{"bucket", "ring", "rules", "cluster", "cluster/gossip", "limiter", "cmd/sluice"} {
 		if !slices.ContainsFunc(tree.Packages, func(p *Package) bool { return p.Dir == want }) {
 			t.Errorf("package %s is not in the tree: is this the root?", want)
 		}
@@ -40,8 +40,8 @@ func TestBroken(t *testing.T) {
 		"cluster/node.go":            `package cluster; import ("context"; "` + own + `internal/check")`,
 		"cluster/gossip/gossip.go":   `package gossip; import "github.com/hashicorp/memberlist"`,
 		"internal/check/check.go":    `package check; import ("context"; "` + own + `bucket")`,
-		"transport/limiter.go":       `package transport; import ("` + own + `internal/check"; "github.com/hashicorp/golang-lru/v2/simplelru")`,
-		"transport/httpapi/door.go":  `package httpapi; import ("` + own + `transport"; "` + own + `proto/sluice/v1")`,
+		"limiter/limiter.go":         `package limiter; import ("` + own + `internal/check"; "github.com/hashicorp/golang-lru/v2/simplelru")`,
+		"transport/httpapi/door.go":  `package httpapi; import ("` + own + `limiter"; "` + own + `proto/sluice/v1")`,
 		"transport/grpcapi/door.go":  `package grpcapi; import "google.golang.org/grpc"`,
 		"transport/peer/server.go":   "package peer",
 		"proto/sluice/v1/a.pb.go":    "package sluicev1",
@@ -69,11 +69,11 @@ func TestBroken(t *testing.T) {
 		{"goroutine", "rules/go.go", "package rules\nfunc f() { go f() }", []string{"rules/go.go:2: rules is pure and starts a goroutine"}},
 		{"goroutine of a group", "rules/go.go", "package rules\nimport \"sync\"\nfunc f(g *sync.WaitGroup) { g.Go(nil) }", []string{"starts a goroutine: call of Go"}},
 		{"purity by way of another", "bucket/check.go", `package bucket; import "` + own + `internal/check"`, []string{"internal/check, which is not pure itself"}},
-		{"cluster to transport", "cluster/t.go", `package cluster; import "` + own + `transport"`, []string{"cluster reaches transport by way of transport"}},
-		{"tests of cluster too", "cluster/t_test.go", `package cluster; import "` + own + `transport"`, []string{"cluster reaches transport"}},
+		{"cluster to transport", "cluster/t.go", `package cluster; import "` + own + `transport/peer"`, []string{"cluster reaches transport by way of transport/peer"}},
+		{"tests of cluster too", "cluster/t_test.go", `package cluster; import "` + own + `limiter"`, []string{"cluster reaches limiter"}},
 		{"transport to cluster, at a distance", "internal/check/c.go", `package check; import "` + own + `cluster/gossip"`, []string{
-			"transport reaches cluster by way of internal/check, cluster/gossip",
-			"transport/httpapi reaches cluster by way of transport, internal/check, cluster/gossip",
+			"transport/httpapi reaches cluster by way of limiter, internal/check, cluster/gossip",
+			"limiter reaches cluster by way of internal/check, cluster/gossip",
 		}},
 		{"door to door", "transport/httpapi/g.go", `package httpapi; import "` + own + `transport/grpcapi"`, []string{"transport/httpapi imports transport/grpcapi"}},
 		{"wire types inside", "cluster/w.go", `package cluster; import "` + own + `proto/sluice/v1"`, []string{"cluster imports proto/sluice/v1"}},

@@ -7,7 +7,7 @@ import (
 )
 
 // A place in these tables is a folder of the module and stands for the folders
-// below it too, except that "transport/." is transport alone.
+// below it too, except that "client/." is client alone.
 
 // pure are the packages that decide and do nothing else: the same arguments give
 // the same result on every node and in every test.
@@ -49,7 +49,8 @@ var harmless = []string{"net/netip"}
 // strangers never reach each other, directly or through other packages of the
 // module, in tests neither.
 var strangers = []struct{ a, b, why string }{
-	{"cluster", "transport", "the node must run under another transport, and doors before another decider; cmd joins them"},
+	{"cluster", "transport", "the node must run under another transport, and APIs before another decider; internal/node joins them"},
+	{"cluster", "limiter", "as transport: they meet in internal/check"},
 }
 
 // apart are packages of which none imports another.
@@ -59,7 +60,7 @@ var apart = []struct {
 }{
 	{
 		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/forwardauth", "transport/console", "transport/peer"},
-		"each front door stands alone and calls the node in-process: what doors share belongs in transport",
+		"each front door stands alone and calls the node in-process: what they share belongs in limiter, and of the wire in transport",
 	},
 }
 
@@ -71,7 +72,7 @@ var ownHomes = []struct {
 	why         string
 }{
 	{
-		"proto", []string{"transport", "client", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"proto", []string{"transport", "client", "internal/node", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"generated types stay at the edge: the wire can change without the decisions noticing. An audit asks as any caller does",
 	},
 	{
@@ -79,8 +80,12 @@ var ownHomes = []struct {
 		"the binary is the last thing built: nothing may depend on how it is wired",
 	},
 	{
-		"internal/snapshot", []string{"cluster/.", "cmd"}, []string{"internal/e2e"},
+		"internal/snapshot", []string{"cluster/.", "internal/node"}, []string{"internal/e2e"},
 		"files are for whoever runs the node: what decides gets states as values, wherever they were kept",
+	},
+	{
+		"internal/node", []string{"cmd"}, nil,
+		"what it joins must do without knowing what it is joined to",
 	},
 	{
 		"internal/arch", nil, nil,
@@ -98,6 +103,7 @@ var only = []struct {
 	uses []string
 	why  string
 }{
+	{"limiter", []string{"bucket", "rules", "ring", "internal"}, "a check means the same whichever API it came in by, so no API, wire type or node may leak into it"},
 	{"client", []string{"proto/sluice/v1", "client", "internal/shortvalue"}, "whoever calls sluice does not compile its server"},
 }
 
@@ -121,23 +127,23 @@ var modules = []struct {
 		"a ring table is copied out of it once; it can panic, and only ring knows when",
 	},
 	{
-		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "transport/.", "transport/peer", "client/."}, nil,
+		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "limiter", "transport/peer", "client/."}, nil,
 		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "internal/node", "cmd", "internal/audit", "internal/inflow", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{
-		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow"}, []string{"internal/e2e"},
+		"google.golang.org/protobuf", []string{"transport", "client", "proto", "cmd", "internal/audit", "internal/inflow"}, []string{"internal/node", "internal/e2e"},
 		"messages are the edge's words; inside, internal/check is",
 	},
 	{
-		"google.golang.org/genproto", []string{"transport", "client", "cmd"}, []string{"internal/e2e"},
+		"google.golang.org/genproto", []string{"transport", "client", "cmd"}, []string{"internal/node", "internal/e2e"},
 		"error details are part of the wire",
 	},
 	{
-		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"cmd", "internal/e2e"},
+		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"internal/node", "internal/e2e"},
 		"Envoy's own types: its words end at its door",
 	},
 	{
@@ -145,7 +151,7 @@ var modules = []struct {
 		"what stands in for the cluster while nobody answers; all else is limited by bucket",
 	},
 	{
-		"github.com/dchest/siphash", []string{"transport/.", "transport/access"}, nil,
+		"github.com/dchest/siphash", []string{"limiter", "transport/access"}, nil,
 		"one place turns strings into counter keys, so that all doors name the same counter; headers with tokens are remembered by it",
 	},
 	{
@@ -177,19 +183,19 @@ var modules = []struct {
 		"one package watches rule files and hands their bytes to rules",
 	},
 	{
-		"github.com/dustin/go-humanize", []string{"cmd"}, nil,
-		"sizes as people write them are a matter of flags",
+		"github.com/dustin/go-humanize", []string{"internal/node"}, nil,
+		"sizes as people write them are a matter of settings",
 	},
 	{
-		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "cmd"}, []string{"transport", "cluster"},
-		"whoever calls sluice without it does not compile it; in the daemon spans are made in one place, and sent by the binary",
+		"go.opentelemetry.io", []string{"client/clientotel", "internal/tracing", "internal/node"}, []string{"limiter", "transport", "cluster"},
+		"whoever calls sluice without it does not compile it; in the daemon spans are made in one place, and sent by the node",
 	},
 	{
-		"github.com/prometheus", []string{"cmd", "client/clientprom"}, nil,
-		"owners count in plain counters; the binary maps them at scrape",
+		"github.com/prometheus", []string{"internal/node", "client/clientprom"}, nil,
+		"owners count in plain counters; the node maps them at scrape",
 	},
 	{
-		"go.yaml.in/yaml/v3", []string{"rules", "transport/access", "internal/yamldoc", "cmd"}, []string{"transport/envoy"},
+		"go.yaml.in/yaml/v3", []string{"rules", "transport/access", "internal/yamldoc", "cmd"}, []string{"transport/envoy", "internal/node"},
 		"rule files, the callers file and the configuration file are YAML, nothing else is; a test reads Envoy's",
 	},
 	{
@@ -223,7 +229,7 @@ var vague = []string{
 // top are the files and folders that may stand at the root. Names that begin
 // with a dot are free.
 var top = []string{
-	"bench/", "bucket/", "client/", "cluster/", "cmd/", "deploy/", "docs/", "examples/", "internal/", "proto/", "ring/", "rules/", "transport/",
+	"bench/", "bucket/", "client/", "cluster/", "cmd/", "deploy/", "docs/", "examples/", "internal/", "limiter/", "proto/", "ring/", "rules/", "transport/",
 	"CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md", "go.mod", "go.sum",
 }
 

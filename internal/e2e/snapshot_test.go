@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/ring"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // metric returns the value of a metric without labels.
@@ -182,7 +182,7 @@ func fromTheFuture(t *testing.T, dir string) []byte {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	fingerprint, err := transport.Fingerprint([]byte("sluice without a secret: for trying it out, not for others' traffic"))
+	fingerprint, err := limiter.Fingerprint([]byte("sluice without a secret: for trying it out, not for others' traffic"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,11 @@
 // Package access says who may do what: it reads the file of --callers into a Policy, finds out by a token or a
 // certificate who a caller is, and asks that caller's grants. Every door asks it before it does anything:
 //
-//	pass, err := guard.Call(ctx, transport.GRPCDoor)            // gRPC: Authorization metadata, else a verified certificate
-//	pass, err := guard.Request(r, transport.HTTPDoor)           // HTTP: the same of a request
-//	pass, err := guard.Proxied(r, transport.ForwardAuthDoor)    // forward auth: Authorization is the proxy's client's
+//	pass, err := guard.Call(ctx, limiter.GRPCDoor)            // gRPC: Authorization metadata, else a verified certificate
+//	pass, err := guard.Request(r, limiter.HTTPDoor)           // HTTP: the same of a request
+//	pass, err := guard.Proxied(r, limiter.ForwardAuthDoor)    // forward auth: Authorization is the proxy's client's
 //
-// An error is an *transport.Error of code Unauthenticated, to be answered at once. A Pass then says what the
+// An error is an *limiter.Error of code Unauthenticated, to be answered at once. A Pass then says what the
 // caller may do, for one call; long-lived streams keep the Identity and come Again with each request, and so do
 // streams of events with each batch of them:
 //

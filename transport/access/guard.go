@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // Guard stands at the doors of a node. It is safe for concurrent use. A nil Guard has no policy.
@@ -21,7 +21,7 @@ type Guard struct {
 	policy atomic.Pointer[Policy]
 	log    *slog.Logger
 	now    func() time.Time
-	seen   [transport.Doors][reasonCount]refusals
+	seen   [limiter.Doors][reasonCount]refusals
 }
 
 // NewGuard returns a Guard with policy, of which nil leaves the doors open. now is read when something is refused.
@@ -38,13 +38,13 @@ func (g *Guard) SetPolicy(policy *Policy) { g.policy.Store(policy) }
 func (g *Guard) Open() bool { return g == nil || g.policy.Load() == nil }
 
 var (
-	errNoCredentials = &transport.Error{Code: transport.Unauthenticated, Message: "this node wants to know who calls; send a token (Authorization: Bearer) or a certificate that it knows"}
-	errMalformed     = &transport.Error{Code: transport.Unauthenticated, Message: "the credentials are not one token as `sluice token` makes them"}
-	errUnknownToken  = &transport.Error{Code: transport.Unauthenticated, Message: "this node does not know the token; it may have been taken away"}
+	errNoCredentials = &limiter.Error{Code: limiter.Unauthenticated, Message: "this node wants to know who calls; send a token (Authorization: Bearer) or a certificate that it knows"}
+	errMalformed     = &limiter.Error{Code: limiter.Unauthenticated, Message: "the credentials are not one token as `sluice token` makes them"}
+	errUnknownToken  = &limiter.Error{Code: limiter.Unauthenticated, Message: "this node does not know the token; it may have been taken away"}
 )
 
 // Call lets a gRPC call in. The error, if any, is of code Unauthenticated.
-func (g *Guard) Call(ctx context.Context, d transport.Door) (Pass, *transport.Error) {
+func (g *Guard) Call(ctx context.Context, d limiter.Door) (Pass, *limiter.Error) {
 	if g.Open() {
 		return Pass{guard: g, door: d}, nil
 	}
@@ -64,7 +64,7 @@ func (g *Guard) Call(ctx context.Context, d transport.Door) (Pass, *transport.Er
 }
 
 // Request lets an HTTP request in. The error, if any, is of code Unauthenticated.
-func (g *Guard) Request(r *http.Request, d transport.Door) (Pass, *transport.Error) {
+func (g *Guard) Request(r *http.Request, d limiter.Door) (Pass, *limiter.Error) {
 	if g.Open() {
 		return Pass{guard: g, door: d}, nil
 	}
@@ -80,7 +80,7 @@ func (g *Guard) Request(r *http.Request, d transport.Door) (Pass, *transport.Err
 }
 
 // Proxied lets in the request of a proxy that asks about its client's. The error, if any, is of code Unauthenticated.
-func (g *Guard) Proxied(r *http.Request, d transport.Door) (Pass, *transport.Error) {
+func (g *Guard) Proxied(r *http.Request, d limiter.Door) (Pass, *limiter.Error) {
 	if g.Open() {
 		return Pass{guard: g, door: d}, nil
 	}
@@ -90,7 +90,7 @@ func (g *Guard) Proxied(r *http.Request, d transport.Door) (Pass, *transport.Err
 
 // Again is Enter for who was given last before with the same id: on a stream, for each request. It costs next to nothing
 // while the policy is the same.
-func (g *Guard) Again(last Pass, id *Identity) (Pass, *transport.Error) {
+func (g *Guard) Again(last Pass, id *Identity) (Pass, *limiter.Error) {
 	if g == nil || last.operator || g.policy.Load() == last.policy {
 		return last, nil
 	}
@@ -98,7 +98,7 @@ func (g *Guard) Again(last Pass, id *Identity) (Pass, *transport.Error) {
 }
 
 // learn is Enter, and remembers the caller by the values of the header, if these are what let it in.
-func (g *Guard) learn(d transport.Door, policy *Policy, id *Identity, values []string) (Pass, *transport.Error) {
+func (g *Guard) learn(d limiter.Door, policy *Policy, id *Identity, values []string) (Pass, *limiter.Error) {
 	p, err := g.enter(d, policy, id)
 	if err == nil && id.shown == aToken {
 		policy.quick.add(values, p.caller)
@@ -108,7 +108,7 @@ func (g *Guard) learn(d transport.Door, policy *Policy, id *Identity, values []s
 
 // Enter lets in who has shown id, as things are now. The error, if any, is of code Unauthenticated: the credentials
 // are wrong, or there are none and nobody may do anything without. It allocates nothing where it lets in.
-func (g *Guard) Enter(d transport.Door, id *Identity) (Pass, *transport.Error) {
+func (g *Guard) Enter(d limiter.Door, id *Identity) (Pass, *limiter.Error) {
 	if g == nil {
 		return Pass{}, nil
 	}
@@ -119,7 +119,7 @@ func (g *Guard) Enter(d transport.Door, id *Identity) (Pass, *transport.Error) {
 	return g.enter(d, policy, id)
 }
 
-func (g *Guard) enter(d transport.Door, policy *Policy, id *Identity) (Pass, *transport.Error) {
+func (g *Guard) enter(d limiter.Door, policy *Policy, id *Identity) (Pass, *limiter.Error) {
 	p := Pass{guard: g, door: d, addr: id.addr, remote: id.remote, policy: policy}
 	var why reason
 	if p.caller, why = policy.whoIs(id); p.caller != nil {
@@ -164,7 +164,7 @@ func (p *Policy) whoIs(id *Identity) (*Caller, reason) {
 // Operate.
 type Pass struct {
 	guard  *Guard
-	door   transport.Door
+	door   limiter.Door
 	addr   net.Addr
 	remote string
 	policy *Policy
@@ -203,7 +203,7 @@ func (p *Pass) from() string {
 
 // May says why the caller may not do verb in domain, or nil; the domain "" stands for all of them. The error is of
 // code Forbidden, or Unauthenticated for a caller without credentials. It is counted and logged.
-func (p *Pass) May(verb Verb, domain string) *transport.Error {
+func (p *Pass) May(verb Verb, domain string) *limiter.Error {
 	if p.caller == nil || p.caller.May(verb, domain) {
 		return nil
 	}
@@ -215,22 +215,22 @@ func (p *Pass) Allows(verb Verb, domain string) bool {
 	return p.caller == nil || p.caller.May(verb, domain)
 }
 
-func (p *Pass) refuse(verb Verb, domain string) *transport.Error {
+func (p *Pass) refuse(verb Verb, domain string) *limiter.Error {
 	in := fmt.Sprintf("%s in the domain %q", verb, clip(domain))
 	if domain == "" {
 		in = verb.String() + " in all domains"
 	}
 	if p.caller.Name == "" {
 		p.guard.refused(p, noCredentials, verb, domain)
-		return &transport.Error{Code: transport.Unauthenticated, Message: "without a token or a certificate that this node knows, nobody may " + in}
+		return &limiter.Error{Code: limiter.Unauthenticated, Message: "without a token or a certificate that this node knows, nobody may " + in}
 	}
 	p.guard.refused(p, notGranted, verb, domain)
-	return &transport.Error{Code: transport.Forbidden, Message: "the caller " + p.caller.Name + " may not " + in}
+	return &limiter.Error{Code: limiter.Forbidden, Message: "the caller " + p.caller.Name + " may not " + in}
 }
 
 // Operate says why the caller of ctx may not do what operators do, or nil. With a policy the caller's grants say so, as in
 // May. Without one the call must be an operator's: see AsOperator. It is counted and logged too.
-func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *transport.Error {
+func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *limiter.Error {
 	if p.caller != nil {
 		return p.May(verb, domain)
 	}
@@ -240,7 +240,7 @@ func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *transport
 	if p.guard != nil {
 		p.guard.refused(p, notOperator, verb, domain)
 	}
-	return transport.ErrNotOperator
+	return limiter.ErrNotOperator
 }
 
 // IsOperator reports whether the caller of ctx may see what is shown to operators by default: an operator, and with a
@@ -251,12 +251,12 @@ func (p *Pass) IsOperator(ctx context.Context) bool {
 
 // Restrict makes faults of the checks of b that the caller may not do, so that they are answered with it and change
 // nothing. The error, that of the first, is returned where all are such.
-func (p *Pass) Restrict(b *transport.Batch) *transport.Error {
+func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	if p.caller == nil {
 		return nil
 	}
 	b.Account = p.caller.Account()
-	var first, fault *transport.Error
+	var first, fault *limiter.Error
 	var verb bucket.Verb
 	var domain string
 	all := len(b.Checks) > 0

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // world is a guard whose clock and log the test has.
@@ -41,7 +41,7 @@ func newWorld(t testing.TB, file string) *world {
 }
 
 // count is how often something was refused.
-func (w *world) count(d transport.Door, why reason) uint64 {
+func (w *world) count(d limiter.Door, why reason) uint64 {
 	return w.seen[d][why].count.Load()
 }
 
@@ -105,27 +105,27 @@ func TestCredentials(t *testing.T) {
 			p.AuthInfo = credentials.TLSInfo{State: *state}
 		}
 		ctx := peer.NewContext(metadata.NewIncomingContext(context.Background(), md), p)
-		judge := func(door transport.Door, pass Pass, err *transport.Error) {
+		judge := func(door limiter.Door, pass Pass, err *limiter.Error) {
 			t.Helper()
 			switch {
 			case err == nil && pass.Name() != c.want:
 				t.Errorf("%s, %v: let in as %q, want %s", c.name, door, pass.Name(), c.want)
-			case err != nil && (err.Code != transport.Unauthenticated || w.count(door, reasonOf(c.want)) == 0):
+			case err != nil && (err.Code != limiter.Unauthenticated || w.count(door, reasonOf(c.want)) == 0):
 				t.Errorf("%s, %v: %v, want %s", c.name, door, err, c.want)
 			}
 		}
-		w.seen = [transport.Doors][reasonCount]refusals{}
+		w.seen = [limiter.Doors][reasonCount]refusals{}
 		for range 2 { // the second time it may be remembered
-			pass, err := w.Call(ctx, transport.GRPCDoor)
-			judge(transport.GRPCDoor, pass, err)
-			pass, err = w.Request(r, transport.HTTPDoor)
-			judge(transport.HTTPDoor, pass, err)
+			pass, err := w.Call(ctx, limiter.GRPCDoor)
+			judge(limiter.GRPCDoor, pass, err)
+			pass, err = w.Request(r, limiter.HTTPDoor)
+			judge(limiter.HTTPDoor, pass, err)
 		}
 
 		// A proxy shows its client's Authorization, which is nobody's business here.
 		if c.verified == nil && c.unverified == nil {
 			proxied.Header = r.Header.Clone()
-			if _, err := w.Proxied(proxied, transport.ForwardAuthDoor); err == nil || w.count(transport.ForwardAuthDoor, noCredentials) != 1 {
+			if _, err := w.Proxied(proxied, limiter.ForwardAuthDoor); err == nil || w.count(limiter.ForwardAuthDoor, noCredentials) != 1 {
 				t.Errorf("%s: as a proxy's client's: %v", c.name, err)
 			}
 		}
@@ -155,7 +155,7 @@ func TestProxies(t *testing.T) {
 		{[]string{a}, "a"}, {[]string{b}, "b"}, {[]string{a, b}, ""}, {[]string{"Bearer " + a}, ""}, {[]string{""}, ""}, {nil, ""},
 	} {
 		r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + b}, TokenHeader: c.values}}
-		pass, err := w.Proxied(r, transport.ForwardAuthDoor)
+		pass, err := w.Proxied(r, limiter.ForwardAuthDoor)
 		if pass.Name() != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%q: %q, %v; want %q", c.values, pass.Name(), err, c.want)
 		}
@@ -166,8 +166,8 @@ func TestRestrict(t *testing.T) {
 	file, a, _ := twoTenants(t)
 	w := newWorld(t, file)
 	pass := enter(t, w, a)
-	fill := func(checks ...transport.Check) *transport.Batch {
-		b := transport.NewBatch()
+	fill := func(checks ...limiter.Check) *limiter.Batch {
+		b := limiter.NewBatch()
 		for _, c := range checks {
 			one := b.Add()
 			one.Domain, one.Verb = c.Domain, c.Verb
@@ -175,8 +175,8 @@ func TestRestrict(t *testing.T) {
 		}
 		return b
 	}
-	b := fill(transport.Check{Domain: "a"}, transport.Check{Domain: "b"}, transport.Check{Domain: "a", Verb: bucket.Refund},
-		transport.Check{Domain: "a/x", Verb: bucket.Read}, transport.Check{Domain: "a", Verb: bucket.Verb(99)}, transport.Check{Domain: ""})
+	b := fill(limiter.Check{Domain: "a"}, limiter.Check{Domain: "b"}, limiter.Check{Domain: "a", Verb: bucket.Refund},
+		limiter.Check{Domain: "a/x", Verb: bucket.Read}, limiter.Check{Domain: "a", Verb: bucket.Verb(99)}, limiter.Check{Domain: ""})
 	if err := pass.Restrict(b); err != nil || b.Account != "" {
 		t.Errorf("the whole call: %v, account %q", err, b.Account)
 	}
@@ -187,7 +187,7 @@ func TestRestrict(t *testing.T) {
 		got := ""
 		if f := b.Checks[i].Fault; f != nil {
 			got = f.Message
-			if f.Code != transport.Forbidden {
+			if f.Code != limiter.Forbidden {
 				t.Errorf("check %d: code %v", i, f.Code)
 			}
 		}
@@ -195,10 +195,10 @@ func TestRestrict(t *testing.T) {
 			t.Errorf("check %d: %q, want %q", i, got, want)
 		}
 	}
-	if err := pass.Restrict(fill(transport.Check{Domain: "b"}, transport.Check{Domain: "c"})); err == nil || err.Code != transport.Forbidden {
+	if err := pass.Restrict(fill(limiter.Check{Domain: "b"}, limiter.Check{Domain: "c"})); err == nil || err.Code != limiter.Forbidden {
 		t.Errorf("a call without one that is granted: %v", err)
 	}
-	if err := pass.Restrict(transport.NewBatch()); err != nil {
+	if err := pass.Restrict(limiter.NewBatch()); err != nil {
 		t.Errorf("an empty call, which is the limiter's to refuse: %v", err)
 	}
 	open := Pass{}
@@ -212,7 +212,7 @@ func enter(t testing.TB, w *world, token string) Pass {
 	t.Helper()
 	id := Identity{}
 	id.take([]string{"Bearer " + token})
-	p, err := w.Enter(transport.GRPCDoor, &id)
+	p, err := w.Enter(limiter.GRPCDoor, &id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func enter(t testing.TB, w *world, token string) Pass {
 func TestAnonymous(t *testing.T) {
 	file, a, _ := twoTenants(t)
 	w := newWorld(t, file+"anonymous: [{domains: [public], verbs: [check]}]\n")
-	pass, err := w.Enter(transport.GRPCDoor, &Identity{})
+	pass, err := w.Enter(limiter.GRPCDoor, &Identity{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +230,7 @@ func TestAnonymous(t *testing.T) {
 		t.Error(err)
 	}
 	// Credentials may help, so it is not a matter of who they are.
-	if err := pass.May(Check, "a"); err == nil || err.Code != transport.Unauthenticated {
+	if err := pass.May(Check, "a"); err == nil || err.Code != limiter.Unauthenticated {
 		t.Errorf("in the domain of another: %v", err)
 	}
 	known := enter(t, w, a)
@@ -238,7 +238,7 @@ func TestAnonymous(t *testing.T) {
 		t.Errorf("what everybody may: %v", err)
 	}
 	wrong := Identity{shown: malformedToken}
-	if _, err := w.Enter(transport.GRPCDoor, &wrong); err == nil {
+	if _, err := w.Enter(limiter.GRPCDoor, &wrong); err == nil {
 		t.Error("a wrong token was let in as none")
 	}
 }
@@ -249,7 +249,7 @@ func TestTakenAway(t *testing.T) {
 	w := newWorld(t, file)
 	var id Identity
 	id.take([]string{"Bearer " + a})
-	last, err := w.Enter(transport.GRPCDoor, &id)
+	last, err := w.Enter(limiter.GRPCDoor, &id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,10 +258,10 @@ func TestTakenAway(t *testing.T) {
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
-	if _, err := w.Enter(transport.GRPCDoor, &id); err == nil || err.Code != transport.Unauthenticated {
+	if _, err := w.Enter(limiter.GRPCDoor, &id); err == nil || err.Code != limiter.Unauthenticated {
 		t.Errorf("after it was taken away: %v", err)
 	}
-	if _, err := w.Again(last, &id); err == nil || err.Code != transport.Unauthenticated {
+	if _, err := w.Again(last, &id); err == nil || err.Code != limiter.Unauthenticated {
 		t.Errorf("on a stream, after it was taken away: %v", err)
 	}
 	pass := enter(t, w, b)
@@ -276,13 +276,13 @@ func TestTakenAwayBetweenCalls(t *testing.T) {
 	w := newWorld(t, file)
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
 	for range 2 {
-		if _, err := w.Request(r, transport.HTTPDoor); err != nil {
+		if _, err := w.Request(r, limiter.HTTPDoor); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
-	if _, err := w.Request(r, transport.HTTPDoor); err == nil {
+	if _, err := w.Request(r, limiter.HTTPDoor); err == nil {
 		t.Error("let in after it was taken away")
 	}
 }
@@ -330,21 +330,21 @@ func TestHeadersRemembered(t *testing.T) {
 func TestWithoutPolicy(t *testing.T) {
 	w := newWorld(t, "")
 	for _, g := range []*Guard{nil, w.Guard} {
-		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, transport.HTTPDoor)
+		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, limiter.HTTPDoor)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := pass.May(Reset, "any"); err != nil {
 			t.Error(err)
 		}
-		if err := pass.Operate(t.Context(), Admin, ""); err != transport.ErrNotOperator {
+		if err := pass.Operate(t.Context(), Admin, ""); err != limiter.ErrNotOperator {
 			t.Errorf("an operator's call by somebody else: %v", err)
 		}
 		if err := pass.Operate(AsOperator(t.Context()), Admin, ""); err != nil {
 			t.Errorf("an operator's call: %v", err)
 		}
 	}
-	if n := w.count(transport.HTTPDoor, notOperator); n != 1 {
+	if n := w.count(limiter.HTTPDoor, notOperator); n != 1 {
 		t.Errorf("%d counted, want 1", n)
 	}
 	// With one, operators need no credentials, and those that are shown go first.
@@ -357,8 +357,8 @@ func TestWithoutPolicy(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer "+credentials)
 			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+credentials))
 		}
-		http, errHTTP := w.Request(r, transport.HTTPDoor)
-		grpc, errGRPC := w.Call(ctx, transport.GRPCDoor)
+		http, errHTTP := w.Request(r, limiter.HTTPDoor)
+		grpc, errGRPC := w.Call(ctx, limiter.GRPCDoor)
 		if errHTTP != nil || errGRPC != nil {
 			t.Fatal(errHTTP, errGRPC)
 		}
@@ -388,7 +388,7 @@ func TestLogIsBounded(t *testing.T) {
 			t.Errorf("the log has no %q:\n%s", want, w.log.String())
 		}
 	}
-	if n := w.count(transport.GRPCDoor, notGranted); n != 100 {
+	if n := w.count(limiter.GRPCDoor, notGranted); n != 100 {
 		t.Errorf("%d counted, want 100", n)
 	}
 	// A clock that was set back does not silence it for long.
@@ -409,7 +409,7 @@ func FuzzAuthorization(f *testing.F) {
 		for _, values := range [][]string{{one}, {one, two}} {
 			var id Identity
 			id.take(values)
-			pass, err := w.Enter(transport.GRPCDoor, &id)
+			pass, err := w.Enter(limiter.GRPCDoor, &id)
 			if err != nil {
 				continue
 			}
@@ -427,12 +427,12 @@ func TestAllocations(t *testing.T) {
 	var id Identity
 	id.take([]string{"Bearer " + a})
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	b.Add().Domain = "a"
-	for _, enter := range []func() (Pass, *transport.Error){
-		func() (Pass, *transport.Error) { return w.Request(r, transport.HTTPDoor) },
-		func() (Pass, *transport.Error) { return w.Enter(transport.GRPCDoor, &id) },
-		func() (Pass, *transport.Error) { return w.Again(Pass{}, &id) },
+	for _, enter := range []func() (Pass, *limiter.Error){
+		func() (Pass, *limiter.Error) { return w.Request(r, limiter.HTTPDoor) },
+		func() (Pass, *limiter.Error) { return w.Enter(limiter.GRPCDoor, &id) },
+		func() (Pass, *limiter.Error) { return w.Again(Pass{}, &id) },
 	} {
 		if n := testing.AllocsPerRun(100, func() {
 			pass, err := enter()
@@ -446,7 +446,7 @@ func TestAllocations(t *testing.T) {
 	open := NewGuard(nil, slog.Default(), time.Now)
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(100, func() {
-		pass, err := open.Call(ctx, transport.GRPCDoor)
+		pass, err := open.Call(ctx, limiter.GRPCDoor)
 		if err != nil || pass.Restrict(b) != nil {
 			t.Fatal("refused")
 		}
@@ -459,14 +459,14 @@ func BenchmarkGuard(b *testing.B) {
 	file, a, _ := twoTenants(b)
 	w := newWorld(b, file)
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
-	batch := transport.NewBatch()
+	batch := limiter.NewBatch()
 	batch.Add().Domain = "a/x"
 	var stream Identity
 	stream.take(r.Header["Authorization"])
 	b.Run("call", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := w.Request(r, transport.HTTPDoor)
+			pass, err := w.Request(r, limiter.HTTPDoor)
 			if err != nil || pass.Restrict(batch) != nil {
 				b.Fatal("refused")
 			}
@@ -487,7 +487,7 @@ func BenchmarkGuard(b *testing.B) {
 		ctx := context.Background()
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := open.Call(ctx, transport.GRPCDoor)
+			pass, err := open.Call(ctx, limiter.GRPCDoor)
 			if err != nil || pass.Restrict(batch) != nil {
 				b.Fatal("refused")
 			}

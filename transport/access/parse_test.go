@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 func TestFaults(t *testing.T) {
@@ -111,7 +111,7 @@ func TestMaxKeys(t *testing.T) {
 		t.Errorf("%v", n)
 	}
 	pass, refused := NewGuard(p, nil, nil).Enter(0, &Identity{shown: aToken, digest: digest})
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	b.Add().Domain = "d"
 	if e := pass.Restrict(b); refused != nil || e != nil || b.Account != "(caller) a" || pass.Account() != "(caller) a" {
 		t.Errorf("%v, %v; the account of the batch is %q, of the caller %q", refused, e, b.Account, pass.Account())

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // reason is why a call, or a part of one, was refused.
@@ -70,10 +70,10 @@ type Refused struct {
 
 // Stats returns the refusals since the Guard was made, those that have not occurred included.
 func (g *Guard) Stats() []Refused {
-	list := make([]Refused, 0, transport.Doors*int(reasonCount))
-	for d := range transport.Doors {
+	list := make([]Refused, 0, limiter.Doors*int(reasonCount))
+	for d := range limiter.Doors {
 		for r := range reasonCount {
-			list = append(list, Refused{transport.Door(d).String(), reasonNames[r], g.seen[d][r].count.Load()})
+			list = append(list, Refused{limiter.Door(d).String(), reasonNames[r], g.seen[d][r].count.Load()})
 		}
 	}
 	return list

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 	"github.com/sluice-project/sluice/transport/watch"
@@ -14,7 +14,7 @@ import (
 // Config is what the door is made of.
 type Config struct {
 	// Limiter answers. Required.
-	Limiter transport.Limiter
+	Limiter limiter.Service
 	// Hub is what is watched. Required.
 	Hub *watch.Hub
 	// Rules returns those in force, nil for none. Required.

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/watch"
@@ -41,13 +41,13 @@ descriptors:
 type world struct {
 	http.Handler
 	hub     *watch.Hub
-	limiter *transport.Service
+	limiter *limiter.Limiter
 }
 
 func newWorld(t *testing.T, guard *access.Guard) *world {
 	t.Helper()
 	n := doortest.NewNode(t)
-	s := doortest.NewLimiter(t, n, shop, member.Member{Name: "n1", Boot: "b"}, func(c *transport.Config) {
+	s := doortest.NewLimiter(t, n, shop, member.Member{Name: "n1", Boot: "b"}, func(c *limiter.Config) {
 		c.KeyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
 			k := facts.Key{Node: "n1", Holds: true, Gen: 1}
 			list, known := n.Table.Look(n.Now.Load(), key, limits)
@@ -173,7 +173,7 @@ func TestRefused(t *testing.T) {
 
 func TestInspectAndReset(t *testing.T) {
 	w := newWorld(t, nil)
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
 	c := b.Add()
 	c.Domain, c.Descriptor = "shop", append(c.Descriptor, rulesEntry("user", "ann"))

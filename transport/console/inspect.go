@@ -8,8 +8,8 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -54,16 +54,16 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &statusError{http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
 	}
-	return &transport.Error{Code: transport.Invalid, Message: "the body is not as it should be: " + err.Error()}
+	return &limiter.Error{Code: limiter.Invalid, Message: "the body is not as it should be: " + err.Error()}
 }
 
 // read reads the body of a call about a descriptor.
-func read(w http.ResponseWriter, r *http.Request) (c transport.Check, err error) {
+func read(w http.ResponseWriter, r *http.Request) (c limiter.Check, err error) {
 	var a asked
 	if err := readJSON(w, r, &a); err != nil {
 		return c, err
 	}
-	c = transport.Check{Domain: a.Domain, Descriptor: make([]rules.Entry, len(a.Descriptor))}
+	c = limiter.Check{Domain: a.Domain, Descriptor: make([]rules.Entry, len(a.Descriptor))}
 	for i, e := range a.Descriptor {
 		c.Descriptor[i] = rules.Entry(e)
 	}
@@ -144,7 +144,7 @@ func (d *Door) inspect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func inspectionOf(c *transport.Check, x *transport.Inspection) *inspection {
+func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 	texts := func(list []string) []string { return append([]string{}, list...) }
 	a := &inspection{
 		Domain: c.Domain, Descriptor: entriesOf(c.Descriptor), Shown: entriesOf(x.Shown),
@@ -187,7 +187,7 @@ func (d *Door) reset(w http.ResponseWriter, r *http.Request) error {
 	if _, err := d.enter(r, access.Reset, c.Domain); err != nil {
 		return err
 	}
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
 	one := b.Add()
 	one.Domain, one.Descriptor, one.Verb = c.Domain, append(one.Descriptor, c.Descriptor...), bucket.Reset
@@ -198,7 +198,7 @@ func (d *Door) reset(w http.ResponseWriter, r *http.Request) error {
 		return e
 	}
 	if b.Results[0].Holder == "" {
-		return &transport.Error{Code: transport.NotFound, Message: "there is nothing to reset: no limit applies"}
+		return &limiter.Error{Code: limiter.NotFound, Message: "there is nothing to reset: no limit applies"}
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, wasReset{b.Results[0].RuleName(), b.Results[0].Holder})
 	return nil

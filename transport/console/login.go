@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -23,8 +23,8 @@ const (
 var cookiePaths = []string{"/v1/watch", "/v1/rules", "/v1/inspect", "/console/logout"}
 
 var (
-	errNoSession = &transport.Error{Code: transport.Unauthenticated, Message: "not logged in, or no longer: open the address that `sluice console` prints on the node's machine; or call through the operators' socket"}
-	errBadCode   = &transport.Error{Code: transport.Unauthenticated, Message: "this code is not known: it is good for one login within a minute; `sluice console` prints another"}
+	errNoSession = &limiter.Error{Code: limiter.Unauthenticated, Message: "not logged in, or no longer: open the address that `sluice console` prints on the node's machine; or call through the operators' socket"}
+	errBadCode   = &limiter.Error{Code: limiter.Unauthenticated, Message: "this code is not known: it is good for one login within a minute; `sluice console` prints another"}
 )
 
 // session is a browser that has logged in: as an operator, or as the caller that has shown id.
@@ -138,15 +138,15 @@ func (d *Door) enter(r *http.Request, verb access.Verb, domain string) (access.P
 	}
 	ctx := r.Context()
 	var pass access.Pass
-	var refused *transport.Error
+	var refused *limiter.Error
 	switch {
 	case s == nil:
-		pass, refused = d.Guard.Request(r, transport.HTTPDoor)
+		pass, refused = d.Guard.Request(r, limiter.HTTPDoor)
 	case s.operator:
 		ctx = access.AsOperator(ctx)
-		pass, refused = d.Guard.Request(r.WithContext(ctx), transport.HTTPDoor)
+		pass, refused = d.Guard.Request(r.WithContext(ctx), limiter.HTTPDoor)
 	default: // asked anew each time: the caller may be gone from the file
-		pass, refused = d.Guard.Enter(transport.HTTPDoor, &s.id)
+		pass, refused = d.Guard.Enter(limiter.HTTPDoor, &s.id)
 	}
 	if refused == nil {
 		refused = pass.Operate(ctx, verb, domain)
@@ -154,7 +154,7 @@ func (d *Door) enter(r *http.Request, verb access.Verb, domain string) (access.P
 	switch refused {
 	case nil:
 		return pass, nil
-	case transport.ErrNotOperator:
+	case limiter.ErrNotOperator:
 		return pass, errNoSession
 	}
 	return pass, refused
@@ -169,7 +169,7 @@ type loginCode struct {
 // code serves POST /console/code: operators get an address to log in with.
 func (d *Door) code(w http.ResponseWriter, r *http.Request) error {
 	if !access.IsOperator(r.Context()) || r.Header["Authorization"] != nil { // a caller's login is with its token
-		return transport.ErrNotOperator
+		return limiter.ErrNotOperator
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginCode{d.URL + "/console#login=" + d.logins.code()})
 	return nil
@@ -192,7 +192,7 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) error {
 		if d.Guard.Open() {
 			return errNoSession // tokens mean nothing without callers
 		}
-		if _, refused := d.Guard.Request(r, transport.HTTPDoor); refused != nil {
+		if _, refused := d.Guard.Request(r, limiter.HTTPDoor); refused != nil {
 			return refused
 		}
 		s.id = access.OfRequest(r)

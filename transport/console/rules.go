@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -48,7 +48,7 @@ func (d *Door) rules(w http.ResponseWriter, r *http.Request) error {
 	}
 	a := ruleSet{Domains: []string{}, Rules: []*rule{}}
 	if set := d.Rules(); set != nil {
-		a.Hash, a.Domains = transport.RulesHash(set), append(a.Domains, set.Domains()...)
+		a.Hash, a.Domains = limiter.RulesHash(set), append(a.Domains, set.Domains()...)
 		for _, one := range set.Rules() {
 			j := ruleOf(one)
 			for i := range j.Path {

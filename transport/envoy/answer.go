@@ -10,30 +10,30 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // limited reports whether r was held to a limit: a rule applied that is not unlimited and
 // that no other rule of the request replaced, or the descriptor brought its own, or is wrong.
-func limited(r *transport.Result) bool {
+func limited(r *limiter.Result) bool {
 	return r.Err == nil && (r.Limits != nil || r.Source == check.Closed)
 }
 
 // counted reports whether r also says what is left: not when on_failure or on_partition
 // answered without looking at a counter.
-func counted(r *transport.Result) bool {
+func counted(r *limiter.Result) bool {
 	return limited(r) && r.Source != check.Open && r.Source != check.Closed
 }
 
 // over reports whether r is over its limit. A rule in shadow mode never is, whatever
 // became of the rest of an all-or-nothing batch.
-func over(r *transport.Result) bool {
+func over(r *limiter.Result) bool {
 	return limited(r) && !r.Allowed && (r.Rule == nil || !r.Rule.Shadow)
 }
 
 // exceeded reports whether the request as a whole is over: a descriptor that is not in
 // quota mode is over, or all that are in it. One that failed is not over.
-func exceeded(b *transport.Batch) bool {
+func exceeded(b *limiter.Batch) bool {
 	quotas, spent := 0, 0
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -53,24 +53,24 @@ func exceeded(b *transport.Batch) bool {
 
 // codeOf is the gRPC code of an error. Envoy takes each for a failure of the service, but
 // retries by code.
-func codeOf(c transport.Code) codes.Code {
+func codeOf(c limiter.Code) codes.Code {
 	switch c {
-	case transport.Invalid, transport.UnknownDomain:
+	case limiter.Invalid, limiter.UnknownDomain:
 		return codes.InvalidArgument
-	case transport.Overloaded:
+	case limiter.Overloaded:
 		return codes.ResourceExhausted
-	case transport.Unavailable:
+	case limiter.Unavailable:
 		return codes.Unavailable
-	case transport.Forbidden:
+	case limiter.Forbidden:
 		return codes.PermissionDenied
-	case transport.Unauthenticated:
+	case limiter.Unauthenticated:
 		return codes.Unauthenticated
 	}
 	return codes.Internal
 }
 
 // errorOf returns e, about a field of the request, as a gRPC status.
-func errorOf(e *transport.Error, field string) error {
+func errorOf(e *limiter.Error, field string) error {
 	return status.Error(codeOf(e.Code), field+": "+e.Message)
 }
 
@@ -82,7 +82,7 @@ type told struct {
 }
 
 // answer says in Envoy's words what became of req, whose checks b has had decided.
-func (d *Door) answer(b *transport.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
+func (d *Door) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
 	memory := make([]told, len(b.Results))
 	res := &ratelimitv3.RateLimitResponse{
 		OverallCode: ratelimitv3.RateLimitResponse_OK,
@@ -106,7 +106,7 @@ func (d *Door) answer(b *transport.Batch, req *ratelimitv3.RateLimitRequest, den
 }
 
 // fill makes t, which is empty, say what r is.
-func (t *told) fill(r *transport.Result) {
+func (t *told) fill(r *limiter.Result) {
 	s := &t.status
 	switch {
 	case r.Err != nil:
@@ -134,7 +134,7 @@ func (t *told) fill(r *transport.Result) {
 // until the same hits would be admitted: Envoy can make that its client's Retry-After. Hits
 // that never will be are to wait for a whole limit, and where that is whole, for a period,
 // so that nobody takes 0 for an invitation.
-func untilReset(r *transport.Result) time.Duration {
+func untilReset(r *limiter.Result) time.Duration {
 	switch {
 	case r.Allowed || r.Rule != nil && r.Rule.Shadow:
 		return r.ResetAfter

@@ -8,20 +8,20 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // fault finds what is wrong with req as a whole, or nil.
-func fault(req *ratelimitv3.RateLimitRequest) *transport.Error {
+func fault(req *ratelimitv3.RateLimitRequest) *limiter.Error {
 	if e := textFault(req.GetDomain()); e != "" {
 		return invalid("domain", e)
 	}
 	switch n := len(req.GetDescriptors()); {
 	case n == 0:
 		return invalid("descriptors", "empty; want at least one")
-	case n > transport.MaxChecks:
-		return invalid("descriptors", fmt.Sprintf("there are %d; want at most %d", n, transport.MaxChecks))
+	case n > limiter.MaxChecks:
+		return invalid("descriptors", fmt.Sprintf("there are %d; want at most %d", n, limiter.MaxChecks))
 	}
 	return nil
 }
@@ -31,8 +31,8 @@ func descriptorFault(d *commonv3.RateLimitDescriptor) (field, message string) {
 	switch n := len(d.GetEntries()); {
 	case n == 0:
 		return "entries", "empty; want at least one"
-	case n > transport.MaxEntries:
-		return "entries", fmt.Sprintf("there are %d; want at most %d", n, transport.MaxEntries)
+	case n > limiter.MaxEntries:
+		return "entries", fmt.Sprintf("there are %d; want at most %d", n, limiter.MaxEntries)
 	}
 	for j, e := range d.GetEntries() {
 		if message := textFault(e.GetKey()); message != "" {
@@ -55,8 +55,8 @@ func descriptorPath(i int, field string) string {
 	return fmt.Sprintf("descriptors[%d].%s", i, field)
 }
 
-func invalid(field, message string) *transport.Error {
-	return &transport.Error{Code: transport.Invalid, Field: field, Message: message}
+func invalid(field, message string) *limiter.Error {
+	return &limiter.Error{Code: limiter.Invalid, Field: field, Message: message}
 }
 
 // textFault says what is wrong with a domain or key, or "".
@@ -64,14 +64,14 @@ func textFault(s string) string {
 	switch {
 	case s == "":
 		return "empty"
-	case len(s) > transport.MaxText:
-		return fmt.Sprintf("%d bytes; want at most %d", len(s), transport.MaxText)
+	case len(s) > limiter.MaxText:
+		return fmt.Sprintf("%d bytes; want at most %d", len(s), limiter.MaxText)
 	}
 	return ""
 }
 
 // ask fills b with the checks of req: one for each descriptor, in order. The check of a descriptor that is wrong has a Fault.
-func (d *Door) ask(b *transport.Batch, req *ratelimitv3.RateLimitRequest) {
+func (d *Door) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 	b.OneRequest, b.AllOrNothing = true, d.config.AllOrNothing
 	for i := range req.GetDescriptors() {
 		c := add(b, req, i)
@@ -89,7 +89,7 @@ func (d *Door) ask(b *transport.Batch, req *ratelimitv3.RateLimitRequest) {
 }
 
 // add adds the check of descriptor i, charged for itself.
-func add(b *transport.Batch, req *ratelimitv3.RateLimitRequest, i int) *transport.Check {
+func add(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, i int) *limiter.Check {
 	d := req.GetDescriptors()[i]
 	c := b.Add()
 	c.Domain = req.GetDomain()

@@ -11,17 +11,17 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
-// spy is a Limiter that keeps what it was asked, and allows everything.
+// spy is a limiter.Service that keeps what it was asked, and allows everything.
 type spy struct {
-	transport.Limiter
+	limiter.Service
 	asked []string
 }
 
-func (s *spy) Check(_ context.Context, b *transport.Batch) error {
-	b.Results = make([]transport.Result, len(b.Checks))
+func (s *spy) Check(_ context.Context, b *limiter.Batch) error {
+	b.Results = make([]limiter.Result, len(b.Checks))
 	for i := range b.Checks {
 		c := &b.Checks[i]
 		text := fmt.Sprintf("%v %d", c.Verb, c.Cost)

@@ -4,6 +4,6 @@
 //
 // It decides what a request in Envoy's words asks, which code the whole of it gets, and
 // what Envoy is told beside it. Which rule applies and how much is left is the
-// transport.Limiter's. docs/envoy.md is its reference and lists what differs from
+// limiter.Service's. docs/envoy.md is its reference and lists what differs from
 // envoyproxy/ratelimit, and why. It starts no goroutine.
 package envoy

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
@@ -16,7 +17,7 @@ import (
 // Config is what a Door is made of.
 type Config struct {
 	// Limiter answers. Required.
-	Limiter transport.Limiter
+	Limiter limiter.Service
 	// Guard says who may ask. nil lets everybody in.
 	Guard *access.Guard
 	// Admit says whether the node has time for a call. One that it has no time for is answered by what its rules say of
@@ -66,7 +67,7 @@ func New(c Config) (*Door, error) {
 // limit then; InvalidArgument names the field at fault. A node that is about to stop answers what still comes: gRPC's GOAWAY sends
 // Envoy elsewhere, and an error might let the request pass.
 func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	pass, refused := d.config.Guard.Call(ctx, transport.EnvoyDoor)
+	pass, refused := d.config.Guard.Call(ctx, limiter.EnvoyDoor)
 	if refused == nil {
 		refused = may(&pass, req)
 	}
@@ -76,9 +77,9 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 	if f := fault(req); f != nil {
 		return nil, errorOf(f, f.Field)
 	}
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door, b.Busy, b.Account = transport.EnvoyDoor, !d.config.Admit(), pass.Account()
+	b.Door, b.Busy, b.Account = limiter.EnvoyDoor, !d.config.Admit(), pass.Account()
 	if d.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
@@ -104,7 +105,7 @@ func (d *Door) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRe
 
 // may says why the caller may not ask req, or nil. One descriptor that it may not refuses the whole, before anything
 // is charged.
-func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *transport.Error {
+func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *limiter.Error {
 	if pass.Open() {
 		return nil
 	}
@@ -119,7 +120,7 @@ func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *transport.Error 
 
 // readRefunds returns the places of the descriptors that are to get something back. An
 // all-or-nothing batch, b, has only read them, and whatever it read, they are not over.
-func readRefunds(b *transport.Batch, req *ratelimitv3.RateLimitRequest) (places []int) {
+func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []int) {
 	for i := range b.Results {
 		r := &b.Results[i]
 		if verb, _ := spends(req, i); verb == bucket.Refund && limited(r) {
@@ -132,10 +133,10 @@ func readRefunds(b *transport.Batch, req *ratelimitv3.RateLimitRequest) (places 
 
 // refund gives back to the descriptors at places, once the rest of req has been admitted. What
 // became of it takes the places of what was read of them.
-func (d *Door) refund(ctx context.Context, b *transport.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
-	back := transport.NewBatch()
+func (d *Door) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
+	back := limiter.NewBatch()
 	defer back.Release()
-	back.Door, back.Traceparent = transport.EnvoyDoor, b.Traceparent
+	back.Door, back.Traceparent = limiter.EnvoyDoor, b.Traceparent
 	for _, i := range places {
 		add(back, req, i)
 	}

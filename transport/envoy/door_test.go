@@ -17,9 +17,9 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/internal/onenode"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
-	"github.com/sluice-project/sluice/transport/internal/onenode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,7 +30,7 @@ type decideFunc func(context.Context, *check.Batch)
 func (f decideFunc) Decide(ctx context.Context, b *check.Batch) { f(ctx, b) }
 
 // newLimiter returns a Service on d with one file of rules.
-func newLimiter(t testing.TB, d check.Decider, rules string, change ...func(*transport.Config)) *transport.Service {
+func newLimiter(t testing.TB, d check.Decider, rules string, change ...func(*limiter.Config)) *limiter.Limiter {
 	t.Helper()
 	return doortest.NewLimiter(t, d, rules, member.Member{Name: "n1", Boot: "b1", State: member.Serving}, change...)
 }
@@ -72,7 +72,7 @@ func TestConfigValidate(t *testing.T) {
 
 // TestBadRequests: what is wrong with all of a request is named, and nothing is charged.
 func TestBadRequests(t *testing.T) {
-	long := strings.Repeat("x", transport.MaxText+1)
+	long := strings.Repeat("x", limiter.MaxText+1)
 	good := descriptor("user=ann")
 	for _, c := range []struct {
 		name string
@@ -83,7 +83,7 @@ func TestBadRequests(t *testing.T) {
 		{"no domain", request("", good), "domain: empty"},
 		{"a long domain", request(long, good), "domain: 1025 bytes; want at most 1024"},
 		{"no descriptors", request("shop"), "descriptors: empty; want at least one"},
-		{"too many descriptors", request("shop", make([]*commonv3.RateLimitDescriptor, transport.MaxChecks+1)...),
+		{"too many descriptors", request("shop", make([]*commonv3.RateLimitDescriptor, limiter.MaxChecks+1)...),
 			"descriptors: there are 10001; want at most 10000"},
 		{"nothing but wrong descriptors", request("shop", descriptor(), descriptor("=x")), "descriptors[0].entries: empty; want at least one"},
 	} {
@@ -115,7 +115,7 @@ func TestBadDescriptors(t *testing.T) {
 		{"nil", nil, "entries: empty; want at least one"},
 		{"65 entries", descriptor(make([]string, 65)...), "entries: there are 65; want at most 64"},
 		{"no key", descriptor("user=ann", "=x"), "entries[1].key: empty"},
-		{"a long key", descriptor(strings.Repeat("x", transport.MaxText+1) + "="), "entries[0].key: 1025 bytes; want at most 1024"},
+		{"a long key", descriptor(strings.Repeat("x", limiter.MaxText+1) + "="), "entries[0].key: 1025 bytes; want at most 1024"},
 		{"an override without unit", limited(&override{RequestsPerUnit: 5}),
 			"limit.unit: 0 is no unit; want 1 (SECOND), 2 (MINUTE), 3 (HOUR), 4 (DAY), 5 (MONTH), 6 (YEAR) or 7 (week)"},
 		{"an eighth unit", limited(&override{Unit: 8}), "limit.unit: 8 is no unit; want"},
@@ -182,7 +182,7 @@ func TestOddValues(t *testing.T) {
 
 func TestUnknownDomain(t *testing.T) {
 	n := doortest.NewNode(t)
-	d := open(t, Config{Limiter: newLimiter(t, n, doortest.Rules, func(c *transport.Config) { c.RefuseUnknownDomains = true })})
+	d := open(t, Config{Limiter: newLimiter(t, n, doortest.Rules, func(c *limiter.Config) { c.RefuseUnknownDomains = true })})
 	_, err := d.ShouldRateLimit(t.Context(), request("shop2", descriptor("user=ann")))
 	if status.Code(err) != codes.InvalidArgument || status.Convert(err).Message() != "domain: no rules for domain shop2" {
 		t.Errorf("error %v", err)

@@ -7,12 +7,12 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // deny adds the body and the headers that the first rule with a response wants for a
 // request that is over. Its status is for Envoy's configuration to choose.
-func deny(res *ratelimitv3.RateLimitResponse, b *transport.Batch) {
+func deny(res *ratelimitv3.RateLimitResponse, b *limiter.Batch) {
 	for i := range b.Results {
 		r := &b.Results[i]
 		if !over(r) || r.Rule == nil || r.Rule.Response == nil {
@@ -30,7 +30,7 @@ func deny(res *ratelimitv3.RateLimitResponse, b *transport.Batch) {
 
 // addHeaders tells Envoy's client how the descriptor stands that it should heed. Names and
 // order are those of envoyproxy/ratelimit.
-func addHeaders(res *ratelimitv3.RateLimitResponse, b *transport.Batch, denied bool) {
+func addHeaders(res *ratelimitv3.RateLimitResponse, b *limiter.Batch, denied bool) {
 	r := decisive(b, denied)
 	if r == nil {
 		return
@@ -49,8 +49,8 @@ func addHeaders(res *ratelimitv3.RateLimitResponse, b *transport.Batch, denied b
 // decisive returns the result that says most about the request: of those that are over the
 // one to wait for longest, if the request is; else the one with the least remaining. Between
 // equals it is the first. nil if nothing was counted.
-func decisive(b *transport.Batch, denied bool) *transport.Result {
-	var best *transport.Result
+func decisive(b *limiter.Batch, denied bool) *limiter.Result {
+	var best *limiter.Result
 	for i := range b.Results {
 		r := &b.Results[i]
 		switch {

@@ -10,7 +10,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 const day = 24 * time.Hour
@@ -96,7 +96,7 @@ func limitOf(o *override) bucket.Limit {
 }
 
 // describe fills in the limit that decided r, which was counted.
-func describe(l *ratelimitv3.RateLimitResponse_RateLimit, r *transport.Result) {
+func describe(l *ratelimitv3.RateLimitResponse_RateLimit, r *limiter.Result) {
 	l.RequestsPerUnit = narrow(r.Limit)
 	// A burst is what the remaining is out of, so that is shown; but it does not come back in
 	// one period.
@@ -108,7 +108,7 @@ func describe(l *ratelimitv3.RateLimitResponse_RateLimit, r *transport.Result) {
 
 // limitName returns the name that the rule file gives the limit that decided r, or "": the
 // path that stands for a missing one elsewhere would be shown to Envoy's clients.
-func limitName(r *transport.Result) string {
+func limitName(r *limiter.Result) string {
 	if r.Rule == nil {
 		return ""
 	}

@@ -7,13 +7,13 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // metadata returns what the next filters and the access log may want to know: domain,
 // descriptors and hitsAddend of the request, and under metadata that of the rules which have
 // something left, laid over each other in the order of the descriptors.
-func metadata(b *transport.Batch, req *ratelimitv3.RateLimitRequest) *structpb.Struct {
+func metadata(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) *structpb.Struct {
 	descriptors := make([]*structpb.Value, len(req.GetDescriptors()))
 	for i, d := range req.GetDescriptors() {
 		descriptors[i] = structpb.NewStructValue(entries(d))

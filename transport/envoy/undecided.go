@@ -7,8 +7,8 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // undecidedRetry is after how long a request may come back of which a descriptor has no decision.
@@ -18,10 +18,10 @@ const undecidedRetry = time.Second
 // request under failure_mode_deny: false, so one must not be had by making one descriptor fail. A rule admits if it is
 // on_failure: open or in shadow mode; all else is over: other rules, limits that a descriptor brought, and a descriptor that is
 // wrong. Hits that could not be given back stay undecided.
-func settleUndecided(b *transport.Batch, req *ratelimitv3.RateLimitRequest) {
+func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 	for i := range b.Results {
 		r := &b.Results[i]
-		if verb, _ := spends(req, i); r.Err == nil || verb == bucket.Refund && r.Err.Code != transport.Invalid {
+		if verb, _ := spends(req, i); r.Err == nil || verb == bucket.Refund && r.Err.Code != limiter.Invalid {
 			continue
 		}
 		r.Err = nil
@@ -35,8 +35,8 @@ func settleUndecided(b *transport.Batch, req *ratelimitv3.RateLimitRequest) {
 
 // failure returns the error of the whole call where no descriptor has an answer, and none is held to a limit: what is wrong
 // with one goes before what no node could decide.
-func failure(b *transport.Batch) error {
-	var first *transport.Error
+func failure(b *limiter.Batch) error {
+	var first *limiter.Error
 	at := 0
 	for i := range b.Results {
 		r := &b.Results[i]

@@ -4,13 +4,13 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // answer answers a call whose checks b has had decided.
-func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize, b *transport.Batch) {
+func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize, b *limiter.Batch) {
 	denied := worst(b)
 	// One denial settles it, whatever became of the other descriptors. But among all or nothing, those are
 	// denied for the sake of the one that failed.
@@ -26,7 +26,7 @@ func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize
 		return
 	}
 	if a.AllOrNothing && limited(b) > 1 {
-		now := transport.NewBatch()
+		now := limiter.NewBatch()
 		defer now.Release()
 		if found := d.lookAgain(r, b, now); found != nil {
 			b, denied = now, found
@@ -37,7 +37,7 @@ func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize
 
 // lookAgain reads, into now, what b has checked, and returns the worst denial, nil if there is none any more: of
 // checks that were all denied together the results do not say whose fault it was, and whose rule is to answer.
-func (d *Door) lookAgain(r *http.Request, b, now *transport.Batch) *transport.Result {
+func (d *Door) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
 	now.OneRequest, now.Door = true, b.Door
 	for i := range b.Checks {
 		was := &b.Checks[i]
@@ -52,7 +52,7 @@ func (d *Door) lookAgain(r *http.Request, b, now *transport.Batch) *transport.Re
 }
 
 // deny refuses by the rule of denied, which is a result of b.
-func deny(w http.ResponseWriter, a *rules.Authorize, b *transport.Batch, denied *transport.Result) {
+func deny(w http.ResponseWriter, a *rules.Authorize, b *limiter.Batch, denied *limiter.Result) {
 	status := a.DeniedStatus
 	if status == 0 {
 		status = httpanswer.DeniedStatus(denied)
@@ -62,7 +62,7 @@ func deny(w http.ResponseWriter, a *rules.Authorize, b *transport.Batch, denied 
 }
 
 // limited returns how many results of b were held to a limit.
-func limited(b *transport.Batch) (n int) {
+func limited(b *limiter.Batch) (n int) {
 	for i := range b.Results {
 		if b.Results[i].Limits != nil {
 			n++
@@ -73,7 +73,7 @@ func limited(b *transport.Batch) (n int) {
 
 // worst returns the denial that lasts longest, nil if there is none. What no limit is held to is
 // denied with others only.
-func worst(b *transport.Batch) (longest *transport.Result) {
+func worst(b *limiter.Batch) (longest *limiter.Result) {
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err != nil || r.Allowed || r.Limits == nil {
@@ -88,7 +88,7 @@ func worst(b *transport.Batch) (longest *transport.Result) {
 
 // tightest returns the result that leaves the least, nil if none was held to a limit. One that
 // counted goes before those that did not.
-func tightest(b *transport.Batch) (least *transport.Result) {
+func tightest(b *limiter.Batch) (least *limiter.Result) {
 	for i := range b.Results {
 		r := &b.Results[i]
 		if r.Err != nil || r.Limits == nil {
@@ -105,7 +105,7 @@ func tightest(b *transport.Batch) (least *transport.Result) {
 
 // failure returns why a check has no decision, nil if all have one: what is wrong with one
 // goes before what no node could decide.
-func failure(b *transport.Batch) (first *transport.Error) {
+func failure(b *limiter.Batch) (first *limiter.Error) {
 	for i := range b.Results {
 		if e := b.Results[i].Err; e != nil && (first == nil || e.Code < first.Code) {
 			first = e

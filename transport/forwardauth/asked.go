@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // asked is what a call asks about. What the proxy was asked it tells in one of two ways, and the way is
@@ -27,7 +27,7 @@ type asked struct {
 
 // fill adds the checks of the call to b: one for each descriptor all of whose entries have a value. The
 // error says what cannot be made out of the call; nothing is to be checked then.
-func (q *asked) fill(b *transport.Batch, domain string) *transport.Error {
+func (q *asked) fill(b *limiter.Batch, domain string) *limiter.Error {
 	if peer, err := netip.ParseAddrPort(q.call.RemoteAddr); err == nil {
 		q.peer = peer.Addr().Unmap().WithZone("")
 		q.trusted = q.rules.Trusts(q.peer)
@@ -58,12 +58,12 @@ func (q *asked) fill(b *transport.Batch, domain string) *transport.Error {
 	return nil
 }
 
-func invalid(field, message string) *transport.Error {
-	return &transport.Error{Code: transport.Invalid, Field: field, Message: message}
+func invalid(field, message string) *limiter.Error {
+	return &limiter.Error{Code: limiter.Invalid, Field: field, Message: message}
 }
 
 // value returns the value of e for this call, "" for none.
-func (q *asked) value(e *rules.AuthorizeEntry) (value string, fault *transport.Error) {
+func (q *asked) value(e *rules.AuthorizeEntry) (value string, fault *limiter.Error) {
 	switch e.From {
 	case rules.FromClientAddress:
 		return q.client()
@@ -94,7 +94,7 @@ func headerOf(lines []string) string {
 }
 
 // client returns the client's network.
-func (q *asked) client() (string, *transport.Error) {
+func (q *asked) client() (string, *limiter.Error) {
 	if !q.peer.IsValid() {
 		return "", invalid("client_address", "the caller's address is not known")
 	}
@@ -103,7 +103,7 @@ func (q *asked) client() (string, *transport.Error) {
 }
 
 // method returns the original request's method.
-func (q *asked) method() (string, *transport.Error) {
+func (q *asked) method() (string, *limiter.Error) {
 	name := q.rules.Original.Method
 	told, below, fault := q.original(name, "method")
 	if fault != nil || below {
@@ -124,7 +124,7 @@ func isMethod(s string) bool {
 }
 
 // host returns the original request's host, "" where it has none.
-func (q *asked) host() (string, *transport.Error) {
+func (q *asked) host() (string, *limiter.Error) {
 	told, below, fault := q.original(q.rules.Original.Host, "host")
 	if below {
 		told = q.call.Host
@@ -133,7 +133,7 @@ func (q *asked) host() (string, *transport.Error) {
 }
 
 // uri returns the original request's path.
-func (q *asked) uri() (string, *transport.Error) {
+func (q *asked) uri() (string, *limiter.Error) {
 	name := q.rules.Original.URI
 	told, below, fault := q.original(name, "path")
 	if fault != nil {
@@ -153,7 +153,7 @@ func (q *asked) uri() (string, *transport.Error) {
 // is the call itself that tells. A part that is not told is a fault and not an entry without a
 // value: every request has it, so the proxy is not set up as it must be, and to go on would be
 // to limit nothing.
-func (q *asked) original(header, part string) (told string, below bool, fault *transport.Error) {
+func (q *asked) original(header, part string) (told string, below bool, fault *limiter.Error) {
 	if q.path != "" {
 		// Were it not refused, a slash too many behind the domain would make one path of all.
 		if uri := q.rules.Original.URI; q.trusted && len(q.call.Header.Values(uri)) > 0 {

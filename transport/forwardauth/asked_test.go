@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
@@ -49,11 +49,11 @@ authorize:
 
 // spy notes the values of the descriptors that are checked.
 type spy struct {
-	transport.Limiter
+	limiter.Service
 	seen *[]string
 }
 
-func (s spy) Check(ctx context.Context, b *transport.Batch) error {
+func (s spy) Check(ctx context.Context, b *limiter.Batch) error {
 	for i := range b.Checks {
 		var values []string
 		for _, e := range b.Checks[i].Descriptor {
@@ -61,5 +61,5 @@ func (s spy) Check(ctx context.Context, b *transport.Batch) error {
 		}
 		*s.seen = append(*s.seen, strings.Join(values, " "))
 	}
-	return s.Limiter.Check(ctx, b)
+	return s.Service.Check(ctx, b)
 }

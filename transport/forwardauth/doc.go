@@ -4,6 +4,6 @@
 //
 // It decides what a request was, as far as the proxy may be believed, which checks that
 // makes by the key authorize of the domain's rule file, and how the answer is told. The
-// checks are the transport.Limiter's. A refusal is never a 2xx: whatever cannot be made
+// checks are the limiter.Service's. A refusal is never a 2xx: whatever cannot be made
 // out or decided is refused. It starts no goroutine.
 package forwardauth

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
@@ -18,7 +19,7 @@ const Prefix = "/v1/authorize/"
 // Config is what a Door is made of.
 type Config struct {
 	// Limiter answers. Required.
-	Limiter transport.Limiter
+	Limiter limiter.Service
 	// Guard says which proxies may ask. nil lets all in.
 	Guard *access.Guard
 	// Authorize returns what is checked in a domain by the rules in force, nil if the
@@ -74,7 +75,7 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	domain, path := split(r.URL.EscapedPath())
-	pass, refused := d.config.Guard.Proxied(r, transport.ForwardAuthDoor)
+	pass, refused := d.config.Guard.Proxied(r, limiter.ForwardAuthDoor)
 	if refused == nil {
 		refused = pass.May(access.Check, domain)
 	}
@@ -85,13 +86,13 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := d.config.Authorize(domain)
 	if a == nil {
 		p := httpanswer.NewProblem(http.StatusNotFound, "no rule file in force has authorize for this domain; see docs/forward-auth.md")
-		p.Code = transport.NotFound.String()
+		p.Code = limiter.NotFound.String()
 		httpanswer.Refuse(w, p)
 		return
 	}
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door, b.Traceparent, b.Account = transport.ForwardAuthDoor, r.Header.Get(transport.HeaderTraceparent), pass.Account()
+	b.Door, b.Traceparent, b.Account = limiter.ForwardAuthDoor, r.Header.Get(transport.HeaderTraceparent), pass.Account()
 	q := asked{rules: a, call: r, path: path}
 	if e := q.fill(b, domain); e != nil {
 		httpanswer.Refuse(w, httpanswer.ProblemOf(e))
@@ -116,9 +117,9 @@ const RefusalHeader = "Sluice-Refusal"
 const challenge = access.TokenHeader + ` realm="sluice"`
 
 // refuse answers a proxy that may not ask.
-func refuse(w http.ResponseWriter, e *transport.Error) {
+func refuse(w http.ResponseWriter, e *limiter.Error) {
 	w.Header().Set(RefusalHeader, e.Code.String())
-	if e.Code == transport.Unauthenticated {
+	if e.Code == limiter.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", challenge)
 	}
 	httpanswer.Refuse(w, httpanswer.ProblemOf(e))

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
 )
@@ -50,11 +51,11 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		q.batch.Release()
 		return nil, errLeaving
 	}
-	q.batch.Door = transport.GRPCDoor
+	q.batch.Door = limiter.GRPCDoor
 	if s.tracing {
 		q.batch.Traceparent = transport.Traceparent(ctx)
 	}
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused != nil {
 		q.batch.Release()
 		return nil, statusOf(refused)
@@ -88,16 +89,16 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	if s.gone() {
 		return nil, errLeaving
 	}
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused != nil {
 		return nil, statusOf(refused)
 	}
-	if e := transport.CountFault(len(req.GetChecks())); e != nil {
+	if e := limiter.CountFault(len(req.GetChecks())); e != nil {
 		return nil, statusOf(e)
 	}
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door = transport.GRPCDoor
+	b.Door = limiter.GRPCDoor
 	if s.tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // change returns c after f.
@@ -96,7 +96,7 @@ func TestDecisionForms(t *testing.T) {
 }
 
 func TestBadChecks(t *testing.T) {
-	long := strings.Repeat("x", transport.MaxText+1)
+	long := strings.Repeat("x", limiter.MaxText+1)
 	limit := func(l *sluicev1.Limit) func(*sluicev1.Check) {
 		return func(c *sluicev1.Check) { c.Limits = []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}, l} }
 	}
@@ -115,7 +115,7 @@ func TestBadChecks(t *testing.T) {
 		{"domain", func(c *sluicev1.Check) { c.Domain = "" }},
 		{"domain", func(c *sluicev1.Check) { c.Domain = long }},
 		{"descriptor", entries(0)},
-		{"descriptor", entries(transport.MaxEntries + 1)},
+		{"descriptor", entries(limiter.MaxEntries + 1)},
 		{"descriptor", entries(5000)},
 		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = "" }},
 		{"descriptor[0].key", func(c *sluicev1.Check) { c.Descriptor_[0].Key = long }},
@@ -154,7 +154,7 @@ func clearNil(limits []*sluicev1.Limit) {
 
 func TestBadCalls(t *testing.T) {
 	d := openNode(t)
-	for _, n := range []int{0, transport.MaxChecks + 1, 100_000} {
+	for _, n := range []int{0, limiter.MaxChecks + 1, 100_000} {
 		checks := make([]*sluicev1.Check, n)
 		for i := range checks {
 			checks[i] = &sluicev1.Check{}
@@ -192,14 +192,14 @@ func TestCallErrors(t *testing.T) {
 		err  error
 		want codes.Code
 	}{
-		{&transport.Error{Code: transport.Invalid}, codes.InvalidArgument},
-		{&transport.Error{Code: transport.UnknownDomain}, codes.InvalidArgument},
-		{&transport.Error{Code: transport.Overloaded}, codes.ResourceExhausted},
-		{&transport.Error{Code: transport.Unavailable}, codes.Unavailable},
-		{&transport.Error{Code: transport.NotFound}, codes.NotFound},
-		{&transport.Error{Code: transport.Refused}, codes.FailedPrecondition},
-		{&transport.Error{Code: transport.Forbidden}, codes.PermissionDenied},
-		{&transport.Error{}, codes.Internal},
+		{&limiter.Error{Code: limiter.Invalid}, codes.InvalidArgument},
+		{&limiter.Error{Code: limiter.UnknownDomain}, codes.InvalidArgument},
+		{&limiter.Error{Code: limiter.Overloaded}, codes.ResourceExhausted},
+		{&limiter.Error{Code: limiter.Unavailable}, codes.Unavailable},
+		{&limiter.Error{Code: limiter.NotFound}, codes.NotFound},
+		{&limiter.Error{Code: limiter.Refused}, codes.FailedPrecondition},
+		{&limiter.Error{Code: limiter.Forbidden}, codes.PermissionDenied},
+		{&limiter.Error{}, codes.Internal},
 		{errors.New("another"), codes.Internal},
 	} {
 		if got := status.Code(statusOf(c.err)); got != c.want {

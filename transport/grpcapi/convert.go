@@ -2,20 +2,20 @@ package grpcapi
 
 import (
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
-// fill adds checks to b. What the wire can say and a transport.Check cannot
+// fill adds checks to b. What the wire can say and a limiter.Check cannot
 // becomes the check's Fault.
-func fill(b *transport.Batch, checks []*sluicev1.Check) {
+func fill(b *limiter.Batch, checks []*sluicev1.Check) {
 	for _, p := range checks {
 		c := b.Add()
 		c.Domain = p.GetDomain()
 		entries := p.GetDescriptor_()
 		// One too many is enough for it to be refused.
-		for _, e := range entries[:min(len(entries), transport.MaxEntries+1)] {
+		for _, e := range entries[:min(len(entries), limiter.MaxEntries+1)] {
 			c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}
 		if p != nil && p.Cost != nil {
@@ -30,7 +30,7 @@ func fill(b *transport.Batch, checks []*sluicev1.Check) {
 }
 
 // resets returns what became of the counters of b, one per check.
-func resets(b *transport.Batch) []*sluicev1.Decision {
+func resets(b *limiter.Batch) []*sluicev1.Decision {
 	out, list := blank(len(b.Results))
 	for i := range b.Results {
 		r, d := &b.Results[i], &list[i]

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
@@ -18,10 +19,10 @@ import (
 // what the generated type reads and refuses what that refuses; a fuzzer compares
 // the two. ADR 14 says what it buys.
 type question struct {
-	batch *transport.Batch
+	batch *limiter.Batch
 	id    uint64
 	// fault is set when the request as a whole is refused.
-	fault *transport.Error
+	fault *limiter.Error
 	text  text
 	size  int // of the message, in bytes
 }
@@ -74,7 +75,7 @@ func (t *text) keep(part []byte, like string, left int) (string, error) {
 
 // decode reads a CheckRequest into a new batch. data is not needed afterwards.
 func (q *question) decode(data []byte) error {
-	q.batch = transport.NewBatch()
+	q.batch = limiter.NewBatch()
 	count := 0
 	for len(data) > 0 {
 		num, typ, value, rest, err := field(data)
@@ -85,7 +86,7 @@ func (q *question) decode(data []byte) error {
 		switch {
 		case num == requestChecks && typ == protowire.BytesType:
 			// One check too many is enough for the request to be refused.
-			if count++; count <= transport.MaxChecks {
+			if count++; count <= limiter.MaxChecks {
 				if err := q.decodeCheck(value, len(rest)); err != nil {
 					return fmt.Errorf("checks[%d]: %w", count-1, err)
 				}
@@ -96,14 +97,14 @@ func (q *question) decode(data []byte) error {
 			q.id = varint(value)
 		}
 	}
-	q.fault = transport.CountFault(count)
+	q.fault = limiter.CountFault(count)
 	return nil
 }
 
 // decodeCheck adds a check. behind is how much of the request follows it.
 func (q *question) decodeCheck(data []byte, behind int) error {
 	c := q.batch.Add()
-	before := &transport.Check{}
+	before := &limiter.Check{}
 	if n := len(q.batch.Checks); n > 1 {
 		before = &q.batch.Checks[n-2]
 	}
@@ -129,7 +130,7 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 			if err != nil {
 				return fmt.Errorf("descriptor[%d]: %w", entries, err)
 			}
-			if entries++; entries <= transport.MaxEntries+1 {
+			if entries++; entries <= limiter.MaxEntries+1 {
 				c.Descriptor = append(c.Descriptor, e)
 			}
 		case num == checkCost && typ == protowire.VarintType:
@@ -259,20 +260,20 @@ func varint(value []byte) uint64 {
 }
 
 // setVerb sets the verb, or the fault of naming one that there is not.
-func setVerb(c *transport.Check, v int32) {
+func setVerb(c *limiter.Check, v int32) {
 	if v >= 0 && v <= int32(sluicev1.Verb_VERB_REFUND) {
 		c.Verb = bucket.Verb(v)
 		return
 	}
-	c.Fault = &transport.Error{Code: transport.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
+	c.Fault = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
 }
 
 // addLimit adds limit i, or the fault of one that cannot be read.
-func addLimit(c *transport.Check, i int, p *sluicev1.Limit) {
+func addLimit(c *limiter.Check, i int, p *sluicev1.Limit) {
 	l, err := transport.LimitFromProto(p)
 	if err != nil {
 		if c.Fault == nil {
-			c.Fault = transport.LimitFault(i, err)
+			c.Fault = limiter.LimitsFault(transport.AtLimit(err, i))
 		}
 		return
 	}

@@ -5,17 +5,17 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/buffers"
 )
 
 // answer is a sluice.v1.CheckResponse that is encoded straight from a batch. It
 // owns the batch and releases it when it is encoded.
 type answer struct {
-	batch *transport.Batch // nil when fault is set
+	batch *limiter.Batch // nil when fault is set
 	id    uint64
-	fault *transport.Error
+	fault *limiter.Error
 }
 
 // Field numbers of sluice.v1.
@@ -51,7 +51,7 @@ func (a *answer) encode() mem.BufferSlice {
 	buf := pool.Get(size)
 	out := (*buf)[:0]
 	if a.batch != nil {
-		room := transport.MaxResponses
+		room := limiter.MaxResponses
 		for i := range a.batch.Results {
 			out = protowire.AppendTag(out, responseDecisions, protowire.BytesType)
 			out = nest(out, func(out []byte) []byte { return appendDecision(out, &a.batch.Results[i], i, &room) })
@@ -69,7 +69,7 @@ func (a *answer) encode() mem.BufferSlice {
 
 // appendDecision appends r, the result of check i. room is how many bytes of responses there may
 // still be.
-func appendDecision(out []byte, r *transport.Result, i int, room *int) []byte {
+func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 	if r.Err != nil {
 		out = appendString(out, decisionRule, r.RuleName())
 		return appendMessage(out, decisionError, errorAt(r.Err, i))

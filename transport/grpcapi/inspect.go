@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
@@ -11,7 +12,7 @@ import (
 
 // Inspect implements sluicev1.SluiceServiceServer.
 func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sluicev1.InspectResponse, error) {
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused == nil {
 		refused = pass.Operate(ctx, access.Read, req.GetDomain())
 	}
@@ -21,7 +22,7 @@ func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sl
 	if s.gone() {
 		return nil, errLeaving
 	}
-	q := transport.Check{Domain: req.GetDomain()}
+	q := limiter.Check{Domain: req.GetDomain()}
 	for _, e := range req.GetDescriptor_() {
 		q.Descriptor = append(q.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
@@ -38,7 +39,7 @@ func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sl
 	return res, nil
 }
 
-func inspectionToProto(x *transport.Inspection) *sluicev1.InspectResponse {
+func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
 	res := &sluicev1.InspectResponse{
 		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Holder: x.Holder, Generation: x.Gen,
 		Standbys: x.Standbys, Filling: x.Filling, Counted: x.Counted, Grants: int32(x.Grants), Lent: x.Lent,

@@ -9,22 +9,22 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
-// inspected is a Limiter that knows one key.
-type inspected struct{ transport.Limiter }
+// inspected is a limiter.Service that knows one key.
+type inspected struct{ limiter.Service }
 
-func (i inspected) Inspect(ctx context.Context, q *transport.Check) (transport.Inspection, error) {
-	x, err := i.Limiter.Inspect(ctx, q)
+func (i inspected) Inspect(ctx context.Context, q *limiter.Check) (limiter.Inspection, error) {
+	x, err := i.Service.Inspect(ctx, q)
 	x.Holder, x.Gen, x.Counted, x.Partition = "n2", 3, true, 9
 	if x.Rule != nil {
 		x.Limits = []facts.Limit{{Limit: 3, Spent: 4, ResetAfter: time.Second}}
 	}
-	x.Leases = []transport.Lease{{Node: "n1", Left: 5}}
+	x.Leases = []limiter.Lease{{Node: "n1", Left: 5}}
 	return x, err
 }
 

@@ -3,8 +3,8 @@ package grpcapi
 import (
 	"context"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -13,14 +13,14 @@ func (s *Server) ReportLoad(ctx context.Context, req *sluicev1.ReportLoadRequest
 	if s.gone() {
 		return nil, errLeaving
 	}
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused == nil {
 		refused = pass.May(access.Charge, req.GetDomain())
 	}
 	if refused != nil {
 		return nil, statusOf(refused)
 	}
-	l, err := s.limiter.ReportLoad(ctx, transport.LoadReport{
+	l, err := s.limiter.ReportLoad(ctx, limiter.LoadReport{
 		Domain: req.GetDomain(), Pool: req.GetPool(), Load: req.GetLoad(), Reporter: req.GetReporter(),
 	})
 	if err != nil {

@@ -3,14 +3,14 @@ package grpcapi
 import (
 	"context"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
 // Members implements sluicev1.SluiceServiceServer.
 func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
-	if _, refused := s.guard.Call(ctx, transport.GRPCDoor); refused != nil {
+	if _, refused := s.guard.Call(ctx, limiter.GRPCDoor); refused != nil {
 		return nil, statusOf(refused)
 	}
 	m := s.limiter.Members(ctx)
@@ -47,7 +47,7 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 	return res, nil
 }
 
-func memberToProto(m *transport.Member) *sluicev1.Member {
+func memberToProto(m *limiter.Member) *sluicev1.Member {
 	p := &sluicev1.Member{
 		Name:          m.Name,
 		Boot:          m.Boot,
@@ -73,7 +73,7 @@ func memberToProto(m *transport.Member) *sluicev1.Member {
 }
 
 // setToProto returns nil for no set.
-func setToProto(s transport.StableSet) *sluicev1.StableSet {
+func setToProto(s limiter.StableSet) *sluicev1.StableSet {
 	if s.Version == 0 {
 		return nil
 	}
@@ -82,7 +82,7 @@ func setToProto(s transport.StableSet) *sluicev1.StableSet {
 
 // ForgetMember implements sluicev1.SluiceServiceServer.
 func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused == nil {
 		refused = pass.Operate(ctx, access.Admin, "")
 	}
@@ -101,7 +101,7 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 
 // Bootstrap implements sluicev1.SluiceServiceServer.
 func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*sluicev1.BootstrapResponse, error) {
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused == nil {
 		refused = pass.Operate(ctx, access.Admin, "")
 	}
@@ -120,7 +120,7 @@ func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*
 
 // AcceptLoss implements sluicev1.SluiceServiceServer.
 func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) (*sluicev1.AcceptLossResponse, error) {
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused == nil {
 		refused = pass.Operate(ctx, access.Admin, "")
 	}

@@ -13,16 +13,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 // clustered opens a door to a node of which the cluster is o.
-func clustered(t *testing.T, o transport.Overview, forget func(context.Context, string) error) *door {
-	return open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{}, func(c *transport.Config) {
-		c.Cluster = func(context.Context) transport.Overview { return o }
+func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, string) error) *door {
+	return open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{}, func(c *limiter.Config) {
+		c.Cluster = func(context.Context) limiter.Overview { return o }
 		c.Forget = forget
 	})})
 }
@@ -30,13 +30,13 @@ func clustered(t *testing.T, o transport.Overview, forget func(context.Context, 
 func TestMembers(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		o    transport.Overview
+		o    limiter.Overview
 		want *sluicev1.MembersResponse
 	}{
-		{"nothing known yet", transport.Overview{}, &sluicev1.MembersResponse{Holdings: &sluicev1.Holdings{}}},
+		{"nothing known yet", limiter.Overview{}, &sluicev1.MembersResponse{Holdings: &sluicev1.Holdings{}}},
 		{
 			"alone, before there is a set",
-			transport.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
+			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "127.0.0.1:7460", HTTP: "h", Version: "v1",
 			}}}, Reason: "no stable set is known yet"},
 			&sluicev1.MembersResponse{
@@ -49,15 +49,15 @@ func TestMembers(t *testing.T) {
 		},
 		{
 			"two of three",
-			transport.Overview{
+			limiter.Overview{
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
-				Set:  transport.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
-				Standings: []transport.Standing{
+				Set:  limiter.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+				Standings: []limiter.Standing{
 					{Name: "n1", Boot: "b1", Lives: true, Holds: 500},
 					{Name: "n2", Boot: "b2", Lives: true, Silent: 30 * time.Millisecond, Holds: 521},
 					{Name: "n3", Silent: -1},
 				},
-				Holdings: transport.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
+				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
 			},
 			&sluicev1.MembersResponse{
 				Self: "n1", MayDecide: true,
@@ -91,18 +91,18 @@ func TestForgetMember(t *testing.T) {
 		want string
 	}{
 		{"n3", nil, operator, codes.OK, ""},
-		{"n3", nil, t.Context(), codes.PermissionDenied, transport.ErrNotOperator.Message},
-		{"n3", nil, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5000}}), codes.PermissionDenied, transport.ErrNotOperator.Message},
+		{"n3", nil, t.Context(), codes.PermissionDenied, limiter.ErrNotOperator.Message},
+		{"n3", nil, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5000}}), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"", nil, operator, codes.InvalidArgument, "name: empty"},
-		{"n3", transport.ErrNotCounted, operator, codes.NotFound, `cannot forget "n3": it is not in the stable set`},
-		{"n3", transport.ErrLives, operator, codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`},
-		{"n3", transport.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
-		{"n3", transport.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no stable set; ask one that does`},
+		{"n3", limiter.ErrNotCounted, operator, codes.NotFound, `cannot forget "n3": it is not in the stable set`},
+		{"n3", limiter.ErrLives, operator, codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`},
+		{"n3", limiter.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
+		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no stable set; ask one that does`},
 		{"n3", errors.New("the node does not run"), operator, codes.Unavailable, `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string
-		set := transport.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}
-		d := clustered(t, transport.Overview{Set: set}, func(_ context.Context, name string) error {
+		set := limiter.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}
+		d := clustered(t, limiter.Overview{Set: set}, func(_ context.Context, name string) error {
 			asked = append(asked, name)
 			return c.err
 		})
@@ -125,7 +125,7 @@ func TestForgetMember(t *testing.T) {
 
 // A client of the gRPC port is no operator, and a node that is leaving forgets nobody.
 func TestForgetMemberServed(t *testing.T) {
-	d := clustered(t, transport.Overview{}, func(context.Context, string) error { return nil })
+	d := clustered(t, limiter.Overview{}, func(context.Context, string) error { return nil })
 	if _, err := d.client.ForgetMember(t.Context(), &sluicev1.ForgetMemberRequest{Name: "n3"}); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("no operator: %v", err)
 	}

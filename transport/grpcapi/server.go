@@ -13,15 +13,15 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/sluice-project/sluice/internal/inflow"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
 // Config is what a Server is made of.
 type Config struct {
 	// Limiter answers. Required.
-	Limiter transport.Limiter
+	Limiter limiter.Service
 	// Guard says who may ask. nil lets everybody in.
 	Guard *access.Guard
 	// Tracing: callers' traceparent is read.
@@ -35,7 +35,7 @@ type Config struct {
 	// Unread is how long an answer on a CheckStream may wait until the client reads, before the stream ends. 0 means 10 s.
 	Unread time.Duration
 	// Admit is asked about each request of a CheckStream; one that it refuses is answered with
-	// transport.ErrBusy. So are calls of Check, and of Methods with Shed, before their message is read. nil admits all.
+	// limiter.ErrBusy. So are calls of Check, and of Methods with Shed, before their message is read. nil admits all.
 	Admit func() bool
 	// Methods are those of other services on the same port, by full name, "/service/method". Others have only known clients.
 	Methods map[string]Method
@@ -67,7 +67,7 @@ func (c *Config) Validate() error {
 // Server is sluice.v1. Make it with New, close it with Close.
 type Server struct {
 	sluicev1.UnimplementedSluiceServiceServer
-	limiter  transport.Limiter
+	limiter  limiter.Service
 	guard    *access.Guard
 	inFlight int
 	unread   time.Duration

@@ -18,15 +18,15 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newLimiter returns a Service on d.
-func newLimiter(t testing.TB, d check.Decider) *transport.Service {
+func newLimiter(t testing.TB, d check.Decider) *limiter.Limiter {
 	t.Helper()
 	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving, GRPC: "127.0.0.1:7460"}
 	return doortest.NewLimiter(t, d, doortest.Rules, self)
@@ -88,8 +88,8 @@ func request(checks ...*sluicev1.Check) *sluicev1.CheckRequest {
 func TestConfigValidate(t *testing.T) {
 	for field, c := range map[string]Config{
 		"Limiter":  {},
-		"InFlight": {Limiter: &transport.Service{}, InFlight: -1},
-		"Unread":   {Limiter: &transport.Service{}, Unread: -1},
+		"InFlight": {Limiter: &limiter.Limiter{}, InFlight: -1},
+		"Unread":   {Limiter: &limiter.Limiter{}, Unread: -1},
 	} {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: error %v", field, err)

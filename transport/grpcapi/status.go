@@ -6,30 +6,30 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // errLeaving answers what comes after Drain. A stream that ends with it has answered everything that was
 // decided; the detail tells it from a connection that broke.
-var errLeaving = statusOf(&transport.Error{Code: transport.Unavailable, Message: "this node is leaving; ask another"})
+var errLeaving = statusOf(&limiter.Error{Code: limiter.Unavailable, Message: "this node is leaving; ask another"})
 
 // codeOf is the gRPC code of an error that is about a whole call.
-func codeOf(c transport.Code) codes.Code {
+func codeOf(c limiter.Code) codes.Code {
 	switch c {
-	case transport.Invalid, transport.UnknownDomain:
+	case limiter.Invalid, limiter.UnknownDomain:
 		return codes.InvalidArgument
-	case transport.Overloaded:
+	case limiter.Overloaded:
 		return codes.ResourceExhausted
-	case transport.Unavailable:
+	case limiter.Unavailable:
 		return codes.Unavailable
-	case transport.NotFound:
+	case limiter.NotFound:
 		return codes.NotFound
-	case transport.Refused:
+	case limiter.Refused:
 		return codes.FailedPrecondition
-	case transport.Forbidden:
+	case limiter.Forbidden:
 		return codes.PermissionDenied
-	case transport.Unauthenticated:
+	case limiter.Unauthenticated:
 		return codes.Unauthenticated
 	}
 	return codes.Internal
@@ -37,7 +37,7 @@ func codeOf(c transport.Code) codes.Code {
 
 // statusOf maps the error of a call; the status carries it as a sluice.v1.Error too.
 func statusOf(err error) error {
-	e, ok := errors.AsType[*transport.Error](err)
+	e, ok := errors.AsType[*limiter.Error](err)
 	if !ok {
 		return status.Error(codes.Internal, err.Error())
 	}
@@ -49,11 +49,11 @@ func statusOf(err error) error {
 }
 
 // callError is e, which is about a whole call, on the wire.
-func callError(e *transport.Error) *sluicev1.Error {
+func callError(e *limiter.Error) *sluicev1.Error {
 	return &sluicev1.Error{Code: sluicev1.ErrorCode(e.Code), Field: e.Field, Message: e.Message}
 }
 
 // errorAt is e, which is about check i, on the wire.
-func errorAt(e *transport.Error, i int) *sluicev1.Error {
+func errorAt(e *limiter.Error, i int) *sluicev1.Error {
 	return &sluicev1.Error{Code: sluicev1.ErrorCode(e.Code), Field: e.Path(i), Message: e.Message}
 }

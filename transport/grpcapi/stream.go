@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -32,7 +32,7 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 	})
 	defer p.unread.Stop()
 	p.unread.Stop()
-	pass, refused := s.guard.Enter(transport.StreamDoor, &p.identity)
+	pass, refused := s.guard.Enter(limiter.StreamDoor, &p.identity)
 	if refused != nil {
 		return statusOf(refused)
 	}
@@ -95,7 +95,7 @@ func (p *pipeline) read(pass access.Pass) error {
 		if err := p.stream.RecvMsg(q); err != nil {
 			return err
 		}
-		var refused *transport.Error
+		var refused *limiter.Error
 		if pass, refused = p.server.guard.Again(pass, &p.identity); refused != nil {
 			q.batch.Release()
 			return statusOf(refused)
@@ -136,14 +136,14 @@ func (p *pipeline) take(q *question, pass access.Pass, places int) bool {
 // own answer's Error and does not end the stream.
 func (p *pipeline) answer(q *question, pass *access.Pass) {
 	id := q.id
-	q.batch.Door = transport.StreamDoor
+	q.batch.Door = limiter.StreamDoor
 	// What may not be asked fails alone, even where that is all: requests may be gathered from many askers.
 	_ = pass.Restrict(q.batch)
 	a, err := p.decide(q)
 	if err != nil {
-		e, ok := errors.AsType[*transport.Error](err)
+		e, ok := errors.AsType[*limiter.Error](err)
 		if !ok {
-			e = &transport.Error{Code: transport.Unavailable, Message: err.Error()}
+			e = &limiter.Error{Code: limiter.Unavailable, Message: err.Error()}
 		}
 		a = &answer{id: id, fault: e}
 	}
@@ -159,7 +159,7 @@ func (p *pipeline) answer(q *question, pass *access.Pass) {
 func (p *pipeline) decide(q *question) (*answer, error) {
 	if !p.server.admit() {
 		q.batch.Release()
-		return nil, transport.ErrBusy
+		return nil, limiter.ErrBusy
 	}
 	return p.server.check(p.stream.Context(), q)
 }

@@ -13,18 +13,18 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/sluice-project/sluice/internal/inflow"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
 // busyRetry is when a caller that was turned away may come back.
 const busyRetry = time.Second
 
-// errBusy turns a call away, as transport.ErrBusy and with the time to wait.
+// errBusy turns a call away, as limiter.ErrBusy and with the time to wait.
 var errBusy = func() error {
-	st := status.New(codes.ResourceExhausted, transport.ErrBusy.Message)
-	with, err := st.WithDetails(callError(transport.ErrBusy), &errdetails.RetryInfo{RetryDelay: durationpb.New(busyRetry)})
+	st := status.New(codes.ResourceExhausted, limiter.ErrBusy.Message)
+	with, err := st.WithDetails(callError(limiter.ErrBusy), &errdetails.RetryInfo{RetryDelay: durationpb.New(busyRetry)})
 	if err != nil {
 		return st.Err()
 	}
@@ -34,7 +34,7 @@ var errBusy = func() error {
 // Method says how calls of a method are let in.
 type Method struct {
 	// Door is what refusals are counted by.
-	Door transport.Door
+	Door limiter.Door
 	// Public methods are for unauthenticated clients too.
 	Public bool
 	// Shed: calls are turned away while Config.Admit says so.
@@ -42,15 +42,15 @@ type Method struct {
 }
 
 // public is how health probes are let in.
-var public = Method{Door: transport.GRPCDoor, Public: true}
+var public = Method{Door: limiter.GRPCDoor, Public: true}
 
 // methodOf returns how calls of the method with that full name are let in.
 func (s *Server) methodOf(name string) Method {
 	switch name {
 	case sluicev1.SluiceService_Check_FullMethodName:
-		return Method{Door: transport.GRPCDoor, Shed: true}
+		return Method{Door: limiter.GRPCDoor, Shed: true}
 	case sluicev1.SluiceService_CheckStream_FullMethodName:
-		return Method{Door: transport.StreamDoor}
+		return Method{Door: limiter.StreamDoor}
 	}
 	if m, ok := s.methods[name]; ok {
 		return m
@@ -58,7 +58,7 @@ func (s *Server) methodOf(name string) Method {
 	if strings.HasPrefix(name, "/"+healthv1.Health_ServiceDesc.ServiceName+"/") {
 		return public
 	}
-	return Method{Door: transport.GRPCDoor}
+	return Method{Door: limiter.GRPCDoor}
 }
 
 // tap decides on a call by its headers, before its message is read and before it has a goroutine: whether the node has time for it, and

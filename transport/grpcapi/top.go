@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 )
 
@@ -17,18 +17,18 @@ func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.T
 	if s.gone() {
 		return nil, errLeaving
 	}
-	pass, refused := s.guard.Call(ctx, transport.GRPCDoor)
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
 	if refused == nil {
 		refused = pass.May(access.Read, req.GetDomain())
 	}
 	if refused != nil {
 		return nil, statusOf(refused)
 	}
-	by := transport.TopBy(req.GetBy())
+	by := limiter.TopBy(req.GetBy())
 	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so refused as the highest that it can
-		by = ^transport.TopBy(0)
+		by = ^limiter.TopBy(0)
 	}
-	top, err := s.limiter.Top(ctx, transport.TopQuery{
+	top, err := s.limiter.Top(ctx, limiter.TopQuery{
 		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Operator: pass.IsOperator(ctx),
 	})
 	if err != nil {

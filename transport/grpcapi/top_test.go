@@ -8,15 +8,15 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 func TestTop(t *testing.T) {
-	d := open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *transport.Config) {
-		c.TopKeys = transport.TopOn
-		c.AskTop = func(context.Context, transport.TopQuery) ([]transport.NodeTop, []string) { return nil, []string{"n2"} }
+	d := open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
+		c.TopKeys = limiter.TopOn
+		c.AskTop = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
 	})})
 	for range 5 {
 		if _, err := d.client.Check(t.Context(), request(user("ann"))); err != nil {

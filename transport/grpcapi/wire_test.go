@@ -15,9 +15,9 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // FuzzDecode holds question to the generated type: both accept the same bytes,
@@ -68,14 +68,14 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		want := transport.NewBatch()
+		want := limiter.NewBatch()
 		defer want.Release()
 		want.AllOrNothing = m.GetAllOrNothing()
-		fill(want, m.GetChecks()[:min(len(m.GetChecks()), transport.MaxChecks)])
+		fill(want, m.GetChecks()[:min(len(m.GetChecks()), limiter.MaxChecks)])
 		if !reflect.DeepEqual(normal(q.batch.Checks), normal(want.Checks)) || q.batch.AllOrNothing != want.AllOrNothing || q.id != m.GetId() {
 			t.Fatalf("decode: %+v %v %d\nwant:   %+v %v %d", q.batch.Checks, q.batch.AllOrNothing, q.id, want.Checks, want.AllOrNothing, m.GetId())
 		}
-		if (q.fault == nil) != (transport.CountFault(len(m.GetChecks())) == nil) {
+		if (q.fault == nil) != (limiter.CountFault(len(m.GetChecks())) == nil) {
 			t.Fatalf("fault %v with %d checks", q.fault, len(m.GetChecks()))
 		}
 	})
@@ -83,13 +83,13 @@ func FuzzDecode(f *testing.F) {
 
 // normal makes empty slices equal, whatever memory they came with, and leaves out
 // which of several faults is named: that follows the order on the wire.
-func normal(checks []transport.Check) []transport.Check {
-	list := make([]transport.Check, len(checks))
+func normal(checks []limiter.Check) []limiter.Check {
+	list := make([]limiter.Check, len(checks))
 	for i, c := range checks {
 		c.Descriptor = append([]rules.Entry(nil), c.Descriptor...)
 		c.Limits = append([]bucket.Limit(nil), c.Limits...)
 		if c.Fault != nil {
-			c.Fault = &transport.Error{Code: c.Fault.Code}
+			c.Fault = &limiter.Error{Code: c.Fault.Code}
 		}
 		list[i] = c
 	}
@@ -109,10 +109,10 @@ func TestEncode(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pick := func() int64 { return values[rng.IntN(len(values))] }
 	coin := func() bool { return rng.IntN(2) == 0 }
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	want := &sluicev1.CheckResponse{Id: 1 << 40}
 	for i := range 300 {
-		r := transport.Result{
+		r := limiter.Result{
 			Decision: bucket.Decision{
 				Allowed: coin(), Soft: coin(), Index: uint8(rng.IntN(3)), Limit: pick(), Remaining: pick(),
 				ResetAfter: time.Duration(pick()), RetryAfter: time.Duration(pick()), Delay: time.Duration(pick()),
@@ -124,7 +124,7 @@ func TestEncode(t *testing.T) {
 		}
 		d := &sluicev1.Decision{Rule: r.RuleName()}
 		if rng.IntN(4) == 0 {
-			r.Err = &transport.Error{Code: transport.Invalid, Field: "cost", Message: strings.Repeat("long ", rng.IntN(4000))}
+			r.Err = &limiter.Error{Code: limiter.Invalid, Field: "cost", Message: strings.Repeat("long ", rng.IntN(4000))}
 			d.Error = errorAt(r.Err, i)
 		} else {
 			d.Allowed, d.Limit, d.Remaining = r.Allowed, r.Limit, r.Remaining
@@ -141,7 +141,7 @@ func TestEncode(t *testing.T) {
 	}
 	compareEncoded(t, &answer{batch: b, id: 1 << 40}, want)
 
-	fault := &transport.Error{Code: transport.Overloaded, Message: "full"}
+	fault := &limiter.Error{Code: limiter.Overloaded, Message: "full"}
 	compareEncoded(t, &answer{id: 5, fault: fault}, &sluicev1.CheckResponse{Id: 5, Error: callError(fault)})
 	compareEncoded(t, &answer{}, &sluicev1.CheckResponse{})
 }
@@ -151,11 +151,11 @@ func TestEncode(t *testing.T) {
 func TestEncodeResponses(t *testing.T) {
 	long := &rules.Rule{Name: "long", Response: &rules.Response{Body: strings.Repeat("b", 64<<10)}}
 	short := &rules.Rule{Name: "short", Response: &rules.Response{Status: 503}}
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	for range 9_999 {
-		b.Results = append(b.Results, transport.Result{Source: check.Held, Rule: long})
+		b.Results = append(b.Results, limiter.Result{Source: check.Held, Rule: long})
 	}
-	b.Results = append(b.Results, transport.Result{Source: check.Held, Rule: short})
+	b.Results = append(b.Results, limiter.Result{Source: check.Held, Rule: short})
 	data := (&answer{batch: b}).encode().MaterializeToBuffer(mem.DefaultBufferPool())
 	defer data.Free()
 	if n := data.Len(); n > 4<<20 {
@@ -225,9 +225,9 @@ func BenchmarkEncode(b *testing.B) {
 	rule := &rules.Rule{Name: "login-per-user"}
 	b.ReportAllocs()
 	for b.Loop() {
-		batch := transport.NewBatch()
+		batch := limiter.NewBatch()
 		for range 100 {
-			batch.Results = append(batch.Results, transport.Result{
+			batch.Results = append(batch.Results, limiter.Result{
 				Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second},
 				Source:   check.Held, Holder: "n1", Rule: rule, Period: time.Minute,
 			})

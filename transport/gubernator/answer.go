@@ -7,13 +7,13 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // answer says in gubernator's words what became of items, whose checks b has had decided.
 // now is the time just before they were.
-func answer(b *transport.Batch, items []item, now time.Time) *gubernatorv1.GetRateLimitsResp {
+func answer(b *limiter.Batch, items []item, now time.Time) *gubernatorv1.GetRateLimitsResp {
 	memory := make([]gubernatorv1.RateLimitResp, len(items))
 	res := &gubernatorv1.GetRateLimitsResp{Responses: make([]*gubernatorv1.RateLimitResp, len(items))}
 	for i := range items {
@@ -24,7 +24,7 @@ func answer(b *transport.Batch, items []item, now time.Time) *gubernatorv1.GetRa
 }
 
 // answer fills in a, which is empty.
-func (t *item) answer(b *transport.Batch, a *gubernatorv1.RateLimitResp, now time.Time) {
+func (t *item) answer(b *limiter.Batch, a *gubernatorv1.RateLimitResp, now time.Time) {
 	if t.fault != "" {
 		a.Error = t.fault
 		return
@@ -59,7 +59,7 @@ func (t *item) answer(b *transport.Batch, a *gubernatorv1.RateLimitResp, now tim
 }
 
 // windowEnd returns when the window of limit l ends, or one that began now would, in Unix milliseconds.
-func windowEnd(r *transport.Result, l *bucket.Limit, now time.Time) int64 {
+func windowEnd(r *limiter.Result, l *bucket.Limit, now time.Time) int64 {
 	open := r.ResetAfter > 0
 	switch {
 	case l.Align != bucket.AlignCalendar && open:
@@ -77,7 +77,7 @@ func windowEnd(r *transport.Result, l *bucket.Limit, now time.Time) int64 {
 // untilNext returns the time until a bucket of limit l has enough tokens for the check that it
 // denied, or else until it has one more than now; 0 where it is full. What will never be enough is
 // taken to be a full bucket.
-func untilNext(r *transport.Result, l *bucket.Limit) time.Duration {
+func untilNext(r *limiter.Result, l *bucket.Limit) time.Duration {
 	switch {
 	case r.ResetAfter == 0 || r.Never():
 		return r.ResetAfter

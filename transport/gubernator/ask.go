@@ -5,16 +5,16 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // How counters are named: see docs/gubernator.md, which others may rely on.
 const (
 	domainPrefix = "gubernator/"
 	// maxName is the longest name, in bytes.
-	maxName = transport.MaxText - len(domainPrefix)
+	maxName = limiter.MaxText - len(domainPrefix)
 
 	keyUnique = "unique_key"
 	// keyAlgorithm leads the descriptor of leaky buckets, so that a changed algorithm starts anew.
@@ -32,7 +32,7 @@ type item struct {
 }
 
 // ask adds to b what requests ask at now, and returns them in their order.
-func ask(b *transport.Batch, requests []*gubernatorv1.RateLimitReq, now time.Time) []item {
+func ask(b *limiter.Batch, requests []*gubernatorv1.RateLimitReq, now time.Time) []item {
 	items := make([]item, len(requests))
 	for i, q := range requests {
 		items[i] = item{request: q, fault: fault(q), first: len(b.Checks)}
@@ -45,7 +45,7 @@ func ask(b *transport.Batch, requests []*gubernatorv1.RateLimitReq, now time.Tim
 }
 
 // add adds the checks of q, which is held to l.
-func add(b *transport.Batch, q *gubernatorv1.RateLimitReq, l bucket.Limit) {
+func add(b *limiter.Batch, q *gubernatorv1.RateLimitReq, l bucket.Limit) {
 	reset := has(q, gubernatorv1.Behavior_RESET_REMAINING)
 	if reset {
 		name(b.Add(), q, l).Verb = bucket.Reset
@@ -68,7 +68,7 @@ func add(b *transport.Batch, q *gubernatorv1.RateLimitReq, l bucket.Limit) {
 }
 
 // name makes c be about the counter of q and held to l.
-func name(c *transport.Check, q *gubernatorv1.RateLimitReq, l bucket.Limit) *transport.Check {
+func name(c *limiter.Check, q *gubernatorv1.RateLimitReq, l bucket.Limit) *limiter.Check {
 	c.Domain = domainPrefix + q.GetName()
 	if leaky(q) {
 		c.Descriptor = append(c.Descriptor, rules.Entry{Key: keyAlgorithm, Value: leakyValue})

@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
@@ -66,8 +66,8 @@ func TestDocumentedErrors(t *testing.T) {
 // TestDocumentedNames: sluice's own callers find the counters under the documented names.
 func TestDocumentedNames(t *testing.T) {
 	n := doortest.NewNode(t)
-	var limiter transport.Limiter
-	d := open(t, n, n, func(c *Config) { limiter = c.Limiter })
+	var l limiter.Service
+	d := open(t, n, n, func(c *Config) { l = c.Limiter })
 	long := strings.Repeat("k", 1025)
 	for _, c := range []struct {
 		key, algorithm string
@@ -80,12 +80,12 @@ func TestDocumentedNames(t *testing.T) {
 		q := requestOf(t, "limit=10 duration=60000 hits=4 algorithm="+c.algorithm)
 		q.Name, q.UniqueKey = "r", c.key
 		get(t, d, q)
-		b := transport.NewBatch()
+		b := limiter.NewBatch()
 		own := b.Add()
 		own.Domain, own.Verb, own.Cost = "gubernator/r", bucket.Read, 0
 		own.Descriptor = append(own.Descriptor, c.descriptor...)
 		own.Limits = append(own.Limits, limitOf(q, d.config.Now()))
-		if err := limiter.Check(t.Context(), b); err != nil || b.Results[0].Err != nil || b.Results[0].Remaining != 6 {
+		if err := l.Check(t.Context(), b); err != nil || b.Results[0].Err != nil || b.Results[0].Remaining != 6 {
 			t.Errorf("%.20s %s: %+v, %v; want 6 left", c.key, c.algorithm, b.Results[0], err)
 		}
 		b.Release()

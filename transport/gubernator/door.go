@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
@@ -20,7 +21,7 @@ const MaxRequests = 1000
 // Config is what a Door is made of.
 type Config struct {
 	// Limiter answers. Required.
-	Limiter transport.Limiter
+	Limiter limiter.Service
 	// Guard says who may ask. nil lets everybody in.
 	Guard *access.Guard
 	// Leaving says whether new calls are to be refused, because the node is about to
@@ -67,12 +68,12 @@ var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask anot
 
 // GetRateLimits implements gubernatorv1.V1Server.
 func (d *Door) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
-	pass, refused := d.config.Guard.Call(ctx, transport.GubernatorDoor)
+	pass, refused := d.config.Guard.Call(ctx, limiter.GubernatorDoor)
 	return d.getRateLimits(ctx, &pass, refused, req)
 }
 
 // getRateLimits answers the caller of pass, or with why it was not let in.
-func (d *Door) getRateLimits(ctx context.Context, pass *access.Pass, refused *transport.Error, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+func (d *Door) getRateLimits(ctx context.Context, pass *access.Pass, refused *limiter.Error, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
 	if d.config.Leaving() {
 		return nil, errLeaving
 	}
@@ -83,9 +84,9 @@ func (d *Door) getRateLimits(ctx context.Context, pass *access.Pass, refused *tr
 		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, MaxRequests)
 	}
 	now := d.config.Now()
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door = transport.GubernatorDoor
+	b.Door = limiter.GubernatorDoor
 	if d.config.Tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
@@ -103,8 +104,8 @@ func (d *Door) getRateLimits(ctx context.Context, pass *access.Pass, refused *tr
 }
 
 // refusal is the status of a call that its caller may not make.
-func refusal(e *transport.Error) error {
-	if e.Code == transport.Unauthenticated {
+func refusal(e *limiter.Error) error {
+	if e.Code == limiter.Unauthenticated {
 		return status.Error(codes.Unauthenticated, e.Message)
 	}
 	return status.Error(codes.PermissionDenied, e.Message)

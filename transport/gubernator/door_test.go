@@ -14,10 +14,10 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/onenode"
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
-	"github.com/sluice-project/sluice/transport/internal/onenode"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -257,16 +257,16 @@ func TestLeaving(t *testing.T) {
 	}
 }
 
-// limiter answers Members alone.
-type limiter struct {
-	transport.Limiter
-	members transport.Members
+// membersOnly answers Members alone.
+type membersOnly struct {
+	limiter.Service
+	members limiter.Members
 }
 
-func (l limiter) Members(context.Context) transport.Members { return l.members }
+func (l membersOnly) Members(context.Context) limiter.Members { return l.members }
 
 func TestHealthCheck(t *testing.T) {
-	m := transport.Members{Self: "n2", MayDecide: true, Members: []transport.Member{
+	m := limiter.Members{Self: "n2", MayDecide: true, Members: []limiter.Member{
 		{Member: member.Member{Name: "n1", GRPC: "10.0.0.1:7460"}},
 		{Member: member.Member{Name: "n2", GRPC: "10.0.0.2:7460"}},
 		{Member: member.Member{Name: "n3"}, Missing: true},
@@ -274,7 +274,7 @@ func TestHealthCheck(t *testing.T) {
 	lost := m
 	lost.MayDecide, lost.Reason = false, "1 of 3 members answer"
 	for _, c := range []struct {
-		members transport.Members
+		members limiter.Members
 		want    *gubernatorv1.HealthCheckResp
 	}{
 		{m, &gubernatorv1.HealthCheckResp{Status: "healthy"}},
@@ -282,7 +282,7 @@ func TestHealthCheck(t *testing.T) {
 	} {
 		c.want.PeerCount, c.want.AdvertiseAddress = 2, "10.0.0.2:7460"
 		c.want.LocalPeers = []*gubernatorv1.PeerHealthResp{{GrpcAddress: "10.0.0.1:7460"}, {GrpcAddress: "10.0.0.2:7460"}}
-		d, err := New(Config{Limiter: limiter{members: c.members}})
+		d, err := New(Config{Limiter: membersOnly{members: c.members}})
 		if err != nil {
 			t.Fatal(err)
 		}

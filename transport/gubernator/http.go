@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
@@ -28,7 +29,7 @@ const maxBody = 4 << 20
 // Mount puts the calls on their paths of mux.
 func (d *Door) Mount(mux *http.ServeMux) {
 	mount(mux, http.MethodPost, "/v1/GetRateLimits", func(w http.ResponseWriter, r *http.Request) {
-		pass, refused := d.config.Guard.Request(r, transport.GubernatorDoor)
+		pass, refused := d.config.Guard.Request(r, limiter.GubernatorDoor)
 		if refused != nil {
 			write(w, http.StatusOK, nil, refusal(refused))
 			return

@@ -114,7 +114,7 @@ func TestHTTPProbes(t *testing.T) {
 	n := doortest.NewNode(t)
 	d := open(t, n, n, func(c *Config) {
 		c.Leaving = func() bool { return leaving }
-		l := &limiter{}
+		l := &membersOnly{}
 		l.members = c.Limiter.Members(t.Context())
 		l.members.MayDecide = may
 		c.Limiter = l
@@ -128,7 +128,7 @@ func TestHTTPProbes(t *testing.T) {
 	const peers = `"peer_count":1,"advertise_address":"127.0.0.1:7460","local_peers":[{"grpc_address":"127.0.0.1:7460","data_center":""}],"region_peers":[]}`
 	ask(`{"status":"healthy","message":"",`+peers, 200, "/v1/HealthCheck")
 	ask(`{}`, 200, "/v1/LiveCheck")
-	l := d.config.Limiter.(*limiter)
+	l := d.config.Limiter.(*membersOnly)
 	l.members.MayDecide, l.members.Reason = false, "cut off"
 	ask(`{"status":"unhealthy","message":"this node has no right to decide: cut off",`+peers, 503, "/v1/HealthCheck")
 	ask(`{}`, 200, "/v1/LiveCheck")

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
@@ -86,11 +86,11 @@ func message(t *testing.T, text string) []byte {
 	return open[0]
 }
 
-// wordy is a Limiter that says why it has no right to decide.
-type wordy struct{ transport.Limiter }
+// wordy is a limiter.Service that says why it has no right to decide.
+type wordy struct{ limiter.Service }
 
-func (l *wordy) Members(ctx context.Context) transport.Members {
-	m := l.Limiter.Members(ctx)
+func (l *wordy) Members(ctx context.Context) limiter.Members {
+	m := l.Service.Members(ctx)
 	m.Reason = "it is new"
 	return m
 }
@@ -100,7 +100,7 @@ func (l *wordy) Members(ctx context.Context) transport.Members {
 func TestWire(t *testing.T) {
 	n := doortest.NewNode(t)
 	d := open(t, n, n, func(c *Config) {
-		c.Limiter = &wordy{Limiter: c.Limiter}
+		c.Limiter = &wordy{Service: c.Limiter}
 	})
 	conn := dial(t, d)
 	for _, c := range []struct{ name, method, ask, want string }{

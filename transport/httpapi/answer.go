@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -47,7 +47,7 @@ type header struct {
 
 // responseOf returns the response that goes with r, nil if there is none or it takes more than
 // the room that is left for responses.
-func responseOf(r *transport.Result, room *int) *response {
+func responseOf(r *limiter.Result, room *int) *response {
 	p := r.Response()
 	if p == nil {
 		return nil
@@ -75,7 +75,7 @@ type fault struct {
 }
 
 // faultAt is e, which is about check i.
-func faultAt(e *transport.Error, i int) *fault {
+func faultAt(e *limiter.Error, i int) *fault {
 	return &fault{Code: e.Code.String(), Field: e.Path(i), Message: e.Message}
 }
 
@@ -98,7 +98,7 @@ type denials struct {
 }
 
 // decisionOf returns result i in its JSON form. It points into r.
-func decisionOf(r *transport.Result, i int) decision {
+func decisionOf(r *limiter.Result, i int) decision {
 	d := decision{Rule: r.RuleName()}
 	if r.Err != nil {
 		d.Error = faultAt(r.Err, i)
@@ -120,7 +120,7 @@ func decisionOf(r *transport.Result, i int) decision {
 }
 
 // answerOne answers the only check of b.
-func answerOne(w http.ResponseWriter, b *transport.Batch) {
+func answerOne(w http.ResponseWriter, b *limiter.Batch) {
 	r := &b.Results[0]
 	httpanswer.SetHeaders(w.Header(), r)
 	switch {
@@ -137,9 +137,9 @@ func answerOne(w http.ResponseWriter, b *transport.Batch) {
 
 // answerMany answers the checks of b: with 200 and what became of each, or, when
 // it was all or nothing and came to nothing, with a problem beside them.
-func answerMany(w http.ResponseWriter, b *transport.Batch) {
+func answerMany(w http.ResponseWriter, b *limiter.Batch) {
 	all := decisions{Allowed: true, Decisions: make([]decision, len(b.Results))}
-	room := transport.MaxResponses
+	room := limiter.MaxResponses
 	for i := range b.Results {
 		all.Decisions[i] = decisionOf(&b.Results[i], i)
 		all.Decisions[i].Response = responseOf(&b.Results[i], &room)
@@ -158,7 +158,7 @@ func answerMany(w http.ResponseWriter, b *transport.Batch) {
 
 // failed reports whether a check that would have spent was not allowed to, or a
 // check of any verb is wrong.
-func failed(b *transport.Batch) bool {
+func failed(b *limiter.Batch) bool {
 	for i := range b.Results {
 		r := &b.Results[i]
 		if b.Checks[i].Verb == bucket.Check && !r.Allowed || r.Err != nil && httpanswer.StatusOf(r.Err.Code) == http.StatusBadRequest {
@@ -172,7 +172,7 @@ func failed(b *transport.Batch) bool {
 // after which to try again, 0 for never: what is wrong with a check goes before
 // what no node could decide, and that before denials. Whose denial it was the
 // answers do not tell, so the problem names no policy.
-func failure(b *transport.Batch) (p httpanswer.Problem, after int64) {
+func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 	p.Status = http.StatusTooManyRequests
 	never := false
 	for i := range b.Results {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
@@ -11,9 +12,9 @@ import (
 
 // check serves POST /v1/check.
 func (d *door) check(w http.ResponseWriter, r *http.Request) {
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door, b.Traceparent = transport.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
+	b.Door, b.Traceparent = limiter.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
 	pass, err := d.enter(r)
 	many := false
 	if err == nil {
@@ -37,9 +38,9 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 
 // reset serves POST /v1/reset.
 func (d *door) reset(w http.ResponseWriter, r *http.Request) {
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door, b.Traceparent = transport.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
+	b.Door, b.Traceparent = limiter.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
 	pass, err := d.enter(r)
 	many := false
 	if err == nil {
@@ -84,7 +85,7 @@ type reset struct {
 	Error  *fault `json:"error,omitempty"`
 }
 
-func resetOf(r *transport.Result, i int) reset {
+func resetOf(r *limiter.Result, i int) reset {
 	if r.Err != nil {
 		return reset{Rule: r.RuleName(), Error: faultAt(r.Err, i)}
 	}
@@ -92,7 +93,7 @@ func resetOf(r *transport.Result, i int) reset {
 }
 
 // read reads a call into b.
-func (d *door) read(w http.ResponseWriter, r *http.Request, b *transport.Batch, fields, options []string) (many bool, err error) {
+func (d *door) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fields, options []string) (many bool, err error) {
 	err = d.withBody(w, r, func(body []byte) error {
 		many, err = readCall(body, b, fields, options)
 		return err
@@ -100,17 +101,17 @@ func (d *door) read(w http.ResponseWriter, r *http.Request, b *transport.Batch, 
 	return many, err
 }
 
-// enter lets a request in. The error is an *transport.Error.
+// enter lets a request in. The error is an *limiter.Error.
 func (d *door) enter(r *http.Request) (access.Pass, error) {
-	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	pass, refused := d.Guard.Request(r, limiter.HTTPDoor)
 	if refused != nil {
 		return pass, refused
 	}
 	return pass, nil
 }
 
-// restrict is pass.Restrict; its error is no *transport.Error that is nil.
-func restrict(pass *access.Pass, b *transport.Batch) error {
+// restrict is pass.Restrict; its error is no *limiter.Error that is nil.
+func restrict(pass *access.Pass, b *limiter.Batch) error {
 	if refused := pass.Restrict(b); refused != nil {
 		return refused
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -161,7 +161,7 @@ func TestResponsesOfMany(t *testing.T) {
 // TestResponsesAreBounded: long bodies of rules do not make an answer as long as many of them.
 func TestResponsesAreBounded(t *testing.T) {
 	room := 100
-	r := &transport.Result{Rule: &rules.Rule{Response: &rules.Response{Body: strings.Repeat("b", 40), Headers: []rules.Header{{Name: "N", Value: "v"}}}}}
+	r := &limiter.Result{Rule: &rules.Rule{Response: &rules.Response{Body: strings.Repeat("b", 40), Headers: []rules.Header{{Name: "N", Value: "v"}}}}}
 	for i, want := range []bool{true, true, false} {
 		if got := responseOf(r, &room) != nil; got != want {
 			t.Errorf("response %d: %v, want %v", i, got, want)
@@ -269,7 +269,7 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", c.name, got)
 		}
 	}
-	refusing := newDoor(t, newLimiter(t, doortest.NewNode(t), func(c *transport.Config) { c.RefuseUnknownDomains = true }))
+	refusing := newDoor(t, newLimiter(t, doortest.NewNode(t), func(c *limiter.Config) { c.RefuseUnknownDomains = true }))
 	_, m := post(t, refusing, strings.Replace(user("x", ""), "shop", "nowhere", 1), http.StatusBadRequest)
 	if m["code"] != "unknown_domain" || m["field"] != "domain" {
 		t.Errorf("unknown domain: %v", m)

@@ -3,6 +3,6 @@
 // probes. docs/api.md is its reference.
 //
 // It decides status codes, headers and bodies, and that an operator's call comes from
-// this machine; nothing about checks, which are the transport.Limiter's. It starts no
+// this machine; nothing about checks, which are the limiter.Service's. It starts no
 // goroutine; net/http owns those it runs in.
 package httpapi

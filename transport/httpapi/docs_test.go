@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
@@ -52,7 +52,7 @@ func TestDocumentedCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLimiter(t, doortest.NewNode(t), func(c *transport.Config) {
+	l := newLimiter(t, doortest.NewNode(t), func(c *limiter.Config) {
 		c.Forget = func(context.Context, string) error { return nil }
 	})
 	l.SetRules(set)

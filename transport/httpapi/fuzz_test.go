@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // FuzzReadCall holds the reader to what any body must come to: an error that
@@ -20,7 +20,7 @@ func FuzzReadCall(f *testing.F) {
 	f.Add([]byte(user("x", `,"cost":2,"verb":"read","limits":[{"algorithm":"sliding_log","count":1,"period":0.5}]`)))
 	f.Add([]byte(`{"checks":[` + user("x", "") + `,{}],"all_or_nothing":true}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b := transport.NewBatch()
+		b := limiter.NewBatch()
 		defer b.Release()
 		many, err := readCall(body, b, checkFields, callOptions)
 		if err != nil {
@@ -28,7 +28,7 @@ func FuzzReadCall(f *testing.F) {
 				if e.Reason == "" || e.Offset < 0 || e.Offset > int64(len(body)) {
 					t.Errorf("%q: %#v", body, e)
 				}
-			} else if _, ok := errors.AsType[*transport.Error](err); !ok {
+			} else if _, ok := errors.AsType[*limiter.Error](err); !ok {
 				t.Errorf("%q: %#v", body, err)
 			}
 			return
@@ -57,7 +57,7 @@ func FuzzReadCall(f *testing.F) {
 		}
 		for i, want := range loose.Checks {
 			c := b.Checks[i]
-			if c.Domain != want.Domain || len(c.Descriptor) != min(len(want.Descriptor), transport.MaxEntries+1) {
+			if c.Domain != want.Domain || len(c.Descriptor) != min(len(want.Descriptor), limiter.MaxEntries+1) {
 				t.Fatalf("%q: %+v", body, c)
 			}
 			for j, e := range c.Descriptor {

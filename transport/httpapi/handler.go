@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -18,7 +18,7 @@ const MaxBody = 4 << 20
 // Config is what the door is made of.
 type Config struct {
 	// Limiter answers. Required.
-	Limiter transport.Limiter
+	Limiter limiter.Service
 	// Guard says who may ask; probes and metrics are for everybody. nil lets everybody in.
 	Guard *access.Guard
 	// Ready says whether this node is to be given traffic, and if not, why:

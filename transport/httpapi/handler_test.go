@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -37,7 +37,7 @@ const testRules = doortest.Rules + `
     response: {status: 420, headers: {X-Why: status}}
 `
 
-func newLimiter(t testing.TB, d check.Decider, change ...func(*transport.Config)) *transport.Service {
+func newLimiter(t testing.TB, d check.Decider, change ...func(*limiter.Config)) *limiter.Limiter {
 	t.Helper()
 	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving, HTTP: "127.0.0.1:7461"}
 	return doortest.NewLimiter(t, d, testRules, self, change...)
@@ -49,7 +49,7 @@ type decideFunc func(ctx context.Context, b *check.Batch)
 func (f decideFunc) Decide(ctx context.Context, b *check.Batch) { f(ctx, b) }
 
 // newDoor returns a door on l that is ready, with changes.
-func newDoor(t testing.TB, l transport.Limiter, change ...func(*Config)) http.Handler {
+func newDoor(t testing.TB, l limiter.Service, change ...func(*Config)) http.Handler {
 	t.Helper()
 	c := Config{Limiter: l, Ready: func() (bool, []string) { return true, nil }}
 	for _, f := range change {
@@ -106,8 +106,8 @@ func TestConfigValidate(t *testing.T) {
 	ready := func() (bool, []string) { return true, nil }
 	for field, c := range map[string]Config{
 		"Limiter": {Ready: ready},
-		"Ready":   {Limiter: &transport.Service{}},
-		"MaxBody": {Limiter: &transport.Service{}, Ready: ready, MaxBody: -1},
+		"Ready":   {Limiter: &limiter.Limiter{}},
+		"MaxBody": {Limiter: &limiter.Limiter{}, Ready: ready, MaxBody: -1},
 	} {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: error %v", field, err)

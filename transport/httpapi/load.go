@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -20,8 +20,8 @@ type poolLoad struct {
 
 // load serves PUT /v1/pools/DOMAIN/POOL/load.
 func (d *door) load(w http.ResponseWriter, r *http.Request) {
-	report := transport.LoadReport{Domain: r.PathValue("domain"), Pool: r.PathValue("pool")}
-	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	report := limiter.LoadReport{Domain: r.PathValue("domain"), Pool: r.PathValue("pool")}
+	pass, refused := d.Guard.Request(r, limiter.HTTPDoor)
 	if refused == nil {
 		refused = pass.May(access.Charge, report.Domain)
 	}
@@ -30,7 +30,7 @@ func (d *door) load(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	err := d.withBody(w, r, func(body []byte) error { return readLoad(body, &report) })
-	var l transport.PoolLoad
+	var l limiter.PoolLoad
 	if err == nil {
 		l, err = d.Limiter.ReportLoad(r.Context(), report)
 	}
@@ -42,7 +42,7 @@ func (d *door) load(w http.ResponseWriter, r *http.Request) {
 }
 
 // readLoad reads a report's body.
-func readLoad(body []byte, to *transport.LoadReport) error {
+func readLoad(body []byte, to *limiter.LoadReport) error {
 	r, err := newReader(body)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func readLoad(body []byte, to *transport.LoadReport) error {
 		return err
 	}
 	if !given {
-		return &transport.Error{Code: transport.Invalid, Field: "load", Message: "is missing; want 0 to 1"}
+		return &limiter.Error{Code: limiter.Invalid, Field: "load", Message: "is missing; want 0 to 1"}
 	}
 	return r.end()
 }

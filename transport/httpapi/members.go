@@ -3,7 +3,7 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -42,7 +42,7 @@ type holdings struct {
 	Lost          int `json:"lost"`
 }
 
-// lostRule is transport.LostRule; Left is in seconds.
+// lostRule is limiter.LostRule; Left is in seconds.
 type lostRule struct {
 	Domain string  `json:"domain"`
 	Rule   string  `json:"rule"`
@@ -93,7 +93,7 @@ func (d *door) members(w http.ResponseWriter, r *http.Request) {
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, body)
 }
 
-func memberOf(m *transport.Member) memberJSON {
+func memberOf(m *limiter.Member) memberJSON {
 	j := memberJSON{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(),
 		Gossip: m.Gossip, Peer: m.Peer, GRPC: m.GRPC, HTTP: m.HTTP,
@@ -109,7 +109,7 @@ func memberOf(m *transport.Member) memberJSON {
 }
 
 // stableSetOf returns nil for no set.
-func stableSetOf(s transport.StableSet) *stableSet {
+func stableSetOf(s limiter.StableSet) *stableSet {
 	if s.Version == 0 {
 		return nil
 	}
@@ -126,7 +126,7 @@ type forgotten struct {
 
 // forget serves POST /v1/members/forget.
 func (d *door) forget(w http.ResponseWriter, r *http.Request) {
-	pass, refused := d.Guard.Request(r, transport.HTTPDoor)
+	pass, refused := d.Guard.Request(r, limiter.HTTPDoor)
 	if refused == nil {
 		refused = pass.Operate(r.Context(), access.Admin, "")
 	}
@@ -139,7 +139,7 @@ func (d *door) forget(w http.ResponseWriter, r *http.Request) {
 		name, err = readName(body)
 		return err
 	})
-	var set transport.StableSet
+	var set limiter.StableSet
 	if err == nil {
 		set, err = d.Limiter.Forget(r.Context(), name)
 	}

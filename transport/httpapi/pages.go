@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -30,16 +30,16 @@ func OwnPages(hosts []string, next http.Handler) http.Handler {
 }
 
 // Refuse answers with the problem that e is.
-func Refuse(w http.ResponseWriter, e *transport.Error) { httpanswer.Refuse(w, httpanswer.ProblemOf(e)) }
+func Refuse(w http.ResponseWriter, e *limiter.Error) { httpanswer.Refuse(w, httpanswer.ProblemOf(e)) }
 
 // foreign says why r is of a page that is not this node's, or nil.
-func foreign(r *http.Request, hosts []string) *transport.Error {
+func foreign(r *http.Request, hosts []string) *limiter.Error {
 	site, origins := r.Header.Values("Sec-Fetch-Site"), r.Header.Values("Origin")
 	if len(site) == 0 && len(origins) == 0 {
 		return nil
 	}
-	forbidden := func(message string) *transport.Error {
-		return &transport.Error{Code: transport.Forbidden, Message: message}
+	forbidden := func(message string) *limiter.Error {
+		return &limiter.Error{Code: limiter.Forbidden, Message: message}
 	}
 	if host := hostName(r.Host); !isAddress(host) && host != "localhost" && !slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, host) }) {
 		return forbidden("a web page calls this node by a name that it does not know as its own: use an IP address or localhost, or start it with --allowed-hosts=" + clip(host))

@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -13,10 +13,10 @@ import (
 func problemOf(err error) httpanswer.Problem {
 	if e, ok := errors.AsType[*bodyError](err); ok {
 		p := httpanswer.NewProblem(http.StatusBadRequest, e.Error())
-		p.Code, p.Field, p.Offset = transport.Invalid.String(), e.Field, &e.Offset
+		p.Code, p.Field, p.Offset = limiter.Invalid.String(), e.Field, &e.Offset
 		return p
 	}
-	if e, ok := errors.AsType[*transport.Error](err); ok {
+	if e, ok := errors.AsType[*limiter.Error](err); ok {
 		return httpanswer.ProblemOf(e)
 	}
 	if e, ok := errors.AsType[*http.MaxBytesError](err); ok {

@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // The fields of each object, as docs/api.md lists them.
@@ -24,12 +24,12 @@ var (
 // readCall reads the body of a call into b: one check, whose fields are those of
 // the body, or a list of them in "checks". many says which it was. fields are
 // those of one check; options are further ones that the list may have beside it.
-func readCall(body []byte, b *transport.Batch, fields, options []string) (many bool, err error) {
+func readCall(body []byte, b *limiter.Batch, fields, options []string) (many bool, err error) {
 	r, err := newReader(body)
 	if err != nil {
 		return false, err
 	}
-	var one *transport.Check // the check that the body itself is
+	var one *limiter.Check // the check that the body itself is
 	err = r.object(slices.Concat(fields, []string{"checks"}, options), func(name string) (err error) {
 		switch {
 		case name == "checks" && one != nil:
@@ -56,9 +56,9 @@ func readCall(body []byte, b *transport.Batch, fields, options []string) (many b
 	return many, r.end()
 }
 
-func readChecks(r *reader, b *transport.Batch, fields []string) error {
+func readChecks(r *reader, b *limiter.Batch, fields []string) error {
 	return r.array(func(i int) error {
-		if e := transport.CountFault(i + 1); e != nil {
+		if e := limiter.CountFault(i + 1); e != nil {
 			return e
 		}
 		c := b.Add()
@@ -66,7 +66,7 @@ func readChecks(r *reader, b *transport.Batch, fields []string) error {
 	})
 }
 
-func readCheckField(r *reader, c *transport.Check, name string) (err error) {
+func readCheckField(r *reader, c *limiter.Check, name string) (err error) {
 	switch name {
 	case "domain":
 		c.Domain, err = r.text()
@@ -77,7 +77,7 @@ func readCheckField(r *reader, c *transport.Check, name string) (err error) {
 	case "verb":
 		c.Verb, err = readWord[bucket.Verb](r, c, func() string { return "verb" })
 		if c.Verb == bucket.Reset && c.Fault == nil {
-			c.Fault = &transport.Error{Code: transport.Invalid, Field: "verb", Message: "reset is no verb of a check; see /v1/reset"}
+			c.Fault = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: "reset is no verb of a check; see /v1/reset"}
 		}
 	case "limits":
 		err = r.array(func(i int) error { return readLimit(r, c, i) })
@@ -85,7 +85,7 @@ func readCheckField(r *reader, c *transport.Check, name string) (err error) {
 	return err
 }
 
-func readEntry(r *reader, c *transport.Check) error {
+func readEntry(r *reader, c *limiter.Check) error {
 	var e rules.Entry
 	err := r.object(entryFields, func(name string) (err error) {
 		if name == "key" {
@@ -96,13 +96,13 @@ func readEntry(r *reader, c *transport.Check) error {
 		return err
 	})
 	// One too many is enough for it to be refused.
-	if len(c.Descriptor) <= transport.MaxEntries {
+	if len(c.Descriptor) <= limiter.MaxEntries {
 		c.Descriptor = append(c.Descriptor, e)
 	}
 	return err
 }
 
-func readLimit(r *reader, c *transport.Check, i int) error {
+func readLimit(r *reader, c *limiter.Check, i int) error {
 	l := bucket.Limit{Algorithm: bucket.FixedWindow}
 	err := r.object(limitFields, func(name string) error { return readLimitField(r, c, i, &l, name) })
 	if len(c.Limits) <= bucket.MaxLimits {
@@ -111,7 +111,7 @@ func readLimit(r *reader, c *transport.Check, i int) error {
 	return err
 }
 
-func readLimitField(r *reader, c *transport.Check, i int, l *bucket.Limit, name string) (err error) {
+func readLimitField(r *reader, c *limiter.Check, i int, l *bucket.Limit, name string) (err error) {
 	field := func() string { return fmt.Sprintf("limits[%d].%s", i, name) }
 	switch name {
 	case "algorithm":

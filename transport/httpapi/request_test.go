@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 func TestReadEveryField(t *testing.T) {
-	b := transport.NewBatch()
+	b := limiter.NewBatch()
 	defer b.Release()
 	many, err := readCall([]byte(`{
 		"verb": "refund", "cost": 9223372036854775807, "domain": "d\u00e9",
@@ -125,7 +125,7 @@ func TestBadBodies(t *testing.T) {
 
 // One check that is not well formed, and a call that is of none or too many.
 func TestBadChecks(t *testing.T) {
-	long := strings.Repeat("x", transport.MaxText+1)
+	long := strings.Repeat("x", limiter.MaxText+1)
 	for _, c := range []struct{ name, body, field string }{
 		{"no field", `{}`, "domain"},
 		{"empty domain", `{"domain":"","descriptor":[{"key":"user"}]}`, "domain"},
@@ -142,7 +142,7 @@ func TestBadChecks(t *testing.T) {
 		{"unknown zone", user("x", `,"limits":[{"count":1,"align":"calendar","unit":"day","timezone":"Mars/Olympus"}]`), "limits[0].timezone"},
 		{"too many limits", user("x", `,"limits":[`+strings.Repeat(`{"count":1,"period":1},`, 5000)+`{}]`), "limits"},
 		{"no checks", `{"checks":[]}`, "checks"},
-		{"too many checks", `{"checks":[` + strings.Repeat(`{},`, transport.MaxChecks) + `{}]}`, "checks"},
+		{"too many checks", `{"checks":[` + strings.Repeat(`{},`, limiter.MaxChecks) + `{}]}`, "checks"},
 	} {
 		node := doortest.NewNode(t)
 		w, m := post(t, newDoor(t, newLimiter(t, node)), c.body, http.StatusBadRequest)

@@ -3,7 +3,7 @@ package httpapi
 import (
 	"net/http"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -12,7 +12,7 @@ import (
 func Shed(h http.Handler, may func(*http.Request) bool, admit func() bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if may(r) && !admit() {
-			httpanswer.Refuse(w, httpanswer.ProblemOf(transport.ErrBusy))
+			httpanswer.Refuse(w, httpanswer.ProblemOf(limiter.ErrBusy))
 			return
 		}
 		h.ServeHTTP(w, r)

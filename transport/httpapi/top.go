@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
@@ -41,11 +41,11 @@ type entryJSON struct {
 // top serves GET /v1/top.
 func (d *door) top(w http.ResponseWriter, r *http.Request) {
 	pass, err := d.enter(r)
-	var q transport.TopQuery
+	var q limiter.TopQuery
 	if err == nil {
 		q, err = readTop(r.URL.RawQuery)
 	}
-	var top transport.Top
+	var top limiter.Top
 	if err == nil {
 		if refused := pass.May(access.Read, q.Domain); refused != nil {
 			err = refused
@@ -78,15 +78,15 @@ func (d *door) top(w http.ResponseWriter, r *http.Request) {
 }
 
 // readTop reads the query of GET /v1/top.
-func readTop(query string) (q transport.TopQuery, err error) {
+func readTop(query string) (q limiter.TopQuery, err error) {
 	q.N = defaultTop
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return q, &transport.Error{Code: transport.Invalid, Message: "malformed query: " + err.Error()}
+		return q, &limiter.Error{Code: limiter.Invalid, Message: "malformed query: " + err.Error()}
 	}
 	for name, list := range values {
 		invalid := func(format string, args ...any) error {
-			return &transport.Error{Code: transport.Invalid, Field: clip(name), Message: fmt.Sprintf(format, args...)}
+			return &limiter.Error{Code: limiter.Invalid, Field: clip(name), Message: fmt.Sprintf(format, args...)}
 		}
 		if len(list) > 1 {
 			return q, invalid("is there %d times", len(list))
@@ -95,15 +95,15 @@ func readTop(query string) (q transport.TopQuery, err error) {
 		switch name {
 		case "by":
 			switch value {
-			case transport.ByLimited.String():
-			case transport.ByFrequent.String():
-				q.By = transport.ByFrequent
+			case limiter.ByLimited.String():
+			case limiter.ByFrequent.String():
+				q.By = limiter.ByFrequent
 			default:
 				return q, invalid("%q; want limited or frequent", clip(value))
 			}
 		case "n":
 			if q.N, err = strconv.Atoi(value); err != nil {
-				return q, invalid("%q; want 1 to %d", clip(value), transport.MaxTop)
+				return q, invalid("%q; want 1 to %d", clip(value), limiter.MaxTop)
 			}
 		case "domain":
 			q.Domain = value

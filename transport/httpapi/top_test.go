@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/doortest"
 )
 
 func TestTop(t *testing.T) {
-	limiter := doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *transport.Config) {
-		c.AskTop = func(context.Context, transport.TopQuery) ([]transport.NodeTop, []string) { return nil, []string{"n2"} }
+	limiter := doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
+		c.AskTop = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
 	})
 	h := newDoor(t, limiter)
 	for i := range 5 {

@@ -8,6 +8,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/limiter"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport"
@@ -99,7 +100,7 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 
 // accounted returns the domain that counters are accounted to: domain, unless no check can have named it.
 func accounted(domain string) string {
-	if len(domain) > transport.MaxText {
+	if len(domain) > limiter.MaxText {
 		return ""
 	}
 	return domain

@@ -3,7 +3,7 @@ package watch
 import (
 	"encoding/json"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // The events, by name. Rates are per second, times in seconds.
@@ -146,7 +146,7 @@ type entry struct {
 	Value string `json:"value"`
 }
 
-func topKeysOf(t transport.Top) []topKey {
+func topKeysOf(t limiter.Top) []topKey {
 	list := make([]topKey, len(t.Keys))
 	for i, k := range t.Keys {
 		list[i] = topKey{Domain: k.Domain, Descriptor: make([]entry, len(k.Descriptor)), Rule: k.Rule, Cut: k.Cut, PerSecond: k.PerSecond}

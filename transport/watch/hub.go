@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 const (
@@ -30,11 +30,11 @@ var (
 
 // Config is what a Hub gathers from. All are required.
 type Config struct {
-	Members func(context.Context) transport.Members
+	Members func(context.Context) limiter.Members
 	// Here is this node's, Others are those that answer in time.
 	Here   func(ctx context.Context, history bool) facts.Node
 	Others func(ctx context.Context, history bool) (nodes []facts.Node, missing []string)
-	Top    func(context.Context, transport.TopQuery) (transport.Top, error)
+	Top    func(context.Context, limiter.TopQuery) (limiter.Top, error)
 }
 
 // Hub gives watchers events. It must be run with Run, and closed before what it gathers from ends. It is safe for
@@ -186,7 +186,7 @@ func (h *Hub) rest(ctx context.Context, tick <-chan time.Time, greeting func() [
 // gathered is what nodes tell at one moment.
 type gathered struct {
 	at      time.Time
-	members transport.Members
+	members limiter.Members
 	nodes   []facts.Node
 	missing []string
 	top     *top // nil if it was not asked for
@@ -215,14 +215,14 @@ func (h *Hub) gather(ctx context.Context, history, keys bool) (g gathered) {
 // keys asks for the heaviest keys.
 func (h *Hub) keys(ctx context.Context) *top {
 	t := &top{Limited: []topKey{}, Frequent: []topKey{}, Missing: []string{}}
-	for _, by := range []transport.TopBy{transport.ByLimited, transport.ByFrequent} {
-		got, err := h.cfg.Top(ctx, transport.TopQuery{By: by, N: topKeysShown, Operator: true})
+	for _, by := range []limiter.TopBy{limiter.ByLimited, limiter.ByFrequent} {
+		got, err := h.cfg.Top(ctx, limiter.TopQuery{By: by, N: topKeysShown, Operator: true})
 		if err != nil {
 			t.Off = true
 			return t
 		}
 		t.Covers, t.Missing = got.Covers.Seconds(), append([]string{}, got.Missing...)
-		if by == transport.ByLimited {
+		if by == limiter.ByLimited {
 			t.Limited = topKeysOf(got)
 		} else {
 			t.Frequent = topKeysOf(got)

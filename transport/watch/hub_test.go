@@ -14,8 +14,8 @@ import (
 
 	"github.com/sluice-project/sluice/internal/facts"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // world is a cluster of n1, which has the hub, and n2. Both admit ten and n2 denies two checks a second.
@@ -42,8 +42,8 @@ func (w *world) node(name string, history bool) facts.Node {
 func newWorld(t *testing.T, ctx context.Context) *world {
 	w := &world{began: time.Now()}
 	w.Hub = NewHub(Config{
-		Members: func(context.Context) transport.Members {
-			m := transport.Members{Self: "n1", Partitions: 7, Members: []transport.Member{
+		Members: func(context.Context) limiter.Members {
+			m := limiter.Members{Self: "n1", Partitions: 7, Members: []limiter.Member{
 				{Member: member.Member{Name: "n1", Boot: "n1-1", State: member.Serving}, Lives: true},
 				{Member: member.Member{Name: "n2", Boot: "n2-1", State: member.Serving}, Lives: !w.dead.Load(), Silent: -1},
 			}}
@@ -56,13 +56,13 @@ func newWorld(t *testing.T, ctx context.Context) *world {
 			}
 			return []facts.Node{w.node("n2", history)}, nil
 		},
-		Top: func(_ context.Context, q transport.TopQuery) (transport.Top, error) {
+		Top: func(_ context.Context, q limiter.TopQuery) (limiter.Top, error) {
 			w.topped.Add(1)
-			k := transport.TopKey{Domain: "shop", Descriptor: []rules.Entry{{Key: "user", Value: q.By.String()}}, PerSecond: 2}
+			k := limiter.TopKey{Domain: "shop", Descriptor: []rules.Entry{{Key: "user", Value: q.By.String()}}, PerSecond: 2}
 			if w.off.Load() {
-				return transport.Top{}, errors.New("off")
+				return limiter.Top{}, errors.New("off")
 			}
-			return transport.Top{Covers: time.Minute, Keys: []transport.TopKey{k}}, nil
+			return limiter.Top{Covers: time.Minute, Keys: []limiter.TopKey{k}}, nil
 		},
 	})
 	go w.Run(ctx)
@@ -231,7 +231,7 @@ func TestRestart(t *testing.T) {
 	s := newSum(at, nil)
 	total := func(after time.Duration, nodes []facts.Node) string {
 		at = at.Add(after)
-		st := s.state(at, transport.Members{Self: "n1"}, nodes, nil)
+		st := s.state(at, limiter.Members{Self: "n1"}, nodes, nil)
 		return fmt.Sprint(st.Total.Allowed)
 	}
 	got := []string{

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/facts"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // name is a rule's.
@@ -149,7 +149,7 @@ func round(f float64) float64 { return float64(int64(f*1000+0.5)) / 1000 }
 
 // state adds what nodes tell at this moment. Rates are over the time since each told last; a process that is heard for the
 // first time has none.
-func (s *sum) state(at time.Time, m transport.Members, nodes []facts.Node, missing []string) *state {
+func (s *sum) state(at time.Time, m limiter.Members, nodes []facts.Node, missing []string) *state {
 	out := &state{
 		At: float64(at.UnixMilli()) / 1000, Self: m.Self, Ring: m.Ring, Partitions: m.Partitions,
 		Missing: append([]string{}, missing...), Members: []memberJSON{}, ByRule: []ruleRates{},
@@ -242,7 +242,7 @@ func (r *rates) add(q rates) {
 	r.Shadowed, r.Failed = round(r.Shadowed+q.Shadowed), round(r.Failed+q.Failed)
 }
 
-func memberOf(m *transport.Member, told map[string]*own) memberJSON {
+func memberOf(m *limiter.Member, told map[string]*own) memberJSON {
 	j := memberJSON{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(), Version: m.Version, Counted: m.Counted, Lives: m.Lives,
 		Partitions: m.Partitions, Holds: m.Holds, Own: told[m.Boot],

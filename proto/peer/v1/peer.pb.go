@@ -3538,7 +3538,7 @@ func (x *Account) GetReporters() []uint32 {
 type TopAsk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// transport.TopBy.
+	// limiter.TopBy.
 	By            uint32 `protobuf:"varint,2,opt,name=by,proto3" json:"by,omitempty"`
 	Domain        uint32 `protobuf:"varint,3,opt,name=domain,proto3" json:"domain,omitempty"` // text
 	unknownFields protoimpl.UnknownFields

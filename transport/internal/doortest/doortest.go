@@ -10,9 +10,9 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/onenode"
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
-	"github.com/sluice-project/sluice/transport/internal/onenode"
 )
 
 // Rules are the least that a door is tested with: three a minute for a user, and
@@ -42,23 +42,23 @@ func NewNode(t testing.TB) *onenode.Node {
 
 // NewLimiter returns a Service on d with one file of rules. The cluster that it
 // shows is self alone.
-func NewLimiter(t testing.TB, d check.Decider, file string, self member.Member, change ...func(*transport.Config)) *transport.Service {
+func NewLimiter(t testing.TB, d check.Decider, file string, self member.Member, change ...func(*limiter.Config)) *limiter.Limiter {
 	t.Helper()
-	h, err := transport.NewHasher([]byte(strings.Repeat("s", transport.MinSecret)))
+	h, err := limiter.NewHasher([]byte(strings.Repeat("s", limiter.MinSecret)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := transport.Config{
+	c := limiter.Config{
 		Decider: d,
 		Hasher:  h,
-		Cluster: func(context.Context) transport.Overview {
-			return transport.Overview{View: &member.View{Self: self.Name, Members: []member.Member{self}}}
+		Cluster: func(context.Context) limiter.Overview {
+			return limiter.Overview{View: &member.View{Self: self.Name, Members: []member.Member{self}}}
 		},
 	}
 	for _, f := range change {
 		f(&c)
 	}
-	s, err := transport.NewService(c)
+	s, err := limiter.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

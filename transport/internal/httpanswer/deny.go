@@ -3,12 +3,12 @@ package httpanswer
 import (
 	"net/http"
 
+	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport"
 )
 
 // DeniedStatus returns the status that the rule of r has for what it denies, 400 to 599.
-func DeniedStatus(r *transport.Result) int {
+func DeniedStatus(r *limiter.Result) int {
 	if r.Rule != nil && r.Rule.Response != nil && r.Rule.Response.Status != 0 {
 		return r.Rule.Response.Status
 	}
@@ -18,7 +18,7 @@ func DeniedStatus(r *transport.Result) int {
 // Deny answers a denied check with status and, beside what SetHeaders has set, the headers
 // and the body of its rule. Where the rule has no body it is what body makes of the problem
 // that the denial is.
-func Deny(w http.ResponseWriter, r *transport.Result, status int, body func(Problem) any) {
+func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Problem) any) {
 	custom := &rules.Response{}
 	if r.Rule != nil && r.Rule.Response != nil {
 		custom = r.Rule.Response
@@ -39,7 +39,7 @@ func Deny(w http.ResponseWriter, r *transport.Result, status int, body func(Prob
 }
 
 // denialOf returns the problem that a denied check is.
-func denialOf(r *transport.Result, status int) Problem {
+func denialOf(r *limiter.Result, status int) Problem {
 	detail := "try again later"
 	if r.Never() {
 		detail = "the cost is more than the limit can ever admit"

@@ -11,19 +11,19 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // SetHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
 // of draft-ietf-httpapi-ratelimit-headers-11, the X-RateLimit family, and
 // Retry-After when it was denied. A check held to no limit has none, and one that
 // nobody counted says nothing of what is left.
-func SetHeaders(h http.Header, r *transport.Result) { SetHeadersOf(h, r, nil) }
+func SetHeaders(h http.Header, r *limiter.Result) { SetHeadersOf(h, r, nil) }
 
 // SetHeadersOf is SetHeaders for several checks of one request. decides is the one that
 // settles it; the first two headers list it first and then those of all, which it may be one of. Of
 // several that have a limit in common only the first is listed.
-func SetHeadersOf(h http.Header, decides *transport.Result, all []transport.Result) {
+func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) {
 	if decides.Err != nil || decides.Limits == nil {
 		return
 	}
@@ -62,7 +62,7 @@ func put(h http.Header, name, value string) {
 // lists are the items of RateLimit-Policy and of RateLimit, and the names in them.
 type lists struct{ policies, left, named, counted []string }
 
-func (l *lists) add(r *transport.Result) {
+func (l *lists) add(r *limiter.Result) {
 	if r.Err != nil || r.Limits == nil {
 		return
 	}
@@ -94,7 +94,7 @@ func (l *lists) add(r *transport.Result) {
 // Counted reports whether r says what is left of a limit: not when nothing limits
 // the check, and not when on_failure or on_partition answered without looking at a
 // counter.
-func Counted(r *transport.Result) bool {
+func Counted(r *limiter.Result) bool {
 	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
 }
 
@@ -107,12 +107,12 @@ func SetRetryAfter(h http.Header, after int64) {
 
 // retryAfter returns the whole seconds after which a denied check may be tried
 // again, at least 1, and whether that will ever help.
-func retryAfter(r *transport.Result) (int64, bool) {
+func retryAfter(r *limiter.Result) (int64, bool) {
 	return max(Seconds(r.RetryAfter), 1), !r.Never()
 }
 
 // PolicyName returns the name of limit i of what r was held to.
-func PolicyName(r *transport.Result, i int) string {
+func PolicyName(r *limiter.Result, i int) string {
 	switch {
 	case r.Rule != nil:
 		return r.Rule.LimitName(i)
@@ -130,7 +130,7 @@ func PolicyName(r *transport.Result, i int) string {
 // remaining never exceeds q and q ÷ w is the sustained rate. w is left out where
 // whole seconds would tell a wrong rate: below one second.
 func policy(name string, l bucket.Limit) string {
-	q, w := l.Count, transport.PeriodOf(l)
+	q, w := l.Count, limiter.PeriodOf(l)
 	if l.Burst > 0 && l.Count > 0 {
 		q, w = l.Burst, scale(w, l.Burst, l.Count)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 func TestPolicy(t *testing.T) {
@@ -63,7 +63,7 @@ func TestSetHeaders(t *testing.T) {
 			map[string]string{"RateLimit": `"limit";r=0;t=9223372037`, "Retry-After": "9223372037"}},
 	} {
 		h := make(http.Header)
-		SetHeaders(h, &transport.Result{Decision: c.decision, Limits: limits})
+		SetHeaders(h, &limiter.Result{Decision: c.decision, Limits: limits})
 		c.want["RateLimit-Policy"] = `"limit";q=10;w=60, "limit#3";q=500;w=3600`
 		for k, want := range c.want {
 			if got := strings.Join(h[k], "|"); got != want {
@@ -72,8 +72,8 @@ func TestSetHeaders(t *testing.T) {
 		}
 	}
 	h := make(http.Header)
-	SetHeaders(h, &transport.Result{Decision: bucket.Decision{Allowed: true}})
-	SetHeaders(h, &transport.Result{Limits: limits, Err: &transport.Error{Code: transport.Overloaded}})
+	SetHeaders(h, &limiter.Result{Decision: bucket.Decision{Allowed: true}})
+	SetHeaders(h, &limiter.Result{Limits: limits, Err: &limiter.Error{Code: limiter.Overloaded}})
 	if len(h) != 0 {
 		t.Errorf("without a limit or a decision: %v", h)
 	}

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/limiter"
 )
 
 // Types of bodies.
@@ -43,10 +43,10 @@ func Exceeded(status int, detail string) Problem {
 	return Problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
 }
 
-// ProblemOf maps an error of a transport.Limiter, an *transport.Error. Another is the
+// ProblemOf maps an error of a limiter.Service, an *limiter.Error. Another is the
 // server's own fault.
 func ProblemOf(err error) Problem {
-	e, ok := errors.AsType[*transport.Error](err)
+	e, ok := errors.AsType[*limiter.Error](err)
 	if !ok {
 		return NewProblem(http.StatusInternalServerError, err.Error())
 	}
@@ -56,19 +56,19 @@ func ProblemOf(err error) Problem {
 }
 
 // StatusOf is the HTTP status of an error.
-func StatusOf(c transport.Code) int {
+func StatusOf(c limiter.Code) int {
 	switch c {
-	case transport.Invalid, transport.UnknownDomain:
+	case limiter.Invalid, limiter.UnknownDomain:
 		return http.StatusBadRequest
-	case transport.Overloaded, transport.Unavailable:
+	case limiter.Overloaded, limiter.Unavailable:
 		return http.StatusServiceUnavailable
-	case transport.NotFound:
+	case limiter.NotFound:
 		return http.StatusNotFound
-	case transport.Refused:
+	case limiter.Refused:
 		return http.StatusConflict
-	case transport.Forbidden:
+	case limiter.Forbidden:
 		return http.StatusForbidden
-	case transport.Unauthenticated:
+	case limiter.Unauthenticated:
 		return http.StatusUnauthorized
 	}
 	return http.StatusInternalServerError

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCheckExitCodes(t *testing.T) {
+	s := testConfig(t)
+	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n  - key: free\n    rate_limit: {unlimited: true}\n")
+	n := startNode(t, s)
+	addr := n.grpc
+	strict := testConfig(t)
+	strict.UnknownDomain = "error"
+	strictAddr := startNode(t, strict).grpc
+	check := func(args ...string) []string { return append([]string{"check", "--addr", addr}, args...) }
+	for _, c := range []struct {
+		name   string
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"first", check("--domain", "auth", "user=a"), 0, "allowed: 1 of 2 remaining", ""},
+		{"second, as JSON", check("--domain", "auth", "-o", "json", "user=a"), 0, `"remaining":0`, ""},
+		{"third", check("--domain", "auth", "user=a"), 1, "denied: 0 of 2 remaining, retry after", ""},
+		{"read", check("--domain", "auth", "--verb", "read", "user=a"), 1, "denied", ""},
+		{"never", check("--domain", "auth", "--cost", "3", "user=a"), 1, "denied for good", ""},
+		{"refund", check("--domain", "auth", "--verb", "refund", "user=a"), 0, "1 of 2", ""},
+		{"reset", check("--domain", "auth", "--verb", "reset", "user=a"), 0, "reset, held by n1", ""},
+		{"reset as JSON", check("--domain", "auth", "--verb", "reset", "-o", "json", "user=a"), 0, `{"reset":true,"rule":"auth/user","holder":"n1"}`, ""},
+		{"reset of nothing", check("--domain", "other", "--verb", "reset", "user=a"), 4,
+			"nothing to reset: no rule matches (no rule file describes the domain \"other\"; known: auth)\n", ""},
+		{"reset without limits", check("--domain", "auth", "--verb", "reset", "free=a"), 0, "nothing to reset: the rule auth/free is unlimited\n", ""},
+		{"after reset", check("--domain", "auth", "user=a"), 0, "1 of 2", ""},
+		{"unlimited", check("--domain", "auth", "free=a"), 0, "allowed: unlimited\nrule auth/free\n", ""},
+		{"unknown domain", check("--domain", "other", "user=a"), 4,
+			"not limited: no rule matches (no rule file describes the domain \"other\"; known: auth)\n", ""},
+		{"no rule", check("--domain", "auth", "--verb", "read", "usr=a"), 4, "not limited: no rule matches (nothing matches usr=a at level 1)\n", ""},
+		{"no rule, as JSON", check("--domain", "other", "-o", "json", "user=a"), 4,
+			`{"allowed":true,"matched":false,"reason":"no rule file describes the domain \"other\"","domains":["auth"],`, ""},
+		{"no =", check("--domain", "auth", "user", "a"), 2, "", "argument \"user\": want KEY=VALUE; did you mean user=a?"},
+		{": for =", check("--domain", "auth", "user:a"), 2, "", "argument \"user:a\": want KEY=VALUE; did you mean user=a?"},
+		{"only a key", check("--domain", "auth", "user"), 2, "", "argument \"user\": want KEY=VALUE; for an empty value write user="},
+		{"empty value", check("--domain", "auth", "user="), 0, "allowed: 1 of 2", ""},
+		{"unknown domain, rejected", []string{"check", "--addr", strictAddr, "--domain", "other", "user=a"}, 2, "", "--domain: no rules for domain other; known: auth"},
+		{"no domain", check("user=a"), 2, "", "--domain"},
+		{"no descriptor", check("--domain", "auth"), 2, "", "arg"},
+		{"empty key", check("--domain", "auth", "=a"), 2, "", "key"},
+		{"bad verb", check("--domain", "auth", "--verb", "steal", "user=a"), 2, "", "--verb"},
+		{"bad output", check("--domain", "auth", "-o", "xml", "user=a"), 2, "", "--output"},
+		{"negative cost", check("--domain", "auth", "--cost", "-1", "user=a"), 2, "", "cost"},
+		{"long key", check("--domain", "auth", strings.Repeat("k", 1025)+"=a"), 2, "", "key"},
+		{"nobody there", []string{"check", "--addr", "127.0.0.1:1", "--timeout", "1s", "--domain", "auth", "user=a"}, 3, "", "127.0.0.1:1"},
+		{"unknown command", []string{"chekc"}, 2, "", "chekc"},
+		{"members", []string{"members", "--addr", addr}, 0, "n1 *", ""},
+		{"members as JSON", []string{"members", "--addr", addr, "-o", "json"}, 0, `"name":"n1"`, ""},
+		{"members of nobody", []string{"members", "--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "127.0.0.1:1"},
+		{"version", []string{"version"}, 0, "sluice ", ""},
+		{"completion", []string{"completion", "bash"}, 0, "__start_sluice", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, stdout, stderr := cli(c.args...)
+			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, c.code, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestRulesCommands(t *testing.T) {
+	dir := t.TempDir()
+	writeRule(t, dir, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
+	bad, skipped := t.TempDir(), t.TempDir()
+	for _, file := range []string{filepath.Join(dir, "load_test.yaml"), filepath.Join(skipped, "rules.conf")} {
+		if err := os.WriteFile(file, []byte("domain: load\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeRule(t, bad, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: -2, period: 1h}\n")
+	for _, c := range []struct {
+		name   string
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"sound", []string{"rules", "check", dir}, 0, "1 rules: sound", ""},
+		{"a file that is not read", []string{"rules", "check", dir}, 0, "warning: not read: " + filepath.Join(dir, "load_test.yaml") + ": ", ""},
+		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n6 files called *_test.yaml, for sluice rules test\n6 domains", ""},
+		{"nothing to read", []string{"rules", "check", skipped}, 1, "", "not read: " + filepath.Join(skipped, "rules.conf") + ": "},
+		{"unsound", []string{"rules", "check", bad}, 1, "", "rules.yaml:4"},
+		{"missing", []string{"rules", "check", filepath.Join(dir, "none")}, 1, "", "none"},
+		{"examples", []string{"rules", "test", "../../examples/rules"}, 0, ", 0 failed", ""},
+		{"no cases", []string{"rules", "test", filepath.Join(dir, "rules.yaml")}, 1, "", "no test cases"},
+		{"explain", []string{"rules", "explain", dir, "user=x"}, 0, "rule auth/user: 2 in 1h", ""},
+		{"explain a pool", []string{"rules", "explain", "../../examples/rules", "--domain", "search", "class=people", "batch=x"}, 0,
+			"beyond that: pool spare, 100 in 1s (token bucket), with priority people, which leaves 20 free; at full load 10\n", ""},
+		{"explain no match", []string{"rules", "explain", dir, "tenant=x"}, 4, "not limited: no rule matches (nothing matches tenant=x at level 1)\n", ""},
+		{"explain an unknown domain", []string{"rules", "explain", dir, "--domain", "ahut", "user=x"}, 4,
+			"not limited: no rule matches (no rule file describes the domain \"ahut\"; known: auth)\n", ""},
+		{"explain no =", []string{"rules", "explain", dir, "user", "x"}, 2, "", "did you mean user=x?"},
+		{"explain which", []string{"rules", "explain", "../../examples/rules", "user=x"}, 2, "", "--domain"},
+		{"no path", []string{"rules", "check"}, 2, "", "arg"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			code, stdout, stderr := cli(c.args...)
+			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) {
+				t.Errorf("exit code %d, want %d\nstdout: %s\nstderr: %s", code, c.code, stdout, stderr)
+			}
+		})
+	}
+}

@@ -1,6 +1,0 @@
-//go:build !unix
-
-package main
-
-// maxDescriptors returns 0: there is no such limit.
-func maxDescriptors() uint64 { return 0 }

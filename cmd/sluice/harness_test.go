@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/certs/mint"
+	"github.com/sluice-project/sluice/internal/node"
+)
+
+// testConfig is that of a node on free ports of 127.0.0.1 with one rule.
+func testConfig(t *testing.T) node.Config {
+	t.Helper()
+	c := node.Defaults()
+	c.Name, c.Secret = "n1", bytes.Repeat([]byte("x"), 32)
+	c.GRPCPort, c.HTTPPort, c.PeerPort, c.GossipPort = 0, 0, 0, 0
+	// The machine may do other things too: see internal/node's tests.
+	c.Bounds.MaxWait, c.Right, c.CheckTimeout = 0, 1800*time.Millisecond, 10*time.Second
+	c.Rules = t.TempDir()
+	writeRule(t, c.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n")
+	return c
+}
+
+// writeRule puts text into force whole: nobody reads half of it.
+func writeRule(t *testing.T, dir, text string) {
+	t.Helper()
+	next := filepath.Join(dir, ".next")
+	if err := os.WriteFile(next, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, filepath.Join(dir, "rules.yaml")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// running is a node that the commands ask.
+type running struct {
+	*node.Node
+	grpc, http string
+}
+
+// startNode runs a node with c until the test ends.
+func startNode(t *testing.T, c node.Config) *running {
+	t.Helper()
+	r := startNodeUnready(t, c)
+	await(t, "ready", func() bool { ok, _ := r.Ready(); return ok })
+	return r
+}
+
+// startNodeUnready is startNode without waiting until it is ready.
+func startNodeUnready(t *testing.T, c node.Config) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	n, err := node.Open(ctx, c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return &running{n, n.Addrs().GRPC.String(), n.Addrs().HTTP.String()}
+}
+
+// startOperated starts a node without callers that has an admin port.
+func startOperated(t *testing.T) *running {
+	t.Helper()
+	c := testConfig(t)
+	c.Admin.Addr, c.Admin.Level = "127.0.0.1:0", new(slog.LevelVar)
+	return startNode(t, c)
+}
+
+// await polls until ok, at most 10 s.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not %s within 10 s", what)
+		}
+		<-tick.C
+	}
+}
+
+// cli runs one command line and returns its exit code and what it printed.
+func cli(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(context.Background(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// cliWith is cli with something to read.
+func cliWith(in string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(strings.NewReader(in))
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	if err := root.ExecuteContext(context.Background()); err != nil {
+		code = exitUsage
+		if coded, ok := errors.AsType[*codedError](err); ok {
+			code = coded.code
+		}
+		fmt.Fprintln(&errs, err)
+	}
+	return code, out.String(), errs.String()
+}
+
+// papers are an authority's files for one node under test.
+type papers struct {
+	*mint.Authority
+	dir string
+}
+
+func newPapers(t *testing.T) papers {
+	t.Helper()
+	a, err := mint.NewAuthority("test", time.Now(), 24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := papers{a, t.TempDir()}
+	p.write(t, "ca", a.PEM)
+	return p
+}
+
+func (p papers) write(t *testing.T, name string, text []byte) string {
+	t.Helper()
+	path := filepath.Join(p.dir, name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// files writes a certificate for both sides and returns the paths of it, its key and the authority.
+func (p papers) files(t *testing.T, name string, hosts ...string) (cert, key, ca string) {
+	t.Helper()
+	made, err := p.Issue(mint.Leaf{
+		CommonName: "test", Hosts: append(hosts, name), Server: true, Client: true,
+		From: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.write(t, name+".crt", made.Cert), p.write(t, name+".key", made.Key), filepath.Join(p.dir, "ca")
+}
+
+// withTLS turns TLS on for the gRPC and the HTTP port of a node.
+func (p papers) withTLS(t *testing.T, c *node.Config, auth string) {
+	t.Helper()
+	c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = p.files(t, "door")
+	c.TLS.ClientAuth = auth
+}

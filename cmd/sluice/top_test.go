@@ -1,0 +1,70 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+)
+
+func TestTopText(t *testing.T) {
+	res := &sluicev1.TopResponse{
+		CoversNs: int64(70 * time.Second), Nodes: []string{"n1", "n2"}, Missing: []string{"n3"},
+		Keys: []*sluicev1.TopKey{
+			{Domain: "api", Rule: "per user", Count: 700, Error: 3, PerSecond: 10, Descriptor_: []*sluicev1.Entry{{Key: "tier", Value: "free"}, {Key: "user", Value: "ann b"}}},
+			{Domain: "api", Count: 7, PerSecond: 0.1, Cut: true, Descriptor_: []*sluicev1.Entry{{Key: "x", Value: "\x1b[2J\t"}}},
+		},
+	}
+	want := "most limited keys of the last 1m10s, by n1, n2\nwithout n3\n" +
+		"PER SECOND  DENIED  DOMAIN  KEY                     RULE\n" +
+		"10.0        700 -3  api     tier=free \"user=ann b\"  \"per user\"\n" +
+		"0.1         7       api     \"x=\\x1b[2J\\t\" …         \n"
+	if got := topText("limited", res); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// TestTopCommand asks a running node, and one that counts nothing.
+func TestTopCommand(t *testing.T) {
+	n := startNode(t, testConfig(t))
+	addr := n.grpc
+	for range 5 {
+		cli("check", "--addr", addr, "--domain", "auth", "user=ann")
+	}
+	code, out, errs := cli("top", "--addr", addr, "--once")
+	if code != 0 || !strings.Contains(out, "most limited keys of the last") || !strings.Contains(out, "user=ann") || !strings.Contains(out, " 3 ") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	code, out, _ = cli("top", "--addr", addr, "--once", "--by", "frequent", "-o", "json", "--domain", "auth")
+	if code != 0 || !strings.Contains(out, `"keys":[{"domain":"auth","descriptor":[{"key":"user","value":"ann"}],"rule":"auth/user","count":5,`) ||
+		!strings.Contains(out, `"missing":[]`) {
+		t.Errorf("%d %s", code, out)
+	}
+	if _, out, _ = cli("top", "--addr", addr, "--once", "-o", "json", "--domain", "other"); !strings.Contains(out, `"keys":[]`) {
+		t.Errorf("of another domain: %s", out)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--by", "size"}, `--by: "size" is neither limited nor frequent`},
+		{[]string{"-n", "0"}, "--number: 0 is not 1 to 100"},
+		{[]string{"-n", "101"}, "--number: 101 is not 1 to 100"},
+		{[]string{"--interval", "1ms"}, "--interval: 1ms is below 100ms"},
+		{[]string{"-o", "xml"}, "--output"},
+	} {
+		if code, _, errs := cli(append([]string{"top", "--addr", addr, "--once"}, c.args...)...); code != exitUsage || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: %d %s", c.args, code, errs)
+		}
+	}
+	s := testConfig(t)
+	s.TopKeys = "off"
+	off := startNode(t, s)
+	if code, _, errs := cli("top", "--addr", off.grpc, "--once"); code != exitDenied || !strings.Contains(errs, "counts no top keys") {
+		t.Errorf("off: %d %s", code, errs)
+	}
+	if code, _, errs := cli("serve", "--top-keys", "perhaps"); code != exitUsage || !strings.Contains(errs, `--top-keys: "perhaps" is none of off, local, on`) {
+		t.Errorf("%d %s", code, errs)
+	}
+}

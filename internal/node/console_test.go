@@ -1,0 +1,77 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestConsole: a node has a console unless it is told not to, and who watches does not keep it from stopping.
+func TestConsole(t *testing.T) {
+	get := func(ctx context.Context, n *running, path string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.listen.http.Addr().String()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		return res
+	}
+	n := startNode(t, testConfig(t))
+	if res := get(t.Context(), n, "/console"); res.StatusCode != http.StatusOK || res.Header.Get("Content-Security-Policy") == "" {
+		t.Errorf("the page: %v", res)
+	}
+	watching, err := http.NewRequestWithContext(t.Context(), "GET", "http://localhost/v1/watch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", n.operators.place.Socket())
+	}}
+	t.Cleanup(socket.CloseIdleConnections)
+	res, err := socket.RoundTrip(watching)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	var events []string
+	for len(events) < 3 && lines.Scan() {
+		if e, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			events = append(events, e)
+		} else if data := lines.Text(); len(events) == 2 && strings.HasPrefix(data, "data: ") && !strings.Contains(data, `"may_decide":true`) {
+			t.Errorf("state: %s", data)
+		}
+	}
+	if got := strings.Join(events, " "); got != "history state top" {
+		t.Errorf("events %q, %v", got, lines.Err())
+	}
+	began := time.Now()
+	n.drain() // as when it is stopped
+	if took := time.Since(began); took > n.config.ShutdownTimeout {
+		t.Errorf("draining took %v with somebody watching", took)
+	}
+	if lines.Scan(); lines.Err() != nil {
+		for lines.Scan() {
+		}
+		t.Errorf("the stream did not end in order: %v", lines.Err())
+	}
+
+	s := testConfig(t)
+	s.Console = false
+	off := startNode(t, s)
+	for _, path := range []string{"/console", "/v1/watch", "/v1/rules"} {
+		if res := get(t.Context(), off, path); res.StatusCode != http.StatusNotFound {
+			t.Errorf("%s with --console=false: %s", path, res.Status)
+		}
+	}
+}

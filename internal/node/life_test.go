@@ -1,0 +1,118 @@
+package node
+
+import (
+	"fmt"
+
+	"strings"
+	"testing"
+	"time"
+)
+
+// together starts nodes n1 to n<count> that join the first.
+func together(t *testing.T, count int) []*running {
+	t.Helper()
+	first := testConfig(t)
+	nodes := []*running{startNode(t, first)}
+	for i := range count - 1 {
+		s := first
+		s.Name = fmt.Sprintf("n%d", i+2)
+		s.Join = []string{nodes[0].gossip.Addr()}
+		nodes = append(nodes, startNode(t, s))
+	}
+	return nodes
+}
+
+func (r *running) holding() int { return r.cluster.Stats().Partitions.Holding }
+
+// TestStopHandsOver: a node that is told to stop gives all that it holds to the others,
+// spent quotas included, and they no longer count it.
+func TestStopHandsOver(t *testing.T) {
+	nodes := together(t, 3)
+	for i := range 30 {
+		nodes[i%3].check(t, fmt.Sprint(i))
+	}
+	began := time.Now()
+	if err := nodes[0].stop(); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	await(t, "held by the two others", func() bool { return nodes[1].holding()+nodes[2].holding() == 1021 })
+	for i := range 30 {
+		if got := nodes[1+i%2].left(t, fmt.Sprint(i)); got != 1 {
+			t.Errorf("user %d: %d are left, want 1", i, got)
+		}
+	}
+	if s := nodes[1].cluster.Stats(); len(s.Set.Members) != 2 || s.Partitions.Claims != 0 || !s.Right {
+		t.Errorf("%+v", s)
+	}
+	// The two go as well, one after the other; the last has nobody to give to.
+	for _, n := range nodes[1:] {
+		if err := n.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestHurry: who is told twice does not wait for next owners that do not come.
+func TestHurry(t *testing.T) {
+	nodes := together(t, 2)
+	// The other no longer takes anything, and gossip does not notice.
+	nodes[0].peerServer.Close()
+	time.AfterFunc(300*time.Millisecond, func() { close(nodes[1].hurry) })
+	began := time.Now()
+	nodes[1].stop()
+	if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	close(nodes[0].hurry)
+}
+
+// TestTwin: a process under a name that is in use leaves the set as it is.
+func TestTwin(t *testing.T) {
+	nodes := together(t, 3)
+	s := nodes[2].config
+	s.Join = []string{nodes[0].gossip.Addr()}
+	s.GRPCPort, s.HTTPPort, s.PeerPort, s.GossipPort = 0, 0, 0, 0
+	twin, err := Open(t.Context(), s, nodes[0].log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := twin.Run(t.Context()); err == nil {
+		t.Error("it ran")
+	}
+	total := 0
+	for _, n := range nodes {
+		if s := n.cluster.Stats(); len(s.Set.Members) != 3 || !s.Right || s.Partitions.SteppedDown != 0 {
+			t.Errorf("%s: %+v", n.config.Name, s)
+		}
+		total += n.holding()
+	}
+	if total != 1021 {
+		t.Errorf("%d partitions are held", total)
+	}
+}
+
+// TestForgetByHand: the survivor of two is a minority, and serves again when the other is
+// forgotten.
+func TestForgetByHand(t *testing.T) {
+	nodes := together(t, 2)
+	if _, err := nodes[0].service.Forget(t.Context(), "n2"); err == nil || !strings.Contains(err.Error(), "it lives") {
+		t.Error(err)
+	}
+	// What it says is cut off from here on, as if it had crashed.
+	nodes[1].peerServer.Close()
+	nodes[1].peers.Close()
+	await(t, "without the right", func() bool { return !nodes[0].cluster.Stats().Right })
+	if m := nodes[0].service.Members(t.Context()); !strings.Contains(m.Reason, "of 2 counted members, fewer than 2") {
+		t.Errorf("it does not say why: %q", m.Reason)
+	}
+	await(t, "silent long enough", func() bool {
+		_, err := nodes[0].service.Forget(t.Context(), "n2")
+		return err == nil
+	})
+	await(t, "holding all", func() bool { return nodes[0].holding() == 1021 && nodes[0].cluster.Stats().Right })
+	close(nodes[0].hurry)
+	close(nodes[1].hurry)
+}

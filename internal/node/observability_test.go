@@ -1,0 +1,356 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const observability = "../../deploy/observability/"
+
+// dashboard is one of Grafana, as far as it can be wrong.
+type dashboard struct {
+	Title      string  `json:"title"`
+	UID        string  `json:"uid"`
+	Panels     []panel `json:"panels"`
+	Templating struct {
+		List []struct {
+			Name       string      `json:"name"`
+			Type       string      `json:"type"`
+			Definition string      `json:"definition"`
+			Datasource *datasource `json:"datasource"`
+		} `json:"list"`
+	} `json:"templating"`
+}
+
+type datasource struct {
+	Type string `json:"type"`
+	UID  string `json:"uid"`
+}
+
+type panel struct {
+	ID      int    `json:"id"`
+	Type    string `json:"type"`
+	Title   string `json:"title"`
+	GridPos struct {
+		X, Y, W, H int
+	} `json:"gridPos"`
+	Datasource *datasource `json:"datasource"`
+	Targets    []struct {
+		RefID      string      `json:"refId"`
+		Expr       string      `json:"expr"`
+		Datasource *datasource `json:"datasource"`
+	} `json:"targets"`
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	text, err := os.ReadFile(observability + "grafana/dashboards/sluice.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// any data source can be chosen.
+func (d *datasource) chosen() bool {
+	return d != nil && d.Type == "prometheus" && d.UID == "${datasource}"
+}
+
+// The dashboard answers its questions in order, by metrics and labels that the program has.
+func TestDashboard(t *testing.T) {
+	d := readDashboard(t)
+	for _, fault := range d.faults() {
+		t.Error(fault)
+	}
+}
+
+func TestDashboardFaults(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		spoil func(d *dashboard)
+	}{
+		{"there is no metric sluice_redy", func(d *dashboard) { d.Panels[1].Targets[0].Expr = "sluice_redy" }},
+		{"has no source", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_answers_total{source="nobody"}` }},
+		{"is no metric", func(d *dashboard) { d.Panels[1].Targets[0].Expr = "node_load1" }},
+		{"a variable that there is not", func(d *dashboard) { d.Panels[1].Targets[0].Expr = `sluice_ready{job="$cluster"}` }},
+		{"asks nothing", func(d *dashboard) { d.Panels[1].Targets = nil }},
+		{"a data source of its own", func(d *dashboard) { d.Panels[1].Datasource.UID = "P123" }},
+		{"overlaps", func(d *dashboard) { d.Panels[2].GridPos = d.Panels[1].GridPos }},
+		{"rows are", func(d *dashboard) { d.Panels[0].Title = "Overview" }},
+		{"id 2 twice", func(d *dashboard) { d.Panels[2].ID = 2 }},
+	} {
+		d := readDashboard(t)
+		c.spoil(&d)
+		if faults := strings.Join(d.faults(), "\n"); !strings.Contains(faults, c.want) {
+			t.Errorf("want %q, the faults found are %q", c.want, faults)
+		}
+	}
+}
+
+var (
+	questions = []string{"Is it up?", "Is it right?", "Is it fast?", "Who is limited?", "What moves?", "Who is turned away?"}
+	variables = regexp.MustCompile(`\$\{?(\w+)`)
+	// foreign are metrics of the runtime and the process, by the libraries that make them.
+	foreign = regexp.MustCompile(`\b(process_cpu_seconds_total|process_resident_memory_bytes|go_goroutines)\b`)
+)
+
+func (d *dashboard) faults() (faults []string) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+	known := []string{"__rate_interval"}
+	for _, v := range d.Templating.List {
+		known = append(known, v.Name)
+		switch {
+		case v.Type == "datasource":
+		case !v.Datasource.chosen():
+			fault("variable %s: a data source of its own", v.Name)
+		default:
+			for _, f := range selectorFaults(v.Definition) {
+				fault("variable %s: %s", v.Name, f)
+			}
+		}
+	}
+	var rows []string
+	ids := map[int]bool{}
+	for i := range d.Panels {
+		p := &d.Panels[i]
+		if ids[p.ID] {
+			fault("%s: id %d twice", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for j := range d.Panels[:i] {
+			a, b := &d.Panels[j].GridPos, &p.GridPos
+			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
+				fault("%s: overlaps %s", p.Title, d.Panels[j].Title)
+			}
+		}
+		if p.Type == "row" {
+			rows = append(rows, p.Title)
+			continue
+		}
+		if !p.Datasource.chosen() {
+			fault("%s: a data source of its own", p.Title)
+		}
+		if len(p.Targets) == 0 {
+			fault("%s: asks nothing", p.Title)
+		}
+		for _, q := range p.Targets {
+			if !q.Datasource.chosen() {
+				fault("%s %s: a data source of its own", p.Title, q.RefID)
+			}
+			for _, v := range variables.FindAllStringSubmatch(q.Expr, -1) {
+				if !slices.Contains(known, v[1]) {
+					fault("%s: %s is a variable that there is not", p.Title, v[1])
+				}
+			}
+			if foreign.MatchString(q.Expr) && !strings.Contains(q.Expr, "sluice_") {
+				continue
+			}
+			if !strings.Contains(q.Expr, "sluice_") {
+				fault("%s: %s is no metric of sluice", p.Title, q.Expr)
+			}
+			for _, f := range selectorFaults(q.Expr) {
+				fault("%s: %s", p.Title, f)
+			}
+		}
+	}
+	if !slices.Equal(rows, questions) {
+		fault("the rows are %q, want %q", rows, questions)
+	}
+	return faults
+}
+
+// Every alert leads to a section of docs/troubleshooting.md, and every such section is about one.
+func TestAlertRunbooks(t *testing.T) {
+	text, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sections []string
+	for _, m := range regexp.MustCompile(`(?m)^### (\w+)$`).FindAllStringSubmatch(string(text), -1) {
+		sections = append(sections, m[1])
+	}
+	alerts := alertNames(t)
+	slices.Sort(sections)
+	slices.Sort(alerts)
+	if !slices.Equal(sections, alerts) {
+		t.Errorf("sections %q\nalerts   %q", sections, alerts)
+	}
+}
+
+func alertNames(t *testing.T) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile(alertsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file alertRules
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range file.Groups {
+		for _, a := range g.Rules {
+			names = append(names, a.Alert)
+		}
+	}
+	return names
+}
+
+// Every alert has a test in which it fires, and is in none by another name.
+func TestAlertsAreTested(t *testing.T) {
+	text, err := os.ReadFile(observability + "alerts_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Tests []struct {
+			Name  string `yaml:"name"`
+			Exprs []struct {
+				Expr    string `yaml:"expr"`
+				Samples []struct {
+					Labels string `yaml:"labels"`
+				} `yaml:"exp_samples"`
+			} `yaml:"promql_expr_test"`
+		} `yaml:"tests"`
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	fires := map[string]bool{}
+	for _, test := range file.Tests {
+		for _, e := range test.Exprs {
+			for _, s := range e.Samples {
+				if !strings.Contains(s.Labels, `alertname="`+test.Name+`"`) {
+					t.Errorf("%s fires in the test of %s", s.Labels, test.Name)
+				}
+				fires[test.Name] = true
+			}
+		}
+	}
+	for _, name := range alertNames(t) {
+		if !fires[name] {
+			t.Errorf("%s fires in no test", name)
+		}
+		delete(fires, name)
+	}
+	for name := range fires {
+		t.Errorf("%s is no alert", name)
+	}
+}
+
+// promtool runs Prometheus's own tool. It is not everywhere; SLUICE_PROMTOOL=required wants it.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	tool, err := exec.LookPath("promtool")
+	if err != nil {
+		if os.Getenv("SLUICE_PROMTOOL") == "required" {
+			t.Fatal(err)
+		}
+		t.Skip("there is no promtool")
+	}
+	cmd := exec.CommandContext(t.Context(), tool, args...)
+	cmd.Dir = observability
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+func TestPromtool(t *testing.T) {
+	for _, args := range [][]string{
+		{"check", "rules", "alerts.yaml"},
+		{"test", "rules", "alerts_test.yaml"},
+		{"check", "config", "prometheus.yml"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) { promtool(t, args...) })
+	}
+}
+
+// Prometheus can read every query of the dashboard, with something in the place of Grafana's variables.
+func TestDashboardByPromtool(t *testing.T) {
+	d := readDashboard(t)
+	type rule struct {
+		Record string `yaml:"record"`
+		Expr   string `yaml:"expr"`
+	}
+	var rules []rule
+	for _, p := range d.Panels {
+		for _, q := range p.Targets {
+			expr := strings.ReplaceAll(q.Expr, "$__rate_interval", "1m")
+			rules = append(rules, rule{fmt.Sprintf("panel:%d_%s", p.ID, q.RefID), variables.ReplaceAllString(expr, "x")})
+		}
+	}
+	if len(rules) < 50 {
+		t.Fatalf("%d queries", len(rules))
+	}
+	var text bytes.Buffer
+	if err := yaml.NewEncoder(&text).Encode(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": rules}}}); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "dashboard.yaml")
+	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, "check", "rules", file)
+}
+
+// The files that Grafana is provisioned with hang together.
+func TestProvisioning(t *testing.T) {
+	read := func(name string, into any) {
+		t.Helper()
+		text, err := os.ReadFile(observability + "grafana/provisioning/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dec := yaml.NewDecoder(bytes.NewReader(text))
+		dec.KnownFields(true)
+		if err := dec.Decode(into); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	var sources struct {
+		APIVersion  int `yaml:"apiVersion"`
+		Datasources []struct {
+			Name      string            `yaml:"name"`
+			Type      string            `yaml:"type"`
+			Access    string            `yaml:"access"`
+			URL       string            `yaml:"url"`
+			IsDefault bool              `yaml:"isDefault"`
+			JSONData  map[string]string `yaml:"jsonData"`
+		} `yaml:"datasources"`
+	}
+	read("datasources/prometheus.yaml", &sources)
+	if sources.APIVersion != 1 || len(sources.Datasources) != 1 || sources.Datasources[0].Type != "prometheus" || sources.Datasources[0].URL == "" {
+		t.Errorf("%+v", sources)
+	}
+	var boards struct {
+		APIVersion int `yaml:"apiVersion"`
+		Providers  []struct {
+			Name            string            `yaml:"name"`
+			Type            string            `yaml:"type"`
+			DisableDeletion bool              `yaml:"disableDeletion"`
+			UpdateInterval  int               `yaml:"updateIntervalSeconds"`
+			Options         map[string]string `yaml:"options"`
+		} `yaml:"providers"`
+	}
+	read("dashboards/sluice.yaml", &boards)
+	readme, err := os.ReadFile(observability + "README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if boards.APIVersion != 1 || len(boards.Providers) != 1 || boards.Providers[0].Type != "file" ||
+		!bytes.Contains(readme, []byte("`"+boards.Providers[0].Options["path"]+"`")) {
+		t.Errorf("%+v", boards)
+	}
+}

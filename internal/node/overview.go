@@ -1,0 +1,125 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/cluster"
+	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// overview says in the doors' words how this node stands among the others.
+func (n *Node) overview(ctx context.Context) limiter.Overview {
+	view := n.gossip.View()
+	o := limiter.Overview{View: &view, Ring: n.cluster.Ring()}
+	own, err := n.cluster.Overview(ctx)
+	if err != nil {
+		o.Reason = fmt.Sprintf("the node has not answered for itself: %v", err)
+		return o
+	}
+	o.Set = limiter.StableSet{Lineage: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
+	o.MayDecide, o.Reason = own.Right, own.Reason
+	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
+		o.Unreached = nil // it says so in Reason, the next time
+	}
+	for _, m := range own.Members {
+		o.Standings = append(o.Standings, limiter.Standing{
+			Name: m.Name, Boot: m.Boot, Lives: m.Lives, Silent: m.Silent, Holds: m.Holds, Ahead: m.Ahead,
+		})
+	}
+	o.Clocks = limiter.Clocks{Known: own.Clock.Known, Agree: own.Clock.Agree, Correction: own.Clock.Correction}
+	p := own.Partitions
+	o.Holdings = limiter.Holdings{
+		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.Closing,
+		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks, Lost: p.Lost,
+	}
+	if p.Lost > 0 {
+		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
+	}
+	return o
+}
+
+// bootstrap makes this node found a voter set of its own.
+func (n *Node) bootstrap(ctx context.Context) error {
+	err := n.cluster.Bootstrap(ctx)
+	switch {
+	case errors.Is(err, cluster.ErrHasQuorum):
+		return limiter.ErrHasQuorum
+	case err == nil:
+		n.log.Warn("voter set founded by hand: counters that no living node has begin anew", "members", n.cluster.Stats().Set.Members)
+	}
+	return err
+}
+
+// forget takes a member out of the stable set by hand, and says why not in the doors' words.
+func (n *Node) forget(ctx context.Context, name string) error {
+	err := n.cluster.Forget(ctx, name)
+	for own, said := range map[error]error{
+		cluster.ErrNoSet: limiter.ErrNoSet, cluster.ErrThisNode: limiter.ErrThisNode,
+		cluster.ErrNotCounted: limiter.ErrNotCounted, cluster.ErrLives: limiter.ErrLives,
+		cluster.ErrLastCounted: limiter.ErrLastCounted,
+	} {
+		if errors.Is(err, own) {
+			return said
+		}
+	}
+	if err == nil {
+		n.log.Warn("member forgotten by hand", "member", name)
+	}
+	return err
+}
+
+// useRules puts a new set of rules in force.
+func (n *Node) useRules(set *rules.Set) {
+	n.capAccounts(set.MaxKeys(), nil)
+	n.service.SetRules(set)
+	n.cluster.SetLostLimits(lostLimits(set))
+}
+
+// lostLimits returns the limits under which the loss of a counter denies checks; set may be nil. Pools deny it always.
+func lostLimits(set *rules.Set) (list []*bucket.Limits) {
+	if set == nil {
+		return nil
+	}
+	for _, r := range set.Rules() {
+		if r.OnLostState == rules.LostDeny && r.Limits != nil {
+			list = append(list, r.Limits)
+		}
+		if r.Elastic != nil {
+			list = append(list, r.Elastic.Pool.Limits(0))
+		}
+	}
+	return list
+}
+
+// maxLostRules bounds how many rules are listed.
+const maxLostRules = 20
+
+// lostRules lists rules that deny at now what was lost at since, at most until ends.
+func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule) {
+	if set == nil || since == 0 {
+		return nil
+	}
+	for _, r := range set.Rules() {
+		if r.OnLostState != rules.LostDeny || r.Limits == nil {
+			continue
+		}
+		if left := min(r.Limits.SpentUntil(since), ends) - now; left > 0 && len(list) < maxLostRules {
+			list = append(list, limiter.LostRule{Domain: r.Domain, Rule: r.Name, Left: time.Duration(left)})
+		}
+	}
+	return list
+}
+
+// acceptLoss takes lost counters for unspent, here and at all other nodes.
+func (n *Node) acceptLoss(ctx context.Context) (partitions int, told []string, err error) {
+	partitions, told, err = n.cluster.AcceptLoss(ctx)
+	if err == nil {
+		n.log.Warn("lost counters are taken for unspent, by hand", "partitions", partitions, "told", told)
+	}
+	return partitions, told, err
+}

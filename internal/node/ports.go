@@ -1,0 +1,105 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/listen"
+)
+
+// listeners are the TCP ports but gossip's.
+type ports struct{ grpc, http, peer, admin net.Listener }
+
+func openPorts(c *Config) (l ports, err error) {
+	for _, one := range []struct {
+		flag     string
+		addr     string
+		listener *net.Listener
+		own      bool
+	}{
+		{"grpc-port", c.listenAddr(c.GRPCPort), &l.grpc, false}, {"http-port", c.listenAddr(c.HTTPPort), &l.http, false},
+		{"peer-port", c.listenAddr(c.PeerPort), &l.peer, true}, {"admin-addr", c.Admin.Addr, &l.admin, true},
+	} {
+		if one.addr == "" {
+			continue
+		}
+		bounded, err := c.Bounds.listenWithin(one.addr, one.own)
+		if err != nil {
+			l.close()
+			return ports{}, fmt.Errorf("--%s: %w", one.flag, err)
+		}
+		*one.listener = bounded
+	}
+	return l, nil
+}
+
+func (l ports) close() {
+	for _, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin} {
+		if one != nil {
+			one.Close() // a server may have closed it already
+		}
+	}
+}
+
+func serveHTTP(s *http.Server, l net.Listener) error {
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// silence is how long a connection may take for its first byte.
+const silence = 5 * time.Second
+
+// fit lowers the bounds of connections so that clients leave some of the file descriptors that the process may open, 0 if that
+// is not known, to other nodes, gossip and files. It reports whether it did.
+func (b *Bounds) fit(descriptors uint64) bool {
+	if descriptors == 0 || descriptors > math.MaxInt {
+		return false
+	}
+	own := min(max(int(descriptors)/4, 96), 2048)
+	clients := max(16, (int(descriptors)-own)/2) // of the gRPC and of the HTTP port
+	if clients >= b.MaxConnections {
+		return false
+	}
+	b.MaxConnections, b.maxOwn = clients, own/3
+	return true
+}
+
+// listenWithin opens a port within the bounds, of clients or of the cluster's own connections.
+func (b *Bounds) listenWithin(addr string, own bool) (*listen.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	total := b.MaxConnections
+	if own && b.maxOwn > 0 {
+		total = b.maxOwn
+	}
+	return listen.New(l, listen.Bounds{Total: total, PerAddress: b.MaxPerAddress, Silence: silence})
+}
+
+// portStats are the counts of the listener of one port.
+type portStats struct {
+	port string
+	listen.Stats
+}
+
+// connections are those of all ports.
+type connections []portStats
+
+// portLabels are the values of the label port.
+var portLabels = []string{"grpc", "http", "peer", "admin"}
+
+func (l ports) stats() (all connections) {
+	for i, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin} {
+		if bounded, ok := one.(*listen.Listener); ok {
+			all = append(all, portStats{portLabels[i], bounded.Stats()})
+		}
+	}
+	return all
+}

@@ -1,0 +1,461 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/limiter"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/ring"
+	"github.com/sluice-project/sluice/transport/peer"
+)
+
+const (
+	secretOne = "1-secret-of-as-many-bytes-as-it-wants"
+	secretTwo = "2-secret-of-as-many-bytes-as-it-wants"
+)
+
+func TestParseSecrets(t *testing.T) {
+	for text, want := range map[string]struct {
+		known    []string
+		counters string
+		err      string
+	}{
+		secretOne:                     {[]string{secretOne}, secretOne, ""},
+		" \n" + secretOne + " \r\n\n": {[]string{secretOne}, secretOne, ""},
+		"# ours\n" + secretOne:        {[]string{secretOne}, secretOne, ""},
+		secretTwo + "\n" + secretOne + "\ncounters " + secretOne: {[]string{secretTwo, secretOne}, secretOne, ""},
+		"counters  " + secretOne + "\n" + secretTwo:              {[]string{secretTwo}, secretOne, ""},
+		secretOne + "\n" + secretTwo:                             {nil, "", "2 secrets and no line `counters`"},
+		secretOne + "\n" + secretOne:                             {nil, "", "line 2 repeats"},
+		"short":                                                  {nil, "", "line 1 holds a secret of 5 bytes, want at least 32"},
+		secretOne + "\ncounters short":                           {nil, "", "line 2 holds a secret of 5 bytes"},
+		"counters " + secretOne:                                  {nil, "", "no secret"},
+		"counters " + secretOne + "\ncounters " + secretTwo:      {nil, "", "line 2 is a second line"},
+		"#" + secretOne:                                          {nil, "", "no secret"},
+		manySecrets(17):                                          {nil, "", "line 17: more than 16"},
+	} {
+		s, err := parseSecrets([]byte(text))
+		if want.err != "" {
+			if err == nil || !strings.Contains(err.Error(), want.err) || strings.Contains(err.Error(), secretOne) {
+				t.Errorf("%q: %v, want %q and no secret in it", text, err, want.err)
+			}
+			continue
+		}
+		var known []string
+		for _, k := range s.known {
+			known = append(known, string(k))
+		}
+		if err != nil || strings.Join(known, " ") != strings.Join(want.known, " ") || string(s.counters) != want.counters {
+			t.Errorf("%q: %q, %q, %v", text, known, s.counters, err)
+		}
+	}
+}
+
+func manySecrets(n int) string {
+	var text strings.Builder
+	for i := range n {
+		text.WriteString(secretOne + string(rune('a'+i)) + "\n")
+	}
+	return text.String()
+}
+
+// The file is followed: proofs and gossip change with it, counter keys do not, and a file that would change them is a fault.
+func TestSecretFileIsFollowed(t *testing.T) {
+	s := testConfig(t)
+	s.Secret, s.SecretFile = nil, writeFile(t, secretOne)
+	n := startNode(t, s)
+	shows := func(line string) func() bool {
+		return func() bool {
+			_, body := n.get(t, "/metrics")
+			return strings.Contains(body, "\n"+line+"\n")
+		}
+	}
+	primary := n.gossip.Keyring().Primary()
+	if n.gossip.Keyring().Len() != 1 || len(n.proofKeys()) != 1 {
+		t.Errorf("%v, %d proof keys", n.gossip.Keyring(), len(n.proofKeys()))
+	}
+	put := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(s.SecretFile, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(secretOne + "\n" + secretTwo + "\ncounters " + secretOne)
+	await(t, "both are known", func() bool { return n.gossip.Keyring().Len() == 2 && len(n.proofKeys()) == 2 })
+	if n.gossip.Keyring().Primary() != primary {
+		t.Error("the new key encrypts already")
+	}
+	put(secretTwo)
+	await(t, "a fault", shows(`sluice_secrets_stale{files="secret"} 1`))
+	if n.gossip.Keyring().Len() != 2 {
+		t.Error("a file that changes counter keys is in force")
+	}
+	put(secretTwo + "\ncounters " + secretOne)
+	await(t, "the new one alone", func() bool { return n.gossip.Keyring().Len() == 1 && len(n.proofKeys()) == 1 })
+	if n.gossip.Keyring().Primary() == primary {
+		t.Error("the old key encrypts still")
+	}
+}
+
+// TestNodeWithoutTheSecret attacks a node as one that is modified at will, reaches its ports, and knows whatever hello and gossip tell, and not
+// the secret: it joins nothing, learns nothing and moves nothing.
+func TestNodeWithoutTheSecret(t *testing.T) {
+	n := startNode(t, testConfig(t))
+	peerAddr := n.listen.peer.Addr().String()
+
+	// What gossip tells to those who ask for the members.
+	conn, err := net.Dial("tcp", n.gossip.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, "\x06\x83\xa5Nodes\x00\xacUserStateLen\x00\xa4Join\xc3"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(conn); len(got) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("gossip tells %d bytes (%v): %.100q", len(got), err, got)
+	}
+	// What a hello is answered with.
+	said := greetingOf(t, peerAddr)
+	if h := said.GetHello(); h == nil || said.Proof != nil || len(h.ProtoReflect().GetUnknown()) > 0 {
+		t.Errorf("a hello is answered with %v", said)
+	}
+
+	// As a peer, with keys made of that.
+	learned := [][]byte{said.GetHello().GetNonce(), []byte("the wrong secret")}
+	for _, key := range learned {
+		pool, err := peer.Open(peer.Config{
+			Name: "stranger", Boot: newBoot(), Placement: ring.Placement, CountersTag: key,
+			ProofKeys: func() [][]byte { return [][]byte{key} },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pool.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		err = pool.Call(ctx, peerAddr, make([]check.Record, 1), make([]check.Reply, 1))
+		if !errors.Is(err, check.ErrUnsent) || !strings.Contains(err.Error(), "secret not accepted") {
+			t.Errorf("a record is answered with %v", err)
+		}
+		pool.Post(peerAddr, message.Envelope{Body: &message.Heartbeat{}})
+		await(t, "mail is refused", func() bool { return strings.Contains(pool.Failure(peerAddr), "secret not accepted") })
+	}
+
+	// As a member that may found nothing beside it.
+	s := testConfig(t)
+	s.Name, s.Secret, s.Join, s.BootstrapExpect = "evil", []byte(secretOne), []string{n.gossip.Addr()}, 1
+	s.JoinTimeout = 500 * time.Millisecond
+	evil := startNodeUnready(t, s, func(e *Node) {
+		d := *e.inForce.Load()
+		d.proofs = learned
+		e.inForce.Store(&d)
+	})
+	await(t, "rejected", func() bool {
+		_, reasons := evil.Ready()
+		return strings.Contains(strings.Join(reasons, "; "), "secret or keyring differs")
+	})
+	await(t, "the node says so", func() bool { return n.gossip.Stats().Malformed > 0 })
+	if ok, _ := evil.Ready(); ok || len(evil.gossip.View().Members) != 1 || evil.cluster.Stats().Partitions.Holding != 0 {
+		t.Errorf("the stranger is ready: %v, sees %v, holds %d partitions", ok, evil.gossip.View().Members, evil.cluster.Stats().Partitions.Holding)
+	}
+	if v := n.gossip.View().Members; len(v) != 1 || n.cluster.Stats().Partitions.Holding != ring.DefaultPartitions {
+		t.Errorf("the node sees %v and holds %d partitions", v, n.cluster.Stats().Partitions.Holding)
+	}
+	if s := n.peerServer.Stats(); s.Records+s.Delivered != 0 || s.Refused < 4 {
+		t.Errorf("the peer port: %+v", s)
+	}
+}
+
+// greetingOf is what a peer port answers to a hello.
+func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
+	t.Helper()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stream, err := peerv1.NewPeerServiceClient(conn).Mail(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&peerv1.Post{Hello: &peerv1.Hello{
+		Major: peer.Major, Minor: peer.Minor, Name: "stranger", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// A node with another secret is told so over the peer hello, says so itself, and is not ready, whatever gossip does.
+func TestAnotherSecret(t *testing.T) {
+	for name, keyring := range map[string]string{"gossip keyed by the secret": "", "gossip with a keyring of its own": keyOne} {
+		t.Run(name, func(t *testing.T) {
+			s := testConfig(t)
+			if keyring != "" {
+				s.GossipKeyring = writeFile(t, keyring)
+			}
+			first := startNode(t, s)
+			s.Name, s.Secret, s.Bind = "n2", []byte(secretOne), "127.0.0.2"
+			s.Join, s.BootstrapExpect, s.JoinTimeout = []string{first.gossip.Addr()}, 1, 500*time.Millisecond
+			s.PeerPort = uint16(first.listen.peer.Addr().(*net.TCPAddr).Port) // as clusters have it
+			other := startNodeUnready(t, s)
+			await(t, "told", func() bool {
+				_, reasons := other.Ready()
+				return strings.Contains(strings.Join(reasons, "; "), "secret not accepted")
+			})
+			time.Sleep(2 * s.JoinTimeout) // in which it would have become ready
+			if code, body := other.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret not accepted") {
+				t.Errorf("/readyz answers %d: %s", code, body)
+			}
+			if held := other.cluster.Stats().Partitions.Holding; held != 0 || first.peerServer.Stats().Refused == 0 {
+				t.Errorf("it holds %d partitions; %+v", held, first.peerServer.Stats())
+			}
+		})
+	}
+}
+
+const (
+	keyOne = "MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE=\n"
+	keyTwo = "MjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjI=\n"
+)
+
+func TestWrongKeyring(t *testing.T) {
+	for want, text := range map[string]string{
+		"no such file":               "",
+		"line 2 is not base64":       keyOne + "secret?\n",
+		"line 1 is a key of 3 bytes": "YWJj\n",
+	} {
+		s := testConfig(t)
+		s.GossipKeyring = filepath.Join(t.TempDir(), "keyring")
+		if text != "" {
+			s.GossipKeyring = writeFile(t, text)
+		}
+		_, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--gossip-keyring: ") {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret?") {
+			t.Errorf("the error shows the file: %v", err)
+		}
+	}
+}
+
+// A keyring that changes is in force within seconds; one with a fault changes nothing and shows.
+func TestKeyringIsFollowed(t *testing.T) {
+	s := testConfig(t)
+	s.GossipKeyring = writeFile(t, keyOne)
+	n := startNode(t, s)
+	shows := func(line string) func() bool {
+		return func() bool {
+			_, body := n.get(t, "/metrics")
+			return strings.Contains(body, "\n"+line+"\n")
+		}
+	}
+	await(t, "in force", shows(`sluice_gossip_keys{primary="8a83665f"} 1`))
+	if err := os.WriteFile(s.GossipKeyring, []byte(keyTwo+keyOne), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "exchanged", func() bool { return n.gossip.Keyring().Len() == 2 })
+	if err := os.WriteFile(s.GossipKeyring, []byte("secret?"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stale", shows(`sluice_secrets_stale{files="gossip_keyring"} 1`))
+	if n.gossip.Keyring().Len() != 2 {
+		t.Error("a faulty file has changed the keys")
+	}
+}
+
+// Two nodes with a key find each other, and one with another key is rejected: it is alive, says why, and is not ready.
+func TestKeyringOfACluster(t *testing.T) {
+	var nodes [2]*running
+	settingsOf := func(i int, key string) Config {
+		s := testConfig(t)
+		s.Name = "n" + string(rune('1'+i))
+		s.GossipKeyring = writeFile(t, key)
+		s.JoinTimeout = 500e6
+		if i > 0 {
+			s.Join = []string{nodes[0].gossip.Addr()}
+		}
+		return s
+	}
+	for i := range nodes {
+		nodes[i] = startNode(t, settingsOf(i, keyOne))
+	}
+	await(t, "joined", func() bool { return len(nodes[0].gossip.View().Members) == 2 })
+	s := settingsOf(2, keyTwo)
+	s.BootstrapExpect = 1 // which it may not do beside a cluster that rejects it
+	n := startNodeUnready(t, s)
+	await(t, "rejected", func() bool {
+		_, reasons := n.Ready()
+		return strings.Contains(strings.Join(reasons, "; "), "rejected by "+nodes[0].gossip.Addr())
+	})
+	time.Sleep(2 * s.JoinTimeout)
+	if v := n.gossip.View(); len(v.Members) != 1 {
+		t.Errorf("the node with another key sees %v", v.Members)
+	}
+	if code, _ := n.get(t, "/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz answers %d", code)
+	}
+	if code, body := n.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret or keyring differs") {
+		t.Errorf("/readyz answers %d: %s", code, body)
+	}
+}
+
+// Whatever a secret file says, it has secrets that are long enough, or is refused without showing one.
+func FuzzParseSecrets(f *testing.F) {
+	f.Add(secretOne)
+	f.Add(secretTwo + "\n" + secretOne + "\ncounters " + secretOne)
+	f.Add("# none\ncounters\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := parseSecrets([]byte(text))
+		if err != nil {
+			return
+		}
+		for _, secret := range append(s.known, s.counters) {
+			if len(secret) < limiter.MinSecret || strings.Contains(string(secret), "\n") {
+				t.Errorf("%q has the secret %q", text, secret)
+			}
+		}
+		if d, err := s.derive(); err != nil || len(d.proofs) != len(s.known) || d.gossip.Len() != len(s.known) {
+			t.Errorf("%q: %d proof keys, %v, %v", text, len(d.proofs), d.gossip, err)
+		}
+	})
+}
+
+// TestCallersAreFollowed: a file that changes is in force within seconds, on open streams too; one with a fault changes
+// nothing and shows.
+func TestCallersAreFollowed(t *testing.T) {
+	n, tokens := startGuarded(t)
+	s := newStranger(t, n)
+	stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error {
+		_ = stream.Send(&sluicev1.CheckRequest{Checks: checksOf("a", 0)}) // Recv says why it failed
+		_, err := stream.Recv()
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(n.config.Callers, []byte("callers: ["), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "stale", func() bool {
+		_, body := n.get(t, "/metrics")
+		return strings.Contains(body, `sluice_secrets_stale{files="callers"} 1`)
+	})
+	if err := ask(); err != nil {
+		t.Errorf("under a faulty file: %v", err)
+	}
+	_, digest := testToken(t, 0x77)
+	file := "callers: [{name: other, tokens: [" + digest + "], grants: [{domains: [a], verbs: [check]}]}]\n"
+	if err := os.WriteFile(n.config.Callers, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "taken away", func() bool { err = ask(); return err != nil })
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("the stream ended with %v", err)
+	}
+}
+
+func TestCallersFileWrong(t *testing.T) {
+	token, _ := testToken(t, 5)
+	for want, text := range map[string]string{
+		"no such file":             "",
+		":1: unknown: unknown key": "unknown: 1\n",
+		"is a token itself":        "callers:\n  - {name: a, tokens: [" + token + "], grants: [{domains: [a], verbs: [check]}]}\n",
+	} {
+		s := testConfig(t)
+		s.Callers = filepath.Join(t.TempDir(), "callers.yaml")
+		if text != "" {
+			s.Callers = writeFile(t, text)
+		}
+		_, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--callers: ") {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), token) {
+			t.Errorf("the error shows the token: %v", err)
+		}
+	}
+}
+
+// TestCertificatesAreCallers: over TLS a name in a certificate that the node's authority vouches for is a caller, by gRPC and by
+// HTTP; one that it does not vouch for is none.
+func TestCertificatesAreCallers(t *testing.T) {
+	s := testConfig(t)
+	p := newPapers(t)
+	p.withDoorTLS(t, &s, "request")
+	token, digest := testToken(t, 1)
+	s.Callers = writeFile(t, `
+callers:
+  - {name: shop, certificates: ["dns:shop.example"], grants: [{domains: [auth], verbs: [check]}]}
+  - {name: bank, certificates: ["dns:bank.example"], tokens: [`+digest+`], grants: [{domains: [bank], verbs: [check]}]}
+`)
+	n := startNode(t, s)
+	other := newPapers(t)
+	for _, c := range []struct {
+		name string
+		show []tls.Certificate
+		want codes.Code // codes.Unknown: the handshake fails
+	}{
+		{"shop", []tls.Certificate{p.pair(t, time.Hour, "shop.example")}, codes.OK},
+		{"bank", []tls.Certificate{p.pair(t, time.Hour, "bank.example")}, codes.PermissionDenied},
+		{"nobody's name", []tls.Certificate{p.pair(t, time.Hour, "who.example")}, codes.Unauthenticated},
+		{"shop by another authority", []tls.Certificate{other.pair(t, time.Hour, "shop.example")}, codes.Unknown},
+		{"none", nil, codes.Unauthenticated},
+	} {
+		got := status.Code(askGRPC(t, n.listen.grpc.Addr().String(), credentials.NewTLS(p.client(c.show...))))
+		if got != c.want && !(c.want == codes.Unknown && got == codes.Unavailable) {
+			t.Errorf("gRPC, %s: %v, want %v", c.name, got, c.want)
+		}
+		code, _, err := askHTTP(t, n.listen.http.Addr().String(), "/v1/members", p.client(c.show...))
+		want := map[codes.Code]int{codes.OK: 200, codes.PermissionDenied: 200, codes.Unauthenticated: 401}[c.want]
+		if code != want || (err != nil) != (c.want == codes.Unknown) {
+			t.Errorf("HTTP, %s: %d, %v", c.name, code, err)
+		}
+	}
+	// A token goes before a certificate, and is shown to anybody over TLS.
+	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(p.client(p.pair(t, time.Hour, "shop.example")))),
+		grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(token), false)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = sluicev1.NewSluiceServiceClient(conn).Check(t.Context(), &sluicev1.CheckRequest{Checks: checksOf("bank", 0)})
+	if err != nil {
+		t.Errorf("bank's token with shop's certificate: %v", err)
+	}
+}

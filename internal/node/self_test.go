@@ -1,0 +1,315 @@
+package node
+
+import (
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime/metrics"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-project/sluice/internal/listen"
+	"github.com/sluice-project/sluice/internal/shed"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+)
+
+func TestNotice(t *testing.T) {
+	var c notice
+	begin := time.Unix(1000, 0)
+	for _, step := range []struct {
+		after time.Duration
+		count uint64
+		want  uint64
+	}{
+		{0, 0, 0},
+		{5 * time.Second, 3, 3}, // the first is told at once
+		{10 * time.Second, 10, 0},
+		{64 * time.Second, 12, 0},
+		{65 * time.Second, 20, 17}, // and the others once a minute
+		{200 * time.Second, 20, 0},
+		{205 * time.Second, 21, 1},
+	} {
+		if got := c.due(step.count, begin.Add(step.after)); got != step.want {
+			t.Errorf("%d after %v: %d, want %d", step.count, step.after, got, step.want)
+		}
+	}
+}
+
+func TestPortNotice(t *testing.T) {
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	var c portNotice
+	now := time.Unix(1000, 0)
+	c.look(log, portStats{"grpc", listen.Stats{Silent: 5}}, now)
+	if text.Len() > 0 {
+		t.Errorf("silent connections are logged: %s", &text)
+	}
+	c.look(log, portStats{"grpc", listen.Stats{Full: 2, Failed: 1}}, now)
+	c.look(log, portStats{"grpc", listen.Stats{Full: 9, Crowded: 1, Failed: 1}}, now.Add(noticeEvery))
+	for _, want := range []string{"full=2 of_one_address=0 accept_failed=1", "full=7 of_one_address=1 accept_failed=0"} {
+		if !strings.Contains(text.String(), "port=grpc "+want) {
+			t.Errorf("no %q in:\n%s", want, &text)
+		}
+	}
+}
+
+func TestOwnAddress(t *testing.T) {
+	ip := func(text string) net.Addr {
+		_, network, _ := net.ParseCIDR(text)
+		network.IP = net.ParseIP(strings.Split(text, "/")[0])
+		return network
+	}
+	here := func() ([]net.Addr, error) { return []net.Addr{ip("127.0.0.1/8"), ip("10.0.0.5/24")}, nil }
+	gone := func() ([]net.Addr, error) { return []net.Addr{ip("127.0.0.1/8"), ip("10.0.0.50/24")}, nil }
+	unknown := func() ([]net.Addr, error) { return nil, errors.New("no such call") }
+	a := ownAddress{addr: netip.MustParseAddr("10.0.0.5")}
+	for i, step := range []struct {
+		addresses     func() ([]net.Addr, error)
+		changed, lost bool
+	}{
+		{here, false, false},
+		{gone, false, true}, // for a moment
+		{here, false, false},
+		{gone, false, true},
+		{unknown, false, false},
+		{gone, true, true},
+		{gone, false, true},
+		{here, true, false},
+		{here, false, false},
+	} {
+		changed, lost := a.look(step.addresses)
+		if changed != step.changed || changed && lost != step.lost {
+			t.Errorf("step %d: changed %v, lost %v", i, changed, lost)
+		}
+	}
+	if changed, _ := new(ownAddress).look(gone); changed {
+		t.Error("an address that was given is looked for")
+	}
+}
+
+// A node that others do not reach where it says is not ready, and says why.
+func TestLostAddressIsNotReady(t *testing.T) {
+	n := startNode(t, testConfig(t))
+	if n.ownAddress().addr.IsValid() {
+		t.Error("an address that was bound to is looked for")
+	}
+	n.lostAddress.Store(true)
+	if code, text := n.get(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "--advertise") {
+		t.Errorf("readyz: %d %s", code, text)
+	}
+}
+
+func TestSleeper(t *testing.T) {
+	second := int64(time.Second)
+	s := sleeper{50 * second}
+	for i, step := range []struct {
+		now  int64
+		want time.Duration
+	}{
+		{50*second + second/4, 0},
+		{51*second + second/4, 0}, // late, but not by a second
+		{61*second + second/2 + second/5, 10*time.Second + 200*time.Millisecond},
+		{61*second + second/2 + second/5 + second/4, 0},
+	} {
+		if got := s.look(step.now, 250*time.Millisecond); got != step.want {
+			t.Errorf("look %d: %v, want %v", i, got, step.want)
+		}
+	}
+}
+
+// A node whose work waits for too long turns checks away at every door, says when to come back, and
+// does everything else.
+func TestOverloadRefusesChecksAlone(t *testing.T) {
+	s := testConfig(t)
+	s.Bounds.MaxWait = time.Minute
+	var busy atomic.Bool // the machine's own waits do not count
+	n := startNode(t, s, func(n *Node) {
+		n.waits = func() (shed.Load, uint64) {
+			if busy.Load() {
+				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
+			}
+			return shed.Load{}, few
+		}
+	})
+	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	api := sluicev1.NewSluiceServiceClient(conn)
+	one := &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}}, Verb: sluicev1.Verb_VERB_READ}}}
+	stream, err := api.CheckStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	doors := map[string]func() (refused bool){
+		"Check": func() bool {
+			_, err := api.Check(t.Context(), one)
+			st := status.Convert(err)
+			if st.Code() != codes.ResourceExhausted {
+				return false
+			}
+			var retry *errdetails.RetryInfo
+			for _, d := range st.Details() {
+				if r, ok := d.(*errdetails.RetryInfo); ok {
+					retry = r
+				}
+			}
+			if retry.GetRetryDelay().AsDuration() <= 0 || len(st.Details()) != 2 {
+				t.Errorf("details are %v", st.Details())
+			}
+			return true
+		},
+		"CheckStream": func() bool {
+			if err := stream.Send(one); err != nil {
+				t.Fatal(err)
+			}
+			res, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.GetError().GetCode() == sluicev1.ErrorCode_ERROR_CODE_OVERLOADED
+		},
+		"gubernator": func() bool {
+			_, err := gubernatorv1.NewV1Client(conn).GetRateLimits(t.Context(), &gubernatorv1.GetRateLimitsReq{
+				Requests: []*gubernatorv1.RateLimitReq{{Name: "n", UniqueKey: "k", Limit: 1, Duration: 1000}},
+			})
+			return status.Code(err) == codes.ResourceExhausted
+		},
+		"Envoy": func() bool { // by the rule, since Envoy may pass what is an error
+			d := &commonv3.RateLimitDescriptor{Entries: []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "a"}}, HitsAddend: wrapperspb.UInt64(0)}
+			res, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(t.Context(),
+				&ratelimitv3.RateLimitRequest{Domain: "auth", Descriptors: []*commonv3.RateLimitDescriptor{d}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT
+		},
+		"HTTP": func() bool {
+			resp, err := http.Post("http://"+n.listen.http.Addr().String()+"/v1/check", "application/json", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusServiceUnavailable {
+				return false
+			}
+			if resp.Header.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+			return true
+		},
+		"forward auth": func() bool {
+			code, _ := n.get(t, "/v1/authorize/auth/path")
+			return code == http.StatusServiceUnavailable
+		},
+	}
+	for name, refused := range doors {
+		if refused() {
+			t.Errorf("%s: refused by a node at rest", name)
+		}
+	}
+	busy.Store(true)
+	await(t, "refusing most", func() bool { return n.gate.Stats().Refusing > 0.9 })
+	for name, refused := range doors {
+		await(t, "refused: "+name, refused) // some are let in all the time
+	}
+	for range 50 {
+		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+			t.Fatalf("health: %v", err)
+		}
+		if _, err := api.Reset(t.Context(), &sluicev1.ResetRequest{Checks: one.Checks}); err != nil {
+			t.Fatalf("reset: %v", err)
+		}
+		if code, _ := n.get(t, "/readyz"); code != http.StatusOK {
+			t.Fatalf("readyz: %d", code)
+		}
+	}
+	if _, text := n.get(t, "/metrics"); strings.Contains(text, `sluice_calls_refused_total{reason="slow"} 0`) {
+		t.Error("nothing was counted")
+	}
+}
+
+// A node that has had too much to do takes everything again within 3 s of rest, though at rest it looks at itself more rarely.
+func TestOverloadPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate, err := shed.New(shed.Config{MaxCalls: 1, MaxWait: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		busy := true
+		looks := 0
+		n := &Node{gate: gate, clock: func() int64 { return time.Now().UnixNano() }, waits: func() (shed.Load, uint64) {
+			looks++
+			if busy {
+				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
+			}
+			return shed.Load{}, 0
+		}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- n.watchRuntime(ctx) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if part := gate.Stats().Refusing; part < 0.9 {
+			t.Errorf("%.2f are refused by a node that has had too much to do for a second", part)
+		}
+		busy = false
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if part := gate.Stats().Refusing; part != 0 {
+			t.Errorf("%.2f are refused after three seconds of rest", part)
+		}
+		looks = 0
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if want := int(10 * time.Second / idleTick); looks > want+1 {
+			t.Errorf("%d looks in ten seconds of rest, want %d", looks, want)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWaits(t *testing.T) {
+	h := &metrics.Float64Histogram{
+		Buckets: []float64{math.Inf(-1), 0, 0.001, 0.1, 10, math.Inf(1)},
+		Counts:  []uint64{0, 100, 100, 100, 100},
+	}
+	for _, c := range []struct {
+		name   string
+		before []uint64
+		want   time.Duration
+	}{
+		{"nothing since", []uint64{0, 100, 100, 100, 100}, 0},
+		{"one of ten waited long", []uint64{0, 10, 100, 90, 100}, 0},
+		{"two of ten", []uint64{0, 20, 100, 80, 100}, 100 * time.Millisecond},
+		{"all, longer than there are buckets for", []uint64{0, 100, 100, 100, 0}, 10 * time.Second},
+	} {
+		if got, _ := waitOf(h, c.before); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

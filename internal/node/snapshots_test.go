@@ -1,0 +1,124 @@
+package node
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	disk "github.com/sluice-project/sluice/internal/snapshot"
+	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/ring"
+)
+
+// keptTogether starts nodes n1 to n<count> with data directories.
+func keptTogether(t *testing.T, dir string, count int) []*running {
+	t.Helper()
+	s := testConfig(t)
+	var nodes []*running
+	for i := range count {
+		s.Name = fmt.Sprintf("n%d", i+1)
+		s.DataDir = filepath.Join(dir, s.Name)
+		nodes = append(nodes, startNode(t, s))
+		s.Join = []string{nodes[0].gossip.Addr()}
+	}
+	return nodes
+}
+
+// leftOnDisk reads what a node has left in its directory: its set, and how much else.
+func leftOnDisk(t *testing.T, dir, name string) (disk.Header, disk.Totals) {
+	t.Helper()
+	d, err := disk.Open(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	fingerprint, err := limiter.Fingerprint(bytes.Repeat([]byte("x"), 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := d.Read(disk.Want{
+		Placement: ring.Placement, Fingerprint: [16]byte(fingerprint), Name: name, Partitions: ring.DefaultPartitions, Now: time.Now(),
+	})
+	if err != nil || r == nil {
+		t.Fatalf("%s: %v %v", name, r, err)
+	}
+	defer r.Close()
+	for {
+		if _, err := r.Next(); err != nil {
+			return r.Header(), r.Totals()
+		}
+	}
+}
+
+// TestLastSnapshots: who hands everything over writes a set without itself and nothing else;
+// who goes with all others writes the set as it was, and its counters.
+func TestLastSnapshots(t *testing.T) {
+	dir := t.TempDir()
+	nodes := keptTogether(t, dir, 3)
+	for i := range 30 {
+		nodes[i%3].check(t, fmt.Sprint(i))
+	}
+	if err := nodes[0].stop(); err != nil {
+		t.Fatal(err)
+	}
+	if h, totals := leftOnDisk(t, dir, "n1"); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Sections != 0 {
+		t.Errorf("n1 wrote set %+v, %+v", h.Set, totals)
+	}
+	for _, n := range nodes[1:] { // at once: who is told first is not to have gone before the other is told
+		n.tell()
+	}
+	var both sync.WaitGroup
+	for _, n := range nodes[1:] {
+		both.Go(func() {
+			if err := n.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	for _, name := range []string{"n2", "n3"} {
+		if h, totals := leftOnDisk(t, dir, name); !slices.Equal(h.Set.Members, []string{"n2", "n3"}) || totals.Counters < 10 {
+			t.Errorf("%s wrote set %+v, %+v", name, h.Set, totals)
+		}
+	}
+}
+
+// TestKeptNode: a node alone comes back with what was spent, and leaves no goroutine behind.
+func TestKeptNode(t *testing.T) {
+	ignore := goleak.IgnoreCurrent()
+	dir := t.TempDir()
+	s := testConfig(t)
+	s.DataDir, s.SnapshotInterval = filepath.Join(dir, "n1"), 10*time.Millisecond
+	n := startNode(t, s)
+	if got := n.left(t, "a"); got != 2 {
+		t.Errorf("at first: %d are left", got)
+	}
+	n.check(t, "a")
+	await(t, "writing now and then", func() bool { return n.keeper.stats().written > 2 })
+	if _, err := Open(t.Context(), s, n.log); err == nil || !strings.Contains(err.Error(), "--data-dir: ") {
+		t.Errorf("a second node on its directory: %v", err)
+	}
+	n.stop()
+	s.SnapshotInterval = 0 // only at the end
+	for range 2 {
+		n = startNode(t, s)
+		if got := n.left(t, "a"); got != 1 {
+			t.Errorf("after a restart: %d are left", got)
+		}
+		if s := n.keeper.stats(); s.written != 0 || s.restored != 1 {
+			t.Errorf("%+v", s)
+		}
+		n.stop()
+		if s := n.keeper.stats(); s.written != 1 || s.failed != 0 || s.totals.Counters != 1 || s.took <= 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+	goleak.VerifyNone(t, ignore)
+}

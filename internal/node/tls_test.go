@@ -1,0 +1,491 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/internal/certs/mint"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/ring"
+	"github.com/sluice-project/sluice/transport/peer"
+)
+
+// papers are an authority's files for one cluster under test.
+type papers struct {
+	*mint.Authority
+	dir string
+}
+
+func newPapers(t *testing.T) papers {
+	t.Helper()
+	a, err := mint.NewAuthority("test", time.Now(), 24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := papers{a, t.TempDir()}
+	p.write(t, "ca", a.PEM)
+	return p
+}
+
+func (p papers) write(t *testing.T, name string, text []byte) string {
+	t.Helper()
+	path := filepath.Join(p.dir, name)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pair makes a certificate for both sides that ends so long from now.
+func (p papers) pair(t *testing.T, left time.Duration, hosts ...string) tls.Certificate {
+	t.Helper()
+	made := p.issue(t, left, hosts...)
+	c, err := tls.X509KeyPair(made.Cert, made.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (p papers) issue(t *testing.T, left time.Duration, hosts ...string) mint.Pair {
+	t.Helper()
+	made, err := p.Issue(mint.Leaf{
+		CommonName: "test", Hosts: hosts, Server: true, Client: true,
+		From: time.Now().Add(-time.Hour), Until: time.Now().Add(left),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// files writes a node's certificate and returns the paths of it, its key and the authority.
+func (p papers) files(t *testing.T, name string, hosts ...string) (cert, key, ca string) {
+	t.Helper()
+	made := p.issue(t, time.Hour, append(hosts, name)...)
+	return p.write(t, name+".crt", made.Cert), p.write(t, name+".key", made.Key), filepath.Join(p.dir, "ca")
+}
+
+// client is a configuration that trusts the authority and shows certificates also where it is not asked for
+// one of that authority.
+func (p papers) client(show ...tls.Certificate) *tls.Config {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(p.PEM)
+	c := &tls.Config{RootCAs: roots, ServerName: "door"}
+	if len(show) > 0 {
+		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &show[0], nil }
+	}
+	return c
+}
+
+// withDoorTLS turns TLS on for the doors of a node.
+func (p papers) withDoorTLS(t *testing.T, s *Config, auth string) {
+	t.Helper()
+	s.TLS.Cert, s.TLS.Key, s.TLS.ClientCA = p.files(t, "door")
+	if s.TLS.ClientAuth = auth; auth == "none" {
+		s.TLS.ClientCA = ""
+	}
+}
+
+func (p papers) withPeerTLS(t *testing.T, s *Config) {
+	t.Helper()
+	s.TLS.PeerCert, s.TLS.PeerKey, s.TLS.PeerCA = p.files(t, s.Name)
+}
+
+// askGRPC makes one check over a connection of its own.
+func askGRPC(t *testing.T, addr string, creds credentials.TransportCredentials) error {
+	t.Helper()
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err = sluicev1.NewSluiceServiceClient(conn).Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+		Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}},
+	}}})
+	return err
+}
+
+// askHTTP gets one page over a connection of its own. Without config it speaks plain HTTP.
+func askHTTP(t *testing.T, addr, path string, config *tls.Config) (int, string, error) {
+	t.Helper()
+	scheme := "http://"
+	if config != nil {
+		scheme = "https://"
+	}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
+	resp, err := client.Get(scheme + addr + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body), nil
+}
+
+// Strangers and friends at the gRPC and HTTP ports, by what is asked of clients.
+func TestStrangersAtTheDoors(t *testing.T) {
+	ours, others := newPapers(t), newPapers(t)
+	who := map[string]*tls.Config{
+		"plain":    nil,
+		"none":     ours.client(),
+		"good":     ours.client(ours.pair(t, time.Hour)),
+		"expired":  ours.client(ours.pair(t, -time.Minute)),
+		"wrong CA": ours.client(others.pair(t, time.Hour)),
+		"mistrust": others.client(), // does not believe the server
+	}
+	old := ours.client()
+	old.MaxVersion = tls.VersionTLS12
+	who["TLS 1.2"] = old
+	for auth, c := range map[string]struct{ grpc, metrics, ready []string }{
+		"none": {
+			[]string{"none", "good", "expired", "wrong CA"}, []string{"none", "good", "expired", "wrong CA"},
+			[]string{"none", "good", "expired", "wrong CA"},
+		},
+		"request": {[]string{"none", "good"}, []string{"none", "good"}, []string{"none", "good"}},
+		"require": {[]string{"good"}, []string{"good"}, []string{"none", "good"}},
+	} {
+		t.Run(auth, func(t *testing.T) {
+			s := testConfig(t)
+			ours.withDoorTLS(t, &s, auth)
+			n := startNode(t, s)
+			refused := 0
+			for name, config := range who {
+				creds := insecure.NewCredentials()
+				if config != nil {
+					creds = credentials.NewTLS(config)
+				}
+				err := askGRPC(t, n.listen.grpc.Addr().String(), creds)
+				if want := slices.Contains(c.grpc, name); (err == nil) != want {
+					t.Errorf("gRPC, %s: let in should be %v: %v", name, want, err)
+				}
+				if err != nil {
+					refused++
+					if status.Code(err) != codes.Unavailable {
+						t.Errorf("gRPC, %s: %v", name, err)
+					}
+				}
+				for path, lets := range map[string][]string{"/metrics": c.metrics, "/readyz": c.ready} {
+					code, body, err := askHTTP(t, n.listen.http.Addr().String(), path, config)
+					if want := slices.Contains(lets, name); (err == nil && code == http.StatusOK) != want {
+						t.Errorf("HTTP %s, %s: let in should be %v: %d %v", path, name, want, code, err)
+					}
+					if auth == "require" && name == "none" && path == "/metrics" {
+						var answer struct{ Error struct{ Code string } }
+						if code != http.StatusUnauthorized || json.Unmarshal([]byte(body), &answer) != nil || answer.Error.Code != "unauthenticated" {
+							t.Errorf("no certificate: %d %s", code, body)
+						}
+					}
+				}
+			}
+			await(t, "counted", func() bool { return n.tls.failedGRPC.Load() >= uint64(refused) && n.tls.failedHTTP.Load() > 0 })
+		})
+	}
+}
+
+// TLS to a port without it gets no answer, and the port goes on.
+func TestTLSToPlainDoors(t *testing.T) {
+	ours := newPapers(t)
+	n := startNode(t, testConfig(t))
+	if err := askGRPC(t, n.listen.grpc.Addr().String(), credentials.NewTLS(ours.client())); status.Code(err) != codes.Unavailable {
+		t.Errorf("gRPC: %v", err)
+	}
+	if code, _, err := askHTTP(t, n.listen.http.Addr().String(), "/readyz", ours.client()); err == nil {
+		t.Errorf("HTTP: %d", code)
+	}
+	if err := askGRPC(t, n.listen.grpc.Addr().String(), insecure.NewCredentials()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A call that is under way, and a connection that is open, outlive new certificates; new connections get these.
+func TestDoorCertificatesAreFollowed(t *testing.T) {
+	before, after := newPapers(t), newPapers(t)
+	s := testConfig(t)
+	before.withDoorTLS(t, &s, "require")
+	n := startNode(t, s)
+	addr := n.listen.grpc.Addr().String()
+	show := before.pair(t, time.Hour)
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(credentials.NewTLS(before.client(show))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	open := sluicev1.NewSluiceServiceClient(conn)
+	ask := func() error {
+		_, err := open.Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
+			Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "a"}},
+		}}})
+		return err
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	made := after.issue(t, time.Hour, "door")
+	for path, text := range map[string][]byte{s.TLS.Cert: made.Cert, s.TLS.Key: made.Key, s.TLS.ClientCA: after.PEM} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The node may read between two of the files, so what is waited for is that all of them are in force.
+	await(t, "exchanged", func() bool {
+		return askGRPC(t, addr, credentials.NewTLS(after.client(after.pair(t, time.Hour)))) == nil
+	})
+	if err := ask(); err != nil {
+		t.Errorf("the open connection: %v", err)
+	}
+	mixed := after.client(show)
+	if err := askGRPC(t, addr, credentials.NewTLS(mixed)); err == nil {
+		t.Error("a certificate of the old authority is still let in")
+	}
+	body := func() string {
+		_, text, err := askHTTP(t, n.listen.http.Addr().String(), "/metrics", after.client(after.pair(t, time.Hour)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}()
+	want := fmt.Sprintf(`sluice_certificate_expiry_timestamp_seconds{files="tls"} %v`, float64(n.tls.doors.Expires().Unix()))
+	if !strings.Contains(body, want) {
+		t.Errorf("no %q", want)
+	}
+}
+
+func TestWrongCertificates(t *testing.T) {
+	ours := newPapers(t)
+	for want, change := range map[string]func(s *Config){
+		"--tls-cert: ": func(s *Config) { s.TLS.Cert, s.TLS.Key = "/nowhere", "/nowhere" },
+		"--tls-key: ":  func(s *Config) { s.TLS.Cert, _, _ = ours.files(t, "door"); s.TLS.Key = "/nowhere" },
+		`not one for "n1"`: func(s *Config) {
+			s.TLS.PeerCert, s.TLS.PeerKey, s.TLS.PeerCA = ours.files(t, "n2")
+		},
+	} {
+		s := testConfig(t)
+		change(&s)
+		n, err := Open(t.Context(), s, slog.New(slog.DiscardHandler))
+		if err == nil {
+			n.closeParts()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// strangerConfig is another node's that knows the secret.
+func strangerConfig(t *testing.T, name string, secret []byte) peer.Config {
+	t.Helper()
+	key, err := limiter.ProofKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := limiter.Fingerprint(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peer.Config{
+		Name: name, Boot: newBoot(), Placement: ring.Placement,
+		ProofKeys: func() [][]byte { return [][]byte{key} }, CountersTag: tag,
+	}
+}
+
+// strangerNode dials a node's peer port as another node would.
+func strangerNode(t *testing.T, n *running, name string, creds credentials.TransportCredentials) error {
+	t.Helper()
+	config := strangerConfig(t, name, n.config.Secret)
+	config.Credentials = creds
+	pool, err := peer.Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	return pool.Call(ctx, n.listen.peer.Addr().String(), make([]check.Record, 1), make([]check.Reply, 1))
+}
+
+// Strangers at the peer port, who know the cluster's secret all the same.
+func TestStrangersAtThePeerPort(t *testing.T) {
+	ours, others := newPapers(t), newPapers(t)
+	s := testConfig(t)
+	ours.withPeerTLS(t, &s)
+	n := startNode(t, s)
+	as := func(show ...tls.Certificate) credentials.TransportCredentials {
+		c := ours.client(show...)
+		c.ServerName = "n1"
+		return credentials.NewTLS(c)
+	}
+	mistrusts := others.client(others.pair(t, time.Hour, "n2"))
+	mistrusts.ServerName = "n1"
+	const refused, unproven = "refused", "has not proved it"
+	for name, c := range map[string]struct {
+		creds credentials.TransportCredentials
+		want  string
+	}{
+		"the node":            {as(ours.pair(t, time.Hour, "n2")), ""},
+		"another's name":      {as(ours.pair(t, time.Hour, "n3")), unproven},
+		"no name":             {as(ours.pair(t, time.Hour)), unproven},
+		"expired":             {as(ours.pair(t, -time.Minute, "n2")), refused},
+		"wrong authority":     {as(others.pair(t, time.Hour, "n2")), refused},
+		"no certificate":      {as(), refused},
+		"plain":               {insecure.NewCredentials(), refused},
+		"mistrusts this node": {credentials.NewTLS(mistrusts), refused},
+	} {
+		err := strangerNode(t, n, "n2", c.creds)
+		switch {
+		case c.want == "" && err != nil && !errors.Is(err, check.ErrAmbiguous): // the record says nothing
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && !errors.Is(err, check.ErrUnsent):
+			t.Errorf("%s: %v, want it refused before anything was sent", name, err)
+		case c.want == unproven && !strings.Contains(err.Error(), unproven):
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	await(t, "counted", func() bool { return n.tls.failedPeer.Load() >= 5 && n.peerServer.Stats().Refused == 2 })
+}
+
+// A node asks nobody who answers at a member's address with another's certificate, or none.
+func TestStrangersBehindAPeerAddress(t *testing.T) {
+	ours, others := newPapers(t), newPapers(t)
+	for name, c := range map[string]struct {
+		server *tls.Config // nil for plain
+		fits   bool
+	}{
+		"the member":      {&tls.Config{Certificates: []tls.Certificate{ours.pair(t, time.Hour, "n2")}}, true},
+		"another member":  {&tls.Config{Certificates: []tls.Certificate{ours.pair(t, time.Hour, "n3")}}, false},
+		"wrong authority": {&tls.Config{Certificates: []tls.Certificate{others.pair(t, time.Hour, "n2")}}, false},
+		"expired":         {&tls.Config{Certificates: []tls.Certificate{ours.pair(t, -time.Minute, "n2")}}, false},
+		"plain":           {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testConfig(t)
+			ours.withPeerTLS(t, &s)
+			n := startNode(t, s)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := strangerConfig(t, "n2", s.Secret)
+			if c.server != nil {
+				config.Credentials = credentials.NewTLS(c.server)
+			}
+			server, err := peer.NewServer(config, denyAll{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			go func() { _ = server.Serve(l) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			err = n.peers.Call(ctx, l.Addr().String(), make([]check.Record, 1), make([]check.Reply, 1))
+			if (err == nil) != c.fits {
+				t.Errorf("%v", err)
+			}
+			if !c.fits && server.Stats().Records != 0 {
+				t.Error("it was asked all the same")
+			}
+		})
+	}
+}
+
+// denyAll answers every record with nothing.
+type denyAll struct{}
+
+func (denyAll) Serve(_ string, _ []check.Record, replies []check.Reply) {
+	for i := range replies {
+		replies[i].Status = check.Later
+	}
+}
+
+// Three nodes with TLS between them decide together: one admits what another has left.
+func TestPeersOverTLS(t *testing.T) {
+	ours := newPapers(t)
+	var nodes []*running
+	for i := range 3 {
+		s := testConfig(t)
+		s.Name = fmt.Sprintf("n%d", i+1)
+		ours.withPeerTLS(t, &s)
+		if i > 0 {
+			s.Join = []string{nodes[0].gossip.Addr()}
+		}
+		nodes = append(nodes, startNode(t, s))
+	}
+	allowed := 0
+	for i := range 6 {
+		d := nodes[i%3].check(t, "a")
+		if d.Allowed {
+			allowed++
+		}
+		if d.Error != nil {
+			t.Error(d.Error)
+		}
+	}
+	if allowed != 2 {
+		t.Errorf("%d are allowed, want 2", allowed)
+	}
+	if len(nodes[0].cluster.Stats().Set.Members) != 3 {
+		t.Errorf("%v are counted", nodes[0].cluster.Stats().Set.Members)
+	}
+}
+
+// Two nodes with every two ways of --peer-tls: those of which a rolling change meets one another talk, in both directions.
+func TestPeerTLSModes(t *testing.T) {
+	p := newPapers(t)
+	modes := []string{peerOff, peerAccept, peerRequire}
+	nodes := map[string]*running{}
+	for _, mode := range modes {
+		s := testConfig(t)
+		s.Name = mode
+		if p.withPeerTLS(t, &s); mode != peerRequire { // which is the default with certificates
+			s.TLS.Peers = mode
+		}
+		nodes[mode] = startNode(t, s)
+	}
+	for i, from := range modes {
+		for j, to := range modes {
+			if from == to {
+				continue // a node does not talk to itself
+			}
+			err := nodes[from].peers.Greet(nodes[to].listen.peer.Addr().String())
+			if near := i-j <= 1 && j-i <= 1; near != (err == nil) {
+				t.Errorf("%s to %s: %v", from, to, err)
+			}
+		}
+	}
+	// Two nodes that accept both speak TLS: a certificate that is wrong is no reason to do without.
+	s, others := testConfig(t), newPapers(t)
+	s.Name, s.TLS.Peers = "n9", peerAccept
+	others.withPeerTLS(t, &s)
+	n := startNode(t, s)
+	accept := nodes[peerAccept]
+	if err := accept.peers.Greet(n.listen.peer.Addr().String()); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("accept to accept with a certificate of another authority: %v", err)
+	}
+}

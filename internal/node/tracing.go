@@ -1,0 +1,193 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/sluice-project/sluice/internal/tracing"
+)
+
+// wanted reports whether traces are to be sent, by the flag or by what OpenTelemetry has for it in
+// the environment. unheard is a variable that asks for what this program has not.
+func (t *Traces) wanted(env func(string) string) (yes bool, unheard string) {
+	if env("OTEL_SDK_DISABLED") == "true" {
+		return false, ""
+	}
+	if t.Endpoint != "" {
+		return true, ""
+	}
+	if env("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
+		return false, ""
+	}
+	switch env("OTEL_TRACES_EXPORTER") {
+	case "", "otlp":
+	case "none":
+		return false, ""
+	default:
+		return false, "OTEL_TRACES_EXPORTER"
+	}
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
+		if p := env(name); p == "grpc" {
+			break
+		} else if p != "" {
+			return false, name
+		}
+	}
+	return true, ""
+}
+
+const (
+	// maxSpans is how many spans may be on their way; those that end meanwhile are dropped.
+	maxSpans = 2048
+	// exportTimeout bounds one attempt to send some, flushTimeout the last at a stop.
+	exportTimeout = 10 * time.Second
+	flushTimeout  = 2 * time.Second
+)
+
+// spans sends spans to a collector and counts what becomes of them. Whatever the collector does, no
+// call waits for it. A nil one has sent nothing.
+type spans struct {
+	tracer   *tracing.Tracer
+	provider *sdk.TracerProvider
+	next     sdk.SpanProcessor
+	exporter sdk.SpanExporter
+	log      *slog.Logger
+
+	pending               atomic.Int64
+	sent, failed, dropped atomic.Uint64
+	failing               atomic.Bool
+}
+
+// spanStats count spans since the start; Waiting are on their way now.
+type spanStats struct {
+	sent, failed, dropped uint64
+	waiting               int64
+}
+
+// openTracing returns nil if no traces are wanted. It does not wait for the collector.
+func openTracing(ctx context.Context, c *Config, log *slog.Logger) (*spans, error) {
+	yes, unheard := c.Traces.wanted(os.Getenv)
+	if unheard != "" {
+		log.Warn("no traces are sent: this variable asks for another way than OTLP over gRPC", "name", unheard)
+	}
+	if !yes {
+		return nil, nil
+	}
+	if _, given := os.LookupEnv("OTEL_TRACES_SAMPLER"); given {
+		log.Warn("OTEL_TRACES_SAMPLER is passed over: see --trace-sample and --trace-callers")
+	}
+	options := []otlptracegrpc.Option{otlptracegrpc.WithTimeout(exportTimeout)}
+	if c.Traces.Endpoint != "" {
+		options = append(options, otlptracegrpc.WithEndpointURL(c.Traces.Endpoint))
+	}
+	exporter, err := otlptracegrpc.New(ctx, options...)
+	if err != nil {
+		return nil, fmt.Errorf("--otlp-endpoint: %w", err)
+	}
+	// What the library has to say of its own accord, such as spans that a collector took only in part.
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("OpenTelemetry", "error", err) }))
+	s, err := newSpans(ctx, c, exporter, log)
+	if err == nil {
+		log.Info("traces are sent", "share", c.Traces.Share, "callers", c.Traces.Callers)
+	}
+	return s, err
+}
+
+// newSpans sends to exporter, which it owns.
+func newSpans(ctx context.Context, c *Config, exporter sdk.SpanExporter, log *slog.Logger) (*spans, error) {
+	who, err := resource.New(ctx,
+		resource.WithAttributes(attribute.String("service.name", "sluice"),
+			attribute.String("service.version", c.Version), attribute.String("service.instance.id", c.Name)),
+		resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil {
+		log.Warn("OTEL_RESOURCE_ATTRIBUTES is passed over, in part", "error", err)
+	}
+	s := &spans{exporter: exporter, log: log}
+	s.next = sdk.NewBatchSpanProcessor(s, sdk.WithMaxQueueSize(maxSpans), sdk.WithExportTimeout(exportTimeout))
+	s.provider = sdk.NewTracerProvider(sdk.WithSampler(sdk.AlwaysSample()), sdk.WithResource(who), sdk.WithSpanProcessor(bounded{s}))
+	if s.tracer, err = tracing.New(tracing.Config{Provider: s.provider, Share: c.Traces.Share, Callers: c.Traces.Callers}); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// trace returns what begins spans, nil for nothing.
+func (s *spans) trace() *tracing.Tracer {
+	if s == nil {
+		return nil
+	}
+	return s.tracer
+}
+
+func (s *spans) stats() spanStats {
+	if s == nil {
+		return spanStats{}
+	}
+	return spanStats{s.sent.Load(), s.failed.Load(), s.dropped.Load(), s.pending.Load()}
+}
+
+// close sends what is left, for flushTimeout at most.
+func (s *spans) close() {
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := s.provider.Shutdown(ctx); err != nil {
+		s.log.Debug("not all traces were sent", "error", err)
+	}
+}
+
+// bounded drops spans when too many are on their way. The queue behind it, which would drop them
+// without a word, never fills up by that.
+type bounded struct{ *spans }
+
+// OnStart implements sdk.SpanProcessor.
+func (b bounded) OnStart(ctx context.Context, s sdk.ReadWriteSpan) { b.next.OnStart(ctx, s) }
+
+// OnEnd implements sdk.SpanProcessor.
+func (b bounded) OnEnd(s sdk.ReadOnlySpan) {
+	if b.pending.Add(1) > maxSpans {
+		b.pending.Add(-1)
+		b.dropped.Add(1)
+		return
+	}
+	b.next.OnEnd(s)
+}
+
+// Shutdown implements sdk.SpanProcessor.
+func (b bounded) Shutdown(ctx context.Context) error { return b.next.Shutdown(ctx) }
+
+// ForceFlush implements sdk.SpanProcessor.
+func (b bounded) ForceFlush(ctx context.Context) error { return b.next.ForceFlush(ctx) }
+
+// ExportSpans implements sdk.SpanExporter. It counts what fails and says so once, until it works again.
+func (s *spans) ExportSpans(ctx context.Context, list []sdk.ReadOnlySpan) error {
+	err := s.exporter.ExportSpans(ctx, list)
+	s.pending.Add(-int64(len(list)))
+	if err == nil {
+		s.sent.Add(uint64(len(list)))
+		if s.failing.Swap(false) {
+			s.log.Info("traces are sent again")
+		}
+		return nil
+	}
+	s.failed.Add(uint64(len(list)))
+	if !s.failing.Swap(true) {
+		s.log.Warn("traces cannot be sent; calls do not wait for that", "error", err)
+	}
+	return nil
+}
+
+// Shutdown implements sdk.SpanExporter.
+func (s *spans) Shutdown(ctx context.Context) error { return s.exporter.Shutdown(ctx) }

@@ -1,0 +1,84 @@
+package limiter
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// allow admits everything and allocates nothing.
+func allow(_ context.Context, b *check.Batch) {
+	for i := range b.Answers {
+		b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: true, Limit: 3, Remaining: 2}, Source: check.Held}
+	}
+}
+
+func TestCheckAllocatesNothing(t *testing.T) {
+	if race.Enabled {
+		t.Log("the race detector makes sync.Pool forget; only the answers are tested")
+	}
+	s := newService(t, decideFunc(allow))
+	ctx := context.Background()
+	own := bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: time.Second}
+	for _, c := range []struct {
+		name   string
+		checks int
+		limits []bucket.Limit
+	}{
+		{"one check", 1, nil},
+		{"a hundred checks", 100, nil},
+		{"limits of its own", 1, []bucket.Limit{own}},
+		{"two limits of its own", 1, []bucket.Limit{own, {Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour}}},
+	} {
+		call := func() {
+			b := NewBatch()
+			for range c.checks {
+				q := b.Add()
+				q.Domain = "shop"
+				q.Descriptor = append(q.Descriptor, rules.Entry{Key: "user", Value: "x"})
+				q.Limits = append(q.Limits, c.limits...)
+			}
+			if err := s.Check(ctx, b); err != nil || !b.Results[0].Allowed {
+				t.Fatal(err, b.Results[0])
+			}
+			b.Release()
+		}
+		if n := testing.AllocsPerRun(100, call); n > 0 && !race.Enabled {
+			t.Errorf("%s: %v allocations", c.name, n)
+		}
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	s := newService(b, decideFunc(allow))
+	for _, c := range []struct {
+		name        string
+		checks, own int
+	}{{"checks=1", 1, 0}, {"checks=100", 100, 0}, {"checks=1/limits", 1, 1}, {"checks=100/limits", 100, 1}, {"checks=100/limits=2", 100, 2}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					q := NewBatch()
+					for i := range c.checks {
+						k := q.Add()
+						k.Domain = "shop"
+						k.Descriptor = append(k.Descriptor, rules.Entry{Key: "user", Value: "x"})
+						if c.own > 0 {
+							k.Limits = append(k.Limits, bucket.Limit{Algorithm: bucket.TokenBucket, Count: int64(1 + i%c.own), Period: time.Second})
+						}
+					}
+					if err := s.Check(context.Background(), q); err != nil {
+						b.Fatal(err)
+					}
+					q.Release()
+				}
+			})
+		})
+	}
+}

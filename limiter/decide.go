@@ -1,0 +1,275 @@
+package limiter
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// The first byte of what is hashed into a counter key keeps the key spaces apart.
+const (
+	spaceRule   = 'r'
+	spaceInline = 'i'
+)
+
+// match validates what check i asks about and finds what it is held to: nil limits are none.
+func (s *Limiter) match(set *rules.Set, b *Batch, i int) {
+	c, r := &b.Checks[i], &b.Results[i]
+	if r.Err = c.Fault; r.Err == nil {
+		r.Err = nameFault(c)
+	}
+	if r.Err == nil {
+		r.Rule, r.Limits, r.Err = s.limitsOf(set, b, i)
+		r.unmatched = r.Err == nil && r.Rule == nil && r.Limits == nil
+	}
+	if r.Rule != nil && len(b.replaced) > 0 && slices.Contains(b.replaced, r.Rule.Name) {
+		r.Rule, r.Limits = nil, nil
+	}
+	if r.Limits != nil && r.Limits.Unlimited() {
+		r.Limits = nil
+	}
+}
+
+// prepare queues what there is to decide of b, and answers the rest. It reports whether a check is invalid.
+func (s *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
+	b.findReplaced(set)
+	for i := range b.Checks {
+		r := &b.Results[i]
+		if r.Err = spendFault(&b.Checks[i], b.AllOrNothing); r.Err == nil {
+			s.queue(set, b, i)
+		}
+		invalid = invalid || r.Err != nil
+	}
+	b.asked.AllOrNothing = b.AllOrNothing && !invalid
+	if b.AllOrNothing && invalid {
+		b.onlyRead()
+	}
+	return invalid
+}
+
+// queue makes check i a question to the Decider, or answers it when there is nothing to decide.
+func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
+	s.match(set, b, i)
+	c, r := &b.Checks[i], &b.Results[i]
+	if r.Err != nil {
+		return
+	}
+	if r.Limits == nil {
+		r.unruled()
+		return
+	}
+	limits := r.Limits
+	if b.Account != "" && limits.Domain() != b.Account {
+		if own, err := s.inline.make(b.Account, limits.List()); err == nil {
+			limits = own
+		}
+	}
+	q := check.Request{Request: bucket.Request{Limits: limits, Cost: c.Cost, Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay}}
+	var replication rules.Replication
+	if r.Rule != nil {
+		replication = r.Rule.Replication
+		q.OnFailure, q.OnPartition, q.Shadow = r.Rule.OnFailure, r.Rule.OnPartition, r.Rule.Shadow
+		q.UnknownShare = r.Rule.UnknownShare
+		q.DenyLost = r.Rule.OnLostState == rules.LostDeny
+		q.Fresh = r.Rule.Refunds
+		q.Eventual = r.Rule.Consistency == rules.Eventual && r.Limits.Windowed()
+	} else {
+		// on_failure and on_partition are share, on_lost_state is fresh, their zeros.
+		replication = rules.DefaultReplication(r.Limits)
+	}
+	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone
+	q.Key = s.counterKey(b, c, r.Rule)
+	b.ask(i, q)
+}
+
+// counterKey returns the key of c's counter: under rule, or where that is nil under limits of its own.
+func (s *Limiter) counterKey(b *Batch, c *Check, rule *rules.Rule) bucket.Key {
+	space := byte(spaceInline)
+	if rule != nil {
+		space = spaceRule
+	}
+	b.key = rule.AppendKey(append(b.key[:0], space), c.Domain, c.Descriptor)
+	return s.config.Hasher.Key(b.key)
+}
+
+// findReplaced notes which rules are left out of a request, because a rule that
+// another of its descriptors matches replaces them.
+func (b *Batch) findReplaced(set *rules.Set) {
+	if set == nil || !b.OneRequest || len(b.Checks) < 2 {
+		return
+	}
+	for i := range b.Checks {
+		c := &b.Checks[i]
+		if len(c.Limits) > 0 {
+			continue
+		}
+		if rule, _ := set.Match(c.Domain, c.Descriptor); rule != nil {
+			b.replaced = append(b.replaced, rule.Replaces...)
+		}
+	}
+}
+
+// limitsOf returns what check i of b is held to: its own limits, else those of the rule it
+// matches, if any. Limits are nil where there are none.
+func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucket.Limits, *Error) {
+	c := &b.Checks[i]
+	if len(c.Limits) > 0 {
+		domain := accountOf(c.Domain)
+		if i > 0 { // the checks of a call mostly bring the same limits
+			if last := &b.Results[i-1]; last.Rule == nil && last.Limits != nil && last.Limits.Is(domain, c.Limits) {
+				return nil, last.Limits, nil
+			}
+		}
+		limits, err := s.inline.limits(domain, c.Limits)
+		if err != nil {
+			return nil, nil, LimitsFault(err)
+		}
+		return nil, limits, nil
+	}
+	var rule *rules.Rule
+	known := false
+	if set != nil {
+		rule, known = set.Match(c.Domain, c.Descriptor)
+	}
+	switch {
+	case !known && s.config.RefuseUnknownDomains:
+		return nil, nil, &Error{Code: UnknownDomain, Field: "domain", Message: "no rules for domain " + c.Domain}
+	case rule == nil || rule.Unlimited:
+		return rule, nil, nil
+	}
+	return rule, rule.Limits, nil
+}
+
+// accountOf returns the account of a domain's counters. Names of accounts that are no domains begin with a parenthesis.
+func accountOf(domain string) string {
+	if strings.HasPrefix(domain, "(") {
+		return ""
+	}
+	return domain
+}
+
+// unruled answers a check that nothing limits.
+func (r *Result) unruled() {
+	r.Allowed = true
+	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
+	r.Source = check.Unruled
+	r.Limits = nil
+}
+
+// take makes a the result.
+func (r *Result) take(a *check.Answer) {
+	if a.Err != nil {
+		r.Err = errorOf(a.Err)
+		return
+	}
+	if int(a.Index) >= r.Limits.Len() { // no honest node says so
+		r.Err = &Error{Code: Unavailable, Message: "node " + a.Holder + " named a limit that there is not"}
+		return
+	}
+	r.Decision, r.Source, r.Holder, r.age = a.Decision, a.Source, a.Holder, a.Age
+	r.givenBack = a.GivenBack
+	if a.Lost {
+		r.Source = check.Lost
+	}
+	if a.Source == check.Eventual {
+		r.Staleness = a.Age
+	}
+	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
+}
+
+// onlyRead makes the questions of an all-or-nothing batch that has failed
+// already spend nothing: their answers still say how things stand.
+func (b *Batch) onlyRead() {
+	for j := range b.asked.Requests {
+		b.asked.Requests[j].Verb = bucket.Read
+	}
+}
+
+// settle applies what the Decider does not know of: shadow mode, and that of an
+// all-or-nothing batch which failed, by fault of a check (invalid) or by an
+// answer, nothing is allowed.
+func (b *Batch) settle(invalid bool) {
+	failed := b.AllOrNothing && (invalid || b.denied())
+	for i := range b.Results {
+		r := &b.Results[i]
+		if r.Err != nil {
+			continue
+		}
+		// The Decider leaves shadows out of what it makes of a failed batch, so this
+		// is a denial of the rule's own.
+		if r.shadow() && !r.Allowed {
+			r.Allowed, r.Shadowed = true, true
+			r.RetryAfter = 0
+		}
+		if failed && b.Checks[i].Verb == bucket.Check {
+			r.Allowed, r.Soft, r.Elastic, r.Delay = false, false, false, 0
+		}
+		if !r.Allowed && !b.AllOrNothing && !r.fleeting {
+			r.DeniedFor = deniedFor(&b.Checks[i], r)
+		}
+	}
+}
+
+// deniedFor returns how long the denial r of c stands whatever others do.
+func deniedFor(c *Check, r *Result) time.Duration {
+	if r.Source != check.Held && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
+		return 0
+	}
+	asked := bucket.Request{Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay, Limits: r.Limits}
+	return max(0, min(check.DeniedFor(&asked, &r.Decision), check.MaxDenied-r.age))
+}
+
+// denied reports whether an answer fails an all-or-nothing batch: a check of
+// verb Check that has none, or that a rule not in shadow mode denied.
+func (b *Batch) denied() bool {
+	for i := range b.Results {
+		r := &b.Results[i]
+		if b.Checks[i].Verb == bucket.Check && (r.Err != nil || !r.Allowed && !r.shadow()) {
+			return true
+		}
+	}
+	return false
+}
+
+// shadow reports whether the rule only watches.
+func (r *Result) shadow() bool { return r.Rule != nil && r.Rule.Shadow }
+
+// overload returns the error of a call whose every check met a full queue, or a node without time.
+func (b *Batch) overload() error {
+	for i := range b.Results {
+		if e := b.Results[i].Err; e == nil || e.Code != Overloaded {
+			return nil
+		}
+	}
+	return b.Results[0].Err
+}
+
+const day = 24 * time.Hour
+
+// PeriodOf returns the time that l's count is for: of a calendar unit its usual
+// length, 30 days for a month and 365 for a year.
+func PeriodOf(l bucket.Limit) time.Duration {
+	if l.Align != bucket.AlignCalendar {
+		return l.Period
+	}
+	switch l.Unit {
+	case bucket.Minute:
+		return time.Minute
+	case bucket.Hour:
+		return time.Hour
+	case bucket.Day:
+		return day
+	case bucket.Week:
+		return 7 * day
+	case bucket.Month:
+		return 30 * day
+	case bucket.Year:
+		return 365 * day
+	}
+	return l.Period
+}

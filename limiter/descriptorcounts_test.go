@@ -1,0 +1,71 @@
+package limiter
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestDescriptorStats: rules with a metric key are counted by the values that came, private ones by their hash and long ones short;
+// the others are not, and there is a bound.
+func TestDescriptorStats(t *testing.T) {
+	const file = `
+domain: d
+descriptors:
+  - key: plain
+    rate_limit: {unit: minute, requests_per_unit: 1}
+  - key: tenant
+    value_to_metric: true
+    descriptors:
+      - {key: user, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - key: all
+    detailed_metric: true
+    rate_limit: {unit: minute, requests_per_unit: 1000}
+  - {key: mail, detailed_metric: true, redact: true, rate_limit: {unit: minute, requests_per_unit: 1}}
+  - {key: ip, detailed_metric: true, ip_prefix: {v4: 24}, rate_limit: {unit: minute, requests_per_unit: 1}}
+`
+	s := newService(t, newNode(t))
+	s.SetRules(parse(t, file))
+	in := domain("d")
+	ask := func(key, value string) ask { return all(in, entry(key, value)) }
+	mustCheck(t, s, batch(t, ask("plain", "x"), all(in, entry("tenant", "t1"), entry("user", "ann")), all(in, entry("tenant", "t1"), entry("user", "ann")),
+		ask("all", "v"), ask("all", strings.Repeat("long", 300)), ask("mail", "ann@example.org"), ask("ip", "192.0.2.7"), ask("all", "\xff")))
+	got := map[string]RuleStats{}
+	for _, d := range s.Stats().Descriptors {
+		got[d.Name] = d
+		if strings.Contains(d.Name, "ann@") || len(d.Name) > 600 {
+			t.Errorf("%q is shown", d.Name)
+		}
+	}
+	if d := got["d/tenant=t1/user"]; d.Allowed != 1 || d.Denied != 1 || d.Domain != "d" {
+		t.Errorf("tenant t1 has %+v", d)
+	}
+	for _, name := range []string{"d/all=v", "d/ip=192.0.2.0/24"} {
+		if got[name].Allowed != 1 {
+			t.Errorf("%s is not among %v", name, got)
+		}
+	}
+	// A name of more than 512 bytes is among the others.
+	if len(got) != 6 || got[OtherDescriptors].Allowed != 1 {
+		t.Errorf("%d names, %v", len(got), got)
+	}
+	before := len(got)
+	for i := range 2 * MaxDescriptorStats {
+		mustCheck(t, s, batch(t, ask("all", fmt.Sprint("n", i))))
+	}
+	stats := s.Stats().Descriptors
+	sum := uint64(0)
+	for _, d := range stats {
+		if d.Name == OtherDescriptors {
+			sum = d.Allowed
+		}
+	}
+	if len(stats) != MaxDescriptorStats || sum != uint64(2*MaxDescriptorStats-(MaxDescriptorStats-before)+1) {
+		t.Errorf("%d names, %d others", len(stats), sum)
+	}
+	s.SetRules(parse(t, strings.ReplaceAll(file, "detailed_metric: true", "detailed_metric: false")))
+	mustCheck(t, s, batch(t, ask("all", "v")))
+	if n := len(s.Stats().Descriptors); n != 0 {
+		t.Errorf("%d names without the key", n)
+	}
+}

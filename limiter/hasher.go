@@ -1,0 +1,132 @@
+package limiter
+
+import (
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/dchest/siphash"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// MinSecret is the least length of a cluster secret, in bytes.
+const MinSecret = 32
+
+// What is derived from the secret, by HKDF-SHA-256 (RFC 5869). A label changes
+// only with the placement number: nodes that derive different keys must not meet.
+const (
+	labelCounterKey  = "sluice counter key v1"
+	labelFingerprint = "sluice secret fingerprint v1"
+	labelRedaction   = "sluice redaction v1"
+	labelProof       = "sluice peer proof v1"
+	labelGossip      = "sluice gossip key v1"
+)
+
+// Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the
+// cluster secret, so that nobody without it can choose descriptors that collide
+// or land on one node. It also makes what stands for private values, under a key of its own. It is a value, safe for
+// concurrent use.
+type Hasher struct {
+	k0, k1 uint64
+	// private is the key of what stands for private values.
+	private [2]uint64
+}
+
+// NewHasher derives a Hasher from the cluster secret, at least MinSecret bytes.
+func NewHasher(secret []byte) (Hasher, error) {
+	b, err := derive(secret, labelCounterKey, 16)
+	if err != nil {
+		return Hasher{}, err
+	}
+	r, err := derive(secret, labelRedaction, 16)
+	if err != nil {
+		return Hasher{}, err
+	}
+	return Hasher{
+		k0: binary.LittleEndian.Uint64(b), k1: binary.LittleEndian.Uint64(b[8:]),
+		private: [2]uint64{binary.LittleEndian.Uint64(r), binary.LittleEndian.Uint64(r[8:])},
+	}, nil
+}
+
+// Key returns the counter key of the bytes in name.
+func (h Hasher) Key(name []byte) bucket.Key {
+	lo, hi := siphash.Hash128(h.k0, h.k1, name)
+	return bucket.Key{Hi: hi, Lo: lo}
+}
+
+// Fingerprint returns 16 bytes that are equal where secrets are, and from which
+// the secret cannot be found as long as it is random. Snapshots have it, so that counters are
+// not read under other keys. It never leaves the machine.
+func Fingerprint(secret []byte) ([]byte, error) {
+	return derive(secret, labelFingerprint, 16)
+}
+
+// ProofKey returns the key, of 32 bytes, that nodes prove with to each other that they know the secret.
+func ProofKey(secret []byte) ([]byte, error) { return derive(secret, labelProof, 32) }
+
+// GossipKey returns the key, of 32 bytes, that encrypts gossip where there is no keyring.
+func GossipKey(secret []byte) ([]byte, error) { return derive(secret, labelGossip, 32) }
+
+func derive(secret []byte, label string, n int) ([]byte, error) {
+	if len(secret) < MinSecret {
+		return nil, fmt.Errorf("cluster secret: %d bytes; want at least %d random ones", len(secret), MinSecret)
+	}
+	b, err := hkdf.Key(sha256.New, secret, nil, label, n)
+	if err != nil {
+		return nil, fmt.Errorf("cluster secret: %w", err)
+	}
+	return b, nil
+}
+
+// redacted is what a private value is shown as, with redactedBytes of its hash, in hex, behind it.
+const (
+	redacted      = "redacted:"
+	redactedBytes = 6
+)
+
+// AppendShown appends the value of e, entry i of a descriptor of domain that rule applies to, as people may see it: as
+// the counter has it, so the pattern or the block of addresses of values that share one, and as a keyed hash if
+// set says that it is private (rules.Set.Redacts). It is the one way by which a descriptor's value may get into a log, a
+// trace, or what callers are shown who have not sent it. rule may be nil, none applies, and set too. With room in dst it does not
+// allocate.
+func (h Hasher) AppendShown(dst []byte, set *rules.Set, rule *rules.Rule, domain string, i int, e rules.Entry) []byte {
+	at := len(dst)
+	dst = rule.AppendValue(dst, i, e.Value)
+	if !set.Redacts(rule, domain, i, e.Key) {
+		return dst
+	}
+	// The key's length keeps ("a", "bc") and ("ab", "c") apart. The domain is left out: one user of two domains is to
+	// be known as one.
+	named := append(dst, e.Key...)
+	named = append(named, byte(len(e.Key)), byte(len(e.Key)>>8))
+	sum, _ := siphash.Hash128(h.private[0], h.private[1], named[at:])
+	var b [8]byte
+	for j := range b {
+		b[j] = byte(sum >> (8 * j))
+	}
+	return hex.AppendEncode(append(dst[:at], redacted...), b[:redactedBytes])
+}
+
+// Shown returns descriptor as people may see it under the rules in force: see Hasher.AppendShown.
+func (s *Limiter) Shown(domain string, descriptor []rules.Entry) []rules.Entry {
+	set := s.Rules()
+	var rule *rules.Rule
+	if set != nil {
+		rule, _ = set.Match(domain, descriptor)
+	}
+	return s.shown(set, rule, domain, descriptor)
+}
+
+func (s *Limiter) shown(set *rules.Set, rule *rules.Rule, domain string, descriptor []rules.Entry) []rules.Entry {
+	out := make([]rules.Entry, len(descriptor))
+	var buf []byte
+	for i, e := range descriptor {
+		buf = s.config.Hasher.AppendShown(buf[:0], set, rule, domain, i, e)
+		out[i] = rules.Entry{Key: e.Key, Value: string(buf)}
+	}
+	return out
+}

@@ -1,0 +1,183 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/facts"
+)
+
+// history is what the rules have counted in the last slots of time. It costs one look at plain counters a slot, and 1.9 KB a
+// rule. Safe for concurrent use.
+type history struct {
+	mu struct {
+		sync.Mutex
+		// book is the one that tracks are of.
+		book   *ruleBook
+		all    track
+		tracks []*track
+		// slot is the one that is being filled, 0 before the first. What it will have is what is counted above last.
+		slot int64
+	}
+}
+
+// track is one rule's, or that of all.
+type track struct {
+	name   ruleName
+	counts *counts
+	last   facts.Counts
+	// ring has slot n at place n % facts.Slots.
+	ring [facts.Slots]facts.Counts
+}
+
+// load returns the counts now.
+func (c *counts) load() facts.Counts {
+	return facts.Counts{Allowed: c.allowed.Load(), Denied: c.denied.Load(), Shadowed: c.shadowed.Load(), Failed: c.errors.Load()}
+}
+
+// turn ends the slots that are over at now.
+func (h *history) turn(now time.Time, book *ruleBook, all *counts) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.turnLocked(now, book, all)
+}
+
+func (h *history) turnLocked(now time.Time, book *ruleBook, all *counts) {
+	if h.mu.book != book {
+		h.followLocked(book, all)
+	}
+	slot := now.UnixNano() / int64(facts.SlotTime)
+	passed := slot - h.mu.slot
+	if passed == 0 {
+		return
+	}
+	first := h.mu.slot == 0
+	h.mu.all.turn(h.mu.slot, slot, first)
+	for _, t := range h.mu.tracks {
+		t.turn(h.mu.slot, slot, first)
+	}
+	h.mu.slot = slot
+}
+
+// turn ends slot from, and makes slot to the one that is being filled. What was counted is put into the one that ends; those
+// between, of which nobody knows anything, stay empty. A clock that was set back begins anew.
+func (t *track) turn(from, to int64, first bool) {
+	now := t.counts.load()
+	if to < from || to-from >= facts.Slots {
+		t.ring = [facts.Slots]facts.Counts{}
+	} else if !first {
+		for s := from + 1; s <= to; s++ {
+			t.ring[s%facts.Slots] = facts.Counts{}
+		}
+	}
+	if !first && to > from {
+		t.ring[from%facts.Slots] = now.Minus(t.last)
+	}
+	t.last = now
+}
+
+// followLocked takes up the rules of book. Those that were there before keep what they have.
+func (h *history) followLocked(book *ruleBook, all *counts) {
+	before := make(map[*counts]*track, len(h.mu.tracks))
+	for _, t := range h.mu.tracks {
+		before[t.counts] = t
+	}
+	if h.mu.all.counts == nil {
+		h.mu.all.counts, h.mu.all.last = all, all.load()
+	}
+	h.mu.book, h.mu.tracks = book, make([]*track, 0, min(len(book.counts.byName), facts.MaxHistories))
+	names := make([]ruleName, 0, len(book.counts.byName))
+	for name := range book.counts.byName {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, ruleName.compare)
+	for _, name := range names[:min(len(names), facts.MaxHistories)] {
+		c := book.counts.byName[name]
+		t := before[c]
+		if t == nil {
+			t = &track{name: name, counts: c, last: c.load()}
+		}
+		h.mu.tracks = append(h.mu.tracks, t)
+	}
+}
+
+func (n ruleName) compare(m ruleName) int {
+	return cmp.Or(cmp.Compare(n.domain, m.domain), cmp.Compare(n.name, m.name))
+}
+
+// copyTo puts the slots before the one that is being filled into n, which has all rules that it shall have.
+func (h *history) copyTo(n *facts.Node) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.slot == 0 {
+		return
+	}
+	n.Slot = h.mu.slot - 1
+	n.History = h.mu.all.slots(n.Slot)
+	of := make(map[ruleName]*track, len(h.mu.tracks))
+	for _, t := range h.mu.tracks {
+		of[t.name] = t
+	}
+	for i := range n.ByRule {
+		if t := of[ruleName{n.ByRule[i].Domain, n.ByRule[i].Name}]; t != nil {
+			n.ByRule[i].History = t.slots(n.Slot)
+		}
+	}
+}
+
+// slots returns the slots up to last, the oldest first. The place of the one that is being filled is the oldest's.
+func (t *track) slots(last int64) []facts.Counts {
+	out := make([]facts.Counts, 0, facts.Slots-1)
+	for s := last - facts.Slots + 2; s <= last; s++ {
+		if s >= 0 {
+			out = append(out, t.ring[s%facts.Slots])
+		}
+	}
+	return out
+}
+
+// RunHistory keeps the history of what rules count, until ctx ends.
+func (s *Limiter) RunHistory(ctx context.Context) error {
+	for {
+		now := time.Now()
+		s.history.turn(now, s.rules.Load(), &s.results)
+		next := now.Truncate(facts.SlotTime).Add(facts.SlotTime)
+		wait := time.NewTimer(next.Sub(now))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+	}
+}
+
+// FactsHere is what this node tells of itself, with the history of its rules or without. Name and Boot are empty.
+func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
+	o := s.config.Cluster(ctx)
+	book := s.rules.Load()
+	_, latency := s.doorLatencies()
+	n := facts.Node{
+		Rules: book.hash, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: facts.Holdings(o.Holdings),
+		All: s.results.load(), Latency: facts.Latency(latency),
+	}
+	n.ByRule = make([]facts.Rule, 0, len(book.counts.byName))
+	for name, c := range book.counts.byName {
+		n.ByRule = append(n.ByRule, facts.Rule{Domain: name.domain, Name: name.name, Counts: c.load()})
+	}
+	name := func(r *facts.Rule) ruleName { return ruleName{r.Domain, r.Name} }
+	if len(n.ByRule) > facts.MaxRules {
+		slices.SortFunc(n.ByRule, func(a, b facts.Rule) int {
+			return cmp.Or(cmp.Compare(b.Sum(), a.Sum()), name(&a).compare(name(&b)))
+		})
+		n.ByRule = n.ByRule[:facts.MaxRules]
+	}
+	slices.SortFunc(n.ByRule, func(a, b facts.Rule) int { return name(&a).compare(name(&b)) })
+	if history {
+		s.history.copyTo(&n)
+	}
+	return n
+}

@@ -1,0 +1,137 @@
+package limiter
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"weak"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/rules"
+)
+
+func TestInternerIsBounded(t *testing.T) {
+	n, err := newInterner(2, DefaultInlineEntries, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(count int64) *bucket.Limits {
+		t.Helper()
+		list := []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second}}
+		l, err := n.limits("d", list)
+		if err != nil || l.At(0).Count != count {
+			t.Fatal(l, err)
+		}
+		list[0].Count = -1 // the caller's slice is its own
+		return l
+	}
+	one := get(1)
+	if get(1) != one {
+		t.Error("equal limits are not one pointer")
+	}
+	if other, err := n.limits("other", []bucket.Limit{one.At(0)}); err != nil || other == one || other.Domain() != "other" {
+		t.Errorf("limits of two domains are one set: %v, %v", other, err)
+	}
+	get(2)
+	get(3)
+	if n.mu.lru.Len() != 2 {
+		t.Errorf("%d sets are kept, want 2", n.mu.lru.Len())
+	}
+	if again := get(1); again == one || !again.Equal(one) {
+		t.Error("a set that was forgotten is not made anew")
+	}
+	runtime.KeepAlive(one)
+}
+
+// What nothing refers to is not kept, and what is new is rejected while there are too many.
+func TestInternerKeepsNothingAlive(t *testing.T) {
+	full := false
+	n, err := newInterner(8, DefaultInlineEntries, func(domain string) bool { return full && domain == "d" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: 7, Period: time.Second}}
+	l, err := n.limits("d", list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full = true
+	if again, err := n.limits("d", list); err != nil || again != l {
+		t.Errorf("a set that is known was rejected: %v", err)
+	}
+	runtime.KeepAlive(l)
+	gone := weak.Make(l)
+	l = nil
+	runtime.GC()
+	if gone.Value() != nil {
+		t.Error("a set that nothing refers to is kept")
+	}
+	_, err = n.limits("d", list)
+	if e, ok := err.(*Error); !ok || e.Code != Overloaded || !strings.Contains(e.Error(), "limits: this node keeps as many different sets") {
+		t.Errorf("a new set was not rejected as overloaded: %v", err)
+	}
+	if _, err := n.limits("e", list); err != nil {
+		t.Error(err)
+	}
+}
+
+// The checks of a call look for limits only where they differ from those of the check before.
+func TestSameLimitsInOneCall(t *testing.T) {
+	looked := 0
+	s := newService(t, decideFunc(allow), func(c *Config) {
+		c.SetsFull = func(string) bool { looked++; return false }
+	})
+	b := NewBatch()
+	defer b.Release()
+	for _, c := range []struct {
+		domain string
+		count  int64
+	}{{"a", 1}, {"a", 1}, {"a", 1}, {"b", 1}, {"b", 1}, {"b", 2}, {"b", 0}, {"b", 1}} {
+		q := b.Add()
+		q.Domain, q.Descriptor = c.domain, append(q.Descriptor, rules.Entry{Key: "k"})
+		if c.count > 0 {
+			q.Limits = append(q.Limits, bucket.Limit{Algorithm: bucket.FixedWindow, Count: c.count, Period: time.Second})
+		}
+	}
+	if err := s.Check(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	if looked != 4 {
+		t.Errorf("looked for limits %d times, want 4", looked)
+	}
+	for i := range b.Results {
+		c, l := &b.Checks[i], b.Results[i].Limits
+		if len(c.Limits) == 0 && l != nil || len(c.Limits) > 0 && !l.Is(c.Domain, c.Limits) {
+			t.Errorf("check %d is held to %v", i, l)
+		}
+	}
+}
+
+// The hash only finds an entry; which limits it is about is compared.
+func TestInternerCollision(t *testing.T) {
+	n, err := newInterner(8, DefaultInlineEntries, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(count int64) []bucket.Limit {
+		return []bucket.Limit{{Algorithm: bucket.FixedWindow, Count: count, Period: time.Second}}
+	}
+	one, err := n.limits("d", list(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Put the entry of 1 where that of 2 belongs.
+	if _, err := n.limits("d", list(2)); err != nil {
+		t.Fatal(err)
+	}
+	two, _, _ := n.mu.lru.GetOldest()
+	for _, k := range n.mu.lru.Keys() {
+		if k != two {
+			n.mu.lru.Add(k, weak.Make(one))
+		}
+	}
+	if l, err := n.limits("d", list(2)); err != nil || l.At(0).Count != 2 {
+		t.Errorf("limits %+v, error %v", l, err)
+	}
+}

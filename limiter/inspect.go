@@ -1,0 +1,140 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// Inspection is what a descriptor is held to, and how it stands.
+type Inspection struct {
+	Domain string
+	// Shown is the descriptor as people may see it, in counts and logs: see Limiter.Shown.
+	Shown []rules.Entry
+	// Explanation says how the rules were matched.
+	Explanation rules.Explanation
+	// Domains are those with rules, sorted, if Domain is none of them. A door shows a caller only its own.
+	Domains []string
+	// Rule is the one that applies, nil for none. If it is nil or Unlimited there is no counter, and the rest is empty.
+	Rule      *rules.Rule
+	Partition int
+	// Holder is the node that decides the key now, "" if none that has answered may. Gen is the generation it holds
+	// the partition at.
+	Holder string
+	Gen    uint64
+	// Standbys have a whole copy of the partition, Filling a part of one.
+	Standbys, Filling []string
+	// Counted: there is a counter. Limits are how the rule's limits stand, as the holder says; empty without one.
+	Counted bool
+	Limits  []facts.Limit
+	// Grants are the holder's leases of the key that have not ended, and Lent the units of all of them. Leases are what
+	// nodes have left of theirs.
+	Grants int
+	Lent   int64
+	Leases []Lease
+	// Denying are the nodes that deny the key from memory at this moment.
+	Denying []string
+	// Missing did not answer in time.
+	Missing []string
+}
+
+// Lease is what a node may spend of a key without asking.
+type Lease struct {
+	Node string
+	Left int64
+}
+
+// Inspect implements Service.
+func (s *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
+	c := Check{Domain: q.Domain, Descriptor: q.Descriptor}
+	if e := nameFault(&c); e != nil {
+		return Inspection{}, e
+	}
+	set := s.Rules()
+	x := Inspection{Domain: c.Domain}
+	if set != nil {
+		x.Explanation = set.Explain(c.Domain, c.Descriptor)
+	} else {
+		x.Explanation.Reason = "this node has no rules"
+	}
+	rule := x.Explanation.Rule
+	x.Rule, x.Shown = rule, s.shown(set, rule, c.Domain, c.Descriptor)
+	if set != nil && !x.Explanation.Known {
+		x.Domains = set.Domains()
+	}
+	if rule == nil || rule.Unlimited || rule.Limits == nil || rule.Limits.Unlimited() || s.config.KeyFacts == nil {
+		return x, nil
+	}
+	limits := rule.Limits
+	b := NewBatch()
+	key := s.counterKey(b, &c, rule)
+	b.Release()
+	own, err := s.config.KeyFacts(ctx, key, limits)
+	if err != nil {
+		return Inspection{}, &Error{Code: Unavailable, Message: fmt.Sprintf("the node has not answered for itself: %v", err)}
+	}
+	all := []facts.Key{own}
+	if s.config.AskKeyFacts != nil {
+		others, missing := s.config.AskKeyFacts(ctx, key, limits)
+		all, x.Missing = append(all, others...), missing
+	}
+	x.Partition = own.Partition
+	x.join(all, limits.Len())
+	return x, nil
+}
+
+// join takes over what nodes know of the key. Should two of them say that they hold it, one does so no more, and the higher
+// generation counts.
+func (x *Inspection) join(all []facts.Key, limits int) {
+	slices.SortFunc(all, func(a, b facts.Key) int { return cmp.Compare(a.Node, b.Node) })
+	for i := range all {
+		k := &all[i]
+		switch {
+		case k.Holds && (x.Holder == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
+			x.Holder, x.Gen = k.Node, k.Gen
+			x.Counted, x.Limits, x.Grants, x.Lent = k.Counted, k.Limits, k.Grants, k.Lent
+		case k.Whole:
+			x.Standbys = append(x.Standbys, k.Node)
+		case k.Copy:
+			x.Filling = append(x.Filling, k.Node)
+		}
+		if k.Leased {
+			x.Leases = append(x.Leases, Lease{k.Node, k.LeaseLeft})
+		}
+		if k.Denies > 0 {
+			x.Denying = append(x.Denying, k.Node)
+		}
+	}
+	slices.Sort(x.Missing)
+}
+
+// RulesHash is equal where rules are, whatever files they stand in; empty for none.
+func RulesHash(set *rules.Set) string {
+	if set == nil {
+		return ""
+	}
+	list := set.Rules()
+	slices.SortStableFunc(list, func(a, b *rules.Rule) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Path, b.Path))
+	})
+	h := sha256.New()
+	for _, r := range list {
+		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v %v\n", r.Domain, r.Name, r.Path, r.Entries(),
+			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication, r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.Refunds)
+		if r.Limits != nil {
+			for i := range r.Limits.Len() {
+				fmt.Fprintf(h, "%+v\n", r.Limits.At(i))
+			}
+		}
+		if e := r.Elastic; e != nil {
+			fmt.Fprintf(h, "pool %q\n", e.Pool.Name)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}

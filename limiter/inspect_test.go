@@ -1,0 +1,97 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/onenode"
+	"github.com/sluice-project/sluice/rules"
+)
+
+// inspected is a Limiter whose node holds every key, on a table.
+func inspected(t testing.TB, n *onenode.Node, change ...func(*Config)) *Limiter {
+	return newService(t, n, append([]func(*Config){func(c *Config) {
+		c.KeyFacts = func(_ context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error) {
+			k := facts.Key{Node: "n2", Holds: true, Gen: 3, Partition: 4}
+			list, known := n.Table.Look(n.Now.Load(), key, limits)
+			for _, s := range list {
+				k.Limits = append(k.Limits, facts.Limit(s))
+			}
+			k.Counted = known
+			return k, nil
+		}
+	}}, change...)...)
+}
+
+func TestInspect(t *testing.T) {
+	n := newNode(t)
+	s := inspected(t, n, func(c *Config) {
+		c.AskKeyFacts = func(context.Context, bucket.Key, *bucket.Limits) ([]facts.Key, []string) {
+			return []facts.Key{
+				{Node: "n4", Copy: true, Leased: true, LeaseLeft: 2},
+				{Node: "n1", Holds: true, Gen: 2, Limits: []facts.Limit{{Limit: 9}}}, // deposed, and has not heard of it
+				{Node: "n3", Copy: true, Whole: true, Denies: time.Millisecond},
+			}, []string{"n9", "n8"}
+		}
+	})
+	s.SetRules(parse(t, privateRules))
+	mustCheck(t, s, batch(t, entry("user", "ann"), entry("user", "ann")))
+	ann := Check{Domain: "shop", Descriptor: []rules.Entry{{Key: "user", Value: "ann"}}}
+	x, err := s.Inspect(t.Context(), &ann)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Rule.Name != "shop/user" || x.Partition != 4 || x.Holder != "n2" || x.Gen != 3 || !x.Counted || !strings.HasPrefix(x.Shown[0].Value, "redacted:") ||
+		!reflect.DeepEqual(x.Standbys, []string{"n3"}) || !reflect.DeepEqual(x.Filling, []string{"n4"}) ||
+		!reflect.DeepEqual(x.Leases, []Lease{{"n4", 2}}) || !reflect.DeepEqual(x.Denying, []string{"n3"}) ||
+		!reflect.DeepEqual(x.Missing, []string{"n8", "n9"}) || !x.Explanation.Known {
+		t.Errorf("%+v", x)
+	}
+	if want := []facts.Limit{{Limit: 3, Spent: 2, Remaining: 1, ResetAfter: time.Minute}}; !reflect.DeepEqual(x.Limits, want) {
+		t.Errorf("%+v, want %+v", x.Limits, want)
+	}
+	if again, _ := s.Inspect(t.Context(), &ann); again.Limits[0].Spent != 2 {
+		t.Errorf("looking has spent: %+v", again.Limits)
+	}
+}
+
+// TestInspectNothing: what has no counter, and what cannot be asked.
+func TestInspectNothing(t *testing.T) {
+	n := newNode(t)
+	gone := errors.New("stopping")
+	for _, c := range []struct {
+		name, domain, key string
+		change            func(*Config)
+		want              string
+	}{
+		{"no rule", "shop", "nobody", nil, "<nil> nothing matches nobody=x at level 1"},
+		{"unlimited", "shop", "free", nil, "<nil> the rule at"},
+		{"no domain", "", "user", nil, "domain: empty"},
+		{"no key", "shop", "", nil, "descriptor[0].key: empty"},
+		{"unknown domain", "other", "user", nil, `<nil> no rule file describes the domain "other"`},
+		{"rejected domain", "other", "user", func(c *Config) { c.RefuseUnknownDomains = true }, `<nil> no rule file describes the domain "other"`},
+		{"stopping", "shop", "user", func(c *Config) {
+			c.KeyFacts = func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error) { return facts.Key{}, gone }
+		}, "the node has not answered for itself: stopping"},
+	} {
+		change := c.change
+		if change == nil {
+			change = func(*Config) {}
+		}
+		s := inspected(t, n, change)
+		x, err := s.Inspect(t.Context(), &Check{Domain: c.domain, Descriptor: []rules.Entry{{Key: c.key, Value: "x"}}})
+		if got := fmt.Sprint(err, " ", x.Explanation.Reason); !strings.Contains(got, c.want) || x.Holder != "" || len(x.Limits) != 0 {
+			t.Errorf("%s: %q %+v, want %q", c.name, got, x, c.want)
+		}
+		if got := strings.Join(x.Domains, " "); c.domain == "other" != (got == "shop") {
+			t.Errorf("%s: the domains are %q", c.name, got)
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/ring"
+)
+
+// Members is the cluster as one node sees it.
+type Members struct {
+	// Self is the name of the node that answers.
+	Self string
+	// Members are sorted by name: whom gossip shows, in any state, and the Missing.
+	Members []Member
+	// Ring is the ring table's hash, 16 hex digits: equal on nodes that agree.
+	// It is empty before the first table.
+	Ring string
+	// Partitions is the ring table's number of partitions.
+	Partitions int
+	// Set, MayDecide, Reason and Holdings are the node's own: see Overview.
+	Set       StableSet
+	MayDecide bool
+	Reason    string
+	Unreached []string
+	Holdings  Holdings
+	Clocks    Clocks
+	LostRules []LostRule
+}
+
+// Member is one member, its share of the ring, and how it stands with the node that
+// answers.
+type Member struct {
+	member.Member
+	// Missing: the stable set counts it and gossip does not show it. Of the embedded
+	// Member only Name is known.
+	Missing bool
+	// Partitions is how many the ring gives to it, Holds how many it holds as far as the
+	// node knows.
+	Partitions, Holds int
+	// Counted: it is in the stable set.
+	Counted bool
+	// Lives: heard from just now. Silent is how long it has not been; negative if that
+	// is not known.
+	Lives  bool
+	Silent time.Duration
+	// Ahead is how far its clock is ahead; nil if that is not known.
+	Ahead *time.Duration
+}
+
+// StateName is the member's own word about itself, or "missing".
+func (m *Member) StateName() string {
+	if m.Missing {
+		return "missing"
+	}
+	return m.State.String()
+}
+
+// membersOf joins the parts of an overview.
+func membersOf(o Overview) Members {
+	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached, Holdings: o.Holdings, Clocks: o.Clocks, LostRules: o.LostRules}
+	if o.Ring != nil {
+		m.Ring = fmt.Sprintf("%016x", o.Ring.Hash())
+		m.Partitions = o.Ring.Partitions()
+	}
+	shown := make(map[string]bool)
+	if o.View != nil {
+		m.Self = o.View.Self
+		for _, one := range o.View.Members {
+			shown[one.Name] = true
+			m.Members = append(m.Members, Member{Member: one})
+		}
+	}
+	for _, name := range o.Set.Members {
+		if !shown[name] {
+			m.Members = append(m.Members, Member{Member: member.Member{Name: name}, Missing: true})
+		}
+	}
+	slices.SortFunc(m.Members, func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
+
+	type process struct{ name, boot string }
+	standings := make(map[process]Standing, len(o.Standings))
+	for _, s := range o.Standings {
+		standings[process{s.Name, s.Boot}] = s
+	}
+	for i := range m.Members {
+		one := &m.Members[i]
+		_, one.Counted = slices.BinarySearch(o.Set.Members, one.Name)
+		if o.Ring != nil {
+			one.Partitions = o.Ring.Owned(one.Name)
+		}
+		one.Silent = -1
+		// What is known of another run of the process does not count.
+		if s, ok := standings[process{one.Name, one.Boot}]; ok {
+			one.Lives, one.Silent, one.Holds, one.Ahead = s.Lives, s.Silent, s.Holds, s.Ahead
+		}
+		if one.Name == m.Self && !one.Missing {
+			one.Lives, one.Silent = true, 0
+		}
+	}
+	return m
+}
+
+// Overview is what Config.Cluster tells: who is there, and how the node stands among
+// them. It is a value; the caller keeps nothing of it.
+type Overview struct {
+	// View is who gossip shows, Ring who should hold what; either may be nil.
+	View *member.View
+	Ring *ring.Table
+	// Set is the stable set, zero while none is known.
+	Set StableSet
+	// MayDecide: the node has the right to decide. If not, Reason says why, for people.
+	MayDecide bool
+	Reason    string
+	// Unreached says what the node does not reach and waits for, a sentence each.
+	Unreached []string
+	// Standings are how other processes stand with this one, in any order.
+	Standings []Standing
+	Holdings  Holdings
+	Clocks    Clocks
+	// LostRules are rules that deny because of Holdings.Lost, at most 20.
+	LostRules []LostRule
+}
+
+// StableSet is one version of the names that majorities are counted in.
+type StableSet struct {
+	// Lineage is the boot id of the process that founded it: versions of two lineages
+	// have nothing to do with each other.
+	Lineage string
+	// Version counts from 1; 0 is no set.
+	Version uint64
+	// Members are names, sorted.
+	Members []string
+}
+
+// Standing is what a node knows of one process.
+type Standing struct {
+	// Boot is empty for a name that is counted and that gossip does not show.
+	Name, Boot string
+	// Lives: heard from just now.
+	Lives bool
+	// Silent is how long it has not been heard from; negative if that is not known.
+	Silent time.Duration
+	// Holds is how many partitions it holds, as far as is known.
+	Holds int
+	// Ahead is how far its clock is ahead; nil if that is not known.
+	Ahead *time.Duration
+}
+
+// Clocks is how the voters' clocks stand.
+type Clocks struct {
+	// Known: those of a majority are known. Agree: those of a majority do.
+	Known, Agree bool
+	// Correction is how far the node aligns windows ahead of its own clock.
+	Correction time.Duration
+}
+
+// Holdings are numbers of partitions that a node has something of, as of now.
+type Holdings struct {
+	// Holding are its to decide; Unprotected are those of them of which no other node
+	// has a complete copy.
+	Holding, Unprotected int
+	// BelowReplicas are its own of which fewer nodes than are wanted, and than there are, have a complete replica.
+	BelowReplicas int
+	// HandingOver are on their way to another holder just now.
+	HandingOver int
+	// Copies are of partitions that others hold.
+	Copies int
+	// Claims are under way, for partitions without a living holder.
+	Claims int
+	// Forks are states that are still to be merged into their holder's.
+	Forks int
+	// Lost are those of Holding that were taken over without the counters that there were.
+	Lost int
+}
+
+// LostRule is a rule that denies keys of partitions whose counters are lost, for how much longer at most.
+type LostRule struct {
+	Domain, Rule string
+	Left         time.Duration
+}
+
+// Why a member is not forgotten: what Config.Forget returns, alone or wrapped with more.
+var (
+	// ErrNotCounted: nobody in the stable set has that name.
+	ErrNotCounted = &Error{Code: NotFound, Message: "it is not in the stable set"}
+	// ErrLives: the member is heard from, so it cannot be gone.
+	ErrLives = &Error{Code: Refused, Message: "it lives; stop it first"}
+	// ErrThisNode: the name is that of the node that was asked.
+	ErrThisNode = &Error{Code: Refused, Message: "it is the node that was asked; stop it, and ask another"}
+	// ErrLastCounted: nobody would be left to count.
+	ErrLastCounted = &Error{Code: Refused, Message: "nobody else is in the stable set"}
+	// ErrNoSet: the node knows no stable set.
+	ErrNoSet = &Error{Code: Refused, Message: "this node knows no stable set; ask one that does"}
+)
+
+// ErrHasQuorum is why a node founds no voter set by hand: what Config.Bootstrap returns.
+var ErrHasQuorum = &Error{Code: Refused, Message: "this node has quorum in its voter set, so nothing has to be founded"}
+
+// Bootstrap implements Service.
+func (s *Limiter) Bootstrap(ctx context.Context) (StableSet, error) {
+	if s.config.Bootstrap == nil {
+		return StableSet{}, ErrHasQuorum
+	}
+	switch err := s.config.Bootstrap(ctx); {
+	case err == nil:
+		return s.config.Cluster(ctx).Set, nil
+	case errors.Is(err, ErrHasQuorum):
+		return StableSet{}, ErrHasQuorum
+	default:
+		return StableSet{}, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot bootstrap: %v", err)}
+	}
+}
+
+// AcceptLoss implements Service.
+func (s *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string, err error) {
+	if s.config.AcceptLoss == nil {
+		return 0, nil, nil
+	}
+	if partitions, told, err = s.config.AcceptLoss(ctx); err != nil {
+		return 0, nil, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot accept the loss: %v", err)}
+	}
+	return partitions, told, nil
+}
+
+// Forget implements Service.
+func (s *Limiter) Forget(ctx context.Context, name string) (StableSet, error) {
+	if fault := textFault(name, false); fault != "" {
+		return StableSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
+	}
+	var err error = ErrNoSet
+	if s.config.Forget != nil {
+		err = s.config.Forget(ctx, name)
+	}
+	if err == nil {
+		return s.config.Cluster(ctx).Set, nil
+	}
+	code := Unavailable
+	if e, ok := errors.AsType[*Error](err); ok {
+		code = e.Code
+	}
+	return StableSet{}, &Error{Code: code, Message: fmt.Sprintf("cannot forget %q: %v", name, err)}
+}

@@ -1,0 +1,231 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-project/sluice/rules"
+)
+
+// maxReporters bounds who reports the load of one pool. Above it the report that was heard of
+// longest ago is dropped.
+const maxReporters = 256
+
+// poolState is what a node knows of a pool beside its rules: the load that was reported for it, and what it
+// has given. It outlives reloads that keep the pool's name. It is safe for concurrent use.
+type poolState struct {
+	admitted, denied atomic.Uint64
+
+	// now is the step of the load until a moment (ns of the Limiter's clock), when a report
+	// expires. Checks read it, and whoever finds it out of date works it out anew.
+	now atomic.Pointer[poolStep]
+	mu  struct {
+		sync.Mutex
+		pool    *rules.Pool
+		reports []loadReport
+	}
+}
+
+// poolStep is the load that counts until a moment.
+type poolStep struct {
+	until time.Duration
+	load  float64
+	step  int
+}
+
+// loadReport is the newest report of one reporter.
+type loadReport struct {
+	reporter string
+	load     float64
+	// stamp orders the reports of one reporter; heard is when this node has heard of it.
+	stamp int64
+	heard time.Duration
+}
+
+// newPools returns the states of set's pools, which may be nil, going on from those before.
+func newPools(set *rules.Set, before map[*rules.Pool]*poolState) map[*rules.Pool]*poolState {
+	if set == nil {
+		return nil
+	}
+	known := make(map[ruleName]*poolState, len(before))
+	for p, s := range before {
+		known[ruleName{p.Domain, p.Name}] = s
+	}
+	out := make(map[*rules.Pool]*poolState)
+	for _, p := range set.Pools() {
+		s := known[ruleName{p.Domain, p.Name}]
+		if s == nil {
+			s = new(poolState)
+		}
+		s.follow(p)
+		out[p] = s
+	}
+	return out
+}
+
+// pool returns the pool of that name, nil if there is none.
+func (b *ruleBook) pool(domain, name string) *rules.Pool {
+	if b.set == nil {
+		return nil
+	}
+	return b.set.Pool(domain, name)
+}
+
+// follow makes p the pool whose rules count.
+func (s *poolState) follow(p *rules.Pool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.pool = p
+	s.now.Store(nil)
+}
+
+// step returns the step of the load that counts at now.
+func (s *poolState) step(now time.Duration) int { return s.at(now).step }
+
+// at returns the load that counts at now.
+func (s *poolState) at(now time.Duration) *poolStep {
+	if p := s.now.Load(); p != nil && now < p.until {
+		return p
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.settleLocked(now)
+}
+
+// settleLocked drops the reports that have expired and works out the load: the highest that is reported, or
+// what the rules assume where none is.
+func (s *poolState) settleLocked(now time.Duration) *poolStep {
+	pool := s.mu.pool
+	p := &poolStep{until: math.MaxInt64}
+	if pool.FollowsLoad {
+		s.mu.reports = slices.DeleteFunc(s.mu.reports, func(r loadReport) bool { return now-r.heard >= pool.Expires })
+		p.load = pool.Unreported
+		for i, r := range s.mu.reports {
+			if i == 0 || r.load > p.load {
+				p.load = r.load
+			}
+			p.until = min(p.until, r.heard+pool.Expires)
+		}
+		p.step = rules.StepOf(p.load)
+	}
+	s.now.Store(p)
+	return p
+}
+
+// report takes r, heard at now, unless a newer one of the same reporter is known. It reports whether it
+// took it.
+func (s *poolState) report(r loadReport, now time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.heard = now
+	known := slices.IndexFunc(s.mu.reports, func(o loadReport) bool { return o.reporter == r.reporter })
+	switch {
+	case known >= 0 && s.mu.reports[known].stamp >= r.stamp:
+		return false
+	case known >= 0:
+		s.mu.reports = slices.Delete(s.mu.reports, known, known+1)
+	case len(s.mu.reports) >= maxReporters:
+		s.mu.reports = slices.Delete(s.mu.reports, 0, 1) // they are in the order in which they were heard
+	}
+	s.mu.reports = append(s.mu.reports, r)
+	s.settleLocked(now)
+	return true
+}
+
+// count adds the result of a check for which the pool was asked.
+func (s *poolState) count(r *Result) {
+	if r.Elastic {
+		s.admitted.Add(1)
+	} else {
+		s.denied.Add(1)
+	}
+}
+
+// PoolStats are one pool's counts since the Limiter was made, on this node.
+type PoolStats struct {
+	Domain, Name string
+	// Admitted are checks that the pool admitted, Denied those for which it was asked in vain, what only
+	// looked included.
+	Admitted, Denied uint64
+	// Load is what counts now, 0 to 1, and Reporters are the reports that it comes from.
+	Load      float64
+	Reporters int
+}
+
+// poolStats returns the counts of all pools, sorted.
+func (b *ruleBook) poolStats(now time.Duration) []PoolStats {
+	out := make([]PoolStats, 0, len(b.pools))
+	for p, s := range b.pools {
+		st := PoolStats{Domain: p.Domain, Name: p.Name, Admitted: s.admitted.Load(), Denied: s.denied.Load(), Load: s.at(now).load}
+		s.mu.Lock()
+		st.Reporters = len(s.mu.reports)
+		s.mu.Unlock()
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b PoolStats) int {
+		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name))
+	})
+	return out
+}
+
+// LoadReport says how much of its load a service behind a pool bears.
+type LoadReport struct {
+	Domain, Pool string
+	// Reporter names who reports, so that its newest report counts: at most MaxText bytes. Those without a name
+	// are one.
+	Reporter string
+	// Load is 0 (idle) to 1 (as much as it can bear).
+	Load float64
+	// Stamp orders the reports of one reporter, whichever nodes they came to: the Unix time in ns of the
+	// node that took it. Callers leave it 0.
+	Stamp int64
+}
+
+// PoolLoad is what counts for a pool on the node that was asked.
+type PoolLoad struct {
+	// Load is the highest of the reports that count, 0 to 1.
+	Load float64
+	// Expires is how long a report counts.
+	Expires time.Duration
+}
+
+// ReportLoad implements Service.
+func (s *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) {
+	if fault := textFault(r.Reporter, true); fault != "" {
+		return PoolLoad{}, &Error{Code: Invalid, Field: "reporter", Message: fault}
+	}
+	if !(r.Load >= 0 && r.Load <= 1) { // a NaN is neither
+		return PoolLoad{}, &Error{Code: Invalid, Field: "load", Message: fmt.Sprintf("%v; want 0 to 1", r.Load)}
+	}
+	book := s.rules.Load()
+	pool := book.pool(r.Domain, r.Pool)
+	switch {
+	case pool == nil:
+		return PoolLoad{}, &Error{Code: NotFound, Field: "pool", Message: fmt.Sprintf("the domain %q has no pool %q", r.Domain, r.Pool)}
+	case !pool.FollowsLoad:
+		return PoolLoad{}, &Error{Code: Refused, Field: "pool", Message: fmt.Sprintf("pool %q follows no load; give it one in the rules", r.Pool)}
+	}
+	r.Stamp = time.Now().UnixNano()
+	s.TakeLoad(r)
+	if s.config.SpreadLoad != nil {
+		s.config.SpreadLoad(r)
+	}
+	return PoolLoad{Load: book.pools[pool].at(s.config.Clock()).load, Expires: pool.Expires}, nil
+}
+
+// TakeLoad takes a report that another node was given. One about a pool that this node does not have is
+// ignored.
+func (s *Limiter) TakeLoad(r LoadReport) {
+	book := s.rules.Load()
+	pool := book.pool(r.Domain, r.Pool)
+	if pool == nil || !pool.FollowsLoad || !(r.Load >= 0 && r.Load <= 1) || len(r.Reporter) > MaxText {
+		return
+	}
+	book.pools[pool].report(loadReport{reporter: r.Reporter, load: r.Load, stamp: r.Stamp}, s.config.Clock())
+}

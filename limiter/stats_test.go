@@ -1,0 +1,55 @@
+package limiter
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestStats(t *testing.T) {
+	var now time.Duration
+	s := newService(t, newNode(t), func(c *Config) {
+		c.Clock = func() time.Duration { now += 2 * time.Millisecond; return now }
+	})
+	mustCheck(t, s, batch(t,
+		entry("user", "x"), entry("user", "y"), all(entry("user", "x"), cost(3)),
+		entry("watched", "x"), entry("watched", "x"),
+		entry("nobody", "x"), entry("", ""),
+	))
+	if err := s.Check(t.Context(), batch(t)); err == nil {
+		t.Fatal("an empty call is accepted")
+	}
+	st := s.Stats()
+	if st.Calls != 2 || st.Allowed != 4 || st.Denied != 1 || st.Shadowed != 1 || st.Errors[Invalid] != 2 || st.Errors[Overloaded] != 0 {
+		t.Errorf("%+v", st)
+	}
+	one := func(list []RuleStats, name string) RuleStats {
+		i := slices.IndexFunc(list, func(r RuleStats) bool { return r.Name == name })
+		if i < 0 {
+			t.Fatalf("no rule %s in %+v", name, list)
+		}
+		return list[i]
+	}
+	if r := one(st.Rules, "shop/user"); r != (RuleStats{Domain: "shop", Name: "shop/user", Allowed: 2, Denied: 1}) {
+		t.Errorf("%+v", r)
+	}
+	if r := one(st.Rules, "watch"); r.Allowed != 1 || r.Shadowed != 1 {
+		t.Errorf("%+v", r)
+	}
+	if n := len(s.Rules().Rules()); len(st.Rules) != n {
+		t.Errorf("%d rules counted, want the %d in force", len(st.Rules), n)
+	}
+	if st.Latency.Count() != 1 || st.Latency.Sum != 2*time.Millisecond {
+		t.Errorf("latency %+v", st.Latency)
+	}
+
+	// A reload that keeps the name keeps the counts; what has gone is forgotten.
+	s.SetRules(parse(t, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]"))
+	mustCheck(t, s, batch(t, entry("user", "z")))
+	if got := s.Stats().Unmatched["shop"]; got != 1 {
+		t.Errorf("after a reload %d are unmatched", got)
+	}
+	if got := s.Stats().Rules; len(got) != 1 || got[0].Allowed != 3 || got[0].Denied != 1 {
+		t.Errorf("after a reload: %+v", got)
+	}
+}

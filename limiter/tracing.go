@@ -1,0 +1,111 @@
+package limiter
+
+import "github.com/sluice-project/sluice/internal/tracing"
+
+// Names of spans, and of what is noted at them.
+const (
+	spanCheck = "sluice.check"
+	spanReset = "sluice.reset"
+
+	noteDoor   = "sluice.door"
+	noteChecks = "sluice.checks"
+	noteDomain = "sluice.domain"
+	noteRule   = "sluice.rule"
+	noteVerb   = "sluice.verb"
+	noteHits   = "sluice.hits"
+	noteResult = "sluice.result"
+	noteSource = "sluice.source"
+	noteHolder = "sluice.holder"
+
+	noteAllowed  = "sluice.allowed"
+	noteDenied   = "sluice.denied"
+	noteShadowed = "sluice.shadowed"
+	noteErrors   = "sluice.errors"
+)
+
+// begin begins the span of a call, mostly none.
+func (s *Limiter) begin(b *Batch, name string) *tracing.Span {
+	if s.config.Tracer == nil {
+		return nil
+	}
+	span := s.config.Tracer.Call(name, b.Traceparent)
+	b.asked.Trace = span.Trace()
+	return span
+}
+
+// end ends the span of a call that has been decided. Values of descriptors are not noted.
+func (b *Batch) end(span *tracing.Span) {
+	if span == nil {
+		return
+	}
+	span.Text(noteDoor, b.Door.String())
+	span.Int(noteChecks, int64(len(b.Checks)))
+	if len(b.Checks) == 1 {
+		b.noteOne(span)
+	} else {
+		b.noteMany(span)
+	}
+	span.End()
+}
+
+func (b *Batch) noteOne(span *tracing.Span) {
+	c, r := &b.Checks[0], &b.Results[0]
+	span.Text(noteDomain, c.Domain)
+	span.Text(noteVerb, c.Verb.String())
+	span.Int(noteHits, c.Cost)
+	if name := r.RuleName(); name != "" {
+		span.Text(noteRule, name)
+	}
+	span.Text(noteResult, r.resultName())
+	if r.Err != nil {
+		if r.Err.Code == Unavailable || r.Err.Code == Overloaded {
+			span.Fail(r.Err.Code.String())
+		}
+		return
+	}
+	if r.Source != 0 {
+		span.Text(noteSource, r.Source.String())
+	}
+	if r.Holder != "" {
+		span.Text(noteHolder, r.Holder)
+	}
+}
+
+// resultName is what became of a check, in the words of metrics; of an error, its code.
+func (r *Result) resultName() string {
+	switch {
+	case r.Err != nil:
+		return r.Err.Code.String()
+	case r.Shadowed:
+		return "shadowed"
+	case r.Allowed:
+		return "allowed"
+	}
+	return "denied"
+}
+
+func (b *Batch) noteMany(span *tracing.Span) {
+	var all tally
+	failed := Code(0)
+	domain := b.Checks[0].Domain
+	for i := range b.Results {
+		r := &b.Results[i]
+		all.add(r)
+		if r.Err != nil && (r.Err.Code == Unavailable || r.Err.Code == Overloaded) {
+			failed = r.Err.Code
+		}
+		if b.Checks[i].Domain != domain {
+			domain = ""
+		}
+	}
+	if domain != "" {
+		span.Text(noteDomain, domain)
+	}
+	span.Count(noteAllowed, int(all.allowed))
+	span.Count(noteDenied, int(all.denied))
+	span.Count(noteShadowed, int(all.shadowed))
+	span.Count(noteErrors, int(all.errors))
+	if failed != 0 {
+		span.Fail(failed.String())
+	}
+}

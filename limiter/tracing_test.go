@@ -1,0 +1,137 @@
+package limiter
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/race"
+	"github.com/sluice-project/sluice/internal/tracing"
+	"github.com/sluice-project/sluice/rules"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+func recording(t *testing.T, share float64) (*tracetest.SpanRecorder, func(*Config)) {
+	t.Helper()
+	spans := tracetest.NewSpanRecorder()
+	tracer, err := tracing.New(tracing.Config{Provider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), Share: share, Callers: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return spans, func(c *Config) { c.Tracer = tracer }
+}
+
+// notes are what a span says, with its status.
+func notes(s sdk.ReadOnlySpan) map[string]string {
+	m := map[string]string{"name": s.Name(), "failed": s.Status().Description}
+	for _, a := range s.Attributes() {
+		m[string(a.Key)] = a.Value.String()
+	}
+	return m
+}
+
+func TestSpans(t *testing.T) {
+	const secret = "a-value-nobody-may-see"
+	spans, traced := recording(t, 1)
+	var asked *check.Trace
+	s := newService(t, decideFunc(func(ctx context.Context, b *check.Batch) {
+		asked = b.Trace
+		for i := range b.Answers {
+			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Cost < 5, Limit: 3}, Source: check.Forwarded, Holder: "n2"}
+			if b.Requests[i].Cost > 8 {
+				b.Answers[i] = check.Answer{Err: check.ErrNoHolder}
+			}
+		}
+	}), traced)
+	s.SetRules(parse(t, testRules))
+	user := func(b *Batch, key string, cost int64) {
+		c := b.Add()
+		c.Domain, c.Cost = "shop", cost
+		c.Descriptor = append(c.Descriptor, rules.Entry{Key: key, Value: secret})
+	}
+	for _, c := range []struct {
+		name  string
+		ask   func(b *Batch)
+		reset bool
+		want  map[string]string
+	}{
+		{"allowed", func(b *Batch) { user(b, "user", 2) }, false, map[string]string{
+			"name": "sluice.check", "sluice.door": "envoy", "sluice.checks": "1", "sluice.domain": "shop", "sluice.rule": "shop/user",
+			"sluice.verb": "check", "sluice.hits": "2", "sluice.result": "allowed", "sluice.source": "forwarded", "sluice.holder": "n2", "failed": ""}},
+		{"denied", func(b *Batch) { user(b, "user", 5) }, false, map[string]string{"sluice.result": "denied", "failed": ""}},
+		{"shadowed", func(b *Batch) { user(b, "watched", 5) }, false, map[string]string{"sluice.result": "shadowed", "sluice.rule": "watch"}},
+		{"no answer", func(b *Batch) { user(b, "user", 9) }, false, map[string]string{"sluice.result": "unavailable", "failed": "unavailable"}},
+		{"invalid", func(b *Batch) { user(b, "", 1) }, false, map[string]string{"sluice.result": "invalid", "failed": ""}},
+		{"a batch", func(b *Batch) { user(b, "user", 1); user(b, "user", 5); user(b, "user", 9); user(b, "free", 1) }, false, map[string]string{
+			"sluice.checks": "4", "sluice.allowed": "2", "sluice.denied": "1", "sluice.errors": "1", "sluice.domain": "shop", "failed": "unavailable"}},
+		{"reset", func(b *Batch) { user(b, "user", 1) }, true, map[string]string{"name": "sluice.reset", "sluice.verb": "reset"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := len(spans.Ended())
+			b := NewBatch()
+			defer b.Release()
+			b.Door = EnvoyDoor
+			c.ask(b)
+			if c.reset {
+				_ = s.Reset(t.Context(), b)
+			} else {
+				_ = s.Check(t.Context(), b)
+			}
+			ended := spans.Ended()[before:]
+			if len(ended) != 1 {
+				t.Fatalf("%d spans", len(ended))
+			}
+			got := notes(ended[0])
+			for key, want := range c.want {
+				if got[key] != want {
+					t.Errorf("%s is %q, want %q", key, got[key], want)
+				}
+			}
+			for key, value := range got {
+				if strings.Contains(key+value, secret) {
+					t.Errorf("%s shows a value: %q", key, value)
+				}
+			}
+			if asked != nil && asked.Span != ended[0].SpanContext().SpanID() {
+				t.Errorf("the decider was told of %v", asked)
+			}
+			asked = nil
+		})
+	}
+}
+
+// TestUntracedAllocatesNothing: tracing costs calls that are not traced no allocation, nor does a Trace
+// stay behind in a batch that is used again.
+func TestUntracedAllocatesNothing(t *testing.T) {
+	spans, traced := recording(t, 0)
+	var asked *check.Trace
+	s := newService(t, decideFunc(func(ctx context.Context, b *check.Batch) { asked = b.Trace; allow(ctx, b) }), traced)
+	const on, off = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	call := func(traceparent string) {
+		b := NewBatch()
+		b.Traceparent = traceparent
+		q := b.Add()
+		q.Domain = "shop"
+		q.Descriptor = append(q.Descriptor, rules.Entry{Key: "user", Value: "x"})
+		q.Limits = append(q.Limits, bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1, Period: 1e9})
+		if err := s.Check(context.Background(), b); err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+	}
+	call(on)
+	if asked == nil || len(spans.Ended()) != 1 {
+		t.Fatal("a call whose caller is traced is not")
+	}
+	for _, traceparent := range []string{"", off, "rubbish"} {
+		if n := testing.AllocsPerRun(100, func() { call(traceparent) }); n > 0 && !race.Enabled {
+			t.Errorf("%q: %v allocations", traceparent, n)
+		}
+		if asked != nil {
+			t.Errorf("%q: the decider was told of a trace", traceparent)
+		}
+	}
+}
