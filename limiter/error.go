@@ -38,26 +38,16 @@ const codes = int(Unauthenticated) + 1
 // checkCodes are those that checks can have.
 var checkCodes = []Code{Invalid, UnknownDomain, Overloaded, Unavailable, Forbidden, Unauthenticated}
 
+var codeNames = [codes]string{
+	Invalid: "invalid", UnknownDomain: "unknown_domain", Overloaded: "overloaded", Unavailable: "unavailable",
+	NotFound: "not_found", Refused: "refused", Forbidden: "forbidden", Unauthenticated: "unauthenticated",
+}
+
 func (c Code) String() string {
-	switch c {
-	case Invalid:
-		return "invalid"
-	case UnknownDomain:
-		return "unknown_domain"
-	case Overloaded:
-		return "overloaded"
-	case Unavailable:
-		return "unavailable"
-	case NotFound:
-		return "not_found"
-	case Refused:
-		return "refused"
-	case Forbidden:
-		return "forbidden"
-	case Unauthenticated:
-		return "unauthenticated"
+	if c == 0 || int(c) >= codes {
+		return "unknown"
 	}
-	return "unknown"
+	return codeNames[c]
 }
 
 // Error is why there is no decision, on one check or on a whole call. Values are

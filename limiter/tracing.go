@@ -2,25 +2,10 @@ package limiter
 
 import "github.com/sluice-project/sluice/internal/tracing"
 
-// Names of spans, and of what is noted at them.
+// Names of spans.
 const (
 	spanCheck = "sluice.check"
 	spanReset = "sluice.reset"
-
-	noteDoor   = "sluice.door"
-	noteChecks = "sluice.checks"
-	noteDomain = "sluice.domain"
-	noteRule   = "sluice.rule"
-	noteVerb   = "sluice.verb"
-	noteHits   = "sluice.hits"
-	noteResult = "sluice.result"
-	noteSource = "sluice.source"
-	noteHolder = "sluice.holder"
-
-	noteAllowed  = "sluice.allowed"
-	noteDenied   = "sluice.denied"
-	noteShadowed = "sluice.shadowed"
-	noteErrors   = "sluice.errors"
 )
 
 // begin begins the span of a call, mostly none.
@@ -38,8 +23,8 @@ func (b *Batch) end(span *tracing.Span) {
 	if span == nil {
 		return
 	}
-	span.Text(noteDoor, b.Door.String())
-	span.Int(noteChecks, int64(len(b.Checks)))
+	span.Text("sluice.door", b.Door.String())
+	span.Int("sluice.checks", int64(len(b.Checks)))
 	if len(b.Checks) == 1 {
 		b.noteOne(span)
 	} else {
@@ -50,13 +35,13 @@ func (b *Batch) end(span *tracing.Span) {
 
 func (b *Batch) noteOne(span *tracing.Span) {
 	c, r := &b.Checks[0], &b.Results[0]
-	span.Text(noteDomain, c.Domain)
-	span.Text(noteVerb, c.Verb.String())
-	span.Int(noteHits, c.Cost)
+	span.Text("sluice.domain", c.Domain)
+	span.Text("sluice.verb", c.Verb.String())
+	span.Int("sluice.hits", c.Cost)
 	if name := r.RuleName(); name != "" {
-		span.Text(noteRule, name)
+		span.Text("sluice.rule", name)
 	}
-	span.Text(noteResult, r.resultName())
+	span.Text("sluice.result", r.resultName())
 	if r.Err != nil {
 		if r.Err.Code == Unavailable || r.Err.Code == Overloaded {
 			span.Fail(r.Err.Code.String())
@@ -64,10 +49,10 @@ func (b *Batch) noteOne(span *tracing.Span) {
 		return
 	}
 	if r.Source != 0 {
-		span.Text(noteSource, r.Source.String())
+		span.Text("sluice.source", r.Source.String())
 	}
 	if r.Holder != "" {
-		span.Text(noteHolder, r.Holder)
+		span.Text("sluice.holder", r.Holder)
 	}
 }
 
@@ -99,12 +84,12 @@ func (b *Batch) noteMany(span *tracing.Span) {
 		}
 	}
 	if domain != "" {
-		span.Text(noteDomain, domain)
+		span.Text("sluice.domain", domain)
 	}
-	span.Count(noteAllowed, int(all.allowed))
-	span.Count(noteDenied, int(all.denied))
-	span.Count(noteShadowed, int(all.shadowed))
-	span.Count(noteErrors, int(all.errors))
+	span.Count("sluice.allowed", int(all.allowed))
+	span.Count("sluice.denied", int(all.denied))
+	span.Count("sluice.shadowed", int(all.shadowed))
+	span.Count("sluice.errors", int(all.errors))
 	if failed != 0 {
 		span.Fail(failed.String())
 	}

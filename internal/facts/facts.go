@@ -63,7 +63,7 @@ type Node struct {
 	History []Counts
 }
 
-// Holdings are numbers of partitions, as of now: see transport.Holdings.
+// Holdings are numbers of partitions, as of now: see limiter.Holdings.
 type Holdings struct {
 	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Forks, Lost int
 }

@@ -358,7 +358,7 @@ type Load struct {
 type TopAsk struct {
 	// ID is unique in the asking process; the Top that answers returns it.
 	ID uint64
-	// By is transport.TopBy.
+	// By is limiter.TopBy.
 	By     uint8
 	Domain string
 }

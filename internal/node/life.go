@@ -17,7 +17,7 @@ const (
 	leaveSetTimeout = 3 * time.Second
 )
 
-// run serves until ctx ends or a part fails, then stops in order. It returns nil
+// Run serves until ctx ends or a part fails, then stops in order. It returns nil
 // after an ordered stop that ctx asked for.
 func (n *Node) Run(ctx context.Context) error {
 	parts := newParts()

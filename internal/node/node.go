@@ -102,17 +102,10 @@ func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (_ *Node
 			n.closeParts()
 		}
 	}()
-	if err := n.openSecrets(); err != nil {
-		return nil, err
-	}
-	if err := n.openRules(); err != nil {
-		return nil, err
-	}
-	if err := n.openCallers(); err != nil {
-		return nil, err
-	}
-	if err := n.openIdentities(); err != nil {
-		return nil, err
+	for _, read := range []func() error{n.openSecrets, n.openRules, n.openCallers, n.openIdentities} {
+		if err := read(); err != nil {
+			return nil, err
+		}
 	}
 	keys, err := n.openKeyring()
 	if err != nil {
@@ -134,7 +127,10 @@ func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (_ *Node
 	if err := n.openCluster(ctx, keys); err != nil {
 		return nil, err
 	}
-	if err := n.openDoors(); err != nil {
+	if err := n.openLimiter(); err != nil {
+		return nil, err
+	}
+	if err := n.openAPIs(); err != nil {
 		return nil, err
 	}
 	return n, nil
