@@ -6,6 +6,15 @@ import (
 	"unsafe"
 )
 
+// Key names one counter: a 128-bit keyed hash of a domain and a descriptor. The
+// strings themselves are never kept beside a counter.
+type Key struct{ Hi, Lo uint64 }
+
+// Shard returns the shard, in [0, shards), that k belongs to. A cluster uses as
+// many shards as it has partitions, so that one lock, one LRU list and one unit
+// of ownership are the same thing. shards must be positive.
+func (k Key) Shard(shards int) int { return int(k.Lo % uint64(shards)) }
+
 // A table accounts for its counters by domain, and for each set of limits as long as a counter refers to it. A counter
 // names neither: its limits know their domain, so both cost a counter nothing.
 

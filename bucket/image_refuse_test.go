@@ -64,7 +64,7 @@ func written(numbers ...uint64) []byte {
 	return append(binary.AppendUvarint(data, uint64(len(body))), body...)
 }
 
-// TestImportChecksStates: a state that its limit cannot have is refused. The numbers are those of wire.go: age, shadows, and for each limit when it last admitted and what it has spent.
+// TestImportChecksStates: a state that its limit cannot have is refused. The numbers are those of image.go: age, shadows, and for each limit when it last admitted and what it has spent.
 func TestImportChecksStates(t *testing.T) {
 	minute := uint64(time.Minute)
 	fixed, month := per(bucket.FixedWindow, 10, time.Minute), per(bucket.FixedWindow, 10, 0)
@@ -144,7 +144,7 @@ func TestImportChecksStates(t *testing.T) {
 	}
 }
 
-// TestImageForm: what Export writes, number by number; see wire.go. A counter that has lent nothing is written as ever.
+// TestImageForm: what Export writes, number by number; see image.go. A counter that has lent nothing is written as ever.
 func TestImageForm(t *testing.T) {
 	minute := uint64(time.Minute)
 	for _, c := range []struct {

@@ -1,9 +1,11 @@
 package bucket
 
-import "math"
+import (
+	"math"
+)
 
 // Clocks differ, and what one node has counted goes on elsewhere. Nothing in a counter says what time it is there: it
-// travels as the time that has passed and the time that is left (wire.go), so a window ends when the node that opened
+// travels as the time that has passed and the time that is left (image.go), so a window ends when the node that opened
 // it has said, whatever the next one's clock shows. Only what begins anew is aligned to the clock of the node that has the
 // counter then:
 //

@@ -1,6 +1,9 @@
 package bucket
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // kind is how a limit's state moves. It decides which functions the states are given to.
 type kind uint8
@@ -132,3 +135,212 @@ func (p *plan) stateless() bool { return p.kind <= kindBlocked }
 
 // never is the time of what has not happened; no counter's clock shows it.
 const never int64 = math.MinInt64
+
+// addSat returns a + b, held at the ends of int64.
+func addSat(a, b int64) int64 {
+	s := a + b
+	if (a^s)&(b^s) < 0 { // both have the sign that the sum has lost
+		return saturated(a)
+	}
+	return s
+}
+
+// subSat returns a − b, held at the ends of int64.
+func subSat(a, b int64) int64 {
+	d := a - b
+	if (a^b)&(a^d) < 0 {
+		return saturated(a)
+	}
+	return d
+}
+
+// saturated returns the end of int64 on the side of sign.
+func saturated(sign int64) int64 {
+	if sign < 0 {
+		return math.MinInt64
+	}
+	return math.MaxInt64
+}
+
+// mulSat returns a × b for a, b ≥ 0, at most the largest int64.
+func mulSat(a, b int64) int64 {
+	if b == 1 {
+		return a
+	}
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	if hi != 0 || lo > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(lo)
+}
+
+// saturate returns n, at most the largest int64.
+func saturate(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// elapsed returns to − from in nanoseconds. It requires from ≤ to; the whole
+// range of int64 fits into the result.
+func elapsed(from, to int64) uint64 { return uint64(to) - uint64(from) }
+
+// floorDiv returns ⌊a / b⌋ for b > 0.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// floorMod returns a − ⌊a / b⌋ × b, in [0, b), for b > 0.
+func floorMod(a, b int64) int64 {
+	m := a % b
+	if m < 0 {
+		m += b
+	}
+	return m
+}
+
+// ceilDiv returns ⌈a / b⌉ for a ≥ 0, b > 0.
+func ceilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b != 0 {
+		q++
+	}
+	return q
+}
+
+// mulDiv returns ⌊a × b / c⌋ and the remainder for a, b ≥ 0, c > 0. A quotient above the
+// largest int64 is held there, with remainder 0.
+func mulDiv(a, b, c int64) (quo, rem int64) {
+	return wide(uint64(a), uint64(b)).div(c)
+}
+
+// mulDivCeil returns ⌈a × b / c⌉ for a, b ≥ 0, c > 0, at most the largest int64.
+func mulDivCeil(a, b, c int64) int64 {
+	q, r := mulDiv(a, b, c)
+	if r != 0 && q != math.MaxInt64 {
+		q++
+	}
+	return q
+}
+
+// uint128 is the product of two 64-bit numbers.
+type uint128 struct{ hi, lo uint64 }
+
+// wide returns a × b.
+func wide(a, b uint64) uint128 {
+	hi, lo := bits.Mul64(a, b)
+	return uint128{hi, lo}
+}
+
+// add returns x + n. The callers' x are products of factors small enough that
+// the sum fits.
+func (x uint128) add(n uint64) uint128 {
+	lo, carry := bits.Add64(x.lo, n, 0)
+	return uint128{x.hi + carry, lo}
+}
+
+// sub returns x − y, or 0 if y is larger.
+func (x uint128) sub(y uint128) uint128 {
+	lo, borrow := bits.Sub64(x.lo, y.lo, 0)
+	hi, borrow := bits.Sub64(x.hi, y.hi, borrow)
+	if borrow != 0 {
+		return uint128{}
+	}
+	return uint128{hi, lo}
+}
+
+// div returns ⌊x / d⌋ and the remainder, for d > 0. A quotient above the largest int64 is held
+// there, with remainder 0.
+func (x uint128) div(d int64) (quo, rem int64) {
+	if x.hi == 0 {
+		q := x.lo / uint64(d)
+		if q > math.MaxInt64 {
+			return math.MaxInt64, 0
+		}
+		return int64(q), int64(x.lo % uint64(d))
+	}
+	if x.hi >= uint64(d) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(x.hi, x.lo, uint64(d))
+	if q > math.MaxInt64 {
+		return math.MaxInt64, 0
+	}
+	return int64(q), int64(r)
+}
+
+// divCeil returns ⌈x / d⌉ for d > 0, at most the largest int64.
+func (x uint128) divCeil(d int64) int64 {
+	q, r := x.div(d)
+	if r != 0 && q != math.MaxInt64 {
+		q++
+	}
+	return q
+}
+
+// MaxTimes is the most often that TryTimes decides a request.
+const MaxTimes = 1024
+
+// Series answers a request that was asked several times at one instant.
+type Series struct {
+	// Granted is how many of them were admitted: the first ones, as all are alike.
+	Granted int64
+	// Last answers the last one that was admitted, Denial the first one that was not, and with it all
+	// behind it. Either is zero if there is none.
+	Last, Denial Decision
+}
+
+// Repeatable reports whether checks of equal cost under these limits can be decided as one that is
+// repeated: a denial changes nothing and so is that of all behind it, and what was granted differs in
+// nothing but what remains. That is not so where a denied check counts, where an admitted one
+// may have to wait, and where a soft margin marks some of them.
+func (l *Limits) Repeatable() bool {
+	for i := range l.plans {
+		if p := &l.plans[i]; p.countDenied || p.queue || p.limit < p.capacity {
+			return false
+		}
+	}
+	return true
+}
+
+// TryTimes is Try of r, times times (1 to MaxTimes) at one instant and without anything in between,
+// up to the first denial. r is a Check with a cost above 0 and without Drain, under limits that are Repeatable. charged
+// reports whether anything was spent, and seq is the number of the shard's last change.
+func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged bool, seq uint64, v Verdict) {
+	now = inRange(now)
+	own := r.Key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	v = sh.verdictLocked(now, r.Transient || r.Limits.unlimited)
+	if v == Decided {
+		charged = t.timesLocked(sh, own, now, r, min(times, MaxTimes), &s)
+	}
+	seq = sh.mu.seq
+	sh.mu.Unlock()
+	if charged && t.over() != nothing {
+		t.evictElsewhere(now, own)
+	}
+	return s, charged, seq, v
+}
+
+// timesLocked decides r until it is denied, at most times times.
+func (t *Table) timesLocked(sh *shard, own int, now int64, r *Request, times int64, s *Series) (spent bool) {
+	if r.Limits.unlimited {
+		s.Granted, s.Last = times, unlimitedDecision()
+		return false
+	}
+	for s.Granted < times {
+		var d Decision
+		o := sh.decideLocked(sh.atLocked(now), r, Check, r.Cost, nil, &d)
+		t.followLocked(sh, own, now, r.Key, o, r.Transient)
+		spent = spent || o.has(charged)
+		if !d.Allowed {
+			if s.Denial = d; d.Lost {
+				t.deniedLost.Add(uint64(times - s.Granted))
+			}
+			return spent
+		}
+		s.Granted, s.Last = s.Granted+1, d
+	}
+	return spent
+}

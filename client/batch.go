@@ -4,16 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/sluice-project/sluice/internal/shortvalue"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/sluice-project/sluice/internal/shortvalue"
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 // CheckAll spends the costs of all checks if every limit of every one admits them, else of none: then none
@@ -238,4 +241,174 @@ func finalOf(err error, final ...codes.Code) error {
 		}
 	}
 	return invalid("", st.Message())
+}
+
+// What the budget of repeats is made of.
+const (
+	budgetPart   = 10  // one repeat for so many checks that were answered
+	budgetRate   = 10  // and so many a second, for clients that ask little
+	budgetMost   = 100 // at once
+	budgetAtOnce = 10  // at the start
+)
+
+// budget bounds how often checks are repeated that a busy node has turned away: callers that repeat all
+// of them would keep it busy. The zero budget is full of budgetAtOnce.
+type budget struct {
+	mu struct {
+		sync.Mutex
+		begun    bool
+		left     float64
+		at       time.Time
+		answered uint64
+	}
+}
+
+// take reports whether one more repeat is in the budget, when so many checks have been answered until now.
+func (b *budget) take(now time.Time, answered uint64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.mu.begun {
+		earned := float64(answered-b.mu.answered)/budgetPart + budgetRate*now.Sub(b.mu.at).Seconds()
+		b.mu.left = min(budgetMost, b.mu.left+max(0, earned))
+	} else {
+		b.mu.begun, b.mu.left = true, budgetAtOnce
+	}
+	b.mu.at, b.mu.answered = now, answered
+	if b.mu.left < 1 {
+		return false
+	}
+	b.mu.left--
+	return true
+}
+
+// answered is how many checks nodes have decided.
+func (s *counters) answered() (n uint64) {
+	for i := range s.allowed {
+		switch Source(i) {
+		case SourceFailOpen, SourceFailClosed, SourceFailLocal:
+			continue
+		}
+		n += s.allowed[i].Load() + s.denied[i].Load()
+	}
+	return n
+}
+
+// maxSpread is the most that Wait comes later than it might, so that many who wait for one limit
+// do not come back all at once.
+const maxSpread = 100 * time.Millisecond
+
+// Wait asks until q is admitted, and then waits for as long as a leaky queue wants it to. It returns at
+// once, with what was decided, when the context's deadline is earlier than the limit would admit q or than its turn
+// comes (ErrWouldExceedDeadline), and when the limit never will (ErrNever); else its error is the context's, or
+// Check's. What was admitted to a queue stays charged, whatever the error: those behind it were told their times.
+func (c *Client) Wait(ctx context.Context, q Check) (Decision, error) {
+	for {
+		d, err := c.Check(ctx, q)
+		switch {
+		case err != nil:
+			return d, err
+		case d.Allowed:
+			if d.Delay <= 0 {
+				return d, nil
+			}
+			if tooLate(ctx, d.Delay) {
+				return d, ErrWouldExceedDeadline
+			}
+			if !sleep(ctx, d.Delay) {
+				return d, ctx.Err()
+			}
+			return d, nil
+		case d.RetryAfter == Never:
+			return d, ErrNever
+		}
+		wait := max(d.RetryAfter, time.Millisecond)
+		if tooLate(ctx, wait) {
+			return d, ErrWouldExceedDeadline
+		}
+		spread := rand.N(min(wait/10, maxSpread) + 1) // #nosec G404 -- a pause
+		if !sleep(ctx, wait+spread) {
+			return d, ctx.Err()
+		}
+	}
+}
+
+// tooLate reports whether ctx ends before wait has passed.
+func tooLate(ctx context.Context, wait time.Duration) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < wait
+}
+
+// counterKey names a counter within this client: two hashes of its domain, descriptor and limits, with
+// seeds that nobody else knows.
+type counterKey [2]uint64
+
+// seeds of counterKeys.
+var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
+
+func keyOf(counter []byte) counterKey {
+	return counterKey{maphash.Bytes(seeds[0], counter), maphash.Bytes(seeds[1], counter)}
+}
+
+// denial is one that a node has given, and for how long it stands.
+type denial struct {
+	decision Decision
+	cost     int64
+	at       time.Time
+}
+
+// denials remembers them. A nil one remembers nothing.
+type denials struct {
+	byKey *lru.Cache[counterKey, *denial]
+}
+
+func newDenials(entries int) *denials {
+	if entries == 0 {
+		return nil
+	}
+	// The only error is about entries, which the options have checked.
+	byKey, err := lru.New[counterKey, *denial](entries)
+	if err != nil {
+		return nil
+	}
+	return &denials{byKey}
+}
+
+// get answers a check of cost from memory: more than what was denied is denied too, as long as the
+// node has said. What it says of the time is as of now.
+func (m *denials) get(key counterKey, cost int64, now func() time.Time) (d Decision, ok bool) {
+	if m == nil {
+		return d, false
+	}
+	x, ok := m.byKey.Get(key)
+	if !ok || cost < x.cost {
+		return d, false
+	}
+	gone := now().Sub(x.at)
+	if gone < 0 || gone >= x.decision.deniedFor {
+		return d, false
+	}
+	d = x.decision
+	d.Source = SourceDenyCache
+	d.deniedFor -= gone
+	if d.RetryAfter != Never {
+		d.RetryAfter -= gone
+	}
+	d.ResetAfter = max(0, d.ResetAfter-gone)
+	return d, true
+}
+
+// note remembers d, the answer to a check of cost, if it is a denial that stands for a while. It was
+// asked at asked: what has passed since is time that the denial may not stand any more.
+func (m *denials) note(key counterKey, cost int64, d *Decision, asked time.Time) {
+	if m == nil || d.Allowed || d.deniedFor <= 0 {
+		return
+	}
+	m.byKey.Add(key, &denial{*d, cost, asked})
+}
+
+// forget drops what is known of a counter that was given something back, or was reset.
+func (m *denials) forget(key counterKey) {
+	if m != nil {
+		m.byKey.Remove(key)
+	}
 }

@@ -1,10 +1,13 @@
 package client
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"golang.org/x/time/rate"
 )
 
 // Entry is one (key, value) of a descriptor. The key is UTF-8 of 1 byte to 1 KiB. The value may be anything: one above 1 KiB, or that is
@@ -134,3 +137,226 @@ func (c *Check) fault() *Error {
 	}
 	return nil
 }
+
+// Never is the RetryAfter of a cost that can never be admitted.
+const Never = time.Duration(math.MaxInt64)
+
+// Decision is the answer to a Check. When denied it describes the limit that takes longest to
+// admit the cost; when allowed, the one with the least remaining.
+type Decision struct {
+	Allowed bool
+	// Soft: admitted only by the soft margin. Shadowed: the rule only watches, and would have denied.
+	Soft, Shadowed bool
+	// Elastic: the rule's limits denied, and its pool admitted. All else is about these limits.
+	Elastic bool
+	// Source says who decided.
+	Source Source
+	// LimitIndex is the deciding limit's place among the rule's limits, or among the Check's own.
+	LimitIndex int
+	// Limit is that limit's count, or its burst; Remaining what is left of it. Both are the largest
+	// int64 where nothing limits the check, and 0 where nothing is known of the counter.
+	Limit, Remaining int64
+	// Period is that of the limit; a calendar month counts as 30 days, a year as 365.
+	Period time.Duration
+	// ResetAfter is the time until the whole limit is free again, RetryAfter that until this cost would be
+	// admitted: 0 when allowed, or Never.
+	ResetAfter, RetryAfter time.Duration
+	// Delay is how long to wait before acting, of an admitted check whose limit is a leaky queue. Wait does.
+	Delay time.Duration
+	// Rule is the name of the rule, or its path in the file; empty when none matched.
+	Rule string
+	// Holder is the name of the node that decided, if one did.
+	Holder string
+	// Staleness is how old what the node knew of the counter was, if Source is SourceEventual.
+	Staleness time.Duration
+	// Response is what the rule has HTTP services answer to whom it denies; nil for their own answer. Not
+	// to be changed.
+	Response *Response
+
+	deniedFor time.Duration
+}
+
+// Response is a rule's own answer over HTTP.
+type Response struct {
+	// Status is 400 to 599, or 0 for the default, 429.
+	Status int
+	Header []Header
+	Body   string
+}
+
+// Header is one HTTP header.
+type Header struct{ Name, Value string }
+
+// Source says who decided.
+type Source uint8
+
+const (
+	// SourceHeld: the node that was asked holds the key.
+	SourceHeld Source = iota + 1
+	// SourceForwarded: another node holds the key, and the one that was asked has asked it.
+	SourceForwarded
+	// SourceShare, SourceClosed and SourceOpen: no holder answered the node; the rule's on_failure or
+	// on_partition did.
+	SourceShare
+	SourceClosed
+	SourceOpen
+	// SourceUnruled: nothing limits the check.
+	SourceUnruled
+	// SourceLease: another node holds the key, and has lent units of it to the one that was asked.
+	SourceLease
+	// SourceEventual: the node that was asked decided by itself, on its share of what was left when it last heard of
+	// the holder.
+	SourceEventual
+	// SourceLostState: the key's counter was lost in a takeover without state, and its rule denies what may have been spent.
+	SourceLostState
+	// SourceDenyCache: this client remembers a denial that still stands.
+	SourceDenyCache
+	// SourceFailOpen, SourceFailClosed and SourceFailLocal: no node answered this client in time; its
+	// FailurePolicy did.
+	SourceFailOpen
+	SourceFailClosed
+	SourceFailLocal
+
+	sources = int(iota) + 1
+)
+
+func (s Source) String() string {
+	names := [sources]string{
+		"unknown", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual", "lost_state",
+		"deny_cache", "fail_open", "fail_closed", "fail_local",
+	}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return names[0]
+}
+
+// FailurePolicy answers checks and reads that no node has answered in time.
+type FailurePolicy struct {
+	kind  Source
+	share float64
+}
+
+var (
+	// FailOpen admits.
+	FailOpen = FailurePolicy{kind: SourceFailOpen}
+	// FailClosed denies.
+	FailClosed = FailurePolicy{kind: SourceFailClosed}
+)
+
+// FailLocal admits a share of what a counter's limit admits, above 0 and at most 1, by a token bucket in this
+// client: with n clients that ask alike, 1/n admits about what the limit does. The limit is the one that
+// nodes have named last; a counter of which nothing is known is admitted.
+func FailLocal(share float64) FailurePolicy { return FailurePolicy{SourceFailLocal, share} }
+
+func (p FailurePolicy) local() bool { return p.kind == SourceFailLocal }
+
+func (p FailurePolicy) fault() error {
+	switch {
+	case p.kind != SourceFailOpen && p.kind != SourceFailClosed && p.kind != SourceFailLocal:
+		return fmt.Errorf("WithFailurePolicy: want FailOpen, FailClosed or FailLocal")
+	case p.local() && !(p.share > 0 && p.share <= 1):
+		return fmt.Errorf("WithFailurePolicy: FailLocal: share %v; want above 0 and at most 1", p.share)
+	}
+	return nil
+}
+
+// closedRetry is the RetryAfter of a denial that nobody decided: about when somebody may again.
+const closedRetry = time.Second
+
+// standIn answers a check of cost that no node has answered.
+func (c *Client) standIn(key counterKey, cost int64, read bool) Decision {
+	d := Decision{Source: c.opts.policy.kind}
+	switch d.Source {
+	case SourceFailOpen:
+		d.Allowed = true
+	case SourceFailClosed:
+		d.RetryAfter = closedRetry
+	default:
+		c.standInLocally(key, cost, read, &d)
+	}
+	return d
+}
+
+func (c *Client) standInLocally(key counterKey, cost int64, read bool, d *Decision) {
+	h, ok := c.holders.Peek(key)
+	if !ok || h.period <= 0 {
+		d.Allowed = true
+		return
+	}
+	if h.limit <= 0 {
+		d.RetryAfter, d.Period = Never, h.period
+		return
+	}
+	units := max(1, math.Floor(float64(h.limit)*c.opts.policy.share))
+	per := rate.Limit(float64(h.limit) * c.opts.policy.share / h.period.Seconds())
+	burst := int(min(units, 1<<30))
+	l, ok := c.locals.Get(key)
+	if !ok {
+		l = rate.NewLimiter(per, burst)
+		if old, found, _ := c.locals.PeekOrAdd(key, l); found {
+			l = old
+		}
+	} else if l.Limit() != per || l.Burst() != burst {
+		l.SetLimit(per)
+		l.SetBurst(burst)
+	}
+	d.Limit, d.Period = int64(burst), h.period
+	now := time.Now()
+	if cost > int64(burst) {
+		d.RetryAfter = Never
+	} else if r := l.ReserveN(now, int(cost)); r.DelayFrom(now) > 0 || read {
+		d.RetryAfter = r.DelayFrom(now)
+		d.Allowed = d.RetryAfter == 0
+		r.CancelAt(now)
+	} else {
+		d.Allowed = true
+	}
+	d.Remaining = max(0, int64(l.TokensAt(now)))
+}
+
+// Errors of a Client.
+var (
+	// ErrClosed: the Client was closed.
+	ErrClosed = errors.New("sluice: the client is closed")
+	// ErrNever: Wait was asked for a cost that can never be admitted.
+	ErrNever = errors.New("sluice: the cost is more than the limit can ever admit")
+	// ErrWouldExceedDeadline: Wait would have to wait for longer than its context lives.
+	ErrWouldExceedDeadline = errors.New("sluice: the limit would admit this only after the context's deadline")
+	// ErrUnavailable: no node has said that it did what was asked: a Charge, a Refund or a Reset, which no
+	// FailurePolicy can stand in for. It may have been done.
+	ErrUnavailable = errors.New("sluice: no node answered")
+	// ErrCredentials: the nodes do not take the client's token, or want one. Dial returns it, with what a node said; where
+	// nodes stop to take the token later, the FailurePolicy answers.
+	ErrCredentials = errors.New("sluice: the nodes do not take the credentials")
+)
+
+// Error says what is wrong with a check. It was not charged.
+type Error struct {
+	// Field is the field at fault, for example "descriptor[0].key".
+	Field   string
+	Message string
+}
+
+func (e *Error) Error() string {
+	if e.Field == "" {
+		return "sluice: " + e.Message
+	}
+	return fmt.Sprintf("sluice: %s: %s", e.Field, e.Message)
+}
+
+func invalid(field, message string) *Error { return &Error{field, message} }
+
+// What became of a call on a stream. They do not leave the package.
+var (
+	// errUnsent: the check never left, or was certainly not decided.
+	errUnsent = errors.New("not sent")
+	// errAmbiguous: it was sent and has no answer; it may have been charged.
+	errAmbiguous = errors.New("sent, but not answered")
+	// errGaveUp: the context ended before an answer came; it may have been charged.
+	errGaveUp = errors.New("sent, and not waited for any more")
+	// errBusy: a full queue; nothing was charged.
+	errBusy = errors.New("overloaded")
+	// errNoHolder: the node found nobody who may decide, and the rule no answer in its place.
+	errNoHolder = errors.New("no node that may decide answered the node that was asked")
+)

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 )
 
@@ -155,4 +158,83 @@ func WithObserver(observer Observer) Option {
 		o.observer = observer
 		return nil
 	}
+}
+
+// Stats counts since Dial, but for Nodes.
+type Stats struct {
+	// Allowed and Denied are answers by who gave them.
+	Allowed, Denied map[Source]uint64
+	// Invalid are calls that were wrong, Failed those with another error.
+	Invalid, Failed uint64
+	// Retries are attempts after the first.
+	Retries uint64
+	// Frames were sent; checks ÷ frames is how well calls travel together.
+	Frames uint64
+	// StreamsLost are streams that ended other than by Close.
+	StreamsLost uint64
+	// Nodes are those of the cluster that are asked now; 0 while only the target is.
+	Nodes int
+}
+
+type counters struct {
+	allowed, denied                               [sources]atomic.Uint64
+	invalid, failed, retries, frames, streamsLost atomic.Uint64
+}
+
+// count notes an answer. d counts if err is nil.
+func (s *counters) count(d *Decision, err error) {
+	if err != nil {
+		if _, ok := errors.AsType[*Error](err); ok {
+			s.invalid.Add(1)
+		} else {
+			s.failed.Add(1)
+		}
+		return
+	}
+	if d.Allowed {
+		s.allowed[d.Source].Add(1)
+	} else {
+		s.denied[d.Source].Add(1)
+	}
+}
+
+// Stats returns what c has counted.
+func (c *Client) Stats() Stats {
+	s := &c.stats
+	r := Stats{
+		Allowed: map[Source]uint64{}, Denied: map[Source]uint64{},
+		Invalid: s.invalid.Load(), Failed: s.failed.Load(), Retries: s.retries.Load(),
+		Frames: s.frames.Load(), StreamsLost: s.streamsLost.Load(), Nodes: len(c.fleet.Load().nodes),
+	}
+	for i := range s.allowed {
+		if n := s.allowed[i].Load(); n > 0 {
+			r.Allowed[Source(i)] = n
+		}
+		if n := s.denied[i].Load(); n > 0 {
+			r.Denied[Source(i)] = n
+		}
+	}
+	return r
+}
+
+// ReportLoad tells the cluster how much of its load the service behind a pool bears: 0 is idle, 1 as much as it
+// can bear. The pool shrinks by it, as its rule file says. A report counts for the time that the rules give it, 10 s
+// by default, so report every few seconds. Each Client is a reporter of its own, and of several the highest
+// load counts. An *Error says that load is out of range, or that the rules have no such pool or let it
+// follow no load; ErrUnavailable that no node has answered in time.
+func (c *Client) ReportLoad(ctx context.Context, domain, pool string, load float64) error {
+	req := &sluicev1.ReportLoadRequest{Domain: domain, Pool: pool, Load: load, Reporter: c.reporter}
+	_, err := c.inTurns(ctx, counterKey{}, func(ctx context.Context, n *node) error {
+		try, cancel := context.WithTimeout(ctx, c.opts.timeout/2)
+		defer cancel()
+		_, err := sluicev1.NewSluiceServiceClient(n.conn).ReportLoad(try, req)
+		if err != nil {
+			return finalOf(err, codes.InvalidArgument, codes.NotFound, codes.FailedPrecondition)
+		}
+		return nil
+	})
+	if errors.Is(err, errUnsent) {
+		return fmt.Errorf("%w within %v", ErrUnavailable, c.opts.timeout)
+	}
+	return err
 }

@@ -5,10 +5,15 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+	"github.com/sluice-project/sluice/cluster/handoff"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/ring"
 )
 
 // Join wants this node counted in the stable set, from now on, and waits until it is. A node that was counted when it crashed is counted
@@ -161,4 +166,232 @@ func (n *Node) Rest(ctx context.Context) error {
 			n.table.Seal(p)
 		}
 	})
+}
+
+// scene is who is there at a moment: what gossip shows, and who of them lives. It is
+// immutable.
+type scene struct {
+	seq   uint64 // of gossip's view
+	nodes []node // sorted by name
+	self  int    // place in nodes
+}
+
+// placement is who should hold and copy which partition in a scene: the ring of those
+// who serve and live, and the same ring without this process, whose owners have its
+// copies where zones allow it.
+type placement struct {
+	scene   *scene
+	table   *ring.Table
+	without *ring.Table
+	view    handoff.View
+	built   bool // table is another than before
+	err     error
+}
+
+// place works out the placement of s. Tables of before are kept where the members are
+// the same.
+func place(c ring.Config, s *scene, before *placement) *placement {
+	p := &placement{scene: s}
+	var all, others []string
+	for i, n := range s.nodes {
+		if !n.lives {
+			continue
+		}
+		p.view.Members, p.view.Serves = append(p.view.Members, n.peer()), append(p.view.Serves, n.state == member.Serving)
+		if n.state == member.Serving {
+			all = append(all, n.name)
+			if i != s.self {
+				others = append(others, n.name)
+			}
+		}
+	}
+	p.table, p.without = before.table, before.without
+	if !slices.Equal(p.table.Members(), all) {
+		p.built = true
+		if p.table, p.err = ring.Build(c, all); p.err != nil {
+			return p
+		}
+	}
+	switch {
+	case len(all) == len(others):
+		p.without = p.table
+	case !slices.Equal(p.without.Members(), others):
+		if p.without, p.err = ring.Build(c, others); p.err != nil {
+			return p
+		}
+	}
+	p.view.Owner = owners(p.table, p.view.Members)
+	p.view.Standby, p.view.Second = replicaNodes(s, owners(p.without, p.view.Members))
+	return p
+}
+
+// owners lists t's owners by partition, as places in members, which has them all.
+func owners(t *ring.Table, members []message.Peer) []int {
+	places := make([]int, len(t.Members()))
+	for i, name := range t.Members() {
+		places[i] = slices.IndexFunc(members, func(p message.Peer) bool { return p.Name == name })
+	}
+	list := make([]int, t.Partitions())
+	for p := range list {
+		list[p] = nobody
+		if i := t.OwnerIndex(p); i >= 0 {
+			list[p] = places[i]
+		}
+	}
+	return list
+}
+
+// placer builds placements beside the runner, whose heartbeats must not wait for the
+// milliseconds that a ring takes. Of several requests it serves the last.
+type placer struct {
+	config ring.Config
+	retain func(addrs []string)
+	last   *placement // of the goroutine
+	wake   chan struct{}
+	done   chan *placement // to the runner
+	mu     struct {
+		sync.Mutex
+		next *scene
+	}
+}
+
+func newPlacer(c ring.Config, retain func([]string), first *placement) *placer {
+	return &placer{config: c, retain: retain, last: first, wake: make(chan struct{}, 1), done: make(chan *placement)}
+}
+
+// ask wants the placement of s; it does not wait.
+func (p *placer) ask(s *scene) {
+	p.mu.Lock()
+	p.mu.next = s
+	p.mu.Unlock()
+	signal(p.wake)
+}
+
+// run builds what is asked for until ctx ends.
+func (p *placer) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		}
+		p.mu.Lock()
+		s := p.mu.next
+		p.mu.Unlock()
+		next := place(p.config, s, p.last)
+		if next.err == nil {
+			p.last = next
+			p.retain(next.addrs())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case p.done <- next:
+		}
+	}
+}
+
+// addrs returns where the other members are, also those that do not live.
+func (p *placement) addrs() []string {
+	var addrs []string
+	for i, n := range p.scene.nodes {
+		if i != p.scene.self && n.addr != "" {
+			addrs = append(addrs, n.addr)
+		}
+	}
+	return addrs
+}
+
+// signal wakes whoever waits on a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// replicaNode is a member that may have replicas of this process's partitions.
+type replicaNode struct {
+	place int // in the view's Members
+	hash  uint64
+	zone  string
+}
+
+// replicaNodes returns for each partition the members that should have this process's first and second replica, as places in the view's
+// Members, or nobody. The first is the owner in the ring without this process, who would take the partition over, unless
+// another zone than this process's has members and that one is not in it. The second is in a third zone where there is one. What the ring
+// does not say is placed by rendezvous hashing, so few replicas move when a member comes or goes.
+func replicaNodes(s *scene, ringOwner []int) (first, second []int) {
+	var others []replicaNode
+	at, zone := 0, s.nodes[s.self].zone
+	for i, n := range s.nodes {
+		if !n.lives {
+			continue
+		}
+		if i != s.self && n.state == member.Serving {
+			others = append(others, replicaNode{at, xxhash.Sum64String(n.name), n.zone})
+		}
+		at++
+	}
+	first, second = make([]int, len(ringOwner)), make([]int, len(ringOwner))
+	for p, owner := range ringOwner {
+		a := best(others, p, func(n replicaNode) int {
+			switch {
+			case apart(zone, n.zone):
+				return 1 + boolInt(n.place == owner)
+			case n.place == owner:
+				return 0
+			}
+			return -1
+		})
+		first[p], second[p] = nobody, nobody
+		if a == nil {
+			continue
+		}
+		first[p] = a.place
+		b := best(others, p, func(n replicaNode) int {
+			if n.place == a.place {
+				return -1
+			}
+			return boolInt(apart(zone, n.zone) && apart(a.zone, n.zone))
+		})
+		if b != nil {
+			second[p] = b.place
+		}
+	}
+	return first, second
+}
+
+// apart reports whether two zones are known and not the same.
+func apart(a, b string) bool { return a != "" && b != "" && a != b }
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// best returns the node of the highest rank, and of those the one of the highest weight for a partition; nil if all ranks are below 0.
+func best(nodes []replicaNode, partition int, rank func(replicaNode) int) (found *replicaNode) {
+	most, weight := 0, uint64(0)
+	for i := range nodes {
+		n := &nodes[i]
+		r := rank(*n)
+		if r < most {
+			continue
+		}
+		if w := mix(n.hash + uint64(partition)); found == nil || r > most || w > weight {
+			found, most, weight = n, r, w
+		}
+	}
+	return found
+}
+
+// mix is the finalizer of splitmix64: every bit of x moves every bit of the result.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
 }

@@ -1,9 +1,41 @@
+// Package cluster is the node: it answers every check, out of the counters it
+// holds or through the node that holds them.
+//
+// It decides where a check is decided, and whether here and now it may be: what this node
+// holds it decides at once while it has the right to; the rest goes to the holders, one
+// call for each. A node that is asked by another for what it does not hold never
+// decides: it names the holder it knows, and the asker learns. While a partition is being
+// handed over, checks wait behind it. When no holder answers in time, the rule's
+// on_failure does, and when this node has no right, on_partition. It also decides what
+// all-or-nothing means across keys and nodes, and tells holders what was admitted
+// without them.
+//
+// It leaves to others: what a check costs and whether that is too much (bucket), who
+// is a member (cluster/gossip), who is counted and has the right (cluster/quorum), who
+// holds what and has copies (cluster/handoff), how records and messages travel
+// (whoever implements Peers), how a snapshot lies on disk (internal/snapshot), and who asked (the
+// front doors). Ring tables come from package ring.
+//
+// Goroutines: Run is the caller's and owns five. The runner owns both machines: it gives
+// them the time, messages and the view, and publishes what checks need in three atomics:
+// the routing, until when there is a right, and what copies have confirmed. The placer
+// builds rings beside it. The three others sweep expired counters, settle what was
+// admitted as shares, and return what is not used of leases. A batch that needs several nodes has one goroutine per further
+// node until it is answered. Charges are given back to other nodes by goroutines
+// that live at most GiveBackTimeout; Run waits for them, as for those that carry what has gathered of a
+// hot key, and ask for leases of it.
+//
+// Locks: held.mu takes shard locks under it; no other lock is held while another is
+// taken. No lock is held while a peer is called.
 package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -224,4 +256,153 @@ func (n *Node) sweep(ctx context.Context) {
 			runtime.Gosched()
 		}
 	}
+}
+
+// MayFound says whether this node may take part in founding a voter set: join targets were asked, the view shows who answered, and none
+// has rejected it.
+func (n *Node) MayFound(ctx context.Context, may bool) error {
+	return n.runner.ask(ctx, func(now int64) { n.runner.quorum.MayFound(now, may) })
+}
+
+// ErrHasQuorum is why a node founds no voter set by hand.
+var ErrHasQuorum = errors.New("it has quorum")
+
+// Bootstrap makes this node found a voter set of its own, by hand. It fails with ErrHasQuorum where the node has quorum. Whoever wants it says that
+// the nodes that are not reached are gone for good: if they are alive, there are two clusters.
+func (n *Node) Bootstrap(ctx context.Context) error {
+	r := n.runner
+	var rejected error
+	var was string
+	err := r.ask(ctx, func(now int64) {
+		was = r.quorum.Set().ID
+		if rejected = r.quorum.Bootstrap(now); rejected != nil {
+			rejected = fmt.Errorf("%w: %w", ErrHasQuorum, rejected)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if rejected != nil {
+		return rejected
+	}
+	return r.await(ctx, func(int64) bool { s := r.quorum.Set(); return !s.Zero() && s.ID != was })
+}
+
+// Waits says in plain words what this node waits for before it can have quorum and claim partitions, one item each; none if it can. fails says why the last
+// message to the peer port at an address did not arrive, "" if it did or that is not known.
+func (n *Node) Waits(ctx context.Context, fails func(addr string) string) (waits []string, err error) {
+	r := n.runner
+	err = r.ask(ctx, func(now int64) {
+		switch set := r.quorum.Set(); {
+		case n.mayDecide(now):
+			if !r.quorum.Promises(now) {
+				waits = []string{"waiting until the promises of an earlier run of this node have run out"}
+			}
+		case set.Zero():
+			waits = r.waitsForSet(now, fails)
+		default:
+			waits = append([]string{r.whyNot(now)}, r.unheardVoters(now, set, fails)...)
+		}
+	})
+	return waits, err
+}
+
+// Unreached says which members gossip shows and are not heard over the peer ports; with what Waits says where the node has no quorum.
+func (n *Node) Unreached(ctx context.Context, fails func(addr string) string) (all []string, err error) {
+	if all, err = n.Waits(ctx, fails); err != nil || len(all) > 0 {
+		return all, err
+	}
+	r := n.runner
+	err = r.ask(ctx, func(now int64) {
+		for i, m := range r.scene.nodes {
+			if i != r.scene.self && !r.lives(now, m.peer()) {
+				all = append(all, r.unheard(now, m.peer(), fails))
+			}
+		}
+	})
+	return all, err
+}
+
+// AwaitQuorum waits until this node has quorum: it has exchanged messages over the peer ports with a majority of the voters.
+func (n *Node) AwaitQuorum(ctx context.Context) error {
+	return n.runner.await(ctx, n.mayDecide)
+}
+
+// waitsForSet is Waits for a node that knows no voter set.
+func (r *runner) waitsForSet(now int64, fails func(string) string) (waits []string) {
+	w := r.quorum.Waiting(now)
+	say := func(format string, args ...any) { waits = append(waits, fmt.Sprintf(format, args...)) }
+	missing := w.Expect - len(w.Have)
+	switch {
+	case len(w.Know) > 0:
+		for _, p := range w.Know {
+			say("%s knows a voter set that has no quorum: start its other voters, or `sluice members bootstrap` if they are gone for good", p.Name)
+		}
+	case w.Missed:
+		say("waiting for gossip with nodes that know an earlier run of this one")
+	case w.Expect == 0:
+		say("waiting to join a cluster: this node founds none")
+	case !w.May:
+		say("waiting for join targets and for members that know this node")
+	case !w.Accepted.Zero():
+		say("founding a voter set with %s", strings.Join(w.Accepted.Members, ", "))
+	case missing > 0:
+		say("waiting for %s to bootstrap with: --bootstrap-expect is %d, have %s", nodes(missing), w.Expect, strings.Join(w.Have, ", "))
+	default:
+		say("founding a voter set: have %s", strings.Join(w.Have, ", "))
+	}
+	for _, o := range w.Others {
+		if o.Expect > 0 && w.Expect > 0 {
+			say("%s has --bootstrap-expect %d, this node %d: give all nodes the same", o.Name, o.Expect, w.Expect)
+		}
+	}
+	for _, p := range w.Silent {
+		waits = append(waits, r.unheard(now, p, fails))
+	}
+	return waits
+}
+
+func nodes(n int) string {
+	if n == 1 {
+		return "1 more node"
+	}
+	return fmt.Sprintf("%d more nodes", n)
+}
+
+// unheardVoters names the voters that this node does not hear, and what of them fails.
+func (r *runner) unheardVoters(now int64, set message.Set, fails func(string) string) (all []string) {
+	for _, name := range set.Members {
+		at := r.scene.of(name)
+		switch {
+		case name == r.self.Name:
+		case at == nil:
+			all = append(all, fmt.Sprintf("%s is a voter that gossip does not show: it is down, or its gossip port is not reached", name))
+		case !r.quorum.Lives(now, at.peer()):
+			all = append(all, r.unheard(now, at.peer(), fails))
+		}
+	}
+	return all
+}
+
+// unheard says that gossip shows p and its peer port is not heard, or that it is heard and has no quorum.
+func (r *runner) unheard(now int64, p message.Peer, fails func(string) string) string {
+	if r.quorum.Listens(now, p) {
+		return fmt.Sprintf("%s is heard and has had no quorum for a while: most voters do not reach it", p.Name)
+	}
+	addr := r.addrs[p]
+	text := fmt.Sprintf("gossip shows %s, and nothing is heard over the peer ports, its %s or this node's own", p.Name, addr)
+	if why := fails(addr); why != "" {
+		text += ": " + why
+	}
+	return text
+}
+
+// of returns the node that gossip shows under name, nil if none.
+func (s *scene) of(name string) *node {
+	for i := range s.nodes {
+		if s.nodes[i].name == name {
+			return &s.nodes[i]
+		}
+	}
+	return nil
 }

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/sluice-project/sluice/internal/yamldoc"
+	"go.yaml.in/yaml/v3"
 )
 
 // branch is where in the tree descriptors are read to.
@@ -153,4 +152,77 @@ func (n *node) add(child *node) {
 		}
 		n.wild[key] = append(n.wild[key], newWildcard(child.entry.Value, child))
 	}
+}
+
+// readLevel reads what a descriptor says about its own entry, also for the
+// rules below it.
+func (p *parser) readLevel(d *descriptor, domain string) {
+	d.level.entry = d.entry
+	d.level.valueToMetric = p.flag(d, "value_to_metric")
+	d.level.shared = p.flag(d, "share_threshold")
+	pattern := strings.Contains(d.entry.Value, "*")
+	if d.level.shared && !pattern {
+		p.FaultAt(d.fields["share_threshold"].Line, d.path+".share_threshold", "needs a * in value: it gives all values of a pattern one counter")
+	}
+	p.readRedact(d, domain)
+	f, ok := d.fields["ip_prefix"]
+	if !ok {
+		return
+	}
+	path := d.path + ".ip_prefix"
+	switch {
+	case d.entry.Value != "" && !pattern:
+		p.FaultAt(f.Line, path, "needs a descriptor that many values match, not value %s", shorten(d.entry.Value))
+	case d.level.shared:
+		p.FaultAt(f.Line, path, "excludes share_threshold, which gives all values one counter already")
+	}
+	d.level.prefix = &IPPrefix{V4: 32, V6: 128}
+	for _, f := range p.fields(f.Value, path, inIPPrefix) {
+		switch f.Name {
+		case "v4":
+			if bits, ok := p.Int(f.Value, path+".v4", 1, 32); ok {
+				d.level.prefix.V4 = int(bits)
+			}
+		case "v6":
+			if bits, ok := p.Int(f.Value, path+".v6", 1, 128); ok {
+				d.level.prefix.V6 = int(bits)
+			}
+		}
+	}
+}
+
+// AppendMetric appends the name that descriptor is counted under in metrics: the
+// rule's path, in which levels with value_to_metric, and all of them under detailed_metric,
+// show the value that came, as show appends it; nil is AppendValue. A pattern that shares one counter always shows as
+// the pattern. Names are for people; they are not keys.
+func (r *Rule) AppendMetric(dst []byte, descriptor []Entry, show func(dst []byte, i int, e Entry) []byte) []byte {
+	dst = append(dst, r.Domain...)
+	for i := range r.levels {
+		l := &r.levels[i]
+		dst = append(append(dst, '/'), l.entry.Key...)
+		came := i < len(descriptor) && !l.shared && (r.DetailedMetric || l.valueToMetric)
+		switch {
+		case !came && l.entry.Value != "":
+			dst = append(append(dst, '='), l.entry.Value...)
+		case !came || descriptor[i].Value == "":
+		case show == nil:
+			dst = r.AppendValue(append(dst, '='), i, descriptor[i].Value)
+		default:
+			dst = show(append(dst, '='), i, descriptor[i])
+		}
+	}
+	return dst
+}
+
+// PerValueMetric reports whether AppendMetric depends on the descriptor, so that
+// one rule has as many names as values come.
+func (r *Rule) PerValueMetric() bool {
+	for i := range r.levels {
+		l := &r.levels[i]
+		anyValue := l.entry.Value == "" || strings.Contains(l.entry.Value, "*")
+		if anyValue && !l.shared && (r.DetailedMetric || l.valueToMetric) {
+			return true
+		}
+	}
+	return false
 }

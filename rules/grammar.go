@@ -1,9 +1,12 @@
 package rules
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/yamldoc"
@@ -167,4 +170,133 @@ func nameOf[T comparable](values []yamldoc.Named[T], v T) string {
 		}
 	}
 	return "unknown"
+}
+
+// Error is one fault in a rule file.
+type Error struct {
+	File string
+	// Line counts from 1. It is 0 when the fault is the file itself.
+	Line int
+	// Path leads to the value, for example
+	// "auth/auth_type=login.rate_limit.period". It may be empty.
+	Path   string
+	Reason string
+}
+
+func (e *Error) Error() string { return place(e.File, e.Line, e.Path) + e.Reason }
+
+// place says where a fault is, and ends so that the reason can follow.
+func place(file string, line int, path string) string {
+	var b strings.Builder
+	b.WriteString(file)
+	if line > 0 {
+		fmt.Fprintf(&b, ":%d", line)
+	}
+	b.WriteString(": ")
+	if path != "" {
+		b.WriteString(path + ": ")
+	}
+	return b.String()
+}
+
+// Errors returns the faults joined in an error of Parse.
+func Errors(err error) []*Error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var out []*Error
+		for _, e := range joined.Unwrap() {
+			out = append(out, Errors(e)...)
+		}
+		return out
+	}
+	var one *Error
+	if errors.As(err, &one) {
+		return []*Error{one}
+	}
+	return nil
+}
+
+// joinFaults makes one error of a document's faults, by line.
+func joinFaults(file string, faults []yamldoc.Fault) error {
+	errs := make([]error, len(faults))
+	for i, f := range faults {
+		errs[i] = &Error{File: file, Line: f.Line, Path: f.Path, Reason: f.Reason}
+	}
+	return errors.Join(errs...)
+}
+
+// ParseDuration reads a duration as rule files spell it: as time.ParseDuration
+// does, and with d for 24 hours and w for 7 days, for example "90s", "1h30m",
+// "7d". Negative durations and those beyond 292 years are errors.
+func ParseDuration(s string) (time.Duration, error) {
+	bad := func(why string) (time.Duration, error) {
+		return 0, fmt.Errorf("%.40q is not a duration such as 90s, 1h30m or 7d: %s", s, why)
+	}
+	if s == "0" {
+		return 0, nil
+	}
+	if s == "" {
+		return bad("it is empty")
+	}
+	var total time.Duration
+	for rest := s; rest != ""; {
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
+		if digits == 0 {
+			return bad("a number is missing")
+		}
+		letters := strings.IndexAny(rest[digits:], "0123456789.")
+		if letters < 0 {
+			letters = len(rest) - digits
+		}
+		part, err := parsePart(rest[:digits], rest[digits:digits+letters])
+		if err != nil {
+			return bad(err.Error())
+		}
+		if total > math.MaxInt64-part {
+			return bad("it is too long")
+		}
+		total += part
+		rest = rest[digits+letters:]
+	}
+	return total, nil
+}
+
+// parsePart reads one number with its unit.
+func parsePart(number, unit string) (time.Duration, error) {
+	times := time.Duration(1)
+	switch unit {
+	case "":
+		return 0, errors.New("a unit is missing")
+	case "d":
+		unit, times = "h", 24
+	case "w":
+		unit, times = "h", 7*24
+	}
+	part, err := time.ParseDuration(number + unit)
+	if err != nil {
+		return 0, errors.New("its units are ns, us, ms, s, m, h, d and w")
+	}
+	if part > math.MaxInt64/times {
+		return 0, errors.New("it is too long")
+	}
+	return part * times, nil
+}
+
+// unit is a value of the key unit. Aligned to the epoch a month is 30 days and a
+// year 365; the calendar has real ones, and nothing below a minute.
+type unit struct {
+	name     string
+	period   time.Duration
+	calendar bucket.Unit
+}
+
+const day = 24 * time.Hour
+
+var units = []unit{
+	{"second", time.Second, 0},
+	{"minute", time.Minute, bucket.Minute},
+	{"hour", time.Hour, bucket.Hour},
+	{"day", day, bucket.Day},
+	{"week", 7 * day, bucket.Week},
+	{"month", 30 * day, bucket.Month},
+	{"year", 365 * day, bucket.Year},
 }

@@ -3,9 +3,12 @@ package rules
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-project/sluice/internal/shortvalue"
+	"github.com/sluice-project/sluice/internal/yamldoc"
+	"go.yaml.in/yaml/v3"
 )
 
 // level is what a rule knows of one entry that leads to it.
@@ -111,4 +114,134 @@ func (p *IPPrefix) append(dst []byte, value string) []byte {
 	a := b.Addr().As16()
 	dst = binary.AppendUvarint(dst, uint64(1+len(a))*kinds+blockValue)
 	return append(append(dst, byte(b.Bits())), a[:]...)
+}
+
+// knows reports whether the grammar has f in the mapping. What it does not have
+// is a fault, unless envoyproxy/ratelimit loads and ignores it: then a warning.
+func (p *parser) knows(f yamldoc.Field, path, mapping string) bool {
+	if slices.Contains(grammar[mapping], f.Name) {
+		return true
+	}
+	where := belongs(f.Name)
+	foreign := slices.Contains(foreigners, mapping)
+	switch {
+	case where == "":
+		hint := ""
+		if k := resembling(mapping, f.Name); k != "" {
+			hint = "; did you mean " + k + "?"
+		}
+		p.FaultAt(f.Line, path, "unknown key %s%s", yamldoc.Quote(f.Name), hint)
+	case foreign || !slices.Contains(envoyKeys, f.Name):
+		p.FaultAt(f.Line, path, "the key %s belongs in %s, not here", f.Name, where)
+	default:
+		p.warn(f.Line, path, "the key %s has no effect here; it belongs in %s", f.Name, where)
+		p.onlyKnown(f.Value, path, 0)
+	}
+	return false
+}
+
+// onlyKnown refuses unknown keys below a value that is otherwise ignored, as
+// envoyproxy/ratelimit does.
+func (p *parser) onlyKnown(n *yaml.Node, path string, depth int) {
+	if depth > MaxDepth {
+		p.Fault(n, path, "is nested deeper than %d levels", MaxDepth)
+		return
+	}
+	switch n.Kind {
+	case yaml.MappingNode:
+		for _, f := range p.Fields(n, path) {
+			if belongs(f.Name) == "" {
+				p.FaultAt(f.Line, path, "unknown key %s", yamldoc.Quote(f.Name))
+			}
+			p.onlyKnown(f.Value, path, depth+1)
+		}
+	case yaml.SequenceNode:
+		for _, item := range p.Items(n, path) {
+			if item.Kind != yaml.MappingNode {
+				p.Fault(item, path, "the list holds something other than a mapping")
+				continue
+			}
+			p.onlyKnown(item, path, depth+1)
+		}
+	}
+}
+
+// node is one level of a domain's tree.
+type node struct {
+	// exact holds the children with a value, patterns among them under their
+	// literal text; byKey those without. wild holds the patterns of a key in
+	// the files' order.
+	exact map[Entry]*node
+	wild  map[string][]wildcard
+	byKey map[string]*node
+	// rule is nil when the level only leads to others.
+	rule *Rule
+
+	entry Entry
+	file  string
+	line  int
+}
+
+// wildcard is a value in which * stands for any characters, none too: it begins
+// with first, ends with last, and has the middle parts between them in order.
+type wildcard struct {
+	first, last string
+	middle      []string
+	least       int // the length that first and last take
+	to          *node
+}
+
+func newWildcard(pattern string, to *node) wildcard {
+	parts := strings.Split(pattern, "*")
+	first, last := parts[0], parts[len(parts)-1]
+	return wildcard{first: first, last: last, middle: parts[1 : len(parts)-1], least: len(first) + len(last), to: to}
+}
+
+func (w *wildcard) matches(s string) bool {
+	if len(s) < w.least || !strings.HasPrefix(s, w.first) || !strings.HasSuffix(s, w.last) {
+		return false
+	}
+	s = s[len(w.first) : len(s)-len(w.last)]
+	for _, part := range w.middle {
+		at := strings.Index(s, part)
+		if at < 0 {
+			return false
+		}
+		s = s[at+len(part):]
+	}
+	return true
+}
+
+// next returns the child that e leads to: the exact key and value, else the
+// first pattern in the files' order, else the key alone.
+func (n *node) next(e Entry) *node {
+	if e.Value != "" {
+		if to := n.exact[e]; to != nil {
+			return to
+		}
+	}
+	patterns := n.wild[e.Key]
+	for i := range patterns {
+		if patterns[i].matches(e.Value) {
+			return patterns[i].to
+		}
+	}
+	return n.byKey[e.Key]
+}
+
+// Match returns the rule that applies to descriptor, nil if none does, and
+// whether the domain has rules at all. The descriptor must be as deep as the rule: a
+// longer or shorter one is not matched by it. There is no way back from a level: a value
+// that is named there hides the rules of its key alone. Match does not allocate.
+func (s *Set) Match(domain string, descriptor []Entry) (rule *Rule, known bool) {
+	n := s.domains[domain]
+	if n == nil {
+		return nil, false
+	}
+	for _, e := range descriptor {
+		if n = n.next(e); n == nil {
+			return nil, true
+		}
+	}
+	return n.rule, true
 }

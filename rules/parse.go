@@ -4,9 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/sluice-project/sluice/internal/yamldoc"
+	"go.yaml.in/yaml/v3"
 )
 
 const (

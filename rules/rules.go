@@ -9,6 +9,9 @@ package rules
 
 import (
 	_ "embed"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/sluice-project/sluice/bucket"
 )
@@ -140,3 +143,82 @@ func (f OnFailure) String() string    { return nameOf(onFailures, f) }
 func (u UnknownShare) String() string { return nameOf(unknownShares, u) }
 func (o OnLostState) String() string  { return nameOf(onLostStates, o) }
 func (c Consistency) String() string  { return nameOf(consistencies, c) }
+
+// Set is an immutable set of rules for any number of domains. The zero Set has none.
+type Set struct {
+	domains   map[string]*node
+	authorize map[string]*Authorize
+	rules     []*Rule
+	warnings  []Warning
+	// pools are by domain and name. elastic is empty once all files are read.
+	pools   map[string]map[string]*Pool
+	elastic []elasticRef
+	// maxKeys are the caps of domains that have one.
+	maxKeys map[string]int64
+	// private are the keys, by domain, whose values are not to be shown.
+	private map[string]map[string]bool
+}
+
+// Warning is something in a rule file that loads but may not do what its writer
+// expects.
+type Warning struct {
+	File string
+	Line int
+	Path string
+	Text string
+}
+
+func (w Warning) String() string { return place(w.File, w.Line, w.Path) + w.Text }
+
+// Domains returns the names of the domains, sorted.
+func (s *Set) Domains() []string { return slices.Sorted(maps.Keys(s.domains)) }
+
+// MaxKeys returns how many counters of each domain a node may hold at once, 0 for domains without a bound of their own.
+func (s *Set) MaxKeys() map[string]int64 {
+	caps := make(map[string]int64, len(s.domains))
+	for domain := range s.domains {
+		caps[domain] = s.maxKeys[domain]
+	}
+	return caps
+}
+
+// Rules returns every rule in the order of the files given to Parse.
+func (s *Set) Rules() []*Rule { return slices.Clone(s.rules) }
+
+// Warnings returns what in the files may not do what is expected of it, such as
+// keys that are not yet in force.
+func (s *Set) Warnings() []Warning { return slices.Clone(s.warnings) }
+
+// readRedact reads whether the values of the descriptor's key are private.
+func (p *parser) readRedact(d *descriptor, domain string) {
+	if !p.flag(d, "redact") {
+		return
+	}
+	f := d.fields["redact"]
+	switch pattern := strings.Contains(d.entry.Value, "*"); {
+	case d.entry.Value != "" && !pattern:
+		p.FaultAt(f.Line, d.path+".redact", "needs a descriptor that many values match: value %s stands in this file for everybody to read", shorten(d.entry.Value))
+	case d.level.shared:
+		p.FaultAt(f.Line, d.path+".redact", "excludes share_threshold, which shows the pattern and no value")
+	}
+	keys := p.set.private[domain]
+	if keys == nil {
+		keys = make(map[string]bool)
+		p.set.private[domain] = keys
+	}
+	keys[d.entry.Key] = true
+}
+
+// Redacts reports whether the value of entry i of a descriptor under r, of which the key is key, is private: some
+// descriptor of the domain with that key says redact, and what there is to show is not what the rule files
+// say themselves, a value or the pattern of a shared counter. r is nil where no rule applies. s may be nil: no rules.
+func (s *Set) Redacts(r *Rule, domain string, i int, key string) bool {
+	if s == nil || !s.private[domain][key] {
+		return false
+	}
+	if r == nil || i >= len(r.levels) {
+		return true
+	}
+	l := &r.levels[i]
+	return !l.shared && (l.entry.Value == "" || strings.Contains(l.entry.Value, "*"))
+}

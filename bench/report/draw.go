@@ -3,6 +3,8 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"html"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -121,4 +123,240 @@ func (c *chart) lines(cells []Cell) []line {
 		slices.SortFunc(l.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 	}
 	return lines
+}
+
+// The picture and the part of it that has the curves, in pixels.
+const (
+	width, height = 640, 400
+	left, right   = 80, 500
+	top, bottom   = 50, 340
+)
+
+var colours = []string{"#555555", "#0b6fb8", "#c4501b", "#2f8f4e", "#8a4fb5", "#a08a00"}
+
+// scale maps figures to pixels, evenly or by logarithm.
+type scale struct {
+	low, high, from, to float64
+	log                 bool
+}
+
+func (s scale) at(v float64) float64 {
+	low, high := s.low, s.high
+	if s.log {
+		v, low, high = math.Log10(v), math.Log10(low), math.Log10(high)
+	}
+	return s.from + (v-low)/(high-low)*(s.to-s.from)
+}
+
+// ticks are round figures within the scale.
+func (s scale) ticks() (list []float64) {
+	if s.log {
+		for v := math.Pow(10, math.Floor(math.Log10(s.low))); v <= s.high*1.001; v *= 10 {
+			if v >= s.low*0.999 {
+				list = append(list, v)
+			}
+		}
+		return list
+	}
+	step := math.Pow(10, math.Floor(math.Log10(s.high)))
+	for s.high/step < 4 {
+		step /= 2
+	}
+	for v := 0.0; v <= s.high*1.001; v += step {
+		list = append(list, v)
+	}
+	return list
+}
+
+// svg draws lines with their spread. The x axis is logarithmic.
+func (c *chart) svg(lines []line) string {
+	x := scale{low: math.Inf(1), high: math.Inf(-1), from: left, to: right, log: true}
+	y := scale{low: math.Inf(1), high: math.Inf(-1), from: bottom, to: top, log: c.logY}
+	var marks []float64
+	for _, l := range lines {
+		for _, p := range l.points {
+			x.low, x.high = min(x.low, p.x), max(x.high, p.x)
+			y.low, y.high = min(y.low, p.y.Low), max(y.high, p.y.High)
+			marks = append(marks, p.x)
+		}
+	}
+	if c.logY {
+		y.low = math.Pow(10, math.Floor(math.Log10(y.low)))
+		y.high = math.Pow(10, math.Ceil(math.Log10(y.high)))
+	} else {
+		y.low, y.high = 0, y.high*1.05
+	}
+	slices.Sort(marks)
+
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", width, height)
+	text := func(x, y float64, anchor, extra, s string) {
+		fmt.Fprintf(&b, `<text x="%.1f" y="%.1f" text-anchor="%s" fill="#222222"%s>%s</text>`+"\n", x, y, anchor, extra, html.EscapeString(s))
+	}
+	stroke := func(x1, y1, x2, y2 float64, colour string) {
+		fmt.Fprintf(&b, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s"/>`+"\n", x1, y1, x2, y2, colour)
+	}
+	text(left, 26, "start", ` font-size="15"`, c.title)
+	text((left+right)/2, height-18, "middle", "", c.x)
+	text(left, top-8, "start", "", c.y)
+	for _, v := range y.ticks() {
+		stroke(left, y.at(v), right, y.at(v), "#dddddd")
+		text(left-8, y.at(v)+4, "end", "", tickText(v))
+	}
+	for _, v := range slices.Compact(marks) {
+		stroke(x.at(v), bottom, x.at(v), bottom+5, "#222222")
+		text(x.at(v), bottom+19, "middle", "", tickText(v))
+	}
+	stroke(left, bottom, right, bottom, "#222222")
+	for i, l := range lines {
+		colour := colours[i%len(colours)]
+		var path []string
+		for _, p := range l.points {
+			path = append(path, fmt.Sprintf("%.1f,%.1f", x.at(p.x), y.at(p.y.Median)))
+			stroke(x.at(p.x), y.at(p.y.Low), x.at(p.x), y.at(p.y.High), colour)
+			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", x.at(p.x), y.at(p.y.Median), colour)
+		}
+		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n", strings.Join(path, " "), colour)
+		at := float64(top + 10 + 20*i)
+		fmt.Fprintf(&b, `<rect x="%d" y="%.1f" width="12" height="12" fill="%s"/>`+"\n", right+16, at-10, colour)
+		text(right+34, at, "start", "", l.name)
+	}
+	b.WriteString("</svg>\n")
+	return b.String()
+}
+
+// tickText says a round figure in few letters.
+func tickText(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%g M", v/1e6)
+	case v >= 1e4:
+		return fmt.Sprintf("%g k", v/1e3)
+	}
+	return fmt.Sprintf("%g", v)
+}
+
+// Row is one line of what sluice is to reach.
+type Row struct {
+	Work string `json:"work"`
+	// Want says the bound, for example "≥ 0.90"; empty for what is only told.
+	Want string `json:"want,omitempty"`
+	Got  Spread `json:"got"`
+	// Unit stands behind the figures; empty for ratios.
+	Unit string `json:"unit,omitempty"`
+	Met  bool   `json:"met"`
+	Note string `json:"note,omitempty"`
+}
+
+// AtLeast is a row that is met from bound up.
+func AtLeast(work string, bound float64, got Spread, unit string) Row {
+	return Row{Work: work, Want: "≥ " + Number(bound), Got: got, Unit: unit, Met: got.Median >= bound}
+}
+
+// AtMost is a row that is met up to bound.
+func AtMost(work string, bound float64, got Spread, unit string) Row {
+	return Row{Work: work, Want: "≤ " + Number(bound), Got: got, Unit: unit, Met: got.Median <= bound}
+}
+
+// Told is a row without a bound.
+func Told(work string, got Spread, unit string) Row {
+	return Row{Work: work, Got: got, Unit: unit, Met: true}
+}
+
+// WriteRows writes rows as a Markdown table.
+func WriteRows(w io.Writer, rows []Row) error {
+	lines := [][]string{{"work", "wanted", "median", "lowest to highest", "", ""}}
+	for _, r := range rows {
+		with := func(figure string) string { return strings.TrimSpace(figure + " " + r.Unit) }
+		want, verdict := "", ""
+		if r.Want != "" {
+			want, verdict = with(r.Want), "reached"
+			if !r.Met {
+				verdict = "**not reached**"
+			}
+		}
+		lines = append(lines, []string{r.Work, want, with(Number(r.Got.Median)), Number(r.Got.Low) + " to " + Number(r.Got.High), verdict, r.Note})
+	}
+	return writeTable(w, lines)
+}
+
+// WriteCell writes c as a Markdown table, with ratios to the first series.
+func WriteCell(w io.Writer, c *Cell) error {
+	if _, err := fmt.Fprintf(w, "\n%s\n\n", c.Shape); err != nil {
+		return err
+	}
+	lines := [][]string{{"system", "calls/s", "checks/s", "ratio", "p50 µs", "p99 µs", "p99.9 µs", "CPU s per million", "of it GC", "resident MiB", "remarks"}}
+	for i := range c.Series {
+		s := &c.Series[i]
+		ratio := s.Ratio(&c.Series[0], Checks)
+		lines = append(lines, []string{
+			s.Name, Number(s.Of(Calls).Median), Number(s.Of(Checks).Median),
+			fmt.Sprintf("%.2f (%.2f to %.2f)", ratio.Median, ratio.Low, ratio.High),
+			Number(s.Of(P50).Median), Number(s.Of(P99).Median), Number(s.Of(P999).Median), Number(s.Of(ServerCPU).Median),
+			fmt.Sprintf("%.1f %%", 100*s.Of(GCShare).Median), Number(s.Of(Resident).Median / (1 << 20)), remarks(s),
+		})
+	}
+	return writeTable(w, lines)
+}
+
+// remarks are what a reader must know before believing a series.
+func remarks(s *Series) string {
+	var list []string
+	say := func(name string, f Figure) {
+		if m := s.Of(f); m.High > 0 {
+			list = append(list, fmt.Sprintf("%.1f %% %s", 100*m.Median, name))
+		}
+	}
+	say("denied", func(r *Round) float64 { return r.Denied })
+	say("failed", func(r *Round) float64 { return r.Failed })
+	say("forwarded", func(r *Round) float64 { return r.Forwarded })
+	say("by on_failure", func(r *Round) float64 { return r.Fallback })
+	var calls int64
+	first := ""
+	for i := range s.Rounds {
+		calls += s.Rounds[i].FailedCalls
+		if first == "" {
+			first = s.Rounds[i].FirstError
+		}
+	}
+	if calls > 0 {
+		list = append(list, fmt.Sprintf("%d calls failed: %s", calls, strings.ReplaceAll(first, "|", "/")))
+	}
+	return strings.Join(list, ", ")
+}
+
+func writeTable(w io.Writer, lines [][]string) error {
+	var b strings.Builder
+	for i, l := range lines {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(l, " | "))
+		if i == 0 {
+			b.WriteString("|" + strings.Repeat("---|", len(l)) + "\n")
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Count is n things, for example "3 nodes".
+func Count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// Number has three significant digits, and thousands set apart.
+func Number(v float64) string {
+	switch {
+	case v < 10:
+		return fmt.Sprintf("%.2f", v)
+	case v < 100:
+		return fmt.Sprintf("%.1f", v)
+	}
+	text := fmt.Sprintf("%.0f", v)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }

@@ -1,9 +1,20 @@
+// Package httplimit holds HTTP servers and clients of Go to the limits of a sluice cluster.
+//
+// Handler asks before it lets a request through to another handler, and Transport waits before it
+// lets one out. What is asked is made by Keys: of the client's address, the user, an API key, the route, or
+// anything else, together or each for itself.
+//
+// The package decides how a denial looks over HTTP. Who decides it, and what happens when nobody does, is
+// package client's.
 package httplimit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/sluice-project/sluice/client"
@@ -132,4 +143,127 @@ func (g *gate) checks(r *http.Request) []client.Check {
 		}
 	}
 	return checks
+}
+
+// quotaExceeded is the problem type of draft-ietf-httpapi-ratelimit-headers-11.
+const quotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded"
+
+// problem is the body of a denial (RFC 9457).
+type problem struct {
+	Type     string   `json:"type,omitempty"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Detail   string   `json:"detail,omitempty"`
+	Violated []string `json:"violated-policies,omitempty"`
+}
+
+// deny answers a denied request.
+func (g *gate) deny(w http.ResponseWriter, r *http.Request, d *client.Decision) {
+	if g.Shadowban {
+		// No header gives it away.
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write([]byte(g.ShadowBody)) // an error means that nobody reads it
+		return
+	}
+	g.describe(w.Header(), d)
+	if g.Denied != nil {
+		g.Denied(w, r, *d)
+		return
+	}
+	status := http.StatusTooManyRequests
+	if d.Response != nil {
+		if d.Response.Status != 0 {
+			status = d.Response.Status
+		}
+		for _, h := range d.Response.Header {
+			put(w.Header(), h.Name, h.Value)
+		}
+		if d.Response.Body != "" {
+			if w.Header().Get("Content-Type") == "" {
+				w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			}
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(d.Response.Body))
+			return
+		}
+	}
+	p := problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: "try again later"}
+	if d.RetryAfter == client.Never {
+		p.Detail = "the cost is more than the limit can ever admit"
+	}
+	if d.Rule != "" {
+		p.Violated = []string{string(appendName(nil, d))}
+	}
+	write(w, p)
+}
+
+// tooLarge answers a request whose body is above the cap.
+func tooLarge(w http.ResponseWriter, most int64) {
+	write(w, problem{
+		Title: "Content too large", Status: http.StatusRequestEntityTooLarge,
+		Detail: "the body has more than " + strconv.FormatInt(most, 10) + " bytes",
+	})
+}
+
+func write(w http.ResponseWriter, p problem) {
+	body, err := json.Marshal(p)
+	if err != nil { // of strings and numbers, so never
+		body = nil
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body)
+}
+
+// Waiter waits until a check is admitted; *client.Client is one.
+type Waiter interface {
+	Wait(ctx context.Context, c client.Check) (client.Decision, error)
+}
+
+// Transport is an http.RoundTripper that lets a request out once its limits admit it: to stay within what
+// an API of somebody else allows, across all processes that use it. How long it waits is for the
+// request's context to say. A request that is not admitted fails with the Waiter's error.
+type Transport struct {
+	// Base sends the requests; nil means http.DefaultTransport.
+	Base http.RoundTripper
+	// Waiter, Domain and Key are required. Requests to which Key does not apply go out at once.
+	Waiter Waiter
+	Domain string
+	Key    Key
+	// Cost is how many units a request spends; nil means 1.
+	Cost func(r *http.Request) int64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := t.wait(r); err != nil {
+		if r.Body != nil {
+			r.Body.Close() // as RoundTrip must, also when it fails
+		}
+		return nil, err
+	}
+	if t.Base == nil {
+		return http.DefaultTransport.RoundTrip(r)
+	}
+	return t.Base.RoundTrip(r)
+}
+
+func (t *Transport) wait(r *http.Request) error {
+	if t.Waiter == nil || t.Domain == "" || t.Key == nil {
+		return errors.New("httplimit: a Transport needs Waiter, Domain and Key")
+	}
+	entries, ok := t.Key(r)
+	if !ok || len(entries) == 0 {
+		return nil
+	}
+	check := client.Check{Domain: t.Domain, Descriptor: entries}
+	if t.Cost != nil {
+		if check.Cost = t.Cost(r); check.Cost <= 0 {
+			return nil
+		}
+	}
+	if _, err := t.Waiter.Wait(r.Context(), check); err != nil {
+		return fmt.Errorf("httplimit: %s %s: %w", r.Method, r.URL.Redacted(), err)
+	}
+	return nil
 }

@@ -1,12 +1,189 @@
 package gossip
 
 import (
+	"bytes"
+	"context"
+	"crypto/rand"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/hashicorp/memberlist"
-
 	"github.com/sluice-project/sluice/internal/member"
 )
+
+// Encrypted gossip can be recorded and sent again by those who cannot read it. What
+// memberlist remembers makes most of that idle: news of a process that is known count only with a
+// higher number than it had. But what has left or died is forgotten in the end, and an old message
+// then shows it alive until probes find out. So a process that is heard of and not known
+// is challenged first, and is in no view until it has answered.
+//
+// A challenge and its answer are messages of ours inside memberlist's, so they are encrypted as well: the kind, a
+// nonce that has not been used before, and text: whom the challenge is for and where to answer, or who
+// answers. memberlist's own pings will not do: they are numbered from 0 at each start, so
+// old answers fit.
+const (
+	challenge = 1
+	answer    = 2
+	nonceSize = 16
+)
+
+// unproven is a process that was heard of and has not answered yet.
+type unproven struct {
+	member member.Member
+	since  time.Time
+	nonce  [nonceSize]byte // of our challenges
+	// met: it has exchanged state with this node, or an old message of it was replayed in such an exchange.
+	met bool
+}
+
+// addUnprovenLocked notes a process, or what changed of it, as unproven.
+func (r *registry) addUnprovenLocked(full string, m member.Member) {
+	u, known := r.mu.unproven[full]
+	if !known {
+		u.since = time.Now()
+		_, _ = rand.Read(u.nonce[:]) // never fails
+	}
+	u.member = m
+	r.mu.unproven[full] = u
+}
+
+// met notes that state was exchanged with a process, by its full name, and reports whether
+// it is alive and not this one. If it is unproven, prove reports that later.
+func (r *registry) met(full string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u, ok := r.mu.unproven[full]; ok {
+		u.met = true
+		r.mu.unproven[full] = u
+	}
+	_, ok := r.mu.alive[full]
+	return ok
+}
+
+// allUnproven returns the processes that are unproven.
+func (r *registry) allUnproven() []unproven {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]unproven, 0, len(r.mu.unproven))
+	for _, u := range r.mu.unproven {
+		all = append(all, u)
+	}
+	return all
+}
+
+// accept makes an unproven process one that is alive, if memberlist still thinks so. It reports whether
+// state was exchanged with it before.
+func (r *registry) accept(full string) (met bool) {
+	r.mu.Lock()
+	u, ok := r.mu.unproven[full]
+	if ok {
+		delete(r.mu.unproven, full)
+		r.livesLocked(full, u.member)
+	}
+	r.mu.Unlock()
+	if ok {
+		r.signal()
+	}
+	return u.met
+}
+
+// provenBy makes the process an alive one if the nonce is that of its challenge.
+func (r *registry) provenBy(full string, nonce []byte) (met bool) {
+	r.mu.Lock()
+	u, ok := r.mu.unproven[full]
+	r.mu.Unlock()
+	return ok && bytes.Equal(u.nonce[:], nonce) && r.accept(full)
+}
+
+// provingPause is the time between two rounds of challenges.
+const provingPause = 100 * time.Millisecond
+
+// runChallenges challenges unproven processes every provingPause, until they respond or memberlist finds them dead, and
+// responds to the challenges of others.
+func (g *Gossip) runChallenges(ctx context.Context) {
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		select {
+		case <-g.registry.unprovenAdded:
+		case <-again.C:
+		case c := <-g.challenges:
+			g.send(c.address, "", answer, c.nonce[:], g.registry.self)
+			continue
+		case <-ctx.Done():
+			return
+		}
+		if g.challengeUnproven() {
+			again.Reset(provingPause)
+		}
+	}
+}
+
+// challenged is a challenge to this process, and where to answer it.
+type challenged struct {
+	nonce   [nonceSize]byte
+	address string
+}
+
+// maxChallenges bounds those that wait to be answered. Others are lost, and come again.
+const maxChallenges = 64
+
+// challengeUnproven makes one round, and reports whether any process is unproven.
+func (g *Gossip) challengeUnproven() (more bool) {
+	allUnproven := g.registry.allUnproven()
+	trust := g.config.Timing.trustAfter(len(allUnproven) + len(g.View().Members))
+	for _, u := range allUnproven {
+		full := fullName(u.member.Name, u.member.Boot)
+		if time.Since(u.since) < trust {
+			g.send(u.member.Gossip, full, challenge, u.nonce[:], full+" "+g.Addr())
+		} else if g.registry.accept(full) {
+			signal(g.answered)
+		}
+	}
+	return len(allUnproven) > 0
+}
+
+// send sends a challenge or its response as a packet, which may be lost.
+func (g *Gossip) send(address, full string, kind byte, nonce []byte, text string) {
+	message := slices.Concat([]byte{kind}, nonce, []byte(text))
+	if err := g.list.SendToAddress(memberlist.Address{Addr: address, Name: full}, message); err != nil {
+		g.log.Debug("could not send a challenge or its answer", "address", address, "error", err)
+	}
+}
+
+// receive takes a challenge or its response. Only members have the key, so a member wrote the message, though perhaps
+// long ago.
+func (g *Gossip) receive(message []byte) {
+	if g.keys == nil || len(message) < 1+nonceSize {
+		return
+	}
+	kind, nonce, text := message[0], message[1:1+nonceSize], string(message[1+nonceSize:])
+	switch kind {
+	case challenge:
+		full, address, ok := strings.Cut(text, " ") // neither contains one
+		if ok && full == g.registry.self {
+			select {
+			case g.challenges <- challenged{[nonceSize]byte(nonce), address}:
+			default:
+			}
+		}
+	case answer:
+		if g.registry.provenBy(text, nonce) {
+			signal(g.answered)
+		}
+	}
+}
+
+// trustAfter is how long memberlist has to think a process alive that does not answer this node, in a
+// cluster of n, until this node believes it: the network between the two may be cut while others reach
+// both. It is longer than memberlist needs to find a dead one: two rounds of probes, and suspicion at its longest.
+func (t Timing) trustAfter(n int) time.Duration {
+	suspicion := 2 * float64(t.SuspicionMult) * max(1, math.Log10(float64(max(n, 1))))
+	return 5*time.Second + time.Duration((2*float64(n+1)+suspicion)*float64(t.ProbeInterval))
+}
 
 // admit returns the member that a node of memberlist stands for, or why it is
 // refused. The error names the peer's value and ours.

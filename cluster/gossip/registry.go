@@ -1,11 +1,15 @@
 package gossip
 
 import (
+	"cmp"
+	"context"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 
@@ -221,4 +225,140 @@ func (r *registry) addresses() (alive map[string]bool, gone []string) {
 		gone = append(gone, l.address)
 	}
 	return alive, gone
+}
+
+// watch is the viewer: it builds a view whenever the registry changed, logs who was
+// refused, and repeats what this node last said about itself.
+func (g *Gossip) watch(ctx context.Context) {
+	quiet := loglimit.New(time.Minute)
+	repeat := time.NewTimer(time.Hour)
+	repeat.Stop()
+	defer repeat.Stop()
+	for {
+		select {
+		case <-g.registry.changed:
+		case <-g.repeat:
+			repeat.Reset(repeatAfter * g.config.Timing.GossipInterval)
+		case <-repeat.C:
+			g.repeatState()
+		case <-ctx.Done():
+			return
+		}
+		for _, r := range g.registry.takeRejected() {
+			if quiet.Allow(time.Now(), r.address+" "+r.reason.Error()) {
+				g.log.Warn("rejected a peer", "address", r.address, "reason", r.reason.Error())
+			}
+		}
+		g.publish()
+	}
+}
+
+// publish makes what is known now the view, if it differs from the last.
+func (g *Gossip) publish() {
+	g.publishing.Lock()
+	defer g.publishing.Unlock()
+	next := &member.View{Self: g.config.Name, Members: choose(g.registry.members(), g.Self()), Seq: 1}
+	if last := g.view.Load(); last != nil {
+		if slices.Equal(last.Members, next.Members) {
+			return
+		}
+		next.Seq = last.Seq + 1
+		g.logChanges(last, next)
+	}
+	g.view.Store(next)
+	signal(g.changes)
+}
+
+// choose returns one member per name, sorted by name: the newest process that
+// carries it, except that one still joining does not replace an older one that
+// serves or hands over. Under its own name a node always shows itself.
+func choose(others []member.Member, self member.Member) []member.Member {
+	all := append(others, self)
+	slices.SortFunc(all, func(a, b member.Member) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Boot, b.Boot))
+	})
+	chosen := all[:0]
+	for _, m := range all {
+		last := len(chosen) - 1
+		switch {
+		case last < 0 || chosen[last].Name != m.Name:
+			chosen = append(chosen, m)
+		case chosen[last].Boot == self.Boot && m.Name == self.Name:
+			// Ourselves already.
+		case m.Boot == self.Boot && m.Name == self.Name:
+			chosen[last] = m
+		case m.State == member.Joining && chosen[last].State != member.Joining:
+			// The older one goes on until it is gone or the newcomer serves.
+		default:
+			chosen[last] = m
+		}
+	}
+	return slices.Clip(chosen)
+}
+
+// logChanges tells who came, changed and went.
+func (g *Gossip) logChanges(last, next *member.View) {
+	for _, m := range next.Members {
+		was, ok := last.Lookup(m.Name)
+		switch {
+		case m.Name == g.config.Name:
+		case !ok:
+			g.log.Info("member appeared", "member", m.Name, "state", m.State.String(), "address", m.Gossip)
+		case was.Boot != m.Boot:
+			g.log.Info("member restarted", "member", m.Name, "state", m.State.String(), "address", m.Gossip)
+		case was.State != m.State:
+			g.log.Info("member changed state", "member", m.Name, "state", m.State.String())
+		}
+	}
+	for _, m := range last.Members {
+		if _, ok := next.Lookup(m.Name); !ok {
+			g.log.Info("member is gone", "member", m.Name, "last_state", m.State.String(), "address", m.Gossip)
+		}
+	}
+}
+
+// Stats are counters since Open, and figures of now.
+type Stats struct {
+	// Members is the size of the view; Lost are members that vanished without
+	// leaving and are still tried.
+	Members, Lost int
+	// Refused counts messages from peers of another placement or format.
+	Refused uint64
+	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
+	// node's keys.
+	Malformed uint64
+	// TCPOnly counts probes of other nodes that were answered over TCP and not over UDP.
+	TCPOnly uint64
+	// RefusedStreams counts streams to the gossip port that were closed: too many, too long, or announcing
+	// more than gossip has.
+	RefusedStreams uint64
+	// Unproven are processes that were heard of and have not answered this node yet. They are in no view. None
+	// where gossip is not encrypted.
+	Unproven int
+	// Keys is the number of keys in force, and Primary names the one that encrypts.
+	Keys    int
+	Primary string
+	// Joins counts attempts to reach targets and lost members; JoinsFailed those
+	// that nobody answered or that were refused.
+	Joins, JoinsFailed uint64
+	// Health is memberlist's score of this node itself: 0 is well, higher means
+	// that it misses answers it should have got.
+	Health int
+}
+
+// Stats returns the counters.
+func (g *Gossip) Stats() Stats {
+	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.library.malformed.Load(), TCPOnly: g.library.tcpOnly.Load()}
+	if t, ok := g.transport.(*sockets); ok {
+		s.RefusedStreams = t.gate.refused.Load()
+	}
+	g.registry.mu.Lock()
+	s.Lost, s.Refused, s.Unproven = len(g.registry.mu.lost), g.registry.mu.refused, len(g.registry.mu.unproven)
+	g.registry.mu.Unlock()
+	k := g.Keyring()
+	s.Keys, s.Primary = k.Len(), k.Primary()
+	g.joiner.mu.Lock()
+	s.Joins, s.JoinsFailed = g.joiner.mu.tries, g.joiner.mu.failed
+	g.joiner.mu.Unlock()
+	return s
 }

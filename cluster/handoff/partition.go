@@ -1,6 +1,7 @@
 package handoff
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -279,4 +280,60 @@ func (m *Machine) lost(p *partition) bool {
 // this process's view yet.
 func (m *Machine) stranded(k *knowledge) bool {
 	return k.basis == announced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.inherits > int64(m.c.Digest)
+}
+
+// forgetGone forgets what is remembered of runs of a name of which a later run lives: they never come
+// back, and over the years there are many of them.
+func (m *Machine) forgetGone() {
+	latest := make(map[string]string, len(m.view.Members))
+	for _, p := range m.view.Members {
+		latest[p.Name] = p.Boot
+	}
+	gone := func(p message.Peer) bool {
+		boot, lives := latest[p.Name]
+		return lives && boot != p.Boot && !m.c.Quorum.Listens(m.now, p) // gossip may still show the run before this one
+	}
+	maps.DeleteFunc(m.heard, func(p message.Peer, _ *list) bool { return gone(p) })
+	maps.DeleteFunc(m.newsSent, func(p message.Peer, _ sentNews) bool { return gone(p) })
+	m.channels = slices.DeleteFunc(m.channels, func(ch *channel) bool { return gone(ch.peer) })
+}
+
+// lapse has this process claim anew what it owns when it has quorum again after so long that voters may have forgotten that they
+// granted it: they were restarted, and have acknowledged the owner of before since. The same goes for claims under way. It keeps the
+// counters, which are the best state there is unless another process has decided meanwhile.
+func (m *Machine) lapse() {
+	n := m.c.Quorum.Lapses()
+	if n == m.lapses || !guard.On(guard.Memory) {
+		return
+	}
+	m.lapses = n
+	for i := range m.parts {
+		p := &m.parts[i]
+		p.claim = nil
+		if p.isOwned() {
+			m.terms[i].Add(1) // whoever waits for a change to be confirmed waits in vain
+			m.keep(p, divergent)
+		}
+	}
+	m.asking = nil
+	m.digested, m.patrolled = m.now-int64(m.c.Digest), m.now-patrol // the others are told that it owns nothing, and it claims
+}
+
+// dropLeftover forgets a state that nobody keeps up to date and nobody will ask to drop: the replica of a former owner, when the owner
+// has as many replicas as it wants; and the state of a snapshot, or of an owner that has stepped down. A claim may still
+// want the latter until the partition has had its next owner for so long that others have replicas, of whom there are none in a
+// cluster of two.
+func (m *Machine) dropLeftover(p *partition) {
+	s, k := &p.state, &p.known
+	if p.phase != syncing && p.phase != replica || p.claim != nil {
+		return
+	}
+	settled := k.basis == announced && k.nextOwner == (message.Peer{}) && m.lives(k.holder)
+	replicated := k.replicated
+	if s.from == (message.Peer{}) {
+		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)
+	}
+	if settled && replicated && s.mark.Epoch.Less(k.epoch) {
+		m.forget(p)
+	}
 }

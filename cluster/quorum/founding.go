@@ -2,6 +2,8 @@ package quorum
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -229,4 +231,159 @@ func (m *Machine) acceptable(now int64, s message.Set) bool {
 		}
 	}
 	return s.Has(m.c.Self.Name)
+}
+
+// Forget takes name out of the set without asking a majority, by hand.
+// It fails when there is no set, when name is not in it, is this process, or lives.
+func (m *Machine) Forget(now int64, name string) error {
+	m.now = now
+	switch p := m.latest(name); {
+	case m.set.Zero():
+		return fmt.Errorf("quorum: forget %q: this node knows no stable set yet; ask a node that does", name)
+	case name == m.c.Self.Name:
+		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
+	case !m.set.Has(name):
+		return fmt.Errorf("quorum: forget %q: it is not counted; counted are %s", name, strings.Join(m.set.Members, ", "))
+	case p != nil && m.speaks(now, p):
+		return fmt.Errorf("quorum: forget %q: it lives, heard from %v ago; stop it first", name, time.Duration(now-p.heard))
+	case len(m.set.Members) == 1:
+		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
+	}
+	m.byHand = without(m.set, name)
+	m.obey(now)
+	return nil
+}
+
+// Bootstrap makes this process found a voter set of its own, by hand. It fails where it has quorum.
+func (m *Machine) Bootstrap(now int64) error {
+	m.now = now
+	if now < m.until {
+		return errors.New("quorum: bootstrap: this node has quorum in its voter set")
+	}
+	if m.set.ID == m.freshID() || m.record.Set.ID == m.freshID() {
+		m.founded++
+	}
+	m.founder = nil
+	m.byHand = message.Set{ID: m.freshID(), Version: 1, Members: []string{m.c.Self.Name}}
+	m.obey(now)
+	return nil
+}
+
+// obey makes the set that was made by hand this process's, once the disk has it.
+func (m *Machine) obey(now int64) {
+	s := m.byHand
+	if s.Zero() {
+		return
+	}
+	if s.ID == m.set.ID && s.Version <= m.set.Version {
+		m.byHand = message.Set{} // another version came first
+		return
+	}
+	if m.adopt(now, s) {
+		m.byHand = message.Set{}
+	}
+}
+
+// recovery gives a process that was restarted within a set its vote back. What it
+// promised and accepted is lost, so it asks all other members, and takes over the
+// latest of what they have: whoever proposed has noted it, and who has heard of this
+// boot counts no vote of an older one. If a member does not answer, it waits until
+// that would be forgotten.
+type recovery struct {
+	needed bool
+	until  int64
+	asked  int64
+}
+
+// recover asks, as long as it is needed.
+func (m *Machine) recover(now int64) {
+	r := &m.recovery
+	if !r.needed {
+		return
+	}
+	if now >= r.until || m.allTold() {
+		r.needed = false
+		return
+	}
+	if r.asked > now-int64(resend)-3*m.slowest()/2 {
+		return
+	}
+	r.asked = now
+	// The lowest of ballots: it is in nobody's way, and the answer tells all the same.
+	b := &message.Prepare{ID: m.set.ID, Version: m.set.Version + 1, Ballot: message.Ballot{Boot: m.c.Self.Boot}}
+	for _, name := range m.set.Members {
+		if p := m.latest(name); p != nil && p.told != b.Version {
+			m.send(p.Peer, b)
+		}
+	}
+}
+
+// told takes in what a member has promised and accepted.
+func (m *Machine) told(now int64, from *peer, b *message.Promise) {
+	if !m.recovery.needed {
+		return
+	}
+	a := m.instance()
+	a.promise(b.Ballot)
+	if follows(m.set, b.Accepted) && a.under.Compare(b.Under) < 0 {
+		a.accepted, a.under = b.Accepted, b.Under
+	}
+	from.told = b.Version
+	m.recover(now)
+}
+
+func (m *Machine) allTold() bool {
+	for _, name := range m.set.Members {
+		if name == m.c.Self.Name {
+			continue
+		}
+		if p := m.latest(name); p == nil || p.told != m.set.Version+1 {
+			return false
+		}
+	}
+	return true
+}
+
+// Waiting says what a process waits for that knows no set.
+type Waiting struct {
+	// May: it may take part in founding a set with Expect processes; see Config.Expect and MayFound.
+	May    bool
+	Expect int
+	// Have are the names of those that a set can be founded with, this process among them. Others expect another number: so many.
+	Have   []string
+	Others []Expecting
+	// Know are the processes that are heard and know a set in which they have no quorum. Silent are those that gossip shows and that are not
+	// heard.
+	Know, Silent []message.Peer
+	// Missed: others speak to an earlier run of this process.
+	Missed bool
+	// Accepted is the founding that it has accepted and that is not in force.
+	Accepted message.Set
+}
+
+// Expecting is a process that would found a set with another number of processes.
+type Expecting struct {
+	Name   string
+	Expect int
+}
+
+// Waiting returns what this process waits for as long as it knows no set.
+func (m *Machine) Waiting(now int64) Waiting {
+	w := Waiting{May: m.founds(), Expect: m.c.Expect, Missed: m.isMissed(now), Accepted: m.record.Founding, Have: []string{m.c.Self.Name}}
+	for _, p := range m.peers {
+		switch {
+		case p.sent == never || !m.speaks(now, p):
+			if p.inView {
+				w.Silent = append(w.Silent, p.Peer)
+			}
+		case !p.setless:
+			w.Know = append(w.Know, p.Peer)
+		case p.expect == m.c.Expect:
+			w.Have = append(w.Have, p.Name)
+		default:
+			w.Others = append(w.Others, Expecting{p.Name, p.expect})
+		}
+	}
+	slices.Sort(w.Have)
+	return w
 }

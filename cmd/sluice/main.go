@@ -7,16 +7,25 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"syscall"
+	_ "time/tzdata"
 
-	_ "time/tzdata" // rules name IANA zones; a scratch image has none
-
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 )
 
 // version is set by the build; otherwise the module's version is used.
@@ -116,4 +125,235 @@ func versionString() string {
 		return info.Main.Version
 	}
 	return "(devel)"
+}
+
+// settle fills the flags that the command line left alone, first from the
+// environment (SLUICE_ and the flag's name in capitals, dashes as underscores),
+// then from the YAML file that --config names, where keys are flag names and
+// lists may be YAML lists. The command line wins over the environment, and the
+// environment over the file. Errors name the variable, or the file and line.
+func settle(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
+	err := settleFromEnv(flags, lookupEnv)
+	file := flags.Lookup("config")
+	if file == nil || file.Value.String() == "" {
+		return err
+	}
+	return errors.Join(err, settleFromFile(flags, file.Value.String()))
+}
+
+func settleFromEnv(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || f.Name == "help" {
+			return
+		}
+		name := envName(f.Name)
+		value, ok := lookupEnv(name)
+		if !ok || value == "" {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", name, err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+func envName(flag string) string {
+	return "SLUICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// warnOfUnknown logs variables that begin like settings and are none, which a
+// misspelt one is.
+func warnOfUnknown(flags *pflag.FlagSet, environ []string, log *slog.Logger) {
+	known := map[string]bool{"SLUICE_ADDR": true, tokenVariable: true}
+	for _, name := range append(slices.Clone(clientTLSFlags), tokenFlagNames...) {
+		known[envName(name)] = true // of the other commands, which may run beside the node
+	}
+	flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })
+	for _, e := range environ {
+		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !known[name] {
+			log.Warn("this environment variable is no setting", "name", name)
+		}
+	}
+}
+
+func settleFromFile(flags *pflag.FlagSet, path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(data, &doc); err != nil {
+		return fmt.Errorf("--config: %s: %w", path, err)
+	}
+	if len(doc.Content) == 0 {
+		return nil
+	}
+	top := doc.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return fmt.Errorf("--config: %s:%d: want a mapping of flag names to values", path, top.Line)
+	}
+	var errs []error
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(top.Content); i += 2 {
+		key, value := top.Content[i], top.Content[i+1]
+		if err := settleOne(flags, seen, key, value); err != nil {
+			errs = append(errs, fmt.Errorf("--config: %s:%d: %s: %w", path, key.Line, key.Value, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node) error {
+	f := flags.Lookup(key.Value)
+	if f == nil || f.Name == "config" || f.Name == "help" {
+		return errors.New("no such setting")
+	}
+	if seen[f.Name] {
+		return errors.New("given twice")
+	}
+	seen[f.Name] = true
+	if value.Kind == yaml.SequenceNode && f.Value.Type() != "stringSlice" {
+		return errors.New("want one value, not a list")
+	}
+	text, err := scalarText(value)
+	if err != nil || f.Changed {
+		return err
+	}
+	return flags.Set(f.Name, text)
+}
+
+// scalarText returns a scalar's text, or a list's items joined by commas.
+func scalarText(n *yaml.Node) (string, error) {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return n.Value, nil
+	case yaml.SequenceNode:
+		items := make([]string, len(n.Content))
+		for i, c := range n.Content {
+			if c.Kind != yaml.ScalarNode {
+				return "", errors.New("want a list of plain values")
+			}
+			items[i] = c.Value
+		}
+		return strings.Join(items, ","), nil
+	}
+	return "", errors.New("want a plain value or a list of them")
+}
+
+func newConsole() *cobra.Command {
+	var f clientFlags
+	cmd := &cobra.Command{
+		Use:   "console",
+		Short: "Print an address that logs a browser in to the console",
+		Long: `Print an address of a node's console that logs a browser in, once and within a minute. The
+session may do what operators may, for twelve hours, or until the node stops.
+
+The node must run on this machine, as this user, and the browser must reach its HTTP port by
+this address: for a node elsewhere, forward the port with ssh -L or kubectl port-forward.
+With --callers, the console takes tokens too.
+
+Exit codes: 0 printed, 1 refused, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice console\n" +
+			"  kubectl exec sluice-0 -- /sluice console",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settle(cmd.Flags(), lookupEnv); err != nil {
+				return usageError(err)
+			}
+			return f.console(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f.registerNode(cmd)
+	f.registerPlace(cmd)
+	return cmd
+}
+
+// console prints a login address.
+func (f *clientFlags) console(ctx context.Context, out io.Writer) error {
+	way, ok := f.way()
+	if !ok {
+		return &codedError{exitNoAnswer, errors.New("no way to the node as its operator" + f.noWay())}
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	noAnswer := func(err error) error { return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", way, err)} }
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return way.Dial(ctx) }}}
+	defer client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/console/code", strings.NewReader("{}"))
+	if err != nil {
+		return noAnswer(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if way.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+way.Token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return noAnswer(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		URL    string `json:"url"`
+		Detail string `json:"detail"`
+	}
+	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&answer)
+	switch {
+	case err != nil:
+		return noAnswer(fmt.Errorf("%s: %w", resp.Status, err))
+	case resp.StatusCode == http.StatusNotFound:
+		return &codedError{exitDenied, errors.New("this node has no console; start it without --console=false")}
+	case resp.StatusCode != http.StatusOK:
+		return &codedError{exitDenied, errors.New(answer.Detail)}
+	}
+	_, err = fmt.Fprintln(out, answer.URL)
+	return err
+}
+
+// unmatched says why no rule matches a check; the zero value says nothing, for a check that a rule matches, a
+// caller who may not look, and a node of an older version.
+type unmatched struct {
+	reason string
+	// domains are those with rules that the caller may use, if the check's domain has none.
+	domains []string
+}
+
+// noRule reports whether no rule matches a check, so that nothing was decided.
+func noRule(d *sluicev1.Decision) bool {
+	return d.Error == nil && d.Rule == "" && d.Source == sluicev1.Source_SOURCE_UNRULED
+}
+
+// explainUnmatched asks the node, as its operator if this user is, why no rule matches, if that is so.
+func (f clientFlags) explainUnmatched(ctx context.Context, check *sluicev1.Check, d *sluicev1.Decision) (why unmatched) {
+	if !noRule(d) && d.GetError().GetCode() != sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN {
+		return why
+	}
+	f.operator = true
+	// The decision stands without it.
+	_ = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		res, err := c.Inspect(ctx, &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_})
+		why = unmatched{res.GetReason(), res.GetDomains()}
+		return err
+	})
+	return why
+}
+
+// known lists the domains, for the end of a sentence.
+func (u unmatched) known() string {
+	if len(u.domains) == 0 {
+		return ""
+	}
+	shown := make([]string, len(u.domains))
+	for i, d := range u.domains {
+		shown[i] = printable(d)
+	}
+	return "; known: " + strings.Join(shown, ", ")
+}
+
+func (u unmatched) String() string {
+	if u.reason == "" {
+		return ""
+	}
+	return " (" + u.reason + u.known() + ")"
 }

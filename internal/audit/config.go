@@ -1,17 +1,30 @@
+// Package audit hammers a running cluster with checks and says whether it kept its
+// limits: which keys were admitted more or less than their limit allows, what got no answer,
+// and for how long keys had none.
+//
+// It is a caller like any other, over the public gRPC API, and knows nothing of what is inside the
+// nodes. It decides which checks to make, where to send them again when a node fails, and how to
+// count what became of them. What a limit may admit is decided by package model. Printing, flags and
+// exit codes are left to cmd/sluice.
+//
+// [Run] owns the callers' goroutines and connections and returns when all have ended. A [Discovery]
+// owns one goroutine, from Discover to Close.
 package audit
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"sync"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/audit/model"
+	"google.golang.org/grpc"
 )
 
 // Config says whom to ask, what, and for how long.
@@ -166,4 +179,92 @@ func (c *Config) validate() error {
 			c.Duration, c.Attempt, c.AnswerWithin, c.Exhaust.Within)
 	}
 	return nil
+}
+
+// pace spreads checks evenly over time, whoever makes them. What was not made in
+// its time, because no caller was free, is not made up for.
+type pace struct {
+	each float64 // ns between checks; 0: no pace
+	mu   struct {
+		sync.Mutex
+		next float64 // ns since start
+	}
+	start time.Time
+}
+
+func newPace(rate float64) *pace {
+	p := &pace{start: time.Now()}
+	if rate > 0 {
+		p.each = float64(time.Second) / rate
+	}
+	return p
+}
+
+// wait returns when n checks may be made; it reports whether ctx still goes on then.
+func (p *pace) wait(ctx context.Context, n int) bool {
+	if p.each == 0 {
+		return ctx.Err() == nil
+	}
+	return rest(ctx, p.reserve(n))
+}
+
+func (p *pace) reserve(n int) time.Duration {
+	now := float64(time.Since(p.start))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := max(now, p.mu.next)
+	p.mu.next = at + float64(n)*p.each
+	return time.Duration(at - now)
+}
+
+// rest waits for d, or until ctx ends, and reports whether ctx still goes on.
+func rest(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ErrorKind counts errors of one kind.
+type ErrorKind struct {
+	Kind string `json:"kind"`
+	// Attempts that failed so, and Final errors: checks that ended so, without an answer.
+	Attempts int64 `json:"attempts"`
+	Final    int64 `json:"final"`
+	// Example is the first one's address and message.
+	Example string `json:"example"`
+}
+
+// errorKinds are few.
+type errorKinds []ErrorKind
+
+// of returns the one of that kind, with an example at least.
+func (e *errorKinds) of(kind, example string) *ErrorKind {
+	i := slices.IndexFunc(*e, func(k ErrorKind) bool { return k.Kind == kind })
+	if i < 0 {
+		i = len(*e)
+		*e = append(*e, ErrorKind{Kind: kind})
+	}
+	k := &(*e)[i]
+	k.Example = cmp.Or(k.Example, example)
+	return k
+}
+
+// merge adds another caller's, and keeps the most frequent first.
+func (e *errorKinds) merge(other errorKinds) {
+	for _, o := range other {
+		k := e.of(o.Kind, o.Example)
+		k.Attempts += o.Attempts
+		k.Final += o.Final
+	}
+	slices.SortFunc(*e, func(a, b ErrorKind) int {
+		return cmp.Or(cmp.Compare(b.Attempts, a.Attempts), cmp.Compare(a.Kind, b.Kind))
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/sluice-project/sluice/bucket"
 )
 
 // Epoch orders the holders of a partition over time: the higher generation wins,
@@ -107,4 +109,63 @@ func (s Set) Outranks(t Set) bool {
 		return len(s.Members) > len(t.Members)
 	}
 	return s.ID > t.ID
+}
+
+// Record is what a process keeps on disk of its part in the voter set. It acknowledges and votes at a version, and says that it
+// has accepted a founding, only when the disk has it.
+type Record struct {
+	// Set is the newest version that it knows, zero if none.
+	Set Set
+	// Founding is the voter set that it has accepted of a founder and that may be in force, zero if none. Round is the founder's.
+	Founding Set
+	Round    uint64
+	// Void are the IDs of foundings that it has promised to take no part in.
+	Void []string
+}
+
+// Equal reports whether r and t say the same.
+func (r Record) Equal(t Record) bool {
+	return r.Set.Equal(t.Set) && r.Founding.Equal(t.Founding) && r.Round == t.Round && slices.Equal(r.Void, t.Void)
+}
+
+func (*Report) body()  {}
+func (*Account) body() {}
+
+// Report says what the sender has admitted by itself of keys that the receiver holds. Its
+// lines are sums, so it may be lost, doubled and late.
+type Report struct {
+	// Sent is the sender's clock (ns); the Account returns it.
+	Sent  int64
+	Lines []Line
+}
+
+// Line is one key of a Report.
+type Line struct {
+	Key    bucket.Key
+	Limits *bucket.Limits
+	// Ends is the end of the window that the sum belongs to, by the holder's clock (Unix ns); 0 if the sender
+	// does not know the window yet, and has admitted nothing.
+	Ends int64
+	// Sum is all that the sending process has admitted in that window, at least 0. It never gets less.
+	Sum int64
+	// Transient is as in a bucket.Request.
+	Transient bool
+}
+
+// Account answers a Report, as far as the sender holds its keys.
+type Account struct {
+	// Sent is that of the Report, Clock the sender's Unix time (ns).
+	Sent, Clock int64
+	Lines       []Standing
+}
+
+// Standing is how one key stands after a Report.
+type Standing struct {
+	Key bucket.Key
+	// Ends is the end of the window that the sender is in (Unix ns).
+	Ends int64
+	// Known is the highest sum that the key's counter has of the reporter in this window, Remaining what is left of the limit then.
+	Known, Remaining int64
+	// Reporters is among how many processes that is to be shared, at least 1.
+	Reporters int
 }

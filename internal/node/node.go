@@ -1,3 +1,8 @@
+// Package node is one process of the cluster: it reads files, opens ports, joins the APIs, the limiter, the cluster node and
+// gossip, starts and stops them in order, and maps their plain counters to Prometheus. The daemon, `sluice demo` and
+// tests run nodes by Open and Run.
+//
+// It decides nothing about a limit, and knows no flags but by name. Run owns all goroutines and waits for them.
 package node
 
 import (
@@ -11,8 +16,6 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-
-	"google.golang.org/grpc"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/cluster"
@@ -28,6 +31,7 @@ import (
 	"github.com/sluice-project/sluice/transport/gubernator"
 	"github.com/sluice-project/sluice/transport/peer"
 	"github.com/sluice-project/sluice/transport/watch"
+	"google.golang.org/grpc"
 )
 
 // Node is one member of the cluster with its parts joined. Make it with Open; Run starts, serves and stops it.

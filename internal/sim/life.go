@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
@@ -150,4 +151,181 @@ func (w *world) stepAll(p *process, inbox []*letter) {
 		}
 		w.turn(p, now)
 	}
+}
+
+// unquiet has processes that are about to found a set paused, cut off and restarted. Without disks none is restarted: it would be
+// another process that starts without a set, and more of these than the founders account for.
+func unquiet(w *world) {
+	for range 3 + w.rng.IntN(8) {
+		w.pass(between(w.rng, 10*time.Millisecond, 500*time.Millisecond))
+		p := w.victim()
+		if p == nil {
+			continue
+		}
+		d := between(w.rng, 20*time.Millisecond, 4*time.Second)
+		switch w.rng.IntN(8) {
+		case 0, 1, 6, 7:
+			if w.disk {
+				w.restart(p, d/8)
+			}
+		case 2:
+			w.pause(p, d)
+		case 3, 4:
+			how, group := way(w.rng.IntN(3)), w.someGroup()
+			w.split(group, how, true)
+			w.after(d, func() { w.split(group, how, false) })
+		case 5:
+			if q := w.victim(); q != p {
+				how := way(w.rng.IntN(3))
+				w.part(p.place, q.place, how, true)
+				w.after(d, func() { w.part(p.place, q.place, how, false) })
+			}
+		}
+	}
+	w.pass(5 * time.Second)
+	w.mend()
+}
+
+// founded is what comes after: processes that restart behind a cut, alone or in so small a part that it is no majority, and one
+// with a set on disk that nobody else is left of.
+func founded(w *world) {
+	if w.disk && w.rng.IntN(2) == 0 {
+		if place := w.vacant(7); place >= 0 {
+			w.disks[place] = message.Record{Set: staleSet(w, place)}
+			w.start(place, w.wrongClock())
+		}
+		w.pass(8 * time.Second)
+		return
+	}
+	var group []int
+	up := w.running()
+	for _, p := range up[:(len(up)-1)/2] {
+		group = append(group, p.place)
+	}
+	if len(group) == 0 {
+		return
+	}
+	w.split(group, both, true)
+	w.pass(between(w.rng, 100*time.Millisecond, 2*time.Second))
+	for _, place := range group {
+		w.lose(w.procs[place])
+		w.restart(w.procs[place], between(w.rng, 10*time.Millisecond, 500*time.Millisecond))
+	}
+	w.pass(between(w.rng, time.Second, 12*time.Second))
+	w.split(group, both, false)
+}
+
+const staleID = "zz-stale"
+
+// staleSet returns a set with the name at place that is larger than any of the world's.
+func staleSet(w *world, place int) message.Set {
+	s := message.Set{ID: staleID, Version: 9, Members: []string{w.names[place]}}
+	for i := range places + 1 {
+		s.Members = append(s.Members, "x"+strings.Repeat("x", i))
+	}
+	return s
+}
+
+// sight is what gossip shows a process of one name.
+type sight struct {
+	seen
+	// since is when the world showed this first, shown when that was by the clock of
+	// who sees it; a change of state alone is not counted.
+	since, shown int64
+	// due is when a change that is on its way will show; 0 if none is.
+	due int64
+	// hiddenUntil: gossip falsely shows nobody.
+	hiddenUntil int64
+}
+
+// truth is what gossip would show p of place if it knew everything.
+func (w *world) truth(p *process, place int) seen {
+	q := w.procs[place]
+	if q == nil || q.paused || !q.joined || p.sights[place].hiddenUntil > w.now || !w.hears(p, q) {
+		return seen{}
+	}
+	return seen{q, q.state}
+}
+
+// hears reports whether probes between p and q arrive, by way of a third if need be.
+func (w *world) hears(p, q *process) bool {
+	if w.net.reaches(p.place, q.place) {
+		return true
+	}
+	for _, r := range w.procs {
+		if r != nil && !r.paused && w.net.reaches(p.place, r.place) && w.net.reaches(r.place, q.place) {
+			return true
+		}
+	}
+	return false
+}
+
+// gossip moves what p sees towards the truth, late, and reports whether anything changed.
+func (w *world) gossip(p *process) (changed bool) {
+	if !p.joined {
+		return false
+	}
+	for place := range w.names {
+		if place == p.place {
+			continue
+		}
+		s, want := &p.sights[place], w.truth(p, place)
+		switch {
+		case s.seen == want:
+			s.due = 0
+		case s.due == 0:
+			s.due = w.now + int64(w.lateness(s, want))
+		case w.now >= s.due:
+			w.reveal(p, s, want)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// reveal shows p what it is to see.
+func (w *world) reveal(p *process, s *sight, want seen) {
+	if want.process != s.process {
+		s.since, s.shown = w.now, w.clock(p)
+	}
+	s.seen, s.due = want, 0
+}
+
+// lateness draws how long gossip takes to tell of a change.
+func (w *world) lateness(s *sight, want seen) time.Duration {
+	switch {
+	case s.hiddenUntil > w.now:
+		return 0
+	case want.process == nil && s.process.state == member.Leaving && !s.process.runs():
+		return between(w.rng, 10*time.Millisecond, 400*time.Millisecond)
+	case want.process == nil:
+		return between(w.rng, 500*time.Millisecond, 3*time.Second)
+	}
+	return between(w.rng, 10*time.Millisecond, 400*time.Millisecond)
+}
+
+// peers returns whom gossip shows p.
+func (p *process) peers(w *world) []message.Peer {
+	var peers []message.Peer
+	for place := range w.names {
+		if q := p.sights[place].process; q != nil {
+			peers = append(peers, q.self)
+		}
+	}
+	return peers
+}
+
+// informed reports whether gossip shows every process the truth.
+func (w *world) informed() bool {
+	for _, p := range w.procs {
+		if p == nil {
+			continue
+		}
+		for place := range w.names {
+			if place != p.place && p.sights[place].seen != w.truth(p, place) {
+				return false
+			}
+		}
+	}
+	return true
 }

@@ -1,3 +1,23 @@
+// Package sim drives whole clusters of cluster/quorum and cluster/handoff machines,
+// each over a real bucket.Table, through seeded schedules of faults, and judges every
+// decision against a model that knows everything.
+//
+// All is one goroutine and one seed: virtual time, a queue of events, a network that
+// delays, loses, doubles and cuts, processes that crash, pause and come back, and a
+// stand-in for gossip that may be late and wrong. The same seed gives the same run,
+// so a failure is told by its seed alone:
+//
+//	make sim SEEDS=100000
+//	go test ./internal/sim -run TestSeed$ -v -args -seed 4711 -lines 300
+//
+// What a process does around its machines (when it serves, how it leaves, how a check
+// finds its holder) is done here as the node does it. Snapshots of counters, relays and
+// give-backs are left out. sharing.go adds keys that processes answer without their owners, by cluster/share.
+//
+// Leases have runs of their own, RunLeases: a holder, its standby and borrowers of one key, without the machines.
+//
+// profile.go and chaos.go have the kinds of schedules, excess.go says how much may be
+// admitted beyond a limit in each, sharing_judged.go what shares may admit, and judging.go, term.go and excess.go have the other invariants.
 package sim
 
 import (
@@ -188,4 +208,17 @@ func (k *key) newest() *account {
 		return nil
 	}
 	return k.accounts[len(k.accounts)-1]
+}
+
+// Without leaves guards out, to show what each is for.
+type Without struct {
+	// right: checks do not ask whether the process has the right. seal: nor for the
+	// seal; whom the ring names decides. gate: no gate.
+	right, seal, gate bool
+	// expect: every process founds a set by itself. disk: the disk is given the set every 10 s, and a version is
+	// acknowledged before. proof: nobody says that it has no quorum.
+	expect, disk, proof bool
+	// early: a process that has just started may give shares. grace: it waits for nobody when it wakes. saved: what is on disk of
+	// deferred charges is not read. voters: a share is all that was left.
+	early, grace, saved, voters bool
 }

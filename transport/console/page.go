@@ -1,13 +1,32 @@
+// Package console is the door for people who run a cluster: the page at /console, which is plain HTML, CSS and
+// JavaScript from within the binary, and what it asks. docs/console.md is the reference.
+//
+//	GET  /v1/watch          the cluster live, as server-sent events     read in all domains
+//	GET  /v1/rules          the rules in force                          read in all domains
+//	POST /v1/inspect        what a descriptor is held to                read in its domain
+//	POST /v1/inspect/reset  forgets its counter                         reset in its domain
+//	POST /console/code      a one-time login address                    operators
+//	POST /console/login     a session for its code, or for a token      everybody
+//	POST /console/logout    ends the session                            everybody
+//
+// A session is a cookie of the browser; it may do what the operator or the caller may who logged in. What is asked, the Limiter and the Hub answer; who may ask, the
+// Guard. It starts no goroutine.
 package console
 
 import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"path"
+	"time"
 
+	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+	"github.com/sluice-project/sluice/transport/watch"
 )
 
 //go:embed page
@@ -67,4 +86,135 @@ func mountPage(mux *http.ServeMux) {
 	mux.HandleFunc("/console/{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/console", http.StatusMovedPermanently)
 	})
+}
+
+// Config is what the door is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter limiter.Service
+	// Hub is what is watched. Required.
+	Hub *watch.Hub
+	// Rules returns those in force, nil for none. Required.
+	Rules func() *rules.Set
+	// Guard says who may ask. nil lets operators alone.
+	Guard *access.Guard
+	// URL is where browsers on this machine reach the door, without a path: "http://127.0.0.1:7461".
+	URL string
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Limiter == nil:
+		return errors.New("console: Limiter is required")
+	case c.Hub == nil:
+		return errors.New("console: Hub is required")
+	case c.Rules == nil:
+		return errors.New("console: Rules is required")
+	}
+	return nil
+}
+
+// Door is the console's handlers. They must stand behind httpapi.OwnPages.
+type Door struct {
+	Config
+	logins *logins
+}
+
+// New returns the door.
+func New(c Config) (*Door, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &Door{c, newLogins()}, nil
+}
+
+// Mount adds the door's paths to mux.
+func (d *Door) Mount(mux *http.ServeMux) {
+	mountPage(mux)
+	route(mux, http.MethodPost, "/console/code", d.code)
+	route(mux, http.MethodPost, "/console/login", d.login)
+	route(mux, http.MethodPost, "/console/logout", d.logout)
+	route(mux, http.MethodGet, "/v1/watch", d.watch)
+	route(mux, http.MethodGet, "/v1/rules", d.rules)
+	route(mux, http.MethodPost, "/v1/inspect", d.inspect)
+	route(mux, http.MethodPost, "/v1/inspect/reset", d.reset)
+}
+
+// route serves one method of a path, never from a cache, and refuses other methods.
+func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, *http.Request) error) {
+	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		if r.Method != method {
+			w.Header().Set("Allow", method)
+			httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+method))
+			return
+		}
+		if err := h(w, r); err != nil {
+			httpanswer.Refuse(w, problemOf(err))
+		}
+	})
+}
+
+// problemOf maps the error of a handler.
+func problemOf(err error) httpanswer.Problem {
+	if p, ok := errors.AsType[*statusError](err); ok {
+		return httpanswer.NewProblem(p.status, p.text)
+	}
+	return httpanswer.ProblemOf(err)
+}
+
+// statusError is refused with a status of its own.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e *statusError) Error() string { return e.text }
+
+// writePatience is how long a watcher may take to accept an event.
+const writePatience = 10 * time.Second
+
+// watch serves GET /v1/watch: the Hub's events, until the caller goes, may not any more, or is too slow.
+func (d *Door) watch(w http.ResponseWriter, r *http.Request) error {
+	if _, err := d.enter(r, access.Read, ""); err != nil {
+		return err
+	}
+	watcher, err := d.Hub.Watch()
+	switch {
+	case errors.Is(err, watch.ErrTooMany), errors.Is(err, watch.ErrClosed):
+		return &statusError{http.StatusServiceUnavailable, err.Error()}
+	case err != nil:
+		return err
+	}
+	defer watcher.Close()
+	c := http.NewResponseController(w)
+	// The server's time-outs are for calls; this one lasts. Not every writer has deadlines, and those in tests need none.
+	_ = c.SetReadDeadline(time.Time{})
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	_ = c.Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return nil
+		case event, ok := <-watcher.Events():
+			if !ok {
+				return nil
+			}
+			if _, err := d.enter(r, access.Read, ""); err != nil {
+				return nil // the token was taken away
+			}
+			_ = c.SetWriteDeadline(time.Now().Add(writePatience))
+			if _, err := w.Write(event); err != nil {
+				return nil
+			}
+			if err := c.Flush(); err != nil {
+				return nil
+			}
+		}
+	}
 }

@@ -1,17 +1,27 @@
+// Package envoy is the door for Envoy: its rate limit service
+// envoy.service.ratelimit.v3.RateLimitService on a *grpc.Server that the caller makes and
+// serves, in Envoy's own published types.
+//
+// It decides what a request in Envoy's words asks, which code the whole of it gets, and
+// what Envoy is told beside it. Which rule applies and how much is left is the
+// limiter.Service's. docs/envoy.md is its reference and lists what differs from
+// envoyproxy/ratelimit, and why. It starts no goroutine.
 package envoy
 
 import (
 	"context"
 	"errors"
+	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Config is what a Door is made of.
@@ -145,4 +155,46 @@ func (d *Door) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.Ra
 	for j, i := range places {
 		b.Results[i] = back.Results[j]
 	}
+}
+
+// undecidedRetry is after how long a request may come back of which a descriptor has no decision.
+const undecidedRetry = time.Second
+
+// settleUndecided answers the descriptors that have no decision, each for itself: an error of the whole call makes Envoy pass the
+// request under failure_mode_deny: false, so one must not be had by making one descriptor fail. A rule admits if it is
+// on_failure: open or in shadow mode; all else is over: other rules, limits that a descriptor brought, and a descriptor that is
+// wrong. Hits that could not be given back stay undecided.
+func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
+	for i := range b.Results {
+		r := &b.Results[i]
+		if verb, _ := spends(req, i); r.Err == nil || verb == bucket.Refund && r.Err.Code != limiter.Invalid {
+			continue
+		}
+		r.Err = nil
+		if r.Rule != nil && (r.Rule.Shadow || r.Rule.OnFailure == rules.FailOpen) {
+			r.Allowed, r.Source = true, check.Open
+			continue
+		}
+		r.Allowed, r.Source, r.RetryAfter = false, check.Closed, undecidedRetry
+	}
+}
+
+// failure returns the error of the whole call where no descriptor has an answer, and none is held to a limit: what is wrong
+// with one goes before what no node could decide.
+func failure(b *limiter.Batch) error {
+	var first *limiter.Error
+	at := 0
+	for i := range b.Results {
+		r := &b.Results[i]
+		if r.Err == nil || r.Limits != nil {
+			return nil
+		}
+		if first == nil || r.Err.Code < first.Code {
+			first, at = r.Err, i
+		}
+	}
+	if first.Field == "domain" { // of the request, as in fault
+		return errorOf(first, first.Field)
+	}
+	return errorOf(first, descriptorPath(at, first.Field))
 }

@@ -1,8 +1,11 @@
 package forwardauth
 
 import (
+	"errors"
 	"net/http"
 	"net/netip"
+	"net/url"
+	"path"
 	"strings"
 
 	"github.com/sluice-project/sluice/limiter"
@@ -171,4 +174,106 @@ func (q *asked) original(header, part string) (told string, below bool, fault *l
 		return lines[0], false, nil
 	}
 	return "", false, invalid(header, "comes more than once; the proxy must overwrite what its client has sent")
+}
+
+// clientOf returns the address that a request came from. peer is the one that called, and lines are
+// those of the header that has the addresses before it, the nearest one last. From the peer backwards,
+// addresses that are trusted are passed over, and the first that is not is the client: what stands before
+// it, it may have made up. Something that is no address ends the walk too, and then, as where all are trusted, the
+// client is the last that was passed over.
+func clientOf(peer netip.Addr, lines []string, trusts func(netip.Addr) bool) netip.Addr {
+	client := peer
+	for i := len(lines) - 1; i >= 0; i-- {
+		rest, more := lines[i], true
+		for more && trusts(client) {
+			var item string
+			if at := strings.LastIndexByte(rest, ','); at >= 0 {
+				rest, item = rest[:at], rest[at+1:]
+			} else {
+				item, more = rest, false
+			}
+			addr, ok := addressOf(item)
+			if !ok {
+				return client
+			}
+			client = addr
+		}
+	}
+	return client
+}
+
+// addressOf reads an item of the chain: an address, which may be in brackets and have a port. It is
+// unmapped and has no zone.
+func addressOf(item string) (netip.Addr, bool) {
+	item = strings.Trim(item, " \t")
+	addr, err := netip.ParseAddr(item)
+	if err != nil {
+		if inside, ok := strings.CutPrefix(item, "["); ok && strings.HasSuffix(inside, "]") {
+			addr, err = netip.ParseAddr(strings.TrimSuffix(inside, "]"))
+			if addr.Is4() {
+				return netip.Addr{}, false
+			}
+		} else {
+			var both netip.AddrPort
+			both, err = netip.ParseAddrPort(item)
+			addr = both.Addr()
+		}
+	}
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	return addr.Unmap().WithZone(""), true
+}
+
+var errURI = errors.New("want a path that begins with /, or a URL")
+
+// pathOf returns the path of a request target as a server's routes see it: without query and fragment,
+// decoded once, with one slash for several, and without . and .. segments, so that a detour to a path is
+// counted as that path. A slash at the end stays. It refuses bad escapes, and targets that are neither a
+// path, nor a URL, nor the * of OPTIONS.
+func pathOf(target string) (string, error) {
+	if i := strings.IndexAny(target, "?#"); i >= 0 {
+		target = target[:i]
+	}
+	if target == "*" {
+		return target, nil
+	}
+	if !strings.HasPrefix(target, "/") {
+		scheme, rest, ok := strings.Cut(target, "://")
+		if !ok || scheme == "" || strings.Contains(scheme, "/") {
+			return "", errURI
+		}
+		i := strings.IndexByte(rest, '/')
+		if i < 0 {
+			return "/", nil
+		}
+		target = rest[i:]
+	}
+	decoded, err := url.PathUnescape(target)
+	if err != nil {
+		return "", err
+	}
+	clean := path.Clean(decoded)
+	if clean != "/" && endsInside(decoded) {
+		clean += "/"
+	}
+	return clean, nil
+}
+
+// endsInside reports whether a path names what is inside a folder: it ends with a slash, or with
+// a segment that is a step.
+func endsInside(p string) bool {
+	last := p[strings.LastIndexByte(p, '/')+1:]
+	return last == "" || last == "." || last == ".."
+}
+
+// hostOf returns a host as it is counted: in lower case, without a port and a dot at the end.
+func hostOf(host string) string {
+	host = strings.ToLower(host)
+	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.Contains(host[i:], "]") {
+		if colon := strings.IndexByte(host, ':'); colon == i || host[0] == '[' {
+			host = host[:i]
+		}
+	}
+	return strings.TrimSuffix(host, ".")
 }

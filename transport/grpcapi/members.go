@@ -1,11 +1,17 @@
 package grpcapi
 
 import (
+	"cmp"
 	"context"
+	"errors"
 
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Members implements sluicev1.SluiceServiceServer.
@@ -135,4 +141,143 @@ func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) 
 		return nil, statusOf(err)
 	}
 	return &sluicev1.AcceptLossResponse{Partitions: int32(partitions), Told: told}, nil
+}
+
+// Inspect implements sluicev1.SluiceServiceServer.
+func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sluicev1.InspectResponse, error) {
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
+	if refused == nil {
+		refused = pass.Operate(ctx, access.Read, req.GetDomain())
+	}
+	if refused != nil {
+		return nil, statusOf(refused)
+	}
+	if s.gone() {
+		return nil, errLeaving
+	}
+	q := limiter.Check{Domain: req.GetDomain()}
+	for _, e := range req.GetDescriptor_() {
+		q.Descriptor = append(q.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
+	}
+	x, err := s.limiter.Inspect(ctx, &q)
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	res := inspectionToProto(&x)
+	for _, domain := range x.Domains {
+		if pass.Allows(access.Check, domain) || pass.Allows(access.Read, domain) {
+			res.Domains = append(res.Domains, domain)
+		}
+	}
+	return res, nil
+}
+
+func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
+	res := &sluicev1.InspectResponse{
+		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Holder: x.Holder, Generation: x.Gen,
+		Standbys: x.Standbys, Filling: x.Filling, Counted: x.Counted, Grants: int32(x.Grants), Lent: x.Lent,
+		Denying: x.Denying, Missing: x.Missing,
+	}
+	for _, e := range x.Shown {
+		res.Shown = append(res.Shown, &sluicev1.Entry{Key: e.Key, Value: e.Value})
+	}
+	for _, l := range x.Leases {
+		res.Leases = append(res.Leases, &sluicev1.LeaseLeft{Node: l.Node, Left: l.Left})
+	}
+	if x.Rule == nil {
+		return res
+	}
+	res.Rule, res.Unlimited, res.Shadow = x.Rule.Name, x.Rule.Unlimited, x.Rule.Shadow
+	for i, l := range x.Limits {
+		res.Limits = append(res.Limits, &sluicev1.LimitStanding{
+			Name: x.Rule.LimitName(i), Limit: transport.LimitToProto(x.Rule.Limits.At(i)),
+			Spent: l.Spent, Remaining: l.Remaining, ResetAfterNs: int64(l.ResetAfter),
+		})
+	}
+	return res
+}
+
+// defaultTop is how many keys are listed where the caller does not say.
+const defaultTop = 20
+
+// Top implements sluicev1.SluiceServiceServer.
+func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.TopResponse, error) {
+	if s.gone() {
+		return nil, errLeaving
+	}
+	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
+	if refused == nil {
+		refused = pass.May(access.Read, req.GetDomain())
+	}
+	if refused != nil {
+		return nil, statusOf(refused)
+	}
+	by := limiter.TopBy(req.GetBy())
+	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so refused as the highest that it can
+		by = ^limiter.TopBy(0)
+	}
+	top, err := s.limiter.Top(ctx, limiter.TopQuery{
+		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Operator: pass.IsOperator(ctx),
+	})
+	if err != nil {
+		return nil, statusOf(err)
+	}
+	res := &sluicev1.TopResponse{CoversNs: int64(top.Covers), Nodes: top.Nodes, Missing: top.Missing}
+	for i := range top.Keys {
+		k := &top.Keys[i]
+		p := &sluicev1.TopKey{Domain: k.Domain, Rule: k.Rule, Cut: k.Cut, Count: k.Count, Error: k.Error, PerSecond: k.PerSecond}
+		for _, e := range k.Descriptor {
+			p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: e.Value})
+		}
+		res.Keys = append(res.Keys, p)
+	}
+	return res, nil
+}
+
+// errLeaving answers what comes after Drain. A stream that ends with it has answered everything that was
+// decided; the detail tells it from a connection that broke.
+var errLeaving = statusOf(&limiter.Error{Code: limiter.Unavailable, Message: "this node is leaving; ask another"})
+
+// codeOf is the gRPC code of an error that is about a whole call.
+func codeOf(c limiter.Code) codes.Code {
+	switch c {
+	case limiter.Invalid, limiter.UnknownDomain:
+		return codes.InvalidArgument
+	case limiter.Overloaded:
+		return codes.ResourceExhausted
+	case limiter.Unavailable:
+		return codes.Unavailable
+	case limiter.NotFound:
+		return codes.NotFound
+	case limiter.Refused:
+		return codes.FailedPrecondition
+	case limiter.Forbidden:
+		return codes.PermissionDenied
+	case limiter.Unauthenticated:
+		return codes.Unauthenticated
+	}
+	return codes.Internal
+}
+
+// statusOf maps the error of a call; the status carries it as a sluice.v1.Error too.
+func statusOf(err error) error {
+	e, ok := errors.AsType[*limiter.Error](err)
+	if !ok {
+		return status.Error(codes.Internal, err.Error())
+	}
+	st := status.New(codeOf(e.Code), e.Error())
+	if with, err := st.WithDetails(callError(e)); err == nil {
+		st = with
+	}
+	return st.Err()
+}
+
+// callError is e, which is about a whole call, on the wire.
+func callError(e *limiter.Error) *sluicev1.Error {
+	return &sluicev1.Error{Code: sluicev1.ErrorCode(e.Code), Field: e.Field, Message: e.Message}
+}
+
+// errorAt is e, which is about check i, on the wire.
+func errorAt(e *limiter.Error, i int) *sluicev1.Error {
+	return &sluicev1.Error{Code: sluicev1.ErrorCode(e.Code), Field: e.Path(i), Message: e.Message}
 }

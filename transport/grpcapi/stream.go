@@ -6,12 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/transport/access"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/access"
 )
 
 // checksPerPlace is how many checks take one of the InFlight places of a stream: a caller that reads no

@@ -1,3 +1,10 @@
+// Package gubernator is the door for clients of gubernator v1: its service
+// pb.gubernator.V1 on a *grpc.Server that the caller makes and serves, and the same three
+// calls as JSON over HTTP.
+//
+// It decides what a limit that comes in gubernator's words means here, and in which of
+// its words the answer goes back. How much is left is the limiter.Service's.
+// docs/gubernator.md is its reference and lists what differs, and why. It starts no goroutine.
 package gubernator
 
 import (
@@ -5,14 +12,13 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // MaxRequests is the most that one GetRateLimits may ask: gubernator's own bound.

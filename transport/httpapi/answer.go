@@ -1,7 +1,9 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
+	"strconv"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
@@ -199,4 +201,33 @@ func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 		return httpanswer.Exceeded(p.Status, "a cost is more than its limit can ever admit; nothing was charged"), 0
 	}
 	return httpanswer.Exceeded(p.Status, "one or more checks were denied; nothing was charged"), max(after, 1)
+}
+
+// problemOf maps the error of a body or of a call.
+func problemOf(err error) httpanswer.Problem {
+	if e, ok := errors.AsType[*bodyError](err); ok {
+		p := httpanswer.NewProblem(http.StatusBadRequest, e.Error())
+		p.Code, p.Field, p.Offset = limiter.Invalid.String(), e.Field, &e.Offset
+		return p
+	}
+	if e, ok := errors.AsType[*limiter.Error](err); ok {
+		return httpanswer.ProblemOf(e)
+	}
+	if e, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return httpanswer.NewProblem(http.StatusRequestEntityTooLarge,
+			"the body is larger than "+strconv.FormatInt(e.Limit, 10)+" bytes; split the call")
+	}
+	return httpanswer.NewProblem(http.StatusBadRequest, "the body could not be read: "+err.Error())
+}
+
+// Shed returns h, but that requests which may be turned away are, with 503 and Retry-After, while admit says so. Their
+// bodies are not read.
+func Shed(h http.Handler, may func(*http.Request) bool, admit func() bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if may(r) && !admit() {
+			httpanswer.Refuse(w, httpanswer.ProblemOf(limiter.ErrBusy))
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }

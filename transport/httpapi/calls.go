@@ -1,10 +1,13 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport"
 	"github.com/sluice-project/sluice/transport/access"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
@@ -116,4 +119,148 @@ func restrict(pass *access.Pass, b *limiter.Batch) error {
 		return refused
 	}
 	return nil
+}
+
+// The fields of each object, as docs/api.md lists them.
+var (
+	checkFields = []string{"domain", "descriptor", "cost", "verb", "limits"}
+	callOptions = []string{"all_or_nothing"}
+	resetFields = []string{"domain", "descriptor", "limits"}
+	entryFields = []string{"key", "value"}
+	limitFields = []string{
+		"algorithm", "count", "period", "unlimited", "burst", "cost", "refill", "align", "unit", "timezone",
+		"min_interval", "soft", "count_denied", "sub_windows", "log_entries",
+	}
+)
+
+// readCall reads the body of a call into b: one check, whose fields are those of
+// the body, or a list of them in "checks". many says which it was. fields are
+// those of one check; options are further ones that the list may have beside it.
+func readCall(body []byte, b *limiter.Batch, fields, options []string) (many bool, err error) {
+	r, err := newReader(body)
+	if err != nil {
+		return false, err
+	}
+	var one *limiter.Check // the check that the body itself is
+	err = r.object(slices.Concat(fields, []string{"checks"}, options), func(name string) (err error) {
+		switch {
+		case name == "checks" && one != nil:
+			return r.fail("cannot stand beside the fields of one check")
+		case name == "checks":
+			many = true
+			return readChecks(r, b, fields)
+		case name == "all_or_nothing":
+			b.AllOrNothing, err = r.boolean()
+			return err
+		case many:
+			return r.fail("cannot stand beside checks")
+		case one == nil:
+			one = b.Add()
+		}
+		return readCheckField(r, one, name)
+	})
+	if err != nil {
+		return false, err
+	}
+	if !many && one == nil {
+		b.Add() // an empty object: the limiter says what is missing
+	}
+	return many, r.end()
+}
+
+func readChecks(r *reader, b *limiter.Batch, fields []string) error {
+	return r.array(func(i int) error {
+		if e := limiter.CountFault(i + 1); e != nil {
+			return e
+		}
+		c := b.Add()
+		return r.object(fields, func(name string) error { return readCheckField(r, c, name) })
+	})
+}
+
+func readCheckField(r *reader, c *limiter.Check, name string) (err error) {
+	switch name {
+	case "domain":
+		c.Domain, err = r.text()
+	case "descriptor":
+		err = r.array(func(int) error { return readEntry(r, c) })
+	case "cost":
+		c.Cost, err = r.integer(64)
+	case "verb":
+		c.Verb, err = readWord[bucket.Verb](r, c, func() string { return "verb" })
+		if c.Verb == bucket.Reset && c.Fault == nil {
+			c.Fault = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: "reset is no verb of a check; see /v1/reset"}
+		}
+	case "limits":
+		err = r.array(func(i int) error { return readLimit(r, c, i) })
+	}
+	return err
+}
+
+func readEntry(r *reader, c *limiter.Check) error {
+	var e rules.Entry
+	err := r.object(entryFields, func(name string) (err error) {
+		if name == "key" {
+			e.Key, err = r.text()
+		} else {
+			e.Value, err = r.text()
+		}
+		return err
+	})
+	// One too many is enough for it to be refused.
+	if len(c.Descriptor) <= limiter.MaxEntries {
+		c.Descriptor = append(c.Descriptor, e)
+	}
+	return err
+}
+
+func readLimit(r *reader, c *limiter.Check, i int) error {
+	l := bucket.Limit{Algorithm: bucket.FixedWindow}
+	err := r.object(limitFields, func(name string) error { return readLimitField(r, c, i, &l, name) })
+	if len(c.Limits) <= bucket.MaxLimits {
+		c.Limits = append(c.Limits, l)
+	}
+	return err
+}
+
+func readLimitField(r *reader, c *limiter.Check, i int, l *bucket.Limit, name string) (err error) {
+	field := func() string { return fmt.Sprintf("limits[%d].%s", i, name) }
+	switch name {
+	case "algorithm":
+		l.Algorithm, err = readWord[bucket.Algorithm](r, c, field)
+	case "count":
+		l.Count, err = r.integer(64)
+	case "period":
+		l.Period, err = r.seconds()
+	case "unlimited":
+		l.Unlimited, err = r.boolean()
+	case "burst":
+		l.Burst, err = r.integer(64)
+	case "cost":
+		l.Cost, err = r.integer(64)
+	case "refill":
+		l.Refill, err = readWord[bucket.Refill](r, c, field)
+	case "align":
+		l.Align, err = readWord[bucket.Align](r, c, field)
+	case "unit":
+		l.Unit, err = readWord[bucket.Unit](r, c, field)
+	case "timezone":
+		l.Zone, err = r.text()
+	case "min_interval":
+		l.MinInterval, err = r.seconds()
+	case "soft":
+		l.Soft, err = small(r)
+	case "count_denied":
+		l.CountDenied, err = r.boolean()
+	case "sub_windows":
+		l.SubWindows, err = small(r)
+	case "log_entries":
+		l.LogEntries, err = small(r)
+	}
+	return err
+}
+
+func small(r *reader) (int32, error) {
+	n, err := r.integer(32)
+	return int32(n), err
 }

@@ -1,8 +1,17 @@
+// Package httpapi is the HTTP door: a JSON form of checks with the rate limit
+// headers that HTTP clients know, the member list and how one is taken off it, and the
+// probes. docs/api.md is its reference.
+//
+// It decides status codes, headers and bodies, and that an operator's call comes from
+// this machine; nothing about checks, which are the limiter.Service's. It starts no
+// goroutine; net/http owns those it runs in.
 package httpapi
 
 import (
 	"bytes"
+	"encoding"
 	"errors"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -133,4 +142,57 @@ func (d *door) withBody(w http.ResponseWriter, r *http.Request, f func(body []by
 		return err
 	}
 	return f(buf.Bytes())
+}
+
+// readWord reads a value by its name, which is that of rule files. A word that is
+// no such name is the fault of c alone, so that the other checks are answered.
+// field spells where, seen from the check.
+func readWord[T any, P interface {
+	*T
+	encoding.TextUnmarshaler
+}](r *reader, c *limiter.Check, field func() string) (v T, err error) {
+	word, err := r.text()
+	if err != nil {
+		return v, err
+	}
+	// Clipped, because the error repeats it; no name is as long as that.
+	if err := P(&v).UnmarshalText([]byte(clip(word))); err != nil && c.Fault == nil {
+		c.Fault = &limiter.Error{Code: limiter.Invalid, Field: field(), Message: err.Error()}
+	}
+	return v, nil
+}
+
+const (
+	maxDrained   = 64 << 10
+	drainedUntil = time.Second
+)
+
+// Drained returns h, but that what h has not read of a body that comes by HTTP/2 is read and dropped before its answer ends, up to
+// 64 KiB and for at most a second. The server of net/http does so for HTTP/1. For HTTP/2 it resets the stream, with STREAM_CLOSED where
+// more of the body arrives: nginx then drops the answer, and its client does not learn why it was refused.
+func Drained(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 2 || r.ContentLength == 0 {
+			h.ServeHTTP(w, r)
+			return
+		}
+		b := &body{ReadCloser: r.Body}
+		r.Body = b
+		h.ServeHTTP(w, r)
+		if !b.ended && http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainedUntil)) == nil {
+			_, _ = io.CopyN(io.Discard, b, maxDrained)
+		}
+	})
+}
+
+// body is a request's body that knows when it has ended, or failed.
+type body struct {
+	io.ReadCloser
+	ended bool
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || err != nil
+	return n, err
 }

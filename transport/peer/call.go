@@ -1,9 +1,14 @@
 package peer
 
 import (
+	"fmt"
+	"slices"
 	"sync"
+	"time"
 
+	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
 // call is one Pool.Call, or a part of it that fits into a frame. It passes from the
@@ -133,4 +138,162 @@ func (q *queue) take(calls []*call, records, limits int) []*call {
 		calls = append(calls, c)
 	}
 	return calls
+}
+
+// Bits of Request.flags.
+const (
+	flagHold      = 1 << 0
+	flagGiveBack  = 1 << 1
+	flagSync      = 1 << 2
+	flagTransient = 1 << 3
+	flagDrain     = 1 << 4
+	flagNoDelay   = 1 << 5
+	flagLend      = 1 << 6
+	flagReturn    = 1 << 7
+)
+
+// verbRelay is the bit of a verb that says that the record is to be relayed, as flags are used up. A node that does not know it
+// answers that it does not know the verb.
+const verbRelay = 1 << 7
+
+// denyLost is the bit of Request.lost.
+const denyLost = 1 << 0
+
+// addRecord appends r to the columns of m. limits is the number that the stream
+// gave to r.Limits, 0 for none.
+func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
+	m.KeyHi = append(m.KeyHi, r.Key.Hi)
+	m.KeyLo = append(m.KeyLo, r.Key.Lo)
+	m.Limits = append(m.Limits, limits)
+	m.Cost = append(m.Cost, r.Cost)
+	m.Verb = append(m.Verb, verbOf(r))
+	m.Flags = append(m.Flags, flagsOf(r))
+	m.Id = append(m.Id, r.ID)
+	m.Times = append(m.Times, r.Times)
+	m.Want = append(m.Want, r.Want)
+	m.Rate = append(m.Rate, r.Rate)
+	m.ForNs = append(m.ForNs, int64(r.For))
+	m.Reserve = append(m.Reserve, r.Reserve)
+	m.Lost = append(m.Lost, lostOf(r))
+}
+
+// verbOf returns r's value in the column verb.
+func verbOf(r *check.Record) byte {
+	if r.Relay {
+		return byte(r.Verb) | verbRelay
+	}
+	return byte(r.Verb)
+}
+
+// lostOf returns r's value in the column lost.
+func lostOf(r *check.Record) byte {
+	if r.DenyLost {
+		return denyLost
+	}
+	return 0
+}
+
+// flagsOf returns r's value in the column flags.
+func flagsOf(r *check.Record) (flags byte) {
+	if r.Hold {
+		flags |= flagHold
+	}
+	if r.GiveBack {
+		flags |= flagGiveBack
+	}
+	if r.Sync {
+		flags |= flagSync
+	}
+	if r.Transient {
+		flags |= flagTransient
+	}
+	if r.Drain {
+		flags |= flagDrain
+	}
+	if r.NoDelay {
+		flags |= flagNoDelay
+	}
+	if r.Lend {
+		flags |= flagLend
+	}
+	if r.Return {
+		flags |= flagReturn
+	}
+	return flags
+}
+
+// sealRequest leaves out what need not travel. key_lo stays, because its length is
+// how many records there are.
+func sealRequest(m *peerv1.Request) {
+	m.KeyHi = trim(m.KeyHi)
+	m.Limits = trim(m.Limits)
+	m.Cost = trim(m.Cost)
+	m.Verb = trim(m.Verb)
+	m.Flags = trim(m.Flags)
+	m.Id = trim(m.Id)
+	m.Times = trim(m.Times)
+	m.Want = trim(m.Want)
+	m.Rate = trim(m.Rate)
+	m.ForNs = trim(m.ForNs)
+	m.Reserve = trim(m.Reserve)
+	m.Lost = trim(m.Lost)
+}
+
+// readRequest appends m's records to records and checks m's form. definitions
+// resolves numbers of limits.
+func readRequest(m *peerv1.Request, definitions *definitions, records []check.Record) ([]check.Record, error) {
+	n := len(m.KeyLo)
+	if n > MaxRecords {
+		return nil, fmt.Errorf("frame %d has %d records; want at most %d", m.Seq, n, MaxRecords)
+	}
+	for _, c := range []struct {
+		name string
+		len  int
+	}{
+		{"key_hi", len(m.KeyHi)}, {"limits", len(m.Limits)}, {"cost", len(m.Cost)},
+		{"verb", len(m.Verb)}, {"flags", len(m.Flags)}, {"id", len(m.Id)},
+		{"times", len(m.Times)}, {"want", len(m.Want)}, {"rate", len(m.Rate)}, {"for_ns", len(m.ForNs)},
+		{"reserve", len(m.Reserve)}, {"lost", len(m.Lost)},
+	} {
+		if c.len != 0 && c.len != n {
+			return nil, columnError(m.Seq, c.name, c.len, n)
+		}
+	}
+	first := len(records)
+	records = slices.Grow(records, n)[:first+n]
+	for i := range n {
+		r := &records[first+i]
+		*r = check.Record{ID: at(m.Id, i)} // another frame's record may be here
+		r.Key = bucket.Key{Hi: at(m.KeyHi, i), Lo: m.KeyLo[i]}
+		r.Cost = at(m.Cost, i)
+		r.Times = at(m.Times, i)
+		r.Want = at(m.Want, i)
+		r.Rate = at(m.Rate, i)
+		r.For = time.Duration(at(m.ForNs, i))
+		r.Reserve = at(m.Reserve, i)
+		r.DenyLost = at(m.Lost, i)&denyLost != 0
+		verb := at(m.Verb, i)
+		r.Verb, r.Relay = bucket.Verb(verb&^verbRelay), verb&verbRelay != 0
+		flags := at(m.Flags, i)
+		r.Hold = flags&flagHold != 0
+		r.GiveBack = flags&flagGiveBack != 0
+		r.Sync = flags&flagSync != 0
+		r.Transient = flags&flagTransient != 0
+		r.Drain = flags&flagDrain != 0
+		r.NoDelay = flags&flagNoDelay != 0
+		r.Lend = flags&flagLend != 0
+		r.Return = flags&flagReturn != 0
+		if id := at(m.Limits, i); id != 0 {
+			limits, err := definitions.get(id)
+			if err != nil {
+				return nil, fmt.Errorf("frame %d, record %d: %w", m.Seq, i, err)
+			}
+			r.Limits = limits
+		}
+	}
+	return records, nil
+}
+
+func columnError(seq uint64, column string, got, records int) error {
+	return fmt.Errorf("frame %d: column %s has %d values for %d records; want as many, or none", seq, column, got, records)
 }

@@ -1,8 +1,21 @@
+// Package model judges the log of one key: whether a limit could have admitted what
+// was admitted, and whether it had to admit what was denied.
+//
+// It decides from times between which each decision was made, never from when it was
+// made, which nobody outside the node knows. Its verdicts are sound: units over or
+// under are reported only if no way of placing the decisions explains the log.
+// Every rounding favours the cluster. So a correct cluster is never accused, and a
+// wrong one is caught where the times leave no doubt.
+//
+// It leaves asking the cluster, and what the verdicts mean for a run, to package
+// audit. It is pure: no I/O, no clock, no goroutine.
 package model
 
 import (
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
@@ -90,4 +103,118 @@ func (m *Model) flowing(d int64) int64 {
 		return 0
 	}
 	return addSat(mulDiv(d, m.n, m.p), 1)
+}
+
+// mulDiv returns ⌊a × b / c⌋ for a, b ≥ 0 and c > 0, at most the largest int64.
+func mulDiv(a, b, c int64) int64 {
+	q, _ := divRest(a, b, 0, c)
+	return q
+}
+
+// divRest returns ⌊(a × b + add) / c⌋ and the rest. A quotient above the largest
+// int64 is held there, with rest 0.
+func divRest(a, b, add, c int64) (quotient, rest int64) {
+	hi, lo := bits.Mul64(uint64(a), uint64(b))
+	lo, carry := bits.Add64(lo, uint64(add), 0)
+	hi += carry
+	if hi >= uint64(c) {
+		return math.MaxInt64, 0
+	}
+	q, r := bits.Div64(hi, lo, uint64(c))
+	if q > math.MaxInt64 {
+		return math.MaxInt64, 0
+	}
+	return int64(q), int64(r)
+}
+
+// addSat returns a + b for b ≥ 0, at most the largest int64.
+func addSat(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// floorDiv returns ⌊a / b⌋ for b > 0.
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// mulSat returns a × b for a, b ≥ 0, at most the largest int64.
+func mulSat(a, b int64) int64 { return mulDiv(a, b, 1) }
+
+// Windows aligned to the epoch. A window of a node's clock begins within Clocks.Error
+// of where it begins by the clock of the log, so that a decision belongs certainly to a window if it was
+// made at least that far from both its ends.
+
+// overAligned holds the spans to N in each window, and to 2 N in each two that follow
+// each other: those who may belong to either of the two count there.
+func (m *Model) overAligned(spans []Span) int64 {
+	one, two := make(map[int64]int64), make(map[int64]int64)
+	for _, s := range spans {
+		if k, ok := m.within(s, 1); ok {
+			one[k]++
+		}
+		k, ok := m.within(s, 2)
+		if ok {
+			two[k]++
+		}
+		// The two windows that begin one earlier.
+		if s.To < m.border(k+1)-int64(m.clocks.Error) {
+			two[k-1]++
+		}
+	}
+	over := int64(0)
+	for _, c := range one {
+		over = max(over, c-m.n)
+	}
+	for _, c := range two {
+		over = max(over, c-addSat(m.n, m.n))
+	}
+	return over
+}
+
+// within returns the last window k that certainly had begun when s was decided, and
+// whether s certainly was decided before the windows k to k + count − 1 had ended.
+func (m *Model) within(s Span, count int64) (k int64, certain bool) {
+	k = floorDiv(s.From-int64(m.clocks.Error), m.p)
+	return k, s.To < m.border(k+count)-int64(m.clocks.Error)
+}
+
+// border returns where window k begins.
+func (m *Model) border(k int64) int64 { return k * m.p }
+
+// overWeighted holds the spans, which are sorted by To, to the sliding counter's formula: it
+// admits while ⌊before·(P − e)/P⌋ + current < N. What is before is at least what was certainly admitted in the
+// window before, the age e at most what the clocks allow; and the bound only rises with e.
+func (m *Model) overWeighted(spans []Span) int64 {
+	windows := make(map[int64][]int64) // ends of the spans certainly in a window
+	var order []int64
+	for _, s := range spans {
+		k, ok := m.within(s, 1)
+		if !ok {
+			continue
+		}
+		if windows[k] == nil {
+			order = append(order, k)
+		}
+		windows[k] = append(windows[k], s.To)
+	}
+	slices.Sort(order)
+	over := int64(0)
+	for _, k := range order {
+		before := int64(len(windows[k-1]))
+		if before == 0 {
+			continue // overAligned has seen to it
+		}
+		for i, to := range windows[k] {
+			age := min(m.p, to-m.border(k)+int64(m.clocks.Error))
+			over = max(over, int64(i)+1+mulDiv(before, m.p-age, m.p)-m.n)
+		}
+	}
+	return over
 }

@@ -1,14 +1,19 @@
 package door
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"math"
 	"strings"
-
-	"google.golang.org/grpc"
+	"time"
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"google.golang.org/grpc"
 )
 
 // sdk asks by the Go client, which all callers share, as the parts of a program would. The client
@@ -94,4 +99,92 @@ func countSDK(seen *load.Tally, all ...client.Decision) error {
 		seen.Count(load.SourceNamed(all[i].Source.String()), all[i].Allowed)
 	}
 	return nil
+}
+
+// streams asks by SluiceService.CheckStream.
+type streams struct {
+	*connections
+	config Config
+}
+
+func openStream(c Config) (Door, error) {
+	conns, err := connect(c)
+	return &streams{conns, c}, err
+}
+
+// NewCaller implements load.Target.
+func (s *streams) NewCaller(checks int) load.Caller {
+	return &streamCaller{
+		conns: s.take(), open: make([]*stream, s.Nodes()), timeout: cmp.Or(s.config.Timeout, math.MaxInt64), request: request(&s.config, checks),
+	}
+}
+
+// streamCaller has a stream to each node that it has asked, and opens another when one
+// has ended. Streams end with their connection.
+type streamCaller struct {
+	conns   []*grpc.ClientConn
+	open    []*stream
+	timeout time.Duration
+	request *sluicev1.CheckRequest
+}
+
+// stream is an open one. It is cancelled when a call on it takes too long.
+type stream struct {
+	grpc.BidiStreamingClient[sluicev1.CheckRequest, sluicev1.CheckResponse]
+	cancel context.CancelFunc
+	late   *time.Timer
+}
+
+// Call implements load.Caller.
+func (c *streamCaller) Call(ctx context.Context, node int, keys []string, seen *load.Tally) error {
+	s := c.open[node]
+	if s == nil {
+		var err error
+		if s, err = c.begin(ctx, node); err != nil {
+			return err
+		}
+	}
+	s.late.Reset(c.timeout)
+	name(c.request, keys)
+	c.request.Id++
+	res, err := s.ask(c.request)
+	if !s.late.Stop() && err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %v: %w", c.timeout, err)
+	}
+	if err != nil {
+		s.cancel()
+		c.open[node] = nil
+		return err
+	}
+	return count(res, len(keys), seen)
+}
+
+// begin opens a stream to node, which lives as long as ctx.
+func (c *streamCaller) begin(ctx context.Context, node int) (*stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(c.timeout, cancel)
+	opened, err := sluicev1.NewSluiceServiceClient(c.conns[node]).CheckStream(ctx)
+	if err != nil {
+		cancel()
+		late.Stop()
+		return nil, err
+	}
+	c.open[node] = &stream{opened, cancel, late}
+	return c.open[node], nil
+}
+
+// ask sends req and returns its answer. There is no other request under way.
+func (s *stream) ask(req *sluicev1.CheckRequest) (*sluicev1.CheckResponse, error) {
+	// After io.EOF, Recv says why the stream has ended.
+	if err := s.Send(req); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	res, err := s.Recv()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("the node has ended the stream")
+	case err == nil && res.GetId() != req.GetId():
+		return nil, fmt.Errorf("asked request %d, got the answer of %d", req.GetId(), res.GetId())
+	}
+	return res, err
 }

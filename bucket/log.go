@@ -1,0 +1,341 @@
+package bucket
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
+
+// The sliding window log: every charge is an entry, and what counts is the sum of the entries
+// in (now − period, now]. It is exact, and the most expensive algorithm. Entries of
+// one time are one. Above the cap the two oldest become one with the later time,
+// which can only make the log stricter.
+//
+// spent is always the sum of the entries, unless that exceeds int64: then spent is the
+// largest int64, and is summed anew when entries leave.
+
+// dateOf returns the date of an entry for what is spent at now: the beginning of its sub-window.
+func (p *plan) dateOf(now int64) int64 {
+	if p.grain == 1 {
+		return now
+	}
+	return max(never+1, subSat(now, floorMod(now, p.grain)))
+}
+
+// entryFor returns the date of the entry that a charge to s at now goes into. That is the newest one if its sub-window,
+// which may have come from a node with another clock, is not over.
+func (s *state) entryFor(p *plan, now int64) int64 {
+	at := p.dateOf(now)
+	if v := s.span(); v.n > 0 {
+		at = max(at, s.log.at(v, v.n-1).at)
+	}
+	return at
+}
+
+// settleLog drops the entries that no longer count.
+func (s *state) settleLog(p *plan, now int64) {
+	v := s.span()
+	if v.n == 0 {
+		return
+	}
+	full := s.spent == math.MaxInt64
+	before := v.n
+	for v.n > 0 {
+		x := s.log.at(v, 0)
+		if elapsed(x.at, now) < uint64(p.span) {
+			break
+		}
+		s.spent -= x.cost
+		v.head = (v.head + 1) & uint32(len(s.log.ring)-1)
+		v.n--
+	}
+	if v.n == before {
+		return
+	}
+	s.setSpan(v)
+	if full {
+		s.sum()
+	}
+}
+
+// sum sets spent to the sum of the entries.
+func (s *state) sum() {
+	s.spent = 0
+	if v := s.span(); v.n > 0 {
+		_, s.spent = s.log.over(v, math.MaxInt64)
+	}
+}
+
+// untilLog requires that more than target units count: they do until the entry has expired that has, with all newer ones, more.
+func (s *state) untilLog(p *plan, now, target int64) int64 {
+	v := s.span()
+	i, _ := s.log.over(v, target)
+	return p.expiry(s.log.at(v, i).at, now)
+}
+
+// expiry returns the time (ns) from now until an entry of date at counts no more.
+func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, now)) }
+
+// chargeLog adds an entry of cost.
+func (s *state) chargeLog(p *plan, now, cost int64) {
+	s.spent = addSat(s.spent, cost)
+	at, v := p.dateOf(now), s.span()
+	for int(v.n) > p.maxEntries { // the cap was lowered
+		v = s.mergeOldest(v)
+	}
+	if v.n > 0 {
+		newest := *s.log.at(v, v.n-1)
+		if newest.at >= at || p.maxEntries == 1 {
+			newest.at = max(newest.at, at) // see entryFor
+			newest.cost = addSat(newest.cost, cost)
+			s.log.set(v, v.n-1, newest)
+			s.setSpan(v)
+			return
+		}
+	}
+	if int(v.n) == p.maxEntries {
+		v = s.mergeOldest(v)
+	}
+	s.setSpan(v)
+	s.push(entry{at, cost})
+}
+
+// mergeOldest makes the two oldest entries one, with the later time.
+func (s *state) mergeOldest(v span) span {
+	s.log.setCost(v, 1, addSat(s.log.at(v, 1).cost, s.log.at(v, 0).cost))
+	return span{(v.head + 1) & uint32(len(s.log.ring)-1), v.n - 1}
+}
+
+// squeeze makes the log of s have most entries at most, 0 if it is none: the oldest become one, with the latest of their times. The ring, which
+// may be another's too, stays as it is; s gets one of its own.
+func (s *state) squeeze(most int) {
+	v := s.span()
+	if most == 0 || s.log == nil || int(v.n) <= most {
+		return
+	}
+	old, merged := s.log, int64(0)
+	s.log = newEntries(most)
+	first := v.n - uint32(most) // of those that stay
+	for i := range first {
+		merged = addSat(merged, old.at(v, i).cost)
+	}
+	to := span{0, uint32(most)}
+	for i := range to.n {
+		x := *old.at(v, first+i)
+		if i == 0 {
+			x.cost = addSat(x.cost, merged)
+		}
+		s.log.set(to, i, x)
+	}
+	s.setSpan(to)
+}
+
+// refundLog gives back from the newest entries.
+func (s *state) refundLog(cost int64) {
+	v := s.span()
+	full, given := s.spent == math.MaxInt64, cost
+	for v.n > 0 && cost > 0 {
+		newest := s.log.at(v, v.n-1).cost
+		if newest > cost {
+			s.log.setCost(v, v.n-1, newest-cost)
+			cost = 0
+			break
+		}
+		cost -= newest
+		v.n--
+	}
+	s.setSpan(v)
+	s.lower(full, given-cost)
+}
+
+// undoLog takes a charge of cost out of its entry, which has the date at, if that still counts.
+func (s *state) undoLog(at, cost int64) {
+	v := s.span()
+	for i := v.n; i > 0; i-- {
+		x := s.log.at(v, i-1)
+		if x.at > at {
+			continue
+		}
+		if x.at == at {
+			full, cost := s.spent == math.MaxInt64, min(cost, x.cost)
+			if x.cost > cost {
+				s.log.setCost(v, i-1, x.cost-cost)
+			} else {
+				s.remove(i - 1)
+			}
+			s.lower(full, cost)
+		}
+		return
+	}
+}
+
+// lower lowers spent by the cost that was taken out of entries; full says that it was saturated.
+func (s *state) lower(full bool, cost int64) {
+	if full {
+		s.sum()
+		return
+	}
+	s.spent -= cost
+}
+
+// entry is cost units that count until the log's span (see plan.span) has passed since at (Unix ns).
+type entry struct{ at, cost int64 }
+
+// entries is the ring of a log. It is the memory only: a state's aux says which part of it
+// holds entries, so that a copy of the state can drop entries and leave the ring alone.
+type entries struct {
+	// ring has a length that is a power of two. A phase has none.
+	ring []entry
+	// sums has the units of each block of a ring that is longer than one, of all its places, whether they hold entries or did, so that
+	// counting from the newest entry on takes few steps.
+	sums []sum
+	// phase is where in a period the windows of a kindWeighted begin, in (0, period). Many states share such
+	// entries, and nothing writes to them.
+	phase int64
+}
+
+// owned reports whether e is the ring of one log.
+func (e *entries) owned() bool { return e != nil && e.ring != nil }
+
+// minRing is the length of the smallest ring. Rings double when full and halve when an
+// eighth full, so that a log in steady use does not allocate.
+const minRing = 4
+
+// block is how many places of a ring share a sum.
+const block = 64
+
+// sum is an unsigned number of 128 bits: a block may hold more units than int64.
+type sum struct{ hi, lo uint64 }
+
+// replace takes the cost was out of the sum and puts the cost is in.
+func (x *sum) replace(was, is int64) {
+	var carry uint64
+	x.lo, carry = bits.Sub64(x.lo, uint64(was), 0)
+	x.hi -= carry
+	x.lo, carry = bits.Add64(x.lo, uint64(is), 0)
+	x.hi += carry
+}
+
+// units returns the sum, at most math.MaxInt64.
+func (x *sum) units() int64 {
+	if x.hi > 0 {
+		return math.MaxInt64
+	}
+	return saturate(x.lo)
+}
+
+// newEntries returns a ring with room for n entries.
+func newEntries(n int) *entries {
+	length := minRing
+	for length < n {
+		length *= 2
+	}
+	e := new(entries)
+	e.allocate(length)
+	return e
+}
+
+// allocate makes the ring of e an empty one of length n.
+func (e *entries) allocate(n int) {
+	e.ring, e.sums = make([]entry, n), nil
+	if n > block {
+		e.sums = make([]sum, n/block)
+	}
+}
+
+// span is the part of a ring that holds entries, packed into a state's aux.
+type span struct{ head, n uint32 }
+
+func (s *state) span() span { return span{uint32(s.aux >> 32), uint32(s.aux)} }
+
+func (s *state) setSpan(v span) { s.aux = int64(v.head)<<32 | int64(v.n) }
+
+// at returns entry i, the oldest being entry 0.
+func (e *entries) at(v span, i uint32) *entry {
+	return &e.ring[(v.head+i)&uint32(len(e.ring)-1)]
+}
+
+// set makes x the entry i.
+func (e *entries) set(v span, i uint32, x entry) {
+	place := (v.head + i) & uint32(len(e.ring)-1)
+	if e.sums != nil {
+		e.sums[place/block].replace(e.ring[place].cost, x.cost)
+	}
+	e.ring[place] = x
+}
+
+// setCost changes the cost of entry i.
+func (e *entries) setCost(v span, i uint32, cost int64) { e.set(v, i, entry{e.at(v, i).at, cost}) }
+
+// over returns the place of the newest entry that has, together with all that are newer, more than target units, and how many units
+// those have that are newer. If all of v have no more, that is place 0, and all of its units.
+func (e *entries) over(v span, target int64) (i uint32, newer int64) {
+	for i = v.n; i > 0; {
+		if place := (v.head + i - 1) & uint32(len(e.ring)-1); place%block == block-1 && i >= block && e.sums != nil {
+			if all := addSat(newer, e.sums[place/block].units()); all <= target {
+				newer = all
+				i -= block
+				continue
+			}
+		}
+		all := addSat(newer, e.at(v, i-1).cost)
+		if all > target {
+			return i - 1, newer
+		}
+		newer = all
+		i--
+	}
+	return 0, newer
+}
+
+// push adds an entry as the newest one.
+func (s *state) push(x entry) {
+	v := s.span()
+	if s.log == nil {
+		s.log = newEntries(minRing)
+	} else if int(v.n) == len(s.log.ring) {
+		v = s.log.resize(v, 2*len(s.log.ring))
+	} else if int(v.n) < len(s.log.ring)/8 && len(s.log.ring) > minRing {
+		v = s.log.resize(v, len(s.log.ring)/2)
+	}
+	s.log.set(v, v.n, x)
+	v.n++
+	s.setSpan(v)
+}
+
+// resize moves the entries into a ring of length n.
+func (e *entries) resize(v span, n int) span {
+	old := *e
+	e.allocate(n)
+	to := span{0, v.n}
+	for i := range v.n {
+		e.set(to, i, *old.at(v, i))
+	}
+	return to
+}
+
+// remove takes entry i out.
+func (s *state) remove(i uint32) {
+	v := s.span()
+	for ; i+1 < v.n; i++ {
+		s.log.set(v, i, *s.log.at(v, i+1))
+	}
+	v.n--
+	s.setSpan(v)
+}
+
+// clone returns a copy of e; e may be nil.
+func (e *entries) clone() *entries {
+	if e == nil || e.ring == nil {
+		return e
+	}
+	return &entries{ring: slices.Clone(e.ring), sums: slices.Clone(e.sums)}
+}
+
+// bytes returns the approximate memory of e; e may be nil.
+func (e *entries) bytes() int64 {
+	if e == nil || e.ring == nil {
+		return 0
+	}
+	return 56 + 16*int64(len(e.ring)+len(e.sums))
+}

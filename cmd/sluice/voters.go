@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"github.com/spf13/cobra"
+)
+
+const bootstrapWarning = `This makes the node at %s found a new cluster, with itself as the only voter.
+  - Counters that no living node has begin anew: every limit may be admitted once more.
+  - If other nodes of the old cluster are alive and only cut off, there are two clusters, each with the whole
+    limits. Stop them first, or find out what cuts them off.
+Nodes that know no cluster, or have had no quorum for 5s, join the new one by themselves.
+`
+
+func newBootstrap() *cobra.Command {
+	var f clientFlags
+	var output string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "bootstrap",
+		Short: "Found a new cluster with one node, after the loss of all others",
+		Long: `Make a node that has no quorum, and can join no cluster, found a new one, with itself
+as the only voter. Other nodes then join it.
+
+It is the way out after a total loss: when so many voters are gone for good, with their
+data directories, that the rest will never be a majority, and --bootstrap-expect nodes
+without a voter set do not come together. Counters that no living node has begin anew. If
+other nodes of the old cluster are alive, there are two clusters, each with the whole
+limits. Without --yes it asks before.
+
+The node answers its operators, on its own machine, or with --callers those with the verb
+admin.
+
+Exit codes: 0 founded, 1 refused, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice members bootstrap\n" +
+			"  kubectl exec sluice-0 -- /sluice members bootstrap --yes",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settleOutput(cmd, output); err != nil {
+				return err
+			}
+			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.addr)); err != nil {
+				return err
+			}
+			return bootstrap(cmd.Context(), cmd.OutOrStdout(), f, output)
+		},
+	}
+	f.registerOperator(cmd)
+	registerOutput(cmd, &output)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before")
+	return cmd
+}
+
+// confirm warns and, unless yes, asks; another answer than yes is a usage error.
+func confirm(cmd *cobra.Command, yes bool, warning string) error {
+	fmt.Fprint(cmd.ErrOrStderr(), warning)
+	if yes {
+		return nil
+	}
+	fmt.Fprint(cmd.ErrOrStderr(), `Type "yes" to go on: `)
+	line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && err != io.EOF || strings.TrimSpace(line) != "yes" {
+		return usageError(errors.New("not confirmed: nothing was done; answer yes, or give --yes"))
+	}
+	return nil
+}
+
+func bootstrap(ctx context.Context, out io.Writer, f clientFlags, output string) error {
+	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		resp, err := c.Bootstrap(ctx, &sluicev1.BootstrapRequest{})
+		if err != nil {
+			return err
+		}
+		if output == "json" {
+			return json.NewEncoder(out).Encode(struct {
+				StableSet *setJSON `json:"stable_set,omitempty"`
+			}{setOf(resp.GetStableSet())})
+		}
+		_, err = fmt.Fprintf(out, "founded a new cluster\n%s", setText(resp.GetStableSet()))
+		return err
+	})
+}
+
+const acceptLossWarning = `This makes every node that the one at %s sees take lost counters for unspent.
+  - Keys of rules with on_lost_state: deny whose counters are lost begin anew: every limit may be admitted once more.
+  - If the nodes that have these counters are only cut off, mend the network instead: their counters come back.
+`
+
+func newAcceptLoss() *cobra.Command {
+	var f clientFlags
+	var output string
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "accept-loss",
+		Short: "Take counters that are lost for unspent",
+		Long: `Take counters that were lost in takeovers without state for unspent: rules with
+on_lost_state: deny admit their keys again, each up to its whole limit.
+
+It is for when the nodes that had the counters are gone for good, and their keys cannot be
+denied until the windows end. "sluice members" shows what is lost, and which rules deny
+for how much longer. The node tells all others that it sees; one that it does not see, or
+that owns more such partitions later, is to be told again. Without --yes it asks before.
+
+The node answers its operators, on its own machine, or with --callers those with the verb
+admin.
+
+Exit codes: 0 accepted, 1 refused, 2 wrong usage, 3 no answer.`,
+		Example: "  sluice members accept-loss\n" +
+			"  kubectl exec sluice-0 -- /sluice members accept-loss --yes",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := settleOutput(cmd, output); err != nil {
+				return err
+			}
+			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.addr)); err != nil {
+				return err
+			}
+			return acceptLoss(cmd.Context(), cmd.OutOrStdout(), f, output)
+		},
+	}
+	f.registerOperator(cmd)
+	registerOutput(cmd, &output)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before")
+	return cmd
+}
+
+func acceptLoss(ctx context.Context, out io.Writer, f clientFlags, output string) error {
+	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
+		resp, err := c.AcceptLoss(ctx, &sluicev1.AcceptLossRequest{})
+		if err != nil {
+			return err
+		}
+		if output == "json" {
+			return json.NewEncoder(out).Encode(struct {
+				Partitions int32    `json:"partitions"`
+				Told       []string `json:"told,omitempty"`
+			}{resp.GetPartitions(), resp.GetTold()})
+		}
+		_, err = fmt.Fprintf(out, "accepted the loss of %d partitions; told %s\n", resp.GetPartitions(), orDash(strings.Join(resp.GetTold(), ", ")))
+		return err
+	})
+}
+
+// lostText says what is lost, and which rules deny because of that.
+func lostText(r *sluicev1.MembersResponse) string {
+	lost := r.GetHoldings().GetLost()
+	if lost == 0 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "counters of %d partitions of %s are lost: bring back the nodes that had them, or `sluice members accept-loss`\n", lost, r.Self)
+	for _, x := range r.LostRules {
+		fmt.Fprintf(&b, "  %s denies what may have been spent, for %v more at most\n", x.Rule, time.Duration(x.LeftNs).Round(time.Second))
+	}
+	return b.String()
+}
