@@ -74,9 +74,9 @@ hot-test: ## one key that all nodes share, on real processes: never over its lim
 flood-test: ## every check of a new key for FLOOD=5m: memory stays within 1.25 of --memory-limit (FLOOD_LIMIT=256 MiB)
 	FLOOD=$(or $(FLOOD),5m) FLOOD_LIMIT=$(FLOOD_LIMIT) go test -count 1 -timeout 0 -tags flood -run 'Flood' -v ./internal/e2e
 
-.PHONY: strangers-test
-strangers-test: ## garbage, idle and slow connections, 64 MiB messages and more at each port, SIEGE=10s each: others are served
-	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags strangers -run '$(or $(STRANGERS),Strangers|SilentPeer|OneConnection)' -v ./internal/e2e
+.PHONY: hostile-test
+hostile-test: ## garbage, idle and slow connections, 64 MiB messages and more at each port, SIEGE=10s each: others are served
+	SIEGE=$(or $(SIEGE),10s) go test -count 1 -timeout 0 -tags hostile -run '$(or $(HOSTILE),Outsiders|SilentPeer|OneConnection)' -v ./internal/e2e
 
 .PHONY: soak-test
 soak-test: ## MINUTES=20 of load while nodes join, leave and die at random (SEED=1): nothing over quota, nothing left behind
@@ -123,7 +123,7 @@ start-test: ## restarts, cold starts by names that are wrong, late or old, start
 
 .PHONY: sim
 sim: ## what fails without each rule of the protocol, then seeded schedules of faults (SEEDS=100000)
-	go test -tags guards ./bucket ./cluster/handoff ./internal/sim -count 1 -run 'Guards|RefusalMemory'
+	go test -tags guards ./bucket ./cluster/handoff ./internal/sim -count 1 -run 'Guards|RejectionMemory'
 	go test ./internal/sim -count 1 -timeout 0 -run 'Test(Lease)?Seeds$$' -v -args -seeds $(SEEDS) -from $(FROM)
 
 .PHONY: fuzz

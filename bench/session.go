@@ -231,7 +231,7 @@ func roundOf(result *load.Result, batch int, window time.Duration, server, clien
 		ServerCPU: perMillion(server), ClientCPU: perMillion(client),
 		Resident: server[1].Resident,
 		Denied:   share(all.Denied), Failed: share(failed), Forwarded: share(from(load.Forwarded)),
-		Fallback:    share(from(load.Share, load.Closed, load.Open, load.Unruled)),
+		Fallback:    share(from(load.Share, load.Closed, load.Open, load.Unmatched)),
 		FailedCalls: result.FailedCalls,
 	}
 	if spent := server[1].CPU - server[0].CPU; spent > 0 {
@@ -309,7 +309,7 @@ func fill(ctx context.Context, target load.Target, n, callers, batch int) (int64
 					// The last call repeats the last key to be full.
 					keys[i] = load.Name("user", uint32(min(call*batch+i, n-1)))
 				}
-				var seen load.Tally
+				var seen load.Counts
 				if err := caller.Call(ctx, call%target.Nodes(), keys, &seen); err != nil {
 					cancel(fmt.Errorf("filling: %w", err))
 				}

@@ -24,7 +24,7 @@ type fake struct {
 
 func (f *fake) Nodes() int                { return 3 }
 func (f *fake) NewCaller(int) load.Caller { return f }
-func (f *fake) Call(_ context.Context, node int, keys []string, seen *load.Tally) error {
+func (f *fake) Call(_ context.Context, node int, keys []string, seen *load.Counts) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, k := range keys {

@@ -80,7 +80,7 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 	return &n
 }
 
-// takeGrants makes what c has lent lent by n, whose limit i has taken over the state of place origin[i]-1 of c. What was
+// takeGrants makes what c has granted granted by n, whose limit i has taken over the state of place origin[i]-1 of c. What was
 // charged to other states is held from now on.
 func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
 	l := from.ledger()

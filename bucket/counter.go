@@ -34,7 +34,7 @@ func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 type more struct {
 	// rest are the states of the limits after the first.
 	rest []state
-	// rare is nil unless the limits have changed or something was lent.
+	// rare is nil unless the limits have changed or something was granted.
 	rare *rare
 }
 
@@ -42,7 +42,7 @@ type more struct {
 type rare struct {
 	// shadows are states of limits that are no longer in force, see change.go.
 	shadows []shadow
-	// ledger is what is lent, or nil.
+	// ledger is what is granted, or nil.
 	ledger *ledger
 }
 
@@ -86,7 +86,7 @@ func (m *more) letGo() {
 }
 
 // copyTo returns a copy of c that uses m for what lies behind pointers. The rings of logs are
-// shared, unless something is lent: settling the copy leaves the original alone, charging it would not.
+// shared, unless something is granted: settling the copy leaves the original alone, charging it would not.
 func (c *counter) copyTo(m *more) counter {
 	d := *c
 	if c.more != nil {
@@ -95,7 +95,7 @@ func (c *counter) copyTo(m *more) counter {
 		d.more = m
 	}
 	if d.ledger() != nil {
-		d.unshare() // settling charges loans that are over
+		d.unshare() // settling charges leases that are over
 	}
 	return d
 }

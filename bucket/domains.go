@@ -161,7 +161,7 @@ func (t *Table) addDomainLocked(name string) *domain {
 	return d
 }
 
-// dropDomainLocked takes d, which has no counters, off the list, and makes room for another domain in its place.
+// dropDomainLocked takes d, which has no counters, off the list, and invalidates for another domain in its place.
 func (t *Table) dropDomainLocked(d *domain) {
 	if !d.shared {
 		if _, named := t.accounts.named[d.name]; named {
@@ -340,7 +340,7 @@ func (t *Table) SetsFull(name string) bool {
 	return free <= 0 || d.sets.Load() >= free
 }
 
-// domainFull reports whether the domain gets no more counters. Where it makes room by evicting its own, that is a quarter above
+// domainFull reports whether the domain gets no more counters. Where it invalidates by evicting its own, that is a quarter above
 // its cap: there they are too few among those of others to be found in time.
 func (t *Table) domainFull(name string) bool {
 	t.accounts.Lock()

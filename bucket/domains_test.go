@@ -300,7 +300,7 @@ func TestAccountsAreThoseOfCounters(t *testing.T) {
 		l := sets[random.IntN(len(sets))]
 		switch random.IntN(12) {
 		case 0:
-			table.Lend(now, &Loan{Key: key, Limits: l, Want: 1, Part: 1, Whole: 1, For: 20 * time.Millisecond})
+			table.Grant(now, &LeaseRequest{Key: key, Limits: l, Want: 1, Part: 1, Whole: 1, For: 20 * time.Millisecond})
 		case 1, 2:
 			shard := random.IntN(3)
 			var im Image

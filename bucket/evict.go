@@ -29,7 +29,7 @@ const (
 	sweepChunk = 128
 )
 
-// accountLocked adds o to the table's counts and makes room in sh, whose newest
+// accountLocked adds o to the table's counts and invalidates in sh, whose newest
 // counter is the one that has grown.
 func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 	t.bytes.Add(o.grown)
@@ -160,7 +160,7 @@ type worth uint8
 const (
 	usedOnce  worth = iota // or it does not count any more
 	halfSpent              // of one of its limits, at least; or it counts and was used again
-	allSpent               // of one of its limits, or something is lent
+	allSpent               // of one of its limits, or something is granted
 )
 
 // worth returns what is lost with c at now.

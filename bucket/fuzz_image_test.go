@@ -21,9 +21,9 @@ func importSeeds(f *testing.F) {
 			table.Do(day, r)
 			table.Do(day+1500, r)
 			if former {
-				l := loan(limits, 3, limits.LongestLoan())
-				table.Lend(day+1500, l)
-				table.Lend(day+1600, l)
+				l := leaseRequest(limits, 3, limits.LongestLease())
+				table.Grant(day+1500, l)
+				table.Grant(day+1600, l)
 			}
 			if former {
 				r.Limits = mustLimits(f, per(bucket.SlidingLog, 3, 1e9))
@@ -58,7 +58,7 @@ func FuzzImport(f *testing.F) {
 			t.Fatalf("%+v, %d counters exported", s, out.Counters)
 		}
 		if err := again.Import(now, 0, out, out.Data, out.Counters, false); err != nil {
-			t.Fatalf("what was exported is refused: %v", err)
+			t.Fatalf("what was exported is rejected: %v", err)
 		}
 		if again.Stats().Expired > 0 {
 			return // free counters were dropped, as at every insert

@@ -250,7 +250,7 @@ var fieldNames = []string{
 	"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "limits",
 }
 
-// FuzzNewLimits: any limit is either refused with the name of its field or usable.
+// FuzzNewLimits: any limit is either rejected with the name of its field or usable.
 func FuzzNewLimits(f *testing.F) {
 	for _, seed := range fuzzSeeds {
 		f.Add(seed[1:])

@@ -188,7 +188,7 @@ func (l *ledger) append(b []byte, now int64) []byte {
 	return b
 }
 
-// putLength puts the length of what follows the byte at start there, and makes room if the
+// putLength puts the length of what follows the byte at start there, and invalidates if the
 // length needs more than the byte.
 func putLength(b []byte, start int) []byte {
 	n := len(b) - start - 1

@@ -221,25 +221,25 @@ func (im *Image) readShadow(r *reader, c *counter, made *phases) {
 
 // A ledger travels with its counter and merges with another.
 
-// readLedger reads what c has lent.
+// readLedger reads what c has granted.
 func (c *counter) readLedger(r *reader) {
-	n := r.upTo(maxGrants, "it has lent too often")
+	n := r.upTo(maxGrants, "it has granted too often")
 	if n == 0 {
-		r.fail("it has a ledger, and lent nothing")
+		r.fail("it has a ledger, and granted nothing")
 	}
 	list := make([]grant, 0, n)
 	for range n {
-		wait := r.upTo(int64(MostLoan), "a loan is too long")
+		wait := r.upTo(int64(MostLease), "a lease request is too long")
 		g := grant{end: addSat(c.now, wait), units: r.units(), id: r.uint()}
-		flags := r.upTo(1<<(len(c.limits.plans)+1)-1, "a loan is paid to no limit")
+		flags := r.upTo(1<<(len(c.limits.plans)+1)-1, "a lease request is paid to no limit")
 		g.paid, g.kept = uint16(flags>>1), flags&1 != 0
 		switch {
 		case r.why != "":
 			return
 		case wait == 0:
-			r.fail("a loan is over")
+			r.fail("a lease request is over")
 		case g.units == 0:
-			r.fail("nothing was lent by a loan")
+			r.fail("nothing was granted by a lease request")
 		}
 		list = append(list, g)
 	}
@@ -267,8 +267,8 @@ func (c *counter) holdOutlived() {
 	c.setGrants(list)
 }
 
-// mergeGrants makes c hold all that x has lent, and reports whether it has changed. same: both have the same limits.
-// What only one of them has lent cannot be given back any more: the charge may have become one with what
+// mergeGrants makes c hold all that x has granted, and reports whether it has changed. same: both have the same limits.
+// What only one of them has granted cannot be given back any more: the charge may have become one with what
 // the other has counted. A grant that both know, but not alike, becomes one, the larger and longer of the two.
 func (c *counter) mergeGrants(x *counter, same bool) (changed bool) {
 	ours, theirs := c.grants(), x.grants()
@@ -321,7 +321,7 @@ func (p *plan) boundary(s *state, now int64) int64 {
 	return p.windowEnd(now)
 }
 
-// windowed reports whether p counts in windows or steps that a loan can end with.
+// windowed reports whether p counts in windows or steps that a lease request can end with.
 func (p *plan) windowed() bool {
 	return p.kind == kindStep || p.kind == kindFixed || p.kind == kindWeighted
 }

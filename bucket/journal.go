@@ -147,7 +147,7 @@ func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter)
 	if len(sh.mu.journal.entries) == 0 {
 		t.changed[own/64].Or(1 << (own % 64))
 		select {
-		case t.stirred <- struct{}{}:
+		case t.activated <- struct{}{}:
 		default:
 		}
 	}
@@ -178,9 +178,9 @@ func (t *Table) Record(shard int, what Recording, gate time.Duration) {
 	}
 }
 
-// Stirred receives after a journal that was empty has got an entry; several times may count as one. Who calls Changed now
+// Activated receives after a journal that was empty has got an entry; several times may count as one. Who calls Changed now
 // and then need not while nothing comes.
-func (t *Table) Stirred() <-chan struct{} { return t.stirred }
+func (t *Table) Activated() <-chan struct{} { return t.activated }
 
 // Changed calls yield with every shard whose journal has entries, in ascending order. It takes
 // no lock, and yield may call any method of the table.

@@ -216,8 +216,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestStirred: the first change since a journal was empty can be waited for, and no others are told of.
-func TestStirred(t *testing.T) {
+// TestActivated: the first change since a journal was empty can be waited for, and no others are told of.
+func TestActivated(t *testing.T) {
 	table, limits := mustTable(t, bucket.Config{Shards: 2}), mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
 	for s := range 2 {
 		table.Record(s, bucket.RecordAll, 0)
@@ -225,29 +225,29 @@ func TestStirred(t *testing.T) {
 	charge := func(shard int) {
 		table.Do(day, &bucket.Request{Key: bucket.Key{Lo: uint64(shard)}, Limits: limits, Cost: 1})
 	}
-	stirred := func(want bool) {
+	activated := func(want bool) {
 		t.Helper()
 		select {
-		case <-table.Stirred():
+		case <-table.Activated():
 			if !want {
-				t.Error("stirred")
+				t.Error("activated")
 			}
 		default:
 			if want {
-				t.Error("not stirred")
+				t.Error("not activated")
 			}
 		}
 	}
-	stirred(false)
+	activated(false)
 	charge(0)
 	charge(1)
-	stirred(true)
-	stirred(false)
+	activated(true)
+	activated(false)
 	charge(0)
-	stirred(false) // the journal has an entry already
+	activated(false) // the journal has an entry already
 	table.Drain(0, nil)
 	charge(0)
-	stirred(true)
+	activated(true)
 }
 
 // TestChangedOfManyShards: all of those that have changed, and no others.

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// A unit that is lent counts from the moment it is lent, and as if it were spent at the last moment at which it
+// A unit that is granted counts from the moment it is granted, and as if it were spent at the last moment at which it
 // may be. That is never more permissive than the algorithm, whenever it is spent in truth:
 //
-//   - A bucket would have begun to drain it earlier. While it is lent it does not drain, so the
-//     burst is smaller by what is lent. Let V be the level that the true spending makes, L the level
-//     of the state, and H the units lent, of which S are spent. V ≤ L + S at all times: a unit spent raises both by
-//     one; when a loan ends, L gains all of it and S loses what was spent of it; and V drains
-//     whenever L does, or is at most S. So V ≤ L + H, which no check or loan lets rise above the capacity.
+//   - A bucket would have begun to drain it earlier. While it is granted it does not drain, so the
+//     burst is smaller by what is granted. Let V be the level that the true spending makes, L the level
+//     of the state, and H the units granted, of which S are spent. V ≤ L + S at all times: a unit spent raises both by
+//     one; when a lease request ends, L gains all of it and S loses what was spent of it; and V drains
+//     whenever L does, or is at most S. So V ≤ L + H, which no check or lease request lets rise above the capacity.
 //   - A log would have dropped it earlier.
-//   - A window is the same wherever in it the unit is spent. Loans end with the windows they are charged to,
+//   - A window is the same wherever in it the unit is spent. Leases end with the windows they are charged to,
 //     so it is charged at once, and exactly.
 //
-// What is charged at once is paid, what is not is held: it is taken off the capacity until the loan ends.
+// What is charged at once is paid, what is not is held: it is taken off the capacity until the lease request ends.
 
-// ledger is what a counter has lent. It is there only while there are grants.
+// ledger is what a counter has granted. It is there only while there are grants.
 type ledger struct {
 	// grants are those that have not ended, the first to end first.
 	grants []grant
@@ -28,7 +28,7 @@ type ledger struct {
 	plans []plan
 }
 
-// grant is one loan.
+// grant is one lease request.
 type grant struct {
 	id uint64
 	// end is the counter's time from which on it is spent no more.
@@ -42,7 +42,7 @@ type grant struct {
 // maxGrants bounds the grants of a counter.
 const maxGrants = 256
 
-// ledger returns what c has lent, or nil.
+// ledger returns what c has granted, or nil.
 func (c *counter) ledger() *ledger {
 	if c.more == nil || c.more.rare == nil {
 		return nil
@@ -50,7 +50,7 @@ func (c *counter) ledger() *ledger {
 	return c.more.rare.ledger
 }
 
-// grants returns the loans of c that have not ended.
+// grants returns the leases of c that have not ended.
 func (c *counter) grants() []grant {
 	if l := c.ledger(); l != nil {
 		return l.grants
@@ -116,7 +116,7 @@ func (l *ledger) heldAfter(i int, cost int64, j int, held int64) int64 {
 
 func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
 
-// keepGrants makes Return give nothing back of what c has lent.
+// keepGrants makes Return give nothing back of what c has granted.
 func (c *counter) keepGrants() (changed bool) {
 	list := c.grants()
 	for i := range list {
@@ -153,7 +153,7 @@ func findGrant(list []grant, id uint64) int {
 	return slices.IndexFunc(list, func(g grant) bool { return g.id == id })
 }
 
-// lapse ends the grants whose end is at most now: what was lent counts as spent in the nanosecond before its end.
+// lapse ends the grants whose end is at most now: what was granted counts as spent in the nanosecond before its end.
 func (c *counter) lapse(now int64) {
 	list := c.ledger().grants
 	n := 0

@@ -15,7 +15,7 @@ const (
 	// TokenBucket holds Burst tokens and refills Count of them per Period.
 	TokenBucket Algorithm = iota + 1
 	// LeakyBucket is the leaky bucket as a meter: a level that drains Count per
-	// Period and refuses what would rise above Burst.
+	// Period and rejects what would rise above Burst.
 	LeakyBucket
 	// LeakyQueue is the leaky bucket as a queue: checks are admitted with the
 	// delay after which they may run, spaced Period/Count apart; at most Burst

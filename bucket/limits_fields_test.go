@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// TestBadLimitNamesItsField: every wrong field is refused by its name, at its
+// TestBadLimitNamesItsField: every wrong field is rejected by its name, at its
 // place in the list, and the right values next to it are not.
 func TestBadLimitNamesItsField(t *testing.T) {
 	good := func(a bucket.Algorithm, change func(*bucket.Limit)) bucket.Limit {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// TestUnfitOptions: an option that would have no effect is refused by its name.
+// TestUnfitOptions: an option that would have no effect is rejected by its name.
 func TestUnfitOptions(t *testing.T) {
 	of := func(a bucket.Algorithm, change func(*bucket.Limit)) bucket.Limit {
 		l := per(a, 10, time.Minute)

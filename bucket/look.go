@@ -8,7 +8,7 @@ import (
 // Standing is how one limit of a key stands.
 type Standing struct {
 	// Limit, Remaining and ResetAfter are as in a Decision about this limit. Spent is what is charged of it at present, what is
-	// lent among it; it may be above Limit, within a soft margin or in debt.
+	// granted among it; it may be above Limit, within a soft margin or in debt.
 	Limit, Spent, Remaining int64
 	ResetAfter              time.Duration
 }
@@ -84,7 +84,7 @@ func (c *counter) stand(now int64) []Standing {
 // window. So it goes wherever the shard goes, in copies, hand-offs and snapshots, and whoever holds the
 // shard knows what it has been told already.
 
-// Tallied answers Tally.
+// Tallied answers Count.
 type Tallied struct {
 	// Decision is what the key's counter says now; it is always allowed.
 	Decision Decision
@@ -111,12 +111,12 @@ func (l *Limits) Windowed() bool {
 // WindowEnd returns the end of the window that now is in (both Unix ns). l must be Windowed.
 func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRange(now)) }
 
-// Tally charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends, as Tallied says it, is more
+// Count charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends, as Tallied says it, is more
 // than the most that was tallied under tag in this window. If that is not the window of now, it only answers. Telling it again, late or in another order changes
 // nothing. r.Limits must be Windowed; r.Verb is ignored. Only Decided counts. Both counters change under one lock, so no
 // copy of the shard is told of one of them alone by the order of things; a copy that has only one of them, after a loss,
 // has counted too much rather than too little, because the key's counter comes first.
-func (t *Table) Tally(now int64, r *Request, tag uint64, ends int64) (x Tallied, v Verdict) {
+func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Tallied, v Verdict) {
 	now = inRange(now)
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
@@ -125,7 +125,7 @@ func (t *Table) Tally(now int64, r *Request, tag uint64, ends int64) (x Tallied,
 		sh.mu.Unlock()
 		return x, v
 	}
-	grown := t.tallyLocked(sh, own, now, r, tag, ends, &x)
+	grown := t.countsLocked(sh, own, now, r, tag, ends, &x)
 	sh.mu.Unlock()
 	if grown && t.over() != nothing {
 		t.evictElsewhere(now, own)
@@ -133,8 +133,8 @@ func (t *Table) Tally(now int64, r *Request, tag uint64, ends int64) (x Tallied,
 	return x, Decided
 }
 
-// tallyLocked reports whether the shard has grown.
-func (t *Table) tallyLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Tallied) (grown bool) {
+// countsLocked reports whether the shard has grown.
+func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Tallied) (grown bool) {
 	at, sum := sh.atLocked(now), *r
 	sum.Limits = r.Limits.endless()
 	sum.Key.Hi ^= tag // the shard follows from Lo
@@ -188,7 +188,7 @@ func (l *Limits) endless() *Limits {
 // endlessCount is more than any sum that is told.
 const endlessCount = 1<<62 - 1
 
-// What is lent counts on after its loan has ended, so how long something takes depends on the loans too.
+// What is granted counts on after its lease request has ended, so how long something takes depends on the leases too.
 
 // retry returns the time (ns) from now until limit i has room for units > 0, or Never.
 func (c *counter) retry(i int, now, units int64) int64 {
@@ -202,8 +202,8 @@ func (c *counter) retry(i int, now, units int64) int64 {
 	return max(c.until(i, now, p.capacity-units), c.interval(i, now))
 }
 
-// interval is state.interval for limit i, with what is lent: it may have been spent just now, until the last loan ends.
-// Limits with an interval do not lend, but may come into force while others have lent.
+// interval is state.interval for limit i, with what is granted: it may have been spent just now, until the last lease request ends.
+// Limits with an interval do not grant, but may come into force while others have granted.
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
 	if list := c.grants(); len(list) > 0 && p.minInterval > 0 {
@@ -212,7 +212,7 @@ func (c *counter) interval(i int, now int64) int64 {
 	return c.at(i).interval(p, now)
 }
 
-// until is state.until for limit i, with what is lent: the time (ns) from now until at most target ≥ 0 units count,
+// until is state.until for limit i, with what is granted: the time (ns) from now until at most target ≥ 0 units count,
 // if nothing is charged and nothing comes back.
 func (c *counter) until(i int, now, target int64) int64 {
 	p, s, l := &c.limits.plans[i], c.at(i), c.ledger()
@@ -222,7 +222,7 @@ func (c *counter) until(i int, now, target int64) int64 {
 	case s.fits(p, len(l.grants)):
 		return l.untilLog(i, p, s, now, target)
 	}
-	// From the end of one loan to the next, on a copy.
+	// From the end of one lease request to the next, on a copy.
 	t, at, held := *s, now, l.held(i, p.cost, 0)
 	t.log = t.log.clone()
 	for j := range l.grants {
@@ -249,7 +249,7 @@ func (s *state) fits(p *plan, n int) bool {
 	return (p.kind == kindLog || p.kind == kindBins) && int(s.span().n)+n <= p.maxEntries
 }
 
-// untilLog is until for a log that fits, whose entries all expire before those that loans will make.
+// untilLog is until for a log that fits, whose entries all expire before those that leases will make.
 func (l *ledger) untilLog(i int, p *plan, s *state, now, target int64) int64 {
 	held := l.held(i, p.cost, 0)
 	if held <= target {

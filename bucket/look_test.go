@@ -49,17 +49,17 @@ func TestLook(t *testing.T) {
 		t.Errorf("%d counters", stats.Entries)
 	}
 
-	lent := Key{Hi: 1, Lo: 3}
+	granted := Key{Hi: 1, Lo: 3}
 	one, err := NewLimits(Limit{Algorithm: TokenBucket, Count: 1000, Period: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, _, _ := table.Lend(now, &Loan{Key: lent, Limits: one, Want: 100, Part: 1, Whole: 1, For: 100 * time.Millisecond})
+	g, _, _ := table.Grant(now, &LeaseRequest{Key: granted, Limits: one, Want: 100, Part: 1, Whole: 1, For: 100 * time.Millisecond})
 	if g.Units != 100 {
-		t.Fatalf("lent %+v", g)
+		t.Fatalf("granted %+v", g)
 	}
-	list, _ := table.Look(now, lent, one)
+	list, _ := table.Look(now, granted, one)
 	if s := list[0]; s.Limit != 1000 || s.Spent != 100 || s.Remaining != 900 {
-		t.Errorf("100 are lent: %+v", s)
+		t.Errorf("100 are granted: %+v", s)
 	}
 }

@@ -140,21 +140,21 @@ func TestLostCounts(t *testing.T) {
 	}
 }
 
-// TestLostLendsNothing: no units are lent of what may have been spent, and of what has wholly come back they are.
-func TestLostLendsNothing(t *testing.T) {
+// TestLostGrantsNothing: no units are granted of what may have been spent, and of what has wholly come back they are.
+func TestLostGrantsNothing(t *testing.T) {
 	limits := mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
 	table := smallTable(t)
 	table.SetLost(0, day, math.MaxInt64)
-	l := loan(limits, 5, time.Second)
-	if g, _, _ := table.Lend(day, l); g.Units == 0 {
+	l := leaseRequest(limits, 5, time.Second)
+	if g, _, _ := table.Grant(day, l); g.Units == 0 {
 		t.Errorf("under a rule that begins anew: %+v", g)
 	}
 	table.DropShard(0)
 	l.DenyLost = true
-	if g, _, _ := table.Lend(day, l); g.Units != 0 || !g.Decision.Lost || g.RetryAfter != bucket.MaxLostRetry {
+	if g, _, _ := table.Grant(day, l); g.Units != 0 || !g.Decision.Lost || g.RetryAfter != bucket.MaxLostRetry {
 		t.Errorf("of a window that was open: %+v", g)
 	}
-	if g, _, _ := table.Lend(day+int64(time.Hour), l); g.Units != 5 {
+	if g, _, _ := table.Grant(day+int64(time.Hour), l); g.Units != 5 {
 		t.Errorf("of the next window: %+v", g)
 	}
 }

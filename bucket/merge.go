@@ -23,7 +23,7 @@ import (
 // limit of either becomes a shadow. A limit that only one of them has known begins in the other with what a
 // change of limits would have given it (change.go), so that a change back mints nothing either.
 //
-// What either has lent stays lent, and of none of it can be given back: nobody knows any more what else its charge
+// What either has granted stays granted, and of none of it can be given back: nobody knows any more what else its charge
 // has become one with.
 
 // joinLocked merges x, as of now, into the counter of key. x must not be used any more.

@@ -58,19 +58,19 @@ type life struct {
 	now   int64
 	last  bucket.Decision
 	held  [][]*bucket.Receipt
-	// lent are the grants of each table.
-	lent [][]bucket.Grant
+	// granted are the grants of each table.
+	granted [][]bucket.Grant
 	// onward keeps now from stepping back.
 	onward bool
-	// noLoans leaves loans out.
-	noLoans bool
+	// noLeases leaves leases out.
+	noLeases bool
 }
 
 // lifeKey is the key that lax asks for.
 var lifeKey bucket.Key
 
 func newLife(now int64, sets []*bucket.Limits, tables ...*bucket.Table) *life {
-	return &life{sets: sets, tables: tables, ahead: make([]int64, len(tables)), now: now, held: make([][]*bucket.Receipt, len(tables)), lent: make([][]bucket.Grant, len(tables))}
+	return &life{sets: sets, tables: tables, ahead: make([]int64, len(tables)), now: now, held: make([][]*bucket.Receipt, len(tables)), granted: make([][]bucket.Grant, len(tables))}
 }
 
 // move lets time pass, now and then a little of it backwards.
@@ -92,12 +92,12 @@ func (h *life) step(t *rapid.T) {
 		}
 		return
 	}
-	if !h.noLoans && rapid.IntRange(0, 4).Draw(t, "lend") == 0 {
-		h.lend(t)
+	if !h.noLeases && rapid.IntRange(0, 4).Draw(t, "grant") == 0 {
+		h.grant(t)
 		return
 	}
-	if n := len(h.lent[0]); n > 0 && rapid.IntRange(0, 4).Draw(t, "return") == 0 {
-		h.giveBackLent(t, rapid.IntRange(0, n-1).Draw(t, "which"))
+	if n := len(h.granted[0]); n > 0 && rapid.IntRange(0, 4).Draw(t, "return") == 0 {
+		h.giveBackGranted(t, rapid.IntRange(0, n-1).Draw(t, "which"))
 		return
 	}
 	r := &bucket.Request{
@@ -124,55 +124,55 @@ func (h *life) step(t *rapid.T) {
 	h.last = first
 }
 
-// lend asks all tables for the same loan, and fails t unless all grant the same. Limits with unit costs are left out: other limits
-// start with the units that they have spent, but hold what they have lent by the cost of checks.
-func (h *life) lend(t *rapid.T) {
+// grant asks all tables for the same lease request, and fails t unless all grant the same. Limits with unit costs are left out: other limits
+// start with the units that they have spent, but hold what they have granted by the cost of checks.
+func (h *life) grant(t *rapid.T) {
 	set := rapid.SampledFrom(h.sets).Draw(t, "set")
 	for i := range set.Len() {
 		if set.At(i).Cost > 1 {
 			return
 		}
 	}
-	l := genLoan(t, set)
+	l := genLeaseRequest(t, set)
 	l.Key = lifeKey
 	var first bucket.Grant
 	for i, table := range h.tables {
-		g, _, _ := table.Lend(h.now+h.ahead[i], l)
+		g, _, _ := table.Grant(h.now+h.ahead[i], l)
 		if g.Units > 0 {
-			h.lent[i] = append(h.lent[i], g)
+			h.granted[i] = append(h.granted[i], g)
 		}
 		if g.ID = 0; i == 0 {
 			first = g
 		} else if g != first {
-			t.Fatalf("at %d, loan of %d: %+v, the original: %+v", h.now, l.Want, g, first)
+			t.Fatalf("at %d, lease request of %d: %+v, the original: %+v", h.now, l.Want, g, first)
 		}
 	}
 }
 
-// giveBackLent returns some of grant i to all tables, and fails t unless the same comes back.
-func (h *life) giveBackLent(t *rapid.T, i int) {
-	unspent := rapid.Int64Range(0, h.lent[0][i].Units).Draw(t, "unspent")
+// giveBackGranted returns some of grant i to all tables, and fails t unless the same comes back.
+func (h *life) giveBackGranted(t *rapid.T, i int) {
+	unspent := rapid.Int64Range(0, h.granted[0][i].Units).Draw(t, "unspent")
 	var first int64
 	for k, table := range h.tables {
-		back, _, _ := table.Return(h.now+h.ahead[k], lifeKey, h.lent[k][i].ID, unspent)
+		back, _, _ := table.Return(h.now+h.ahead[k], lifeKey, h.granted[k][i].ID, unspent)
 		if k == 0 {
 			first = back
 		} else if back != first {
-			t.Fatalf("at %d, of %+v returning %d gives %d, the original: %d", h.now, h.lent[k][i], unspent, back, first)
+			t.Fatalf("at %d, of %+v returning %d gives %d, the original: %d", h.now, h.granted[k][i], unspent, back, first)
 		}
 	}
 }
 
-// genLoan draws a loan that l can grant, if there is one.
-func genLoan(t *rapid.T, l *bucket.Limits) *bucket.Loan {
-	loan := &bucket.Loan{
+// genLeaseRequest draws a lease request that l can grant, if there is one.
+func genLeaseRequest(t *rapid.T, l *bucket.Limits) *bucket.LeaseRequest {
+	leaseRequest := &bucket.LeaseRequest{
 		Limits: l, Want: rapid.Int64Range(1, 8).Draw(t, "want"), Part: rapid.Int64Range(1, 4).Draw(t, "part"), Whole: 4,
 		Reserve: rapid.Int64Range(-1, 1).Draw(t, "reserve"), For: time.Second,
 	}
-	if longest := l.LongestLoan(); longest > 0 {
-		loan.For = time.Duration(rapid.Int64Range(int64(bucket.LeastLoan), int64(longest)).Draw(t, "for"))
+	if longest := l.LongestLease(); longest > 0 {
+		leaseRequest.For = time.Duration(rapid.Int64Range(int64(bucket.LeastLease), int64(longest)).Draw(t, "for"))
 	}
-	return loan
+	return leaseRequest
 }
 
 // copyTo exports everything of the first table and imports it into a new one whose clock is ahead.
@@ -205,9 +205,9 @@ func TestImportedDecidesAlike(t *testing.T) {
 			h.step(t)
 		}
 		h.move(t)
-		lent := h.lent[0]
+		granted := h.granted[0]
 		h = newLife(h.now, sets, h.tables[0], h.copyTo(t, 0))
-		h.lent = [][]bucket.Grant{lent, slices.Clone(lent)}
+		h.granted = [][]bucket.Grant{granted, slices.Clone(granted)}
 		for range 15 {
 			h.step(t)
 		}
@@ -235,9 +235,9 @@ func TestImportedUnderAnotherClock(t *testing.T) {
 		}
 		h.move(t)
 		ahead := genAhead.Draw(t, "ahead")
-		lent := h.lent[0]
+		granted := h.granted[0]
 		h = newLife(h.now, sets, h.tables[0], h.copyTo(t, ahead))
-		h.ahead[1], h.lent = ahead, [][]bucket.Grant{lent, slices.Clone(lent)}
+		h.ahead[1], h.granted = ahead, [][]bucket.Grant{granted, slices.Clone(granted)}
 		for range 15 {
 			h.step(t)
 		}

@@ -18,7 +18,7 @@ func apart(t *rapid.T, n int, sets func(i int) []*bucket.Limits, mayBeAhead bool
 	for i := range n {
 		h := newLife(start, sets(i), smallTable(t))
 		h.onward = !mayBeAhead
-		h.noLoans = len(h.sets) > 1 && slices.ContainsFunc(h.sets, slidingCounter) // see the exception in merge.go
+		h.noLeases = len(h.sets) > 1 && slices.ContainsFunc(h.sets, slidingCounter) // see the exception in merge.go
 		for range rapid.IntRange(0, 10).Draw(t, "steps") {
 			h.step(t)
 		}
@@ -102,7 +102,7 @@ func TestMergeAcrossChanges(t *testing.T) {
 	})
 }
 
-// TestMergeOfHeldUnits: units that are lent beyond the end of an aligned window count until the end of the next one,
+// TestMergeOfHeldUnits: units that are granted beyond the end of an aligned window count until the end of the next one,
 // also after a merge with a counter whose window ends at another time.
 func TestMergeOfHeldUnits(t *testing.T) {
 	window := mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Minute})
@@ -112,8 +112,8 @@ func TestMergeOfHeldUnits(t *testing.T) {
 	for _, table := range []*bucket.Table{ahead, behind} {
 		table.Do(0, &bucket.Request{Key: lifeKey, Limits: window, Cost: 1})
 	}
-	if g, _, _ := ahead.Lend(55*second, &bucket.Loan{Key: lifeKey, Limits: flow, Want: 1, Part: 1, Whole: 1, For: 10 * time.Second}); g.Units != 1 {
-		t.Fatalf("nothing was lent: %+v", g)
+	if g, _, _ := ahead.Grant(55*second, &bucket.LeaseRequest{Key: lifeKey, Limits: flow, Want: 1, Part: 1, Whole: 1, For: 10 * time.Second}); g.Units != 1 {
+		t.Fatalf("nothing was granted: %+v", g)
 	}
 	both := smallTable(t)
 	hand(t, ahead, both, 0, 0, false)

@@ -56,9 +56,9 @@ func (c *counter) move(to int64, made *phases) {
 		x := &list[i]
 		x.state.move(x.plan(), c.now, to, made)
 	}
-	lent := c.grants()
-	for i := range lent {
-		lent[i].end = addSat(to, saturate(elapsed(c.now, lent[i].end)))
+	granted := c.grants()
+	for i := range granted {
+		granted[i].end = addSat(to, saturate(elapsed(c.now, granted[i].end)))
 	}
 	c.now = to
 }

@@ -202,8 +202,8 @@ func (o outcome) and(p outcome) outcome {
 	return outcome{did: o.did | p.did, counter: counter, grown: o.grown + p.grown}
 }
 
-// lendsLost reports whether a loan of r's kind may be granted at now: nothing is lent of what may have been spent.
-func (sh *shard) lendsLost(now int64, l *Loan) bool {
+// grantsLost reports whether a lease request of r's kind may be granted at now: nothing is granted of what may have been spent.
+func (sh *shard) grantsLost(now int64, l *LeaseRequest) bool {
 	if sh.mu.lost.since == 0 || !l.DenyLost || now >= sh.atLocked(sh.mu.lost.until) || l.Limits.stateless {
 		return true
 	}

@@ -36,7 +36,7 @@ type shard struct {
 func newLRU() *simplelru.LRU[Key, *counter] {
 	lru, err := simplelru.NewLRU[Key, *counter](math.MaxInt, nil)
 	if err != nil {
-		panic("bucket: simplelru refuses its size: " + err.Error()) // positive, so it cannot
+		panic("bucket: simplelru rejects its size: " + err.Error()) // positive, so it cannot
 	}
 	return lru
 }
@@ -44,18 +44,18 @@ func newLRU() *simplelru.LRU[Key, *counter] {
 // outcome is what was done to a shard. It stays small enough to be returned in registers, as
 // copying it would show in a check's time.
 type outcome struct {
-	did deed
+	did effects
 	// counter is what the key has now if it was changed or has grown; nil is none.
 	counter *counter
 	// grown is by how many bytes the shard has grown.
 	grown int64
 }
 
-// deed is a set of things done to a shard.
-type deed uint8
+// effects is a set of things done to a shard.
+type effects uint8
 
 const (
-	charged deed = 1 << iota
+	charged effects = 1 << iota
 	inserted
 	removed
 	// changed: the key's counter has changed, or was forgotten, which copies of the shard must
@@ -64,7 +64,7 @@ const (
 )
 
 // has reports whether all of d were done.
-func (o outcome) has(d deed) bool { return o.did&d == d }
+func (o outcome) has(d effects) bool { return o.did&d == d }
 
 // decideLocked answers r, of which verb and cost are the normal forms, in d, which is zero.
 // It fills rc, if not nil, when it charged.
@@ -96,7 +96,7 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 	return sh.useLocked(c, now, r, verb, cost, rc, d)
 }
 
-// resetLocked forgets what r.Key's counter c has counted. What is lent may still be spent, and is kept.
+// resetLocked forgets what r.Key's counter c has counted. What is granted may still be spent, and is kept.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
 	before := c.bytes()
 	if c.ledger() != nil {
@@ -242,7 +242,7 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 
 // underLocked puts key's counter c, of which before bytes are accounted for, under the limits l, and returns it. While the limits
 // are equal it stays in the account that it was made in: nobody takes another's counters over by using them.
-func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) (made *counter, did deed) {
+func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) (made *counter, did effects) {
 	if c.limits == l {
 		return c, 0
 	}
@@ -275,7 +275,7 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	}
 	before := c.bytes()
 	c.undo(rc, c.settle(now))
-	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a loan may have ended
+	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a lease request may have ended
 	sh.mu.bytes += o.grown
 	return o
 }

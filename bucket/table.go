@@ -49,7 +49,7 @@ type Config struct {
 type WhenFull uint8
 
 const (
-	// EvictOld makes room for it, see evict.go.
+	// EvictOld invalidates for it, see evict.go.
 	EvictOld WhenFull = iota
 	// DenyNew denies it, so that no counter goes that still counts. Charges, and counters of other tables, still make room.
 	DenyNew
@@ -109,10 +109,10 @@ type Table struct {
 	// changed has a bit for every shard whose journal has entries. It is written under
 	// the shard's lock and read without.
 	changed []atomic.Uint64
-	// stirred holds one when a journal that was empty has got an entry, see Stirred.
-	stirred chan struct{}
-	// lent is the id of the last grant.
-	lent atomic.Uint64
+	// activated holds one when a journal that was empty has got an entry, see Activated.
+	activated chan struct{}
+	// granted is the id of the last grant.
+	granted atomic.Uint64
 	// next is the shard to evict from when the one that grew has nothing to give.
 	next                                           atomic.Uint64
 	inserted, expired, evictedLive, evictedExpired atomic.Uint64
@@ -127,7 +127,7 @@ func NewTable(c Config) (*Table, error) {
 	t := &Table{
 		shards:     make([]shard, c.Shards),
 		changed:    make([]atomic.Uint64, (c.Shards+63)/64),
-		stirred:    make(chan struct{}, 1),
+		activated:  make(chan struct{}, 1),
 		maxEntries: DefaultMaxEntries,
 		maxBytes:   math.MaxInt64,
 		maxSets:    DefaultMaxSets,

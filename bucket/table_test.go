@@ -55,7 +55,7 @@ func TestTableStaysWithinEntries(t *testing.T) {
 	}
 }
 
-// TestTableFewerEntriesThanShards: a table too small for its shards is refused,
+// TestTableFewerEntriesThanShards: a table too small for its shards is rejected,
 // or holds its cap.
 func TestTableFewerEntriesThanShards(t *testing.T) {
 	table, err := bucket.NewTable(bucket.Config{Shards: 1021, MaxEntries: 100})

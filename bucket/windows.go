@@ -251,7 +251,7 @@ func (s *state) undoFlow(p *plan, m mark, at, now, cost int64) {
 // Recommendation I.371 keep apart:
 //
 //   - As a meter (LeakyBucket) it has a level that leaks at a constant rate, and
-//     refuses what would make it overflow. This is the token bucket upside down, see
+//     rejects what would make it overflow. This is the token bucket upside down, see
 //     windows.go; its equal in terms of theoretical arrival times is the generic cell rate
 //     algorithm (GCRA) of I.371.
 //   - As a queue (LeakyQueue) it shapes: what is admitted comes out at the constant

@@ -165,8 +165,8 @@ type Decision struct {
 	Delay time.Duration
 	// Rule is the name of the rule, or its path in the file; empty when none matched.
 	Rule string
-	// Holder is the name of the node that decided, if one did.
-	Holder string
+	// Owner is the name of the node that decided, if one did.
+	Owner string
 	// Staleness is how old what the node knew of the counter was, if Source is SourceEventual.
 	Staleness time.Duration
 	// Response is what the rule has HTTP services answer to whom it denies; nil for their own answer. Not
@@ -195,17 +195,17 @@ const (
 	SourceHeld Source = iota + 1
 	// SourceForwarded: another node holds the key, and the one that was asked has asked it.
 	SourceForwarded
-	// SourceShare, SourceClosed and SourceOpen: no holder answered the node; the rule's on_failure or
+	// SourceShare, SourceClosed and SourceOpen: no owner answered the node; the rule's on_failure or
 	// on_partition did.
 	SourceShare
 	SourceClosed
 	SourceOpen
-	// SourceUnruled: nothing limits the check.
-	SourceUnruled
-	// SourceLease: another node holds the key, and has lent units of it to the one that was asked.
+	// SourceUnmatched: nothing limits the check.
+	SourceUnmatched
+	// SourceLease: another node holds the key, and has granted units of it to the one that was asked.
 	SourceLease
 	// SourceEventual: the node that was asked decided by itself, on its share of what was left when it last heard of
-	// the holder.
+	// the owner.
 	SourceEventual
 	// SourceLostState: the key's counter was lost in a takeover without state, and its rule denies what may have been spent.
 	SourceLostState
@@ -222,7 +222,7 @@ const (
 
 func (s Source) String() string {
 	names := [sources]string{
-		"unknown", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual", "lost_state",
+		"unknown", "held", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "lost_state",
 		"deny_cache", "fail_open", "fail_closed", "fail_local",
 	}
 	if int(s) < len(names) {
@@ -279,7 +279,7 @@ func (c *Client) standIn(key counterKey, cost int64, read bool) Decision {
 }
 
 func (c *Client) standInLocally(key counterKey, cost int64, read bool, d *Decision) {
-	h, ok := c.holders.Peek(key)
+	h, ok := c.owners.Peek(key)
 	if !ok || h.period <= 0 {
 		d.Allowed = true
 		return
@@ -357,6 +357,6 @@ var (
 	errGaveUp = errors.New("sent, and not waited for any more")
 	// errBusy: a full queue; nothing was charged.
 	errBusy = errors.New("overloaded")
-	// errNoHolder: the node found nobody who may decide, and the rule no answer in its place.
-	errNoHolder = errors.New("no node that may decide answered the node that was asked")
+	// errNoOwner: the node found nobody who may decide, and the rule no answer in its place.
+	errNoOwner = errors.New("no node that may decide answered the node that was asked")
 )

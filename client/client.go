@@ -38,8 +38,8 @@ type Client struct {
 	seeds []*node // the addresses of the target
 	fleet atomic.Pointer[fleet]
 	turn  atomic.Uint64
-	// holders remembers who decides which counter.
-	holders *lru.Cache[counterKey, holder]
+	// owners remembers who decides which counter.
+	owners  *lru.Cache[counterKey, owner]
 	denials *denials
 	// locals are the limiters that stand in for nodes, nil unless the policy is FailLocal.
 	locals *lru.Cache[counterKey, *rate.Limiter]
@@ -51,8 +51,8 @@ type Client struct {
 	// reporter is what it is called where it reports loads.
 	reporter string
 	closed   atomic.Bool
-	// refusal is the last ErrCredentials.
-	refusal atomic.Pointer[error]
+	// rejection is the last ErrCredentials.
+	rejection atomic.Pointer[error]
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -76,11 +76,11 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 	c := &Client{opts: o, wake: make(chan struct{}, 1), denials: newDenials(o.denyCache), reporter: strconv.FormatUint(rand.Uint64(), 36)} // #nosec G404 -- a name, no secret
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.fleet.Store(&fleet{})
-	if c.holders, err = lru.New[counterKey, holder](o.holders); err != nil {
+	if c.owners, err = lru.New[counterKey, owner](o.owners); err != nil {
 		return nil, err
 	}
 	if o.policy.local() {
-		if c.locals, err = lru.New[counterKey, *rate.Limiter](o.holders); err != nil {
+		if c.locals, err = lru.New[counterKey, *rate.Limiter](o.owners); err != nil {
 			return nil, err
 		}
 	}
@@ -115,9 +115,9 @@ func Dial(ctx context.Context, target string, opts ...Option) (*Client, error) {
 		c.Close()
 		return nil, err
 	}
-	if refusal := c.refusal.Load(); refusal != nil && !c.reached() {
+	if rejection := c.rejection.Load(); rejection != nil && !c.reached() {
 		c.Close()
-		return nil, *refusal
+		return nil, *rejection
 	}
 	return c, nil
 }
@@ -281,7 +281,7 @@ func faultOf(f *sluicev1.Error) error {
 	case sluicev1.ErrorCode_ERROR_CODE_OVERLOADED:
 		return errBusy
 	case sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE:
-		return fmt.Errorf("%w: %s", errNoHolder, f.GetMessage())
+		return fmt.Errorf("%w: %s", errNoOwner, f.GetMessage())
 	}
 	_, field, found := strings.Cut(f.GetField(), "].") // checks[3].descriptor: its place in the frame says nothing
 	if !found || !strings.HasPrefix(f.GetField(), "checks[") {

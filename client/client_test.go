@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var user = Check{Domain: "shop", Descriptor: []Entry{{"user", "42"}}}
 
 func decision(n *fakeNode, allowed bool) *sluicev1.Decision {
-	return &sluicev1.Decision{Allowed: allowed, Limit: 10, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_HELD, Holder: n.name}
+	return &sluicev1.Decision{Allowed: allowed, Limit: 10, PeriodNs: int64(time.Minute), Source: sluicev1.Source_SOURCE_HELD, Owner: n.name}
 }
 
 // TestCheck: a check arrives as it was asked, and its answer as it was given.
@@ -32,7 +32,7 @@ func TestCheck(t *testing.T) {
 		got = c
 		return &sluicev1.Decision{
 			Limit: 7, Remaining: 3, ResetAfterNs: 5, RetryAfterNs: 6, Rule: "shop/user", Source: sluicev1.Source_SOURCE_FORWARDED,
-			Holder: "n2", LimitIndex: 1, PeriodNs: 9, Soft: true,
+			Owner: "n2", LimitIndex: 1, PeriodNs: 9, Soft: true,
 			Response: &sluicev1.Response{Status: 503, Body: "no", Headers: []*sluicev1.Header{{Name: "A", Value: "b"}}},
 		}
 	})
@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("asked %v", got)
 	}
 	if d.Allowed || d.Limit != 7 || d.Remaining != 3 || d.ResetAfter != 5 || d.RetryAfter != 6 || d.Rule != "shop/user" ||
-		d.Source != SourceForwarded || d.Holder != "n2" || d.LimitIndex != 1 || d.Period != 9 || !d.Soft ||
+		d.Source != SourceForwarded || d.Owner != "n2" || d.LimitIndex != 1 || d.Period != 9 || !d.Soft ||
 		d.Response == nil || d.Response.Status != 503 || d.Response.Header[0].Value != "b" {
 		t.Errorf("answered %+v", d)
 	}
@@ -131,14 +131,14 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TestFollowsHolder: a counter is asked of the node that answers name, and of another once they name that.
-func TestFollowsHolder(t *testing.T) {
+// TestFollowsOwner: a counter is asked of the node that answers name, and of another once they name that.
+func TestFollowsOwner(t *testing.T) {
 	f := newCluster(t, "n1", "n2", "n3")
-	var holder atomic.Value
-	holder.Store("n3")
+	var owner atomic.Value
+	owner.Store("n3")
 	f.set(func(n *fakeNode, c *sluicev1.Check) *sluicev1.Decision {
 		d := decision(n, true)
-		if d.Holder = holder.Load().(string); d.Holder != n.name {
+		if d.Owner = owner.Load().(string); d.Owner != n.name {
 			d.Source = sluicev1.Source_SOURCE_FORWARDED
 		}
 		return d
@@ -159,9 +159,9 @@ func TestFollowsHolder(t *testing.T) {
 	if n := forwarded(); n > 1 {
 		t.Errorf("%d of 20 checks were forwarded, want the first at most", n)
 	}
-	holder.Store("n1")
+	owner.Store("n1")
 	if n := forwarded(); n != 1 {
-		t.Errorf("%d of 20 checks were forwarded after the holder had changed, want 1", n)
+		t.Errorf("%d of 20 checks were forwarded after the owner had changed, want 1", n)
 	}
 }
 
@@ -346,7 +346,7 @@ func TestBroken(t *testing.T) {
 	c := f.dial()
 	// Both are held by n2, which takes them and breaks.
 	q, _ := appendCounter(nil, &user)
-	c.holders.Add(keyOf(q), holder{name: "n2"})
+	c.owners.Add(keyOf(q), owner{name: "n2"})
 	type result struct {
 		d   Decision
 		err error
@@ -365,7 +365,7 @@ func TestBroken(t *testing.T) {
 	})
 	n2 := f.nodes[1]
 	go n2.server.Stop()
-	if r := <-check; r.err != nil || !r.d.Allowed || r.d.Holder != "n1" {
+	if r := <-check; r.err != nil || !r.d.Allowed || r.d.Owner != "n1" {
 		t.Errorf("check: %+v, %v", r.d, r.err)
 	}
 	if r := <-charge; !errors.Is(r.err, ErrUnavailable) {
@@ -511,7 +511,7 @@ func TestStalled(t *testing.T) {
 	c := f.dial(WithTimeout(4 * time.Second))
 	for i := range 10 {
 		d, err := c.Check(t.Context(), Check{Domain: "shop", Descriptor: []Entry{{"user", fmt.Sprint(i)}}})
-		if err != nil || d.Source != SourceHeld || d.Holder != "n1" {
+		if err != nil || d.Source != SourceHeld || d.Owner != "n1" {
 			t.Errorf("check %d: %+v, %v", i, d, err)
 		}
 	}
@@ -520,7 +520,7 @@ func TestStalled(t *testing.T) {
 // TestOptions: wrong ones are named.
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Option{
-		"WithTimeout": WithTimeout(0), "WithDenyCache": WithDenyCache(-1), "WithHolders": WithHolders(0),
+		"WithTimeout": WithTimeout(0), "WithDenyCache": WithDenyCache(-1), "WithOwners": WithOwners(0),
 		"FailLocal": WithFailurePolicy(FailLocal(1.5)), "WithFailurePolicy": WithFailurePolicy(FailurePolicy{}), "WithObserver": WithObserver(nil),
 	} {
 		if _, err := Dial(t.Context(), "127.0.0.1:1", o); err == nil || !strings.Contains(err.Error(), want) {

@@ -77,7 +77,7 @@ func (n *node) open() {
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
-		n.client.noteRefusal(err) // before anybody sees that it was tried
+		n.client.noteRejection(err) // before anybody sees that it was tried
 	}
 	n.mu.Lock()
 	n.mu.opening, n.mu.tried = false, true
@@ -117,10 +117,10 @@ func (n *node) greet(ctx context.Context, cancel context.CancelFunc) (*stream, e
 	return s, g.RecvMsg(s)
 }
 
-// noteRefusal remembers that the node did not take the client's credentials, if that is what err says.
-func (c *Client) noteRefusal(err error) {
+// noteRejection remembers that the node did not take the client's credentials, if that is what err says.
+func (c *Client) noteRejection(err error) {
 	if st, ok := status.FromError(err); ok && st.Code() == codes.Unauthenticated {
-		c.refusal.Store(new(fmt.Errorf("%w: %s", ErrCredentials, st.Message())))
+		c.rejection.Store(new(fmt.Errorf("%w: %s", ErrCredentials, st.Message())))
 	}
 }
 

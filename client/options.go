@@ -21,7 +21,7 @@ type options struct {
 	timeout   time.Duration
 	policy    FailurePolicy
 	denyCache int
-	holders   int
+	owners    int
 	noRouting bool
 	dial      []grpc.DialOption
 	observer  Observer
@@ -30,7 +30,7 @@ type options struct {
 }
 
 func newOptions(list []Option) (options, error) {
-	o := options{timeout: 3 * time.Second, policy: FailOpen, denyCache: 10_000, holders: 65_536}
+	o := options{timeout: 3 * time.Second, policy: FailOpen, denyCache: 10_000, owners: 65_536}
 	// Answers are as large as the cluster's rules make them; nodes do not cap them either.
 	o.dial = []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -89,13 +89,13 @@ func WithDenyCache(entries int) Option {
 	}
 }
 
-// WithHolders sets of how many counters the node that holds them is remembered, 65,536 by default.
-func WithHolders(entries int) Option {
+// WithOwners sets of how many counters the node that holds them is remembered, 65,536 by default.
+func WithOwners(entries int) Option {
 	return func(o *options) error {
 		if entries < 1 {
-			return fmt.Errorf("WithHolders: %d; want 1 entry or more", entries)
+			return fmt.Errorf("WithOwners: %d; want 1 entry or more", entries)
 		}
-		o.holders = entries
+		o.owners = entries
 		return nil
 	}
 }
@@ -126,7 +126,7 @@ type Event struct {
 	Verb string
 	// Cost is 0 for a reset.
 	Cost int64
-	// Decision is zero if Err is set. That of a reset has only Allowed, Rule, Source and Holder.
+	// Decision is zero if Err is set. That of a reset has only Allowed, Rule, Source and Owner.
 	Decision Decision
 	Err      error
 	Took     time.Duration

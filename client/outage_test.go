@@ -136,7 +136,7 @@ func TestLanes(t *testing.T) {
 			<-hold
 		}
 		d := decision(n, true)
-		d.Holder = "n1"
+		d.Owner = "n1"
 		return d
 	})
 	c := f.dial()
@@ -152,7 +152,7 @@ func TestLanes(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "the lost to be on their way", func() bool { // all are sent: what is late makes room
+	waitFor(t, "the lost to be on their way", func() bool { // all are sent: what is late invalidates
 		return flying(c, f.nodes[0]) >= 0 && flying(c, f.nodes[1]) >= 0 &&
 			flying(c, f.nodes[0])+flying(c, f.nodes[1]) == lost
 	})

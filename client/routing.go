@@ -29,12 +29,12 @@ type fleet struct {
 func (c *Client) everyone() []*node { return slices.Concat(c.fleet.Load().nodes, c.seeds) }
 
 // pick returns a stream to a node to be asked about the counter called key, other than avoid if there is
-// another: its holder if that is known, else one in turn. nil if no node can be asked now. It has those
+// another: its owner if that is known, else one in turn. nil if no node can be asked now. It has those
 // connected that it finds without a stream, and never waits for them.
 func (c *Client) pick(key counterKey, avoid *node) (s *stream, known bool) {
 	f := c.fleet.Load()
 	if len(f.nodes) > 1 {
-		if h, ok := c.holders.Get(key); ok {
+		if h, ok := c.owners.Get(key); ok {
 			if n := f.byName[h.name]; n != nil && n != avoid {
 				if s := n.current.Load(); s != nil {
 					return s, true
@@ -70,32 +70,32 @@ func (c *Client) inTurn(nodes []*node, avoid *node) (last *stream) {
 	return last
 }
 
-// holder is what is remembered of a counter: the name of the node that decides it, and the limit, for a
+// owner is what is remembered of a counter: the name of the node that decides it, and the limit, for a
 // policy that stands in for it.
-type holder struct {
+type owner struct {
 	name   string
 	limit  int64
 	period time.Duration
 }
 
 // learn notes what the answer of n tells about the counter. known says that n was asked because it was
-// taken for the holder.
+// taken for the owner.
 func (c *Client) learn(key counterKey, n *node, known bool, d *Decision) {
-	if d.Source != SourceHeld && d.Source != SourceForwarded || known && d.Holder == n.name && !c.opts.policy.local() {
+	if d.Source != SourceHeld && d.Source != SourceForwarded || known && d.Owner == n.name && !c.opts.policy.local() {
 		return
 	}
 	f := c.fleet.Load()
 	if len(f.nodes) < 2 && !c.opts.policy.local() {
 		return
 	}
-	h := holder{name: d.Holder}
+	h := owner{name: d.Owner}
 	if c.opts.policy.local() {
 		h.limit, h.period = d.Limit, d.Period
 	}
-	if old, ok := c.holders.Peek(key); !ok || old != h {
-		c.holders.Add(key, h)
+	if old, ok := c.owners.Peek(key); !ok || old != h {
+		c.owners.Add(key, h)
 	}
-	if f.byName[d.Holder] == nil {
+	if f.byName[d.Owner] == nil {
 		c.refreshSoon()
 	}
 }

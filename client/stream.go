@@ -102,7 +102,7 @@ type lane struct {
 }
 
 // The lanes: checks whose counter the node holds, as far as is known, are decided at once. Others, which the
-// node may have to ask somebody else about, or wait with until there is a holder, do not hold them up.
+// node may have to ask somebody else about, or wait with until there is an owner, do not hold them up.
 const (
 	here = iota
 	elsewhere
@@ -134,7 +134,7 @@ type stream struct {
 	}
 }
 
-// submit takes c, which will be answered. known says that the node is taken for the holder. The error, if any,
+// submit takes c, which will be answered. known says that the node is taken for the owner. The error, if any,
 // says that c was not taken.
 func (s *stream) submit(c *call, known bool) error {
 	l := &s.mu.lanes[elsewhere]
@@ -381,7 +381,7 @@ func (s *stream) end(why error) {
 }
 
 // hangs reports whether the node has said nothing for most of the time that a call has, which leaves the rest
-// for another node, or has left one frame unanswered for all of it. Nodes wait half of that for a holder.
+// for another node, or has left one frame unanswered for all of it. Nodes wait half of that for an owner.
 func (s *stream) hangs(now time.Time, timeout time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

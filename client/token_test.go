@@ -117,7 +117,7 @@ func (l late) SendMsg(m any) error {
 	return l.ClientStream.SendMsg(m)
 }
 
-func TestDialSaysThatCredentialsAreRefused(t *testing.T) {
+func TestDialSaysThatCredentialsAreRejected(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestDialSaysThatCredentialsAreRefused(t *testing.T) {
 	sluicev1.RegisterSluiceServiceServer(server, g)
 	go server.Serve(l)
 	defer server.Stop()
-	// A node that refuses at once may have ended the stream before anything is sent on it.
+	// A node that rejects at once may have ended the stream before anything is sent on it.
 	overtaken := grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		s, err := open(ctx, desc, conn, method, opts...)
 		return late{s}, err

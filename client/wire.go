@@ -172,7 +172,7 @@ func readDecision(b []byte, d *Decision, names *names) (fault *sluicev1.Error, e
 			case 7:
 				d.Rule = names.get(v)
 			case 9:
-				d.Holder = names.get(v)
+				d.Owner = names.get(v)
 			case 15:
 				fault = new(sluicev1.Error)
 				err = proto.Unmarshal(v, fault)

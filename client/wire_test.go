@@ -55,7 +55,7 @@ func TestAnswerAsGenerated(t *testing.T) {
 		p := &sluicev1.Decision{
 			Allowed: rapid.Bool().Draw(t, "allowed"), Limit: rapid.Int64().Draw(t, "limit"), Remaining: rapid.Int64().Draw(t, "remaining"),
 			ResetAfterNs: rapid.Int64().Draw(t, "reset"), RetryAfterNs: rapid.Int64().Draw(t, "retry"), DelayNs: rapid.Int64().Draw(t, "delay"),
-			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 8).Draw(t, "source")), Holder: rapid.String().Draw(t, "holder"),
+			Rule: rapid.String().Draw(t, "rule"), Source: sluicev1.Source(rapid.IntRange(0, 8).Draw(t, "source")), Owner: rapid.String().Draw(t, "owner"),
 			Soft: rapid.Bool().Draw(t, "soft"), Shadowed: rapid.Bool().Draw(t, "shadowed"), LimitIndex: rapid.Uint32().Draw(t, "index"),
 			Elastic: rapid.Bool().Draw(t, "elastic"), PeriodNs: rapid.Int64().Draw(t, "period"), DeniedForNs: rapid.Int64().Draw(t, "denied for"),
 			StalenessNs: rapid.Int64().Draw(t, "staleness"),
@@ -78,7 +78,7 @@ func TestAnswerAsGenerated(t *testing.T) {
 			want := Decision{
 				Allowed: p.Allowed, Soft: p.Soft, Shadowed: p.Shadowed, Elastic: p.Elastic, Source: Source(p.Source), LimitIndex: int(p.LimitIndex),
 				Limit: p.Limit, Remaining: p.Remaining, Period: time.Duration(p.PeriodNs), ResetAfter: time.Duration(p.ResetAfterNs),
-				RetryAfter: time.Duration(p.RetryAfterNs), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Holder: p.Holder,
+				RetryAfter: time.Duration(p.RetryAfterNs), Delay: time.Duration(p.DelayNs), Rule: p.Rule, Owner: p.Owner,
 				deniedFor: time.Duration(p.DeniedForNs), Staleness: time.Duration(p.StalenessNs),
 			}
 			if d != want {

@@ -14,7 +14,7 @@ import (
 
 // whole remembers what the checks of an all-or-nothing batch have charged, so that
 // it can be given back. Every check has an id for that; a check that is sent again
-// keeps it, so that a holder charges it once. Not safe for concurrent use.
+// keeps it, so that an owner charges it once. Not safe for concurrent use.
 type whole struct {
 	base  uint64 // the id of check 0
 	local []localCharge
@@ -185,7 +185,7 @@ func (n *Node) giveBackHere(w *whole) {
 	lost, back := 0, len(w.shares)
 	for _, rc := range w.shares {
 		n.shares.TakeBack(now, rc)
-		n.madeRoom(now, rc.Key)
+		n.invalidated(now, rc.Key)
 	}
 	for i := range w.local {
 		l := &w.local[i]
@@ -195,7 +195,7 @@ func (n *Node) giveBackHere(w *whole) {
 		}
 		back++
 		l.table.GiveBack(now, &l.receipt)
-		n.madeRoom(now, l.key)
+		n.invalidated(now, l.key)
 	}
 	n.stats.giveBacksLost.Add(uint64(lost))
 	n.stats.gaveBack.Add(uint64(back))

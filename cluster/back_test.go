@@ -20,12 +20,12 @@ func TestBackAtOnce(t *testing.T) {
 			f.serve(n)
 		}()
 		time.Sleep(1300 * time.Millisecond)
-		if count := f.holders(); count["b"]+count["c"] != 31 {
+		if count := f.owners(); count["b"]+count["c"] != 31 {
 			t.Errorf("1.3 s later partitions are owned by %v, want all 31 by b and c", count)
 		}
 		<-served
 		f.within(10*time.Second, "a is settled", n.Settled)
-		if count := f.holders(); count["a"] == 0 {
+		if count := f.owners(); count["a"] == 0 {
 			t.Errorf("in the end partitions are owned by %v, want some by a", count)
 		}
 	})

@@ -52,7 +52,7 @@ func BenchmarkDecide(b *testing.B) {
 			}
 			for _, whole := range []bool{false, true} {
 				batch.AllOrNothing = whole
-				b.Run(fmt.Sprintf("holders=%s/checks=%d/whole=%v", where, size, whole), func(b *testing.B) {
+				b.Run(fmt.Sprintf("owners=%s/checks=%d/whole=%v", where, size, whole), func(b *testing.B) {
 					ctx := b.Context()
 					b.ReportAllocs()
 					for b.Loop() {

@@ -50,7 +50,7 @@ type moment struct {
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
 	if m.set.ID != c.set.ID || m.set.Version != c.set.Version {
-		log.Info("stable set", "version", m.set.Version, "members", m.set.Members)
+		log.Info("voter set", "version", m.set.Version, "members", m.set.Members)
 		c.set = m.set
 	}
 	if m.dissolved != c.dissolved {
@@ -137,7 +137,7 @@ func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
 		told.Lost, told.LossesBack = 0, s.LossesBack
 	}
 	if s.SteppedDown != told.SteppedDown && s.SteppedDown == c.last.SteppedDown {
-		log.Warn("partitions lost to a later holder", "count", s.SteppedDown-told.SteppedDown, "holding", s.Holding)
+		log.Warn("partitions lost to a later owner", "count", s.SteppedDown-told.SteppedDown, "holding", s.Holding)
 		told.SteppedDown = s.SteppedDown
 	}
 }

@@ -38,10 +38,10 @@ func TestChronicle(t *testing.T) {
 		want string // several lines, each shortened
 	}{
 		{moment{}, ""},
-		{moment{set: one, right: true}, "INFO stable set version=1 members=[a];INFO right to decide counted=1"},
+		{moment{set: one, right: true}, "INFO voter set version=1 members=[a];INFO right to decide counted=1"},
 		{moment{set: one, right: true, stats: held}, ""}, // not at rest yet
 		{moment{set: one, right: true, stats: held}, "INFO partitions claimed count=31 without_state=31 holding=31"},
-		{moment{set: two, right: true, stats: held, others: 1}, "INFO stable set version=2 members=[a b]"},
+		{moment{set: two, right: true, stats: held, others: 1}, "INFO voter set version=2 members=[a b]"},
 		{moment{set: two, reason: "alone", stats: held}, "WARN right to decide lost, on_partition answers reason=alone"},
 		{moment{set: two, reason: "alone", stats: held}, ""},
 		{moment{set: two, right: true, stats: claiming}, "INFO right to decide regained after=2s"},
@@ -58,7 +58,7 @@ func TestChronicle(t *testing.T) {
 		{moment{set: two, right: true, stats: bare, others: 1}, ""},
 		{moment{set: two, right: true, stats: claimed, others: 1}, "INFO all partitions have copies again"},
 		{moment{set: two, right: true, stats: deposed}, ""},
-		{moment{set: two, right: true, stats: deposed}, "WARN partitions lost to a later holder count=7 holding=24"},
+		{moment{set: two, right: true, stats: deposed}, "WARN partitions lost to a later owner count=7 holding=24"},
 		{moment{set: two, right: true, stats: deposed, dissolved: 1}, "WARN this node's set was dissolved into a larger one, its counters go there members=[a b]"},
 		{moment{set: two, leaving: true, stats: deposed, dissolved: 1}, ""},
 	} {

@@ -10,7 +10,7 @@ import (
 
 // steadyClock returns a clock that starts as the wall clock and goes on with
 // CLOCK_BOOTTIME: setting the wall clock neither ends windows nor holds them up, and
-// a process whose machine slept wakes without the right to decide.
+// a process whose machine slept wakes without quorum to decide.
 func steadyClock() func() int64 {
 	start := time.Now()
 	base := shifted(start.UnixNano())

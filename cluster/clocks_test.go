@@ -73,7 +73,7 @@ func differ(t *testing.T, limits []*bucket.Limits, period, shift time.Duration, 
 	time.Sleep(2 * period)
 	h.aligned.Store(true)
 	time.Sleep(2 * period)
-	if moved := f.holders()["o"]; moved == 0 {
+	if moved := f.owners()["o"]; moved == 0 {
 		t.Error("the odd one holds nothing")
 	}
 	for name, n := range f.nodes {

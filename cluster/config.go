@@ -16,7 +16,7 @@ import (
 
 // Peers reaches other nodes.
 type Peers interface {
-	// Call sends records to the node at addr and waits until replies are filled, one
+	// Call sends records to the node at addr and waits until replies are synced, one
 	// for each. Its errors wrap check.ErrUnsent, check.ErrAmbiguous or
 	// check.ErrOverloaded; any other counts as ambiguous. An error is about the
 	// records whose reply has no Status; other replies count all the same. After it
@@ -43,20 +43,20 @@ type Config struct {
 	// Clock returns Unix time in ns. It never steps back and runs on while the machine
 	// sleeps. Nil is the wall clock of the start and the time that has passed since.
 	Clock func() int64
-	// CheckTimeout bounds the time that a batch waits for holders when its context
+	// CheckTimeout bounds the time that a batch waits for owners when its context
 	// has no deadline or a later one. 0 means 1.5 s: a claim after a crash takes up to 1.2 s.
 	CheckTimeout time.Duration
 	// GiveBackTimeout bounds how long a charge is tried to be given back to another
-	// node. 0 means 2 s. More than 10 s is of no use: holders have forgotten it.
+	// node. 0 means 2 s. More than 10 s is of no use: owners have forgotten it.
 	GiveBackTimeout time.Duration
 	// SweepPeriod is the time in which all counters are looked at once, to drop
 	// those that are wholly free again. 0 means 1 minute.
 	SweepPeriod time.Duration
-	// Right is how long an acknowledged heartbeat gives a node the right to decide. 0 means 600 ms; at most 1.8 s. It must
+	// Right is how long an acknowledged heartbeat gives a node quorum. 0 means 600 ms; at most 1.8 s. It must
 	// be the same at all nodes of a cluster. A longer one bears with machines that stand still now and then, and
-	// leaves a crashed node's keys without a holder for longer: it is for tests.
+	// leaves a crashed node's keys without an owner for longer: it is for tests.
 	Right time.Duration
-	// ForgetAfter is how long a member of the stable set is missed before it is voted
+	// ForgetAfter is how long a member of the voter set is missed before it is voted
 	// out. 0 means 10 minutes.
 	ForgetAfter time.Duration
 	// MaxClockSkew is how far this node's clock may be off the voters' before its windows follow them. 0 means 500 ms.
@@ -65,9 +65,9 @@ type Config struct {
 	// until they are back, or nothing that they may have counted counts any more.
 	LostHold time.Duration
 	// ApartEntries caps the counters of shares, and the keys that are to be charged to
-	// a holder later. 0 means 100,000.
+	// an owner later. 0 means 100,000.
 	ApartEntries int
-	// Lease says when keys are hot, and how they are lent.
+	// Lease says when keys are hot, and how they are granted.
 	Lease lease.Config
 	// Expect is with how many nodes a voter set is founded, this one included, all of which must expect as many. It must be more than
 	// half of the nodes that ever start without one. 0: this node only joins a set.

@@ -123,7 +123,7 @@ func newHeld(max int) *held {
 }
 
 // try decides r on table and remembers what it charged. A charge that is known
-// already, because the asker has sent it again, is answered as it was. seq is that of the
+// already, because the requester has sent it again, is answered as it was. seq is that of the
 // change which r has charged, 0 if none.
 func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
 	h.mu.Lock()
@@ -131,7 +131,7 @@ func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) 
 	h.expireLocked(now)
 	if known := h.mu.charges[c]; known != nil {
 		if known.undone {
-			// The asker has given up before this came.
+			// The requester has given up before this came.
 			return bucket.Decision{}, 0, check.Invalid
 		}
 		return known.decision, known.seq, check.Decided

@@ -45,7 +45,7 @@ func TestForwardAllocs(t *testing.T) {
 
 // paired returns node a of two, between which there is no network.
 func paired(t *testing.T) *Node {
-	w, peers := newWorld(t), direct{}
+	w, peers := newTestCluster(t), direct{}
 	for _, name := range []string{"a", "b"} {
 		peers[name+":7462"] = w.add(name, func(c *Config) { c.Peers = peers })
 	}

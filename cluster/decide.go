@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Decide implements check.Decider. It fills b.Answers, which has the length of
+// Decide implements check.Decider. It initial syncs b.Answers, which has the length of
 // b.Requests. Checks of one key are charged in the order of the batch.
 //
 // A retry after a response that was lost may charge a check twice and never admits it
 // twice. That holds for verb Charge too, and for checks of sync rules whose charge was
 // not confirmed. A Refund whose response was lost is not tried again, because doing it
-// twice would admit more; it gets check.ErrNoHolder.
+// twice would admit more; it gets check.ErrNoOwner.
 func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	if b.AllOrNothing && len(b.Requests) > 1 {
 		n.decideWhole(ctx, b)
@@ -32,13 +32,13 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		n.forward(ctx, b, nil)
 		return
 	}
-	lends := n.demands.Any() && onlyAsks(b)
+	grants := n.demands.Any() && onlyAsks(b)
 	var f *forwarding // of what could not be decided, mostly nothing
 	for i := range b.Requests {
 		var cause error
 		if t.look(ctx); t.late {
 			cause = context.DeadlineExceeded
-		} else if _, cause = t.own(&b.Requests[i], nil, lends, &b.Answers[i]); cause == nil {
+		} else if _, cause = t.own(&b.Requests[i], nil, grants, &b.Answers[i]); cause == nil {
 			continue
 		}
 		if f == nil {
@@ -106,22 +106,22 @@ func (t *turn) look(ctx context.Context) {
 // treated as if their responses had been lost; what was charged stands.
 func (t *turn) overslept() bool { return t.node.cfg.Clock() >= t.until }
 
-// own decides a check of a client of this node. w is nil unless its batch is all-or-nothing, and lends whether a lease of its own may answer. cause says
+// own decides a check of a client of this node. w is nil unless its batch is all-or-nothing, and grants whether a lease of its own may answer. cause says
 // why it could not be decided. seq is the number of the change that it made, for sync rules.
-func (t *turn) own(req *check.Request, w *whole, lends bool, a *check.Answer) (seq uint64, cause error) {
+func (t *turn) own(req *check.Request, w *whole, grants bool, a *check.Answer) (seq uint64, cause error) {
 	if cause := t.waits(req.Key); cause != nil {
 		return 0, cause
 	}
 	n := t.node
 	var d bucket.Decision
 	v := bucket.Decided
-	if !lends || !n.fromOwn(t.now, req, &d) {
+	if !grants || !n.fromOwn(t.now, req, &d) {
 		d, seq, v = w.try(n.table, t.now, &req.Request, req.Sync)
 	}
 	if v != bucket.Decided {
 		return 0, t.stick(req.Key, v)
 	}
-	*a = check.Answer{Decision: d, Source: check.Held, Holder: n.cfg.Name}
+	*a = check.Answer{Decision: d, Source: check.Held, Owner: n.cfg.Name}
 	if t.decided(req.Verb, req.Key, !d.Allowed) {
 		a.Age = check.MaxDenied
 	}
@@ -151,11 +151,11 @@ func (t *turn) stick(k bucket.Key, v bucket.Verdict) error {
 
 // decided must be called for each decision. It reports whether a denial may end at any moment, because units of the key are leased.
 func (t *turn) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
-	if makesRoom(v) {
-		t.node.madeRoom(t.now, k)
+	if invalidates(v) {
+		t.node.invalidated(t.now, k)
 		return false
 	}
-	return denied && t.node.lent(t.now, k)
+	return denied && t.node.granted(t.now, k)
 }
 
 // decideHere decides what this node owns, as long as it has quorum and ctx lasts.
@@ -168,7 +168,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	if !t.quorum() {
 		return // it was lost just now: the next round answers
 	}
-	lends := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
+	grants := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
 	for _, i := range f.here {
 		p := &f.pending[i]
 		if t.look(ctx); t.late {
@@ -180,7 +180,7 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 		if req.Sync {
 			term = n.term(req.Key)
 		}
-		seq, cause := t.own(req, f.whole, lends, &f.batch.Answers[p.index])
+		seq, cause := t.own(req, f.whole, grants, &f.batch.Answers[p.index])
 		if cause != nil {
 			p.to, p.cause = nobody, cause
 			continue
@@ -233,19 +233,19 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 	f.node.stats.held.Add(uint64(held))
 }
 
-// Serve implements check.Handler: it decides what this node holds, if it has the right
+// Serve implements check.Handler: it decides what this node holds, if it has quorum
 // to, and nothing else. What it cannot decide just now, though nobody else can either, it
-// answers with Later: without a holder if it has no right. Sync records are answered when a copy has
+// answers with Later: without an owner if it has no right. Sync records are answered when a copy has
 // their changes; those of which that is not so within CheckTimeout get a Reply
 // without a Status, as if their answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
 	r, t := n.routing.Load(), n.newTurn()
 	var changes []change // only of sync records
-	served, notHolder, later := 0, 0, 0
+	served, notOwner, later := 0, 0, 0
 	relays := false
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
-		*reply = check.Reply{Holder: n.cfg.Name}
+		*reply = check.Reply{Owner: n.cfg.Name}
 		t.look(context.Background())
 		var seq, term uint64
 		if rec.Sync {
@@ -258,7 +258,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 				n.stats.giveBacksLost.Add(1)
 			}
 			n.held.giveBack(t.now, charge{from, rec.ID}, n.table)
-			n.madeRoom(t.now, rec.Key)
+			n.invalidated(t.now, rec.Key)
 			reply.Status = check.Decided
 			served++
 			continue
@@ -268,14 +268,14 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 			relays = true
 			continue
 		case !r.holds(rec.Key):
-			reply.Status, reply.Holder = check.NotHolder, r.nameOf(r.holder(rec.Key))
-			notHolder++
+			reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
+			notOwner++
 		case !t.quorum():
-			reply.Status, reply.Holder = check.Later, ""
+			reply.Status, reply.Owner = check.Later, ""
 		case t.late, t.waits(rec.Key) != nil:
 			reply.Status = check.Later
-		case rec.Lend:
-			seq = n.lend(t.now, from, rec, reply)
+		case rec.Grant:
+			seq = n.grant(t.now, from, rec, reply)
 		case rec.Return:
 			reply.Status = check.Decided
 			if n.takeReturn(t.now, rec.Key, rec.ID, rec.Want) != bucket.Decided {
@@ -289,11 +289,11 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		switch reply.Status {
 		case check.Decided:
 			served++
-			denied := rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Granted == 0
+			denied := rec.Verb == bucket.Check && !rec.Hot() && !reply.Allowed || reply.Denial != nil || rec.Many() && reply.Admitted == 0
 			if leased := t.decided(rec.Verb, rec.Key, denied); leased {
-				reply.Lent = true
+				reply.LeasedOut = true
 			} else if denied {
-				n.refused.denied(t.now, rec.Key)
+				n.rejected.denied(t.now, rec.Key)
 			}
 			if rec.Sync && seq > 0 {
 				changes = append(changes, change{i, r.partition(rec.Key), term, seq})
@@ -308,7 +308,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		changes = nil
 	}
 	n.stats.served.Add(uint64(served))
-	n.stats.notHolder.Add(uint64(notHolder))
+	n.stats.notOwner.Add(uint64(notOwner))
 	n.stats.toldLater.Add(uint64(later))
 	if relays {
 		n.relay(r, from, records, replies)
@@ -334,7 +334,7 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 	if rec.Many() {
 		var s bucket.Series
 		s, charged, seq, v = n.table.TryTimes(now, &rec.Request, rec.Times)
-		reply.Granted, reply.Decision = s.Granted, s.Last
+		reply.Admitted, reply.Decision = s.Granted, s.Last
 		switch {
 		case s.Granted == 0:
 			reply.Decision = s.Denial
@@ -346,7 +346,7 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 		reply.Decision, seq, v = tryOn(n.table, now, &rec.Request, rec.Sync)
 	}
 	if v != bucket.Decided {
-		*reply = check.Reply{Holder: reply.Holder, Status: check.Later}
+		*reply = check.Reply{Owner: reply.Owner, Status: check.Later}
 		return 0
 	}
 	reply.Status = check.Decided
@@ -377,7 +377,7 @@ func decidable(rec *check.Record) bool {
 		return rec.Want >= 0
 	case r.Verb > bucket.Reset || r.Cost < 0 || r.Limits == nil || rec.Times < 0:
 		return false
-	case rec.Lend:
+	case rec.Grant:
 		return rec.Want > 0
 	case rec.Many():
 		return r.Verb == bucket.Check && r.Cost > 0 && !r.Drain && !rec.Hold && rec.Times <= bucket.MaxTimes && r.Limits.Repeatable()

@@ -19,7 +19,7 @@ import (
 // says.
 func TestExact(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		limits := hourly(10)
 		var requests []check.Request
 		for i := range 20 {
@@ -61,10 +61,10 @@ func TestExact(t *testing.T) {
 	})
 }
 
-// TestWhere: answers say who decided, and one batch makes one call per other holder.
+// TestWhere: answers say who decided, and one batch makes one call per other owner.
 func TestWhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a := w.nodes["a"]
 		limits := hourly(10)
 		var requests []check.Request
@@ -90,7 +90,7 @@ func TestWhere(t *testing.T) {
 		if s := a.Stats(); s.Held != 100 || s.Forwarded != 200 || s.Forwards != 200 || s.Retries != 0 {
 			t.Errorf("%+v", s)
 		}
-		if s := w.nodes["b"].Stats(); s.Served != 100 || s.NotHolder != 0 {
+		if s := w.nodes["b"].Stats(); s.Served != 100 || s.NotOwner != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -113,7 +113,7 @@ func (b barrier) Call(ctx context.Context, addr string, records []check.Record, 
 // lone forwarded check runs on the goroutine that asks.
 func TestAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "b", "c")
+		w := newTestCluster(t, "b", "c")
 		gate := barrier{wire{w, "a"}, make(chan string), make(chan struct{})}
 		a := w.add("a", func(c *Config) { c.Peers = gate })
 		w.agree(2)
@@ -138,7 +138,7 @@ func TestAtOnce(t *testing.T) {
 		go func() { done <- decide(t.Context(), a, toB) }()
 		<-gate.arrived
 		if now := runtime.NumGoroutine(); now > before+1 {
-			t.Errorf("a forwarded check runs %d goroutines, want the asker's alone", now-before)
+			t.Errorf("a forwarded check runs %d goroutines, want the requester's alone", now-before)
 		}
 		<-done
 	})
@@ -147,7 +147,7 @@ func TestAtOnce(t *testing.T) {
 // TestVerbs: all verbs do at a distance what they do at home.
 func TestVerbs(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		for _, owner := range []string{"a", "b"} {
 			r := request(w.nodes["a"], owner, 1, hourly(10))
 			for i, step := range []struct {
@@ -180,7 +180,7 @@ func TestVerbs(t *testing.T) {
 // TestDelay: what a queue says travels too.
 func TestDelay(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		r := request(w.nodes["a"], "b", 1, limitsOf(bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 1, Period: time.Second, Burst: 2}))
 		decide(t.Context(), w.nodes["a"], r)
 		if a := decide(t.Context(), w.nodes["a"], r)[0]; !a.Allowed || a.Delay < 990*time.Millisecond || a.Delay > time.Second {
@@ -194,11 +194,11 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// TestServeRefuses: records that no node of this version would send are answered as
+// TestServeRejects: records that no node of this version would send are answered as
 // invalid, and their neighbours are decided.
-func TestServeRefuses(t *testing.T) {
+func TestServeRejects(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a")
+		w := newTestCluster(t, "a")
 		a := w.nodes["a"]
 		good := request(a, "a", 1, hourly(10)).Request
 		broken := []func(*bucket.Request){
@@ -233,7 +233,7 @@ func TestServeRefuses(t *testing.T) {
 func TestRightEnds(t *testing.T) {
 	for _, left := range []int64{-1, 0, 1, 2, 3, 4} { // reads of the clock until the right ends
 		bubble(t, func(t *testing.T) {
-			w := newWorld(t, "b")
+			w := newTestCluster(t, "b")
 			var now atomic.Int64
 			a := w.add("a", func(c *Config) { c.Clock = func() int64 { return now.Add(1) } })
 			w.agree(2)
@@ -245,7 +245,7 @@ func TestRightEnds(t *testing.T) {
 				"served": func() bool {
 					replies := make([]check.Reply, 1)
 					a.Serve("b-boot", []check.Record{{Request: local.Request}}, replies)
-					if replies[0].Status == check.Later && replies[0].Holder != "" {
+					if replies[0].Status == check.Later && replies[0].Owner != "" {
 						t.Errorf("%+v: it says to ask itself again", replies[0])
 					}
 					return replies[0].Status == check.Decided
@@ -273,7 +273,7 @@ func TestRightEnds(t *testing.T) {
 
 // TestHeldAllocs: a check of what this node holds costs no allocation.
 func TestHeldAllocs(t *testing.T) {
-	w := newWorld(t, "a")
+	w := newTestCluster(t, "a")
 	a := w.nodes["a"]
 	b := &check.Batch{Requests: []check.Request{request(a, "a", 1, hourly(10))}, Answers: make([]check.Answer, 1)}
 	a.Decide(t.Context(), b)

@@ -47,14 +47,14 @@ func TestDeferredSurvive(t *testing.T) {
 				time.Sleep(c.down)
 				f.cut()
 				n := f.start("c")
-				if owed := n.Stats().Owed; owed != len(keys) {
-					t.Errorf("deferred charges of %d keys are read, want %d", owed, len(keys))
+				if deferred := n.Stats().Deferred; deferred != len(keys) {
+					t.Errorf("deferred charges of %d keys are read, want %d", deferred, len(keys))
 				}
 				f.within(time.Second, "c may found", func(ctx context.Context) error { return n.MayFound(ctx, true) })
 				f.within(30*time.Second, "c is counted", n.Join)
 				f.state("c", member.Serving)
 				f.within(30*time.Second, "c is settled", n.Settled)
-				f.eventually(5*time.Second, "all is charged", func() bool { return n.Stats().Owed == 0 })
+				f.eventually(5*time.Second, "all is charged", func() bool { return n.Stats().Deferred == 0 })
 				for i, r := range keys {
 					if admitted[i] != 10 {
 						t.Errorf("key %d: %d admitted, want 10", i, admitted[i])

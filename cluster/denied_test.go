@@ -8,11 +8,11 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// TestRemembered: what a holder has denied is answered from memory, for at most 100 ms, in the holder's name and
-// with times that run down. What else there is asks the holder.
+// TestRemembered: what an owner has denied is answered from memory, for at most 100 ms, in the owner's name and
+// with times that run down. What else there is asks the owner.
 func TestRemembered(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		r.Cost = 8
@@ -53,7 +53,7 @@ func TestRemembered(t *testing.T) {
 // TestRememberedAge: the time counts from the sending: an answer that took longer on its way is good for less.
 func TestRememberedAge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(0))
 		started := time.Now()
@@ -77,11 +77,11 @@ func TestRememberedAge(t *testing.T) {
 	})
 }
 
-// TestRoomHere: what makes room through the same node is seen at once, in the batch as after it.
+// TestRoomHere: what invalidates through the same node is seen at once, in the batch as after it.
 func TestRoomHere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, verb := range []bucket.Verb{bucket.Refund, bucket.Reset} {
-			w := newWorld(t, "a", "b")
+			w := newTestCluster(t, "a", "b")
 			a := w.nodes["a"]
 			r := request(a, "b", 1, hourly(1))
 			back := r
@@ -108,7 +108,7 @@ func TestRoomHere(t *testing.T) {
 // not remembered.
 func TestNoMemoryOfWholes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(1))
 		if answers := decideAll(t.Context(), a, r, r); answers[0].Allowed || answers[1].Allowed {
@@ -118,8 +118,8 @@ func TestNoMemoryOfWholes(t *testing.T) {
 	})
 }
 
-// TestRoomElsewhere: what makes room through another node, or at the holder, ends what this one remembers as soon as the
-// holder's letter is here; and the holder writes only where it has denied something just before.
+// TestRoomElsewhere: what invalidates through another node, or at the owner, ends what this one remembers as soon as the
+// owner's control message is here; and the owner writes only where it has denied something just before.
 func TestRoomElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
@@ -138,7 +138,7 @@ func TestRoomElsewhere(t *testing.T) {
 					t.Fatal("it is not remembered")
 				}
 				decide(t.Context(), f.nodes[at].Node, back)
-				time.Sleep(2 * latency) // of the letter
+				time.Sleep(2 * latency) // of the control message
 				if !decide(t.Context(), a.Node, r)[0].Allowed {
 					t.Errorf("a %s at %s is not seen", verb, at)
 				}
@@ -149,22 +149,22 @@ func TestRoomElsewhere(t *testing.T) {
 
 // TestRoomQuiet: who was denied nothing is told nothing.
 func TestRoomQuiet(t *testing.T) {
-	var r refused
+	var r rejected
 	k, other := bucket.Key{Lo: 7}, bucket.Key{Lo: 8}
 	r.denied(1, k)
 	if r.take(2, other) || r.take(1+int64(check.MaxDenied), k) {
-		t.Error("a letter that nobody needs")
+		t.Error("a control message that nobody needs")
 	}
 	r.denied(1, k)
 	if !r.take(int64(check.MaxDenied), k) || r.take(int64(check.MaxDenied), k) {
-		t.Error("one denial, not one letter")
+		t.Error("one denial, not one control message")
 	}
 }
 
-// TestDeniedFlood: of a flood of checks that are denied, less than one in a hundred reaches the holder.
+// TestDeniedFlood: of a flood of checks that are denied, less than one in a hundred reaches the owner.
 func TestDeniedFlood(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		r := request(w.nodes["a"], "c", 1, hourly(10))
 		asked := 0
 		for range 2000 { // a second
@@ -175,7 +175,7 @@ func TestDeniedFlood(t *testing.T) {
 			time.Sleep(500 * time.Microsecond)
 		}
 		if n := len(w.callsSoFar()); n > asked/100 || spent(w.nodes["c"], r) != 10 {
-			t.Errorf("%d of %d checks reached the holder", n, asked)
+			t.Errorf("%d of %d checks reached the owner", n, asked)
 		}
 	})
 }

@@ -142,7 +142,7 @@ func (f *fleet) allHeld(within time.Duration) {
 		}
 		return held == 31
 	})
-	f.holders()
+	f.owners()
 }
 
 // wantLeft wants so many units of each key to remain.
@@ -155,7 +155,7 @@ func (f *fleet) wantLeft(keys []check.Request, want int64) {
 				f.t.Errorf("asked at %s, key %d: %+v, want %d remaining", name, i, a, want)
 			}
 		}
-		if s := n.Stats().Partitions; s.Fresh != 0 || s.Forks != 0 {
+		if s := n.Stats().Partitions; s.Fresh != 0 || s.Divergent != 0 {
 			f.t.Errorf("%s: %+v", name, s)
 		}
 	}

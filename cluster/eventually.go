@@ -17,14 +17,14 @@ const (
 	bookShards = 16
 	// maxBook is of how many keys a node decides by itself; checks of more are decided strictly.
 	maxBook = 8192
-	// maxReported is of how many keys a holder knows who shares them. Of others it takes all members for that.
+	// maxReported is of how many keys an owner knows who shares them. Of others it takes all members for that.
 	maxReported = 65_536
 	// maxLines is how many keys go into one report.
 	maxLines = 1024
 )
 
-// eventually is this node's part in eventual mode: what its doors ask is decided in books, and one goroutine
-// tells holders of it, and counts what other nodes tell of the keys that are held here.
+// eventually is this node's part in eventual mode: what its APIs ask is decided in books, and one goroutine
+// tells owners of it, and counts what other nodes tell of the keys that are held here.
 type eventually struct {
 	node   *Node
 	shards [bookShards]bookShard
@@ -32,8 +32,8 @@ type eventually struct {
 	task   *task // there are keys in the books
 
 	// Of the goroutine.
-	holder *eventual.Holder
-	lines  [][]message.Line // by holder, a place in routing.nodes
+	owner *eventual.Owner
+	lines [][]message.Line // by owner, a place in routing.nodes
 
 	decided, sent, received, charged, over, dropped atomic.Uint64
 	reported                                        atomic.Int64 // keys that others have told of
@@ -47,7 +47,7 @@ type bookShard struct {
 }
 
 func newEventually(n *Node) *eventually {
-	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period), holder: eventual.NewHolder(n.table, maxReported)}
+	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period), owner: eventual.NewOwner(n.table, maxReported)}
 	for i := range v.shards {
 		v.shards[i].mu.book = eventual.NewBook(maxBook / bookShards)
 	}
@@ -69,7 +69,7 @@ func (v *eventually) decide(b *check.Batch, i int) bool {
 	v.task.call()
 	if ok {
 		v.decided.Add(1)
-		b.Answers[i] = check.Answer{Decision: d, Source: check.Eventual, Holder: v.node.cfg.Name, Age: age}
+		b.Answers[i] = check.Answer{Decision: d, Source: check.Eventual, Owner: v.node.cfg.Name, Age: age}
 	}
 	return ok
 }
@@ -100,7 +100,7 @@ func (v *eventually) run(ctx context.Context) {
 	}
 }
 
-// take takes a letter of another node.
+// take takes a control message of another node.
 func (v *eventually) take(e message.Envelope) {
 	if e.To.Boot != v.node.cfg.Boot {
 		return
@@ -120,7 +120,7 @@ func (v *eventually) take(e message.Envelope) {
 	}
 }
 
-// report tells each holder what was admitted here of its keys, and reports whether any is left in the books.
+// report tells each owner what was admitted here of its keys, and reports whether any is left in the books.
 func (v *eventually) report() (more bool) {
 	r, now := v.node.routing.Load(), v.node.cfg.Clock()
 	for len(v.lines) < len(r.nodes) {
@@ -130,7 +130,7 @@ func (v *eventually) report() (more bool) {
 		s := &v.shards[i]
 		s.mu.Lock()
 		s.mu.book.Report(now, func(l message.Line) {
-			if to := r.holder(l.Key); to != nobody {
+			if to := r.owner(l.Key); to != nobody {
 				v.lines[to] = append(v.lines[to], l)
 			}
 		})
@@ -163,7 +163,7 @@ func (v *eventually) tell(r *routing, to int, m *message.Report) {
 }
 
 // count counts a report of from on keys that are held here, and returns the answer, nil if there is none: only who
-// has the right to decide knows what is left.
+// has quorum to decide knows what is left.
 func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *message.Account {
 	right, now := v.node.right.Load(), v.node.cfg.Clock()
 	if now >= right {
@@ -175,7 +175,7 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 		if !r.holds(l.Key) {
 			continue
 		}
-		s, c, ok := v.holder.Count(now, from.Boot, l, r.voters)
+		s, c, ok := v.owner.Count(now, from.Boot, l, r.voters)
 		if !ok {
 			continue
 		}
@@ -186,14 +186,14 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 	if from.Boot != v.node.cfg.Boot {
 		v.received.Add(uint64(len(m.Lines)))
 	}
-	v.reported.Store(int64(v.holder.Keys()))
+	v.reported.Store(int64(v.owner.Keys()))
 	if len(a.Lines) == 0 || v.node.cfg.Clock() >= right {
 		return nil
 	}
 	return a
 }
 
-// learn takes a holder's answer.
+// learn takes an owner's answer.
 func (v *eventually) learn(a *message.Account) {
 	now := v.node.cfg.Clock()
 	for i := range a.Lines {
@@ -210,7 +210,7 @@ type EventualStats struct {
 	// Decided checks were decided by what this node knew; Full ones would have been, but there were too many keys.
 	Decided, Full uint64
 	// Sent lines were told to other nodes, one per key and report, Received ones were told by others. Dropped
-	// letters met a full queue.
+	// control messages met a full queue.
 	Sent, Received, Dropped uint64
 	// Charged is what was told of keys held here and charged to them, Over how much of it went
 	// beyond their limits (cost).

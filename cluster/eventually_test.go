@@ -92,7 +92,7 @@ func (f *fleet) late(d time.Duration) {
 	})
 }
 
-// counted returns what the counter of q's key has counted at its holder, beyond the limit too.
+// counted returns what the counter of q's key has counted at its owner, beyond the limit too.
 func (f *fleet) counted(q check.Request) int64 {
 	q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1 << 40, Period: q.Limits.At(0).Period})
 	for _, n := range f.nodes {
@@ -134,7 +134,7 @@ func TestEventualExcess(t *testing.T) {
 							t.Errorf("%d admitted of %d, at most %d allowed", d.admitted[w], limit, limit+bound)
 						}
 						if counted != d.admitted[w] {
-							t.Errorf("the holder has counted %d, admitted were %d", counted, d.admitted[w])
+							t.Errorf("the owner has counted %d, admitted were %d", counted, d.admitted[w])
 						}
 					}
 					if d.sources[check.Eventual] < d.admitted[second] {
@@ -177,7 +177,7 @@ func TestEventualCut(t *testing.T) {
 		f.cut()
 		time.Sleep(2 * time.Second)
 		if counted := f.counted(q); counted != d.admitted[w] {
-			t.Errorf("the holder has counted %d, admitted were %d", counted, d.admitted[w])
+			t.Errorf("the owner has counted %d, admitted were %d", counted, d.admitted[w])
 		}
 		// Of three who ask 1000 times a second, c had a third of what was left after a second.
 		excess, bound := d.admitted[w]-limit, int64(2*1000*(4*eventual.Period).Seconds())+(limit-3*1000)/3+100
@@ -193,43 +193,43 @@ func TestEventualCut(t *testing.T) {
 	})
 }
 
-// TestEventualHolders: the counter is right whoever holds it: after a hand-over, and after a crash.
-func TestEventualHolders(t *testing.T) {
+// TestEventualOwners: the counter is right whoever holds it: after a hand-over, and after a crash.
+func TestEventualOwners(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const limit = 1 << 30
 		f := newFleet(t, "a", "b", "c")
 		q, d := eventualCheck(limit), newDemand()
 		q.Limits = limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: limit, Period: time.Hour})
 		w := q.Limits.WindowEnd(f.nodes["a"].clock())
-		holder := func() string {
+		owner := func() string {
 			r := f.nodes["a"].routing.Load()
-			return r.nameOf(r.holder(q.Key))
+			return r.nameOf(r.owner(q.Key))
 		}
 		next := func() string { // who holds it when this one has left
-			table, err := ring.Build(f.nodes["a"].cfg.Ring, slices.DeleteFunc([]string{"a", "b", "c"}, func(n string) bool { return n == holder() }))
+			table, err := ring.Build(f.nodes["a"].cfg.Ring, slices.DeleteFunc([]string{"a", "b", "c"}, func(n string) bool { return n == owner() }))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return table.Owner(q.Key.Shard(31))
 		}
-		for holder() == "a" || next() == "a" {
+		for owner() == "a" || next() == "a" {
 			q.Key.Lo++
 		}
 		d.ask(t, f.nodes["a"], q)
 		time.Sleep(time.Second)
-		before := holder()
+		before := owner()
 		f.state(before, member.Leaving)
-		f.eventually(10*time.Second, "another holds it", func() bool { return holder() != before })
+		f.eventually(10*time.Second, "another holds it", func() bool { return owner() != before })
 		time.Sleep(time.Second)
-		before = holder()
+		before = owner()
 		f.kill(before)
 		f.hide(before)
-		f.eventually(10*time.Second, "another holds it after a crash", func() bool { return holder() != before })
+		f.eventually(10*time.Second, "another holds it after a crash", func() bool { return owner() != before })
 		time.Sleep(2 * time.Second)
 		d.end()
 		time.Sleep(time.Second)
 		if counted := f.counted(q); counted != d.admitted[w] {
-			t.Errorf("the holder has counted %d, admitted were %d: %v", counted, d.admitted[w], d.sources)
+			t.Errorf("the owner has counted %d, admitted were %d: %v", counted, d.admitted[w], d.sources)
 		}
 		if d.sources[check.Eventual] < 1000 {
 			t.Errorf("admitted by source: %v", d.sources)

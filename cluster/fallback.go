@@ -18,17 +18,17 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// closedRetry is the RetryAfter of a check that was denied without a holder: about
+// closedRetry is the RetryAfter of a check that was denied without an owner: about
 // when one may be there again. Nothing is known of the counter. It is also that of a share before the process has had
 // quorum, and just after a pause.
 const closedRetry = time.Second
 
 var errMinority = errors.New("this node has no quorum")
 
-// answers counts what was answered without a holder.
+// answers counts what was answered without an owner.
 type answers struct{ share, closed, open atomic.Uint64 }
 
-// onFailure answers req, for which no holder was reached because of cause, as its
+// onFailure answers req, for which no owner was reached because of cause, as its
 // rule says. w is nil unless the batch is all-or-nothing.
 func (n *Node) onFailure(r *routing, req *check.Request, w *whole, cause error) check.Answer {
 	return n.standIn(r, req, w, req.OnFailure, &n.stats.failure, cause)
@@ -39,15 +39,15 @@ func (n *Node) onPartition(r *routing, req *check.Request, w *whole) check.Answe
 	return n.standIn(r, req, w, req.OnPartition, &n.stats.minority, errMinority)
 }
 
-// standIn answers req without a holder. Only Check and Read can be answered so; the other
+// standIn answers req without an owner. Only Check and Read can be answered so; the other
 // verbs are about a counter, and it is elsewhere.
 func (n *Node) standIn(r *routing, req *check.Request, w *whole, policy rules.OnFailure, count *answers, cause error) check.Answer {
 	if req.Verb != bucket.Check && req.Verb != bucket.Read {
 		n.stats.unanswered.Add(1)
-		return check.Answer{Err: fmt.Errorf("%w: %w", check.ErrNoHolder, cause)}
+		return check.Answer{Err: fmt.Errorf("%w: %w", check.ErrNoOwner, cause)}
 	}
 	n.stats.cause.Store(&cause)
-	a := check.Answer{Holder: n.cfg.Name}
+	a := check.Answer{Owner: n.cfg.Name}
 	if policy == rules.FailShare && !n.shares.When.MayShare(n.cfg.Clock()) {
 		policy = rules.FailClosed
 	}
@@ -105,14 +105,14 @@ type fallbackSpell struct {
 
 func (s *fallbackSpell) tell(log *slog.Logger, m moment) {
 	c := &m.fallback
-	news := c.sum() != s.seen
+	pendingGrants := c.sum() != s.seen
 	s.seen = c.sum()
 	switch {
-	case news && s.began == 0:
+	case pendingGrants && s.began == 0:
 		s.began, s.last = m.now, m.now
 		log.Warn("checks are answered without their owners, by on_failure or on_partition", "share", c.share-s.before.share,
 			"closed", c.closed-s.before.closed, "open", c.open-s.before.open, "cause", c.cause)
-	case news:
+	case pendingGrants:
 		s.last = m.now
 	case s.began != 0 && m.now-s.last >= spellEnds:
 		log.Info("checks are answered by their owners again", "after", time.Duration(s.last-s.began), "share", c.share-s.before.share,

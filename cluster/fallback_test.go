@@ -41,7 +41,7 @@ func policies(t *testing.T, what string, n *Node) {
 // spent nor how many voters there are.
 func TestStartingNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestCluster(t)
 		policies(t, "posed, before the first view", w.add("fresh", nil))
 		f := newFleet(t)
 		n := f.start("a")

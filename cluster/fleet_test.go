@@ -220,23 +220,23 @@ func (f *fleet) kill(name string) {
 	delete(f.nodes, name)
 }
 
-// holders counts who holds each partition, and fails the test where that is not one.
-func (f *fleet) holders() map[string]int {
+// owners counts who holds each partition, and fails the test where that is not one.
+func (f *fleet) owners() map[string]int {
 	f.t.Helper()
 	synctest.Wait()
 	count := make(map[string]int)
 	for p := range 31 {
-		holders := ""
+		owners := ""
 		for name, n := range f.nodes {
 			n.runner.ask(context.Background(), func(int64) {
 				if n.runner.handoff.Holds(p) {
-					holders += name
+					owners += name
 					count[name]++
 				}
 			})
 		}
-		if len(holders) != 1 {
-			f.t.Errorf("partition %d is held by %q, want one", p, holders)
+		if len(owners) != 1 {
+			f.t.Errorf("partition %d is held by %q, want one", p, owners)
 		}
 	}
 	return count

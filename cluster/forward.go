@@ -165,7 +165,7 @@ func (f *forwarding) route(r *routing) {
 			continue
 		}
 		key := f.batch.Requests[p.index].Key
-		p.to = r.holder(key)
+		p.to = r.owner(key)
 		if p.hint != "" && p.to != r.self {
 			p.to = r.find(p.hint)
 		}
@@ -265,7 +265,7 @@ func (f *forwarding) sendAll(ctx context.Context, r *routing) {
 	calls.Wait()
 }
 
-// call sends the records of one group, and fills their replies.
+// call sends the records of one group, and initial syncs their replies.
 func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 	g := &f.groups[to]
 	n, records, replies := &r.nodes[to/2], f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]
@@ -309,8 +309,8 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 	n := f.node
 	switch reply.Status {
 	case check.Decided:
-		f.batch.Answers[p.index] = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Holder: reply.Holder}
-		if reply.Lent {
+		f.batch.Answers[p.index] = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Owner: reply.Owner}
+		if reply.LeasedOut {
 			f.batch.Answers[p.index].Age = check.MaxDenied
 		}
 		p.done = true
@@ -319,13 +319,13 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 		if f.whole != nil && reply.Allowed {
 			f.whole.sent(r.nodes[to].addr, p.index)
 		}
-	case check.NotHolder:
+	case check.NotOwner:
 		n.stats.redirected.Add(1)
 		if p.relay { // the owner is not to be reached that way either
 			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", r.nodes[to].name)
 			break
 		}
-		p.hint = reply.Holder
+		p.hint = reply.Owner
 		p.cause = fmt.Errorf("node %s does not own the key", r.nodes[to].name)
 		if p.hint == "" || p.hint == r.nodes[to].name {
 			p.to = nobody
@@ -333,11 +333,11 @@ func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply
 	case check.Later:
 		n.stats.later.Add(1)
 		p.hint, p.to = "", nobody
-		if reply.Holder != r.nodes[to].name && reply.Holder != "" {
-			p.hint, p.to = reply.Holder, 0
+		if reply.Owner != r.nodes[to].name && reply.Owner != "" {
+			p.hint, p.to = reply.Owner, 0
 		}
 		p.cause = fmt.Errorf("node %s: %w", r.nodes[to].name, errSealed)
-		if now := n.cfg.Clock(); reply.Holder == "" && !n.mayDecide(now) {
+		if now := n.cfg.Clock(); reply.Owner == "" && !n.mayDecide(now) {
 			// Neither it nor this node has quorum: both are in a minority, or both have just lost it.
 			if p.cause = errMinority; n.shares.When.AtOnce(now) {
 				f.standApart(r, p)
@@ -362,7 +362,7 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 		// As if never asked.
 	default:
 		f.node.stats.ambiguous.Add(1)
-		if req := &f.batch.Requests[p.index]; makesRoom(req.Verb) {
+		if req := &f.batch.Requests[p.index]; invalidates(req.Verb) {
 			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
 		}
 		if f.whole != nil && to != r.self { // here there is a receipt
@@ -379,7 +379,7 @@ func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
 func (f *forwarding) learn(p *pending, reply *check.Reply) {
 	n, req := f.node, &f.batch.Requests[p.index]
 	switch {
-	case makesRoom(req.Verb):
+	case invalidates(req.Verb):
 		n.denials.Forget(n.cfg.Clock(), req.Key)
 	case f.whole == nil:
 		n.learn(f.sent, &req.Request, req.Fresh, reply)

@@ -14,7 +14,7 @@ import (
 // often as it takes.
 func TestGiveBackAfterContext(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a, b := w.nodes["a"], w.nodes["b"]
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
 		denied.Cost = 99
@@ -57,7 +57,7 @@ func TestGiveBackAfterContext(t *testing.T) {
 // TestGiveBackLost: a peer that stays away is given up, and counted.
 func TestGiveBackLost(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
 		denied.Cost = 99
@@ -83,7 +83,7 @@ func TestGiveBackLost(t *testing.T) {
 // give-back charges nothing.
 func TestGiveBackOvertakes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a, b := w.nodes["a"], w.nodes["b"]
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
 		denied.Cost = 99
@@ -117,7 +117,7 @@ func noGiveBacks(_, _ string, records []check.Record) fate {
 // in the next one.
 func TestGiveBackWindow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a, b := w.nodes["a"], w.nodes["b"]
 		limits := limitsOf(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 3, Period: time.Second})
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, limits)
@@ -148,7 +148,7 @@ func TestGiveBackWindow(t *testing.T) {
 // either when it comes back, on the counters that it has then.
 func TestGiveBackMoved(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a, b := w.nodes["a"], w.nodes["b"]
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
 		denied.Cost = 99
@@ -173,7 +173,7 @@ func TestGiveBackMoved(t *testing.T) {
 func TestGiveBackLate(t *testing.T) {
 	for _, owner := range []string{"a", "b"} {
 		bubble(t, func(t *testing.T) {
-			w := newWorld(t, "a", "b", "c")
+			w := newTestCluster(t, "a", "b", "c")
 			a, n := w.nodes["a"], w.nodes[owner]
 			denied, r := request(a, "c", 1, hourly(10)), request(a, owner, 2, hourly(10))
 			denied.Cost = 99

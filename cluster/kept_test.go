@@ -38,7 +38,7 @@ func TestOwnDecisionsInASnapshot(t *testing.T) {
 		f.allHeld(5 * time.Second)
 		f.serve(f.start("a"))
 		f.eventually(10*time.Second, "a has its own again", func() bool { return f.nodes["a"].Stats().Partitions.Holding > 5 })
-		f.eventually(10*time.Second, "what a brought is merged", func() bool { return f.nodes["a"].Stats().Partitions.Forks == 0 })
+		f.eventually(10*time.Second, "what a brought is merged", func() bool { return f.nodes["a"].Stats().Partitions.Divergent == 0 })
 		f.allHeld(time.Second)
 		f.wantLeft(keys, 3)
 	})

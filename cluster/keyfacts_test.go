@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 )
 
-// TestKeyFacts: the holder tells how a key stands, a standby that it has a copy, and who borrows what it has left; who
+// TestKeyFacts: the owner tells how a key stands, a replica that it has a copy, and who leases what it has left; who
 // was denied remembers it for a moment. Nobody is changed by being asked.
 func TestKeyFacts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -25,8 +25,8 @@ func TestKeyFacts(t *testing.T) {
 		}
 		f.flows(r, time.Second, map[string]*flow{"a": {every: time.Millisecond}, "b": {every: time.Millisecond}})
 		c := told("c")
-		if !c.Holds || c.Copy || !c.Counted || c.Gen == 0 || len(c.Limits) != 1 || c.Limits[0].Limit != 10_000 || c.Limits[0].Spent < 1500 || c.Limits[0].Spent+c.Limits[0].Remaining != 10_000 || c.Grants == 0 || c.Lent == 0 {
-			t.Errorf("the holder: %+v", c)
+		if !c.Holds || c.Copy || !c.Counted || c.Gen == 0 || len(c.Limits) != 1 || c.Limits[0].Limit != 10_000 || c.Limits[0].Spent < 1500 || c.Limits[0].Spent+c.Limits[0].Remaining != 10_000 || c.Grants == 0 || c.Granted == 0 {
+			t.Errorf("the owner: %+v", c)
 		}
 		copies, leases := 0, int64(0)
 		for _, name := range []string{"a", "b"} {
@@ -41,8 +41,8 @@ func TestKeyFacts(t *testing.T) {
 				leases += k.LeaseLeft
 			}
 		}
-		if copies != 1 || leases == 0 || leases > c.Lent {
-			t.Errorf("%d copies, %d units in leases of %d", copies, leases, c.Lent)
+		if copies != 1 || leases == 0 || leases > c.Granted {
+			t.Errorf("%d copies, %d units in leases of %d", copies, leases, c.Granted)
 		}
 		if again := told("c"); again.Limits[0].Spent != c.Limits[0].Spent {
 			t.Errorf("looking has spent %d", again.Limits[0].Spent-c.Limits[0].Spent)

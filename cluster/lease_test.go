@@ -98,7 +98,7 @@ func TestLeaseWindow(t *testing.T) {
 				t.Errorf("%s admitted %d, want about a fifth", name, n)
 			}
 			if n := s.forwarded.Load(); n > s.asked.Load()/20 {
-				t.Errorf("%d of %d checks at %s went to the holder", n, s.asked.Load(), name)
+				t.Errorf("%d of %d checks at %s went to the owner", n, s.asked.Load(), name)
 			}
 		}
 		f.balanced()
@@ -130,7 +130,7 @@ func TestLeaseBucket(t *testing.T) {
 // TestLeaseSkew: a node with nine tenths of the demand gets about as much of the limit within 200 ms, and the
 // others do not starve.
 func TestLeaseSkew(t *testing.T) {
-	for _, busy := range []string{"a", "c"} { // c is the holder
+	for _, busy := range []string{"a", "c"} { // c is the owner
 		bubble(t, func(t *testing.T) {
 			f := newHotFleet(t, "a", "b", "c")
 			r := request(f.nodes["a"].Node, "c", 1, limitsOf(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 1000, Period: time.Second}))
@@ -161,11 +161,11 @@ func TestLeaseSkew(t *testing.T) {
 	}
 }
 
-// lends counts the records of calls that ask for leases, or return some.
-func lends(calls []call) (asked, returned int) {
+// grants counts the records of calls that ask for leases, or return some.
+func grants(calls []call) (asked, returned int) {
 	for _, c := range calls {
 		for _, r := range c.records {
-			if r.Lend {
+			if r.Grant {
 				asked++
 			}
 			if r.Return {
@@ -176,9 +176,9 @@ func lends(calls []call) (asked, returned int) {
 	return asked, returned
 }
 
-// hotWorld returns a node of three, of which another holds r, that has a lease of it. Leases are tended by hand.
-func hotWorld(t *testing.T, limits *bucket.Limits) (w *world, a *Node, r check.Request) {
-	w = newWorld(t, "b", "c")
+// hotTestCluster returns a node of three, of which another holds r, that has a lease of it. Leases are tended by hand.
+func hotTestCluster(t *testing.T, limits *bucket.Limits) (w *testCluster, a *Node, r check.Request) {
+	w = newTestCluster(t, "b", "c")
 	a = w.add("a", hot)
 	w.agree(2)
 	r = request(a, "b", 1, limits)
@@ -197,11 +197,11 @@ func warm(t *testing.T, n *Node, r check.Request) {
 	t.Fatalf("there is no lease: %+v", n.Stats().Leases)
 }
 
-// TestLeaseCold: a key of which a node asks 400 checks a second, or 200 at once, is borrowed of by nobody, and no message is
+// TestLeaseCold: a key of which a node asks 400 checks a second, or 200 at once, is leased of by nobody, and no message is
 // sent that there would not be without leases.
 func TestLeaseCold(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "b")
+		w := newTestCluster(t, "b")
 		a := w.add("a", hot)
 		w.agree(2)
 		r := request(a, "b", 1, hourly(10_000))
@@ -214,7 +214,7 @@ func TestLeaseCold(t *testing.T) {
 		}
 		other := request(a, "b", 2, hourly(10_000))
 		crowd(t.Context(), a, 200, other)
-		if asked, _ := lends(w.callsSoFar()); asked != 0 || a.Stats().Leases != (lease.Stats{}) {
+		if asked, _ := grants(w.callsSoFar()); asked != 0 || a.Stats().Leases != (lease.Stats{}) {
 			t.Errorf("%d leases were asked for: %+v", asked, a.Stats().Leases)
 		}
 	})
@@ -223,7 +223,7 @@ func TestLeaseCold(t *testing.T) {
 // TestLeaseReturned: when nobody asks any more, all that was not spent is back.
 func TestLeaseReturned(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		_, a, r := hotWorld(t, hourly(100_000))
+		_, a, r := hotTestCluster(t, hourly(100_000))
 		b := a.cfg.Peers.(wire).nodes["b"]
 		admitted := int64(0)
 		for range 500 {
@@ -247,16 +247,16 @@ func TestLeaseReturned(t *testing.T) {
 		}
 		want := int64(s.Forwarded) + int64(s.Leases.Spent)
 		if n := spent(b, r); n != want || before.Leases.Spent < 400 {
-			t.Errorf("%d spent at the holder, want %d: %+v", n, want, s.Leases)
+			t.Errorf("%d spent at the owner, want %d: %+v", n, want, s.Leases)
 		}
 	})
 }
 
-// TestLeaseElsewhere: what a lease cannot answer goes to the holder: reads, refunds, charges, resets, whole batches, other
+// TestLeaseElsewhere: what a lease cannot answer goes to the owner: reads, refunds, charges, resets, whole batches, other
 // limits, and rules whose denials may not be remembered.
 func TestLeaseElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w, a, r := hotWorld(t, hourly(100_000))
+		w, a, r := hotTestCluster(t, hourly(100_000))
 		read, charge, refund, reset, drain, fresh, other := r, r, r, r, r, r, r
 		read.Verb, charge.Verb, refund.Verb, reset.Verb = bucket.Read, bucket.Charge, bucket.Refund, bucket.Reset
 		drain.Drain, fresh.Fresh = true, true
@@ -278,11 +278,11 @@ func TestLeaseElsewhere(t *testing.T) {
 	})
 }
 
-// TestLeaseDenied: a lease that is used up denies what the holder would deny as well, without asking it all the time; what it
-// says of the time to come again is no less than that of the holder.
+// TestLeaseDenied: a lease that is used up denies what the owner would deny as well, without asking it all the time; what it
+// says of the time to come again is no less than that of the owner.
 func TestLeaseDenied(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w, a, r := hotWorld(t, hourly(1000))
+		w, a, r := hotTestCluster(t, hourly(1000))
 		denied, asked := 0, len(w.callsSoFar())
 		var last check.Answer
 		for range 4000 {
@@ -305,14 +305,14 @@ func TestLeaseDenied(t *testing.T) {
 func TestLeaseSync(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for _, transient := range []bool{false, true} {
-			w := newWorld(t, "b")
+			w := newTestCluster(t, "b")
 			a := w.add("a", hot)
 			w.agree(2)
 			r := request(a, "b", 1, hourly(1000))
 			r.Transient = transient
 			warm(t, a, r)
 			for _, c := range w.callsSoFar() {
-				if rec := &c.records[0]; rec.Lend && (rec.Sync == transient || rec.Transient != transient) {
+				if rec := &c.records[0]; rec.Grant && (rec.Sync == transient || rec.Transient != transient) {
 					t.Errorf("%+v", rec)
 				}
 			}
@@ -320,16 +320,16 @@ func TestLeaseSync(t *testing.T) {
 	})
 }
 
-// TestLentNotRemembered: while units of a key are lent, a denial of its holder is good for nobody's memory, whoever asks and
-// in whatever batch: what is lent may come back.
-func TestLentNotRemembered(t *testing.T) {
+// TestGrantedNotRemembered: while units of a key are granted, a denial of its owner is good for nobody's memory, whoever asks and
+// in whatever batch: what is granted may come back.
+func TestGrantedNotRemembered(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w, _, r := hotWorld(t, hourly(1000))
+		w, _, r := hotTestCluster(t, hourly(1000))
 		b, c := w.nodes["b"], w.nodes["c"]
 		r.Cost = 900
 		beside := request(b, "c", 2, hourly(1000))
 		for name, answer := range map[string]check.Answer{
-			"at the holder":    decide(t.Context(), b, r, r)[1],
+			"at the owner":     decide(t.Context(), b, r, r)[1],
 			"in a mixed batch": decide(t.Context(), b, beside, r)[1],
 			"forwarded":        decide(t.Context(), c, r)[0],
 			"in one record":    decide(t.Context(), c, r, r, r)[2],
@@ -345,7 +345,7 @@ func TestLentNotRemembered(t *testing.T) {
 	})
 }
 
-// TestLeaseMixed: the holder's own checks and those of batches over several keys take part in the sharing.
+// TestLeaseMixed: the owner's own checks and those of batches over several keys take part in the sharing.
 func TestLeaseMixed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHotFleet(t, "a", "b", "c")
@@ -363,14 +363,14 @@ func TestLeaseMixed(t *testing.T) {
 		}
 		all.Wait()
 		if n := remote.admitted.Load(); n < own*7/10 || n > own*14/10 || n+own > 6100 || n+own < 5700 {
-			t.Errorf("%d admitted at the holder, %d elsewhere; want half of 6000 each", own, n)
+			t.Errorf("%d admitted at the owner, %d elsewhere; want half of 6000 each", own, n)
 		}
 		f.balanced()
 	})
 }
 
 // losses runs a load on three nodes with a sync or async rule of 8,000 an hour, kills one after half a second, and returns
-// what was admitted and denied in all, and what the one had borrowed.
+// what was admitted and denied in all, and what the one had leased.
 func losses(t *testing.T, sync bool, victim string) (admitted, denied, live int64) {
 	f := newHotFleet(t, "a", "b", "c")
 	r := request(f.nodes["a"].Node, "c", 1, hourly(8_000))
@@ -394,7 +394,7 @@ func losses(t *testing.T, sync bool, victim string) (admitted, denied, live int6
 	return admitted, denied, live
 }
 
-// TestLeaseLoss: when the holder dies, what it has lent is charged wherever its keys go; when a borrower dies, what it had
+// TestLeaseLoss: when the owner dies, what it has granted is charged wherever its keys go; when a leaseholder dies, what it had
 // is lost and nothing else.
 func TestLeaseLoss(t *testing.T) {
 	for _, victim := range []string{"a", "c"} {
@@ -414,7 +414,7 @@ func TestLeaseLoss(t *testing.T) {
 	}
 }
 
-// TestLeaseHandOff: a key that changes hands takes what is lent of it along.
+// TestLeaseHandOff: a key that changes hands takes what is granted of it along.
 func TestLeaseHandOff(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHotFleet(t, "a", "b", "c")
@@ -441,7 +441,7 @@ func TestLeaseHandOff(t *testing.T) {
 	})
 }
 
-// TestLeaseReserve: what leaves room for others is borrowed too, and leaves it.
+// TestLeaseReserve: what leaves room for others is leased too, and leaves it.
 func TestLeaseReserve(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newHotFleet(t, "a", "b", "c")

@@ -16,9 +16,9 @@ import (
 // leasePeriod is how often leases are looked through for what is not used any more.
 const leasePeriod = 20 * time.Millisecond
 
-// borrows reports whether req may be answered from a lease: it only asks, and asks for nothing that a counter alone
+// leases reports whether req may be answered from a lease: it only asks, and asks for nothing that a counter alone
 // can say.
-func borrows(req *check.Request) bool {
+func leases(req *check.Request) bool {
 	return req.Verb == bucket.Check && req.Cost > 0 && !req.Fresh && !req.Drain && !req.NoDelay
 }
 
@@ -32,19 +32,19 @@ func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) bool {
 // one that makes the key hot, or the lease too small: then more is asked for, while the check goes its way.
 func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	req, a := &b.Requests[i], &b.Answers[i]
-	if !borrows(req) {
+	if !leases(req) {
 		return false
 	}
 	var d bucket.Decision
-	v, holder, ask, asks := n.book.Take(now, &req.Request, lease.Borrower, &d)
+	v, owner, ask, asks := n.book.Take(now, &req.Request, lease.Leaseholder, &d)
 	if asks {
 		n.leasing.call()
-		n.returning.Go(func() { n.borrow(ask) })
+		n.returning.Go(func() { n.lease(ask) })
 	}
 	if v == lease.Ask {
 		return false
 	}
-	*a = check.Answer{Decision: d, Source: check.Leased, Holder: holder}
+	*a = check.Answer{Decision: d, Source: check.Leased, Owner: owner}
 	if v == lease.Denied {
 		a.Age = check.MaxDenied // there may be more the next time it is asked
 	}
@@ -52,19 +52,19 @@ func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	return true
 }
 
-// borrow asks the holder for a lease.
-func (n *Node) borrow(ask lease.Request) {
+// lease asks the owner for a lease.
+func (n *Node) lease(ask lease.Request) {
 	r, sent := n.routing.Load(), n.cfg.Clock()
-	to := r.holder(ask.Key)
+	to := r.owner(ask.Key)
 	switch {
 	case to == r.self && n.mayDecide(sent):
-		n.borrowOwn(sent, &ask)
+		n.leaseOwn(sent, &ask)
 		return
 	case to == nobody || to == r.self || r.nodes[to].addr == "":
 		n.book.Failed(sent, &ask)
 		return
 	}
-	rec := check.Record{Lend: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Transient}
+	rec := check.Record{Grant: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Transient}
 	rec.Key, rec.Limits, rec.Transient, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Transient, ask.Reserve, ask.DenyLost
 	var replies [1]check.Reply
 	// What comes later than the lease lasts is of no use.
@@ -72,17 +72,17 @@ func (n *Node) borrow(ask lease.Request) {
 	defer cancel()
 	err := n.cfg.Peers.Call(ctx, r.nodes[to].addr, []check.Record{rec}, replies[:])
 	now, reply := n.cfg.Clock(), &replies[0]
-	if err != nil || reply.Status != check.Decided || reply.Granted < 0 {
+	if err != nil || reply.Status != check.Decided || reply.Admitted < 0 {
 		n.book.Failed(now, &ask)
 		return
 	}
 	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
 	n.book.Granted(sent, now, &ask, &lease.Answer{
-		ID: reply.Grant, Units: reply.Granted, For: min(reply.For, ask.For), Decision: reply.Decision,
-		RetryAfter: reply.RetryAfter, Holder: reply.Holder,
+		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision,
+		RetryAfter: reply.RetryAfter, Owner: reply.Owner,
 	})
 	n.leasing.call() // what came too late for its line goes back
-	if reply.Granted > 0 {
+	if reply.Admitted > 0 {
 		n.denials.Forget(now, ask.Key)
 	}
 }
@@ -114,7 +114,7 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 	r, now := n.routing.Load(), n.cfg.Clock()
 	records := make(map[string][]check.Record)
 	for _, b := range back {
-		to := r.holder(b.Key)
+		to := r.owner(b.Key)
 		switch {
 		case to == r.self && n.mayDecide(now):
 			n.takeReturn(now, b.Key, b.ID, b.Unspent)
@@ -137,66 +137,66 @@ func (n *Node) sendBack(addr string, records []check.Record) {
 	n.cfg.Peers.Call(ctx, addr, records, make([]check.Reply, len(records)))
 }
 
-// The holder's side of leases: who asks gets a part of what is left, by its part in the demand.
+// The owner's side of leases: who asks gets a part of what is left, by its part in the demand.
 
-// lend answers a record that asks for a lease. A grant is answered when a copy has it, so that what is spent of it
+// grant answers a record that asks for a lease. A grant is answered when a copy has it, so that what is spent of it
 // elsewhere is charged whatever becomes of this node.
-func (n *Node) lend(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
+func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
 	ask := lease.Request{
 		Key: rec.Key, Limits: rec.Limits, Transient: rec.Transient, DenyLost: rec.DenyLost, Reserve: max(0, rec.Reserve), Want: rec.Want, Rate: rec.Rate,
 		For: rec.For, Done: rec.ID,
 	}
-	g, seq, v := n.lendTo(now, from, &ask)
+	g, seq, v := n.grantTo(now, from, &ask)
 	if v != bucket.Decided {
 		reply.Status = check.Later
 		return 0
 	}
-	reply.Status, reply.Decision, reply.Lent = check.Decided, g.Decision, true
-	reply.Granted, reply.Grant, reply.For, reply.RetryAfter = g.Units, g.ID, g.For, g.RetryAfter
+	reply.Status, reply.Decision, reply.LeasedOut = check.Decided, g.Decision, true
+	reply.Admitted, reply.Grant, reply.For, reply.RetryAfter = g.Units, g.ID, g.For, g.RetryAfter
 	if g.Units == 0 {
 		return 0
 	}
 	return seq
 }
 
-// lendTo lends of a key that this node holds.
-func (n *Node) lendTo(now int64, boot string, ask *lease.Request) (bucket.Grant, uint64, bucket.Verdict) {
+// grantTo grants of a key that this node holds.
+func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant, uint64, bucket.Verdict) {
 	if ask.Done != 0 {
 		n.table.Return(now, ask.Key, ask.Done, 0)
 	}
 	part, whole := n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
 	n.leasing.call()
-	g, seq, v := n.table.Lend(now, &bucket.Loan{
+	g, seq, v := n.table.Grant(now, &bucket.LeaseRequest{
 		Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For, Transient: ask.Transient, DenyLost: ask.DenyLost,
 		Reserve: ask.Reserve,
 	})
-	n.stats.lent.Add(uint64(g.Units))
+	n.stats.granted.Add(uint64(g.Units))
 	return g, seq, v
 }
 
 // takeReturn takes back what is left of a lease.
 func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) bucket.Verdict {
 	back, _, v := n.table.Return(now, key, id, unspent)
-	n.stats.lentBack.Add(uint64(back))
+	n.stats.grantedBack.Add(uint64(back))
 	if back > 0 {
-		n.madeRoom(now, key)
+		n.invalidated(now, key)
 	}
 	return v
 }
 
-// lent reports whether a denial of k, which this node holds, may end at any moment because something that is lent
+// granted reports whether a denial of k, which this node holds, may end at any moment because something that is granted
 // comes back.
-func (n *Node) lent(now int64, k bucket.Key) bool { return n.demands.Live(now, k) }
+func (n *Node) granted(now int64, k bucket.Key) bool { return n.demands.Live(now, k) }
 
-// fromOwn decides req, whose key this node holds, by a lease of its own while others borrow of the key: so all get
+// fromOwn decides req, whose key this node holds, by a lease of its own while others lease of the key: so all get
 // of it by their demand. It reports false where the counter itself is to be asked.
 func (n *Node) fromOwn(now int64, req *check.Request, d *bucket.Decision) bool {
-	if !borrows(req) || req.Sync || !n.demands.Live(now, req.Key) {
+	if !leases(req) || req.Sync || !n.demands.Live(now, req.Key) {
 		return false
 	}
 	v, _, ask, asks := n.book.Take(now, &req.Request, lease.Owner, d)
 	if asks {
-		n.borrowOwn(now, &ask)
+		n.leaseOwn(now, &ask)
 		if v != lease.Spent {
 			*d = bucket.Decision{}
 			v, _, _, _ = n.book.Take(now, &req.Request, lease.Again, d)
@@ -205,103 +205,103 @@ func (n *Node) fromOwn(now int64, req *check.Request, d *bucket.Decision) bool {
 	return v != lease.Ask
 }
 
-// borrowOwn borrows of a key that this node holds.
-func (n *Node) borrowOwn(now int64, ask *lease.Request) {
-	g, _, v := n.lendTo(now, n.cfg.Boot, ask)
+// leaseOwn leases of a key that this node holds.
+func (n *Node) leaseOwn(now int64, ask *lease.Request) {
+	g, _, v := n.grantTo(now, n.cfg.Boot, ask)
 	if v != bucket.Decided {
 		n.book.Failed(now, ask)
 		return
 	}
 	n.book.Granted(now, now, ask, &lease.Answer{
-		ID: g.ID, Units: g.Units, For: g.For, Decision: g.Decision, RetryAfter: g.RetryAfter, Holder: n.cfg.Name,
+		ID: g.ID, Units: g.Units, For: g.For, Decision: g.Decision, RetryAfter: g.RetryAfter, Owner: n.cfg.Name,
 	})
 }
 
-// A node remembers what holders have denied it, and answers from that for a moment instead of asking
-// again. What makes room meanwhile ends it: at once where it goes through this node, and elsewhere by
-// a letter of the holder to all.
+// A node remembers what owners have denied it, and answers from that for a moment instead of asking
+// again. What invalidates meanwhile ends it: at once where it goes through this node, and elsewhere by
+// a control message of the owner to all.
 
-// remembered answers check i of b by a denial of its holder, if that can be.
+// remembered answers check i of b by a denial of its owner, if that can be.
 func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
 	req := &b.Requests[i]
 	if req.Verb != bucket.Check || req.Fresh || req.Drain || req.NoDelay {
 		return false
 	}
-	d, holder, age, ok := n.denials.Answer(now, &req.Request)
+	d, owner, age, ok := n.denials.Answer(now, &req.Request)
 	if !ok {
 		return false
 	}
-	b.Answers[i] = check.Answer{Decision: d, Source: check.Forwarded, Holder: holder, Age: age}
+	b.Answers[i] = check.Answer{Decision: d, Source: check.Forwarded, Owner: owner, Age: age}
 	n.stats.remembered.Add(1)
 	return true
 }
 
-// onlyAsks reports whether nothing in b makes room that what stands behind it could use.
+// onlyAsks reports whether nothing in b invalidates that what stands behind it could use.
 func onlyAsks(b *check.Batch) bool {
-	return !slices.ContainsFunc(b.Requests, func(r check.Request) bool { return makesRoom(r.Verb) })
+	return !slices.ContainsFunc(b.Requests, func(r check.Request) bool { return invalidates(r.Verb) })
 }
 
-// makesRoom reports whether v can be followed by an admission that there would not have been before it.
-func makesRoom(v bucket.Verb) bool { return v == bucket.Refund || v == bucket.Reset }
+// invalidates reports whether v can be followed by an admission that there would not have been before it.
+func invalidates(v bucket.Verb) bool { return v == bucket.Refund || v == bucket.Reset }
 
 // learn remembers reply to r, which was asked at sent, if it is a denial that may be given again.
 func (n *Node) learn(sent int64, r *bucket.Request, fresh bool, reply *check.Reply) {
-	if reply.Status != check.Decided || reply.Allowed || reply.Lent || fresh {
+	if reply.Status != check.Decided || reply.Allowed || reply.LeasedOut || fresh {
 		return
 	}
 	if good := check.DeniedFor(r, &reply.Decision); good > 0 {
-		n.denials.Remember(sent, n.cfg.Clock(), r, &reply.Decision, reply.Holder, good)
+		n.denials.Remember(sent, n.cfg.Clock(), r, &reply.Decision, reply.Owner, good)
 	}
 }
 
-// Bounds of what a holder tells others of room.
+// Bounds of what an owner tells others of room.
 const (
-	toldSlots = 4096
-	maxRoomy  = 1024
+	toldSlots       = 4096
+	maxInvalidation = 1024
 )
 
-// refused remembers when this node has denied something to others, who may answer by it
-// still. Keys that share a slot only cause a letter too many.
-type refused struct{ at [toldSlots]atomic.Int64 }
+// rejected remembers when this node has denied something to others, who may answer by it
+// still. Keys that share a slot only cause a control message too many.
+type rejected struct{ at [toldSlots]atomic.Int64 }
 
-func (t *refused) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%toldSlots] }
+func (t *rejected) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%toldSlots] }
 
 // denied notes that k was denied at now.
-func (t *refused) denied(now int64, k bucket.Key) { t.slot(k).Store(now) }
+func (t *rejected) denied(now int64, k bucket.Key) { t.slot(k).Store(now) }
 
 // take reports whether k may have been denied so lately that somebody remembers it at now, and forgets
 // that it was.
-func (t *refused) take(now int64, k bucket.Key) bool {
+func (t *rejected) take(now int64, k bucket.Key) bool {
 	s := t.slot(k)
 	at := s.Load()
 	return at != 0 && now-at < int64(check.MaxDenied) && s.CompareAndSwap(at, 0)
 }
 
-// roomy are keys of which others are to be told that there is room again.
-type roomy struct {
+// invalidation are keys of which others are to be told that there is room again.
+type invalidation struct {
 	mu struct {
 		sync.Mutex
 		keys []bucket.Key
 	}
 }
 
-// madeRoom says that at now something was given back to k, which this node holds.
-func (n *Node) madeRoom(now int64, k bucket.Key) {
+// invalidated says that at now something was given back to k, which this node holds.
+func (n *Node) invalidated(now int64, k bucket.Key) {
 	n.denials.Forget(now, k)
-	if !n.refused.take(now, k) {
+	if !n.rejected.take(now, k) {
 		return
 	}
-	n.roomy.mu.Lock()
+	n.invalidation.mu.Lock()
 	// What is too many is found out in at most check.MaxDenied.
-	if len(n.roomy.mu.keys) < maxRoomy {
-		n.roomy.mu.keys = append(n.roomy.mu.keys, k)
+	if len(n.invalidation.mu.keys) < maxInvalidation {
+		n.invalidation.mu.keys = append(n.invalidation.mu.keys, k)
 	}
-	n.roomy.mu.Unlock()
+	n.invalidation.mu.Unlock()
 	signal(n.runner.kick)
 }
 
 // take returns the keys since the last call.
-func (r *roomy) take() []bucket.Key {
+func (r *invalidation) take() []bucket.Key {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	keys := r.mu.keys
@@ -311,7 +311,7 @@ func (r *roomy) take() []bucket.Key {
 
 // tellRoom posts to all others which keys have room again.
 func (r *runner) tellRoom() {
-	keys := r.node.roomy.take()
+	keys := r.node.invalidation.take()
 	if len(keys) == 0 {
 		return
 	}
@@ -322,7 +322,7 @@ func (r *runner) tellRoom() {
 	}
 }
 
-// heardRoom takes a letter of a holder.
+// heardRoom takes a control message of an owner.
 func (n *Node) heardRoom(to message.Peer, m *message.Room) {
 	if to.Boot != n.cfg.Boot {
 		return

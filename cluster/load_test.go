@@ -12,10 +12,10 @@ import (
 )
 
 // load asks nodes for these requests, all at once, again and again, and counts what is
-// admitted by holders.
+// admitted by owners.
 type load struct {
 	admitted []atomic.Int64 // by request
-	apart    atomic.Int64   // admitted without a holder
+	apart    atomic.Int64   // admitted without an owner
 	answers  atomic.Int64
 	stop     atomic.Bool
 	all      sync.WaitGroup

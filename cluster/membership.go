@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
-// Join wants this node counted in the stable set, from now on, and waits until it is. A node that was counted when it crashed is counted
+// Join wants this node counted in the voter set, from now on, and waits until it is. A node that was counted when it crashed is counted
 // at once, but may claim nothing until what its earlier run has promised has run out. Join waits for that too, unless most voters have no
 // quorum either: meanwhile others own what the earlier run has owned.
 func (n *Node) Join(ctx context.Context) error {
@@ -76,7 +76,7 @@ func (n *Node) HandOver(ctx context.Context) (gave, left int, err error) {
 	return int(after - before), left, err
 }
 
-// LeaveSet wants this node out of the stable set, from now on, and waits until it is. It
+// LeaveSet wants this node out of the voter set, from now on, and waits until it is. It
 // does not wait where nobody else is counted.
 func (n *Node) LeaveSet(ctx context.Context) error {
 	r := n.runner
@@ -88,26 +88,26 @@ func (n *Node) LeaveSet(ctx context.Context) error {
 
 // Why a member is not forgotten.
 var (
-	ErrNoSet       = errors.New("this node knows no stable set")
+	ErrNoSet       = errors.New("this node knows no voter set")
 	ErrThisNode    = errors.New("it is this node")
-	ErrNotCounted  = errors.New("it is not in the stable set")
+	ErrNotCounted  = errors.New("it is not in the voter set")
 	ErrLives       = errors.New("it lives")
-	ErrLastCounted = errors.New("nobody else is in the stable set")
+	ErrLastCounted = errors.New("nobody else is in the voter set")
 )
 
-// Forget takes name out of the stable set without asking a majority: whoever wants it
+// Forget takes name out of the voter set without asking a majority: whoever wants it
 // says that this member is gone for good. Its errors wrap those above, that of ctx, or say
 // that the node does not run.
 func (n *Node) Forget(ctx context.Context, name string) error {
 	r := n.runner
-	var refused error
+	var rejected error
 	err := r.ask(ctx, func(now int64) {
-		if refused = r.keeps(now, name); refused == nil {
-			refused = r.quorum.Forget(now, name)
+		if rejected = r.keeps(now, name); rejected == nil {
+			rejected = r.quorum.Forget(now, name)
 		}
 	})
-	if err != nil || refused != nil {
-		return cmp.Or(err, refused)
+	if err != nil || rejected != nil {
+		return cmp.Or(err, rejected)
 	}
 	return n.runner.await(ctx, func(int64) bool { return !n.runner.quorum.Set().Has(name) })
 }
@@ -150,7 +150,7 @@ func (n *Node) Quiet(ctx context.Context) error {
 // asked counts the records of other nodes.
 func (n *Node) asked() uint64 {
 	c := &n.stats
-	return c.served.Load() + c.notHolder.Load() + c.toldLater.Load()
+	return c.served.Load() + c.notOwner.Load() + c.toldLater.Load()
 }
 
 // Rest makes this node decide nothing any more, and neither give nor take partitions, while it goes on
@@ -221,7 +221,7 @@ func place(c ring.Config, s *scene, before *placement) *placement {
 		}
 	}
 	p.view.Owner = owners(p.table, p.view.Members)
-	p.view.Standby, p.view.Second = replicaNodes(s, owners(p.without, p.view.Members))
+	p.view.Replica, p.view.Second = replicaNodes(s, owners(p.without, p.view.Members))
 	return p
 }
 

@@ -14,7 +14,7 @@ import (
 // settles is more than how long a node that has lost quorum waits for its peers before it answers at once.
 const settles = time.Second
 
-// TestMinority: a node that is cut off loses the right and answers by on_partition, at
+// TestMinority: a node that is cut off loses quorum and answers by on_partition, at
 // once; the others go on with everything. Healed, it is one of them again, and its
 // share is charged.
 func TestMinority(t *testing.T) {
@@ -27,7 +27,7 @@ func TestMinority(t *testing.T) {
 			keys[i].OnPartition = rules.OnFailure(i % 3)
 		}
 		f.cut("ab", "c")
-		f.eventually(time.Second, "c has lost the right", func() bool { return !c.mayDecide(c.clock()) })
+		f.eventually(time.Second, "c has lost quorum", func() bool { return !c.mayDecide(c.clock()) })
 		time.Sleep(settles) // and a and b are no longer heard
 		// The copies are on nodes that are not heard, so they protect nothing.
 		f.eventually(time.Second, "c counts its partitions as unprotected", func() bool {
@@ -51,7 +51,7 @@ func TestMinority(t *testing.T) {
 				}
 			}
 		}
-		if s := c.Stats(); s.MinorityShare != 150 || s.MinorityClosed != 150 || s.MinorityOpen != 150 || s.Owed != 30 {
+		if s := c.Stats(); s.MinorityShare != 150 || s.MinorityClosed != 150 || s.MinorityOpen != 150 || s.Deferred != 30 {
 			t.Errorf("%+v", s)
 		}
 		f.eventually(5*time.Second, "a and b hold all", func() bool {
@@ -63,10 +63,10 @@ func TestMinority(t *testing.T) {
 			}
 		}
 		f.cut()
-		f.eventually(5*time.Second, "c has the right again", func() bool { return c.mayDecide(c.clock()) })
+		f.eventually(5*time.Second, "c has quorum again", func() bool { return c.mayDecide(c.clock()) })
 		f.within(10*time.Second, "c is settled", c.Settled)
-		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().Settled == 90 && c.Stats().Owed == 0 })
-		f.holders()
+		f.eventually(5*time.Second, "all is told", func() bool { return c.Stats().Settled == 90 && c.Stats().Deferred == 0 })
+		f.owners()
 		for i, answer := range decide(t.Context(), c.Node, keys...) {
 			want := int64(limit - 2)
 			if rules.OnFailure(i%3) == rules.FailShare {
@@ -77,7 +77,7 @@ func TestMinority(t *testing.T) {
 			}
 		}
 		f.cut("ab", "c")
-		f.eventually(time.Second, "c has lost the right again", func() bool { return !c.mayDecide(c.clock()) })
+		f.eventually(time.Second, "c has lost quorum again", func() bool { return !c.mayDecide(c.clock()) })
 		time.Sleep(settles)
 		for round := range 2 {
 			for i, answer := range decide(t.Context(), c.Node, keys...) {
@@ -103,7 +103,7 @@ func TestMinorityOfTwo(t *testing.T) {
 		keys := requests(60, hourly(10))
 		f.cut("abc", "de")
 		d := f.nodes["d"]
-		f.eventually(time.Second, "d has lost the right", func() bool { return !d.mayDecide(d.clock()) })
+		f.eventually(time.Second, "d has lost quorum", func() bool { return !d.mayDecide(d.clock()) })
 		time.Sleep(settles)
 		start := time.Now()
 		forwards := d.Stats().Forwards
@@ -119,7 +119,7 @@ func TestMinorityOfTwo(t *testing.T) {
 	})
 }
 
-// TestAsleep: a node whose machine was asleep wakes without the right to decide.
+// TestAsleep: a node whose machine was asleep wakes without quorum to decide.
 func TestAsleep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
@@ -153,7 +153,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("forgetting one that lives: %v", err)
 		}
 		f.kill("b")
-		f.eventually(time.Second, "a has lost the right", func() bool { return !a.mayDecide(a.clock()) })
+		f.eventually(time.Second, "a has lost quorum", func() bool { return !a.mayDecide(a.clock()) })
 		time.Sleep(time.Second)
 		o, err := a.Overview(t.Context())
 		if err != nil || o.Right || o.Reason != "1 of 2 counted members live, and a majority is 2" {
@@ -167,7 +167,7 @@ func TestForget(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.eventually(5*time.Second, "a holds all", func() bool { return a.Stats().Partitions.Holding == 31 && a.Stats().Right })
-		f.holders()
+		f.owners()
 	})
 }
 
@@ -189,7 +189,7 @@ func TestRight(t *testing.T) {
 				t.Fatalf("c may decide: %v; the others hold %d, and held %d", c.mayDecide(c.clock()), others(), before)
 			}
 		}
-		f.eventually(500*time.Millisecond, "c has lost the right", func() bool { return !c.mayDecide(c.clock()) })
+		f.eventually(500*time.Millisecond, "c has lost quorum", func() bool { return !c.mayDecide(c.clock()) })
 		if n := others(); n != before {
 			t.Errorf("the others hold %d, and held %d", n, before)
 		}

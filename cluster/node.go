@@ -2,19 +2,19 @@
 // holds or through the node that holds them.
 //
 // It decides where a check is decided, and whether here and now it may be: what this node
-// holds it decides at once while it has the right to; the rest goes to the holders, one
+// holds it decides at once while it has quorum to; the rest goes to the owners, one
 // call for each. A node that is asked by another for what it does not hold never
-// decides: it names the holder it knows, and the asker learns. While a partition is being
-// handed over, checks wait behind it. When no holder answers in time, the rule's
+// decides: it names the owner it knows, and the requester learns. While a partition is being
+// handed over, checks wait behind it. When no owner answers in time, the rule's
 // on_failure does, and when this node has no right, on_partition. It also decides what
-// all-or-nothing means across keys and nodes, and tells holders what was admitted
+// all-or-nothing means across keys and nodes, and tells owners what was admitted
 // without them.
 //
 // It leaves to others: what a check costs and whether that is too much (bucket), who
-// is a member (cluster/gossip), who is counted and has the right (cluster/quorum), who
+// is a member (cluster/gossip), who is counted and has quorum (cluster/quorum), who
 // holds what and has copies (cluster/handoff), how records and messages travel
 // (whoever implements Peers), how a snapshot lies on disk (internal/snapshot), and who asked (the
-// front doors). Ring tables come from package ring.
+// APIs). Ring tables come from package ring.
 //
 // Goroutines: Run is the caller's and owns five. The runner owns both machines: it gives
 // them the time, messages and the view, and publishes what checks need in three atomics:
@@ -50,22 +50,22 @@ import (
 	"github.com/sluice-project/sluice/ring"
 )
 
-// Node answers checks of this process's doors (Decide) and of other nodes (Serve).
+// Node answers checks of this process's APIs (Decide) and of other nodes (Serve).
 // It implements check.Decider and check.Handler and is safe for concurrent use.
 type Node struct {
 	cfg     Config
 	table   *bucket.Table  // the counters it holds, and copies of others
 	shares  *share.Shares  // what it admits without owners, and has still to charge to them
 	held    *held          // charges that other nodes may give back
-	denials lease.Denials  // what other holders have denied
-	book    *lease.Book    // what it has borrowed of other holders
-	demands *lease.Demands // who borrows of it
+	denials lease.Denials  // what other owners have denied
+	book    *lease.Book    // what it has leased of other owners
+	demands *lease.Demands // who leases of it
 	leasing *task          // there are keys in book or demands
 	settles *task          // there are deferred charges
 	// deferredChanged holds one when the deferred charges on disk are out of date.
 	deferredChanged chan struct{}
-	refused         refused // what it has denied to others
-	roomy           roomy   // what it is to tell them
+	rejected        rejected     // what it has denied to others
+	invalidation    invalidation // what it is to tell them
 	// eventually is its part in eventual mode.
 	eventually *eventually
 
@@ -120,7 +120,7 @@ func newRunner(n *Node) (*runner, error) {
 	now := n.cfg.Clock()
 	self := message.Peer{Name: n.cfg.Name, Boot: n.cfg.Boot}
 	counted := quorum.Config{
-		Self: self, Right: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect, Disk: n.cfg.Store != nil,
+		Self: self, Timeout: n.cfg.Right, Dead: n.cfg.dead(), ForgetAfter: n.cfg.ForgetAfter, Expect: n.cfg.Expect, Disk: n.cfg.Store != nil,
 	}
 	recorded := n.cfg.Recorded
 	if recorded != nil {
@@ -145,7 +145,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.handoff = handoff.New(holding, now)
 	if recorded != nil {
 		recorded.restore(r.handoff)
-		r.handoff.Lineage(recorded.Lineage)
+		r.handoff.ClusterID(recorded.ClusterID)
 	}
 	none, err := ring.Build(n.cfg.Ring, nil)
 	if err != nil {
@@ -157,7 +157,7 @@ func newRunner(n *Node) (*runner, error) {
 	r.placer = newPlacer(n.cfg.Ring, n.cfg.Peers.Retain, r.placement)
 	n.machines.Store(new(machines))
 	first := newRouting(nodes, at, none)
-	first.setHolders(func(int) message.Peer { return message.Peer{} })
+	first.setOwners(func(int) message.Peer { return message.Peer{} })
 	n.routing.Store(first)
 	return r, nil
 }
@@ -210,14 +210,14 @@ func (n *Node) tell(to *node, b message.Body) {
 // reroute makes r the routing in force.
 func (n *Node) reroute(r *routing) { close(n.routing.Swap(r).superseded) }
 
-// mayDecide reports whether this process has the right to decide at now.
+// mayDecide reports whether this process has quorum to decide at now.
 func (n *Node) mayDecide(now int64) bool { return now < n.right.Load() }
 
 // Ring returns the ring table in force: who should hold what.
 func (n *Node) Ring() *ring.Table { return n.routing.Load().table }
 
 // Run keeps this node in its standing among the others, until ctx ends: without it the
-// node has no right to decide. It also drops expired counters, and tells holders
+// node has no right to decide. It also drops expired counters, and tells owners
 // what was admitted without them. When ctx has ended it waits for charges that are being
 // given back and returns nil; by then no Decide may be running or begin.
 func (n *Node) Run(ctx context.Context) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// TestOnFailure: what each policy answers for each verb when the holder is away.
+// TestOnFailure: what each policy answers for each verb when the owner is away.
 func TestOnFailure(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -34,13 +34,13 @@ func TestOnFailure(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b")
+				w := newTestCluster(t, "a", "b")
 				w.decides(func(string, string, []check.Record) fate { return unsent })
 				r := request(w.nodes["a"], "b", 1, hourly(10))
 				r.OnFailure, r.Verb = c.policy, c.verb
 				a := decide(t.Context(), w.nodes["a"], r)[0]
 				if c.failed {
-					wantErr(t, c.name, a, check.ErrNoHolder)
+					wantErr(t, c.name, a, check.ErrNoOwner)
 					return
 				}
 				wantAnswer(t, c.name, a, c.allowed, c.source, "a")
@@ -56,7 +56,7 @@ func TestOnFailure(t *testing.T) {
 // down, and is spent apart from the counter it stands for.
 func TestShare(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(11))
 		w.decides(func(string, string, []check.Record) fate { return unsent })
@@ -69,14 +69,14 @@ func TestShare(t *testing.T) {
 		}
 		wantAnswer(t, "after the share", decide(t.Context(), a, r)[0], false, check.Share, "a")
 		if n := spent(b, r); n != 0 {
-			t.Errorf("the holder's counter has %d", n)
+			t.Errorf("the owner's counter has %d", n)
 		}
 		if n := spent(a, r); n != 0 {
 			t.Errorf("a counts %d of the share as its own", n)
 		}
 		w.decides(nil)
 		if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded || answer.Remaining != 10 {
-			t.Errorf("with the holder back: %+v", answer)
+			t.Errorf("with the owner back: %+v", answer)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func TestShare(t *testing.T) {
 // TestNobodyServes: where no member serves there is nobody to wait for.
 func TestNobodyServes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a")
+		w := newTestCluster(t, "a")
 		fresh := w.add("fresh", nil)
 		r := request(w.nodes["a"], "a", 1, hourly(10))
 		start := time.Now()
@@ -102,15 +102,15 @@ func TestNobodyServes(t *testing.T) {
 	})
 }
 
-// TestInvalid: a holder that does not understand the limits is not asked again.
+// TestInvalid: an owner that does not understand the limits is not asked again.
 func TestInvalid(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "b")
+		w := newTestCluster(t, "b")
 		a := w.add("a", func(c *Config) { c.Peers = newer{wire{w, "a"}} })
 		w.agree(2)
 		r := request(a, "b", 1, hourly(10))
 		r.OnFailure = rules.FailClosed
-		wantAnswer(t, "of an older holder", decide(t.Context(), a, r)[0], false, check.Closed, "a")
+		wantAnswer(t, "of an older owner", decide(t.Context(), a, r)[0], false, check.Closed, "a")
 		if n := len(w.callsSoFar()); n != 1 {
 			t.Errorf("%d calls, want 1", n)
 		}

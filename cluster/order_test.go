@@ -30,7 +30,7 @@ func TestOrder(t *testing.T) {
 	for name, f := range map[string]fate{"delivered": delivered, "unsent": unsent, "request lost": requestLost} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b", "c")
+				w := newTestCluster(t, "a", "b", "c")
 				a := w.nodes["a"]
 				var batch []check.Request
 				for _, verb := range []bucket.Verb{bucket.Check, bucket.Check, bucket.Reset, bucket.Check, bucket.Check, bucket.Reset} {
@@ -58,16 +58,16 @@ func TestOrder(t *testing.T) {
 // and at a distance.
 func TestOrderBehind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		for _, owner := range []string{"a", "b"} {
-			holder := w.nodes[owner]
+			deciding := w.nodes[owner]
 			full := request(a, owner, 1, hourly(3))
 			full.Cost = 3
 			p := full.Key.Shard(31)
-			holder.table.Record(p, bucket.RecordLasting, 50*time.Millisecond)
+			deciding.table.Record(p, bucket.RecordLasting, 50*time.Millisecond)
 			decide(t.Context(), a, full)
-			holder.table.Drain(p, nil)
+			deciding.table.Drain(p, nil)
 			time.Sleep(60 * time.Millisecond)
 			reset, next := full, full
 			reset.Verb = bucket.Reset
@@ -75,8 +75,8 @@ func TestOrderBehind(t *testing.T) {
 			answers := make(chan []check.Answer)
 			go func() { answers <- decide(t.Context(), a, reset, next, next) }()
 			time.Sleep(70 * time.Millisecond)
-			holder.table.Confirm(p, holder.cfg.Clock())
-			holder.confirms.ring()
+			deciding.table.Confirm(p, deciding.cfg.Clock())
+			deciding.confirms.ring()
 			if got := told(<-answers); got != "yyn" {
 				t.Errorf("held by %s: answers %s, want a reset, a check, and one that is denied", owner, got)
 			}
@@ -84,10 +84,10 @@ func TestOrderBehind(t *testing.T) {
 	})
 }
 
-// TestDrainApart: what a share is drained of was not admitted, so no holder is charged for it.
+// TestDrainApart: what a share is drained of was not admitted, so no owner is charged for it.
 func TestDrainApart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(9))
 		over := r
@@ -106,7 +106,7 @@ func TestDrainApart(t *testing.T) {
 		w.decides(nil)
 		a.settle(t.Context(), 10)
 		if n := spent(b, r); n != 1 {
-			t.Errorf("the holder was charged %d, want the 1 that was admitted", n)
+			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
 		}
 	})
 }

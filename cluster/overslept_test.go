@@ -59,7 +59,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	for name, sync := range map[string]bool{"the fast way": false, "the long way": true} {
 		t.Run("canceled, "+name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				a := newWorld(t, "a").nodes["a"]
+				a := newTestCluster(t, "a").nodes["a"]
 				a.right.Store(math.MaxInt64)
 				list := requests(a, sync)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -89,7 +89,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	}
 	t.Run("too slow", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			a := newWorld(t, "a").nodes["a"]
+			a := newTestCluster(t, "a").nodes["a"]
 			a.right.Store(math.MaxInt64)
 			list, slow := requests(a, false), int64(0)
 			clock := a.cfg.Clock
@@ -104,7 +104,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 	})
 	t.Run("asked by another node", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			a := newWorld(t, "a").nodes["a"]
+			a := newTestCluster(t, "a").nodes["a"]
 			a.right.Store(math.MaxInt64)
 			records, replies, slow := make([]check.Record, n), make([]check.Reply, n), int64(0)
 			for i, r := range requests(a, false) {
@@ -132,7 +132,7 @@ func TestBatchRunsOutOfTime(t *testing.T) {
 // TestRenewedMeanwhile: a large batch that takes longer than the right lasted when it began counts, if that was renewed in time.
 func TestRenewedMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		a := newWorld(t, "a").nodes["a"]
+		a := newTestCluster(t, "a").nodes["a"]
 		var list []check.Request
 		for i := range 10 * lookEvery {
 			list = append(list, request(a, "a", i, hourly(10)))
@@ -166,7 +166,7 @@ func TestOverslept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b")
+				w := newTestCluster(t, "a", "b")
 				a := w.nodes["a"]
 				r := request(a, "a", 1, hourly(10))
 				r.OnPartition = rules.FailClosed
@@ -187,7 +187,7 @@ func TestOverslept(t *testing.T) {
 // TestOversleptRenewed: nor if the right has been renewed by the time that the process looks again.
 func TestOversleptRenewed(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "a", 1, hourly(10))
 		renewed := func() { a.right.Store(math.MaxInt64) }
@@ -208,19 +208,19 @@ func TestOversleptRenewed(t *testing.T) {
 // TestOversleptRefund: what must not happen twice is not asked again.
 func TestOversleptRefund(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "a", 1, hourly(10))
 		r.Verb = bucket.Refund
 		stopped(a, 2)
-		wantErr(t, "the refund", decide(t.Context(), a, r)[0], check.ErrNoHolder)
+		wantErr(t, "the refund", decide(t.Context(), a, r)[0], check.ErrNoOwner)
 	})
 }
 
 // TestOversleptServing: nor is it given to the node that asked.
 func TestOversleptServing(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "a", 1, hourly(10))
 		stopped(a, 2)
@@ -236,22 +236,22 @@ func TestOversleptServing(t *testing.T) {
 // the next one mends: nobody gives up for that.
 func TestOwnerNotInView(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		r := request(a, "b", 1, hourly(10))
 		before := a.routing.Load()
 		gap := newRouting(before.nodes, before.self, before.table)
-		for i := range gap.holders {
-			gap.holders[i] = nobody
+		for i := range gap.owners {
+			gap.owners[i] = nobody
 		}
 		a.reroute(gap)
 		time.AfterFunc(20*time.Millisecond, func() {
 			again := newRouting(before.nodes, before.self, before.table)
-			copy(again.holders, before.holders)
+			copy(again.owners, before.owners)
 			a.reroute(again)
 		})
 		if got := decide(t.Context(), a, r)[0]; got.Source != check.Forwarded || !got.Allowed {
-			t.Errorf("answered %+v, %v, want the holder's answer", got, got.Err)
+			t.Errorf("answered %+v, %v, want the owner's answer", got, got.Err)
 		}
 	})
 }

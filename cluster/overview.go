@@ -18,7 +18,7 @@ import (
 
 // Overview is how this node stands among the others, for people.
 type Overview struct {
-	// Set is the stable set, zero if none is known yet.
+	// Set is the voter set, zero if none is known yet.
 	Set message.Set
 	// Right: this node may decide. If not, Reason says why.
 	Right  bool
@@ -35,7 +35,7 @@ type Overview struct {
 // Standing is one member's.
 type Standing struct {
 	Name, Boot string // Boot is empty if gossip does not show it
-	// Counted: in the stable set. Lives: heard from just now.
+	// Counted: in the voter set. Lives: heard from just now.
 	Counted, Lives bool
 	// Silent is how long it has not been heard from; negative if it never was.
 	Silent time.Duration
@@ -55,7 +55,7 @@ func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 		}
 		holds := make(map[message.Peer]int)
 		for p := range n.cfg.Ring.Partitions {
-			holds[r.handoff.Holder(p)]++
+			holds[r.handoff.Owner(p)]++
 		}
 		for _, m := range r.scene.nodes {
 			o.Members = append(o.Members, Standing{
@@ -84,7 +84,7 @@ func silence(now, heard int64) time.Duration {
 func (r *runner) whyNot(now int64) string {
 	set := r.quorum.Set()
 	if set.Zero() {
-		return "no stable set is known yet"
+		return "no voter set is known yet"
 	}
 	living := 0
 	for _, n := range r.scene.nodes {
@@ -147,7 +147,7 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 		for _, s := range list {
 			k.Limits = append(k.Limits, facts.Limit(s))
 		}
-		k.Grants, k.Lent = n.table.Lent(now, key)
+		k.Grants, k.Granted = n.table.Granted(now, key)
 	}
 	k.LeaseLeft, k.Leased = n.book.Left(now, key)
 	k.Denies = n.denials.Left(now, key)
@@ -156,13 +156,13 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 
 // Stats counts checks since New, except for what is marked as of now.
 type Stats struct {
-	// Held checks of this node's doors were decided here, Forwarded ones by another
+	// Held checks of this node's APIs were decided here, Forwarded ones by another
 	// node. Served records came from other nodes and were decided here.
 	Held, Forwarded, Served uint64
-	// NotHolder records came from other nodes and are not held here; ToldLater ones
-	// could not be decided just then. Redirected and Later ones of this node's doors
+	// NotOwner records came from other nodes and are not held here; ToldLater ones
+	// could not be decided just then. Redirected and Later ones of this node's APIs
 	// were answered so by another.
-	NotHolder, ToldLater, Redirected, Later uint64
+	NotOwner, ToldLater, Redirected, Later uint64
 	// Forwards are checks sent to other nodes, retries among them. Retries are
 	// attempts that began after a wait. Ambiguous are records that were sent without
 	// an answer, and charges of sync rules that no copy confirmed in time.
@@ -171,43 +171,43 @@ type Stats struct {
 	Relayed uint64
 	// Forwarding is how long calls to other nodes took, each of one or many records.
 	Forwarding timing.Snapshot
-	// Remembered checks were answered by what their holder had denied just before.
+	// Remembered checks were answered by what their owner had denied just before.
 	Remembered uint64
 	// Leased checks were answered from a lease.
 	Leased uint64
-	// Leases are what this node has borrowed, itself of what it holds included, in units of cost.
+	// Leases are what this node has leased, itself of what it holds included, in units of cost.
 	Leases lease.Stats
-	// Lent is what it has lent as a holder, and LentBack what was returned to it of that, in units. Lending is for
-	// how many keys somebody borrows of it, now.
-	Lent, LentBack uint64
-	Lending        int
-	// Share, Closed and Open were answered by on_failure, because no holder was
+	// Granted is what it has granted as an owner, and GrantedBack what was returned to it of that, in units. Granting is for
+	// how many keys somebody leases of it, now.
+	Granted, GrantedBack uint64
+	Granting             int
+	// Share, Closed and Open were answered by on_failure, because no owner was
 	// reached, MinorityShare, MinorityClosed and MinorityOpen by on_partition, because this node had no
 	// right to decide; Unanswered by an error, for either reason. Overloaded met a full queue.
 	Share, Closed, Open                         uint64
 	MinorityShare, MinorityClosed, MinorityOpen uint64
 	Unanswered, Overloaded                      uint64
-	// Settled is what was admitted as a share and charged to a holder later (cost).
-	// OwedForgotten are keys for which that was given up, because there were too many.
-	Settled, OwedForgotten uint64
+	// Settled is what was admitted as a share and charged to an owner later (cost).
+	// DeferredForgotten are keys for which that was given up, because there were too many.
+	Settled, DeferredForgotten uint64
 	// SharesUnknown are shares of keys of which no owner's answer was remembered.
 	SharesUnknown uint64
 	// GaveBack are charges of failed all-or-nothing batches that were given back,
 	// GiveBacksLost those that could not be. HeldDropped were forgotten by this
 	// node before their time, because there were too many.
 	GaveBack, GiveBacksLost, HeldDropped uint64
-	// RingBuilds are tables built, ViewsRefused views that no ring could be built from,
+	// RingBuilds are tables built, ViewsRejected views that no ring could be built from,
 	// Dropped messages of other nodes that met a full queue.
-	RingBuilds, ViewsRefused, Dropped uint64
+	RingBuilds, ViewsRejected, Dropped uint64
 	// StoresFailed are writes of the voter set that the disk did not take. Unreachable is how many members gossip shows that are not
 	// heard over the peer port, now.
 	StoresFailed uint64
 	Unreachable  int
-	// Receipts is how many charges can be given back, Owed for how many keys something
-	// is to be charged to a holder, Members how many the view shows, Seq the view's
+	// Receipts is how many charges can be given back, Deferred for how many keys something
+	// is to be charged to an owner, Members how many the view shows, Seq the view's
 	// number, all now.
-	Receipts, Owed, Members int
-	Seq                     uint64
+	Receipts, Deferred, Members int
+	Seq                         uint64
 
 	// Eventual is what is decided in eventual mode.
 	Eventual EventualStats
@@ -217,7 +217,7 @@ type Stats struct {
 
 	// Partitions are the machine's counts, at most 100 ms old as the rest here is.
 	Partitions handoff.Stats
-	// Right: this node may decide. Set is the stable set that it knows. Dissolved is how often it
+	// Right: this node may decide. Set is the voter set that it knows. Dissolved is how often it
 	// gave up its set for another.
 	Right     bool
 	Set       message.Set
@@ -242,7 +242,7 @@ type machines struct {
 // counters are the counts behind Stats.
 type counters struct {
 	held, forwarded, served         atomic.Uint64
-	notHolder, toldLater            atomic.Uint64
+	notOwner, toldLater             atomic.Uint64
 	redirected, later               atomic.Uint64
 	forwards, retries, ambiguous    atomic.Uint64
 	failure, minority               answers
@@ -251,8 +251,8 @@ type counters struct {
 	gaveBack, giveBacksLost         atomic.Uint64
 	relayed                         atomic.Uint64
 	remembered, leased              atomic.Uint64
-	lent, lentBack                  atomic.Uint64
-	ringBuilds, viewsRefused        atomic.Uint64
+	granted, grantedBack            atomic.Uint64
+	ringBuilds, viewsRejected       atomic.Uint64
 	storesFailed                    atomic.Uint64
 	forwarding                      timing.Histogram
 }
@@ -262,17 +262,17 @@ func (n *Node) Stats() Stats {
 	r, c, m := n.routing.Load(), &n.stats, n.machines.Load()
 	s := Stats{
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
-		NotHolder: c.notHolder.Load(), ToldLater: c.toldLater.Load(),
+		NotOwner: c.notOwner.Load(), ToldLater: c.toldLater.Load(),
 		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), Later: c.later.Load(),
 		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
-		Lent: c.lent.Load(), LentBack: c.lentBack.Load(), Lending: n.demands.Keys(),
+		Granted: c.granted.Load(), GrantedBack: c.grantedBack.Load(), Granting: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
 		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
 		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
 		StoresFailed: c.storesFailed.Load(), Unreachable: m.unreachable,
-		RingBuilds: c.ringBuilds.Load(), ViewsRefused: c.viewsRefused.Load(), Dropped: n.runner.dropped.Load(),
+		RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(), Dropped: n.runner.dropped.Load(),
 		Members: len(r.nodes), Seq: r.seq,
 		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved, Clock: m.clock,
 	}
@@ -281,6 +281,6 @@ func (n *Node) Stats() Stats {
 	s.Eventual = n.eventually.stats(n.cfg.Clock())
 	s.DeniedLost = n.table.Stats().DeniedLost
 	s.Receipts, s.HeldDropped = n.held.count()
-	s.Owed, s.OwedForgotten = n.shares.Charges.Count()
+	s.Deferred, s.DeferredForgotten = n.shares.Charges.Count()
 	return s
 }

@@ -88,7 +88,7 @@ func TestWholeRestartOneByOne(t *testing.T) {
 		f.wantLeft(keys, 4)
 		f.join("c")
 		f.eventually(10*time.Second, "c has its own again", func() bool { return f.nodes["c"].Stats().Partitions.Holding > 5 })
-		f.eventually(10*time.Second, "what c brought is merged", func() bool { return f.nodes["c"].Stats().Partitions.Forks == 0 })
+		f.eventually(10*time.Second, "what c brought is merged", func() bool { return f.nodes["c"].Stats().Partitions.Divergent == 0 })
 		f.allHeld(time.Second)
 		f.wantLeft(keys, 4)
 	})
@@ -185,7 +185,7 @@ func TestLeaverKeepsNothing(t *testing.T) {
 	})
 }
 
-// TestLoadOfAnother: counters that belong elsewhere are refused, and none of the file stays.
+// TestLoadOfAnother: counters that belong elsewhere are rejected, and none of the file stays.
 func TestLoadOfAnother(t *testing.T) {
 	dir, err := snapshot.Open(t.TempDir())
 	if err != nil {

@@ -86,7 +86,7 @@ func TestRelay(t *testing.T) {
 // TestRelayOnce: what is relayed is not relayed again, and a node asks nobody for what it owns.
 func TestRelayOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		rec := func(owner string) check.Record {
 			r := request(w.nodes["a"], owner, 1, hourly(10))
 			return check.Record{Request: r.Request, Relay: true, For: time.Second}
@@ -94,13 +94,13 @@ func TestRelayOnce(t *testing.T) {
 		records := []check.Record{rec("a"), rec("b"), rec("c")}
 		replies := make([]check.Reply, len(records))
 		w.nodes["b"].Serve(bootOf("a"), records, replies)
-		if a := replies[0]; a.Status != check.NotHolder || a.Holder != "a" {
+		if a := replies[0]; a.Status != check.NotOwner || a.Owner != "a" {
 			t.Errorf("owned by the node that asks: %+v", a)
 		}
-		if b := replies[1]; b.Status != check.Decided || b.Holder != "b" {
+		if b := replies[1]; b.Status != check.Decided || b.Owner != "b" {
 			t.Errorf("owned by the node that is asked: %+v", b)
 		}
-		if c := replies[2]; c.Status != check.Decided || c.Holder != "c" || c.Remaining != 9 {
+		if c := replies[2]; c.Status != check.Decided || c.Owner != "c" || c.Remaining != 9 {
 			t.Errorf("owned by a third: %+v", c)
 		}
 		calls := w.callsSoFar()

@@ -44,7 +44,7 @@ func TestLosses(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b")
+				w := newTestCluster(t, "a", "b")
 				a, b := w.nodes["a"], w.nodes["b"]
 				r := request(a, "b", 1, hourly(10))
 				r.Cost = 5
@@ -53,7 +53,7 @@ func TestLosses(t *testing.T) {
 				r.Verb, r.Cost = c.verb, 1
 				answer := decide(t.Context(), a, r)[0]
 				if c.failed {
-					wantErr(t, "the answer", answer, check.ErrNoHolder)
+					wantErr(t, "the answer", answer, check.ErrNoOwner)
 				} else {
 					wantAnswer(t, "the answer", answer, true, check.Forwarded, "b")
 				}
@@ -71,7 +71,7 @@ func TestLosses(t *testing.T) {
 // TestOverloaded: a full queue is an error of its own, at once, and admits nothing.
 func TestOverloaded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		w.decides(first(1, full))
 		start := time.Now()
@@ -90,7 +90,7 @@ func TestOverloaded(t *testing.T) {
 // TestHalfAnswered: what came before an error stands, and is not asked and charged again.
 func TestHalfAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		w.decides(first(1, halfFull))
 		var requests []check.Request
@@ -124,7 +124,7 @@ func (l lost) Call(ctx context.Context, addr string, records []check.Record, rep
 		return err
 	}
 	for i := range replies {
-		replies[i] = check.Reply{Status: check.NotHolder, Holder: l.next[addr[:1]]}
+		replies[i] = check.Reply{Status: check.NotOwner, Owner: l.next[addr[:1]]}
 	}
 	return nil
 }
@@ -139,14 +139,14 @@ func TestThreeForwards(t *testing.T) {
 	}{
 		{"a chain", map[string]string{"b": "c", "c": "d", "d": "e"}, "bcd"},
 		{"a ring", map[string]string{"b": "c", "c": "b"}, "bcb"},
-		{"back to the asker", map[string]string{"b": "c", "c": "a"}, "bc"},
+		{"back to the requester", map[string]string{"b": "c", "c": "a"}, "bc"},
 		{"to itself", map[string]string{"b": "b"}, "b"},
 		{"no hint", nil, "b"},
-		{"to a stranger", map[string]string{"b": "z"}, "b"},
+		{"to an unauthenticated client", map[string]string{"b": "z"}, "b"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "b", "c", "d", "e")
+				w := newTestCluster(t, "b", "c", "d", "e")
 				a := w.add("a", func(config *Config) { config.Peers = lost{wire{w, "a"}, c.next} })
 				w.agree(2)
 				decided := make(chan check.Answer)
@@ -177,11 +177,11 @@ func TestThreeForwards(t *testing.T) {
 	}
 }
 
-// TestDisagreement: two nodes of which each takes the other for the holder decide
+// TestDisagreement: two nodes of which each takes the other for the owner decide
 // nothing, until a view says who it is. Then exactly one has charged.
 func TestDisagreement(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
 		pose(a, viewOf(2, "b"))
@@ -207,10 +207,10 @@ func TestDisagreement(t *testing.T) {
 	})
 }
 
-// TestHint: a node with an old view finds the holder by what it is told.
+// TestHint: a node with an old view finds the owner by what it is told.
 func TestHint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a := w.nodes["a"]
 		r := request(a, "c", 1, hourly(10))
 		old := viewOf(2, "b")
@@ -241,7 +241,7 @@ func TestDeadline(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b")
+				w := newTestCluster(t, "a", "b")
 				a := w.nodes["a"]
 				w.decides(func(string, string, []check.Record) fate { return c.fate })
 				ctx := t.Context()
@@ -265,12 +265,12 @@ func TestDeadline(t *testing.T) {
 // TestCause: an error that says nobody decided says why.
 func TestCause(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		w.decides(func(string, string, []check.Record) fate { return unsent })
 		r := request(a, "b", 1, hourly(10))
 		r.Verb = bucket.Reset
-		if err := decide(t.Context(), a, r)[0].Err; !errors.Is(err, check.ErrNoHolder) || !errors.Is(err, check.ErrUnsent) {
+		if err := decide(t.Context(), a, r)[0].Err; !errors.Is(err, check.ErrNoOwner) || !errors.Is(err, check.ErrUnsent) {
 			t.Errorf("got %v", err)
 		}
 	})

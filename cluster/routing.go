@@ -19,7 +19,7 @@ import (
 // nobody stands for no node, where an index into routing.nodes is wanted.
 const nobody = -1
 
-// routing is all that a check needs to find its holder. One is published at a time;
+// routing is all that a check needs to find its owner. One is published at a time;
 // it is immutable but for superseded, which is closed when the next one is.
 type routing struct {
 	table *ring.Table // of the members that serve and live
@@ -28,9 +28,9 @@ type routing struct {
 	nodes []node
 	// self is this process's place in nodes.
 	self int
-	// holders gives each partition's holder, a place in nodes: as the machine knows it,
-	// or the ring's owner, who will claim it, or nobody where no member serves.
-	holders []int32
+	// owners gives each partition's owner, a place in nodes: as the machine knows it,
+	// or the assigned owner, who will claim it, or nobody where no member serves.
+	owners []int32
 	// unheard says of partitions that another process owns them, as the machine knows it, that this one does not hear. Nil if
 	// there are none.
 	unheard []bool
@@ -44,8 +44,8 @@ type node struct {
 	name, boot, addr string
 	zone             string
 	state            member.State
-	// lives: it was heard from just now, or has only just appeared. A holder that does
-	// not live is not waited for by a node without the right to decide.
+	// lives: it was heard from just now, or has only just appeared. An owner that does
+	// not live is not waited for by a node without quorum to decide.
 	lives bool
 }
 
@@ -68,38 +68,38 @@ func nodesOf(v member.View, self message.Peer) (nodes []node, at int) {
 	return nodes, slices.IndexFunc(nodes, func(n node) bool { return n.peer() == self })
 }
 
-// newRouting returns the routing to these nodes, of which the holders are still to be
+// newRouting returns the routing to these nodes, of which the owners are still to be
 // set.
 func newRouting(nodes []node, self int, table *ring.Table) *routing {
 	return &routing{
 		table: table, nodes: nodes, self: self, voters: max(1, len(nodes)),
-		holders: make([]int32, table.Partitions()), superseded: make(chan struct{}),
+		owners: make([]int32, table.Partitions()), superseded: make(chan struct{}),
 	}
 }
 
-// setHolders finds the nodes of the holders. It takes a join's hundreds of moves, so it
+// setOwners finds the nodes of the owners. It takes a join's hundreds of moves, so it
 // does not search for the same name twice in a row.
-func (r *routing) setHolders(holder func(partition int) message.Peer) {
+func (r *routing) setOwners(owner func(partition int) message.Peer) {
 	owners := make([]int32, len(r.table.Members()))
 	for i, name := range r.table.Members() {
 		owners[i] = int32(r.find(name))
 	}
 	var last message.Peer
 	place := int32(nobody)
-	for p := range r.holders {
-		if h := holder(p); h != last {
+	for p := range r.owners {
+		if h := owner(p); h != last {
 			last, place = h, r.living(h)
 		}
 		if place == nobody && last != (message.Peer{}) {
 			if r.unheard == nil {
-				r.unheard = make([]bool, len(r.holders))
+				r.unheard = make([]bool, len(r.owners))
 			}
 			r.unheard[p] = true
 		}
-		r.holders[p] = place
+		r.owners[p] = place
 		if place == nobody {
 			if i := r.table.OwnerIndex(p); i >= 0 {
-				r.holders[p] = owners[i]
+				r.owners[p] = owners[i]
 			}
 		}
 	}
@@ -114,14 +114,14 @@ func (r *routing) living(p message.Peer) int32 {
 	return int32(i)
 }
 
-func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.holders)) }
+func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.owners)) }
 
 // holds reports whether k is this node's to decide. Whether it may is for the right and
 // the shard's seal to say.
-func (r *routing) holds(k bucket.Key) bool { return r.holder(k) == r.self }
+func (r *routing) holds(k bucket.Key) bool { return r.owner(k) == r.self }
 
-// holder returns the place in nodes of the node that k is to be asked of, or nobody.
-func (r *routing) holder(k bucket.Key) int { return int(r.holders[r.partition(k)]) }
+// owner returns the place in nodes of the node that k is to be asked of, or nobody.
+func (r *routing) owner(k bucket.Key) int { return int(r.owners[r.partition(k)]) }
 
 // relay returns the place of a node that is to be asked for k because its owner is not heard here, or nobody: one that is heard,
 // another one for each try.
@@ -164,7 +164,7 @@ const mostRelay = 500 * time.Millisecond
 // relays reports whether a record of k from the process with the boot id from can be relayed: another node owns the key, which is
 // heard here, and is not the one that asks.
 func (r *routing) relays(from string, k bucket.Key) bool {
-	to := r.holder(k)
+	to := r.owner(k)
 	return to != nobody && to != r.self && r.nodes[to].lives && r.nodes[to].addr != "" && r.nodes[to].boot != from
 }
 
@@ -173,7 +173,7 @@ func (n *Node) relay(r *routing, from string, records []check.Record, replies []
 	places := make(map[int][]int) // in records, by owner
 	for i := range records {
 		if rec := &records[i]; rec.Relay && replies[i].Status == 0 && !r.holds(rec.Key) && r.relays(from, rec.Key) {
-			places[r.holder(rec.Key)] = append(places[r.holder(rec.Key)], i)
+			places[r.owner(rec.Key)] = append(places[r.owner(rec.Key)], i)
 		}
 	}
 	var all sync.WaitGroup
@@ -183,7 +183,7 @@ func (n *Node) relay(r *routing, from string, records []check.Record, replies []
 	all.Wait()
 }
 
-// relayTo asks the node at addr for the records at places, and fills their replies.
+// relayTo asks the node at addr for the records at places, and initial syncs their replies.
 func (n *Node) relayTo(addr string, places []int, records []check.Record, replies []check.Reply) {
 	most := time.Duration(0)
 	asked, answers := make([]check.Record, len(places)), make([]check.Reply, len(places))
@@ -212,11 +212,11 @@ func (n *Node) relayTo(addr string, places []int, records []check.Record, replie
 const (
 	spanForward = "sluice.forward"
 
-	noteAddress   = "sluice.address"
-	noteRecords   = "sluice.records"
-	noteChecks    = "sluice.checks"
-	noteNotHolder = "sluice.not_holder"
-	noteLater     = "sluice.later"
+	noteAddress  = "sluice.address"
+	noteRecords  = "sluice.records"
+	noteChecks   = "sluice.checks"
+	noteNotOwner = "sluice.not_owner"
+	noteLater    = "sluice.later"
 )
 
 // ask begins the span of a call to the node at addr, and says in records where in the trace they are sent from. It
@@ -242,16 +242,16 @@ func endAsk(span *tracing.Span, replies []check.Reply, err error) {
 	if span == nil {
 		return
 	}
-	notHolder, later := 0, 0
+	notOwner, later := 0, 0
 	for i := range replies {
 		switch replies[i].Status {
-		case check.NotHolder:
-			notHolder++
+		case check.NotOwner:
+			notOwner++
 		case check.Later:
 			later++
 		}
 	}
-	span.Count(noteNotHolder, notHolder)
+	span.Count(noteNotOwner, notOwner)
 	span.Count(noteLater, later)
 	switch {
 	case errors.Is(err, check.ErrUnsent):

@@ -13,7 +13,7 @@ import (
 // TestSweep: expired counters are gone within one SweepPeriod, shares too.
 func TestSweep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -40,7 +40,7 @@ func TestSweep(t *testing.T) {
 // TestRunWaits: Run does not return while charges are being given back.
 func TestRunWaits(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
 		denied.Cost = 99

@@ -72,7 +72,7 @@ type runner struct {
 	resting   bool // nothing is decided any more, and nothing changes hands
 	chronicle chronicle
 	reported  int64 // when the counts were published
-	cadence   *cadence
+	interval  *interval
 	corrector *corrector
 	storing   bool  // a write is under way
 	storeAt   int64 // when the next may begin, after one that failed
@@ -139,8 +139,8 @@ func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
 func (r *runner) run(ctx context.Context) {
 	defer close(r.ended)
 	defer r.node.right.Store(math.MinInt64)
-	r.cadence = newCadence(r.node.cfg.Clock())
-	defer r.cadence.tick.Stop()
+	r.interval = newInterval(r.node.cfg.Clock())
+	defer r.interval.tick.Stop()
 	defer func() {
 		if r.storing {
 			<-r.stored
@@ -155,40 +155,40 @@ func (r *runner) run(ctx context.Context) {
 		case e := <-r.inbox:
 			r.stepAll(e)
 		case s := <-r.stored:
-			r.stir()
+			r.activate()
 			r.takeStored(s)
 		case f := <-r.asks:
-			r.stir()
+			r.activate()
 			r.takeView() // the caller may have set it just before
 			f(r.node.cfg.Clock())
-		case <-r.node.table.Stirred():
-			r.stir() // changes go out with the next tick
+		case <-r.node.table.Activated():
+			r.activate() // changes go out with the next tick
 			continue
 		case <-r.kick:
-			r.stir()
+			r.activate()
 		case <-due.C:
 		case <-r.views.wake:
-			r.stir()
+			r.activate()
 			r.takeView()
 		case p := <-r.placer.done:
-			r.stir()
+			r.activate()
 			r.takePlacement(p)
-		case <-r.cadence.tick.C:
+		case <-r.interval.tick.C:
 			r.moved = true // copies are also let go
 		}
 		r.turn()
 		if len(r.waits) > 0 {
-			r.stir()
+			r.activate()
 		}
-		r.cadence.turned(r.node.cfg.Clock(), r.quorum.Due())
+		r.interval.turned(r.node.cfg.Clock(), r.quorum.Due())
 		if at := r.handoff.Due(); at != math.MaxInt64 {
 			due.Reset(time.Duration(at - r.node.cfg.Clock()))
 		}
 	}
 }
 
-// stir notes that more goes on than that nodes say that they live.
-func (r *runner) stir() { r.cadence.stir(r.node.cfg.Clock()) }
+// activate notes that more goes on than that nodes say that they live.
+func (r *runner) activate() { r.interval.activate(r.node.cfg.Clock()) }
 
 // stepAll gives e and what waits behind it to both machines, each with the time that it
 // is then: the process may have been stopped between any two.
@@ -200,9 +200,9 @@ func (r *runner) stepAll(e message.Envelope) {
 		case *message.Heartbeat, *message.Ack, *message.Holdings:
 		case *message.Receipt:
 			r.moved = true
-			r.cadence.stir(now)
+			r.interval.activate(now)
 		default:
-			r.cadence.stir(now)
+			r.interval.activate(now)
 		}
 		r.quorum.Step(now, e)
 		if !r.resting {
@@ -281,36 +281,36 @@ func (r *runner) serveWaits(now int64) {
 const (
 	// period is how often both machines are given the time at least while something goes on.
 	period = 20 * time.Millisecond
-	// After calmAfter in which nothing has gone on it is calmPeriod, or until the next heartbeat is due.
-	calmAfter  = time.Second
-	calmPeriod = 100 * time.Millisecond
+	// After idleAfter in which nothing has gone on it is idlePeriod, or until the next heartbeat is due.
+	idleAfter  = time.Second
+	idlePeriod = 100 * time.Millisecond
 )
 
-// cadence says when the runner takes a turn of its own accord, so that an idle node sleeps: each time that it wakes costs it
+// adaptive interval says when the runner takes a turn of its own accord, so that an idle node sleeps: each time that it wakes costs it
 // more than the turn does. One goroutine uses it.
-type cadence struct {
-	tick    *time.Ticker
-	stirred int64 // when something last went on
-	calm    bool
+type interval struct {
+	tick      *time.Ticker
+	activated int64 // when something last went on
+	idle      bool
 }
 
-// newCadence returns one in which something goes on. Stop its tick.
-func newCadence(now int64) *cadence { return &cadence{tick: time.NewTicker(period), stirred: now} }
+// newInterval returns one in which something goes on. Stop its tick.
+func newInterval(now int64) *interval { return &interval{tick: time.NewTicker(period), activated: now} }
 
-// stir notes that something goes on.
-func (c *cadence) stir(now int64) {
-	c.stirred = now
-	if c.calm {
-		c.calm = false
+// activate notes that something goes on.
+func (c *interval) activate(now int64) {
+	c.activated = now
+	if c.idle {
+		c.idle = false
 		c.tick.Reset(period)
 	}
 }
 
-// turned follows a turn. While it is calm, the next one is calmPeriod from it, whatever it was for, or at due.
-func (c *cadence) turned(now, due int64) {
-	c.calm = c.calm || now-c.stirred >= int64(calmAfter)
-	if c.calm {
-		c.tick.Reset(time.Duration(min(now+int64(calmPeriod), max(due, now+int64(time.Millisecond))) - now))
+// turned follows a turn. While it is idle, the next one is idlePeriod from it, whatever it was for, or at due.
+func (c *interval) turned(now, due int64) {
+	c.idle = c.idle || now-c.activated >= int64(idleAfter)
+	if c.idle {
+		c.tick.Reset(time.Duration(min(now+int64(idlePeriod), max(due, now+int64(time.Millisecond))) - now))
 	}
 }
 

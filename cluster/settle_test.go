@@ -9,16 +9,16 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// TestSettle: what was admitted as a share is charged to the holder once, as far as it
+// TestSettle: what was admitted as a share is charged to the owner once, as far as it
 // still counts.
 func TestSettle(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		limits *bucket.Limits
-		wait   time.Duration
-		fate   fate // of the first two calls that charge
-		spent  int64
-		owed   int
+		name     string
+		limits   *bucket.Limits
+		wait     time.Duration
+		fate     fate // of the first two calls that charge
+		spent    int64
+		deferred int
 	}{
 		{"at once", hourly(9), 0, delivered, 3, 0},
 		{"unsent", hourly(9), 0, unsent, 3, 0},
@@ -33,7 +33,7 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b", "c")
+				w := newTestCluster(t, "a", "b", "c")
 				a, b := w.nodes["a"], w.nodes["b"]
 				r := request(a, "b", 1, c.limits)
 				w.decides(func(string, string, []check.Record) fate { return unsent })
@@ -46,14 +46,14 @@ func TestSettle(t *testing.T) {
 				time.Sleep(c.wait)
 				a.settle(t.Context(), 10)
 				if n := spent(b, r); n != c.spent {
-					t.Errorf("the holder was charged %d, want %d", n, c.spent)
+					t.Errorf("the owner was charged %d, want %d", n, c.spent)
 				}
-				if n := a.Stats().Owed; n != c.owed {
-					t.Errorf("%d keys are owed for, want %d", n, c.owed)
+				if n := a.Stats().Deferred; n != c.deferred {
+					t.Errorf("%d keys are deferred for, want %d", n, c.deferred)
 				}
 				w.decides(nil)
 				a.settle(t.Context(), 10)
-				if n := spent(b, r); n != c.spent+int64(3*c.owed) {
+				if n := spent(b, r); n != c.spent+int64(3*c.deferred) {
 					t.Errorf("settled again: %d", n)
 				}
 				if answer := decide(t.Context(), a, r)[0]; answer.Source != check.Forwarded {
@@ -64,10 +64,10 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestDeferredWhole: what a batch that failed had of a share is not owed.
+// TestDeferredWhole: what a batch that failed had of a share is not deferred.
 func TestDeferredWhole(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		away := func(string, string, []check.Record) fate { return unsent }
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10))
@@ -82,7 +82,7 @@ func TestDeferredWhole(t *testing.T) {
 		w.decides(nil)
 		a.settle(t.Context(), 10)
 		if n := spent(w.nodes["b"], r); n != 1 {
-			t.Errorf("the holder was charged %d, want the 1 that was admitted", n)
+			t.Errorf("the owner was charged %d, want the 1 that was admitted", n)
 		}
 	})
 }

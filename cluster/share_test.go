@@ -42,7 +42,7 @@ func (f *fleet) heal() {
 	for name, n := range f.nodes {
 		f.eventually(5*time.Second, name+" has quorum", func() bool { return n.mayDecide(n.clock()) })
 		f.within(10*time.Second, name+" is settled", n.Settled)
-		f.eventually(5*time.Second, name+" has charged all", func() bool { return n.Stats().Owed == 0 })
+		f.eventually(5*time.Second, name+" has charged all", func() bool { return n.Stats().Deferred == 0 })
 	}
 }
 
@@ -232,7 +232,7 @@ func TestShareRefills(t *testing.T) {
 // admitted counts against the next one until the owner has acknowledged it.
 func TestShareWithQuorum(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a := w.nodes["a"]
 		away := func(string, string, []check.Record) fate { return unsent }
 		r := request(a, "b", 1, hourly(30))

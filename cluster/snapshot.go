@@ -24,7 +24,7 @@ const (
 	tries = 3
 )
 
-// Snapshot writes the stable set and every partition that this node has all counters of, held or
+// Snapshot writes the voter set and every partition that this node has all counters of, held or
 // copied, to the writer that create makes, and commits it. Checks go on meanwhile: of each
 // partition the mark is read first, and its counters may be newer. Between partitions the
 // runner takes a turn, so whoever waits for the processor gets it.
@@ -67,7 +67,7 @@ type copier struct {
 	images []bucket.Image // of the partition; room for later ones behind them
 }
 
-// partition writes what this node has of p. What is read while a filling begins anew
+// partition writes what this node has of p. What is read while an initial sync begins anew
 // would lack counters, so it is kept until the state is seen to be the same.
 func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
 	for range tries {
@@ -137,8 +137,8 @@ func (c *copier) write(w *snapshot.Writer, s snapshot.Section) error {
 type Recorded struct {
 	// Record is the node's part in the voter set. Load does not set it.
 	Record message.Record
-	// Lineage is the ID of the voter set that the partitions are of, empty if none.
-	Lineage string
+	// Cluster ID is the ID of the voter set that the partitions are of, empty if none.
+	ClusterID string
 	// Partitions and Counters say how many were imported.
 	Partitions, Counters int
 	states               []handoff.State
@@ -153,7 +153,7 @@ type Recorded struct {
 // Load before New: from then on the table's shards are the node's.
 func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, error) {
 	h := r.Header()
-	rec := &Recorded{Lineage: h.Set.ID}
+	rec := &Recorded{ClusterID: h.Set.ID}
 	for {
 		s, err := r.Next()
 		if err == io.EOF {

@@ -65,7 +65,7 @@ func TestRest(t *testing.T) {
 	})
 }
 
-// TestSnapshotWhileMoving: partitions come, go and are filled anew while they are written. What
+// TestSnapshotWhileMoving: partitions come, go and are synced anew while they are written. What
 // a snapshot has of a partition it has all of.
 func TestSnapshotWhileMoving(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -113,13 +113,13 @@ func TestSnapshotWhileMoving(t *testing.T) {
 	})
 }
 
-// TestFilledAnew: what is read of a partition while another filling begins is read again. Copies of
+// TestSyncedAnew: what is read of a partition while another initial sync begins is read again. Copies of
 // who is not counted any more are left out.
-func TestFilledAnew(t *testing.T) {
+func TestSyncedAnew(t *testing.T) {
 	const first, second, holds = 1, 2, 3
 	state := map[int]handoff.State{
-		first:  {Fill: 1, Mark: message.Mark{Seq: 10}, Complete: true},
-		second: {Fill: 2, Mark: message.Mark{Seq: 20}, Complete: true},
+		first:  {InitialSync: 1, Mark: message.Mark{Seq: 10}, Complete: true},
+		second: {InitialSync: 2, Mark: message.Mark{Seq: 20}, Complete: true},
 		holds:  {Mark: message.Mark{Epoch: message.Epoch{Gen: 5}, Seq: 30}, Complete: true, Held: true},
 	}
 	for _, c := range []struct {
@@ -130,7 +130,7 @@ func TestFilledAnew(t *testing.T) {
 	}{
 		{"nothing", true, []int{0}, 0},
 		{"the same", true, []int{first, first}, 10},
-		{"filled anew", true, []int{first, second, second, second}, 20},
+		{"synced anew", true, []int{first, second, second, second}, 20},
 		{"dropped", true, []int{first, 0, 0}, 0},
 		{"opened", true, []int{second, holds, holds, holds}, 30},
 		{"to and fro", true, []int{first, second, first, second, first, second}, 0},

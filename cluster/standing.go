@@ -147,8 +147,8 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 // built, the last one stays.
 func (r *runner) takePlacement(p *placement) {
 	if p.err != nil {
-		r.node.stats.viewsRefused.Add(1)
-		r.node.cfg.Log.Error("view refused, the last ring stays", "view", p.scene.seq, "error", p.err)
+		r.node.stats.viewsRejected.Add(1)
+		r.node.cfg.Log.Error("view rejected, the last ring stays", "view", p.scene.seq, "error", p.err)
 		return
 	}
 	if p.built {
@@ -161,7 +161,7 @@ func (r *runner) takePlacement(p *placement) {
 // publish makes known to checks what has changed since it was last called.
 func (r *runner) publish() {
 	if !r.resting {
-		r.node.right.Store(r.quorum.RightUntil())
+		r.node.right.Store(r.quorum.QuorumUntil())
 	}
 	if set := r.quorum.Set(); set.ID != r.set.ID || set.Version != r.set.Version {
 		r.set, r.stale = set, true
@@ -177,7 +177,7 @@ func (r *runner) publish() {
 		if r.voters > 0 {
 			next.voters = r.voters
 		}
-		next.setHolders(r.handoff.Holder)
+		next.setOwners(r.handoff.Owner)
 		r.node.reroute(next)
 	}
 }

@@ -13,8 +13,8 @@ import (
 )
 
 // TestLiveTraffic: while a cluster grows from one node to three and shrinks again, every
-// key has one holder that knows all that was spent: each admits its limit exactly, no
-// check is answered without a holder, and nothing is charged twice.
+// key has one owner that knows all that was spent: each admits its limit exactly, no
+// check is answered without an owner, and nothing is charged twice.
 func TestLiveTraffic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const limit = 300
@@ -27,7 +27,7 @@ func TestLiveTraffic(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		l.ask(f.join("c"), keys)
 		time.Sleep(100 * time.Millisecond)
-		if count := f.holders(); len(count) != 3 {
+		if count := f.owners(); len(count) != 3 {
 			t.Errorf("held by %v, want by all three", count)
 		}
 		a := f.nodes["a"]
@@ -40,7 +40,7 @@ func TestLiveTraffic(t *testing.T) {
 			return err
 		})
 		f.within(5*time.Second, "a is not counted", a.LeaveSet)
-		if count := f.holders(); count["a"] != 0 || len(count) != 2 {
+		if count := f.owners(); count["a"] != 0 || len(count) != 2 {
 			t.Errorf("held by %v, want by b and c", count)
 		}
 		time.Sleep(time.Second) // a goes on asking
@@ -51,7 +51,7 @@ func TestLiveTraffic(t *testing.T) {
 			}
 		}
 		if n := l.apart.Load(); n != 0 {
-			t.Errorf("%d admitted without a holder", n)
+			t.Errorf("%d admitted without an owner", n)
 		}
 		for name, n := range f.nodes {
 			s := n.Stats()
@@ -76,7 +76,7 @@ func TestCrash(t *testing.T) {
 		f.eventually(5*time.Second, "all is claimed", func() bool {
 			return f.nodes["a"].Stats().Partitions.Holding+f.nodes["c"].Stats().Partitions.Holding == 31
 		})
-		f.holders()
+		f.owners()
 		var l load
 		for _, n := range f.nodes {
 			l.ask(n, keys)
@@ -113,7 +113,7 @@ func TestRestart(t *testing.T) {
 			}
 			return held == 31
 		})
-		f.holders()
+		f.owners()
 		for i, a := range decide(t.Context(), f.nodes["b"].Node, keys...) {
 			if a.Err != nil || a.Remaining != 3 {
 				t.Errorf("key %d: %+v, want 3 remaining", i, a)
@@ -201,7 +201,7 @@ func TestGossipLags(t *testing.T) {
 				t.Errorf("%s: %+v\n after %+v", name, s, before[i])
 			}
 		}
-		f.holders()
+		f.owners()
 	})
 }
 
@@ -235,7 +235,7 @@ func TestNotRunning(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if a.mayDecide(a.clock()) {
-			t.Error("it has the right")
+			t.Error("it has quorum")
 		}
 		for range 2 * inboxSize {
 			a.Deliver(message.Envelope{})

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-project/sluice/internal/tracing"
 )
 
-// recordingWorld returns a world of a and b, of which a records what it is asked to.
-func recordingWorld(t *testing.T) (*world, *Node, *tracetest.SpanRecorder) {
+// recordingTestCluster returns a test cluster of a and b, of which a records what it is asked to.
+func recordingTestCluster(t *testing.T) (*testCluster, *Node, *tracetest.SpanRecorder) {
 	spans := tracetest.NewSpanRecorder()
 	tracer, err := tracing.New(tracing.Config{Provider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, "b")
+	w := newTestCluster(t, "b")
 	a := w.add("a", func(c *Config) { c.Tracer = tracer })
 	w.agree(2)
 	return w, a, spans
@@ -28,7 +28,7 @@ func recordingWorld(t *testing.T) (*world, *Node, *tracetest.SpanRecorder) {
 // decided here, or is in no trace, has none.
 func TestForwardTraced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w, a, spans := recordingWorld(t)
+		w, a, spans := recordingTestCluster(t)
 		at := &check.Trace{ID: [16]byte{1}, Span: [8]byte{2}}
 		away, here := request(a, "b", 1, hourly(10)), request(a, "a", 1, hourly(10))
 		batch := &check.Batch{Requests: []check.Request{away, here, away, here}, Answers: make([]check.Answer, 4), Trace: at}
@@ -62,7 +62,7 @@ func TestForwardTraced(t *testing.T) {
 // TestForwardTracedFails: a span says that no answer came.
 func TestForwardTracedFails(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w, a, spans := recordingWorld(t)
+		w, a, spans := recordingTestCluster(t)
 		fates := []fate{unsent, replyLost, delivered}
 		w.mu.fate = func(string, string, []check.Record) fate {
 			f := fates[0]

@@ -65,7 +65,7 @@ func TestPlace(t *testing.T) {
 			if got := nameAt(p.view.Members, p.view.Owner[i]); got != p.table.Owner(i) {
 				t.Errorf("%s: partition %d is for %q, want %q", x.name, i, got, p.table.Owner(i))
 			}
-			if got := nameAt(p.view.Members, p.view.Standby[i]); got != p.without.Owner(i) || got == "b" {
+			if got := nameAt(p.view.Members, p.view.Replica[i]); got != p.without.Owner(i) || got == "b" {
 				t.Errorf("%s: partition %d has its copy at %q, want %q", x.name, i, got, p.without.Owner(i))
 			}
 		}
@@ -83,9 +83,9 @@ func nameAt(members []message.Peer, i int) string {
 	return members[i].Name
 }
 
-// TestHolders: checks go to the holder that is known and lives, else to the ring's owner.
-func TestHolders(t *testing.T) {
-	n := newWorld(t, "a", "b", "c").nodes["a"]
+// TestOwners: checks go to the owner that is known and lives, else to the assigned owner.
+func TestOwners(t *testing.T) {
+	n := newTestCluster(t, "a", "b", "c").nodes["a"]
 	nodes, self := nodesOf(viewOf(1, "a", "b", "c"), n.runner.self)
 	for i := range nodes {
 		nodes[i].lives = nodes[i].name != "c"
@@ -93,20 +93,20 @@ func TestHolders(t *testing.T) {
 	r := newRouting(nodes, self, n.Ring())
 	owner := func(p int) string { return n.Ring().Owner(p) }
 	for _, x := range []struct {
-		name   string
-		holder message.Peer
-		want   func(p int) string
+		name  string
+		owner message.Peer
+		want  func(p int) string
 	}{
 		{"unknown", message.Peer{}, owner},
 		{"this one", n.runner.self, func(int) string { return "a" }},
 		{"another", message.Peer{Name: "b", Boot: bootOf("b")}, func(int) string { return "b" }},
 		{"restarted since", message.Peer{Name: "b", Boot: "before"}, owner},
 		{"dead", message.Peer{Name: "c", Boot: bootOf("c")}, owner},
-		{"a stranger", message.Peer{Name: "z", Boot: bootOf("z")}, owner},
+		{"an unauthenticated client", message.Peer{Name: "z", Boot: bootOf("z")}, owner},
 	} {
-		r.setHolders(func(int) message.Peer { return x.holder })
-		for p := range r.holders {
-			if got := r.nameOf(int(r.holders[p])); got != x.want(p) {
+		r.setOwners(func(int) message.Peer { return x.owner })
+		for p := range r.owners {
+			if got := r.nameOf(int(r.owners[p])); got != x.want(p) {
 				t.Errorf("%s: partition %d is asked of %q, want %q", x.name, p, got, x.want(p))
 			}
 		}
@@ -140,7 +140,7 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := newWorld(t, "a").nodes["a"].cfg
+	good := newTestCluster(t, "a").nodes["a"].cfg
 	for field, change := range map[string]func(*Config){
 		"Name":            func(c *Config) { c.Name = "" },
 		"Boot":            func(c *Config) { c.Boot = "" },
@@ -169,12 +169,12 @@ func TestGossipLosesOne(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		f := newFleet(t, "a", "b", "c")
 		pause(t.Context(), 3*time.Second) // all partitions are where they belong
-		before := f.holders()
+		before := f.owners()
 		delete(f.members, "b")
 		f.gossipTo("a", "c")
 		for range 10 {
 			pause(t.Context(), time.Second)
-			if now := f.holders(); !maps.Equal(now, before) {
+			if now := f.owners(); !maps.Equal(now, before) {
 				t.Fatalf("held are %v, before gossip lost b it was %v", now, before)
 			}
 		}

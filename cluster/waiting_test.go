@@ -26,8 +26,8 @@ func closes(e message.Envelope) bool {
 	return false
 }
 
-// TestBehindTheClose: while a partition is between two holders, because its close is lost
-// and has to be sent again, what is asked waits for the next holder, wherever it is
+// TestBehindTheClose: while a partition is between two owners, because its close is lost
+// and has to be sent again, what is asked waits for the next owner, wherever it is
 // asked, and is decided by it.
 func TestBehindTheClose(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestBehindTheClose(t *testing.T) {
 				if a.Err != nil || !a.Allowed || a.Source != check.Held && a.Source != check.Forwarded {
 					t.Errorf("key %d: %+v", i, a)
 				}
-				waited[a.Holder] = true
+				waited[a.Owner] = true
 			}
 		}
 		if took := time.Since(start); took < 100*time.Millisecond || took > 400*time.Millisecond || !waited["c"] {
@@ -74,10 +74,10 @@ func TestBehindTheClose(t *testing.T) {
 	})
 }
 
-// TestLater: what a holder cannot decide now is asked again, at the holder that it names.
+// TestLater: what an owner cannot decide now is asked again, at the owner that it names.
 func TestLater(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b", "c")
+		w := newTestCluster(t, "a", "b", "c")
 		a, b := w.nodes["a"], w.nodes["b"]
 		r := request(a, "b", 1, hourly(10))
 		p := r.Key.Shard(31)
@@ -92,7 +92,7 @@ func TestLater(t *testing.T) {
 		}
 		b.table.Open(p, 0)
 		for range 2 {
-			if got := <-answer; got.Err != nil || got.Holder != "b" {
+			if got := <-answer; got.Err != nil || got.Owner != "b" {
 				t.Errorf("%+v", got)
 			}
 		}
@@ -105,7 +105,7 @@ func TestLater(t *testing.T) {
 // TestBehind: a check that the gate holds up is decided as soon as the copy is level.
 func TestBehind(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a")
+		w := newTestCluster(t, "a")
 		a := w.nodes["a"]
 		r := request(a, "a", 1, hourly(10))
 		p := r.Key.Shard(31)
@@ -135,9 +135,9 @@ func TestSync(t *testing.T) {
 		a := f.nodes["a"]
 		time.Sleep(time.Second)
 		for i, r := range requests(20, hourly(2)) {
-			holder := a.Ring().Owner(r.Key.Shard(31))
-			hops := 2 * latency // to the holder and back
-			if holder == "a" {
+			owner := a.Ring().Owner(r.Key.Shard(31))
+			hops := 2 * latency // to the owner and back
+			if owner == "a" {
 				hops = 0
 			}
 			for _, x := range []struct {
@@ -147,7 +147,7 @@ func TestSync(t *testing.T) {
 				r.Sync = x.sync
 				start := time.Now()
 				answer := decide(t.Context(), a.Node, r)[0]
-				if answer.Err != nil || answer.Holder != holder || answer.Allowed != x.allowed {
+				if answer.Err != nil || answer.Owner != owner || answer.Allowed != x.allowed {
 					t.Errorf("key %d, sync=%v: %+v", i, x.sync, answer)
 				}
 				if took := time.Since(start); took != x.want {
@@ -158,7 +158,7 @@ func TestSync(t *testing.T) {
 	})
 }
 
-// TestSyncCrash: under sync, what was answered survives the crash of its holder at any
+// TestSyncCrash: under sync, what was answered survives the crash of its owner at any
 // moment.
 func TestSyncCrash(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestHandOverUnderSync(t *testing.T) {
 			}
 		}
 		if n := l.apart.Load(); n != 0 {
-			t.Errorf("%d admitted without a holder", n)
+			t.Errorf("%d admitted without an owner", n)
 		}
 	})
 }

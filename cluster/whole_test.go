@@ -15,7 +15,7 @@ func TestWhole(t *testing.T) {
 	for _, owners := range []string{"aa", "ab", "ba", "bc", "bb", "abc", "bcacba"} {
 		t.Run(owners, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				w := newWorld(t, "a", "b", "c")
+				w := newTestCluster(t, "a", "b", "c")
 				a := w.nodes["a"]
 				var requests []check.Request
 				for i, owner := range owners {
@@ -35,7 +35,7 @@ func TestWhole(t *testing.T) {
 					}
 				}
 				each("all fit", func(bool) int64 { return 1 })
-				// The last key is filled up by somebody else.
+				// The last key is synced up by somebody else.
 				last := requests[len(requests)-1]
 				last.Cost = 2
 				decide(t.Context(), w.nodes["b"], last)
@@ -82,7 +82,7 @@ func TestWholeMixed(t *testing.T) {
 		for _, owner := range []string{"a", "b"} {
 			t.Run(c.name+" at "+owner, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					w := newWorld(t, "a", "b")
+					w := newTestCluster(t, "a", "b")
 					a := w.nodes["a"]
 					one, other := request(a, "b", 1, hourly(10)), request(a, owner, 2, hourly(10))
 					for _, change := range c.change {
@@ -106,7 +106,7 @@ func TestWholeMixed(t *testing.T) {
 func TestWholeSameKey(t *testing.T) {
 	for _, owner := range []string{"a", "b"} {
 		bubble(t, func(t *testing.T) {
-			w := newWorld(t, "a", "b")
+			w := newTestCluster(t, "a", "b")
 			r := request(w.nodes["a"], owner, 1, hourly(3))
 			for i, want := range []struct {
 				allowed bool
@@ -129,7 +129,7 @@ func TestWholeSameKey(t *testing.T) {
 // and its answer is its own.
 func TestWholeShadow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		shadow, r := request(a, "b", 1, hourly(10)), request(a, "a", 2, hourly(1))
 		shadow.Shadow = true
@@ -153,7 +153,7 @@ func TestWholeLosses(t *testing.T) {
 			for _, denied := range []bool{false, true} {
 				t.Run(fmt.Sprintf("fate %d of call %d, denied=%v", f, lost, denied), func(t *testing.T) {
 					bubble(t, func(t *testing.T) {
-						w := newWorld(t, "a", "b", "c")
+						w := newTestCluster(t, "a", "b", "c")
 						a := w.nodes["a"]
 						requests := []check.Request{
 							request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(10)),
@@ -196,7 +196,7 @@ func TestWholeLosses(t *testing.T) {
 // TestWholeShare: shares that were spent by a batch which failed are free again.
 func TestWholeShare(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		w := newWorld(t, "a", "b")
+		w := newTestCluster(t, "a", "b")
 		a := w.nodes["a"]
 		w.decides(func(string, string, []check.Record) fate { return unsent })
 		denied, r := request(a, "a", 1, hourly(10)), request(a, "b", 2, hourly(2))

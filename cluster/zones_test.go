@@ -10,7 +10,7 @@ import (
 )
 
 // TestReplicaNodes: replicas are in another zone than the owner's where there is one, and in a third where there is one; both are at
-// other nodes than the owner and than each other; without zones the first is at the ring's owner without this process; and where
+// other nodes than the owner and than each other; without zones the first is at the assigned owner without this process; and where
 // zones are as large as each other no node has many more than its part.
 func TestReplicaNodes(t *testing.T) {
 	for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestReplicaNodes(t *testing.T) {
 				}
 				want := min(2, len(names)-1)
 				var all []int
-				for _, i := range []int{p.view.Standby[part], p.view.Second[part]} {
+				for _, i := range []int{p.view.Replica[part], p.view.Second[part]} {
 					if i != nobody {
 						has[i]++
 						all = append(all, i)
@@ -67,7 +67,7 @@ func TestReplicaNodes(t *testing.T) {
 				if len(all) != want || slices.Contains(all, self) || want == 2 && all[0] == all[1] {
 					t.Fatalf("%s: the replicas of partition %d, which %s owns, are at %v", c.name, part, name, all)
 				}
-				if first := p.view.Standby[part]; !slices.Contains(c.zones, "a") && nameAt(p.view.Members, first) != p.without.Owner(part) {
+				if first := p.view.Replica[part]; !slices.Contains(c.zones, "a") && nameAt(p.view.Members, first) != p.without.Owner(part) {
 					t.Fatalf("%s: the first replica of partition %d is at n%02d, and %s would take over", c.name, part, first, p.without.Owner(part))
 				}
 				zones := map[string]bool{c.zones[self]: true}

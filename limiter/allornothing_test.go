@@ -24,7 +24,7 @@ func TestAllOrNothing(t *testing.T) {
 	}{
 		{"all admitted", []ask{entry("user", "x"), entry("user", "y")}, "yy", 2},
 		{"one denied", []ask{entry("user", "x"), spent}, "nn", 3},
-		{"one denied, unruled too", []ask{spent, entry("nobody", "z"), entry("user", "x")}, "nnn", 3},
+		{"one denied, unmatched too", []ask{spent, entry("nobody", "z"), entry("user", "x")}, "nnn", 3},
 		{"one invalid", []ask{entry("user", "x"), all(entry("user", "y"), cost(-1))}, "ne", 3},
 		{"invalid, and one denied", []ask{all(entry("user", "y"), cost(-1)), spent, entry("user", "x")}, "enn", 3},
 		{"charge", []ask{entry("user", "x"), all(entry("user", "y"), verb(bucket.Charge))}, "ne", 3},

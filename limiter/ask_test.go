@@ -24,8 +24,8 @@ func TestResetAmongChecks(t *testing.T) {
 	}
 }
 
-// TestWholeRefusesWhatStands: what cannot be given back is no part of an all-or-nothing batch.
-func TestWholeRefusesWhatStands(t *testing.T) {
+// TestWholeRejectsWhatStands: what cannot be given back is no part of an all-or-nothing batch.
+func TestWholeRejectsWhatStands(t *testing.T) {
 	for field, a := range map[string]ask{
 		"verb":  verb(bucket.Reset),
 		"drain": func(c *Check) { c.Drain = true },
@@ -43,7 +43,7 @@ func TestWholeRefusesWhatStands(t *testing.T) {
 	}
 }
 
-// TestDrainAndNoDelayTravel: the door's wish reaches the counter.
+// TestDrainAndNoDelayTravel: the API's wish reaches the counter.
 func TestDrainAndNoDelayTravel(t *testing.T) {
 	s := newService(t, newNode(t))
 	queue := limits(bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 60, Period: time.Minute, Burst: 5})
@@ -146,8 +146,8 @@ func TestDeniedFor(t *testing.T) {
 	}
 }
 
-// TestDeniedWithoutHolder: what on_failure answered says nothing of the next answer.
-func TestDeniedWithoutHolder(t *testing.T) {
+// TestDeniedWithoutOwner: what on_failure answered says nothing of the next answer.
+func TestDeniedWithoutOwner(t *testing.T) {
 	node := newNode(t)
 	s := newService(t, decideFunc(func(ctx context.Context, b *check.Batch) {
 		node.Decide(ctx, b)

@@ -36,7 +36,7 @@ func TestBadChecks(t *testing.T) {
 		{"long key", "descriptor[0].key", entry(long, "x")},
 		{"negative cost", "cost", all(entry("user", "x"), cost(-1))},
 		{"unknown verb", "verb", all(entry("user", "x"), verb(bucket.Reset+1))},
-		{"fault found by the door", "limits[7].unit", all(entry("user", "x"), func(c *Check) {
+		{"fault found by the API", "limits[7].unit", all(entry("user", "x"), func(c *Check) {
 			c.Fault = &Error{Code: Invalid, Field: "limits[7].unit", Message: "unknown"}
 		})},
 		{"negative limit", "limits[1].count", with(func(l *bucket.Limit) { l.Count = -1 })},

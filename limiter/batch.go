@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Bounds of what a door may ask. A check outside them is answered with an Error
+// Bounds of what an API may ask. A check outside them is answered with an Error
 // and charges nothing.
 const (
 	// MaxChecks is the most checks of one call.
@@ -29,16 +29,16 @@ type Check struct {
 	Descriptor []rules.Entry
 	// Cost is 0 or more; with verb Check, 0 only reads. Batch.Add sets it to 1.
 	Cost int64
-	// Verb is any. Reset, which ignores the cost, is for doors whose callers mix it with
+	// Verb is any. Reset, which ignores the cost, is for APIs whose callers mix it with
 	// checks; Service.Reset is the call for it alone.
 	Verb bucket.Verb
 	// Drain and NoDelay are those of bucket.Request. An all-or-nothing batch, which gives back
-	// what it charged, refuses Reset and Drain.
+	// what it charged, rejects Reset and Drain.
 	Drain, NoDelay bool
 	// Limits come with the check. When there are any, no rule is matched, and
 	// what is spent is counted apart from what rules count: see Limiter.
 	Limits []bucket.Limit
-	// Fault is set by a door that could read the call but not this check, for
+	// Fault is set by an API that could read the call but not this check, for
 	// example an enum out of range. It becomes the result's Err.
 	Fault *Error
 }
@@ -53,22 +53,22 @@ const keepLimits = 2
 // one with NewBatch, fill it with Add, and give it back with Release.
 type Batch struct {
 	Checks []Check
-	// Door is the one that the call came in by.
-	Door Door
+	// API is the one that the call came in by.
+	API API
 	// Traceparent is what the caller says of its trace, in the form of W3C Trace Context; "" for nothing.
 	Traceparent string
 	// AllOrNothing: when one check of verb Check is denied or fails, nothing is
 	// charged and no check is allowed. Verbs Charge and Refund, which cannot be
-	// denied, are refused in such a batch.
+	// denied, are rejected in such a batch.
 	AllOrNothing bool
 	// OneRequest: the checks are the descriptors of one request, so that a rule which
 	// one of them matches leaves out of it the rules that it replaces: their checks are
-	// answered as unruled.
+	// answered as unmatched.
 	OneRequest bool
 	// Account is what counters are accounted to that the call makes, instead of the domains of its checks. "" for these.
 	Account string
 	// Busy: the node has too much to do. Rules are matched, and nothing is decided: each check that is held to a limit has
-	// ErrBusy, all others are answered as unruled.
+	// ErrBusy, all others are answered as unmatched.
 	Busy bool
 	// Results has one result per check after Service.Check or Reset.
 	Results []Result
@@ -85,12 +85,12 @@ type Batch struct {
 
 // Result is what became of the Check at the same index.
 type Result struct {
-	// Decision is zero when Err is set. Unruled checks have Limit and Remaining
+	// Decision is zero when Err is set. Unmatched checks have Limit and Remaining
 	// at int64's maximum.
 	bucket.Decision
 	Source check.Source
-	// Holder is the name of the node that decided, if one did.
-	Holder string
+	// Owner is the name of the node that decided, if one did.
+	Owner string
 	// Rule is the rule that matched; nil when none did or the limits came with
 	// the check.
 	Rule *rules.Rule
@@ -102,7 +102,7 @@ type Result struct {
 	// Shadowed: the rule only watches, and would have denied.
 	Shadowed bool
 	// Elastic: a pool has admitted what the key's own limits denied. All else is about these, Source and
-	// Holder too.
+	// Owner too.
 	Elastic bool
 	// DeniedFor is how long callers may answer this denial from memory, for the same limits and
 	// at least this cost: at most 100 ms. 0 if it was no denial, and where only asking
@@ -110,14 +110,14 @@ type Result struct {
 	DeniedFor time.Duration
 	// Staleness is how old what the deciding node knew of the whole was, if Source is Eventual.
 	Staleness time.Duration
-	// age is how long ago the holder was asked.
+	// age is how long ago the owner was asked.
 	age time.Duration
 	// Err is set when there is no decision.
 	Err *Error
 
 	// unmatched: no rule matches, and the check brings no limits.
 	unmatched bool
-	// asked: the rule's pool was asked. fleeting: its holder has not denied, so nobody is to answer
+	// asked: the rule's pool was asked. fleeting: its owner has not denied, so nobody is to answer
 	// this denial from memory.
 	asked, fleeting bool
 	// givenBack: it was admitted, and given back with the rest of an all-or-nothing batch.
@@ -141,7 +141,7 @@ func (r *Result) LimitPlace() int {
 }
 
 // Response returns what the rule answers over HTTP to the check that it denied; nil if it was not
-// denied, or for the door's default.
+// denied, or for the API's default.
 func (r *Result) Response() *rules.Response {
 	if r.Allowed || r.Err != nil || r.Rule == nil {
 		return nil
@@ -157,7 +157,7 @@ var batches = sync.Pool{New: func() any { return new(Batch) }}
 // NewBatch returns an empty batch, perhaps one that was released.
 func NewBatch() *Batch { return batches.Get().(*Batch) }
 
-// Add appends a check of cost 1 and returns it for the door to fill. The pointer
+// Add appends a check of cost 1 and returns it for the API to fill. The pointer
 // is good until the next Add; Descriptor and Limits are empty slices to append to.
 func (b *Batch) Add() *Check {
 	if n := len(b.Checks); n < cap(b.Checks) {
@@ -192,11 +192,11 @@ func (b *Batch) forget() {
 		*c = Check{Descriptor: c.Descriptor[:0], Limits: c.Limits[:0]}
 	}
 	b.Checks = b.Checks[:0]
-	b.AllOrNothing, b.OneRequest, b.Busy, b.Door, b.Traceparent, b.Account = false, false, false, OtherDoor, "", ""
+	b.AllOrNothing, b.OneRequest, b.Busy, b.API, b.Traceparent, b.Account = false, false, false, OtherAPI, "", ""
 	b.start(0)
 }
 
-// start empties what answers the batch and makes room for n results.
+// start empties what answers the batch and invalidates for n results.
 func (b *Batch) start(n int) {
 	clear(b.Results)
 	clear(b.asked.Requests)

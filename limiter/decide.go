@@ -60,7 +60,7 @@ func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
 		return
 	}
 	if r.Limits == nil {
-		r.unruled()
+		r.setUnmatched()
 		return
 	}
 	limits := r.Limits
@@ -137,7 +137,7 @@ func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucke
 		rule, known = set.Match(c.Domain, c.Descriptor)
 	}
 	switch {
-	case !known && s.config.RefuseUnknownDomains:
+	case !known && s.config.RejectUnknownDomains:
 		return nil, nil, &Error{Code: UnknownDomain, Field: "domain", Message: "no rules for domain " + c.Domain}
 	case rule == nil || rule.Unlimited:
 		return rule, nil, nil
@@ -153,11 +153,11 @@ func accountOf(domain string) string {
 	return domain
 }
 
-// unruled answers a check that nothing limits.
-func (r *Result) unruled() {
+// setUnmatched answers a check that nothing limits.
+func (r *Result) setUnmatched() {
 	r.Allowed = true
 	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
-	r.Source = check.Unruled
+	r.Source = check.Unmatched
 	r.Limits = nil
 }
 
@@ -168,10 +168,10 @@ func (r *Result) take(a *check.Answer) {
 		return
 	}
 	if int(a.Index) >= r.Limits.Len() { // no honest node says so
-		r.Err = &Error{Code: Unavailable, Message: "node " + a.Holder + " named a limit that there is not"}
+		r.Err = &Error{Code: Unavailable, Message: "node " + a.Owner + " named a limit that there is not"}
 		return
 	}
-	r.Decision, r.Source, r.Holder, r.age = a.Decision, a.Source, a.Holder, a.Age
+	r.Decision, r.Source, r.Owner, r.age = a.Decision, a.Source, a.Owner, a.Age
 	r.givenBack = a.GivenBack
 	if a.Lost {
 		r.Source = check.Lost

@@ -47,7 +47,7 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	b.room()
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
-		b.Results[i].lend(&b.asked.Answers[j])
+		b.Results[i].grant(&b.asked.Answers[j])
 	}
 }
 
@@ -109,7 +109,7 @@ func (s *Limiter) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
 				// The pool would admit it, and another check has failed the batch.
 				r.RetryAfter, r.givenBack = a.RetryAfter, true
 			default:
-				r.lend(a)
+				r.grant(a)
 			}
 		}
 	}
@@ -161,9 +161,9 @@ func (b *Batch) retryWhole() {
 	}
 }
 
-// lend takes a, the answer of the rule's pool, into r, which the rule's own limits have denied. What
+// grant takes a, the answer of the rule's pool, into r, which the rule's own limits have denied. What
 // it says of a limit, and who decided, stays about the key's own.
-func (r *Result) lend(a *check.Answer) {
+func (r *Result) grant(a *check.Answer) {
 	r.asked = true
 	switch {
 	case a.Err != nil || a.Source == check.Closed:

@@ -256,9 +256,9 @@ descriptors:
 	}
 }
 
-// TestElasticWithoutHolder: a pool that nobody can decide for gives nothing, and what a rule answers
+// TestElasticWithoutOwner: a pool that nobody can decide for gives nothing, and what a rule answers
 // without a look at the counter is not overruled.
-func TestElasticWithoutHolder(t *testing.T) {
+func TestElasticWithoutOwner(t *testing.T) {
 	var closed, asked int
 	s := elasticService(t, decideFunc(func(_ context.Context, b *check.Batch) {
 		for i := range b.Requests {
@@ -284,7 +284,7 @@ func TestElasticWithoutHolder(t *testing.T) {
 		for i := range b.Requests {
 			b.Answers[i] = check.Answer{Source: check.Held, Decision: bucket.Decision{RetryAfter: time.Second}}
 			if b.Requests[i].OnFailure == rules.FailClosed {
-				b.Answers[i].Source = check.Share // of another version: not by the holder
+				b.Answers[i].Source = check.Share // of another version: not by the owner
 			}
 		}
 	}))

@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Code says what kind of Error it is. Doors map it to their own codes.
+// Code says what kind of Error it is. APIs map it to their own codes.
 type Code uint8
 
 const (
 	// Invalid: a field is wrong; Field names it.
 	Invalid Code = iota + 1
-	// UnknownDomain: no rule file has the domain, and the node is set to refuse that.
+	// UnknownDomain: no rule file has the domain, and the node is set to reject that.
 	UnknownDomain
 	// Overloaded: a bounded queue was full. Nothing was charged.
 	Overloaded
@@ -24,8 +24,8 @@ const (
 	Unavailable
 	// NotFound: what was named is not there. Of no check, like the next.
 	NotFound
-	// Refused: not as things are now; Message says what must be otherwise.
-	Refused
+	// Rejected: not as things are now; Message says what must be otherwise.
+	Rejected
 	// Forbidden: not for this caller.
 	Forbidden
 	// Unauthenticated: it is not known who calls, and not everybody may.
@@ -40,7 +40,7 @@ var checkCodes = []Code{Invalid, UnknownDomain, Overloaded, Unavailable, Forbidd
 
 var codeNames = [codes]string{
 	Invalid: "invalid", UnknownDomain: "unknown_domain", Overloaded: "overloaded", Unavailable: "unavailable",
-	NotFound: "not_found", Refused: "refused", Forbidden: "forbidden", Unauthenticated: "unauthenticated",
+	NotFound: "not_found", Rejected: "rejected", Forbidden: "forbidden", Unauthenticated: "unauthenticated",
 }
 
 func (c Code) String() string {
@@ -94,7 +94,7 @@ func errorOf(err error) *Error {
 	switch {
 	case errors.Is(err, check.ErrOverloaded):
 		return errOverloaded
-	case errors.Is(err, check.ErrNoHolder):
+	case errors.Is(err, check.ErrNoOwner):
 		return errUnavailable
 	}
 	return &Error{Code: Unavailable, Message: err.Error()}
@@ -117,7 +117,7 @@ func LimitsFault(err error) *Error {
 	return &Error{Code: Invalid, Field: field, Message: fe.Reason}
 }
 
-// CountFault returns why a call of n checks is refused, or nil. Doors ask it
+// CountFault returns why a call of n checks is rejected, or nil. APIs ask it
 // before they fill a batch, so that a flood of empty checks costs no memory;
 // Service asks it again.
 func CountFault(n int) *Error {

@@ -18,7 +18,7 @@ func TestEventual(t *testing.T) {
 			asked = append(asked, b.Requests[i].Eventual)
 			b.Answers[i] = check.Answer{Source: check.Forwarded, Age: time.Millisecond}
 			if b.Requests[i].Eventual {
-				b.Answers[i] = check.Answer{Source: check.Eventual, Holder: "n1", Age: 60 * time.Millisecond, Decision: bucket.Decision{RetryAfter: time.Minute}}
+				b.Answers[i] = check.Answer{Source: check.Eventual, Owner: "n1", Age: 60 * time.Millisecond, Decision: bucket.Decision{RetryAfter: time.Minute}}
 			}
 		}
 	}))
@@ -42,7 +42,7 @@ descriptors:
 			t.Errorf("check %d: eventual %v, want %v", i, asked[i], want)
 		}
 	}
-	if r := &rs[0]; r.Source != check.Eventual || r.Staleness != 60*time.Millisecond || r.Holder != "n1" || r.DeniedFor != 0 {
+	if r := &rs[0]; r.Source != check.Eventual || r.Staleness != 60*time.Millisecond || r.Owner != "n1" || r.DeniedFor != 0 {
 		t.Errorf("answered %+v", r)
 	}
 	if r := &rs[2]; r.Staleness != 0 {

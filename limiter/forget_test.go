@@ -10,7 +10,7 @@ import (
 )
 
 func TestForget(t *testing.T) {
-	var left StableSet
+	var left VoterSet
 	for _, c := range []struct {
 		name   string
 		forget func(context.Context, string) error
@@ -19,21 +19,21 @@ func TestForget(t *testing.T) {
 	}{
 		{"", nil, Invalid, "name: empty"},
 		{strings.Repeat("n", MaxText+1), nil, Invalid, "name: 1025 bytes; want at most 1024"},
-		{"n3", nil, Refused, `cannot forget "n3": this node knows no stable set; ask one that does`},
-		{"n3", fails(ErrNoSet), Refused, `cannot forget "n3": this node knows no stable set; ask one that does`},
-		{"n3", fails(ErrNotCounted), NotFound, `cannot forget "n3": it is not in the stable set`},
-		{"n3", fails(ErrLives), Refused, `cannot forget "n3": it lives; stop it first`},
-		{"n3", fails(fmt.Errorf("heard from 40ms ago: %w", ErrLives)), Refused, `cannot forget "n3": heard from 40ms ago: it lives; stop it first`},
-		{"n1", fails(ErrThisNode), Refused, `cannot forget "n1": it is the node that was asked; stop it, and ask another`},
-		{"n3", fails(ErrLastCounted), Refused, `cannot forget "n3": nobody else is in the stable set`},
-		{"a\nb", fails(ErrNotCounted), NotFound, `cannot forget "a\nb": it is not in the stable set`},
+		{"n3", nil, Rejected, `cannot forget "n3": this node knows no voter set; ask one that does`},
+		{"n3", fails(ErrNoSet), Rejected, `cannot forget "n3": this node knows no voter set; ask one that does`},
+		{"n3", fails(ErrNotCounted), NotFound, `cannot forget "n3": it is not in the voter set`},
+		{"n3", fails(ErrLives), Rejected, `cannot forget "n3": it lives; stop it first`},
+		{"n3", fails(fmt.Errorf("heard from 40ms ago: %w", ErrLives)), Rejected, `cannot forget "n3": heard from 40ms ago: it lives; stop it first`},
+		{"n1", fails(ErrThisNode), Rejected, `cannot forget "n1": it is the node that was asked; stop it, and ask another`},
+		{"n3", fails(ErrLastCounted), Rejected, `cannot forget "n3": nobody else is in the voter set`},
+		{"a\nb", fails(ErrNotCounted), NotFound, `cannot forget "a\nb": it is not in the voter set`},
 		{"n3", fails(errors.New("the node does not run")), Unavailable, `cannot forget "n3": the node does not run`},
 		{"n3", func(_ context.Context, name string) error {
-			left = StableSet{Lineage: "b1", Version: 3, Members: []string{"n1", "not " + name}}
+			left = VoterSet{ClusterID: "b1", Version: 3, Members: []string{"n1", "not " + name}}
 			return nil
 		}, 0, ""},
 	} {
-		left = StableSet{}
+		left = VoterSet{}
 		s := newService(t, newNode(t), func(config *Config) {
 			config.Forget = c.forget
 			config.Cluster = func(context.Context) Overview { return Overview{Set: left} }
@@ -43,7 +43,7 @@ func TestForget(t *testing.T) {
 		switch {
 		case c.code == 0 && (err != nil || set.Version != 3 || set.Members[1] != "not n3"):
 			t.Errorf("%s: %+v, %v", c.name, set, err)
-		case c.code != 0 && (e == nil || e.Code != c.code || e.Error() != c.want || !reflect.DeepEqual(set, StableSet{})):
+		case c.code != 0 && (e == nil || e.Code != c.code || e.Error() != c.want || !reflect.DeepEqual(set, VoterSet{})):
 			t.Errorf("%s: %+v, %v\nwant %v: %s", c.name, set, err, c.code, c.want)
 		}
 	}

@@ -47,7 +47,7 @@ func TestCallsThatThereIsNoPlaceFor(t *testing.T) {
 	if !errors.Is(err, ErrBusy) || decided != 1 || gate.left != 1 {
 		t.Fatalf("%v, decided %d times, %d places given back", err, decided, gate.left)
 	}
-	// Doors that look at the checks alone see it too.
+	// APIs that look at the checks alone see it too.
 	for i := range b.Checks {
 		if b.Results[i].Err != ErrBusy {
 			t.Errorf("check %d: %v", i, b.Results[i].Err)

@@ -159,7 +159,7 @@ func (s *Limiter) RunHistory(ctx context.Context) error {
 func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 	o := s.config.Cluster(ctx)
 	book := s.rules.Load()
-	_, latency := s.doorLatencies()
+	_, latency := s.apiLatencies()
 	n := facts.Node{
 		Rules: book.hash, MayDecide: o.MayDecide, Reason: o.Reason, Holdings: facts.Holdings(o.Holdings),
 		All: s.results.load(), Latency: facts.Latency(latency),

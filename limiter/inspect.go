@@ -19,25 +19,25 @@ type Inspection struct {
 	Shown []rules.Entry
 	// Explanation says how the rules were matched.
 	Explanation rules.Explanation
-	// Domains are those with rules, sorted, if Domain is none of them. A door shows a caller only its own.
+	// Domains are those with rules, sorted, if Domain is none of them. An API shows a caller only its own.
 	Domains []string
 	// Rule is the one that applies, nil for none. If it is nil or Unlimited there is no counter, and the rest is empty.
 	Rule      *rules.Rule
 	Partition int
-	// Holder is the node that decides the key now, "" if none that has answered may. Gen is the generation it holds
+	// Owner is the node that decides the key now, "" if none that has answered may. Gen is the generation it holds
 	// the partition at.
-	Holder string
-	Gen    uint64
-	// Standbys have a whole copy of the partition, Filling a part of one.
-	Standbys, Filling []string
-	// Counted: there is a counter. Limits are how the rule's limits stand, as the holder says; empty without one.
+	Owner string
+	Gen   uint64
+	// Replicas have a whole copy of the partition, Filling a part of one.
+	Replicas, Filling []string
+	// Counted: there is a counter. Limits are how the rule's limits stand, as the owner says; empty without one.
 	Counted bool
 	Limits  []facts.Limit
-	// Grants are the holder's leases of the key that have not ended, and Lent the units of all of them. Leases are what
+	// Grants are the owner's leases of the key that have not ended, and Granted the units of all of them. Leases are what
 	// nodes have left of theirs.
-	Grants int
-	Lent   int64
-	Leases []Lease
+	Grants  int
+	Granted int64
+	Leases  []Lease
 	// Denying are the nodes that deny the key from memory at this moment.
 	Denying []string
 	// Missing did not answer in time.
@@ -96,11 +96,11 @@ func (x *Inspection) join(all []facts.Key, limits int) {
 	for i := range all {
 		k := &all[i]
 		switch {
-		case k.Holds && (x.Holder == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
-			x.Holder, x.Gen = k.Node, k.Gen
-			x.Counted, x.Limits, x.Grants, x.Lent = k.Counted, k.Limits, k.Grants, k.Lent
+		case k.Holds && (x.Owner == "" || k.Gen > x.Gen) && len(k.Limits) == limits:
+			x.Owner, x.Gen = k.Node, k.Gen
+			x.Counted, x.Limits, x.Grants, x.Granted = k.Counted, k.Limits, k.Grants, k.Granted
 		case k.Whole:
-			x.Standbys = append(x.Standbys, k.Node)
+			x.Replicas = append(x.Replicas, k.Node)
 		case k.Copy:
 			x.Filling = append(x.Filling, k.Node)
 		}

@@ -48,8 +48,8 @@ func TestInspect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x.Rule.Name != "shop/user" || x.Partition != 4 || x.Holder != "n2" || x.Gen != 3 || !x.Counted || !strings.HasPrefix(x.Shown[0].Value, "redacted:") ||
-		!reflect.DeepEqual(x.Standbys, []string{"n3"}) || !reflect.DeepEqual(x.Filling, []string{"n4"}) ||
+	if x.Rule.Name != "shop/user" || x.Partition != 4 || x.Owner != "n2" || x.Gen != 3 || !x.Counted || !strings.HasPrefix(x.Shown[0].Value, "redacted:") ||
+		!reflect.DeepEqual(x.Replicas, []string{"n3"}) || !reflect.DeepEqual(x.Filling, []string{"n4"}) ||
 		!reflect.DeepEqual(x.Leases, []Lease{{"n4", 2}}) || !reflect.DeepEqual(x.Denying, []string{"n3"}) ||
 		!reflect.DeepEqual(x.Missing, []string{"n8", "n9"}) || !x.Explanation.Known {
 		t.Errorf("%+v", x)
@@ -76,7 +76,7 @@ func TestInspectNothing(t *testing.T) {
 		{"no domain", "", "user", nil, "domain: empty"},
 		{"no key", "shop", "", nil, "descriptor[0].key: empty"},
 		{"unknown domain", "other", "user", nil, `<nil> no rule file describes the domain "other"`},
-		{"rejected domain", "other", "user", func(c *Config) { c.RefuseUnknownDomains = true }, `<nil> no rule file describes the domain "other"`},
+		{"rejected domain", "other", "user", func(c *Config) { c.RejectUnknownDomains = true }, `<nil> no rule file describes the domain "other"`},
 		{"stopping", "shop", "user", func(c *Config) {
 			c.KeyFacts = func(context.Context, bucket.Key, *bucket.Limits) (facts.Key, error) { return facts.Key{}, gone }
 		}, "the node has not answered for itself: stopping"},
@@ -87,7 +87,7 @@ func TestInspectNothing(t *testing.T) {
 		}
 		s := inspected(t, n, change)
 		x, err := s.Inspect(t.Context(), &Check{Domain: c.domain, Descriptor: []rules.Entry{{Key: c.key, Value: "x"}}})
-		if got := fmt.Sprint(err, " ", x.Explanation.Reason); !strings.Contains(got, c.want) || x.Holder != "" || len(x.Limits) != 0 {
+		if got := fmt.Sprint(err, " ", x.Explanation.Reason); !strings.Contains(got, c.want) || x.Owner != "" || len(x.Limits) != 0 {
 			t.Errorf("%s: %q %+v, want %q", c.name, got, x, c.want)
 		}
 		if got := strings.Join(x.Domains, " "); c.domain == "other" != (got == "shop") {

@@ -23,32 +23,32 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Service is what every front door calls. Limiter implements it.
+// Service is what every API calls. Limiter implements it.
 type Service interface {
 	// Check decides b.Checks and fills b.Results, one each. The error, an *Error,
 	// is about the call as a whole: no checks or too many of them, or every one
 	// met a full queue. All else stands in the results.
 	Check(ctx context.Context, b *Batch) error
 	// Reset forgets the counters that b.Checks name. Only Err, Rule, Source and
-	// Holder of the results count. Errors are as in Check.
+	// Owner of the results count. Errors are as in Check.
 	Reset(ctx context.Context, b *Batch) error
 	// Members returns the cluster as this node sees it.
 	Members(ctx context.Context) Members
 	// ReportLoad takes the load that a service reports for a pool, and tells the other nodes. The error, an
-	// *Error, is Invalid, NotFound or Refused.
+	// *Error, is Invalid, NotFound or Rejected.
 	ReportLoad(ctx context.Context, r LoadReport) (PoolLoad, error)
-	// Top returns the heaviest keys of all nodes. The error, an *Error, is Invalid, Refused where this node counts
-	// none, or q.Stranger.
+	// Top returns the heaviest keys of all nodes. The error, an *Error, is Invalid, Rejected where this node counts
+	// none, or q.Outsider.
 	Top(ctx context.Context, q TopQuery) (Top, error)
 	// Inspect tells everything about what a descriptor is held to and how it stands, and changes nothing. Of q only Domain
 	// and Descriptor count. The error, an *Error, is Invalid, UnknownDomain or Unavailable.
 	Inspect(ctx context.Context, q *Check) (Inspection, error)
-	// Forget takes a member out of the stable set without asking a majority, and
-	// returns the set without it. The error, an *Error, is Invalid, NotFound, Refused, or
-	// Unavailable. Who may ask is for the doors to say.
-	Forget(ctx context.Context, name string) (StableSet, error)
+	// Forget takes a member out of the voter set without asking a majority, and
+	// returns the set without it. The error, an *Error, is Invalid, NotFound, Rejected, or
+	// Unavailable. Who may ask is for the APIs to say.
+	Forget(ctx context.Context, name string) (VoterSet, error)
 	// Bootstrap makes the node found a voter set of its own, and returns it. Its errors are *Error.
-	Bootstrap(ctx context.Context) (StableSet, error)
+	Bootstrap(ctx context.Context) (VoterSet, error)
 	// AcceptLoss has all nodes take lost counters for unspent. It returns for how many partitions of this node, and which other nodes were
 	// told. The error, an *Error, is Unavailable.
 	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
@@ -61,9 +61,9 @@ type Config struct {
 	// Cluster returns the cluster as this node sees it now. Where ctx ends before the
 	// node has answered for itself, it says so in Reason. Required.
 	Cluster func(ctx context.Context) Overview
-	// Forget takes a member out of the stable set by hand. Its errors are, or wrap,
+	// Forget takes a member out of the voter set by hand. Its errors are, or wrap,
 	// ErrNotCounted and those beside it; another means that the node cannot do it now.
-	// nil is a node without a stable set.
+	// nil is a node without a voter set.
 	Forget func(ctx context.Context, name string) error
 	// Bootstrap makes the node found a voter set of its own by hand. Its error is ErrHasQuorum; another means that the node
 	// cannot do it now. nil is a node that never has to.
@@ -86,9 +86,9 @@ type Config struct {
 	Hasher Hasher
 	// Gate bounds the checks in progress. nil is no bound.
 	Gate Gate
-	// RefuseUnknownDomains answers checks of a domain without rules with an
+	// RejectUnknownDomains answers checks of a domain without rules with an
 	// UnknownDomain error. Otherwise they are allowed.
-	RefuseUnknownDomains bool
+	RejectUnknownDomains bool
 	// InlineLimits caps the sets of limits remembered from checks that brought
 	// their own. 0 means bucket.DefaultMaxSets.
 	InlineLimits int
@@ -151,7 +151,7 @@ type Limiter struct {
 	calls    atomic.Uint64
 	results  counts
 	failures [codes]atomic.Uint64
-	latency  [Doors]timing.Histogram
+	latency  [APIs]timing.Histogram
 }
 
 // ruleBook is a set of rules and what has been counted by them.
@@ -219,7 +219,7 @@ func (s *Limiter) Members(ctx context.Context) Members { return membersOf(s.conf
 func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
 	if e := CountFault(len(b.Checks)); e != nil {
-		return s.refuse(e)
+		return s.reject(e)
 	}
 	if b.Busy {
 		return s.turnAway(b)
@@ -241,7 +241,7 @@ func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 	s.count(book, b)
 	now := s.config.Clock()
 	s.observe(now, book.set, b)
-	s.doorOf(b).Observe(now - began)
+	s.apiOf(b).Observe(now - began)
 	b.end(span)
 	return b.overload()
 }
@@ -250,7 +250,7 @@ func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 func (s *Limiter) Reset(ctx context.Context, b *Batch) error {
 	s.calls.Add(1)
 	if e := CountFault(len(b.Checks)); e != nil {
-		return s.refuse(e)
+		return s.reject(e)
 	}
 	book := s.rules.Load()
 	b.start(len(b.Checks))
@@ -265,8 +265,8 @@ func (s *Limiter) Reset(ctx context.Context, b *Batch) error {
 	return b.overload()
 }
 
-// refuse counts a call that failed as a whole.
-func (s *Limiter) refuse(e *Error) error {
+// reject counts a call that failed as a whole.
+func (s *Limiter) reject(e *Error) error {
 	s.failures[e.Code].Add(1)
 	return e
 }
@@ -288,7 +288,7 @@ func (s *Limiter) turnAway(b *Batch) error {
 		case r.Err != nil:
 			s.failures[r.Err.Code].Add(1)
 		case b.OneRequest && r.Limits == nil:
-			r.unruled()
+			r.setUnmatched()
 		default:
 			r.Err = ErrBusy
 			s.failures[ErrBusy.Code].Add(1)

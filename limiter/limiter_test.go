@@ -160,7 +160,7 @@ func TestRuleDecides(t *testing.T) {
 		if r.Allowed != want {
 			t.Fatalf("check %d: allowed %v", i, r.Allowed)
 		}
-		if r.RuleName() != "shop/user" || r.Source != check.Held || r.Holder != onenode.Name || r.Period != time.Minute || r.Limit != 3 {
+		if r.RuleName() != "shop/user" || r.Source != check.Held || r.Owner != onenode.Name || r.Period != time.Minute || r.Limit != 3 {
 			t.Errorf("check %d: %+v", i, r)
 		}
 	}
@@ -175,7 +175,7 @@ func TestRuleDecides(t *testing.T) {
 	}
 }
 
-func TestUnruled(t *testing.T) {
+func TestUnmatched(t *testing.T) {
 	node := newNode(t)
 	s := newService(t, node)
 	for _, c := range []struct {
@@ -191,7 +191,7 @@ func TestUnruled(t *testing.T) {
 		{"unlimited limits of its own", all(entry("user", "x"), limits(bucket.Limit{Unlimited: true})), ""},
 	} {
 		r := mustCheck(t, s, batch(t, c.ask))[0]
-		if !r.Allowed || r.Source != check.Unruled || r.Remaining != math.MaxInt64 || r.Limit != math.MaxInt64 || r.RuleName() != c.rule || r.Limits != nil {
+		if !r.Allowed || r.Source != check.Unmatched || r.Remaining != math.MaxInt64 || r.Limit != math.MaxInt64 || r.RuleName() != c.rule || r.Limits != nil {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 	}
@@ -209,7 +209,7 @@ func TestUnruled(t *testing.T) {
 func TestNoRulesYet(t *testing.T) {
 	s := newService(t, newNode(t))
 	s.SetRules(nil)
-	if r := mustCheck(t, s, batch(t, entry("user", "x")))[0]; !r.Allowed || r.Source != check.Unruled {
+	if r := mustCheck(t, s, batch(t, entry("user", "x")))[0]; !r.Allowed || r.Source != check.Unmatched {
 		t.Errorf("%+v", r)
 	}
 	if s.Rules() != nil {
@@ -217,8 +217,8 @@ func TestNoRulesYet(t *testing.T) {
 	}
 }
 
-func TestUnknownDomainRefused(t *testing.T) {
-	s := newService(t, newNode(t), func(c *Config) { c.RefuseUnknownDomains = true })
+func TestUnknownDomainRejected(t *testing.T) {
+	s := newService(t, newNode(t), func(c *Config) { c.RejectUnknownDomains = true })
 	rs := mustCheck(t, s, batch(t, all(domain("nowhere"), entry("user", "x")), entry("nobody", "x"), entry("user", "x")))
 	if e := rs[0].Err; e == nil || e.Code != UnknownDomain || e.Path(0) != "checks[0].domain" {
 		t.Errorf("unknown domain: %v", e)
@@ -293,8 +293,8 @@ func TestInlineLimits(t *testing.T) {
 	if r := mustCheck(t, s, batch(t, entry("user", "x")))[0]; !r.Allowed || r.Remaining != 2 {
 		t.Errorf("the rule's counter was charged: %+v", r)
 	}
-	// Limits of an unknown domain are good even where unknown domains are refused.
-	s = newService(t, newNode(t), func(c *Config) { c.RefuseUnknownDomains = true })
+	// Limits of an unknown domain are good even where unknown domains are rejected.
+	s = newService(t, newNode(t), func(c *Config) { c.RejectUnknownDomains = true })
 	if r := mustCheck(t, s, batch(t, all(domain("nowhere"), once)))[0]; r.Err != nil || !r.Allowed {
 		t.Errorf("%+v", r)
 	}
@@ -340,10 +340,10 @@ func TestReset(t *testing.T) {
 	if err := s.Reset(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	if r := b.Results[0]; r.Err != nil || r.Holder != onenode.Name {
+	if r := b.Results[0]; r.Err != nil || r.Owner != onenode.Name {
 		t.Errorf("%+v", r)
 	}
-	if r := b.Results[1]; r.Err != nil || r.Source != check.Unruled {
+	if r := b.Results[1]; r.Err != nil || r.Source != check.Unmatched {
 		t.Errorf("nothing to reset: %+v", r)
 	}
 	if r := b.Results[2]; r.Err == nil || r.Err.Field != "descriptor" {
@@ -373,10 +373,10 @@ func TestAnswerErrors(t *testing.T) {
 		call Code   // 0: no error of the call
 	}{
 		{"one of two overloaded", []error{check.ErrOverloaded, nil}, []Code{Overloaded, 0}, 0},
-		{"overloaded and unavailable", []error{check.ErrOverloaded, check.ErrNoHolder}, []Code{Overloaded, Unavailable}, 0},
+		{"overloaded and unavailable", []error{check.ErrOverloaded, check.ErrNoOwner}, []Code{Overloaded, Unavailable}, 0},
 		{"all overloaded", []error{check.ErrOverloaded, check.ErrOverloaded}, []Code{Overloaded, Overloaded}, Overloaded},
-		{"no holder", []error{check.ErrNoHolder}, []Code{Unavailable}, 0},
-		{"wrapped", []error{errors.Join(other, check.ErrNoHolder)}, []Code{Unavailable}, 0},
+		{"no owner", []error{check.ErrNoOwner}, []Code{Unavailable}, 0},
+		{"wrapped", []error{errors.Join(other, check.ErrNoOwner)}, []Code{Unavailable}, 0},
 		{"another error", []error{other}, []Code{Unavailable}, 0},
 	} {
 		s := newService(t, decideFunc(func(_ context.Context, b *check.Batch) {

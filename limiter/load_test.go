@@ -177,7 +177,7 @@ func TestLoadOutlivesReload(t *testing.T) {
 	l.want(0.05, 96, 48)
 }
 
-func TestReportLoadRefused(t *testing.T) {
+func TestReportLoadRejected(t *testing.T) {
 	l := newLoaded(t)
 	for _, c := range []struct {
 		name   string
@@ -191,7 +191,7 @@ func TestReportLoadRefused(t *testing.T) {
 		{"a long name", LoadReport{Domain: "shop", Pool: "spare", Reporter: strings.Repeat("x", MaxText+1)}, Invalid, "reporter: 1025 bytes; want at most 1024"},
 		{"no such pool", LoadReport{Domain: "shop", Pool: "x"}, NotFound, `pool: the domain "shop" has no pool "x"`},
 		{"no such domain", LoadReport{Domain: "x", Pool: "spare"}, NotFound, `pool: the domain "x" has no pool "spare"`},
-		{"a steady pool", LoadReport{Domain: "shop", Pool: "steady"}, Refused, `pool: pool "steady" follows no load; give it one in the rules`},
+		{"a steady pool", LoadReport{Domain: "shop", Pool: "steady"}, Rejected, `pool: pool "steady" follows no load; give it one in the rules`},
 	} {
 		_, err := l.ReportLoad(t.Context(), c.report)
 		e, ok := errors.AsType[*Error](err)

@@ -24,7 +24,7 @@ type Members struct {
 	// Partitions is the ring table's number of partitions.
 	Partitions int
 	// Set, MayDecide, Reason and Holdings are the node's own: see Overview.
-	Set       StableSet
+	Set       VoterSet
 	MayDecide bool
 	Reason    string
 	Unreached []string
@@ -37,13 +37,13 @@ type Members struct {
 // answers.
 type Member struct {
 	member.Member
-	// Missing: the stable set counts it and gossip does not show it. Of the embedded
+	// Missing: the voter set counts it and gossip does not show it. Of the embedded
 	// Member only Name is known.
 	Missing bool
 	// Partitions is how many the ring gives to it, Holds how many it holds as far as the
 	// node knows.
 	Partitions, Holds int
-	// Counted: it is in the stable set.
+	// Counted: it is in the voter set.
 	Counted bool
 	// Lives: heard from just now. Silent is how long it has not been; negative if that
 	// is not known.
@@ -112,9 +112,9 @@ type Overview struct {
 	// View is who gossip shows, Ring who should hold what; either may be nil.
 	View *member.View
 	Ring *ring.Table
-	// Set is the stable set, zero while none is known.
-	Set StableSet
-	// MayDecide: the node has the right to decide. If not, Reason says why, for people.
+	// Set is the voter set, zero while none is known.
+	Set VoterSet
+	// MayDecide: the node has quorum to decide. If not, Reason says why, for people.
 	MayDecide bool
 	Reason    string
 	// Unreached says what the node does not reach and waits for, a sentence each.
@@ -127,11 +127,11 @@ type Overview struct {
 	LostRules []LostRule
 }
 
-// StableSet is one version of the names that majorities are counted in.
-type StableSet struct {
-	// Lineage is the boot id of the process that founded it: versions of two lineages
+// VoterSet is one version of the names that majorities are counted in.
+type VoterSet struct {
+	// Cluster ID is the boot id of the process that founded it: versions of two cluster IDs
 	// have nothing to do with each other.
-	Lineage string
+	ClusterID string
 	// Version counts from 1; 0 is no set.
 	Version uint64
 	// Members are names, sorted.
@@ -167,14 +167,14 @@ type Holdings struct {
 	Holding, Unprotected int
 	// BelowReplicas are its own of which fewer nodes than are wanted, and than there are, have a complete replica.
 	BelowReplicas int
-	// HandingOver are on their way to another holder just now.
+	// HandingOver are on their way to another owner just now.
 	HandingOver int
 	// Copies are of partitions that others hold.
 	Copies int
-	// Claims are under way, for partitions without a living holder.
+	// Claims are under way, for partitions without a living owner.
 	Claims int
-	// Forks are states that are still to be merged into their holder's.
-	Forks int
+	// Divergent copies are states that are still to be merged into their owner's.
+	Divergent int
 	// Lost are those of Holding that were taken over without the counters that there were.
 	Lost int
 }
@@ -187,33 +187,33 @@ type LostRule struct {
 
 // Why a member is not forgotten: what Config.Forget returns, alone or wrapped with more.
 var (
-	// ErrNotCounted: nobody in the stable set has that name.
-	ErrNotCounted = &Error{Code: NotFound, Message: "it is not in the stable set"}
+	// ErrNotCounted: nobody in the voter set has that name.
+	ErrNotCounted = &Error{Code: NotFound, Message: "it is not in the voter set"}
 	// ErrLives: the member is heard from, so it cannot be gone.
-	ErrLives = &Error{Code: Refused, Message: "it lives; stop it first"}
+	ErrLives = &Error{Code: Rejected, Message: "it lives; stop it first"}
 	// ErrThisNode: the name is that of the node that was asked.
-	ErrThisNode = &Error{Code: Refused, Message: "it is the node that was asked; stop it, and ask another"}
+	ErrThisNode = &Error{Code: Rejected, Message: "it is the node that was asked; stop it, and ask another"}
 	// ErrLastCounted: nobody would be left to count.
-	ErrLastCounted = &Error{Code: Refused, Message: "nobody else is in the stable set"}
-	// ErrNoSet: the node knows no stable set.
-	ErrNoSet = &Error{Code: Refused, Message: "this node knows no stable set; ask one that does"}
+	ErrLastCounted = &Error{Code: Rejected, Message: "nobody else is in the voter set"}
+	// ErrNoSet: the node knows no voter set.
+	ErrNoSet = &Error{Code: Rejected, Message: "this node knows no voter set; ask one that does"}
 )
 
 // ErrHasQuorum is why a node founds no voter set by hand: what Config.Bootstrap returns.
-var ErrHasQuorum = &Error{Code: Refused, Message: "this node has quorum in its voter set, so nothing has to be founded"}
+var ErrHasQuorum = &Error{Code: Rejected, Message: "this node has quorum in its voter set, so nothing has to be founded"}
 
 // Bootstrap implements Service.
-func (s *Limiter) Bootstrap(ctx context.Context) (StableSet, error) {
+func (s *Limiter) Bootstrap(ctx context.Context) (VoterSet, error) {
 	if s.config.Bootstrap == nil {
-		return StableSet{}, ErrHasQuorum
+		return VoterSet{}, ErrHasQuorum
 	}
 	switch err := s.config.Bootstrap(ctx); {
 	case err == nil:
 		return s.config.Cluster(ctx).Set, nil
 	case errors.Is(err, ErrHasQuorum):
-		return StableSet{}, ErrHasQuorum
+		return VoterSet{}, ErrHasQuorum
 	default:
-		return StableSet{}, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot bootstrap: %v", err)}
+		return VoterSet{}, &Error{Code: Unavailable, Message: fmt.Sprintf("cannot bootstrap: %v", err)}
 	}
 }
 
@@ -229,9 +229,9 @@ func (s *Limiter) AcceptLoss(ctx context.Context) (partitions int, told []string
 }
 
 // Forget implements Service.
-func (s *Limiter) Forget(ctx context.Context, name string) (StableSet, error) {
+func (s *Limiter) Forget(ctx context.Context, name string) (VoterSet, error) {
 	if fault := textFault(name, false); fault != "" {
-		return StableSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
+		return VoterSet{}, &Error{Code: Invalid, Field: "name", Message: fault}
 	}
 	var err error = ErrNoSet
 	if s.config.Forget != nil {
@@ -244,5 +244,5 @@ func (s *Limiter) Forget(ctx context.Context, name string) (StableSet, error) {
 	if e, ok := errors.AsType[*Error](err); ok {
 		code = e.Code
 	}
-	return StableSet{}, &Error{Code: code, Message: fmt.Sprintf("cannot forget %q: %v", name, err)}
+	return VoterSet{}, &Error{Code: code, Message: fmt.Sprintf("cannot forget %q: %v", name, err)}
 }

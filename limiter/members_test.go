@@ -43,8 +43,8 @@ func TestMembers(t *testing.T) {
 
 // What the node knows of the others is joined to the process that it is about.
 func TestStandings(t *testing.T) {
-	set := StableSet{Lineage: "b1", Version: 7, Members: []string{"a", "n1", "n2", "n4"}}
-	holdings := Holdings{Holding: 9, Unprotected: 2, HandingOver: 1, Copies: 5, Claims: 3, Forks: 4, BelowReplicas: 6}
+	set := VoterSet{ClusterID: "b1", Version: 7, Members: []string{"a", "n1", "n2", "n4"}}
+	holdings := Holdings{Holding: 9, Unprotected: 2, HandingOver: 1, Copies: 5, Claims: 3, Divergent: 4, BelowReplicas: 6}
 	shown := func(name, boot string, s member.State) member.Member {
 		return member.Member{Name: name, Boot: boot, State: s}
 	}

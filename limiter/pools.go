@@ -209,7 +209,7 @@ func (s *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) 
 	case pool == nil:
 		return PoolLoad{}, &Error{Code: NotFound, Field: "pool", Message: fmt.Sprintf("the domain %q has no pool %q", r.Domain, r.Pool)}
 	case !pool.FollowsLoad:
-		return PoolLoad{}, &Error{Code: Refused, Field: "pool", Message: fmt.Sprintf("pool %q follows no load; give it one in the rules", r.Pool)}
+		return PoolLoad{}, &Error{Code: Rejected, Field: "pool", Message: fmt.Sprintf("pool %q follows no load; give it one in the rules", r.Pool)}
 	}
 	r.Stamp = time.Now().UnixNano()
 	s.TakeLoad(r)

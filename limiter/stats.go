@@ -12,7 +12,7 @@ import (
 
 // Stats are counts since the Limiter was made, of checks of every verb.
 type Stats struct {
-	// Calls are calls of Check and Reset, refused ones too.
+	// Calls are calls of Check and Reset, rejected ones too.
 	Calls uint64
 	// Every check is counted once: as Allowed (Shadowed ones not among them),
 	// Denied, Shadowed, or in Errors by code.
@@ -29,9 +29,9 @@ type Stats struct {
 	Descriptors []RuleStats
 	// Pools are the pools of the rules in force, sorted by domain and name.
 	Pools []PoolStats
-	// Latency is that of calls of Check that were decided, Doors the same for each door.
+	// Latency is that of calls of Check that were decided, APIs the same for each API.
 	Latency timing.Snapshot
-	Doors   []DoorLatency
+	APIs    []APILatency
 }
 
 // RuleStats are the counts of one rule or descriptor.
@@ -40,10 +40,10 @@ type RuleStats struct {
 	Allowed, Denied, Shadowed, Errors uint64
 }
 
-// tally counts checks by result.
-type tally struct{ allowed, denied, shadowed, errors uint64 }
+// sums counts checks by result.
+type sums struct{ allowed, denied, shadowed, errors uint64 }
 
-func (t *tally) add(r *Result) {
+func (t *sums) add(r *Result) {
 	switch {
 	case r.Err != nil:
 		t.errors++
@@ -56,10 +56,10 @@ func (t *tally) add(r *Result) {
 	}
 }
 
-// counts is a tally that many add to.
+// counts is a sums that many add to.
 type counts struct{ allowed, denied, shadowed, errors atomic.Uint64 }
 
-func (c *counts) add(t tally) {
+func (c *counts) add(t sums) {
 	addIf(&c.allowed, t.allowed)
 	addIf(&c.denied, t.denied)
 	addIf(&c.shadowed, t.shadowed)
@@ -108,7 +108,7 @@ func (c ruleCounts) snapshot() []RuleStats { return statsOf(c.byName) }
 
 // Stats returns the counts since the Limiter was made.
 func (s *Limiter) Stats() Stats {
-	byDoor, all := s.doorLatencies()
+	byAPI, all := s.apiLatencies()
 	st := Stats{
 		Calls:    s.calls.Load(),
 		Allowed:  s.results.allowed.Load(),
@@ -118,7 +118,7 @@ func (s *Limiter) Stats() Stats {
 		Rules:    s.rules.Load().counts.snapshot(),
 		Pools:    s.rules.Load().poolStats(s.config.Clock()),
 		Latency:  all,
-		Doors:    byDoor,
+		APIs:     byAPI,
 
 		Descriptors: s.rules.Load().descriptors.snapshot(),
 		Unmatched:   s.rules.Load().unmatchedStats(),
@@ -131,7 +131,7 @@ func (s *Limiter) Stats() Stats {
 
 // count adds a decided batch to the statistics.
 func (s *Limiter) count(book *ruleBook, b *Batch) {
-	var all, one tally
+	var all, one sums
 	var rule *rules.Rule
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -146,7 +146,7 @@ func (s *Limiter) count(book *ruleBook, b *Batch) {
 			if rule != nil {
 				book.counts.byRule[rule].add(one)
 			}
-			rule, one = r.Rule, tally{}
+			rule, one = r.Rule, sums{}
 		}
 		one.add(r)
 		book.descriptors.add(book.set, s.config.Hasher, b, i)
@@ -171,7 +171,7 @@ const (
 )
 
 // descriptorCounts counts the checks of rules with detailed_metric or value_to_metric by the values that came. It lives as long
-// as the rules do, so that a change of the rules makes room again. It is safe for concurrent use.
+// as the rules do, so that a change of the rules invalidates again. It is safe for concurrent use.
 type descriptorCounts struct {
 	// of are the rules that have more than one name. It never changes.
 	of map[*rules.Rule]bool
@@ -208,7 +208,7 @@ func (d *descriptorCounts) add(set *rules.Set, h Hasher, b *Batch, i int) {
 	b.key = r.Rule.AppendMetric(b.key[:0], c.Descriptor, func(dst []byte, at int, e rules.Entry) []byte {
 		return h.AppendShown(dst, set, r.Rule, c.Domain, at, e)
 	})
-	var one tally
+	var one sums
 	one.add(r)
 	d.named(c.Domain, b.key).add(one)
 }
@@ -294,52 +294,52 @@ func (b *ruleBook) unmatchedStats() map[string]uint64 {
 	return out
 }
 
-// Door is the way that a call came in by.
-type Door uint8
+// API is the way that a call came in by.
+type API uint8
 
-// The doors. OtherDoor is any that does not say which it is.
+// The APIs. OtherAPI is any that does not say which it is.
 const (
-	OtherDoor Door = iota
-	// GRPCDoor is sluice.v1, StreamDoor its CheckStream, where every request is a call.
-	GRPCDoor
-	StreamDoor
-	HTTPDoor
-	EnvoyDoor
-	GubernatorDoor
-	ForwardAuthDoor
+	OtherAPI API = iota
+	// GRPCAPI is sluice.v1, StreamAPI its CheckStream, where every request is a call.
+	GRPCAPI
+	StreamAPI
+	HTTPAPI
+	EnvoyAPI
+	GubernatorAPI
+	ForwardAuthAPI
 
-	// Doors is how many there are.
-	Doors = int(ForwardAuthDoor) + 1
+	// APIs is how many there are.
+	APIs = int(ForwardAuthAPI) + 1
 )
 
-var doorNames = [Doors]string{"other", "grpc", "stream", "http", "envoy", "gubernator", "forward-auth"}
+var apiNames = [APIs]string{"other", "grpc", "stream", "http", "envoy", "gubernator", "forward-auth"}
 
-// String returns the door's name in metrics and traces.
-func (d Door) String() string {
-	if int(d) >= Doors {
-		d = OtherDoor
+// String returns the API's name in metrics and traces.
+func (d API) String() string {
+	if int(d) >= APIs {
+		d = OtherAPI
 	}
-	return doorNames[d]
+	return apiNames[d]
 }
 
-// DoorLatency is how long calls of Check through one door took to decide.
-type DoorLatency struct {
-	Door Door
+// APILatency is how long calls of Check through one API took to decide.
+type APILatency struct {
+	API API
 	timing.Snapshot
 }
 
-// doorOf returns what counts the calls of the door that b came in by.
-func (s *Limiter) doorOf(b *Batch) *timing.Histogram {
-	if int(b.Door) >= Doors {
-		return &s.latency[OtherDoor]
+// apiOf returns what counts the calls of the API that b came in by.
+func (s *Limiter) apiOf(b *Batch) *timing.Histogram {
+	if int(b.API) >= APIs {
+		return &s.latency[OtherAPI]
 	}
-	return &s.latency[b.Door]
+	return &s.latency[b.API]
 }
 
-// doorLatencies returns the histograms of all doors, and their sum.
-func (s *Limiter) doorLatencies() (list []DoorLatency, all timing.Snapshot) {
+// apiLatencies returns the histograms of all APIs, and their sum.
+func (s *Limiter) apiLatencies() (list []APILatency, all timing.Snapshot) {
 	for i := range s.latency {
-		one := DoorLatency{Door(i), s.latency[i].Snapshot()}
+		one := APILatency{API(i), s.latency[i].Snapshot()}
 		list = append(list, one)
 		all.Add(one.Snapshot)
 	}

@@ -102,7 +102,7 @@ type Top struct {
 func (s *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
 	switch {
 	case s.top == nil:
-		return Top{}, &Error{Code: Refused, Message: "this node counts no top keys; start it with --top-keys=local or on"}
+		return Top{}, &Error{Code: Rejected, Message: "this node counts no top keys; start it with --top-keys=local or on"}
 	case s.config.TopKeys == TopLocal && !q.Operator:
 		return Top{}, ErrNotOperator
 	case q.N < 1 || q.N > MaxTop:
@@ -192,7 +192,7 @@ const (
 	sparse = 16
 )
 
-// topCount counts the heaviest keys that are asked of this node's doors. Where checks are many most of them
+// topCount counts the heaviest keys that are asked of this node's APIs. Where checks are many most of them
 // cost it one random number; there is no lock or counter that all of them share.
 type topCount struct {
 	frequent, limited *heavy.Window
@@ -225,7 +225,7 @@ func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 			continue
 		}
 		r, c := &b.Results[i], &b.Checks[i]
-		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unruled {
+		if r.Err != nil || r.Limits == nil || c.Verb != bucket.Check || r.Source == check.Unmatched {
 			continue
 		}
 		s.countTop(now, set, b, i, every)

@@ -121,7 +121,7 @@ func TestTopSamples(t *testing.T) {
 	}
 }
 
-func TestTopRefused(t *testing.T) {
+func TestTopRejected(t *testing.T) {
 	var now time.Duration
 	for _, c := range []struct {
 		name string

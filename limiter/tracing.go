@@ -23,7 +23,7 @@ func (b *Batch) end(span *tracing.Span) {
 	if span == nil {
 		return
 	}
-	span.Text("sluice.door", b.Door.String())
+	span.Text("sluice.api", b.API.String())
 	span.Int("sluice.checks", int64(len(b.Checks)))
 	if len(b.Checks) == 1 {
 		b.noteOne(span)
@@ -51,8 +51,8 @@ func (b *Batch) noteOne(span *tracing.Span) {
 	if r.Source != 0 {
 		span.Text("sluice.source", r.Source.String())
 	}
-	if r.Holder != "" {
-		span.Text("sluice.holder", r.Holder)
+	if r.Owner != "" {
+		span.Text("sluice.owner", r.Owner)
 	}
 }
 
@@ -70,7 +70,7 @@ func (r *Result) resultName() string {
 }
 
 func (b *Batch) noteMany(span *tracing.Span) {
-	var all tally
+	var all sums
 	failed := Code(0)
 	domain := b.Checks[0].Domain
 	for i := range b.Results {

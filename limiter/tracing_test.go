@@ -40,9 +40,9 @@ func TestSpans(t *testing.T) {
 	s := newService(t, decideFunc(func(ctx context.Context, b *check.Batch) {
 		asked = b.Trace
 		for i := range b.Answers {
-			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Cost < 5, Limit: 3}, Source: check.Forwarded, Holder: "n2"}
+			b.Answers[i] = check.Answer{Decision: bucket.Decision{Allowed: b.Requests[i].Cost < 5, Limit: 3}, Source: check.Forwarded, Owner: "n2"}
 			if b.Requests[i].Cost > 8 {
-				b.Answers[i] = check.Answer{Err: check.ErrNoHolder}
+				b.Answers[i] = check.Answer{Err: check.ErrNoOwner}
 			}
 		}
 	}), traced)
@@ -59,8 +59,8 @@ func TestSpans(t *testing.T) {
 		want  map[string]string
 	}{
 		{"allowed", func(b *Batch) { user(b, "user", 2) }, false, map[string]string{
-			"name": "sluice.check", "sluice.door": "envoy", "sluice.checks": "1", "sluice.domain": "shop", "sluice.rule": "shop/user",
-			"sluice.verb": "check", "sluice.hits": "2", "sluice.result": "allowed", "sluice.source": "forwarded", "sluice.holder": "n2", "failed": ""}},
+			"name": "sluice.check", "sluice.api": "envoy", "sluice.checks": "1", "sluice.domain": "shop", "sluice.rule": "shop/user",
+			"sluice.verb": "check", "sluice.hits": "2", "sluice.result": "allowed", "sluice.source": "forwarded", "sluice.owner": "n2", "failed": ""}},
 		{"denied", func(b *Batch) { user(b, "user", 5) }, false, map[string]string{"sluice.result": "denied", "failed": ""}},
 		{"shadowed", func(b *Batch) { user(b, "watched", 5) }, false, map[string]string{"sluice.result": "shadowed", "sluice.rule": "watch"}},
 		{"no answer", func(b *Batch) { user(b, "user", 9) }, false, map[string]string{"sluice.result": "unavailable", "failed": "unavailable"}},
@@ -73,7 +73,7 @@ func TestSpans(t *testing.T) {
 			before := len(spans.Ended())
 			b := NewBatch()
 			defer b.Release()
-			b.Door = EnvoyDoor
+			b.API = EnvoyAPI
 			c.ask(b)
 			if c.reset {
 				_ = s.Reset(t.Context(), b)

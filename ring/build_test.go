@@ -30,7 +30,7 @@ func build(t testing.TB, members []string) *Table {
 	return table
 }
 
-func TestBuildRefusesBadInput(t *testing.T) {
+func TestBuildRejectsBadInput(t *testing.T) {
 	tooMany := make([]string, MaxMembers+1)
 	for i := range tooMany {
 		tooMany[i] = fmt.Sprint(i)
@@ -79,7 +79,7 @@ func TestBuildWithoutMembers(t *testing.T) {
 		}
 	}
 	if got := table.Owned("pod-1"); got != 0 {
-		t.Errorf("Owned of a stranger = %d, want 0", got)
+		t.Errorf("Owned of an unauthenticated client = %d, want 0", got)
 	}
 }
 

@@ -84,7 +84,7 @@ func (t *Table) fingerprint() uint64 {
 // Placement numbers the way in which this package places partitions: library,
 // hash, naming of the points on the ring, and the defaults below. It is raised
 // only when one of them changes. Members advertise it, and members with
-// different numbers refuse each other: they would send keys to different owners.
+// different numbers reject each other: they would send keys to different owners.
 const Placement = 1
 
 // Defaults of Config. With them the fullest of 3 to 12 members owns at most 1.10
@@ -157,7 +157,7 @@ func (c Config) Validate() error {
 // give equal tables. No members give a table whose Owner is always "".
 //
 // The algorithm is consistent hashing with bounded loads (Mirrokni, Thorup and
-// Zadimoghaddam, 2016). Build refuses a Config out of range, an empty name, a
+// Zadimoghaddam, 2016). Build rejects a Config out of range, an empty name, a
 // name given twice, and more than MaxMembers members. With the defaults it takes
 // 1 to 15 ms for 3 to 30 members.
 func Build(c Config, members []string) (*Table, error) {

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Authorize says what the forward auth door checks of a request in one domain. It is
+// Authorize says what the forward auth API checks of a request in one domain. It is
 // immutable.
 type Authorize struct {
 	// File and Line say where it is written.
@@ -126,7 +126,7 @@ func (p IPPrefix) Mask(addr netip.Addr) netip.Addr {
 	return netip.PrefixFrom(addr, bits).Masked().Addr()
 }
 
-// Authorize returns what the forward auth door checks in a domain, nil if it answers none there.
+// Authorize returns what the forward auth API checks in a domain, nil if it answers none there.
 func (s *Set) Authorize(domain string) *Authorize { return s.authorize[domain] }
 
 // Bounds of authorize, which is worked through for every request.
@@ -301,9 +301,9 @@ func (p *parser) warnOfProxies(a *Authorize) {
 	}
 }
 
-// warnOfUnruled warns of descriptors that no rule of their domain is for: nothing would ever
+// warnOfUnmatched warns of descriptors that no rule of their domain is for: nothing would ever
 // limit them. It is asked when all files have been read.
-func (s *Set) warnOfUnruled() {
+func (s *Set) warnOfUnmatched() {
 	for _, domain := range s.Domains() {
 		a := s.authorize[domain]
 		if a == nil {

@@ -123,8 +123,8 @@ func TestMask(t *testing.T) {
 	}
 }
 
-// TestAuthorizeRefused has one line for everything that is refused below authorize.
-func TestAuthorizeRefused(t *testing.T) {
+// TestAuthorizeRejected has one line for everything that is rejected below authorize.
+func TestAuthorizeRejected(t *testing.T) {
 	sound := "  descriptors: [[{key: a, value: x}]]\n"
 	for _, c := range []struct{ name, text, want string }{
 		{"no mapping", "domain: d\nauthorize: [a]\n", "2: authorize: must be a mapping (key: value), not a list"},
@@ -215,7 +215,7 @@ func TestAuthorizeWarns(t *testing.T) {
 	}
 }
 
-// TestAuthorizeSchema: what the schema accepts and refuses, Parse accepts and refuses.
+// TestAuthorizeSchema: what the schema accepts and rejects, Parse accepts and rejects.
 func TestAuthorizeSchema(t *testing.T) {
 	s := compileSchema(t)
 	sound := "  descriptors: [[{key: a, value: x}]]\n"

@@ -107,7 +107,7 @@ func (p *parser) checkEntry(n *yaml.Node, path string, e *AuthorizeEntry, given 
 	}
 }
 
-// boundText refuses a text that no check could carry.
+// boundText rejects a text that no check could carry.
 func (p *parser) boundText(f yamldoc.Field, path, text string) {
 	if len(text) > MaxEntryBytes {
 		p.FaultAt(f.Line, path, "has %d bytes, and a check cannot carry more than %d", len(text), MaxEntryBytes)

@@ -39,7 +39,7 @@ var limitKeys = []string{
 	"min_interval", "soft", "count_denied", "sub_windows", "log_entries", "unlimited", "name",
 }
 
-// grammar is every key, by the mapping it stands in. The reader refuses what is
+// grammar is every key, by the mapping it stands in. The reader rejects what is
 // not here; a test holds the reference and the schema to it.
 var grammar = map[string][]string{
 	inFile: {"domain", "descriptors", "authorize", "pools", "max_keys"},

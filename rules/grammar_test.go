@@ -72,7 +72,7 @@ func TestGrammarIsWrittenDown(t *testing.T) {
 }
 
 // TestEveryKeyIsRead: a key that the grammar has and no reader takes up would be
-// accepted and ignored. What no key can be is refused at every one.
+// accepted and ignored. What no key can be is rejected at every one.
 func TestEveryKeyIsRead(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n  - key: a\n"
 	for mapping, keys := range grammar {

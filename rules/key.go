@@ -140,7 +140,7 @@ func (p *parser) knows(f yamldoc.Field, path, mapping string) bool {
 	return false
 }
 
-// onlyKnown refuses unknown keys below a value that is otherwise ignored, as
+// onlyKnown rejects unknown keys below a value that is otherwise ignored, as
 // envoyproxy/ratelimit does.
 func (p *parser) onlyKnown(n *yaml.Node, path string, depth int) {
 	if depth > MaxDepth {

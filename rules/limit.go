@@ -105,7 +105,7 @@ func (p *parser) readLimit(n *yaml.Node, path, mapping string) limit {
 	return l
 }
 
-// readLimitKey reads one key of a limit. Zero is refused where it would mean the
+// readLimitKey reads one key of a limit. Zero is rejected where it would mean the
 // default, so that a file never says one thing and gets another.
 func (p *parser) readLimitKey(l *limit, f yamldoc.Field, path string) {
 	const most = math.MaxInt64
@@ -186,7 +186,7 @@ func (p *parser) readUnit(l *limit, f yamldoc.Field, path string) {
 	p.Fault(f.Value, path, "must be one of %s, not %s", strings.Join(names, ", "), yamldoc.Quote(s))
 }
 
-// checkUnlimited refuses keys that would limit an unlimited rule.
+// checkUnlimited rejects keys that would limit an unlimited rule.
 func (p *parser) checkUnlimited(l *limit) {
 	for _, k := range limitKeys {
 		switch k {

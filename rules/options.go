@@ -120,16 +120,16 @@ func isToken(s string) bool {
 // leastEventual is the shortest period that can be decided in eventual mode: nodes tell each other of it every 50 ms.
 const leastEventual = time.Second
 
-// checkConsistency refuses what eventual mode cannot keep: a node that decides alone can count in a window that all
+// checkConsistency rejects what eventual mode cannot keep: a node that decides alone can count in a window that all
 // nodes see begin and end, and nothing else.
 func (p *parser) checkConsistency(d *descriptor) {
 	f, ok := d.fields["consistency"]
 	if !ok || d.rule.Consistency != Eventual {
 		return
 	}
-	refuse := func(field, format string, args ...any) { p.FaultAt(f.Line, d.path+"."+field, format, args...) }
+	reject := func(field, format string, args ...any) { p.FaultAt(f.Line, d.path+"."+field, format, args...) }
 	if len(d.limits) > 1 {
-		refuse("consistency", "eventual takes one limit, and the rule has %d", len(d.limits))
+		reject("consistency", "eventual takes one limit, and the rule has %d", len(d.limits))
 	}
 	if r, ok := d.fields["replication"]; ok && d.rule.Replication == ReplicateSync {
 		p.FaultAt(r.Line, d.path+".replication", "sync makes no sense beside consistency: eventual, which answers before anybody else knows")
@@ -144,30 +144,30 @@ func (p *parser) checkConsistency(d *descriptor) {
 		l := &d.limits[i]
 		switch {
 		case l.Algorithm != bucket.FixedWindow:
-			refuse("consistency", "eventual needs a fixed_window, not a %s", l.Algorithm)
+			reject("consistency", "eventual needs a fixed_window, not a %s", l.Algorithm)
 		case l.Align == bucket.AlignFirstHit:
-			refuse("consistency", "eventual needs a window that begins for all nodes at once: align epoch or calendar, not first_hit")
+			reject("consistency", "eventual needs a window that begins for all nodes at once: align epoch or calendar, not first_hit")
 		case l.Align != bucket.AlignCalendar && l.Period < leastEventual:
-			refuse("consistency", "eventual needs a period of 1s or more, not %v", l.Period)
+			reject("consistency", "eventual needs a period of 1s or more, not %v", l.Period)
 		case l.Soft != 0:
-			refuse("consistency", "eventual has no soft margin: leave soft out")
+			reject("consistency", "eventual has no soft margin: leave soft out")
 		case l.MinInterval != 0:
-			refuse("consistency", "eventual keeps no min_interval: leave it out")
+			reject("consistency", "eventual keeps no min_interval: leave it out")
 		case l.Cost > 1:
-			refuse("consistency", "eventual takes no cost of a limit: leave it out")
+			reject("consistency", "eventual takes no cost of a limit: leave it out")
 		}
 	}
 }
 
-// Replication says when a standby learns of a charge.
+// Replication says when a replica learns of a charge.
 type Replication uint8
 
 const (
-	// ReplicateNone keeps counters on their holder only.
+	// ReplicateNone keeps counters on their owner only.
 	ReplicateNone Replication = iota
 	// ReplicateAsync answers first and replicates a moment later.
 	ReplicateAsync
-	// ReplicateSync answers when the standby has the charge.
+	// ReplicateSync answers when the replica has the charge.
 	ReplicateSync
 )
 
@@ -239,7 +239,7 @@ func (p *parser) readElastic(d *descriptor, f yamldoc.Field, path string) {
 	}
 }
 
-// checkOwn refuses limits whose denial a pool cannot make good.
+// checkOwn rejects limits whose denial a pool cannot make good.
 func (p *parser) checkOwn(d *descriptor) {
 	for i := range d.limits {
 		l := &d.limits[i]

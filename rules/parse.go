@@ -51,7 +51,7 @@ func Parse(files []File, o Options) (*Set, error) {
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	s.warnOfUnruled()
+	s.warnOfUnmatched()
 	return s, nil
 }
 

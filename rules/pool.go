@@ -258,7 +258,7 @@ func (p *parser) readReserves(pool *Pool, at yamldoc.Field, path string) {
 	}
 }
 
-// checkReserves refuses priorities that could never take anything.
+// checkReserves rejects priorities that could never take anything.
 func (p *parser) checkReserves(pool *Pool, line int, path string) {
 	size := pool.capacity(0)
 	for i := range pool.reserves {

@@ -20,8 +20,8 @@ const (
 	reserved = somePool + ", reserves: {high: 0, low: 50%}"
 )
 
-// TestPoolRefused has one line for everything that pools and elastic refuse.
-func TestPoolRefused(t *testing.T) {
+// TestPoolRejected has one line for everything that pools and elastic reject.
+func TestPoolRejected(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"no limit", withPool("", "pool: p"), "3: pools.p.limit: is missing: say how large the pool is"},
 		{"nothing", "domain: d\npools: {p: }\n", "2: pools.p.limit: is missing: say how large the pool is"},
@@ -51,7 +51,7 @@ func TestPoolRefused(t *testing.T) {
 		{"load assumed", withPool(somePool+", load: {shrink_to: 0%, unreported: 2}", "pool: p"), `3: pools.p.load.unreported: must be a whole percentage from 0% to 100%, not "2"`},
 
 		{"elastic without a pool", withPool(somePool, "priority: low"), "7: d/a.elastic.pool: is missing: name a pool of this domain"},
-		{"elastic of a stranger", withPool(somePool, "pool: q"), `7: d/a.elastic.pool: the domain has no pool "q"`},
+		{"elastic of an unauthenticated client", withPool(somePool, "pool: q"), `7: d/a.elastic.pool: the domain has no pool "q"`},
 		{"no such priority", withPool(reserved, "pool: p, priority: mid"), `7: d/a.elastic.priority: must be one of high, low, not "mid"`},
 		{"no priority", withPool(reserved, "pool: p"), `7: d/a.elastic.priority: is missing: pool "p" has high, low`},
 		{"priority without reserves", withPool(somePool, "pool: p, priority: low"), `7: d/a.elastic.priority: pool "p" has no reserves, so all take from it alike`},
@@ -89,7 +89,7 @@ func ofOwn(limit string) string {
 	return one(limit) + "    elastic: {pool: p}\npools: {p: {" + somePool + "}}\n"
 }
 
-// TestPoolSchema: what the schema accepts and refuses of pools, Parse does too.
+// TestPoolSchema: what the schema accepts and rejects of pools, Parse does too.
 func TestPoolSchema(t *testing.T) {
 	s := compileSchema(t)
 	for _, c := range []struct {

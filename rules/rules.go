@@ -60,9 +60,9 @@ const (
 type Consistency uint8
 
 const (
-	// Strict decides every check at the key's holder, exactly.
+	// Strict decides every check at the key's owner, exactly.
 	Strict Consistency = iota
-	// Eventual decides on the node asked, on a share of what was left when it last heard, and tells the holder
+	// Eventual decides on the node asked, on a share of what was left when it last heard, and tells the owner
 	// afterwards. Only for rules of one fixed window that is aligned to the epoch or the calendar.
 	Eventual
 )
@@ -89,8 +89,8 @@ type Rule struct {
 	Replaces    []string
 	Consistency Consistency
 	Replication Replication
-	// OnFailure answers when the holder cannot be reached in time, OnPartition
-	// when the node asked is on the smaller side of a cut and has lost the right to
+	// OnFailure answers when the owner cannot be reached in time, OnPartition
+	// when the node asked is on the smaller side of a cut and has lost quorum to
 	// decide.
 	OnFailure, OnPartition OnFailure
 	// UnknownShare says what is shared of a key that the node asked knows nothing of.
@@ -102,7 +102,7 @@ type Rule struct {
 	Refunds bool
 	// Elastic is nil where what the limits deny is denied.
 	Elastic *Elastic
-	// Response is nil for the door's default.
+	// Response is nil for the API's default.
 	Response *Response
 	// Metadata is the rule's free-form mapping: strings, booleans, float64,
 	// nil, []any and map[string]any.
@@ -114,9 +114,9 @@ type Rule struct {
 	levels     []level
 }
 
-// Response is what an HTTP door answers when the rule denies.
+// Response is what an HTTP API answers when the rule denies.
 type Response struct {
-	// Status is 0 for the door's default, else 400 to 599.
+	// Status is 0 for the API's default, else 400 to 599.
 	Status  int
 	Headers []Header
 	Body    string

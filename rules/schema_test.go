@@ -54,8 +54,8 @@ func TestSchemaAcceptsExamples(t *testing.T) {
 	}
 }
 
-// TestSchemaAgrees: what the schema accepts and refuses, Parse accepts and
-// refuses.
+// TestSchemaAgrees: what the schema accepts and rejects, Parse accepts and
+// rejects.
 func TestSchemaAgrees(t *testing.T) {
 	s := compileSchema(t)
 	for _, c := range []struct {

@@ -34,7 +34,7 @@ func LimitToProto(l bucket.Limit) *sluicev1.Limit {
 }
 
 // LimitFromProto returns the limit that p spells. An unspecified algorithm is a
-// fixed window, unless the limit is unlimited and needs none. It refuses only what a bucket.Limit cannot express, an enum out
+// fixed window, unless the limit is unlimited and needs none. It rejects only what a bucket.Limit cannot express, an enum out
 // of range, with a *bucket.FieldError; all else is bucket.NewLimits' to judge.
 // A nil p is an empty message.
 func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
@@ -79,7 +79,7 @@ func LimitFromProto(p *sluicev1.Limit) (bucket.Limit, error) {
 // LimitsFromProto returns the set that ps spells for the domain, validated. The error is a
 // *bucket.FieldError whose Index is the place in ps.
 func LimitsFromProto(domain string, ps []*sluicev1.Limit) (*bucket.Limits, error) {
-	// One more than allowed is enough for NewLimits to refuse the set, however
+	// One more than allowed is enough for NewLimits to reject the set, however
 	// many a peer or a client sent.
 	if len(ps) > bucket.MaxLimits+1 {
 		ps = ps[:bucket.MaxLimits+1]

@@ -47,7 +47,7 @@ func TestWireNumbers(t *testing.T) {
 		{"share", int32(sluicev1.Source_SOURCE_SHARE), int32(check.Share)},
 		{"closed", int32(sluicev1.Source_SOURCE_CLOSED), int32(check.Closed)},
 		{"open", int32(sluicev1.Source_SOURCE_OPEN), int32(check.Open)},
-		{"unruled", int32(sluicev1.Source_SOURCE_UNRULED), int32(check.Unruled)},
+		{"unmatched", int32(sluicev1.Source_SOURCE_UNMATCHED), int32(check.Unmatched)},
 		{"lease", int32(sluicev1.Source_SOURCE_LEASE), int32(check.Leased)},
 		{"eventual", int32(sluicev1.Source_SOURCE_EVENTUAL), int32(check.Eventual)},
 		{"lost state", int32(sluicev1.Source_SOURCE_LOST_STATE), int32(check.Lost)},
@@ -56,7 +56,7 @@ func TestWireNumbers(t *testing.T) {
 		{"overloaded", int32(sluicev1.ErrorCode_ERROR_CODE_OVERLOADED), int32(limiter.Overloaded)},
 		{"unavailable", int32(sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE), int32(limiter.Unavailable)},
 		{"not found", int32(sluicev1.ErrorCode_ERROR_CODE_NOT_FOUND), int32(limiter.NotFound)},
-		{"refused", int32(sluicev1.ErrorCode_ERROR_CODE_REFUSED), int32(limiter.Refused)},
+		{"rejected", int32(sluicev1.ErrorCode_ERROR_CODE_REJECTED), int32(limiter.Rejected)},
 		{"forbidden", int32(sluicev1.ErrorCode_ERROR_CODE_FORBIDDEN), int32(limiter.Forbidden)},
 		{"unauthenticated", int32(sluicev1.ErrorCode_ERROR_CODE_UNAUTHENTICATED), int32(limiter.Unauthenticated)},
 	} {

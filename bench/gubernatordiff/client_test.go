@@ -20,7 +20,7 @@ func TestClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	g, served := grpc.NewServer(), make(chan error, 1)
-	p.door.Register(g)
+	p.api.Register(g)
 	go func() { served <- g.Serve(lis) }()
 	defer func() {
 		g.Stop()

@@ -156,7 +156,7 @@ func TestDifferences(t *testing.T) {
 		{"durations that are over at once", window + " duration=0", `
 			0s           : under left=9 reset=0s        | under left=9 reset=1ms
 		`},
-		{"what has no meaning is refused: behavior", window + " behavior=BATCHING+unknown", "0s : under left=9 reset=1m | error"},
+		{"what has no meaning is rejected: behavior", window + " behavior=BATCHING+unknown", "0s : under left=9 reset=1m | error"},
 		{"created_at is ignored", window, `
 			10s created_at=0s : under left=9 reset=1m   | under left=9 reset=1m10s
 		`},

@@ -1,4 +1,4 @@
-// Package gubernatordiff asks gubernator itself and sluice's door for its clients the same
+// Package gubernatordiff asks gubernator itself and sluice's API for its clients the same
 // questions at the same times and compares the answers. Its tests start a program of another module, with
 // dependencies of its own, so they run only when asked for:
 //

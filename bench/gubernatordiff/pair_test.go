@@ -24,13 +24,13 @@ import (
 	"github.com/sluice-project/sluice/transport/gubernator"
 )
 
-// pair is gubernator and sluice's door, one node each, on one clock that the test moves.
+// pair is gubernator and sluice's API, one node each, on one clock that the test moves.
 type pair struct {
 	// ms is the Unix time in milliseconds. It only goes forward.
 	ms    int64
 	keys  int
 	table *bucket.Table
-	door  *gubernator.Door
+	api   *gubernator.API
 
 	in  io.Writer
 	out *bufio.Scanner
@@ -39,7 +39,7 @@ type pair struct {
 // Decide implements check.Decider.
 func (p *pair) Decide(_ context.Context, b *check.Batch) {
 	for i := range b.Requests {
-		b.Answers[i] = check.Answer{Decision: p.table.Do(p.ms*1_000_000, &b.Requests[i].Request), Source: check.Held, Holder: "n1"}
+		b.Answers[i] = check.Answer{Decision: p.table.Do(p.ms*1_000_000, &b.Requests[i].Request), Source: check.Held, Owner: "n1"}
 	}
 }
 
@@ -61,7 +61,7 @@ func newPair(t *testing.T) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.door, err = gubernator.New(gubernator.Config{Limiter: service, Now: func() time.Time { return time.UnixMilli(p.ms) }})
+	p.api, err = gubernator.New(gubernator.Config{Limiter: service, Now: func() time.Time { return time.UnixMilli(p.ms) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func (p *pair) ask(t *testing.T, q *gubernatorv1.RateLimitReq) (theirs, ours *gu
 	if err := proto.Unmarshal(body, &res); err != nil {
 		t.Fatal(err)
 	}
-	own, err := p.door.GetRateLimits(t.Context(), req)
+	own, err := p.api.GetRateLimits(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}

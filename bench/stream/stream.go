@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/door"
+	"github.com/sluice-project/sluice/internal/load/api"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
@@ -76,7 +76,7 @@ type caller struct {
 }
 
 // Call implements load.Caller.
-func (c *caller) Call(ctx context.Context, node int, keys []string, seen *load.Tally) (err error) {
+func (c *caller) Call(ctx context.Context, node int, keys []string, seen *load.Counts) (err error) {
 	for i, k := range keys {
 		c.waiters[i].check.Descriptor_[0].Value = k
 	}
@@ -91,7 +91,7 @@ func (c *caller) Call(ctx context.Context, node int, keys []string, seen *load.T
 			err = w.err
 			continue
 		}
-		door.Count(w.decision, seen)
+		api.Count(w.decision, seen)
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func TestStream(t *testing.T) {
 		callers.Go(func() {
 			caller := s.NewCaller(1)
 			for j := range 100 {
-				var seen load.Tally
+				var seen load.Counts
 				if err := caller.Call(t.Context(), 0, []string{strconv.Itoa(i + j)}, &seen); err != nil {
 					t.Error(err)
 					return
@@ -96,7 +96,7 @@ func TestStream(t *testing.T) {
 	if n := len(s.pipes[0].mu.sent) + len(s.pipes[0].mu.waiting); n != 0 {
 		t.Errorf("%d are left", n)
 	}
-	var seen load.Tally
+	var seen load.Counts
 	if err := s.NewCaller(3).Call(t.Context(), 0, []string{"k1", "k2", "f4"}, &seen); err != nil {
 		t.Error(err)
 	}
@@ -106,7 +106,7 @@ func TestStream(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := s.NewCaller(1).Call(t.Context(), 0, []string{"1"}, &load.Tally{}); err == nil {
+	if err := s.NewCaller(1).Call(t.Context(), 0, []string{"1"}, &load.Counts{}); err == nil {
 		t.Error("a call after Close has an answer")
 	}
 }

@@ -150,9 +150,9 @@ func (s *System) Owners(ctx context.Context, domain string, n int) ([]uint8, err
 			return nil, fmt.Errorf("asking for the owners of keys: %w", err)
 		}
 		for _, d := range res.GetDecisions() {
-			node, ok := number[d.GetHolder()]
+			node, ok := number[d.GetOwner()]
 			if !ok {
-				return nil, fmt.Errorf("the owner of a key is %q: %v", d.GetHolder(), d)
+				return nil, fmt.Errorf("the owner of a key is %q: %v", d.GetOwner(), d)
 			}
 			list = append(list, node)
 		}

@@ -17,7 +17,7 @@ import (
 	"sync"
 
 	"github.com/sluice-project/sluice/bench/process"
-	"github.com/sluice-project/sluice/internal/load/door"
+	"github.com/sluice-project/sluice/internal/load/api"
 )
 
 // Spec says what to start.
@@ -41,7 +41,7 @@ var ErrNoRedis = errors.New("redis-server is not installed")
 
 // Start starts a system and waits until its nodes decide checks, and agree with each other.
 func (b *Binaries) Start(ctx context.Context, spec Spec) (*System, error) {
-	s := &System{Name: spec.Name, api: "grpc", config: door.Config{Key: "user"}, targets: map[way]target{}}
+	s := &System{Name: spec.Name, api: "grpc", config: api.Config{Key: "user"}, targets: map[way]target{}}
 	if s.Name == "" {
 		s.Name = spec.name()
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-project/sluice/bench/stream"
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/door"
+	"github.com/sluice-project/sluice/internal/load/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
@@ -34,7 +34,7 @@ type System struct {
 
 	// api is the API of Target's calls, config how it is opened.
 	api    string
-	config door.Config
+	config api.Config
 	// conns are for what is no load, one to each node.
 	conns   []*grpc.ClientConn
 	targets map[way]target
@@ -82,7 +82,7 @@ func (s *System) open(ctx context.Context, w way) (target, error) {
 	if w.api == "" {
 		w.api = s.api
 	}
-	kind, err := door.Find(w.api)
+	kind, err := api.Find(w.api)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (s *System) open(ctx context.Context, w way) (target, error) {
 		c.ClientOptions = []client.Option{client.WithDenyCache(0)}
 	case "gubernator":
 		// As the rules of the others: a limit that is not reached, or one that denies all but the first check.
-		c.Limits = []door.Limit{{Count: 1_000_000_000, Period: 365 * 24 * time.Hour}}
+		c.Limits = []api.Limit{{Count: 1_000_000_000, Period: 365 * 24 * time.Hour}}
 		if w.domain == "denied" {
 			c.Limits[0].Count = 1
 		}
@@ -147,7 +147,7 @@ func (s *System) ready(ctx context.Context) error {
 	}
 	for node := range s.Nodes() {
 		if err := s.until(ctx, s.Name+" answers", func(ctx context.Context) error {
-			var seen load.Tally
+			var seen load.Counts
 			err := target.NewCaller(1).Call(ctx, node, []string{"ready"}, &seen)
 			if err == nil && seen.Decided().Allowed == 0 {
 				err = fmt.Errorf("not allowed: %+v", seen)

@@ -60,7 +60,7 @@ func (o *Observer) Decided(ctx context.Context, e client.Event) {
 		return
 	}
 	if e.Err == nil {
-		attrs = append(attrs, attribute.String("sluice.rule", e.Decision.Rule), attribute.String("sluice.holder", e.Decision.Holder),
+		attrs = append(attrs, attribute.String("sluice.rule", e.Decision.Rule), attribute.String("sluice.owner", e.Decision.Owner),
 			attribute.Int64("sluice.limit", e.Decision.Limit), attribute.Int64("sluice.remaining", e.Decision.Remaining))
 	} else {
 		attrs = append(attrs, attribute.String("error.message", e.Err.Error()))

@@ -172,7 +172,7 @@ func TestServerErrors(t *testing.T) {
 	}
 }
 
-// TestClient: a call goes out once it is admitted, or fails as a server's refusal would.
+// TestClient: a call goes out once it is admitted, or fails as a server's rejection would.
 func TestClient(t *testing.T) {
 	a := &asked{f: func(client.Check) (client.Decision, error) { return client.Decision{Allowed: true}, nil }}
 	c := Client{Waiter: a, Domain: "out", Key: Method(), EachMessage: true, Cost: func(context.Context, string) int64 { return 2 }}
@@ -277,8 +277,8 @@ func TestServerWaits(t *testing.T) {
 	})
 }
 
-// TestQueueRefused: who never waits is refused what a queue would have wait.
-func TestQueueRefused(t *testing.T) {
+// TestQueueRejected: who never waits is rejected what a queue would have wait.
+func TestQueueRejected(t *testing.T) {
 	a := &asked{f: func(client.Check) (client.Decision, error) {
 		return client.Decision{Allowed: true, Delay: time.Second}, nil
 	}}

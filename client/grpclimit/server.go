@@ -37,7 +37,7 @@ type Server struct {
 	// What would take longer, by the limit or by the call's deadline, is denied at once; so 0, which never waits, denies
 	// what a queue would have wait. While a message waits, the stream's flow control slows its sender down.
 	MaxWait time.Duration
-	// FailClosed refuses calls about which the Checker returned an error, with UNAVAILABLE. Otherwise they pass: the limit is
+	// FailClosed rejects calls about which the Checker returned an error, with UNAVAILABLE. Otherwise they pass: the limit is
 	// not worth an outage.
 	FailClosed bool
 }

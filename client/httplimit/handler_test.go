@@ -270,7 +270,7 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestBody: more than the cap is refused, announced or not, before anybody is asked.
+// TestBody: more than the cap is rejected, announced or not, before anybody is asked.
 func TestBody(t *testing.T) {
 	f := always(allowed)
 	if w, called := serve(t, f, Config{MaxBody: 3}, request("anna")); called || w.Code != 413 || len(f.asked) != 0 {

@@ -34,7 +34,7 @@ func TestHeaders(t *testing.T) {
 			"X-RateLimit-Limit": "9223372036854775807", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1",
 		}},
 		{"nobody looked", client.Decision{Source: client.SourceClosed, RetryAfter: time.Second}, map[string]string{"Retry-After": "1", "X-RateLimit-Retry-After": "1"}},
-		{"nothing limits", client.Decision{Allowed: true, Source: client.SourceUnruled, Limit: math.MaxInt64, Remaining: math.MaxInt64}, nil},
+		{"nothing limits", client.Decision{Allowed: true, Source: client.SourceUnmatched, Limit: math.MaxInt64, Remaining: math.MaxInt64}, nil},
 	} {
 		h := http.Header{}
 		(&gate{}).describe(h, &c.d)

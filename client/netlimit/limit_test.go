@@ -54,8 +54,8 @@ func dial(t *testing.T, l net.Listener) net.Conn {
 func TestListener(t *testing.T) {
 	var mu sync.Mutex
 	left, asked := 2, client.Check{}
-	refused := make(chan string, 9)
-	l := listen(t, Config{Domain: "edge", Refused: func(a net.Addr, _ client.Decision) { refused <- a.String() }, Checker: checker(func(_ context.Context, c client.Check) (client.Decision, error) {
+	rejected := make(chan string, 9)
+	l := listen(t, Config{Domain: "edge", Rejected: func(a net.Addr, _ client.Decision) { rejected <- a.String() }, Checker: checker(func(_ context.Context, c client.Check) (client.Decision, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		asked = c
@@ -74,8 +74,8 @@ func TestListener(t *testing.T) {
 	if _, err := over.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection over the limit was answered")
 	}
-	if got := <-refused; got != over.LocalAddr().String() {
-		t.Errorf("refused %s, want %s", got, over.LocalAddr())
+	if got := <-rejected; got != over.LocalAddr().String() {
+		t.Errorf("rejected %s, want %s", got, over.LocalAddr())
 	}
 	if asked.Domain != "edge" || asked.Descriptor[0] != client.KV("ip", "127.0.0.1") {
 		t.Errorf("asked %+v", asked)

@@ -52,9 +52,9 @@ type Config struct {
 	// longer than Timeout, or Asking others had none yet. Otherwise they are accepted: the limit is not worth an
 	// outage.
 	FailClosed bool
-	// Refused is told of each connection that was closed, nil of none; d is zero where there was no decision. It
+	// Rejected is told of each connection that was closed, nil of none; d is zero where there was no decision. It
 	// must not block.
-	Refused func(addr net.Addr, d client.Decision)
+	Rejected func(addr net.Addr, d client.Decision)
 }
 
 // Listen returns a Listener on l, which it closes when it is closed. The error says which field of c is wrong.
@@ -170,8 +170,8 @@ func (l *Listener) settle(c net.Conn, d client.Decision, admitted bool) {
 	}
 	c.Close()
 	<-l.room
-	if l.config.Refused != nil && l.ctx.Err() == nil {
-		l.config.Refused(c.RemoteAddr(), d)
+	if l.config.Rejected != nil && l.ctx.Err() == nil {
+		l.config.Rejected(c.RemoteAddr(), d)
 	}
 }
 

@@ -1,10 +1,10 @@
 // Package eventual decides checks of rules with consistency eventual on the node that is asked, and keeps the
-// account of them at the key's holder. It decides what a node may admit before it has heard of the holder
-// again, and what a holder makes of reports that are lost, doubled, late or in another order. Time is a
+// account of them at the key's owner. It decides what a node may admit before it has heard of the owner
+// again, and what an owner makes of reports that are lost, doubled, late or in another order. Time is a
 // parameter, and it does no I/O and has no goroutines: cluster sends and delivers the messages.
 //
-// A Book is the asked node's half, a Holder the holder's. What has been counted already is in the holder's
-// table (bucket.Table.Tally) and goes where the partition goes.
+// A Book is the asked node's half, a Owner the owner's. What has been counted already is in the owner's
+// table (bucket.Table.Counts) and goes where the partition goes.
 package eventual
 
 import (
@@ -22,19 +22,19 @@ type Book struct {
 	full    uint64
 }
 
-// NewBook returns a Book of at most max keys. What is asked for beyond them is for the holder to decide.
+// NewBook returns a Book of at most max keys. What is asked for beyond them is for the owner to decide.
 func NewBook(max int) *Book { return &Book{max: max, entries: make(map[bucket.Key]*entry)} }
 
 // entry is one key.
 type entry struct {
-	limits    *bucket.Limits
-	transient bool
-	asked     int64 // when it was last
-	news      bool  // it was asked for since the last report
+	limits        *bucket.Limits
+	transient     bool
+	asked         int64 // when it was last
+	pendingGrants bool  // it was asked for since the last report
 
 	// born is when this was made: answers to what was told before are none of its own.
 	born int64
-	// sum is all that was admitted here in the window that ends at ends, by the holder's clock, which is
+	// sum is all that was admitted here in the window that ends at ends, by the owner's clock, which is
 	// ahead of this one's. ends is 0 before the first answer.
 	sum         int64
 	ends, ahead int64
@@ -51,14 +51,14 @@ type entry struct {
 	trip int64
 }
 
-// Decide decides r, which eventual mode Serves, if this node knows enough of the key; else the holder must be asked.
+// Decide decides r, which eventual mode Serves, if this node knows enough of the key; else the owner must be asked.
 // age is how old the knowledge is.
 func (b *Book) Decide(now int64, r *bucket.Request) (d bucket.Decision, age time.Duration, ok bool) {
 	e := b.entry(now, r)
 	if e == nil {
 		return d, 0, false
 	}
-	e.asked, e.news, e.transient = now, true, r.Transient
+	e.asked, e.pendingGrants, e.transient = now, true, r.Transient
 	if !e.knows(now) {
 		return d, 0, false
 	}
@@ -87,9 +87,9 @@ func (b *Book) entry(now int64, r *bucket.Request) *entry {
 	return e
 }
 
-// knows reports whether what the holder has said is still good: it is as new as it can be for a key that is asked
-// for all the time, or the holder no longer answers, and it is the last that can be had. For a key
-// that nobody has asked for since, the holder is asked first.
+// knows reports whether what the owner has said is still good: it is as new as it can be for a key that is asked
+// for all the time, or the owner no longer answers, and it is the last that can be had. For a key
+// that nobody has asked for since, the owner is asked first.
 func (e *entry) knows(now int64) bool {
 	patience := e.trip + 2*int64(Period)
 	return e.ends != 0 &&
@@ -110,7 +110,7 @@ func (e *entry) roll(now, at int64) bool {
 	return true
 }
 
-// decide decides r at the holder's time at, within the window. It leaves to the holder what costs more than a share.
+// decide decides r at the owner's time at, within the window. It leaves to the owner what costs more than a share.
 func (e *entry) decide(at int64, r *bucket.Request, d *bucket.Decision) bool {
 	verb, cost := r.Verb, r.Cost
 	if verb == bucket.Check && cost <= 0 {
@@ -188,7 +188,7 @@ const never = math.MinInt64
 func Serves(r *bucket.Request) bool {
 	switch r.Verb {
 	case bucket.Check, bucket.Read, bucket.Charge:
-	default: // what gives back is for the holder: sums only grow
+	default: // what gives back is for the owner: sums only grow
 		return false
 	}
 	return !r.Drain && r.Reserve == 0 && r.Limits.Windowed()

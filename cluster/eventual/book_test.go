@@ -28,11 +28,11 @@ type story struct {
 	limits *bucket.Limits
 }
 
-// check asks for cost at ms and wants allowed, or the holder to be asked.
+// check asks for cost at ms and wants allowed, or the owner to be asked.
 func (s *story) check(at, cost int64, want string) bucket.Decision {
 	s.t.Helper()
 	d, _, ok := s.book.Decide(at*ms, &bucket.Request{Key: testKey, Limits: s.limits, Cost: cost})
-	got := "holder"
+	got := "owner"
 	if ok {
 		got = map[bool]string{true: "yes", false: "no"}[d.Allowed]
 	}
@@ -59,15 +59,15 @@ func newStory(t *testing.T, count int64) *story {
 	return &story{t, NewBook(2), windowOf(t, count, 10*time.Second)}
 }
 
-// TestFirst: before the first answer the holder decides, and afterwards a share of what is left.
+// TestFirst: before the first answer the owner decides, and afterwards a share of what is left.
 func TestFirst(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	lines := s.report(10)
 	if len(lines) != 1 || lines[0].Sum != 0 || lines[0].Ends != 0 {
 		t.Fatalf("reported %+v", lines)
 	}
-	s.check(15, 1, "holder")
+	s.check(15, 1, "owner")
 	s.learn(20, 10, lines[0], 10_000, 0, 41, 2)
 	if d := s.check(25, 21, "yes"); d.Remaining != 20 || d.Limit != 100 || d.ResetAfter != 9975*time.Millisecond {
 		t.Errorf("%+v", d)
@@ -79,7 +79,7 @@ func TestFirst(t *testing.T) {
 	if d := s.check(30, 101, "no"); d.RetryAfter != bucket.Never {
 		t.Errorf("never: %+v", d)
 	}
-	s.check(30, 30, "holder") // more than any share, and not more than may be left
+	s.check(30, 30, "owner") // more than any share, and not more than may be left
 	line := s.report(60)[0]
 	if line.Sum != 21 || line.Ends != 10_000*ms {
 		t.Fatalf("reported %+v", line)
@@ -93,7 +93,7 @@ func TestFirst(t *testing.T) {
 // TestOldAnswers: an answer that comes late or twice gives nothing back.
 func TestOldAnswers(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	first := s.report(10)[0]
 	s.learn(20, 10, first, 10_000, 0, 100, 1)
 	s.check(20, 60, "yes")
@@ -107,7 +107,7 @@ func TestOldAnswers(t *testing.T) {
 // TestNextWindow: with fresh knowledge a window begins with a share of the whole, and old sums are not told in it.
 func TestNextWindow(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(9700, 1, "holder")
+	s.check(9700, 1, "owner")
 	s.learn(9820, 9800, s.report(9800)[0], 10_000, 0, 7, 3)
 	s.check(9830, 3, "yes")
 	old := s.report(9950)[0]
@@ -121,18 +121,18 @@ func TestNextWindow(t *testing.T) {
 	if line.Sum != 33 || line.Ends != 20_000*ms {
 		t.Errorf("told %+v after %+v", line, old)
 	}
-	s.learn(10_020, 10_010, line, 10_000, 0, 50, 3) // the holder's clock is a little behind
+	s.learn(10_020, 10_010, line, 10_000, 0, 50, 3) // the owner's clock is a little behind
 	s.check(10_021, 1, "no")
 	s.learn(10_030, 10_010, line, 20_000, 33, 2, 3)
 	s.check(10_031, 1, "yes") // and up, so that the last ones go
 	s.check(10_032, 1, "no")
 }
 
-// TestCut: a node that hears nothing goes on with its last share until the window ends; then the holder is to
+// TestCut: a node that hears nothing goes on with its last share until the window ends; then the owner is to
 // be asked.
 func TestCut(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(1000, 1, "holder")
+	s.check(1000, 1, "owner")
 	line := s.report(1000)[0]
 	s.learn(1010, 1000, line, 10_000, 0, 100, 2)
 	for at := int64(1050); at < 9990; at += 50 {
@@ -143,13 +143,13 @@ func TestCut(t *testing.T) {
 	}
 	s.check(9995, 50, "yes")
 	s.check(9996, 1, "no")
-	s.check(10_001, 1, "holder")
+	s.check(10_001, 1, "owner")
 }
 
-// TestQuiet: a key that was not asked for is asked of the holder first, and then is decided here again.
+// TestQuiet: a key that was not asked for is asked of the owner first, and then is decided here again.
 func TestQuiet(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	line := s.report(10)[0]
 	s.learn(20, 10, line, 10_000, 0, 100, 2)
 	s.check(100, 1, "yes")
@@ -158,34 +158,34 @@ func TestQuiet(t *testing.T) {
 	if lines := s.report(160); len(lines) != 0 {
 		t.Errorf("told for nothing: %+v", lines)
 	}
-	s.check(900, 1, "holder")
+	s.check(900, 1, "owner")
 	line = s.report(910)[0]
 	s.learn(920, 910, line, 10_000, 1, 50, 2)
 	s.check(930, 25, "yes")
 	s.check(930, 1, "no")
 }
 
-// TestOtherLimits: limits that have changed are asked of the holder first.
+// TestOtherLimits: limits that have changed are asked of the owner first.
 func TestOtherLimits(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	line := s.report(10)[0]
 	s.learn(20, 10, line, 10_000, 0, 100, 1)
 	s.limits = windowOf(t, 100, 10*time.Second)
 	s.check(30, 1, "yes") // equal
 	s.limits = windowOf(t, 50, 10*time.Second)
-	s.check(40, 1, "holder")
+	s.check(40, 1, "owner")
 	if other := s.report(50)[0]; other.Ends != 0 || other.Sum != 0 {
 		t.Errorf("told %+v after %+v", other, line)
 	}
 }
 
-// TestComesBack: a key that was forgotten goes on with the sum that its holder knows, so that it
+// TestComesBack: a key that was forgotten goes on with the sum that its owner knows, so that it
 // needs no second one there, and takes no answer to what was told before.
 func TestComesBack(t *testing.T) {
 	s := newStory(t, 100)
 	s.limits = windowOf(t, 100, time.Hour)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	s.learn(20, 10, s.report(10)[0], 3_600_000, 0, 100, 1)
 	s.check(30, 5, "yes")
 	line := s.report(60)[0]
@@ -193,9 +193,9 @@ func TestComesBack(t *testing.T) {
 	if lines := s.report(20_000); len(lines) != 0 || s.book.Stats(0).Keys != 0 {
 		t.Fatalf("told %+v, still in the book", lines)
 	}
-	s.check(30_000, 1, "holder")
+	s.check(30_000, 1, "owner")
 	s.learn(30_010, 60, line, 3_600_000, 3, 97, 1) // very late
-	s.check(30_020, 1, "holder")
+	s.check(30_020, 1, "owner")
 	again := s.report(30_050)[0]
 	if again.Ends != 0 || again.Sum != 0 {
 		t.Errorf("told %+v before it is known", again)
@@ -207,10 +207,10 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
-// TestVerbs: a Read spends nothing, a Charge is never denied, what gives back is for the holder.
+// TestVerbs: a Read spends nothing, a Charge is never denied, what gives back is for the owner.
 func TestVerbs(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	s.learn(20, 10, s.report(10)[0], 10_000, 0, 100, 1)
 	ask := func(v bucket.Verb, cost int64) (bucket.Decision, bool) {
 		d, _, ok := s.book.Decide(30*ms, &bucket.Request{Key: testKey, Limits: s.limits, Cost: cost, Verb: v})
@@ -232,7 +232,7 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// TestFull: a book that is full leaves the rest to the holder, until somebody has left.
+// TestFull: a book that is full leaves the rest to the owner, until somebody has left.
 func TestFull(t *testing.T) {
 	b, l := NewBook(1), windowOf(t, 10, 10*time.Second)
 	ask := func(at int64, hi uint64) {
@@ -250,24 +250,24 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestStrangeAnswers: what no honest holder says changes nothing.
+// TestStrangeAnswers: what no honest owner says changes nothing.
 func TestStrangeAnswers(t *testing.T) {
 	s := newStory(t, 100)
-	s.check(0, 1, "holder")
+	s.check(0, 1, "owner")
 	line := s.report(10)[0]
 	s.learn(20, 10, line, 10_000, 0, 100, 0) // nobody shares
 	s.learn(20, 30, line, 10_000, 0, 100, 1) // answers what was not sent yet
 	s.learn(20, -5, line, 10_000, 0, 100, 1) // answers what was sent before anybody asked
-	s.check(25, 1, "holder")
+	s.check(25, 1, "owner")
 }
 
-// TestSharers: until a holder may have heard of all, everybody is taken for a reporter; then those who are.
+// TestSharers: until an owner may have heard of all, everybody is taken for a reporter; then those who are.
 func TestSharers(t *testing.T) {
 	table, err := bucket.NewTable(bucket.Config{Shards: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, l := NewHolder(table, 1), windowOf(t, 100, 10*time.Second)
+	h, l := NewOwner(table, 1), windowOf(t, 100, 10*time.Second)
 	count := func(at int64, boot string, hi uint64) int {
 		s, _, ok := h.Count(at*ms, boot, &message.Line{Key: bucket.Key{Hi: hi}, Limits: l, Ends: 10_000 * ms}, 5)
 		if !ok {
@@ -302,7 +302,7 @@ func TestBadLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	window := windowOf(t, 100, 10*time.Second)
-	h := NewHolder(table, 1)
+	h := NewOwner(table, 1)
 	for name, l := range map[string]message.Line{
 		"no limits":    {},
 		"no window":    {Limits: flow},

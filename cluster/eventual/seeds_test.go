@@ -14,12 +14,12 @@ var worlds = map[string]faults{
 	"cuts":               {nodes: 3, limit: 4000, demand: 1000, delay: 20 * time.Millisecond, cuts: 0.3, cut: 3 * time.Second},
 	"reporters crash":    {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, crashes: 0.3, skew: time.Second},
 	"hand-offs":          {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, drop: 0.1, changes: 2},
-	"holders crash":      {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, double: 0.2, deaths: 0.5},
+	"owners crash":       {nodes: 5, limit: 8000, demand: 1000, delay: 20 * time.Millisecond, double: 0.2, deaths: 0.5},
 	"all of it":          {nodes: 5, limit: 8000, demand: 1000, delay: 50 * time.Millisecond, drop: 0.2, double: 0.2, cuts: 0.1, cut: 2 * time.Second, crashes: 0.1, deaths: 0.2, changes: 0.5, skew: time.Second},
 	"more than is asked": {nodes: 3, limit: 1 << 40, demand: 1000, delay: 20 * time.Millisecond, drop: 0.2, double: 0.2, changes: 0.5},
 }
 
-// TestSeeds: whatever the network does, the holder's total is the sum of the reports, and no more is
+// TestSeeds: whatever the network does, the owner's total is the sum of the reports, and no more is
 // admitted beyond the limit than others had admitted without the last to admit having heard of it.
 func TestSeeds(t *testing.T) {
 	for name, f := range worlds {
@@ -35,7 +35,7 @@ func TestSeeds(t *testing.T) {
 					t.Fatalf("seed %d: %d admitted beyond the limit, the bound is %d", seed, o.excess, o.bound)
 				}
 				if o.local < o.strict {
-					t.Errorf("seed %d: %d were decided by the holder, %d by themselves", seed, o.strict, o.local)
+					t.Errorf("seed %d: %d were decided by the owner, %d by themselves", seed, o.strict, o.local)
 				}
 				if worst.bound == 0 || o.ratio > worst.ratio {
 					worst = o
@@ -65,7 +65,7 @@ func TestFormula(t *testing.T) {
 	}
 }
 
-// TestWithoutMaximum: a holder that charges what it is told, instead of what is more than it was told
+// TestWithoutMaximum: an owner that charges what it is told, instead of what is more than it was told
 // before, counts too much.
 func TestWithoutMaximum(t *testing.T) {
 	for name, f := range worlds {

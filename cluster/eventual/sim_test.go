@@ -12,7 +12,7 @@ import (
 )
 
 // A simulator of one key on several nodes, one of which holds it: messages are dropped, doubled, late and in another
-// order, nodes are cut off in one direction or both, crash and come back, and the holder changes, by hand-off
+// order, nodes are cut off in one direction or both, crash and come back, and the owner changes, by hand-off
 // and by crash. It judges every window by what really happened.
 
 const (
@@ -32,7 +32,7 @@ type faults struct {
 	cuts            float64 // a second, of one direction
 	cut             time.Duration
 	crashes         float64 // a second, of one node that does not hold
-	deaths, changes float64 // a second, of the holder: it crashes, it hands over
+	deaths, changes float64 // a second, of the owner: it crashes, it hands over
 	skew            time.Duration
 	forgetful       bool
 }
@@ -46,7 +46,7 @@ type outcome struct {
 	local         int64
 }
 
-type letter struct {
+type controlMessage struct {
 	at       int64
 	n        int
 	from, to int
@@ -54,14 +54,14 @@ type letter struct {
 	body     message.Body
 }
 
-type post []letter
+type post []controlMessage
 
 func (p post) Len() int { return len(p) }
 func (p post) Less(i, j int) bool {
 	return p[i].at < p[j].at || p[i].at == p[j].at && p[i].n < p[j].n
 }
 func (p post) Swap(i, j int) { p[i], p[j] = p[j], p[i] }
-func (p *post) Push(x any)   { *p = append(*p, x.(letter)) }
+func (p *post) Push(x any)   { *p = append(*p, x.(controlMessage)) }
 func (p *post) Pop() any     { l := (*p)[len(*p)-1]; *p = (*p)[:len(*p)-1]; return l }
 
 // process is one node.
@@ -71,7 +71,7 @@ type process struct {
 	skew   int64
 	asks   float64
 	report int64
-	heard  int64   // when the newest report was sent that the holder has counted
+	heard  int64   // when the newest report was sent that the owner has counted
 	cut    []int64 // until when, to each other
 }
 
@@ -85,19 +85,19 @@ type sim struct {
 	boots  int
 	post   post
 	posted int
-	holder int
+	owner  int
 	table  *bucket.Table
-	side   *Holder
+	side   *Owner
 
-	// The copy that a crash of the holder goes on from, and what it has of strict charges and reports.
+	// The copy that a crash of the owner goes on from, and what it has of strict charges and reports.
 	copied     int64
 	image      bucket.Image
 	copyStrict int64
 	copyHeard  []int64
 	copyKnown  map[string]int64
 
-	// Of this window: what each process has admitted, and the holder has counted of it; what was charged strictly,
-	// and lost of it; how old what the holder knew, and what others knew of it, was at most.
+	// Of this window: what each process has admitted, and the owner has counted of it; what was charged strictly,
+	// and lost of it; how old what the owner knew, and what others knew of it, was at most.
 	ends         int64
 	sums, known  map[string]int64
 	dead         map[string]bool
@@ -132,8 +132,8 @@ func newSimTable() *bucket.Table {
 	return t
 }
 
-func (s *sim) newSide() *Holder {
-	h := NewHolder(s.table, 10)
+func (s *sim) newSide() *Owner {
+	h := NewOwner(s.table, 10)
 	h.forgetful = s.forgetful
 	return h
 }
@@ -180,7 +180,7 @@ func (s *sim) chance(aSecond float64) bool { return s.rng.Float64() < aSecond*si
 func (s *sim) step(lively bool) {
 	s.now += int64(simStep)
 	for len(s.post) > 0 && s.post[0].at <= s.now {
-		s.deliver(heap.Pop(&s.post).(letter))
+		s.deliver(heap.Pop(&s.post).(controlMessage))
 	}
 	if s.now-s.copied >= int64(simCopies) {
 		s.copy()
@@ -216,7 +216,7 @@ func (s *sim) fail() {
 				p.cut[j] = s.now + s.rng.Int64N(int64(s.cut))
 			}
 		}
-		if i != s.holder && s.chance(s.crashes) {
+		if i != s.owner && s.chance(s.crashes) {
 			s.dead[p.boot] = true
 			s.boot(p)
 		}
@@ -226,7 +226,7 @@ func (s *sim) fail() {
 		s.open()
 	}
 	if s.chance(s.deaths) {
-		old := s.nodes[s.holder]
+		old := s.nodes[s.owner]
 		s.dead[old.boot] = true
 		s.lost, s.known = s.strict-s.copyStrict, maps.Clone(s.copyKnown)
 		if s.known == nil {
@@ -240,7 +240,7 @@ func (s *sim) fail() {
 	}
 }
 
-// copy keeps a copy of what the holder has.
+// copy keeps a copy of what the owner has.
 func (s *sim) copy() {
 	s.copied = s.now
 	s.image = bucket.Image{}
@@ -251,14 +251,14 @@ func (s *sim) copy() {
 	}
 }
 
-// open makes another node the holder of what the copy has.
+// open makes another node the owner of what the copy has.
 func (s *sim) open() {
 	s.table = newSimTable()
 	if err := s.table.Import(s.copied, 0, &s.image, s.image.Data, s.image.Counters, false); err != nil {
 		panic(err)
 	}
 	s.side = s.newSide()
-	s.holder = (s.holder + 1 + s.rng.IntN(len(s.nodes)-1)) % len(s.nodes)
+	s.owner = (s.owner + 1 + s.rng.IntN(len(s.nodes)-1)) % len(s.nodes)
 }
 
 // ask is one check at node i.
@@ -274,7 +274,7 @@ func (s *sim) ask(i int) {
 		}
 		return
 	}
-	if p.cut[s.holder] > s.now || s.nodes[s.holder].cut[i] > s.now {
+	if p.cut[s.owner] > s.now || s.nodes[s.owner].cut[i] > s.now {
 		return // nobody answers
 	}
 	if s.table.Do(s.now, &r).Allowed {
@@ -289,14 +289,14 @@ func (s *sim) tell(i int, lively bool) {
 	report := &message.Report{Sent: s.now + p.skew}
 	p.book.Report(s.now+p.skew, func(l message.Line) { report.Lines = append(report.Lines, l) })
 	if len(report.Lines) > 0 {
-		s.send(i, s.holder, report, lively)
+		s.send(i, s.owner, report, lively)
 	}
 }
 
-// send puts a letter into the post, or two, or none.
+// send puts a control message into the post, or two, or none.
 func (s *sim) send(from, to int, body message.Body, lively bool) {
 	if from == to {
-		s.take(letter{from: from, to: to, by: s.nodes[from].boot, body: body})
+		s.take(controlMessage{from: from, to: to, by: s.nodes[from].boot, body: body})
 		return
 	}
 	if s.nodes[from].cut[to] > s.now || lively && s.rng.Float64() < s.drop {
@@ -305,24 +305,24 @@ func (s *sim) send(from, to int, body message.Body, lively bool) {
 	for range 2 {
 		s.posted++
 		at := s.now + s.rng.Int64N(int64(s.delay)+1)
-		heap.Push(&s.post, letter{at, s.posted, from, to, s.nodes[from].boot, s.nodes[to].boot, body})
+		heap.Push(&s.post, controlMessage{at, s.posted, from, to, s.nodes[from].boot, s.nodes[to].boot, body})
 		if !lively || s.rng.Float64() >= s.double {
 			return
 		}
 	}
 }
 
-func (s *sim) deliver(l letter) {
+func (s *sim) deliver(l controlMessage) {
 	if s.nodes[l.to].boot == l.boot {
 		s.take(l)
 	}
 }
 
-func (s *sim) take(l letter) {
+func (s *sim) take(l controlMessage) {
 	p := s.nodes[l.from]
 	switch b := l.body.(type) {
 	case *message.Report:
-		if l.to != s.holder {
+		if l.to != s.owner {
 			return
 		}
 		answer := &message.Account{Sent: b.Sent, Clock: s.now}
@@ -369,7 +369,7 @@ func (s *sim) judge() {
 		want += n
 	}
 	if got := s.counts(); got != want {
-		s.out.wrong = fmt.Sprintf("the holder has counted %d; reported and charged were %d", got, want)
+		s.out.wrong = fmt.Sprintf("the owner has counted %d; reported and charged were %d", got, want)
 	}
 	excess := all - s.limit
 	span := time.Duration(s.age + s.lag + int64(simStep))

@@ -15,7 +15,7 @@ import (
 )
 
 // Encrypted gossip can be recorded and sent again by those who cannot read it. What
-// memberlist remembers makes most of that idle: news of a process that is known count only with a
+// memberlist remembers makes most of that idle: pending grants of a process that is known count only with a
 // higher number than it had. But what has left or died is forgotten in the end, and an old message
 // then shows it alive until probes find out. So a process that is heard of and not known
 // is challenged first, and is in no view until it has answered.
@@ -186,7 +186,7 @@ func (t Timing) trustAfter(n int) time.Duration {
 }
 
 // admit returns the member that a node of memberlist stands for, or why it is
-// refused. The error names the peer's value and ours.
+// rejected. The error names the peer's value and ours.
 func admit(c Config, node *memberlist.Node) (member.Member, error) {
 	meta, err := decodeMeta(node.Meta)
 	if err != nil {

@@ -32,7 +32,7 @@ type Resolver interface {
 // Config says who this node is and where it finds others.
 type Config struct {
 	// Name is the logical name, for example the pod's: unique in the cluster, the
-	// same after a restart, 1 to MaxName bytes of letters, digits, '.', '_', '-'.
+	// same after a restart, 1 to MaxName bytes of control messages, digits, '.', '_', '-'.
 	Name string
 	// Boot names this run of the process. Empty means NewBoot of now.
 	Boot string
@@ -56,9 +56,9 @@ type Config struct {
 	// Keyring encrypts gossip. Without keys it travels in clear. Nodes with and without one, or of which
 	// one does not have the other's primary key, do not hear each other.
 	Keyring Keyring
-	// Placement is ring.Placement. Peers with another number are refused.
+	// Placement is ring.Placement. Peers with another number are rejected.
 	Placement int
-	// Zone is where this node runs, for example a zone of a cloud, told to the others: at most MaxZone bytes of the letters of
+	// Zone is where this node runs, for example a zone of a cloud, told to the others: at most MaxZone bytes of the control messages of
 	// a Name. Empty means that it is not known.
 	Zone string
 	// Version is the program's version, told to the others.
@@ -147,7 +147,7 @@ func ValidateName(name string) error {
 	if len(name) > MaxName {
 		return fmt.Errorf("%d bytes long: want at most %d", len(name), MaxName)
 	}
-	return validLetters(name)
+	return validControlMessages(name)
 }
 
 // ValidateZone returns what is wrong with the name of a zone. None is right.
@@ -155,19 +155,19 @@ func ValidateZone(zone string) error {
 	if len(zone) > MaxZone {
 		return fmt.Errorf("%d bytes long: want at most %d", len(zone), MaxZone)
 	}
-	return validLetters(zone)
+	return validControlMessages(zone)
 }
 
-func validLetters(s string) error {
+func validControlMessages(s string) error {
 	for _, r := range s {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r) {
-			return fmt.Errorf("%q contains %q: want letters, digits, '.', '_' and '-'", s, r)
+			return fmt.Errorf("%q contains %q: want control messages, digits, '.', '_' and '-'", s, r)
 		}
 	}
 	return nil
 }
 
-// self is this node as it starts, with the endpoint's address filled in.
+// self is this node as it starts, with the endpoint's address synced in.
 func (c Config) self(end endpoint) member.Member {
 	host := end.address.Addr().String()
 	return member.Member{

@@ -145,7 +145,7 @@ func (w *simulation) stateOf(address string) []string {
 		w.Fatal(err)
 	}
 	defer func() { _ = m.Shutdown() }()
-	_, _ = m.Join([]string{address}) // refused, but by then it has answered
+	_, _ = m.Join([]string{address}) // rejected, but by then it has answered
 	return asked.names
 }
 

@@ -50,7 +50,7 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 				w.Errorf("%s: %+v", label, s)
 			}
 		}
-		// Who comes with the old key is a outsider by now, and one with the new key is not.
+		// Who comes with the old key is an outsider by now, and one with the new key is not.
 		old := w.config("old", address(1))
 		old.Keyring = ringOf(w, 1)
 		w.open("old", address(8), old)
@@ -63,7 +63,7 @@ func TestKeysAreExchangedWithoutAGap(t *testing.T) {
 }
 
 // Without a key, with another, and with none on this side: nobody is shown to anybody.
-func TestStrangersToAKeyring(t *testing.T) {
+func TestOutsidersToAKeyring(t *testing.T) {
 	for name, keys := range map[string][]byte{"no key": nil, "another key": {9}, "another primary": {9, 8}} {
 		t.Run(name, func(t *testing.T) {
 			simulate(t, func(w *simulation) {

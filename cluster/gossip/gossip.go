@@ -9,7 +9,7 @@
 //
 // The protocol is SWIM with Lifeguard's improvements, as memberlist implements
 // it. This package is memberlist's only user. The name that memberlist knows is
-// name/boot, because it refuses a known name from a new address; the logical
+// name/boot, because it rejects a known name from a new address; the logical
 // name travels in the metadata.
 //
 // A Gossip owns three goroutines: watch builds views, the joiner contacts
@@ -307,10 +307,10 @@ type Timing struct {
 	ProbeInterval time.Duration
 	ProbeTimeout  time.Duration
 	SuspicionMult int
-	// GossipInterval is the time between two messages of news, 100 ms.
+	// GossipInterval is the time between two messages of pending grants, 100 ms.
 	GossipInterval time.Duration
 	// PushPullInterval is the time between two whole exchanges of state with a
-	// random member, 2 s: memberlist's news get lost in bursts, for example when all
+	// random member, 2 s: memberlist's pending grants get lost in bursts, for example when all
 	// nodes start at once, and this is what makes that good. It grows from 32
 	// members on.
 	PushPullInterval time.Duration

@@ -218,7 +218,7 @@ func TestKeyringExchangedWhileRead(t *testing.T) {
 	}
 }
 
-func TestSetKeyringRefuses(t *testing.T) {
+func TestSetKeyringRejects(t *testing.T) {
 	plain := openReal(t, loopback("plain"))
 	if err := plain.SetKeyring(ringOf(t, 1)); !errors.Is(err, ErrNotEncrypted) {
 		t.Errorf("keys for gossip in clear: %v", err)

@@ -44,7 +44,7 @@ func TestKilledNodeReturns(t *testing.T) {
 	}
 }
 
-func TestDuplicateNameIsRefused(t *testing.T) {
+func TestDuplicateNameIsRejected(t *testing.T) {
 	simulate(t, func(w *simulation) {
 		w.cluster(3)
 		second := w.open("second pod-2", address(9), w.config("pod-2", address(1)))

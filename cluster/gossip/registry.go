@@ -16,8 +16,8 @@ import (
 const (
 	// maxLost bounds the lost members whose addresses are tried.
 	maxLost = 256
-	// maxRefusals bounds the rejectedPeers that wait to be logged.
-	maxRefusals = 16
+	// maxRejections bounds the rejectedPeers that wait to be logged.
+	maxRejections = 16
 )
 
 // registry is what memberlist's callbacks write and this package's goroutines read:
@@ -40,7 +40,7 @@ type registry struct {
 		unproven      map[string]unproven      // by full name; none that is alive. Empty without proof
 		lost          map[string]lost          // by logical name; none that is alive
 		rejectedPeers []rejectedPeer
-		refused       uint64
+		rejected      uint64
 	}
 }
 
@@ -157,8 +157,8 @@ func (r *registry) dropOldestLocked() {
 // reject notes a peer that does not fit, for watch to log.
 func (r *registry) reject(address string, reason error) {
 	r.mu.Lock()
-	r.mu.refused++
-	if len(r.mu.rejectedPeers) < maxRefusals {
+	r.mu.rejected++
+	if len(r.mu.rejectedPeers) < maxRejections {
 		r.mu.rejectedPeers = append(r.mu.rejectedPeers, rejectedPeer{address, reason})
 	}
 	r.mu.Unlock()
@@ -228,7 +228,7 @@ func (r *registry) addresses() (alive map[string]bool, gone []string) {
 }
 
 // watch is the viewer: it builds a view whenever the registry changed, logs who was
-// refused, and repeats what this node last said about itself.
+// rejected, and repeats what this node last said about itself.
 func (g *Gossip) watch(ctx context.Context) {
 	quiet := loglimit.New(time.Minute)
 	repeat := time.NewTimer(time.Hour)
@@ -322,16 +322,16 @@ type Stats struct {
 	// Members is the size of the view; Lost are members that vanished without
 	// leaving and are still tried.
 	Members, Lost int
-	// Refused counts messages from peers of another placement or format.
-	Refused uint64
+	// Rejected counts messages from peers of another placement or format.
+	Rejected uint64
 	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
 	// node's keys.
 	Malformed uint64
 	// TCPOnly counts probes of other nodes that were answered over TCP and not over UDP.
 	TCPOnly uint64
-	// RefusedStreams counts streams to the gossip port that were closed: too many, too long, or announcing
+	// RejectedStreams counts streams to the gossip port that were closed: too many, too long, or announcing
 	// more than gossip has.
-	RefusedStreams uint64
+	RejectedStreams uint64
 	// Unproven are processes that were heard of and have not answered this node yet. They are in no view. None
 	// where gossip is not encrypted.
 	Unproven int
@@ -339,7 +339,7 @@ type Stats struct {
 	Keys    int
 	Primary string
 	// Joins counts attempts to reach targets and lost members; JoinsFailed those
-	// that nobody answered or that were refused.
+	// that nobody answered or that were rejected.
 	Joins, JoinsFailed uint64
 	// Health is memberlist's score of this node itself: 0 is well, higher means
 	// that it misses answers it should have got.
@@ -350,10 +350,10 @@ type Stats struct {
 func (g *Gossip) Stats() Stats {
 	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.library.malformed.Load(), TCPOnly: g.library.tcpOnly.Load()}
 	if t, ok := g.transport.(*sockets); ok {
-		s.RefusedStreams = t.gate.refused.Load()
+		s.RejectedStreams = t.gate.rejected.Load()
 	}
 	g.registry.mu.Lock()
-	s.Lost, s.Refused, s.Unproven = len(g.registry.mu.lost), g.registry.mu.refused, len(g.registry.mu.unproven)
+	s.Lost, s.Rejected, s.Unproven = len(g.registry.mu.lost), g.registry.mu.rejected, len(g.registry.mu.unproven)
 	g.registry.mu.Unlock()
 	k := g.Keyring()
 	s.Keys, s.Primary = k.Len(), k.Primary()

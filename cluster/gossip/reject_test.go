@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A peer that does not fit is refused on both sides, each naming both values.
-func TestPeersThatDoNotFitAreRefused(t *testing.T) {
+// A peer that does not fit is rejected on both sides, each naming both values.
+func TestPeersThatDoNotFitAreRejected(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Config)
@@ -45,7 +45,7 @@ func TestPeersThatDoNotFitAreRefused(t *testing.T) {
 				if n := w.log.count("no join target answered", "WARN", "node=outsider"); n != 1 {
 					w.Errorf("the outsider does not say that nobody answered\n%s", w.log)
 				}
-				if s := w.nodes["pod-1"].Stats(); s.Refused == 0 || s.Members != 2 {
+				if s := w.nodes["pod-1"].Stats(); s.Rejected == 0 || s.Members != 2 {
 					w.Errorf("pod-1: %+v", s)
 				}
 			})

@@ -47,7 +47,7 @@ type streamGate struct {
 	wg        sync.WaitGroup
 	leave     sync.Once
 	end       sync.Once
-	refused   atomic.Uint64
+	rejected  atomic.Uint64
 
 	mu struct {
 		sync.Mutex
@@ -85,7 +85,7 @@ func (g *streamGate) pass(c net.Conn) {
 	}
 	g.mu.Unlock()
 	if !ok {
-		g.refused.Add(1)
+		g.rejected.Add(1)
 		_ = c.Close()
 		return
 	}
@@ -142,7 +142,7 @@ func (s *boundedStream) Close() error {
 func (s *boundedStream) Read(p []byte) (int, error) {
 	if !s.judged {
 		if err := s.judge(); err != nil {
-			s.gate.refused.Add(1)
+			s.gate.rejected.Add(1)
 			return 0, err
 		}
 	}
@@ -159,7 +159,7 @@ func (s *boundedStream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// judge reads the head and refuses what is no gossip.
+// judge reads the head and rejects what is no gossip.
 func (s *boundedStream) judge() error {
 	head := make([]byte, 0, maxStreamHead)
 	for {

@@ -161,7 +161,7 @@ func TestStreamGate(t *testing.T) {
 		t.Error("HTTP was let in")
 	}
 	ours.Close()
-	if n := g.refused.Load(); n != 3 {
+	if n := g.rejected.Load(); n != 3 {
 		t.Errorf("%d were counted, want 3", n)
 	}
 }

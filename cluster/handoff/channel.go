@@ -24,8 +24,8 @@ type channel struct {
 	drops   []message.Part
 	level   []*target // next owners that may be level: a close each
 	changed []*target
-	active  []*target // being filled
-	waiting []*target // to be filled: next owners before others
+	active  []*target // being synced
+	waiting []*target // to be synced: next owners before others
 	// unfit: its targets were let go, because it stalls or leaves.
 	unfit bool
 	// notServing is when the peer has last said that it is to be handed no partition.
@@ -136,14 +136,14 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 
 // settle tells the targets of a transfer batch what became of their parts.
 func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
-	var refused map[int]message.Refusal
-	if len(r.Refused) > 0 {
-		refused = make(map[int]message.Refusal, len(r.Refused))
-		for _, x := range r.Refused {
-			refused[x.Part] = x
+	var rejected map[int]message.Rejection
+	if len(r.Rejected) > 0 {
+		rejected = make(map[int]message.Rejection, len(r.Rejected))
+		for _, x := range r.Rejected {
+			rejected[x.Part] = x
 		}
 	}
-	m.stats.Refused += uint64(len(r.Refused))
+	m.stats.Rejected += uint64(len(r.Rejected))
 	for i, t := range f.targets {
 		if t == nil {
 			continue
@@ -152,16 +152,16 @@ func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
 		if t.gone {
 			continue
 		}
-		if x, ok := refused[i]; ok {
-			m.refusedPart(t, &f.body.Parts[i], x)
+		if x, ok := rejected[i]; ok {
+			m.rejectedPart(t, &f.body.Parts[i], x)
 		} else {
 			m.takenPart(t, &f.body.Parts[i])
 		}
 	}
 }
 
-// pace keeps Fills beside the checks: nobody waits for them, and there may be millions of
-// counters to send. A process has one transfer batch with portions of Fills under way at a
+// pace keeps Initial syncs beside the checks: nobody waits for them, and there may be millions of
+// counters to send. A process has one transfer batch with portions of Initial syncs under way at a
 // time, whoever it is for, and the longer its receipt took, because nodes are busy, the
 // longer the next one stays away. What a claim has asked for is not held up.
 type pace struct {
@@ -175,10 +175,10 @@ type pace struct {
 // longestRest is the longest time between two transfer batches.
 const longestRest = int64(200e6)
 
-// may reports whether a transfer batch may take portions of Fills now.
+// may reports whether a transfer batch may take portions of Initial syncs now.
 func (p *pace) may(now int64) bool { return p.hurry || p.transferBatch == nil && now >= p.rest }
 
-// inTurn calls f for all channels, those first that others were filled before.
+// inTurn calls f for all channels, those first that others were synced before.
 func (m *Machine) inTurn(f func(ch *channel)) {
 	from := slices.Index(m.channels, m.pace.last) + 1
 	for _, ch := range m.channels[from:] {
@@ -189,10 +189,10 @@ func (m *Machine) inTurn(f func(ch *channel)) {
 	}
 }
 
-// Hurry makes fillings go on without rests from now on: this process wants to be gone.
+// Hurry makes initial syncs go on without rests from now on: this process wants to be gone.
 func (m *Machine) Hurry() { m.pace.hurry = true }
 
-// Due returns when fillings that rest go on, math.MaxInt64 if none rests: Tick is wanted
+// Due returns when initial syncs that rest go on, math.MaxInt64 if none rests: Tick is wanted
 // then.
 func (m *Machine) Due() int64 {
 	if m.pace.transferBatch == nil && m.pace.rest > m.now && slices.ContainsFunc(m.channels, (*channel).fillable) {
@@ -229,8 +229,8 @@ func (m *Machine) stallAfter(peer message.Peer) int64 {
 	return max(int64(m.c.Stall), m.c.Quorum.Lease(peer))
 }
 
-// trustFor is how recently a holder must have been heard of for a claim of what it holds to be rejected.
-func (m *Machine) trustFor(holder message.Peer) int64 { return m.c.Quorum.Lease(holder) / 2 }
+// trustFor is how recently an owner must have been heard of for a claim of what it holds to be rejected.
+func (m *Machine) trustFor(owner message.Peer) int64 { return m.c.Quorum.Lease(owner) / 2 }
 
 // Bounds of what a replica may be behind.
 const (

@@ -51,7 +51,7 @@ type claimStage uint8
 const (
 	probing   claimStage = iota // who would grant it?
 	gathering                   // who does?
-	sitting                     // until nobody absent can have the right
+	sitting                     // until nobody absent can have quorum
 	fetching
 )
 
@@ -62,7 +62,7 @@ type offer struct {
 	mark message.Mark
 }
 
-// claimDue claims what has no living holder and should be here, and goes on with claims
+// claimDue claims what has no living owner and should be here, and goes on with claims
 // under way. slow says that it is time to look for what is lost.
 func (m *Machine) claimDue(slow bool) {
 	if slow && m.mayClaim() {
@@ -75,7 +75,7 @@ func (m *Machine) claimDue(slow bool) {
 			if c := p.claim; c == nil || c.from != a {
 				return true
 			} else if c.stage <= gathering && !m.lost(p) {
-				p.claim = nil // its holder is back
+				p.claim = nil // its owner is back
 				return true
 			}
 			return false
@@ -125,7 +125,7 @@ func (m *Machine) claimLost() {
 }
 
 // grantSelf grants this process what all others have granted it. Not before: a grant is
-// news, and would depose a holder whom only this process does not hear.
+// pending grants, and would depose an owner whom only this process does not hear.
 func (m *Machine) grantSelf(a *asking) {
 	b := &message.Claim{ID: a.id}
 	for _, i := range a.parts {
@@ -174,7 +174,7 @@ func (m *Machine) ask(a *asking) {
 }
 
 // askLate asks who has come, or come back, since a claim was granted by all who had to: it may have the
-// best state, perhaps as the holder that was cut off. Who has granted all of a is asked, by a claim of nothing, whether those whom it has
+// best state, perhaps as the owner that was cut off. Who has granted all of a is asked, by a claim of nothing, whether those whom it has
 // acknowledged know of that by now.
 func (m *Machine) askLate(a *asking, to message.Peer) {
 	b, granted, waits := &message.Claim{ID: a.id}, true, false
@@ -221,8 +221,8 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 			continue
 		}
 		if !part.OK {
-			m.learn(p, part.Known, part.Holder)
-			if part.Known.Gen >= c.gen && part.Holder != m.c.Self {
+			m.learn(p, part.Known, part.Owner)
+			if part.Known.Gen >= c.gen && part.Owner != m.c.Self {
 				p.claim = nil // claimed anew, above it, should it still be lost
 			}
 			continue
@@ -339,13 +339,13 @@ func (m *Machine) votes(c *claim) (n int) {
 	return n
 }
 
-// concerned reports whether p may have anything to do with partitions of this lineage: it is
+// concerned reports whether p may have anything to do with partitions of this cluster ID: it is
 // counted, or has shown that it knows the set.
 func (m *Machine) concerned(p message.Peer) bool {
 	return m.c.Quorum.Set().Has(p.Name) || m.c.Quorum.Shares(p)
 }
 
-// safeFrom returns the time from which nobody who has not granted c can have the right.
+// safeFrom returns the time from which nobody who has not granted c can have quorum.
 func (m *Machine) safeFrom(c *claim) int64 {
 	until := m.now
 	if !guard.On(guard.ClaimWait) {
@@ -383,7 +383,7 @@ func (m *Machine) better(a, b offer) int {
 	return comparePeers(a.peer, b.peer)
 }
 
-// win makes this process the holder of what it has claimed, with the best state that there is, of which it has so much.
+// win makes this process the owner of what it has claimed, with the best state that there is, of which it has so much.
 func (m *Machine) win(p *partition, has message.Completeness) {
 	c := p.claim
 	start := message.Mark{}

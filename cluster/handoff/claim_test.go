@@ -25,7 +25,7 @@ func (s *script) loses(owner message.Peer) {
 	s.heard = slices.DeleteFunc(s.heard, func(p message.Peer) bool { return p == owner })
 	s.pass(time.Second)
 	s.sent = nil
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob}, Owner: []int{0}, Replica: []int{1}})
 	s.pass(20 * time.Millisecond)
 	if b := lastTo[*message.Claim](s, bob); b == nil || !b.Probe {
 		s.t.Fatal("alice does not claim what carol owned")
@@ -80,7 +80,7 @@ func TestNoVoteInTheGrace(t *testing.T) {
 			votes bool
 		}{{time.Millisecond, false}, {1999 * time.Millisecond, false}, {2 * time.Second, true}} {
 			s := newSolo(t) // with its voter set from the disk
-			s.Step(int64(c.at), message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Claim{
+			s.Step(int64(c.at), message.Envelope{From: bob, To: alice, ClusterID: clusterID, Body: &message.Claim{
 				ID: 7, Probe: probe, Parts: []message.Claimed{{Partition: 0, Gen: owned}},
 			}})
 			g := lastTo[*message.Grant](&script{sent: s.Take()}, bob)
@@ -122,7 +122,7 @@ func TestLateComersAreAsked(t *testing.T) {
 		}
 		s.sent = nil
 		if inView {
-			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 		} else {
 			s.beat(carol)
 		}
@@ -186,7 +186,7 @@ func TestGrantSaysWhoKnows(t *testing.T) {
 			knows     bool
 		}{{owned, 0, false}, {0, 0, false}, {0, 1, true}, {owned, 1, true}, {claimed, 1, false}, {0, 1, false}, {0, 2, true}} {
 			s.now++
-			s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Heartbeat{
+			s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, ClusterID: clusterID, Body: &message.Heartbeat{
 				Sent: s.now, Set: s.c.Quorum.Set(), Seen: step.seen, NoQuorum: outvoted,
 			}})
 			b := &message.Claim{ID: 1}
@@ -231,8 +231,8 @@ func TestPromisesInOrder(t *testing.T) {
 	for range 2 { // the second is late
 		s.tells(bob, &message.Grant{ID: id, Probe: true, Votes: true, Version: 1, Parts: yes})
 		s.pass(20 * time.Millisecond)
-		if c := s.parts[0].claim; c == nil || c.stage != gathering || len(c.granted) > 0 || s.parts[0].known.holder != carol {
-			t.Fatalf("after answers to probes: %+v, owned by %s", c, s.parts[0].known.holder.Name)
+		if c := s.parts[0].claim; c == nil || c.stage != gathering || len(c.granted) > 0 || s.parts[0].known.owner != carol {
+			t.Fatalf("after answers to probes: %+v, owned by %s", c, s.parts[0].known.owner.Name)
 		}
 	}
 	s.tells(bob, &message.Grant{ID: id, Votes: true, Version: 1, Parts: yes})
@@ -269,7 +269,7 @@ func TestClaimWithoutOneThatIsNotShown(t *testing.T) {
 			set = s.c.Quorum.Set()
 		}
 		hears := func() {
-			s.c.Quorum.Step(s.now, message.Envelope{From: again, To: alice, Lineage: set.ID, Body: &message.Heartbeat{Sent: s.now, Set: set}})
+			s.c.Quorum.Step(s.now, message.Envelope{From: again, To: alice, ClusterID: set.ID, Body: &message.Heartbeat{Sent: s.now, Set: set}})
 		}
 		hears()
 		s.loses(carol)

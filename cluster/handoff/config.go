@@ -36,12 +36,12 @@ type Config struct {
 	// Gather is how long a process that is Recorded or has restored a partition waits for all
 	// of its set before it claims with a majority. 0 means 10 s.
 	Gather time.Duration
-	// Fillings is how many partitions are filled to one node at a time. 0 means 16.
-	Fillings int
+	// Initial syncs is how many partitions are synced to one node at a time. 0 means 16.
+	InitialSyncs int
 	// Chunk is how many counters a transfer batch takes. 0 means 1536.
 	Chunk int
-	// Rest is how many times as long as the last transfer batch of fillings took, until its
-	// receipt, the next one stays away. 0 means 9, so that filling takes about a tenth of
+	// Rest is how many times as long as the last transfer batch of initial syncs took, until its
+	// receipt, the next one stays away. 0 means 9, so that initial sync takes about a tenth of
 	// the time at most.
 	Rest int
 	// Dropping is called before the counters of a partition are dropped, which this process then knows nothing of any more.
@@ -67,8 +67,8 @@ func (c Config) Validate() error {
 		return errors.New("handoff: Quorum: nil; want the machine that says who lives")
 	case c.Replicas < 0 || c.Replicas > 2:
 		return fmt.Errorf("handoff: Replicas: %d; want 1 or 2, or 0 for the default", c.Replicas)
-	case c.Fillings < 0:
-		return fmt.Errorf("handoff: Fillings: %d; want a number of partitions, or 0 for the default", c.Fillings)
+	case c.InitialSyncs < 0:
+		return fmt.Errorf("handoff: Initial syncs: %d; want a number of partitions, or 0 for the default", c.InitialSyncs)
 	case c.Rest < 0:
 		return fmt.Errorf("handoff: Rest: %d; want a number of times, or 0 for the default", c.Rest)
 	case c.Chunk < 0:
@@ -104,8 +104,8 @@ func (c Config) withDefaults() Config {
 	if c.Replicas == 0 {
 		c.Replicas = 1
 	}
-	if c.Fillings == 0 {
-		c.Fillings = 16
+	if c.InitialSyncs == 0 {
+		c.InitialSyncs = 16
 	}
 	if c.Chunk == 0 {
 		c.Chunk = 1536

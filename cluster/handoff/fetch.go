@@ -7,7 +7,7 @@ import (
 )
 
 // arrival is a state that a claim fetches, as long as it is not whole, beside a shard whose own
-// state is worth something by itself: it may be a fork, which nobody else has, or a complete copy, which
+// state is worth something by itself: it may be a divergent copy, which nobody else has, or a complete copy, which
 // is the best there is should the rest never come.
 type arrival struct {
 	state
@@ -80,7 +80,7 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 	s := state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, fill: part.Fill, loss: m.heardLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, loss: m.heardLoss(part.Loss, loss{}),
 	}
 	p.claim.coming = nil
 	if p.completeness() == message.Complete {
@@ -93,7 +93,7 @@ func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 }
 
 // putAside keeps a portion for when the last one has come. Then all of it takes the place of what is in the
-// shard, or is joined with it where that may be a fork.
+// shard, or is joined with it where that may be a divergent copy.
 func (m *Machine) putAside(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
 	a := p.claim.coming
 	a.sum = add(a.sum, data)
@@ -105,7 +105,7 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 		m.stats.Damaged++
 		return false
 	}
-	join := p.phase == divergent && guard.On(guard.ForkMerge)
+	join := p.phase == divergent && guard.On(guard.DivergentMerge)
 	if !join {
 		m.forget(p)
 	}
@@ -120,7 +120,7 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 	}
 	p.state.release()
 	if own := &p.state; join && !own.passed && !own.mark.Epoch.Less(a.loss.of) {
-		a.loss = own.loss // the fork has what the other state lacks
+		a.loss = own.loss // the divergent copy has what the other state lacks
 	}
 	if !join {
 		p.enter(replica)

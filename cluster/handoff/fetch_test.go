@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Processes of these tests. They are all in the stable set.
+// Processes of these tests. They are all in the voter set.
 var (
 	alice = message.Peer{Name: "a", Boot: "a1"}
 	bob   = message.Peer{Name: "b", Boot: "b1"}
 	carol = message.Peer{Name: "c", Boot: "c1"}
 )
 
-const lineage = "lineage"
+const clusterID = "cluster_id"
 
 // solo is alice's machine, with one partition and nobody around it but whom the test plays.
 type solo struct {
@@ -29,10 +29,10 @@ type solo struct {
 func newSolo(t *testing.T) *solo {
 	t.Helper()
 	table := newTable(t)
-	set := message.Set{ID: lineage, Version: 1, Members: []string{"a", "b", "c"}}
+	set := message.Set{ID: clusterID, Version: 1, Members: []string{"a", "b", "c"}}
 	q := quorum.New(quorum.Config{Self: alice, Record: message.Record{Set: set}}, 0)
 	s := &solo{Machine: New(Config{Self: alice, Partitions: 1, Table: table, Quorum: q}, 0), t: t, table: table, sent: map[message.Peer]uint64{}}
-	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.Tick(0)
 	return s
 }
@@ -84,18 +84,18 @@ func (s *solo) from(peer message.Peer, part message.Part, table *bucket.Table, k
 	part.Counters, part.Bytes = len(keys), len(b.Image.Data)
 	b.Parts = []message.Part{part}
 	s.sent[peer]++
-	s.Step(s.now, message.Envelope{From: peer, To: alice, Lineage: lineage, Body: b})
+	s.Step(s.now, message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: b})
 }
 
 // claims puts alice at the point where she fetches a state of bob's.
 func (s *solo) claims(gen uint64, best message.Mark) {
 	p := &s.parts[0]
-	p.known = knowledge{epoch: message.Epoch{Gen: gen, Boot: alice.Boot}, holder: alice}
+	p.known = knowledge{epoch: message.Epoch{Gen: gen, Boot: alice.Boot}, owner: alice}
 	p.claim = &claim{gen: gen, from: &asking{id: 1, parts: []int{0}}, stage: fetching, states: []offer{{bob, message.Complete, best}}}
 	s.asking = []*asking{p.claim.from}
 }
 
-// TestFetchBreaksOff: what a claimer has itself stays as it is, a fork or a copy, until what it fetches
+// TestFetchBreaksOff: what a claimer has itself stays as it is, a divergent copy or a copy, until what it fetches
 // is whole.
 func TestFetchBreaksOff(t *testing.T) {
 	const claimGen, later = 3 << message.Handoffs, 4 << message.Handoffs
@@ -121,7 +121,7 @@ func TestFetchBreaksOff(t *testing.T) {
 
 			bobs := newTable(t)
 			spend(t, bobs, 2, 3)
-			part := message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, Fill: 7, Next: message.Epoch{Gen: claimGen}}
+			part := message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: claimGen}}
 			begin := part
 			begin.Begin = true
 			s.from(bob, begin, bobs, 2)
@@ -156,18 +156,18 @@ func TestFetchBreaksOff(t *testing.T) {
 			if !held {
 				continue
 			}
-			// Carol claims from bob's state. What alice decided as the holder is not in it.
-			s.Step(2, message.Envelope{From: carol, To: alice, Lineage: lineage, Body: &message.Holdings{
+			// Carol claims from bob's state. What alice decided as the owner is not in it.
+			s.Step(2, message.Envelope{From: carol, To: alice, ClusterID: clusterID, Body: &message.Holdings{
 				Seq: 1, Full: true, Held: []message.Holding{{Partition: 0, Gen: later, Start: best}},
 			}})
 			if s.parts[0].phase != divergent {
-				t.Errorf("%s: the fork counts as a part of a history that it is not in", name)
+				t.Errorf("%s: the divergent copy counts as a part of a history that it is not in", name)
 			}
 		}
 	}
 }
 
-// sum is the checksum of a filling of one portion with keys, and an empty one.
+// sum is the checksum of an initial sync of one portion with keys, and an empty one.
 func (s *solo) sum(table *bucket.Table, key uint64) uint64 {
 	var im bucket.Image
 	table.Export(1, 0, []bucket.Key{{Hi: key, Lo: key}}, &im)

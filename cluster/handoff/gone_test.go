@@ -14,16 +14,16 @@ func TestRunsAreForgotten(t *testing.T) {
 	s := newSolo(t)
 	for run := range 100 {
 		peer := message.Peer{Name: "b", Boot: fmt.Sprintf("b%03d", run)}
-		s.SetView(int64(run), View{Members: []message.Peer{alice, peer, carol}, Owner: []int{0}, Standby: []int{1}})
-		s.Step(int64(run), message.Envelope{From: peer, To: alice, Lineage: lineage, Body: &message.Holdings{Seq: 1, Full: true}})
-		s.Step(int64(run), message.Envelope{From: peer, To: alice, Lineage: lineage, Body: &message.TransferBatch{N: 1}})
-		s.newsSent[peer] = sentNews{}
+		s.SetView(int64(run), View{Members: []message.Peer{alice, peer, carol}, Owner: []int{0}, Replica: []int{1}})
+		s.Step(int64(run), message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: &message.Holdings{Seq: 1, Full: true}})
+		s.Step(int64(run), message.Envelope{From: peer, To: alice, ClusterID: clusterID, Body: &message.TransferBatch{N: 1}})
+		s.pendingGrantsSent[peer] = sentPendingGrants{}
 		s.Tick(int64(run))
 	}
 	// One that is silent may come back.
-	s.SetView(100, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Standby: []int{1}})
-	if len(s.heard) != 1 || len(s.newsSent) != 1 || len(s.channels) > 2 {
-		t.Errorf("remembers %d lists, news for %d and %d channels", len(s.heard), len(s.newsSent), len(s.channels))
+	s.SetView(100, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Replica: []int{1}})
+	if len(s.heard) != 1 || len(s.pendingGrantsSent) != 1 || len(s.channels) > 2 {
+		t.Errorf("remembers %d lists, pending grants for %d and %d channels", len(s.heard), len(s.pendingGrantsSent), len(s.channels))
 	}
 }
 
@@ -43,7 +43,7 @@ func TestNewRunIsKept(t *testing.T) {
 			s.heard = []message.Peer{carol}
 			s.pass(time.Second)
 		}
-		s.SetView(s.now, View{Members: []message.Peer{alice, c.shown, carol}, Owner: []int{0}, Standby: []int{1}})
+		s.SetView(s.now, View{Members: []message.Peer{alice, c.shown, carol}, Owner: []int{0}, Replica: []int{1}})
 		kept := slices.ContainsFunc(s.channels, func(ch *channel) bool { return ch.peer == again && ch.taken == 1 })
 		if kept != c.kept {
 			t.Errorf("gossip shows %s, the new run is heard %v: its channel is kept: %v, want %v", c.shown.Boot, c.heard, kept, c.kept)
@@ -56,15 +56,15 @@ func TestNewRunIsKept(t *testing.T) {
 func TestSyncAfterARestart(t *testing.T) {
 	s := newScript(t)
 	s.owns(owned)
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	spend(t, s.table, 1, 3)
 	s.pass(60 * time.Millisecond)
-	if !slices.Contains(s.partsTo(bob), message.Fill) {
+	if !slices.Contains(s.partsTo(bob), message.InitialSync) {
 		t.Fatalf("bob was sent %v", s.partsTo(bob))
 	}
 	again := message.Peer{Name: bob.Name, Boot: "b2"}
 	s.heard, s.takers = []message.Peer{again, carol}, []message.Peer{again}
-	s.SetView(s.now, View{Members: []message.Peer{alice, again, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, again, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.pass(2 * time.Second)
 	if n := s.Stats().Unprotected; n != 0 || len(s.partsTo(again)) == 0 {
 		t.Errorf("%d partitions have no replica, bob was sent %v", n, s.partsTo(again))

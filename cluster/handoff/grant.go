@@ -16,7 +16,7 @@ func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 }
 
 // wouldGrant works out the answer to a probe, and promises nothing. A claim that one
-// process refuses would leave the promises of others behind, and they depose a holder.
+// process rejects would leave the promises of others behind, and they depose an owner.
 func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Grant {
 	g := &message.Grant{
 		ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version,
@@ -28,7 +28,7 @@ func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Gr
 		p := &m.parts[c.Partition]
 		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
 		g.Parts = append(g.Parts, message.GrantPart{
-			Partition: c.Partition, Known: p.known.epoch, Holder: p.known.holder,
+			Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner,
 			OK: m.wouldPromise(p, claimer, epoch),
 		})
 	}
@@ -44,7 +44,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 		}
 		p := &m.parts[c.Partition]
 		epoch := message.Epoch{Gen: c.Gen, Boot: claimer.Boot}
-		part := message.GrantPart{Partition: c.Partition, Known: p.known.epoch, Holder: p.known.holder}
+		part := message.GrantPart{Partition: c.Partition, Known: p.known.epoch, Owner: p.known.owner}
 		if part.OK = m.wouldPromise(p, claimer, epoch); part.OK {
 			m.learn(p, epoch, claimer)
 			if p.isOwned() {
@@ -52,7 +52,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 			}
 			if p.promised != epoch {
 				p.promised = epoch
-				m.makeNews(p)
+				m.makePendingGrants(p)
 			}
 			part.Owned, part.Granted = p.owned, m.lastGranted(p)
 			if !p.uprooted() {
@@ -61,7 +61,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 		}
 		g.Parts = append(g.Parts, part)
 	}
-	g.Acked = m.c.Quorum.Acked(m.now, m.nextNews())
+	g.Acked = m.c.Quorum.Acked(m.now, m.nextPendingGrants())
 	return g
 }
 
@@ -76,7 +76,7 @@ func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
 }
 
 // wouldPromise reports whether claimer may have p at epoch, for the first time or once more: the
-// epoch may have been granted before, or heard of in somebody's news. A claimer hears so of its own
+// epoch may have been granted before, or heard of in somebody's pending grants. A claimer hears so of its own
 // claim when it has begun anew.
 func (m *Machine) wouldPromise(p *partition, claimer message.Peer, epoch message.Epoch) bool {
 	return p.known.epoch == epoch && !p.isOwned() || m.grants(p, claimer, epoch)
@@ -90,75 +90,75 @@ func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch
 		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // else the claimer may have it, and what is here
 		p.phase == handingOver && m.lives(p.hold.nextOwner.ch.peer):
 		return false
-	case m.present(p) && k.basis != released && !m.stranded(k) && k.holder != claimer && k.holder != m.c.Self:
-		// Its holder seems to be there; perhaps the claimer alone does not hear it.
-		heard := m.c.Quorum.Heard(k.holder)
-		return heard == never || m.now-heard > m.trustFor(k.holder)
+	case m.present(p) && k.basis != released && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
+		// Its owner seems to be there; perhaps the claimer alone does not hear it.
+		heard := m.c.Quorum.Heard(k.owner)
+		return heard == never || m.now-heard > m.trustFor(k.owner)
 	}
 	return true
 }
 
-// present reports whether somebody has said of late that p has a holder: itself, or others who
+// present reports whether somebody has said of late that p has an owner: itself, or others who
 // know it by itself or have granted it a claim.
 func (m *Machine) present(p *partition) bool {
 	k := &p.known
-	return k.basis == announced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder)
+	return k.basis == announced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
 }
 
-// sentNews is what was last told to a peer.
-type sentNews struct {
+// sentPendingGrants is what was last told to a peer.
+type sentPendingGrants struct {
 	seq uint64
 	at  int64
 }
 
-// makeNews makes what is known of p known to everybody, with the next publish: what was granted here,
+// makePendingGrants makes what is known of p known to everybody, with the next publish: what was granted here,
 // and also what was heard of. Those who granted it may leave the set, and who is left must know it and pass it on.
-func (m *Machine) makeNews(p *partition) { p.told, m.untold = m.news+1, true }
+func (m *Machine) makePendingGrants(p *partition) { p.told, m.untold = m.pendingGrants+1, true }
 
-// nextNews returns the number of the news that has all grants so far.
-func (m *Machine) nextNews() uint64 {
+// nextPendingGrants returns the number of the pending grants that has all grants so far.
+func (m *Machine) nextPendingGrants() uint64 {
 	if m.untold {
-		return m.news + 1
+		return m.pendingGrants + 1
 	}
-	return m.news
+	return m.pendingGrants
 }
 
-// publish makes the next news of what there is for it: whose heartbeats have not seen it gets no
+// publish makes the next pending grants of what there is for it: whose heartbeats have not seen it gets no
 // acknowledgement from here.
 func (m *Machine) publish() {
 	if !m.untold {
 		return
 	}
 	m.untold = false
-	m.news++
+	m.pendingGrants++
 	if guard.On(guard.Promise) {
-		m.c.Quorum.Owe(m.news)
+		m.c.Quorum.AwaitSeen(m.pendingGrants)
 	}
 }
 
-// tellNews sends the news to those who have not seen it.
-func (m *Machine) tellNews() {
-	if m.news == 0 {
+// tellPendingGrants sends the pending grants to those who have not seen it.
+func (m *Machine) tellPendingGrants() {
+	if m.pendingGrants == 0 {
 		return
 	}
-	for _, d := range m.c.Quorum.Owed() {
-		last := m.newsSent[d.Peer]
-		if last.seq == m.news && m.now-last.at < m.answerAfter(d.Peer) {
+	for _, d := range m.c.Quorum.Awaited() {
+		last := m.pendingGrantsSent[d.Peer]
+		if last.seq == m.pendingGrants && m.now-last.at < m.answerAfter(d.Peer) {
 			continue
 		}
-		m.newsSent[d.Peer] = sentNews{m.news, m.now}
-		b := &message.News{Seq: m.news}
+		m.pendingGrantsSent[d.Peer] = sentPendingGrants{m.pendingGrants, m.now}
+		b := &message.PendingGrants{Seq: m.pendingGrants}
 		for i := range m.parts {
 			if p := &m.parts[i]; p.told > d.Seen {
-				b.Grants = append(b.Grants, message.Granted{Partition: i, Gen: p.known.epoch.Gen, Claimer: p.known.holder})
+				b.Grants = append(b.Grants, message.Granted{Partition: i, Gen: p.known.epoch.Gen, Claimer: p.known.owner})
 			}
 		}
 		m.send(d.Peer, b)
 	}
 }
 
-// takeNews learns what from has granted or heard of.
-func (m *Machine) takeNews(from message.Peer, b *message.News) {
+// takePendingGrants learns what from has granted or heard of.
+func (m *Machine) takePendingGrants(from message.Peer, b *message.PendingGrants) {
 	for _, g := range b.Grants {
 		if g.Partition >= 0 && g.Partition < len(m.parts) {
 			m.learn(&m.parts[g.Partition], message.Epoch{Gen: g.Gen, Boot: g.Claimer.Boot}, g.Claimer)

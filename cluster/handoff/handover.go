@@ -41,7 +41,7 @@ func (k *packing) closes() {
 		p.enter(handingOver)
 		h.nextOwner, h.frozen = t, m.now
 		h.next = message.Epoch{Gen: h.epoch.Gen + 1, Boot: ch.peer.Boot}
-		p.known = knowledge{epoch: h.next, holder: ch.peer, since: m.now}
+		p.known = knowledge{epoch: h.next, owner: ch.peer, since: m.now}
 		m.routes++
 
 		part.Kind, part.Epoch, part.Start, part.Seq, part.Next = message.Close, h.epoch, h.start, h.seq, h.next
@@ -83,17 +83,17 @@ func (m *Machine) handedOverLate(p *partition, start message.Mark) {
 	}
 	s.release()
 	p.enter(replica)
-	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.holder, false
+	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.owner, false
 }
 
-// closeRefused takes p back, unless somebody holds it at a higher epoch.
-func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
+// closeRejected takes p back, unless somebody holds it at a higher epoch.
+func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
 	if p.phase != handingOver || p.hold.nextOwner != t {
 		return
 	}
 	m.thawed(p)
 	h := p.hold
-	m.learn(p, x.Known, x.Holder)
+	m.learn(p, x.Known, x.Owner)
 	if p.phase != handingOver {
 		return // a higher epoch is known, so it is not this process's any more
 	}
@@ -108,7 +108,7 @@ func (m *Machine) closeRefused(p *partition, t *target, x message.Refusal) {
 	}
 	epoch := message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}
 	m.c.Table.Record(p.number, 0, 0)
-	// The others follow the epoch that ended; they are filled anew.
+	// The others follow the epoch that ended; they are synced anew.
 	for _, o := range others {
 		o.gone = true
 	}
@@ -125,21 +125,21 @@ func (m *Machine) thawed(p *partition) {
 	m.stats.FrozenMax = max(m.stats.FrozenMax, d)
 }
 
-// takeClose makes this process the holder of p, if everything about the close is right.
-// A generation that was refused once is not taken later, because the sender goes on
-// after a refusal.
+// takeClose makes this process the owner of p, if everything about the close is right.
+// A generation that was rejected once is not taken later, because the sender goes on
+// after a rejection.
 func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part) bool {
 	s := &p.state
-	refused := p.refused
-	if !guard.On(guard.RefusalMemory) {
-		refused = 0
+	rejected := p.rejected
+	if !guard.On(guard.RejectionMemory) {
+		rejected = 0
 	}
 	switch {
-	case part.Next.Boot != m.c.Self.Boot, part.Next.Gen <= refused,
+	case part.Next.Boot != m.c.Self.Boot, part.Next.Gen <= rejected,
 		guard.On(guard.EpochCheck) && part.Next.Less(p.known.epoch),
 		p.phase != replica && p.phase != divergent,
 		guard.On(guard.Checksum) && s.sum != part.Sum:
-		p.refused = max(p.refused, part.Next.Gen)
+		p.rejected = max(p.rejected, part.Next.Gen)
 		if !p.isOwned() && s.sum != part.Sum {
 			m.stats.Damaged++
 			m.forget(p) // it is no copy
@@ -151,7 +151,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
 	// The giver has what is here, and stays a copy until another one is complete.
 	giver := &target{
-		part: p, ch: m.channel(from), kind: message.Fill, stage: complete, begun: true,
+		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true,
 		level: part.Seq, packed: part.Seq, acked: part.Seq,
 	}
 	m.open(p, part.Next, start, giver)

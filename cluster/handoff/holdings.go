@@ -58,7 +58,7 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 		case owning:
 			b.Held = append(b.Held, message.Holding{
 				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.says(&p.hold.loss),
-				Replicated: enough > 0 && m.replicas(p) >= enough,
+				Replicated: enough > 0 && m.completeReplicas(p) >= enough,
 			})
 		case handingOver:
 			b.Held = append(b.Held, message.Holding{
@@ -104,16 +104,16 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		if epoch.Sane() {
 			p.noteOwned(epoch)
 		}
-		if h.NextOwner != p.known.holder {
+		if h.NextOwner != p.known.owner {
 			// The sender does not know what was granted, or who holds it now.
-			m.makeNews(p)
+			m.makePendingGrants(p)
 		}
 	}
 	if !b.Full {
 		return
 	}
 	for i := range m.parts {
-		if k := &m.parts[i].known; k.holder == from && k.basis == announced && !has[i] {
+		if k := &m.parts[i].known; k.owner == from && k.basis == announced && !has[i] {
 			k.basis = released
 			m.routes++
 		}
@@ -129,7 +129,7 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 // listed notes that from itself says that it holds p, at the epoch that is known.
 func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	k := &p.known
-	if k.holder != from || k.epoch.Gen != h.Gen {
+	if k.owner != from || k.epoch.Gen != h.Gen {
 		return
 	}
 	if k.basis != announced {

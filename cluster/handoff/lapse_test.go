@@ -25,7 +25,7 @@ func TestLapse(t *testing.T) {
 		{"without for 5 s, and all remember", 5600 * time.Millisecond, bob, true},
 	} {
 		s := newScript(t)
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 		s.owns(owned)
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second) // the others have been heard for more than a grace
@@ -33,7 +33,7 @@ func TestLapse(t *testing.T) {
 		s.pass(c.apart)
 		s.heard, s.sent = []message.Peer{c.bob, carol}, nil
 		s.tells(c.bob, &message.Holdings{Seq: 2, Full: true})
-		s.SetView(s.now, View{Members: []message.Peer{alice, c.bob, carol}, Owner: []int{0}, Standby: []int{1}})
+		s.SetView(s.now, View{Members: []message.Peer{alice, c.bob, carol}, Owner: []int{0}, Replica: []int{1}})
 		s.pass(40 * time.Millisecond)
 		if !s.may() {
 			t.Fatalf("%s: alice has no quorum again", c.name)
@@ -80,7 +80,7 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 	for _, listed := range []bool{true, false} { // else the change comes first
 		s := newScript(t)
 		s.takers = []message.Peer{bob}
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{2}})
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{2}})
 		s.owns(owned)
 		spend(t, s.table, 1, 4)
 		s.pass(3 * time.Second)
@@ -103,7 +103,7 @@ func TestCloseTakenAfterLapse(t *testing.T) {
 		}
 		theirs := newTable(t)
 		spend(t, theirs, 1, 7)
-		s.from(bob, message.Part{Kind: message.Fill, Epoch: next, Start: start, Seq: 7}, theirs, 1)
+		s.from(bob, message.Part{Kind: message.InitialSync, Epoch: next, Start: start, Seq: 7}, theirs, 1)
 		if x, _ := s.State(0); x.Mark != (message.Mark{Epoch: next, Seq: 7}) || !x.Complete || spent(t, s.table, 1) != 7 {
 			t.Errorf("listed before %v: after a change alice has %+v, %d spent; want that it is taken", listed, x, spent(t, s.table, 1))
 		}

@@ -14,7 +14,7 @@ type loss struct {
 	of message.Epoch
 	// sure is what is lost if nobody has owned the partition at of, where that is not known; else of.
 	sure message.Epoch
-	// has is the highest epoch of which all is there: a state that lacked nothing, from which its owner went on or which came as a fork. Nothing is
+	// has is the highest epoch of which all is there: a state that lacked nothing, from which its owner went on or which came as a divergent copy. Nothing is
 	// lost of it, nor of one before.
 	has message.Epoch
 	// since is the time of the takeover.
@@ -166,7 +166,7 @@ func (m *Machine) acceptLoss() (n int) {
 	return n
 }
 
-// comesBack makes what this process has of p, and from lacks, a fork to be merged: the replica of the owner that was lost. If it was
+// comesBack makes what this process has of p, and from lacks, a divergent copy to be merged: the replica of the owner that was lost. If it was
 // taken for that owner itself, and has never owned the partition then, it says so: it never will, as it knows a later epoch. With that it
 // tells who has owned it before, whom the owner may not know.
 func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
@@ -185,19 +185,19 @@ func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	if l.Of == (message.Epoch{}) || p.phase != replica && p.phase != divergent || s.mark.Epoch.Less(l.Of) || s.loss.of == l.Of {
 		return
 	}
-	if p.known.holder == from && s.mark.Epoch != p.known.epoch {
+	if p.known.owner == from && s.mark.Epoch != p.known.epoch {
 		p.enter(divergent)
 	}
 }
 
-// merging is a fork that is being merged into a partition that this process owns.
+// merging is a divergent copy that is being merged into a partition that this process owns.
 type merging struct {
-	from message.Peer
-	fill uint64
-	sum  uint64
+	from        message.Peer
+	initialSync uint64
+	sum         uint64
 }
 
-// takeMerge takes a portion of a fork. When all of one that has what p lacks has come, the loss is over, but for what that lacks itself.
+// takeMerge takes a portion of a divergent copy. When all of one that has what p lacks has come, the loss is over, but for what that lacks itself.
 func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	if p.phase != owning {
 		return false
@@ -207,9 +207,9 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	}
 	h := &p.hold
 	if part.Begin {
-		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, fill: part.Fill})
+		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, initialSync: part.InitialSync})
 	}
-	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.fill == part.Fill })
+	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.initialSync == part.InitialSync })
 	if at < 0 {
 		return true // its beginning went to a term before this one
 	}

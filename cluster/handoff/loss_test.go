@@ -77,7 +77,7 @@ func TestKeepsWhatGrantersTold(t *testing.T) {
 	carols, daves := message.Epoch{Gen: owned + 1, Boot: carol.Boot}, message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	s := newScript(t)
 	s.loses(carol)
-	s.tells(bob, &message.News{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
+	s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: daves.Gen, Claimer: dave}}})
 	s.pass(200 * time.Millisecond)
 	bobs := message.GrantPart{Owned: carols, Has: message.Complete, State: message.Mark{Epoch: carols, Seq: 5}}
 	s.grants(bob, message.Grant{Votes: true, Version: 1}, message.GrantPart{})
@@ -168,7 +168,7 @@ func TestClaimInVainHidesNobody(t *testing.T) {
 // TestFirstOwnerLacksNothing: what nobody has owned has no counters to lose.
 func TestFirstOwnerLacksNothing(t *testing.T) {
 	s := newScript(t)
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.pass(40 * time.Millisecond)
 	for range 2 {
 		for _, p := range []message.Peer{bob, carol} {
@@ -187,7 +187,7 @@ func TestLossEnds(t *testing.T) {
 		return func(s *script) {
 			counters := newTable(s.t)
 			spend(s.t, counters, 2, 3)
-			part.Kind, part.Fill = message.Merge, 1
+			part.Kind, part.InitialSync = message.Merge, 1
 			begin, end := part, part
 			begin.Begin, end.End = true, true
 			if end.Sum == 0 {
@@ -207,19 +207,19 @@ func TestLossEnds(t *testing.T) {
 		ends bool
 	}{
 		{"nothing", func(s *script) { s.pass(time.Second) }, false},
-		{"the lost owner's fork", merge(message.Part{Epoch: epoch}), true},
+		{"the lost owner's divergent copy", merge(message.Part{Epoch: epoch}), true},
 		{"one of a later epoch", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1, Boot: "x"}}), true},
 		{"one of an earlier epoch", merge(message.Part{Epoch: message.Epoch{Gen: owned - 1, Boot: "x"}}), false},
 		{"one from which another may have gone on", merge(message.Part{}), false},
 		{"one while that of its replica comes too", func(s *script) {
 			counters := newTable(s.t)
 			spend(s.t, counters, 2, 3)
-			fork := message.Part{Kind: message.Merge, Fill: 1, Epoch: epoch, Begin: true}
-			s.from(carol, fork, counters, 2)
-			s.from(bob, fork, counters)
-			fork.Begin, fork.End, fork.Sum = false, true, s.sum(counters, 2)
-			s.from(carol, fork, counters)
-			s.from(bob, message.Part{Kind: message.Merge, Fill: 1, Epoch: epoch, End: true, Sum: 1}, counters)
+			divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: epoch, Begin: true}
+			s.from(carol, divergent, counters, 2)
+			s.from(bob, divergent, counters)
+			divergent.Begin, divergent.End, divergent.Sum = false, true, s.sum(counters, 2)
+			s.from(carol, divergent, counters)
+			s.from(bob, message.Part{Kind: message.Merge, InitialSync: 1, Epoch: epoch, End: true, Sum: 1}, counters)
 		}, true},
 		{"one of which portions are missing", merge(message.Part{Epoch: epoch, Sum: 1}), false},
 		{"one that lacks the same", merge(message.Part{Epoch: message.Epoch{Gen: owned + 1}, Loss: message.Loss{Of: epoch, Age: 1}}), false},
@@ -254,8 +254,8 @@ func TestLossTravels(t *testing.T) {
 	lost := message.Loss{Of: message.Epoch{Gen: 1, Boot: "x"}, Age: int64(time.Minute)}
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	counters := newTable(t)
-	fill := message.Part{Kind: message.Fill, Epoch: epoch, Fill: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
-	s.from(bob, fill, counters)
+	initialSync := message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}
+	s.from(bob, initialSync, counters)
 	got := s.parts[0].state
 	if s.parts[0].phase != replica || got.loss.of != lost.Of || s.now-got.loss.since != lost.Age {
 		t.Fatalf("alice has %+v", got)
@@ -274,14 +274,14 @@ func TestLossTravels(t *testing.T) {
 		t.Errorf("when it has ended: %+v", l)
 	}
 	tells(lost)
-	shut := message.Part{Kind: message.Close, Epoch: epoch, Fill: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil)}
+	shut := message.Part{Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil)}
 	s.from(bob, shut, counters)
 	if !s.Holds(0) || !s.lacks() {
 		t.Errorf("handed over: %+v", s.parts[0])
 	}
 }
 
-// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not filled anew before.
+// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not synced anew before.
 func TestReplicaComesBack(t *testing.T) {
 	mark := at(owned, carol)
 	lost := message.Loss{Of: mark.Epoch, Age: 1}
@@ -297,16 +297,16 @@ func TestReplicaComesBack(t *testing.T) {
 		{"of an earlier epoch", replica, state{mark: at(owned-1, carol), from: carol}, false},
 		{"it lacks the same", replica, state{mark: at(owned+1, carol), from: carol, loss: loss{of: mark.Epoch, since: 1}}, false},
 	} {
-		for _, first := range []string{"holdings", "fill"} {
+		for _, first := range []string{"holdings", "initial_sync"} {
 			s := newScript(t)
 			s.parts[0].phase, s.parts[0].state = c.phase, c.own
 			if first == "holdings" {
 				s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: claimed, Loss: lost}}})
 			} else {
-				s.from(bob, message.Part{Kind: message.Fill, Epoch: next, Fill: 1, Begin: true, Loss: lost}, newTable(t))
+				s.from(bob, message.Part{Kind: message.InitialSync, Epoch: next, InitialSync: 1, Begin: true, Loss: lost}, newTable(t))
 			}
 			if got := s.parts[0].phase == divergent; got != c.want {
-				t.Errorf("%s, told by %s: that it is a fork is %v", c.name, first, got)
+				t.Errorf("%s, told by %s: that it is a divergent copy is %v", c.name, first, got)
 			}
 			s.pass(200 * time.Millisecond)
 			kinds := s.partsTo(bob)
@@ -354,7 +354,7 @@ func TestNeverOwned(t *testing.T) {
 	for _, carols := range []message.Epoch{{}, sure, {Gen: owned, Boot: "z"}} {
 		s = takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		s.from(carol, message.Part{
-			Kind: message.Merge, Fill: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
 			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
 		}, newTable(t))
 		// alice's own state is later than sure.
@@ -372,15 +372,15 @@ func TestHandedOverWithALoss(t *testing.T) {
 		s := newScript(t)
 		lost := message.Loss{Of: daves, Has: has, Age: 5}
 		epoch := message.Epoch{Gen: 3 << message.Handoffs, Boot: bob.Boot}
-		s.from(bob, message.Part{Kind: message.Fill, Epoch: epoch, Fill: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}, newTable(t))
+		s.from(bob, message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Begin: true, End: true, Loss: lost, Sum: add(0, nil)}, newTable(t))
 		s.from(bob, message.Part{
-			Kind: message.Close, Epoch: epoch, Fill: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil),
+			Kind: message.Close, Epoch: epoch, InitialSync: 1, Next: message.Epoch{Gen: epoch.Gen + 1, Boot: alice.Boot}, Loss: lost, Sum: add(add(0, nil), nil),
 		}, newTable(t))
 		if !s.Holds(0) || !s.lacks() {
 			t.Fatalf("handed over: %+v", s.parts[0])
 		}
 		s.from(carol, message.Part{
-			Kind: message.Merge, Fill: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
+			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == (has == carols) {
 			t.Errorf("with %+v there, that something is lost is %v", has, has == carols)
@@ -400,26 +400,26 @@ func TestHandedOverWithALoss(t *testing.T) {
 	}
 }
 
-// TestForkComesFirst: the fork of the owner that is sure to be lost has come before another process says that it never owned the
+// TestDivergentComesFirst: the divergent copy of the owner that is sure to be lost has come before another process says that it never owned the
 // partition after that one. It does not come again.
-func TestForkComesFirst(t *testing.T) {
+func TestDivergentComesFirst(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		s := takesOver(t, absent, state{}, message.GrantPart{Granted: message.Epoch{Gen: owned + 1, Boot: "d1"}})
 		carols := message.Epoch{Gen: owned, Boot: carol.Boot}
-		fork := message.Part{Kind: message.Merge, Fill: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
+		divergent := message.Part{Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil)}
 		if !whole {
-			fork.Loss = message.Loss{Of: carols, Age: 5}
+			divergent.Loss = message.Loss{Of: carols, Age: 5}
 		}
-		s.from(carol, fork, newTable(t))
+		s.from(carol, divergent, newTable(t))
 		if !s.lacks() {
 			t.Fatal("nothing is lost, and dave may have owned the partition")
 		}
 		s.from(bob, message.Part{
-			Kind: message.Merge, Fill: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
+			Kind: message.Merge, InitialSync: 1, Epoch: message.Epoch{Gen: owned + 1, Boot: "d1"}, Begin: true, End: true, Sum: add(0, nil),
 			Loss: message.Loss{Of: carols, Sure: carols, Age: 5},
 		}, newTable(t))
 		if s.lacks() == whole {
-			t.Errorf("the fork is whole %v, and that something is lost is %v", whole, !whole)
+			t.Errorf("the divergent copy is whole %v, and that something is lost is %v", whole, !whole)
 		}
 	}
 }
@@ -441,7 +441,7 @@ func TestNeverOwnedBefore(t *testing.T) {
 		s.owns(4 << message.Handoffs)
 		s.setLoss(&s.parts[0], loss{of: carols, since: 1})
 		s.from(carol, message.Part{
-			Kind: message.Merge, Fill: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil),
+			Kind: message.Merge, InitialSync: 1, Epoch: carols, Begin: true, End: true, Sum: add(0, nil),
 			Loss: message.Loss{Of: message.Epoch{Gen: c.of, Boot: alice.Boot}, Age: 5},
 		}, newTable(t))
 		if s.lacks() != c.want {
@@ -479,7 +479,7 @@ func TestSameLossIsNotTold(t *testing.T) {
 		s.Tick(s.now)
 		s.Take()
 		s.from(dave, message.Part{
-			Kind: message.Merge, Fill: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: c.of, Sure: c.of, Age: 5},
+			Kind: message.Merge, InitialSync: 1, Epoch: daves, Begin: true, End: true, Sum: add(0, nil), Loss: message.Loss{Of: c.of, Sure: c.of, Age: 5},
 		}, newTable(t))
 		s.Tick(s.now)
 		s.sent = s.Take()

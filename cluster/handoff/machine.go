@@ -1,5 +1,5 @@
 // Package handoff decides which partitions this process holds, and who has copies
-// of them: epochs, fillings, the swap, claims and forks. docs/protocol.md has the
+// of them: epochs, initial syncs, the swap, claims and divergent copies. docs/protocol.md has the
 // rules.
 //
 // Machine is a pure step function over a bucket.Table: it takes the time, messages and
@@ -23,9 +23,9 @@ type View struct {
 	Members []message.Peer
 	// Owner is who should hold each partition, a place in Members or -1.
 	Owner []int
-	// Standby is who should have this process's copy of each partition, a place in
+	// Replica is who should have this process's copy of each partition, a place in
 	// Members or -1.
-	Standby []int
+	Replica []int
 	// Second is who should have the second one, where two are wanted, a place in Members or -1. May be nil.
 	Second []int
 	// Serves has for each of Members whether it may hold partitions.
@@ -53,12 +53,12 @@ type Machine struct {
 	ticked    int64 // when Tick was last called
 	patrolled int64 // when the slow round was last made
 
-	channels []*channel // sorted by peer
-	pace     pace
-	fills    uint64                 // the last number of a filling
-	keys     []key                  // working space of drain
-	wanted   []message.Peer         // and of plan
-	blank    *message.TransferBatch // the next one
+	channels     []*channel // sorted by peer
+	pace         pace
+	initialSyncs uint64                 // the last number of an initial sync
+	keys         []key                  // working space of drain
+	wanted       []message.Peer         // and of plan
+	blank        *message.TransferBatch // the next one
 
 	// What was said about holdings, here and by others.
 	said      uint64
@@ -68,15 +68,15 @@ type Machine struct {
 	heard     map[message.Peer]*list
 
 	// Claims and what was granted.
-	claims   uint64 // the last number of a claim
-	asking   []*asking
-	news     uint64
-	untold   bool // something is to be made news
-	newsSent map[message.Peer]sentNews
-	restored bool // others may have later snapshots, and are waited for
-	lineage  string
-	lapses   uint64 // of the quorum, when they were last looked at
-	several  bool   // there are other voters
+	claims            uint64 // the last number of a claim
+	asking            []*asking
+	pendingGrants     uint64
+	untold            bool // something is to be made pending grants
+	pendingGrantsSent map[message.Peer]sentPendingGrants
+	restored          bool // others may have later snapshots, and are waited for
+	clusterID         string
+	lapses            uint64 // of the quorum, when they were last looked at
+	several           bool   // there are other voters
 
 	out    []message.Envelope
 	routes uint64
@@ -90,7 +90,7 @@ func New(c Config, now int64) *Machine {
 		c: c.withDefaults(), born: now, now: now,
 		parts: make([]partition, c.Partitions), confirmed: make([]atomic.Uint64, c.Partitions), terms: make([]atomic.Uint64, c.Partitions),
 		living: map[message.Peer]bool{}, listeners: map[message.Peer]bool{},
-		heard: map[message.Peer]*list{}, newsSent: map[message.Peer]sentNews{},
+		heard: map[message.Peer]*list{}, pendingGrantsSent: map[message.Peer]sentPendingGrants{},
 		restored: c.Recorded, blank: new(message.TransferBatch),
 	}
 	for i := range m.parts {
@@ -101,8 +101,8 @@ func New(c Config, now int64) *Machine {
 	return m
 }
 
-// Lineage tells which voter set's lineage the restored partitions are of; empty if none. If the process is in another by now, they are forks.
-func (m *Machine) Lineage(id string) { m.lineage = id }
+// Cluster ID tells which voter set's cluster ID the restored partitions are of; empty if none. If the process is in another by now, they are divergent copies.
+func (m *Machine) ClusterID(id string) { m.clusterID = id }
 
 // SetView tells who lives and who should hold what.
 func (m *Machine) SetView(now int64, v View) {
@@ -129,19 +129,19 @@ func (m *Machine) SetView(now int64, v View) {
 }
 
 // Step takes a message; types that are not its own are ignored, and so is what was not
-// sent to this process or comes from another lineage.
+// sent to this process or comes from another cluster ID.
 func (m *Machine) Step(now int64, e message.Envelope) {
 	m.now = now
-	m.joinLineage()
+	m.joinClusterID()
 	m.lapse()
-	if e.To != m.c.Self || e.Lineage != m.lineage || m.lineage == "" {
+	if e.To != m.c.Self || e.ClusterID != m.clusterID || m.clusterID == "" {
 		return
 	}
 	switch b := e.Body.(type) {
 	case *message.Holdings:
 		m.takeHoldings(e.From, b)
-	case *message.News:
-		m.takeNews(e.From, b)
+	case *message.PendingGrants:
+		m.takePendingGrants(e.From, b)
 	case *message.Claim:
 		m.takeClaim(e.From, b)
 	case *message.Grant:
@@ -164,8 +164,8 @@ const patrol = int64(100e6)
 // Tick does what is due at now. Call it after every step and view, every 20 ms while something goes on, and else every 100 ms.
 func (m *Machine) Tick(now int64) {
 	m.now = now
-	m.joinLineage()
-	if m.lineage == "" {
+	m.joinClusterID()
+	if m.clusterID == "" {
 		return
 	}
 	m.lapse()
@@ -195,7 +195,7 @@ func (m *Machine) Tick(now int64) {
 	m.adopt()
 	m.claimDue(slow)
 	m.publish()
-	m.tellNews()
+	m.tellPendingGrants()
 	m.inTurn(func(ch *channel) {
 		m.resend(ch)
 		m.pump(ch)
@@ -213,15 +213,15 @@ func (m *Machine) Take() []message.Envelope {
 	return out
 }
 
-// joinLineage drops everything that belongs to a set that was dissolved. What was held, and complete copies of it,
-// become forks, to be brought to the holders of the new set.
-func (m *Machine) joinLineage() {
+// joinClusterID drops everything that belongs to a set that was dissolved. What was held, and complete copies of it,
+// become divergent copies, to be brought to the owners of the new set.
+func (m *Machine) joinClusterID() {
 	set := m.c.Quorum.Set()
-	if set.ID == m.lineage {
+	if set.ID == m.clusterID {
 		return
 	}
-	first := m.lineage == ""
-	m.lineage = set.ID
+	first := m.clusterID == ""
+	m.clusterID = set.ID
 	if first {
 		return
 	}
@@ -231,7 +231,7 @@ func (m *Machine) joinLineage() {
 			m.terms[i].Add(1)
 			m.keep(p, divergent)
 		}
-		p.known, p.claim, p.refused, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
+		p.known, p.claim, p.rejected, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
 		p.owned, p.formerly, p.own, p.before, p.granted = none, none, none, none, nil
 		m.uproot(p)
@@ -271,14 +271,14 @@ func (m *Machine) lookAround() {
 				m.offer(t)
 			}
 		}
-		m.mergeFork(p)
+		m.mergeDivergent(p)
 		m.dropLeftover(p)
 	}
 }
 
 // send leaves a message in the outbox.
 func (m *Machine) send(to message.Peer, b message.Body) {
-	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, Lineage: m.lineage, Body: b})
+	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, ClusterID: m.clusterID, Body: b})
 }
 
 // others calls f with every living member but this process.
@@ -326,8 +326,8 @@ func (m *Machine) asked(f func(message.Peer)) {
 	}
 }
 
-// may reports whether this process has the right to decide.
-func (m *Machine) may() bool { return m.now < m.c.Quorum.RightUntil() }
+// may reports whether this process has quorum to decide.
+func (m *Machine) may() bool { return m.now < m.c.Quorum.QuorumUntil() }
 
 // at returns the member at place i of the view, or none.
 func (m *Machine) at(i int) message.Peer {

@@ -15,13 +15,13 @@ func TestReplicaStaysUntilTheNext(t *testing.T) {
 	for name, c := range map[string]struct{ before, meanwhile int }{
 		"nothing is charged":            {0, 0},
 		"charged before":                {3, 0},
-		"charged while carol is filled": {0, 2},
+		"charged while carol is synced": {0, 2},
 		"charged before, and meanwhile": {3, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
 			s.takers = []message.Peer{bob}
-			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 			s.owns(owned)
 			spend(t, s.table, 1, c.before)
 			s.pass(200 * time.Millisecond)
@@ -35,10 +35,10 @@ func TestReplicaStaysUntilTheNext(t *testing.T) {
 					t.Errorf("%s: bob's replica is dropped", when)
 				}
 			}
-			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{2}})
+			s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{2}})
 			keeps("carol has confirmed nothing")
 			spend(t, s.table, 1, c.meanwhile)
-			if keeps("bob has more"); !slices.Contains(s.partsTo(carol), message.Fill) {
+			if keeps("bob has more"); !slices.Contains(s.partsTo(carol), message.InitialSync) {
 				t.Fatalf("carol was sent %v", s.partsTo(carol))
 			}
 			s.tells(carol, &message.Receipt{N: 1}) // of the initial sync
@@ -95,7 +95,7 @@ func TestStrandedIsGranted(t *testing.T) {
 func TestCloseIsNotGranted(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{2}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{2}})
 	s.owns(owned)
 	if s.wouldGrantCarol() {
 		t.Error("alice would grant what she owns")
@@ -111,7 +111,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 	if s.wouldGrantCarol() {
 		t.Error("alice would grant what bob may own by now")
 	}
-	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Standby: []int{0}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Replica: []int{0}})
 	s.pass(3 * time.Second)
 	if !s.wouldGrantCarol() {
 		t.Error("alice would not grant it, and bob is gone")
@@ -123,7 +123,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 func TestGateOfAnOrphan(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.owns(owned)
 	s.pass(200 * time.Millisecond)
 	decides := func() bool {
@@ -135,8 +135,8 @@ func TestGateOfAnOrphan(t *testing.T) {
 	}
 	s.heard, s.takers = nil, nil
 	s.pass(20 * time.Millisecond)
-	s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, Lineage: lineage, Body: &message.Heartbeat{Sent: s.now, Set: s.c.Quorum.Set(), Isolated: true}})
-	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.c.Quorum.Step(s.now, message.Envelope{From: bob, To: alice, ClusterID: clusterID, Body: &message.Heartbeat{Sent: s.now, Set: s.c.Quorum.Set(), Isolated: true}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{0}, Replica: []int{1}})
 	if !decides() {
 		t.Error("nothing is decided while the oldest change is young")
 	}
@@ -157,9 +157,9 @@ func TestGateOfAnOrphan(t *testing.T) {
 // TestReplicaAtAHiddenVoter: a voter that gossip alone takes for dead keeps its replica while it is heard, and gets one if there is
 // nobody else: without it a crash of the owner would lose all since.
 func TestReplicaAtAHiddenVoter(t *testing.T) {
-	hidden := View{Members: []message.Peer{alice}, Owner: []int{0}, Standby: []int{-1}}
+	hidden := View{Members: []message.Peer{alice}, Owner: []int{0}, Replica: []int{-1}}
 	for name, before := range map[string]View{
-		"it has one":  {Members: []message.Peer{alice, bob}, Owner: []int{0}, Standby: []int{1}},
+		"it has one":  {Members: []message.Peer{alice, bob}, Owner: []int{0}, Replica: []int{1}},
 		"it has none": hidden,
 	} {
 		s := newScript(t)
@@ -189,11 +189,11 @@ func TestReplicaStaysUntilTheHandoff(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob, carol}
 	all := []message.Peer{alice, bob, carol}
-	s.SetView(s.now, View{Members: all, Owner: []int{0}, Standby: []int{2}})
+	s.SetView(s.now, View{Members: all, Owner: []int{0}, Replica: []int{2}})
 	s.owns(owned)
 	s.pass(200 * time.Millisecond)
 	s.sent = nil
-	s.SetView(s.now, View{Members: all, Owner: []int{1}, Standby: []int{2}})
+	s.SetView(s.now, View{Members: all, Owner: []int{1}, Replica: []int{2}})
 	s.pass(300 * time.Millisecond)
 	if !slices.Contains(s.partsTo(bob), message.Close) || slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Errorf("bob was sent %v, carol %v; want the close, and nothing dropped", s.partsTo(bob), s.partsTo(carol))
@@ -225,7 +225,7 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 	}
 	s.tells(bob, &message.Holdings{Seq: 4, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned, NextOwner: alice}}})
 	s.heard = []message.Peer{carol}
-	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Standby: []int{0}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, carol}, Owner: []int{1}, Replica: []int{0}})
 	if s.pass(3 * time.Second); s.Held() != 0 {
 		t.Errorf("alice would not leave, and bob is gone")
 	}
@@ -236,7 +236,7 @@ func TestNextOwnerIsAwaited(t *testing.T) {
 func TestNotServingGetsNothing(t *testing.T) {
 	for _, leaves := range []bool{true, false} {
 		s := newScript(t)
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}})
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
 		s.owns(owned)
 		s.pass(100 * time.Millisecond)
 		s.tells(bob, &message.Receipt{N: 1, NotServing: leaves})
@@ -251,8 +251,8 @@ func TestNotServingGetsNothing(t *testing.T) {
 
 	s := newScript(t)
 	for _, serves := range []bool{true, false} {
-		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}, Serves: []bool{serves, true, true}})
-		s.from(bob, message.Part{Kind: message.Fill, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Fill: 1, Begin: true, End: true, Sum: add(0, nil)}, newTable(t))
+		s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}, Serves: []bool{serves, true, true}})
+		s.from(bob, message.Part{Kind: message.InitialSync, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, InitialSync: 1, Begin: true, End: true, Sum: add(0, nil)}, newTable(t))
 		s.pass(20 * time.Millisecond)
 		if r := lastTo[*message.Receipt](s, bob); r == nil || r.NotServing == serves {
 			t.Errorf("alice serves %v and answers %+v", serves, r)

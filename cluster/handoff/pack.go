@@ -30,7 +30,7 @@ type packing struct {
 	ch      *channel
 	body    *message.TransferBatch
 	targets []*target
-	fills   bool // portions of Fills are in it
+	paced   bool // portions of Initial syncs are in it
 }
 
 // pump packs and sends what is due to ch's peer while there is room for it.
@@ -43,14 +43,14 @@ func (m *Machine) pump(ch *channel) {
 		k.drops()
 		k.closes()
 		k.changes()
-		k.fillings()
+		k.initialSyncs()
 		if len(k.body.Parts) == 0 {
 			return
 		}
 		m.blank = new(message.TransferBatch)
 		f := &transferBatch{body: k.body, targets: k.targets}
 		m.dispatch(ch, f)
-		if k.fills {
+		if k.paced {
 			m.pace.last, m.pace.transferBatch = ch, f
 		}
 	}
@@ -73,7 +73,7 @@ func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part m
 	k.m.stats.TooLarge += uint64(large)
 	t.sum = add(t.sum, im.Data[from:])
 	return message.Part{
-		Partition: t.part.number, Kind: t.kind, Fill: t.fill, Loss: k.m.says(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
+		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.says(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
 	}, keys[n:]
 }
 
@@ -92,7 +92,7 @@ func (k *packing) put(t *target, part message.Part) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// add continues the checksum of a filling with another portion; how many there were
+// add continues the checksum of an initial sync with another portion; how many there were
 // counts too.
 func add(sum uint64, portion []byte) uint64 {
 	return (sum>>32+1)<<32 | uint64(crc32.Update(uint32(sum), castagnoli, portion))
@@ -144,13 +144,13 @@ func compareKeys(a, b bucket.Key) int {
 	return 0
 }
 
-// fillings packs counters of the targets that are being filled, and begins others
+// initial syncs packs counters of the targets that are being synced, and begins others
 // while few are.
-func (k *packing) fillings() {
+func (k *packing) initialSyncs() {
 	ch, m := k.ch, k.m
-	mayFill := m.pace.may(m.now)
+	mayInitialSync := m.pace.may(m.now)
 	for k.room() > 0 {
-		for len(ch.waiting) > 0 && (len(ch.active) < m.c.Fillings || ch.waiting[0].kind != message.Fill) {
+		for len(ch.waiting) > 0 && (len(ch.active) < m.c.InitialSyncs || ch.waiting[0].kind != message.InitialSync) {
 			t := ch.waiting[0]
 			ch.waiting = ch.waiting[1:]
 			if !t.gone {
@@ -159,12 +159,12 @@ func (k *packing) fillings() {
 			}
 		}
 		ch.active = slices.DeleteFunc(ch.active, func(t *target) bool { return t.gone })
-		at := slices.IndexFunc(ch.active, func(t *target) bool { return mayFill || t.kind != message.Fill })
+		at := slices.IndexFunc(ch.active, func(t *target) bool { return mayInitialSync || t.kind != message.InitialSync })
 		if at < 0 {
 			return
 		}
 		t := ch.active[at]
-		k.fills = k.fills || t.kind == message.Fill
+		k.paced = k.paced || t.kind == message.InitialSync
 		part, left := k.export(t, t.keys, min(len(t.keys), k.room()), room)
 		t.keys = left
 		k.portion(t, &part)
@@ -178,12 +178,12 @@ func (k *packing) fillings() {
 	}
 }
 
-// portion fills in what a part of t's filling says beside its counters.
+// portion initial syncs in what a part of t's initial sync says beside its counters.
 func (k *packing) portion(t *target, part *message.Part) {
 	p := t.part
 	part.Seq = t.packed
 	switch t.kind {
-	case message.Fill:
+	case message.InitialSync:
 		part.Epoch, part.Start = p.hold.epoch, p.hold.start
 	case message.Merge:
 		if !p.state.passed {

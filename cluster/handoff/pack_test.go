@@ -50,7 +50,7 @@ func (s *script) copied() *bucket.Table {
 func TestManySetsAreReplicated(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.owns(owned)
 	s.otherLimits(0, 4000, 9)
 	s.pass(400 * time.Millisecond)
@@ -69,7 +69,7 @@ func TestManySetsAreReplicated(t *testing.T) {
 func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
 	s.owns(owned)
 	n := 0
 	for range 5 {
@@ -102,7 +102,7 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 // come at once.
 func TestResentCountersAge(t *testing.T) {
 	s := newScript(t)
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.owns(owned)
 	counter := tenth(t, 1)
 	for range 10 {
@@ -126,7 +126,7 @@ func TestResentCountersAge(t *testing.T) {
 
 	to := newScript(t)
 	to.now += int64(time.Hour) / 2 // her clock shows another time
-	part := message.Part{Kind: message.Fill, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Fill: 1, Begin: true, End: true,
+	part := message.Part{Kind: message.InitialSync, Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, InitialSync: 1, Begin: true, End: true,
 		Counters: again.Image.Counters, Bytes: len(again.Image.Data), Sum: add(0, again.Image.Data)}
 	to.tells(bob, &message.TransferBatch{N: 1, Age: again.Age, Parts: []message.Part{part}, Image: again.Image})
 	want := time.Hour - time.Duration(again.Age)

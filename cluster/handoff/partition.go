@@ -17,9 +17,9 @@ type partition struct {
 
 	known knowledge
 	state state
-	// refused is the highest generation of a close that was refused.
-	refused uint64
-	// promised is the epoch that was last granted, told the number of the news that it
+	// rejected is the highest generation of a close that was rejected.
+	rejected uint64
+	// promised is the epoch that was last granted, told the number of the pending grants that it
 	// was part of.
 	promised message.Epoch
 	told     uint64
@@ -37,11 +37,11 @@ type partition struct {
 
 // knowledge is the highest epoch that this process knows of, and by whom.
 type knowledge struct {
-	epoch  message.Epoch
-	holder message.Peer
-	basis  basis
-	since  int64 // when the epoch was learned
-	// nextOwner is to whom the holder hands it over, and inherits since when that is known; start is where its history begins. All only
+	epoch message.Epoch
+	owner message.Peer
+	basis basis
+	since int64 // when the epoch was learned
+	// nextOwner is to whom the owner hands it over, and inherits since when that is known; start is where its history begins. All only
 	// if it was announced.
 	nextOwner message.Peer
 	inherits  int64
@@ -50,12 +50,12 @@ type knowledge struct {
 	replicated bool
 }
 
-// basis is what this process knows the holder at an epoch by.
+// basis is what this process knows the owner at an epoch by.
 type basis uint8
 
 const (
 	granted   basis = iota // the epoch was granted to it
-	announced              // the holder itself says that it owns the partition
+	announced              // the owner itself says that it owns the partition
 	released               // and now says so no longer
 )
 
@@ -66,16 +66,16 @@ type state struct {
 	passed bool
 	// loss is what it lacks.
 	loss loss
-	// from, fill and sum tell whose copy it is, and how far.
-	from message.Peer
-	fill uint64
-	sum  uint64
-	// merging is the way of a fork to the holder, answers are those to claimers.
+	// from, initial sync and sum tell whose copy it is, and how far.
+	from        message.Peer
+	initialSync uint64
+	sum         uint64
+	// merging is the way of a divergent copy to the owner, answers are those to claimers.
 	merging *target
 	answers []*target
 }
 
-// hold is what a holder knows about its partition.
+// hold is what an owner knows about its partition.
 type hold struct {
 	epoch   message.Epoch
 	start   message.Mark
@@ -98,11 +98,11 @@ type hold struct {
 	giver message.Peer
 	since int64
 	later bool
-	// shunned has refused a part, and is not tried again for a while.
+	// shunned has rejected a part, and is not tried again for a while.
 	shunned      message.Peer
 	shunnedUntil int64
 
-	// loss is what the shard lacks, merging are forks that are coming, one of a process.
+	// loss is what the shard lacks, merging are divergent copies that are coming, one of a process.
 	loss    loss
 	merging []merging
 
@@ -130,7 +130,7 @@ func (s *state) release() {
 	s.merging, s.answers = nil, nil
 }
 
-// within reports whether the history that a holder whose epoch began with start goes
+// within reports whether the history that an owner whose epoch began with start goes
 // on from contains the state of p, so that nothing is lost when that is forgotten.
 func (p *partition) within(start message.Mark) bool {
 	s := &p.state
@@ -140,11 +140,11 @@ func (p *partition) within(start message.Mark) bool {
 	if s.mark.Epoch == start.Epoch {
 		return s.mark.Seq <= start.Seq
 	}
-	// A copy of an older epoch was a part of what its holder had.
+	// A copy of an older epoch was a part of what its owner had.
 	return p.phase != divergent && s.mark.Epoch.Less(start.Epoch)
 }
 
-// markOf returns the point that a holder's shard is at.
+// markOf returns the point that an owner's shard is at.
 func (m *Machine) markOf(p *partition) message.Mark {
 	if p.phase == handingOver {
 		return message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
@@ -152,7 +152,7 @@ func (m *Machine) markOf(p *partition) message.Mark {
 	return message.Mark{Epoch: p.hold.epoch, Seq: m.drain(p)}
 }
 
-// open makes this process the holder of p at epoch, going on from start in the shard.
+// open makes this process the owner of p at epoch, going on from start in the shard.
 func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
 	p.state.release()
 	replicated := p.hold.replicated || p.claim != nil && m.several
@@ -168,7 +168,7 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	p.enter(owning)
 	p.state, p.claim = state{}, nil
 	p.hold = hold{epoch: epoch, start: start, targets: targets, replicated: replicated, former: former}
-	p.known = knowledge{epoch: epoch, holder: m.c.Self, basis: announced, start: start, since: m.now}
+	p.known = knowledge{epoch: epoch, owner: m.c.Self, basis: announced, start: start, since: m.now}
 	p.noteOwned(epoch)
 	p.own, p.before = epoch, p.own
 	m.terms[p.number].Add(1)
@@ -238,8 +238,8 @@ func (p *partition) noteGranted(epoch message.Epoch) {
 	}
 }
 
-// learn takes in that holder has p at epoch. It reports whether that is not out of date.
-func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) bool {
+// learn takes in that owner has p at epoch. It reports whether that is not out of date.
+func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) bool {
 	if !epoch.Sane() {
 		return false
 	}
@@ -256,26 +256,26 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, holder message.Peer) 
 		m.stepDown(p, epoch.Gen)
 	}
 	if epoch.Claims() > p.known.epoch.Claims() && guard.On(guard.Inheritance) {
-		m.makeNews(p)
+		m.makePendingGrants(p)
 	}
 	if p.known.epoch.Boot != epoch.Boot {
 		p.noteGranted(p.known.epoch)
 	}
-	p.known = knowledge{epoch: epoch, holder: holder, since: m.now}
+	p.known = knowledge{epoch: epoch, owner: owner, since: m.now}
 	m.routes++
 	return true
 }
 
-// lost reports whether p has no holder that lives, as far as known.
+// lost reports whether p has no owner that lives, as far as known.
 func (m *Machine) lost(p *partition) bool {
 	k := &p.known
-	if k.basis == granted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.holder) {
+	if k.basis == granted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner) {
 		return true // it was granted, and nothing has come of it
 	}
-	return k.basis == released || k.holder == m.c.Self || !m.lives(k.holder) || m.stranded(k)
+	return k.basis == released || k.owner == m.c.Self || !m.lives(k.owner) || m.stranded(k)
 }
 
-// stranded reports whether the holder waits for the word of a next owner that is gone, and
+// stranded reports whether the owner waits for the word of a next owner that is gone, and
 // will wait for ever: it never takes back by itself. The next owner may also be new, and not in
 // this process's view yet.
 func (m *Machine) stranded(k *knowledge) bool {
@@ -294,7 +294,7 @@ func (m *Machine) forgetGone() {
 		return lives && boot != p.Boot && !m.c.Quorum.Listens(m.now, p) // gossip may still show the run before this one
 	}
 	maps.DeleteFunc(m.heard, func(p message.Peer, _ *list) bool { return gone(p) })
-	maps.DeleteFunc(m.newsSent, func(p message.Peer, _ sentNews) bool { return gone(p) })
+	maps.DeleteFunc(m.pendingGrantsSent, func(p message.Peer, _ sentPendingGrants) bool { return gone(p) })
 	m.channels = slices.DeleteFunc(m.channels, func(ch *channel) bool { return gone(ch.peer) })
 }
 
@@ -328,7 +328,7 @@ func (m *Machine) dropLeftover(p *partition) {
 	if p.phase != syncing && p.phase != replica || p.claim != nil {
 		return
 	}
-	settled := k.basis == announced && k.nextOwner == (message.Peer{}) && m.lives(k.holder)
+	settled := k.basis == announced && k.nextOwner == (message.Peer{}) && m.lives(k.owner)
 	replicated := k.replicated
 	if s.from == (message.Peer{}) {
 		replicated = len(m.view.Members) >= 3 && m.now-k.since >= int64(m.c.Gather)

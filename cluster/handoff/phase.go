@@ -92,9 +92,9 @@ type State struct {
 	// Held: the process holds it, or did when it was last decided here.
 	Held     bool
 	Complete bool
-	// Fill numbers the filling that a copy came with. While it and the mark's epoch stay the
+	// Initial sync numbers the initial sync that a copy came with. While it and the mark's epoch stay the
 	// same, counters are put into the shard and none of them is forgotten.
-	Fill uint64
+	InitialSync uint64
 	// LostOf is the epoch whose counters it lacks, since when they are lost; zero if none are.
 	LostOf    message.Epoch
 	LostSince int64
@@ -103,7 +103,7 @@ type State struct {
 // Follows reports whether s is the same state as before, perhaps further on: what was read of
 // the shard between the two is all that before had.
 func (s State) Follows(before State) bool {
-	return s.Partition == before.Partition && s.Mark.Epoch == before.Mark.Epoch && s.Fill == before.Fill
+	return s.Partition == before.Partition && s.Mark.Epoch == before.Mark.Epoch && s.InitialSync == before.InitialSync
 }
 
 // State returns what this process has of partition i, if it has anything.
@@ -115,7 +115,7 @@ func (m *Machine) State(i int) (s State, ok bool) {
 	}
 	x := &p.state
 	return State{
-		Partition: i, Mark: x.mark, Start: x.start, Held: p.phase == divergent, Complete: p.completeness() == message.Complete, Fill: x.fill,
+		Partition: i, Mark: x.mark, Start: x.start, Held: p.phase == divergent, Complete: p.completeness() == message.Complete, InitialSync: x.initialSync,
 		LostOf: x.loss.of, LostSince: x.loss.since,
 	}, p.phase != absent
 }

@@ -26,7 +26,7 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 		if part.Partition < 0 || part.Partition >= len(m.parts) || part.Bytes < 0 || part.Bytes > len(data) {
 			// Nothing after it can be told apart.
 			for j := i; j < len(b.Parts); j++ {
-				r.Refused = append(r.Refused, message.Refusal{Part: j})
+				r.Rejected = append(r.Rejected, message.Rejection{Part: j})
 			}
 			break
 		}
@@ -34,7 +34,7 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 		portion := data[:part.Bytes]
 		data = data[part.Bytes:]
 		if !m.takePart(from, p, part, b, portion) {
-			r.Refused = append(r.Refused, message.Refusal{Part: i, Known: p.known.epoch, Holder: p.known.holder})
+			r.Rejected = append(r.Rejected, message.Rejection{Part: i, Known: p.known.epoch, Owner: p.known.owner})
 		}
 	}
 	ch.taken = b.N
@@ -45,23 +45,23 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 // takePart takes one part, and reports whether it did.
 func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	switch part.Kind {
-	case message.Fill:
-		return m.takeFill(from, p, part) && m.put(p, part, b, portion)
+	case message.InitialSync:
+		return m.takeInitialSync(from, p, part) && m.put(p, part, b, portion)
 	case message.Close:
 		if m.follows(from, p, part) && m.put(p, part, b, portion) {
 			return m.takeClose(from, p, part)
 		}
-		p.refused = max(p.refused, part.Next.Gen)
+		p.rejected = max(p.rejected, part.Next.Gen)
 		return false
 	case message.Answer:
 		return m.takeAnswer(from, p, part, b, portion)
 	case message.Merge:
 		return m.takeMerge(from, p, part, b, portion)
 	case message.Drop:
-		// A copy that is left of a hand-off has no filling of its own, so the epoch counts too: the word may be late, and
+		// A copy that is left of a hand-off has no initial sync of its own, so the epoch counts too: the word may be late, and
 		// the partition have been here again since. Older peers say none.
 		s := &p.state
-		meant := s.from == from && s.fill == part.Fill && (part.Epoch == (message.Epoch{}) || part.Epoch == s.mark.Epoch)
+		meant := s.from == from && s.initialSync == part.InitialSync && (part.Epoch == (message.Epoch{}) || part.Epoch == s.mark.Epoch)
 		if (p.phase == syncing || p.phase == replica) && meant && p.claim == nil {
 			m.forget(p)
 		}
@@ -69,22 +69,22 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 	return true
 }
 
-// takeFill readies p's shard for a part of a filling.
-func (m *Machine) takeFill(from message.Peer, p *partition, part *message.Part) bool {
+// takeInitialSync readies p's shard for a part of an initial sync.
+func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message.Part) bool {
 	if guard.On(guard.EpochCheck) && part.Epoch.Less(p.known.epoch) || !m.learnFrom(from, p, part) {
 		return false
 	}
 	if !part.Begin {
 		return m.follows(from, p, part)
 	}
-	if p.phase == divergent && guard.On(guard.ForkMerge) && !p.within(part.Start) {
-		return false // what is here must go to the holder first
+	if p.phase == divergent && guard.On(guard.DivergentMerge) && !p.within(part.Start) {
+		return false // what is here must go to the owner first
 	}
 	m.forget(p)
 	p.enter(syncing)
 	p.state = state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, fill: part.Fill, loss: m.heardLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, loss: m.heardLoss(part.Loss, loss{}),
 	}
 	return true
 }
@@ -103,19 +103,19 @@ func (m *Machine) follows(from message.Peer, p *partition, part *message.Part) b
 	return !p.isOwned() && p.state.continues(from, part)
 }
 
-// continues reports whether part is of the filling that s comes with.
+// continues reports whether part is of the initial sync that s comes with.
 func (s *state) continues(from message.Peer, part *message.Part) bool {
-	return s.from == from && s.fill == part.Fill && s.mark.Epoch == part.Epoch
+	return s.from == from && s.initialSync == part.InitialSync && s.mark.Epoch == part.Epoch
 }
 
-// put imports a portion of a filling. A copy that cannot be read, or does not add up, is
+// put imports a portion of an initial sync. A copy that cannot be read, or does not add up, is
 // forgotten.
 func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	s := &p.state
 	err := m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
 	s.sum = add(s.sum, portion)
 	if err == nil && part.End && guard.On(guard.Checksum) && s.sum != part.Sum {
-		err = fmt.Errorf("partition %d: the checksum of its filling is %x, want %x", p.number, s.sum, part.Sum)
+		err = fmt.Errorf("partition %d: the checksum of its initial sync is %x, want %x", p.number, s.sum, part.Sum)
 	}
 	if err != nil {
 		m.stats.Damaged++
@@ -129,21 +129,21 @@ func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch
 	return true
 }
 
-// mergeFork brings what was decided here of p, and is in no history, to the holder.
-func (m *Machine) mergeFork(p *partition) {
+// mergeDivergent brings what was decided here of p, and is in no history, to the owner.
+func (m *Machine) mergeDivergent(p *partition) {
 	s, k := &p.state, &p.known
 	if p.phase != divergent || s.merging != nil || p.claim != nil ||
-		k.basis != announced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.holder) {
+		k.basis != announced || k.nextOwner != (message.Peer{}) || !m.fit(p, k.owner) {
 		return
 	}
-	if p.within(k.start) || !guard.On(guard.ForkMerge) {
+	if p.within(k.start) || !guard.On(guard.DivergentMerge) {
 		p.enter(replica)
 		return
 	}
-	s.merging = m.addTarget(p, k.holder, message.Merge)
+	s.merging = m.addTarget(p, k.owner, message.Merge)
 }
 
-// uproot makes the state of p, which is of a set that was dissolved, a fork in no history of this one, and forgets what is not complete. Its
+// uproot makes the state of p, which is of a set that was dissolved, a divergent copy in no history of this one, and forgets what is not complete. Its
 // mark is zero from now on: epochs of two sets cannot be compared.
 func (m *Machine) uproot(p *partition) {
 	s := &p.state

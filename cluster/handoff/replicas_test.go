@@ -15,7 +15,7 @@ func (s *script) shows(members []message.Peer, owner, first, second int) {
 	for i := range serves {
 		serves[i] = true
 	}
-	s.SetView(s.now, View{Members: members, Owner: []int{owner}, Standby: []int{first}, Second: []int{second}, Serves: serves})
+	s.SetView(s.now, View{Members: members, Owner: []int{owner}, Replica: []int{first}, Second: []int{second}, Serves: serves})
 }
 
 // newPair returns alice, who owns the partition and wants two replicas, at bob and carol; takers are those who confirm.
@@ -34,12 +34,12 @@ func newPair(t *testing.T, takers ...message.Peer) *script {
 // second is complete.
 func TestSecondReplicaComesAfterTheFirst(t *testing.T) {
 	s := newPair(t)
-	if to := s.partsTo(carol); !slices.Contains(s.partsTo(bob), message.Fill) || len(to) > 0 {
+	if to := s.partsTo(carol); !slices.Contains(s.partsTo(bob), message.InitialSync) || len(to) > 0 {
 		t.Fatalf("bob was sent %v, carol %v; want the initial sync of bob alone", s.partsTo(bob), to)
 	}
 	s.takers = []message.Peer{bob}
 	s.pass(200 * time.Millisecond)
-	if n := s.Stats(); !slices.Contains(s.partsTo(carol), message.Fill) || n.Unprotected != 0 || n.Below != 1 || s.Confirmed(0) != 1 {
+	if n := s.Stats(); !slices.Contains(s.partsTo(carol), message.InitialSync) || n.Unprotected != 0 || n.Below != 1 || s.Confirmed(0) != 1 {
 		t.Fatalf("carol was sent %v, confirmed %d, %+v; want her initial sync, and that bob confirms", s.partsTo(carol), s.Confirmed(0), n)
 	}
 	s.takers = []message.Peer{bob, carol}
@@ -90,7 +90,7 @@ func TestReplicaStaysUntilBoth(t *testing.T) {
 	s.sent = nil
 	s.shows([]message.Peer{alice, bob, carol, dave}, 0, 1, 3)
 	s.pass(200 * time.Millisecond)
-	if !slices.Contains(s.partsTo(dave), message.Fill) || slices.Contains(s.partsTo(carol), message.Drop) {
+	if !slices.Contains(s.partsTo(dave), message.InitialSync) || slices.Contains(s.partsTo(carol), message.Drop) {
 		t.Fatalf("dave was sent %v, carol %v; want the initial sync, and nothing dropped", s.partsTo(dave), s.partsTo(carol))
 	}
 	s.takers = append(s.takers, dave)
@@ -125,7 +125,7 @@ func TestHandoffLeavesReplicas(t *testing.T) {
 // TestReplicaOfFormerOwner: it is dropped when the owner has as many replicas as it wants, and not before.
 func TestReplicaOfFormerOwner(t *testing.T) {
 	s := newScript(t)
-	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Seq: 4}, from: bob, fill: 1}
+	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: message.Epoch{Gen: owned, Boot: bob.Boot}, Seq: 4}, from: bob, initialSync: 1}
 	now := message.Holding{Partition: 0, Gen: owned + 1}
 	s.tells(carol, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{now}})
 	s.pass(20 * time.Second)
@@ -149,12 +149,12 @@ func TestFormerReplicaIsSyncedLast(t *testing.T) {
 	s.parts[0].claim = &claim{states: []offer{{bob, message.Complete, message.Mark{}}, {carol, message.Partial, message.Mark{}}}}
 	s.owns(owned)
 	s.pass(200 * time.Millisecond)
-	if !slices.Contains(s.partsTo(carol), message.Fill) || len(s.partsTo(bob)) > 0 {
+	if !slices.Contains(s.partsTo(carol), message.InitialSync) || len(s.partsTo(bob)) > 0 {
 		t.Fatalf("carol was sent %v, bob %v; want the initial sync of carol alone", s.partsTo(carol), s.partsTo(bob))
 	}
 	s.takers = []message.Peer{carol}
 	s.pass(200 * time.Millisecond)
-	if !slices.Contains(s.partsTo(bob), message.Fill) {
+	if !slices.Contains(s.partsTo(bob), message.InitialSync) {
 		t.Errorf("carol has a replica, and bob was sent %v", s.partsTo(bob))
 	}
 }
@@ -164,7 +164,7 @@ func TestSecondReplicaServes(t *testing.T) {
 	s := newScript(t)
 	s.c.Replicas, s.takers = 2, []message.Peer{bob, carol}
 	s.SetView(s.now, View{
-		Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}, Second: []int{-1}, Serves: []bool{true, true, false},
+		Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}, Second: []int{-1}, Serves: []bool{true, true, false},
 	})
 	s.owns(owned)
 	s.pass(300 * time.Millisecond)
@@ -178,7 +178,7 @@ func TestSecondReplicaServes(t *testing.T) {
 func TestLossAfterLateReceipts(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
-	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Standby: []int{1}})
+	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
 	s.owns(owned)
 	s.pass(200 * time.Millisecond)
 	ch := s.channel(bob)

@@ -32,7 +32,7 @@ func (m *Machine) drain(p *partition) uint64 {
 	p.hold.spans = append(p.hold.spans, changes{seq: seq, since: since})
 	for _, t := range p.hold.targets {
 		if t.stage == waiting {
-			continue // its filling will have them
+			continue // its initial sync will have them
 		}
 		t.pending = append(t.pending, keys...)
 		t.level = seq
@@ -195,7 +195,7 @@ func (m *Machine) plan(p *partition) {
 	if m.wanted = m.wanted[:0]; inherits {
 		wanted = append(m.wanted, want)
 	} else {
-		wanted = m.standbys(p, m.wanted)
+		wanted = m.replicas(p, m.wanted)
 	}
 	if m.wanted = wanted; len(wanted) == 0 {
 		return
@@ -228,7 +228,7 @@ func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
 		}
 	}
 	if next != (message.Peer{}) {
-		h.targets = append(h.targets, m.addTarget(p, next, message.Fill))
+		h.targets = append(h.targets, m.addTarget(p, next, message.InitialSync))
 	}
 }
 
@@ -270,17 +270,17 @@ func (m *Machine) fit(p *partition, peer message.Peer) bool {
 	return !m.channel(peer).unfit
 }
 
-// standbys appends to list who shall have replicas of p: whom the view names, else any other member, else a voter that gossip alone takes
+// replicas appends to list who shall have replicas of p: whom the view names, else any other member, else a voter that gossip alone takes
 // for dead: without a replica a crash here would lose all. A second one is only at a node that serves, as far as known: who leaves waits until
 // nobody needs its replicas.
-func (m *Machine) standbys(p *partition, list []message.Peer) []message.Peer {
+func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 	add := func(peer message.Peer, serves bool) {
 		if len(list) < m.c.Replicas && m.fit(p, peer) && (len(list) == 0 || serves && list[0] != peer) {
 			list = append(list, peer)
 		}
 	}
 	at := func(i int) { add(m.at(i), i >= 0 && i < len(m.view.Serves) && m.view.Serves[i]) }
-	at(m.view.Standby[p.number])
+	at(m.view.Replica[p.number])
 	if m.view.Second != nil {
 		at(m.view.Second[p.number])
 	}
@@ -305,8 +305,8 @@ func (m *Machine) enough() int {
 	return min(others, m.c.Replicas)
 }
 
-// replicas counts the complete replicas of p at nodes that are heard.
-func (m *Machine) replicas(p *partition) (n int) {
+// completeReplicas counts the complete replicas of p at nodes that are heard.
+func (m *Machine) completeReplicas(p *partition) (n int) {
 	for _, t := range p.hold.targets {
 		if t.stage == complete && m.c.Quorum.Lives(m.now, t.ch.peer) {
 			n++
@@ -317,9 +317,9 @@ func (m *Machine) replicas(p *partition) (n int) {
 
 // dropAt tells t's peer that its copy is of no use any more.
 func (m *Machine) dropAt(t *target) {
-	if t.begun && t.kind == message.Fill {
+	if t.begun && t.kind == message.InitialSync {
 		t.ch.drops = append(t.ch.drops, message.Part{
-			Partition: t.part.number, Kind: message.Drop, Fill: t.fill, Epoch: t.part.hold.epoch,
+			Partition: t.part.number, Kind: message.Drop, InitialSync: t.initialSync, Epoch: t.part.hold.epoch,
 		})
 	}
 }

@@ -23,7 +23,7 @@ type script struct {
 func newScript(t *testing.T) *script {
 	t.Helper()
 	s := &script{solo: newSolo(t), heard: []message.Peer{bob, carol}}
-	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Standby: []int{1}})
+	s.SetView(0, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{1}, Replica: []int{1}})
 	for _, p := range s.heard {
 		s.tells(p, &message.Holdings{Seq: 1, Full: true})
 	}
@@ -36,16 +36,16 @@ func newScript(t *testing.T) *script {
 
 // tells delivers a message of a peer to alice.
 func (s *script) tells(from message.Peer, b message.Body) {
-	s.Step(s.now, message.Envelope{From: from, To: alice, Lineage: lineage, Body: b})
+	s.Step(s.now, message.Envelope{From: from, To: alice, ClusterID: clusterID, Body: b})
 }
 
 // beat has alice hear a heartbeat of p, and an acknowledgement of one that she has sent just now.
 func (s *script) beat(p message.Peer) {
 	q := s.c.Quorum
-	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Heartbeat{
+	q.Step(s.now, message.Envelope{From: p, To: alice, ClusterID: clusterID, Body: &message.Heartbeat{
 		Sent: s.now, Set: q.Set(), NoQuorum: slices.Contains(s.lacking, p),
 	}})
-	q.Step(s.now, message.Envelope{From: p, To: alice, Lineage: lineage, Body: &message.Ack{Sent: s.now, OK: true, Set: q.Set()}})
+	q.Step(s.now, message.Envelope{From: p, To: alice, ClusterID: clusterID, Body: &message.Ack{Sent: s.now, OK: true, Set: q.Set()}})
 }
 
 // pass has time go by.

@@ -8,18 +8,18 @@ import (
 
 // Stats counts since New, except for what is marked as of now.
 type Stats struct {
-	// HandedOver and Received were swaps, TakenBack swaps that were refused.
+	// HandedOver and Received were swaps, TakenBack swaps that were rejected.
 	HandedOver, Received, TakenBack uint64
 	// Claims were completed, Fresh of them without any state.
 	Claims, Fresh uint64
 	// Losses are claims that were completed without the state that there was, LossesBack losses that ended because it came back.
 	Losses, LossesBack uint64
-	// SteppedDown are partitions lost to a higher epoch, Merged forks of this process
-	// that their holders have taken in.
+	// SteppedDown are partitions lost to a higher epoch, Merged divergent copies of this process
+	// that their owners have taken in.
 	SteppedDown, Merged uint64
-	// Fillings were begun, Refused parts of this process's transfer batches refused, Damaged
-	// fillings of others that could not be read or did not add up.
-	Fillings, Refused, Damaged uint64
+	// Initial syncs were begun, Rejected parts of this process's transfer batches rejected, Damaged
+	// initial syncs of others that could not be read or did not add up.
+	InitialSyncs, Rejected, Damaged uint64
 	// Counters and Bytes went out in transfer batches. TooLarge counts how often one was left out because no message takes it.
 	Counters, Bytes, TooLarge uint64
 	// Freezes are ended ones, FrozenNanos how long all of them took together, FrozenMax
@@ -27,9 +27,9 @@ type Stats struct {
 	Freezes                uint64
 	FrozenNanos, FrozenMax int64
 	// Now: partitions held; of these without a complete copy at a node that is heard, and with fewer complete copies than
-	// wanted, or than there are other nodes that serve; being handed over just now; copies of others' partitions, forks
+	// wanted, or than there are other nodes that serve; being handed over just now; copies of others' partitions, divergent copies
 	// not yet merged, claims under way.
-	Holding, Unprotected, Below, Closing, Copies, Forks, Claiming int
+	Holding, Unprotected, Below, Closing, Copies, Divergent, Claiming int
 	// Lost are partitions that are held and lack counters, now; LostSince is the last time at which counters of these were lost, LostEnds
 	// when that no longer counts for any of them (math.MaxInt64: it has no end by itself).
 	Lost                int
@@ -48,7 +48,7 @@ func (m *Machine) Stats() Stats {
 				s.Lost++
 				s.LostSince, s.LostEnds = max(s.LostSince, l.since), max(s.LostEnds, m.lossEnds(p))
 			}
-			n := m.replicas(p)
+			n := m.completeReplicas(p)
 			if n == 0 {
 				s.Unprotected++
 			}
@@ -58,7 +58,7 @@ func (m *Machine) Stats() Stats {
 		case handingOver:
 			s.Closing++
 		case divergent:
-			s.Forks++
+			s.Divergent++
 		case syncing, replica:
 			s.Copies++
 		}
@@ -69,17 +69,17 @@ func (m *Machine) Stats() Stats {
 	return s
 }
 
-// Routes returns a number that changes whenever an answer of Holder or Holds may have.
+// Routes returns a number that changes whenever an answer of Owner or Holds may have.
 func (m *Machine) Routes() uint64 { return m.routes }
 
-// Holder returns who holds p, as far as known: this process while it does, the next owner
+// Owner returns who holds p, as far as known: this process while it does, the next owner
 // while a close to it is on its way. Zero if unknown.
-func (m *Machine) Holder(p int) message.Peer {
+func (m *Machine) Owner(p int) message.Peer {
 	k := &m.parts[p].known
 	if k.basis == released {
 		return message.Peer{}
 	}
-	return k.holder
+	return k.owner
 }
 
 // Holds reports whether this process holds p.
@@ -103,8 +103,8 @@ func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 func (m *Machine) Term(p int) uint64 { return m.terms[p].Load() }
 
 // Held returns of how many partitions this process has what nobody else may have: those
-// it holds or is handing over, forks that it has not brought to their holders, states
-// that a claimer may yet fetch, and what a holder is handing over to it: that one could not
+// it holds or is handing over, divergent copies that it has not brought to their owners, states
+// that a claimer may yet fetch, and what an owner is handing over to it: that one could not
 // know whether this process has taken it.
 func (m *Machine) Held() int {
 	n := 0
@@ -119,8 +119,8 @@ func (m *Machine) Held() int {
 	return n
 }
 
-// Needed returns of how many partitions the copy that this process has is all that a crash of their holder
-// would leave, or has left, as far as it knows. A holder says so when it has another copy, if there is
+// Needed returns of how many partitions the copy that this process has is all that a crash of their owner
+// would leave, or has left, as far as it knows. An owner says so when it has another copy, if there is
 // anybody to have one; what nobody holds is needed until it is claimed, if there is anybody to claim it.
 func (m *Machine) Needed() int {
 	able := make(map[message.Peer]bool)
@@ -138,7 +138,7 @@ func (m *Machine) Needed() int {
 		}
 		k, others := &p.known, len(able)
 		lost := m.lost(p)
-		if able[k.holder] && !lost {
+		if able[k.owner] && !lost {
 			others--
 		}
 		if passed := k.basis == announced && !lost && p.state.mark.Epoch.Less(k.epoch); others > 0 && !passed {

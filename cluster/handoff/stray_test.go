@@ -16,17 +16,17 @@ func TestStrayMessages(t *testing.T) {
 		after uint64 // the number of a list that came before
 		taken bool
 	}{
-		{"for this run", alice, lineage, 0, true},
-		{"for an earlier run", message.Peer{Name: "a", Boot: "a0"}, lineage, 0, false},
+		{"for this run", alice, clusterID, 0, true},
+		{"for an earlier run", message.Peer{Name: "a", Boot: "a0"}, clusterID, 0, false},
 		{"of another cluster", alice, "another", 0, false},
-		{"overtaken", alice, lineage, 2, false},
+		{"overtaken", alice, clusterID, 2, false},
 	} {
 		s := newSolo(t)
 		if c.after > 0 {
 			s.takeHoldings(bob, &message.Holdings{Seq: c.after, Full: true})
 		}
-		s.Step(1, message.Envelope{From: bob, To: c.to, Lineage: c.of, Body: owns})
-		if taken := s.parts[0].known.holder == bob; taken != c.taken {
+		s.Step(1, message.Envelope{From: bob, To: c.to, ClusterID: c.of, Body: owns})
+		if taken := s.parts[0].known.owner == bob; taken != c.taken {
 			t.Errorf("%s: that bob owns it is taken as known: %v, want %v", c.name, taken, c.taken)
 		}
 	}
@@ -50,9 +50,9 @@ func TestStrayFetch(t *testing.T) {
 		s := newSolo(t)
 		p := &s.parts[0]
 		p.phase, p.state = replica, state{mark: offered, from: carol}
-		p.known = knowledge{epoch: message.Epoch{Gen: claimed, Boot: bob.Boot}, holder: bob}
+		p.known = knowledge{epoch: message.Epoch{Gen: claimed, Boot: bob.Boot}, owner: bob}
 		for range 2 {
-			s.Step(1, message.Envelope{From: c.from, To: alice, Lineage: lineage, Body: &c.fetch})
+			s.Step(1, message.Envelope{From: c.from, To: alice, ClusterID: clusterID, Body: &c.fetch})
 		}
 		if n := len(p.state.answers); n != c.want {
 			t.Errorf("%s: answered %d times, want %d", c.name, n, c.want)
@@ -77,7 +77,7 @@ func TestStrayAnswer(t *testing.T) {
 		s.claims(claimed, best)
 		theirs := newTable(t)
 		spend(t, theirs, 2, 3)
-		part := message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, Fill: 7, Next: message.Epoch{Gen: c.gen}, Begin: true}
+		part := message.Part{Kind: message.Answer, Epoch: best.Epoch, Seq: best.Seq, InitialSync: 7, Next: message.Epoch{Gen: c.gen}, Begin: true}
 		s.from(c.from, part, theirs, 2)
 		part.Begin, part.End, part.Sum = false, true, s.sum(theirs, 2)
 		s.from(c.from, part, theirs)
@@ -93,7 +93,7 @@ func TestDropWhileClaiming(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	s := newSolo(t)
 	spend(t, s.table, 1, 4)
-	s.parts[0].known = knowledge{epoch: epoch, holder: bob, basis: announced}
+	s.parts[0].known = knowledge{epoch: epoch, owner: bob, basis: announced}
 	s.parts[0].phase, s.parts[0].state = replica, state{mark: message.Mark{Epoch: epoch, Seq: 4}, from: bob}
 	s.parts[0].claim = &claim{gen: claimed, from: &asking{id: 1, parts: []int{0}}, stage: sitting}
 	s.from(bob, message.Part{Kind: message.Drop, Epoch: epoch}, newTable(t))
@@ -102,28 +102,28 @@ func TestDropWhileClaiming(t *testing.T) {
 	}
 }
 
-// TestStrayClose: a close makes the next owner only of a replica that is whole, and that came with the filling it names.
+// TestStrayClose: a close makes the next owner only of a replica that is whole, and that came with the initial sync it names.
 func TestStrayClose(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	for _, c := range []struct {
-		name  string
-		ends  bool
-		fill  uint64 // that the close names
-		takes bool
+		name        string
+		ends        bool
+		initialSync uint64 // that the close names
+		takes       bool
 	}{
 		{"of what is whole", true, 7, true},
 		{"before the end", false, 7, false},
-		{"of another filling", true, 6, false},
+		{"of another initial sync", true, 6, false},
 	} {
 		s := newSolo(t)
 		theirs := newTable(t)
 		spend(t, theirs, 1, 3)
-		part := message.Part{Kind: message.Fill, Epoch: epoch, Fill: 7, Begin: true}
+		part := message.Part{Kind: message.InitialSync, Epoch: epoch, InitialSync: 7, Begin: true}
 		s.from(bob, part, theirs, 1)
 		part.Begin, part.End, part.Sum = false, c.ends, s.sum(theirs, 1)
 		s.from(bob, part, theirs)
 		s.from(bob, message.Part{
-			Kind: message.Close, Epoch: epoch, Fill: c.fill, Sum: add(part.Sum, nil), Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot},
+			Kind: message.Close, Epoch: epoch, InitialSync: c.initialSync, Sum: add(part.Sum, nil), Next: message.Epoch{Gen: owned + 1, Boot: alice.Boot},
 		}, theirs)
 		if s.Holds(0) != c.takes {
 			t.Errorf("%s: that alice owns it is %v, want %v", c.name, s.Holds(0), c.takes)

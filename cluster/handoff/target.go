@@ -15,8 +15,8 @@ type stage uint8
 const (
 	// waiting for its turn.
 	waiting stage = iota
-	// filling: its counters are being packed.
-	filling
+	// initial sync: its counters are being packed.
+	sending
 	// ending: the end is packed and not receipted.
 	ending
 	// complete: it follows.
@@ -25,12 +25,12 @@ const (
 
 // target is one partition's way to one peer.
 type target struct {
-	part      *partition
-	ch        *channel
-	kind      message.Kind // Fill, Answer or Merge
-	fill      uint64
-	nextOwner bool
-	gen       uint64 // of the claim that an Answer is for
+	part        *partition
+	ch          *channel
+	kind        message.Kind // Initial sync, Answer or Merge
+	initialSync uint64
+	nextOwner   bool
+	gen         uint64 // of the claim that an Answer is for
 
 	stage stage
 	begun bool
@@ -50,9 +50,9 @@ type target struct {
 
 // addTarget begins the way of p's counters to peer.
 func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) *target {
-	m.fills++
-	m.stats.Fillings++
-	t := &target{part: p, ch: m.channel(peer), kind: kind, fill: m.fills}
+	m.initialSyncs++
+	m.stats.InitialSyncs++
+	t := &target{part: p, ch: m.channel(peer), kind: kind, initialSync: m.initialSyncs}
 	t.ch.waiting = append(t.ch.waiting, t)
 	return t
 }
@@ -85,7 +85,7 @@ func (m *Machine) abandon(t *target) {
 // start begins the packing of t's counters. The journal is on before the keys are
 // listed, so that nothing is missed.
 func (m *Machine) start(t *target) {
-	t.stage = filling
+	t.stage = sending
 	p := t.part
 	if p.phase == owning {
 		m.journal(p)
@@ -98,7 +98,7 @@ func (m *Machine) start(t *target) {
 	case p.phase == handingOver:
 		t.level = p.hold.seq
 	}
-	// A filling that is complete has at least what was there when it began.
+	// An initial sync that is complete has at least what was there when it began.
 	t.packed, t.acked = t.level, t.level
 }
 
@@ -142,7 +142,7 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	case message.Merge:
 		// Receipts may come in another order than the parts went.
 		if t.ended = t.ended || part.End; t.ended && t.under == 0 {
-			m.stats.Merged++ // its holder has all of it
+			m.stats.Merged++ // its owner has all of it
 			m.forget(p)
 			m.routes++
 		}
@@ -162,21 +162,21 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	}
 }
 
-// refusedPart notes that the peer has refused part.
-func (m *Machine) refusedPart(t *target, part *message.Part, x message.Refusal) {
+// rejectedPart notes that the peer has rejected part.
+func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejection) {
 	p := t.part
 	if part.Kind == message.Close {
-		m.closeRefused(p, t, x)
+		m.closeRejected(p, t, x)
 		return
 	}
 	m.shun(p, t.ch.peer)
 	m.abandon(t)
-	if part.Kind == message.Fill {
-		m.learn(p, x.Known, x.Holder)
+	if part.Kind == message.InitialSync {
+		m.learn(p, x.Known, x.Owner)
 	}
 }
 
-// shun leaves peer alone with p for a while: whatever the reason for a refusal is, it
+// shun leaves peer alone with p for a while: whatever the reason for a rejection is, it
 // takes a moment to pass.
 func (m *Machine) shun(p *partition, peer message.Peer) {
 	p.hold.shunned, p.hold.shunnedUntil = peer, m.now+5*int64(m.c.Resend)

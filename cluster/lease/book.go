@@ -12,11 +12,11 @@ import (
 type Verdict uint8
 
 const (
-	// Ask: the holder is to be asked, as without a lease.
+	// Ask: the owner is to be asked, as without a lease.
 	Ask Verdict = iota
 	// Spent: it was admitted, and spent of a lease.
 	Spent
-	// Denied: the lease is used up, and the holder had no more just before.
+	// Denied: the lease is used up, and the owner had no more just before.
 	Denied
 )
 
@@ -24,22 +24,22 @@ const (
 type Who uint8
 
 const (
-	// Borrower: another node holds the key.
-	Borrower Who = iota
-	// Owner: this node holds the key, and others borrow of it, so it must too, however hot the key is here.
+	// Leaseholder: another node holds the key.
+	Leaseholder Who = iota
+	// Owner: this node holds the key, and others lease of it, so it must too, however hot the key is here.
 	Owner
 	// Again: as Owner, for the same check once more.
 	Again
 )
 
-// Request asks a holder for a lease, or for more of one.
+// Request asks an owner for a lease, or for more of one.
 type Request struct {
 	Key       bucket.Key
 	Limits    *bucket.Limits
 	Transient bool
 	// DenyLost is as in a bucket.Request.
 	DenyLost bool
-	// Reserve is how many units must stay free, as in a bucket.Loan.
+	// Reserve is how many units must stay free, as in a bucket.LeaseRequest.
 	Reserve int64
 	// Want is how many units are wanted, Rate the demand in units a second.
 	Want, Rate int64
@@ -48,7 +48,7 @@ type Request struct {
 	Done uint64
 }
 
-// Answer is what the holder has said to a Request.
+// Answer is what the owner has said to a Request.
 type Answer struct {
 	// ID, Units and For are as in a bucket.Grant.
 	ID       uint64
@@ -57,8 +57,8 @@ type Answer struct {
 	Decision bucket.Decision
 	// RetryAfter is when there may be units if there were none.
 	RetryAfter time.Duration
-	// Holder is the name of the node that lends.
-	Holder string
+	// Owner is the name of the node that grants.
+	Owner string
 }
 
 // Return gives back what is left of a grant.
@@ -68,7 +68,7 @@ type Return struct {
 	Unspent int64
 }
 
-// Book is the borrower's side: what this node may spend of keys that others hold, and which keys are hot enough
+// Book is the leaseholder's side: what this node may spend of keys that others hold, and which keys are hot enough
 // for that. A key becomes hot by what is asked for it, and a line in the book is kept for it until it cools down;
 // other keys cost one look. What a line says to do, the caller does: Requests and Returns. Safe for
 // concurrent use.
@@ -88,9 +88,9 @@ const (
 type bookShard struct {
 	mu struct {
 		sync.Mutex
-		lines map[lineKey]*line
-		heat  []heat // nil, or heats of them
-		tally tally
+		lines  map[lineKey]*line
+		heat   []heat // nil, or heats of them
+		counts counts
 		// back is to be returned.
 		back []Return
 	}
@@ -104,8 +104,8 @@ type lineKey struct {
 
 func (r *Request) line() lineKey { return lineKey{r.Key, r.Reserve} }
 
-// tally counts units. What was granted was spent, returned, or expired, or is there still.
-type tally struct{ granted, spent, returned, expired, denied uint64 }
+// count counts units. What was granted was spent, returned, or expired, or is there still.
+type counts struct{ granted, spent, returned, expired, denied uint64 }
 
 // heat counts the checks of a key that has no line.
 type heat struct {
@@ -120,10 +120,10 @@ func NewBook(c Config) *Book { return &Book{cfg: c.WithDefaults()} }
 
 func (b *Book) shard(k bucket.Key) *bookShard { return &b.shards[k.Lo%bookShards] }
 
-// life returns the lifetime to ask for under limits, 0 if they are not worth lending.
+// life returns the lifetime to ask for under limits, 0 if they are not worth granting.
 func (b *Book) life(limits *bucket.Limits) time.Duration {
-	d := min(b.cfg.Life, limits.LongestLoan())
-	if d < 2*bucket.LeastLoan {
+	d := min(b.cfg.Life, limits.LongestLease())
+	if d < 2*bucket.LeastLease {
 		return 0
 	}
 	return d
@@ -149,7 +149,7 @@ func (b *Book) Left(now int64, key bucket.Key) (units int64, leased bool) {
 
 // Take tries to answer r, a check with a cost above 0, at now, with its decision in d, which is zero. asks is
 // whether the caller shall send ask, and tell of the answer by Granted or Failed.
-func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (v Verdict, holder string, ask Request, asks bool) {
+func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
 	s := b.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,27 +160,27 @@ func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (
 		l = nil
 	}
 	if l == nil {
-		if l = b.openLocked(s, now, k, r, who != Borrower); l == nil {
+		if l = b.openLocked(s, now, k, r, who != Leaseholder); l == nil {
 			return Ask, "", ask, false
 		}
 	}
-	l.own = who != Borrower
+	l.own = who != Leaseholder
 	life := b.life(r.Limits)
 	if who != Again {
 		l.count(now, r.Cost)
 	}
-	switch v = l.take(now, r.Cost, &s.mu.tally); v {
+	switch v = l.take(now, r.Cost, &s.mu.counts); v {
 	case Spent:
 		l.admitted(now, d)
 	case Denied:
-		s.mu.tally.denied++
+		s.mu.counts.denied++
 		l.deniedBy(now, d)
 	}
 	if asks = l.due(now, &b.cfg, life, v == Ask); asks {
 		l.asking, l.want = true, max(l.target(&b.cfg, life)-l.left, r.Cost)
 		ask = Request{r.Key, r.Limits, r.Transient, r.DenyLost, k.reserve, l.want, l.rate, life, l.settle()}
 	}
-	return v, l.holder, ask, asks
+	return v, l.owner, ask, asks
 }
 
 // openLocked returns a new line for r if its key is hot, or own.
@@ -234,26 +234,26 @@ func (b *Book) endLocked(s *bookShard, k lineKey, l *line) {
 // giveBackLocked notes what is to be returned.
 func (s *bookShard) giveBackLocked(k bucket.Key, grants []grant) {
 	for _, g := range grants {
-		s.mu.tally.returned += uint64(g.units)
+		s.mu.counts.returned += uint64(g.units)
 		s.mu.back = append(s.mu.back, Return{k, g.id, g.units})
 	}
 }
 
 // Granted takes the answer to ask, which was sent at sent and came at now. Units may be spent for a.For from the
-// sending, so that the lease has ended here when it ends at the holder.
+// sending, so that the lease has ended here when it ends at the owner.
 func (b *Book) Granted(sent, now int64, ask *Request, a *Answer) {
 	s := b.shard(ask.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.mu.lines[ask.line()]
 	if l == nil || l.limits != ask.Limits || !l.asking {
-		s.mu.tally.granted += uint64(a.Units)
+		s.mu.counts.granted += uint64(a.Units)
 		if a.Units > 0 {
 			s.giveBackLocked(ask.Key, []grant{{id: a.ID, units: a.Units}})
 		}
 		return
 	}
-	s.giveBackLocked(ask.Key, l.granted(sent, now, &b.cfg, b.life(l.limits), a, &s.mu.tally))
+	s.giveBackLocked(ask.Key, l.granted(sent, now, &b.cfg, b.life(l.limits), a, &s.mu.counts))
 }
 
 // Failed says that at now ask has no answer, and will get none.
@@ -277,7 +277,7 @@ func (b *Book) Tick(now int64) (back []Return) {
 	}
 	return b.collect(func(s *bookShard) {
 		for k, l := range s.mu.lines {
-			l.expire(now, &s.mu.tally)
+			l.expire(now, &s.mu.counts)
 			l.roll(now)
 			if cold := l.rate < b.coldRate() && !l.own; cold || now-l.used > int64(idle) {
 				b.endLocked(s, k, l)
@@ -334,7 +334,7 @@ func (b *Book) Stats() (sum Stats) {
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
-		t := &s.mu.tally
+		t := &s.mu.counts
 		sum.Granted += t.granted
 		sum.Spent += t.spent
 		sum.Returned += t.returned

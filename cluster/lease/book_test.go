@@ -27,7 +27,7 @@ func opened(t testing.TB, limits *bucket.Limits) (b *Book, r *bucket.Request, no
 	b, r = NewBook(Config{}), &bucket.Request{Key: bucket.Key{Lo: 9}, Limits: limits, Cost: 1}
 	for now = 1; ; now += ms {
 		var d bucket.Decision
-		v, _, q, asks := b.Take(now, r, Borrower, &d)
+		v, _, q, asks := b.Take(now, r, Leaseholder, &d)
 		if v != Ask || d != (bucket.Decision{}) {
 			t.Fatalf("after %d ms: verdict %d, %+v", now/ms, v, d)
 		}
@@ -50,7 +50,7 @@ func TestLine(t *testing.T) {
 	take := func(cost int64) (v Verdict, d bucket.Decision, asks bool) {
 		q := *r
 		q.Cost = cost
-		v, _, next, asks := b.Take(now, &q, Borrower, &d)
+		v, _, next, asks := b.Take(now, &q, Leaseholder, &d)
 		if asks {
 			ask = next
 		}
@@ -61,7 +61,7 @@ func TestLine(t *testing.T) {
 	}
 	sent := now
 	now += 2 * ms
-	b.Granted(sent, now, &ask, &Answer{ID: 1, Units: 15, For: ask.For, Holder: "h", Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 900, ResetAfter: time.Hour}})
+	b.Granted(sent, now, &ask, &Answer{ID: 1, Units: 15, For: ask.For, Owner: "h", Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 900, ResetAfter: time.Hour}})
 	v, d, asks := take(3)
 	if want := (bucket.Decision{Allowed: true, Limit: 1000, Remaining: 912, ResetAfter: time.Hour}); v != Spent || d != want || asks {
 		t.Errorf("verdict %d, %+v, asks=%v; want %+v", v, d, asks, want)
@@ -70,7 +70,7 @@ func TestLine(t *testing.T) {
 	if v, _, asks = take(6); v != Spent || !asks {
 		t.Errorf("with 6 left: verdict %d, asks=%v; want it to ask ahead", v, asks)
 	}
-	b.Granted(now, now, &ask, &Answer{ID: 2, Units: 2, For: ask.For, Holder: "h", Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 0}})
+	b.Granted(now, now, &ask, &Answer{ID: 2, Units: 2, For: ask.For, Owner: "h", Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 0}})
 	if v, _, _ = take(7); v != Spent {
 		t.Errorf("7 of 6 and 2: verdict %d", v)
 	}
@@ -100,20 +100,20 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestLineTooSmall: of a key whose checks are larger than what can be had, nothing is kept: the holder decides them.
+// TestLineTooSmall: of a key whose checks are larger than what can be had, nothing is kept: the owner decides them.
 func TestLineTooSmall(t *testing.T) {
 	b, r, now, _ := opened(t, hourly(t, 1000))
 	r.Cost = 50
 	var d bucket.Decision
-	_, _, _, asks := b.Take(now, r, Borrower, &d)
+	_, _, _, asks := b.Take(now, r, Leaseholder, &d)
 	if asks {
 		t.Fatal("two requests at a time")
 	}
 	ask := Request{Key: r.Key, Limits: r.Limits, Want: 50}
 	b.Granted(now, now, &ask, &Answer{ID: 1, Units: 20, For: time.Second, Decision: bucket.Decision{Allowed: true, Limit: 1000, Remaining: 20}})
 	for range 3 {
-		if v, _, _, asks := b.Take(now, r, Borrower, &d); v != Ask || asks {
-			t.Errorf("verdict %d, asks=%v; want the holder to be asked, and no lease", v, asks)
+		if v, _, _, asks := b.Take(now, r, Leaseholder, &d); v != Ask || asks {
+			t.Errorf("verdict %d, asks=%v; want the owner to be asked, and no lease", v, asks)
 		}
 	}
 	if back := b.Tick(now); len(back) != 1 || back[0].Unspent != 20 {
@@ -121,8 +121,8 @@ func TestLineTooSmall(t *testing.T) {
 	}
 }
 
-// TestNotLent: limits that do not lend make no line.
-func TestNotLent(t *testing.T) {
+// TestNotGranted: limits that do not grant make no line.
+func TestNotGranted(t *testing.T) {
 	l, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.LeakyQueue, Count: 1000, Period: time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestNotLent(t *testing.T) {
 	}
 }
 
-// TestDemands: each gets its part of all demand of late, and the holder's own checks borrow as long as others do.
+// TestDemands: each gets its part of all demand of late, and the owner's own checks lease as long as others do.
 func TestDemands(t *testing.T) {
 	d, k := NewDemands("self"), bucket.Key{Lo: 1}
 	if d.Live(0, k) {
@@ -173,24 +173,24 @@ func TestTakeAllocs(t *testing.T) {
 	cold.Key.Lo++
 	if n := testing.AllocsPerRun(1000, func() {
 		var d bucket.Decision
-		if v, _, _, _ := b.Take(now, r, Borrower, &d); v != Spent {
+		if v, _, _, _ := b.Take(now, r, Leaseholder, &d); v != Spent {
 			t.Fatal("not spent")
 		}
-		b.Take(now, &cold, Borrower, &d)
+		b.Take(now, &cold, Leaseholder, &d)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
 // TestReserves: checks of one key that leave different room for others have leases of their own, and neither
-// spends what the other has borrowed.
+// spends what the other has leased.
 func TestReserves(t *testing.T) {
 	b, r, now, ask := opened(t, hourly(t, 1000))
 	b.Granted(now, now, &ask, &Answer{ID: 1, Units: 10, For: ask.For, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
 	low := *r
 	low.Reserve = 300
 	var d bucket.Decision
-	if v, _, _, _ := b.Take(now, &low, Borrower, &d); v != Ask {
+	if v, _, _, _ := b.Take(now, &low, Leaseholder, &d); v != Ask {
 		t.Errorf("a check that leaves 300 has verdict %d by a lease of one that leaves none", v)
 	}
 	var asked Request
@@ -198,7 +198,7 @@ func TestReserves(t *testing.T) {
 		if now > 200*ms {
 			t.Fatal("its own lease is not asked for")
 		}
-		_, _, asked, asks = b.Take(now, &low, Borrower, &d)
+		_, _, asked, asks = b.Take(now, &low, Leaseholder, &d)
 	}
 	if asked.Reserve != 300 {
 		t.Errorf("asks for %+v, want to leave 300", asked)
@@ -206,7 +206,7 @@ func TestReserves(t *testing.T) {
 	b.Granted(now, now, &asked, &Answer{ID: 2, Units: 2, For: asked.For, Decision: bucket.Decision{Allowed: true, Limit: 1000}})
 	for i, want := range []Verdict{Spent, Spent, Denied} {
 		d = bucket.Decision{}
-		if v, _, _, _ := b.Take(now, &low, Borrower, &d); v != want {
+		if v, _, _, _ := b.Take(now, &low, Leaseholder, &d); v != want {
 			t.Errorf("check %d that leaves 300: verdict %d, want %d", i, v, want)
 		}
 	}

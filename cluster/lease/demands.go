@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Demands is the holder's side: who wants how much of which key, so that each borrower gets of what is left
+// Demands is the owner's side: who wants how much of which key, so that each leaseholder gets of what is left
 // the part that its demand has in all demand. All ask about as often, so with equal demands everything is used and
 // nobody starves. Safe for concurrent use.
 type Demands struct {
-	self   string // boot id of the holder's own process
+	self   string // boot id of the owner's own process
 	keys   atomic.Int64
 	shards [16]demandShard
 }
@@ -33,11 +33,11 @@ type demand struct {
 	rate, at int64
 }
 
-// maxLent bounds the keys of a shard whose demands are known, and maxBorrowers who borrows of one. What is above
+// maxGranted bounds the keys of a shard whose demands are known, and maxLeaseholders who leases of one. What is above
 // gets what it asks for while there is any.
 const (
-	maxLent      = 256
-	maxBorrowers = 256
+	maxGranted      = 256
+	maxLeaseholders = 256
 )
 
 // NewDemands returns the demands on a process.
@@ -53,11 +53,11 @@ func (d *Demands) Note(now int64, k bucket.Key, boot string, reserve, rate int64
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list, known := s.mu.of[k]
-	if !known && len(s.mu.of) >= maxLent {
+	if !known && len(s.mu.of) >= maxGranted {
 		return part, part
 	}
 	list = slices.DeleteFunc(list, func(x demand) bool { return x.boot == boot && x.reserve == reserve || x.past(now) })
-	if len(list) < maxBorrowers {
+	if len(list) < maxLeaseholders {
 		list = append(list, demand{boot, reserve, part, now})
 	}
 	if !known {
@@ -75,14 +75,14 @@ func (d *Demands) Note(now int64, k bucket.Key, boot string, reserve, rate int64
 
 func (x *demand) past(now int64) bool { return now-x.at > int64(remembered) }
 
-// Keys returns how many keys are known to be borrowed of.
+// Keys returns how many keys are known to be leased of.
 func (d *Demands) Keys() int { return int(d.keys.Load()) }
 
-// Any reports whether any key is known to be borrowed of.
+// Any reports whether any key is known to be leased of.
 func (d *Demands) Any() bool { return d.keys.Load() > 0 }
 
 // Live reports whether others have asked for a lease of k so lately that some may still be spent at now. Then the
-// holder's own checks borrow as well: else they would take each unit as soon as there is one.
+// owner's own checks lease as well: else they would take each unit as soon as there is one.
 func (d *Demands) Live(now int64, k bucket.Key) bool {
 	if !d.Any() {
 		return false
@@ -116,7 +116,7 @@ func (d *Demands) Sweep(now int64) {
 	}
 }
 
-// Denials remembers, for a moment, what holders have denied. It is a fixed number of places: a key that
+// Denials remembers, for a moment, what owners have denied. It is a fixed number of places: a key that
 // finds its place taken takes it over, and the other is asked for again. Safe for concurrent use; the
 // zero value is ready, and takes its memory, about 1.5 MB, with the first denial.
 type Denials struct{ shards [denialShards]denialShard }
@@ -135,13 +135,13 @@ type denialShard struct {
 	}
 }
 
-// denial is what a holder has said of a request.
+// denial is what an owner has said of a request.
 type denial struct {
 	request bucket.Request
 	// sent is when it was asked, heard when the answer came, until when the answer is good.
 	sent, heard, until int64
 	decision           bucket.Decision
-	holder             string
+	owner              string
 }
 
 func (d *Denials) shard(k bucket.Key) *denialShard { return &d.shards[k.Lo%denialShards] }
@@ -151,10 +151,10 @@ func (s *denialShard) at(k bucket.Key) *denial {
 	return &s.mu.denials[k.Lo/denialShards%shardDenials]
 }
 
-// Remember notes that holder has denied r by decision, which it was asked at sent, and which was heard of at
+// Remember notes that owner has denied r by decision, which it was asked at sent, and which was heard of at
 // now. It is good for so long after the asking, whatever was spent since; not if the
 // key was forgotten meanwhile.
-func (d *Denials) Remember(sent, now int64, r *bucket.Request, decision *bucket.Decision, holder string, good time.Duration) {
+func (d *Denials) Remember(sent, now int64, r *bucket.Request, decision *bucket.Decision, owner string, good time.Duration) {
 	until := sent + int64(good)
 	if until <= now {
 		return
@@ -167,13 +167,13 @@ func (d *Denials) Remember(sent, now int64, r *bucket.Request, decision *bucket.
 	} else if sent <= s.mu.forgotten {
 		return
 	}
-	*s.at(r.Key) = denial{*r, sent, now, until, *decision, holder}
+	*s.at(r.Key) = denial{*r, sent, now, until, *decision, owner}
 }
 
-// Answer answers r at now if what its holder has denied means that it would deny r: under
-// the same limits, a cost that is no less. age is how long ago the holder was asked, also where its denial of the key says nothing any
+// Answer answers r at now if what its owner has denied means that it would deny r: under
+// the same limits, a cost that is no less. age is how long ago the owner was asked, also where its denial of the key says nothing any
 // more; 0 where none is remembered. Times in the decision are counted from now.
-func (d *Denials) Answer(now int64, r *bucket.Request) (decision bucket.Decision, holder string, age time.Duration, ok bool) {
+func (d *Denials) Answer(now int64, r *bucket.Request) (decision bucket.Decision, owner string, age time.Duration, ok bool) {
 	s := d.shard(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,10 +195,10 @@ func (d *Denials) Answer(now int64, r *bucket.Request) (decision bucket.Decision
 		decision.RetryAfter = max(0, decision.RetryAfter-passed)
 	}
 	decision.ResetAfter = max(0, decision.ResetAfter-passed)
-	return decision, x.holder, age, true
+	return decision, x.owner, age, true
 }
 
-// Forget drops what is known of key at now: there may be more room than its holder has said.
+// Forget drops what is known of key at now: there may be more room than its owner has said.
 func (d *Denials) Forget(now int64, key bucket.Key) {
 	s := d.shard(key)
 	s.mu.Lock()

@@ -53,14 +53,14 @@ func TestDenials(t *testing.T) {
 		if c.change != nil {
 			c.change(&r, &d)
 		}
-		got, holder, age, ok := d.Answer(c.at*ms, &r)
+		got, owner, age, ok := d.Answer(c.at*ms, &r)
 		if ok != c.want {
 			t.Errorf("%s: answered=%v", name, ok)
 		}
 		want, left := said, time.Duration((c.at-110)*ms)
 		want.RetryAfter, want.ResetAfter = said.RetryAfter-left, said.ResetAfter-left
-		if ok && (got != want || holder != "b" || age != time.Duration((c.at-100)*ms)) {
-			t.Errorf("%s: %+v by %q, %v old; want %+v", name, got, holder, age, want)
+		if ok && (got != want || owner != "b" || age != time.Duration((c.at-100)*ms)) {
+			t.Errorf("%s: %+v by %q, %v old; want %+v", name, got, owner, age, want)
 		}
 	}
 }

@@ -1,11 +1,11 @@
 // Package lease is what a node knows of keys that others hold, so that it need not ask their
-// holders for every check of a hot one: denials that are still true, and units that holders have lent. It is also what a
-// holder knows of those who borrow.
+// owners for every check of a hot one: denials that are still true, and units that owners have granted. It is also what a
+// owner knows of those who lease.
 //
 // It decides how long such knowledge is good for, which keys are hot, when more is to be asked for and how much, when
-// something is to be returned, and how a holder divides what is left among those who ask. It leaves to others
+// something is to be returned, and how an owner divides what is left among those who ask. It leaves to others
 // which checks may be answered from it, and to send what is to be sent (cluster), and what can be
-// lent at all without ever admitting more (bucket). It reads no clock, and has no
+// granted at all without ever admitting more (bucket). It reads no clock, and has no
 // goroutine: time is a parameter, in ns on one clock that never steps back.
 package lease
 
@@ -16,30 +16,30 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// line is what a borrower knows of one hot key. It is not safe for concurrent use.
+// line is what a leaseholder knows of one hot key. It is not safe for concurrent use.
 type line struct {
 	limits    *bucket.Limits
 	transient bool
-	// own: this node holds the key, and borrows of itself.
+	// own: this node holds the key, and leases of itself.
 	own bool
 
 	grants []grant // those that may be spent, the oldest first
 	left   int64   // units of all grants
-	// done are grants that were wholly spent, and of which the holder does not know it yet. Until then it counts their
+	// done are grants that were wholly spent, and of which the owner does not know it yet. Until then it counts their
 	// units as if they were spent last.
 	done []uint64
-	// holder, said and heard are whom the last answer came from, what it was, and when.
-	holder string
-	said   bucket.Decision
-	heard  int64
-	// short: the holder had less than was wanted. Until denies, what is not left is denied.
+	// owner, said and heard are whom the last answer came from, what it was, and when.
+	owner string
+	said  bucket.Decision
+	heard int64
+	// short: the owner had less than was wanted. Until denies, what is not left is denied.
 	short  bool
 	denies int64
 	// asking: a request is on its way. The next goes at next.
 	asking bool
 	next   int64
 	want   int64 // of the last request
-	// unfit is until when all checks go to the holder: they are larger than what can be borrowed.
+	// unfit is until when all checks go to the owner: they are larger than what can be leased.
 	unfit int64
 
 	// used is when the key was last asked for. Demand is counted from began: asked units in this slice,
@@ -61,7 +61,7 @@ func (l *line) count(now, cost int64) {
 }
 
 // take tries to spend cost, which is above 0, at now.
-func (l *line) take(now, cost int64, t *tally) Verdict {
+func (l *line) take(now, cost int64, t *counts) Verdict {
 	l.expire(now, t)
 	switch {
 	case now < l.unfit:
@@ -92,7 +92,7 @@ func (l *line) spend(cost int64) {
 	l.drop(n)
 }
 
-// maxDone bounds done. The holder learns of the others by their deadline.
+// maxDone bounds done. The owner learns of the others by their deadline.
 const maxDone = 4
 
 // settle takes one of done, 0 if there is none.
@@ -108,7 +108,7 @@ func (l *line) settle() (id uint64) {
 func (l *line) drop(n int) { l.grants = append(l.grants[:0], l.grants[n:]...) }
 
 // expire lets go of what may not be spent any more.
-func (l *line) expire(now int64, t *tally) {
+func (l *line) expire(now int64, t *counts) {
 	kept := l.grants[:0]
 	for _, g := range l.grants {
 		if now < g.until {
@@ -157,8 +157,8 @@ func (l *line) due(now int64, c *Config, life time.Duration, empty bool) bool {
 }
 
 // granted takes the answer to a request that was sent at sent and came at now. It returns what is of no use.
-func (l *line) granted(sent, now int64, c *Config, life time.Duration, a *Answer, t *tally) (refused []grant) {
-	l.asking, l.heard, l.holder, l.said = false, now, a.Holder, a.Decision
+func (l *line) granted(sent, now int64, c *Config, life time.Duration, a *Answer, t *counts) (rejected []grant) {
+	l.asking, l.heard, l.owner, l.said = false, now, a.Owner, a.Decision
 	t.granted += uint64(a.Units)
 	if until := sent + int64(a.For); a.Units > 0 && now < until {
 		l.grants = append(l.grants, grant{a.ID, a.Units, until})
@@ -174,7 +174,7 @@ func (l *line) granted(sent, now int64, c *Config, life time.Duration, a *Answer
 		l.next += every
 	}
 	if a.Units == 0 {
-		// What can be lent is little by little; who asks for each of it would be at the holder all the time. Where
+		// What can be granted is little by little; who asks for each of it would be at the owner all the time. Where
 		// there is room all the same, checks are not denied meanwhile.
 		l.short = !a.Decision.Allowed
 		l.next = now + min(max(int64(a.RetryAfter), 2*every), int64(longWait))
@@ -182,10 +182,10 @@ func (l *line) granted(sent, now int64, c *Config, life time.Duration, a *Answer
 	l.denies = l.next + 2*int64(c.Every)
 	if a.Units > 0 && l.left < l.largest() || a.RetryAfter == bucket.Never && a.Decision.Allowed {
 		l.unfit, l.short = now+int64(longWait), false
-		refused, l.grants = l.grants, nil
+		rejected, l.grants = l.grants, nil
 		l.left = 0
 	}
-	return refused
+	return rejected
 }
 
 // failed says that a request got no answer.
@@ -217,7 +217,7 @@ func (l *line) admitted(now int64, d *bucket.Decision) {
 	d.Allowed = true
 }
 
-// deniedBy writes the decision of a check that was denied here: it may come again when the holder will have been
+// deniedBy writes the decision of a check that was denied here: it may come again when the owner will have been
 // asked again, or when that has said that there will be something, if that is later.
 func (l *line) deniedBy(now int64, d *bucket.Decision) {
 	l.describe(now, d)
@@ -250,10 +250,10 @@ type Config struct {
 	// Hot is how many checks of a key that another node holds make it hot, within HotWindow. 0 means 50, in 100 ms.
 	Hot       int
 	HotWindow time.Duration
-	// Life is the lifetime that is asked for, less where the limits lend for less. 0 means 100 ms, which is the most: a
-	// holder remembers for not much longer that it has lent.
+	// Life is the lifetime that is asked for, less where the limits grant for less. 0 means 100 ms, which is the most: a
+	// owner remembers for not much longer that it has granted.
 	Life time.Duration
-	// Ahead is how much of the demand is borrowed ahead, as the time that it lasts. 0 means 30 ms.
+	// Ahead is how much of the demand is leased ahead, as the time that it lasts. 0 means 30 ms.
 	Ahead time.Duration
 	// Every is the least time between two requests for a lease of one key. 0 means 10 ms.
 	Every time.Duration
@@ -299,14 +299,14 @@ const (
 	maxLife = 100 * time.Millisecond
 	// slice is the time in which demand is counted before it is averaged.
 	slice = 20 * time.Millisecond
-	// longWait is the longest that a borrower waits before it asks again, and that a key is left alone whose
-	// checks are larger than what can be borrowed.
+	// longWait is the longest that a leaseholder waits before it asks again, and that a key is left alone whose
+	// checks are larger than what can be leased.
 	longWait = 100 * time.Millisecond
 	// idle is how long a key may go unasked until its lease ends.
 	idle = 200 * time.Millisecond
 	// closing is how long before its end what is left of a grant is returned, so that it arrives in time.
 	closing = 25 * time.Millisecond
-	// remembered is how long a borrower's demand counts that has not asked again, and the key as lent. It is
+	// remembered is how long a leaseholder's demand counts that has not asked again, and the key as granted. It is
 	// longer than longWait, and than any lease lasts.
 	remembered = 150 * time.Millisecond
 )

@@ -62,7 +62,7 @@ func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
 	}
 	m.round = max(m.round, b.Ballot.Round)
 	a := m.instance()
-	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.settled(now) && from.seen >= m.owed
+	ok := a.accept(b.Set, b.Ballot) && m.votes(now) && m.settled(now) && from.seen >= m.awaited
 	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: a.promised, OK: ok})
 }
 
@@ -85,8 +85,8 @@ func (m *Machine) votes(now int64) bool {
 }
 
 // settled reports whether this process may accept the version after its own: every
-// process that may owe its right to an acknowledgement from here has shown that it
-// knows this version. So when the next is agreed, the right of all who know only the
+// process that may wait for its right to an acknowledgement from here has shown that it
+// knows this version. So when the next is agreed, quorum of all who know only the
 // last one is over: of any majority of its members, one is among those that accepted,
 // because neighbouring versions' majorities meet.
 func (m *Machine) settled(now int64) bool {
@@ -130,14 +130,14 @@ func (m *Machine) Stored(now int64, r message.Record) {
 	}
 	m.obey(now)
 	m.found(now)
-	m.countRight(now)
+	m.countQuorum(now)
 }
 
 // StoreFailed notes that the disk does not take what it has to have. Until it does, this process has no quorum, and neither
 // acknowledges nor votes.
 func (m *Machine) StoreFailed(now int64) {
 	m.now, m.failing = now, true
-	m.countRight(now)
+	m.countQuorum(now)
 }
 
 // forgetUnwanted has the disk keep the set that is in force where it was asked for another that nobody speaks of any more.

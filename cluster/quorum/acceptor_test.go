@@ -52,7 +52,7 @@ func TestAcceptor(t *testing.T) {
 		{"two names at once", &message.Accept{Set: set(4, "v", "w", "x", "y", "z"), Ballot: mid}, nil},
 		{"one name for another", &message.Accept{Set: set(4, "w", "x", "y"), Ballot: mid}, nil},
 		{"a version too far", &message.Accept{Set: set(5, "w", "x", "y", "z"), Ballot: mid}, nil},
-		{"another lineage", &message.Prepare{ID: "n", Version: 4, Ballot: high}, nil},
+		{"another cluster ID", &message.Prepare{ID: "n", Version: 4, Ballot: high}, nil},
 		{"the promised ballot's proposal", &message.Accept{Set: four, Ballot: mid}, &message.Accepted{Version: 4, Ballot: mid, OK: true}},
 		{"a higher ballot", &message.Prepare{ID: "m", Version: 4, Ballot: high}, promise(high, true, four, mid)},
 		{"the lower one's proposal", &message.Accept{Set: four, Ballot: mid}, &message.Accepted{Version: 4, Ballot: high}},
@@ -86,8 +86,8 @@ func TestSpacing(t *testing.T) {
 		{"y is late", set(3, "x", "y", "z"), y, 2100 * ms, false},
 		{"y knows", four, y, 2100 * ms, true},
 		{"the next run of y knows", four, later, 2100 * ms, false},
-		{"the right is over just not", message.Set{}, y, 2660 * ms, false},
-		{"the right is over", message.Set{}, y, 2661 * ms, true},
+		{"quorum is over just not", message.Set{}, y, 2660 * ms, false},
+		{"quorum is over", message.Set{}, y, 2661 * ms, true},
 	} {
 		l := voter(t)
 		if !l.acks(2000*ms, y, message.Heartbeat{Sent: 2, Set: l.Set()}) {

@@ -31,9 +31,9 @@ func TestBridge(t *testing.T) {
 	w.until(time.Second, "h lives", func() bool { return h.has() && a.m.Lives(a.clock(), h.id) })
 }
 
-// TestStrangerIsNotOutvoted: a node that lacks quorum because the only voter does not acknowledge it before it is introduced lives: it may
+// TestOutsiderIsNotOutvoted: a node that lacks quorum because the only voter does not acknowledge it before it is introduced lives: it may
 // have the only replica of what the voter owned before it was restarted.
-func TestStrangerIsNotOutvoted(t *testing.T) {
+func TestOutsiderIsNotOutvoted(t *testing.T) {
 	only := set(3, "x")
 	l := newLone(t, only)
 	l.SetView(0, []message.Peer{y})
@@ -79,9 +79,9 @@ func TestQuorumWhenVotersJoin(t *testing.T) {
 		t.Errorf("at %d ms x says nothing to %s", at/ms, to.Name)
 	}
 	l.Take()
-	l.Step(3010*ms, message.Envelope{From: y, To: x, Lineage: three.ID, Body: &message.Heartbeat{Sent: 1, Set: four}})
-	if l.Set().Version != 2 || l.RightUntil() > 3010*ms {
-		t.Fatalf("x knows %v and has quorum until %d", l.Set(), l.RightUntil())
+	l.Step(3010*ms, message.Envelope{From: y, To: x, ClusterID: three.ID, Body: &message.Heartbeat{Sent: 1, Set: four}})
+	if l.Set().Version != 2 || l.QuorumUntil() > 3010*ms {
+		t.Fatalf("x knows %v and has quorum until %d", l.Set(), l.QuorumUntil())
 	}
 	says(3010*ms, z, false)
 	ack(3020*ms, y, four)
@@ -94,7 +94,7 @@ func TestQuorumWhenVotersJoin(t *testing.T) {
 	l.Tick(3120 * ms)
 	says(3120*ms, y, true)
 	l.Take()
-	l.Step(3130*ms, message.Envelope{From: z, To: x, Lineage: three.ID, Body: &message.Ack{Sent: 3120 * ms, OK: true, Set: four}})
+	l.Step(3130*ms, message.Envelope{From: z, To: x, ClusterID: three.ID, Body: &message.Ack{Sent: 3120 * ms, OK: true, Set: four}})
 	says(3130*ms, y, false)
 }
 

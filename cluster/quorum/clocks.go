@@ -208,7 +208,7 @@ func (m *Machine) Lease(p message.Peer) int64 {
 	if i, ok := m.find(p); ok {
 		return m.peers[i].lease
 	}
-	return int64(m.c.Right)
+	return int64(m.c.Timeout)
 }
 
 // leaseTimeouts is how many time-outs a lease covers.
@@ -227,12 +227,12 @@ func (m *Machine) lease(now int64) int64 {
 }
 
 // lease returns d, or the bound of leases that it exceeds.
-func (c Config) lease(d int64) int64 { return min(max(d, int64(c.Right)), c.longestLease()) }
+func (c Config) lease(d int64) int64 { return min(max(d, int64(c.Timeout)), c.longestLease()) }
 
 // longestLease is the bound of leases: three times Right, and so short that a grace covers what was
 // acknowledged before it.
 func (c Config) longestLease() int64 {
-	return max(int64(c.Right), min(3*int64(c.Right), int64(c.Grace)*10/11-int64(time.Millisecond)))
+	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(c.Grace)*10/11-int64(time.Millisecond)))
 }
 
 // expiry is how long after an acknowledgement that came with a lease it may still count, on this process's clock:

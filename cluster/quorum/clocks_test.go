@@ -27,7 +27,7 @@ func TestClocks(t *testing.T) {
 		{"one of two", map[string]time.Duration{"a": 0, "b": 2 * time.Second}, false, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, 1)
+			w := newTestCluster(t, 1)
 			w.loss, w.slow, w.late = 0.1, 0.5, 200*ms
 			for name := range c.ahead {
 				w.start(name)
@@ -54,7 +54,7 @@ func TestClocks(t *testing.T) {
 		})
 	}
 	t.Run("not heard for long", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.start("a", "b", "c")
 		w.run(2 * time.Second)
 		w.crash("b")

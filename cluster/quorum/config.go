@@ -21,9 +21,9 @@ type Config struct {
 	Expect int
 	// Heartbeat is the time between two heartbeats to one peer. 0 means 100 ms.
 	Heartbeat time.Duration
-	// Right is how long an acknowledged heartbeat counts towards the quorum at least, from its sending
+	// Timeout is how long an acknowledged heartbeat counts towards the quorum at least, from its sending
 	// (F in docs/protocol.md). Where voters answer slowly it is longer, up to three times. 0 means 600 ms.
-	Right time.Duration
+	Timeout time.Duration
 	// Dead is the silence after which a member does not count as living, longer where its lease is. 0 means 700 ms.
 	Dead time.Duration
 	// Grace is how long a process that was restarted within a set promises nothing.
@@ -53,7 +53,7 @@ func (c Config) Validate() error {
 		d    time.Duration
 	}{
 		{"Heartbeat", c.Heartbeat},
-		{"Right", c.Right},
+		{"Timeout", c.Timeout},
 		{"Dead", c.Dead},
 		{"Grace", c.Grace},
 		{"ForgetAfter", c.ForgetAfter},
@@ -65,12 +65,12 @@ func (c Config) Validate() error {
 	}
 	c = c.withDefaults()
 	switch {
-	case c.Right <= c.Heartbeat:
-		return fmt.Errorf("quorum: Right: %v; want more than Heartbeat, which is %v", c.Right, c.Heartbeat)
+	case c.Timeout <= c.Heartbeat:
+		return fmt.Errorf("quorum: Timeout: %v; want more than Heartbeat, which is %v", c.Timeout, c.Heartbeat)
 	case c.Dead <= c.Heartbeat:
 		return fmt.Errorf("quorum: Dead: %v; want more than Heartbeat, which is %v", c.Dead, c.Heartbeat)
-	case int64(c.Grace) <= expiry(int64(c.Right)):
-		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Right, which is %v", c.Grace, time.Duration(expiry(int64(c.Right))))
+	case int64(c.Grace) <= expiry(int64(c.Timeout)):
+		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Right, which is %v", c.Grace, time.Duration(expiry(int64(c.Timeout))))
 	}
 	return nil
 }
@@ -81,7 +81,7 @@ func (c Config) withDefaults() Config {
 		value time.Duration
 	}{
 		{&c.Heartbeat, 100 * time.Millisecond},
-		{&c.Right, 600 * time.Millisecond},
+		{&c.Timeout, 600 * time.Millisecond},
 		{&c.Dead, 700 * time.Millisecond},
 		{&c.Grace, 2 * time.Second},
 		{&c.ForgetAfter, 10 * time.Minute},

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// While the first connections bring nothing for seconds, copies keep the right and everybody alive; they end when answers come again.
+// While the first connections bring nothing for seconds, copies keep quorum and everybody alive; they end when answers come again.
 func TestCopiesStandIn(t *testing.T) {
 	for _, copies := range []bool{true, false} {
 		w := settle(t, "a b c")
@@ -25,15 +25,15 @@ func TestCopiesStandIn(t *testing.T) {
 		}
 		w.lost = func(e message.Envelope) bool { return !e.Copy || !copies }
 		kept := time.Duration(0)
-		for kept < 10*time.Second && w.righted("a", "b", "c")() && w.all["a"].m.Lives(w.all["a"].clock(), w.all["b"].id) {
+		for kept < 10*time.Second && w.withQuorum("a", "b", "c")() && w.all["a"].m.Lives(w.all["a"].clock(), w.all["b"].id) {
 			w.run(50 * time.Millisecond)
 			kept += 50 * time.Millisecond
 		}
 		if copies != (kept == 10*time.Second) {
-			w.failf("copies %v: all have the right for %v", copies, kept)
+			w.failf("copies %v: all have quorum for %v", copies, kept)
 		}
 		w.lost = count
-		w.until(3*time.Second, "the right is back", w.righted("a", "b", "c"))
+		w.until(3*time.Second, "quorum is back", w.withQuorum("a", "b", "c"))
 		w.run(time.Second)
 		sent = 0
 		if w.run(10 * time.Second); sent > 0 {

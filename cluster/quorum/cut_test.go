@@ -12,7 +12,7 @@ func TestOneWayCut(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		from, to []string
-		right    map[string]bool
+		quorum   map[string]bool
 	}{
 		{"c is heard by nobody", []string{"c"}, []string{"a", "b"}, map[string]bool{"a": true, "b": true, "c": false}},
 		{"c hears nobody", []string{"a", "b"}, []string{"c"}, map[string]bool{"a": true, "b": true, "c": false}},
@@ -27,13 +27,13 @@ func TestOneWayCut(t *testing.T) {
 				}
 			}
 			w.run(5 * time.Second)
-			for name, want := range c.right {
+			for name, want := range c.quorum {
 				if w.all[name].has() != want {
-					t.Errorf("%s has the right: %v, want %v", name, !want, want)
+					t.Errorf("%s has quorum: %v, want %v", name, !want, want)
 				}
 			}
 			w.heal()
-			w.until(2*time.Second, "the right", w.righted())
+			w.until(2*time.Second, "quorum", w.withQuorum())
 			if !w.counted("a b c")() || w.all["a"].m.Set().Version != 1 {
 				t.Error("the cut changed the set")
 			}
@@ -48,10 +48,10 @@ func TestMinorityNeverChangesTheSet(t *testing.T) {
 	w.split("f", "c d e")
 	w.all["b"].leaving = true
 	w.run(5 * time.Second)
-	if v := w.all["a"].m.Set().Version; v != 1 || w.righted("a")() || w.righted("f")() {
+	if v := w.all["a"].m.Set().Version; v != 1 || w.withQuorum("a")() || w.withQuorum("f")() {
 		w.failf("two of five are at version %d", v)
 	}
-	if !w.righted("c", "d", "e")() {
+	if !w.withQuorum("c", "d", "e")() {
 		w.failf("three of five have no right")
 	}
 	w.all["e"].leaving = true
@@ -59,8 +59,8 @@ func TestMinorityNeverChangesTheSet(t *testing.T) {
 	// From now on two are half: a minority, and so are the others.
 	w.crash("e")
 	w.run(time.Second)
-	if w.righted("c")() || w.righted("a")() {
-		w.failf("half of four has the right")
+	if w.withQuorum("c")() || w.withQuorum("a")() {
+		w.failf("half of four has quorum")
 	}
 	w.heal()
 	w.until(3*time.Second, "all is well", w.counted("a c d f"))
@@ -73,7 +73,7 @@ func TestHalfIsAMinority(t *testing.T) {
 	w.run(10 * time.Second)
 	for _, p := range w.running() {
 		if p.has() || p.m.Set().Version != 1 {
-			w.failf("%s has the right or another set", p.id.Name)
+			w.failf("%s has quorum or another set", p.id.Name)
 		}
 	}
 	w.heal()
@@ -99,20 +99,20 @@ func TestTwoProposers(t *testing.T) {
 	}
 }
 
-// z is not counted and has the right all the same, by a's acknowledgement. That every
-// member knows a version is not enough for the next, as long as z may have the right.
+// z is not counted and has quorum all the same, by a's acknowledgement. That every
+// member knows a version is not enough for the next, as long as z may have quorum.
 func TestSpacingCoversWhoIsNotCounted(t *testing.T) {
 	w := settle(t, "a")
 	z := w.boot("z", 0, message.Set{})
 	z.leaving = true // it does not wish to be counted
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 	w.split("z", "a b c")
 	w.start("b", "c")
 	w.until(200*time.Millisecond, "b counted", func() bool { return show(w.all["b"].m.Set()) == "2: a b" })
 	for z.has() {
 		w.run(10 * time.Millisecond)
 		if w.all["a"].m.Set().Version > 2 {
-			w.failf("z has the right in 1: a")
+			w.failf("z has quorum in 1: a")
 		}
 	}
 	w.until(200*time.Millisecond, "c counted", func() bool { return show(w.all["b"].m.Set()) == "3: a b c" })
@@ -142,7 +142,7 @@ func TestRestartedVoterAsksFirst(t *testing.T) {
 	w.crash("b")
 	w.start("b", "e")
 	w.run(10 * time.Second)
-	if !w.righted("b", "c")() {
+	if !w.withQuorum("b", "c")() {
 		w.failf("b and c are two of the three they know, and have no right")
 	}
 	w.heal()

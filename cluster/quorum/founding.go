@@ -239,7 +239,7 @@ func (m *Machine) Forget(now int64, name string) error {
 	m.now = now
 	switch p := m.latest(name); {
 	case m.set.Zero():
-		return fmt.Errorf("quorum: forget %q: this node knows no stable set yet; ask a node that does", name)
+		return fmt.Errorf("quorum: forget %q: this node knows no voter set yet; ask a node that does", name)
 	case name == m.c.Self.Name:
 		return fmt.Errorf("quorum: forget %q: it is this node; stop it, or ask another node", name)
 	case !m.set.Has(name):

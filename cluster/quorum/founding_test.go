@@ -10,22 +10,22 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// fresh is a world of processes of which each founds with expect, under the law that one set has quorum at a time.
-func fresh(t testing.TB, seed uint64, expect int) *world {
-	w := newWorld(t, seed)
+// fresh is a test cluster of processes of which each founds with expect, under the law that one set has quorum at a time.
+func fresh(t testing.TB, seed uint64, expect int) *testCluster {
+	w := newTestCluster(t, seed)
 	w.config.Expect = expect
 	w.law.one = true
 	return w
 }
 
-func (w *world) disk(names ...string) {
+func (w *testCluster) disk(names ...string) {
 	for _, name := range names {
 		w.disks[name] = new(message.Record)
 	}
 }
 
 // sets returns the IDs of the sets that running processes know.
-func (w *world) sets() (ids []string) {
+func (w *testCluster) sets() (ids []string) {
 	for _, p := range w.running() {
 		if id := p.m.Set().ID; id != "" && !slices.Contains(ids, id) {
 			ids = append(ids, id)
@@ -39,7 +39,7 @@ func TestTooFewFoundNothing(t *testing.T) {
 	t.Run("restarted behind a cut", func(t *testing.T) {
 		w := fresh(t, 1, 3)
 		w.start("a", "b", "c")
-		w.until(time.Second, "quorum", func() bool { return w.agreed() && w.righted()() })
+		w.until(time.Second, "quorum", func() bool { return w.agreed() && w.withQuorum()() })
 		w.split("a", "b c")
 		w.run(2 * time.Second)
 		w.restart("a", message.Set{})
@@ -165,7 +165,7 @@ func TestStaleLargerSet(t *testing.T) {
 	w.boot("a", 0, message.Set{ID: "z-other", Version: 3, Members: []string{"a", "x", "y"}})
 	for range 100 {
 		w.run(100 * time.Millisecond)
-		if !w.righted("b", "c")() || w.all["b"].m.Set().ID != id {
+		if !w.withQuorum("b", "c")() || w.all["b"].m.Set().ID != id {
 			w.failf("the healthy cluster has lost its quorum or its set")
 		}
 	}
@@ -173,7 +173,7 @@ func TestStaleLargerSet(t *testing.T) {
 }
 
 // A set from disk that has its quorum again is taken by those who know none, and not before.
-func TestSetFromDiskOfAStranger(t *testing.T) {
+func TestSetFromDiskOfAOutsider(t *testing.T) {
 	w := fresh(t, 1, 2)
 	old := message.Set{ID: "z-other", Version: 3, Members: []string{"a", "x", "y"}}
 	w.boot("a", 0, old)
@@ -196,7 +196,7 @@ func TestSetOnDiskIsCurrent(t *testing.T) {
 		w.split("a", "b c")
 		w.restart("a", message.Set{})
 		w.run(time.Minute)
-		if w.all["a"].has() || !w.righted("b", "c")() {
+		if w.all["a"].has() || !w.withQuorum("b", "c")() {
 			w.failf("a has quorum alone, or the others have lost theirs")
 		}
 	})
@@ -253,7 +253,7 @@ func TestDiskThatFails(t *testing.T) {
 	w := fresh(t, 1, 3)
 	w.disk("a", "b", "c")
 	w.start("a", "b", "c")
-	w.until(2*time.Second, "counted", func() bool { return w.agreed() && w.righted()() })
+	w.until(2*time.Second, "counted", func() bool { return w.agreed() && w.withQuorum()() })
 	w.full["a"] = true
 	w.start("d")
 	w.until(2*time.Second, "the others go on", func() bool { return show(w.all["b"].m.Set()) == "2: a b c d" })
@@ -261,11 +261,11 @@ func TestDiskThatFails(t *testing.T) {
 	if a := w.all["a"]; a.has() || a.m.Set().Version != 1 {
 		w.failf("a goes on without its disk")
 	}
-	if !w.righted("b", "c", "d")() {
+	if !w.withQuorum("b", "c", "d")() {
 		w.failf("the others have lost quorum")
 	}
 	w.full["a"] = false
-	w.until(2*time.Second, "a is back", func() bool { return w.agreed() && w.righted()() })
+	w.until(2*time.Second, "a is back", func() bool { return w.agreed() && w.withQuorum()() })
 }
 
 func TestBootstrapByHand(t *testing.T) {
@@ -299,7 +299,7 @@ func TestBootstrapByHand(t *testing.T) {
 			if err := b.m.Bootstrap(b.clock()); err != nil {
 				t.Fatal(err)
 			}
-			w.until(8*time.Second, "c has joined b", func() bool { return w.counted("b c")() && w.righted()() })
+			w.until(8*time.Second, "c has joined b", func() bool { return w.counted("b c")() && w.withQuorum()() })
 		})
 	}
 }
@@ -372,7 +372,7 @@ func foundings(t *testing.T, seed uint64, disks bool) {
 	}
 	w.heal()
 	w.loss, w.double, w.late = 0, 0, 1
-	w.until(25*time.Second, "all agree and have quorum", func() bool { return w.agreed() && w.righted()() })
+	w.until(25*time.Second, "all agree and have quorum", func() bool { return w.agreed() && w.withQuorum()() })
 }
 
 // A process that is spoken to under an earlier boot id by somebody who knows a set is missed there: it founds none.

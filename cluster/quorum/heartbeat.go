@@ -32,10 +32,10 @@ func (m *Machine) beatAll(now int64) {
 func (m *Machine) beat(now int64, p *peer) {
 	p.beaten = now
 	h := m.pulse
-	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.News != m.owed || h.Unconfirmed != m.unconfirmed ||
+	if h == nil || h.Sent != now || h.Seen != p.saw || h.Wish != m.wish || h.PendingGrants != m.awaited || h.Unconfirmed != m.unconfirmed ||
 		h.Set.ID != m.set.ID || h.Set.Version != m.set.Version || h.NoQuorum != m.LacksQuorum(now) {
 		h = &message.Heartbeat{
-			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, News: m.owed, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), Lease: m.lease(now),
+			Sent: now, Set: m.set, Wish: m.wish, Seen: p.saw, PendingGrants: m.awaited, Unconfirmed: m.unconfirmed, Isolated: m.isolated(now), Lease: m.lease(now),
 			NoQuorum: m.LacksQuorum(now),
 		}
 		if m.set.Zero() {
@@ -74,20 +74,20 @@ func (m *Machine) isolated(now int64) bool {
 }
 
 func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
-	m.learn(now, p, knows{h.Set, h.News, h.Unconfirmed, !h.NoQuorum})
+	m.learn(now, p, knows{h.Set, h.PendingGrants, h.Unconfirmed, !h.NoQuorum})
 	p.readHere(now, h.Sent)
 	if h.Sent >= p.sent {
 		if lacks := h.NoQuorum && h.Set.ID == m.set.ID; !lacks || !p.noQuorum {
 			p.lacking = now
 		}
-		p.sent, p.setless, p.lineage, p.wish, p.seen, p.isolated, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.lease(h.Lease)
+		p.sent, p.setless, p.clusterID, p.wish, p.seen, p.isolated, p.lease = h.Sent, h.Set.Zero(), h.Set.ID, h.Wish, h.Seen, h.Isolated, m.c.lease(h.Lease)
 		p.noQuorum, p.expect, p.founding, p.void = h.NoQuorum, h.Expect, h.Founding, h.Void
 	}
 	ok := m.acknowledges(now, p, h)
 	if ok {
 		m.give(now, p.Boot, m.c.lease(h.Lease))
 	}
-	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, News: m.owed, Unconfirmed: m.unconfirmed, Lease: h.Lease}
+	a := &message.Ack{Sent: h.Sent, Got: now, OK: ok, Set: m.set, PendingGrants: m.awaited, Unconfirmed: m.unconfirmed, Lease: h.Lease}
 	m.send(p.Peer, a)
 	e := &m.out[len(m.out)-1]
 	e.Copy = m.unanswered(now, p)
@@ -95,34 +95,34 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	p.acked = a
 }
 
-// renews reports whether a gives the right for longer and tells nothing that old did not
+// renews reports whether a gives quorum for longer and tells nothing that old did not
 // tell. It may then wait for the next heartbeat to the same peer, which halves what goes
-// between nodes that have nothing to say. The right is then up to one Heartbeat older.
+// between nodes that have nothing to say. Quorum is then up to one Heartbeat older.
 func renews(old, a *message.Ack) bool {
 	return old != nil && old.OK && a.OK && old.Set.ID == a.Set.ID && old.Set.Version == a.Set.Version &&
-		old.News == a.News && old.Unconfirmed == a.Unconfirmed
+		old.PendingGrants == a.PendingGrants && old.Unconfirmed == a.Unconfirmed
 }
 
 // acknowledges judges a heartbeat whose set has been taken over if it is newer.
 func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
-	return !m.set.Zero() && !m.failing && m.set.Equal(h.Set) && !m.unconfirmed && !m.inGrace(now) && p.introduced && h.Seen >= m.owed
+	return !m.set.Zero() && !m.failing && m.set.Equal(h.Set) && !m.unconfirmed && !m.inGrace(now) && p.introduced && h.Seen >= m.awaited
 }
 
 func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	if a.Sent <= now {
 		p.readThere(now, a.Sent, a.Got)
 	}
-	m.learn(now, p, knows{a.Set, a.News, a.Unconfirmed, p.lineage == a.Set.ID && !p.noQuorum})
+	m.learn(now, p, knows{a.Set, a.PendingGrants, a.Unconfirmed, p.clusterID == a.Set.ID && !p.noQuorum})
 	if a.Sent > now {
 		return
 	}
 	p.answered = max(p.answered, a.Sent)
 	p.rtt.Add(now, now-a.Sent)
-	if !a.OK || a.Sent <= p.reading || a.Sent < m.lineageSince {
+	if !a.OK || a.Sent <= p.reading || a.Sent < m.clusterIDSince {
 		return
 	}
 	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.lease(a.Lease))
-	m.countRight(now)
+	m.countQuorum(now)
 	if m.pulse != nil && m.pulse.NoQuorum && !m.LacksQuorum(now) {
 		m.beatAll(now) // until the others hear so, they may claim what this process decides again
 	}
@@ -133,7 +133,7 @@ type given struct {
 	boot string
 	// until is the time until which it may count.
 	until int64
-	// shown is the highest version of the present lineage that the process has
+	// shown is the highest version of the present cluster ID that the process has
 	// shown to know.
 	shown uint64
 }
@@ -156,7 +156,7 @@ func (m *Machine) dropExpired(now int64) {
 }
 
 // Acked returns whom this process has acknowledged (OK) so lately that it may still count, and for how long; not those that are outvoted and
-// whose last heartbeat has seen this process's news up to seq.
+// whose last heartbeat has seen this process's pending grants up to seq.
 func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 	var acked []message.Acked
 	for _, g := range m.given {
@@ -175,38 +175,38 @@ func (m *Machine) Introduced(p message.Peer) {
 	}
 }
 
-// Owe raises the number of this process's news to seq: from now on heartbeats are
+// Wait for raises the number of this process's pending grants to seq: from now on heartbeats are
 // acknowledged only if they have seen it.
-func (m *Machine) Owe(seq uint64) { m.owed = max(m.owed, seq) }
+func (m *Machine) AwaitSeen(seq uint64) { m.awaited = max(m.awaited, seq) }
 
-// Owed returns the peers that listen whose last heartbeat had not seen all news, and what
+// Awaited returns the peers that listen whose last heartbeat had not seen all pending grants, and what
 // each had seen.
-func (m *Machine) Owed() []Debt {
-	var debts []Debt
+func (m *Machine) Awaited() []AwaitedPeer {
+	var debts []AwaitedPeer
 	for _, p := range m.peers {
-		if p.sent != never && p.seen < m.owed && m.listens(m.now, p) {
-			debts = append(debts, Debt{Peer: p.Peer, Seen: p.seen})
+		if p.sent != never && p.seen < m.awaited && m.listens(m.now, p) {
+			debts = append(debts, AwaitedPeer{Peer: p.Peer, Seen: p.seen})
 		}
 	}
 	return debts
 }
 
-// Debt is a peer and the newest news that it has seen.
-type Debt struct {
+// Awaited peer is a peer and the newest pending grants that it has seen.
+type AwaitedPeer struct {
 	Peer message.Peer
 	Seen uint64
 }
 
-// Saw notes that news of from up to seq has been taken in; heartbeats to it will say so.
+// Saw notes that pending grants of from up to seq has been taken in; heartbeats to it will say so.
 func (m *Machine) Saw(from message.Peer, seq uint64) {
 	if p := m.enter(from); p != nil {
 		p.saw = max(p.saw, seq)
 	}
 }
 
-// RightUntil returns the time until which the process may decide; it has the right
+// QuorumUntil returns the time until which the process may decide; it has quorum
 // at times before it. In the past, or math.MinInt64, if it has not.
-func (m *Machine) RightUntil() int64 { return m.until }
+func (m *Machine) QuorumUntil() int64 { return m.until }
 
 // Renewed returns a time such that a majority has acknowledged heartbeats that were sent then or later, math.MinInt64 if there is none.
 func (m *Machine) Renewed() int64 { return m.renewed }
@@ -232,10 +232,10 @@ func (m *Machine) inGrace(now int64) bool { return now < m.graceUntil && !m.alon
 
 func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
 
-// countRight works out until when a majority's acknowledgements last. In its grace
+// countQuorum works out until when a majority's acknowledgements last. In its grace
 // the process does not count itself: the others of a majority must make sure that
-// it has seen the news of claims that it granted in an earlier run.
-func (m *Machine) countRight(now int64) {
+// it has seen the pending grants of claims that it granted in an earlier run.
+func (m *Machine) countQuorum(now int64) {
 	m.quorumAt = max(m.quorumAt, min(now, m.until))
 	defer m.noteLapse(now)
 	m.until, m.renewed = never, never

@@ -10,11 +10,11 @@ import (
 
 // law is what must hold at any time, whatever the network does.
 type law struct {
-	sets map[string]message.Set // by lineage and version, every one that was known
+	sets map[string]message.Set // by cluster ID and version, every one that was known
 	runs []*process             // all that ever ran
 	// byHand: a version was made by hand, so that there may be two of it.
 	byHand bool
-	// one: no two lineages may have quorum at once.
+	// one: no two cluster IDs may have quorum at once.
 	one bool
 }
 
@@ -34,7 +34,7 @@ func (l *law) check(p *process) {
 	l.neighbours(p)
 }
 
-// agreement: a lineage has one set of each version, and neighbours differ by one name.
+// agreement: a cluster ID has one set of each version, and neighbours differ by one name.
 func (l *law) agreement(p *process, s message.Set) {
 	if l.byHand {
 		return
@@ -66,7 +66,7 @@ func distance(s, t message.Set) int {
 	return n
 }
 
-// majority: who has the right has acknowledgements of heartbeats whose leases last from
+// majority: who has quorum has acknowledgements of heartbeats whose leases last from
 // a majority of its set, itself included.
 func (l *law) majority(p *process) {
 	s, n := p.m.Set(), 0
@@ -76,11 +76,11 @@ func (l *law) majority(p *process) {
 		}
 	}
 	if n < s.Majority() {
-		p.w.failf("%s has the right with %d of %s", p.id.Name, n, show(s))
+		p.w.failf("%s has quorum with %d of %s", p.id.Name, n, show(s))
 	}
 }
 
-// neighbours: who has the right knows the same version as all others of its lineage
+// neighbours: who has quorum knows the same version as all others of its cluster ID
 // that have it, or a neighbour of that.
 func (l *law) neighbours(p *process) {
 	s := p.m.Set()
@@ -93,7 +93,7 @@ func (l *law) neighbours(p *process) {
 			p.w.failf("%s has quorum in %s and %s in %s", p.id.Name, key(s), q.id.Name, key(t))
 		}
 		if s.ID == t.ID && max(s.Version, t.Version)-min(s.Version, t.Version) > 1 {
-			p.w.failf("%s has the right in %s and %s in %s", p.id.Name, show(s), q.id.Name, show(t))
+			p.w.failf("%s has quorum in %s and %s in %s", p.id.Name, show(s), q.id.Name, show(t))
 		}
 	}
 }

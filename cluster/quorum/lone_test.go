@@ -38,7 +38,7 @@ func set(version uint64, members ...string) message.Set {
 // say gives x a message and returns what x sends in turn to who said it.
 func (l lone) say(now int64, from message.Peer, b message.Body) []message.Body {
 	l.Take()
-	l.Step(now, message.Envelope{From: from, To: x, Lineage: l.Set().ID, Body: b})
+	l.Step(now, message.Envelope{From: from, To: x, ClusterID: l.Set().ID, Body: b})
 	return l.to(from)
 }
 
@@ -46,8 +46,8 @@ func (l lone) say(now int64, from message.Peer, b message.Body) []message.Body {
 func (l lone) to(p message.Peer) []message.Body {
 	var said []message.Body
 	for _, e := range l.Take() {
-		if e.From != x || e.Lineage != l.Set().ID {
-			l.t.Fatalf("sent from %v in lineage %q", e.From, e.Lineage)
+		if e.From != x || e.ClusterID != l.Set().ID {
+			l.t.Fatalf("sent from %v in cluster ID %q", e.From, e.ClusterID)
 		}
 		if e.To == p {
 			said = append(said, e.Body)

@@ -1,5 +1,5 @@
-// Package quorum decides who is counted (the stable set) and whether this process
-// may decide anything at full limit (the right). docs/protocol.md has the rules.
+// Package quorum decides who is counted (the voter set) and whether this process
+// may decide anything at full limit (quorum). docs/protocol.md has the rules.
 // What a process may decide, partition by partition, is cluster/handoff's.
 //
 // Machine is a pure step function: it takes the time, messages and the view, and
@@ -43,13 +43,13 @@ type Machine struct {
 	// known to be a member.
 	missed    []int64
 	dissolved uint64
-	// unconfirmed: nobody's news who knew the set has been seen.
+	// unconfirmed: nobody's pending grants who knew the set has been seen.
 	unconfirmed bool
 	// heard is when another process was last heard from, or the set was first known.
 	heard int64
-	// lineageSince is when this process took over the set's lineage.
-	lineageSince int64
-	// quorumAt is when this process last had quorum in the set's lineage.
+	// clusterIDSince is when this process took over the set's cluster ID.
+	clusterIDSince int64
+	// quorumAt is when this process last had quorum in the set's cluster ID.
 	quorumAt int64
 	// lackedAt is when it was last without.
 	lackedAt int64
@@ -73,12 +73,12 @@ type Machine struct {
 	nextRound     int64  // when the next may begin
 	founded       int    // how many sets this process has founded and left
 
-	until      int64 // of the right
+	until      int64 // of quorum
 	renewed    int64 // see Renewed
 	graceUntil int64
 	uncounted  bool // this process does not count itself
 	given      []given
-	owed       uint64
+	awaited    uint64
 
 	acceptor acceptor
 	recovery recovery
@@ -90,7 +90,7 @@ type Machine struct {
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
-		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, lineageSince: never, quorumAt: never, missedAt: never, mayFound: never, enough: never,
+		heard: now, lackedAt: now, until: never, renewed: never, graceUntil: never, clusterIDSince: never, quorumAt: never, missedAt: never, mayFound: never, enough: never,
 		record: c.Record, stored: c.Record, asked: now, foundingRound: 1,
 	}
 	if s := c.Record.Set; !s.Zero() {
@@ -124,7 +124,7 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 		}
 	case *message.Promise:
 		if p := m.hear(now, e.From); p != nil {
-			m.promise(now, p, e.Lineage, b)
+			m.promise(now, p, e.ClusterID, b)
 		}
 	case *message.Accept:
 		if p := m.hear(now, e.From); p != nil {
@@ -140,10 +140,10 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 // Tick does what is due at now. Call it at least every 100 ms, and when Due says so.
 func (m *Machine) Tick(now int64) {
 	m.now = now
-	m.dropStrangers(now)
+	m.dropOutsiders(now)
 	m.dropExpired(now)
 	if m.uncounted && !m.inGrace(now) {
-		m.countRight(now)
+		m.countQuorum(now)
 	}
 	if now < m.until {
 		m.quorumAt = now
@@ -183,5 +183,5 @@ func (m *Machine) send(to message.Peer, b message.Body) {
 	if m.out == nil {
 		m.out = make([]message.Envelope, 0, max(m.usual, 4))
 	}
-	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, Lineage: m.set.ID, Body: b})
+	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, ClusterID: m.set.ID, Body: b})
 }

@@ -13,26 +13,26 @@ import (
 func TestAcknowledgement(t *testing.T) {
 	mine := set(3, "y", "z")
 	for _, c := range []struct {
-		name  string
-		owed  uint64
-		h     message.Heartbeat
-		ok    bool
-		knows string
+		name    string
+		awaited uint64
+		h       message.Heartbeat
+		ok      bool
+		knows   string
 	}{
 		{"the same set", 0, message.Heartbeat{Set: mine}, true, "3: y z"},
 		{"no set", 0, message.Heartbeat{}, false, "3: y z"},
 		{"an older set", 0, message.Heartbeat{Set: set(2, "y")}, false, "3: y z"},
 		{"a newer set", 0, message.Heartbeat{Set: set(7, "a", "y")}, true, "7: a y"},
-		{"a smaller set of another lineage", 0, message.Heartbeat{Set: message.Set{ID: "z", Version: 9, Members: []string{"y"}}}, false, "3: y z"},
+		{"a smaller set of another cluster ID", 0, message.Heartbeat{Set: message.Set{ID: "z", Version: 9, Members: []string{"y"}}}, false, "3: y z"},
 		{"a larger one", 0, message.Heartbeat{Set: message.Set{ID: "a", Version: 3, Members: []string{"a", "b", "c"}}}, true, "3: a b c"},
 		{"an equal one", 0, message.Heartbeat{Set: message.Set{ID: "n", Version: 1, Members: []string{"a", "b"}}}, true, "1: a b"},
 		{"a set that cannot be", 0, message.Heartbeat{Set: set(4, "z", "y", "a")}, false, "3: y z"},
-		{"unseen news", 2, message.Heartbeat{Set: mine, Seen: 1}, false, "3: y z"},
-		{"seen news", 2, message.Heartbeat{Set: mine, Seen: 2}, true, "3: y z"},
+		{"unseen pending grants", 2, message.Heartbeat{Set: mine, Seen: 1}, false, "3: y z"},
+		{"seen pending grants", 2, message.Heartbeat{Set: mine, Seen: 2}, true, "3: y z"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := newLone(t, mine)
-			l.Owe(c.owed)
+			l.AwaitSeen(c.awaited)
 			c.h.Sent = 77
 			if l.acks(100*ms, y, c.h) {
 				t.Error("acknowledged, and y has not introduced itself")
@@ -45,10 +45,10 @@ func TestAcknowledgement(t *testing.T) {
 				t.Errorf("knows %s, want %s", got, c.knows)
 			}
 			want := []message.Acked{{Boot: y.Boot}}
-			if got := l.Acked(860*ms, c.owed+1); c.ok && !slices.Equal(got, want) || !c.ok && got != nil {
+			if got := l.Acked(860*ms, c.awaited+1); c.ok && !slices.Equal(got, want) || !c.ok && got != nil {
 				t.Errorf("acknowledged %v", got)
 			}
-			if got := l.Acked(861*ms, c.owed+1); got != nil {
+			if got := l.Acked(861*ms, c.awaited+1); got != nil {
 				t.Errorf("acknowledged %v too long ago", got)
 			}
 			// A new run of y must introduce itself anew, and the old one is not answered.
@@ -58,7 +58,7 @@ func TestAcknowledgement(t *testing.T) {
 			if said := l.say(310*ms, y, &c.h); said != nil {
 				t.Errorf("said %v to an old run", said)
 			}
-			if got := l.Acked(310*ms, c.owed+1); c.ok && len(got) != 1 {
+			if got := l.Acked(310*ms, c.awaited+1); c.ok && len(got) != 1 {
 				t.Errorf("acknowledged %v, want the old run too", got)
 			}
 		})
@@ -137,12 +137,12 @@ func TestSteadyPair(t *testing.T) {
 	l.Introduced(y)
 	l.Take()
 	for _, c := range []struct {
-		name    string
-		at      int64
-		h       message.Heartbeat
-		owe     uint64
-		patient bool
-		beats   bool
+		name      string
+		at        int64
+		h         message.Heartbeat
+		awaitSeen uint64
+		patient   bool
+		beats     bool
 	}{
 		{"the first one says OK", 40 * ms, message.Heartbeat{Set: mine}, 0, false, false},
 		{"it says so again", 140 * ms, message.Heartbeat{Set: mine}, 0, true, false},
@@ -153,9 +153,9 @@ func TestSteadyPair(t *testing.T) {
 		{"the grant is told", 600 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, true, false},
 		{"another version, which all peers are told", 700 * ms, message.Heartbeat{Set: set(4, "x", "y"), Seen: 2}, 2, false, true},
 	} {
-		l.Owe(c.owe)
+		l.AwaitSeen(c.awaitSeen)
 		c.h.Sent = begin + c.at
-		l.Step(c.h.Sent, message.Envelope{From: y, To: x, Lineage: mine.ID, Body: &c.h})
+		l.Step(c.h.Sent, message.Envelope{From: y, To: x, ClusterID: mine.ID, Body: &c.h})
 		acks, beats := 0, false
 		for _, e := range l.Take() {
 			switch e.Body.(type) {
@@ -174,25 +174,25 @@ func TestSteadyPair(t *testing.T) {
 	}
 }
 
-func TestOwed(t *testing.T) {
+func TestAwaited(t *testing.T) {
 	l := newLone(t, set(2, "y", "z"))
 	l.say(0, y, &message.Heartbeat{Sent: 1, Seen: 3, Wish: message.Leave})
 	l.say(0, z, &message.Heartbeat{Sent: 1})
-	if d := l.Owed(); d != nil {
-		t.Errorf("owes %v without news", d)
+	if d := l.Awaited(); d != nil {
+		t.Errorf("waits for %v without pending grants", d)
 	}
-	l.Owe(3)
-	if d := l.Owed(); !slices.Equal(d, []quorum.Debt{{Peer: z}}) {
-		t.Errorf("owes %v", d)
+	l.AwaitSeen(3)
+	if d := l.Awaited(); !slices.Equal(d, []quorum.AwaitedPeer{{Peer: z}}) {
+		t.Errorf("waits for %v", d)
 	}
 	l.say(10*ms, y, &message.Heartbeat{Sent: 0, Seen: 2}) // overtaken
-	l.Owe(4)
-	if d := l.Owed(); !slices.Equal(d, []quorum.Debt{{Peer: y, Seen: 3}, {Peer: z}}) || l.Wishes(y) != message.Leave {
-		t.Errorf("owes %v, and y wishes %v", d, l.Wishes(y))
+	l.AwaitSeen(4)
+	if d := l.Awaited(); !slices.Equal(d, []quorum.AwaitedPeer{{Peer: y, Seen: 3}, {Peer: z}}) || l.Wishes(y) != message.Leave {
+		t.Errorf("waits for %v, and y wishes %v", d, l.Wishes(y))
 	}
 	l.Tick(2000 * ms)
-	if d := l.Owed(); d != nil || l.Lives(2000*ms, y) || !l.Lives(2000*ms, x) {
-		t.Errorf("owes the dead %v", d)
+	if d := l.Awaited(); d != nil || l.Lives(2000*ms, y) || !l.Lives(2000*ms, x) {
+		t.Errorf("waits for the dead %v", d)
 	}
 }
 

@@ -18,17 +18,17 @@ type peer struct {
 
 	// introduced: a full list of its holdings has been taken in.
 	introduced bool
-	// saw is the newest of its news that has been taken in.
+	// saw is the newest of its pending grants that has been taken in.
 	saw uint64
 
 	// What its last heartbeat said; sent is never if there was none.
-	sent     int64
-	setless  bool
-	lineage  string
-	wish     message.Wish
-	seen     uint64
-	isolated bool
-	lease    int64 // Config.Right before the first
+	sent      int64
+	setless   bool
+	clusterID string
+	wish      message.Wish
+	seen      uint64
+	isolated  bool
+	lease     int64 // Config.Quorum before the first
 	// noQuorum, expect, founding and void are as in message.Heartbeat; lacking is since when it has said noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
@@ -120,10 +120,10 @@ func (m *Machine) Outvoted(now int64) []message.Peer {
 	return outvoted
 }
 
-// Shares reports whether p's last heartbeat has shown a set of this process's lineage.
+// Shares reports whether p's last heartbeat has shown a set of this process's cluster ID.
 func (m *Machine) Shares(p message.Peer) bool {
 	i, ok := m.find(p)
-	return ok && m.peers[i].lineage == m.set.ID
+	return ok && m.peers[i].clusterID == m.set.ID
 }
 
 // Heard returns when p was last heard from, math.MinInt64 if never, or if it is isolated or lacks quorum where this process has it. This
@@ -161,7 +161,7 @@ func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.spe
 // p may have it again and not have said so yet. One that is not introduced lacks it because this process does not acknowledge it.
 func (m *Machine) outvoted(now int64, p *peer) bool {
 	long := p.lease / 3
-	return p.introduced && p.noQuorum && p.lineage == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
+	return p.introduced && p.noQuorum && p.clusterID == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
 // speaks reports whether p was heard from just now.
@@ -210,7 +210,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 		}
 	}
 	p := &peer{
-		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, lease: int64(m.c.Right), declined: never,
+		Peer: id, since: m.now, heard: never, beaten: never, sent: never, answered: never, reading: never, until: never, lease: int64(m.c.Timeout), declined: never,
 	}
 	p.here, p.there = newLeast(), newLeast()
 	m.peers = slices.Insert(m.peers, i, p)
@@ -237,8 +237,8 @@ func (m *Machine) supersede(p *peer) {
 	}
 }
 
-// dropStrangers forgets who is neither in the view nor was heard from lately.
-func (m *Machine) dropStrangers(now int64) {
+// dropOutsiders forgets who is neither in the view nor was heard from lately.
+func (m *Machine) dropOutsiders(now int64) {
 	m.peers = slices.DeleteFunc(m.peers, func(p *peer) bool {
 		return !p.inView && p.since < now-int64(memory)
 	})

@@ -10,29 +10,29 @@ import (
 
 // process is one run of one node.
 type process struct {
-	w    *world
+	w    *testCluster
 	id   message.Peer
 	m    *quorum.Machine
 	down bool
 	// asleep is until when it does nothing; what comes in waits.
 	asleep int64
-	// Its clock reads start + rate × (the world's time - born).
-	born, start int64
-	rate        float64
-	foundAt     int64 // world's time at which it may found
-	leaving     bool
-	told        map[message.Peer]int64 // when it last sent its holdings
-	news        uint64
-	acked       map[string]int64 // by name, until when what it has acknowledged lasts
-	known       message.Set
-	story       []string // every version it knew, in order
-	writing     bool
+	// Its clock reads start + rate × (the test cluster's time - born).
+	born, start   int64
+	rate          float64
+	foundAt       int64 // test cluster's time at which it may found
+	leaving       bool
+	told          map[message.Peer]int64 // when it last sent its holdings
+	pendingGrants uint64
+	acked         map[string]int64 // by name, until when what it has acknowledged lasts
+	known         message.Set
+	story         []string // every version it knew, in order
+	writing       bool
 }
 
 func (p *process) clock() int64 { return p.start + int64(float64(p.w.now-p.born)*p.rate) }
 
-// has reports whether the process has the right.
-func (p *process) has() bool { return p.m.RightUntil() > p.clock() }
+// has reports whether the process has quorum.
+func (p *process) has() bool { return p.m.QuorumUntil() > p.clock() }
 
 func (p *process) flush() {
 	for _, e := range p.m.Take() {
@@ -95,7 +95,7 @@ func (p *process) take(e message.Envelope) {
 	switch b := e.Body.(type) {
 	case *message.Holdings:
 		p.m.Introduced(e.From)
-	case *message.News:
+	case *message.PendingGrants:
 		p.m.Saw(e.From, b.Seq)
 	case *message.Ack:
 		if b.OK {
@@ -133,8 +133,8 @@ func (p *process) live() {
 			p.post(message.Envelope{From: p.id, To: q, Body: &message.Holdings{Full: true}})
 		}
 	}
-	for _, d := range p.m.Owed() {
-		p.post(message.Envelope{From: p.id, To: d.Peer, Body: &message.News{Seq: p.news}})
+	for _, d := range p.m.Awaited() {
+		p.post(message.Envelope{From: p.id, To: d.Peer, Body: &message.PendingGrants{Seq: p.pendingGrants}})
 	}
 	p.m.Tick(now)
 }

@@ -112,9 +112,9 @@ func (p *proposal) vote(now int64, name string) {
 	}
 }
 
-// promise takes an answer to a Prepare, whose sender knows the given lineage.
-func (m *Machine) promise(now int64, from *peer, lineage string, b *message.Promise) {
-	if lineage == m.set.ID && b.Version == m.set.Version+1 {
+// promise takes an answer to a Prepare, whose sender knows the given cluster ID.
+func (m *Machine) promise(now int64, from *peer, clusterID string, b *message.Promise) {
+	if clusterID == m.set.ID && b.Version == m.set.Version+1 {
 		m.told(now, from, b)
 	}
 	p := m.answered(from, b.Version, b.Ballot, b.OK)

@@ -35,7 +35,7 @@ func TestRandomSchedules(t *testing.T) {
 }
 
 func schedule(t *testing.T, seed uint64) {
-	w := newWorld(t, seed)
+	w := newTestCluster(t, seed)
 	w.slow, w.late, w.delay = 0.03, 1500*ms, 1+w.rng.Int64N(10*ms)
 	names := []string{"a", "b", "c", "d", "e", "f", "g"}
 	began := 3 + w.rng.IntN(3)
@@ -98,8 +98,8 @@ func schedule(t *testing.T, seed uint64) {
 				began++
 			}
 		case 11:
-			p.news++
-			p.m.Owe(p.news)
+			p.pendingGrants++
+			p.m.AwaitSeen(p.pendingGrants)
 		}
 	}
 	for _, p := range w.running() {
@@ -108,7 +108,7 @@ func schedule(t *testing.T, seed uint64) {
 	}
 	w.heal()
 	w.loss, w.double, w.late = 0, 0, 1
-	w.until(5*time.Second, "all agree and have the right", func() bool { return w.agreed() && w.righted()() })
+	w.until(5*time.Second, "all agree and have quorum", func() bool { return w.agreed() && w.withQuorum()() })
 
 	// If nobody is missing, all are counted soon.
 	names = nil

@@ -8,7 +8,7 @@ import (
 )
 
 // restart runs name anew, at once.
-func (w *world) restart(name string, snapshot message.Set) *process {
+func (w *testCluster) restart(name string, snapshot message.Set) *process {
 	w.crash(name)
 	w.run(time.Millisecond)
 	return w.boot(name, 100*ms, snapshot)
@@ -47,7 +47,7 @@ func TestRestartWithinASecond(t *testing.T) {
 				if promised || p.m.Promises(p.clock()) {
 					w.failf("%s promised something in its grace", name)
 				}
-				if !w.righted()() || !w.counted("a b c d")() {
+				if !w.withQuorum()() || !w.counted("a b c d")() {
 					w.failf("the others are a majority without %s", name)
 				}
 				w.run(200 * time.Millisecond)
@@ -65,19 +65,19 @@ func TestRestartWithinASecond(t *testing.T) {
 }
 
 // In its grace a process is not counted by itself either: of two, neither has the
-// right until the restarted one promises again.
+// quorum until the restarted one promises again.
 func TestRestartOfOneOfTwo(t *testing.T) {
 	w := settle(t, "a b")
 	b := w.restart("b", message.Set{})
 	w.run(700 * time.Millisecond)
-	if w.righted("a")() || b.has() {
-		w.failf("one of two has the right")
+	if w.withQuorum("a")() || b.has() {
+		w.failf("one of two has quorum")
 	}
 	w.run(1200 * time.Millisecond)
-	if w.righted("a")() || b.has() {
-		w.failf("one of two has the right")
+	if w.withQuorum("a")() || b.has() {
+		w.failf("one of two has quorum")
 	}
-	w.until(300*time.Millisecond, "the right", w.righted())
+	w.until(300*time.Millisecond, "quorum", w.withQuorum())
 }
 
 func TestAllRestartFromSnapshots(t *testing.T) {
@@ -95,10 +95,10 @@ func TestAllRestartFromSnapshots(t *testing.T) {
 		w.boot(name, 0, snapshots[name])
 	}
 	w.run(1900 * time.Millisecond)
-	if w.righted("a")() {
+	if w.withQuorum("a")() {
 		w.failf("no grace after a restart of all")
 	}
-	w.until(300*time.Millisecond, "the right", w.righted())
+	w.until(300*time.Millisecond, "quorum", w.withQuorum())
 	if s := w.all["c"].m.Set(); key(s) != key(old) {
 		w.failf("c knows %s, want the old set", show(s))
 	}
@@ -107,12 +107,12 @@ func TestAllRestartFromSnapshots(t *testing.T) {
 }
 
 // A process that is counted alone needs no grace to decide and to promise. But it has
-// forgotten who got the right from it, and lets the set change only when that is over.
+// forgotten who got quorum from it, and lets the set change only when that is over.
 func TestRestartOfTheOnlyMember(t *testing.T) {
 	w := settle(t, "a")
 	z := w.boot("z", 0, message.Set{})
 	z.leaving = true // it does not wish to be counted
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 	w.split("z", "a w y")
 	a := w.restart("a", w.all["a"].m.Set())
 	w.start("w", "y")
@@ -121,7 +121,7 @@ func TestRestartOfTheOnlyMember(t *testing.T) {
 	}
 	w.run(500 * time.Millisecond)
 	if !z.has() || !a.has() {
-		w.failf("z lost the right too early for this test, or a did")
+		w.failf("z lost quorum too early for this test, or a did")
 	}
 	w.until(3*time.Second, "counted", func() bool { return show(a.m.Set()) == "3: a w y" })
 }
@@ -134,8 +134,8 @@ func TestVoteComesBack(t *testing.T) {
 	w.restart("b", message.Set{})
 	w.start("d")
 	w.run(9 * time.Minute)
-	if w.all["a"].m.Set().Version != 1 || !w.righted()() {
-		w.failf("want the old set, and the right")
+	if w.all["a"].m.Set().Version != 1 || !w.withQuorum()() {
+		w.failf("want the old set, and quorum")
 	}
 	w.until(2*time.Minute, "d counted, c not", w.counted("a b d"))
 }
@@ -147,7 +147,7 @@ func TestRestartVoidsVotes(t *testing.T) {
 		a := w.all["a"]
 		id := func(name string) message.Peer { return w.all[name].id }
 		say := func(from message.Peer, b message.Body) []message.Envelope {
-			a.m.Step(a.clock(), message.Envelope{From: from, To: a.id, Lineage: a.m.Set().ID, Body: b})
+			a.m.Step(a.clock(), message.Envelope{From: from, To: a.id, ClusterID: a.m.Set().ID, Body: b})
 			return a.m.Take()
 		}
 		say(id("e"), &message.Heartbeat{Sent: a.clock(), Set: a.m.Set(), Wish: message.Leave})
@@ -186,10 +186,10 @@ func TestForgetOnBothSides(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 	w.heal()
 	w.until(5*time.Second, "all counted", w.counted("a b c d"))
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 }
 
 // Who has seen somebody founds no set for five seconds, even when its view loses them: it may be the one that is cut off.

@@ -11,53 +11,53 @@ import (
 )
 
 // told asserts which versions name has known, in order.
-func (w *world) told(name string, want ...string) {
+func (w *testCluster) told(name string, want ...string) {
 	w.t.Helper()
 	if got := w.all[name].story; !slices.Equal(got, want) {
 		w.failf("%s knew %q, want %q", name, got, want)
 	}
 }
 
-// settle starts names and runs until they are counted and have the right.
-func settle(t *testing.T, names string) *world {
+// settle starts names and runs until they are counted and have quorum.
+func settle(t *testing.T, names string) *testCluster {
 	t.Helper()
-	w := newWorld(t, 1)
+	w := newTestCluster(t, 1)
 	w.start(strings.Fields(names)...)
 	w.until(5*time.Second, names+" counted", w.counted(names))
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 	w.run(time.Second)
 	return w
 }
 
 func TestFounding(t *testing.T) {
 	t.Run("one", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.start("a")
 		w.run(200 * time.Millisecond)
 		w.told("a", "1: a")
 		a := w.all["a"].m
-		if a.RightUntil() != math.MaxInt64 || !a.In() || !a.Promises(w.all["a"].clock()) || a.Set().ID != w.all["a"].id.Boot {
+		if a.QuorumUntil() != math.MaxInt64 || !a.In() || !a.Promises(w.all["a"].clock()) || a.Set().ID != w.all["a"].id.Boot {
 			w.failf("alone, a has no lasting right, or not in its own set")
 		}
 	})
 	t.Run("three", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.start("c", "a", "b")
 		took := w.until(time.Second, "counted", w.counted("a b c"))
-		w.until(100*time.Millisecond, "the right", w.righted())
+		w.until(100*time.Millisecond, "quorum", w.withQuorum())
 		w.told("a", "1: a b c")
 		t.Logf("three are counted after %v", took)
 	})
 	t.Run("five", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.start("a", "b", "c", "d", "e")
 		took := w.until(2*time.Second, "counted", w.counted("a b c d e"))
-		w.until(100*time.Millisecond, "the right", w.righted())
+		w.until(100*time.Millisecond, "quorum", w.withQuorum())
 		w.told("e", "1: a b c d e")
 		t.Logf("five are counted after %v", took)
 	})
 	t.Run("not before join targets were asked", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.config.Expect = 2
 		w.boot("a", 3000*ms, message.Set{})
 		w.boot("b", 0, message.Set{})
@@ -67,7 +67,7 @@ func TestFounding(t *testing.T) {
 		w.told("b", "1: a b")
 	})
 	t.Run("a silent member is waited for", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.config.Expect = 2
 		w.start("a", "b", "c")
 		w.all["a"].asleep = math.MaxInt64
@@ -77,7 +77,7 @@ func TestFounding(t *testing.T) {
 		w.told("b", "1: b c")
 	})
 	t.Run("who founds alone waits for as long as gossip shows somebody silent", func(t *testing.T) {
-		w := newWorld(t, 1)
+		w := newTestCluster(t, 1)
 		w.config.Expect = 1
 		w.start("a", "b")
 		w.all["a"].asleep = math.MaxInt64
@@ -94,8 +94,8 @@ func TestJoin(t *testing.T) {
 	w.start("a") // the lowest name: it may found, but hears of the set first
 	took := w.until(time.Second, "counted", w.counted("a b c d"))
 	w.told("a", "1: b c d", "2: a b c d")
-	if !w.righted()() {
-		w.failf("a join cost the right")
+	if !w.withQuorum()() {
+		w.failf("a join cost quorum")
 	}
 	if a := w.all["a"]; !a.m.Promises(a.clock()) {
 		w.failf("a was seen to join and promises nothing")
@@ -111,7 +111,7 @@ func TestJoinerThatCannotBeReached(t *testing.T) {
 	w.run(900 * time.Millisecond)
 	w.told("a", "1: a")
 	if !w.all["a"].has() {
-		w.failf("a lost the right")
+		w.failf("a lost quorum")
 	}
 	w.heal()
 	w.until(time.Second, "counted", w.counted("a b"))
@@ -126,7 +126,7 @@ func TestOrderedLeave(t *testing.T) {
 		w.crash(name)
 		w.run(100 * time.Millisecond)
 		rest := strings.Join(slices.DeleteFunc([]string{"a", "b", "c"}, func(n string) bool { return n == name }), " ")
-		if !w.counted(rest)() || !w.righted()() {
+		if !w.counted(rest)() || !w.withQuorum()() {
 			w.failf("%s left, and the rest does not go on", name)
 		}
 		t.Logf("%s was out after %v", name, took)
@@ -157,7 +157,7 @@ func TestAllLeaveButOne(t *testing.T) {
 	}
 	w.until(3*time.Second, "c alone", w.counted("c"))
 	w.run(time.Second)
-	if c := w.all["c"]; c.m.RightUntil() != math.MaxInt64 {
+	if c := w.all["c"]; c.m.QuorumUntil() != math.MaxInt64 {
 		w.failf("c alone has no lasting right")
 	}
 }
@@ -176,7 +176,7 @@ func TestCrashAndForget(t *testing.T) {
 	w := settle(t, "a b c")
 	w.crash("a")
 	w.run(time.Second)
-	if !w.righted()() {
+	if !w.withQuorum()() {
 		w.failf("two of three have no right")
 	}
 	w.run(10*time.Minute - 2*time.Second)
@@ -184,8 +184,8 @@ func TestCrashAndForget(t *testing.T) {
 		w.failf("a is forgotten too early")
 	}
 	w.until(2*time.Second, "a forgotten", w.counted("b c"))
-	if !w.righted()() {
-		w.failf("forgetting cost the right")
+	if !w.withQuorum()() {
+		w.failf("forgetting cost quorum")
 	}
 }
 
@@ -196,15 +196,15 @@ func TestForgottenComesBack(t *testing.T) {
 	w.split("c", "a b")
 	w.until(11*time.Minute, "c forgotten", func() bool { return len(w.all["a"].m.Set().Members) == 2 })
 	if w.all["c"].has() {
-		w.failf("c has the right")
+		w.failf("c has quorum")
 	}
 	w.heal()
 	w.until(2*time.Second, "counted", w.counted("a b c"))
 	w.told("c", "1: a b c", "2: a b", "3: a b c")
 }
 
-func TestTwoLineagesMeet(t *testing.T) {
-	w := newWorld(t, 1)
+func TestTwoClusterIDsMeet(t *testing.T) {
+	w := newTestCluster(t, 1)
 	w.split("a b c", "x y")
 	w.run(2 * time.Second) // gossip does not even know them
 	w.start("a", "b", "c")
@@ -213,10 +213,10 @@ func TestTwoLineagesMeet(t *testing.T) {
 	w.until(8*time.Second, "two sets", func() bool {
 		return show(w.all["c"].m.Set()) == "1: a b c" && show(w.all["x"].m.Set()) == "1: x y"
 	})
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 	w.heal()
 	w.until(5*time.Second, "one set", w.counted("a b c x y"))
-	w.until(time.Second, "the right", w.righted())
+	w.until(time.Second, "quorum", w.withQuorum())
 	for name, want := range map[string]uint64{"a": 0, "b": 0, "c": 0, "x": 1, "y": 1} {
 		if got := w.all[name].m.Dissolved(); got != want {
 			t.Errorf("%s gave up its set %d times, want %d", name, got, want)
@@ -224,17 +224,17 @@ func TestTwoLineagesMeet(t *testing.T) {
 	}
 }
 
-func TestPausedProcessWakesWithoutTheRight(t *testing.T) {
+func TestPausedProcessWakesWithoutQuorum(t *testing.T) {
 	w := settle(t, "a b c")
 	b := w.all["b"]
 	b.asleep = w.now + 5000*ms
 	w.run(600 * time.Millisecond)
 	if b.has() {
-		w.failf("b has the right in its sleep")
+		w.failf("b has quorum in its sleep")
 	}
 	w.until(5*time.Second, "awake", b.has)
 	if w.now < b.asleep {
-		w.failf("b got the right in its sleep")
+		w.failf("b got quorum in its sleep")
 	}
 	if !w.counted("a b c")() {
 		w.failf("a pause changed the set")

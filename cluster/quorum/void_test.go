@@ -88,11 +88,11 @@ func TestNoQuorumWithoutTheDisk(t *testing.T) {
 		l.Tick(now)
 	}
 	r, ok := l.Unstored()
-	if !ok || show(r.Set) != "2: x y" || l.RightUntil() < 3000*ms {
-		t.Fatalf("the disk is to have %+v; quorum until %d", r, l.RightUntil())
+	if !ok || show(r.Set) != "2: x y" || l.QuorumUntil() < 3000*ms {
+		t.Fatalf("the disk is to have %+v; quorum until %d", r, l.QuorumUntil())
 	}
 	l.StoreFailed(3000 * ms)
-	if l.RightUntil() >= 3000*ms || l.acks(3010*ms, y, message.Heartbeat{Sent: 3010 * ms, Set: mine}) {
+	if l.QuorumUntil() >= 3000*ms || l.acks(3010*ms, y, message.Heartbeat{Sent: 3010 * ms, Set: mine}) {
 		t.Error("goes on without its disk")
 	}
 	l.Stored(3020*ms, r)

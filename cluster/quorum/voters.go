@@ -13,34 +13,34 @@ import (
 // Set returns the newest version that this process knows. Zero if none.
 func (m *Machine) Set() message.Set { return m.set }
 
-// Unconfirmed reports whether this process has not yet seen the news of anybody who knows its set: then it acknowledges nobody,
+// Unconfirmed reports whether this process has not yet seen the pending grants of anybody who knows its set: then it acknowledges nobody,
 // and may give the set up for one that ranks below it.
 func (m *Machine) Unconfirmed() bool { return m.unconfirmed }
 
 // In reports whether this process is counted.
 func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
 
-// Dissolved returns how often this process gave up its set for one of another lineage.
+// Dissolved returns how often this process gave up its set for one of another cluster ID.
 func (m *Machine) Dissolved() uint64 { return m.dissolved }
 
 // knows is what a process says that it knows.
 type knows struct {
 	set message.Set
-	// news is the number of its last news, unconfirmed says that it has not seen the news of anybody
+	// pending grants is the number of its last pending grants, unconfirmed says that it has not seen the pending grants of anybody
 	// who knew the set.
-	news        uint64
-	unconfirmed bool
+	pendingGrants uint64
+	unconfirmed   bool
 	// proven: it has quorum in that set.
 	proven bool
 }
 
-// learn takes in what p knows. A version of the set carries the news of the one before: whoever knows
+// learn takes in what p knows. A version of the set carries the pending grants of the one before: whoever knows
 // it knows of every claim that was granted by a majority of an earlier version, see docs/protocol.md.
-// So a later version is taken only from somebody whose news has been seen. Who had no set, or one of another
-// lineage, takes it to be able to read the news, and acknowledges nobody until it has.
+// So a later version is taken only from somebody whose pending grants has been seen. Who had no set, or one of another
+// cluster ID, takes it to be able to read the pending grants, and acknowledges nobody until it has.
 func (m *Machine) learn(now int64, p *peer, k knows) {
 	s := k.set
-	informs := !k.unconfirmed && p.saw >= k.news
+	informs := !k.unconfirmed && p.saw >= k.pendingGrants
 	switch {
 	case k.unconfirmed || !sound(s):
 	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
@@ -58,7 +58,7 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 			}
 		}
 		m.adopt(now, s)
-		m.unconfirmed = p.saw < k.news
+		m.unconfirmed = p.saw < k.pendingGrants
 	case informs && s.Equal(m.set):
 		m.unconfirmed = false
 	}
@@ -72,7 +72,7 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 // yield is how long a process has had no quorum when it gives its set up for one that has, whichever is larger.
 const yield = 5 * time.Second
 
-// takes reports whether this process takes k's set in the place of its own. A set of another lineage takes no other's place
+// takes reports whether this process takes k's set in the place of its own. A set of another cluster ID takes no other's place
 // unless the process that shows it has quorum in it: a set from an old disk may be one that nobody is left of. A process without
 // a set takes one that counts it all the same, for how else could it get quorum again; but not one that it has promised to take no part in.
 func (m *Machine) takes(now int64, p *peer, k knows) bool {
@@ -83,19 +83,19 @@ func (m *Machine) takes(now int64, p *peer, k knows) bool {
 	case s.ID == m.set.ID:
 		return beats(s, m.set)
 	}
-	return k.proven && (beats(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.lineageSince) < now-int64(yield))
+	return k.proven && (beats(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.clusterIDSince) < now-int64(yield))
 }
 
 // deserted reports whether this process has its set unconfirmed, and p, which the set counts, knows s of another
-// lineage: so p has lost it in a crash, and waiting for its news is in vain. Nothing was acknowledged by
+// cluster ID: so p has lost it in a crash, and waiting for its pending grants is in vain. Nothing was acknowledged by
 // unconfirmed, so nothing is broken by giving it up for a set that it outranks.
 func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
 	if !m.unconfirmed || s.ID == m.set.ID || !m.set.Has(p.Name) {
 		return false
 	}
 	for _, q := range m.peers {
-		if q != p && q.lineage == m.set.ID && m.set.Has(q.Name) && m.lives(now, q) {
-			return false // its news can still be seen
+		if q != p && q.clusterID == m.set.ID && m.set.Has(q.Name) && m.lives(now, q) {
+			return false // its pending grants can still be seen
 		}
 	}
 	return true
@@ -116,11 +116,11 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 		}
 	}
 	if old.ID != s.ID {
-		m.lineageSince, m.heard, m.unconfirmed, m.quorumAt, m.until = now, now, false, never, never
+		m.clusterIDSince, m.heard, m.unconfirmed, m.quorumAt, m.until = now, now, false, never, never
 		if !old.Zero() {
 			m.dissolved++
 		}
-		// What was acknowledged, shown and told was so in the other lineage.
+		// What was acknowledged, shown and told was so in the other cluster ID.
 		for _, p := range m.peers {
 			p.reading, p.until, p.told, p.saw = never, never, 0, 0
 		}
@@ -128,7 +128,7 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 			m.given[i].shown = 0
 		}
 	}
-	m.countRight(now)
+	m.countQuorum(now)
 	m.beatAll(now)
 	return true
 }
@@ -255,7 +255,7 @@ func (m *Machine) givenUp(s message.Set) bool {
 func (m *Machine) outside(s message.Set) (n int) {
 	for _, name := range s.Members {
 		p := m.latest(name)
-		if p != nil && p.sent != never && (slices.Contains(p.void, s.ID) || p.lineage != "" && p.lineage != s.ID) {
+		if p != nil && p.sent != never && (slices.Contains(p.void, s.ID) || p.clusterID != "" && p.clusterID != s.ID) {
 			n++
 		}
 	}
@@ -289,6 +289,6 @@ func (m *Machine) undo(now int64) {
 	m.founded++
 	m.set, m.missed, m.proposal, m.pulse, m.unconfirmed = message.Set{}, nil, nil, nil, false
 	m.enough = never
-	m.countRight(now)
+	m.countQuorum(now)
 	m.beatAll(now)
 }

@@ -86,7 +86,7 @@ type Receipt struct {
 }
 
 // Answer answers r by this node's share of its limits, and remembers what it admits as a deferred charge, which is then to be sent. rc,
-// if not nil, is filled in if it has charged.
+// if not nil, is synced in if it has charged.
 func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.UnknownShare, rc *Receipt) (d bucket.Decision, charged bool) {
 	s.holdFor(at.Voters)
 	defer s.mu.RUnlock()

@@ -40,7 +40,7 @@ func kindOf(b message.Body) string {
 		return "accepted"
 	case *message.Holdings:
 		return "ownership"
-	case *message.News:
+	case *message.PendingGrants:
 		return "grants"
 	case *message.Claim:
 		return "claim"
@@ -136,7 +136,7 @@ func describe(e *message.Envelope) string {
 		if len(b.Held) == 0 {
 			item("nothing")
 		}
-	case *message.News:
+	case *message.PendingGrants:
 		say("pending grants %d", b.Seq)
 		for _, g := range b.Grants {
 			item("p%d at %s to %s", g.Partition, tellGeneration(g.Gen), g.Claimer.Boot)
@@ -170,8 +170,8 @@ func describe(e *message.Envelope) string {
 		}
 	case *message.Receipt:
 		say("receipt %d", b.N)
-		for _, r := range b.Refused {
-			say(", part %d rejected: %s knows epoch %s", r.Part, r.Holder.Boot, tellEpoch(r.Known))
+		for _, r := range b.Rejected {
+			say(", part %d rejected: %s knows epoch %s", r.Part, r.Owner.Boot, tellEpoch(r.Known))
 		}
 		if b.NotServing {
 			say(", not serving")
@@ -194,7 +194,7 @@ func describeGrant(say, item func(string, ...any), b *message.Grant, claimer str
 	for _, g := range b.Parts {
 		switch {
 		case !g.OK:
-			item("p%d rejected, %s owns it at epoch %s", g.Partition, g.Holder.Boot, tellEpoch(g.Known))
+			item("p%d rejected, %s owns it at epoch %s", g.Partition, g.Owner.Boot, tellEpoch(g.Known))
 		case b.Probe:
 			item("p%d yes", g.Partition)
 		case g.Has == message.None:
@@ -215,7 +215,7 @@ func describeGrant(say, item func(string, ...any), b *message.Grant, claimer str
 func describePart(p *message.Part) string {
 	epoch := tellMark(message.Mark{Epoch: p.Epoch, Seq: p.Seq})
 	switch p.Kind {
-	case message.Fill:
+	case message.InitialSync:
 		what := "changes"
 		switch {
 		case p.Begin && p.End:

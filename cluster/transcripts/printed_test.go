@@ -130,7 +130,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		key += fate // the link may be healed
 	}
 	before := t.texts[key]
-	news := text != before
+	pendingGrants := text != before
 	if fate != lost {
 		t.texts[key] = text
 	}
@@ -141,7 +141,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		switch {
 		case fate == cutOff:
 			return arrived
-		case seen && news:
+		case seen && pendingGrants:
 			text += has
 		case seen:
 			tell("heartbeat" + has)
@@ -149,7 +149,7 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		if fate == arrives {
 			t.seen = b.Seen
 		}
-		if !news {
+		if !pendingGrants {
 			return arrived
 		}
 		l := tell(text)
@@ -162,11 +162,11 @@ func (c *simulated) sent(e message.Envelope, fate string) (arrived func(*process
 		}
 		return arrived
 	case *message.Ack:
-		news = news && fate != cutOff && !(b.OK && anyVersion(before) == anyVersion(text))
+		pendingGrants = pendingGrants && fate != cutOff && !(b.OK && anyVersion(before) == anyVersion(text))
 	case *message.Holdings:
-		news = fate != cutOff && t.tells(b)
+		pendingGrants = fate != cutOff && t.tells(b)
 	}
-	if news {
+	if pendingGrants {
 		tell(text)
 	}
 	return arrived
@@ -180,12 +180,12 @@ func anyVersion(text string) string { return versions.ReplaceAllString(text, "vo
 // tells reports whether a list of what its sender owns says anything new.
 func (t *told) tells(b *message.Holdings) bool {
 	owned := map[int]uint64{}
-	news := !b.Full || t.owned == nil
+	pendingGrants := !b.Full || t.owned == nil
 	for _, h := range b.Held {
 		owned[h.Partition] = h.Gen
-		news = news || t.owned[h.Partition] != h.Gen
+		pendingGrants = pendingGrants || t.owned[h.Partition] != h.Gen
 	}
-	news = news || b.Full && len(owned) != len(t.owned)
+	pendingGrants = pendingGrants || b.Full && len(owned) != len(t.owned)
 	if !b.Full {
 		for p, gen := range t.owned {
 			if _, ok := owned[p]; !ok {
@@ -194,13 +194,13 @@ func (t *told) tells(b *message.Holdings) bool {
 		}
 	}
 	t.owned = owned
-	return news
+	return pendingGrants
 }
 
 // note tells what has changed at a process.
 func (c *simulated) note(p *process) {
 	now := p.time()
-	until := p.quorum.RightUntil()
+	until := p.quorum.QuorumUntil()
 	has := now < until
 	if p.hasQuorum && !has {
 		c.add(&line{at: min(c.now, p.at(p.quorumUntil)), from: []string{p.self.Boot}, text: "no quorum any more"})
@@ -275,7 +275,7 @@ func (c *simulated) show() string {
 	var groups []group
 	for _, p := range c.running() {
 		text := p.state.String() + ", no quorum"
-		if p.time() < p.quorum.RightUntil() {
+		if p.time() < p.quorum.QuorumUntil() {
 			text = p.state.String() + ", quorum"
 		}
 		text += ", " + tellVoters(p.quorum.Set(), p.quorum.Unconfirmed())

@@ -269,7 +269,7 @@ func (p *process) place() {
 		order := p.order(part)
 		v.Owner = append(v.Owner, order[0])
 		others := slices.DeleteFunc(order, func(i int) bool { return i >= 0 && p.view[i].process == p })
-		v.Standby, v.Second = append(v.Standby, others[0]), append(v.Second, others[1])
+		v.Replica, v.Second = append(v.Replica, others[0]), append(v.Second, others[1])
 	}
 	p.handoff.SetView(p.time(), v)
 	p.turn()
@@ -291,7 +291,7 @@ func (p *process) order(part int) (order []int) {
 
 // charge asks p's node for n units of the counter of a partition, one check after the other, and tells what came of it.
 func (p *process) charge(part, n int) string {
-	if p.time() >= p.quorum.RightUntil() {
+	if p.time() >= p.quorum.QuorumUntil() {
 		return fmt.Sprintf("rejected in p%d, no quorum", part)
 	}
 	admitted, last := 0, bucket.Decision{}
@@ -299,7 +299,7 @@ func (p *process) charge(part, n int) string {
 		d, _, v := p.table.Try(p.time(), &bucket.Request{Key: key(part), Limits: p.c.limits[part], Cost: 1}, nil)
 		switch v {
 		case bucket.Sealed:
-			if owner := p.handoff.Holder(part); owner != (message.Peer{}) {
+			if owner := p.handoff.Owner(part); owner != (message.Peer{}) {
 				return fmt.Sprintf("rejected in p%d, not the owner: ask %s", part, owner.Boot)
 			}
 			return fmt.Sprintf("rejected in p%d, no owner known", part)

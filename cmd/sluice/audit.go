@@ -56,10 +56,10 @@ log is held against what its limit could have admitted. What is reported as over
 under quota is certain: where the times leave a doubt, the cluster gets the benefit.
 
   over quota   admitted above the limit; also without the answers of on_failure
-  under quota  denied by a holder although units were free, even if every attempt
+  under quota  denied by an owner although units were free, even if every attempt
                that got no answer has been charged
   errors       checks without an answer within --answer-within
-  longest gap  the longest time that checks of a key waited for its holder
+  longest gap  the longest time that checks of a key waited for its owner
 
 The checks bring their limits and new keys with each run, so they need no rules and
 disturb nobody. It spends what it can of the cluster: bound it with --rate.

@@ -43,7 +43,7 @@ func TestAuditExitCodes(t *testing.T) {
 		{"a rule", rule("--domain", "auth", "--limit", "2"), 0, "fixed_window epoch, 2 per 1h", ""},
 		{"a rule that allows more", rule("--domain", "auth", "--limit", "1"), 1, "\nFAIL: over quota 5 keys by 5 units, under quota 0 keys, 0 checks without an answer\n", ""},
 		{"a rule that allows less", rule("--domain", "auth", "--limit", "3"), 1, "\nFAIL: over quota 0 keys, under quota 5 keys by ", ""},
-		{"no rule", of("--inline-limits=false"), 1, "error unruled", ""},
+		{"no rule", of("--inline-limits=false"), 1, "error unmatched", ""},
 		{"wrong output", of("-o", "xml"), 2, "", "--output"},
 		{"wrong algorithm", of("--algorithm", "dice"), 2, "", "--algorithm: \"dice\""},
 		{"wrong align", of("--align", "calendar"), 2, "", "unit"},

@@ -87,7 +87,7 @@ func faultTable(b *strings.Builder, r *audit.Report) {
 	}
 	b.WriteString("\nThe worst keys, with units that are certain:\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY HOLDERS\tUNDER\tAMBIGUOUS RETRIES")
+	fmt.Fprintln(w, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY Owners\tUNDER\tAMBIGUOUS RETRIES")
 	for _, f := range r.Faults {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverHeld, f.Under, f.Ambiguous)
 	}
@@ -96,7 +96,7 @@ func faultTable(b *strings.Builder, r *audit.Report) {
 
 // bySource lists who decided.
 func bySource(r *audit.Report, count func(audit.Decided) int64) string {
-	parts := []string{fmt.Sprintf("%d by holders", count(r.Sources["held"])+count(r.Sources["forwarded"]))}
+	parts := []string{fmt.Sprintf("%d by owners", count(r.Sources["held"])+count(r.Sources["forwarded"]))}
 	for _, s := range []string{"share", "closed", "open"} {
 		if n := count(r.Sources[s]); n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
@@ -110,7 +110,7 @@ func withoutShares(r *audit.Report) string {
 	if r.Sources["share"].Admitted+r.Sources["open"].Admitted == 0 {
 		return ""
 	}
-	return "; by what holders admitted, " + keysText(r.OverHeld)
+	return "; by what owners admitted, " + keysText(r.OverHeld)
 }
 
 func gapText(r *audit.Report) string {
@@ -120,7 +120,7 @@ func gapText(r *audit.Report) string {
 	}
 	end := ""
 	if !g.Ended {
-		end = ", ended by a check without a holder's answer"
+		end = ", ended by a check without an owner's answer"
 	}
 	return fmt.Sprintf("%v, key %s, from %s (%v into the run)%s", round(g.Length), g.Key,
 		r.Began.Add(time.Duration(g.At)).Format("15:04:05.000"), round(g.At), end)

@@ -15,14 +15,14 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/door"
+	"github.com/sluice-project/sluice/internal/load/api"
 	"github.com/spf13/cobra"
 )
 
 // benchFlags are the flags of `sluice bench`.
 type benchFlags struct {
 	addrs            []string
-	door             string
+	api              string
 	callers, batch   int
 	keys             int
 	skew, rate       float64
@@ -56,7 +56,7 @@ Callers ask one call after the other, each of a random node, about keys drawn ev
 skew. The checks bring their limits, so they need no rules; with --limits rules, the nodes' rules
 for --domain and --key hold them. What sluice admits is not judged here: sluice audit does that.
 
-` + doorsHelp() + `
+` + apisHelp() + `
 Latency is that of a call. With --rate it counts from when the call was due, so that a slow answer
 shows in all the calls that had to wait for it. What is not answered within --timeout is an error,
 and a caller rests for 10 ms after one. Ctrl-C ends the run with the figures so far.
@@ -67,16 +67,16 @@ another machine than the nodes if the figures are to be the nodes' own.
 Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 		Example: `  sluice bench --addr 127.0.0.1:7460
   sluice bench --addr n1,n2,n3 --callers 256 --batch 10 --keys 1000000 --skew 0.99 --duration 1m
-  sluice bench --addr n1,n2,n3 --door http --rate 5000 --json
+  sluice bench --addr n1,n2,n3 --api http --rate 5000 --json
   sluice bench --addr n1,n2,n3 --domain auth --key user --limits rules
-  sluice bench --addr n1 --door gubernator --limits 100/1m
-  sluice bench --addr n1 --door authorize --domain shop --header X-User`,
+  sluice bench --addr n1 --api gubernator --limits 100/1m
+  sluice bench --addr n1 --api authorize --domain shop --header X-User`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := settle(cmd.Flags(), lookupEnv); err != nil {
 				return usageError(err)
 			}
-			if f.door == "authorize" && !cmd.Flags().Changed("limits") {
+			if f.api == "authorize" && !cmd.Flags().Changed("limits") {
 				f.limits = []string{byRules}
 			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -86,7 +86,7 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.SortFlags = false
 	flags.StringSliceVar(&f.addrs, "addr", []string{"127.0.0.1"},
 		fmt.Sprintf("`addresses` of the nodes; without a port, %d, or %d for HTTP", defaultGRPCPort, defaultHTTPPort))
-	flags.StringVar(&f.door, "door", "grpc", "what to call, see above")
+	flags.StringVar(&f.api, "api", "grpc", "what to call, see above")
 	flags.IntVar(&f.callers, "callers", 64, "how many ask at the same time")
 	flags.IntVar(&f.batch, "batch", 1, "checks a call")
 	flags.IntVar(&f.keys, "keys", 10_000, "how many different keys are asked")
@@ -96,7 +96,7 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.Float64Var(&f.rate, "rate", 0, "checks a second over all callers; 0: as fast as they can")
 	flags.StringVar(&f.domain, "domain", "bench", "`domain` of the checks")
 	flags.StringVar(&f.key, "key", "user", "`key` of the descriptor's only entry; the values are this and a number")
-	flags.StringVar(&f.header, "header", "X-User", "`header` that has the value, with door authorize")
+	flags.StringVar(&f.header, "header", "X-User", "`header` that has the value, with API authorize")
 	flags.StringSliceVar(&f.limits, "limits", []string{"1000/1s"}, "limits that the checks bring, each `count/period`; "+byRules+": none, the nodes' rules apply")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
 	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by the callers")
@@ -108,11 +108,11 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	return cmd
 }
 
-// doorsHelp lists the doors.
-func doorsHelp() string {
+// apisHelp lists the APIs.
+func apisHelp() string {
 	var b strings.Builder
-	b.WriteString("Doors:\n")
-	for _, k := range door.Kinds {
+	b.WriteString("APIs:\n")
+	for _, k := range api.Kinds {
 		fmt.Fprintf(&b, "  %-11s %s\n", k.Name, k.What)
 	}
 	return b.String()
@@ -125,7 +125,7 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	if f.output != "text" && f.output != "json" {
 		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
 	}
-	kind, err := door.Find(f.door)
+	kind, err := api.Find(f.api)
 	if err != nil {
 		return usageError(fmt.Errorf("--%w", err))
 	}
@@ -185,9 +185,9 @@ func (f *benchFlags) work() (load.Work, error) {
 	return w, w.Validate()
 }
 
-// open makes the door. Its errors begin with a flag's name.
-func (f *benchFlags) open(kind *door.Kind, secured *tls.Config) (door.Door, error) {
-	c := door.Config{
+// open makes the API. Its errors begin with a flag's name.
+func (f *benchFlags) open(kind *api.Kind, secured *tls.Config) (api.API, error) {
+	c := api.Config{
 		Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections, TLS: secured,
 		Token: f.token.source(), TokenInClear: f.token.inClear,
 	}
@@ -217,7 +217,7 @@ func (f *benchFlags) open(kind *door.Kind, secured *tls.Config) (door.Door, erro
 }
 
 // parseBenchLimit reads "100/1m" or "100/minute".
-func parseBenchLimit(text string) (l door.Limit, err error) {
+func parseBenchLimit(text string) (l api.Limit, err error) {
 	count, period, ok := strings.Cut(text, "/")
 	if !ok {
 		return l, errors.New("want count/period, for example 100/1m, or " + byRules)
@@ -243,7 +243,7 @@ func terminal(f *os.File) bool {
 
 // benchJSON is the answer of `sluice bench -o json`. Times are in seconds.
 type benchJSON struct {
-	Door            string                  `json:"door"`
+	API             string                  `json:"api"`
 	Addrs           []string                `json:"addrs"`
 	Callers         int                     `json:"callers"`
 	Batch           int                     `json:"batch"`
@@ -281,7 +281,7 @@ func benchOf(f *benchFlags, r *load.Result) benchJSON {
 	checks := all.Allowed + all.Denied
 	at := func(quantile float64) float64 { return time.Duration(r.Latency.ValueAtQuantile(quantile)).Seconds() }
 	b := benchJSON{
-		Door: f.door, Addrs: f.addrs, Callers: f.callers, Batch: f.batch, Keys: f.keys, Skew: f.skew, Rate: f.rate,
+		API: f.api, Addrs: f.addrs, Callers: f.callers, Batch: f.batch, Keys: f.keys, Skew: f.skew, Rate: f.rate,
 		Took: r.Took.Seconds(), Calls: r.Calls, CallsPerSecond: float64(r.Calls) * per, Checks: checks, ChecksPerSecond: float64(checks) * per,
 		Latency: benchLatency{
 			P50: at(50), P90: at(90), P99: at(99), P999: at(99.9),
@@ -313,7 +313,7 @@ func benchText(b *benchJSON, r *load.Result) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
-	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.Door, plural(int64(b.Callers), "caller", "callers"),
+	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.API, plural(int64(b.Callers), "caller", "callers"),
 		plural(int64(b.Batch), "check", "checks"), plural(int64(b.Keys), "key", "keys"))
 	if b.Skew != 0 {
 		fmt.Fprintf(w, " with a skew of %v", b.Skew)

@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/load"
-	"github.com/sluice-project/sluice/internal/load/door"
+	"github.com/sluice-project/sluice/internal/load/api"
 )
 
-// twoNodes starts two nodes that have found each other and returns their addresses at a door.
-func twoNodes(t *testing.T) (nodes []*running, addrs func(k *door.Kind) string) {
+// twoNodes starts two nodes that have found each other and returns their addresses at an API.
+func twoNodes(t *testing.T) (nodes []*running, addrs func(k *api.Kind) string) {
 	t.Helper()
 	s := testConfig(t)
 	writeRule(t, s.Rules, `domain: asked
@@ -40,7 +40,7 @@ descriptors:
 		}
 		return true
 	})
-	return nodes, func(k *door.Kind) string {
+	return nodes, func(k *api.Kind) string {
 		var list []string
 		for _, n := range nodes {
 			if k.HTTP {
@@ -91,15 +91,15 @@ func answered(n uint64, nodes ...*running) (enough func() bool) {
 	return func() bool { return count() >= before+n }
 }
 
-// Each door admits exactly what its keys' limits have, and says so: five keys of 20 a day,
+// Each API admits exactly what its keys' limits have, and says so: five keys of 20 a day,
 // asked far more often, at both nodes.
-func TestBenchDoors(t *testing.T) {
+func TestBenchAPIs(t *testing.T) {
 	nodes, addrs := twoNodes(t)
-	for i := range door.Kinds {
-		k := &door.Kinds[i]
+	for i := range api.Kinds {
+		k := &api.Kinds[i]
 		for _, batch := range []string{"1", "7"} {
 			if batch != "1" && k.MaxBatch == 1 {
-				continue // this door takes one check a call
+				continue // this API takes one check a call
 			}
 			t.Run(k.Name+" "+batch, func(t *testing.T) {
 				args := []string{"--limits", "20/day", "--domain", k.Name + batch}
@@ -109,7 +109,7 @@ func TestBenchDoors(t *testing.T) {
 				// 100 are there to be had, and then there are denials of each kind.
 				enough, began := answered(300, nodes...), time.Now()
 				code, stdout, stderr := benchUntil(t, func() bool { return enough() && time.Since(began) > 500*time.Millisecond },
-					append([]string{"--addr", addrs(k), "--door", k.Name, "--batch", batch, "--json", "--seed", "1", "--callers", "8", "--keys", "5"}, args...)...)
+					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "--json", "--seed", "1", "--callers", "8", "--keys", "5"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
@@ -137,10 +137,10 @@ func TestBenchDoors(t *testing.T) {
 				case k.Name == "envoy", k.Name == "authorize":
 					sources = []string{"untold"}
 				case k.Name == "sdk" && !whole:
-					// The client finds the holder of each key, and remembers what is denied.
+					// The client finds the owner of each key, and remembers what is denied.
 					sources = []string{"held", "deny_cache"}
 				case k.Name == "sdk":
-					// It asks the holder of a call's first key, and of few keys that may be the only one.
+					// It asks the owner of a call's first key, and of few keys that may be the only one.
 					sources = []string{"held"}
 				}
 				for _, name := range sources {
@@ -172,13 +172,13 @@ func TestBenchExitCodes(t *testing.T) {
 		{"plain", of(), 0, "2 callers, 1 check a call, 10000 keys\n", ""},
 		{"skewed, with a rate", of("--skew", "0.99", "--rate", "1000", "--batch", "10"), 0, "10 checks a call, 10000 keys with a skew of 0.99, at most 1000 checks/s\n", ""},
 		{"by rules", of("--limits", "rules", "--domain", "auth", "--keys", "1"), 0, "allowed   2: 2 held\n", ""},
-		{"no rule", of("--limits", "rules"), 0, " unruled\n", ""},
+		{"no rule", of("--limits", "rules"), 0, " unmatched\n", ""},
 		{"several limits", of("--limits", "1/day,3/240h", "--domain", "several", "--keys", "1"), 0, "allowed   1: 1 held\n", ""},
-		{"bad door", of("--door", "window"), 2, "", "--door: \"window\" is none of grpc, stream, sdk, http"},
+		{"bad API", of("--api", "window"), 2, "", "--api: \"window\" is none of grpc, stream, sdk, http"},
 		{"bad output", of("-o", "xml"), 2, "", "--output"},
 		{"no callers", of("--callers", "0"), 2, "", "--callers: 0; want 1 to 100000"},
 		{"no batch", of("--batch", "0"), 2, "", "--batch: 0"},
-		{"gubernator's batch", of("--door", "gubernator", "--batch", "1001"), 2, "", "--batch: 1001; with door gubernator want 1 to 1000"},
+		{"gubernator's batch", of("--api", "gubernator", "--batch", "1001"), 2, "", "--batch: 1001; with API gubernator want 1 to 1000"},
 		{"no keys", of("--keys", "0"), 2, "", "--keys: 0"},
 		{"skew", of("--skew", "-1"), 2, "", "--skew: -1"},
 		{"rate", of("--rate", "-1"), 2, "", "--rate: -1"},
@@ -190,20 +190,20 @@ func TestBenchExitCodes(t *testing.T) {
 		{"half a limit", of("--limits", "100"), 2, "", `--limits: "100": want count/period`},
 		{"no count", of("--limits", "x/1s"), 2, "", `the count "x" is no whole number`},
 		{"no period", of("--limits", "1/fortnight"), 2, "", `the period "fortnight"`},
-		{"gubernator by rules", of("--door", "gubernator", "--limits", "rules"), 2, "", "must bring their limit"},
-		{"two for Envoy", of("--door", "envoy", "--limits", "1/1s,2/1m"), 2, "", "at most 1"},
-		{"limits for a proxy", of("--door", "authorize", "--limits", "1/1s"), 2, "", "door authorize brings none"},
-		{"no header", of("--door", "authorize", "--header", ""), 2, "", "--header: is empty"},
-		{"no authorize", of("--addr", n.http, "--door", "authorize", "--domain", "auth"), 3, "", "status 404"},
-		{"Envoy's units", of("--door", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
-		{"gubernator's periods", of("--door", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
+		{"gubernator by rules", of("--api", "gubernator", "--limits", "rules"), 2, "", "must bring their limit"},
+		{"two for Envoy", of("--api", "envoy", "--limits", "1/1s,2/1m"), 2, "", "at most 1"},
+		{"limits for a proxy", of("--api", "authorize", "--limits", "1/1s"), 2, "", "API authorize brings none"},
+		{"no header", of("--api", "authorize", "--header", ""), 2, "", "--header: is empty"},
+		{"no authorize", of("--addr", n.http, "--api", "authorize", "--domain", "auth"), 3, "", "status 404"},
+		{"Envoy's units", of("--api", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
+		{"gubernator's periods", of("--api", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
 		{"no address", []string{"--addr", ""}, 2, "", "--addr: give at least one"},
 		{"an argument", of("n1"), 2, "", "n1"},
 		{"what no check may have", of("--domain", strings.Repeat("d", 1025)), 3, "", "checks[0].domain"},
-		{"the same by HTTP", of("--addr", n.http, "--door", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
+		{"the same by HTTP", of("--addr", n.http, "--api", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
 		{"nobody there", []string{"--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
-		{"nobody there for the SDK", []string{"--addr", "127.0.0.1:1", "--door", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
-		{"nobody there for HTTP", []string{"--addr", "127.0.0.1:1", "--door", "http", "--timeout", "1s"}, 3, "", "no node answers"},
+		{"nobody there for the SDK", []string{"--addr", "127.0.0.1:1", "--api", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
+		{"nobody there for HTTP", []string{"--addr", "127.0.0.1:1", "--api", "http", "--timeout", "1s"}, 3, "", "no node answers"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := benchUntil(t, answered(100, n), c.args...)
@@ -250,7 +250,7 @@ func TestBenchHTTPAnswers(t *testing.T) {
 				_, _ = w.Write([]byte(c.body))
 			}))
 			defer s.Close()
-			code, stdout, stderr := benchUntil(t, func() bool { return asked.Load() > 10 }, "--addr", s.Listener.Addr().String(), "--door", "http", "--callers", "1")
+			code, stdout, stderr := benchUntil(t, func() bool { return asked.Load() > 10 }, "--addr", s.Listener.Addr().String(), "--api", "http", "--callers", "1")
 			if code != c.code || !strings.Contains(stdout+stderr, c.want) {
 				t.Errorf("exit code %d, want %d with %q\n%s%s", code, c.code, c.want, stdout, stderr)
 			}
@@ -265,8 +265,8 @@ func TestProgressText(t *testing.T) {
 	if got, want := progressText(p), "3s (warming up): 1024 checks/s, 24 denied, 1.23ms a call"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	p.Warming, p.Failed, p.FirstError = false, 7, errors.New("refused\n"+strings.Repeat("x", 100))
-	if got, want := progressText(p), "3s: 1024 checks/s, 24 denied, 1.23ms a call, 7 errors, the first: refused "+strings.Repeat("x", 72); got != want {
+	p.Warming, p.Failed, p.FirstError = false, 7, errors.New("rejected\n"+strings.Repeat("x", 100))
+	if got, want := progressText(p), "3s: 1024 checks/s, 24 denied, 1.23ms a call, 7 errors, the first: rejected "+strings.Repeat("x", 72); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for d, want := range map[time.Duration]string{0: "0s", 999: "999ns", 12_345: "12.3µs", 123_456_789: "123ms", 12_345_678_901: "12.3s"} {

@@ -19,7 +19,7 @@ func TestBootstrapCommand(t *testing.T) {
 		!strings.Contains(errs, "nothing was done") {
 		t.Errorf("without a yes: %d %s %s", code, out, errs)
 	}
-	if code, out, errs := cliWith("yes\n", "members", "bootstrap", "--addr", addr); code != 0 || !strings.Contains(out, "founded a new cluster\nstable set: n1 (version 1") {
+	if code, out, errs := cliWith("yes\n", "members", "bootstrap", "--addr", addr); code != 0 || !strings.Contains(out, "founded a new cluster\nvoter set: n1 (version 1") {
 		t.Errorf("with a yes: %d %s %s", code, out, errs)
 	}
 	await(t, "ready", func() bool { ok, _ := n.Ready(); return ok })

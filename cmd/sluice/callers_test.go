@@ -121,12 +121,12 @@ func TestCommandsShowTokens(t *testing.T) {
 		{"top", "--addr", addr, "--once", "--operators-dir", nobody},
 		{"audit", "--addr", addr, "--discover", "--callers", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
 		append([]string{"bench", "--addr", addr}, bench...),
-		append([]string{"bench", "--addr", addr, "--door", "stream"}, bench...),
-		append([]string{"bench", "--addr", addr, "--door", "sdk"}, bench...),
-		append([]string{"bench", "--addr", web, "--door", "http"}, bench...),
-		append([]string{"bench", "--addr", addr, "--door", "gubernator"}, bench...),
-		append([]string{"bench", "--addr", addr, "--door", "envoy"}, bench...),
-		append([]string{"bench", "--addr", web, "--door", "authorize", "--domain", "auth"}, bench...),
+		append([]string{"bench", "--addr", addr, "--api", "stream"}, bench...),
+		append([]string{"bench", "--addr", addr, "--api", "sdk"}, bench...),
+		append([]string{"bench", "--addr", web, "--api", "http"}, bench...),
+		append([]string{"bench", "--addr", addr, "--api", "gubernator"}, bench...),
+		append([]string{"bench", "--addr", addr, "--api", "envoy"}, bench...),
+		append([]string{"bench", "--addr", web, "--api", "authorize", "--domain", "auth"}, bench...),
 	} {
 		t.Run(strings.Join(args[:min(len(args), 5)], " "), func(t *testing.T) {
 			if code, out, stderr := cli(args...); code == 0 || !strings.Contains(out+stderr, "who calls") {
@@ -153,11 +153,11 @@ func TestCommandsShowTokens(t *testing.T) {
 	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--operators-dir", nobody); code != 1 || !strings.Contains(stderr, "wants to know who calls") {
 		t.Errorf("forget without a token: %d %s", code, stderr)
 	}
-	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--token-file", file); code != 1 || !strings.Contains(stderr, "not in the stable set") {
+	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--token-file", file); code != 1 || !strings.Contains(stderr, "not in the voter set") {
 		t.Errorf("forget with a token: %d %s", code, stderr)
 	}
 	// A token does not leave the machine in the clear.
-	code, _, stderr := cli(append([]string{"bench"}, append(bench, "--addr", "sluice.invalid:1", "--door", "http", "--token-file", file)...)...)
+	code, _, stderr := cli(append([]string{"bench"}, append(bench, "--addr", "sluice.invalid:1", "--api", "http", "--token-file", file)...)...)
 	if code != 3 || !strings.Contains(stderr, "without TLS") || strings.Contains(stderr, token) {
 		t.Errorf("in the clear: %d %s", code, stderr)
 	}
@@ -193,9 +193,9 @@ func TestClientExchangesTokens(t *testing.T) {
 	defer c.Close()
 	var stop atomic.Bool
 	var asked atomic.Int64
-	var askers sync.WaitGroup
+	var requesters sync.WaitGroup
 	for range 4 {
-		askers.Go(func() {
+		requesters.Go(func() {
 			for !stop.Load() {
 				d, err := c.Check(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
 				if err != nil || !d.Allowed || d.Source != client.SourceHeld {
@@ -226,7 +226,7 @@ func TestClientExchangesTokens(t *testing.T) {
 	was = asked.Load()
 	await(t, "asked on with the new token", func() bool { return asked.Load() > was+100 })
 	stop.Store(true)
-	askers.Wait()
+	requesters.Wait()
 	d, err := c.Read(t.Context(), client.Check{Domain: "auth", Descriptor: []client.Entry{client.KV("user", "u")}})
 	if err != nil || 1000000-d.Remaining != asked.Load() {
 		t.Errorf("%d were charged (%v), and %d asked", 1000000-d.Remaining, err, asked.Load())

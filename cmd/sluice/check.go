@@ -77,7 +77,7 @@ func (f *clientFlags) way() (operators.Way, bool) {
 	return operators.Find(f.operatorsDir, withPort(f.addr, defaultGRPCPort))
 }
 
-// noWay says in a refusal of a node where its socket was looked for.
+// noWay says in a rejection of a node where its socket was looked for.
 func (f *clientFlags) noWay() string {
 	dirs := operators.Dirs()
 	if f.operatorsDir != "" {
@@ -105,27 +105,27 @@ func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluice
 	})
 }
 
-// operate is ask for what a node may refuse, which others would too: the process then ends with exitDenied, or
+// operate is ask for what a node may reject, which others would too: the process then ends with exitDenied, or
 // for words that are off with exitUsage.
 func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
-	var refused error
+	var rejected error
 	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
 		err := call(ctx, c)
 		switch st := status.Convert(err); st.Code() {
 		case codes.InvalidArgument:
-			refused = usageError(errors.New(st.Message()))
+			rejected = usageError(errors.New(st.Message()))
 		case codes.NotFound, codes.FailedPrecondition, codes.PermissionDenied, codes.Unauthenticated:
 			message := st.Message()
 			if message == limiter.ErrNotOperator.Message && f.asOperator() {
 				message += f.noWay()
 			}
-			refused = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, message)}
+			rejected = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, message)}
 		default:
 			return err
 		}
 		return nil
 	})
-	return cmp.Or(err, refused)
+	return cmp.Or(err, rejected)
 }
 
 // connect is ask for any service of the node.
@@ -300,7 +300,7 @@ type decisionJSON struct {
 	Delay      float64  `json:"delay"`
 	Rule       string   `json:"rule"`
 	Source     string   `json:"source"`
-	Holder     string   `json:"holder"`
+	Owner      string   `json:"owner"`
 	Soft       bool     `json:"soft,omitempty"`
 	Shadowed   bool     `json:"shadowed,omitempty"`
 	Elastic    bool     `json:"elastic,omitempty"`
@@ -316,7 +316,7 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 		j := decisionJSON{
 			Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains, Limit: d.Limit, Remaining: d.Remaining,
 			ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs),
-			Rule: d.Rule, Source: sourceName(d), Holder: d.Holder,
+			Rule: d.Rule, Source: sourceName(d), Owner: d.Owner,
 			Soft: d.Soft, Shadowed: d.Shadowed, Elastic: d.Elastic, Never: d.Never,
 		}
 		if !d.Never {
@@ -338,15 +338,15 @@ func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.D
 func printReset(out io.Writer, format string, d *sluicev1.Decision, why unmatched) error {
 	if format == "json" {
 		return json.NewEncoder(out).Encode(struct {
-			Reset  bool   `json:"reset"`
-			Rule   string `json:"rule"`
-			Holder string `json:"holder"`
-		}{d.Holder != "", d.Rule, d.Holder})
+			Reset bool   `json:"reset"`
+			Rule  string `json:"rule"`
+			Owner string `json:"owner"`
+		}{d.Owner != "", d.Rule, d.Owner})
 	}
 	text := fmt.Sprintf("nothing to reset: the rule %s is unlimited\n", d.Rule)
 	switch {
-	case d.Holder != "":
-		text = fmt.Sprintf("reset, held by %s\n", d.Holder)
+	case d.Owner != "":
+		text = fmt.Sprintf("reset, held by %s\n", d.Owner)
 	case noRule(d):
 		text = fmt.Sprintf("nothing to reset: no rule matches%s\n", why)
 	}
@@ -364,7 +364,7 @@ func decisionText(d *sluicev1.Decision, why unmatched) string {
 	switch {
 	case noRule(d):
 		return fmt.Sprintf("not limited: no rule matches%s\n", why)
-	case d.Source == sluicev1.Source_SOURCE_UNRULED:
+	case d.Source == sluicev1.Source_SOURCE_UNMATCHED:
 		return fmt.Sprintf("allowed: unlimited\nrule %s\n", d.Rule)
 	case d.Shadowed:
 		b.WriteString("allowed (shadow: would be denied)")
@@ -389,7 +389,7 @@ func decisionText(d *sluicev1.Decision, why unmatched) string {
 	if d.ResetAfterNs > 0 {
 		fmt.Fprintf(&b, ", whole again after %v", roundUp(d.ResetAfterNs))
 	}
-	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Holder, sourceName(d))
+	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Owner, sourceName(d))
 	return b.String()
 }
 

@@ -16,7 +16,7 @@ func TestCommandsOverTLS(t *testing.T) {
 	ours.withTLS(t, &s, "require")
 	n := startNode(t, s)
 	cert, key, _ := ours.files(t, "me")
-	flags := []string{"--ca", filepath.Join(ours.dir, "ca"), "--cert", cert, "--cert-key", key, "--server-name", "door"}
+	flags := []string{"--ca", filepath.Join(ours.dir, "ca"), "--cert", cert, "--cert-key", key, "--server-name", "api"}
 	grpcAddr, httpAddr := n.grpc, n.http
 	load, another := []string{"--callers", "2"}, []string{"--operators-dir", t.TempDir()} // as another user, who is no operator
 	for _, c := range [][]string{
@@ -26,9 +26,9 @@ func TestCommandsOverTLS(t *testing.T) {
 		append([]string{"top", "--once", "--addr", grpcAddr}, another...),
 		{"audit", "--discover", "--addr", grpcAddr, "--duration", "1s", "--keys", "5", "--callers", "2"},
 		append([]string{"bench", "--addr", grpcAddr}, load...),
-		append([]string{"bench", "--door", "stream", "--addr", grpcAddr}, load...),
-		append([]string{"bench", "--door", "sdk", "--addr", grpcAddr}, load...),
-		append([]string{"bench", "--door", "http", "--addr", httpAddr}, load...),
+		append([]string{"bench", "--api", "stream", "--addr", grpcAddr}, load...),
+		append([]string{"bench", "--api", "sdk", "--addr", grpcAddr}, load...),
+		append([]string{"bench", "--api", "http", "--addr", httpAddr}, load...),
 	} {
 		run, patience := cli, "--timeout"
 		switch c[0] {

@@ -30,7 +30,7 @@ func TestCheckExitCodes(t *testing.T) {
 		{"never", check("--domain", "auth", "--cost", "3", "user=a"), 1, "denied for good", ""},
 		{"refund", check("--domain", "auth", "--verb", "refund", "user=a"), 0, "1 of 2", ""},
 		{"reset", check("--domain", "auth", "--verb", "reset", "user=a"), 0, "reset, held by n1", ""},
-		{"reset as JSON", check("--domain", "auth", "--verb", "reset", "-o", "json", "user=a"), 0, `{"reset":true,"rule":"auth/user","holder":"n1"}`, ""},
+		{"reset as JSON", check("--domain", "auth", "--verb", "reset", "-o", "json", "user=a"), 0, `{"reset":true,"rule":"auth/user","owner":"n1"}`, ""},
 		{"reset of nothing", check("--domain", "other", "--verb", "reset", "user=a"), 4,
 			"nothing to reset: no rule matches (no rule file describes the domain \"other\"; known: auth)\n", ""},
 		{"reset without limits", check("--domain", "auth", "--verb", "reset", "free=a"), 0, "nothing to reset: the rule auth/free is unlimited\n", ""},

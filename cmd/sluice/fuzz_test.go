@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Whatever a --config file says, it sets flags or is refused with the flag's and the file's name.
+// Whatever a --config file says, it sets flags or is rejected with the flag's and the file's name.
 func FuzzConfigFile(f *testing.F) {
 	f.Add("check-timeout: 200ms\njoin: [a, b]\n")
 	f.Add("name: n1\nname: n2\n")

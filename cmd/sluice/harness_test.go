@@ -162,6 +162,6 @@ func (p papers) files(t *testing.T, name string, hosts ...string) (cert, key, ca
 // withTLS turns TLS on for the gRPC and the HTTP port of a node.
 func (p papers) withTLS(t *testing.T, c *node.Config, auth string) {
 	t.Helper()
-	c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = p.files(t, "door")
+	c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA = p.files(t, "api")
 	c.TLS.ClientAuth = auth
 }

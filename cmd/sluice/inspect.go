@@ -23,13 +23,13 @@ func newInspect() *cobra.Command {
 		Short: "Show what a descriptor is held to, and how it stands",
 		Long: `Show what a descriptor is held to and how it stands, and change nothing: the rule that
 applies, what is spent of each limit, who holds the key and who has copies of it, what is
-lent to other nodes. Any node can be asked by its operators, on its own machine, or with
+granted to other nodes. Any node can be asked by its operators, on its own machine, or with
 --callers by those with the verb read in the domain.
 
 Private values of rules with redact are shown as other tools show them, so that they can be
 found there.
 
-Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice inspect auth auth_type=login\n" +
 			"  sluice inspect shop user=ann --json",
 		Args: cobra.MinimumNArgs(2),
@@ -74,14 +74,14 @@ type inspectionJSON struct {
 	Unlimited  bool                `json:"unlimited,omitempty"`
 	Shadow     bool                `json:"shadow,omitempty"`
 	Partition  int32               `json:"partition"`
-	Holder     string              `json:"holder"`
+	Owner      string              `json:"owner"`
 	Generation uint64              `json:"generation"`
-	Standbys   []string            `json:"standbys"`
+	Replicas   []string            `json:"replicas"`
 	Filling    []string            `json:"filling"`
 	Counted    bool                `json:"counted"`
 	Limits     []limitStandingJSON `json:"limits"`
 	Grants     int32               `json:"grants"`
-	Lent       int64               `json:"lent"`
+	Granted    int64               `json:"granted"`
 	Leases     []leaseJSON         `json:"leases"`
 	Denying    []string            `json:"denying"`
 	Missing    []string            `json:"missing"`
@@ -118,9 +118,9 @@ func printInspection(out io.Writer, format string, req *sluicev1.InspectRequest,
 	names := func(list []string) []string { return append([]string{}, list...) }
 	j := inspectionJSON{
 		Domain: req.Domain, Descriptor: entriesOf(req.Descriptor_), Shown: entriesOf(res.Shown), Reason: res.Reason,
-		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Holder: res.Holder,
-		Generation: res.Generation, Standbys: names(res.Standbys), Filling: names(res.Filling), Counted: res.Counted,
-		Limits: []limitStandingJSON{}, Grants: res.Grants, Lent: res.Lent, Leases: []leaseJSON{}, Denying: names(res.Denying), Missing: names(res.Missing),
+		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Owner: res.Owner,
+		Generation: res.Generation, Replicas: names(res.Replicas), Filling: names(res.Filling), Counted: res.Counted,
+		Limits: []limitStandingJSON{}, Grants: res.Grants, Granted: res.Granted, Leases: []leaseJSON{}, Denying: names(res.Denying), Missing: names(res.Missing),
 		Domains: res.Domains,
 	}
 	for _, l := range res.Limits {
@@ -177,12 +177,12 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 		return b.String()
 	}
 	fact("partition", "%d, generation %d", res.Partition, res.Generation)
-	if res.Holder == "" {
-		fact("holder", "nobody that may decide has answered")
+	if res.Owner == "" {
+		fact("owner", "nobody that may decide has answered")
 	} else {
-		fact("holder", "%s", res.Holder)
+		fact("owner", "%s", res.Owner)
 	}
-	fact("standby", "%s", orDash(strings.Join(res.Standbys, ", ")))
+	fact("replica", "%s", orDash(strings.Join(res.Replicas, ", ")))
 	if len(res.Filling) > 0 {
 		fact("being filled", "%s", strings.Join(res.Filling, ", "))
 	}
@@ -191,7 +191,7 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 		for _, l := range res.Leases {
 			left = append(left, fmt.Sprintf("%s has %d", l.Node, l.Left))
 		}
-		fact("lent", "%d in %d leases; %s", res.Lent, res.Grants, orDash(strings.Join(left, ", ")))
+		fact("granted", "%d in %d leases; %s", res.Granted, res.Grants, orDash(strings.Join(left, ", ")))
 	}
 	if len(res.Denying) > 0 {
 		fact("denied from memory", "by %s", strings.Join(res.Denying, ", "))

@@ -19,7 +19,7 @@ func TestInspectCommand(t *testing.T) {
 	code, out, errs := cli("inspect", "--addr", addr, "auth", "user=ann")
 	for _, want := range []string{
 		`(?m)^key +auth user=ann$`, `(?m)^rule +auth/user \(the rule at .*\)$`, `(?m)^partition +\d+, generation \d+$`,
-		`(?m)^holder +n1$`, `(?m)^standby +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
+		`(?m)^owner +n1$`, `(?m)^replica +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("want %s in\n%s(%d %s)", want, out, code, errs)
@@ -30,7 +30,7 @@ func TestInspectCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
 		t.Fatalf("%d %s %v", code, out, err)
 	}
-	if l := got.Limits; len(l) != 1 || l[0].Spent != 2 || l[0].Remaining != 0 || l[0].Count != 2 || got.Holder != "n1" || !got.Counted || got.Shown[0].Value != "ann" {
+	if l := got.Limits; len(l) != 1 || l[0].Spent != 2 || l[0].Remaining != 0 || l[0].Count != 2 || got.Owner != "n1" || !got.Counted || got.Shown[0].Value != "ann" {
 		t.Errorf("%+v", got)
 	}
 	if _, out, _ = cli("inspect", "--addr", addr, "auth", "user=new"); !strings.Contains(out, "there is no counter") {
@@ -39,7 +39,7 @@ func TestInspectCommand(t *testing.T) {
 	if _, out, _ = cli("inspect", "--addr", addr, "ahut", "user=x"); !strings.Contains(out, `none: no rule file describes the domain "ahut"; known: auth`) {
 		t.Errorf("unknown domain: %s", out)
 	}
-	if _, out, _ = cli("inspect", "--addr", addr, "auth", "nobody=x"); !strings.Contains(out, "none: nothing matches nobody=x at level 1") || strings.Contains(out, "holder") {
+	if _, out, _ = cli("inspect", "--addr", addr, "auth", "nobody=x"); !strings.Contains(out, "none: nothing matches nobody=x at level 1") || strings.Contains(out, "owner") {
 		t.Errorf("no rule: %s", out)
 	}
 	for _, args := range [][]string{{"auth"}, {"auth", "=x"}, {"", "user=x"}, {"auth", "user=x", "-o", "xml"}} {
@@ -53,7 +53,7 @@ func TestInspectionText(t *testing.T) {
 	req := &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}}
 	got := inspectionText(req, &sluicev1.InspectResponse{
 		Shown: []*sluicev1.Entry{{Key: "user", Value: "redacted:0123456789ab"}}, Reason: "the rule at r.yaml:3 applies", Rule: "per user", Shadow: true,
-		Partition: 12, Generation: 3, Standbys: []string{"n2"}, Filling: []string{"n3"}, Counted: true, Grants: 2, Lent: 30,
+		Partition: 12, Generation: 3, Replicas: []string{"n2"}, Filling: []string{"n3"}, Counted: true, Grants: 2, Granted: 30,
 		Leases: []*sluicev1.LeaseLeft{{Node: "n2", Left: 7}}, Denying: []string{"n3"}, Missing: []string{"n4"},
 		Limits: []*sluicev1.LimitStanding{{Name: "per user", Limit: &sluicev1.Limit{Count: 100, PeriodNs: 1e9, Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET}, Spent: 130, ResetAfterNs: 1_300_000_001}},
 	})
@@ -61,10 +61,10 @@ func TestInspectionText(t *testing.T) {
 shown as            user=redacted:0123456789ab
 rule                "per user", which only watches (the rule at r.yaml:3 applies)
 partition           12, generation 3
-holder              nobody that may decide has answered
-standby             n2
+owner              nobody that may decide has answered
+replica             n2
 being filled        n3
-lent                30 in 2 leases; n2 has 7
+granted                30 in 2 leases; n2 has 7
 denied from memory  by n3
 no answer           from n4
 

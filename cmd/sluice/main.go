@@ -254,7 +254,7 @@ The node must run on this machine, as this user, and the browser must reach its 
 this address: for a node elsewhere, forward the port with ssh -L or kubectl port-forward.
 With --callers, the console takes tokens too.
 
-Exit codes: 0 printed, 1 refused, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 printed, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice console\n" +
 			"  kubectl exec sluice-0 -- /sluice console",
 		Args: cobra.NoArgs,
@@ -321,7 +321,7 @@ type unmatched struct {
 
 // noRule reports whether no rule matches a check, so that nothing was decided.
 func noRule(d *sluicev1.Decision) bool {
-	return d.Error == nil && d.Rule == "" && d.Source == sluicev1.Source_SOURCE_UNRULED
+	return d.Error == nil && d.Rule == "" && d.Source == sluicev1.Source_SOURCE_UNMATCHED
 }
 
 // explainUnmatched asks the node, as its operator if this user is, why no rule matches, if that is so.

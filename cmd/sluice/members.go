@@ -23,7 +23,7 @@ func newMembers() *cobra.Command {
 		Short: "List the cluster as one node sees it",
 		Long: `List the cluster as one node sees it. Nodes that agree print the same ring.
 
-COUNTED members are in the stable set, of which a majority must live for anybody to
+COUNTED members are in the voter set, of which a majority must live for anybody to
 decide at full limit. RING is how many partitions a member should hold, HOLDS how many
 it does hold as far as the node knows.
 
@@ -53,8 +53,8 @@ func newForget() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "forget NAME",
-		Short: "Take a member that is gone for good out of the stable set",
-		Long: `Take a member out of the stable set without a vote, by the word of one node. Say so
+		Short: "Take a member that is gone for good out of the voter set",
+		Long: `Take a member out of the voter set without a vote, by the word of one node. Say so
 only of a process that is gone for good: if it is merely cut off, both sides may decide
 at full limit.
 
@@ -62,7 +62,7 @@ Members that are missing are voted out by the others after --forget-after. This 
 when there is no majority left to vote, as in a cluster of two. The node answers its
 operators, on its own machine, or with --callers those with the verb admin.
 
-Exit codes: 0 forgotten, 1 refused, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 forgotten, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice members forget n2\n" +
 			"  kubectl exec sluice-0 -- /sluice members forget sluice-1",
 		Args: cobra.ExactArgs(1),
@@ -100,30 +100,30 @@ func forget(ctx context.Context, out io.Writer, f clientFlags, output, name stri
 		if err != nil {
 			return err
 		}
-		return printForgotten(out, output, name, resp.GetStableSet())
+		return printForgotten(out, output, name, resp.GetVoterSet())
 	})
 }
 
-// setJSON is a stable set in JSON.
+// setJSON is a voter set in JSON.
 type setJSON struct {
-	Lineage string   `json:"lineage"`
-	Version uint64   `json:"version"`
-	Members []string `json:"members"`
+	ClusterID string   `json:"cluster_id"`
+	Version   uint64   `json:"version"`
+	Members   []string `json:"members"`
 }
 
 // setOf returns nil for no set.
-func setOf(s *sluicev1.StableSet) *setJSON {
+func setOf(s *sluicev1.VoterSet) *setJSON {
 	if s == nil {
 		return nil
 	}
-	return &setJSON{s.Lineage, s.Version, s.Members}
+	return &setJSON{s.ClusterId, s.Version, s.Members}
 }
 
-func printForgotten(out io.Writer, format, name string, s *sluicev1.StableSet) error {
+func printForgotten(out io.Writer, format, name string, s *sluicev1.VoterSet) error {
 	if format == "json" {
 		return json.NewEncoder(out).Encode(struct {
 			Forgotten string   `json:"forgotten"`
-			StableSet *setJSON `json:"stable_set,omitempty"`
+			VoterSet  *setJSON `json:"voter_set,omitempty"`
 		}{name, setOf(s)})
 	}
 	_, err := fmt.Fprintf(out, "forgot %s\n%s", name, setText(s))
@@ -173,7 +173,7 @@ type holdingsJSON struct {
 	HandingOver   int32 `json:"handing_over"`
 	Copies        int32 `json:"copies"`
 	Claims        int32 `json:"claims"`
-	Forks         int32 `json:"forks"`
+	Divergent     int32 `json:"divergent"`
 	Lost          int32 `json:"lost"`
 }
 
@@ -193,7 +193,7 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 		Self       string         `json:"self"`
 		Ring       string         `json:"ring"`
 		Partitions int32          `json:"partitions"`
-		StableSet  *setJSON       `json:"stable_set,omitempty"`
+		VoterSet   *setJSON       `json:"voter_set,omitempty"`
 		MayDecide  bool           `json:"may_decide"`
 		Reason     string         `json:"reason,omitempty"`
 		Unreached  []string       `json:"unreached,omitempty"`
@@ -204,10 +204,10 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 		ClockCorrection float64      `json:"clock_correction,omitempty"`
 		Members         []memberJSON `json:"members"`
 	}{
-		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, StableSet: setOf(r.StableSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
+		Self: r.Self, Ring: r.Ring, Partitions: r.Partitions, VoterSet: setOf(r.VoterSet), MayDecide: r.MayDecide, Reason: r.Reason, Unreached: r.Unreached,
 		ClocksAgree: r.ClocksAgree, ClockCorrection: seconds(r.ClockCorrectionNs),
 		Members: make([]memberJSON, len(r.Members)), Holdings: holdingsJSON{
-			h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetForks(), h.GetLost(),
+			h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetCopies(), h.GetClaims(), h.GetDivergent(), h.GetLost(),
 		},
 	}
 	for _, x := range r.LostRules {
@@ -271,7 +271,7 @@ func orDash(s string) string {
 func summary(r *sluicev1.MembersResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d partitions, ring %s, as seen by %s (*)\n", r.Partitions, orDash(r.Ring), r.Self)
-	b.WriteString(setText(r.StableSet))
+	b.WriteString(setText(r.VoterSet))
 	switch {
 	case r.MayDecide:
 		fmt.Fprintf(&b, "%s may decide\n", r.Self)
@@ -284,8 +284,8 @@ func summary(r *sluicev1.MembersResponse) string {
 		fmt.Fprintf(&b, "%s\n", line)
 	}
 	h := r.GetHoldings()
-	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere, %d below their number of replicas; handing over %d, claiming %d, copies %d, forks %d\n",
-		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetForks())
+	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere, %d below their number of replicas; handing over %d, claiming %d, copies %d, divergent copies %d\n",
+		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetDivergent())
 	b.WriteString(lostText(r))
 	b.WriteString(clockText(r))
 	return b.String()
@@ -316,12 +316,12 @@ func clockText(r *sluicev1.MembersResponse) string {
 	return b.String()
 }
 
-func setText(s *sluicev1.StableSet) string {
+func setText(s *sluicev1.VoterSet) string {
 	if s == nil {
-		return "stable set: none is known\n"
+		return "voter set: none is known\n"
 	}
-	text := fmt.Sprintf("stable set: %s (version %d of %s; a majority is %d)\n",
-		strings.Join(s.Members, ", "), s.Version, s.Lineage, len(s.Members)/2+1)
+	text := fmt.Sprintf("voter set: %s (version %d of %s; a majority is %d)\n",
+		strings.Join(s.Members, ", "), s.Version, s.ClusterId, len(s.Members)/2+1)
 	if len(s.Members) == 1 {
 		text += fmt.Sprintf("%s is the only voter: rules with replication: sync wait for no replica\n", s.Members[0])
 	}

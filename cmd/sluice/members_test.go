@@ -19,8 +19,8 @@ import (
 func threeMembers() *sluicev1.MembersResponse {
 	return &sluicev1.MembersResponse{
 		Self: "n1", Ring: "dacccd824680c3d6", Partitions: 1021, MayDecide: true,
-		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
-		Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5},
+		VoterSet: &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 4, Members: []string{"n1", "n2", "n3"}},
+		Holdings: &sluicev1.Holdings{Holding: 500, Unprotected: 1, BelowReplicas: 6, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5},
 		Members: []*sluicev1.Member{
 			{
 				Name: "n1", Boot: "18e9-f5", State: "serving", GrpcAddress: "10.0.0.1:7460", HttpAddress: "10.0.0.1:7461", PeerAddress: "10.0.0.1:7462",
@@ -40,8 +40,8 @@ func TestPrintMembers(t *testing.T) {
 	whole := threeMembers()
 	lost := &sluicev1.MembersResponse{
 		Self: "n1", Ring: "01", Partitions: 1021, Reason: "1 of 2 counted members live, and a majority is 2",
-		StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
-		Holdings:  &sluicev1.Holdings{Holding: 1021, Unprotected: 1021},
+		VoterSet: &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 2, Members: []string{"n1", "n2"}},
+		Holdings: &sluicev1.Holdings{Holding: 1021, Unprotected: 1021},
 	}
 	without := &sluicev1.MembersResponse{
 		Self: "n1", MayDecide: true, Holdings: &sluicev1.Holdings{Holding: 340, Lost: 25},
@@ -70,59 +70,59 @@ n2    serving  yes      no, silent 1m23s  510   21     10.0.0.2:7460  10.0.0.2:7
 n3    missing  yes      no                0     0      -              -              -              -
 n4    joining  no       yes               0     0      -              -              -              -
 1021 partitions, ring dacccd824680c3d6, as seen by n1 (*)
-stable set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
+voter set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
 n1 may decide
-n1 holds 500 partitions, 1 of them without a complete copy elsewhere, 6 below their number of replicas; handing over 2, claiming 4, copies 3, forks 5
+n1 holds 500 partitions, 1 of them without a complete copy elsewhere, 6 below their number of replicas; handing over 2, claiming 4, copies 3, divergent copies 5
 `},
 		{"without a majority", "text", lost, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 1021 partitions, ring 01, as seen by n1 (*)
-stable set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
+voter set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 counted members live, and a majority is 2
-n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 `},
 		{"the only voter", "text", &sluicev1.MembersResponse{
-			Self: "n1", MayDecide: true, StableSet: &sluicev1.StableSet{Members: []string{"n1"}, Version: 3, Lineage: "18e9-f5"},
+			Self: "n1", MayDecide: true, VoterSet: &sluicev1.VoterSet{Members: []string{"n1"}, Version: 3, ClusterId: "18e9-f5"},
 		}, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
-stable set: n1 (version 3 of 18e9-f5; a majority is 1)
+voter set: n1 (version 3 of 18e9-f5; a majority is 1)
 n1 is the only voter: rules with replication: sync wait for no replica
 n1 may decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 `},
 		{"lost state", "text", without, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
-stable set: none is known
+voter set: none is known
 n1 may decide
-n1 holds 340 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 340 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 counters of 25 partitions of n1 are lost: bring back the nodes that had them, or ` + "`sluice members accept-loss`" + `
   api/user denies what may have been spent, for 41m10s more at most
 `},
 		{"lost state", "json", without, `
-{"self":"n1","ring":"","partitions":0,"may_decide":true,"holdings":{"holding":340,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":25},` +
+{"self":"n1","ring":"","partitions":0,"may_decide":true,"holdings":{"holding":340,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":25},` +
 			`"lost_rules":[{"domain":"api","rule":"api/user","left":2470.4}],"members":[]}
 `},
 		{"of an earlier version", "text", early, `
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1 *  serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
-stable set: none is known
+voter set: none is known
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 `},
 		{"zones", "text", zones, `
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION  ZONE
 n1 *  serving  no       no     0     0      -     -     -     -        eu-1a
 n2    serving  no       no     0     0      -     -     -     -        -
 0 partitions, ring -, as seen by n1 (*)
-stable set: none is known
+voter set: none is known
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 `},
 		{"zones", "json", zones, `
-{"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0},"members":[` +
+{"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},"members":[` +
 			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","zone":"eu-1a"},` +
 			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":""}]}
 `},
@@ -131,9 +131,9 @@ NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1    serving  no       no     0     0      -     -     -     -
 n2 *  serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n2 (*)
-stable set: none is known
+voter set: none is known
 n2 may not decide
-n2 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n2 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 clocks: off the voters' median: n2 +2.002s
 n2 corrects its clock by -2.000s for new windows
 `},
@@ -142,20 +142,20 @@ NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1 *  serving  no       no     0     0      -     -     -     -
 n2    serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
-stable set: none is known
+voter set: none is known
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, forks 0
+n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
 clocks: no majority agrees, new windows follow each node's own; against n1: n2 -3600.000s
 `},
 		{"a clock that is off", "json", off, `
-{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0},` +
+{"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},` +
 			`"clocks_agree":true,"clock_correction":-2,"members":[` +
 			`{"name":"n1","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":0.003},` +
 			`{"name":"n2","state":"serving","counted":false,"lives":false,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"","boot":"","clock_ahead":2.0015}]}
 `},
 		{"three", "json", whole, `
-{"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"stable_set":{"lineage":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +
-			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"below_replicas":6,"handing_over":2,"copies":3,"claims":4,"forks":5,"lost":0},"members":[` +
+{"self":"n1","ring":"dacccd824680c3d6","partitions":1021,"voter_set":{"cluster_id":"18e9-f5","version":4,"members":["n1","n2","n3"]},` +
+			`"may_decide":true,"holdings":{"holding":500,"unprotected":1,"below_replicas":6,"handing_over":2,"copies":3,"claims":4,"divergent":5,"lost":0},"members":[` +
 			`{"name":"n1","state":"serving","counted":true,"lives":true,"partitions":511,"holds":500,"grpc":"10.0.0.1:7460","http":"10.0.0.1:7461",` +
 			`"peer":"10.0.0.1:7462","gossip":"10.0.0.1:7463","version":"v1","boot":"18e9-f5","silent":0},` +
 			`{"name":"n2","state":"serving","counted":true,"lives":false,"partitions":510,"holds":21,"grpc":"10.0.0.2:7460","http":"10.0.0.2:7461",` +
@@ -164,9 +164,9 @@ clocks: no majority agrees, new windows follow each node's own; against n1: n2 -
 			`{"name":"n4","state":"joining","counted":false,"lives":true,"partitions":0,"holds":0,"grpc":"","http":"","peer":"","gossip":"","version":"",` +
 			`"boot":"18eb-00","silent":0.0015}]}
 `},
-		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no stable set is known yet"}, `
-{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no stable set is known yet",` +
-			`"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0},"members":[]}
+		{"without a majority", "json", &sluicev1.MembersResponse{Self: "n1", Reason: "no voter set is known yet"}, `
+{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` +
+			`"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},"members":[]}
 `},
 	} {
 		var out bytes.Buffer
@@ -189,7 +189,7 @@ func (s *forgetful) ForgetMember(_ context.Context, r *sluicev1.ForgetMemberRequ
 	if s.err != nil {
 		return nil, s.err
 	}
-	return &sluicev1.ForgetMemberResponse{StableSet: &sluicev1.StableSet{Lineage: "18e9-f5", Version: 5, Members: []string{"n1", "not-" + r.Name}}}, nil
+	return &sluicev1.ForgetMemberResponse{VoterSet: &sluicev1.VoterSet{ClusterId: "18e9-f5", Version: 5, Members: []string{"n1", "not-" + r.Name}}}, nil
 }
 
 func TestForgetCommand(t *testing.T) {
@@ -217,13 +217,13 @@ func TestForgetCommand(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"forgotten", []string{"n3"}, nil, 0, "forgot n3\nstable set: n1, not-n3 (version 5 of 18e9-f5; a majority is 2)\n", ""},
+		{"forgotten", []string{"n3"}, nil, 0, "forgot n3\nvoter set: n1, not-n3 (version 5 of 18e9-f5; a majority is 2)\n", ""},
 		{"forgotten, as JSON", []string{"-o", "json", "n3"}, nil, 0,
-			`{"forgotten":"n3","stable_set":{"lineage":"18e9-f5","version":5,"members":["n1","not-n3"]}}` + "\n", ""},
+			`{"forgotten":"n3","voter_set":{"cluster_id":"18e9-f5","version":5,"members":["n1","not-n3"]}}` + "\n", ""},
 		{"living", []string{"n3"}, status.Error(codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`), 1, "",
 			"sluice: " + addr + `: cannot forget "n3": it lives; stop it first` + "\n"},
-		{"not counted", []string{"n3"}, status.Error(codes.NotFound, `cannot forget "n3": it is not in the stable set`), 1, "",
-			"sluice: " + addr + `: cannot forget "n3": it is not in the stable set` + "\n"},
+		{"not counted", []string{"n3"}, status.Error(codes.NotFound, `cannot forget "n3": it is not in the voter set`), 1, "",
+			"sluice: " + addr + `: cannot forget "n3": it is not in the voter set` + "\n"},
 		{"from elsewhere", []string{"n3"}, status.Error(codes.PermissionDenied, "answered on loopback only"), 1, "",
 			"sluice: " + addr + ": answered on loopback only\n"},
 		{"no name", []string{""}, status.Error(codes.InvalidArgument, "name: empty"), 2, "", "sluice: name: empty\n"},

@@ -19,8 +19,8 @@ func TestOperatorsCommands(t *testing.T) {
 		{"members"}, {"members", "forget", "nobody"}, {"members", "accept-loss", "--yes"}, {"members", "bootstrap", "--yes"},
 		{"top", "--once"}, {"inspect", "auth", "user=ann"}, {"console"},
 	}
-	// What the node itself refuses.
-	reasons := map[string]string{"forget": "not in the stable set", "bootstrap": "quorum"}
+	// What the node itself rejects.
+	reasons := map[string]string{"forget": "not in the voter set", "bootstrap": "quorum"}
 	all := func(kind string) {
 		for _, args := range commands {
 			code, out, errs := cli(append(args, "--addr", addr)...)

@@ -45,7 +45,7 @@ Counts are of checks (--by frequent) or of denied checks (--by limited). They ar
 estimates where checks are many; 700 -3 says that the true
 count is lower by at most 3.
 
-Exit codes: 0 answered, 1 refused, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice top\n" +
 			"  sluice top --by frequent --domain api -n 50 --once\n" +
 			"  kubectl exec sluice-0 -- /sluice top --once -o json",

@@ -40,7 +40,7 @@ limits. Without --yes it asks before.
 The node answers its operators, on its own machine, or with --callers those with the verb
 admin.
 
-Exit codes: 0 founded, 1 refused, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 founded, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice members bootstrap\n" +
 			"  kubectl exec sluice-0 -- /sluice members bootstrap --yes",
 		Args: cobra.NoArgs,
@@ -82,10 +82,10 @@ func bootstrap(ctx context.Context, out io.Writer, f clientFlags, output string)
 		}
 		if output == "json" {
 			return json.NewEncoder(out).Encode(struct {
-				StableSet *setJSON `json:"stable_set,omitempty"`
-			}{setOf(resp.GetStableSet())})
+				VoterSet *setJSON `json:"voter_set,omitempty"`
+			}{setOf(resp.GetVoterSet())})
 		}
-		_, err = fmt.Fprintf(out, "founded a new cluster\n%s", setText(resp.GetStableSet()))
+		_, err = fmt.Fprintf(out, "founded a new cluster\n%s", setText(resp.GetVoterSet()))
 		return err
 	})
 }
@@ -113,7 +113,7 @@ that owns more such partitions later, is to be told again. Without --yes it asks
 The node answers its operators, on its own machine, or with --callers those with the verb
 admin.
 
-Exit codes: 0 accepted, 1 refused, 2 wrong usage, 3 no answer.`,
+Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice members accept-loss\n" +
 			"  kubectl exec sluice-0 -- /sluice members accept-loss --yes",
 		Args: cobra.NoArgs,

@@ -26,7 +26,7 @@ func (b Broken) String() string { return fmt.Sprintf("%s: %s (%s)", b.Pos, b.Wha
 func Check(t *Tree) []Broken {
 	c := checker{tree: t}
 	c.purity()
-	c.strangers()
+	c.outsiders()
 	c.apart()
 	c.ownHomes()
 	c.only()
@@ -100,8 +100,8 @@ func isImpure(i Import) (reason string, bad bool) {
 	return "", false
 }
 
-func (c *checker) strangers() {
-	for _, rule := range strangers {
+func (c *checker) outsiders() {
+	for _, rule := range outsiders {
 		c.unreachable(rule.a, rule.b, rule.why)
 		c.unreachable(rule.b, rule.a, rule.why)
 	}

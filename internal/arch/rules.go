@@ -15,9 +15,9 @@ var pure = []struct{ dir, why string }{
 	{"bucket", "an algorithm that reads no clock can be tested at any instant, and replayed after a hand-off"},
 	{"ring", "equal views must give equal tables on every node, so nothing but the view may count"},
 	{"rules", "the caller reads files and decides when to reload; parsing the same bytes always gives the same rules"},
-	{"cluster/lease", "what is lent must add up at every instant of a test, whatever is lost, late or doubled"},
+	{"cluster/lease", "what is granted must add up at every instant of a test, whatever is lost, late or doubled"},
 	{"cluster/share", "repeated faults and restarts must add up in the simulator as they do in a node"},
-	{"cluster/eventual", "what is told twice, late or to the next holder must add up at every instant of a test"},
+	{"cluster/eventual", "what is told twice, late or to the next owner must add up at every instant of a test"},
 	{"internal/guard", "pure packages ask it whether a rule is in force, which is a constant but in tests"},
 	{"internal/message", "messages are values: what they mean may hang on nothing but themselves"},
 	{"internal/yamldoc", "the same bytes are the same document, whoever reads them"},
@@ -46,9 +46,9 @@ var impure = []struct{ path, why string }{
 // harmless are imports that impure covers and that do no I/O all the same.
 var harmless = []string{"net/netip"}
 
-// strangers never reach each other, directly or through other packages of the
+// unauthenticated clients never reach each other, directly or through other packages of the
 // module, in tests neither.
-var strangers = []struct{ a, b, why string }{
+var outsiders = []struct{ a, b, why string }{
 	{"cluster", "transport", "the node must run under another transport, and APIs before another decider; internal/node joins them"},
 	{"cluster", "limiter", "as transport: they meet in internal/check"},
 }
@@ -60,7 +60,7 @@ var apart = []struct {
 }{
 	{
 		[]string{"transport/grpcapi", "transport/httpapi", "transport/envoy", "transport/gubernator", "transport/forwardauth", "transport/console", "transport/peer"},
-		"each front door stands alone and calls the node in-process: what they share belongs in limiter, and of the wire in transport",
+		"each API stands alone and calls the node in-process: what they share belongs in limiter, and of the wire in transport",
 	},
 }
 
@@ -72,7 +72,7 @@ var ownHomes = []struct {
 	why         string
 }{
 	{
-		"proto", []string{"transport", "client", "internal/node", "cmd", "proto", "internal/audit", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"proto", []string{"transport", "client", "internal/node", "cmd", "proto", "internal/audit", "internal/load/api"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"generated types stay at the edge: the wire can change without the decisions noticing. An audit asks as any caller does",
 	},
 	{
@@ -120,7 +120,7 @@ var modules = []struct {
 	},
 	{
 		"github.com/hashicorp/go-msgpack/v2", []string{"cluster/gossip"}, nil,
-		"memberlist's encoding: what a stranger announces is read before memberlist makes room for it",
+		"memberlist's encoding: what an unauthenticated client announces is read before memberlist invalidates for it",
 	},
 	{
 		"github.com/buraksezer/consistent", []string{"ring"}, nil,
@@ -128,10 +128,10 @@ var modules = []struct {
 	},
 	{
 		"github.com/hashicorp/golang-lru/v2", []string{"bucket", "limiter", "transport/peer", "client/."}, nil,
-		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of holders and denials in the SDK",
+		"the table of counters, and the bounded memories of rules and limits seen on the wire, and of owners and denials in the SDK",
 	},
 	{
-		"google.golang.org/grpc", []string{"transport", "client", "proto", "internal/node", "cmd", "internal/audit", "internal/inflow", "internal/load/door"}, []string{"internal/e2e", "internal/faultmatrix"},
+		"google.golang.org/grpc", []string{"transport", "client", "proto", "internal/node", "cmd", "internal/audit", "internal/inflow", "internal/load/api"}, []string{"internal/e2e", "internal/faultmatrix"},
 		"status codes and connections are chosen at the edge; an audit and a load are callers, beyond it",
 	},
 	{
@@ -143,8 +143,8 @@ var modules = []struct {
 		"error details are part of the wire",
 	},
 	{
-		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/door"}, []string{"internal/node", "internal/e2e"},
-		"Envoy's own types: its words end at its door",
+		"github.com/envoyproxy/go-control-plane", []string{"transport/envoy", "internal/load/api"}, []string{"internal/node", "internal/e2e"},
+		"Envoy's own types: its words end at its API",
 	},
 	{
 		"golang.org/x/time", []string{"client/."}, nil,
@@ -152,7 +152,7 @@ var modules = []struct {
 	},
 	{
 		"github.com/dchest/siphash", []string{"limiter", "transport/access"}, nil,
-		"one place turns strings into counter keys, so that all doors name the same counter; headers with tokens are remembered by it",
+		"one place turns strings into counter keys, so that all APIs name the same counter; headers with tokens are remembered by it",
 	},
 	{
 		"github.com/cespare/xxhash/v2", []string{"ring", "cluster", "transport"}, nil,

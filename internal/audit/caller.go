@@ -185,12 +185,12 @@ func (p *pending) count(f failure) {
 // judgeDecision says why d is no answer, if it is none.
 func judgeDecision(d *sluicev1.Decision) (f failure, kind, message string) {
 	switch e := d.GetError(); {
-	case e == nil && d.GetSource() == sluicev1.Source_SOURCE_UNRULED:
-		return final, "unruled", "no rule of the server applies; see --inline-limits and --descriptor-key"
+	case e == nil && d.GetSource() == sluicev1.Source_SOURCE_UNMATCHED:
+		return final, "unmatched", "no rule of the server applies; see --inline-limits and --descriptor-key"
 	case e == nil:
 		return none, "", ""
 	case e.Code == sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE:
-		return ambiguous, "no holder", e.Message
+		return ambiguous, "no owner", e.Message
 	default:
 		kind = strings.ToLower(strings.TrimPrefix(e.Code.String(), "ERROR_CODE_"))
 		return final, strings.ReplaceAll(kind, "_", " "), strings.TrimSpace(e.Field + " " + e.Message)
@@ -227,7 +227,7 @@ func (c *caller) keep(a *attempt, p pending, d *sluicev1.Decision) {
 		Node: a.addr, Decision: outcomeNames[r.outcome], Ambiguous: int(p.ambiguous), Attempts: a.number,
 	}
 	if d != nil {
-		line.Source, line.Holder = sourceName(d.Source), d.Holder
+		line.Source, line.Owner = sourceName(d.Source), d.Owner
 	}
 	if d == nil || a.number > 1 {
 		line.Error = a.message
@@ -248,8 +248,8 @@ const (
 	none failure = iota
 	// unsent: the call never left; nothing was charged.
 	unsent
-	// refused: the node answered UNAVAILABLE; it decides nothing then.
-	refused
+	// rejected: the node answered UNAVAILABLE; it decides nothing then.
+	rejected
 	// ambiguous: the call was sent, and may have been processed.
 	ambiguous
 	// final: another node would say the same.
@@ -257,7 +257,7 @@ const (
 )
 
 // fate is how far a call came, which its status does not tell: UNAVAILABLE may mean that the node
-// could not be reached, refused, or was lost while it decided. gRPC's reading goroutine
+// could not be reached, rejected, or was lost while it decided. gRPC's reading goroutine
 // may still write it when the call has returned.
 type fate struct{ sent, answered atomic.Bool }
 
@@ -295,7 +295,7 @@ func (f *fate) judge(err error) (failure, string) {
 	case !f.sent.Load() && !f.answered.Load():
 		return unsent, "unsent"
 	case code == codes.Unavailable && f.answered.Load():
-		return refused, "unavailable"
+		return rejected, "unavailable"
 	case code == codes.Unavailable:
 		return ambiguous, "connection lost"
 	case code == codes.DeadlineExceeded:

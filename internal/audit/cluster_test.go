@@ -168,7 +168,7 @@ func (n *fakeNode) Check(ctx context.Context, q *sluicev1.CheckRequest) (*sluice
 
 func (c *cluster) decide(by string, item *sluicev1.Check) *sluicev1.Decision {
 	if len(item.Limits) == 0 {
-		return &sluicev1.Decision{Allowed: true, Source: sluicev1.Source_SOURCE_UNRULED}
+		return &sluicev1.Decision{Allowed: true, Source: sluicev1.Source_SOURCE_UNMATCHED}
 	}
 	l := item.Limits[0]
 	limits, err := bucket.NewLimits(bucket.Limit{
@@ -186,5 +186,5 @@ func (c *cluster) decide(by string, item *sluicev1.Check) *sluicev1.Decision {
 		c.mu.keys[name] = key
 	}
 	d := c.mu.table.Do(time.Now().UnixNano(), &bucket.Request{Key: key, Limits: limits, Cost: 1})
-	return &sluicev1.Decision{Allowed: d.Allowed, Source: sluicev1.Source_SOURCE_HELD, Holder: by}
+	return &sluicev1.Decision{Allowed: d.Allowed, Source: sluicev1.Source_SOURCE_HELD, Owner: by}
 }

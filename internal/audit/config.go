@@ -63,7 +63,7 @@ type Config struct {
 	DialOptions []grpc.DialOption
 }
 
-// Exhaust asks for every key until a holder has denied it Denials times, at most for Within
+// Exhaust asks for every key until an owner has denied it Denials times, at most for Within
 // (default 30 s).
 type Exhaust struct {
 	Denials int

@@ -65,7 +65,7 @@ func limitOf(s Spec) *sluicev1.Limit {
 // are no more.
 type chooser interface {
 	next(rng *rand.Rand, dst []int32, n int) []int32
-	// denied is told of each denial by a holder.
+	// denied is told of each denial by an owner.
 	denied(key int32)
 }
 

@@ -82,7 +82,7 @@ func TestMisbehaviour(t *testing.T) {
 			},
 		},
 		{
-			name: "refuses", clean: true, serve: func(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
+			name: "rejects", clean: true, serve: func(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
 				return nil, status.Error(codes.Unavailable, "leaving")
 			}, want: func(t *testing.T, r *audit.Report) {
 				if r.AmbiguousRetries != 0 || r.ReroutedCalls == 0 || r.Admitted != 200 || r.Errors[0].Kind != "unavailable" || r.Errors[0].Final != 0 {
@@ -102,8 +102,8 @@ func TestMisbehaviour(t *testing.T) {
 			}, change: func(c *audit.Config) { c.Attempt = time.Second; c.Duration = 10 * time.Second },
 		},
 		{
-			name: "finds no holder", clean: true, serve: decisionError(sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE), want: func(t *testing.T, r *audit.Report) {
-				if r.AmbiguousRetries == 0 || r.Admitted != 200 || r.Errors[0].Kind != "no holder" {
+			name: "finds no owner", clean: true, serve: decisionError(sluicev1.ErrorCode_ERROR_CODE_UNAVAILABLE), want: func(t *testing.T, r *audit.Report) {
+				if r.AmbiguousRetries == 0 || r.Admitted != 200 || r.Errors[0].Kind != "no owner" {
 					t.Error("want its checks asked again elsewhere")
 				}
 			},
@@ -117,9 +117,9 @@ func TestMisbehaviour(t *testing.T) {
 		},
 		{
 			name: "has no rule", serve: func(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
-				return &sluicev1.CheckResponse{Decisions: []*sluicev1.Decision{{Allowed: true, Source: sluicev1.Source_SOURCE_UNRULED}}}, nil
+				return &sluicev1.CheckResponse{Decisions: []*sluicev1.Decision{{Allowed: true, Source: sluicev1.Source_SOURCE_UNMATCHED}}}, nil
 			}, want: func(t *testing.T, r *audit.Report) {
-				if r.FinalErrors == 0 || r.Errors[0].Kind != "unruled" {
+				if r.FinalErrors == 0 || r.Errors[0].Kind != "unmatched" {
 					t.Error("want final errors")
 				}
 			},
@@ -143,7 +143,7 @@ func TestMisbehaviour(t *testing.T) {
 			},
 		},
 		{
-			name: "refuses the call itself", serve: func(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
+			name: "rejects the call itself", serve: func(context.Context, *sluicev1.CheckRequest, func() *sluicev1.CheckResponse) (*sluicev1.CheckResponse, error) {
 				return nil, status.Error(codes.InvalidArgument, "too many")
 			}, want: func(t *testing.T, r *audit.Report) {
 				if r.FinalErrors == 0 || r.Errors[0].Kind != "InvalidArgument" || r.ReroutedCalls != 0 {

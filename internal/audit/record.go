@@ -37,13 +37,13 @@ type record struct {
 	ambiguous uint8
 }
 
-// held reports whether a holder of the key decided, be it by what it has lent.
-func (r *record) held() bool { return r.outcome != failed && isHolder(r.source) }
+// held reports whether an owner of the key decided, be it by what it has granted.
+func (r *record) held() bool { return r.outcome != failed && isOwner(r.source) }
 
-// lent reports whether it was decided by what the holder has lent.
-func (r *record) lent() bool { return r.source == uint8(sluicev1.Source_SOURCE_LEASE) }
+// granted reports whether it was decided by what the owner has granted.
+func (r *record) granted() bool { return r.source == uint8(sluicev1.Source_SOURCE_LEASE) }
 
-func isHolder(source uint8) bool {
+func isOwner(source uint8) bool {
 	switch sluicev1.Source(source) {
 	case sluicev1.Source_SOURCE_HELD, sluicev1.Source_SOURCE_FORWARDED, sluicev1.Source_SOURCE_LEASE:
 		return true
@@ -98,9 +98,9 @@ type Check struct {
 	Node string `json:"node"`
 	// Decision is allowed, denied or error.
 	Decision string `json:"decision"`
-	// Source and Holder are the answer's, for example "forwarded" and "n2".
+	// Source and Owner are the answer's, for example "forwarded" and "n2".
 	Source string `json:"source,omitempty"`
-	Holder string `json:"holder,omitempty"`
+	Owner  string `json:"owner,omitempty"`
 	// Ambiguous attempts may have been charged without an answer.
 	Ambiguous int `json:"ambiguous,omitempty"`
 	// Attempts are all calls that were made for it.

@@ -31,18 +31,18 @@ type Report struct {
 	Admitted    int64 `json:"admitted"`
 	Denied      int64 `json:"denied"`
 	FinalErrors int64 `json:"final_errors"`
-	// Sources are who decided: held and forwarded are a holder's answers, share,
+	// Sources are who decided: held and forwarded are an owner's answers, share,
 	// closed and open those of on_failure and on_partition.
 	Sources map[string]Decided `json:"sources"`
 
 	// Over: keys that were admitted more than their limit allows, and by how many units at
-	// least. OverHeld is the same for what holders admitted, without shares and open answers.
+	// least. OverHeld is the same for what owners admitted, without shares and open answers.
 	Over     Keys `json:"over_quota"`
-	OverHeld Keys `json:"over_quota_by_holders"`
-	// Under: keys that a holder denied although units were free, and how many at least, if
+	OverHeld Keys `json:"over_quota_by_owners"`
+	// Under: keys that an owner denied although units were free, and how many at least, if
 	// each ambiguous attempt has been charged.
 	Under Keys `json:"under_quota"`
-	// AtLimit is the number of keys that a holder denied at least once: only those can be under quota.
+	// AtLimit is the number of keys that an owner denied at least once: only those can be under quota.
 	AtLimit int `json:"at_limit"`
 	// Unexhausted keys were not denied as often as Exhaust asks within its time.
 	Unexhausted int `json:"unexhausted"`
@@ -57,7 +57,7 @@ type Report struct {
 
 	// Latency is that of checks with an answer, from when they were sent first.
 	Latency Latency `json:"latency"`
-	// Gaps are the keys that waited longest for a holder, at most MaxGaps.
+	// Gaps are the keys that waited longest for an owner, at most MaxGaps.
 	Gaps     []Gap        `json:"gaps"`
 	Specs    []SpecReport `json:"specs"`
 	Timeline []Slot       `json:"timeline"`
@@ -100,7 +100,7 @@ type Fault struct {
 	Key       string `json:"key"`
 	Spec      string `json:"spec"`
 	Over      int64  `json:"over"`
-	OverHeld  int64  `json:"over_by_holders"`
+	OverHeld  int64  `json:"over_by_owners"`
 	Under     int64  `json:"under"`
 	Admitted  int64  `json:"admitted"`
 	Denied    int64  `json:"denied"`
@@ -124,7 +124,7 @@ type SpecReport struct {
 	Denied   int64  `json:"denied"`
 	AtLimit  int    `json:"at_limit"`
 	Over     Keys   `json:"over_quota"`
-	OverHeld Keys   `json:"over_quota_by_holders"`
+	OverHeld Keys   `json:"over_quota_by_owners"`
 	Under    Keys   `json:"under_quota"`
 }
 
@@ -178,13 +178,13 @@ func (r *Report) Verdict() Verdict {
 // verdict is what the log of one key shows.
 type verdict struct {
 	asked, admitted, denied int64
-	// reached: a holder denied it at least once.
+	// reached: an owner denied it at least once.
 	reached bool
 	// ambiguous attempts may each have charged one more.
 	ambiguous int64
-	// Units admitted above the limit: in all, and counting only what holders admitted.
+	// Units admitted above the limit: in all, and counting only what owners admitted.
 	over, overHeld int64
-	// Units that were free when a holder denied a check, at the worst denial.
+	// Units that were free when an owner denied a check, at the worst denial.
 	under   int64
 	underAt int64 // when that was sent
 	gap     span
@@ -209,12 +209,12 @@ func judge(m *model.Model, records []record) verdict {
 		case r.outcome == admitted:
 			v.admitted++
 			all = append(all, made)
-			// A share is charged to the holder when it can be reached again.
+			// A share is charged to the owner when it can be reached again.
 			charges = append(charges, model.Span{From: r.sent, To: model.Open})
 		case r.outcome == denied:
 			v.denied++
 			// A lease that is used up denies what others may still spend.
-			if r.held() && !r.lent() {
+			if r.held() && !r.granted() {
 				denials = append(denials, made)
 			}
 		}

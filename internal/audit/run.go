@@ -121,13 +121,13 @@ func (c *caller) probe(ctx context.Context) error {
 	}
 }
 
-// Gap is a time in which checks of a key waited for a holder's answer.
+// Gap is a time in which checks of a key waited for an owner's answer.
 type Gap struct {
 	Key    string  `json:"key"`
 	Length Seconds `json:"length"`
 	// At is when it began, since the beginning of the run.
 	At Seconds `json:"at"`
-	// Ended: a holder's answer ended it. Otherwise the last check in it ended without
+	// Ended: an owner's answer ended it. Otherwise the last check in it ended without
 	// one, and none was under way then.
 	Ended bool `json:"ended"`
 }
@@ -139,10 +139,10 @@ type span struct {
 }
 
 // longestGap returns the longest time that a check of the key, whose records these are, is known to
-// have waited for a holder. It begins when the check is sent. It ends with the holder's
+// have waited for an owner. It begins when the check is sent. It ends with the owner's
 // answer. When the check ends without one (an error, or an answer of on_failure), the gap goes on as long as
 // further checks have none either, and a check that was sent meanwhile and has one ends it. While nobody asks, nobody waits:
-// if no check was under way when a holder's answer was sent for, the gap ended with the last check that had none.
+// if no check was under way when an owner's answer was sent for, the gap ended with the last check that had none.
 //
 // It sorts the records by when they were answered.
 func longestGap(records []record) span {

@@ -275,9 +275,9 @@ type ClientAuth int
 const (
 	// NoClient asks for no certificate.
 	NoClient ClientAuth = iota
-	// RequestClient asks for one, and refuses one that does not verify.
+	// RequestClient asks for one, and rejects one that does not verify.
 	RequestClient
-	// RequireClient refuses clients without one as well.
+	// RequireClient rejects clients without one as well.
 	RequireClient
 )
 

@@ -110,7 +110,7 @@ func handshake(t testing.TB, server, client *tls.Config) (sees tls.ConnectionSta
 	}()
 	conn := tls.Client(b, client)
 	if c = conn.Handshake(); c == nil {
-		// With 1.3 a server refuses the client's certificate after the client's handshake is over.
+		// With 1.3 a server rejects the client's certificate after the client's handshake is over.
 		_, c = io.ReadFull(conn, make([]byte, 1))
 	}
 	b.Close()
@@ -118,7 +118,7 @@ func handshake(t testing.TB, server, client *tls.Config) (sees tls.ConnectionSta
 	return srv.ConnectionState(), s, c
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRejects(t *testing.T) {
 	a, other := authority(t), authority(t)
 	good := issue(t, a, time.Hour, "n1")
 	another := issue(t, a, time.Hour, "n1")
@@ -205,13 +205,13 @@ func TestClients(t *testing.T) {
 	} {
 		d := newDir(t)
 		d.write("ca", a.PEM)
-		d.pair(issue(t, a, time.Hour, "door"))
+		d.pair(issue(t, a, time.Hour, "api"))
 		source, err := Open(Config{Cert: d.file("cert"), Key: d.file("key"), CA: d.file("ca"), Auth: c.auth})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for name, certificates := range clients {
-			client := &tls.Config{ServerName: "door", RootCAs: roots}
+			client := &tls.Config{ServerName: "api", RootCAs: roots}
 			if certificates != nil {
 				// Also shown where the server does not name the authority.
 				client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &certificates[0], nil }
@@ -228,7 +228,7 @@ func TestClients(t *testing.T) {
 func TestVersions(t *testing.T) {
 	a := authority(t)
 	d := newDir(t)
-	d.pair(issue(t, a, time.Hour, "door"))
+	d.pair(issue(t, a, time.Hour, "api"))
 	for _, c := range []struct {
 		least, speaks uint16
 		ok            bool
@@ -359,7 +359,7 @@ func TestExpiryIsAnnounced(t *testing.T) {
 	d := newDir(t)
 	synctest.Test(t, func(t *testing.T) {
 		a := authority(t)
-		d.pair(issue(t, a, 99*time.Hour, "door")) // of 100
+		d.pair(issue(t, a, 99*time.Hour, "api")) // of 100
 		var log logBook
 		s := followed(t, Config{Cert: d.file("cert"), Key: d.file("key")}, &log)
 		count := func() int { synctest.Wait(); return strings.Count(log.String(), "a tenth of the certificate's life") }
@@ -375,7 +375,7 @@ func TestExpiryIsAnnounced(t *testing.T) {
 		if n := count(); n != 2 {
 			t.Errorf("said %d times after six hours more", n)
 		}
-		d.pair(issue(t, a, 99*time.Hour, "door"))
+		d.pair(issue(t, a, 99*time.Hour, "api"))
 		time.Sleep(24 * time.Hour)
 		if n := count(); n != 2 {
 			t.Errorf("said %d times although there is a new one, until %v", n, s.Expires())

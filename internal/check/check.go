@@ -1,4 +1,4 @@
-// Package check is the vocabulary that front doors, the node and the peer
+// Package check is the vocabulary that APIs, the node and the peer
 // transport share: a check that has been matched and hashed, its answer, and the
 // records in which both travel between nodes. It decides nothing and does no I/O.
 package check
@@ -16,9 +16,9 @@ import (
 var (
 	// ErrOverloaded: a bounded queue was full. The check was neither decided nor charged.
 	ErrOverloaded = errors.New("overloaded: a queue to the deciding node is full")
-	// ErrNoHolder: nobody that may decide could be reached in time, and the verb
+	// ErrNoOwner: nobody that may decide could be reached in time, and the verb
 	// or the rule allows no answer in its place.
-	ErrNoHolder = errors.New("no node that may decide this key answered in time")
+	ErrNoOwner = errors.New("no node that may decide this key answered in time")
 )
 
 // Source says how an answer came to be.
@@ -29,13 +29,13 @@ const (
 	Held Source = iota + 1
 	// Forwarded: another node holds the key and decided.
 	Forwarded
-	// Share, Closed and Open: no holder answered; on_failure did.
+	// Share, Closed and Open: no owner answered; on_failure did.
 	Share
 	Closed
 	Open
-	// Unruled: no rule matched, or the rule is unlimited; nothing was counted.
-	Unruled
-	// Leased: another node holds the key, and has lent units of it to the one that was asked.
+	// Unmatched: no rule matched, or the rule is unlimited; nothing was counted.
+	Unmatched
+	// Leased: another node holds the key, and has granted units of it to the one that was asked.
 	Leased
 	// Eventual: the node that was asked decided by itself, on a share of what it last heard to be left.
 	Eventual
@@ -43,7 +43,7 @@ const (
 	Lost
 )
 
-var sources = [...]string{"", "held", "forwarded", "share", "closed", "open", "unruled", "lease", "eventual", "lost_state"}
+var sources = [...]string{"", "held", "forwarded", "share", "closed", "open", "unmatched", "lease", "eventual", "lost_state"}
 
 // String returns the word for s, "" for none.
 func (s Source) String() string {
@@ -56,7 +56,7 @@ func (s Source) String() string {
 // Request is one matched and hashed check.
 type Request struct {
 	bucket.Request
-	// OnFailure answers when no holder is reached in time, OnPartition when this node
+	// OnFailure answers when no owner is reached in time, OnPartition when this node
 	// is in a minority.
 	OnFailure, OnPartition rules.OnFailure
 	// UnknownShare says what a share is if this node remembers no answer of the key's owner.
@@ -65,7 +65,7 @@ type Request struct {
 	Sync bool
 	// Fresh: a denial of it must not be answered from memory, because others make room all the time.
 	Fresh bool
-	// Eventual: the node asked decides by itself where it can, and tells the holder afterwards. Never with Sync.
+	// Eventual: the node asked decides by itself where it can, and tells the owner afterwards. Never with Sync.
 	Eventual bool
 	// Shadow: the rule only watches. Its denial does not fail an all-or-nothing batch.
 	Shadow bool
@@ -75,9 +75,9 @@ type Request struct {
 type Answer struct {
 	bucket.Decision
 	Source Source
-	// Holder is the name of the node that decided.
-	Holder string
-	// Age is how long ago the holder was asked, at most, where the answer is from memory; else 0.
+	// Owner is the name of the node that decided.
+	Owner string
+	// Age is how long ago the owner was asked, at most, where the answer is from memory; else 0.
 	Age time.Duration
 	// GivenBack: it was admitted, and taken back because another check failed an all-or-nothing
 	// batch. Allowed is then false.
@@ -131,10 +131,10 @@ var (
 	ErrAmbiguous = errors.New("sent, but not answered")
 )
 
-// Record is one request as it travels to a holder.
+// Record is one request as it travels to an owner.
 type Record struct {
 	bucket.Request
-	// Hold asks the holder to remember the charge under ID for a while, so that
+	// Hold asks the owner to remember the charge under ID for a while, so that
 	// GiveBack can undo exactly it.
 	Hold bool
 	// GiveBack undoes the held charge ID on Key; all else is ignored. Idempotent.
@@ -146,12 +146,12 @@ type Record struct {
 	// Times is how many alike checks of one key this record is, at most bucket.MaxTimes; 0 is 1. More than
 	// one only of verb Check, without Drain or Hold, under limits that are Repeatable.
 	Times int64
-	// Lend asks for a lease of Want units for the time For instead of a check, and says that grant ID is wholly spent, if it
+	// Grant asks for a lease of Want units for the time For instead of a check, and says that grant ID is wholly spent, if it
 	// is not 0. Return gives back Want unspent units of
 	// grant ID. Rate is the demand on the asking node, in units a second.
-	Lend, Return bool
-	Want, Rate   int64
-	For          time.Duration
+	Grant, Return bool
+	Want, Rate    int64
+	For           time.Duration
 	// Relay asks a node that does not own the key to ask the owner, within For, for one that cannot reach it. Records that the node
 	// asks for others are not relayed again. Never with Hold.
 	Relay bool
@@ -163,7 +163,7 @@ type Record struct {
 func (r *Record) Many() bool { return r.Times > 1 }
 
 // Hot reports whether r is more than one check, or about a lease.
-func (r *Record) Hot() bool { return r.Many() || r.Lend || r.Return }
+func (r *Record) Hot() bool { return r.Many() || r.Grant || r.Return }
 
 // Status says what became of a Record.
 type Status uint8
@@ -171,13 +171,13 @@ type Status uint8
 const (
 	// Decided: the Reply's Decision counts.
 	Decided Status = iota + 1
-	// NotHolder: the node asked does not hold the key. Holder names who does, if known.
-	NotHolder
-	// Overloaded: refused unread.
+	// NotOwner: the node asked does not hold the key. Owner names who does, if known.
+	NotOwner
+	// Overloaded: rejected unread.
 	Overloaded
 	// Invalid: the record cannot be decided (for example unknown limits).
 	Invalid
-	// Later: nothing was decided or charged, and the same node, or Holder if it names
+	// Later: nothing was decided or charged, and the same node, or Owner if it names
 	// another, is to be asked again in a moment.
 	Later
 )
@@ -186,17 +186,17 @@ const (
 type Reply struct {
 	bucket.Decision
 	Status Status
-	// Holder is the name of the holder as the answering node knows it; with
+	// Owner is the name of the owner as the answering node knows it; with
 	// Decided it is the answering node.
-	Holder string
-	// Granted is how many checks of a record with Times were admitted: the first ones. Decision
+	Owner string
+	// Admitted is how many checks of a record with Times were admitted: the first ones. Decision
 	// answers the last of them, and all of the record if there are none.
-	Granted int64
+	Admitted int64
 	// Denial answers the others where some were admitted and some not; else nil.
 	Denial *bucket.Decision
-	// Lent: units of the key are lent, and may come back, so a denial is true only now.
-	Lent bool
-	// Grant and For answer a record with Lend, as in bucket.Grant; Granted is the units, and RetryAfter when there
+	// LeasedOut: units of the key are granted, and may come back, so a denial is true only now.
+	LeasedOut bool
+	// Grant and For answer a record with Grant, as in bucket.Grant; Admitted is the units, and RetryAfter when there
 	// may be some if there are none.
 	Grant uint64
 	For   time.Duration

@@ -35,7 +35,7 @@ func open(t *testing.T, p *process, width, height int64, dark bool) *tab {
 	return openAt(t, strings.TrimSpace(string(address)), width, height, dark)
 }
 
-// openAt shows an address of a console in a window of this size. Errors of the page fail the test, but for refusals, which the
+// openAt shows an address of a console in a window of this size. Errors of the page fail the test, but for rejections, which the
 // test asked for.
 func openAt(t *testing.T, address string, width, height int64, dark bool) *tab {
 	t.Helper()
@@ -58,7 +58,7 @@ func openAt(t *testing.T, address string, width, height int64, dark bool) *tab {
 				text += " " + x.Description
 			}
 		case *log.EventEntryAdded:
-			if e.Entry.Source != log.EntrySourceNetwork { // refused and lost connections
+			if e.Entry.Source != log.EntrySourceNetwork { // rejected and lost connections
 				text = string(e.Entry.Level) + ": " + e.Entry.Text
 			}
 		case *runtime.EventConsoleAPICalled:

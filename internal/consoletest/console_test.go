@@ -98,7 +98,7 @@ func TestWatched(t *testing.T) {
 	}
 }
 
-// TestTokens: without a login the page shows nothing and asks for one, and what a token does not grant is refused.
+// TestTokens: without a login the page shows nothing and asks for one, and what a token does not grant is rejected.
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	file, tokens := callers(t)

@@ -63,7 +63,7 @@ callers:
 
 // TestTokensExchangedUnderLoad exchanges a token of a caller that asks three nodes by streams and by calls, while another
 // with a token for another domain tries to reset its counters: no check fails, none is admitted above its limit, and
-// every attempt of the other is refused.
+// every attempt of the other is rejected.
 func TestTokensExchangedUnderLoad(t *testing.T) {
 	k := tokens{t, t.TempDir()}
 	_, digestOne := k.make("one")
@@ -109,7 +109,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sdk.Close()
-	var asked, refused atomic.Uint64
+	var asked, rejected atomic.Uint64
 	for i := range 4 {
 		load.Go(func() {
 			tick := time.NewTicker(2 * time.Millisecond)
@@ -139,7 +139,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 			if status.Code(err) != codes.PermissionDenied {
 				t.Errorf("with a token for another domain: %v", err)
 			}
-			refused.Add(1)
+			rejected.Add(1)
 		}
 	})
 
@@ -187,18 +187,18 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		t.Errorf("with the token that was taken away: %v, %s", err, out)
 	}
 	eventually(t, time.Minute, "enough has happened to say something", func() error { // 100 keys of 20
-		if called.Load() < 2000 || refused.Load() < 30 {
-			return fmt.Errorf("%d calls, %d attempts refused", called.Load(), refused.Load())
+		if called.Load() < 2000 || rejected.Load() < 30 {
+			return fmt.Errorf("%d calls, %d attempts rejected", called.Load(), rejected.Load())
 		}
 		return nil
 	})
 	over()
 	load.Wait()
-	t.Logf("%d checks by calls, %d by streams, %d attempts refused; %d streams ended", report.Checks, asked.Load(), refused.Load(), sdk.Stats().StreamsLost)
+	t.Logf("%d checks by calls, %d by streams, %d attempts rejected; %d streams ended", report.Checks, asked.Load(), rejected.Load(), sdk.Stats().StreamsLost)
 	if !report.Clean() {
 		t.Errorf("%d errors %v, over quota %+v, under %+v: %+v", report.FinalErrors, report.Errors, report.Over, report.Under, report.Faults)
 	}
-	if report.Checks < 500 || report.AtLimit == 0 || refused.Load() < 20 || sdk.Stats().StreamsLost == 0 {
+	if report.Checks < 500 || report.AtLimit == 0 || rejected.Load() < 20 || sdk.Stats().StreamsLost == 0 {
 		t.Errorf("too little has happened to say anything")
 	}
 	for _, n := range nodes {
@@ -210,7 +210,7 @@ func TestTokensExchangedUnderLoad(t *testing.T) {
 		}
 	}
 	_, body, err := nodes[0].get("/metrics")
-	if err != nil || !strings.Contains(body, fmt.Sprintf(`sluice_callers_refused_total{door="grpc",reason="not_granted"} %d`, refused.Load())) {
-		t.Errorf("%d refusals are not counted (%v)", refused.Load(), err)
+	if err != nil || !strings.Contains(body, fmt.Sprintf(`sluice_callers_rejected_total{api="grpc",reason="not_granted"} %d`, rejected.Load())) {
+		t.Errorf("%d rejections are not counted (%v)", rejected.Load(), err)
 	}
 }

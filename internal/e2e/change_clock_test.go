@@ -167,15 +167,15 @@ func (h *keyHammer) hold(i int, call interval, d *sluicev1.Decision) {
 		h.fails++
 		return
 	}
-	h.moved[d.Holder]++
+	h.moved[d.Owner]++
 	if k.until > 0 {
 		if wait := call.to.Sub(k.denied.from); d.Allowed && wait < k.until-time.Millisecond {
 			h.early++
-			h.t.Errorf("%s %d: admitted %v after it was denied for %v, by %s", name, i%clockKeys, wait, k.until, d.Holder)
+			h.t.Errorf("%s %d: admitted %v after it was denied for %v, by %s", name, i%clockKeys, wait, k.until, d.Owner)
 		}
 		if wait := call.from.Sub(k.denied.to); !d.Allowed && wait > k.until+clockSlack {
 			h.late++
-			h.t.Errorf("%s %d: denied %v after it was denied for %v, by %s", name, i%clockKeys, wait, k.until, d.Holder)
+			h.t.Errorf("%s %d: denied %v after it was denied for %v, by %s", name, i%clockKeys, wait, k.until, d.Owner)
 		}
 	}
 	switch {

@@ -44,7 +44,7 @@ var unequal = []struct {
 	{"leaky", 300, 50, 20, time.Hour, "algorithm: leaky_bucket", bucket.Limit{Algorithm: bucket.LeakyBucket}},
 	{"sliding", 300, 50, 20, time.Hour, "algorithm: sliding_counter", bucket.Limit{Algorithm: bucket.SlidingCounter}},
 	{"log", 300, 50, 20, time.Hour, "algorithm: sliding_log", bucket.Limit{Algorithm: bucket.SlidingLog}},
-	// One key that all ask for, of which nodes lend each other under the limits that each of them knows.
+	// One key that all ask for, of which nodes grant each other under the limits that each of them knows.
 	{"hot", 1, 900, 500, time.Second, "algorithm: token_bucket", bucket.Limit{Algorithm: bucket.TokenBucket}},
 }
 
@@ -136,7 +136,7 @@ func TestChangeRulesDiffer(t *testing.T) {
 		swap(nodes[i%len(nodes)], false)
 		pass(differ / 20)
 	}
-	lent := total(nodes, "sluice_lease_granted_units_total")
+	granted := total(nodes, "sluice_lease_granted_units_total")
 	for _, n := range nodes {
 		if !more[n.name] {
 			swap(n, true)
@@ -158,7 +158,7 @@ func TestChangeRulesDiffer(t *testing.T) {
 			t.Error("nothing was denied: this tests nothing")
 		}
 	}
-	if lent == 0 {
-		t.Error("nobody has lent of the hot key: this tests less than it says")
+	if granted == 0 {
+		t.Error("nobody has granted of the hot key: this tests less than it says")
 	}
 }

@@ -87,14 +87,14 @@ func (f *fleet) wholeRestart() {
 	f.revive(f.end(syscall.SIGTERM))
 }
 
-// All nodes are stopped while they are asked: what holders admitted before stays admitted.
+// All nodes are stopped while they are asked: what owners admitted before stays admitted.
 func TestChangeWholeRestartUnderLoad(t *testing.T) {
 	f := newKept(t, 3)
 	found := f.watch(func() { f.revive(f.end(syscall.SIGTERM)) })
 	if found.small.OverHeld.Units > 0 {
-		t.Errorf("holders admitted %d above the limits of %d keys: %+v", found.small.OverHeld.Units, found.small.OverHeld.Keys, found.small.Faults)
+		t.Errorf("owners admitted %d above the limits of %d keys: %+v", found.small.OverHeld.Units, found.small.OverHeld.Keys, found.small.Faults)
 	}
-	// Who is asked last may answer by itself, when the holder has gone.
+	// Who is asked last may answer by itself, when the owner has gone.
 	f.judge(found, time.Minute, found.small.Over.Units)
 }
 

@@ -25,7 +25,7 @@ import (
 
 // What the issue of a change may cost.
 const (
-	// plannedGap is the longest time that a key may wait for its holder in planned change,
+	// plannedGap is the longest time that a key may wait for its owner in planned change,
 	// crashGap where a node is lost without a word.
 	plannedGap = 100 * time.Millisecond
 	crashGap   = 2 * time.Second
@@ -130,7 +130,7 @@ func (f *fleet) discharge(n *node) {
 }
 
 // leave ends nodes with SIGTERM at once, and waits for them. They are asked until they
-// refuse: that is what a caller with a list of addresses does.
+// reject: that is what a caller with a list of addresses does.
 func (f *fleet) leave(nodes ...*node) {
 	f.t.Helper()
 	var all sync.WaitGroup
@@ -211,7 +211,7 @@ func pass(d time.Duration) { <-time.After(d) }
 func (f *fleet) judge(found outcome, gap time.Duration, over int64) {
 	f.t.Helper()
 	for _, r := range []*audit.Report{found.small, found.large} {
-		f.t.Logf("%d checks, admitted %d, denied %d; %d keys at their limit; over quota %d keys by %d (holders alone %d), under %d keys by %d, errors %d, ambiguous retries %d, sent on %d, "+
+		f.t.Logf("%d checks, admitted %d, denied %d; %d keys at their limit; over quota %d keys by %d (owners alone %d), under %d keys by %d, errors %d, ambiguous retries %d, sent on %d, "+
 			"p50 %v p99 %v, longest gap %v at %v of %v, sources %v",
 			r.Checks, r.Admitted, r.Denied, r.AtLimit, r.Over.Keys, r.Over.Units, r.OverHeld.Units, r.Under.Keys, r.Under.Units, r.FinalErrors,
 			r.AmbiguousRetries, r.ReroutedCalls, r.Latency.P50, r.Latency.P99, r.LongestGap().Length, r.LongestGap().At, r.Took, r.Sources)
@@ -227,7 +227,7 @@ func (f *fleet) judge(found outcome, gap time.Duration, over int64) {
 			f.t.Errorf("%d checks had no answer: %+v", r.FinalErrors, r.Errors)
 		}
 		if got := time.Duration(r.LongestGap().Length); got > max(gap, patience(f.t)) {
-			f.t.Errorf("a key waited %v for its holder, at %v; want at most %v", got, r.LongestGap().At, gap)
+			f.t.Errorf("a key waited %v for its owner, at %v; want at most %v", got, r.LongestGap().At, gap)
 		}
 	}
 }

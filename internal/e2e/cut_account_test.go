@@ -28,11 +28,11 @@ func (n *labNode) during(f func()) cut {
 	return c
 }
 
-// atRisk reports whether the answer is one of a holder that may have been cut off before a copy
+// atRisk reports whether the answer is one of an owner that may have been cut off before a copy
 // knew of it: sent to be copied within 50 ms before, or decided in the 50 ms before the gate shut.
 func (c *cut) atRisk(k *audit.Check) bool {
 	const gate = int64(50 * time.Millisecond)
-	return k.Holder == c.node.name && isHeld(k) &&
+	return k.Owner == c.node.name && isHeld(k) &&
 		k.Answered >= c.begin.UnixNano()-gate && k.Sent <= c.begun.UnixNano()+gate
 }
 
@@ -91,7 +91,7 @@ func readAccount(t *testing.T, name, path string) *account {
 	return a
 }
 
-// judge holds every key to its limit and one share more, and what holders alone admitted to
+// judge holds every key to its limit and one share more, and what owners alone admitted to
 // the limit. The cuts, all of one node, may also cost what it had not told a copy. The test is too
 // short for anything to flow back into a bucket.
 func (a *account) judge(limit, share int64, cuts ...cut) {
@@ -116,11 +116,11 @@ func (a *account) judge(limit, share int64, cuts ...cut) {
 		most = spent{max(most.held, s.held), max(most.shared, s.shared), max(most.apart, s.apart), max(most.atRisk, s.atRisk)}
 		if s.held > limit+s.atRisk || s.apart > share || s.held+s.shared > limit+share+s.atRisk {
 			faults++
-			a.t.Logf("%s: holders admitted %d, %d of it at risk, and %d were shares, %d of them the cut-off node's; the limit is %d, a share %d",
+			a.t.Logf("%s: owners admitted %d, %d of it at risk, and %d were shares, %d of them the cut-off node's; the limit is %d, a share %d",
 				key, s.held, s.atRisk, s.shared, s.apart, limit, share)
 		}
 	}
-	a.t.Logf("%s: %d keys: holders admitted %d, at most %d of it at risk; shares %d, %d of them of the cut-off node; above the limit %d; the most of one key: %+v",
+	a.t.Logf("%s: %d keys: owners admitted %d, at most %d of it at risk; shares %d, %d of them of the cut-off node; above the limit %d; the most of one key: %+v",
 		a.name, len(a.keys), total.held, total.atRisk, total.shared, total.apart, over, most)
 	if faults > 0 {
 		a.t.Errorf("%s: %d keys were admitted more than a cut may cost", a.name, faults)
@@ -151,7 +151,7 @@ func (a *account) judgeWaits(what string, match func(*audit.Check) bool) {
 	}
 }
 
-// judgeExact wants every key to be spent, holders and shares together, to exactly its limit.
+// judgeExact wants every key to be spent, owners and shares together, to exactly its limit.
 func (a *account) judgeExact(limit int64) {
 	a.t.Helper()
 	exact := 0
@@ -162,7 +162,7 @@ func (a *account) judgeExact(limit int64) {
 			exact++
 			continue
 		}
-		a.t.Errorf("%s: holders admitted %d and shares %d, the limit is %d", key, s.held, s.shared, limit)
+		a.t.Errorf("%s: owners admitted %d and shares %d, the limit is %d", key, s.held, s.shared, limit)
 	}
-	a.t.Logf("%s: %d of %d keys ended at exactly their limit: holders admitted %d, shares %d", a.name, exact, len(a.keys), total.held, total.shared)
+	a.t.Logf("%s: %d of %d keys ended at exactly their limit: owners admitted %d, shares %d", a.name, exact, len(a.keys), total.held, total.shared)
 }

@@ -124,7 +124,7 @@ func (a *watch) wait() *account {
 	a.t.Helper()
 	a.done.Wait()
 	r := a.report
-	a.t.Logf("%s: %d checks, admitted %d, denied %d, errors %d, ambiguous retries %d, sent on %d; over quota %d keys by %d, by holders alone %d keys by %d; under %d keys by %d; sources %v, nodes' errors %+v",
+	a.t.Logf("%s: %d checks, admitted %d, denied %d, errors %d, ambiguous retries %d, sent on %d; over quota %d keys by %d, by owners alone %d keys by %d; under %d keys by %d; sources %v, nodes' errors %+v",
 		a.name, r.Checks, r.Admitted, r.Denied, r.FinalErrors, r.AmbiguousRetries, r.ReroutedCalls,
 		r.Over.Keys, r.Over.Units, r.OverHeld.Keys, r.OverHeld.Units, r.Under.Keys, r.Under.Units, r.Sources, r.Errors)
 	if r.FinalErrors > 0 {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-project/sluice/internal/audit"
 )
 
-// patient nodes look longer for a holder than its partition may be without one. Others
+// patient nodes look longer for an owner than its partition may be without one. Others
 // answer with their own share meanwhile.
 var patient = []string{"--check-timeout", "3s"}
 

@@ -47,8 +47,8 @@ func TestRestartWhileCutOff(t *testing.T) {
 		if d := check(nodes[0]); d.Allowed && d.Source != sluicev1.Source_SOURCE_SHARE {
 			t.Fatalf("behind the cut it admits as %v", d.Source)
 		}
-		if m, err := nodes[0].members(); err == nil && (m.StableSet != nil || m.MayDecide) {
-			t.Fatalf("behind the cut it knows %v", m.StableSet)
+		if m, err := nodes[0].members(); err == nil && (m.VoterSet != nil || m.MayDecide) {
+			t.Fatalf("behind the cut it knows %v", m.VoterSet)
 		}
 	}
 	l.cut(1, false)

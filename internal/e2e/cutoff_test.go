@@ -169,7 +169,7 @@ func agree(nodes []*labNode) (all []*sluicev1.MembersResponse, err error) {
 	return all, nil
 }
 
-// waitSide waits until the nodes of one side of a cut list nobody else, and have the right
+// waitSide waits until the nodes of one side of a cut list nobody else, and have quorum
 // to decide or not.
 func (l *lab) waitSide(nodes []*labNode, right bool, within time.Duration) {
 	l.t.Helper()
@@ -184,7 +184,7 @@ func (l *lab) waitSide(nodes []*labNode, right bool, within time.Duration) {
 	})
 }
 
-// waitWhole waits until the nodes agree, all are counted, and each partition has a holder,
+// waitWhole waits until the nodes agree, all are counted, and each partition has an owner,
 // a copy, and nothing else on its way.
 func (l *lab) waitWhole(nodes []*labNode, within time.Duration) {
 	l.t.Helper()
@@ -196,13 +196,13 @@ func (l *lab) waitWhole(nodes []*labNode, within time.Duration) {
 		held := int32(0)
 		for i, m := range all {
 			h := m.GetHoldings()
-			if held += h.GetHolding(); !m.MayDecide || len(m.StableSet.GetMembers()) != len(nodes) ||
-				h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetForks() > 0 {
-				return fmt.Errorf("%s: may decide: %v %s, set %v, %v", nodes[i].name, m.MayDecide, m.Reason, m.StableSet, h)
+			if held += h.GetHolding(); !m.MayDecide || len(m.VoterSet.GetMembers()) != len(nodes) ||
+				h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetDivergent() > 0 {
+				return fmt.Errorf("%s: may decide: %v %s, set %v, %v", nodes[i].name, m.MayDecide, m.Reason, m.VoterSet, h)
 			}
 		}
 		if held != all[0].Partitions {
-			return errors.New("some partition has no holder, or two")
+			return errors.New("some partition has no owner, or two")
 		}
 		return nil
 	})

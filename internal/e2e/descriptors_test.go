@@ -50,7 +50,7 @@ func TestFewDescriptors(t *testing.T) {
 		switch status, body, err := one.get("/metrics"); {
 		case err != nil || status != http.StatusOK:
 			return fmt.Errorf("metrics: %d, %w", status, err)
-		case strings.Contains(body, `sluice_connections_refused_total{port="grpc",reason="full"} 0`):
+		case strings.Contains(body, `sluice_connections_rejected_total{port="grpc",reason="full"} 0`):
 			return errors.New("none was")
 		}
 		return nil

@@ -251,7 +251,7 @@ func (r *docRun) interrupted(line string, base int) {
 	}
 }
 
-// curl makes a call. Refusals that a page is about are answers too.
+// curl makes a call. Rejections that a page is about are answers too.
 func (r *docRun) curl(line string, base int) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		r.t.Logf("no curl on this machine: %s", line)

@@ -71,7 +71,7 @@ func TestEventualCut(t *testing.T) {
 				rate := float64(r.asked[w]) / eventualWindow.Seconds() / float64(n)
 				near := (200*time.Millisecond + 3*farther).Seconds()
 				// Who is cut off goes on with its part: the whole limit's at the beginning of a window, what was
-				// left of it else, and in a window that it begins without a holder its share.
+				// left of it else, and in a window that it begins without an owner its share.
 				part := float64(eventualLimit)/float64(n) + 1
 				bound := int64(float64(n-1)*rate*near + part)
 				excess := r.admitted[w] - eventualLimit

@@ -25,7 +25,7 @@ type relay struct {
 	host    string // advertised
 	to      string // where the node listens
 	delay   time.Duration
-	refuses atomic.Pointer[func(pid int) bool]
+	rejects atomic.Pointer[func(pid int) bool]
 	mu      struct {
 		sync.Mutex
 		conns map[net.Conn]int // and the process at the other end
@@ -73,7 +73,7 @@ func (r *relay) listen(ctx context.Context, port int, delay time.Duration, datag
 			if err != nil {
 				return
 			}
-			if refuses := r.refuses.Load(); refuses == nil || !(*refuses)(udpOwner(from)) {
+			if rejects := r.rejects.Load(); rejects == nil || !(*rejects)(udpOwner(from)) {
 				packets.WriteTo(buf[:n], target)
 			}
 		}
@@ -92,7 +92,7 @@ func (r *relay) carry(near net.Conn, port int, delay time.Duration) {
 		delete(r.mu.conns, near)
 		r.mu.Unlock()
 	}()
-	if refuses := r.refuses.Load(); refuses != nil && (*refuses)(pid) {
+	if rejects := r.rejects.Load(); rejects != nil && (*rejects)(pid) {
 		return
 	}
 	far, err := net.Dial("tcp", net.JoinHostPort(r.to, strconv.Itoa(port)))
@@ -154,10 +154,10 @@ func (r *relay) hangUp(match func(pid int) bool) {
 // cut stops everything that comes from processes that match, nil nothing.
 func (r *relay) cut(match func(pid int) bool) {
 	if match == nil {
-		r.refuses.Store(nil)
+		r.rejects.Store(nil)
 		return
 	}
-	r.refuses.Store(&match)
+	r.rejects.Store(&match)
 	r.hangUp(match)
 }
 
@@ -221,7 +221,7 @@ func far(t *testing.T, n int, delay time.Duration, rules string) *farNodes {
 			if err != nil {
 				return err
 			}
-			if counted := res.StableSet.GetMembers(); len(counted) != n {
+			if counted := res.VoterSet.GetMembers(); len(counted) != n {
 				return fmt.Errorf("%s counts %v", x.name, counted)
 			}
 		}

@@ -60,7 +60,7 @@ func flood(t *testing.T, size, limit int, length time.Duration) {
 		asked++
 		all := true
 		for j, d := range r.Decisions {
-			// What a node admits without the holder, which an overloaded machine makes it do, is no count that was lost.
+			// What a node admits without the owner, which an overloaded machine makes it do, is no count that was lost.
 			owner := d.Source == sluicev1.Source_SOURCE_HELD || d.Source == sluicev1.Source_SOURCE_FORWARDED
 			all = all && owner
 			if d.Allowed && owner {
@@ -139,7 +139,7 @@ func flood(t *testing.T, size, limit int, length time.Duration) {
 			over++
 		}
 	}
-	t.Logf("%d nodes, %d MiB, %v: at most %.0f MiB resident; %d checks of new keys, %.0f counters made, %.0f evicted while they counted; each of %d keys asked %d times, %d over their quota, %d checks admitted without their holder",
+	t.Logf("%d nodes, %d MiB, %v: at most %.0f MiB resident; %d checks of new keys, %.0f counters made, %.0f evicted while they counted; each of %d keys asked %d times, %d over their quota, %d checks admitted without their owner",
 		size, limit, length, most, sent.Load(), inserted, evicted, floodHot, asked, over, byOthers)
 	if evicted == 0 {
 		t.Error("nothing was evicted: the flood was none")

@@ -106,7 +106,7 @@ func TestColdStart(t *testing.T) {
 		n.waitReady()
 	}
 	_, m := waitAgreed(t, nodes, 10*time.Second)
-	if m.StableSet.Version != 1 || len(m.StableSet.Members) != 3 {
-		t.Errorf("founded %v", m.StableSet)
+	if m.VoterSet.Version != 1 || len(m.VoterSet.Members) != 3 {
+		t.Errorf("founded %v", m.VoterSet)
 	}
 }

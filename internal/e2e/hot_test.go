@@ -157,10 +157,10 @@ func TestHotKeyMinute(t *testing.T) {
 func TestHotKeySkew(t *testing.T) {
 	nodes := cluster(t, 3, "")
 	half := int64(demand(t, nodes) / 2)
-	holder := holderOf(t, nodes, "skew")
-	first := (holder + 1) % 3
-	second := (holder + 2) % 3
-	for _, pair := range [][2]int{{first, second}, {second, holder}, {holder, first}} {
+	owner := ownerOf(t, nodes, "skew")
+	first := (owner + 1) % 3
+	second := (owner + 2) % 3
+	for _, pair := range [][2]int{{first, second}, {second, owner}, {owner, first}} {
 		const turn = 3 * time.Second
 		began := time.Now()
 		l := hotLoad{nodes: nodes, callers: hotCallers, domain: "hot", key: "skew", limit: perSecond(sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET, half)}
@@ -196,8 +196,8 @@ func TestHotKeySkew(t *testing.T) {
 			}
 			took = at - turn
 		}
-		t.Logf("%s then %s has nine tenths (the holder is %s): share %.2f, reached after %v; admitted by node %v, worst interval %+.1f",
-			nodes[pair[0]].name, nodes[pair[1]].name, nodes[holder].name, steady, took, r.perNodeAdmitted, mostOver(r.admitted, float64(half), float64(half)))
+		t.Logf("%s then %s has nine tenths (the owner is %s): share %.2f, reached after %v; admitted by node %v, worst interval %+.1f",
+			nodes[pair[0]].name, nodes[pair[1]].name, nodes[owner].name, steady, took, r.perNodeAdmitted, mostOver(r.admitted, float64(half), float64(half)))
 		if steady < 0.75 || took > 200*time.Millisecond {
 			t.Errorf("share %.2f after %v", steady, took)
 		}
@@ -209,8 +209,8 @@ func TestHotKeySkew(t *testing.T) {
 	}
 }
 
-// holderOf returns which of nodes holds a key.
-func holderOf(t *testing.T, nodes []*node, key string) int {
+// ownerOf returns which of nodes holds a key.
+func ownerOf(t *testing.T, nodes []*node, key string) int {
 	t.Helper()
 	res, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{{
 		Domain: "hot", Descriptor_: []*sluicev1.Entry{{Key: "key", Value: key}}, Limits: limitsOf(without()), Verb: sluicev1.Verb_VERB_READ,
@@ -218,10 +218,10 @@ func holderOf(t *testing.T, nodes []*node, key string) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.IndexFunc(nodes, func(n *node) bool { return n.name == res.Decisions[0].Holder })
+	return slices.IndexFunc(nodes, func(n *node) bool { return n.name == res.Decisions[0].Owner })
 }
 
-// TestHotKeyLoss: the holder, or a node that has a lease, is killed under load.
+// TestHotKeyLoss: the owner, or a node that has a lease, is killed under load.
 func TestHotKeyLoss(t *testing.T) {
 	const limit = 30_000
 	rules := filepath.Join(t.TempDir(), "hot.yaml")
@@ -234,7 +234,7 @@ func TestHotKeyLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, mode := range []string{"sync", "async"} {
-		for _, whom := range []string{"holder", "borrower"} {
+		for _, whom := range []string{"owner", "leaseholder"} {
 			t.Run(mode+", "+whom, func(t *testing.T) { loseHot(t, rules, mode, whom, limit) })
 		}
 	}
@@ -247,8 +247,8 @@ func loseHot(t *testing.T, rules, mode, whom string, limit int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	victim := slices.IndexFunc(nodes, func(n *node) bool { return n.name == res.Decisions[0].Holder })
-	if whom == "borrower" {
+	victim := slices.IndexFunc(nodes, func(n *node) bool { return n.name == res.Decisions[0].Owner })
+	if whom == "leaseholder" {
 		victim = (victim + 1) % 3
 	}
 	var killed time.Duration
@@ -279,42 +279,42 @@ func loseHot(t *testing.T, rules, mode, whom string, limit int) {
 	}
 }
 
-// TestHotKeyDenied: of a flood of denied checks of one key hardly any reaches the holder.
+// TestHotKeyDenied: of a flood of denied checks of one key hardly any reaches the owner.
 func TestHotKeyDenied(t *testing.T) {
 	nodes := cluster(t, 3, "")
 	limit := &sluicev1.Limit{Algorithm: sluicev1.Algorithm_ALGORITHM_FIXED_WINDOW, Count: 10, PeriodNs: int64(time.Hour), Align: sluicev1.Align_ALIGN_FIRST_HIT}
-	holder := holderOf(t, nodes, "flood")
+	owner := ownerOf(t, nodes, "flood")
 	l := hotLoad{nodes: nodes, callers: hotCallers, domain: "hot", key: "flood", limit: limit, pace: hotCallers * time.Second / 6000}
 	l.run(t, time.Second)
-	before := metric(t, nodes[holder], "sluice_served_total")
+	before := metric(t, nodes[owner], "sluice_served_total")
 	r := l.run(t, 5*time.Second)
-	reached := metric(t, nodes[holder], "sluice_served_total") - before
+	reached := metric(t, nodes[owner], "sluice_served_total") - before
 	elsewhere := 0
 	for i, n := range r.denied {
-		if i != holder {
+		if i != owner {
 			elsewhere += n
 		}
 	}
 	share := reached / float64(elsewhere)
-	t.Logf("%.0f checks/s, %d denied at nodes that do not hold the key, %.0f reached the holder: %.2f %%", r.rate(), elsewhere, reached, 100*share)
+	t.Logf("%.0f checks/s, %d denied at nodes that do not hold the key, %.0f reached the owner: %.2f %%", r.rate(), elsewhere, reached, 100*share)
 	if share >= 0.01 {
-		t.Errorf("%.2f %% reached the holder", 100*share)
+		t.Errorf("%.2f %% reached the owner", 100*share)
 	}
 }
 
 // TestColdKey: a key that is not hot costs what it did: a message a check, and no lease.
 func TestColdKey(t *testing.T) {
 	nodes := cluster(t, 3, "")
-	holder := holderOf(t, nodes, "cold")
+	owner := ownerOf(t, nodes, "cold")
 	l := hotLoad{nodes: nodes, callers: 1, domain: "hot", key: "cold", limit: without(), pace: 50 * time.Millisecond}
-	l.pick = func(*rand.Rand) int { return (holder + 1) % 3 }
-	before := metric(t, nodes[holder], "sluice_served_total")
+	l.pick = func(*rand.Rand) int { return (owner + 1) % 3 }
+	before := metric(t, nodes[owner], "sluice_served_total")
 	r := l.run(t, 3*time.Second)
-	served := metric(t, nodes[holder], "sluice_served_total") - before
-	lent := metric(t, nodes[holder], "sluice_lease_granted_units_total")
-	t.Logf("%d checks, %.0f records came to the holder, %.0f units lent", r.asked, served, lent)
-	if int(served) != r.asked || lent != 0 {
-		t.Errorf("%d checks made %.0f records and %.0f units of leases", r.asked, served, lent)
+	served := metric(t, nodes[owner], "sluice_served_total") - before
+	granted := metric(t, nodes[owner], "sluice_lease_granted_units_total")
+	t.Logf("%d checks, %.0f records came to the owner, %.0f units granted", r.asked, served, granted)
+	if int(served) != r.asked || granted != 0 {
+		t.Errorf("%d checks made %.0f records and %.0f units of leases", r.asked, served, granted)
 	}
 }
 

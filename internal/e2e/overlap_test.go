@@ -94,7 +94,7 @@ func TestOverlap(t *testing.T) {
 				}
 				h := m.GetHoldings()
 				owned, partitions = owned+h.GetHolding(), m.Partitions
-				if h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetForks() > 0 {
+				if h.GetUnprotected()+h.GetHandingOver()+h.GetClaims()+h.GetDivergent() > 0 {
 					return fmt.Errorf("%s: %v", n.name, h)
 				}
 			}

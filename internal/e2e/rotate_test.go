@@ -218,7 +218,7 @@ func TestRotateEverything(t *testing.T) {
 			})
 		}
 	}
-	// Files are those of the doors, of the peers, the keyring, and the callers.
+	// Files are those of the APIs, of the peers, the keyring, and the callers.
 	step(4, 1_000_002, func() {
 		v.write("ca", string(v.before.PEM)+string(v.after.PEM))
 		v.keys(1, 2)

@@ -20,7 +20,7 @@ import (
 // The SDK under change: what its callers see while the nodes that they ask restart or are lost.
 
 // Keys of each policy's client, and what each is given. The nodes themselves admit nothing without a
-// holder, so that what is above the quota is the SDK's doing, or a crash's. Who fails closed wants nothing
+// owner, so that what is above the quota is the SDK's doing, or a crash's. Who fails closed wants nothing
 // above it at all, and so asks by the rule whose answers wait for the copy.
 const (
 	sdkKeys  = 100
@@ -65,7 +65,7 @@ func (p *program) Nodes() int { return 1 }
 func (p *program) NewCaller(int) load.Caller { return p }
 
 // Call implements load.Caller.
-func (p *program) Call(ctx context.Context, _ int, keys []string, seen *load.Tally) error {
+func (p *program) Call(ctx context.Context, _ int, keys []string, seen *load.Counts) error {
 	for _, k := range keys {
 		sent := time.Now()
 		d, err := p.Check(ctx, client.Check{Domain: "sdk", Descriptor: []client.Entry{client.KV(p.key, k)}})
@@ -159,7 +159,7 @@ func underLoad(t *testing.T, all []*program, change func()) {
 	}
 }
 
-// exhaust asks for every key until a holder has denied it three times.
+// exhaust asks for every key until an owner has denied it three times.
 func (p *program) exhaust(t *testing.T) {
 	t.Helper()
 	for k := range sdkKeys {

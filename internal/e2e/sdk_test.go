@@ -57,7 +57,7 @@ func TestSDKLeavesNothing(t *testing.T) {
 }
 
 // What is wrong with a check comes back as an error that names the field, and charges nothing.
-func TestSDKRefuses(t *testing.T) {
+func TestSDKRejects(t *testing.T) {
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	clients := map[*node]*client.Client{}
 	for _, n := range nodes {
@@ -82,7 +82,7 @@ func TestSDKRefuses(t *testing.T) {
 	limited := func(l client.Limit) func(context.Context, *node, string) string {
 		return spoilt(func(c *client.Check) { c.Limits = []client.Limit{l} })
 	}
-	refuses(t, nodes, userLeft, userQuota, []wrong{
+	rejects(t, nodes, userLeft, userQuota, []wrong{
 		{"no domain", spoilt(func(c *client.Check) { c.Domain = "" }), []string{"sluice: domain: "}},
 		{"long domain", spoilt(func(c *client.Check) { c.Domain = strings.Repeat("d", long) }), []string{"sluice: domain: ", "1025"}},
 		{"no descriptor", spoilt(func(c *client.Check) { c.Descriptor = nil }), []string{"sluice: descriptor: "}},

@@ -82,9 +82,9 @@ func TestSnapshotOfOne(t *testing.T) {
 	}
 }
 
-// TestSnapshotRefused gives a node snapshots that it must not use: each is set aside, the log says why
+// TestSnapshotRejected gives a node snapshots that it must not use: each is set aside, the log says why
 // and where, and the node starts without.
-func TestSnapshotRefused(t *testing.T) {
+func TestSnapshotRejected(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(strings.Repeat("x", 32)), 0o600); err != nil {
 		t.Fatal(err)
@@ -145,22 +145,22 @@ func TestSnapshotRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			n := start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir}})
-			aside, err := filepath.Glob(filepath.Join(dir, "counters.snapshot.refused-*"))
+			aside, err := filepath.Glob(filepath.Join(dir, "counters.snapshot.rejected-*"))
 			if err != nil || len(aside) != 1 {
 				t.Fatalf("set aside: %v, %v", aside, err)
 			}
 			kept, err := os.ReadFile(aside[0])
 			if err != nil || string(kept) != string(data) {
-				t.Errorf("%s is not the file that was refused: %v", aside[0], err)
+				t.Errorf("%s is not the file that was rejected: %v", aside[0], err)
 			}
-			line := logLine(n.log.String(), "snapshot refused")
+			line := logLine(n.log.String(), "snapshot rejected")
 			for _, want := range []string{"level=WARN", "reason=" + c.reason, c.says, aside[0]} {
 				if !strings.Contains(line, want) {
 					t.Errorf("no %q in: %s", want, line)
 				}
 			}
-			if got := n.metric("sluice_snapshots_refused_total"); got != 1 {
-				t.Errorf("%v are counted as refused", got)
+			if got := n.metric("sluice_snapshots_rejected_total"); got != 1 {
+				t.Errorf("%v are counted as rejected", got)
 			}
 			if d := n.spend(sluicev1.Verb_VERB_CHECK, "k"); d.Remaining != 99 {
 				t.Errorf("%d remain of a counter that should be new", d.Remaining)

@@ -23,7 +23,7 @@ import (
 const (
 	soakStart = 3 // nodes that stay
 	soakMost  = 6
-	soakCalm  = 4 * time.Second // between two changes, so that copies are complete again
+	soakIdle  = 4 * time.Second // between two changes, so that copies are complete again
 )
 
 func TestSoak(t *testing.T) {
@@ -83,7 +83,7 @@ func TestSoak(t *testing.T) {
 				})
 			}
 			select {
-			case <-time.After(soakCalm):
+			case <-time.After(soakIdle):
 			case <-ctx.Done():
 			}
 		}

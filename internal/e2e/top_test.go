@@ -34,7 +34,7 @@ func TestTopKeys(t *testing.T) {
 		return keys, res.Missing
 	}
 	for _, n := range nodes {
-		// Names of the others come with their letters, and the first letters may get lost while connections are made.
+		// Names of the others come with their control messages, and the first control messages may get lost while connections are made.
 		eventually(t, 10*time.Second, n.name+" knows what all have counted", func() error {
 			frequent, missing := top(n, sluicev1.TopBy_TOP_BY_FREQUENT)
 			limited, also := top(n, sluicev1.TopBy_TOP_BY_LIMITED)

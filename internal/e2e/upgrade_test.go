@@ -66,7 +66,7 @@ func TestUpgradeMixedCrash(t *testing.T) {
 	}), crashGap, 0)
 }
 
-// One key that everybody asks for, of which newer nodes may lend each other, goes from node to node of both versions.
+// One key that everybody asks for, of which newer nodes may grant each other, goes from node to node of both versions.
 func TestUpgradeHotKey(t *testing.T) {
 	base := baseBinary(t)
 	f := newFleetOf(t, base, 3, "")
@@ -84,9 +84,9 @@ func TestUpgradeHotKey(t *testing.T) {
 		audited <- r
 	}()
 	f.replace(binary)
-	pass(2 * time.Second) // lending begins
-	if lent := total(f.nodes(), "sluice_lease_granted_units_total"); lent == 0 {
-		t.Error("nobody has lent of a key that everybody asks for: this tests nothing")
+	pass(2 * time.Second) // granting begins
+	if granted := total(f.nodes(), "sluice_lease_granted_units_total"); granted == 0 {
+		t.Error("nobody has granted of a key that everybody asks for: this tests nothing")
 	}
 	f.replace(base)
 	waitCopied(t, f.nodes())

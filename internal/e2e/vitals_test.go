@@ -1,4 +1,4 @@
-//go:build flood || strangers || soak
+//go:build flood || hostile || soak
 
 package e2e
 

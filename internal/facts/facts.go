@@ -48,7 +48,7 @@ type Node struct {
 	Name, Boot string
 	// Rules is a hash of the rules in force: equal where they are. Empty for none.
 	Rules string
-	// MayDecide: it has the right to decide; if not, Reason says why.
+	// MayDecide: it has quorum to decide; if not, Reason says why.
 	MayDecide bool
 	Reason    string
 	Holdings  Holdings
@@ -65,7 +65,7 @@ type Node struct {
 
 // Holdings are numbers of partitions, as of now: see limiter.Holdings.
 type Holdings struct {
-	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Forks, Lost int
+	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Divergent, Lost int
 }
 
 // Latency is a histogram: see timing.Latency.
@@ -96,9 +96,9 @@ type Key struct {
 	// are told by who holds the key.
 	Counted bool
 	Limits  []Limit
-	// Grants are those of the holder which have not ended, Lent the units of all of them.
-	Grants int
-	Lent   int64
+	// Grants are those of the owner which have not ended, Granted the units of all of them.
+	Grants  int
+	Granted int64
 	// Leased: it has a lease of the key, with LeaseLeft units unspent.
 	Leased    bool
 	LeaseLeft int64
@@ -106,7 +106,7 @@ type Key struct {
 	Denies time.Duration
 }
 
-// Limit is how one limit of a key stands. Spent may be above Limit: the key is in debt, or within a soft margin. What is lent
+// Limit is how one limit of a key stands. Spent may be above Limit: the key is in debt, or within a soft margin. What is granted
 // counts as spent. Limit and Remaining are int64's maximum for no limit.
 type Limit struct {
 	Limit, Spent, Remaining int64

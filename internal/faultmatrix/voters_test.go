@@ -41,12 +41,12 @@ func (a *auditor) watchVoters() *voterWatch {
 				switch {
 				case err != nil || !m.MayDecide:
 					now = nil
-				case now != nil && now.cluster == m.StableSet.GetLineage():
+				case now != nil && now.cluster == m.VoterSet.GetClusterId():
 					w.mu.Lock()
 					now.to = asked
 					w.mu.Unlock()
 				default:
-					now = &term{t.name, m.StableSet.GetLineage(), time.Now(), time.Now()}
+					now = &term{t.name, m.VoterSet.GetClusterId(), time.Now(), time.Now()}
 					w.mu.Lock()
 					w.terms = append(w.terms, now)
 					w.mu.Unlock()
@@ -109,10 +109,10 @@ func whole(targets []*target) error {
 			}
 		}
 		h := m.GetHoldings()
-		if len(serving) != len(targets) || len(m.StableSet.GetMembers()) != len(targets) || !m.MayDecide {
-			return fmt.Errorf("%s lists %v, voters %v, has quorum: %v %s", t.name, serving, m.StableSet.GetMembers(), m.MayDecide, m.Reason)
+		if len(serving) != len(targets) || len(m.VoterSet.GetMembers()) != len(targets) || !m.MayDecide {
+			return fmt.Errorf("%s lists %v, voters %v, has quorum: %v %s", t.name, serving, m.VoterSet.GetMembers(), m.MayDecide, m.Reason)
 		}
-		if h.GetUnprotected()+h.GetBelowReplicas()+h.GetHandingOver()+h.GetClaims()+h.GetForks() > 0 {
+		if h.GetUnprotected()+h.GetBelowReplicas()+h.GetHandingOver()+h.GetClaims()+h.GetDivergent() > 0 {
 			return fmt.Errorf("%s: %v", t.name, h)
 		}
 		if ring = cmp.Or(ring, m.Ring); m.Ring != ring {

@@ -29,12 +29,12 @@ const (
 	Promise
 	// Freeze: the owner decides nothing after it has packed the close.
 	Freeze
-	// RefusalMemory: a node does not accept a close later that it has rejected.
-	RefusalMemory
+	// RejectionMemory: a node does not accept a close later that it has rejected.
+	RejectionMemory
 	// Checksum: a replica with a wrong checksum is dropped.
 	Checksum
-	// ForkMerge: the new owner merges the divergent state of the old one.
-	ForkMerge
+	// DivergentMerge: the new owner merges the divergent state of the old one.
+	DivergentMerge
 	// Inheritance: a node that hears of a claim makes it a pending grant of its own.
 	Inheritance
 	// Memory: an owner claims its partitions again after a time in which voters may have forgotten their grants.

@@ -227,14 +227,14 @@ func connOf(ctx context.Context) *conn {
 	return nil
 }
 
-// refusedPause is how long a connection is not read after a call that is refused, so that it has a thousand of these a second.
-const refusedPause = time.Millisecond
+// rejectedPause is how long a connection is not read after a call that is rejected, so that it has a thousand of these a second.
+const rejectedPause = time.Millisecond
 
-// Refuse is for a tap handle that refuses a call because its client is not known. It returns a little later, unless the connection has had
+// Reject is for a tap handle that rejects a call because its client is not known. It returns a little later, unless the connection has had
 // calls of known clients, as one of a proxy has.
-func (b *Budget) Refuse(ctx context.Context) {
+func (b *Budget) Reject(ctx context.Context) {
 	if c := connOf(ctx); c != nil && !c.known {
-		time.Sleep(refusedPause)
+		time.Sleep(rejectedPause)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package listen bounds what strangers can hold of a port: how many connections there are, how many
+// Package listen bounds what unauthenticated clients can hold of a port: how many connections there are, how many
 // of them one address has, and how long one may stay silent before it costs more than its
 // descriptor. It decides nothing else: who a caller is and what it may ask is for the server behind it.
 //

@@ -76,7 +76,7 @@ func newFake(takes time.Duration, err error) *fake {
 
 func (f *fake) Nodes() int           { return 3 }
 func (f *fake) NewCaller(int) Caller { return f }
-func (f *fake) Call(ctx context.Context, node int, keys []string, seen *Tally) error {
+func (f *fake) Call(ctx context.Context, node int, keys []string, seen *Counts) error {
 	f.mu.Lock()
 	f.calls++
 	f.nodes[node]++
@@ -218,7 +218,7 @@ func TestProbe(t *testing.T) {
 type broken struct{ *fake }
 
 func (b broken) NewCaller(int) Caller { return b }
-func (b broken) Call(_ context.Context, _ int, keys []string, seen *Tally) error {
+func (b broken) Call(_ context.Context, _ int, keys []string, seen *Counts) error {
 	seen.Fail(int64(len(keys)), errors.New("no rules"))
 	return nil
 }
@@ -277,9 +277,9 @@ func TestSources(t *testing.T) {
 	if SourceNamed("nonsense") != Untold {
 		t.Error("nonsense has a source")
 	}
-	var tally Tally
-	tally.Count(sources+1, true)
-	if tally.By[Untold].Allowed != 1 {
-		t.Errorf("%+v", tally)
+	var counts Counts
+	counts.Count(sources+1, true)
+	if counts.By[Untold].Allowed != 1 {
+		t.Errorf("%+v", counts)
 	}
 }

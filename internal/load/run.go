@@ -1,7 +1,7 @@
 // Package load puts a load on a cluster and counts what comes back: callers that each
 // wait for their answer and ask again, about keys drawn evenly or with a skew. It
 // decides which keys are asked, when, and what is recorded; how a call is written on
-// the wire is the Target's, and package door has one for each of sluice's doors.
+// the wire is the Target's, and package API has one for each of sluice's APIs.
 //
 // Run owns a goroutine per caller and waits for all.
 package load
@@ -17,7 +17,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Target is what is asked, through one door. It is safe for concurrent use.
+// Target is what is asked, through one API. It is safe for concurrent use.
 type Target interface {
 	// Nodes is how many nodes there are to choose from, at least 1.
 	Nodes() int
@@ -30,7 +30,7 @@ type Caller interface {
 	// Call asks node about keys, as many as the caller was made for, and adds what it learnt to
 	// seen. With an error it has learnt nothing. It ends soon after ctx does, and in a
 	// bounded time anyway.
-	Call(ctx context.Context, node int, keys []string, seen *Tally) error
+	Call(ctx context.Context, node int, keys []string, seen *Counts) error
 }
 
 // Work is a load. See Validate for what its fields may be.
@@ -98,10 +98,10 @@ type Progress struct {
 
 // Result is what a load did in the time that was recorded.
 type Result struct {
-	Tally
+	Counts
 	// Took is how long was recorded: less than Work.Duration if the run was stopped.
 	Took time.Duration
-	// Calls were answered, FailedCalls were not; their checks are among Tally.Failed.
+	// Calls were answered, FailedCalls were not; their checks are among Count.Failed.
 	Calls, FailedCalls int64
 	// Latency of the answered calls in ns.
 	Latency *hdrhistogram.Histogram
@@ -110,8 +110,8 @@ type Result struct {
 // grace is how long calls that are under way at the end may go on.
 const grace = 2 * time.Second
 
-// pause is how long a caller rests when a call has failed, so that a node which refuses at once
-// is not hammered by nothing but refusals.
+// pause is how long a caller rests when a call has failed, so that a node which rejects at once
+// is not hammered by nothing but rejections.
 const pause = 10 * time.Millisecond
 
 // Run puts w on target until its time is over, or ctx ends: then the result is what there is so
@@ -208,7 +208,7 @@ func (r *run) call(ctx context.Context, number int) {
 		if !begin.Before(r.shut) || ctx.Err() != nil {
 			return
 		}
-		var seen Tally
+		var seen Counts
 		err := caller.Call(ctx, node, keys, &seen)
 		end := time.Now()
 		if end.After(r.shut) || ctx.Err() != nil {
@@ -258,10 +258,10 @@ func (r *run) watch(began time.Time, done <-chan struct{}) {
 			now.add(&r.warm[i])
 			now.add(&r.kept[i])
 		}
-		all, before := now.tally.Decided(), last.tally.Decided()
+		all, before := now.counts.Decided(), last.counts.Decided()
 		p := Progress{
 			Elapsed: time.Since(began), Warming: time.Now().Before(r.open), Decided: Decided{all.Allowed - before.Allowed, all.Denied - before.Denied},
-			Failed: now.tally.Failed - last.tally.Failed, FirstError: now.tally.FirstError,
+			Failed: now.counts.Failed - last.counts.Failed, FirstError: now.counts.FirstError,
 		}
 		if calls := now.calls - last.calls; calls > 0 {
 			p.Latency = (now.spent - last.spent) / time.Duration(calls)
@@ -279,5 +279,5 @@ func (r *run) result(took time.Duration) *Result {
 		sum.add(&r.kept[i])
 		latency.Merge(r.kept[i].latency)
 	}
-	return &Result{Tally: sum.tally, Took: took, Calls: sum.calls, FailedCalls: sum.failed, Latency: latency}
+	return &Result{Counts: sum.counts, Took: took, Calls: sum.calls, FailedCalls: sum.failed, Latency: latency}
 }

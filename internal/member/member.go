@@ -1,5 +1,5 @@
 // Package member says who is in the cluster: the values that gossip produces and
-// that routing, doors and tools read. Values are immutable once published.
+// that routing, APIs and tools read. Values are immutable once published.
 package member
 
 // State is a member's own word about itself.
@@ -42,7 +42,7 @@ type Member struct {
 	Version string
 }
 
-// View is who gossip shows now. It routes; it never gives the right to decide.
+// View is who gossip shows now. It routes; it never gives quorum.
 type View struct {
 	// Self is the name of this node.
 	Self string

@@ -18,10 +18,10 @@ type Peer struct{ Name, Boot string }
 // Envelope is a message on its way. A process takes only what names its own boot id.
 type Envelope struct {
 	From, To Peer
-	// Lineage is the stable set's ID at the sender, empty if it knows none. Epochs of
-	// different lineages cannot be compared.
-	Lineage string
-	Body    Body
+	// Cluster ID is the voter set's ID at the sender, empty if it knows none. Epochs of
+	// different cluster IDs cannot be compared.
+	ClusterID string
+	Body      Body
 	// Patient: it tells nothing new, and may wait at its sender for the next message that
 	// goes the same way. It is not sent along.
 	Patient bool
@@ -39,7 +39,7 @@ func (*Promise) body()       {}
 func (*Accept) body()        {}
 func (*Accepted) body()      {}
 func (*Holdings) body()      {}
-func (*News) body()          {}
+func (*PendingGrants) body() {}
 func (*Claim) body()         {}
 func (*Grant) body()         {}
 func (*Fetch) body()         {}
@@ -56,7 +56,7 @@ func (*KeyFacts) body()      {}
 
 func (*AcceptLoss) body() {}
 
-// Wish is what a process wants from the stable set.
+// Wish is what a process wants from the voter set.
 type Wish uint8
 
 const (
@@ -75,12 +75,12 @@ type Heartbeat struct {
 	// Set is the newest version that the sender knows; zero if it knows none.
 	Set  Set
 	Wish Wish
-	// Seen is the newest News of the receiver that the sender has taken in.
+	// Seen is the newest Pending grants of the receiver that the sender has taken in.
 	Seen uint64
-	// News is the newest News of the sender. Who has not seen it does not take a later
+	// Pending grants is the newest Pending grants of the sender. Who has not seen it does not take a later
 	// version of a set that it knows from this heartbeat.
-	News uint64
-	// Unconfirmed: the sender has taken over Set, and has not seen the news of anybody who
+	PendingGrants uint64
+	// Unconfirmed: the sender has taken over Set, and has not seen the pending grants of anybody who
 	// knew it. Nobody takes it from there.
 	Unconfirmed bool
 	// Isolated: the sender is counted with others, and has heard nobody for so long that it takes all for
@@ -99,22 +99,22 @@ type Heartbeat struct {
 	Void []string
 }
 
-// Ack answers a Heartbeat. Only one that is OK counts towards the right to decide.
+// Ack answers a Heartbeat. Only one that is OK counts towards quorum.
 type Ack struct {
 	Sent int64
 	// Got is the clock (ns) of the Ack's sender when the Heartbeat came in; 0 if it does not say.
 	Got int64
 	OK  bool
-	// Set is the newest version that the sender knows, News and Unconfirmed are as in a Heartbeat.
-	Set         Set
-	News        uint64
-	Unconfirmed bool
+	// Set is the newest version that the sender knows, Pending grants and Unconfirmed are as in a Heartbeat.
+	Set           Set
+	PendingGrants uint64
+	Unconfirmed   bool
 	// Lease is that of the heartbeat.
 	Lease int64
 }
 
 // Prepare asks for a Promise. With Accept and Accepted they agree on the next version of the
-// stable set among the members of the present one: single-decree Paxos, one instance a
+// voter set among the members of the present one: single-decree Paxos, one instance a
 // version (Lamport, Paxos Made Simple, 2001).
 type Prepare struct {
 	ID      string
@@ -156,7 +156,7 @@ type Holdings struct {
 }
 
 // Holding is one partition that is held, or that is being handed to Next owner: then
-// either may be the holder.
+// either may be the owner.
 type Holding struct {
 	Partition int
 	Gen       uint64
@@ -185,9 +185,9 @@ type Loss struct {
 // AcceptLoss tells all that an operator takes lost counters for unspent.
 type AcceptLoss struct{}
 
-// News tells which claims the sender has granted or heard of, until the receiver has said in its
+// Pending grants tells which claims the sender has granted or heard of, until the receiver has said in its
 // heartbeats that it has seen it. Until then its heartbeats are not acknowledged.
-type News struct {
+type PendingGrants struct {
 	Seq    uint64
 	Grants []Granted
 }
@@ -199,7 +199,7 @@ type Granted struct {
 	Claimer   Peer
 }
 
-// Claim asks for partitions that have no living holder.
+// Claim asks for partitions that have no living owner.
 type Claim struct {
 	// ID is unique in the claiming process. It is sent again until it is answered.
 	ID    uint64
@@ -235,9 +235,9 @@ type GrantPart struct {
 	// OK: the sender has promised the generation to the claimer.
 	OK bool
 	// Known is the highest epoch that the sender knows, this grant left aside, and
-	// Holder who has it.
-	Known  Epoch
-	Holder Peer
+	// Owner who has it.
+	Known Epoch
+	Owner Peer
 	// Has says what state the sender has; None is no state.
 	Has   Completeness
 	State Mark
@@ -252,7 +252,7 @@ type Completeness uint8
 const (
 	// None is no state.
 	None Completeness = iota
-	// Partial is a copy whose filling has not come to its end.
+	// Partial is a copy whose initial sync has not come to its end.
 	Partial
 	// Complete is a whole state as of its Mark.
 	Complete
@@ -294,23 +294,23 @@ type Part struct {
 	// Epoch under which the sender has the state. Of a Merge it says what the owner lacks no longer when it has all of it;
 	// zero where another process may have decided since.
 	Epoch Epoch
-	// Fill numbers the sender's fillings of the receiver, so that a part of an
+	// Initial sync numbers the sender's initial syncs of the receiver, so that a part of an
 	// earlier one is known as such. 0 goes on from the state of the last hand-off.
-	Fill uint64
+	InitialSync uint64
 	// Seq: the receiver is level with the sender's change number Seq.
 	Seq uint64
-	// Start is what Epoch began with (Begin), so that forks can be told.
+	// Start is what Epoch began with (Begin), so that divergent copies can be told.
 	Start Mark
 	// Next is the epoch at which the receiver shall hold the partition (Close).
 	Next Epoch
 	// Counters and Bytes are this part's portion of the Image.
 	Counters, Bytes int
-	// Sum is the checksum over all portions of this fill up to and with this one
+	// Sum is the checksum over all portions of this initial sync up to and with this one
 	// (End and Close).
 	Sum uint64
 	// Loss is that of the state.
 	Loss Loss
-	// Begin: forget what you have, a filling begins. End: it is complete.
+	// Begin: forget what you have, an initial sync begins. End: it is complete.
 	Begin, End bool
 }
 
@@ -318,13 +318,13 @@ type Part struct {
 type Kind uint8
 
 const (
-	// Fill makes the receiver a copy, and keeps it one.
-	Fill Kind = iota + 1
-	// Close makes the receiver the holder.
+	// Initial sync makes the receiver a copy, and keeps it one.
+	InitialSync Kind = iota + 1
+	// Close makes the receiver the owner.
 	Close
-	// Answer is a Fill that was asked for by Fetch. Gen of the claim is Next.Gen.
+	// Answer is a Initial sync that was asked for by Fetch. Gen of the claim is Next.Gen.
 	Answer
-	// Merge gives the holder what a fork of its history has spent.
+	// Merge gives the owner what a divergent copy of its history has spent.
 	Merge
 	// Drop tells the receiver that its copy is of no use any more.
 	Drop
@@ -333,18 +333,18 @@ const (
 // Receipt answers the Transfer batch of the same N.
 type Receipt struct {
 	N uint64
-	// Refused are the parts, by place, that were not taken.
-	Refused []Refusal
+	// Rejected are the parts, by place, that were not taken.
+	Rejected []Rejection
 	// NotServing: the sender does not serve, so it is to be handed no partition. Gossip may say so later.
 	NotServing bool
 }
 
-// Refusal says why a part was not taken.
-type Refusal struct {
+// Rejection says why a part was not taken.
+type Rejection struct {
 	Part int
-	// Known is the highest epoch that the refuser knows, Holder who has it.
-	Known  Epoch
-	Holder Peer
+	// Known is the highest epoch that the refuser knows, Owner who has it.
+	Known Epoch
+	Owner Peer
 }
 
 // Room tells of keys that the sender holds and has lately denied: something was given back to them, so
@@ -352,7 +352,7 @@ type Refusal struct {
 type Room struct{ Keys []bucket.Key }
 
 // Load is the load that a service has reported to the sender for a pool of the rules. It is for the receiver's
-// doors; no machine takes it.
+// APIs; no machine takes it.
 type Load struct {
 	Domain, Pool, Reporter string
 	// Load is 0 to 1.
@@ -361,7 +361,7 @@ type Load struct {
 	Stamp int64
 }
 
-// TopAsk asks for the heaviest keys that the receiver's doors have counted. As Load it is for the doors.
+// TopAsk asks for the heaviest keys that the receiver's APIs have counted. As Load it is for the APIs.
 type TopAsk struct {
 	// ID is unique in the asking process; the Top that answers returns it.
 	ID uint64
@@ -387,7 +387,7 @@ type TopKey struct {
 	Count, Error uint64
 }
 
-// FactsAsk asks a node for what it tells of itself, with or without the History of its rules. As Load it is for the doors.
+// FactsAsk asks a node for what it tells of itself, with or without the History of its rules. As Load it is for the APIs.
 type FactsAsk struct {
 	// ID is unique in the asking process; the Facts that answer return it.
 	ID      uint64

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Epoch orders the holders of a partition over time: the higher generation wins,
+// Epoch orders the owners of a partition over time: the higher generation wins,
 // then the boot id. The zero Epoch is before all.
 type Epoch struct {
 	Gen  uint64
@@ -57,7 +57,7 @@ func (m Mark) Compare(n Mark) int {
 	return cmp.Compare(m.Seq, n.Seq)
 }
 
-// Ballot orders proposals for one version of the stable set.
+// Ballot orders proposals for one version of the voter set.
 type Ballot struct {
 	Round uint64
 	Boot  string
@@ -71,9 +71,9 @@ func (b Ballot) Compare(c Ballot) int {
 	return strings.Compare(b.Boot, c.Boot)
 }
 
-// Set is one version of the stable set. The zero Set is none.
+// Set is one version of the voter set. The zero Set is none.
 type Set struct {
-	// ID names the lineage: the boot id of the process that founded it.
+	// ID names the cluster ID: the boot id of the process that founded it.
 	ID      string
 	Version uint64   // from 1
 	Members []string // names, sorted
@@ -97,7 +97,7 @@ func (s Set) Has(name string) bool {
 func (s Set) Majority() int { return len(s.Members)/2 + 1 }
 
 // Outranks reports whether a process that knows t should take s in its place: a
-// later version of the same lineage; of two lineages the larger set, then the
+// later version of the same cluster ID; of two cluster IDs the larger set, then the
 // greater ID. It is a strict order.
 func (s Set) Outranks(t Set) bool {
 	switch {
@@ -143,7 +143,7 @@ type Report struct {
 type Line struct {
 	Key    bucket.Key
 	Limits *bucket.Limits
-	// Ends is the end of the window that the sum belongs to, by the holder's clock (Unix ns); 0 if the sender
+	// Ends is the end of the window that the sum belongs to, by the owner's clock (Unix ns); 0 if the sender
 	// does not know the window yet, and has admitted nothing.
 	Ends int64
 	// Sum is all that the sending process has admitted in that window, at least 0. It never gets less.

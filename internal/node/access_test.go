@@ -32,24 +32,24 @@ const (
 	forbidden       = "forbidden"
 )
 
-// stranger asks a node by all of its doors, with the credentials that it is told to show.
-type stranger struct {
+// unauthenticated client asks a node by all of its APIs, with the credentials that it is told to show.
+type outsider struct {
 	t    *testing.T
 	node *running
 	conn *grpc.ClientConn
 }
 
-func newStranger(t *testing.T, n *running) *stranger {
+func newOutsider(t *testing.T, n *running) *outsider {
 	conn, err := grpc.NewClient(n.listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &stranger{t, n, conn}
+	return &outsider{t, n, conn}
 }
 
 // with returns the context of a call that shows these values of Authorization.
-func (s *stranger) with(authorization []string) context.Context {
+func (s *outsider) with(authorization []string) context.Context {
 	ctx := s.t.Context()
 	for _, v := range authorization {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", v)
@@ -58,9 +58,9 @@ func (s *stranger) with(authorization []string) context.Context {
 }
 
 // byCode is the outcome of a gRPC call.
-func (s *stranger) byCode(err error) string {
+func (s *outsider) byCode(err error) string {
 	switch status.Code(err) {
-	case codes.OK, codes.NotFound, codes.FailedPrecondition: // what comes behind the door
+	case codes.OK, codes.NotFound, codes.FailedPrecondition: // what comes behind the API
 		return passed
 	case codes.Unauthenticated:
 		return unauthenticated
@@ -71,7 +71,7 @@ func (s *stranger) byCode(err error) string {
 }
 
 // http calls a path, and returns the outcome and the body. header has the credentials' name.
-func (s *stranger) http(header, method, path, body string, credentials []string) (string, string) {
+func (s *outsider) http(header, method, path, body string, credentials []string) (string, string) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.node.listen.http.Addr().String()+path, strings.NewReader(body))
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *stranger) http(header, method, path, body string, credentials []string)
 		s.t.Errorf("%s %s: %d with WWW-Authenticate %q, want %q", method, path, resp.StatusCode, challenge, want)
 	}
 	if resp.Header.Get("RateLimit") != "" && outcome != passed {
-		s.t.Errorf("%s %s: a refusal looks like a limit: %v", method, path, resp.Header)
+		s.t.Errorf("%s %s: a rejection looks like a limit: %v", method, path, resp.Header)
 	}
 	return outcome, string(text)
 }
@@ -114,7 +114,7 @@ func (s *stranger) http(header, method, path, body string, credentials []string)
 // attempt is one thing to do in the domain a, and the verb that it takes; "" is any.
 type attempt struct {
 	name, verb string
-	do         func(s *stranger, authorization []string) string
+	do         func(s *outsider, authorization []string) string
 }
 
 func checksOf(domain string, verb sluicev1.Verb) []*sluicev1.Check {
@@ -125,18 +125,18 @@ func gubernatorOf(name string, hits int64, behavior gubernatorv1.Behavior) *gube
 	return &gubernatorv1.RateLimitReq{Name: name, UniqueKey: "u", Hits: hits, Limit: 100, Duration: 3_600_000, Behavior: behavior}
 }
 
-// attempts are all that the doors let anybody do.
+// attempts are all that the APIs let anybody do.
 func attempts() (list []attempt) {
-	add := func(name, verb string, do func(s *stranger, authorization []string) string) {
+	add := func(name, verb string, do func(s *outsider, authorization []string) string) {
 		list = append(list, attempt{name, verb, do})
 	}
 	for number, verb := range []string{"check", "read", "charge", "refund"} {
 		wire := sluicev1.Verb(number)
-		add("gRPC Check", verb, func(s *stranger, a []string) string {
+		add("gRPC Check", verb, func(s *outsider, a []string) string {
 			_, err := sluicev1.NewSluiceServiceClient(s.conn).Check(s.with(a), &sluicev1.CheckRequest{Checks: checksOf("a", wire)})
 			return s.byCode(err)
 		})
-		add("gRPC CheckStream", verb, func(s *stranger, a []string) string {
+		add("gRPC CheckStream", verb, func(s *outsider, a []string) string {
 			ctx, cancel := context.WithCancel(s.with(a))
 			defer cancel()
 			stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(ctx)
@@ -149,17 +149,17 @@ func attempts() (list []attempt) {
 			}
 			return s.byCode(err)
 		})
-		add("HTTP check", verb, func(s *stranger, a []string) string {
+		add("HTTP check", verb, func(s *outsider, a []string) string {
 			outcome, _ := s.http("Authorization", "POST", "/v1/check", `{"domain":"a","descriptor":[{"key":"user","value":"u"}],"verb":"`+verb+`"}`, a)
 			return outcome
 		})
-		add("HTTP checks", verb, func(s *stranger, a []string) string {
+		add("HTTP checks", verb, func(s *outsider, a []string) string {
 			outcome, _ := s.http("Authorization", "POST", "/v1/check", `{"checks":[{"domain":"a","descriptor":[{"key":"user","value":"u"}],"verb":"`+verb+`"}]}`, a)
 			return outcome
 		})
 	}
 	for hits, verb := range map[int64]string{1: "check", 0: "read", -1: "refund"} {
-		add("Envoy", verb, func(s *stranger, a []string) string {
+		add("Envoy", verb, func(s *outsider, a []string) string {
 			d := &commonv3.RateLimitDescriptor{
 				Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "u"}},
 				HitsAddend: wrapperspb.UInt64(uint64(max(hits, -hits))), IsNegativeHits: hits < 0,
@@ -174,19 +174,19 @@ func attempts() (list []attempt) {
 		hits     int64
 		behavior gubernatorv1.Behavior
 	}{{"check", 1, 0}, {"read", 0, 0}, {"refund", -1, 0}, {"reset", 0, gubernatorv1.Behavior_RESET_REMAINING}} {
-		add("gubernator gRPC", g.verb, func(s *stranger, a []string) string {
+		add("gubernator gRPC", g.verb, func(s *outsider, a []string) string {
 			_, err := gubernatorv1.NewV1Client(s.conn).GetRateLimits(s.with(a),
 				&gubernatorv1.GetRateLimitsReq{Requests: []*gubernatorv1.RateLimitReq{gubernatorOf("a", g.hits, g.behavior)}})
 			return s.byCode(err)
 		})
-		add("gubernator HTTP", g.verb, func(s *stranger, a []string) string {
+		add("gubernator HTTP", g.verb, func(s *outsider, a []string) string {
 			outcome, _ := s.http("Authorization", "POST", "/v1/GetRateLimits",
 				fmt.Sprintf(`{"requests":[{"name":"a","uniqueKey":"u","hits":%d,"limit":100,"duration":3600000,"behavior":%d}]}`, g.hits, g.behavior), a)
 			return outcome
 		})
 	}
 	for _, path := range []string{"/v1/authorize/a", "/v1/authorize/a/some/path"} {
-		add("forward auth "+path, "check", func(s *stranger, a []string) string {
+		add("forward auth "+path, "check", func(s *outsider, a []string) string {
 			own := slices.Clone(a)
 			for i := range own { // the proxy's token stands alone
 				own[i] = strings.TrimPrefix(own[i], "Bearer ")
@@ -195,75 +195,75 @@ func attempts() (list []attempt) {
 			return outcome
 		})
 	}
-	add("gRPC Reset", "reset", func(s *stranger, a []string) string {
+	add("gRPC Reset", "reset", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Reset(s.with(a), &sluicev1.ResetRequest{Checks: checksOf("a", 0)})
 		return s.byCode(err)
 	})
-	add("HTTP reset", "reset", func(s *stranger, a []string) string {
+	add("HTTP reset", "reset", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/v1/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
-	add("gRPC Top of a domain", "read", func(s *stranger, a []string) string {
+	add("gRPC Top of a domain", "read", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Top(s.with(a), &sluicev1.TopRequest{Domain: "a"})
 		return s.byCode(err)
 	})
-	add("HTTP top of a domain", "read", func(s *stranger, a []string) string {
+	add("HTTP top of a domain", "read", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "GET", "/v1/top?domain=a", "", a)
 		return outcome
 	})
-	add("gRPC Top of all", "read of all", func(s *stranger, a []string) string {
+	add("gRPC Top of all", "read of all", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Top(s.with(a), &sluicev1.TopRequest{})
 		return s.byCode(err)
 	})
-	add("HTTP top of all", "read of all", func(s *stranger, a []string) string {
+	add("HTTP top of all", "read of all", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "GET", "/v1/top", "", a)
 		return outcome
 	})
-	add("gRPC Inspect", "read", func(s *stranger, a []string) string {
+	add("gRPC Inspect", "read", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Inspect(s.with(a), &sluicev1.InspectRequest{Domain: "a", Descriptor_: checksOf("a", 0)[0].Descriptor_})
 		return s.byCode(err)
 	})
-	add("HTTP inspect", "read", func(s *stranger, a []string) string {
+	add("HTTP inspect", "read", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/v1/inspect", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
-	add("HTTP rules", "read of all", func(s *stranger, a []string) string {
+	add("HTTP rules", "read of all", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "GET", "/v1/rules", "", a)
 		return outcome
 	})
-	add("HTTP inspect and reset", "reset", func(s *stranger, a []string) string {
+	add("HTTP inspect and reset", "reset", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/v1/inspect/reset", `{"domain":"a","descriptor":[{"key":"user","value":"u"}]}`, a)
 		return outcome
 	})
-	add("gRPC ReportLoad", "charge", func(s *stranger, a []string) string {
+	add("gRPC ReportLoad", "charge", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).ReportLoad(s.with(a), &sluicev1.ReportLoadRequest{Domain: "a", Pool: "spare"})
 		return s.byCode(err)
 	})
-	add("HTTP load", "charge", func(s *stranger, a []string) string {
+	add("HTTP load", "charge", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "PUT", "/v1/pools/a/spare/load", `{"load":0}`, a)
 		return outcome
 	})
-	add("gRPC Members", "", func(s *stranger, a []string) string {
+	add("gRPC Members", "", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Members(s.with(a), &sluicev1.MembersRequest{})
 		return s.byCode(err)
 	})
-	add("HTTP members", "", func(s *stranger, a []string) string {
+	add("HTTP members", "", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "GET", "/v1/members", "", a)
 		return outcome
 	})
-	add("gRPC ForgetMember", "admin", func(s *stranger, a []string) string {
+	add("gRPC ForgetMember", "admin", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).ForgetMember(s.with(a), &sluicev1.ForgetMemberRequest{Name: "nobody"})
 		return s.byCode(err)
 	})
-	add("gRPC Bootstrap", "admin", func(s *stranger, a []string) string {
+	add("gRPC Bootstrap", "admin", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).Bootstrap(s.with(a), &sluicev1.BootstrapRequest{})
 		return s.byCode(err)
 	})
-	add("gRPC AcceptLoss", "admin", func(s *stranger, a []string) string {
+	add("gRPC AcceptLoss", "admin", func(s *outsider, a []string) string {
 		_, err := sluicev1.NewSluiceServiceClient(s.conn).AcceptLoss(s.with(a), &sluicev1.AcceptLossRequest{})
 		return s.byCode(err)
 	})
-	add("HTTP forget", "admin", func(s *stranger, a []string) string {
+	add("HTTP forget", "admin", func(s *outsider, a []string) string {
 		outcome, _ := s.http("Authorization", "POST", "/v1/members/forget", `{"name":"nobody"}`, a)
 		return outcome
 	})
@@ -303,11 +303,11 @@ func startGuarded(t *testing.T) (*running, map[string]string) {
 	return startNode(t, s), tokens
 }
 
-// TestEveryDoorAsks tries everything by every door with every token and without: nothing gets through that is not
-// granted, and what was refused has changed nothing.
-func TestEveryDoorAsks(t *testing.T) {
+// TestEveryAPIAsks tries everything by every API with every token and without: nothing gets through that is not
+// granted, and what was rejected has changed nothing.
+func TestEveryAPIAsks(t *testing.T) {
 	n, tokens := startGuarded(t)
-	s := newStranger(t, n)
+	s := newOutsider(t, n)
 	left := func() (out []int64) {
 		res, err := sluicev1.NewSluiceServiceClient(s.conn).Check(s.with([]string{"Bearer " + tokens["read-of-all"]}),
 			&sluicev1.CheckRequest{Checks: checksOf("a", sluicev1.Verb_VERB_READ)})
@@ -355,7 +355,7 @@ func TestEveryDoorAsks(t *testing.T) {
 		}
 	}
 	if after := left(); !slices.Equal(before, after) {
-		t.Errorf("%v were left before all that was refused, and %v after it", before, after)
+		t.Errorf("%v were left before all that was rejected, and %v after it", before, after)
 	}
 	for _, a := range attempts() {
 		if token := tokens[a.verb]; token != "" {
@@ -370,7 +370,7 @@ func TestEveryDoorAsks(t *testing.T) {
 			t.Errorf("nobody tries gRPC %s", m.Name)
 		}
 	}
-	// A proxy is not let in by what its client shows to others, and says of itself that it was refused.
+	// A proxy is not let in by what its client shows to others, and says of itself that it was rejected.
 	if got, _ := s.http(access.TokenHeader, "GET", "/v1/authorize/b", "", nil); got != unauthenticated {
 		t.Error(got)
 	}
@@ -384,7 +384,7 @@ func TestEveryDoorAsks(t *testing.T) {
 		t.Fatal(err)
 	}
 	res.Body.Close()
-	if res.StatusCode != 401 || res.Header.Get("Sluice-Refusal") != "unauthenticated" {
+	if res.StatusCode != 401 || res.Header.Get("Sluice-Rejection") != "unauthenticated" {
 		t.Errorf("forward auth with a client's token: %d %v", res.StatusCode, res.Header)
 	}
 	// Probes and metrics are for everybody, and the counts are there.
@@ -394,9 +394,9 @@ func TestEveryDoorAsks(t *testing.T) {
 		}
 	}
 	_, metrics := n.get(t, "/metrics")
-	for _, door := range []string{"grpc", "stream", "http", "envoy", "gubernator", "forward-auth"} {
+	for _, api := range []string{"grpc", "stream", "http", "envoy", "gubernator", "forward-auth"} {
 		for _, reason := range []string{"no_credentials", "unknown_token", "malformed", "not_granted"} {
-			if line := fmt.Sprintf("sluice_callers_refused_total{door=%q,reason=%q} 0\n", door, reason); strings.Contains(metrics, line) {
+			if line := fmt.Sprintf("sluice_callers_rejected_total{api=%q,reason=%q} 0\n", api, reason); strings.Contains(metrics, line) {
 				t.Errorf("not counted: %s", line)
 			}
 		}
@@ -406,7 +406,7 @@ func TestEveryDoorAsks(t *testing.T) {
 // TestMixedBatches: what may not be asked fails alone where the answers are apart, and is nobody's charge.
 func TestMixedBatches(t *testing.T) {
 	n, tokens := startGuarded(t)
-	s := newStranger(t, n)
+	s := newOutsider(t, n)
 	client := sluicev1.NewSluiceServiceClient(s.conn)
 	shown := []string{"Bearer " + tokens["check"]}
 	both := &sluicev1.CheckRequest{Checks: append(checksOf("a", 0), checksOf("b", 0)...)}

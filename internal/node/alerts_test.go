@@ -70,7 +70,7 @@ func TestAlertFaults(t *testing.T) {
 		{"severity: critical", "severity: bad", "severity bad"},
 		{"action: >-", "todo: >-", "does not say what to do"},
 		{"md#sluicenotready", "md#sluiceready", "SluiceNotReady: leads to no section"},
-		{"- alert: SluiceWithoutRight", "- alert: SluiceNotReady", "SluiceNotReady: there are two"},
+		{"- alert: SluiceWithoutQuorum", "- alert: SluiceNotReady", "SluiceNotReady: there are two"},
 		{"for: 2m", "while: 2m", "field while not found"},
 	} {
 		t.Run(c.want, func(t *testing.T) {

@@ -34,7 +34,7 @@ func (n *Node) openLimiter() error {
 		Decider: n.cluster, Cluster: n.overview, Forget: n.forget, Bootstrap: n.bootstrap, AcceptLoss: n.acceptLoss,
 		SpreadLoad: n.spreadLoad, TopKeys: topKeys[n.config.TopKeys], AskTop: n.inquiries.top,
 		KeyFacts: n.cluster.KeyFacts, AskKeyFacts: n.inquiries.keyFacts,
-		Hasher: hasher, Gate: n.gate, Tracer: n.spans.trace(), RefuseUnknownDomains: n.config.UnknownDomain == "error",
+		Hasher: hasher, Gate: n.gate, Tracer: n.spans.trace(), RejectUnknownDomains: n.config.UnknownDomain == "error",
 		InlineLimits: n.config.part(16<<10, bucket.DefaultMaxSets), InlineEntries: n.config.Bounds.MaxInlineEntries, SetsFull: n.table.SetsFull,
 	})
 	if err != nil {
@@ -61,7 +61,7 @@ func (n *Node) openAPIs() error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", api)
-	n.gubernatorDoor.Mount(mux)
+	n.gubernatorAPI.Mount(mux)
 	if err := n.mountConsole(mux); err != nil {
 		return err
 	}
@@ -81,20 +81,20 @@ func (n *Node) openAPIs() error {
 // openGRPC makes the server of the gRPC port with all its services.
 func (n *Node) openGRPC() (err error) {
 	traced := n.spans != nil
-	n.grpcDoor, err = grpcapi.New(grpcapi.Config{
+	n.grpcAPI, err = grpcapi.New(grpcapi.Config{
 		Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: traced, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
 		MaxUnread: n.config.part(8, 128<<20),
 	})
 	if err != nil {
 		return err
 	}
-	n.grpcServer = grpc.NewServer(n.grpcDoor.Options(0, n.grpcCreds())...)
-	services := n.grpcDoor.Register(n.grpcServer)
-	n.gubernatorDoor, err = gubernator.New(gubernator.Config{Limiter: n.service, Guard: n.guard, Leaving: n.draining.Load, Tracing: traced})
+	n.grpcServer = grpc.NewServer(n.grpcAPI.Options(0, n.grpcCreds())...)
+	services := n.grpcAPI.Register(n.grpcServer)
+	n.gubernatorAPI, err = gubernator.New(gubernator.Config{Limiter: n.service, Guard: n.guard, Leaving: n.draining.Load, Tracing: traced})
 	if err != nil {
 		return err
 	}
-	n.gubernatorDoor.Register(services)
+	n.gubernatorAPI.Register(services)
 	rls, err := envoy.New(envoy.Config{
 		Limiter: n.service, Guard: n.guard, Admit: n.gate.Admit, Tracing: traced,
 		AllOrNothing: n.config.EnvoyAllOrNothing, ResponseHeaders: n.config.EnvoyResponseHeaders, DynamicMetadata: n.config.EnvoyDynamicMetadata,
@@ -108,10 +108,10 @@ func (n *Node) openGRPC() (err error) {
 // otherMethods are those of the gRPC port beside sluice.v1. While the node is too busy, Envoy's are answered by their rules: it may pass what
 // was turned away. Load balancers ask for gubernator's health.
 var otherMethods = map[string]grpcapi.Method{
-	envoy.Method: {Door: limiter.EnvoyDoor},
-	gubernatorv1.V1_GetRateLimits_FullMethodName: {Door: limiter.GubernatorDoor, Shed: true},
-	gubernatorv1.V1_HealthCheck_FullMethodName:   {Door: limiter.GubernatorDoor, Public: true},
-	gubernatorv1.V1_LiveCheck_FullMethodName:     {Door: limiter.GubernatorDoor, Public: true},
+	envoy.Method: {API: limiter.EnvoyAPI},
+	gubernatorv1.V1_GetRateLimits_FullMethodName: {API: limiter.GubernatorAPI, Shed: true},
+	gubernatorv1.V1_HealthCheck_FullMethodName:   {API: limiter.GubernatorAPI, Public: true},
+	gubernatorv1.V1_LiveCheck_FullMethodName:     {API: limiter.GubernatorAPI, Public: true},
 }
 
 // mountConsole makes what watches the cluster, and puts the console before sluice's API, unless --console=false.
@@ -132,7 +132,7 @@ func (n *Node) mountConsole(mux *http.ServeMux) error {
 // consoleURL is where browsers on this machine reach the HTTP port.
 func (n *Node) consoleURL() string {
 	scheme := "http"
-	if n.tls.doors != nil {
+	if n.tls.apis != nil {
 		scheme = "https"
 	}
 	return scheme + "://" + reachable(n.listen.http)

@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestEnvoyDoor: Envoy's checks are those of the rule files, counted with everybody else's,
+// TestEnvoyAPI: Envoy's checks are those of the rule files, counted with everybody else's,
 // whichever node it asks; and a node that drains answers what still comes.
-func TestEnvoyDoor(t *testing.T) {
+func TestEnvoyAPI(t *testing.T) {
 	nodes := together(t, 2)
 	var clients []ratelimitv3.RateLimitServiceClient
 	for _, n := range nodes {
@@ -66,7 +66,7 @@ func TestEnvoyDoor(t *testing.T) {
 	}
 }
 
-// TestEnvoySettings: each flag reaches the door.
+// TestEnvoySettings: each flag reaches the API.
 func TestEnvoySettings(t *testing.T) {
 	s := testConfig(t)
 	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n    metadata: {tier: gold}\n")

@@ -60,18 +60,18 @@ func (m *scrape) serving(s *snapshot) {
 		m.sample(float64(f.status.Failures), f.label)
 	}
 
-	m.counters("sluice_callers_refused_total", "Calls, and checks among others of a call, that their caller may not make, by door and reason.", "door", "reason")
-	for _, r := range s.refused {
-		m.sample(float64(r.Count), r.Door, r.Reason)
+	m.counters("sluice_callers_rejected_total", "Calls, and checks among others of a call, that their caller may not make, by API and reason.", "api", "reason")
+	for _, r := range s.rejected {
+		m.sample(float64(r.Count), r.API, r.Reason)
 	}
 }
 
 // deciding has what it decides.
 func (m *scrape) deciding(s *snapshot) {
-	m.counter("sluice_calls_total", "Calls of Check and Reset through any door.", s.service.Calls)
-	m.durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by the door that it came in by.", "door")
-	for _, d := range s.service.Doors {
-		m.times(d.Snapshot, d.Door.String())
+	m.counter("sluice_calls_total", "Calls of Check and Reset through any API.", s.service.Calls)
+	m.durations("sluice_check_duration_seconds", "Time to decide a call, forwarding included, by the API that it came in by.", "api")
+	for _, d := range s.service.APIs {
+		m.times(d.Snapshot, d.API.String())
 	}
 	m.counters("sluice_checks_total", "Checks by result.", "result")
 	m.by("allowed", s.service.Allowed, "denied", s.service.Denied, "shadowed", s.service.Shadowed)
@@ -106,31 +106,31 @@ func (m *scrape) deciding(s *snapshot) {
 // answering has who decides, here and at other nodes.
 func (m *scrape) answering(s *snapshot) {
 	c := &s.cluster
-	m.counters("sluice_answers_total", "Checks of this node's doors by who answered: the node itself, another that "+
-		"holds the key, this node by what that one had denied just before or has lent it, or a rule's on_failure because no holder was reached in time.", "source")
+	m.counters("sluice_answers_total", "Checks of this node's APIs by who answered: the node itself, another that "+
+		"holds the key, this node by what that one had denied just before or has granted it, or a rule's on_failure because no owner was reached in time.", "source")
 	m.by("held", c.Held, "forwarded", c.Forwarded, "remembered", c.Remembered, "lease", c.Leased, "eventual", c.Eventual.Decided, "share", c.Share, "closed", c.Closed, "open", c.Open,
 		"unanswered", c.Unanswered, "overloaded", c.Overloaded)
-	m.counters("sluice_partition_answers_total", "Checks of this node's doors that a rule's on_partition answered, because "+
+	m.counters("sluice_partition_answers_total", "Checks of this node's APIs that a rule's on_partition answered, because "+
 		"this node is cut off from the majority.", "answer")
 	m.by("share", c.MinorityShare, "closed", c.MinorityClosed, "open", c.MinorityOpen)
-	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the keys' holders later.", c.Settled)
-	m.gauge("sluice_shares_owed", "Keys of which a share is still to be charged to the holder.", float64(c.Owed))
-	m.counter("sluice_shares_forgotten_total", "Keys of which that was given up, because there were too many.", c.OwedForgotten)
+	m.counter("sluice_shares_charged_total", "Cost admitted as shares and charged to the keys' owners later.", c.Settled)
+	m.gauge("sluice_shares_deferred", "Keys of which a share is still to be charged to the owner.", float64(c.Deferred))
+	m.counter("sluice_shares_forgotten_total", "Keys of which that was given up, because there were too many.", c.DeferredForgotten)
 	m.counter("sluice_shares_unknown_total", "Shares given of keys of which this node remembers no answer of the owner: a part of the limit, or nothing, by unknown_share.",
 		c.SharesUnknown)
 	m.counter("sluice_forwards_total", "Checks sent to other nodes, retries included.", c.Forwards)
 	m.counter("sluice_forwards_relayed_total", "Records that this node has asked their owners for, for nodes that do not hear these.", c.Relayed)
 	m.counter("sluice_forwards_combined_total", "Checks sent to other nodes in the record of an equal one.", s.pool.Merged)
-	m.counter("sluice_lease_granted_units_total", "Units of hot keys that this node has lent as their holder, to itself included.", c.Lent)
-	m.gauge("sluice_lease_lending_keys", "Keys held here of which somebody borrows.", float64(c.Lending))
-	m.counter("sluice_lease_borrowed_units_total", "Units that this node has borrowed. They were spent, returned, or have expired, or are live.",
+	m.counter("sluice_lease_granted_units_total", "Units of hot keys that this node has granted as their owner, to itself included.", c.Granted)
+	m.gauge("sluice_lease_granting_keys", "Keys held here of which somebody leases.", float64(c.Granting))
+	m.counter("sluice_lease_leased_units_total", "Units that this node has leased. They were spent, returned, or have expired, or are live.",
 		c.Leases.Granted)
 	m.counter("sluice_lease_spent_units_total", "Units that checks have spent of leases.", c.Leases.Spent)
 	m.counter("sluice_lease_returned_units_total", "Units that this node has returned, because nobody was going to spend them.", c.Leases.Returned)
 	m.counter("sluice_lease_expired_units_total", "Units that nobody has spent until the lease was over.", c.Leases.Expired)
 	m.gauge("sluice_lease_live_units", "Units that this node may spend.", float64(c.Leases.Live))
 	m.gauge("sluice_lease_keys", "Keys that are hot here.", float64(c.Leases.Keys))
-	m.counter("sluice_lease_denied_total", "Checks that found a lease used up, and its holder without more just before.", c.Leases.Denied)
+	m.counter("sluice_lease_denied_total", "Checks that found a lease used up, and its owner without more just before.", c.Leases.Denied)
 	m.gauge("sluice_eventual_keys", "Keys that this node decides by itself, under consistency: eventual.", float64(c.Eventual.Keys))
 	m.gauge("sluice_eventual_reported_keys", "Keys held here of which nodes report what they have admitted by themselves.", float64(c.Eventual.Reported))
 	m.gauge("sluice_eventual_lag_seconds", "For how long the oldest report has been without an answer.", c.Eventual.Lag.Seconds())
@@ -140,15 +140,15 @@ func (m *scrape) answering(s *snapshot) {
 	m.counter("sluice_eventual_charged_units_total", "What nodes have admitted by themselves of keys held here, as they have reported it.",
 		c.Eventual.Charged)
 	m.counter("sluice_eventual_excess_units_total", "How much of that went beyond the keys' limits.", c.Eventual.Over)
-	m.counter("sluice_eventual_overflow_total", "Checks that were left to the holder, because this node decides too many other keys.", c.Eventual.Full)
+	m.counter("sluice_eventual_overflow_total", "Checks that were left to the owner, because this node decides too many other keys.", c.Eventual.Full)
 	m.durations("sluice_forward_duration_seconds", "Time that another node took to answer a call of this one, of one or many records.")
 	m.times(c.Forwarding)
-	m.counter("sluice_forward_retries_total", "Attempts to find a holder that began after a wait.", c.Retries)
+	m.counter("sluice_forward_retries_total", "Attempts to find an owner that began after a wait.", c.Retries)
 	m.counter("sluice_forward_redirects_total", "Answers of other nodes that they do not hold the key.", c.Redirected)
-	m.counter("sluice_forward_laters_total", "Answers of holders that they cannot decide just now, in a hand-off for example.", c.Later)
+	m.counter("sluice_forward_laters_total", "Answers of owners that they cannot decide just now, in a hand-off for example.", c.Later)
 	m.counter("sluice_forward_ambiguous_total", "Checks sent without an answer; a retry of theirs may be charged twice.", c.Ambiguous)
 	m.counter("sluice_served_total", "Checks of other nodes decided here.", c.Served)
-	m.counter("sluice_served_not_holder_total", "Checks of other nodes for keys that are not held here.", c.NotHolder)
+	m.counter("sluice_served_not_owner_total", "Checks of other nodes for keys that are not held here.", c.NotOwner)
 	m.counter("sluice_served_later_total", "Checks of other nodes that could not be decided here just then.", c.ToldLater)
 	m.counter("sluice_give_backs_total", "Charges of failed all-or-nothing calls that were given back.", c.GaveBack)
 	m.counter("sluice_give_backs_lost_total", "Such charges that could not be given back and stand.", c.GiveBacksLost+c.HeldDropped)
@@ -160,17 +160,17 @@ func (m *scrape) waiting(s *snapshot) {
 	m.gauge("sluice_peer_queue_records", "Checks that wait to be sent to peers.", float64(s.pool.Waiting))
 	m.counter("sluice_peer_frames_total", "Frames sent to peers.", s.pool.Frames)
 	m.counter("sluice_peer_records_total", "Checks in those frames.", s.pool.Records)
-	m.counter("sluice_peer_overloaded_total", "Calls refused because a peer's queue was full.", s.pool.Overloaded)
+	m.counter("sluice_peer_overloaded_total", "Calls rejected because a peer's queue was full.", s.pool.Overloaded)
 	m.counter("sluice_peer_dial_failures_total", "Attempts to connect to a peer that failed.", s.pool.Failed)
 	m.counter("sluice_peer_broken_total", "Connections to peers that were lost.", s.pool.Broken)
-	m.counter("sluice_peer_refused_total", "Incoming peer streams with another protocol, placement or secret.", s.server.Refused)
+	m.counter("sluice_peer_rejected_total", "Incoming peer streams with another protocol, placement or secret.", s.server.Rejected)
 	m.counter("sluice_peer_malformed_total", "Incoming peer streams ended because of a frame that was not understood.", s.server.Malformed)
 
 	m.gauges("sluice_connections", "Connections to this node's ports now, by port.", "port")
 	for _, p := range s.ports {
 		m.sample(float64(p.Open), p.port)
 	}
-	m.counters("sluice_connections_refused_total", "Connections closed: too many (full), too many of one address (address), "+
+	m.counters("sluice_connections_rejected_total", "Connections closed: too many (full), too many of one address (address), "+
 		"nothing said within 5 s (silent); or not accepted yet, most often because no file descriptor is left (error).", "port", "reason")
 	for _, p := range s.ports {
 		m.sample(float64(p.Full), p.port, "full")
@@ -196,8 +196,8 @@ func (m *scrape) waiting(s *snapshot) {
 	m.gauge("sluice_calls_in_progress", "Calls with checks that are being decided.", float64(s.load.Calls))
 	m.gauge("sluice_wait_seconds", "What nine in ten goroutines did not wait longer for a processor than, of late.", s.load.Wait.Seconds())
 	m.gauge("sluice_waiting_goroutines", "Goroutines that wait for a processor now.", float64(s.load.Waiting))
-	m.gauge("sluice_refusing", "The part of calls with checks that is refused now because work waits too long, 0 to 1.", s.load.Refusing)
-	m.counters("sluice_calls_refused_total", "Calls with checks that were refused: too many in progress (full), or work waited too long (slow).", "reason")
+	m.gauge("sluice_rejecting", "The part of calls with checks that is rejected now because work waits too long, 0 to 1.", s.load.Rejecting)
+	m.counters("sluice_calls_rejected_total", "Calls with checks that were rejected: too many in progress (full), or work waited too long (slow).", "reason")
 	m.by("full", s.load.Full, "slow", s.load.Slow)
 	m.gauge("sluice_console_watchers", "Pages and others that watch the cluster through this node now.", float64(s.watchers))
 }
@@ -229,7 +229,7 @@ func (m *scrape) knowing(s *snapshot) {
 	c := &s.cluster
 	m.gauge("sluice_members", "Members in this node's view, itself included.", float64(s.gossip.Members))
 	m.gauge("sluice_members_lost", "Members that vanished without leaving and are still tried.", float64(s.gossip.Lost))
-	m.counter("sluice_members_refused_total", "Gossip from nodes with another placement or format.", s.gossip.Refused)
+	m.counter("sluice_members_rejected_total", "Gossip from nodes with another placement or format.", s.gossip.Rejected)
 	m.counter("sluice_gossip_malformed_total", "Messages on the gossip port that are no gossip, or are encrypted with none of this node's keys.",
 		s.gossip.Malformed)
 	m.counter("sluice_gossip_tcp_only_probes_total", "Probes of other nodes that were answered over TCP and not over UDP.", s.gossip.TCPOnly)
@@ -239,8 +239,8 @@ func (m *scrape) knowing(s *snapshot) {
 	}
 	m.gauge("sluice_members_unproven", "Processes that were heard of in encrypted gossip and have not answered this node yet.",
 		float64(s.gossip.Unproven))
-	m.counter("sluice_gossip_streams_refused_total", "Streams to the gossip port that were closed: too many, too long, or announcing more than gossip has.",
-		s.gossip.RefusedStreams)
+	m.counter("sluice_gossip_streams_rejected_total", "Streams to the gossip port that were closed: too many, too long, or announcing more than gossip has.",
+		s.gossip.RejectedStreams)
 	m.counter("sluice_joins_total", "Attempts to reach join targets and lost members.", s.gossip.Joins)
 	m.counter("sluice_joins_failed_total", "Those that nobody answered.", s.gossip.JoinsFailed)
 	m.gauge("sluice_gossip_health", "memberlist's score of this node: 0 is well, higher misses answers.", float64(s.gossip.Health))
@@ -262,32 +262,32 @@ func (m *scrape) moving(s *snapshot) {
 	c := &s.cluster
 	p := &s.cluster.Partitions
 	m.gauge("sluice_partitions", "Partitions that this node holds.", float64(p.Holding))
-	m.gauge("sluice_partitions_closing", "Partitions that are on their way to another holder.", float64(p.Closing))
-	m.gauge("sluice_partitions_claiming", "Partitions without a holder that this node is claiming.", float64(p.Claiming))
+	m.gauge("sluice_partitions_closing", "Partitions that are on their way to another owner.", float64(p.Closing))
+	m.gauge("sluice_partitions_claiming", "Partitions without an owner that this node is claiming.", float64(p.Claiming))
 	m.gauge("sluice_partitions_unprotected", "Partitions held here that no other node, of those that are heard, has a complete copy of.",
 		float64(p.Unprotected))
 	m.gauge("sluice_partitions_below_replicas", "Partitions held here of which fewer nodes that are heard have a complete replica than --replicas says, or than there are other nodes that serve.",
 		float64(p.Below))
 	m.gauge("sluice_copies", "Copies here of partitions that other nodes hold.", float64(p.Copies))
-	m.gauge("sluice_forks", "States of partitions lost to another holder that it has not taken in yet.", float64(p.Forks))
+	m.gauge("sluice_divergent", "States of partitions lost to another owner that it has not taken in yet.", float64(p.Divergent))
 	m.counters("sluice_handoffs_total", "Partitions given to another node, and taken from one.", "direction")
 	m.by("given", p.HandedOver, "taken", p.Received)
-	m.counter("sluice_handoffs_refused_total", "Hand-offs that the other node refused; the partition was taken back.", p.TakenBack)
-	m.counter("sluice_claims_total", "Partitions claimed because they had no living holder.", p.Claims)
+	m.counter("sluice_handoffs_rejected_total", "Hand-offs that the other node rejected; the partition was taken back.", p.TakenBack)
+	m.counter("sluice_claims_total", "Partitions claimed because they had no living owner.", p.Claims)
 	m.counter("sluice_claims_fresh_total", "Those of which nobody had any state, as at the first start: their counters began afresh.", p.Fresh)
 	m.counter("sluice_claims_lost_state_total", "Partitions claimed without the state that there was, as far as known: their counters are lost until it comes back.",
 		p.Losses)
 	m.gauge("sluice_partitions_lost_state", "Partitions held here whose counters are lost: rules with on_lost_state: deny deny what may have been spent.",
 		float64(p.Lost))
 	m.counter("sluice_lost_state_denied_total", "Checks of keys held here that were denied because their counters are lost.", c.DeniedLost)
-	m.counter("sluice_stepped_down_total", "Partitions that this node lost to a later holder, after a cut or a pause.", p.SteppedDown)
-	m.counter("sluice_merged_total", "States of such partitions that their holders have taken in.", p.Merged)
-	m.counter("sluice_freezes_total", "Times that a partition waited for its next holder to open it.", p.Freezes)
+	m.counter("sluice_stepped_down_total", "Partitions that this node lost to a later owner, after a cut or a pause.", p.SteppedDown)
+	m.counter("sluice_merged_total", "States of such partitions that their owners have taken in.", p.Merged)
+	m.counter("sluice_freezes_total", "Times that a partition waited for its next owner to open it.", p.Freezes)
 	m.seconds("sluice_freeze_seconds_total", "Time that partitions waited so.", float64(p.FrozenNanos)/1e9)
 	m.gauge("sluice_freeze_seconds_max", "The longest of these times since the start.", float64(p.FrozenMax)/1e9)
-	m.counter("sluice_fillings_total", "Copies of partitions that were begun at other nodes.", p.Fillings)
-	m.counter("sluice_parts_refused_total", "Parts of them that the other node refused.", p.Refused)
-	m.counter("sluice_fillings_damaged_total", "Copies of other nodes' partitions that could not be read or did not add up.", p.Damaged)
+	m.counter("sluice_initial_syncs_total", "Copies of partitions that were begun at other nodes.", p.InitialSyncs)
+	m.counter("sluice_parts_rejected_total", "Parts of them that the other node rejected.", p.Rejected)
+	m.counter("sluice_initial_syncs_damaged_total", "Copies of other nodes' partitions that could not be read or did not add up.", p.Damaged)
 	m.counter("sluice_counters_too_large_total", "Times that a counter was left out of copies and hand-offs because no message takes it: it has no replica.",
 		p.TooLarge)
 	m.counter("sluice_copied_counters_total", "Counters sent to other nodes in copies and hand-offs.", p.Counters)
@@ -304,7 +304,7 @@ func (m *scrape) keeping(s *snapshot) {
 	m.gauge("sluice_snapshot_counters", "Counters in it.", float64(s.keeper.totals.Counters))
 	m.counter("sluice_snapshots_total", "Snapshots written.", s.keeper.written)
 	m.counter("sluice_snapshots_failed_total", "Snapshots that could not be written; the one before stays.", s.keeper.failed)
-	m.counter("sluice_snapshots_refused_total", "Snapshots found at the start that must not be used and were set aside.", s.keeper.refused)
+	m.counter("sluice_snapshots_rejected_total", "Snapshots found at the start that must not be used and were set aside.", s.keeper.rejected)
 	m.gauge("sluice_snapshot_restored_counters", "Counters read from a snapshot at the start.", float64(s.keeper.restored))
 
 	m.counters("sluice_trace_spans_total", "Spans that were sent to the collector, could not be, or were dropped because too many were on their way.", "result")
@@ -319,5 +319,5 @@ func (m *scrape) keeping(s *snapshot) {
 		flag(c.Clock.Known && !c.Clock.Agree))
 
 	m.counter("sluice_ring_builds_total", "Ring tables built.", c.RingBuilds)
-	m.counter("sluice_views_refused_total", "Views that gave no ring.", c.ViewsRefused)
+	m.counter("sluice_views_rejected_total", "Views that gave no ring.", c.ViewsRejected)
 }

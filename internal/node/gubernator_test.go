@@ -16,9 +16,9 @@ import (
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 )
 
-// TestGubernatorDoor: one counter, whichever node and port its clients ask, whose answers name the
+// TestGubernatorAPI: one counter, whichever node and port its clients ask, whose answers name the
 // node that decided if it is another; and a node that drains takes no more.
-func TestGubernatorDoor(t *testing.T) {
+func TestGubernatorAPI(t *testing.T) {
 	nodes := together(t, 2)
 	conn, err := grpc.NewClient(nodes[0].listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -42,7 +42,7 @@ func TestGubernatorDoor(t *testing.T) {
 	}
 	elsewhere := 0
 	for key := range 20 {
-		q := &gubernatorv1.RateLimitReq{Name: "door", UniqueKey: fmt.Sprint(key), Hits: 1, Limit: 4, Duration: 3_600_000}
+		q := &gubernatorv1.RateLimitReq{Name: "api", UniqueKey: fmt.Sprint(key), Hits: 1, Limit: 4, Duration: 3_600_000}
 		var owners []string
 		for i, ask := range []func(*gubernatorv1.RateLimitReq) *gubernatorv1.RateLimitResp{byGRPC, byHTTP, byGRPC, byHTTP, byGRPC, byHTTP} {
 			r := ask(q)
@@ -77,7 +77,7 @@ func TestGubernatorDoor(t *testing.T) {
 	}
 
 	nodes[0].leaving.Store(true) // its counters are being handed over
-	if r := byGRPC(&gubernatorv1.RateLimitReq{Name: "door", UniqueKey: "late", Hits: 1, Limit: 4, Duration: 3_600_000}); r.GetRemaining() != 3 {
+	if r := byGRPC(&gubernatorv1.RateLimitReq{Name: "api", UniqueKey: "late", Hits: 1, Limit: 4, Duration: 3_600_000}); r.GetRemaining() != 3 {
 		t.Errorf("while leaving: %v", r)
 	}
 	nodes[0].draining.Store(true)

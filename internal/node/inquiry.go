@@ -29,7 +29,7 @@ type inquiries struct {
 	send func(message.Peer, message.Body)
 	// reply answers a question of another node; nil is no answer.
 	reply func(context.Context, message.Body) message.Body
-	// asks are questions of others. They are worked off by run, as mail must not wait for it.
+	// asks are questions of others. They are worked off by run, as control messages must not wait for it.
 	asks chan message.Envelope
 
 	mu struct {
@@ -210,11 +210,11 @@ func (m *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket
 	return answers, missing
 }
 
-// mailbox takes what other nodes send: loads, and questions that people ask, are for the doors, all else is for the cluster node.
-type mailbox struct{ *Node }
+// queue of control messages takes what other nodes send: loads, and questions that people ask, are for the APIs, all else is for the cluster node.
+type controlQueue struct{ *Node }
 
-// Deliver implements peer.Mailbox.
-func (m mailbox) Deliver(e message.Envelope) {
+// Deliver implements peer.ControlQueue.
+func (m controlQueue) Deliver(e message.Envelope) {
 	switch b := e.Body.(type) {
 	case *message.Load:
 		if e.To.Boot == m.boot {

@@ -73,7 +73,7 @@ func (n *Node) enter(ctx context.Context) error {
 	}
 	n.joined.Store(true)
 	ready, _ := n.Ready()
-	n.grpcDoor.SetReady(ready)
+	n.grpcAPI.SetReady(ready)
 	n.log.Info("ready", "members", len(n.gossip.View().Members), "partitions", n.cluster.Stats().Partitions.Holding)
 	return nil
 }

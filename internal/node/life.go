@@ -86,7 +86,7 @@ func (n *Node) startParts(p *parts) {
 // alone. A process whose name is another's, by now or still, only stops.
 func (n *Node) leave() {
 	n.leaving.Store(true)
-	n.grpcDoor.SetReady(false)
+	n.grpcAPI.SetReady(false)
 	own, all := n.gossip.Err() == nil && n.gossip.WaitsFor() == "", false
 	if own {
 		if err := n.gossip.SetState(member.Leaving); err != nil {
@@ -171,20 +171,20 @@ func (n *Node) drain() {
 	n.hub.Close() // watching never ends by itself
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
 	defer cancel()
-	var doors sync.WaitGroup
-	doors.Go(func() { n.grpcDoor.Shutdown(ctx, n.grpcServer) })
-	doors.Go(func() {
+	var apis sync.WaitGroup
+	apis.Go(func() { n.grpcAPI.Shutdown(ctx, n.grpcServer) })
+	apis.Go(func() {
 		if err := n.httpServer.Shutdown(ctx); err != nil {
 			n.httpServer.Close()
 		}
 	})
-	doors.Go(func() {
+	apis.Go(func() {
 		if err := n.operators.http.Shutdown(ctx); err != nil {
 			n.operators.http.Close()
 		}
 		n.operators.grpc.Stop()
 	})
-	doors.Wait()
+	apis.Wait()
 }
 
 // leaveSet waits until the others no longer count this node.

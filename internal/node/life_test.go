@@ -104,7 +104,7 @@ func TestForgetByHand(t *testing.T) {
 	// What it says is cut off from here on, as if it had crashed.
 	nodes[1].peerServer.Close()
 	nodes[1].peers.Close()
-	await(t, "without the right", func() bool { return !nodes[0].cluster.Stats().Right })
+	await(t, "without quorum", func() bool { return !nodes[0].cluster.Stats().Right })
 	if m := nodes[0].service.Members(t.Context()); !strings.Contains(m.Reason, "of 2 counted members, fewer than 2") {
 		t.Errorf("it does not say why: %q", m.Reason)
 	}

@@ -35,19 +35,19 @@ func (n *Node) metricsHandler() http.Handler {
 
 // snapshot is what all parts count, read once for a scrape.
 type snapshot struct {
-	version string
-	service limiter.Stats
-	cluster cluster.Stats
-	table   bucket.Stats
-	domains []bucket.DomainStats
-	pool    peer.PoolStats
-	server  peer.ServerStats
-	unread  inflow.Stats // of the gRPC port
-	gossip  gossip.Stats
-	rules   rulefiles.Status
-	keeper  keeperStats
-	secrets []secretStatus
-	refused []access.Refused
+	version  string
+	service  limiter.Stats
+	cluster  cluster.Stats
+	table    bucket.Stats
+	domains  []bucket.DomainStats
+	pool     peer.PoolStats
+	server   peer.ServerStats
+	unread   inflow.Stats // of the gRPC port
+	gossip   gossip.Stats
+	rules    rulefiles.Status
+	keeper   keeperStats
+	secrets  []secretStatus
+	rejected []access.Rejected
 	// TLS handshakes that failed.
 	failedGRPC, failedHTTP, failedPeer uint64
 	ports                              connections
@@ -75,7 +75,7 @@ func (n *Node) snapshot() snapshot {
 		s.rules = n.rules.Status()
 	}
 	s.domains = n.table.Domains()
-	s.refused = n.guard.Stats()
+	s.rejected = n.guard.Stats()
 	for _, files := range n.secrets {
 		st := secretStatus{label: files.label, status: files.files.Status()}
 		if files.certificate != nil {
@@ -84,7 +84,7 @@ func (n *Node) snapshot() snapshot {
 		s.secrets = append(s.secrets, st)
 	}
 	s.ports = n.listen.stats()
-	s.unread = n.grpcDoor.Unread()
+	s.unread = n.grpcAPI.Unread()
 	s.failedGRPC, s.failedHTTP, s.failedPeer = n.tls.failedGRPC.Load(), n.tls.failedHTTP.Load(), n.tls.failedPeer.Load()
 	s.load = n.gate.Stats()
 	s.watchers = n.hub.Watchers()

@@ -25,7 +25,7 @@ var metricChapters = []struct{ from, title string }{
 	{"sluice_calls_total", "What does it decide?"},
 	{"sluice_answers_total", "Who decides?"},
 	{"sluice_forwards_total", "Does forwarding work?"},
-	{"sluice_lease_granted_units_total", "What is lent, and what is decided eventually?"},
+	{"sluice_lease_granted_units_total", "What is granted, and what is decided eventually?"},
 	{"sluice_forward_retries_total", "What does not arrive at once?"},
 	{"sluice_peer_connections", "How are the ways to other nodes?"},
 	{"sluice_connections", "What does it bear?"},
@@ -119,14 +119,14 @@ func specimen() *snapshot {
 	for _, label := range portLabels {
 		s.ports = append(s.ports, portStats{port: label})
 	}
-	s.refused = access.NewGuard(nil, nil, nil).Stats()
+	s.rejected = access.NewGuard(nil, nil, nil).Stats()
 	s.gossip.Keys, s.gossip.Primary = 1, "01234567"
 	s.service.Unmatched = map[string]uint64{"domain": 1, limiter.UnknownDomains: 1}
 	s.service.Rules = []limiter.RuleStats{{Domain: "domain", Name: "rule"}}
 	s.service.Descriptors = []limiter.RuleStats{{Domain: "domain", Name: "descriptor"}}
 	s.service.Pools = []limiter.PoolStats{{Domain: "domain", Name: "pool"}}
-	for d := limiter.OtherDoor; d == limiter.OtherDoor || d.String() != limiter.OtherDoor.String(); d++ {
-		s.service.Doors = append(s.service.Doors, limiter.DoorLatency{Door: d})
+	for d := limiter.OtherAPI; d == limiter.OtherAPI || d.String() != limiter.OtherAPI.String(); d++ {
+		s.service.APIs = append(s.service.APIs, limiter.APILatency{API: d})
 	}
 	return &s
 }

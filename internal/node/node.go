@@ -63,12 +63,12 @@ type Node struct {
 	spans     *spans // nil if no traces are sent
 
 	peerServer *peer.Server
-	grpcDoor   *grpcapi.Server
+	grpcAPI    *grpcapi.Server
 	grpcServer *grpc.Server
 	httpServer *http.Server
 	operators  operatorsEnd
-	// The doors beside sluice's own.
-	gubernatorDoor *gubernator.Door
+	// The APIs beside sluice's own.
+	gubernatorAPI *gubernator.API
 
 	joined, leaving atomic.Bool
 	// lostAddress: others do not reach this node where it says, see errLostAddress.
@@ -204,7 +204,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	if n.keeper != nil {
 		n.keeper.node = n.cluster
 	}
-	peerConfig.Mailbox = mailbox{n}
+	peerConfig.ControlQueue = controlQueue{n}
 	if n.peerServer, err = peer.NewServer(peerConfig, n.cluster); err != nil {
 		return err
 	}

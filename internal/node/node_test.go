@@ -27,7 +27,7 @@ func testConfig(t *testing.T) Config {
 	s := Defaults()
 	s.Name, s.Bind, s.Secret = "n1", "127.0.0.1", bytes.Repeat([]byte("x"), 32)
 	s.GRPCPort, s.HTTPPort, s.PeerPort, s.GossipPort = 0, 0, 0, 0
-	// What nodes decide is looked at, not how soon they lose patience with a machine that does other things too: they refuse
+	// What nodes decide is looked at, not how soon they lose patience with a machine that does other things too: they reject
 	// nothing because work waits for a processor, and a stall of a second neither takes their right nor has on_failure answer.
 	s.Bounds.MaxWait, s.Right, s.CheckTimeout, s.Rejoin = 0, 1800*time.Millisecond, 10*time.Second, 50*time.Millisecond
 	s.Rules = t.TempDir()
@@ -257,7 +257,7 @@ func TestMetrics(t *testing.T) {
 		`sluice_descriptor_checks_total{descriptor="auth/user=a",domain="auth",result="allowed"} 2`,
 		`sluice_answers_total{source="held"} 3`,
 		`sluice_unmatched_checks_total{domain="auth"} 1`, `sluice_unmatched_checks_total{domain="(unknown)"} 2`,
-		`sluice_check_duration_seconds_count{door="grpc"} 6`, `sluice_check_duration_seconds_count{door="http"} 0`, "sluice_counters 1", "sluice_partitions 1021", "sluice_members 1",
+		`sluice_check_duration_seconds_count{api="grpc"} 6`, `sluice_check_duration_seconds_count{api="http"} 0`, "sluice_counters 1", "sluice_partitions 1021", "sluice_members 1",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)

@@ -79,8 +79,8 @@ func (o *operatorsEnd) close() {
 // serveOperators makes the servers. api is the HTTP port's handler.
 func (n *Node) serveOperators(api http.Handler) {
 	// It is reached by way of the HTTP server alone, never over a listener of its own.
-	n.operators.grpc = grpc.NewServer(append(n.grpcDoor.HTTPOptions(), grpc.NumStreamWorkers(0))...)
-	n.grpcDoor.Register(n.operators.grpc)
+	n.operators.grpc = grpc.NewServer(append(n.grpcAPI.HTTPOptions(), grpc.NumStreamWorkers(0))...)
+	n.grpcAPI.Register(n.operators.grpc)
 	mux := operatorsTools(n.config.Admin.Level, n.log)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
@@ -112,8 +112,8 @@ func (n *Node) identified(next http.Handler) http.Handler {
 		if id := access.OfRequest(r); id.Has(n.operators.token) {
 			r = r.WithContext(access.AsOperator(r.Context()))
 			r.Header.Del("Authorization") // it is no caller's
-		} else if refused := n.mayOperate(r); refused != nil {
-			httpapi.Refuse(w, refused)
+		} else if rejected := n.mayOperate(r); rejected != nil {
+			httpapi.Reject(w, rejected)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -128,11 +128,11 @@ func (n *Node) mayOperate(r *http.Request) *limiter.Error {
 	if n.guard.Open() {
 		return errNoToken
 	}
-	pass, refused := n.guard.Request(r, limiter.HTTPDoor)
-	if refused == nil {
-		refused = pass.May(access.Admin, "")
+	pass, rejected := n.guard.Request(r, limiter.HTTPAPI)
+	if rejected == nil {
+		rejected = pass.May(access.Admin, "")
 	}
-	return refused
+	return rejected
 }
 
 // maxProfile is the longest profile or trace.

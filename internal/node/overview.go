@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// overview says in the doors' words how this node stands among the others.
+// overview says in the APIs' words how this node stands among the others.
 func (n *Node) overview(ctx context.Context) limiter.Overview {
 	view := n.gossip.View()
 	o := limiter.Overview{View: &view, Ring: n.cluster.Ring()}
@@ -21,7 +21,7 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 		o.Reason = fmt.Sprintf("the node has not answered for itself: %v", err)
 		return o
 	}
-	o.Set = limiter.StableSet{Lineage: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
+	o.Set = limiter.VoterSet{ClusterID: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
 	o.MayDecide, o.Reason = own.Right, own.Reason
 	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
 		o.Unreached = nil // it says so in Reason, the next time
@@ -35,7 +35,7 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 	p := own.Partitions
 	o.Holdings = limiter.Holdings{
 		Holding: p.Holding, Unprotected: p.Unprotected, BelowReplicas: p.Below, HandingOver: p.Closing,
-		Copies: p.Copies, Claims: p.Claiming, Forks: p.Forks, Lost: p.Lost,
+		Copies: p.Copies, Claims: p.Claiming, Divergent: p.Divergent, Lost: p.Lost,
 	}
 	if p.Lost > 0 {
 		o.LostRules = lostRules(n.service.Rules(), p.LostSince, p.LostEnds, n.cluster.Now())
@@ -55,7 +55,7 @@ func (n *Node) bootstrap(ctx context.Context) error {
 	return err
 }
 
-// forget takes a member out of the stable set by hand, and says why not in the doors' words.
+// forget takes a member out of the voter set by hand, and says why not in the APIs' words.
 func (n *Node) forget(ctx context.Context, name string) error {
 	err := n.cluster.Forget(ctx, name)
 	for own, said := range map[error]error{

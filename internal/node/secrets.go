@@ -213,7 +213,7 @@ func (n *Node) openKeyring() (keys gossip.Keyring, err error) {
 // callersEvery is how often --callers is read: a token that was taken away there opens nothing after twice that.
 const callersEvery = time.Second
 
-// openCallers makes the guard of the doors, and reads --callers, if it is given. What the file says later comes into
+// openCallers makes the guard of the APIs, and reads --callers, if it is given. What the file says later comes into
 // force while the node runs.
 func (n *Node) openCallers() error {
 	n.guard = access.NewGuard(nil, n.log, time.Now)

@@ -148,7 +148,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 	learned := [][]byte{said.GetHello().GetNonce(), []byte("the wrong secret")}
 	for _, key := range learned {
 		pool, err := peer.Open(peer.Config{
-			Name: "stranger", Boot: newBoot(), Placement: ring.Placement, CountersTag: key,
+			Name: "outsider", Boot: newBoot(), Placement: ring.Placement, CountersTag: key,
 			ProofKeys: func() [][]byte { return [][]byte{key} },
 		})
 		if err != nil {
@@ -162,7 +162,7 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 			t.Errorf("a record is answered with %v", err)
 		}
 		pool.Post(peerAddr, message.Envelope{Body: &message.Heartbeat{}})
-		await(t, "mail is refused", func() bool { return strings.Contains(pool.Failure(peerAddr), "secret not accepted") })
+		await(t, "control messages is rejected", func() bool { return strings.Contains(pool.Failure(peerAddr), "secret not accepted") })
 	}
 
 	// As a member that may found nothing beside it.
@@ -180,12 +180,12 @@ func TestNodeWithoutTheSecret(t *testing.T) {
 	})
 	await(t, "the node says so", func() bool { return n.gossip.Stats().Malformed > 0 })
 	if ok, _ := evil.Ready(); ok || len(evil.gossip.View().Members) != 1 || evil.cluster.Stats().Partitions.Holding != 0 {
-		t.Errorf("the stranger is ready: %v, sees %v, holds %d partitions", ok, evil.gossip.View().Members, evil.cluster.Stats().Partitions.Holding)
+		t.Errorf("the unauthenticated client is ready: %v, sees %v, holds %d partitions", ok, evil.gossip.View().Members, evil.cluster.Stats().Partitions.Holding)
 	}
 	if v := n.gossip.View().Members; len(v) != 1 || n.cluster.Stats().Partitions.Holding != ring.DefaultPartitions {
 		t.Errorf("the node sees %v and holds %d partitions", v, n.cluster.Stats().Partitions.Holding)
 	}
-	if s := n.peerServer.Stats(); s.Records+s.Delivered != 0 || s.Refused < 4 {
+	if s := n.peerServer.Stats(); s.Records+s.Delivered != 0 || s.Rejected < 4 {
 		t.Errorf("the peer port: %+v", s)
 	}
 }
@@ -200,12 +200,12 @@ func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	stream, err := peerv1.NewPeerServiceClient(conn).Mail(ctx)
+	stream, err := peerv1.NewPeerServiceClient(conn).Control(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := stream.Send(&peerv1.Post{Hello: &peerv1.Hello{
-		Major: peer.Major, Minor: peer.Minor, Name: "stranger", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
+		Major: peer.Major, Minor: peer.Minor, Name: "outsider", Boot: newBoot(), Placement: ring.Placement, Nonce: bytes.Repeat([]byte{1}, 32),
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestAnotherSecret(t *testing.T) {
 			if code, body := other.get(t, "/readyz"); code == http.StatusOK || !strings.Contains(body, "secret not accepted") {
 				t.Errorf("/readyz answers %d: %s", code, body)
 			}
-			if held := other.cluster.Stats().Partitions.Holding; held != 0 || first.peerServer.Stats().Refused == 0 {
+			if held := other.cluster.Stats().Partitions.Holding; held != 0 || first.peerServer.Stats().Rejected == 0 {
 				t.Errorf("it holds %d partitions; %+v", held, first.peerServer.Stats())
 			}
 		})
@@ -331,7 +331,7 @@ func TestKeyringOfACluster(t *testing.T) {
 	}
 }
 
-// Whatever a secret file says, it has secrets that are long enough, or is refused without showing one.
+// Whatever a secret file says, it has secrets that are long enough, or is rejected without showing one.
 func FuzzParseSecrets(f *testing.F) {
 	f.Add(secretOne)
 	f.Add(secretTwo + "\n" + secretOne + "\ncounters " + secretOne)
@@ -356,7 +356,7 @@ func FuzzParseSecrets(f *testing.F) {
 // nothing and shows.
 func TestCallersAreFollowed(t *testing.T) {
 	n, tokens := startGuarded(t)
-	s := newStranger(t, n)
+	s := newOutsider(t, n)
 	stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
 	if err != nil {
 		t.Fatal(err)
@@ -417,7 +417,7 @@ func TestCallersFileWrong(t *testing.T) {
 func TestCertificatesAreCallers(t *testing.T) {
 	s := testConfig(t)
 	p := newPapers(t)
-	p.withDoorTLS(t, &s, "request")
+	p.withAPITLS(t, &s, "request")
 	token, digest := testToken(t, 1)
 	s.Callers = writeFile(t, `
 callers:

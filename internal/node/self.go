@@ -57,9 +57,9 @@ func (n *Node) watchSelf(ctx context.Context) error {
 				n.log.Info("the address that this node advertises is back", "address", address.addr)
 			}
 			ready, _ := n.Ready()
-			n.grpcDoor.SetReady(ready)
+			n.grpcAPI.SetReady(ready)
 			if n.leaving.Load() { // meanwhile
-				n.grpcDoor.SetReady(false)
+				n.grpcAPI.SetReady(false)
 			}
 		}
 	}
@@ -165,7 +165,7 @@ func isCheck(r *http.Request) bool {
 }
 
 const (
-	// An idle node, of whose goroutines fewer than few have run since the last look, and at once, and which refuses nothing, looks
+	// An idle node, of whose goroutines fewer than few have run since the last look, and at once, and which rejects nothing, looks
 	// again after idleTick.
 	few      = 1000
 	atOnce   = time.Millisecond
@@ -189,10 +189,10 @@ func (n *Node) watchRuntime(ctx context.Context) error {
 				n.log.Warn(fmt.Sprintf("this process did not run for %.1f s: it was stopped, or the machine slept or had no processor for it", slept.Seconds()))
 			}
 			l, ran := n.waits()
-			refuses := n.gate.Observe(l)
+			rejects := n.gate.Observe(l)
 			n.gc.look()
 			next := shed.Tick
-			if ran < few && l.Wait < atOnce && !refuses {
+			if ran < few && l.Wait < atOnce && !rejects {
 				next = idleTick
 			}
 			if next != every {

@@ -137,9 +137,9 @@ func TestSleeper(t *testing.T) {
 	}
 }
 
-// A node whose work waits for too long turns checks away at every door, says when to come back, and
+// A node whose work waits for too long turns checks away at every API, says when to come back, and
 // does everything else.
-func TestOverloadRefusesChecksAlone(t *testing.T) {
+func TestOverloadRejectsChecksAlone(t *testing.T) {
 	s := testConfig(t)
 	s.Bounds.MaxWait = time.Minute
 	var busy atomic.Bool // the machine's own waits do not count
@@ -162,7 +162,7 @@ func TestOverloadRefusesChecksAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	doors := map[string]func() (refused bool){
+	apis := map[string]func() (rejected bool){
 		"Check": func() bool {
 			_, err := api.Check(t.Context(), one)
 			st := status.Convert(err)
@@ -224,15 +224,15 @@ func TestOverloadRefusesChecksAlone(t *testing.T) {
 			return code == http.StatusServiceUnavailable
 		},
 	}
-	for name, refused := range doors {
-		if refused() {
-			t.Errorf("%s: refused by a node at rest", name)
+	for name, rejected := range apis {
+		if rejected() {
+			t.Errorf("%s: rejected by a node at rest", name)
 		}
 	}
 	busy.Store(true)
-	await(t, "refusing most", func() bool { return n.gate.Stats().Refusing > 0.9 })
-	for name, refused := range doors {
-		await(t, "refused: "+name, refused) // some are let in all the time
+	await(t, "rejecting most", func() bool { return n.gate.Stats().Rejecting > 0.9 })
+	for name, rejected := range apis {
+		await(t, "rejected: "+name, rejected) // some are let in all the time
 	}
 	for range 50 {
 		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
@@ -245,7 +245,7 @@ func TestOverloadRefusesChecksAlone(t *testing.T) {
 			t.Fatalf("readyz: %d", code)
 		}
 	}
-	if _, text := n.get(t, "/metrics"); strings.Contains(text, `sluice_calls_refused_total{reason="slow"} 0`) {
+	if _, text := n.get(t, "/metrics"); strings.Contains(text, `sluice_calls_rejected_total{reason="slow"} 0`) {
 		t.Error("nothing was counted")
 	}
 }
@@ -271,14 +271,14 @@ func TestOverloadPasses(t *testing.T) {
 		go func() { done <- n.watchRuntime(ctx) }()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if part := gate.Stats().Refusing; part < 0.9 {
-			t.Errorf("%.2f are refused by a node that has had too much to do for a second", part)
+		if part := gate.Stats().Rejecting; part < 0.9 {
+			t.Errorf("%.2f are rejected by a node that has had too much to do for a second", part)
 		}
 		busy = false
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if part := gate.Stats().Refusing; part != 0 {
-			t.Errorf("%.2f are refused after three seconds of rest", part)
+		if part := gate.Stats().Rejecting; part != 0 {
+			t.Errorf("%.2f are rejected after three seconds of rest", part)
 		}
 		looks = 0
 		time.Sleep(10 * time.Second)

@@ -43,7 +43,7 @@ type keeper struct {
 
 // keeperStats counts since the start.
 type keeperStats struct {
-	written, failed, refused uint64
+	written, failed, rejected uint64
 	// restored counters were read at the start.
 	restored int
 	// The last one that was written: when, how long it took and what it has.
@@ -99,12 +99,12 @@ func (k *keeper) putVoters(r message.Record) error {
 // on without.
 func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	recorded, err := k.read(table, now)
-	var refusal *disk.Refusal
+	var rejection *disk.Rejection
 	var unfit *bucket.ImportError
 	reason := disk.Damaged
 	switch {
-	case errors.As(err, &refusal):
-		reason = refusal.Reason
+	case errors.As(err, &rejection):
+		reason = rejection.Reason
 	case errors.As(err, &unfit):
 	default:
 		return recorded, err
@@ -113,8 +113,8 @@ func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 	if err2 != nil {
 		return nil, errors.Join(err, err2)
 	}
-	k.mu.stats.refused++
-	k.log.Warn("snapshot refused and set aside, this node starts without", "reason", reason, "error", err, "file", aside)
+	k.mu.stats.rejected++
+	k.log.Warn("snapshot rejected and set aside, this node starts without", "reason", reason, "error", err, "file", aside)
 	return &cluster.Recorded{}, nil
 }
 
@@ -235,8 +235,8 @@ func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
 		err = errors.Join(recorded.LoadDeferred(r, now), r.Close())
 	}
 	if err != nil {
-		k.mu.stats.refused++
-		k.log.Warn("deferred charges refused, what they were for can be admitted once more", "error", err)
+		k.mu.stats.rejected++
+		k.log.Warn("deferred charges rejected, what they were for can be admitted once more", "error", err)
 		return
 	}
 	if n := recorded.Deferred(); n > 0 {

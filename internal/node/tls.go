@@ -40,7 +40,7 @@ func (t *TLS) peerMode() string {
 
 // identities are the certificates that a node shows, nil where its ports are plain.
 type identities struct {
-	doors, peers *certs.Source
+	apis, peers *certs.Source
 	// Handshakes that failed, by port.
 	failedGRPC, failedHTTP, failedPeer atomic.Uint64
 }
@@ -57,14 +57,14 @@ func (n *Node) openIdentities() (err error) {
 		return fmt.Errorf("--tls-client-auth: %w", err)
 	}
 	if t.Cert != "" {
-		n.tls.doors, err = certs.Open(certs.Config{
+		n.tls.apis, err = certs.Open(certs.Config{
 			Cert: t.Cert, Key: t.Key, CA: t.ClientCA, Auth: auth, MinVersion: version,
 			Flags: [3]string{"--tls-cert", "--tls-key", "--tls-client-ca"}, Log: n.log,
 		})
 		if err != nil {
 			return err
 		}
-		n.secrets = append(n.secrets, secretFiles{"tls", n.tls.doors.Files(), n.tls.doors})
+		n.secrets = append(n.secrets, secretFiles{"tls", n.tls.apis.Files(), n.tls.apis})
 	}
 	if t.peerMode() != peerOff {
 		n.tls.peers, err = certs.Open(certs.Config{
@@ -84,29 +84,29 @@ func (n *Node) openIdentities() (err error) {
 
 // grpcCreds are what secures the gRPC port, nil where it is plain.
 func (n *Node) grpcCreds() credentials.TransportCredentials {
-	if n.tls.doors == nil {
+	if n.tls.apis == nil {
 		return nil
 	}
-	creds := credentials.NewTLS(n.tls.doors.Server("h2"))
+	creds := credentials.NewTLS(n.tls.apis.Server("h2"))
 	return &countingCreds{TransportCredentials: creds, port: "gRPC", failed: &n.tls.failedGRPC, log: n.log}
 }
 
 // httpListener is the HTTP port with TLS, if that is on.
 func (n *Node) httpListener(l net.Listener) net.Listener {
-	if n.tls.doors == nil {
+	if n.tls.apis == nil {
 		return l
 	}
 	auth, _ := certs.ParseClientAuth(n.config.TLS.ClientAuth) // validated
 	if auth == certs.RequireClient {
-		auth = certs.RequestClient // probes have none: withClient refuses the others
+		auth = certs.RequestClient // probes have none: withClient rejects the others
 	}
-	return tls.NewListener(l, n.tls.doors.ServerAsking(auth, "h2", "http/1.1"))
+	return tls.NewListener(l, n.tls.apis.ServerAsking(auth, "h2", "http/1.1"))
 }
 
 // withTLS prepares the HTTP server for TLS, if that is on.
 func (n *Node) withTLS(s *http.Server) {
 	s.ErrorLog = slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)
-	if n.tls.doors == nil {
+	if n.tls.apis == nil {
 		return
 	}
 	s.Protocols.SetHTTP2(true)
@@ -120,7 +120,7 @@ func (n *Node) withTLS(s *http.Server) {
 // tell nothing but whether it is well.
 var openPaths = map[string]bool{"/healthz": true, "/readyz": true}
 
-// withClient refuses requests without a certificate. One that is shown was verified in the handshake.
+// withClient rejects requests without a certificate. One that is shown was verified in the handshake.
 func withClient(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !openPaths[r.URL.Path] && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
@@ -230,7 +230,7 @@ func (c *countingCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Au
 // Clone implements credentials.TransportCredentials. Nothing here changes but counts.
 func (c *countingCreds) Clone() credentials.TransportCredentials { return c }
 
-// quietly logs a line as a warning once in ten seconds and otherwise at debug: whoever is refused keeps trying.
+// quietly logs a line as a warning once in ten seconds and otherwise at debug: whoever is rejected keeps trying.
 type quietly struct{ last atomic.Int64 }
 
 func (q *quietly) say(l *slog.Logger, text string, args ...any) {

@@ -93,17 +93,17 @@ func (p papers) files(t *testing.T, name string, hosts ...string) (cert, key, ca
 func (p papers) client(show ...tls.Certificate) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(p.PEM)
-	c := &tls.Config{RootCAs: roots, ServerName: "door"}
+	c := &tls.Config{RootCAs: roots, ServerName: "api"}
 	if len(show) > 0 {
 		c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &show[0], nil }
 	}
 	return c
 }
 
-// withDoorTLS turns TLS on for the doors of a node.
-func (p papers) withDoorTLS(t *testing.T, s *Config, auth string) {
+// withAPITLS turns TLS on for the APIs of a node.
+func (p papers) withAPITLS(t *testing.T, s *Config, auth string) {
 	t.Helper()
-	s.TLS.Cert, s.TLS.Key, s.TLS.ClientCA = p.files(t, "door")
+	s.TLS.Cert, s.TLS.Key, s.TLS.ClientCA = p.files(t, "api")
 	if s.TLS.ClientAuth = auth; auth == "none" {
 		s.TLS.ClientCA = ""
 	}
@@ -150,8 +150,8 @@ func askHTTP(t *testing.T, addr, path string, config *tls.Config) (int, string, 
 	return resp.StatusCode, string(body), nil
 }
 
-// Strangers and friends at the gRPC and HTTP ports, by what is asked of clients.
-func TestStrangersAtTheDoors(t *testing.T) {
+// Unauthenticated clients and friends at the gRPC and HTTP ports, by what is asked of clients.
+func TestOutsidersAtTheAPIs(t *testing.T) {
 	ours, others := newPapers(t), newPapers(t)
 	who := map[string]*tls.Config{
 		"plain":    nil,
@@ -174,9 +174,9 @@ func TestStrangersAtTheDoors(t *testing.T) {
 	} {
 		t.Run(auth, func(t *testing.T) {
 			s := testConfig(t)
-			ours.withDoorTLS(t, &s, auth)
+			ours.withAPITLS(t, &s, auth)
 			n := startNode(t, s)
-			refused := 0
+			rejected := 0
 			for name, config := range who {
 				creds := insecure.NewCredentials()
 				if config != nil {
@@ -187,7 +187,7 @@ func TestStrangersAtTheDoors(t *testing.T) {
 					t.Errorf("gRPC, %s: let in should be %v: %v", name, want, err)
 				}
 				if err != nil {
-					refused++
+					rejected++
 					if status.Code(err) != codes.Unavailable {
 						t.Errorf("gRPC, %s: %v", name, err)
 					}
@@ -205,13 +205,13 @@ func TestStrangersAtTheDoors(t *testing.T) {
 					}
 				}
 			}
-			await(t, "counted", func() bool { return n.tls.failedGRPC.Load() >= uint64(refused) && n.tls.failedHTTP.Load() > 0 })
+			await(t, "counted", func() bool { return n.tls.failedGRPC.Load() >= uint64(rejected) && n.tls.failedHTTP.Load() > 0 })
 		})
 	}
 }
 
 // TLS to a port without it gets no answer, and the port goes on.
-func TestTLSToPlainDoors(t *testing.T) {
+func TestTLSToPlainAPIs(t *testing.T) {
 	ours := newPapers(t)
 	n := startNode(t, testConfig(t))
 	if err := askGRPC(t, n.listen.grpc.Addr().String(), credentials.NewTLS(ours.client())); status.Code(err) != codes.Unavailable {
@@ -226,10 +226,10 @@ func TestTLSToPlainDoors(t *testing.T) {
 }
 
 // A call that is under way, and a connection that is open, outlive new certificates; new connections get these.
-func TestDoorCertificatesAreFollowed(t *testing.T) {
+func TestAPICertificatesAreFollowed(t *testing.T) {
 	before, after := newPapers(t), newPapers(t)
 	s := testConfig(t)
-	before.withDoorTLS(t, &s, "require")
+	before.withAPITLS(t, &s, "require")
 	n := startNode(t, s)
 	addr := n.listen.grpc.Addr().String()
 	show := before.pair(t, time.Hour)
@@ -248,7 +248,7 @@ func TestDoorCertificatesAreFollowed(t *testing.T) {
 	if err := ask(); err != nil {
 		t.Fatal(err)
 	}
-	made := after.issue(t, time.Hour, "door")
+	made := after.issue(t, time.Hour, "api")
 	for path, text := range map[string][]byte{s.TLS.Cert: made.Cert, s.TLS.Key: made.Key, s.TLS.ClientCA: after.PEM} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
@@ -272,7 +272,7 @@ func TestDoorCertificatesAreFollowed(t *testing.T) {
 		}
 		return text
 	}()
-	want := fmt.Sprintf(`sluice_certificate_expiry_timestamp_seconds{files="tls"} %v`, float64(n.tls.doors.Expires().Unix()))
+	want := fmt.Sprintf(`sluice_certificate_expiry_timestamp_seconds{files="tls"} %v`, float64(n.tls.apis.Expires().Unix()))
 	if !strings.Contains(body, want) {
 		t.Errorf("no %q", want)
 	}
@@ -282,7 +282,7 @@ func TestWrongCertificates(t *testing.T) {
 	ours := newPapers(t)
 	for want, change := range map[string]func(s *Config){
 		"--tls-cert: ": func(s *Config) { s.TLS.Cert, s.TLS.Key = "/nowhere", "/nowhere" },
-		"--tls-key: ":  func(s *Config) { s.TLS.Cert, _, _ = ours.files(t, "door"); s.TLS.Key = "/nowhere" },
+		"--tls-key: ":  func(s *Config) { s.TLS.Cert, _, _ = ours.files(t, "api"); s.TLS.Key = "/nowhere" },
 		`not one for "n1"`: func(s *Config) {
 			s.TLS.PeerCert, s.TLS.PeerKey, s.TLS.PeerCA = ours.files(t, "n2")
 		},
@@ -299,8 +299,8 @@ func TestWrongCertificates(t *testing.T) {
 	}
 }
 
-// strangerConfig is another node's that knows the secret.
-func strangerConfig(t *testing.T, name string, secret []byte) peer.Config {
+// outsiderConfig is another node's that knows the secret.
+func outsiderConfig(t *testing.T, name string, secret []byte) peer.Config {
 	t.Helper()
 	key, err := limiter.ProofKey(secret)
 	if err != nil {
@@ -316,10 +316,10 @@ func strangerConfig(t *testing.T, name string, secret []byte) peer.Config {
 	}
 }
 
-// strangerNode dials a node's peer port as another node would.
-func strangerNode(t *testing.T, n *running, name string, creds credentials.TransportCredentials) error {
+// outsiderNode dials a node's peer port as another node would.
+func outsiderNode(t *testing.T, n *running, name string, creds credentials.TransportCredentials) error {
 	t.Helper()
-	config := strangerConfig(t, name, n.config.Secret)
+	config := outsiderConfig(t, name, n.config.Secret)
 	config.Credentials = creds
 	pool, err := peer.Open(config)
 	if err != nil {
@@ -331,8 +331,8 @@ func strangerNode(t *testing.T, n *running, name string, creds credentials.Trans
 	return pool.Call(ctx, n.listen.peer.Addr().String(), make([]check.Record, 1), make([]check.Reply, 1))
 }
 
-// Strangers at the peer port, who know the cluster's secret all the same.
-func TestStrangersAtThePeerPort(t *testing.T) {
+// Unauthenticated clients at the peer port, who know the cluster's secret all the same.
+func TestOutsidersAtThePeerPort(t *testing.T) {
 	ours, others := newPapers(t), newPapers(t)
 	s := testConfig(t)
 	ours.withPeerTLS(t, &s)
@@ -344,7 +344,7 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 	}
 	mistrusts := others.client(others.pair(t, time.Hour, "n2"))
 	mistrusts.ServerName = "n1"
-	const refused, unproven = "refused", "has not proved it"
+	const rejected, unproven = "rejected", "has not proved it"
 	for name, c := range map[string]struct {
 		creds credentials.TransportCredentials
 		want  string
@@ -352,27 +352,27 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 		"the node":            {as(ours.pair(t, time.Hour, "n2")), ""},
 		"another's name":      {as(ours.pair(t, time.Hour, "n3")), unproven},
 		"no name":             {as(ours.pair(t, time.Hour)), unproven},
-		"expired":             {as(ours.pair(t, -time.Minute, "n2")), refused},
-		"wrong authority":     {as(others.pair(t, time.Hour, "n2")), refused},
-		"no certificate":      {as(), refused},
-		"plain":               {insecure.NewCredentials(), refused},
-		"mistrusts this node": {credentials.NewTLS(mistrusts), refused},
+		"expired":             {as(ours.pair(t, -time.Minute, "n2")), rejected},
+		"wrong authority":     {as(others.pair(t, time.Hour, "n2")), rejected},
+		"no certificate":      {as(), rejected},
+		"plain":               {insecure.NewCredentials(), rejected},
+		"mistrusts this node": {credentials.NewTLS(mistrusts), rejected},
 	} {
-		err := strangerNode(t, n, "n2", c.creds)
+		err := outsiderNode(t, n, "n2", c.creds)
 		switch {
 		case c.want == "" && err != nil && !errors.Is(err, check.ErrAmbiguous): // the record says nothing
 			t.Errorf("%s: %v", name, err)
 		case c.want != "" && !errors.Is(err, check.ErrUnsent):
-			t.Errorf("%s: %v, want it refused before anything was sent", name, err)
+			t.Errorf("%s: %v, want it rejected before anything was sent", name, err)
 		case c.want == unproven && !strings.Contains(err.Error(), unproven):
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	await(t, "counted", func() bool { return n.tls.failedPeer.Load() >= 5 && n.peerServer.Stats().Refused == 2 })
+	await(t, "counted", func() bool { return n.tls.failedPeer.Load() >= 5 && n.peerServer.Stats().Rejected == 2 })
 }
 
 // A node asks nobody who answers at a member's address with another's certificate, or none.
-func TestStrangersBehindAPeerAddress(t *testing.T) {
+func TestOutsidersBehindAPeerAddress(t *testing.T) {
 	ours, others := newPapers(t), newPapers(t)
 	for name, c := range map[string]struct {
 		server *tls.Config // nil for plain
@@ -392,7 +392,7 @@ func TestStrangersBehindAPeerAddress(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			config := strangerConfig(t, "n2", s.Secret)
+			config := outsiderConfig(t, "n2", s.Secret)
 			if c.server != nil {
 				config.Credentials = credentials.NewTLS(c.server)
 			}

@@ -250,7 +250,7 @@ func TestTracesWanted(t *testing.T) {
 	}
 }
 
-// A password in the URL is refused, and not repeated.
+// A password in the URL is rejected, and not repeated.
 func TestEndpointWithPassword(t *testing.T) {
 	for _, endpoint := range []string{"http://me:hunter2@c:4317", "http://me:hunter2@c:%zz"} {
 		s := Traces{Endpoint: endpoint}

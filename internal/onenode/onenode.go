@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Name is the holder in every answer.
+// Name is the owner in every answer.
 const Name = "n1"
 
 // Node decides at a time that the test sets. It is safe for concurrent use.
@@ -75,5 +75,5 @@ func (n *Node) Decide(_ context.Context, b *check.Batch) {
 }
 
 func (n *Node) answer(d bucket.Decision) check.Answer {
-	return check.Answer{Decision: d, Source: check.Held, Holder: Name}
+	return check.Answer{Decision: d, Source: check.Held, Owner: Name}
 }

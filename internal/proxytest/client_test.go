@@ -52,9 +52,9 @@ func (c client) ask(method, target string, headers ...string) answer {
 }
 
 // conversation asks a proxy that runs an example, before a node with the rules beside it, until the
-// login of one client is spent. refused is a part of what who is refused reads; tells says whether
+// login of one client is spent. rejected is a part of what who is rejected reads; tells says whether
 // others hear what is left.
-func conversation(t *testing.T, host, refused string, tells bool) {
+func conversation(t *testing.T, host, rejected string, tells bool) {
 	t.Helper()
 	ann, bob := client{t, host, "127.0.0.11"}, client{t, host, "127.0.0.12"}
 
@@ -80,7 +80,7 @@ func conversation(t *testing.T, host, refused string, tells bool) {
 			t.Errorf("login %d, %s: %+v", i, target, a)
 		}
 	}
-	// The sixth is refused, whatever it says of itself.
+	// The sixth is rejected, whatever it says of itself.
 	for _, headers := range [][]string{
 		nil,
 		{"X-Forwarded-For: 203.0.113.9"},
@@ -92,7 +92,7 @@ func conversation(t *testing.T, host, refused string, tells bool) {
 		{"X-Api-Key: k2"},
 	} {
 		a := ann.ask("POST", "/login", append(headers, "Content-Length: 0")...)
-		if a.status != 429 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, refused) {
+		if a.status != 429 || a.header.Get("Retry-After") == "" || !strings.Contains(a.body, rejected) {
 			t.Errorf("the sixth login with %q: %+v", headers, a)
 		}
 		if got := a.header.Get("RateLimit"); !strings.Contains(got, `"login-per-client";r=0;t=`) {
@@ -118,7 +118,7 @@ func failsClosed(t *testing.T, host, why string) {
 	for _, target := range []string{"/", "/login"} {
 		a := client{t, host, "127.0.0.11"}.ask("GET", target)
 		if a.status < 400 || strings.Contains(a.body, "hello") {
-			t.Errorf("%s, %s: %+v, want a refusal", why, target, a)
+			t.Errorf("%s, %s: %+v, want a rejection", why, target, a)
 		}
 	}
 }

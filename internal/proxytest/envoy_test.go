@@ -22,7 +22,7 @@ import (
 )
 
 // decodeEnvoy decodes a configuration as Envoy does: a field that its types do not have is an error, and so is a
-// value that they refuse, within typed_config too.
+// value that they reject, within typed_config too.
 func decodeEnvoy(t *testing.T, text string) *bootstrapv3.Bootstrap {
 	t.Helper()
 	var tree any

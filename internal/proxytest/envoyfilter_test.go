@@ -142,7 +142,7 @@ func (f *filter) ask(who int, login bool) outcome {
 	return outcome{passed: true, limited: res.GetStatuses()[0].GetCurrentLimit() != nil}
 }
 
-// TestEnvoyUnderFire: a request is refused without a limit only where the node that Envoy has asked is dead or hangs.
+// TestEnvoyUnderFire: a request is rejected without a limit only where the node that Envoy has asked is dead or hangs.
 func TestEnvoyUnderFire(t *testing.T) {
 	host := newHost(t)
 	c := startCluster(t, host, "envoy/rules")
@@ -157,7 +157,7 @@ func TestEnvoyUnderFire(t *testing.T) {
 	}
 	// A third of the load, for one interval and one time-out of the health checks, in each of two outages; twice that on a busy machine.
 	if most := 2 * 2 * 2 * rate / 3; dead > most {
-		t.Errorf("%d requests were refused because the node asked was dead; want %d at most", dead, most)
+		t.Errorf("%d requests were rejected because the node asked was dead; want %d at most", dead, most)
 	}
-	t.Logf("%d requests were refused because the node asked was dead", dead)
+	t.Logf("%d requests were rejected because the node asked was dead", dead)
 }

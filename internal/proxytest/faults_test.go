@@ -128,9 +128,9 @@ type outcome struct {
 	took  time.Duration
 	// passed: it came through to the service; limited: by a limit that was looked at, and not because nobody could be asked.
 	passed, limited bool
-	// dead: it was refused because the node that was asked about it was dead or hung, and no other was asked.
+	// dead: it was rejected because the node that was asked about it was dead or hung, and no other was asked.
 	dead bool
-	// failed is why it was refused otherwise, though no limit denied it.
+	// failed is why it was rejected otherwise, though no limit denied it.
 	failed string
 }
 

@@ -107,7 +107,7 @@ func readFile(s source) ([]byte, error) {
 		return nil, &rules.Error{File: s.shown, Reason: reason(err)}
 	}
 	defer f.Close()
-	// The file may have grown since; one byte too many lets Parse refuse it.
+	// The file may have grown since; one byte too many lets Parse reject it.
 	data, err := io.ReadAll(io.LimitReader(f, rules.MaxFileBytes+1))
 	if err != nil {
 		return nil, &rules.Error{File: s.shown, Reason: reason(err)}

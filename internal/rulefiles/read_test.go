@@ -112,7 +112,7 @@ func TestReadFails(t *testing.T) {
 	if _, _, err := rulefiles.Read(dir); !errors.Is(err, rulefiles.ErrNoFiles) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("empty directory: %v", err)
 	}
-	// 10 MB are refused by their size, a pipe before it is opened, a dangling link
+	// 10 MB are rejected by their size, a pipe before it is opened, a dangling link
 	// by what it lacks; and all three are told.
 	large := filepath.Join(dir, "large.yaml")
 	write(t, large, "")

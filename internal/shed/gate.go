@@ -1,7 +1,7 @@
-// Package shed decides which calls a node refuses because it has too much to do, so that those it
+// Package shed decides which calls a node rejects because it has too much to do, so that those it
 // takes are still answered soon. There are two bounds: how many calls are in progress, and for how long goroutines
-// that could run wait for a processor. It leaves to others how that wait is measured, what a refusal looks like,
-// and which calls are never refused.
+// that could run wait for a processor. It leaves to others how that wait is measured, what a rejection looks like,
+// and which calls are never rejected.
 //
 // It starts no goroutine and reads no clock: whoever owns a Gate calls Observe every Tick.
 package shed
@@ -37,14 +37,14 @@ func (c Config) Validate() error {
 
 // Gate lets calls in, or not. Make it with New. It is safe for concurrent use.
 type Gate struct {
-	config   Config
-	calls    atomic.Int64  // in progress
-	places   atomic.Int64  // that they take
-	done     atomic.Uint64 // calls that have given their place back
-	asked    atomic.Uint32 // calls that came while part of them was rejected
-	refusing atomic.Uint32 // of whole calls
-	wait     atomic.Int64
-	waiting  atomic.Int64
+	config    Config
+	calls     atomic.Int64  // in progress
+	places    atomic.Int64  // that they take
+	done      atomic.Uint64 // calls that have given their place back
+	asked     atomic.Uint32 // calls that came while part of them was rejected
+	rejecting atomic.Uint32 // of whole calls
+	wait      atomic.Int64
+	waiting   atomic.Int64
 
 	full, slow atomic.Uint64
 
@@ -65,13 +65,13 @@ func New(c Config) (*Gate, error) {
 }
 
 // Admit reports whether a call that has just come may go on: false for the part of calls that is to be
-// refused for the time being. It is meant to be asked once for a call, before anything is done for it.
+// rejected for the time being. It is meant to be asked once for a call, before anything is done for it.
 func (g *Gate) Admit() bool {
-	part := g.refusing.Load()
+	part := g.rejecting.Load()
 	if part == 0 {
 		return true
 	}
-	// Multiples of an odd number modulo 2¹⁶ come to every value once: refusals are spread evenly, without
+	// Multiples of an odd number modulo 2¹⁶ come to every value once: rejections are spread evenly, without
 	// a source of randomness that all calls share.
 	if g.asked.Add(1)*40503%whole >= part {
 		return true
@@ -113,18 +113,18 @@ func (g *Gate) Observe(l Load) (rejects bool) {
 	asked, done := g.asked.Load(), g.done.Load()
 	part := uint32(math.Round(g.pressure.observe(l, uint64(asked-g.asked0), done-g.done0, g.config.MaxWait) * whole))
 	g.asked0, g.done0 = asked, done
-	g.refusing.Store(part)
+	g.rejecting.Store(part)
 	return part > 0
 }
 
-// Stats counts since New, except for Calls, Wait and Refusing.
+// Stats counts since New, except for Calls, Wait and Rejecting.
 type Stats struct {
 	// Calls are in progress now, and Load was observed last.
 	Calls int64
 	Load
-	// Refusing is the part of calls that is refused now, 0 to 1.
-	Refusing float64
-	// Full were refused because of MaxCalls, Slow because of MaxWait.
+	// Rejecting is the part of calls that is rejected now, 0 to 1.
+	Rejecting float64
+	// Full were rejected because of MaxCalls, Slow because of MaxWait.
 	Full, Slow uint64
 }
 
@@ -132,8 +132,8 @@ type Stats struct {
 func (g *Gate) Stats() Stats {
 	return Stats{
 		Calls: g.calls.Load(), Load: Load{Wait: time.Duration(g.wait.Load()), Waiting: int(g.waiting.Load())},
-		Refusing: float64(g.refusing.Load()) / whole,
-		Full:     g.full.Load(), Slow: g.slow.Load(),
+		Rejecting: float64(g.rejecting.Load()) / whole,
+		Full:      g.full.Load(), Slow: g.slow.Load(),
 	}
 }
 

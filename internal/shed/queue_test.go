@@ -180,7 +180,7 @@ func TestOpenLoopIsShed(t *testing.T) {
 func TestClosedLoopIsServedAfterOverload(t *testing.T) {
 	simulate(t, 1, time.Millisecond, func(n *node) {
 		n.openLoop(n.cost/4, 5*time.Second)
-		if n.gate.Stats().Refusing == 0 {
+		if n.gate.Stats().Rejecting == 0 {
 			t.Fatal("nothing is rejected under four times the load")
 		}
 		n.closedLoop(64, 100*time.Second)

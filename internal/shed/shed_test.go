@@ -73,31 +73,31 @@ func gate(t *testing.T, c Config) *Gate {
 	return g
 }
 
-func TestAdmitRefusesThatPart(t *testing.T) {
+func TestAdmitRejectsThatPart(t *testing.T) {
 	g := gate(t, Config{MaxCalls: 1, MaxWait: target})
 	for range patience {
 		if !g.Admit() {
-			t.Fatal("refused without need")
+			t.Fatal("rejected without need")
 		}
 		g.Observe(Load{5 * target, 1000})
 	}
-	refused, inARow, longest := 0, 0, 0
+	rejected, inARow, longest := 0, 0, 0
 	for range 10_000 {
 		if g.Admit() {
 			inARow = 0
 			continue
 		}
-		refused++
+		rejected++
 		inARow++
 		longest = max(longest, inARow)
 	}
-	if refused < 4900 || refused > 5100 {
-		t.Errorf("%d of 10,000 were refused, want half", refused)
+	if rejected < 4900 || rejected > 5100 {
+		t.Errorf("%d of 10,000 were rejected, want half", rejected)
 	}
 	if longest > 4 {
-		t.Errorf("%d in a row were refused", longest)
+		t.Errorf("%d in a row were rejected", longest)
 	}
-	if s := g.Stats(); s.Slow != uint64(refused) || s.Refusing != 0.5 || s.Load != (Load{5 * target, 1000}) {
+	if s := g.Stats(); s.Slow != uint64(rejected) || s.Rejecting != 0.5 || s.Load != (Load{5 * target, 1000}) {
 		t.Errorf("stats are %+v", s)
 	}
 }
@@ -108,7 +108,7 @@ func TestNoBoundOfWaits(t *testing.T) {
 		g.Observe(Load{time.Hour, 1000})
 	}
 	if !g.Admit() {
-		t.Error("refused although there is no bound")
+		t.Error("rejected although there is no bound")
 	}
 }
 
@@ -151,7 +151,7 @@ func TestEnterCountsChecks(t *testing.T) {
 	g = gate(t, Config{MaxCalls: 16_384})
 	for i := range 64 {
 		if !g.Enter(10_000) {
-			t.Fatalf("the call of caller %d is refused", i)
+			t.Fatalf("the call of caller %d is rejected", i)
 		}
 	}
 }

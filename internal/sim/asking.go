@@ -48,21 +48,21 @@ type hop struct {
 type outcome int
 
 const (
-	decided   outcome = iota + 1
-	notHolder         // ask the hint
-	later             // ask again in a moment
-	held              // decided, and the answer waits for a copy
+	decided  outcome = iota + 1
+	notOwner         // ask the hint
+	later            // ask again in a moment
+	held             // decided, and the answer waits for a copy
 )
 
 // ask begins a check of k at p.
-func (w *world) ask(p *process, k *key) {
+func (w *simCluster) ask(p *process, k *key) {
 	a := &ask{key: k, at: p, began: w.now, wait: firstWait}
 	w.Asked++
 	w.attempt(a)
 }
 
 // attempt starts a round of up to three forwards from the node that was asked.
-func (w *world) attempt(a *ask) {
+func (w *simCluster) attempt(a *ask) {
 	p := a.at
 	switch {
 	case !p.runs():
@@ -74,7 +74,7 @@ func (w *world) attempt(a *ask) {
 		return
 	case w.now-a.began > int64(patience):
 		w.Undecided++
-		if w.calm(a.began) {
+		if w.healthy(a.began) {
 			w.fail("liveness", a.key.partition, "a check of %s, asked at %s when all was well, was not decided within %v", a.key.name, p, patience)
 		}
 		return
@@ -85,7 +85,7 @@ func (w *world) attempt(a *ask) {
 }
 
 // onward goes on with an outcome at the node that was asked.
-func (w *world) onward(a *ask, out outcome, hint message.Peer) {
+func (w *simCluster) onward(a *ask, out outcome, hint message.Peer) {
 	p := a.at
 	switch out {
 	case decided:
@@ -97,7 +97,7 @@ func (w *world) onward(a *ask, out outcome, hint message.Peer) {
 		return
 	case held:
 		return
-	case notHolder:
+	case notOwner:
 		a.forwards++
 		if hint == p.self || hint == (message.Peer{}) || a.forwards > maxForwards {
 			break
@@ -105,7 +105,7 @@ func (w *world) onward(a *ask, out outcome, hint message.Peer) {
 		a.hop++
 		n := a.hop
 		to := w.place(hint.Name)
-		w.send(&letter{from: p.place, to: to, hop: &hop{ask: a, n: n, from: p}})
+		w.send(&controlMessage{from: p.place, to: to, hop: &hop{ask: a, n: n, from: p}})
 		limit := max(hopTimeout, 2*time.Duration(w.net.base[p.place][to]+w.net.base[to][p.place]))
 		if a.key.sync {
 			limit = max(limit, checkTimeout)
@@ -127,23 +127,23 @@ func (w *world) onward(a *ask, out outcome, hint message.Peer) {
 }
 
 // again starts the next attempt after a pause.
-func (w *world) again(a *ask) {
+func (w *simCluster) again(a *ask) {
 	w.after(a.wait, func() { w.attempt(a) })
 	a.wait = min(2*a.wait, lastWait)
 }
 
-func (w *world) answered(a *ask) {
+func (w *simCluster) answered(a *ask) {
 	took := time.Duration(w.now - a.began)
 	w.Slowest = max(w.Slowest, took)
-	if w.calm(a.began) {
-		if w.SlowestCalm = max(w.SlowestCalm, took); took > 500*time.Millisecond {
+	if w.healthy(a.began) {
+		if w.SlowestHealthy = max(w.SlowestHealthy, took); took > 500*time.Millisecond {
 			w.tell(a.key.partition, "a check of %s, asked at %s, was decided after %v", a.key.name, a.at, took)
 		}
 	}
 }
 
 // hopped is what p does with a check that comes to it, or back.
-func (w *world) hopped(p *process, l *letter) {
+func (w *simCluster) hopped(p *process, l *controlMessage) {
 	h := l.hop
 	if h.back {
 		if h.ask.at == p && h.ask.hop == h.n {
@@ -157,21 +157,21 @@ func (w *world) hopped(p *process, l *letter) {
 	}
 	out, hint, d := w.decide(p, h.ask, h)
 	if out != held {
-		w.send(&letter{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint, said: d}})
+		w.send(&controlMessage{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint, said: d}})
 	}
 }
 
 // reply sends the outcome of h back.
-func (w *world) reply(p *process, h *hop, out outcome, hint message.Peer) {
-	w.send(&letter{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint}})
+func (w *simCluster) reply(p *process, h *hop, out outcome, hint message.Peer) {
+	w.send(&controlMessage{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint}})
 }
 
 // decide does a's check at p if p may, as the node does: right, seal and gate. h is nil
 // at the node that was asked.
-func (w *world) decide(p *process, a *ask, h *hop) (out outcome, hint message.Peer, d bucket.Decision) {
+func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint message.Peer, d bucket.Decision) {
 	k, now := a.key, w.clock(p)
 	part := k.partition
-	if now >= p.quorum.RightUntil() && !w.without.right {
+	if now >= p.quorum.QuorumUntil() && !w.without.quorum {
 		out, hint = w.direct(p, part)
 		return out, hint, d
 	}
@@ -210,7 +210,7 @@ func (w *world) decide(p *process, a *ask, h *hop) (out outcome, hint message.Pe
 		return decided, message.Peer{}, d
 	}
 	p.waiting = append(p.waiting, waiting{
-		ask: a, hop: h, lineage: p.set.ID, term: p.handoff.Term(a.key.partition), seq: seq, since: w.now,
+		ask: a, hop: h, clusterID: p.set.ID, term: p.handoff.Term(a.key.partition), seq: seq, since: w.now,
 	})
 	p.handoff.Flush()
 	w.turn(p, now)
@@ -218,35 +218,35 @@ func (w *world) decide(p *process, a *ask, h *hop) (out outcome, hint message.Pe
 }
 
 // direct says where a check of part should be asked that p cannot decide.
-func (w *world) direct(p *process, part int) (outcome, message.Peer) {
-	holder := p.handoff.Holder(part)
-	if holder == (message.Peer{}) && p.shown.Owner != nil && p.shown.Owner[part] >= 0 {
-		holder = p.shown.Members[p.shown.Owner[part]]
+func (w *simCluster) direct(p *process, part int) (outcome, message.Peer) {
+	owner := p.handoff.Owner(part)
+	if owner == (message.Peer{}) && p.shown.Owner != nil && p.shown.Owner[part] >= 0 {
+		owner = p.shown.Members[p.shown.Owner[part]]
 	}
-	return notHolder, holder
+	return notOwner, owner
 }
 
 // waiting is an admitted check of a sync key whose answer waits for a copy.
 type waiting struct {
-	ask     *ask
-	hop     *hop // nil if the client asked here
-	lineage string
-	term    uint64
-	seq     uint64
-	since   int64
+	ask       *ask
+	hop       *hop // nil if the client asked here
+	clusterID string
+	term      uint64
+	seq       uint64
+	since     int64
 }
 
 // checkTimeout is how long a node waits for a copy, before it says that it does not know.
 const checkTimeout = 500 * time.Millisecond
 
 // release answers what copies have by now. Who waits too long asks again, and is charged again.
-func (w *world) release(p *process) {
+func (w *simCluster) release(p *process) {
 	waits := p.waiting
 	p.waiting = nil
 	for _, x := range waits {
 		switch {
 		case p.handoff.Confirmed(x.ask.key.partition) >= x.seq && p.handoff.Term(x.ask.key.partition) == x.term:
-			acc := x.ask.key.account(x.lineage)
+			acc := x.ask.key.account(x.clusterID)
 			acc.released++
 			w.judgeReleased(x.ask.key, acc)
 			if x.hop != nil {
@@ -271,19 +271,19 @@ type told struct {
 }
 
 // noteTold notes which epochs p is told of by those who own or granted them.
-func (w *world) noteTold(p *process, e message.Envelope) {
-	if e.To != p.self || e.Lineage != p.set.ID {
+func (w *simCluster) noteTold(p *process, e message.Envelope) {
+	if e.To != p.self || e.ClusterID != p.set.ID {
 		return
 	}
 	tell := func(part int, gen uint64, boot string) {
-		w.history(e.Lineage, part).told[told{p, message.Epoch{Gen: gen, Boot: boot}}] = true
+		w.history(e.ClusterID, part).told[told{p, message.Epoch{Gen: gen, Boot: boot}}] = true
 	}
 	switch b := e.Body.(type) {
 	case *message.Holdings:
 		for _, x := range b.Held {
 			tell(x.Partition, x.Gen, e.From.Boot)
 		}
-	case *message.News:
+	case *message.PendingGrants:
 		for _, x := range b.Grants {
 			tell(x.Partition, x.Gen, x.Claimer.Boot)
 		}
@@ -298,7 +298,7 @@ func (w *world) noteTold(p *process, e message.Envelope) {
 
 // promiseForgotten reports whether the owner of t could not know of before: it was told of it by nobody, all who owned or granted that were stopped
 // or gone when the claim of t began, and one of them has crashed. Where nobody is stopped, none who granted the claim was told either.
-func (w *world) promiseForgotten(h *history, before, t *term) bool {
+func (w *simCluster) promiseForgotten(h *history, before, t *term) bool {
 	asked, claims := h.asked[t.state.Mark.Epoch]
 	knew := func(p *process) bool {
 		return p.runs() && !p.paused && (!claims || p == t.process || p.resumed <= asked)
@@ -316,8 +316,8 @@ type event struct {
 	at  int64
 	seq uint64 // of those at the same time, the first one queued comes first
 	do  func()
-	// transfer batch is a message to the process called to (a place in world.names).
-	transferBatch *letter
+	// transfer batch is a message to the process called to (a place in simulated cluster.names).
+	transferBatch *controlMessage
 }
 
 // queue is the events to come, a binary heap.

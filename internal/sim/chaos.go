@@ -7,7 +7,7 @@ import (
 )
 
 // halves cuts the cluster in two groups, and heals it for good or in fits.
-func halves(w *world) {
+func halves(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	group := w.someGroup()
 	how := way(w.rng.IntN(3))
@@ -20,7 +20,7 @@ func halves(w *world) {
 }
 
 // someGroup draws a proper part of the names that run.
-func (w *world) someGroup() []int {
+func (w *simCluster) someGroup() []int {
 	var group []int
 	up := w.running()
 	for _, p := range up {
@@ -35,7 +35,7 @@ func (w *world) someGroup() []int {
 }
 
 // shrink loses one process after the other, each once the one before has been voted out.
-func shrink(w *world) {
+func shrink(w *simCluster) {
 	for len(w.running()) > 2 {
 		w.pass(between(w.rng, 100*time.Millisecond, time.Second))
 		p := w.victim()
@@ -57,7 +57,7 @@ func shrink(w *world) {
 }
 
 // divide puts the first n names into two clusters that cannot reach each other.
-func (w *world) divide(n int) {
+func (w *simCluster) divide(n int) {
 	w.apart, w.divided = true, true
 	var group []int
 	for place := range n {
@@ -72,7 +72,7 @@ func (w *world) divide(n int) {
 // meet lets two clusters find each other: one of the sets dissolves, and nothing that
 // either has counted is forgotten. In some runs a process crashes later: its copies are what the next owners go on from, not what is
 // left of the set that was dissolved.
-func meet(w *world) {
+func meet(w *simCluster) {
 	w.pass(between(w.rng, 500*time.Millisecond, 3*time.Second))
 	if w.rng.IntN(2) == 0 {
 		w.unload()
@@ -90,7 +90,7 @@ func meet(w *world) {
 }
 
 // chaos is everything at once.
-func chaos(w *world) {
+func chaos(w *simCluster) {
 	w.stops = true
 	for range 4 + w.rng.IntN(8) {
 		w.pass(between(w.rng, 10*time.Millisecond, 1500*time.Millisecond))
@@ -105,7 +105,7 @@ func chaos(w *world) {
 }
 
 // strike draws one fault or change.
-func (w *world) strike() {
+func (w *simCluster) strike() {
 	p := w.victim()
 	if p == nil {
 		return
@@ -151,7 +151,7 @@ func (w *world) strike() {
 }
 
 // mayLose reports whether a majority of the largest set stays if one more goes.
-func (w *world) mayLose() bool {
+func (w *simCluster) mayLose() bool {
 	most, stay := 0, 0
 	for _, p := range w.procs {
 		if p != nil {
@@ -165,7 +165,7 @@ func (w *world) mayLose() bool {
 }
 
 // flap cuts a group off and heals it, again and again.
-func (w *world) flap(group []int, times int) {
+func (w *simCluster) flap(group []int, times int) {
 	if times == 0 {
 		return
 	}
@@ -178,7 +178,7 @@ func (w *world) flap(group []int, times int) {
 
 // sharesGiven cuts processes off from owners again and again, all within the windows of the keys that are spent meanwhile: one or some of
 // them, or all from each other, or one link. Some are paused, or crash and come back within the cut or after it.
-func sharesGiven(w *world) {
+func sharesGiven(w *simCluster) {
 	for range 2 + w.rng.IntN(6) {
 		w.pass(between(w.rng, 10*time.Millisecond, 1500*time.Millisecond))
 		p := w.victim()

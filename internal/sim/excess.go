@@ -12,30 +12,30 @@ import (
 
 // What a run may admit beyond the limits.
 //
-// Every allowed decision of a lineage is counted as admitted at the instant it is made, whether its
+// Every allowed decision of a cluster ID is counted as admitted at the instant it is made, whether its
 // answer arrives or not; of sync keys also at the instant its answer is let go.
 //
-//   - Always: no more than new holders' tables lacked when they began, which judgeContent,
-//     judgeSwap and judgeChoice judge on their own. So nothing gets lost while a holder holds.
+//   - Always: no more than new owners' tables lacked when they began, which judgeContent,
+//     judgeSwap and judgeChoice judge on their own. So nothing gets lost while an owner holds.
 //   - With planned change, wrong views, lost messages and cuts between two: nothing; of sync keys no
 //     answer.
-//   - With one loss (crash, pause, a process cut off): of async keys the most that the lost holder
+//   - With one loss (crash, pause, a process cut off): of async keys the most that the lost owner
 //     admitted in any 50 ms, or what the gate allowed, since shortly before, by its own clock; of sync keys no answer. Transient keys
 //     may lose all, and so may async keys of partitions that nobody else who stays had a complete copy of, sync keys where they needed none. The
 //     same per loss, where they come one by one (shrink).
-//   - Cuts into two groups and chaos can take a holder together with its copy: of async keys only the first; of sync keys, which deny
+//   - Cuts into two groups and chaos can take an owner together with its copy: of async keys only the first; of sync keys, which deny
 //     what may have been spent, no answer, unless somebody goes on from a replica that the owner had replaced.
 
 // bound says which of these judge a run.
 type bound int
 
 const (
-	lossy bound = iota // what new holders lacked
+	lossy bound = iota // what new owners lacked
 	nothing
 	oneByOne // what w.losses allow
 )
 
-// loss is a holder that was lost.
+// loss is an owner that was lost.
 type loss struct {
 	process *process
 	at      int64
@@ -46,7 +46,7 @@ type loss struct {
 }
 
 // lose notes that p is about to be lost.
-func (w *world) lose(p *process) {
+func (w *simCluster) lose(p *process) {
 	l := loss{process: p, at: w.now}
 	only := len(p.set.Members) == 1 // a voter that needs no replica, and asks nobody for one when it is back
 	for part := range w.partitions {
@@ -62,12 +62,12 @@ func (w *world) lose(p *process) {
 }
 
 // within is the span that decisions which get lost lie in: the longest gate on the slowest clock.
-func (w *world) within() int64 {
+func (w *simCluster) within() int64 {
 	return max(w.longestGate, int64(gateAge)) * (1_000_000 + 2*maxRate) / 1_000_000
 }
 
 // judgeExcess is called when a check of k was allowed.
-func (w *world) judgeExcess(k *key, a *account) {
+func (w *simCluster) judgeExcess(k *key, a *account) {
 	over := int64(len(a.charges)) - k.limit
 	if over <= 0 {
 		return
@@ -82,7 +82,7 @@ func (w *world) judgeExcess(k *key, a *account) {
 }
 
 // judgeReleased is called when an answer of a sync key was let go.
-func (w *world) judgeReleased(k *key, a *account) {
+func (w *simCluster) judgeReleased(k *key, a *account) {
 	alone := slices.ContainsFunc(w.losses, func(l loss) bool { return l.alone&(1<<k.partition) != 0 })
 	outdated := (w.bound == lossy || alone || w.neighbours) && w.outdated&(1<<k.partition) != 0
 	if over := a.released - k.limit; over > 0 && !outdated && !w.estranged {
@@ -91,7 +91,7 @@ func (w *world) judgeReleased(k *key, a *account) {
 }
 
 // mayExceed returns by how much k may exceed its limit, -1 if that is not bounded.
-func (w *world) mayExceed(k *key, a *account) int64 {
+func (w *simCluster) mayExceed(k *key, a *account) int64 {
 	switch {
 	case w.bound == nothing:
 		return 0
@@ -111,7 +111,7 @@ func (w *world) mayExceed(k *key, a *account) int64 {
 	return sum
 }
 
-// mostWithin returns the most charges of the lost holder that lie within a span.
+// mostWithin returns the most charges of the lost owner that lie within a span.
 func mostWithin(charges []charge, l loss, span int64) (most int64) {
 	var times []int64
 	for _, c := range charges {
@@ -128,10 +128,10 @@ func mostWithin(charges []charge, l loss, span int64) (most int64) {
 }
 
 // unsettled says what is not yet as it should be when nothing is wrong any more (I7), or "":
-// every process serves, is counted, has the right and knows the same set; the ring's owner
+// every process serves, is counted, has quorum and knows the same set; the assigned owner
 // of each partition and nobody else holds it, all know that, and as many other processes as its
 // owner wants have a complete copy of it. level wants copies to be level, which they are when nobody asks anything.
-func (w *world) unsettled(level bool) string {
+func (w *simCluster) unsettled(level bool) string {
 	if !w.divided {
 		return w.unsettledAmong(func(int) bool { return true }, level)
 	}
@@ -145,7 +145,7 @@ func (w *world) unsettled(level bool) string {
 }
 
 // crashed reports whether a process has ended: what only it had may be lost for good.
-func (w *world) crashed() bool {
+func (w *simCluster) crashed() bool {
 	return slices.ContainsFunc(w.every, func(p *process) bool { return !p.runs() })
 }
 
@@ -153,7 +153,7 @@ func (w *world) crashed() bool {
 // of it, and never will be: one that left gave up waiting for another that had crashed. Then
 // only an operator can say who is gone (sluice members forget). So where the last one has lost the set in a crash, and too few are left
 // to found another (sluice members bootstrap).
-func (w *world) stranded() bool {
+func (w *simCluster) stranded() bool {
 	var newest message.Set
 	names, founders, unconfirmed := map[string]bool{}, 0, false
 	for _, p := range w.procs {
@@ -183,7 +183,7 @@ func (w *world) stranded() bool {
 }
 
 // unsettledAmong is unsettled for the names at some places.
-func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
+func (w *simCluster) unsettledAmong(in func(place int) bool, level bool) string {
 	var all []seen
 	var first *process
 	for _, p := range w.procs {
@@ -196,10 +196,10 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 			return fmt.Sprintf("%s is %s", p, p.state)
 		case !p.quorum.In():
 			return fmt.Sprintf("%s is not in its set %s", p, tellSet(p.set))
-		case w.clock(p) >= p.quorum.RightUntil():
+		case w.clock(p) >= p.quorum.QuorumUntil():
 			return fmt.Sprintf("%s has not the right", p)
-		case p.handoff.Stats().Forks > 0:
-			return fmt.Sprintf("%s has forks that are not merged", p)
+		case p.handoff.Stats().Divergent > 0:
+			return fmt.Sprintf("%s has divergent copies that are not merged", p)
 		case p.handoff.Stats().Lost > 0 && !w.crashed():
 			for _, x := range p.handoff.States(nil) {
 				if x.LostOf.Gen != 0 && p.handoff.Holds(x.Partition) {
@@ -230,8 +230,8 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 			switch {
 			case p.handoff.Holds(part) != (p == owner):
 				return fmt.Sprintf("p%d should be held by %s; that %s holds it is %v", part, owner, p, p.handoff.Holds(part))
-			case p.handoff.Holder(part) != owner.self:
-				return fmt.Sprintf("p%d is held by %s; %s thinks by %s", part, owner, p, short(p.handoff.Holder(part)))
+			case p.handoff.Owner(part) != owner.self:
+				return fmt.Sprintf("p%d is held by %s; %s thinks by %s", part, owner, p, short(p.handoff.Owner(part)))
 			}
 		}
 		if n, want := w.copies(owner, part, level), min(w.replicas[owner.place], len(all)-1); n < want {
@@ -242,7 +242,7 @@ func (w *world) unsettledAmong(in func(place int) bool, level bool) string {
 }
 
 // settle waits until all is settled, and notes how long that took.
-func (w *world) settle(within string, limit int64) bool {
+func (w *simCluster) settle(within string, limit int64) bool {
 	began := w.now
 	for w.violation == nil {
 		why := w.unsettled(false)
@@ -258,16 +258,16 @@ func (w *world) settle(within string, limit int64) bool {
 	return false
 }
 
-// judgeEnd holds the last holders' tables against everything that was decided.
-func (w *world) judgeEnd() {
+// judgeEnd holds the last owners' tables against everything that was decided.
+func (w *simCluster) judgeEnd() {
 	for part := range w.partitions {
-		var holder *process
+		var owner *process
 		for _, p := range w.procs {
 			if p != nil && p.handoff.Holds(part) {
-				holder = p
+				owner = p
 			}
 		}
-		if holder == nil {
+		if owner == nil {
 			continue // judged by unsettled
 		}
 		for _, c := range w.chapters {
@@ -280,21 +280,21 @@ func (w *world) judgeEnd() {
 				if !t.process.runs() && !t.handed {
 					break // what was merged into it may have gone with it
 				}
-				w.judgeMerged(holder, part, t)
+				w.judgeMerged(owner, part, t)
 			}
 		}
 	}
 }
 
 // judgeMerged wants what was decided by a process that still runs to be in the table of the
-// last holder: if a claim did not find it, its fork was merged.
-func (w *world) judgeMerged(holder *process, part int, t *term) {
+// last owner: if a claim did not find it, its divergent copy was merged.
+func (w *simCluster) judgeMerged(owner *process, part int, t *term) {
 	if !t.process.runs() || t.handed {
 		return
 	}
 	for i, k := range w.keysOf[part] {
-		if spent := w.spent(holder, k); !k.request.Transient && spent < t.now(i) {
-			w.fail("merge", part, "%s holds %s with %d spent; %s, which still runs, had come to %d at %s", holder, k.name, spent,
+		if spent := w.spent(owner, k); !k.request.Transient && spent < t.now(i) {
+			w.fail("merge", part, "%s holds %s with %d spent; %s, which still runs, had come to %d at %s", owner, k.name, spent,
 				t.process, t.now(i), tellEpoch(t.state.Mark.Epoch))
 		}
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // block cuts the link from a to b, or heals it.
-func (w *world) block(a, b int, cut bool) {
+func (w *simCluster) block(a, b int, cut bool) {
 	if w.net.cut[a][b] != cut {
 		w.net.cut[a][b] = cut
 		w.cutSince[a][b] = w.now
@@ -26,7 +26,7 @@ const (
 )
 
 // split cuts everything between the names in a group and all others, or heals it.
-func (w *world) split(group []int, how way, cut bool) {
+func (w *simCluster) split(group []int, how way, cut bool) {
 	for a := range places {
 		for b := range places {
 			if !slices.Contains(group, a) || slices.Contains(group, b) {
@@ -44,7 +44,7 @@ func (w *world) split(group []int, how way, cut bool) {
 }
 
 // part cuts between two names, which a third sees both sides of, or heals it.
-func (w *world) part(a, b int, how way, cut bool) {
+func (w *simCluster) part(a, b int, how way, cut bool) {
 	if how != inward {
 		w.block(a, b, cut)
 	}
@@ -63,7 +63,7 @@ func cutting(cut bool) string {
 
 func (h way) String() string { return [...]string{"both ways", "outward", "inward"}[h] }
 
-func (w *world) called(places []int) (names []string) {
+func (w *simCluster) called(places []int) (names []string) {
 	for _, i := range places {
 		names = append(names, w.names[i])
 	}
@@ -71,13 +71,13 @@ func (w *world) called(places []int) (names []string) {
 }
 
 // heal ends every fault of network and gossip, for good.
-func (w *world) heal() {
+func (w *simCluster) heal() {
 	w.mend()
 	w.over = true
 }
 
 // mend ends every fault of network and gossip.
-func (w *world) mend() {
+func (w *simCluster) mend() {
 	for a := range places {
 		for b := range places {
 			w.block(a, b, false)
@@ -89,14 +89,14 @@ func (w *world) mend() {
 }
 
 // procsSight ends what gossip falsely shows a of b.
-func (w *world) procsSight(a, b int) {
+func (w *simCluster) procsSight(a, b int) {
 	if p := w.procs[a]; p != nil {
 		p.sights[b].hiddenUntil = 0
 	}
 }
 
 // hide has gossip show p dead to some or all for a while, though it lives.
-func (w *world) hide(p *process, d time.Duration) {
+func (w *simCluster) hide(p *process, d time.Duration) {
 	all := w.rng.IntN(2) == 0
 	for _, q := range w.procs {
 		if q != nil && q != p && q.joined && (all || w.rng.IntN(2) == 0) {
@@ -107,7 +107,7 @@ func (w *world) hide(p *process, d time.Duration) {
 }
 
 // unwant has the network lose messages of some types for a while.
-func (w *world) unwant(d time.Duration) {
+func (w *simCluster) unwant(d time.Duration) {
 	name, match := w.someTypes()
 	w.net.measured = int64(time.Second) // receipts of what is sent again are late
 	w.net.unwanted, w.net.unwantedShare = match, []int{30, 70, 100}[w.rng.IntN(3)]
@@ -116,7 +116,7 @@ func (w *world) unwant(d time.Duration) {
 }
 
 // someTypes draws what to lose. Nothing of it is what the right needs.
-func (w *world) someTypes() (string, func(message.Body) bool) {
+func (w *simCluster) someTypes() (string, func(message.Body) bool) {
 	switch w.rng.IntN(7) {
 	case 0:
 		return "closes", closes
@@ -134,7 +134,7 @@ func (w *world) someTypes() (string, func(message.Body) bool) {
 	case 5:
 		return "grants", func(b message.Body) bool { _, ok := b.(*message.Grant); return ok }
 	default:
-		return "news", func(b message.Body) bool { _, ok := b.(*message.News); return ok }
+		return "pending_grants", func(b message.Body) bool { _, ok := b.(*message.PendingGrants); return ok }
 	}
 }
 
@@ -144,7 +144,7 @@ func closes(b message.Body) bool {
 }
 
 // wrongClock draws how wrong the clock of a process is that starts: up to 10 s.
-func (w *world) wrongClock() int64 {
+func (w *simCluster) wrongClock() int64 {
 	off := w.rng.Int64N(int64(20*time.Second)) - int64(10*time.Second)
 	if w.rng.IntN(2) == 0 {
 		off /= 200
@@ -154,7 +154,7 @@ func (w *world) wrongClock() int64 {
 
 // keepOrder moves the clock of p, which starts, so that it is not behind the start of a process that
 // ran under its name before, unless clocks may step back between two runs.
-func (w *world) keepOrder(p *process) {
+func (w *simCluster) keepOrder(p *process) {
 	for _, q := range w.every {
 		if q.place == p.place && !w.stepsBack {
 			p.origin += max(0, q.born+int64(time.Millisecond)-w.clock(p))
@@ -164,7 +164,7 @@ func (w *world) keepOrder(p *process) {
 }
 
 // restart crashes p and starts its name again after a while.
-func (w *world) restart(p *process, d time.Duration) {
+func (w *simCluster) restart(p *process, d time.Duration) {
 	place := p.place
 	w.crash(p)
 	w.coming++
@@ -177,10 +177,10 @@ func (w *world) restart(p *process, d time.Duration) {
 }
 
 // victim draws a process that runs, nil if none does.
-func (w *world) victim() *process { return w.someone() }
+func (w *simCluster) victim() *process { return w.someone() }
 
 // serving returns the processes that run and serve.
-func (w *world) serving() []*process {
+func (w *simCluster) serving() []*process {
 	var up []*process
 	for _, p := range w.running() {
 		if p.state == member.Serving {
@@ -191,7 +191,7 @@ func (w *world) serving() []*process {
 }
 
 // vacant draws a name that nobody runs under, -1 if there is none below limit.
-func (w *world) vacant(limit int) int {
+func (w *simCluster) vacant(limit int) int {
 	var free []int
 	for i, p := range w.procs[:limit] {
 		if p == nil {
@@ -204,10 +204,10 @@ func (w *world) vacant(limit int) int {
 	return free[w.rng.IntN(len(free))]
 }
 
-// far moves the processes apart, up to 200 ms one way, for half a minute, in which no live holder may be taken from:
+// far moves the processes apart, up to 200 ms one way, for half a minute, in which no live owner may be taken from:
 // round-trip times are measured, and what nodes wait for grows with them. In half of the runs packets get lost as well, which
 // in a stream delays what is lost and all that is behind it.
-func far(w *world) {
+func far(w *simCluster) {
 	before := w.net
 	n := &w.net
 	for i := range places {
@@ -226,7 +226,7 @@ func far(w *world) {
 	claims := w.Claims
 	w.pass(20 * time.Second)
 	if w.Claims > claims {
-		w.fail("live holder", general, "%d partitions of live holders were taken over on a slow network", w.Claims-claims)
+		w.fail("live owner", general, "%d partitions of live owners were taken over on a slow network", w.Claims-claims)
 	}
 	if w.Gap > 2*time.Second {
 		w.fail("gap", general, "a partition was undecided for %v, on a network that carried everything", w.Gap)
@@ -238,10 +238,10 @@ func far(w *world) {
 	w.pass(2 * time.Second)
 }
 
-// sleepers has a holder and another process stopped while the rest of a set of five claims what the
-// holder had. The other one wakes, two of those who granted the claim leave, and the holder wakes
+// sleepers has an owner and another process stopped while the rest of a set of five claims what the
+// owner had. The other one wakes, two of those who granted the claim leave, and the owner wakes
 // into a set in which hardly anybody granted anything.
-func sleepers(w *world) {
+func sleepers(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, time.Second))
 	up := w.running()
 	w.rng.Shuffle(len(up), func(i, j int) { up[i], up[j] = up[j], up[i] })
@@ -260,7 +260,7 @@ func sleepers(w *world) {
 	}
 	w.leave(up[3])
 	w.pass(between(w.rng, time.Second, 4*time.Second))
-	if w.rng.IntN(3) > 0 { // only whom nobody asked for the claim is left to tell the holder of it
+	if w.rng.IntN(3) > 0 { // only whom nobody asked for the claim is left to tell the owner of it
 		w.part(up[0].place, up[len(up)-1].place, way(w.rng.IntN(3)), true)
 	}
 	if w.rng.IntN(3) > 0 {
@@ -270,7 +270,7 @@ func sleepers(w *world) {
 }
 
 // mute has the network lose most of what tells who holds what.
-func (w *world) mute(d time.Duration) {
+func (w *simCluster) mute(d time.Duration) {
 	w.net.unwantedShare = 70 + 10*w.rng.IntN(4)
 	w.net.unwanted = func(b message.Body) bool { _, ok := b.(*message.Holdings); return ok }
 	w.tell(general, "for %v the network loses %d%% of all holdings", d, w.net.unwantedShare)
@@ -280,7 +280,7 @@ func (w *world) mute(d time.Duration) {
 // forgotten has an owner stopped, and another process claim what it owned with the vote of a third. Then the claimer is stopped, and the
 // third restarted: nobody that runs remembers the claim. The first wakes and has quorum with the third's new run. When the claimer wakes,
 // the first is stopped for a moment, so that it hears late of what the two others tell.
-func forgotten(w *world) {
+func forgotten(w *simCluster) {
 	w.stops = true
 	w.pass(between(w.rng, 100*time.Millisecond, time.Second))
 	up := w.running()

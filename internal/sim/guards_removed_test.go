@@ -10,8 +10,8 @@ import (
 
 // TestGuardsRemoved shows for each rule of the product what fails without it. guard.Off is of the whole process, so one row runs at a time.
 //
-// guard.RefusalMemory has no row. Transfer batches are numbered and taken once, and an owner that takes a partition back
-// goes on two generations higher, so a rejected close cannot come again; TestRefusalMemoryRemoved of
+// guard.RejectionMemory has no row. Transfer batches are numbered and taken once, and an owner that takes a partition back
+// goes on two generations higher, so a rejected close cannot come again; TestRejectionMemoryRemoved of
 // cluster/handoff sends one all the same. Nor has the queue behind the close, which is the node's:
 // TestBehindTheClose of cluster.
 func TestGuardsRemoved(t *testing.T) {
@@ -39,7 +39,7 @@ func TestGuardsRemoved(t *testing.T) {
 		{"a lost answer counts as charged", guard.LostAnswer, "shares", []string{"deferred"}},
 		{"what is on its way is on disk", guard.SentIsSaved, "shares", []string{"deferred"}},
 		{"charges expire", guard.Expiry, "shares", []string{"deferred"}},
-		{"fork merge", guard.ForkMerge, "pause", []string{"merge"}},
+		{"divergent copy merge", guard.DivergentMerge, "pause", []string{"merge"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			violation := func(seed uint64) *Violation { return Run(Options{Seed: seed, Profile: c.profile}).Violation }

@@ -16,7 +16,7 @@ func TestGuards(t *testing.T) {
 		{"founding together", Without{expect: true}, "found", []string{"one set", "start"}},
 		{"a set on disk", Without{disk: true}, "found", []string{"one set", "set", "I1"}},
 		{"a set's proof", Without{proof: true}, "found", []string{"set", "I7"}},
-		{"right", Without{right: true}, "pause", []string{"I1"}},
+		{"quorum", Without{quorum: true}, "pause", []string{"I1"}},
 		{"seal", Without{seal: true}, "planned", []string{"I1"}},
 		{"gate", Without{gate: true}, "crash", []string{"gate", "I3"}},
 		{"an owner that lacks quorum", Without{proof: true}, "bridge", []string{"gap"}},

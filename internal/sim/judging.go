@@ -17,7 +17,7 @@ type Violation struct {
 	Invariant string
 	// Partition is the one concerned, -1 if none or all.
 	Partition int
-	// At is the world's time.
+	// At is the simulated cluster's time.
 	At   time.Duration
 	What string
 }
@@ -27,7 +27,7 @@ func (v *Violation) Error() string {
 }
 
 // fail notes the run's first violation, which ends it.
-func (w *world) fail(invariant string, part int, format string, args ...any) {
+func (w *simCluster) fail(invariant string, part int, format string, args ...any) {
 	if w.violation != nil {
 		return
 	}
@@ -42,7 +42,7 @@ const gateAge = 50 * time.Millisecond
 const standing = int64(100 * time.Millisecond)
 
 // decidedAt is called at every decision.
-func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now int64) {
+func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now int64) {
 	w.Decisions++
 	t := p.terms[k.partition]
 	if t == nil {
@@ -76,14 +76,14 @@ func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now
 	}
 	w.judgeGate(p, t, k, now)
 	if !d.Allowed {
-		if n := int64(len(k.account(t.lineage).charges)); w.exact && n < k.limit {
+		if n := int64(len(k.account(t.clusterID).charges)); w.exact && n < k.limit {
 			w.fail("I6", k.partition, "%s denies %s after %d of %d", p, k.name, n, k.limit)
 		}
 		return
 	}
-	acc := k.account(t.lineage)
+	acc := k.account(t.clusterID)
 	acc.charges = append(acc.charges, charge{w.now, p})
-	if t != w.history(t.lineage, k.partition).newest {
+	if t != w.history(t.clusterID, k.partition).newest {
 		acc.lost++ // all who knew of the higher epoch are gone or cut off, and its history counts
 	}
 	t.spent[k.place] = append(t.spent[k.place], point{seq, spent})
@@ -98,7 +98,7 @@ func (w *world) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now
 }
 
 // judgeGate wants no decision while a change is unconfirmed for too long.
-func (w *world) judgeGate(p *process, t *term, k *key, now int64) {
+func (w *simCluster) judgeGate(p *process, t *term, k *key, now int64) {
 	if k.request.Transient {
 		return
 	}
@@ -121,8 +121,8 @@ func (w *world) judgeGate(p *process, t *term, k *key, now int64) {
 }
 
 // could reports whether p could decide part this instant, were it not paused.
-func (w *world) could(p *process, part int) bool {
-	if !p.runs() || w.clock(p) >= p.quorum.RightUntil() {
+func (w *simCluster) could(p *process, part int) bool {
+	if !p.runs() || w.clock(p) >= p.quorum.QuorumUntil() {
 		return false
 	}
 	r := w.keysOf[part][0].request
@@ -132,7 +132,7 @@ func (w *world) could(p *process, part int) bool {
 }
 
 // judgeAlone wants nobody but p to be able to decide part (I1).
-func (w *world) judgeAlone(p *process, part int) {
+func (w *simCluster) judgeAlone(p *process, part int) {
 	for _, q := range w.procs {
 		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) && !w.outwaited(q, p.set.Version+1) && !w.outwaited(p, q.set.Version+1) && !w.estranged {
 			w.fail("I1", part, "%s and %s could both decide", p, q)
@@ -142,7 +142,7 @@ func (w *world) judgeAlone(p *process, part int) {
 
 // outwaited reports whether q, which knows a version or a later one, was stopped, and a process that has started since has waited for its word
 // for as long as a restarted voter does. Then q goes on in a set of its own when it wakes.
-func (w *world) outwaited(q *process, version uint64) bool {
+func (w *simCluster) outwaited(q *process, version uint64) bool {
 	late := func(r *process) bool {
 		return r != nil && r.started > q.stopped && r.started+int64(w.forgetAfter) < w.now
 	}
@@ -152,7 +152,7 @@ func (w *world) outwaited(q *process, version uint64) bool {
 }
 
 // watch is called whenever p has done something.
-func (w *world) watch(p *process) {
+func (w *simCluster) watch(p *process) {
 	w.watchSet(p)
 	if r := p.handoff.Routes(); r != p.routes || p.routes == 0 {
 		p.routes = r
@@ -176,20 +176,20 @@ func (w *world) watch(p *process) {
 }
 
 // judgeOneSet wants no two sets to have quorum at once.
-func (w *world) judgeOneSet(p *process) {
-	if w.apart || p.set.Zero() || w.clock(p) >= p.quorum.RightUntil() {
+func (w *simCluster) judgeOneSet(p *process) {
+	if w.apart || p.set.Zero() || w.clock(p) >= p.quorum.QuorumUntil() {
 		return
 	}
 	w.quorate[p.set.ID] = true
 	for _, q := range w.procs {
-		if q != nil && q.set.ID != p.set.ID && !q.set.Zero() && w.clock(q) < q.quorum.RightUntil() {
+		if q != nil && q.set.ID != p.set.ID && !q.set.Zero() && w.clock(q) < q.quorum.QuorumUntil() {
 			w.fail("one set", general, "%s has quorum in %s, and %s in %s", p, tellSet(p.set), q, tellSet(q.set))
 		}
 	}
 }
 
 // watchHeld notes what p has begun or ceased to hold.
-func (w *world) watchHeld(p *process) {
+func (w *simCluster) watchHeld(p *process) {
 	w.states = p.handoff.States(w.states[:0])
 	held := uint64(0)
 	for _, s := range w.states {
@@ -211,7 +211,7 @@ func (w *world) watchHeld(p *process) {
 }
 
 // watchSet wants all to agree on every version of the set, and none to go back from a confirmed set.
-func (w *world) watchSet(p *process) {
+func (w *simCluster) watchSet(p *process) {
 	s, unconfirmed := p.quorum.Set(), p.unconfirmed
 	p.unconfirmed = p.quorum.Unconfirmed()
 	if s.Version == p.set.Version && s.ID == p.set.ID {
@@ -224,7 +224,7 @@ func (w *world) watchSet(p *process) {
 		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
 	}
 	if s.ID != p.set.ID && !p.set.Zero() && !unconfirmed && !undone && !w.apart {
-		w.fail("set", general, "%s knew lineage %s and now knows %s", p, tellSet(p.set), tellSet(s))
+		w.fail("set", general, "%s knew cluster ID %s and now knows %s", p, tellSet(p.set), tellSet(s))
 	}
 	if p.set = s; s.Zero() {
 		return
@@ -242,14 +242,14 @@ func (w *world) watchSet(p *process) {
 
 // forgotten reports whether nobody but p is left who knew this version of the set or a later one: all who
 // were counted in it have crashed, and those who come back go on from the last one that anybody knows.
-func (w *world) forgotten(p *process, s message.Set) bool {
+func (w *simCluster) forgotten(p *process, s message.Set) bool {
 	for _, q := range w.procs {
 		if q != nil && q != p && q.set.ID == s.ID && q.set.Version >= s.Version && !w.outwaited(q, s.Version) {
 			return false
 		}
 	}
 	for name := range w.sets {
-		if name.lineage == s.ID && name.number >= s.Version {
+		if name.clusterID == s.ID && name.number >= s.Version {
 			delete(w.sets, name)
 		}
 	}
@@ -258,10 +258,10 @@ func (w *world) forgotten(p *process, s message.Set) bool {
 	return true
 }
 
-// version names one version of a lineage.
+// version names one version of a cluster ID.
 type version struct {
-	lineage string
-	number  uint64
+	clusterID string
+	number    uint64
 }
 
 // differ counts the names that are in one of a and b only.
@@ -279,11 +279,11 @@ func differ(a, b []string) (n int) {
 	return n
 }
 
-// sampling is how often the world looks who could decide.
+// sampling is how often the simulated cluster looks who could decide.
 const sampling = 50 * time.Millisecond
 
 // sample notes for how long nobody could decide a partition, while load is on.
-func (w *world) sample() {
+func (w *simCluster) sample() {
 	for part := range w.partitions {
 		if slices.ContainsFunc(w.procs, func(p *process) bool { return p != nil && !p.paused && w.could(p, part) }) {
 			w.idle[part] = 0
@@ -297,11 +297,11 @@ func (w *world) sample() {
 }
 
 // note looks at what p sends.
-func (w *world) note(p *process, e message.Envelope) {
+func (w *simCluster) note(p *process, e message.Envelope) {
 	switch b := e.Body.(type) {
 	case *message.Claim:
 		for _, c := range b.Parts {
-			h := w.history(e.Lineage, c.Partition)
+			h := w.history(e.ClusterID, c.Partition)
 			h.claimed[claim{p.self, b.ID}] = c.Gen
 			if epoch := (message.Epoch{Gen: c.Gen, Boot: p.self.Boot}); h.asked[epoch] == 0 {
 				h.asked[epoch] = w.now
@@ -309,7 +309,7 @@ func (w *world) note(p *process, e message.Envelope) {
 		}
 	case *message.Grant:
 		for _, part := range b.Parts {
-			h := w.history(e.Lineage, part.Partition)
+			h := w.history(e.ClusterID, part.Partition)
 			if part.Has == message.Partial {
 				h.partial[part.State.Epoch] = true
 			}
@@ -323,14 +323,14 @@ func (w *world) note(p *process, e message.Envelope) {
 
 // notePortions notes which states have come to p only in part, as it took them: whoever has them may be
 // lost before the end, and then a part is better than nothing.
-func (w *world) notePortions(p *process, e message.Envelope) {
+func (w *simCluster) notePortions(p *process, e message.Envelope) {
 	b, ok := e.Body.(*message.TransferBatch)
 	if !ok || e.To != p.self || b.N != p.taken[e.From]+1 {
 		return
 	}
 	p.taken[e.From] = b.N
 	for _, part := range b.Parts {
-		if part.Kind != message.Answer && part.Kind != message.Fill {
+		if part.Kind != message.Answer && part.Kind != message.InitialSync {
 			continue
 		}
 		torn := message.Epoch{}
@@ -343,30 +343,30 @@ func (w *world) notePortions(p *process, e message.Envelope) {
 	}
 }
 
-// copies counts the processes other than holder, that stay, with a complete copy of part. level
-// wants it to have counted all that the holder has; copies do not have transient charges.
-func (w *world) copies(holder *process, part int, level bool) (n int) {
+// copies counts the processes other than owner, that stay, with a complete copy of part. level
+// wants it to have counted all that the owner has; copies do not have transient charges.
+func (w *simCluster) copies(owner *process, part int, level bool) (n int) {
 	for _, q := range w.procs {
-		if q != nil && q != holder && q.state != member.Leaving && w.hasCopy(q, holder, part, level) {
+		if q != nil && q != owner && q.state != member.Leaving && w.hasCopy(q, owner, part, level) {
 			n++
 		}
 	}
 	return n
 }
 
-// hasCopy reports whether q has a complete copy of part, which holder holds.
-func (w *world) hasCopy(q, holder *process, part int, level bool) bool {
+// hasCopy reports whether q has a complete copy of part, which owner holds.
+func (w *simCluster) hasCopy(q, owner *process, part int, level bool) bool {
 	s := w.state(q, part)
-	if !s.Complete || s.Mark.Epoch != w.state(holder, part).Mark.Epoch {
+	if !s.Complete || s.Mark.Epoch != w.state(owner, part).Mark.Epoch {
 		return false
 	}
 	return !level || !slices.ContainsFunc(w.keysOf[part], func(k *key) bool {
-		return !k.request.Transient && w.spent(q, k) < w.spent(holder, k)
+		return !k.request.Transient && w.spent(q, k) < w.spent(owner, k)
 	})
 }
 
 // state returns what p has of part.
-func (w *world) state(p *process, part int) handoff.State {
+func (w *simCluster) state(p *process, part int) handoff.State {
 	w.states = p.handoff.States(w.states[:0])
 	for _, s := range w.states {
 		if s.Partition == part {

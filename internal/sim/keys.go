@@ -25,32 +25,32 @@ type key struct {
 	accounts []*account
 }
 
-// account is what the model knows of a key in one lineage.
+// account is what the model knows of a key in one cluster ID.
 type account struct {
-	lineage string
+	clusterID string
 	// charges are the checks that were decided and allowed.
 	charges []charge
 	// released of them were answered: of async keys all, of sync keys those that a copy had.
 	released int64
-	// lost is how much less than the model the tables of new holders had.
+	// lost is how much less than the model the tables of new owners had.
 	lost int64
 }
 
-// account returns k's in a lineage.
-func (k *key) account(lineage string) *account {
+// account returns k's in a cluster ID.
+func (k *key) account(clusterID string) *account {
 	for _, a := range k.accounts {
-		if a.lineage == lineage {
+		if a.clusterID == clusterID {
 			return a
 		}
 	}
-	a := &account{lineage: lineage}
+	a := &account{clusterID: clusterID}
 	k.accounts = append(k.accounts, a)
 	return a
 }
 
 // charge is one allowed check.
 type charge struct {
-	at      int64 // the world's time
+	at      int64 // the simulated cluster's time
 	process *process
 }
 
@@ -97,14 +97,14 @@ func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
 }
 
 // spent returns what p's table has counted for k, what it lacks left aside. It changes nothing.
-func (w *world) spent(p *process, k *key) int64 {
+func (w *simCluster) spent(p *process, k *key) int64 {
 	r := k.request
 	r.Verb, r.DenyLost = bucket.Read, false
 	return k.limit - p.table.Do(w.clock(p), &r).Remaining
 }
 
 // someKey draws a key; some are asked for more than others.
-func (w *world) someKey() *key {
+func (w *simCluster) someKey() *key {
 	if w.rng.IntN(3) == 0 {
 		return w.brief[w.rng.IntN(len(w.brief))]
 	}
@@ -118,7 +118,7 @@ func (w *world) someKey() *key {
 
 // brief is what is known of a key whose windows end.
 type brief struct {
-	// denied is when the first denial in a row was (the world's time), until for how long it was; 0 if the last check was admitted.
+	// denied is when the first denial in a row was (the simulated cluster's time), until for how long it was; 0 if the last check was admitted.
 	denied, until int64
 }
 
@@ -159,7 +159,7 @@ const (
 )
 
 // judgeBrief is called when a check of k, whose windows end, was decided by p.
-func (w *world) judgeBrief(p *process, k *key, d bucket.Decision) {
+func (w *simCluster) judgeBrief(p *process, k *key, d bucket.Decision) {
 	b, gone := k.brief, w.now-k.brief.denied
 	switch {
 	case d.Allowed:

@@ -2,7 +2,7 @@ package sim
 
 import "testing"
 
-// TestLeaseSeeds: whatever becomes of messages, borrowers and holders, every unit is spent where the limit alone would admit it, and
+// TestLeaseSeeds: whatever becomes of messages, leaseholders and owners, every unit is spent where the limit alone would admit it, and
 // grants add up.
 func TestLeaseSeeds(t *testing.T) {
 	var total LeaseResult

@@ -10,7 +10,7 @@ import (
 
 // join asks p's join targets, which are all other names, and lets it take part in founding a set when one has
 // answered or none will.
-func (w *world) join(p *process) {
+func (w *simCluster) join(p *process) {
 	if !p.runs() {
 		return
 	}
@@ -42,10 +42,10 @@ func (w *world) join(p *process) {
 }
 
 // first reports whether p has no join targets: the first process of worlds that begin so.
-func (w *world) first(p *process) bool { return w.lone && p == w.every[0] }
+func (w *simCluster) first(p *process) bool { return w.lone && p == w.every[0] }
 
 // expects returns with how many processes the one at place founds a set.
-func (w *world) expects(place int) int {
+func (w *simCluster) expects(place int) int {
 	switch {
 	case place >= w.began:
 		return 0 // it only joins
@@ -62,7 +62,7 @@ func (w *world) expects(place int) int {
 }
 
 // live moves p through its life: counted, it serves; leaving, it hands off, leaves the set, ends.
-func (w *world) live(p *process, now int64) {
+func (w *simCluster) live(p *process, now int64) {
 	switch {
 	case p.state == member.Joining && p.quorum.In() && (p.quorum.Promises(now) || p.quorum.NoneDecides(now)):
 		p.state = member.Serving
@@ -83,7 +83,7 @@ func (w *world) live(p *process, now int64) {
 }
 
 // leave begins p's ordered end.
-func (w *world) leave(p *process) {
+func (w *simCluster) leave(p *process) {
 	if !p.runs() || p.state == member.Leaving {
 		return
 	}
@@ -93,7 +93,7 @@ func (w *world) leave(p *process) {
 }
 
 // end stops p for good, at once.
-func (w *world) end(p *process) {
+func (w *simCluster) end(p *process) {
 	p.left = max(w.now, 1)
 	p.waiting, p.inbox = nil, nil
 	if w.procs[p.place] == p {
@@ -102,7 +102,7 @@ func (w *world) end(p *process) {
 }
 
 // crash ends p without a word.
-func (w *world) crash(p *process) {
+func (w *simCluster) crash(p *process) {
 	if p.runs() {
 		w.tell(general, "%s crashes", p)
 		p.crashed = true
@@ -111,7 +111,7 @@ func (w *world) crash(p *process) {
 }
 
 // pause stops p for a while: nothing is handled and no time passes for it.
-func (w *world) pause(p *process, d time.Duration) {
+func (w *simCluster) pause(p *process, d time.Duration) {
 	if !p.runs() || p.paused {
 		return
 	}
@@ -121,9 +121,9 @@ func (w *world) pause(p *process, d time.Duration) {
 		if !p.runs() {
 			return
 		}
-		w.tell(general, "%s goes on, %d letters wait", p, len(p.inbox))
+		w.tell(general, "%s goes on, %d control messages wait", p, len(p.inbox))
 		p.paused, p.resumed, p.pausedFor = false, w.now, int64(d)
-		// Whatever runs first after such a stop may be a check, a tick or a letter.
+		// Whatever runs first after such a stop may be a check, a tick or a control message.
 		for range w.rng.IntN(4) {
 			w.ask(p, w.someKey())
 		}
@@ -137,7 +137,7 @@ func (w *world) pause(p *process, d time.Duration) {
 }
 
 // stepAll has p handle what waits, some of it before its next turn.
-func (w *world) stepAll(p *process, inbox []*letter) {
+func (w *simCluster) stepAll(p *process, inbox []*controlMessage) {
 	for len(inbox) > 0 {
 		now := w.clock(p)
 		for n := 1 + w.rng.IntN(64); n > 0 && len(inbox) > 0; n-- {
@@ -155,7 +155,7 @@ func (w *world) stepAll(p *process, inbox []*letter) {
 
 // unquiet has processes that are about to found a set paused, cut off and restarted. Without disks none is restarted: it would be
 // another process that starts without a set, and more of these than the founders account for.
-func unquiet(w *world) {
+func unquiet(w *simCluster) {
 	for range 3 + w.rng.IntN(8) {
 		w.pass(between(w.rng, 10*time.Millisecond, 500*time.Millisecond))
 		p := w.victim()
@@ -188,7 +188,7 @@ func unquiet(w *world) {
 
 // founded is what comes after: processes that restart behind a cut, alone or in so small a part that it is no majority, and one
 // with a set on disk that nobody else is left of.
-func founded(w *world) {
+func founded(w *simCluster) {
 	if w.disk && w.rng.IntN(2) == 0 {
 		if place := w.vacant(7); place >= 0 {
 			w.disks[place] = message.Record{Set: staleSet(w, place)}
@@ -217,8 +217,8 @@ func founded(w *world) {
 
 const staleID = "zz-stale"
 
-// staleSet returns a set with the name at place that is larger than any of the world's.
-func staleSet(w *world, place int) message.Set {
+// staleSet returns a set with the name at place that is larger than any of the simulated cluster's.
+func staleSet(w *simCluster, place int) message.Set {
 	s := message.Set{ID: staleID, Version: 9, Members: []string{w.names[place]}}
 	for i := range places + 1 {
 		s.Members = append(s.Members, "x"+strings.Repeat("x", i))
@@ -229,7 +229,7 @@ func staleSet(w *world, place int) message.Set {
 // sight is what gossip shows a process of one name.
 type sight struct {
 	seen
-	// since is when the world showed this first, shown when that was by the clock of
+	// since is when the simulated cluster showed this first, shown when that was by the clock of
 	// who sees it; a change of state alone is not counted.
 	since, shown int64
 	// due is when a change that is on its way will show; 0 if none is.
@@ -239,7 +239,7 @@ type sight struct {
 }
 
 // truth is what gossip would show p of place if it knew everything.
-func (w *world) truth(p *process, place int) seen {
+func (w *simCluster) truth(p *process, place int) seen {
 	q := w.procs[place]
 	if q == nil || q.paused || !q.joined || p.sights[place].hiddenUntil > w.now || !w.hears(p, q) {
 		return seen{}
@@ -248,7 +248,7 @@ func (w *world) truth(p *process, place int) seen {
 }
 
 // hears reports whether probes between p and q arrive, by way of a third if need be.
-func (w *world) hears(p, q *process) bool {
+func (w *simCluster) hears(p, q *process) bool {
 	if w.net.reaches(p.place, q.place) {
 		return true
 	}
@@ -261,7 +261,7 @@ func (w *world) hears(p, q *process) bool {
 }
 
 // gossip moves what p sees towards the truth, late, and reports whether anything changed.
-func (w *world) gossip(p *process) (changed bool) {
+func (w *simCluster) gossip(p *process) (changed bool) {
 	if !p.joined {
 		return false
 	}
@@ -284,7 +284,7 @@ func (w *world) gossip(p *process) (changed bool) {
 }
 
 // reveal shows p what it is to see.
-func (w *world) reveal(p *process, s *sight, want seen) {
+func (w *simCluster) reveal(p *process, s *sight, want seen) {
 	if want.process != s.process {
 		s.since, s.shown = w.now, w.clock(p)
 	}
@@ -292,7 +292,7 @@ func (w *world) reveal(p *process, s *sight, want seen) {
 }
 
 // lateness draws how long gossip takes to tell of a change.
-func (w *world) lateness(s *sight, want seen) time.Duration {
+func (w *simCluster) lateness(s *sight, want seen) time.Duration {
 	switch {
 	case s.hiddenUntil > w.now:
 		return 0
@@ -305,7 +305,7 @@ func (w *world) lateness(s *sight, want seen) time.Duration {
 }
 
 // peers returns whom gossip shows p.
-func (p *process) peers(w *world) []message.Peer {
+func (p *process) peers(w *simCluster) []message.Peer {
 	var peers []message.Peer
 	for place := range w.names {
 		if q := p.sights[place].process; q != nil {
@@ -316,7 +316,7 @@ func (p *process) peers(w *world) []message.Peer {
 }
 
 // informed reports whether gossip shows every process the truth.
-func (w *world) informed() bool {
+func (w *simCluster) informed() bool {
 	for _, p := range w.procs {
 		if p == nil {
 			continue

@@ -8,18 +8,18 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// places is the most names that a world has.
+// places is the most names that a simulated cluster has.
 const places = 10
 
-// letter is something on its way from one process to a name: a machine's envelope, or
+// control message is something on its way from one process to a name: a machine's envelope, or
 // what a check says between nodes.
-type letter struct {
-	from, to int // places in world.names
+type controlMessage struct {
+	from, to int // places in simulated cluster.names
 	envelope message.Envelope
 	hop      *hop
 }
 
-// network carries letters between names.
+// network carries control messages between names.
 type network struct {
 	// base is the least delay of each link, spread the mean of what is added.
 	base   [places][places]int64
@@ -27,7 +27,7 @@ type network struct {
 	// fifo: what is sent later on a link arrives no earlier. Else that holds for most.
 	fifo bool
 	last [places][places]int64
-	// Of a thousand letters, lose are lost, double arrive twice and late take up to lateness more.
+	// Of a thousand control messages, lose are lost, double arrive twice and late take up to lateness more.
 	lose, double, late int
 	lateness           time.Duration
 	// measured is the longest round trip of a slower network before this one, which nodes may still go by.
@@ -107,10 +107,10 @@ func (n *network) roundTrip() (longest int64) {
 	return longest + int64(10*time.Millisecond)
 }
 
-// longestWait is how long a patient letter may wait for company, as in transport/peer.
+// longestWait is how long a patient control message may wait for company, as in transport/peer.
 const longestWait = 120 * time.Millisecond
 
-// delay draws how long a letter takes, as of now. Others overtake one that is patient.
+// delay draws how long a control message takes, as of now. Others overtake one that is patient.
 func (n *network) delay(r *rand.Rand, now int64, from, to int, patient bool) int64 {
 	d := n.base[from][to] + int64(r.ExpFloat64()*float64(n.spread))
 	if patient {
@@ -127,11 +127,11 @@ func (n *network) delay(r *rand.Rand, now int64, from, to int, patient bool) int
 	return d
 }
 
-// reaches reports whether letters pass both ways.
+// reaches reports whether control messages pass both ways.
 func (n *network) reaches(a, b int) bool { return !n.cut[a][b] && !n.cut[b][a] }
 
 // send puts l on its way, or loses it. A copy goes beside it.
-func (w *world) send(l *letter) {
+func (w *simCluster) send(l *controlMessage) {
 	n := &w.net
 	if l.envelope.Copy {
 		c := *l
@@ -166,7 +166,7 @@ func (w *world) send(l *letter) {
 
 // deliver gives l to whoever has the name now, if it gets there. What was on its way
 // when a cut began is lost one time in two: it may have been in a buffer beyond the cut.
-func (w *world) deliver(l *letter) {
+func (w *simCluster) deliver(l *controlMessage) {
 	if w.net.cut[l.from][l.to] && w.rng.IntN(2) == 0 {
 		return
 	}
@@ -182,7 +182,7 @@ func (w *world) deliver(l *letter) {
 	}
 }
 
-// maxInbox is how many letters wait for a paused process; more are lost.
+// maxInbox is how many control messages wait for a paused process; more are lost.
 const maxInbox = 2000
 
 // mostGap is the longest time in which nobody may be able to decide a partition when links are cut and a majority is left of which
@@ -191,7 +191,7 @@ const mostGap = 2 * time.Second
 
 // bridge cuts an owner off from all but one of the others, which reach each other: so the one bridges. In some runs the owner is
 // reached and does not reach, or the other way round, and in some the cut comes and goes before it stays.
-func bridge(w *world) {
+func bridge(w *simCluster) {
 	w.net.lose = 0 // a state that a claim fetches is asked for again after 0.5 s
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	up := w.running()
@@ -234,7 +234,7 @@ func bridge(w *world) {
 
 // chain leaves each process only the links to the next and the one before: those at the ends have no quorum, and the others must take over
 // what they own, some with the vote of an end. No majority reaches each other, so two of them may claim the same for ever.
-func (w *world) chain(up []*process) {
+func (w *simCluster) chain(up []*process) {
 	w.lose(up[0])
 	w.lose(up[len(up)-1])
 	w.neighbours = true
@@ -252,7 +252,7 @@ func (w *world) chain(up []*process) {
 }
 
 // links cuts some links so that each process still reaches a majority: nobody is lost, and nothing is undecided.
-func links(w *world) {
+func links(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	up := w.running()
 	w.rng.Shuffle(len(up), func(i, j int) { up[i], up[j] = up[j], up[i] })
@@ -281,13 +281,13 @@ func links(w *world) {
 }
 
 // judgeGap wants no partition to have been undecided for long, and all of a group to know the owner of each that can decide.
-func (w *world) judgeGap(group []*process) {
+func (w *simCluster) judgeGap(group []*process) {
 	if w.Gap > mostGap {
 		w.fail("gap", general, "a partition was undecided for %v, though the nodes of a majority reach each other", w.Gap)
 	}
 	for part := range w.partitions {
 		for _, p := range group {
-			knows := p.handoff.Holder(part)
+			knows := p.handoff.Owner(part)
 			if !slices.ContainsFunc(w.procs, func(q *process) bool { return q != nil && q.self == knows && w.could(q, part) }) {
 				w.fail("owner", part, "%s takes %s for the owner of p%d, which cannot decide it", p, short(knows), part)
 			}

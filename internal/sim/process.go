@@ -13,25 +13,25 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Between two ticks of a process passes ticking if something goes on, and if not calm, or what is left until a heartbeat is due.
+// Between two ticks of a process passes ticking if something goes on, and if not healthy, or what is left until a heartbeat is due.
 const (
 	ticking = 20 * time.Millisecond
-	calm    = 100 * time.Millisecond
+	healthy = 100 * time.Millisecond
 )
 
 // process is one run of a program under a name: both machines, and around them what
 // a node does.
 type process struct {
-	place int // in world.names
+	place int // in simulated cluster.names
 	self  message.Peer
 	state member.State
-	// Its clock shows origin at the world's time 0, runs rate millionths too fast, and showed
+	// Its clock shows origin at the simulated cluster's time 0, runs rate millionths too fast, and showed
 	// born when the process started.
 	origin, rate, born int64
-	// started, stopped, resumed and left are times of the world; left is 0 as long as it runs.
+	// started, stopped, resumed and left are times of the simulated cluster; left is 0 as long as it runs.
 	started, stopped, resumed, left int64
 	paused, crashed                 bool
-	inbox                           []*letter // while paused
+	inbox                           []*controlMessage // while paused
 
 	table   *bucket.Table
 	quorum  *quorum.Machine
@@ -47,7 +47,7 @@ type process struct {
 	// handedBy and outBy end the phases of leaving, by its own clock.
 	handedBy, outBy int64
 
-	// What the world has seen of it.
+	// What the simulated cluster has seen of it.
 	routes      uint64
 	mask        uint64  // the partitions that it holds
 	terms       []*term // of these, by partition
@@ -77,13 +77,13 @@ type seen struct {
 }
 
 // clock returns what the process's clock shows now.
-func (w *world) clock(p *process) int64 { return p.origin + w.now + w.now*p.rate/1_000_000 }
+func (w *simCluster) clock(p *process) int64 { return p.origin + w.now + w.now*p.rate/1_000_000 }
 
 // run reports whether p has not ended.
 func (p *process) runs() bool { return p.left == 0 }
 
 // start runs a process under the name at place, whose clock is wrong by off.
-func (w *world) start(place int, off int64) *process {
+func (w *simCluster) start(place int, off int64) *process {
 	p := &process{
 		place: place, started: w.now, resumed: w.now, terms: make([]*term, w.partitions), torn: make([]message.Epoch, w.partitions), taken: map[message.Peer]uint64{},
 	}
@@ -109,7 +109,7 @@ func (w *world) start(place int, off int64) *process {
 	}
 	p.wrote = w.now - int64(10*time.Second)
 	p.quorum = quorum.New(counted, now)
-	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, Fillings: w.fillings, Rest: w.rest, Replicas: w.replicas[place]}
+	c := handoff.Config{Self: p.self, Partitions: w.partitions, Table: table, Quorum: p.quorum, Chunk: w.chunk, InitialSyncs: w.initialSyncs, Rest: w.rest, Replicas: w.replicas[place]}
 	if w.without.gate {
 		c.Gate = time.Hour
 	}
@@ -126,7 +126,7 @@ func (w *world) start(place int, off int64) *process {
 	return p
 }
 
-// epoch is what a right clock shows at the world's time 0: ten minutes into an hour, so that no
+// epoch is what a right clock shows at the simulated cluster's time 0: ten minutes into an hour, so that no
 // hourly window ends in a run. maxRate is how many millionths too fast or slow a clock runs.
 const (
 	epoch   = int64(1_700_000_000/3600*3600+600) * int64(time.Second)
@@ -136,14 +136,14 @@ const (
 func (p *process) String() string { return p.self.Name + "/" + p.self.Boot[10:] }
 
 // tick does what a process does now and then.
-func (w *world) tick(p *process) {
+func (w *simCluster) tick(p *process) {
 	if !p.runs() {
 		return
 	}
 	if !p.paused {
 		w.work(p)
 	}
-	next := between(w.rng, ticking, calm)
+	next := between(w.rng, ticking, healthy)
 	if due := p.quorum.Due() - w.clock(p); due > 0 {
 		next = min(next, time.Duration(due))
 	}
@@ -151,7 +151,7 @@ func (w *world) tick(p *process) {
 }
 
 // work is a tick's work.
-func (w *world) work(p *process) {
+func (w *simCluster) work(p *process) {
 	now := w.clock(p)
 	if w.gossip(p) {
 		p.quorum.SetView(now, p.peers(w))
@@ -162,8 +162,8 @@ func (w *world) work(p *process) {
 	}
 }
 
-// receive is what a process does with a letter.
-func (w *world) receive(p *process, l *letter) {
+// receive is what a process does with a control message.
+func (w *simCluster) receive(p *process, l *controlMessage) {
 	if l.hop != nil {
 		w.hopped(p, l)
 		return
@@ -174,8 +174,8 @@ func (w *world) receive(p *process, l *letter) {
 }
 
 // step gives both machines a message. Checks may come before the turn that follows.
-func (w *world) step(p *process, now int64, l *letter) {
-	w.tellLetter(p, l)
+func (w *simCluster) step(p *process, now int64, l *controlMessage) {
+	w.tellControlMessage(p, l)
 	if h, ok := l.envelope.Body.(*message.Heartbeat); ok && w.without.proof {
 		proven := *h
 		proven.NoQuorum = false
@@ -189,7 +189,7 @@ func (w *world) step(p *process, now int64, l *letter) {
 }
 
 // turn ends every step of a process: what is due is done, and what is to be said sent.
-func (w *world) turn(p *process, now int64) {
+func (w *simCluster) turn(p *process, now int64) {
 	w.look(p, now)
 	w.turnShares(p, now)
 	p.quorum.Tick(now)
@@ -201,7 +201,7 @@ func (w *world) turn(p *process, now int64) {
 }
 
 // store begins to write p's part in the voter set if its disk is to have another. A crash before the end leaves the old one.
-func (w *world) store(p *process) {
+func (w *simCluster) store(p *process) {
 	if s := p.quorum.Set(); w.without.disk && w.disk && !s.Zero() && w.now-p.wrote >= int64(10*time.Second) {
 		w.disks[p.place], p.wrote = message.Record{Set: s}, w.now // as a snapshot would, now and then
 	}
@@ -228,7 +228,7 @@ func (w *world) store(p *process) {
 	w.after(between(w.rng, 100*time.Microsecond, w.fsync), stored)
 }
 
-func (w *world) post(p *process, out []message.Envelope) {
+func (w *simCluster) post(p *process, out []message.Envelope) {
 	for _, e := range out {
 		to := slices.Index(w.names, e.To.Name)
 		if to < 0 {
@@ -236,7 +236,7 @@ func (w *world) post(p *process, out []message.Envelope) {
 			return
 		}
 		w.note(p, e)
-		w.send(&letter{from: p.place, to: to, envelope: e})
+		w.send(&controlMessage{from: p.place, to: to, envelope: e})
 	}
 }
 
@@ -246,7 +246,7 @@ const dead = 700 * time.Millisecond
 
 // look notices who lives, and has the ring built anew if that has changed, which takes
 // a few milliseconds.
-func (w *world) look(p *process, now int64) {
+func (w *simCluster) look(p *process, now int64) {
 	var live [places]seen
 	view := live[:0]
 	for place := range w.names {
@@ -269,7 +269,7 @@ func (w *world) look(p *process, now int64) {
 }
 
 // show tells handoff who lives and who should hold what.
-func (w *world) show(p *process) {
+func (w *simCluster) show(p *process) {
 	switch {
 	case !p.runs():
 		return
@@ -278,14 +278,14 @@ func (w *world) show(p *process) {
 		return
 	}
 	p.placing = false
-	v := handoff.View{Owner: make([]int, w.partitions), Standby: make([]int, w.partitions), Second: make([]int, w.partitions)}
+	v := handoff.View{Owner: make([]int, w.partitions), Replica: make([]int, w.partitions), Second: make([]int, w.partitions)}
 	for _, s := range p.view {
 		v.Members, v.Serves = append(v.Members, s.process.self), append(v.Serves, s.state == member.Serving)
 	}
 	for part := range w.partitions {
 		v.Owner[part] = w.owner(p.view, part)
-		v.Standby[part] = w.owner(p.view, part, p)
-		if i := v.Standby[part]; i >= 0 {
+		v.Replica[part] = w.owner(p.view, part, p)
+		if i := v.Replica[part]; i >= 0 {
 			v.Second[part] = w.owner(p.view, part, p, p.view[i].process)
 		} else {
 			v.Second[part] = -1
@@ -302,7 +302,7 @@ func (s seen) String() string { return s.process.String() + " " + s.state.String
 
 // owner returns the place in view of who should hold part if without were not there, or -1:
 // rendezvous hashing stands in for the ring.
-func (w *world) owner(view []seen, part int, without ...*process) int {
+func (w *simCluster) owner(view []seen, part int, without ...*process) int {
 	best := -1
 	for i, s := range view {
 		if s.state != member.Serving || slices.Contains(without, s.process) {

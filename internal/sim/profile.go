@@ -13,14 +13,14 @@ type profile struct {
 	// share of a hundred seeds.
 	share int
 	// nodes draws how many processes begin.
-	nodes func(w *world) int
+	nodes func(w *simCluster) int
 	// begin, if set, makes things happen while the processes start.
-	begin func(w *world)
-	// play makes things happen, with time passing; the world is settled before and under load.
-	play func(w *world)
-	// bound, exact and calm are what the run is held to. calm: checks are decided all the time.
-	bound       bound
-	exact, calm bool
+	begin func(w *simCluster)
+	// play makes things happen, with time passing; the simulated cluster is settled before and under load.
+	play func(w *simCluster)
+	// bound, exact and healthy are what the run is held to. healthy: checks are decided all the time.
+	bound          bound
+	exact, healthy bool
 	// divided: two clusters begin apart.
 	divided bool
 	// replicas is how many all processes want; 0 lets the seed choose.
@@ -30,7 +30,7 @@ type profile struct {
 }
 
 var profiles = []profile{
-	{name: "planned", share: 8, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, calm: true},
+	{name: "planned", share: 8, nodes: upTo(1, 5), play: planned, bound: nothing, exact: true, healthy: true},
 	{name: "isolated", share: 6, nodes: upTo(2, 5), play: isolated, bound: nothing, exact: true},
 	{name: "crash", share: 8, nodes: upTo(2, 5), play: singleCrash, bound: oneByOne},
 	{name: "moved", share: 8, nodes: upTo(3, 5), play: moved, bound: oneByOne},
@@ -54,12 +54,12 @@ var profiles = []profile{
 	{name: "two", share: 2, nodes: upTo(5, 5), play: two, replicas: 2, bound: oneByOne},
 }
 
-func upTo(low, high int) func(w *world) int {
-	return func(w *world) int { return low + w.rng.IntN(high-low+1) }
+func upTo(low, high int) func(w *simCluster) int {
+	return func(w *simCluster) int { return low + w.rng.IntN(high-low+1) }
 }
 
 // planned joins, leaves, renews and shows false deaths.
-func planned(w *world) {
+func planned(w *simCluster) {
 	for range 3 + w.rng.IntN(5) {
 		w.pass(between(w.rng, 50*time.Millisecond, 2500*time.Millisecond))
 		w.change()
@@ -67,7 +67,7 @@ func planned(w *world) {
 }
 
 // change makes one planned change.
-func (w *world) change() {
+func (w *simCluster) change() {
 	serving := w.serving()
 	switch w.rng.IntN(6) {
 	case 0, 1:
@@ -90,7 +90,7 @@ func (w *world) change() {
 }
 
 // renew has p leave and its name start again.
-func (w *world) renew(p *process) {
+func (w *simCluster) renew(p *process) {
 	place := p.place
 	w.leave(p)
 	w.coming++
@@ -110,7 +110,7 @@ func (w *world) renew(p *process) {
 }
 
 // staffed reports whether nobody is about to come, to leave or to go on.
-func (w *world) staffed() bool {
+func (w *simCluster) staffed() bool {
 	for _, p := range w.procs {
 		if p != nil && (p.paused || !p.joined || p.state == member.Leaving) {
 			return false
@@ -120,7 +120,7 @@ func (w *world) staffed() bool {
 }
 
 // isolated is planned change while messages of some types get lost.
-func isolated(w *world) {
+func isolated(w *simCluster) {
 	for range 2 + w.rng.IntN(4) {
 		if w.rng.IntN(3) > 0 {
 			w.unwant(between(w.rng, 300*time.Millisecond, 3*time.Second))
@@ -133,7 +133,7 @@ func isolated(w *world) {
 }
 
 // singleCrash loses one process, which may come back under its name.
-func singleCrash(w *world) {
+func singleCrash(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)
@@ -149,7 +149,7 @@ func singleCrash(w *world) {
 }
 
 // two loses two processes at once: the owner of a partition and one of its replica nodes, while the other hears the owner late.
-func two(w *world) {
+func two(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	if !w.settle("two replicas", int64(5*time.Second)) {
 		return
@@ -192,7 +192,7 @@ func two(w *world) {
 }
 
 // moved loses one process, by a crash or a pause, while partitions are on their way.
-func moved(w *world) {
+func moved(w *simCluster) {
 	for range 1 + w.rng.IntN(3) {
 		w.pass(between(w.rng, 50*time.Millisecond, 1500*time.Millisecond))
 		w.change()
@@ -216,13 +216,13 @@ func moved(w *world) {
 }
 
 // clockBack is a crash and a restart with a clock that may be behind.
-func clockBack(w *world) {
+func clockBack(w *simCluster) {
 	w.stepsBack = true
 	singleCrash(w)
 }
 
 // singlePause stops one process for a while.
-func singlePause(w *world) {
+func singlePause(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)
@@ -236,7 +236,7 @@ func singlePause(w *world) {
 }
 
 // isolate cuts one process off, in one direction or both.
-func isolate(w *world) {
+func isolate(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)
@@ -248,15 +248,15 @@ func isolate(w *world) {
 }
 
 // hush has nobody ask anything until all is settled again, in one run of three: so that
-// what a fork has spent shows, once it is merged.
-func (w *world) hush() {
+// what a divergent copy has spent shows, once it is merged.
+func (w *simCluster) hush() {
 	if w.rng.IntN(3) == 0 {
 		w.unload()
 	}
 }
 
 // creep cuts one process off from one after the other of the others.
-func creep(w *world) {
+func creep(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
 	w.lose(p)
@@ -274,7 +274,7 @@ func creep(w *world) {
 
 // damage is planned change on a network that sometimes brings counters as they were
 // some time before. What is handed over must be right all the same.
-func damage(w *world) {
+func damage(w *simCluster) {
 	w.net.damage = 20 + w.rng.IntN(200)
 	for range 3 + w.rng.IntN(4) {
 		w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
@@ -289,7 +289,7 @@ func damage(w *world) {
 }
 
 // pair cuts between two that others see both of, with planned change going on.
-func pair(w *world) {
+func pair(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	up := w.running()
 	a := w.rng.IntN(len(up))

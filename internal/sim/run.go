@@ -11,10 +11,10 @@
 //	go test ./internal/sim -run TestSeed$ -v -args -seed 4711 -lines 300
 //
 // What a process does around its machines (when it serves, how it leaves, how a check
-// finds its holder) is done here as the node does it. Snapshots of counters, relays and
+// finds its owner) is done here as the node does it. Snapshots of counters, relays and
 // give-backs are left out. sharing.go adds keys that processes answer without their owners, by cluster/share.
 //
-// Leases have runs of their own, RunLeases: a holder, its standby and borrowers of one key, without the machines.
+// Leases have runs of their own, RunLeases: an owner, its replica and leaseholders of one key, without the machines.
 //
 // profile.go and chaos.go have the kinds of schedules, excess.go says how much may be
 // admitted beyond a limit in each, sharing_judged.go what shares may admit, and judging.go, term.go and excess.go have the other invariants.
@@ -41,11 +41,11 @@ type Options struct {
 type Result struct {
 	Options
 	Nodes, Partitions int
-	// Lasted is the world's time.
+	// Lasted is the simulated cluster's time.
 	Lasted    time.Duration
 	Violation *Violation
 	Story     *Story
-	Tally
+	Counts
 }
 
 const (
@@ -57,7 +57,7 @@ const (
 
 // Run plays the schedule of one seed.
 func Run(o Options) Result {
-	w := newWorld(o.Seed)
+	w := newSimCluster(o.Seed)
 	w.without = o.Without
 	if o.Told {
 		w.story = new(Story)
@@ -94,11 +94,11 @@ func Run(o Options) Result {
 	w.tell(general, "%d found a set, seed %d, %s, %d nodes, %d partitions, %d checks/s, network %d‰ lost %d‰ doubled %d‰ late, in order %v",
 		w.expect, o.Seed, f.name, n, w.partitions, w.rate, w.net.lose, w.net.double, w.net.late, w.net.fifo)
 	w.guarded(func() { w.play(f, n) })
-	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Story: w.story, Tally: w.Tally}
+	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Story: w.story, Counts: w.Counts}
 }
 
 // guarded makes a panic in f a violation, so that its seed is told.
-func (w *world) guarded(f func()) {
+func (w *simCluster) guarded(f func()) {
 	defer func() {
 		if x := recover(); x != nil {
 			w.fail("panic", general, "%v\n%s", x, debug.Stack())
@@ -122,7 +122,7 @@ func choose(r *rand.Rand, o *Options) *profile {
 }
 
 // play is the way of every run: a cluster starts, is asked, is struck, heals, is judged.
-func (w *world) play(f *profile, n int) {
+func (w *simCluster) play(f *profile, n int) {
 	for place := range n {
 		w.after(time.Duration(place)*time.Duration(w.rng.Int64N(int64(200*time.Millisecond))), func() {
 			w.start(place, w.wrongClock())
@@ -136,8 +136,8 @@ func (w *world) play(f *profile, n int) {
 		return
 	}
 	w.tell(general, "the cluster has settled")
-	if f.calm {
-		w.calmSince = w.now
+	if f.healthy {
+		w.healthySince = w.now
 	}
 	w.load()
 	if w.shared != nil {
@@ -163,8 +163,8 @@ func (w *world) play(f *profile, n int) {
 	}
 	w.Settled = time.Duration(w.now - healed)
 	w.judgeEnd()
-	if w.calmSince == 0 {
-		w.calmSince = w.now
+	if w.healthySince == 0 {
+		w.healthySince = w.now
 	}
 	w.load()
 	w.pass(time.Second)
@@ -183,7 +183,7 @@ func (w *world) play(f *profile, n int) {
 }
 
 // exhaust asks until every key is at its limit, and a few times more.
-func (w *world) exhaust() {
+func (w *simCluster) exhaust() {
 	for _, k := range w.keys {
 		left := int64(3)
 		if a := k.newest(); a != nil && !w.apart {
@@ -212,9 +212,9 @@ func (k *key) newest() *account {
 
 // Without leaves guards out, to show what each is for.
 type Without struct {
-	// right: checks do not ask whether the process has the right. seal: nor for the
+	// right: checks do not ask whether the process has quorum. seal: nor for the
 	// seal; whom the ring names decides. gate: no gate.
-	right, seal, gate bool
+	quorum, seal, gate bool
 	// expect: every process founds a set by itself. disk: the disk is given the set every 10 s, and a version is
 	// acknowledged before. proof: nobody says that it has no quorum.
 	expect, disk, proof bool

@@ -28,7 +28,7 @@ var (
 func TestSeeds(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // a run lives on a few MiB, so at 100 a third of the time went to the garbage collector
 	var next, failed atomic.Int64
-	total := &tallies{kinds: map[string]*tally{}}
+	total := &tallies{kinds: map[string]*counts{}}
 	var workers sync.WaitGroup
 	began := time.Now()
 	for range runtime.GOMAXPROCS(0) {
@@ -70,7 +70,7 @@ func TestSeed(t *testing.T) {
 		about = r.Violation.Partition
 	}
 	t.Logf("\n%s", r.Story.Last(*lines, about, *noise))
-	t.Logf("%s, %d nodes, %d partitions, %v: %+v", r.Profile, r.Nodes, r.Partitions, r.Lasted, r.Tally)
+	t.Logf("%s, %d nodes, %d partitions, %v: %+v", r.Profile, r.Nodes, r.Partitions, r.Lasted, r.Counts)
 	if r.Violation != nil {
 		t.Errorf("violates %v", r.Violation)
 	}
@@ -85,26 +85,26 @@ func TestSameSeedSameRun(t *testing.T) {
 				t.Fatalf("seed %d (%s), line %d:\n%v\n%v", s, a.Profile, i, a.Story.lines[i], b.Story.lines[i])
 			}
 		}
-		if a.Tally != b.Tally {
-			t.Fatalf("seed %d: %+v, then %+v", s, a.Tally, b.Tally)
+		if a.Counts != b.Counts {
+			t.Fatalf("seed %d: %+v, then %+v", s, a.Counts, b.Counts)
 		}
 	}
 }
 
-// tally is what many runs of one kind came to.
-type tally struct {
+// count is what many runs of one kind came to.
+type counts struct {
 	runs, failed                                           int
 	events, decisions, behind, undecided, handoffs, claims int
 	excess                                                 int64
-	settled, slowest, calm, gap                            time.Duration
-	calmSeed, gapSeed                                      uint64 // those of calm and gap
+	settled, slowest, healthy, gap                         time.Duration
+	healthySeed, gapSeed                                   uint64 // those of healthy and gap
 	shares, charged, restored                              int
 	sharesExcess                                           int64
 }
 
 type tallies struct {
 	mu    sync.Mutex
-	kinds map[string]*tally
+	kinds map[string]*counts
 }
 
 func (t *tallies) add(r Result) {
@@ -112,7 +112,7 @@ func (t *tallies) add(r Result) {
 	defer t.mu.Unlock()
 	k := t.kinds[r.Profile]
 	if k == nil {
-		k = new(tally)
+		k = new(counts)
 		t.kinds[r.Profile] = k
 	}
 	k.runs++
@@ -135,8 +135,8 @@ func (t *tallies) add(r Result) {
 		k.gap, k.gapSeed = r.Gap, r.Seed
 	}
 	k.slowest = max(k.slowest, r.Slowest)
-	if r.SlowestCalm > k.calm {
-		k.calm, k.calmSeed = r.SlowestCalm, r.Seed
+	if r.SlowestHealthy > k.healthy {
+		k.healthy, k.healthySeed = r.SlowestHealthy, r.Seed
 	}
 }
 
@@ -148,12 +148,12 @@ func (t *tallies) String() string {
 	}
 	slices.Sort(names)
 	fmt.Fprintf(&b, "%-9s %6s %6s %9s %9s %7s %9s %8s %7s %7s %8s %8s %8s %8s %8s %8s\n", "profile", "runs", "failed", "events", "decided", "behind",
-		"undecided", "handoffs", "claims", "excess", "settled", "slowest", "in calm", "of seed", "gap", "of seed")
+		"undecided", "handoffs", "claims", "excess", "settled", "slowest", "in healthy", "of seed", "gap", "of seed")
 	for _, name := range names {
 		k := t.kinds[name]
 		ms := func(d time.Duration) string { return d.Round(time.Millisecond).String() }
 		fmt.Fprintf(&b, "%-9s %6d %6d %9d %9d %7d %9d %8d %7d %7d %8s %8s %8s %8d %8s %8d\n", name, k.runs, k.failed, k.events, k.decisions, k.behind,
-			k.undecided, k.handoffs, k.claims, k.excess, ms(k.settled), ms(k.slowest), ms(k.calm), k.calmSeed, ms(k.gap), k.gapSeed)
+			k.undecided, k.handoffs, k.claims, k.excess, ms(k.settled), ms(k.slowest), ms(k.healthy), k.healthySeed, ms(k.gap), k.gapSeed)
 		if k.shares > 0 {
 			fmt.Fprintf(&b, "%-9s admitted %d by shares, at most %d beyond a limit and what owners lost; %d deferred charges were made, %d read from disks\n", name, k.shares,
 				k.sharesExcess, k.charged, k.restored)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// A world may have keys of rules with share: a process that cannot reach the owner of such a key within checkTimeout, or has no quorum and does
+// A simulated cluster may have keys of rules with share: a process that cannot reach the owner of such a key within checkTimeout, or has no quorum and does
 // not hear the owner, answers by its share, and charges the owner later. What it does around cluster/share is done here as the node does
 // it; relays are left out. shares_judged.go holds it to the bound.
 
@@ -69,7 +69,7 @@ func newSharedKeys(r *rand.Rand, partitions int) []*key {
 }
 
 // loadShared begins a stream of checks of these keys.
-func (w *world) loadShared() {
+func (w *simCluster) loadShared() {
 	const rate = 120
 	stream := w.steady
 	var next func()
@@ -90,14 +90,14 @@ func (w *world) loadShared() {
 
 // savedCharges is what a disk has of deferred charges.
 type savedCharges struct {
-	images []bucket.Image // by partition
-	at     int64          // the world's time
-	voters int
-	owed   []int64 // by key, of those that last
+	images   []bucket.Image // by partition
+	at       int64          // the simulated cluster's time
+	voters   int
+	deferred []int64 // by key, of those that last
 }
 
 // startShares begins the part of a process that answers without owners.
-func (w *world) startShares(p *process, now int64) {
+func (w *simCluster) startShares(p *process, now int64) {
 	var err error
 	p.shares, err = share.New(share.Config{Counters: p.table, Shards: w.partitions, MaxKeys: 1000})
 	if err != nil {
@@ -122,11 +122,11 @@ func (w *world) startShares(p *process, now int64) {
 }
 
 // turnShares is a turn's part in them.
-func (w *world) turnShares(p *process, now int64) {
+func (w *simCluster) turnShares(p *process, now int64) {
 	if p.shares == nil {
 		return
 	}
-	until := p.quorum.RightUntil()
+	until := p.quorum.QuorumUntil()
 	if p.shares.When.Turn(now, until) {
 		p.shares.Forget()
 		p.spell++
@@ -140,9 +140,9 @@ func (w *world) turnShares(p *process, now int64) {
 }
 
 // hasSettled reports whether p has quorum, its partitions and their replicas.
-func (w *world) hasSettled(p *process, now int64) bool {
+func (w *simCluster) hasSettled(p *process, now int64) bool {
 	v := &p.shown
-	if p.state != member.Serving || v.Owner == nil || now >= p.quorum.RightUntil() {
+	if p.state != member.Serving || v.Owner == nil || now >= p.quorum.QuorumUntil() {
 		return false
 	}
 	for part, owner := range v.Owner {
@@ -163,7 +163,7 @@ func (p *process) voting() int {
 }
 
 // withoutOwner ends a, a check or charge of a shared key, if its time is over, or at once if a process without quorum does not hear the owner.
-func (w *world) withoutOwner(a *ask) bool {
+func (w *simCluster) withoutOwner(a *ask) bool {
 	p, now := a.at, w.clock(a.at)
 	late := w.now-a.began > int64(checkTimeout)
 	if a.charge != nil {
@@ -172,7 +172,7 @@ func (w *world) withoutOwner(a *ask) bool {
 		}
 		return late
 	}
-	if !late && (now < p.quorum.RightUntil() || !p.shares.When.AtOnce(now) || w.hearsOwner(p, a.key.partition)) {
+	if !late && (now < p.quorum.QuorumUntil() || !p.shares.When.AtOnce(now) || w.hearsOwner(p, a.key.partition)) {
 		return false
 	}
 	if p.shares.When.MayShare(now) {
@@ -182,13 +182,13 @@ func (w *world) withoutOwner(a *ask) bool {
 }
 
 // hearsOwner reports whether p hears another process that it takes for the owner.
-func (w *world) hearsOwner(p *process, part int) bool {
+func (w *simCluster) hearsOwner(p *process, part int) bool {
 	_, owner := w.direct(p, part)
 	return owner != p.self && slices.ContainsFunc(p.view, func(s seen) bool { return s.process.self == owner })
 }
 
-func (w *world) answerByShare(p *process, k *key, now int64) {
-	at := share.Place{Voters: p.voting(), Quorum: now < p.quorum.RightUntil(), Owns: p.handoff.Holds(k.partition)}
+func (w *simCluster) answerByShare(p *process, k *key, now int64) {
+	at := share.Place{Voters: p.voting(), Quorum: now < p.quorum.QuorumUntil(), Owns: p.handoff.Holds(k.partition)}
 	w.expectShare(p, k, now, at)
 	if w.without.voters {
 		at.Voters = 1
@@ -201,13 +201,13 @@ func (w *world) answerByShare(p *process, k *key, now int64) {
 }
 
 // heard notes at p what the owner has answered to a.
-func (w *world) heard(a *ask, d *bucket.Decision) {
+func (w *simCluster) heard(a *ask, d *bucket.Decision) {
 	a.at.shares.Answers.Note(a.sent, &a.key.request, d)
 	w.knows(a.at, a.key, a.sent, d.Remaining, d.ResetAfter)
 }
 
 // dropping is called before p drops the counters of part.
-func (w *world) dropping(p *process, part int) {
+func (w *simCluster) dropping(p *process, part int) {
 	now := w.clock(p)
 	for _, k := range w.shared {
 		if k.partition == part {
@@ -218,13 +218,13 @@ func (w *world) dropping(p *process, part int) {
 }
 
 // settleUp sends what p has to charge to owners, if it has quorum and all that it sent before has ended.
-func (w *world) settleUp(p *process) {
+func (w *simCluster) settleUp(p *process) {
 	if !p.runs() {
 		return
 	}
 	w.after(settlePeriod, func() { w.settleUp(p) })
 	now := w.clock(p)
-	if p.paused || p.charging > 0 || now >= p.quorum.RightUntil() {
+	if p.paused || p.charging > 0 || now >= p.quorum.QuorumUntil() {
 		return
 	}
 	voters := p.voting()
@@ -251,7 +251,7 @@ type sentCharge struct {
 }
 
 // charged ends a, a charge.
-func (w *world) charged(a *ask, o share.Outcome) {
+func (w *simCluster) charged(a *ask, o share.Outcome) {
 	p, x := a.at, a.charge
 	if x.ended {
 		return
@@ -265,7 +265,7 @@ func (w *world) charged(a *ask, o share.Outcome) {
 }
 
 // saveCharges writes p's deferred charges to disk now and then.
-func (w *world) saveCharges(p *process) {
+func (w *simCluster) saveCharges(p *process) {
 	switch {
 	case !p.runs():
 		return
@@ -282,7 +282,7 @@ func (w *world) saveCharges(p *process) {
 	for part := range s.images {
 		table.Export(now, part, table.Keys(part, nil), &s.images[part])
 	}
-	s.owed = w.judgeSaved(p, table, now)
+	s.deferred = w.judgeSaved(p, table, now)
 	w.after(between(w.rng, 100*time.Microsecond, w.fsync), func() {
 		if p.runs() {
 			w.saved[p.place] = s
@@ -291,7 +291,7 @@ func (w *world) saveCharges(p *process) {
 	w.after(savePeriod, func() { w.saveCharges(p) })
 }
 
-func (w *world) restoreCharges(p *process, now int64, s savedCharges) {
+func (w *simCluster) restoreCharges(p *process, now int64, s savedCharges) {
 	table, err := bucket.NewTable(bucket.Config{Shards: w.partitions})
 	if err != nil {
 		panic(err) // the configuration is a constant

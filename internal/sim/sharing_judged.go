@@ -10,7 +10,7 @@ import (
 
 // What shares may admit.
 //
-// The world keeps its own account of what each process knows of a key: what the owner has answered last, or what the process's own counter
+// The simulated cluster keeps its own account of what each process knows of a key: what the owner has answered last, or what the process's own counter
 // says as owner or replica, in the window that lasts as of the end of quorum. Then, of a limit L, with n voters:
 //
 //   - "early share": no share is given before the process had quorum, nor within 0.7 s of waking from a pause.
@@ -33,10 +33,10 @@ type window struct {
 	allowed int64
 }
 
-// shareAccount is what the world knows of one process and one shared key.
+// shareAccount is what the simulated cluster knows of one process and one shared key.
 type shareAccount struct {
-	// knows: left units were left by an answer that is good until a time of the process's clock. news: it is newer than share.
-	knows, news bool
+	// knows: left units were left by an answer that is good until a time of the process's clock. pending grants: it is newer than share.
+	knows, pendingGrants bool
 	// It was asked for at a time.
 	left, from, to, until, asked int64
 	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell.
@@ -46,14 +46,14 @@ type shareAccount struct {
 	// tokens is that share as a bucket that refills since a time.
 	tokens float64
 	since  int64
-	// unacknowledged is what it has admitted by window and no owner has acknowledged, owed what of that is still to be sent, allowed the
+	// unacknowledged is what it has admitted by window and no owner has acknowledged, deferred what of that is still to be sent, allowed the
 	// most that it was allowed.
-	unacknowledged, owed, allowed map[int64]int64
+	unacknowledged, deferred, allowed map[int64]int64
 }
 
 func (a *shareAccount) init() {
-	if a.owed == nil {
-		a.unacknowledged, a.owed, a.allowed = map[int64]int64{}, map[int64]int64{}, map[int64]int64{}
+	if a.deferred == nil {
+		a.unacknowledged, a.deferred, a.allowed = map[int64]int64{}, map[int64]int64{}, map[int64]int64{}
 	}
 }
 
@@ -68,14 +68,14 @@ func (s *sharing) window(i int64) *window {
 }
 
 // knows is called when p learns what was left of k at a time.
-func (w *world) knows(p *process, k *key, at, left int64, reset time.Duration) {
+func (w *simCluster) knows(p *process, k *key, at, left int64, reset time.Duration) {
 	a := &p.accounts[k.shared.place]
-	a.knows, a.news, a.left, a.asked = true, true, left, at
+	a.knows, a.pendingGrants, a.left, a.asked = true, true, left, at
 	a.from, a.to, a.until = k.request.Limits.Says(0, at, reset)
 }
 
 // keeps is called when p is about to drop its counter of k.
-func (w *world) keeps(p *process, k *key, now int64) {
+func (w *simCluster) keeps(p *process, k *key, now int64) {
 	a := &p.accounts[k.shared.place]
 	list, has := p.table.Look(now, k.request.Key, k.request.Limits)
 	if has && !(a.knows && a.left <= list[0].Remaining && now < a.to) {
@@ -84,7 +84,7 @@ func (w *world) keeps(p *process, k *key, now int64) {
 }
 
 // expectShare works out what p may admit of k, when a share is asked for.
-func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
+func (w *simCluster) expectShare(p *process, k *key, now int64, at share.Place) {
 	a := &p.accounts[k.shared.place]
 	a.init()
 	asOf := p.shares.When.AsOf(now, at.Quorum)
@@ -98,7 +98,7 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 	}
 	given := a.spell == p.spell+1
 	if given {
-		if !(a.news && now < a.until) && !(at.Quorum && at.Owns) {
+		if !(a.pendingGrants && now < a.until) && !(at.Quorum && at.Owns) {
 			return
 		}
 		if !k.shared.refills && a.window == k.windowAt(now) {
@@ -111,7 +111,7 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 		_, unswept := w.shareAsOf(p, k, now)
 		units = max(units, unswept)
 	}
-	a.spell, a.news, a.window, a.share = p.spell+1, a.news && asOf < a.from, k.windowAt(asOf), units
+	a.spell, a.pendingGrants, a.window, a.share = p.spell+1, a.pendingGrants && asOf < a.from, k.windowAt(asOf), units
 	a.tokens, a.since = float64(a.share), asOf
 	if left >= 0 { // a counter that has refilled has a part of a unit more than it says
 		a.tokens = float64(left+1) / float64(n)
@@ -120,7 +120,7 @@ func (w *world) expectShare(p *process, k *key, now int64, at share.Place) {
 }
 
 // shareAsOf returns how many units of k are left as of a time, as far as p knows, -1 if it knows nothing, and how many of them are its share.
-func (w *world) shareAsOf(p *process, k *key, asOf int64) (left, units int64) {
+func (w *simCluster) shareAsOf(p *process, k *key, asOf int64) (left, units int64) {
 	a := &p.accounts[k.shared.place]
 	left = -1
 	if a.knows && asOf < a.until {
@@ -145,13 +145,13 @@ func (w *world) shareAsOf(p *process, k *key, asOf int64) (left, units int64) {
 }
 
 // sharedAt is called when p has admitted a check of k by its share.
-func (w *world) sharedAt(p *process, k *key, d bucket.Decision, now int64, at share.Place) {
+func (w *simCluster) sharedAt(p *process, k *key, d bucket.Decision, now int64, at share.Place) {
 	w.SharesAdmitted++
 	a, n := &p.accounts[k.shared.place], int64(p.voting())
 	if !p.hadQuorum {
 		w.fail("early share", k.partition, "%s gives a share of %s and had no quorum since it started", p, k.name)
 	}
-	if woke := w.now - p.resumed; p.pausedFor >= int64(pausedFor+calm) && woke < int64(wakeGrace)*9/10 {
+	if woke := w.now - p.resumed; p.pausedFor >= int64(pausedFor+healthy) && woke < int64(wakeGrace)*9/10 {
 		w.fail("early share", k.partition, "%s gives a share of %s %v after it was paused for %v", p, k.name, time.Duration(woke), time.Duration(p.pausedFor))
 	}
 	i := k.windowOf(now, &d)
@@ -160,7 +160,7 @@ func (w *world) sharedAt(p *process, k *key, d bucket.Decision, now int64, at sh
 		may = k.limit / n
 	}
 	a.unacknowledged[i]++
-	a.owed[i]++
+	a.deferred[i]++
 	win := k.shared.window(i)
 	win.shares++
 	if k.shared.refills {
@@ -182,7 +182,7 @@ func (w *world) sharedAt(p *process, k *key, d bucket.Decision, now int64, at sh
 }
 
 // ownerDecides is called when an owner has decided a check or charge of k.
-func (w *world) ownerDecides(p *process, k *key, x *sentCharge, d bucket.Decision, now int64) {
+func (w *simCluster) ownerDecides(p *process, k *key, x *sentCharge, d bucket.Decision, now int64) {
 	if x != nil {
 		if x.applied {
 			w.fail("deferred", k.partition, "%s is charged %d of %s again", p, x.Due, k.name)
@@ -214,7 +214,7 @@ func (w *world) ownerDecides(p *process, k *key, x *sentCharge, d bucket.Decisio
 	w.judgeShares(k, i)
 }
 
-func (w *world) judgeShares(k *key, i int64) {
+func (w *simCluster) judgeShares(k *key, i int64) {
 	x := k.shared.window(i)
 	over := x.owners + x.shares - k.limit
 	if x.shares > 0 {
@@ -227,23 +227,23 @@ func (w *world) judgeShares(k *key, i int64) {
 }
 
 // taken is called when p takes x to be sent.
-func (w *world) taken(p *process, k *key, x *sentCharge) {
+func (w *simCluster) taken(p *process, k *key, x *sentCharge) {
 	a := &p.accounts[k.shared.place]
 	a.init()
-	if owed := a.owed[x.window]; x.Due > owed {
-		w.fail("deferred", k.partition, "%s charges %d of %s in window %d, and owes %d", p, x.Due, k.name, x.window, owed)
+	if deferred := a.deferred[x.window]; x.Due > deferred {
+		w.fail("deferred", k.partition, "%s charges %d of %s in window %d, and owes %d", p, x.Due, k.name, x.window, deferred)
 	}
-	w.tell(k.partition, "%s charges %d of %s in window %d, and owes %v", p, x.Due, k.name, x.window, a.owed)
+	w.tell(k.partition, "%s charges %d of %s in window %d, and owes %v", p, x.Due, k.name, x.window, a.deferred)
 }
 
 // ended is called when x has its outcome.
-func (w *world) ended(p *process, k *key, x *sentCharge, o share.Outcome) {
+func (w *simCluster) ended(p *process, k *key, x *sentCharge, o share.Outcome) {
 	a := &p.accounts[k.shared.place]
-	w.tell(k.partition, "%s: outcome %d of charge %d of %s in window %d, owes %v", p, o, x.Due, k.name, x.window, a.owed)
+	w.tell(k.partition, "%s: outcome %d of charge %d of %s in window %d, owes %v", p, o, x.Due, k.name, x.window, a.deferred)
 	if o == share.NotCharged {
 		return
 	}
-	a.owed[x.window] -= x.Due
+	a.deferred[x.window] -= x.Due
 	if o == share.Charged {
 		if !x.applied {
 			w.fail("deferred", k.partition, "%s takes %d of %s for charged, and no owner has counted them", p, x.Due, k.name)
@@ -253,14 +253,14 @@ func (w *world) ended(p *process, k *key, x *sentCharge, o share.Outcome) {
 }
 
 // restored is called when p has read what an earlier process has left.
-func (w *world) restored(p *process, list []share.Charge, then int64) {
+func (w *simCluster) restored(p *process, list []share.Charge, then int64) {
 	for _, c := range list {
 		for _, k := range w.shared {
 			if k.request.Key == c.Key {
 				a := &p.accounts[k.shared.place]
 				a.init()
 				i := k.windowAt(then)
-				a.unacknowledged[i], a.owed[i] = c.Cost, c.Cost
+				a.unacknowledged[i], a.deferred[i] = c.Cost, c.Cost
 				w.ChargesRestored++
 			}
 		}
@@ -268,35 +268,35 @@ func (w *world) restored(p *process, list []share.Charge, then int64) {
 }
 
 // judgeSaved wants what p begins to write to have all that is to be charged.
-func (w *world) judgeSaved(p *process, table *bucket.Table, now int64) (all []int64) {
+func (w *simCluster) judgeSaved(p *process, table *bucket.Table, now int64) (all []int64) {
 	for _, k := range w.shared {
-		all = append(all, p.accounts[k.shared.place].owed[0])
+		all = append(all, p.accounts[k.shared.place].deferred[0])
 		if k.shared.refills {
 			continue
 		}
-		owed := p.accounts[k.shared.place].owed[k.windowAt(now)]
-		if list, _ := table.Look(now, k.request.Key, k.request.Limits); list[0].Spent < owed {
-			w.fail("deferred", k.partition, "%s writes %d of %s to disk, and owes %d", p, list[0].Spent, k.name, owed)
+		deferred := p.accounts[k.shared.place].deferred[k.windowAt(now)]
+		if list, _ := table.Look(now, k.request.Key, k.request.Limits); list[0].Spent < deferred {
+			w.fail("deferred", k.partition, "%s writes %d of %s to disk, and owes %d", p, list[0].Spent, k.name, deferred)
 		}
 	}
 	return all
 }
 
 // judgeRestored wants p to have taken over all that the disk has of keys whose windows last.
-func (w *world) judgeRestored(p *process, s savedCharges) {
+func (w *simCluster) judgeRestored(p *process, s savedCharges) {
 	for i, k := range w.shared {
-		if owes := p.accounts[i].owed[0]; k.shared.period == 0 && owes < s.owed[i] {
-			w.fail("deferred", k.partition, "%s owes %d of %s, and %d are on its disk", p, owes, k.name, s.owed[i])
+		if owes := p.accounts[i].deferred[0]; k.shared.period == 0 && owes < s.deferred[i] {
+			w.fail("deferred", k.partition, "%s owes %d of %s, and %d are on its disk", p, owes, k.name, s.deferred[i])
 		}
 	}
 }
 
 // judgeCharged wants nothing to be left to be charged, when all has been well for a while.
-func (w *world) judgeCharged() {
+func (w *simCluster) judgeCharged() {
 	for _, p := range w.running() {
 		for _, k := range w.shared {
-			if owed := p.accounts[k.shared.place].owed[0]; owed > 0 && k.shared.period == 0 {
-				w.fail("deferred", k.partition, "%s owes %d of %s, and does not charge them", p, owed, k.name)
+			if deferred := p.accounts[k.shared.place].deferred[0]; deferred > 0 && k.shared.period == 0 {
+				w.fail("deferred", k.partition, "%s owes %d of %s, and does not charge them", p, deferred, k.name)
 			}
 		}
 		if keys, _ := p.shares.Charges.Count(); keys > 0 {

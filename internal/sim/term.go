@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// term is the time of one holder of a partition under one epoch, and what the model
+// term is the time of one owner of a partition under one epoch, and what the model
 // knows of its decisions.
 type term struct {
-	process *process
-	lineage string
-	state   handoff.State // as it began
+	process   *process
+	clusterID string
+	state     handoff.State // as it began
 	// before are the key's counts as it began, spent what each decision left.
 	before []int64
 	spent  [][]point
@@ -33,7 +33,7 @@ type point struct {
 	spent int64
 }
 
-// change is one that copies should have, by the holder's clock.
+// change is one that copies should have, by the owner's clock.
 type change struct {
 	seq uint64
 	at  int64
@@ -57,7 +57,7 @@ func (t *term) asOf(place int, seq uint64) int64 {
 	return s[i-1].spent
 }
 
-// history is what the world knows of a partition in a lineage.
+// history is what the simulated cluster knows of a partition in a cluster ID.
 type history struct {
 	byEpoch map[message.Epoch]*term
 	// newest is the term of the highest epoch.
@@ -81,13 +81,13 @@ type claim struct {
 
 // chapter names a history.
 type chapter struct {
-	lineage   string
+	clusterID string
 	partition int
 }
 
-// history returns what is known of part in a lineage.
-func (w *world) history(lineage string, part int) *history {
-	c := chapter{lineage, part}
+// history returns what is known of part in a cluster ID.
+func (w *simCluster) history(clusterID string, part int) *history {
+	c := chapter{clusterID, part}
 	h := w.histories[c]
 	if h == nil {
 		h = &history{
@@ -116,10 +116,10 @@ func (h *history) allNew(before, t *term) bool {
 	return !old(t.process) && !slices.ContainsFunc(h.granted[t.state.Mark.Epoch], old)
 }
 
-// opens is called when p has become the holder of part, as state says.
-func (w *world) opens(p *process, part int, state handoff.State) {
+// opens is called when p has become the owner of part, as state says.
+func (w *simCluster) opens(p *process, part int, state handoff.State) {
 	h, keys := w.history(p.set.ID, part), w.keysOf[part]
-	t := &term{process: p, lineage: p.set.ID, state: state, before: make([]int64, len(keys)), spent: make([][]point, len(keys))}
+	t := &term{process: p, clusterID: p.set.ID, state: state, before: make([]int64, len(keys)), spent: make([][]point, len(keys))}
 	t.last = state.Mark.Seq
 	for i, k := range keys {
 		t.before[i] = w.spent(p, k)
@@ -157,16 +157,16 @@ func (w *world) opens(p *process, part int, state handoff.State) {
 	}
 	for i, k := range keys {
 		if lost := before.now(i) - t.before[i]; lost > 0 {
-			k.account(t.lineage).lost += lost
+			k.account(t.clusterID).lost += lost
 			w.tell(part, "%d of %s are lost", lost, k.name)
 		}
 	}
 }
 
-// judgeContent holds what a new holder's table has against its start mark: all that was decided
+// judgeContent holds what a new owner's table has against its start mark: all that was decided
 // up to there.
-func (w *world) judgeContent(part int, t *term) {
-	h := w.history(t.lineage, part)
+func (w *simCluster) judgeContent(part int, t *term) {
+	h := w.history(t.clusterID, part)
 	start := t.state.Start
 	// Who begins with a part names no change of that epoch.
 	if start.Seq == 0 && start.Epoch != (message.Epoch{}) && (h.partial[start.Epoch] || t.process.torn[part] == start.Epoch) {
@@ -190,10 +190,10 @@ func (w *world) judgeContent(part int, t *term) {
 	}
 }
 
-// judgeSwap wants a hand-off to start from the last change of the holder before.
-func (w *world) judgeSwap(part int, t *term) {
+// judgeSwap wants a hand-off to start from the last change of the owner before.
+func (w *simCluster) judgeSwap(part int, t *term) {
 	start := t.state.Start
-	from := w.history(t.lineage, part).byEpoch[start.Epoch]
+	from := w.history(t.clusterID, part).byEpoch[start.Epoch]
 	switch {
 	case from == nil:
 		w.fail("I5 swap", part, "%s was handed the partition from %s, which nobody held", t.process, tellMark(start))
@@ -206,7 +206,7 @@ func (w *world) judgeSwap(part int, t *term) {
 
 // judgeChoice wants a claim to start from the best complete state that a process had which the claimer
 // must have asked.
-func (w *world) judgeChoice(part int, t *term) {
+func (w *simCluster) judgeChoice(part int, t *term) {
 	c := t.process
 	for _, q := range w.procs {
 		if q == nil || q == c || q.set.ID != c.set.ID || !w.together(c, q, 4*time.Second) {
@@ -221,7 +221,7 @@ func (w *world) judgeChoice(part int, t *term) {
 }
 
 // together reports whether p and q have lived, heard and seen each other for so long.
-func (w *world) together(p, q *process, d time.Duration) bool {
+func (w *simCluster) together(p, q *process, d time.Duration) bool {
 	since := max(p.resumed, q.resumed, w.cutSince[p.place][q.place], w.cutSince[q.place][p.place],
 		p.sights[q.place].since, q.sights[p.place].since)
 	return !p.paused && !q.paused && w.net.reaches(p.place, q.place) && w.net.unwanted == nil &&

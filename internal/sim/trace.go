@@ -22,7 +22,7 @@ type line struct {
 }
 
 // tell writes a line if the run is told.
-func (w *world) tell(part int, format string, args ...any) {
+func (w *simCluster) tell(part int, format string, args ...any) {
 	if w.story == nil {
 		return
 	}
@@ -33,7 +33,7 @@ func (w *world) tell(part int, format string, args ...any) {
 	w.story.add(l)
 }
 
-func (w *world) tellLetter(p *process, l *letter) {
+func (w *simCluster) tellControlMessage(p *process, l *controlMessage) {
 	if w.story == nil {
 		return
 	}
@@ -41,7 +41,7 @@ func (w *world) tellLetter(p *process, l *letter) {
 	w.story.add(line{w.now, fmt.Sprintf("%s → %s  %s", short(l.envelope.From), p, text), parts, noise})
 }
 
-func (w *world) tellLost(l *letter) {
+func (w *simCluster) tellLost(l *controlMessage) {
 	if w.story == nil || l.hop != nil {
 		return
 	}
@@ -122,8 +122,8 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 			}
 			about(h.Partition)
 		}
-	case *message.News:
-		say("news %d:", b.Seq)
+	case *message.PendingGrants:
+		say("pending grants %d:", b.Seq)
 		for _, g := range b.Grants {
 			say(" p%d %s to %s", g.Partition, tellGen(g.Gen), short(g.Claimer))
 			about(g.Partition)
@@ -137,7 +137,7 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 	case *message.Grant:
 		say("grant %d:", b.ID)
 		for _, g := range b.Parts {
-			say(" p%d ok=%v knows %s of %s, has %d %s;", g.Partition, g.OK, tellEpoch(g.Known), short(g.Holder), g.Has, tellMark(g.State))
+			say(" p%d ok=%v knows %s of %s, has %d %s;", g.Partition, g.OK, tellEpoch(g.Known), short(g.Owner), g.Has, tellMark(g.State))
 			about(g.Partition)
 		}
 		for _, a := range b.Acked {
@@ -154,9 +154,9 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 		}
 	case *message.Receipt:
 		say("receipt %d", b.N)
-		noise = len(b.Refused) == 0
-		for _, r := range b.Refused {
-			say(", refused part %d: knows %s of %s", r.Part, tellEpoch(r.Known), short(r.Holder))
+		noise = len(b.Rejected) == 0
+		for _, r := range b.Rejected {
+			say(", rejected part %d: knows %s of %s", r.Part, tellEpoch(r.Known), short(r.Owner))
 		}
 	default:
 		say("%T %+v", b, b)
@@ -165,8 +165,8 @@ func describe(b message.Body) (text string, parts uint64, noise bool) {
 }
 
 func describePart(p *message.Part) string {
-	kind := [...]string{"?", "fill", "close", "answer", "merge", "drop"}
-	s := fmt.Sprintf("p%d %s %s fill %d #%d %d counters", p.Partition, kind[min(int(p.Kind), 5)], tellEpoch(p.Epoch), p.Fill, p.Seq, p.Counters)
+	kind := [...]string{"?", "initial_sync", "close", "answer", "merge", "drop"}
+	s := fmt.Sprintf("p%d %s %s initial sync %d #%d %d counters", p.Partition, kind[min(int(p.Kind), 5)], tellEpoch(p.Epoch), p.InitialSync, p.Seq, p.Counters)
 	if p.Begin {
 		s += " begin from " + tellMark(p.Start)
 	}

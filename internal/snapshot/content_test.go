@@ -161,12 +161,12 @@ func do(t testing.TB, err error) {
 	}
 }
 
-// refused fails the test unless err is a refusal for the reason.
-func refused(t testing.TB, err error, reason Reason) *Refusal {
+// rejected fails the test unless err is a rejection for the reason.
+func rejected(t testing.TB, err error, reason Reason) *Rejection {
 	t.Helper()
-	var r *Refusal
+	var r *Rejection
 	if !errors.As(err, &r) || r.Reason != reason {
-		t.Fatalf("%v, want a refusal: %v", err, reason)
+		t.Fatalf("%v, want a rejection: %v", err, reason)
 	}
 	return r
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestEveryFlip: whatever bit of a file changes, it is refused before anything of it is handed out.
+// TestEveryFlip: whatever bit of a file changes, it is rejected before anything of it is handed out.
 func TestEveryFlip(t *testing.T) {
 	c := example()
 	data := encode(t, c)
@@ -18,33 +18,33 @@ func TestEveryFlip(t *testing.T) {
 			damaged := bytes.Clone(data)
 			damaged[i] ^= flip
 			_, err := open(damaged, c.want())
-			if refused(t, err, Damaged).File == "" {
+			if rejected(t, err, Damaged).File == "" {
 				t.Fatalf("byte %d: %v names no file", i, err)
 			}
 		}
 	}
 }
 
-// TestEveryTruncation: a file that ends early, goes on or lost its beginning is refused.
+// TestEveryTruncation: a file that ends early, goes on or lost its beginning is rejected.
 func TestEveryTruncation(t *testing.T) {
 	c := example()
 	data := encode(t, c)
 	for n := range data {
 		_, err := open(data[:n], c.want())
-		refused(t, err, Damaged)
+		rejected(t, err, Damaged)
 		if n > 0 {
 			_, err = open(data[n:], c.want())
-			refused(t, err, Damaged)
+			rejected(t, err, Damaged)
 		}
 		// As file systems do that extend a file before they write it.
 		if tail := make([]byte, len(data)-n); !bytes.Equal(data[n:], tail) {
 			_, err = open(slices.Concat(data[:n], tail), c.want())
-			refused(t, err, Damaged)
+			rejected(t, err, Damaged)
 		}
 	}
 	for _, more := range []string{"\x00", "\n", string(data)} {
 		_, err := open(append(bytes.Clone(data), more...), c.want())
-		refused(t, err, Damaged)
+		rejected(t, err, Damaged)
 	}
 }
 
@@ -59,7 +59,7 @@ func records(data []byte) [][]byte {
 	return list
 }
 
-// TestRecordsOutOfPlace: sound records at wrong places are refused, too: swapped, missing, double,
+// TestRecordsOutOfPlace: sound records at wrong places are rejected, too: swapped, missing, double,
 // or of another snapshot of the same shape.
 func TestRecordsOutOfPlace(t *testing.T) {
 	c := example()
@@ -80,7 +80,7 @@ func TestRecordsOutOfPlace(t *testing.T) {
 		if _, err := open(slices.Concat(list...), c.want()); err == nil {
 			t.Fatalf("%s (%d, %d): accepted", what, i, j)
 		} else {
-			refused(t, err, Damaged)
+			rejected(t, err, Damaged)
 		}
 	}
 	for i := range list {
@@ -136,13 +136,13 @@ func TestLengthsAreNotTrusted(t *testing.T) {
 	}
 }
 
-// allocated returns the memory that refusing data takes.
+// allocated returns the memory that rejecting data takes.
 func allocated(t *testing.T, data []byte, c content) uint64 {
 	t.Helper()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := open(data, c.want())
 	runtime.ReadMemStats(&after)
-	refused(t, err, Damaged)
+	rejected(t, err, Damaged)
 	return after.TotalAlloc - before.TotalAlloc
 }

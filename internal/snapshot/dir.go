@@ -1,10 +1,10 @@
 // Package snapshot keeps a node's counters on disk: the format of the file, and what
 // is done to the directory it lies in. It decides whether a file may be used: one that is
-// damaged, of another format, of another node or cluster, or from the future is refused
-// as a whole, with a [Refusal] that says why.
+// damaged, of another format, of another node or cluster, or from the future is rejected
+// as a whole, with a [Rejection] that says why.
 //
 // It leaves to others what is in a snapshot and when one is made, what bucket.Image says
-// inside, and what to do after a refusal. It reads no clock, starts no goroutine and logs
+// inside, and what to do after a rejection. It reads no clock, starts no goroutine and logs
 // nothing.
 //
 // # Directory
@@ -13,7 +13,7 @@
 //	counters.snapshot               the last whole snapshot
 //	counters.snapshot.new           the one being written; what a crash leaves of it is removed
 //	deferred.snapshot               of the same format: what is still to be charged to the owners of keys
-//	counters.snapshot.refused-TIME  set aside, for people to look at; the newest three
+//	counters.snapshot.rejected-TIME  set aside, for people to look at; the newest three
 //
 // A snapshot is written under its temporary name, brought to the disk, then renamed, so at any
 // time the directory has the old one or the new one, whole.
@@ -26,7 +26,7 @@
 //	file     = "sluice\r\n" | version uint32 | checksum of these 12 bytes | records
 //	record   = kind byte | length uint32 | payload | checksum of kind, length and payload
 //	records  = header | any number of limits, sections and images | trailer
-//	header   = placement, fingerprint, name, boot, begun, partitions, stable set
+//	header   = placement, fingerprint, name, boot, begun, partitions, voter set
 //	limits   = number | JSON: one set of limits, which images refer to by the number
 //	section  = partition, flags, time of its export, mark, start mark
 //	image    = how many counters, the numbers of their limits, counters of the section before it
@@ -137,7 +137,7 @@ func (d *Dir) Create(h Header) (*Writer, error) {
 }
 
 // Read opens the snapshot after verifying all of it. It returns nil and no error if there is none,
-// and a *Refusal if it must not be used.
+// and a *Rejection if it must not be used.
 func (d *Dir) Read(want Want) (*Reader, error) {
 	name := d.file(d.name)
 	// A pipe would be waited for, so look before opening.
@@ -146,17 +146,17 @@ func (d *Dir) Read(want Want) (*Reader, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, refuse(name, err)
+		return nil, reject(name, err)
 	case !info.Mode().IsRegular():
-		return nil, refuse(name, &damage{what: "it is not a regular file"})
+		return nil, reject(name, &damage{what: "it is not a regular file"})
 	}
 	f, err := d.root.Open(d.name)
 	if err != nil {
-		return nil, refuse(name, err)
+		return nil, reject(name, err)
 	}
 	if info, err = f.Stat(); err != nil {
 		f.Close()
-		return nil, refuse(name, err)
+		return nil, reject(name, err)
 	}
 	return newReader(f, name, info.Size(), want)
 }
@@ -200,20 +200,20 @@ func bare(err error) error {
 	return err
 }
 
-// maxAside is how many refused files are kept.
+// maxAside is how many rejected files are kept.
 const maxAside = 3
 
-// aside is a refused file: when it was set aside, and which one of that second.
+// aside is a rejected file: when it was set aside, and which one of that second.
 type aside struct {
 	name   string
 	second int64
 	nth    int
 }
 
-const asidePrefix = fileName + ".refused-"
+const asidePrefix = fileName + ".rejected-"
 
 // SetAside renames the snapshot, so that people can look at it and the next one is not
-// refused too, and returns its new path. The newest three are kept.
+// rejected too, and returns its new path. The newest three are kept.
 func (d *Dir) SetAside(now time.Time) (string, error) {
 	name, err := d.setAside(max(0, now.Unix()))
 	if err != nil {

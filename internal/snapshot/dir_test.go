@@ -168,7 +168,7 @@ func TestNotAFile(t *testing.T) {
 	c := example()
 	do(t, os.Mkdir(filepath.Join(path, fileName), 0o700))
 	_, err := d.Read(c.want())
-	refused(t, err, Damaged)
+	rejected(t, err, Damaged)
 	_, err = d.SetAside(noon)
 	do(t, err)
 	save(t, d, c)

@@ -42,7 +42,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// FuzzFlip: a file that differs from a whole one in any stretch of bytes is refused.
+// FuzzFlip: a file that differs from a whole one in any stretch of bytes is rejected.
 func FuzzFlip(f *testing.F) {
 	c := example()
 	whole := encode(f, c)

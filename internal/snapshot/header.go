@@ -22,7 +22,7 @@ type Header struct {
 	Begun time.Time
 	// Partitions is how many there are, held here or not; at least 1.
 	Partitions int
-	// Set is the stable set that the process knew; zero if none.
+	// Set is the voter set that the process knew; zero if none.
 	Set message.Set
 }
 
@@ -165,7 +165,7 @@ func readTrailer(payload []byte, sum uint32) (t Totals, ok bool) {
 	return t, f.done() && binary.LittleEndian.Uint32(end) == sum
 }
 
-// Reason says why a snapshot is refused.
+// Reason says why a snapshot is rejected.
 type Reason uint8
 
 const (
@@ -190,9 +190,9 @@ func (r Reason) String() string {
 	return fmt.Sprintf("unknown (%d)", r)
 }
 
-// Refusal is the error about a snapshot that must not be used, no part of it. The file
+// Rejection is the error about a snapshot that must not be used, no part of it. The file
 // stays where it is; see [Dir.SetAside].
-type Refusal struct {
+type Rejection struct {
 	// File is its path.
 	File   string
 	Reason Reason
@@ -200,7 +200,7 @@ type Refusal struct {
 	Detail, Advice string
 }
 
-func (r *Refusal) Error() string {
+func (r *Rejection) Error() string {
 	return fmt.Sprintf("snapshot %s: %s; %s", r.File, r.Detail, r.Advice)
 }
 
@@ -217,10 +217,10 @@ type Want struct {
 	Now time.Time
 }
 
-// judge returns why a file with this header is refused, or nil.
-func (w *Want) judge(h *Header) *Refusal {
-	foreign := func(advice, format string, args ...any) *Refusal {
-		return &Refusal{Reason: Foreign, Detail: fmt.Sprintf(format, args...), Advice: advice}
+// judge returns why a file with this header is rejected, or nil.
+func (w *Want) judge(h *Header) *Rejection {
+	foreign := func(advice, format string, args ...any) *Rejection {
+		return &Rejection{Reason: Foreign, Detail: fmt.Sprintf(format, args...), Advice: advice}
 	}
 	const own = "give each node a directory of its own and keep it, or go on without these counters"
 	switch {
@@ -239,22 +239,22 @@ func (w *Want) judge(h *Header) *Refusal {
 	return w.judgeTime(h.Begun)
 }
 
-func (w *Want) judgeTime(t time.Time) *Refusal {
+func (w *Want) judgeTime(t time.Time) *Rejection {
 	ahead := t.Sub(w.Now)
 	if ahead <= MaxAhead {
 		return nil
 	}
-	return &Refusal{
+	return &Rejection{
 		Reason: Future,
 		Detail: fmt.Sprintf("it is from %v, %v ahead of this machine's clock", t.UTC().Format(time.RFC3339), ahead.Round(time.Second)),
 		Advice: "set the clock right and start again, or go on without these counters",
 	}
 }
 
-// refuse turns what reading stumbled over into the error for the caller.
-func refuse(file string, err error) error {
+// reject turns what reading stumbled over into the error for the caller.
+func reject(file string, err error) error {
 	var (
-		r *Refusal
+		r *Rejection
 		d *damage
 		v errVersion
 	)
@@ -263,9 +263,9 @@ func refuse(file string, err error) error {
 		r.File = file
 		return r
 	case errors.As(err, &d):
-		return &Refusal{file, Damaged, "it is damaged: " + d.Error(), "put a whole copy in its place, or go on without these counters"}
+		return &Rejection{file, Damaged, "it is damaged: " + d.Error(), "put a whole copy in its place, or go on without these counters"}
 	case errors.As(err, &v):
-		r := &Refusal{file, Newer, fmt.Sprintf("it has format version %d, this program knows %d", v, version),
+		r := &Rejection{file, Newer, fmt.Sprintf("it has format version %d, this program knows %d", v, version),
 			"start the version of sluice that wrote it, or go on without these counters"}
 		if v < version {
 			r.Reason = Older

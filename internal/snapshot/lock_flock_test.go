@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLock: a directory has one user, and whoever is refused has touched nothing.
+// TestLock: a directory has one user, and whoever is rejected has touched nothing.
 func TestLock(t *testing.T) {
 	path := t.TempDir()
 	d, c := openDir(t, path), example()

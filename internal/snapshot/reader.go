@@ -46,7 +46,7 @@ func newReader(file source, name string, size int64, want Want) (*Reader, error)
 	r := &Reader{file: file, name: name, size: size, want: want}
 	if err := r.verify(); err != nil {
 		file.Close()
-		return nil, refuse(name, err)
+		return nil, reject(name, err)
 	}
 	return r, nil
 }
@@ -81,8 +81,8 @@ func (r *Reader) start() error {
 	if k != kindHeader || !ok {
 		return &damage{at: int64(preambleBytes), what: "its header cannot be read"}
 	}
-	if refusal := r.want.judge(&h); refusal != nil {
-		return refusal
+	if rejection := r.want.judge(&h); rejection != nil {
+		return rejection
 	}
 	*r = Reader{
 		file: r.file, name: r.name, size: r.size, want: r.want,
@@ -129,7 +129,7 @@ func (r *Reader) named(err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	return refuse(r.name, err)
+	return reject(r.name, err)
 }
 
 func (r *Reader) next() (Section, error) {
@@ -181,8 +181,8 @@ func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
 			what = "a section cannot be read"
 			break
 		}
-		if refusal := r.want.judgeTime(s.At); refusal != nil {
-			return refusal
+		if rejection := r.want.judgeTime(s.At); rejection != nil {
+			return rejection
 		}
 		what = r.takeSection(s)
 	case kindImage:

@@ -14,11 +14,11 @@ import (
 func TestSetAside(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
-	other := fileName + ".refused-by-hand"
+	other := fileName + ".rejected-by-hand"
 	do(t, os.WriteFile(filepath.Join(path, other), nil, 0o600))
 	for _, c := range []struct {
 		second int64
-		want   []string // after counters.snapshot.refused-
+		want   []string // after counters.snapshot.rejected-
 	}{
 		{100, []string{"100"}},
 		{100, []string{"100", "100-1"}},

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	votersName    = "voters.json"
-	votersTemp    = votersName + ".new"
-	votersRefused = votersName + ".refused"
-	votersFormat  = 1
+	votersName     = "voters.json"
+	votersTemp     = votersName + ".new"
+	votersRejected = votersName + ".rejected"
+	votersFormat   = 1
 )
 
 // voters is the file that a process's part in the voter set is kept in.
@@ -88,10 +88,10 @@ func (d *Dir) Voters(name string, fingerprint [16]byte) (r message.Record, aside
 	if v.Name == name && v.Fingerprint == hex.EncodeToString(fingerprint[:]) {
 		return v.Record, "", nil
 	}
-	if err := d.root.Rename(votersName, votersRefused); err != nil {
+	if err := d.root.Rename(votersName, votersRejected); err != nil {
 		return r, "", fmt.Errorf("rename %s, which is of another node or cluster: %w", file, bare(err))
 	}
-	return r, d.file(votersRefused), d.sync()
+	return r, d.file(votersRejected), d.sync()
 }
 
 func parseVoters(text []byte) (v voters, err error) {

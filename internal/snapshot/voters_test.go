@@ -59,7 +59,7 @@ func TestVoters(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r, aside, err := d.Voters("b", secret); !r.Equal(message.Record{}) || aside != filepath.Join(path, votersRefused) || err != nil {
+	if r, aside, err := d.Voters("b", secret); !r.Equal(message.Record{}) || aside != filepath.Join(path, votersRejected) || err != nil {
 		t.Errorf("another node's: %+v, %s, %v", r, aside, err)
 	}
 	if r, _, err := d.Voters("a", secret); !r.Equal(message.Record{}) || err != nil {

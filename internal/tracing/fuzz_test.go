@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzParent: what callers send is read as OpenTelemetry's own reader does. But that lets version 00 end in a
-// dash, and refuses it with flags that it does not know.
+// dash, and rejects it with flags that it does not know.
 func FuzzParent(f *testing.F) {
 	for _, text := range []string{sampled, unheeded, "01" + sampled[2:], "01" + sampled[2:] + "-more", sampled + "-", "ff" + sampled[2:], "", "00--01"} {
 		f.Add(text)

@@ -1,4 +1,4 @@
-// Package tracing records what becomes of a few calls, as spans of OpenTelemetry: at the door that a
+// Package tracing records what becomes of a few calls, as spans of OpenTelemetry: at the API that a
 // call came in by, for each time that it is forwarded, and at the node that holds the key.
 //
 // It decides which calls are recorded, and does so before anything is allocated, because most are

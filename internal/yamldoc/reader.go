@@ -249,7 +249,7 @@ type Fault struct {
 // a Reader for it. The root is nil if data cannot be read at all; the Reader
 // then holds the fault.
 //
-// The YAML parser itself refuses nesting beyond 10,000 and takes time
+// The YAML parser itself rejects nesting beyond 10,000 and takes time
 // proportional to the size of its input, so the size is the only thing that must be
 // checked before it runs.
 func Open(data []byte) (*yaml.Node, *Reader) {

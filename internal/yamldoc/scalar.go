@@ -8,7 +8,7 @@ import (
 )
 
 // String reads a scalar as its own text, so that 0x10 and yes stay what was
-// written. Numbers with a fraction and beyond 64 bits are refused, because
+// written. Numbers with a fraction and beyond 64 bits are rejected, because
 // readers of YAML disagree on them (1.10 and 1.1): they must be quoted. ok is
 // false after a fault and for null.
 func (r *Reader) String(n *yaml.Node, path string) (s string, ok bool) {

@@ -134,7 +134,7 @@ tests:
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestRejected(t *testing.T) {
 	const head = "domain: d\ndescriptor: [a=1]\ntests:\n"
 	for _, c := range []struct{ text, want string }{
 		{"", "1: tests: is missing: a list of tests"},

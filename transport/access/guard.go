@@ -1,9 +1,9 @@
 // Package access says who may do what: it reads the file of --callers into a Policy, finds out by a token or a
-// certificate who a caller is, and asks that caller's grants. Every door asks it before it does anything:
+// certificate who a caller is, and asks that caller's grants. Every API asks it before it does anything:
 //
-//	pass, err := guard.Call(ctx, limiter.GRPCDoor)            // gRPC: Authorization metadata, else a verified certificate
-//	pass, err := guard.Request(r, limiter.HTTPDoor)           // HTTP: the same of a request
-//	pass, err := guard.Proxied(r, limiter.ForwardAuthDoor)    // forward auth: Authorization is the proxy's client's
+//	pass, err := guard.Call(ctx, limiter.GRPCAPI)            // gRPC: Authorization metadata, else a verified certificate
+//	pass, err := guard.Request(r, limiter.HTTPAPI)           // HTTP: the same of a request
+//	pass, err := guard.Proxied(r, limiter.ForwardAuthAPI)    // forward auth: Authorization is the proxy's client's
 //
 // An error is an *limiter.Error of code Unauthenticated, to be answered at once. A Pass then says what the
 // caller may do, for one call; long-lived streams keep the Identity and come Again with each request, and so do
@@ -14,7 +14,7 @@
 //	err := pass.Operate(ctx, access.Admin, "")         // what, without a file, operators alone may: see AsOperator
 //
 // Without a policy (no --callers) everything but Operate is open, and nothing is looked at. A nil *Guard is the
-// same, for tests of doors.
+// same, for tests of APIs.
 //
 // It decides nothing about limits, reads no files (internal/callerfile does), and never keeps, logs or returns a
 // token. It starts no goroutine.
@@ -36,15 +36,15 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Guard stands at the doors of a node. It is safe for concurrent use. A nil Guard has no policy.
+// Guard stands at the APIs of a node. It is safe for concurrent use. A nil Guard has no policy.
 type Guard struct {
 	policy atomic.Pointer[Policy]
 	log    *slog.Logger
 	now    func() time.Time
-	seen   [limiter.Doors][reasonCount]refusals
+	seen   [limiter.APIs][reasonCount]rejections
 }
 
-// NewGuard returns a Guard with policy, of which nil leaves the doors open. now is read when something is refused.
+// NewGuard returns a Guard with policy, of which nil leaves the APIs open. now is read when something is rejected.
 func NewGuard(policy *Policy, log *slog.Logger, now func() time.Time) *Guard {
 	g := &Guard{log: log, now: now}
 	g.policy.Store(policy)
@@ -64,45 +64,45 @@ var (
 )
 
 // Call lets a gRPC call in. The error, if any, is of code Unauthenticated.
-func (g *Guard) Call(ctx context.Context, d limiter.Door) (Pass, *limiter.Error) {
+func (g *Guard) Call(ctx context.Context, d limiter.API) (Pass, *limiter.Error) {
 	if g.Open() {
-		return Pass{guard: g, door: d}, nil
+		return Pass{guard: g, api: d}, nil
 	}
 	policy, values := g.policy.Load(), metadata.ValueFromIncomingContext(ctx, "authorization")
 	if caller := policy.quick.find(values); caller != nil {
-		p := Pass{guard: g, door: d, policy: policy, caller: caller}
+		p := Pass{guard: g, api: d, policy: policy, caller: caller}
 		if from, ok := peer.FromContext(ctx); ok {
 			p.addr = from.Addr
 		}
 		return p, nil
 	}
 	if len(values) == 0 && IsOperator(ctx) {
-		return Pass{guard: g, door: d, policy: policy, operator: true}, nil
+		return Pass{guard: g, api: d, policy: policy, operator: true}, nil
 	}
 	id := ofContext(ctx, values)
 	return g.learn(d, policy, &id, values)
 }
 
 // Request lets an HTTP request in. The error, if any, is of code Unauthenticated.
-func (g *Guard) Request(r *http.Request, d limiter.Door) (Pass, *limiter.Error) {
+func (g *Guard) Request(r *http.Request, d limiter.API) (Pass, *limiter.Error) {
 	if g.Open() {
-		return Pass{guard: g, door: d}, nil
+		return Pass{guard: g, api: d}, nil
 	}
 	policy, values := g.policy.Load(), r.Header["Authorization"]
 	if caller := policy.quick.find(values); caller != nil {
-		return Pass{guard: g, door: d, policy: policy, caller: caller, remote: r.RemoteAddr}, nil
+		return Pass{guard: g, api: d, policy: policy, caller: caller, remote: r.RemoteAddr}, nil
 	}
 	if len(values) == 0 && IsOperator(r.Context()) {
-		return Pass{guard: g, door: d, policy: policy, operator: true}, nil
+		return Pass{guard: g, api: d, policy: policy, operator: true}, nil
 	}
 	id := OfRequest(r)
 	return g.learn(d, policy, &id, values)
 }
 
 // Proxied lets in the request of a proxy that asks about its client's. The error, if any, is of code Unauthenticated.
-func (g *Guard) Proxied(r *http.Request, d limiter.Door) (Pass, *limiter.Error) {
+func (g *Guard) Proxied(r *http.Request, d limiter.API) (Pass, *limiter.Error) {
 	if g.Open() {
-		return Pass{guard: g, door: d}, nil
+		return Pass{guard: g, api: d}, nil
 	}
 	id := OfProxied(r)
 	return g.Enter(d, &id)
@@ -114,11 +114,11 @@ func (g *Guard) Again(last Pass, id *Identity) (Pass, *limiter.Error) {
 	if g == nil || last.operator || g.policy.Load() == last.policy {
 		return last, nil
 	}
-	return g.Enter(last.door, id)
+	return g.Enter(last.api, id)
 }
 
 // learn is Enter, and remembers the caller by the values of the header, if these are what let it in.
-func (g *Guard) learn(d limiter.Door, policy *Policy, id *Identity, values []string) (Pass, *limiter.Error) {
+func (g *Guard) learn(d limiter.API, policy *Policy, id *Identity, values []string) (Pass, *limiter.Error) {
 	p, err := g.enter(d, policy, id)
 	if err == nil && id.shown == aToken {
 		policy.quick.add(values, p.caller)
@@ -128,24 +128,24 @@ func (g *Guard) learn(d limiter.Door, policy *Policy, id *Identity, values []str
 
 // Enter lets in who has shown id, as things are now. The error, if any, is of code Unauthenticated: the credentials
 // are wrong, or there are none and nobody may do anything without. It allocates nothing where it lets in.
-func (g *Guard) Enter(d limiter.Door, id *Identity) (Pass, *limiter.Error) {
+func (g *Guard) Enter(d limiter.API, id *Identity) (Pass, *limiter.Error) {
 	if g == nil {
 		return Pass{}, nil
 	}
 	policy := g.policy.Load()
 	if policy == nil {
-		return Pass{guard: g, door: d}, nil
+		return Pass{guard: g, api: d}, nil
 	}
 	return g.enter(d, policy, id)
 }
 
-func (g *Guard) enter(d limiter.Door, policy *Policy, id *Identity) (Pass, *limiter.Error) {
-	p := Pass{guard: g, door: d, addr: id.addr, remote: id.remote, policy: policy}
+func (g *Guard) enter(d limiter.API, policy *Policy, id *Identity) (Pass, *limiter.Error) {
+	p := Pass{guard: g, api: d, addr: id.addr, remote: id.remote, policy: policy}
 	var why reason
 	if p.caller, why = policy.whoIs(id); p.caller != nil {
 		return p, nil
 	}
-	g.refused(&p, why, 0, "")
+	g.rejected(&p, why, 0, "")
 	switch why {
 	case malformed:
 		return Pass{}, errMalformed
@@ -184,7 +184,7 @@ func (p *Policy) whoIs(id *Identity) (*Caller, reason) {
 // Operate.
 type Pass struct {
 	guard  *Guard
-	door   limiter.Door
+	api    limiter.API
 	addr   net.Addr
 	remote string
 	policy *Policy
@@ -227,7 +227,7 @@ func (p *Pass) May(verb Verb, domain string) *limiter.Error {
 	if p.caller == nil || p.caller.May(verb, domain) {
 		return nil
 	}
-	return p.refuse(verb, domain)
+	return p.reject(verb, domain)
 }
 
 // Allows is May for what is only left out where it is not granted: nothing is counted.
@@ -235,16 +235,16 @@ func (p *Pass) Allows(verb Verb, domain string) bool {
 	return p.caller == nil || p.caller.May(verb, domain)
 }
 
-func (p *Pass) refuse(verb Verb, domain string) *limiter.Error {
+func (p *Pass) reject(verb Verb, domain string) *limiter.Error {
 	in := fmt.Sprintf("%s in the domain %q", verb, clip(domain))
 	if domain == "" {
 		in = verb.String() + " in all domains"
 	}
 	if p.caller.Name == "" {
-		p.guard.refused(p, noCredentials, verb, domain)
+		p.guard.rejected(p, noCredentials, verb, domain)
 		return &limiter.Error{Code: limiter.Unauthenticated, Message: "without a token or a certificate that this node knows, nobody may " + in}
 	}
-	p.guard.refused(p, notGranted, verb, domain)
+	p.guard.rejected(p, notGranted, verb, domain)
 	return &limiter.Error{Code: limiter.Forbidden, Message: "the caller " + p.caller.Name + " may not " + in}
 }
 
@@ -258,7 +258,7 @@ func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *limiter.E
 		return nil
 	}
 	if p.guard != nil {
-		p.guard.refused(p, notOperator, verb, domain)
+		p.guard.rejected(p, notOperator, verb, domain)
 	}
 	return limiter.ErrNotOperator
 }
@@ -301,7 +301,7 @@ func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	return nil
 }
 
-// reason is why a call, or a part of one, was refused.
+// reason is why a call, or a part of one, was rejected.
 type reason uint8
 
 const (
@@ -317,33 +317,33 @@ const (
 
 var reasonNames = [reasonCount]string{"no_credentials", "malformed", "unknown_token", "unknown_certificate", "not_granted", "not_operator"}
 
-// refusals are those through one door for one reason.
-type refusals struct {
+// rejections are those through one API for one reason.
+type rejections struct {
 	count atomic.Uint64
 	// logged is the Unix time in ns of the last line about them, and told how many there had been by then.
 	logged atomic.Int64
 	told   atomic.Uint64
 }
 
-// logEvery is how often the log has a line about refusals through one door for one reason.
+// logEvery is how often the log has a line about rejections through one API for one reason.
 const logEvery = time.Minute
 
-// refused counts a refusal, and logs it unless there was a line just before. verb and domain say what was asked for, where that was looked at.
-func (g *Guard) refused(p *Pass, why reason, verb Verb, domain string) {
-	r := &g.seen[p.door][why]
+// rejected counts a rejection, and logs it unless there was a line just before. verb and domain say what was asked for, where that was looked at.
+func (g *Guard) rejected(p *Pass, why reason, verb Verb, domain string) {
+	r := &g.seen[p.api][why]
 	n := r.count.Add(1)
 	now, last := g.now().UnixNano(), r.logged.Load()
 	if last != 0 && now-last < int64(logEvery) && now >= last || !r.logged.CompareAndSwap(last, now) {
 		return
 	}
-	facts := []any{"door", p.door.String(), "reason", reasonNames[why], "from", p.from()}
+	facts := []any{"api", p.api.String(), "reason", reasonNames[why], "from", p.from()}
 	if p.caller != nil || why == notOperator {
 		facts = append(facts, "verb", verb.String(), "domain", clip(domain))
 	}
 	if name := p.Name(); name != "" {
 		facts = append(facts, "caller", name)
 	}
-	g.log.Warn("refused a caller", append(facts, "times", n-r.told.Swap(n))...)
+	g.log.Warn("rejected a caller", append(facts, "times", n-r.told.Swap(n))...)
 }
 
 // clip shortens what a caller sent, for messages.
@@ -355,18 +355,18 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Refused is how often something was refused through a door for a reason.
-type Refused struct {
-	Door, Reason string
-	Count        uint64
+// Rejected is how often something was rejected through an API for a reason.
+type Rejected struct {
+	API, Reason string
+	Count       uint64
 }
 
-// Stats returns the refusals since the Guard was made, those that have not occurred included.
-func (g *Guard) Stats() []Refused {
-	list := make([]Refused, 0, limiter.Doors*int(reasonCount))
-	for d := range limiter.Doors {
+// Stats returns the rejections since the Guard was made, those that have not occurred included.
+func (g *Guard) Stats() []Rejected {
+	list := make([]Rejected, 0, limiter.APIs*int(reasonCount))
+	for d := range limiter.APIs {
 		for r := range reasonCount {
-			list = append(list, Refused{limiter.Door(d).String(), reasonNames[r], g.seen[d][r].count.Load()})
+			list = append(list, Rejected{limiter.API(d).String(), reasonNames[r], g.seen[d][r].count.Load()})
 		}
 	}
 	return list

@@ -23,15 +23,15 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// world is a guard whose clock and log the test has.
-type world struct {
+// test cluster is a guard whose clock and log the test has.
+type testCluster struct {
 	*Guard
 	now time.Time
 	log bytes.Buffer
 }
 
-func newWorld(t testing.TB, file string) *world {
-	w := &world{now: time.Unix(1, 0)}
+func newTestCluster(t testing.TB, file string) *testCluster {
+	w := &testCluster{now: time.Unix(1, 0)}
 	var policy *Policy
 	if file != "" {
 		policy = parse(t, file)
@@ -40,8 +40,8 @@ func newWorld(t testing.TB, file string) *world {
 	return w
 }
 
-// count is how often something was refused.
-func (w *world) count(d limiter.Door, why reason) uint64 {
+// count is how often something was rejected.
+func (w *testCluster) count(d limiter.API, why reason) uint64 {
 	return w.seen[d][why].count.Load()
 }
 
@@ -55,8 +55,8 @@ func twoTenants(t testing.TB) (file, a, b string) {
 
 func TestCredentials(t *testing.T) {
 	file, a, b := twoTenants(t)
-	stranger, _ := token(t, 3)
-	w := newWorld(t, file)
+	outsider, _ := token(t, 3)
+	w := newTestCluster(t, file)
 	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "a"}}
 	unknown := &x509.Certificate{Subject: pkix.Name{CommonName: "somebody"}}
 	for _, c := range []struct {
@@ -69,13 +69,13 @@ func TestCredentials(t *testing.T) {
 		{name: "nothing", want: "no_credentials"},
 		{name: "token", authorization: []string{"Bearer " + a}, want: "a"},
 		{name: "any case, several spaces", authorization: []string{"bEARER   " + b + " "}, want: "b"},
-		{name: "unknown", authorization: []string{"Bearer " + stranger}, want: "unknown_token"},
+		{name: "unknown", authorization: []string{"Bearer " + outsider}, want: "unknown_token"},
 		{name: "empty", authorization: []string{""}, want: "malformed"},
 		{name: "no scheme", authorization: []string{a}, want: "malformed"},
 		{name: "another scheme", authorization: []string{"Basic " + a}, want: "malformed"},
 		{name: "no space", authorization: []string{"Bearer" + a}, want: "malformed"},
 		{name: "two lines", authorization: []string{"Bearer " + a, "Bearer " + a}, want: "malformed"},
-		{name: "a good one after a bad one", authorization: []string{"Bearer " + stranger, "Bearer " + a}, want: "malformed"},
+		{name: "a good one after a bad one", authorization: []string{"Bearer " + outsider, "Bearer " + a}, want: "malformed"},
 		{name: "two in one", authorization: []string{"Bearer " + a + ", Bearer " + b}, want: "malformed"},
 		{name: "cut", authorization: []string{"Bearer " + a[:len(a)-1]}, want: "malformed"},
 		{name: "longer", authorization: []string{"Bearer " + a + "A"}, want: "malformed"},
@@ -85,7 +85,7 @@ func TestCredentials(t *testing.T) {
 		{name: "certificate that nobody vouches for", unverified: ca, want: "no_credentials"},
 		{name: "certificate that maps to nobody", verified: unknown, want: "unknown_certificate"},
 		{name: "token before certificate", authorization: []string{"Bearer " + b}, verified: ca, want: "b"},
-		{name: "a wrong token is not made good", authorization: []string{"Bearer " + stranger}, verified: ca, want: "unknown_token"},
+		{name: "a wrong token is not made good", authorization: []string{"Bearer " + outsider}, verified: ca, want: "unknown_token"},
 	} {
 		var state *tls.ConnectionState
 		if c.verified != nil {
@@ -105,32 +105,32 @@ func TestCredentials(t *testing.T) {
 			p.AuthInfo = credentials.TLSInfo{State: *state}
 		}
 		ctx := peer.NewContext(metadata.NewIncomingContext(context.Background(), md), p)
-		judge := func(door limiter.Door, pass Pass, err *limiter.Error) {
+		judge := func(api limiter.API, pass Pass, err *limiter.Error) {
 			t.Helper()
 			switch {
 			case err == nil && pass.Name() != c.want:
-				t.Errorf("%s, %v: let in as %q, want %s", c.name, door, pass.Name(), c.want)
-			case err != nil && (err.Code != limiter.Unauthenticated || w.count(door, reasonOf(c.want)) == 0):
-				t.Errorf("%s, %v: %v, want %s", c.name, door, err, c.want)
+				t.Errorf("%s, %v: let in as %q, want %s", c.name, api, pass.Name(), c.want)
+			case err != nil && (err.Code != limiter.Unauthenticated || w.count(api, reasonOf(c.want)) == 0):
+				t.Errorf("%s, %v: %v, want %s", c.name, api, err, c.want)
 			}
 		}
-		w.seen = [limiter.Doors][reasonCount]refusals{}
+		w.seen = [limiter.APIs][reasonCount]rejections{}
 		for range 2 { // the second time it may be remembered
-			pass, err := w.Call(ctx, limiter.GRPCDoor)
-			judge(limiter.GRPCDoor, pass, err)
-			pass, err = w.Request(r, limiter.HTTPDoor)
-			judge(limiter.HTTPDoor, pass, err)
+			pass, err := w.Call(ctx, limiter.GRPCAPI)
+			judge(limiter.GRPCAPI, pass, err)
+			pass, err = w.Request(r, limiter.HTTPAPI)
+			judge(limiter.HTTPAPI, pass, err)
 		}
 
 		// A proxy shows its client's Authorization, which is nobody's business here.
 		if c.verified == nil && c.unverified == nil {
 			proxied.Header = r.Header.Clone()
-			if _, err := w.Proxied(proxied, limiter.ForwardAuthDoor); err == nil || w.count(limiter.ForwardAuthDoor, noCredentials) != 1 {
+			if _, err := w.Proxied(proxied, limiter.ForwardAuthAPI); err == nil || w.count(limiter.ForwardAuthAPI, noCredentials) != 1 {
 				t.Errorf("%s: as a proxy's client's: %v", c.name, err)
 			}
 		}
 	}
-	if log := w.log.String(); strings.Contains(log, a[7:]) || strings.Contains(log, stranger[7:]) || strings.Contains(log, "hunter2") {
+	if log := w.log.String(); strings.Contains(log, a[7:]) || strings.Contains(log, outsider[7:]) || strings.Contains(log, "hunter2") {
 		t.Errorf("the log has a token:\n%s", log)
 	}
 }
@@ -147,7 +147,7 @@ func reasonOf(name string) reason {
 
 func TestProxies(t *testing.T) {
 	file, a, b := twoTenants(t)
-	w := newWorld(t, file)
+	w := newTestCluster(t, file)
 	for _, c := range []struct {
 		values []string
 		want   string
@@ -155,7 +155,7 @@ func TestProxies(t *testing.T) {
 		{[]string{a}, "a"}, {[]string{b}, "b"}, {[]string{a, b}, ""}, {[]string{"Bearer " + a}, ""}, {[]string{""}, ""}, {nil, ""},
 	} {
 		r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + b}, TokenHeader: c.values}}
-		pass, err := w.Proxied(r, limiter.ForwardAuthDoor)
+		pass, err := w.Proxied(r, limiter.ForwardAuthAPI)
 		if pass.Name() != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%q: %q, %v; want %q", c.values, pass.Name(), err, c.want)
 		}
@@ -164,7 +164,7 @@ func TestProxies(t *testing.T) {
 
 func TestRestrict(t *testing.T) {
 	file, a, _ := twoTenants(t)
-	w := newWorld(t, file)
+	w := newTestCluster(t, file)
 	pass := enter(t, w, a)
 	fill := func(checks ...limiter.Check) *limiter.Batch {
 		b := limiter.NewBatch()
@@ -199,7 +199,7 @@ func TestRestrict(t *testing.T) {
 		t.Errorf("a call without one that is granted: %v", err)
 	}
 	if err := pass.Restrict(limiter.NewBatch()); err != nil {
-		t.Errorf("an empty call, which is the limiter's to refuse: %v", err)
+		t.Errorf("an empty call, which is the limiter's to reject: %v", err)
 	}
 	open := Pass{}
 	if err := open.Restrict(b); err != nil {
@@ -208,11 +208,11 @@ func TestRestrict(t *testing.T) {
 }
 
 // enter returns the pass of a token.
-func enter(t testing.TB, w *world, token string) Pass {
+func enter(t testing.TB, w *testCluster, token string) Pass {
 	t.Helper()
 	id := Identity{}
 	id.take([]string{"Bearer " + token})
-	p, err := w.Enter(limiter.GRPCDoor, &id)
+	p, err := w.Enter(limiter.GRPCAPI, &id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +221,8 @@ func enter(t testing.TB, w *world, token string) Pass {
 
 func TestAnonymous(t *testing.T) {
 	file, a, _ := twoTenants(t)
-	w := newWorld(t, file+"anonymous: [{domains: [public], verbs: [check]}]\n")
-	pass, err := w.Enter(limiter.GRPCDoor, &Identity{})
+	w := newTestCluster(t, file+"anonymous: [{domains: [public], verbs: [check]}]\n")
+	pass, err := w.Enter(limiter.GRPCAPI, &Identity{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestAnonymous(t *testing.T) {
 		t.Errorf("what everybody may: %v", err)
 	}
 	wrong := Identity{shown: malformedToken}
-	if _, err := w.Enter(limiter.GRPCDoor, &wrong); err == nil {
+	if _, err := w.Enter(limiter.GRPCAPI, &wrong); err == nil {
 		t.Error("a wrong token was let in as none")
 	}
 }
@@ -246,10 +246,10 @@ func TestAnonymous(t *testing.T) {
 // TestTakenAway takes a token away from under a stream.
 func TestTakenAway(t *testing.T) {
 	file, a, b := twoTenants(t)
-	w := newWorld(t, file)
+	w := newTestCluster(t, file)
 	var id Identity
 	id.take([]string{"Bearer " + a})
-	last, err := w.Enter(limiter.GRPCDoor, &id)
+	last, err := w.Enter(limiter.GRPCAPI, &id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestTakenAway(t *testing.T) {
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
-	if _, err := w.Enter(limiter.GRPCDoor, &id); err == nil || err.Code != limiter.Unauthenticated {
+	if _, err := w.Enter(limiter.GRPCAPI, &id); err == nil || err.Code != limiter.Unauthenticated {
 		t.Errorf("after it was taken away: %v", err)
 	}
 	if _, err := w.Again(last, &id); err == nil || err.Code != limiter.Unauthenticated {
@@ -273,16 +273,16 @@ func TestTakenAway(t *testing.T) {
 // TestTakenAwayBetweenCalls is the same for calls, whose callers are remembered.
 func TestTakenAwayBetweenCalls(t *testing.T) {
 	file, a, _ := twoTenants(t)
-	w := newWorld(t, file)
+	w := newTestCluster(t, file)
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
 	for range 2 {
-		if _, err := w.Request(r, limiter.HTTPDoor); err != nil {
+		if _, err := w.Request(r, limiter.HTTPAPI); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_, db := token(t, 2)
 	w.SetPolicy(parse(t, "callers: [{name: b, tokens: ["+db.String()+"], grants: [{domains: [b], verbs: [check]}]}]\n"))
-	if _, err := w.Request(r, limiter.HTTPDoor); err == nil {
+	if _, err := w.Request(r, limiter.HTTPAPI); err == nil {
 		t.Error("let in after it was taken away")
 	}
 }
@@ -328,9 +328,9 @@ func TestHeadersRemembered(t *testing.T) {
 }
 
 func TestWithoutPolicy(t *testing.T) {
-	w := newWorld(t, "")
+	w := newTestCluster(t, "")
 	for _, g := range []*Guard{nil, w.Guard} {
-		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, limiter.HTTPDoor)
+		pass, err := g.Request(&http.Request{Header: http.Header{"Authorization": {"nonsense"}}}, limiter.HTTPAPI)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -344,12 +344,12 @@ func TestWithoutPolicy(t *testing.T) {
 			t.Errorf("an operator's call: %v", err)
 		}
 	}
-	if n := w.count(limiter.HTTPDoor, notOperator); n != 1 {
+	if n := w.count(limiter.HTTPAPI, notOperator); n != 1 {
 		t.Errorf("%d counted, want 1", n)
 	}
 	// With one, operators need no credentials, and those that are shown go first.
 	file, a, _ := twoTenants(t)
-	w = newWorld(t, file)
+	w = newTestCluster(t, file)
 	for _, credentials := range []string{"", a} {
 		r := (&http.Request{Header: http.Header{}}).WithContext(AsOperator(t.Context()))
 		ctx := AsOperator(t.Context())
@@ -357,8 +357,8 @@ func TestWithoutPolicy(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer "+credentials)
 			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+credentials))
 		}
-		http, errHTTP := w.Request(r, limiter.HTTPDoor)
-		grpc, errGRPC := w.Call(ctx, limiter.GRPCDoor)
+		http, errHTTP := w.Request(r, limiter.HTTPAPI)
+		grpc, errGRPC := w.Call(ctx, limiter.GRPCAPI)
 		if errHTTP != nil || errGRPC != nil {
 			t.Fatal(errHTTP, errGRPC)
 		}
@@ -373,7 +373,7 @@ func TestWithoutPolicy(t *testing.T) {
 
 func TestLogIsBounded(t *testing.T) {
 	file, a, _ := twoTenants(t)
-	w := newWorld(t, file)
+	w := newTestCluster(t, file)
 	pass := enter(t, w, a)
 	long := strings.Repeat("x", 1000)
 	for range 100 {
@@ -383,12 +383,12 @@ func TestLogIsBounded(t *testing.T) {
 	if got := strings.Count(w.log.String(), "\n"); got != 2 {
 		t.Errorf("%d lines in 100 s, want 2:\n%s", got, w.log.String())
 	}
-	for _, want := range []string{"door=grpc reason=not_granted", "verb=check domain=" + strings.Repeat("x", 60) + "… caller=a times=1\n", "caller=a times=60\n"} {
+	for _, want := range []string{"api=grpc reason=not_granted", "verb=check domain=" + strings.Repeat("x", 60) + "… caller=a times=1\n", "caller=a times=60\n"} {
 		if !strings.Contains(w.log.String(), want) {
 			t.Errorf("the log has no %q:\n%s", want, w.log.String())
 		}
 	}
-	if n := w.count(limiter.GRPCDoor, notGranted); n != 100 {
+	if n := w.count(limiter.GRPCAPI, notGranted); n != 100 {
 		t.Errorf("%d counted, want 100", n)
 	}
 	// A clock that was set back does not silence it for long.
@@ -401,7 +401,7 @@ func TestLogIsBounded(t *testing.T) {
 
 func FuzzAuthorization(f *testing.F) {
 	file, a, b := twoTenants(f)
-	w := newWorld(f, file)
+	w := newTestCluster(f, file)
 	f.Add("Bearer "+a, "")
 	f.Add("bearer  "+b, a)
 	f.Add("Bearer "+a+"\x00", "Basic x")
@@ -409,7 +409,7 @@ func FuzzAuthorization(f *testing.F) {
 		for _, values := range [][]string{{one}, {one, two}} {
 			var id Identity
 			id.take(values)
-			pass, err := w.Enter(limiter.GRPCDoor, &id)
+			pass, err := w.Enter(limiter.GRPCAPI, &id)
 			if err != nil {
 				continue
 			}
@@ -423,21 +423,21 @@ func FuzzAuthorization(f *testing.F) {
 
 func TestAllocations(t *testing.T) {
 	file, a, _ := twoTenants(t)
-	w := newWorld(t, file)
+	w := newTestCluster(t, file)
 	var id Identity
 	id.take([]string{"Bearer " + a})
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
 	b := limiter.NewBatch()
 	b.Add().Domain = "a"
 	for _, enter := range []func() (Pass, *limiter.Error){
-		func() (Pass, *limiter.Error) { return w.Request(r, limiter.HTTPDoor) },
-		func() (Pass, *limiter.Error) { return w.Enter(limiter.GRPCDoor, &id) },
+		func() (Pass, *limiter.Error) { return w.Request(r, limiter.HTTPAPI) },
+		func() (Pass, *limiter.Error) { return w.Enter(limiter.GRPCAPI, &id) },
 		func() (Pass, *limiter.Error) { return w.Again(Pass{}, &id) },
 	} {
 		if n := testing.AllocsPerRun(100, func() {
 			pass, err := enter()
 			if err != nil || pass.Restrict(b) != nil || b.Checks[0].Fault != nil {
-				t.Fatal("refused")
+				t.Fatal("rejected")
 			}
 		}); n != 0 {
 			t.Errorf("%v allocations a call, want 0", n)
@@ -446,9 +446,9 @@ func TestAllocations(t *testing.T) {
 	open := NewGuard(nil, slog.Default(), time.Now)
 	ctx := context.Background()
 	if n := testing.AllocsPerRun(100, func() {
-		pass, err := open.Call(ctx, limiter.GRPCDoor)
+		pass, err := open.Call(ctx, limiter.GRPCAPI)
 		if err != nil || pass.Restrict(b) != nil {
-			t.Fatal("refused")
+			t.Fatal("rejected")
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations a call without a policy, want 0", n)
@@ -457,7 +457,7 @@ func TestAllocations(t *testing.T) {
 
 func BenchmarkGuard(b *testing.B) {
 	file, a, _ := twoTenants(b)
-	w := newWorld(b, file)
+	w := newTestCluster(b, file)
 	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + a}}}
 	batch := limiter.NewBatch()
 	batch.Add().Domain = "a/x"
@@ -466,9 +466,9 @@ func BenchmarkGuard(b *testing.B) {
 	b.Run("call", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := w.Request(r, limiter.HTTPDoor)
+			pass, err := w.Request(r, limiter.HTTPAPI)
 			if err != nil || pass.Restrict(batch) != nil {
-				b.Fatal("refused")
+				b.Fatal("rejected")
 			}
 		}
 	})
@@ -478,7 +478,7 @@ func BenchmarkGuard(b *testing.B) {
 		for b.Loop() {
 			pass, err := w.Again(last, &stream)
 			if err != nil || pass.Restrict(batch) != nil {
-				b.Fatal("refused")
+				b.Fatal("rejected")
 			}
 		}
 	})
@@ -487,9 +487,9 @@ func BenchmarkGuard(b *testing.B) {
 		ctx := context.Background()
 		b.ReportAllocs()
 		for b.Loop() {
-			pass, err := open.Call(ctx, limiter.GRPCDoor)
+			pass, err := open.Call(ctx, limiter.GRPCAPI)
 			if err != nil || pass.Restrict(batch) != nil {
-				b.Fatal("refused")
+				b.Fatal("rejected")
 			}
 		}
 	})

@@ -102,7 +102,7 @@ func (p *parser) readFile(root *yaml.Node) {
 	}
 	// A file that is being written may be seen empty.
 	if p.Count() == before && p.policy.callers == 0 && p.policy.anonymous == nil {
-		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so everybody would be refused")
+		p.FaultAt(1, "", "names no caller and has no grants for anonymous ones, so everybody would be rejected")
 	}
 }
 

@@ -12,8 +12,8 @@ func TestFaults(t *testing.T) {
 	secret, digest := token(t, 7)
 	const good = "    grants: [{domains: [d], verbs: [check]}]\n"
 	for _, c := range []struct{ name, file, want string }{
-		{"empty", "", "f.yaml:1: names no caller and has no grants for anonymous ones, so everybody would be refused"},
-		{"nothing said", "callers:\n", "f.yaml:1: names no caller and has no grants for anonymous ones, so everybody would be refused"},
+		{"empty", "", "f.yaml:1: names no caller and has no grants for anonymous ones, so everybody would be rejected"},
+		{"nothing said", "callers:\n", "f.yaml:1: names no caller and has no grants for anonymous ones, so everybody would be rejected"},
 		{"no YAML", "callers: [", "f.yaml:1: not YAML: did not find expected node content"},
 		{"a list", "- name: x\n", "f.yaml:1: must be a mapping (key: value), not a list"},
 		{"unknown key", "caller: []\n", `f.yaml:1: caller: unknown key "caller"; want one of callers, anonymous`},
@@ -110,11 +110,11 @@ func TestMaxKeys(t *testing.T) {
 	if n := p.MaxKeys(); len(n) != 1 || n["(caller) a"] != 5000 {
 		t.Errorf("%v", n)
 	}
-	pass, refused := NewGuard(p, nil, nil).Enter(0, &Identity{shown: aToken, digest: digest})
+	pass, rejected := NewGuard(p, nil, nil).Enter(0, &Identity{shown: aToken, digest: digest})
 	b := limiter.NewBatch()
 	b.Add().Domain = "d"
-	if e := pass.Restrict(b); refused != nil || e != nil || b.Account != "(caller) a" || pass.Account() != "(caller) a" {
-		t.Errorf("%v, %v; the account of the batch is %q, of the caller %q", refused, e, b.Account, pass.Account())
+	if e := pass.Restrict(b); rejected != nil || e != nil || b.Account != "(caller) a" || pass.Account() != "(caller) a" {
+		t.Errorf("%v, %v; the account of the batch is %q, of the caller %q", rejected, e, b.Account, pass.Account())
 	}
 	for _, text := range []string{"0", "x", "1000000000001"} {
 		_, err := Parse("f", []byte("callers:\n  - {name: b, max_keys: "+text+", certificates: ['cn:b'], grants: [{domains: [d], verbs: [check]}]}\n"))

@@ -119,7 +119,7 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// VerbOf returns what a check of verb v does. Verbs that there are not are Admin: the limiter refuses them, and before
+// VerbOf returns what a check of verb v does. Verbs that there are not are Admin: the limiter rejects them, and before
 // that only those who may do everything get there.
 func VerbOf(v bucket.Verb) Verb {
 	switch v {

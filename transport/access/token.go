@@ -15,8 +15,8 @@ import (
 	"github.com/dchest/siphash"
 )
 
-// A token is tokenPrefix and 32 random bytes in URL-safe base64 without padding: 256 bits that nobody chooses. A door takes
-// nothing else for one, so that a short or guessable word in the file opens no door; and scanners of source
+// A token is tokenPrefix and 32 random bytes in URL-safe base64 without padding: 256 bits that nobody chooses. An API takes
+// nothing else for one, so that a short or guessable word in the file opens no API; and scanners of source
 // code can find those that were left there.
 //
 // The file has the SHA-256 of each. What makes passwords expensive to check, as bcrypt does, is for words that can be
@@ -106,7 +106,7 @@ type header struct {
 	caller *Caller
 }
 
-// open makes room for so many tokens.
+// open invalidates for so many tokens.
 func (q *quick) open(tokens int) {
 	var key [16]byte
 	rand.Read(key[:]) // never fails

@@ -80,14 +80,14 @@ type inspection struct {
 	Levels     []tried    `json:"levels"`
 	Rule       *rule      `json:"rule,omitempty"`
 	Partition  int        `json:"partition"`
-	Holder     string     `json:"holder"`
+	Owner      string     `json:"owner"`
 	Generation uint64     `json:"generation"`
-	Standbys   []string   `json:"standbys"`
+	Replicas   []string   `json:"replicas"`
 	Filling    []string   `json:"filling"`
 	Counted    bool       `json:"counted"`
 	Limits     []standing `json:"limits"`
 	Grants     int        `json:"grants"`
-	Lent       int64      `json:"lent"`
+	Granted    int64      `json:"granted"`
 	Leases     []lease    `json:"leases"`
 	Denying    []string   `json:"denying"`
 	Missing    []string   `json:"missing"`
@@ -125,7 +125,7 @@ type lease struct {
 }
 
 // inspect serves POST /v1/inspect.
-func (d *Door) inspect(w http.ResponseWriter, r *http.Request) error {
+func (d *API) inspect(w http.ResponseWriter, r *http.Request) error {
 	c, err := read(w, r)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (d *Door) inspect(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	answer := inspectionOf(&c, &x)
-	answer.MayReset = x.Holder != "" && pass.Allows(access.Reset, c.Domain)
+	answer.MayReset = x.Owner != "" && pass.Allows(access.Reset, c.Domain)
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, answer)
 	return nil
 }
@@ -149,8 +149,8 @@ func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 	a := &inspection{
 		Domain: c.Domain, Descriptor: entriesOf(c.Descriptor), Shown: entriesOf(x.Shown),
 		Known: x.Explanation.Known, Reason: x.Explanation.Reason, Levels: []tried{},
-		Partition: x.Partition, Holder: x.Holder, Generation: x.Gen, Standbys: texts(x.Standbys), Filling: texts(x.Filling),
-		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Lent: x.Lent, Leases: []lease{},
+		Partition: x.Partition, Owner: x.Owner, Generation: x.Gen, Replicas: texts(x.Replicas), Filling: texts(x.Filling),
+		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Granted: x.Granted, Leases: []lease{},
 		Denying: texts(x.Denying), Missing: texts(x.Missing),
 	}
 	for _, l := range x.Explanation.Levels {
@@ -174,12 +174,12 @@ func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 
 // wasReset is the answer to POST /v1/inspect/reset.
 type wasReset struct {
-	Rule   string `json:"rule"`
-	Holder string `json:"holder"`
+	Rule  string `json:"rule"`
+	Owner string `json:"owner"`
 }
 
 // reset serves POST /v1/inspect/reset.
-func (d *Door) reset(w http.ResponseWriter, r *http.Request) error {
+func (d *API) reset(w http.ResponseWriter, r *http.Request) error {
 	c, err := read(w, r)
 	if err != nil {
 		return err
@@ -197,9 +197,9 @@ func (d *Door) reset(w http.ResponseWriter, r *http.Request) error {
 	if e := b.Results[0].Err; e != nil {
 		return e
 	}
-	if b.Results[0].Holder == "" {
+	if b.Results[0].Owner == "" {
 		return &limiter.Error{Code: limiter.NotFound, Message: "there is nothing to reset: no limit applies"}
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, wasReset{b.Results[0].RuleName(), b.Results[0].Holder})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, wasReset{b.Results[0].RuleName(), b.Results[0].Owner})
 	return nil
 }

@@ -131,33 +131,33 @@ func (l *logins) setCookie(w http.ResponseWriter, r *http.Request, value string,
 }
 
 // enter says who calls, by credentials in the request or else by its session, and whether they may do verb in domain.
-func (d *Door) enter(r *http.Request, verb access.Verb, domain string) (access.Pass, error) {
+func (d *API) enter(r *http.Request, verb access.Verb, domain string) (access.Pass, error) {
 	var s *session
 	if r.Header["Authorization"] == nil {
 		s = d.logins.of(r, false)
 	}
 	ctx := r.Context()
 	var pass access.Pass
-	var refused *limiter.Error
+	var rejected *limiter.Error
 	switch {
 	case s == nil:
-		pass, refused = d.Guard.Request(r, limiter.HTTPDoor)
+		pass, rejected = d.Guard.Request(r, limiter.HTTPAPI)
 	case s.operator:
 		ctx = access.AsOperator(ctx)
-		pass, refused = d.Guard.Request(r.WithContext(ctx), limiter.HTTPDoor)
+		pass, rejected = d.Guard.Request(r.WithContext(ctx), limiter.HTTPAPI)
 	default: // asked anew each time: the caller may be gone from the file
-		pass, refused = d.Guard.Enter(limiter.HTTPDoor, &s.id)
+		pass, rejected = d.Guard.Enter(limiter.HTTPAPI, &s.id)
 	}
-	if refused == nil {
-		refused = pass.Operate(ctx, verb, domain)
+	if rejected == nil {
+		rejected = pass.Operate(ctx, verb, domain)
 	}
-	switch refused {
+	switch rejected {
 	case nil:
 		return pass, nil
 	case limiter.ErrNotOperator:
 		return pass, errNoSession
 	}
-	return pass, refused
+	return pass, rejected
 }
 
 // loginCode is the answer to POST /console/code.
@@ -167,7 +167,7 @@ type loginCode struct {
 }
 
 // code serves POST /console/code: operators get an address to log in with.
-func (d *Door) code(w http.ResponseWriter, r *http.Request) error {
+func (d *API) code(w http.ResponseWriter, r *http.Request) error {
 	if !access.IsOperator(r.Context()) || r.Header["Authorization"] != nil { // a caller's login is with its token
 		return limiter.ErrNotOperator
 	}
@@ -176,7 +176,7 @@ func (d *Door) code(w http.ResponseWriter, r *http.Request) error {
 }
 
 // login serves POST /console/login: it begins a session for a code, or for the token of a caller.
-func (d *Door) login(w http.ResponseWriter, r *http.Request) error {
+func (d *API) login(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Code string `json:"code"`
 	}
@@ -192,8 +192,8 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) error {
 		if d.Guard.Open() {
 			return errNoSession // tokens mean nothing without callers
 		}
-		if _, refused := d.Guard.Request(r, limiter.HTTPDoor); refused != nil {
-			return refused
+		if _, rejected := d.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
+			return rejected
 		}
 		s.id = access.OfRequest(r)
 	}
@@ -203,7 +203,7 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) error {
 }
 
 // logout serves POST /console/logout.
-func (d *Door) logout(w http.ResponseWriter, r *http.Request) error {
+func (d *API) logout(w http.ResponseWriter, r *http.Request) error {
 	d.logins.of(r, true)
 	d.logins.setCookie(w, r, "", 0)
 	w.WriteHeader(http.StatusNoContent)

@@ -31,7 +31,7 @@ func cookies(t *testing.T, res *httptest.ResponseRecorder) string {
 }
 
 // codeOf asks for a login address and returns its code.
-func codeOf(t *testing.T, w *world) string {
+func codeOf(t *testing.T, w *testCluster) string {
 	t.Helper()
 	res := w.ask("POST", "/console/code", "{}")
 	var a loginCode
@@ -47,7 +47,7 @@ func codeOf(t *testing.T, w *world) string {
 
 // TestLogin: without a policy nobody but an operator asks anything, and a browser in which an operator has logged in.
 func TestLogin(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newTestCluster(t, nil)
 	asks := []struct{ method, path, body string }{
 		{"GET", "/v1/rules", ""}, {"GET", "/v1/watch", ""}, {"POST", "/v1/inspect", ann}, {"POST", "/v1/inspect/reset", ann},
 	}
@@ -83,7 +83,7 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s in a session: %d %s", a.path, res.Code, res.Body)
 		}
 	}
-	other := newWorld(t, nil)
+	other := newTestCluster(t, nil)
 	if res := other.askAs(t.Context(), "GET", "/v1/rules", "", cookie); res.Code != 401 {
 		t.Errorf("another node takes the cookie: %d", res.Code)
 	}
@@ -102,7 +102,7 @@ func TestLogin(t *testing.T) {
 func TestLoginOfCallers(t *testing.T) {
 	policy, token := onePolicy(t, "read")
 	guard := access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
-	w := newWorld(t, guard)
+	w := newTestCluster(t, guard)
 	for header, status := range map[string]int{"X-Nothing: x": 401, "Authorization: Bearer sluice_wrong": 401} {
 		if res := w.askAs(t.Context(), "POST", "/console/login", "{}", header); res.Code != status || len(res.Result().Cookies()) > 0 {
 			t.Errorf("login with %q: %d", header, res.Code)

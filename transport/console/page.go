@@ -1,4 +1,4 @@
-// Package console is the door for people who run a cluster: the page at /console, which is plain HTML, CSS and
+// Package console is the API for people who run a cluster: the page at /console, which is plain HTML, CSS and
 // JavaScript from within the binary, and what it asks. docs/console.md is the reference.
 //
 //	GET  /v1/watch          the cluster live, as server-sent events     read in all domains
@@ -67,7 +67,7 @@ func mountPage(mux *http.ServeMux) {
 			h.Set("Cross-Origin-Resource-Policy", "same-origin")
 			if r.Method != http.MethodGet && r.Method != http.MethodHead {
 				h.Set("Allow", "GET, HEAD")
-				httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want GET, HEAD"))
+				httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want GET, HEAD"))
 				return
 			}
 			// Asked for again each time, and sent only if it is another: a node that was upgraded shows its own page.
@@ -88,7 +88,7 @@ func mountPage(mux *http.ServeMux) {
 	})
 }
 
-// Config is what the door is made of.
+// Config is what the API is made of.
 type Config struct {
 	// Limiter answers. Required.
 	Limiter limiter.Service
@@ -98,7 +98,7 @@ type Config struct {
 	Rules func() *rules.Set
 	// Guard says who may ask. nil lets operators alone.
 	Guard *access.Guard
-	// URL is where browsers on this machine reach the door, without a path: "http://127.0.0.1:7461".
+	// URL is where browsers on this machine reach the API, without a path: "http://127.0.0.1:7461".
 	URL string
 }
 
@@ -115,22 +115,22 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Door is the console's handlers. They must stand behind httpapi.OwnPages.
-type Door struct {
+// API is the console's handlers. They must stand behind httpapi.OwnPages.
+type API struct {
 	Config
 	logins *logins
 }
 
-// New returns the door.
-func New(c Config) (*Door, error) {
+// New returns the API.
+func New(c Config) (*API, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	return &Door{c, newLogins()}, nil
+	return &API{c, newLogins()}, nil
 }
 
-// Mount adds the door's paths to mux.
-func (d *Door) Mount(mux *http.ServeMux) {
+// Mount adds the API's paths to mux.
+func (d *API) Mount(mux *http.ServeMux) {
 	mountPage(mux)
 	route(mux, http.MethodPost, "/console/code", d.code)
 	route(mux, http.MethodPost, "/console/login", d.login)
@@ -141,18 +141,18 @@ func (d *Door) Mount(mux *http.ServeMux) {
 	route(mux, http.MethodPost, "/v1/inspect/reset", d.reset)
 }
 
-// route serves one method of a path, never from a cache, and refuses other methods.
+// route serves one method of a path, never from a cache, and rejects other methods.
 func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, *http.Request) error) {
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		if r.Method != method {
 			w.Header().Set("Allow", method)
-			httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+method))
+			httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+method))
 			return
 		}
 		if err := h(w, r); err != nil {
-			httpanswer.Refuse(w, problemOf(err))
+			httpanswer.Reject(w, problemOf(err))
 		}
 	})
 }
@@ -165,7 +165,7 @@ func problemOf(err error) httpanswer.Problem {
 	return httpanswer.ProblemOf(err)
 }
 
-// statusError is refused with a status of its own.
+// statusError is rejected with a status of its own.
 type statusError struct {
 	status int
 	text   string
@@ -177,7 +177,7 @@ func (e *statusError) Error() string { return e.text }
 const writePatience = 10 * time.Second
 
 // watch serves GET /v1/watch: the Hub's events, until the caller goes, may not any more, or is too slow.
-func (d *Door) watch(w http.ResponseWriter, r *http.Request) error {
+func (d *API) watch(w http.ResponseWriter, r *http.Request) error {
 	if _, err := d.enter(r, access.Read, ""); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ type level struct {
 }
 
 // rules serves GET /v1/rules.
-func (d *Door) rules(w http.ResponseWriter, r *http.Request) error {
+func (d *API) rules(w http.ResponseWriter, r *http.Request) error {
 	if _, err := d.enter(r, access.Read, ""); err != nil {
 		return err
 	}

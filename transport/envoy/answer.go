@@ -83,7 +83,7 @@ type told struct {
 }
 
 // answer says in Envoy's words what became of req, whose checks b has had decided.
-func (d *Door) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
+func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
 	memory := make([]told, len(b.Results))
 	res := &ratelimitv3.RateLimitResponse{
 		OverallCode: ratelimitv3.RateLimitResponse_OK,

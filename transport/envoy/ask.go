@@ -72,7 +72,7 @@ func textFault(s string) string {
 }
 
 // ask fills b with the checks of req: one for each descriptor, in order. The check of a descriptor that is wrong has a Fault.
-func (d *Door) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
+func (d *API) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 	b.OneRequest, b.AllOrNothing = true, d.config.AllOrNothing
 	for i := range req.GetDescriptors() {
 		c := add(b, req, i)
@@ -83,7 +83,7 @@ func (d *Door) ask(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 		switch c.Verb {
 		case bucket.Read: // a check of nothing: what it finds counts for the whole
 			c.Verb = bucket.Check
-		case bucket.Refund: // Door.refund makes it afterwards
+		case bucket.Refund: // API.refund makes it afterwards
 			c.Verb, c.Cost = bucket.Read, 0
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/internal/race"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // BenchmarkShouldRateLimit is one request in process, down to the table and back.
@@ -35,7 +35,7 @@ descriptors:
 
 // TestAllocations: an answer is its response, the statuses and the list of them.
 func TestAllocations(t *testing.T) {
-	d, _ := openNode(t, doortest.Rules)
+	d, _ := openNode(t, apitest.Rules)
 	req := request("shop", descriptor("user=ann"), descriptor("user=bob"), descriptor("watched=x"))
 	const most = 3
 	if got := testing.AllocsPerRun(200, func() {

@@ -28,7 +28,7 @@ import (
 
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/rules/ruletest"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 const examples = "../../examples/envoy"
@@ -43,7 +43,7 @@ func readExample(t *testing.T, name string) rules.File {
 }
 
 // decodeConfig decodes a configuration as Envoy does: a field that its types do not have, or a
-// value that their validation refuses, is an error, within typed_config too.
+// value that their validation rejects, is an error, within typed_config too.
 func decodeConfig(text []byte) (*bootstrapv3.Bootstrap, error) {
 	var tree any
 	if err := yaml.Unmarshal(text, &tree); err != nil {
@@ -114,7 +114,7 @@ func readEdge(t *testing.T) edge {
 	return e
 }
 
-// TestExampleIsStrict: the decoding that the other tests trust refuses what Envoy refuses.
+// TestExampleIsStrict: the decoding that the other tests trust rejects what Envoy rejects.
 func TestExampleIsStrict(t *testing.T) {
 	good := string(readExample(t, "envoy.yaml").Data)
 	for _, c := range []struct{ from, to, want string }{
@@ -283,7 +283,7 @@ func TestExample(t *testing.T) {
 		}
 	}
 
-	d := open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t), string(file.Data))})
+	d := open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t), string(file.Data))})
 	login := request(e.filter.GetDomain(), e.descriptors(t, visit{method: "POST", path: "/login", address: "192.0.2.1"})...)
 	for i := range 6 {
 		res, err := d.ShouldRateLimit(t.Context(), login)

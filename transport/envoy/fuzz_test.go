@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // FuzzShouldRateLimit: whatever bytes come, the answer has a status for each descriptor and can be
@@ -37,8 +37,8 @@ func FuzzShouldRateLimit(f *testing.F) {
 			}
 			return
 		}
-		n := doortest.NewNode(t)
-		d := open(t, Config{Limiter: newLimiter(t, n, doortest.Rules), AllOrNothing: together, ResponseHeaders: true, DynamicMetadata: true})
+		n := apitest.NewNode(t)
+		d := open(t, Config{Limiter: newLimiter(t, n, apitest.Rules), AllOrNothing: together, ResponseHeaders: true, DynamicMetadata: true})
 		res, err := d.ShouldRateLimit(t.Context(), req)
 		if err != nil {
 			if status.Code(err) != codes.InvalidArgument || n.Asked.Load() != 0 {

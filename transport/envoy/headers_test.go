@@ -10,7 +10,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // headers shows what Envoy is to add to its answer.
@@ -40,7 +40,7 @@ func TestResponseHeaders(t *testing.T) {
   - key: blocked
     rate_limit: {unit: day, requests_per_unit: 0}
 `
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	d := open(t, Config{Limiter: newLimiter(t, n, rules), ResponseHeaders: true})
 	for _, c := range []struct{ asked, want string }{
 		{"user=ann", limitHeaders(3, 2, 60)},
@@ -89,7 +89,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 1}
     response: {body: quota}
 `
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	d := open(t, Config{Limiter: newLimiter(t, n, rules), ResponseHeaders: true})
 	ours := limitHeaders(1, 0, 60)
 	for _, c := range []struct{ asked, body, headers string }{
@@ -122,7 +122,7 @@ descriptors:
     rate_limit: {unlimited: true}
     metadata: {never: shown}
 `
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	d := open(t, Config{Limiter: newLimiter(t, n, rules), DynamicMetadata: true})
 	for _, c := range []struct{ asked, want string }{
 		{"user=x | group=x | free=x", `{"domain": "d", "descriptors": [{"entries": ["user=x"]}, {"entries": ["group=x"]}, {"entries": ["free=x"]}],

@@ -100,7 +100,7 @@ func merge(to, from map[string]any) {
 }
 
 // Register adds envoy.service.ratelimit.v3.RateLimitService to g, which must not serve yet.
-func (d *Door) Register(g grpc.ServiceRegistrar) {
+func (d *API) Register(g grpc.ServiceRegistrar) {
 	desc := ratelimitv3.RateLimitService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)
 	desc.Methods[0].Handler = handle
@@ -118,13 +118,13 @@ func handle(srv any, ctx context.Context, dec func(any) error, interceptor grpc.
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, "the request cannot be read: "+err.Error())
 	}
-	door := srv.(ratelimitv3.RateLimitServiceServer)
+	api := srv.(ratelimitv3.RateLimitServiceServer)
 	if interceptor == nil {
-		return door.ShouldRateLimit(ctx, req)
+		return api.ShouldRateLimit(ctx, req)
 	}
 	info := &grpc.UnaryServerInfo{Server: srv, FullMethod: Method}
 	return interceptor(ctx, req, info, func(ctx context.Context, req any) (any, error) {
-		return door.ShouldRateLimit(ctx, req.(*ratelimitv3.RateLimitRequest))
+		return api.ShouldRateLimit(ctx, req.(*ratelimitv3.RateLimitRequest))
 	})
 }
 

@@ -152,7 +152,7 @@ descriptors:
 	}
 }
 
-// TestRuleFiles: files in the grammar of envoyproxy/ratelimit, as this door means them.
+// TestRuleFiles: files in the grammar of envoyproxy/ratelimit, as this API means them.
 func TestRuleFiles(t *testing.T) {
 	for _, c := range []struct{ name, rules, lines string }{
 		{"levels, exact values, patterns and keys alone", `

@@ -12,19 +12,19 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
-// tell asks a door to a node with rules what each line says, and compares the answer. A line is
+// tell asks an API to a node with rules what each line says, and compares the answer. A line is
 //
 //	TIME DESCRIPTOR | DESCRIPTOR … -> ANSWER
 //
-// where TIME is since doortest.Start, and a DESCRIPTOR its entries key=value, with what is not
+// where TIME is since apitest.Start, and a DESCRIPTOR its entries key=value, with what is not
 // an entry behind a plus: +hits=N, +back (negative hits), +limit=N/UNIT or N/UNIT*M. On the first
 // one, +all=N are the request's own hits_addend, and +domain=D is its domain, else "d".
 func tell(t *testing.T, rules string, change func(*Config), lines string) {
 	t.Helper()
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	c := Config{Limiter: newLimiter(t, n, rules)}
 	if change != nil {
 		change(&c)
@@ -41,7 +41,7 @@ func tell(t *testing.T, rules string, change func(*Config), lines string) {
 		if err != nil || !ok {
 			t.Fatalf("%s: no time, or no answer", line)
 		}
-		n.Now.Store(doortest.Start + int64(since))
+		n.Now.Store(apitest.Start + int64(since))
 		res, err := d.ShouldRateLimit(t.Context(), parseRequest(t, asked))
 		if err != nil {
 			t.Errorf("%s\ngot error %v", line, err)

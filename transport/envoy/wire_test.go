@@ -15,12 +15,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // TestOverTheWire asks the way Envoy does: with the generated client, by the service's full name.
 func TestOverTheWire(t *testing.T) {
-	d := open(t, Config{ResponseHeaders: true, DynamicMetadata: true, Limiter: newLimiter(t, doortest.NewNode(t), `
+	d := open(t, Config{ResponseHeaders: true, DynamicMetadata: true, Limiter: newLimiter(t, apitest.NewNode(t), `
 domain: d
 descriptors:
   - key: user
@@ -41,7 +41,7 @@ descriptors:
 			t.Error(err)
 		}
 	}()
-	conn, err := grpc.NewClient("passthrough:///door", grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///api", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)

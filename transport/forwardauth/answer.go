@@ -10,12 +10,12 @@ import (
 )
 
 // answer answers a call whose checks b has had decided.
-func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize, b *limiter.Batch) {
+func (d *API) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize, b *limiter.Batch) {
 	denied := worst(b)
 	// One denial settles it, whatever became of the other descriptors. But among all or nothing, those are
 	// denied for the sake of the one that failed.
 	if e := failure(b); e != nil && (denied == nil || a.AllOrNothing) {
-		httpanswer.Refuse(w, httpanswer.ProblemOf(e))
+		httpanswer.Reject(w, httpanswer.ProblemOf(e))
 		return
 	}
 	if denied == nil {
@@ -37,8 +37,8 @@ func (d *Door) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize
 
 // lookAgain reads, into now, what b has checked, and returns the worst denial, nil if there is none any more: of
 // checks that were all denied together the results do not say whose fault it was, and whose rule is to answer.
-func (d *Door) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
-	now.OneRequest, now.Door = true, b.Door
+func (d *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
+	now.OneRequest, now.API = true, b.API
 	for i := range b.Checks {
 		was := &b.Checks[i]
 		c := now.Add()
@@ -51,7 +51,7 @@ func (d *Door) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result
 	return worst(now)
 }
 
-// deny refuses by the rule of denied, which is a result of b.
+// deny rejects by the rule of denied, which is a result of b.
 func deny(w http.ResponseWriter, a *rules.Authorize, b *limiter.Batch, denied *limiter.Result) {
 	status := a.DeniedStatus
 	if status == 0 {

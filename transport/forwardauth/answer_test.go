@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/internal/check"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // TestSettings: what the keys of authorize change.
@@ -36,7 +36,7 @@ descriptors:
 		{"denied_status: 403", 403, "8"},
 		{"all_or_nothing: false", 503, "7"},
 	} {
-		d := open(t, doortest.NewNode(t), strings.Replace(file, "KEYS", c.keys, 1))
+		d := open(t, apitest.NewNode(t), strings.Replace(file, "KEYS", c.keys, 1))
 		one := call{path: Prefix + "web", headers: "X-B: one"}
 		if w := ask(d, one); w.Code != 200 {
 			t.Fatalf("%s: %d %s", c.keys, w.Code, w.Body)
@@ -56,7 +56,7 @@ descriptors:
 
 // TestNothingToCheck: a request that no descriptor, or no rule, is for passes without headers.
 func TestNothingToCheck(t *testing.T) {
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	const file = `
 domain: web
 authorize:
@@ -85,7 +85,7 @@ descriptors:
 
 // TestDelay: a queue has room, but nobody can be held back.
 func TestDelay(t *testing.T) {
-	d := open(t, doortest.NewNode(t), `
+	d := open(t, apitest.NewNode(t), `
 domain: web
 authorize: {descriptors: [[{key: a, value: x}]]}
 descriptors:
@@ -100,9 +100,9 @@ descriptors:
 	}
 }
 
-// TestShadow: a rule that only watches refuses nobody.
+// TestShadow: a rule that only watches rejects nobody.
 func TestShadow(t *testing.T) {
-	d := open(t, doortest.NewNode(t), `
+	d := open(t, apitest.NewNode(t), `
 domain: web
 authorize: {descriptors: [[{key: a, value: x}], [{key: b, value: y}]]}
 descriptors:
@@ -123,7 +123,7 @@ descriptors:
 
 // TestReplaces: the descriptors are those of one request.
 func TestReplaces(t *testing.T) {
-	d := open(t, doortest.NewNode(t), `
+	d := open(t, apitest.NewNode(t), `
 domain: web
 authorize: {descriptors: [[{key: all, value: x}], [{key: vip, from: header, name: X-Vip}]]}
 descriptors:
@@ -141,7 +141,7 @@ descriptors:
 	}
 }
 
-// TestFailures: what no node could decide is refused, and never with a status of success.
+// TestFailures: what no node could decide is rejected, and never with a status of success.
 func TestFailures(t *testing.T) {
 	const file = `
 domain: web
@@ -157,13 +157,13 @@ descriptors:
 		status   int
 		code     any
 	}{
-		{"no holder", [2]any{check.ErrNoHolder, true}, "true", 503, "unavailable"},
-		{"no holder of the second", [2]any{true, check.ErrNoHolder}, "false", 503, "unavailable"},
+		{"no owner", [2]any{check.ErrNoOwner, true}, "true", 503, "unavailable"},
+		{"no owner of the second", [2]any{true, check.ErrNoOwner}, "false", 503, "unavailable"},
 		{"a full queue", [2]any{true, check.ErrOverloaded}, "true", 503, "overloaded"},
 		{"only full queues", [2]any{check.ErrOverloaded, check.ErrOverloaded}, "true", 503, "overloaded"},
 		{"another error", [2]any{errors.New("node n2 is odd"), true}, "true", 503, "unavailable"},
-		{"a denial settles it", [2]any{check.ErrNoHolder, false}, "false", 429, nil},
-		{"not where all is denied with it", [2]any{check.ErrNoHolder, false}, "true", 503, "unavailable"},
+		{"a denial settles it", [2]any{check.ErrNoOwner, false}, "false", 429, nil},
+		{"not where all is denied with it", [2]any{check.ErrNoOwner, false}, "true", 503, "unavailable"},
 		{"closed", [2]any{true, check.Closed}, "true", 429, nil},
 		{"open", [2]any{check.Open, check.Open}, "true", 200, nil},
 	} {

@@ -158,7 +158,7 @@ func (q *asked) uri() (string, *limiter.Error) {
 // to limit nothing.
 func (q *asked) original(header, part string) (told string, below bool, fault *limiter.Error) {
 	if q.path != "" {
-		// Were it not refused, a slash too many behind the domain would make one path of all.
+		// Were it not rejected, a slash too many behind the domain would make one path of all.
 		if uri := q.rules.Original.URI; q.trusted && len(q.call.Header.Values(uri)) > 0 {
 			return "", false, invalid(uri, "the call tells the path too: have the proxy call "+Prefix+"DOMAIN without a path, or leave the header out")
 		}
@@ -229,7 +229,7 @@ var errURI = errors.New("want a path that begins with /, or a URL")
 
 // pathOf returns the path of a request target as a server's routes see it: without query and fragment,
 // decoded once, with one slash for several, and without . and .. segments, so that a detour to a path is
-// counted as that path. A slash at the end stays. It refuses bad escapes, and targets that are neither a
+// counted as that path. A slash at the end stays. It rejects bad escapes, and targets that are neither a
 // path, nor a URL, nor the * of OPTIONS.
 func pathOf(target string) (string, error) {
 	if i := strings.IndexAny(target, "?#"); i >= 0 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // TestOriginal: what counts as the original request, of all that a call says.
@@ -39,7 +39,7 @@ authorize:
 			headers: told + "\nX-Original-Method: PUT\nX-Original-URL: https://b.example/orig?y\nX-Original-Host: b.example"}},
 	} {
 		var got []string
-		d := open(t, doortest.NewNode(t), c.file+"descriptors: [{key: x}]\n", func(conf *Config) { conf.Limiter = spy{conf.Limiter, &got} })
+		d := open(t, apitest.NewNode(t), c.file+"descriptors: [{key: x}]\n", func(conf *Config) { conf.Limiter = spy{conf.Limiter, &got} })
 		w := ask(d, c.call)
 		if w.Code != 200 || strings.Join(got, "; ") != c.want {
 			t.Errorf("%s: %d %q %s\nwant %q", c.name, w.Code, got, w.Body, c.want)

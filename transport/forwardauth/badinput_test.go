@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
-// TestBadInput: what cannot be made out is refused with a reason, and nothing is charged.
+// TestBadInput: what cannot be made out is rejected with a reason, and nothing is charged.
 func TestBadInput(t *testing.T) {
 	long := strings.Repeat("x", 60<<10)
 	for _, c := range []struct {
@@ -44,7 +44,7 @@ func TestBadInput(t *testing.T) {
 		{"a long domain", call{path: Prefix + long}, 404, "", "no rule file in force has authorize for this domain"},
 		{"a domain and an asterisk", call{method: "OPTIONS", path: Prefix + "web*"}, 404, "", "no rule file in force has authorize for this domain"},
 	} {
-		n := doortest.NewNode(t)
+		n := apitest.NewNode(t)
 		w := ask(open(t, n, web), c.call)
 		p := problem(t, w)
 		detail, _ := p["detail"].(string)
@@ -72,7 +72,7 @@ func TestLongAndStrange(t *testing.T) {
 		{"a strange method", forwarded("M-SEARCH", "/api/", "192.0.2.9")},
 		{"a strange method of the call's own", call{method: "PROPFIND", path: Prefix + "web/api/", headers: "X-Forwarded-For: 192.0.2.9"}},
 	} {
-		d := open(t, doortest.NewNode(t), web)
+		d := open(t, apitest.NewNode(t), web)
 		if w := ask(d, c.call); w.Code != 200 {
 			t.Errorf("%s: %d %.500s", c.name, w.Code, w.Body)
 		}
@@ -83,9 +83,9 @@ func TestLongAndStrange(t *testing.T) {
 	}
 }
 
-// TestForged: a client that knows every header of the door gets past no proxy with them.
+// TestForged: a client that knows every header of the API gets past no proxy with them.
 func TestForged(t *testing.T) {
-	d := open(t, doortest.NewNode(t), web)
+	d := open(t, apitest.NewNode(t), web)
 	for i := range 5 {
 		// What the proxy adds stands behind what its client has sent.
 		w := ask(d, forwarded("GET", "/", fmt.Sprintf("203.0.113.%d, 10.0.0.9, 192.0.2.9", i)))
@@ -113,7 +113,7 @@ func TestForged(t *testing.T) {
 
 // TestWire: the same over a connection, where net/http judges first.
 func TestWire(t *testing.T) {
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	s := httptest.NewUnstartedServer(open(t, n, strings.Replace(web, "10.0.0.0/8", "127.0.0.1", 1)).Before(http.NotFoundHandler()))
 	s.Config.MaxHeaderBytes = 64 << 10
 	s.Start()

@@ -7,11 +7,11 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // TestDocs: docs/forward-auth.md shows rules that load without a warning, a call, and what is answered to
-// it; and every source of a value and every code of a refusal stands there.
+// it; and every source of a value and every code of a rejection stands there.
 func TestDocs(t *testing.T) {
 	data, err := os.ReadFile("../../docs/forward-auth.md")
 	if err != nil {
@@ -30,7 +30,7 @@ func TestDocs(t *testing.T) {
 		headers = append(headers, m[1])
 	}
 	shown := strings.Split(strings.TrimSpace(blocks[5]), "\n")
-	w := ask(open(t, doortest.NewNode(t), file), call{path: path, peer: "127.0.0.1:80", headers: strings.Join(headers, "\n")})
+	w := ask(open(t, apitest.NewNode(t), file), call{path: path, peer: "127.0.0.1:80", headers: strings.Join(headers, "\n")})
 	if shown[0] != "HTTP/1.1 200 OK" || w.Code != 200 || len(shown)-1 != len(w.Header()) {
 		t.Errorf("docs/forward-auth.md shows\n%s\nit is %d %v", blocks[5], w.Code, w.Header())
 	}

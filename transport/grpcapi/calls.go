@@ -52,18 +52,18 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 		q.batch.Release()
 		return nil, errLeaving
 	}
-	q.batch.Door = limiter.GRPCDoor
+	q.batch.API = limiter.GRPCAPI
 	if s.tracing {
 		q.batch.Traceparent = transport.Traceparent(ctx)
 	}
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused != nil {
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected != nil {
 		q.batch.Release()
-		return nil, statusOf(refused)
+		return nil, statusOf(rejected)
 	}
-	if refused := pass.Restrict(q.batch); refused != nil {
+	if rejected := pass.Restrict(q.batch); rejected != nil {
 		q.batch.Release()
-		return nil, statusOf(refused)
+		return nil, statusOf(rejected)
 	}
 	a, err := s.check(ctx, q)
 	if err != nil {
@@ -90,16 +90,16 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	if s.gone() {
 		return nil, errLeaving
 	}
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused != nil {
-		return nil, statusOf(refused)
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	if e := limiter.CountFault(len(req.GetChecks())); e != nil {
 		return nil, statusOf(e)
 	}
 	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door = limiter.GRPCDoor
+	b.API = limiter.GRPCAPI
 	if s.tracing {
 		b.Traceparent = transport.Traceparent(ctx)
 	}
@@ -107,8 +107,8 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	for i := range b.Checks {
 		b.Checks[i].Verb = bucket.Reset
 	}
-	if refused := pass.Restrict(b); refused != nil {
-		return nil, statusOf(refused)
+	if rejected := pass.Restrict(b); rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	if err := s.limiter.Reset(ctx, b); err != nil {
 		return nil, statusOf(err)
@@ -123,7 +123,7 @@ func fill(b *limiter.Batch, checks []*sluicev1.Check) {
 		c := b.Add()
 		c.Domain = p.GetDomain()
 		entries := p.GetDescriptor_()
-		// One too many is enough for it to be refused.
+		// One too many is enough for it to be rejected.
 		for _, e := range entries[:min(len(entries), limiter.MaxEntries+1)] {
 			c.Descriptor = append(c.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 		}
@@ -148,7 +148,7 @@ func resets(b *limiter.Batch) []*sluicev1.Decision {
 			d.Error = errorAt(r.Err, i)
 			continue
 		}
-		d.Source, d.Holder = sluicev1.Source(r.Source), r.Holder
+		d.Source, d.Owner = sluicev1.Source(r.Source), r.Owner
 	}
 	return out
 }
@@ -168,12 +168,12 @@ func (s *Server) ReportLoad(ctx context.Context, req *sluicev1.ReportLoadRequest
 	if s.gone() {
 		return nil, errLeaving
 	}
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused == nil {
-		refused = pass.May(access.Charge, req.GetDomain())
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected == nil {
+		rejected = pass.May(access.Charge, req.GetDomain())
 	}
-	if refused != nil {
-		return nil, statusOf(refused)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	l, err := s.limiter.ReportLoad(ctx, limiter.LoadReport{
 		Domain: req.GetDomain(), Pool: req.GetPool(), Load: req.GetLoad(), Reporter: req.GetReporter(),

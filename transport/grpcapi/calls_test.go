@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("step %d: %v", i, got)
 		}
 		if got.GetRule() != "shop/user" || got.GetLimit() != 3 || got.GetSource() != sluicev1.Source_SOURCE_HELD ||
-			got.GetHolder() != "n1" || got.GetPeriodNs() != int64(time.Minute) {
+			got.GetOwner() != "n1" || got.GetPeriodNs() != int64(time.Minute) {
 			t.Errorf("step %d: %v", i, got)
 		}
 		if retry := got.GetRetryAfterNs(); (retry > 0) == c.allowed || got.GetNever() {
@@ -87,8 +87,8 @@ func TestDecisionForms(t *testing.T) {
 	if !ds[1].GetAllowed() || !ds[1].GetShadowed() || ds[1].GetNever() || ds[1].GetRetryAfterNs() != 0 {
 		t.Errorf("shadow: %v", ds[1])
 	}
-	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNRULED || ds[2].GetRemaining() != math.MaxInt64 || ds[2].GetRule() != "" {
-		t.Errorf("unruled: %v", ds[2])
+	if !ds[2].GetAllowed() || ds[2].GetSource() != sluicev1.Source_SOURCE_UNMATCHED || ds[2].GetRemaining() != math.MaxInt64 || ds[2].GetRule() != "" {
+		t.Errorf("unmatched: %v", ds[2])
 	}
 	if !ds[3].GetAllowed() || ds[3].GetLimitIndex() != 2 || ds[3].GetLimit() != 4 || ds[3].GetPeriodNs() != 1e9 || ds[3].GetRule() != "" {
 		t.Errorf("limits of its own: %v", ds[3])
@@ -197,7 +197,7 @@ func TestCallErrors(t *testing.T) {
 		{&limiter.Error{Code: limiter.Overloaded}, codes.ResourceExhausted},
 		{&limiter.Error{Code: limiter.Unavailable}, codes.Unavailable},
 		{&limiter.Error{Code: limiter.NotFound}, codes.NotFound},
-		{&limiter.Error{Code: limiter.Refused}, codes.FailedPrecondition},
+		{&limiter.Error{Code: limiter.Rejected}, codes.FailedPrecondition},
 		{&limiter.Error{Code: limiter.Forbidden}, codes.PermissionDenied},
 		{&limiter.Error{}, codes.Internal},
 		{errors.New("another"), codes.Internal},
@@ -237,7 +237,7 @@ func TestReset(t *testing.T) {
 			t.Fatal(err)
 		}
 		ds := reset.GetDecisions()
-		if ds[0].GetError() != nil || ds[0].GetHolder() != "n1" || ds[0].GetRule() != "shop/user" {
+		if ds[0].GetError() != nil || ds[0].GetOwner() != "n1" || ds[0].GetRule() != "shop/user" {
 			t.Errorf("%v", ds[0])
 		}
 		if ds[1].GetError().GetField() != "checks[1].domain" {

@@ -19,12 +19,12 @@ import (
 )
 
 // question is a sluice.v1.CheckRequest, decoded straight into a batch. It reads
-// what the generated type reads and refuses what that refuses; a fuzzer compares
+// what the generated type reads and rejects what that rejects; a fuzzer compares
 // the two. ADR 14 says what it buys.
 type question struct {
 	batch *limiter.Batch
 	id    uint64
-	// fault is set when the request as a whole is refused.
+	// fault is set when the request as a whole is rejected.
 	fault *limiter.Error
 	text  text
 	size  int // of the message, in bytes
@@ -88,7 +88,7 @@ func (q *question) decode(data []byte) error {
 		data = rest
 		switch {
 		case num == requestChecks && typ == protowire.BytesType:
-			// One check too many is enough for the request to be refused.
+			// One check too many is enough for the request to be rejected.
 			if count++; count <= limiter.MaxChecks {
 				if err := q.decodeCheck(value, len(rest)); err != nil {
 					return fmt.Errorf("checks[%d]: %w", count-1, err)

@@ -24,7 +24,7 @@ const (
 
 	decisionAllowed, decisionLimit, decisionRemaining     = 1, 2, 3
 	decisionResetAfter, decisionRetryAfter, decisionDelay = 4, 5, 6
-	decisionRule, decisionSource, decisionHolder          = 7, 8, 9
+	decisionRule, decisionSource, decisionOwner           = 7, 8, 9
 	decisionSoft, decisionShadowed, decisionNever         = 10, 11, 12
 	decisionLimitIndex, decisionPeriod, decisionError     = 13, 14, 15
 	decisionDeniedFor, decisionResponse                   = 16, 17
@@ -44,7 +44,7 @@ func (a *answer) encode() mem.BufferSlice {
 	if a.batch != nil {
 		for i := range a.batch.Results {
 			r := &a.batch.Results[i]
-			size += decisionSize + len(r.RuleName()) + len(r.Holder)
+			size += decisionSize + len(r.RuleName()) + len(r.Owner)
 		}
 	}
 	pool := buffers.Pool
@@ -82,7 +82,7 @@ func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 	out = appendVarint(out, decisionDelay, uint64(r.Delay))
 	out = appendString(out, decisionRule, r.RuleName())
 	out = appendVarint(out, decisionSource, uint64(r.Source))
-	out = appendString(out, decisionHolder, r.Holder)
+	out = appendString(out, decisionOwner, r.Owner)
 	out = appendBool(out, decisionSoft, r.Soft)
 	out = appendBool(out, decisionShadowed, r.Shadowed)
 	out = appendBool(out, decisionElastic, r.Elastic)

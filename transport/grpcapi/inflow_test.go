@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-project/sluice/internal/rawh2"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // port is a Server on a port of loopback.
@@ -54,7 +54,7 @@ func openPort(t *testing.T, c Config, callers, secure bool) *port {
 		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
 	}
 	if c.Limiter == nil {
-		c.Limiter = newLimiter(t, doortest.NewNode(t))
+		c.Limiter = newLimiter(t, apitest.NewNode(t))
 	}
 	s, err := New(c)
 	if err != nil {
@@ -198,7 +198,7 @@ func TestUnfinishedMessages(t *testing.T) {
 				}
 			}
 			if c.callers && len(ended) != 150 && over == nil {
-				t.Errorf("%d calls were refused, want 150", len(ended))
+				t.Errorf("%d calls were rejected, want 150", len(ended))
 			}
 		})
 	}
@@ -333,9 +333,9 @@ func TestUnauthenticated(t *testing.T) {
 	}
 }
 
-// TestRefusedCallsTakeTime: a connection that has calls without a token has at most a thousand a second, and takes little of the node's time by them.
+// TestRejectedCallsTakeTime: a connection that has calls without a token has at most a thousand a second, and takes little of the node's time by them.
 // One that others with a token share, as that of a proxy, does not wait for them.
-func TestRefusedCallsTakeTime(t *testing.T) {
+func TestRejectedCallsTakeTime(t *testing.T) {
 	const calls = 1500
 	for _, known := range []bool{false, true} {
 		p := openPort(t, Config{}, true, false)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // inspected is a limiter.Service that knows one key.
@@ -20,7 +20,7 @@ type inspected struct{ limiter.Service }
 
 func (i inspected) Inspect(ctx context.Context, q *limiter.Check) (limiter.Inspection, error) {
 	x, err := i.Service.Inspect(ctx, q)
-	x.Holder, x.Gen, x.Counted, x.Partition = "n2", 3, true, 9
+	x.Owner, x.Gen, x.Counted, x.Partition = "n2", 3, true, 9
 	if x.Rule != nil {
 		x.Limits = []facts.Limit{{Limit: 3, Spent: 4, ResetAfter: time.Second}}
 	}
@@ -30,13 +30,13 @@ func (i inspected) Inspect(ctx context.Context, q *limiter.Check) (limiter.Inspe
 
 func TestInspect(t *testing.T) {
 	operator := access.AsOperator(t.Context())
-	d := open(t, Config{Limiter: inspected{newLimiter(t, doortest.NewNode(t))}})
+	d := open(t, Config{Limiter: inspected{newLimiter(t, apitest.NewNode(t))}})
 	got, err := d.Inspect(operator, &sluicev1.InspectRequest{Domain: "shop", Descriptor_: []*sluicev1.Entry{{Key: "user", Value: "ann"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := got.GetLimits()
-	if got.Rule != "shop/user" || got.Holder != "n2" || got.Generation != 3 || got.Partition != 9 || !got.Counted || len(l) != 1 ||
+	if got.Rule != "shop/user" || got.Owner != "n2" || got.Generation != 3 || got.Partition != 9 || !got.Counted || len(l) != 1 ||
 		l[0].Spent != 4 || l[0].ResetAfterNs != 1e9 || l[0].Limit.Count != 3 || l[0].Name != "shop/user" || got.Leases[0].Left != 5 || got.Shown[0].Value != "ann" {
 		t.Errorf("%v", got)
 	}

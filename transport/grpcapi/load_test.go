@@ -9,11 +9,11 @@ import (
 
 	"github.com/sluice-project/sluice/internal/member"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 func TestReportLoad(t *testing.T) {
-	d := open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), `
+	d := open(t, Config{Limiter: apitest.NewLimiter(t, apitest.NewNode(t), `
 domain: shop
 pools:
   spare: {limit: {unit: minute, count: 10}, load: {shrink_to: 0%, expires: 3s}}

@@ -16,8 +16,8 @@ import (
 
 // Members implements sluicev1.SluiceServiceServer.
 func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
-	if _, refused := s.guard.Call(ctx, limiter.GRPCDoor); refused != nil {
-		return nil, statusOf(refused)
+	if _, rejected := s.guard.Call(ctx, limiter.GRPCAPI); rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	m := s.limiter.Members(ctx)
 	res := &sluicev1.MembersResponse{
@@ -25,7 +25,7 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 		Ring:       m.Ring,
 		Partitions: int32(m.Partitions),
 		Members:    make([]*sluicev1.Member, len(m.Members)),
-		StableSet:  setToProto(m.Set),
+		VoterSet:   setToProto(m.Set),
 		MayDecide:  m.MayDecide,
 		Reason:     m.Reason,
 		Unreached:  m.Unreached,
@@ -36,7 +36,7 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 			HandingOver:   int32(m.Holdings.HandingOver),
 			Copies:        int32(m.Holdings.Copies),
 			Claims:        int32(m.Holdings.Claims),
-			Forks:         int32(m.Holdings.Forks),
+			Divergent:     int32(m.Holdings.Divergent),
 			Lost:          int32(m.Holdings.Lost),
 		},
 		ClockCorrectionNs: int64(m.Clocks.Correction),
@@ -79,21 +79,21 @@ func memberToProto(m *limiter.Member) *sluicev1.Member {
 }
 
 // setToProto returns nil for no set.
-func setToProto(s limiter.StableSet) *sluicev1.StableSet {
+func setToProto(s limiter.VoterSet) *sluicev1.VoterSet {
 	if s.Version == 0 {
 		return nil
 	}
-	return &sluicev1.StableSet{Lineage: s.Lineage, Version: s.Version, Members: s.Members}
+	return &sluicev1.VoterSet{ClusterId: s.ClusterID, Version: s.Version, Members: s.Members}
 }
 
 // ForgetMember implements sluicev1.SluiceServiceServer.
 func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused == nil {
-		refused = pass.Operate(ctx, access.Admin, "")
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected == nil {
+		rejected = pass.Operate(ctx, access.Admin, "")
 	}
-	if refused != nil {
-		return nil, statusOf(refused)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	if s.gone() {
 		return nil, errLeaving
@@ -102,17 +102,17 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &sluicev1.ForgetMemberResponse{StableSet: setToProto(set)}, nil
+	return &sluicev1.ForgetMemberResponse{VoterSet: setToProto(set)}, nil
 }
 
 // Bootstrap implements sluicev1.SluiceServiceServer.
 func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*sluicev1.BootstrapResponse, error) {
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused == nil {
-		refused = pass.Operate(ctx, access.Admin, "")
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected == nil {
+		rejected = pass.Operate(ctx, access.Admin, "")
 	}
-	if refused != nil {
-		return nil, statusOf(refused)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	if s.gone() {
 		return nil, errLeaving
@@ -121,17 +121,17 @@ func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &sluicev1.BootstrapResponse{StableSet: setToProto(set)}, nil
+	return &sluicev1.BootstrapResponse{VoterSet: setToProto(set)}, nil
 }
 
 // AcceptLoss implements sluicev1.SluiceServiceServer.
 func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) (*sluicev1.AcceptLossResponse, error) {
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused == nil {
-		refused = pass.Operate(ctx, access.Admin, "")
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected == nil {
+		rejected = pass.Operate(ctx, access.Admin, "")
 	}
-	if refused != nil {
-		return nil, statusOf(refused)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	if s.gone() {
 		return nil, errLeaving
@@ -145,12 +145,12 @@ func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) 
 
 // Inspect implements sluicev1.SluiceServiceServer.
 func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sluicev1.InspectResponse, error) {
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused == nil {
-		refused = pass.Operate(ctx, access.Read, req.GetDomain())
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected == nil {
+		rejected = pass.Operate(ctx, access.Read, req.GetDomain())
 	}
-	if refused != nil {
-		return nil, statusOf(refused)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	if s.gone() {
 		return nil, errLeaving
@@ -174,8 +174,8 @@ func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sl
 
 func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
 	res := &sluicev1.InspectResponse{
-		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Holder: x.Holder, Generation: x.Gen,
-		Standbys: x.Standbys, Filling: x.Filling, Counted: x.Counted, Grants: int32(x.Grants), Lent: x.Lent,
+		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Owner: x.Owner, Generation: x.Gen,
+		Replicas: x.Replicas, Filling: x.Filling, Counted: x.Counted, Grants: int32(x.Grants), Granted: x.Granted,
 		Denying: x.Denying, Missing: x.Missing,
 	}
 	for _, e := range x.Shown {
@@ -205,15 +205,15 @@ func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.T
 	if s.gone() {
 		return nil, errLeaving
 	}
-	pass, refused := s.guard.Call(ctx, limiter.GRPCDoor)
-	if refused == nil {
-		refused = pass.May(access.Read, req.GetDomain())
+	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	if rejected == nil {
+		rejected = pass.May(access.Read, req.GetDomain())
 	}
-	if refused != nil {
-		return nil, statusOf(refused)
+	if rejected != nil {
+		return nil, statusOf(rejected)
 	}
 	by := limiter.TopBy(req.GetBy())
-	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so refused as the highest that it can
+	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so rejected as the highest that it can
 		by = ^limiter.TopBy(0)
 	}
 	top, err := s.limiter.Top(ctx, limiter.TopQuery{
@@ -249,7 +249,7 @@ func codeOf(c limiter.Code) codes.Code {
 		return codes.Unavailable
 	case limiter.NotFound:
 		return codes.NotFound
-	case limiter.Refused:
+	case limiter.Rejected:
 		return codes.FailedPrecondition
 	case limiter.Forbidden:
 		return codes.PermissionDenied

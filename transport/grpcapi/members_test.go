@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
-// clustered opens a door to a node of which the cluster is o.
-func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, string) error) *door {
-	return open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{}, func(c *limiter.Config) {
+// clustered opens an API to a node of which the cluster is o.
+func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, string) error) *api {
+	return open(t, Config{Limiter: apitest.NewLimiter(t, apitest.NewNode(t), apitest.Rules, member.Member{}, func(c *limiter.Config) {
 		c.Cluster = func(context.Context) limiter.Overview { return o }
 		c.Forget = forget
 	})})
@@ -38,9 +38,9 @@ func TestMembers(t *testing.T) {
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "127.0.0.1:7460", HTTP: "h", Version: "v1",
-			}}}, Reason: "no stable set is known yet"},
+			}}}, Reason: "no voter set is known yet"},
 			&sluicev1.MembersResponse{
-				Self: "n1", Reason: "no stable set is known yet", Holdings: &sluicev1.Holdings{},
+				Self: "n1", Reason: "no voter set is known yet", Holdings: &sluicev1.Holdings{},
 				Members: []*sluicev1.Member{{
 					Name: "n1", Boot: "b1", State: "serving", GossipAddress: "g", PeerAddress: "p", GrpcAddress: "127.0.0.1:7460", HttpAddress: "h",
 					Version: "v1", Lives: true, SilentNs: proto.Int64(0),
@@ -51,18 +51,18 @@ func TestMembers(t *testing.T) {
 			"two of three",
 			limiter.Overview{
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
-				Set:  limiter.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+				Set:  limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []limiter.Standing{
 					{Name: "n1", Boot: "b1", Lives: true, Holds: 500},
 					{Name: "n2", Boot: "b2", Lives: true, Silent: 30 * time.Millisecond, Holds: 521},
 					{Name: "n3", Silent: -1},
 				},
-				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
+				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 7},
 			},
 			&sluicev1.MembersResponse{
 				Self: "n1", MayDecide: true,
-				StableSet: &sluicev1.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
-				Holdings:  &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
+				VoterSet: &sluicev1.VoterSet{ClusterId: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}},
+				Holdings: &sluicev1.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 7},
 				Members: []*sluicev1.Member{
 					{Name: "n1", Boot: "b1", State: "serving", Counted: true, Lives: true, SilentNs: proto.Int64(0), Holds: 500, Zone: "a"},
 					{Name: "n2", Boot: "b2", State: "leaving", Counted: true, Lives: true, SilentNs: proto.Int64(30e6), Holds: 521},
@@ -94,14 +94,14 @@ func TestForgetMember(t *testing.T) {
 		{"n3", nil, t.Context(), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"n3", nil, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5000}}), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"", nil, operator, codes.InvalidArgument, "name: empty"},
-		{"n3", limiter.ErrNotCounted, operator, codes.NotFound, `cannot forget "n3": it is not in the stable set`},
+		{"n3", limiter.ErrNotCounted, operator, codes.NotFound, `cannot forget "n3": it is not in the voter set`},
 		{"n3", limiter.ErrLives, operator, codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`},
 		{"n3", limiter.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
-		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no stable set; ask one that does`},
+		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no voter set; ask one that does`},
 		{"n3", errors.New("the node does not run"), operator, codes.Unavailable, `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string
-		set := limiter.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}
+		set := limiter.VoterSet{ClusterID: "b1", Version: 5, Members: []string{"n1", "n2"}}
 		d := clustered(t, limiter.Overview{Set: set}, func(_ context.Context, name string) error {
 			asked = append(asked, name)
 			return c.err
@@ -111,13 +111,13 @@ func TestForgetMember(t *testing.T) {
 		if st.Code() != c.code || st.Message() != c.want {
 			t.Errorf("%v: %s\nwant %v: %s", st.Code(), st.Message(), c.code, c.want)
 		}
-		if want := (&sluicev1.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}); err == nil && !proto.Equal(got.GetStableSet(), want) {
+		if want := (&sluicev1.VoterSet{ClusterId: "b1", Version: 5, Members: []string{"n1", "n2"}}); err == nil && !proto.Equal(got.GetVoterSet(), want) {
 			t.Errorf("%v", got)
 		}
 		if err != nil && (len(st.Details()) != 1 || st.Details()[0].(*sluicev1.Error).GetMessage() == "") {
 			t.Errorf("%s: details %v", c.want, st.Details())
 		}
-		if refused := c.code == codes.PermissionDenied || c.code == codes.InvalidArgument; refused != (len(asked) == 0) {
+		if rejected := c.code == codes.PermissionDenied || c.code == codes.InvalidArgument; rejected != (len(asked) == 0) {
 			t.Errorf("%s: asked to forget %q", c.want, asked)
 		}
 	}

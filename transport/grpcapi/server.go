@@ -1,4 +1,4 @@
-// Package grpcapi is the gRPC door: sluice.v1 on a *grpc.Server that the caller
+// Package grpcapi is the gRPC API: sluice.v1 on a *grpc.Server that the caller
 // makes and serves, with the standard health and reflection services beside it.
 //
 // It decides gRPC status codes, and that an operator's call comes from this machine;
@@ -42,7 +42,7 @@ type Config struct {
 	InFlight int
 	// Unread is how long an answer on a CheckStream may wait until the client reads, before the stream ends. 0 means 10 s.
 	Unread time.Duration
-	// Admit is asked about each request of a CheckStream; one that it refuses is answered with
+	// Admit is asked about each request of a CheckStream; one that it rejects is answered with
 	// limiter.ErrBusy. So are calls of Check, and of Methods with Shed, before their message is read. nil admits all.
 	Admit func() bool
 	// Methods are those of other services on the same port, by full name, "/service/method". Others have only known clients.
@@ -155,7 +155,7 @@ func (s *Server) SetReady(ready bool) {
 	}
 }
 
-// Drain refuses new calls with Unavailable, says NOT_SERVING, and ends streams
+// Drain rejects new calls with Unavailable, says NOT_SERVING, and ends streams
 // once what they have taken is answered. It does not wait.
 func (s *Server) Drain() {
 	s.mu.Lock()
@@ -218,8 +218,8 @@ func (s *Server) read(f func()) bool {
 // hundred bytes each.
 const MaxMessage = 4 << 20
 
-// MaxHeaders caps the metadata of a call, in bytes, as HTTP's door caps headers. Clients are told
-// when they connect, so that theirs refuses more with a clear error.
+// MaxHeaders caps the metadata of a call, in bytes, as HTTP's API caps headers. Clients are told
+// when they connect, so that theirs rejects more with a clear error.
 const MaxHeaders = 64 << 10
 
 // MaxStreams is the most calls at once on one connection. Clients wait with more.

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,11 +29,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func newLimiter(t testing.TB, d check.Decider) *limiter.Limiter {
 	t.Helper()
 	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving, GRPC: "127.0.0.1:7460"}
-	return doortest.NewLimiter(t, d, doortest.Rules, self)
+	return apitest.NewLimiter(t, d, apitest.Rules, self)
 }
 
-// door is a Server being served in memory, and a client of it.
-type door struct {
+// API is a Server being served in memory, and a client of it.
+type api struct {
 	*Server
 	grpc   *grpc.Server
 	conn   *grpc.ClientConn
@@ -41,18 +41,18 @@ type door struct {
 }
 
 // open serves c until the test ends, by when all of it must have stopped.
-func open(t testing.TB, c Config, opts ...grpc.ServerOption) *door {
+func open(t testing.TB, c Config, opts ...grpc.ServerOption) *api {
 	t.Helper()
 	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &door{Server: s, grpc: grpc.NewServer(append(s.Options(0, nil), opts...)...)}
+	d := &api{Server: s, grpc: grpc.NewServer(append(s.Options(0, nil), opts...)...)}
 	s.Register(d.grpc)
 	lis := bufconn.Listen(1 << 20)
 	served := make(chan error, 1)
 	go func() { served <- d.grpc.Serve(lis) }()
-	d.conn, err = grpc.NewClient("passthrough:///door",
+	d.conn, err = grpc.NewClient("passthrough:///api",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
 	if err != nil {
@@ -71,9 +71,9 @@ func open(t testing.TB, c Config, opts ...grpc.ServerOption) *door {
 	return d
 }
 
-// openNode opens a door to a node of its own.
-func openNode(t testing.TB) *door {
-	return open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t))})
+// openNode opens an API to a node of its own.
+func openNode(t testing.TB) *api {
+	return open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t))})
 }
 
 // user is a check of one user, to be changed.
@@ -133,7 +133,7 @@ func TestHealth(t *testing.T) {
 	want("when leaving", healthv1.HealthCheckResponse_NOT_SERVING)
 }
 
-func TestDrainRefusesCalls(t *testing.T) {
+func TestDrainRejectsCalls(t *testing.T) {
 	d := openNode(t)
 	d.Drain()
 	d.Drain()
@@ -200,7 +200,7 @@ func TestShutdown(t *testing.T) {
 		d := open(t, Config{Limiter: newLimiter(t, decideFunc(func(ctx context.Context, b *check.Batch) {
 			close(entered)
 			<-ctx.Done()
-			b.Answers[0].Err = check.ErrNoHolder
+			b.Answers[0].Err = check.ErrNoOwner
 		}))})
 		done := make(chan error, 1)
 		go func() {

@@ -31,9 +31,9 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 	})
 	defer p.unread.Stop()
 	p.unread.Stop()
-	pass, refused := s.guard.Enter(limiter.StreamDoor, &p.identity)
-	if refused != nil {
-		return statusOf(refused)
+	pass, rejected := s.guard.Enter(limiter.StreamAPI, &p.identity)
+	if rejected != nil {
+		return statusOf(rejected)
 	}
 	ended := make(chan error, 1)
 	if !s.read(func() {
@@ -94,10 +94,10 @@ func (p *pipeline) read(pass access.Pass) error {
 		if err := p.stream.RecvMsg(q); err != nil {
 			return err
 		}
-		var refused *limiter.Error
-		if pass, refused = p.server.guard.Again(pass, &p.identity); refused != nil {
+		var rejected *limiter.Error
+		if pass, rejected = p.server.guard.Again(pass, &p.identity); rejected != nil {
 			q.batch.Release()
-			return statusOf(refused)
+			return statusOf(rejected)
 		}
 		places := min(1+len(q.batch.Checks)/checksPerPlace, cap(p.room))
 		for range places - 1 {
@@ -135,8 +135,8 @@ func (p *pipeline) take(q *question, pass access.Pass, places int) bool {
 // own answer's Error and does not end the stream.
 func (p *pipeline) answer(q *question, pass *access.Pass) {
 	id := q.id
-	q.batch.Door = limiter.StreamDoor
-	// What may not be asked fails alone, even where that is all: requests may be gathered from many askers.
+	q.batch.API = limiter.StreamAPI
+	// What may not be asked fails alone, even where that is all: requests may be gathered from many requesters.
 	_ = pass.Restrict(q.batch)
 	a, err := p.decide(q)
 	if err != nil {

@@ -39,7 +39,7 @@ func recv(t *testing.T, s stream) *sluicev1.CheckResponse {
 	return res
 }
 
-func openStream(t *testing.T, d *door) stream {
+func openStream(t *testing.T, d *api) stream {
 	t.Helper()
 	s, err := d.client.CheckStream(t.Context())
 	if err != nil {
@@ -161,9 +161,9 @@ func TestStreamInFlightIsBounded(t *testing.T) {
 
 // What a stream has taken is answered before it ends, whoever ends it.
 func TestStreamEnds(t *testing.T) {
-	for name, end := range map[string]func(d *door, s stream){
-		"client has no more": func(_ *door, s stream) { _ = s.CloseSend() },
-		"node is leaving":    func(d *door, _ stream) { d.Drain() },
+	for name, end := range map[string]func(d *api, s stream){
+		"client has no more": func(_ *api, s stream) { _ = s.CloseSend() },
+		"node is leaving":    func(d *api, _ stream) { d.Drain() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			entered, gate := make(chan struct{}), make(chan struct{})

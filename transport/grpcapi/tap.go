@@ -35,8 +35,8 @@ var errBusy = func() error {
 
 // Method says how calls of a method are let in.
 type Method struct {
-	// Door is what refusals are counted by.
-	Door limiter.Door
+	// API is what rejections are counted by.
+	API limiter.API
 	// Public methods are for unauthenticated clients too.
 	Public bool
 	// Shed: calls are turned away while Config.Admit says so.
@@ -44,15 +44,15 @@ type Method struct {
 }
 
 // public is how health probes are let in.
-var public = Method{Door: limiter.GRPCDoor, Public: true}
+var public = Method{API: limiter.GRPCAPI, Public: true}
 
 // methodOf returns how calls of the method with that full name are let in.
 func (s *Server) methodOf(name string) Method {
 	switch name {
 	case sluicev1.SluiceService_Check_FullMethodName:
-		return Method{Door: limiter.GRPCDoor, Shed: true}
+		return Method{API: limiter.GRPCAPI, Shed: true}
 	case sluicev1.SluiceService_CheckStream_FullMethodName:
-		return Method{Door: limiter.StreamDoor}
+		return Method{API: limiter.StreamAPI}
 	}
 	if m, ok := s.methods[name]; ok {
 		return m
@@ -60,7 +60,7 @@ func (s *Server) methodOf(name string) Method {
 	if strings.HasPrefix(name, "/"+healthv1.Health_ServiceDesc.ServiceName+"/") {
 		return public
 	}
-	return Method{Door: limiter.GRPCDoor}
+	return Method{API: limiter.GRPCAPI}
 }
 
 // tap decides on a call by its headers, before its message is read and before it has a goroutine: whether the node has time for it, and
@@ -77,9 +77,9 @@ func (s *Server) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		id := access.OfContext(ctx)
 		known = s.guard.Knows(&id)
 	default:
-		if _, refused := s.guard.Call(ctx, m.Door); refused != nil {
-			s.inflow.Refuse(ctx)
-			return nil, statusOf(refused)
+		if _, rejected := s.guard.Call(ctx, m.API); rejected != nil {
+			s.inflow.Reject(ctx)
+			return nil, statusOf(rejected)
 		}
 		known = true
 	}
@@ -107,24 +107,24 @@ const TrailerReason = "sluice-reason"
 // clients watch.
 type healthService struct {
 	*health.Server
-	door *Server
+	api *Server
 }
 
 // Check implements healthv1.HealthServer.
 func (h *healthService) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 	resp, err := h.Server.Check(ctx, req)
-	if err != nil || h.door.reasons == nil || resp.Status == healthv1.HealthCheckResponse_SERVING {
+	if err != nil || h.api.reasons == nil || resp.Status == healthv1.HealthCheckResponse_SERVING {
 		return resp, err
 	}
 	// It fails only without a call to answer, which there is none of under a grpc.Server.
-	_ = grpc.SetTrailer(ctx, metadata.MD{TrailerReason: h.door.reasons()})
+	_ = grpc.SetTrailer(ctx, metadata.MD{TrailerReason: h.api.reasons()})
 	return resp, nil
 }
 
 // Watch implements healthv1.HealthServer.
 func (h *healthService) Watch(req *healthv1.HealthCheckRequest, stream healthv1.Health_WatchServer) error {
 	id := access.OfContext(stream.Context())
-	if h.door.guard.Knows(&id) {
+	if h.api.guard.Knows(&id) {
 		return h.Server.Watch(req, stream)
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), unknownWatchEnds)

@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 func TestTop(t *testing.T) {
-	d := open(t, Config{Limiter: doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
+	d := open(t, Config{Limiter: apitest.NewLimiter(t, apitest.NewNode(t), apitest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
 		c.TopKeys = limiter.TopOn
 		c.AskTop = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
 	})})

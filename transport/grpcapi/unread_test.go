@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-project/sluice/internal/check"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 func users(n int) (checks []*sluicev1.Check) {
@@ -27,7 +27,7 @@ func users(n int) (checks []*sluicev1.Check) {
 // A client that asks and never reads loses its stream, and no other call waits for it.
 func TestStreamWhoseAnswersAreNotRead(t *testing.T) {
 	left := make(chan error, 1)
-	d := open(t, Config{Limiter: newLimiter(t, doortest.NewNode(t)), Unread: 200 * time.Millisecond},
+	d := open(t, Config{Limiter: newLimiter(t, apitest.NewNode(t)), Unread: 200 * time.Millisecond},
 		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 			err := h(srv, s)
 			left <- err

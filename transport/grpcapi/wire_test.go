@@ -117,7 +117,7 @@ func TestEncode(t *testing.T) {
 				Allowed: coin(), Soft: coin(), Index: uint8(rng.IntN(3)), Limit: pick(), Remaining: pick(),
 				ResetAfter: time.Duration(pick()), RetryAfter: time.Duration(pick()), Delay: time.Duration(pick()),
 			},
-			Source: check.Source(rng.IntN(9)), Holder: []string{"", "n1"}[rng.IntN(2)], Period: time.Duration(pick()), Shadowed: coin(), Elastic: coin(), DeniedFor: time.Duration(pick()), Staleness: time.Duration(pick()),
+			Source: check.Source(rng.IntN(9)), Owner: []string{"", "n1"}[rng.IntN(2)], Period: time.Duration(pick()), Shadowed: coin(), Elastic: coin(), DeniedFor: time.Duration(pick()), Staleness: time.Duration(pick()),
 		}
 		if coin() {
 			r.Rule = []*rules.Rule{rule, spoken}[rng.IntN(2)]
@@ -129,7 +129,7 @@ func TestEncode(t *testing.T) {
 		} else {
 			d.Allowed, d.Limit, d.Remaining = r.Allowed, r.Limit, r.Remaining
 			d.ResetAfterNs, d.RetryAfterNs, d.DelayNs = int64(r.ResetAfter), int64(r.RetryAfter), int64(r.Delay)
-			d.Source, d.Holder, d.Soft, d.Shadowed, d.Elastic = sluicev1.Source(r.Source), r.Holder, r.Soft, r.Shadowed, r.Elastic
+			d.Source, d.Owner, d.Soft, d.Shadowed, d.Elastic = sluicev1.Source(r.Source), r.Owner, r.Soft, r.Shadowed, r.Elastic
 			d.Never, d.LimitIndex, d.PeriodNs, d.DeniedForNs = r.Never(), uint32(r.Index), int64(r.Period), int64(r.DeniedFor)
 			d.StalenessNs = int64(r.Staleness)
 			if r.Rule == spoken && !r.Allowed {
@@ -229,7 +229,7 @@ func BenchmarkEncode(b *testing.B) {
 		for range 100 {
 			batch.Results = append(batch.Results, limiter.Result{
 				Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second},
-				Source:   check.Held, Holder: "n1", Rule: rule, Period: time.Minute,
+				Source:   check.Held, Owner: "n1", Rule: rule, Period: time.Minute,
 			})
 		}
 		data := (&answer{batch: batch}).encode()

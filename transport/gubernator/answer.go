@@ -54,7 +54,7 @@ func (t *item) answer(b *limiter.Batch, a *gubernatorv1.RateLimitResp, now time.
 		a.ResetTime = windowEnd(r, l, now)
 	}
 	if r.Source == check.Forwarded {
-		a.Metadata = map[string]string{"owner": r.Holder}
+		a.Metadata = map[string]string{"owner": r.Owner}
 	}
 }
 

@@ -107,7 +107,7 @@ func unitAround(u bucket.Unit, t time.Time) (begin, end time.Time) {
 	return begin, begin.AddDate(1, 0, 0)
 }
 
-// knownBehavior are the bits that have a meaning. Bits beyond them are refused: whoever sets
+// knownBehavior are the bits that have a meaning. Bits beyond them are rejected: whoever sets
 // one expects something that would not happen.
 const knownBehavior = gubernatorv1.Behavior_NO_BATCHING | gubernatorv1.Behavior_GLOBAL |
 	gubernatorv1.Behavior_DURATION_IS_GREGORIAN | gubernatorv1.Behavior_RESET_REMAINING |

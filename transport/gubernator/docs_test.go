@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // example is the call of docs/gubernator.md, and its answer.
@@ -29,7 +29,7 @@ func TestDocumentedCall(t *testing.T) {
 		t.Fatal("there is no call in docs/gubernator.md: has its form changed?")
 	}
 	d, n := openNode(t)
-	n.Now.Store(doortest.Start)
+	n.Now.Store(apitest.Start)
 	w, got := call(handler(d), http.MethodPost, string(found[1]), string(found[2]))
 	var want bytes.Buffer
 	if err := json.Compact(&want, found[3]); err != nil {
@@ -65,7 +65,7 @@ func TestDocumentedErrors(t *testing.T) {
 
 // TestDocumentedNames: sluice's own callers find the counters under the documented names.
 func TestDocumentedNames(t *testing.T) {
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	var l limiter.Service
 	d := open(t, n, n, func(c *Config) { l = c.Limiter })
 	long := strings.Repeat("k", 1025)

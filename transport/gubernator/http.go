@@ -27,16 +27,16 @@ import (
 const maxBody = 4 << 20
 
 // Mount puts the calls on their paths of mux.
-func (d *Door) Mount(mux *http.ServeMux) {
+func (d *API) Mount(mux *http.ServeMux) {
 	mount(mux, http.MethodPost, "/v1/GetRateLimits", func(w http.ResponseWriter, r *http.Request) {
-		pass, refused := d.config.Guard.Request(r, limiter.GubernatorDoor)
-		if refused != nil {
-			write(w, http.StatusOK, nil, refusal(refused))
+		pass, rejected := d.config.Guard.Request(r, limiter.GubernatorAPI)
+		if rejected != nil {
+			write(w, http.StatusOK, nil, rejection(rejected))
 			return
 		}
 		var req gubernatorv1.GetRateLimitsReq
 		if err := read(w, r, &req); err != nil {
-			refuse(w, err)
+			reject(w, err)
 			return
 		}
 		ctx := r.Context()
@@ -62,7 +62,7 @@ func (d *Door) Mount(mux *http.ServeMux) {
 	})
 }
 
-// mount serves one method of a path and refuses the others.
+// mount serves one method of a path and rejects the others.
 func mount(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	allow := method
 	if method == http.MethodGet {
@@ -130,8 +130,8 @@ func unknownName(body []byte) error {
 	return nil
 }
 
-// refuse answers a body that could not be read.
-func refuse(w http.ResponseWriter, err error) {
+// reject answers a body that could not be read.
+func reject(w http.ResponseWriter, err error) {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		writeStatus(w, http.StatusRequestEntityTooLarge, status.New(codes.ResourceExhausted,
 			"the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes; split the call"))

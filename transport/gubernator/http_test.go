@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // handler returns d's paths.
-func handler(d *Door) http.Handler {
+func handler(d *API) http.Handler {
 	mux := http.NewServeMux()
 	d.Mount(mux)
 	return mux
@@ -34,7 +34,7 @@ func call(h http.Handler, method, path, body string) (*httptest.ResponseRecorder
 // TestHTTP: what a client of gubernator's HTTP port sends and gets, letter by letter.
 func TestHTTP(t *testing.T) {
 	d, n := openNode(t)
-	n.Now.Store(doortest.Start)
+	n.Now.Store(apitest.Start)
 	h := handler(d)
 	for _, c := range []struct {
 		name, body string
@@ -111,7 +111,7 @@ func TestHTTPMethods(t *testing.T) {
 // TestHTTPProbes: a node that may not decide says so in its status, which is all that a load balancer reads.
 func TestHTTPProbes(t *testing.T) {
 	leaving, may := false, true
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	d := open(t, n, n, func(c *Config) {
 		c.Leaving = func() bool { return leaving }
 		l := &membersOnly{}
@@ -141,7 +141,7 @@ func TestHTTPProbes(t *testing.T) {
 	}
 }
 
-// FuzzHTTP: whatever the body, the answer is JSON with one of the statuses that the door knows, and has an
+// FuzzHTTP: whatever the body, the answer is JSON with one of the statuses that the API knows, and has an
 // answer for each request.
 func FuzzHTTP(f *testing.F) {
 	for _, body := range []string{

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // tell plays a story on one counter of a node of its own. Each line is a request and the answer
@@ -15,7 +15,7 @@ import (
 //
 //	1m30s hits=2 limit=10 : under left=8 reset=2m
 //
-// The time, and that of the reset, is since doortest.Start, the midnight of Wednesday,
+// The time, and that of the reset, is since apitest.Start, the midnight of Wednesday,
 // 15 November 2023; reset=0 is none. Fields that a line leaves out are those of usual.
 func tell(t *testing.T, usual, lines string) {
 	t.Helper()
@@ -27,7 +27,7 @@ func tell(t *testing.T, usual, lines string) {
 		if !ok {
 			t.Fatalf("%q has no answer", line)
 		}
-		n.Now.Store(doortest.Start + int64(duration(t, at)))
+		n.Now.Store(apitest.Start + int64(duration(t, at)))
 		r := get(t, d, requestOf(t, usual+" "+question))[0]
 		if got := spell(r); got != strings.TrimSpace(want) {
 			t.Errorf("%s\n\tanswered: %s", line, got)
@@ -85,7 +85,7 @@ func spell(r *gubernatorv1.RateLimitResp) string {
 	if r.GetResetTime() == 0 {
 		return text + " reset=0"
 	}
-	since := time.Duration(r.GetResetTime()-doortest.Start/int64(time.Millisecond)) * time.Millisecond
+	since := time.Duration(r.GetResetTime()-apitest.Start/int64(time.Millisecond)) * time.Millisecond
 	d := since.String()
 	if strings.HasSuffix(d, "m0s") {
 		d = strings.TrimSuffix(d, "0s")

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // rawCodec carries *[]byte as they are, under the name of the codec that gubernator's clients use.
@@ -30,12 +30,12 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 }
 
 // dial serves d in memory until the test ends, and returns a connection of bytes to it.
-func dial(t *testing.T, d *Door) *grpc.ClientConn {
+func dial(t *testing.T, d *API) *grpc.ClientConn {
 	t.Helper()
 	g, lis, served := grpc.NewServer(), bufconn.Listen(1<<20), make(chan error, 1)
 	d.Register(g)
 	go func() { served <- g.Serve(lis) }()
-	conn, err := grpc.NewClient("passthrough:///door",
+	conn, err := grpc.NewClient("passthrough:///api",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(rawCodec{})),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
@@ -98,7 +98,7 @@ func (l *wordy) Members(ctx context.Context) limiter.Members {
 // TestWire holds the names, the numbers and the types to those that gubernator's clients have compiled
 // in. The bytes are written by hand: generated code would agree with itself.
 func TestWire(t *testing.T) {
-	n := doortest.NewNode(t)
+	n := apitest.NewNode(t)
 	d := open(t, n, n, func(c *Config) {
 		c.Limiter = &wordy{Service: c.Limiter}
 	})

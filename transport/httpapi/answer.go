@@ -29,7 +29,7 @@ type decision struct {
 	Rule       string  `json:"rule,omitempty"`
 	Policy     string  `json:"policy,omitempty"`
 	Source     string  `json:"source,omitempty"`
-	Holder     string  `json:"holder,omitempty"`
+	Owner      string  `json:"owner,omitempty"`
 	// Response is only in answers to many checks; one check gets it as such.
 	Response *response `json:"response,omitempty"`
 	Error    *fault    `json:"error,omitempty"`
@@ -109,7 +109,7 @@ func decisionOf(r *limiter.Result, i int) decision {
 	d.Allowed = r.Allowed
 	d.Soft, d.Shadowed, d.Elastic, d.Never = r.Soft, r.Shadowed, r.Elastic, r.Never()
 	d.DeniedFor, d.Staleness = r.DeniedFor.Seconds(), r.Staleness.Seconds()
-	d.Source, d.Holder = r.Source.String(), r.Holder
+	d.Source, d.Owner = r.Source.String(), r.Owner
 	if !d.Never {
 		d.RetryAfter = r.RetryAfter.Seconds()
 	}
@@ -127,7 +127,7 @@ func answerOne(w http.ResponseWriter, b *limiter.Batch) {
 	httpanswer.SetHeaders(w.Header(), r)
 	switch {
 	case r.Err != nil:
-		httpanswer.Refuse(w, problemOf(r.Err))
+		httpanswer.Reject(w, problemOf(r.Err))
 	case r.Allowed:
 		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, decisionOf(r, 0))
 	default:
@@ -225,7 +225,7 @@ func problemOf(err error) httpanswer.Problem {
 func Shed(h http.Handler, may func(*http.Request) bool, admit func() bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if may(r) && !admit() {
-			httpanswer.Refuse(w, httpanswer.ProblemOf(limiter.ErrBusy))
+			httpanswer.Reject(w, httpanswer.ProblemOf(limiter.ErrBusy))
 			return
 		}
 		h.ServeHTTP(w, r)

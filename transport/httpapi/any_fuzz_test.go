@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // Every request to any path is answered, without a panic, and an error has a status that says whose fault it is.
 func FuzzAnyRequest(f *testing.F) {
-	h := newDoor(f, newLimiter(f, doortest.NewNode(f)))
+	h := newAPI(f, newLimiter(f, apitest.NewNode(f)))
 	for _, seed := range []struct{ method, target, body string }{
 		{"POST", "/v1/check", `{"domain":"shop","descriptor":[{"key":"user","value":"x"}]}`},
 		{"POST", "/v1/reset", `{"domain":"shop","descriptor":[{"key":"user","value":"x"}]}`},
@@ -27,7 +27,7 @@ func FuzzAnyRequest(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, method, target, body string) {
 		if _, err := url.ParseRequestURI(target); err != nil || !strings.HasPrefix(target, "/") {
-			return // the server refuses it before any handler
+			return // the server rejects it before any handler
 		}
 		r, err := http.NewRequest(method, target, strings.NewReader(body))
 		if err != nil {

@@ -14,10 +14,10 @@ import (
 )
 
 // check serves POST /v1/check.
-func (d *door) check(w http.ResponseWriter, r *http.Request) {
+func (d *api) check(w http.ResponseWriter, r *http.Request) {
 	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door, b.Traceparent = limiter.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
+	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
 	pass, err := d.enter(r)
 	many := false
 	if err == nil {
@@ -31,7 +31,7 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		httpanswer.Refuse(w, problemOf(err))
+		httpanswer.Reject(w, problemOf(err))
 	case many:
 		answerMany(w, b)
 	default:
@@ -40,10 +40,10 @@ func (d *door) check(w http.ResponseWriter, r *http.Request) {
 }
 
 // reset serves POST /v1/reset.
-func (d *door) reset(w http.ResponseWriter, r *http.Request) {
+func (d *api) reset(w http.ResponseWriter, r *http.Request) {
 	b := limiter.NewBatch()
 	defer b.Release()
-	b.Door, b.Traceparent = limiter.HTTPDoor, r.Header.Get(transport.HeaderTraceparent)
+	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
 	pass, err := d.enter(r)
 	many := false
 	if err == nil {
@@ -60,7 +60,7 @@ func (d *door) reset(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case err != nil:
-		httpanswer.Refuse(w, problemOf(err))
+		httpanswer.Reject(w, problemOf(err))
 	case many:
 		all := resets{make([]reset, len(b.Results))}
 		for i := range b.Results {
@@ -68,7 +68,7 @@ func (d *door) reset(w http.ResponseWriter, r *http.Request) {
 		}
 		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
 	case b.Results[0].Err != nil:
-		httpanswer.Refuse(w, problemOf(b.Results[0].Err))
+		httpanswer.Reject(w, problemOf(b.Results[0].Err))
 	default:
 		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, resetOf(&b.Results[0], 0))
 	}
@@ -80,11 +80,11 @@ type resets struct {
 }
 
 // reset says who forgot a counter. There is none to forget where the source is
-// unruled.
+// unmatched.
 type reset struct {
 	Rule   string `json:"rule,omitempty"`
 	Source string `json:"source,omitempty"`
-	Holder string `json:"holder,omitempty"`
+	Owner  string `json:"owner,omitempty"`
 	Error  *fault `json:"error,omitempty"`
 }
 
@@ -92,11 +92,11 @@ func resetOf(r *limiter.Result, i int) reset {
 	if r.Err != nil {
 		return reset{Rule: r.RuleName(), Error: faultAt(r.Err, i)}
 	}
-	return reset{Rule: r.RuleName(), Source: r.Source.String(), Holder: r.Holder}
+	return reset{Rule: r.RuleName(), Source: r.Source.String(), Owner: r.Owner}
 }
 
 // read reads a call into b.
-func (d *door) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fields, options []string) (many bool, err error) {
+func (d *api) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fields, options []string) (many bool, err error) {
 	err = d.withBody(w, r, func(body []byte) error {
 		many, err = readCall(body, b, fields, options)
 		return err
@@ -105,18 +105,18 @@ func (d *door) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fi
 }
 
 // enter lets a request in. The error is an *limiter.Error.
-func (d *door) enter(r *http.Request) (access.Pass, error) {
-	pass, refused := d.Guard.Request(r, limiter.HTTPDoor)
-	if refused != nil {
-		return pass, refused
+func (d *api) enter(r *http.Request) (access.Pass, error) {
+	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+	if rejected != nil {
+		return pass, rejected
 	}
 	return pass, nil
 }
 
 // restrict is pass.Restrict; its error is no *limiter.Error that is nil.
 func restrict(pass *access.Pass, b *limiter.Batch) error {
-	if refused := pass.Restrict(b); refused != nil {
-		return refused
+	if rejected := pass.Restrict(b); rejected != nil {
+		return rejected
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func readEntry(r *reader, c *limiter.Check) error {
 		}
 		return err
 	})
-	// One too many is enough for it to be refused.
+	// One too many is enough for it to be rejected.
 	if len(c.Descriptor) <= limiter.MaxEntries {
 		c.Descriptor = append(c.Descriptor, e)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -25,10 +25,10 @@ import (
 func TestOneCheck(t *testing.T) {
 	const (
 		policy = `"shop/user";q=3;w=60`
-		left   = `"rule":"shop/user","policy":"shop/user","source":"held","holder":"n1"}`
+		left   = `"rule":"shop/user","policy":"shop/user","source":"held","owner":"n1"}`
 	)
-	node := doortest.NewNode(t)
-	h := newDoor(t, newLimiter(t, node))
+	node := apitest.NewNode(t)
+	h := newAPI(t, newLimiter(t, node))
 	for _, c := range []struct {
 		name, body string
 		status     int
@@ -63,13 +63,13 @@ func TestOneCheck(t *testing.T) {
 		{"charge into debt", user("y", `,"verb":"charge","cost":4`), 200,
 			`{"allowed":true,"limit":3,"remaining":0,"reset_after":60,"period":60,` + left, nil},
 		{"no rule", strings.Replace(user("x", ""), `"user"`, `"other"`, 1), 200,
-			`{"allowed":true,"source":"unruled"}`,
+			`{"allowed":true,"source":"unmatched"}`,
 			map[string]string{"RateLimit-Policy": "", "RateLimit": "", "X-RateLimit-Limit": ""}},
 		{"shadow", strings.Replace(user("x", `,"cost":5`), `"user"`, `"watched"`, 1), 200,
-			`{"allowed":true,"limit":1,"remaining":1,"period":60,"shadowed":true,"rule":"shop/watched","policy":"shop/watched","source":"held","holder":"n1"}`,
+			`{"allowed":true,"limit":1,"remaining":1,"period":60,"shadowed":true,"rule":"shop/watched","policy":"shop/watched","source":"held","owner":"n1"}`,
 			map[string]string{"Retry-After": ""}},
 		{"limits of its own", user("x", `,"limits":[{"count":9,"period":0.5},{"algorithm":"token_bucket","count":1,"period":1.5,"burst":2}]`), 200,
-			`{"allowed":true,"limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"policy":"limit#2","source":"held","holder":"n1"}`,
+			`{"allowed":true,"limit":2,"remaining":1,"reset_after":1.5,"period":1.5,"policy":"limit#2","source":"held","owner":"n1"}`,
 			map[string]string{"RateLimit-Policy": `"limit";q=9, "limit#2";q=2;w=3`, "RateLimit": `"limit#2";r=1;t=2`}},
 	} {
 		w, _ := post(t, h, c.body, c.status)
@@ -93,13 +93,13 @@ func TestOnFailureAnswers(t *testing.T) {
 		body   string
 		retry  string
 	}{
-		{"open", check.Answer{Source: check.Open, Holder: "n1", Decision: bucket.Decision{Allowed: true}}, 200,
-			`{"allowed":true,"rule":"shop/user","source":"open","holder":"n1"}`, ""},
-		{"closed", check.Answer{Source: check.Closed, Holder: "n1", Decision: bucket.Decision{RetryAfter: time.Second}}, 429,
+		{"open", check.Answer{Source: check.Open, Owner: "n1", Decision: bucket.Decision{Allowed: true}}, 200,
+			`{"allowed":true,"rule":"shop/user","source":"open","owner":"n1"}`, ""},
+		{"closed", check.Answer{Source: check.Closed, Owner: "n1", Decision: bucket.Decision{RetryAfter: time.Second}}, 429,
 			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota exceeded","status":429,` +
-				`"detail":"try again later","allowed":false,"retry_after":1,"rule":"shop/user","source":"closed","holder":"n1"}`, "1"},
+				`"detail":"try again later","allowed":false,"retry_after":1,"rule":"shop/user","source":"closed","owner":"n1"}`, "1"},
 	} {
-		h := newDoor(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) { b.Answers[0] = c.answer })))
+		h := newAPI(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) { b.Answers[0] = c.answer })))
 		w, _ := post(t, h, user("x", ""), c.status)
 		if got := strings.TrimSpace(w.Body.String()); got != c.body {
 			t.Errorf("%s: %s\nwant %s", c.name, got, c.body)
@@ -115,7 +115,7 @@ func TestOnFailureAnswers(t *testing.T) {
 }
 
 func TestRuleResponse(t *testing.T) {
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	for _, c := range []struct {
 		key     string
 		status  int
@@ -140,7 +140,7 @@ func TestRuleResponse(t *testing.T) {
 
 // TestResponsesOfMany: among many checks, each that is denied carries its rule's response.
 func TestResponsesOfMany(t *testing.T) {
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	of := func(key string) string { return strings.Replace(user("x", ""), `"user"`, `"`+key+`"`, 1) }
 	_, m := post(t, h, `{"checks":[`+strings.Join([]string{of("user"), of("custom"), of("plain"), of("status")}, ",")+`]}`, 200)
 	var got []string
@@ -198,7 +198,7 @@ func TestManyChecks(t *testing.T) {
 		{"a list of one", many("", user("x", "")), 200, []bool{true}, []string{""}, ""},
 		{"options first", `{"all_or_nothing":true,"checks":[` + user("x", "") + `,` + user("spent", "") + `]}`, 429, []bool{false, false}, []string{"", ""}, "60"},
 	} {
-		h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
+		h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 		post(t, h, user("spent", `,"cost":3`), 200)
 		w, m := post(t, h, c.body, c.status)
 		ds, _ := m["decisions"].([]any)
@@ -246,13 +246,13 @@ func TestFailures(t *testing.T) {
 		code   string
 	}{
 		{"overloaded", []error{check.ErrOverloaded}, user("x", ""), 503, "overloaded"},
-		{"no holder", []error{check.ErrNoHolder}, user("x", ""), 503, "unavailable"},
+		{"no owner", []error{check.ErrNoOwner}, user("x", ""), 503, "unavailable"},
 		{"all overloaded", []error{check.ErrOverloaded, check.ErrOverloaded}, strings.Replace(two, "%s", "", 1), 503, "overloaded"},
 		{"one overloaded", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", "", 1), 200, ""},
 		{"one overloaded, together", []error{nil, check.ErrOverloaded}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "overloaded"},
-		{"one denied and one without holder, together", []error{nil, check.ErrNoHolder}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "unavailable"},
+		{"one denied and one without owner, together", []error{nil, check.ErrNoOwner}, strings.Replace(two, "%s", `,"all_or_nothing":true`, 1), 503, "unavailable"},
 	} {
-		h := newDoor(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
+		h := newAPI(t, newLimiter(t, decideFunc(func(_ context.Context, b *check.Batch) {
 			for i := range b.Answers {
 				b.Answers[i].Err = c.errs[i]
 			}
@@ -269,15 +269,15 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", c.name, got)
 		}
 	}
-	refusing := newDoor(t, newLimiter(t, doortest.NewNode(t), func(c *limiter.Config) { c.RefuseUnknownDomains = true }))
-	_, m := post(t, refusing, strings.Replace(user("x", ""), "shop", "nowhere", 1), http.StatusBadRequest)
+	rejecting := newAPI(t, newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) { c.RejectUnknownDomains = true }))
+	_, m := post(t, rejecting, strings.Replace(user("x", ""), "shop", "nowhere", 1), http.StatusBadRequest)
 	if m["code"] != "unknown_domain" || m["field"] != "domain" {
 		t.Errorf("unknown domain: %v", m)
 	}
 }
 
 func TestReset(t *testing.T) {
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)))
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)))
 	reset := func(body string, status int, want string) {
 		t.Helper()
 		w, _ := call(t, h, "POST", "/v1/reset", body)
@@ -287,10 +287,10 @@ func TestReset(t *testing.T) {
 	}
 	post(t, h, user("x", `,"cost":3`), 200)
 	post(t, h, user("x", ""), 429)
-	reset(user("x", ""), 200, `{"rule":"shop/user","source":"held","holder":"n1"}`)
+	reset(user("x", ""), 200, `{"rule":"shop/user","source":"held","owner":"n1"}`)
 	post(t, h, user("x", ""), 200)
 	reset(`{"checks":[`+user("x", "")+`,{}]}`, 200,
-		`{"resets":[{"rule":"shop/user","source":"held","holder":"n1"},{"error":{"code":"invalid","field":"checks[1].domain","message":"empty"}}]}`)
+		`{"resets":[{"rule":"shop/user","source":"held","owner":"n1"},{"error":{"code":"invalid","field":"checks[1].domain","message":"empty"}}]}`)
 	reset(`{}`, 400, `"field":"domain"`)
 	reset(`{"checks":[]}`, 400, `"field":"checks"`)
 	reset(user("x", `,"cost":1`), 400, `unknown field`)
@@ -300,8 +300,8 @@ func TestReset(t *testing.T) {
 
 // TestHeaderSpelling: headers go out as the docs spell them, and a rule's own goes before ours in any spelling.
 func TestHeaderSpelling(t *testing.T) {
-	n := doortest.NewNode(t)
-	h := newDoor(t, doortest.NewLimiter(t, n, doortest.Rules+`
+	n := apitest.NewNode(t)
+	h := newAPI(t, apitest.NewLimiter(t, n, apitest.Rules+`
   - key: own
     rate_limit: {unit: minute, requests_per_unit: 0}
     response: {headers: {ratelimit: mine}}

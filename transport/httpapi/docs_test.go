@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -52,11 +52,11 @@ func TestDocumentedCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLimiter(t, doortest.NewNode(t), func(c *limiter.Config) {
+	l := newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) {
 		c.Forget = func(context.Context, string) error { return nil }
 	})
 	l.SetRules(set)
-	h := newDoor(t, l)
+	h := newAPI(t, l)
 
 	doc := readDoc(t)
 	calls := curl.FindAllStringSubmatchIndex(doc, -1)
@@ -72,7 +72,7 @@ func TestDocumentedCalls(t *testing.T) {
 		if w.Code != 200 {
 			t.Errorf("%s %s: %d %s", path, body, w.Code, w.Body)
 		}
-		if m["source"] == "unruled" {
+		if m["source"] == "unmatched" {
 			t.Errorf("%s %s: no rule applies", path, body)
 		}
 		if i > 0 {
@@ -97,7 +97,7 @@ func TestEveryFieldIsDocumented(t *testing.T) {
 	doc := readDoc(t)
 	fields := append(append(append(append([]string{"checks"}, callOptions...), checkFields...), entryFields...), limitFields...)
 	fields = append(fields, forgetFields...)
-	for _, v := range []any{decision{}, response{}, header{}, fault{}, decisions{}, httpanswer.Problem{}, reset{}, resets{}, membership{}, memberJSON{}, stableSet{}, holdings{}, forgotten{}, health{}, readiness{}} {
+	for _, v := range []any{decision{}, response{}, header{}, fault{}, decisions{}, httpanswer.Problem{}, reset{}, resets{}, membership{}, memberJSON{}, voterSet{}, holdings{}, forgotten{}, health{}, readiness{}} {
 		for f := range reflect.TypeOf(v).Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 			fields = append(fields, name)

@@ -1,4 +1,4 @@
-// Package httpapi is the HTTP door: a JSON form of checks with the rate limit
+// Package httpapi is the HTTP API: a JSON form of checks with the rate limit
 // headers that HTTP clients know, the member list and how one is taken off it, and the
 // probes. docs/api.md is its reference.
 //
@@ -24,7 +24,7 @@ import (
 // MaxBody is the default cap on a request's body, in bytes.
 const MaxBody = 4 << 20
 
-// Config is what the door is made of.
+// Config is what the API is made of.
 type Config struct {
 	// Limiter answers. Required.
 	Limiter limiter.Service
@@ -59,10 +59,10 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// door is the handler of every path.
-type door struct{ Config }
+// API is the handler of every path.
+type api struct{ Config }
 
-// New returns the door.
+// New returns the API.
 func New(c Config) (http.Handler, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func New(c Config) (http.Handler, error) {
 	if c.MaxBody == 0 {
 		c.MaxBody = MaxBody
 	}
-	d := &door{c}
+	d := &api{c}
 	mux := http.NewServeMux()
 	route(mux, http.MethodPost, "/v1/check", d.check)
 	route(mux, http.MethodPost, "/v1/reset", d.reset)
@@ -84,12 +84,12 @@ func New(c Config) (http.Handler, error) {
 		route(mux, http.MethodGet, "/metrics", c.Metrics.ServeHTTP)
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
 	})
 	return mux, nil
 }
 
-// route serves one method of a path and refuses the others in the same form as
+// route serves one method of a path and rejects the others in the same form as
 // every other error.
 func route(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	allow := method
@@ -99,7 +99,7 @@ func route(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	mux.HandleFunc(method+" "+path, h)
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
-		httpanswer.Refuse(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))
 	})
 }
 
@@ -127,7 +127,7 @@ var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 const keepBody = 1 << 20
 
 // withBody reads the body and calls f with it; it is gone when f returns.
-func (d *door) withBody(w http.ResponseWriter, r *http.Request, f func(body []byte) error) error {
+func (d *api) withBody(w http.ResponseWriter, r *http.Request, f func(body []byte) error) error {
 	buf := bodies.Get().(*bytes.Buffer)
 	defer func() {
 		if buf.Cap() <= keepBody {
@@ -169,7 +169,7 @@ const (
 
 // Drained returns h, but that what h has not read of a body that comes by HTTP/2 is read and dropped before its answer ends, up to
 // 64 KiB and for at most a second. The server of net/http does so for HTTP/1. For HTTP/2 it resets the stream, with STREAM_CLOSED where
-// more of the body arrives: nginx then drops the answer, and its client does not learn why it was refused.
+// more of the body arrives: nginx then drops the answer, and its client does not learn why it was rejected.
 func Drained(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 || r.ContentLength == 0 {

@@ -15,14 +15,14 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testRules are doortest's and some with a response of their own.
-const testRules = doortest.Rules + `
+// testRules are apitest's and some with a response of their own.
+const testRules = apitest.Rules + `
   - key: custom
     rate_limit: {unit: minute, requests_per_unit: 0}
     response:
@@ -40,7 +40,7 @@ const testRules = doortest.Rules + `
 func newLimiter(t testing.TB, d check.Decider, change ...func(*limiter.Config)) *limiter.Limiter {
 	t.Helper()
 	self := member.Member{Name: "n1", Boot: "b1", State: member.Serving, HTTP: "127.0.0.1:7461"}
-	return doortest.NewLimiter(t, d, testRules, self, change...)
+	return apitest.NewLimiter(t, d, testRules, self, change...)
 }
 
 // decideFunc is a Decider.
@@ -48,8 +48,8 @@ type decideFunc func(ctx context.Context, b *check.Batch)
 
 func (f decideFunc) Decide(ctx context.Context, b *check.Batch) { f(ctx, b) }
 
-// newDoor returns a door on l that is ready, with changes.
-func newDoor(t testing.TB, l limiter.Service, change ...func(*Config)) http.Handler {
+// newAPI returns an API on l that is ready, with changes.
+func newAPI(t testing.TB, l limiter.Service, change ...func(*Config)) http.Handler {
 	t.Helper()
 	c := Config{Limiter: l, Ready: func() (bool, []string) { return true, nil }}
 	for _, f := range change {
@@ -65,7 +65,7 @@ func newDoor(t testing.TB, l limiter.Service, change ...func(*Config)) http.Hand
 func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	doortest.Hear(w.Header())
+	apitest.Hear(w.Header())
 	return w
 }
 
@@ -117,7 +117,7 @@ func TestConfigValidate(t *testing.T) {
 
 func TestRoutes(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "sluice_up 1\n") })
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) { c.Metrics = metrics })
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) { c.Metrics = metrics })
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -149,7 +149,7 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s %s: %s %s", c.method, c.path, w.Header().Get("Content-Type"), w.Body)
 		}
 	}
-	if w, _ := call(t, newDoor(t, newLimiter(t, doortest.NewNode(t))), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
+	if w, _ := call(t, newAPI(t, newLimiter(t, apitest.NewNode(t))), "GET", "/metrics", ""); w.Code != http.StatusNotFound {
 		t.Errorf("/metrics without a handler: %d", w.Code)
 	}
 }
@@ -158,7 +158,7 @@ func TestProbes(t *testing.T) {
 	var broken error
 	var skipped []string
 	ready, reasons := false, []string{"not joined", "no rules"}
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) {
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) {
 		c.RulesError = func() error { return broken }
 		c.RulesSkipped = func() []string { return skipped }
 		c.Ready = func() (bool, []string) { return ready, reasons }
@@ -187,7 +187,7 @@ func TestProbes(t *testing.T) {
 
 // A whole server, for what a recorder does not do.
 func TestServer(t *testing.T) {
-	srv := NewServer(newDoor(t, newLimiter(t, doortest.NewNode(t))))
+	srv := NewServer(newAPI(t, newLimiter(t, apitest.NewNode(t))))
 	if srv.ReadHeaderTimeout == 0 || srv.ReadTimeout == 0 || srv.WriteTimeout == 0 || srv.IdleTimeout == 0 {
 		t.Error("a time-out is not set")
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/sluice-project/sluice/internal/member"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 const poolRules = `
@@ -24,7 +24,7 @@ descriptors:
 `
 
 func TestLoad(t *testing.T) {
-	h := newDoor(t, doortest.NewLimiter(t, doortest.NewNode(t), poolRules, member.Member{Name: "n1"}))
+	h := newAPI(t, apitest.NewLimiter(t, apitest.NewNode(t), poolRules, member.Member{Name: "n1"}))
 	const path = "/v1/pools/shop/spare/load"
 	for _, c := range []struct {
 		method, path, body string
@@ -42,7 +42,7 @@ func TestLoad(t *testing.T) {
 		{http.MethodPut, path, `{"load": 1} {}`, 400, `more after the end`},
 		{http.MethodPut, path, ``, 400, `empty body`},
 		{http.MethodPut, "/v1/pools/shop/none/load", `{"load": 1}`, 404, `"code":"not_found","field":"pool"`},
-		{http.MethodPut, "/v1/pools/shop/steady/load", `{"load": 1}`, 409, `"code":"refused","field":"pool"`},
+		{http.MethodPut, "/v1/pools/shop/steady/load", `{"load": 1}`, 409, `"code":"rejected","field":"pool"`},
 		{http.MethodPost, path, `{"load": 1}`, 405, `want PUT`},
 	} {
 		w, _ := call(t, h, c.method, c.path, c.body)
@@ -53,7 +53,7 @@ func TestLoad(t *testing.T) {
 }
 
 func TestElastic(t *testing.T) {
-	h := newDoor(t, doortest.NewLimiter(t, doortest.NewNode(t), poolRules, member.Member{Name: "n1"}))
+	h := newAPI(t, apitest.NewLimiter(t, apitest.NewNode(t), poolRules, member.Member{Name: "n1"}))
 	post(t, h, user("x", ""), 200)
 	w, m := post(t, h, user("x", ""), 200)
 	if m["elastic"] != true || m["limit"] != 1.0 || m["remaining"] != nil && m["remaining"] != 0.0 || w.Header().Get("Retry-After") != "" {

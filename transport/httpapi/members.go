@@ -14,7 +14,7 @@ type membership struct {
 	Self       string     `json:"self"`
 	Ring       string     `json:"ring"`
 	Partitions int        `json:"partitions"`
-	StableSet  *stableSet `json:"stable_set,omitempty"`
+	VoterSet   *voterSet  `json:"voter_set,omitempty"`
 	MayDecide  bool       `json:"may_decide"`
 	Reason     string     `json:"reason,omitempty"`
 	Unreached  []string   `json:"unreached,omitempty"`
@@ -26,10 +26,10 @@ type membership struct {
 	Members         []memberJSON `json:"members"`
 }
 
-type stableSet struct {
-	Lineage string   `json:"lineage"`
-	Version uint64   `json:"version"`
-	Members []string `json:"members"`
+type voterSet struct {
+	ClusterID string   `json:"cluster_id"`
+	Version   uint64   `json:"version"`
+	Members   []string `json:"members"`
 }
 
 type holdings struct {
@@ -39,7 +39,7 @@ type holdings struct {
 	HandingOver   int `json:"handing_over"`
 	Copies        int `json:"copies"`
 	Claims        int `json:"claims"`
-	Forks         int `json:"forks"`
+	Divergent     int `json:"divergent"`
 	Lost          int `json:"lost"`
 }
 
@@ -71,15 +71,15 @@ type memberJSON struct {
 }
 
 // members serves GET /v1/members.
-func (d *door) members(w http.ResponseWriter, r *http.Request) {
+func (d *api) members(w http.ResponseWriter, r *http.Request) {
 	if _, err := d.enter(r); err != nil {
-		httpanswer.Refuse(w, problemOf(err))
+		httpanswer.Reject(w, problemOf(err))
 		return
 	}
 	m := d.Limiter.Members(r.Context())
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
-		StableSet: stableSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, Holdings: holdings(m.Holdings),
+		VoterSet: voterSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, Holdings: holdings(m.Holdings),
 		ClockCorrection: m.Clocks.Correction.Seconds(),
 	}
 	if m.Clocks.Known {
@@ -109,12 +109,12 @@ func memberOf(m *limiter.Member) memberJSON {
 	return j
 }
 
-// stableSetOf returns nil for no set.
-func stableSetOf(s limiter.StableSet) *stableSet {
+// voterSetOf returns nil for no set.
+func voterSetOf(s limiter.VoterSet) *voterSet {
 	if s.Version == 0 {
 		return nil
 	}
-	return (*stableSet)(&s)
+	return (*voterSet)(&s)
 }
 
 // forgetFields are those of the body of POST /v1/members/forget.
@@ -122,17 +122,17 @@ var forgetFields = []string{"name"}
 
 // forgotten is the answer to POST /v1/members/forget.
 type forgotten struct {
-	StableSet *stableSet `json:"stable_set,omitempty"`
+	VoterSet *voterSet `json:"voter_set,omitempty"`
 }
 
 // forget serves POST /v1/members/forget.
-func (d *door) forget(w http.ResponseWriter, r *http.Request) {
-	pass, refused := d.Guard.Request(r, limiter.HTTPDoor)
-	if refused == nil {
-		refused = pass.Operate(r.Context(), access.Admin, "")
+func (d *api) forget(w http.ResponseWriter, r *http.Request) {
+	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+	if rejected == nil {
+		rejected = pass.Operate(r.Context(), access.Admin, "")
 	}
-	if refused != nil {
-		httpanswer.Refuse(w, problemOf(refused))
+	if rejected != nil {
+		httpanswer.Reject(w, problemOf(rejected))
 		return
 	}
 	var name string
@@ -140,15 +140,15 @@ func (d *door) forget(w http.ResponseWriter, r *http.Request) {
 		name, err = readName(body)
 		return err
 	})
-	var set limiter.StableSet
+	var set limiter.VoterSet
 	if err == nil {
 		set, err = d.Limiter.Forget(r.Context(), name)
 	}
 	if err != nil {
-		httpanswer.Refuse(w, problemOf(err))
+		httpanswer.Reject(w, problemOf(err))
 		return
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, forgotten{stableSetOf(set)})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, forgotten{voterSetOf(set)})
 }
 
 // readName reads the body of POST /v1/members/forget.
@@ -177,14 +177,14 @@ type poolLoad struct {
 }
 
 // load serves PUT /v1/pools/DOMAIN/POOL/load.
-func (d *door) load(w http.ResponseWriter, r *http.Request) {
+func (d *api) load(w http.ResponseWriter, r *http.Request) {
 	report := limiter.LoadReport{Domain: r.PathValue("domain"), Pool: r.PathValue("pool")}
-	pass, refused := d.Guard.Request(r, limiter.HTTPDoor)
-	if refused == nil {
-		refused = pass.May(access.Charge, report.Domain)
+	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+	if rejected == nil {
+		rejected = pass.May(access.Charge, report.Domain)
 	}
-	if refused != nil {
-		httpanswer.Refuse(w, problemOf(refused))
+	if rejected != nil {
+		httpanswer.Reject(w, problemOf(rejected))
 		return
 	}
 	err := d.withBody(w, r, func(body []byte) error { return readLoad(body, &report) })
@@ -193,7 +193,7 @@ func (d *door) load(w http.ResponseWriter, r *http.Request) {
 		l, err = d.Limiter.ReportLoad(r.Context(), report)
 	}
 	if err != nil {
-		httpanswer.Refuse(w, problemOf(err))
+		httpanswer.Reject(w, problemOf(err))
 		return
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, poolLoad{Load: l.Load, Expires: l.Expires.Seconds()})

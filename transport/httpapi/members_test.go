@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// clustered returns a door to a node of which the cluster is o.
+// clustered returns an API to a node of which the cluster is o.
 func clustered(t *testing.T, o limiter.Overview, forget func(context.Context, string) error) http.Handler {
-	return newDoor(t, newLimiter(t, doortest.NewNode(t), func(c *limiter.Config) {
+	return newAPI(t, newLimiter(t, apitest.NewNode(t), func(c *limiter.Config) {
 		c.Cluster = func(context.Context) limiter.Overview { return o }
 		c.Forget = forget
 	}))
 }
 
-const nothingHeld = `"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"forks":0,"lost":0}`
+const nothingHeld = `"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0}`
 
 func TestMembers(t *testing.T) {
 	for _, c := range []struct {
@@ -37,8 +37,8 @@ func TestMembers(t *testing.T) {
 			"alone, before there is a set",
 			limiter.Overview{View: &member.View{Self: "n1", Members: []member.Member{{
 				Name: "n1", Boot: "b1", State: member.Serving, Gossip: "g", Peer: "p", GRPC: "r", HTTP: "127.0.0.1:7461", Version: "v1",
-			}}}, Reason: "no stable set is known yet"},
-			`{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no stable set is known yet",` + nothingHeld + `,"members":[` +
+			}}}, Reason: "no voter set is known yet"},
+			`{"self":"n1","ring":"","partitions":0,"may_decide":false,"reason":"no voter set is known yet",` + nothingHeld + `,"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"g","peer_address":"p","grpc_address":"r","http_address":"127.0.0.1:7461",` +
 				`"version":"v1","partitions":0,"holds":0,"counted":false,"lives":true,"silent":0}]}`,
 		},
@@ -57,14 +57,14 @@ func TestMembers(t *testing.T) {
 			"two of three",
 			limiter.Overview{
 				View: &member.View{Self: "n1", Members: []member.Member{{Name: "n1", Boot: "b1", State: member.Serving, Zone: "a"}, {Name: "n2", Boot: "b2", State: member.Leaving}}},
-				Set:  limiter.StableSet{Lineage: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
+				Set:  limiter.VoterSet{ClusterID: "b1", Version: 4, Members: []string{"n1", "n2", "n3"}}, MayDecide: true,
 				Standings: []limiter.Standing{
 					{Name: "n1", Boot: "b1", Lives: true, Holds: 500}, {Name: "n2", Boot: "b2", Silent: 90 * time.Second, Holds: 521}, {Name: "n3", Silent: -1},
 				},
-				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Forks: 5, BelowReplicas: 7},
+				Holdings: limiter.Holdings{Holding: 500, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 7},
 			},
-			`{"self":"n1","ring":"","partitions":0,"stable_set":{"lineage":"b1","version":4,"members":["n1","n2","n3"]},"may_decide":true,` +
-				`"holdings":{"holding":500,"unprotected":1,"below_replicas":7,"handing_over":2,"copies":3,"claims":4,"forks":5,"lost":0},"members":[` +
+			`{"self":"n1","ring":"","partitions":0,"voter_set":{"cluster_id":"b1","version":4,"members":["n1","n2","n3"]},"may_decide":true,` +
+				`"holdings":{"holding":500,"unprotected":1,"below_replicas":7,"handing_over":2,"copies":3,"claims":4,"divergent":5,"lost":0},"members":[` +
 				`{"name":"n1","boot":"b1","state":"serving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
 				`"version":"","zone":"a","partitions":0,"holds":500,"counted":true,"lives":true,"silent":0},` +
 				`{"name":"n2","boot":"b2","state":"leaving","gossip_address":"","peer_address":"","grpc_address":"","http_address":"",` +
@@ -88,7 +88,7 @@ func TestForget(t *testing.T) {
 		status     int
 		code, want string // of the problem; want is the body of an answer
 	}{
-		{"forgotten", n3, nil, 200, "", `{"stable_set":{"lineage":"b1","version":5,"members":["n1","n2"]}}`},
+		{"forgotten", n3, nil, 200, "", `{"voter_set":{"cluster_id":"b1","version":5,"members":["n1","n2"]}}`},
 		{"no operator", n3, nil, 403, "forbidden", limiter.ErrNotOperator.Message},
 		{"no operator, not read", `{`, nil, 403, "forbidden", limiter.ErrNotOperator.Message},
 		{"empty body", "", nil, 400, "invalid", "at byte 0: empty body; want a JSON object"},
@@ -97,14 +97,14 @@ func TestForget(t *testing.T) {
 		{"another field", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
 		{"more behind it", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
 		{"too large", `{"name":"` + strings.Repeat("n", MaxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
-		{"not counted", n3, limiter.ErrNotCounted, 404, "not_found", `cannot forget "n3": it is not in the stable set`},
-		{"living", n3, limiter.ErrLives, 409, "refused", `cannot forget "n3": it lives; stop it first`},
-		{"itself", n3, limiter.ErrThisNode, 409, "refused", `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
-		{"no set", n3, limiter.ErrNoSet, 409, "refused", `cannot forget "n3": this node knows no stable set; ask one that does`},
+		{"not counted", n3, limiter.ErrNotCounted, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
+		{"living", n3, limiter.ErrLives, 409, "rejected", `cannot forget "n3": it lives; stop it first`},
+		{"itself", n3, limiter.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
+		{"no set", n3, limiter.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; ask one that does`},
 		{"stopped", n3, errors.New("the node does not run"), 503, "unavailable", `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string
-		set := limiter.StableSet{Lineage: "b1", Version: 5, Members: []string{"n1", "n2"}}
+		set := limiter.VoterSet{ClusterID: "b1", Version: 5, Members: []string{"n1", "n2"}}
 		h := clustered(t, limiter.Overview{Set: set}, func(_ context.Context, name string) error {
 			asked = append(asked, name)
 			return c.err

@@ -24,16 +24,16 @@ var crossOrigin = http.NewCrossOriginProtection()
 // told, and are not looked at.
 func OwnPages(hosts []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if refused := foreign(r, hosts); refused != nil {
-			Refuse(w, refused)
+		if rejected := foreign(r, hosts); rejected != nil {
+			Reject(w, rejected)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// Refuse answers with the problem that e is.
-func Refuse(w http.ResponseWriter, e *limiter.Error) { httpanswer.Refuse(w, httpanswer.ProblemOf(e)) }
+// Reject answers with the problem that e is.
+func Reject(w http.ResponseWriter, e *limiter.Error) { httpanswer.Reject(w, httpanswer.ProblemOf(e)) }
 
 // foreign says why r is of a page that is not this node's, or nil.
 func foreign(r *http.Request, hosts []string) *limiter.Error {
@@ -88,7 +88,7 @@ type health struct {
 }
 
 // healthz says that the process lives.
-func (d *door) healthz(w http.ResponseWriter, _ *http.Request) {
+func (d *api) healthz(w http.ResponseWriter, _ *http.Request) {
 	h := health{Status: "alive"}
 	if d.RulesError != nil {
 		if err := d.RulesError(); err != nil {
@@ -108,7 +108,7 @@ type readiness struct {
 }
 
 // readyz says whether this node is to be given traffic.
-func (d *door) readyz(w http.ResponseWriter, _ *http.Request) {
+func (d *api) readyz(w http.ResponseWriter, _ *http.Request) {
 	ok, reasons := d.Ready()
 	status := http.StatusOK
 	if !ok {
@@ -145,7 +145,7 @@ type entryJSON struct {
 }
 
 // top serves GET /v1/top.
-func (d *door) top(w http.ResponseWriter, r *http.Request) {
+func (d *api) top(w http.ResponseWriter, r *http.Request) {
 	pass, err := d.enter(r)
 	var q limiter.TopQuery
 	if err == nil {
@@ -153,8 +153,8 @@ func (d *door) top(w http.ResponseWriter, r *http.Request) {
 	}
 	var top limiter.Top
 	if err == nil {
-		if refused := pass.May(access.Read, q.Domain); refused != nil {
-			err = refused
+		if rejected := pass.May(access.Read, q.Domain); rejected != nil {
+			err = rejected
 		}
 	}
 	if err == nil {
@@ -162,7 +162,7 @@ func (d *door) top(w http.ResponseWriter, r *http.Request) {
 		top, err = d.Limiter.Top(r.Context(), q)
 	}
 	if err != nil {
-		httpanswer.Refuse(w, problemOf(err))
+		httpanswer.Reject(w, problemOf(err))
 		return
 	}
 	body := topJSON{

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
@@ -55,7 +55,7 @@ func TestReadEveryField(t *testing.T) {
 	}
 }
 
-// badBodies are bodies that are refused whole: where, and a part of the reason.
+// badBodies are bodies that are rejected whole: where, and a part of the reason.
 var badBodies = []struct{ name, body, field, reason string }{
 	{"empty", "", "", "empty body"},
 	{"blank", " \n\t", "", "empty body"},
@@ -104,8 +104,8 @@ var badBodies = []struct{ name, body, field, reason string }{
 }
 
 func TestBadBodies(t *testing.T) {
-	node := doortest.NewNode(t)
-	h := newDoor(t, newLimiter(t, node))
+	node := apitest.NewNode(t)
+	h := newAPI(t, newLimiter(t, node))
 	for _, c := range badBodies {
 		w, m := call(t, h, http.MethodPost, "/v1/check", c.body)
 		detail, _ := m["detail"].(string)
@@ -144,8 +144,8 @@ func TestBadChecks(t *testing.T) {
 		{"no checks", `{"checks":[]}`, "checks"},
 		{"too many checks", `{"checks":[` + strings.Repeat(`{},`, limiter.MaxChecks) + `{}]}`, "checks"},
 	} {
-		node := doortest.NewNode(t)
-		w, m := post(t, newDoor(t, newLimiter(t, node)), c.body, http.StatusBadRequest)
+		node := apitest.NewNode(t)
+		w, m := post(t, newAPI(t, newLimiter(t, node)), c.body, http.StatusBadRequest)
 		if len(w.Body.Bytes()) > 1000 {
 			t.Errorf("%s: %d bytes of answer", c.name, w.Body.Len())
 		}
@@ -159,7 +159,7 @@ func TestBadChecks(t *testing.T) {
 }
 
 func TestBodyLimit(t *testing.T) {
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) { c.MaxBody = 100 })
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) { c.MaxBody = 100 })
 	fits := user("x", "")
 	fits += strings.Repeat(" ", 100-len(fits))
 	post(t, h, fits, 200)

@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 func TestTop(t *testing.T) {
-	limiter := doortest.NewLimiter(t, doortest.NewNode(t), doortest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
+	limiter := apitest.NewLimiter(t, apitest.NewNode(t), apitest.Rules, member.Member{Name: "n1"}, func(c *limiter.Config) {
 		c.AskTop = func(context.Context, limiter.TopQuery) ([]limiter.NodeTop, []string) { return nil, []string{"n2"} }
 	})
-	h := newDoor(t, limiter)
+	h := newAPI(t, limiter)
 	for i := range 5 {
 		post(t, h, user("ann", ""), map[bool]int{true: 200, false: 429}[i < 3])
 	}

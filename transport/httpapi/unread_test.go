@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/transport/access"
-	"github.com/sluice-project/sluice/transport/internal/doortest"
+	"github.com/sluice-project/sluice/transport/internal/apitest"
 )
 
 // untouched is a body that must not be read.
@@ -25,7 +25,7 @@ func TestUnauthenticatedBodyIsNotRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newDoor(t, newLimiter(t, doortest.NewNode(t)), func(c *Config) {
+	h := newAPI(t, newLimiter(t, apitest.NewNode(t)), func(c *Config) {
 		c.Guard = access.NewGuard(policy, slog.New(slog.DiscardHandler), time.Now)
 	})
 	for _, path := range []string{"/v1/check", "/v1/reset", "/v1/members/forget"} {

@@ -109,9 +109,9 @@ func oneShard(t rapid.TB) *bucket.Table {
 func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	t.Helper()
 	room := bucket.Room{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
-	w := newLetterWriter(usualMaxLimits)
-	r := letterReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
-	var q letters
+	w := newControlMessageWriter(usualMaxLimits)
+	r := controlMessageReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
+	var q controlMessages
 	for keys := from.Keys(0, nil); len(keys) > 0; {
 		b := new(message.TransferBatch)
 		n, large := from.ExportSome(now, 0, keys, &b.Image, room)
@@ -119,11 +119,11 @@ func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 			t.Fatalf("%d counters go into an empty transfer batch, %d are too large", n, large)
 		}
 		keys = keys[n:]
-		b.Parts = []message.Part{{Kind: message.Fill, Counters: n, Bytes: len(b.Image.Data)}}
+		b.Parts = []message.Part{{Kind: message.InitialSync, Counters: n, Bytes: len(b.Image.Data)}}
 		if !q.push(message.Envelope{Body: b}) {
 			t.Fatalf("a transfer batch of %d bytes does not go into an empty queue", len(b.Image.Data))
 		}
-		for _, e := range takeFrame(nil, new(letters), &q) {
+		for _, e := range takeFrame(nil, new(controlMessages), &q) {
 			if err := w.add(&e); err != nil {
 				t.Fatal(err)
 			}

@@ -65,16 +65,16 @@ func (p *Pool) release(c *call) {
 	p.calls.Put(c)
 }
 
-// finish gives the outcome to the caller, if it still waits. fill, if not nil, runs
+// finish gives the outcome to the caller, if it still waits. initial sync, if not nil, runs
 // first, while the caller cannot leave.
-func (c *call) finish(err error, fill func(*call)) {
+func (c *call) finish(err error, initialSync func(*call)) {
 	c.mu.Lock()
 	if c.mu.abandoned {
 		c.mu.Unlock()
 		return
 	}
-	if fill != nil {
-		fill(c)
+	if initialSync != nil {
+		initialSync(c)
 	}
 	c.mu.finished = true
 	c.mu.Unlock()
@@ -148,7 +148,7 @@ const (
 	flagTransient = 1 << 3
 	flagDrain     = 1 << 4
 	flagNoDelay   = 1 << 5
-	flagLend      = 1 << 6
+	flagGrant     = 1 << 6
 	flagReturn    = 1 << 7
 )
 
@@ -213,8 +213,8 @@ func flagsOf(r *check.Record) (flags byte) {
 	if r.NoDelay {
 		flags |= flagNoDelay
 	}
-	if r.Lend {
-		flags |= flagLend
+	if r.Grant {
+		flags |= flagGrant
 	}
 	if r.Return {
 		flags |= flagReturn
@@ -281,7 +281,7 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.Transient = flags&flagTransient != 0
 		r.Drain = flags&flagDrain != 0
 		r.NoDelay = flags&flagNoDelay != 0
-		r.Lend = flags&flagLend != 0
+		r.Grant = flags&flagGrant != 0
 		r.Return = flags&flagReturn != 0
 		if id := at(m.Limits, i); id != 0 {
 			limits, err := definitions.get(id)

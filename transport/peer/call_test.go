@@ -30,12 +30,12 @@ func TestRoundTrip(t *testing.T) {
 		{Request: request(7, 8, nil, 0, bucket.Check), GiveBack: true, ID: 9},
 	}
 	replies := []check.Reply{
-		{Status: check.Decided, Holder: "b", Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: time.Second}},
-		{Status: check.Decided, Holder: "b", Decision: bucket.Decision{Index: 1, Limit: math.MaxInt64, Remaining: math.MaxInt64, ResetAfter: math.MaxInt64, RetryAfter: bucket.Never}},
-		{Status: check.NotHolder, Holder: "c"},
-		{Status: check.NotHolder, Holder: ""},
-		{Status: check.Overloaded, Holder: "c"},
-		{Status: check.Invalid, Holder: "b", Decision: bucket.Decision{Allowed: true, Soft: true, Delay: time.Millisecond}},
+		{Status: check.Decided, Owner: "b", Decision: bucket.Decision{Allowed: true, Limit: 10, Remaining: 9, ResetAfter: time.Second}},
+		{Status: check.Decided, Owner: "b", Decision: bucket.Decision{Index: 1, Limit: math.MaxInt64, Remaining: math.MaxInt64, ResetAfter: math.MaxInt64, RetryAfter: bucket.Never}},
+		{Status: check.NotOwner, Owner: "c"},
+		{Status: check.NotOwner, Owner: ""},
+		{Status: check.Overloaded, Owner: "c"},
+		{Status: check.Invalid, Owner: "b", Decision: bucket.Decision{Allowed: true, Soft: true, Delay: time.Millisecond}},
 	}
 	network := newNetwork()
 	// Every record alone, and all together, so that columns are left out or not.
@@ -200,7 +200,7 @@ func TestManyCallers(t *testing.T) {
 	}
 }
 
-// TestOverloaded: the queue of a peer is bounded in records, and what is refused does
+// TestOverloaded: the queue of a peer is bounded in records, and what is rejected does
 // not disturb what waits.
 func TestOverloaded(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -110,7 +110,7 @@ func cutReply(m *peerv1.Reply) {
 	m.DelayNs = m.DelayNs[:0]
 	clear(m.Names)
 	m.Names = m.Names[:0]
-	m.Holder = m.Holder[:0]
+	m.Owner = m.Owner[:0]
 	m.Granted = m.Granted[:0]
 	m.Grant = m.Grant[:0]
 	m.ForNs = m.ForNs[:0]
@@ -118,15 +118,15 @@ func cutReply(m *peerv1.Reply) {
 	m.Denials = m.Denials[:0]
 }
 
-// cutPost is cutRequest for a Post. Letters are made anew.
+// cutPost is cutRequest for a Post. Control messages are made anew.
 func cutPost(m *peerv1.Post) {
 	m.Hello = nil
 	clear(m.Define)
 	m.Define = m.Define[:0]
 	clear(m.Texts)
 	m.Texts = m.Texts[:0]
-	clear(m.Letters)
-	m.Letters = m.Letters[:0]
+	clear(m.ControlMessages)
+	m.ControlMessages = m.ControlMessages[:0]
 }
 
 // trim empties a column of zeros, which is how it travels.
@@ -154,7 +154,7 @@ const (
 	flagAllowed = 1 << 0
 	flagSoft    = 1 << 1
 	flagSplit   = 1 << 2
-	flagLent    = 1 << 3
+	flagGranted = 1 << 3
 	flagLost    = 1 << 4
 )
 
@@ -173,8 +173,8 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 		if r.Decision.Lost {
 			flags |= flagLost
 		}
-		if r.Lent {
-			flags |= flagLent
+		if r.LeasedOut {
+			flags |= flagGranted
 		}
 		if r.Denial != nil {
 			flags |= flagSplit
@@ -188,8 +188,8 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 		m.ResetAfterNs = append(m.ResetAfterNs, int64(r.ResetAfter))
 		m.RetryAfterNs = append(m.RetryAfterNs, int64(r.RetryAfter))
 		m.DelayNs = append(m.DelayNs, int64(r.Delay))
-		m.Holder = append(m.Holder, holderNumber(m, self, r.Holder))
-		m.Granted = append(m.Granted, r.Granted)
+		m.Owner = append(m.Owner, ownerNumber(m, self, r.Owner))
+		m.Granted = append(m.Granted, r.Admitted)
 		m.Grant = append(m.Grant, r.Grant)
 		m.ForNs = append(m.ForNs, int64(r.For))
 	}
@@ -201,7 +201,7 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 	m.ResetAfterNs = trim(m.ResetAfterNs)
 	m.RetryAfterNs = trim(m.RetryAfterNs)
 	m.DelayNs = trim(m.DelayNs)
-	m.Holder = trim(m.Holder)
+	m.Owner = trim(m.Owner)
 	m.Granted = trim(m.Granted)
 	m.Grant = trim(m.Grant)
 	m.ForNs = trim(m.ForNs)
@@ -231,9 +231,9 @@ func splits(flags []byte) (n int) {
 	return n
 }
 
-// holderNumber returns what stands for name in m: 0 for the sender, else 1 + its
-// place in m.Names, where it is added if need be. A frame names few holders.
-func holderNumber(m *peerv1.Reply, self, name string) uint32 {
+// ownerNumber returns what stands for name in m: 0 for the sender, else 1 + its
+// place in m.Names, where it is added if need be. A frame names few owners.
+func ownerNumber(m *peerv1.Reply, self, name string) uint32 {
 	if name == self {
 		return 0
 	}
@@ -263,7 +263,7 @@ func checkReply(m *peerv1.Reply, seq uint64, n int) error {
 	}{
 		{"flags", len(m.Flags)}, {"index", len(m.Index)}, {"limit", len(m.Limit)}, {"remaining", len(m.Remaining)},
 		{"reset_after_ns", len(m.ResetAfterNs)}, {"retry_after_ns", len(m.RetryAfterNs)},
-		{"delay_ns", len(m.DelayNs)}, {"holder", len(m.Holder)}, {"granted", len(m.Granted)},
+		{"delay_ns", len(m.DelayNs)}, {"owner", len(m.Owner)}, {"granted", len(m.Granted)},
 		{"grant", len(m.Grant)}, {"for_ns", len(m.ForNs)},
 	} {
 		if c.len != 0 && c.len != n {
@@ -273,15 +273,15 @@ func checkReply(m *peerv1.Reply, seq uint64, n int) error {
 	if n := splits(m.Flags); n != len(m.Denials) {
 		return fmt.Errorf("frame %d: %d denials for %d replies that have one", seq, len(m.Denials), n)
 	}
-	for i, h := range m.Holder {
+	for i, h := range m.Owner {
 		if int(h) > len(m.Names) {
-			return fmt.Errorf("frame %d, reply %d: holder %d of %d names", seq, i, h, len(m.Names))
+			return fmt.Errorf("frame %d, reply %d: owner %d of %d names", seq, i, h, len(m.Names))
 		}
 	}
 	return nil
 }
 
-// readReply fills replies from m, beginning at m's reply first. m has passed
+// readReply initial syncs replies from m, beginning at m's reply first. m has passed
 // checkReply. sender is the name of the node that answered.
 func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply) {
 	denials := m.Denials
@@ -291,7 +291,7 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 	for i := range replies {
 		r, j := &replies[i], first+i
 		flags := at(m.Flags, j)
-		*r = check.Reply{Status: check.Status(m.Status[j]), Holder: sender}
+		*r = check.Reply{Status: check.Status(m.Status[j]), Owner: sender}
 		r.Allowed = flags&flagAllowed != 0
 		r.Soft = flags&flagSoft != 0
 		r.Decision.Lost = flags&flagLost != 0
@@ -301,29 +301,29 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 		r.ResetAfter = time.Duration(at(m.ResetAfterNs, j))
 		r.RetryAfter = time.Duration(at(m.RetryAfterNs, j))
 		r.Delay = time.Duration(at(m.DelayNs, j))
-		r.Granted = at(m.Granted, j)
-		r.Lent = flags&flagLent != 0
+		r.Admitted = at(m.Granted, j)
+		r.LeasedOut = flags&flagGranted != 0
 		r.Grant = at(m.Grant, j)
 		r.For = time.Duration(at(m.ForNs, j))
 		if flags&flagSplit != 0 {
 			r.Denial, denials = readDenial(denials[0]), denials[1:]
 		}
-		if h := at(m.Holder, j); h != 0 {
-			r.Holder = m.Names[h-1]
+		if h := at(m.Owner, j); h != 0 {
+			r.Owner = m.Names[h-1]
 		}
 	}
 }
 
 // Names of the span of what was answered, and of what is noted at it.
 const (
-	spanHolder = "sluice.hold"
+	spanOwner = "sluice.hold"
 
-	noteFrom      = "sluice.peer"
-	noteRecords   = "sluice.records"
-	noteAllowed   = "sluice.allowed"
-	noteDenied    = "sluice.denied"
-	noteNotHolder = "sluice.not_holder"
-	noteLater     = "sluice.later"
+	noteFrom     = "sluice.peer"
+	noteRecords  = "sluice.records"
+	noteAllowed  = "sluice.allowed"
+	noteDenied   = "sluice.denied"
+	noteNotOwner = "sluice.not_owner"
+	noteLater    = "sluice.later"
 )
 
 // addTrace says of record index of m, of which nothing was said yet, that it was sent for at. It reports whether
@@ -360,7 +360,7 @@ func (x *exchange) begin() {
 		}
 		copy(at.ID[:], t.Id)
 		copy(at.Span[:], t.Span)
-		x.traced = append(x.traced, traced{x.server.cfg.Tracer.Answer(spanHolder, at), int(t.First), int(t.Records)})
+		x.traced = append(x.traced, traced{x.server.cfg.Tracer.Answer(spanOwner, at), int(t.First), int(t.Records)})
 	}
 }
 
@@ -380,11 +380,11 @@ func (x *exchange) end() {
 }
 
 func (t *traced) note(replies []check.Reply) {
-	allowed, denied, notHolder, later := 0, 0, 0, 0
+	allowed, denied, notOwner, later := 0, 0, 0, 0
 	for i := range replies {
 		switch r := &replies[i]; {
-		case r.Status == check.NotHolder:
-			notHolder++
+		case r.Status == check.NotOwner:
+			notOwner++
 		case r.Status == check.Later:
 			later++
 		case r.Status == check.Decided && r.Allowed:
@@ -396,6 +396,6 @@ func (t *traced) note(replies []check.Reply) {
 	t.span.Int(noteRecords, int64(t.records))
 	t.span.Count(noteAllowed, allowed)
 	t.span.Count(noteDenied, denied)
-	t.span.Count(noteNotHolder, notHolder)
+	t.span.Count(noteNotOwner, notOwner)
 	t.span.Count(noteLater, later)
 }

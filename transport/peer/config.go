@@ -1,5 +1,5 @@
 // Package peer carries what nodes say to each other: records, which are checks
-// that another node is asked to decide, with their replies; and mail, the messages
+// that another node is asked to decide, with their replies; and control messages, the messages
 // by which nodes agree on who may decide. Server answers and takes in what other
 // nodes send, Pool sends. Both speak peer.v1 over long-lived gRPC streams.
 //
@@ -13,18 +13,18 @@
 // A record is never sent twice by this package. A call that fails says whether its
 // records may have been charged: check.ErrUnsent or check.ErrAmbiguous.
 //
-// Of mail, it decides what is dropped: what finds a full queue, or no connection and
+// Of control messages, it decides what is dropped: what finds a full queue, or no connection and
 // none to be had. Nobody is told, because those who write it stand losses. Transfer batches,
 // which are large, wait in a queue of their own, and whatever else there is goes
-// before them. What a message means is the Mailbox's business.
+// before them. What a message means is the Queue of control messages's business.
 //
 // To each address there are up to three streams, each on a connection of its own, so
 // that none waits for another: records that are answered at once, records that are
-// Sync and whose holder may take its time, and mail.
+// Sync and whose owner may take its time, and control messages.
 //
 // Goroutines: the Server's are those of its grpc.Server and end with Close. The
 // Pool has two per stream, and Close waits for them. A frame of records is encoded and
-// sent by the goroutine of a caller where that cannot block; mail always by one of
+// sent by the goroutine of a caller where that cannot block; control messages always by one of
 // the Pool's.
 //
 // Locks: Pool.mu before link.mu. call.mu and outbox.mu are taken with no other held. None
@@ -79,13 +79,13 @@ type Config struct {
 	// Name and Boot are this process's, as in member.Member. Required.
 	Name, Boot string
 	// Placement is the number of the placement rules (hashing, ring). Nodes with
-	// another one are refused.
+	// another one are rejected.
 	Placement uint32
 	// ProofKeys returns the keys that nodes prove with that they know the cluster secret, at least one. The first makes this
 	// node's proofs, all check those of others, so that a secret can be replaced node by node. It is asked at every hello,
 	// from any goroutine; what it returned is not changed. Required.
 	ProofKeys func() [][]byte
-	// CountersTag stands for the secret that counter keys are made with. It is never sent; nodes with another one are refused.
+	// CountersTag stands for the secret that counter keys are made with. It is never sent; nodes with another one are rejected.
 	CountersTag []byte
 
 	// Credentials secure connections both ways. Nil is plain TCP.
@@ -103,16 +103,16 @@ type Config struct {
 	// also gives up the stream. 0 means 2 s.
 	StallTimeout time.Duration
 	// MaxQueue is the most records that may wait for one peer; what comes on top
-	// is refused with check.ErrOverloaded. 0 means 65,536. At least 4096.
+	// is rejected with check.ErrOverloaded. 0 means 65,536. At least 4096.
 	MaxQueue int
 	// MaxLimits is at how many limits of the sets that it has numbers for a stream of a Pool forgets them; the other end keeps those of a frame more.
 	// A Server recognizes as many sets that were on other streams. 0 means 16,384.
 	MaxLimits int
-	// Mailbox takes what peers post to a Server. Nil ignores it.
-	Mailbox Mailbox
+	// Queue of control messages takes what peers post to a Server. Nil ignores it.
+	ControlQueue ControlQueue
 	// Tracer records what a Server answers to records of a trace. Nil records nothing.
 	Tracer *tracing.Tracer
-	// Log gets a line when a peer is refused or lost. Nil logs nothing.
+	// Log gets a line when a peer is rejected or lost. Nil logs nothing.
 	Log *slog.Logger
 }
 

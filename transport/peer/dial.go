@@ -48,7 +48,7 @@ func (p *Pool) stallAfter(addr string) time.Duration {
 }
 
 // dial connects to addr, begins a stream and exchanges hellos and proofs, as long as patience lasts. No frame
-// is sent before the peer's proof has come, so that a refused node has charged nothing.
+// is sent before the peer's proof has come, so that a rejected node has charged nothing.
 func dial[S grpc.ClientStream](
 	p *Pool, addr string,
 	begin func(peerv1.PeerServiceClient, context.Context, ...grpc.CallOption) (S, error),
@@ -140,7 +140,7 @@ const (
 	// maxGreeting is the most bytes of a greeting. It comes from whoever reaches
 	// the port, so it may not be larger than a hello and a proof.
 	maxGreeting = 4 << 10
-	// logEvery is how often there is a line about what others do wrong, of each kind: those who are refused keep trying.
+	// logEvery is how often there is a line about what others do wrong, of each kind: those who are rejected keep trying.
 	logEvery = 10 * time.Second
 )
 
@@ -149,15 +149,15 @@ const (
 func (s service) admit(stream grpc.ServerStream) (*peerv1.Hello, error) {
 	hello, err := s.greet(stream)
 	if err != nil {
-		s.stats.refused.Add(1)
-		kind := "refused"
+		s.stats.rejected.Add(1)
+		kind := "rejected"
 		if errors.Is(err, errNoHello) {
 			kind = "no hello" // from whoever tries the port, and no reason to keep quiet about nodes
 		}
 		if s.quiet.Allow(time.Now(), kind) {
-			s.cfg.Log.Warn("peer refused", "name", clip(hello.GetName()), "error", err, "total", s.stats.refused.Load())
+			s.cfg.Log.Warn("peer rejected", "name", clip(hello.GetName()), "error", err, "total", s.stats.rejected.Load())
 		}
-		return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s refuses: %v", s.cfg.Name, err))
+		return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s rejects: %v", s.cfg.Name, err))
 	}
 	return hello, nil
 }

@@ -31,7 +31,7 @@ func newFramed(tb testing.TB, records int) *framed {
 	f := &framed{codec: newFrameCodec(), records: make([]check.Record, records), replies: make([]check.Reply, records)}
 	for i := range f.records {
 		f.records[i].Request = bucket.Request{Key: bucket.Key{Hi: uint64(i) << 40, Lo: ^uint64(i)}, Limits: limits, Cost: 1}
-		f.replies[i] = check.Reply{Status: check.Decided, Holder: "n1", Decision: bucket.Decision{
+		f.replies[i] = check.Reply{Status: check.Decided, Owner: "n1", Decision: bucket.Decision{
 			Allowed: true, Limit: 10, Remaining: 9, ResetAfter: 6 * time.Second,
 		}}
 	}

@@ -77,7 +77,7 @@ func TestFrameSize(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever comes, a frame is refused or answered record by record.
+// FuzzRequest: whatever comes, a frame is rejected or answered record by record.
 func FuzzRequest(f *testing.F) {
 	for _, m := range []*peerv1.Request{
 		{}, {Seq: 1, KeyLo: []uint64{1}}, {KeyLo: []uint64{1, 2}, Cost: []int64{1}},
@@ -93,9 +93,9 @@ func FuzzRequest(f *testing.F) {
 	codec := newFrameCodec()
 	server, err := NewServer((&network{}).config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
 		for i, r := range records {
-			replies[i] = check.Reply{Status: check.NotHolder, Holder: []string{"", "b", "c"}[r.Key.Lo%3]}
-			replies[i].Remaining, replies[i].Allowed, replies[i].Granted = r.Cost, r.Hold, r.Times
-			replies[i].Lent, replies[i].Grant, replies[i].For = r.Return, r.ID, r.For
+			replies[i] = check.Reply{Status: check.NotOwner, Owner: []string{"", "b", "c"}[r.Key.Lo%3]}
+			replies[i].Remaining, replies[i].Allowed, replies[i].Admitted = r.Cost, r.Hold, r.Times
+			replies[i].LeasedOut, replies[i].Grant, replies[i].For = r.Return, r.ID, r.For
 			if r.Times > 1 {
 				replies[i].Denial = &bucket.Decision{Index: 1, Limit: 2, Remaining: r.Times, ResetAfter: 4, RetryAfter: 5}
 			}
@@ -124,13 +124,13 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzReply: whatever comes, an answer is refused or read without harm.
+// FuzzReply: whatever comes, an answer is rejected or read without harm.
 func FuzzReply(f *testing.F) {
 	for _, m := range []*peerv1.Reply{
 		{}, {Seq: 1, Status: []byte{1, 2, 3}},
 		{Status: []byte{1, 1, 1}, Flags: []byte{5, 1, 4}, Granted: []int64{1, 0, 2}, Denials: []*peerv1.Denial{{RetryAfterNs: 5}, {Index: 300}}},
 		{Status: []byte{1, 1}, Flags: []byte{5, 5}, Denials: []*peerv1.Denial{{}}},
-		{Seq: 1, Status: []byte{2}, Names: []string{"x"}, Holder: []uint32{1}, DelayNs: []int64{int64(time.Second)}},
+		{Seq: 1, Status: []byte{2}, Names: []string{"x"}, Owner: []uint32{1}, DelayNs: []int64{int64(time.Second)}},
 	} {
 		b, err := proto.Marshal(m)
 		if err != nil {

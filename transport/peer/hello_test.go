@@ -46,7 +46,7 @@ func TestKeysAreAskedAtEveryHello(t *testing.T) {
 	}
 }
 
-// TestGreet connects, says who refuses and why, and leaves no stream behind.
+// TestGreet connects, says who rejects and why, and leaves no stream behind.
 func TestGreet(t *testing.T) {
 	network := newNetwork()
 	network.serve(t, "b:1", network.config("b"), handlerFunc(echo))
@@ -103,7 +103,7 @@ func TestNothingIsTold(t *testing.T) {
 			}
 		}
 	}
-	if s := server.Stats(); s.Refused != 5 || s.Records+s.Delivered != 0 {
+	if s := server.Stats(); s.Rejected != 5 || s.Records+s.Delivered != 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -50,7 +50,7 @@ func (l *link) call(ctx context.Context, records []check.Record, limits int, rep
 	}
 	c := l.pool.newCall(records, limits, replies)
 	l.mu.Lock()
-	if err := l.refusalLocked(len(records)); err != nil {
+	if err := l.rejectionLocked(len(records)); err != nil {
 		l.mu.Unlock()
 		l.pool.release(c)
 		return err
@@ -78,8 +78,8 @@ func (l *link) call(ctx context.Context, records []check.Record, limits int, rep
 	}
 }
 
-// refusalLocked reports why n more records cannot be queued, or nil.
-func (l *link) refusalLocked(n int) error {
+// rejectionLocked reports why n more records cannot be queued, or nil.
+func (l *link) rejectionLocked(n int) error {
 	switch {
 	case l.mu.closed != nil:
 		return l.unsent(l.mu.closed)

@@ -72,7 +72,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestUnreachable: an address that refuses fails calls at once, is tried again ever
+// TestUnreachable: an address that rejects fails calls at once, is tried again ever
 // more seldom, and serves as soon as an attempt succeeds.
 func TestUnreachable(t *testing.T) {
 	bubble(t, func(t *testing.T) {

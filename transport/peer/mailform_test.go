@@ -24,8 +24,8 @@ import (
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
-// rawMail is raw for mail, after the hellos.
-func rawMail(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.Post, peerv1.Greeting] {
+// rawControl is raw for control messages, after the hellos.
+func rawControl(t *testing.T, network *network, addr string) grpc.BidiStreamingClient[peerv1.Post, peerv1.Greeting] {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -35,7 +35,7 @@ func rawMail(t *testing.T, network *network, addr string) grpc.BidiStreamingClie
 	t.Cleanup(func() { conn.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	stream, err := peerv1.NewPeerServiceClient(conn).Mail(ctx)
+	stream, err := peerv1.NewPeerServiceClient(conn).Control(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,16 +46,18 @@ func rawMail(t *testing.T, network *network, addr string) grpc.BidiStreamingClie
 	return stream
 }
 
-func mail(bodies ...*peerv1.Letter) *peerv1.Post { return &peerv1.Post{Letters: bodies} }
-
-func transferBatchLetter(m *peerv1.TransferBatch) *peerv1.Letter {
-	return &peerv1.Letter{Body: &peerv1.Letter_TransferBatch{TransferBatch: m}}
+func control(bodies ...*peerv1.ControlMessage) *peerv1.Post {
+	return &peerv1.Post{ControlMessages: bodies}
 }
 
-// TestMalformedMail: a frame that makes no sense ends its stream with the reason,
+func transferBatchControlMessage(m *peerv1.TransferBatch) *peerv1.ControlMessage {
+	return &peerv1.ControlMessage{Body: &peerv1.ControlMessage_TransferBatch{TransferBatch: m}}
+}
+
+// TestMalformedControl: a frame that makes no sense ends its stream with the reason,
 // and nothing of it is delivered.
-func TestMalformedMail(t *testing.T) {
-	heartbeat := &peerv1.Letter{Body: &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{}}}
+func TestMalformedControl(t *testing.T) {
+	heartbeat := &peerv1.ControlMessage{Body: &peerv1.ControlMessage_Heartbeat{Heartbeat: &peerv1.Heartbeat{}}}
 	c := (&network{}).config("x")
 	two := []uint32{1, 2}
 	for _, m := range []struct {
@@ -64,30 +66,30 @@ func TestMalformedMail(t *testing.T) {
 		want string
 	}{
 		{"second hello", &peerv1.Post{Hello: c.hello()}, "second hello"},
-		{"too many letters", mail(slices.Repeat([]*peerv1.Letter{{}}, maxLetters+1)...), "mail of 4097 letters"},
-		{"lineage", mail(heartbeat, &peerv1.Letter{Lineage: 1, Body: heartbeat.Body}), "letter 1: text 1 of 0"},
-		{"receiver", mail(&peerv1.Letter{To: &peerv1.Process{Boot: math.MaxUint32}}), "text 4294967295 of 0"},
-		{"members", &peerv1.Post{Texts: [][]byte{{'a'}}, Letters: []*peerv1.Letter{{Body: &peerv1.Letter_Ack{Ack: &peerv1.Ack{Set: &peerv1.StableSet{Members: []uint32{1, 2}}}}}}}, "text 2 of 1"},
-		{"partition", mail(&peerv1.Letter{Body: &peerv1.Letter_Fetch{Fetch: &peerv1.Fetch{Partition: 1 << 31}}}), "number 2147483648"},
-		{"room", mail(&peerv1.Letter{Body: &peerv1.Letter_Room{Room: &peerv1.Room{KeyHi: []uint64{1}, KeyLo: []uint64{1, 2}}}}), "key_hi has 1 values and key_lo 2"},
-		{"report", mail(&peerv1.Letter{Body: &peerv1.Letter_Report{Report: &peerv1.Report{KeyHi: []uint64{1}}}}), "report: key_hi has 1 values and key_lo 0"},
-		{"report's sums", mail(&peerv1.Letter{Body: &peerv1.Letter_Report{Report: &peerv1.Report{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Sum: []int64{1, 2}}}}), "column sum has 2 values for 1 keys"},
-		{"report's limits", mail(&peerv1.Letter{Body: &peerv1.Letter_Report{Report: &peerv1.Report{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Limits: []uint32{9}}}}), "limits 9 were not defined"},
-		{"account", mail(&peerv1.Letter{Body: &peerv1.Letter_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Known: []int64{1, 2}}}}), "column known has 2 values for 1 keys"},
-		{"account's reporters", mail(&peerv1.Letter{Body: &peerv1.Letter_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Reporters: []uint32{1 << 31}}}}), "number 2147483648"},
+		{"too many control messages", control(slices.Repeat([]*peerv1.ControlMessage{{}}, maxControlMessages+1)...), "control messages of 4097 control messages"},
+		{"cluster_id", control(heartbeat, &peerv1.ControlMessage{ClusterId: 1, Body: heartbeat.Body}), "control message 1: text 1 of 0"},
+		{"receiver", control(&peerv1.ControlMessage{To: &peerv1.Process{Boot: math.MaxUint32}}), "text 4294967295 of 0"},
+		{"members", &peerv1.Post{Texts: [][]byte{{'a'}}, ControlMessages: []*peerv1.ControlMessage{{Body: &peerv1.ControlMessage_Ack{Ack: &peerv1.Ack{Set: &peerv1.VoterSet{Members: []uint32{1, 2}}}}}}}, "text 2 of 1"},
+		{"partition", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Fetch{Fetch: &peerv1.Fetch{Partition: 1 << 31}}}), "number 2147483648"},
+		{"room", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Room{Room: &peerv1.Room{KeyHi: []uint64{1}, KeyLo: []uint64{1, 2}}}}), "key_hi has 1 values and key_lo 2"},
+		{"report", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Report{Report: &peerv1.Report{KeyHi: []uint64{1}}}}), "report: key_hi has 1 values and key_lo 0"},
+		{"report's sums", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Report{Report: &peerv1.Report{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Sum: []int64{1, 2}}}}), "column sum has 2 values for 1 keys"},
+		{"report's limits", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Report{Report: &peerv1.Report{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Limits: []uint32{9}}}}), "limits 9 were not defined"},
+		{"account", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Known: []int64{1, 2}}}}), "column known has 2 values for 1 keys"},
+		{"account's reporters", control(&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Account{Account: &peerv1.Account{KeyHi: []uint64{1}, KeyLo: []uint64{1}, Reporters: []uint32{1 << 31}}}}), "number 2147483648"},
 		{"definition of 0", &peerv1.Post{Define: []*peerv1.Limits{{}}}, "definition of limits 0"},
-		{"undefined limits", mail(transferBatchLetter(&peerv1.TransferBatch{Limits: []uint32{9}})), "limits 9 were not defined"},
-		{"short column", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1}})), "column kind has 1 values for 2 parts"},
-		{"no partitions", mail(transferBatchLetter(&peerv1.TransferBatch{Sum: []uint64{1}})), "column sum has 1 values for 0 parts"},
-		{"too little data", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Size: []uint32{2, 3}, Data: []byte("four")})), "parts of 5 bytes in all, data of 4"},
-		{"too much data", mail(transferBatchLetter(&peerv1.TransferBatch{Data: []byte("four")})), "parts of 0 bytes in all, data of 4"},
-		{"an age that is none", mail(transferBatchLetter(&peerv1.TransferBatch{AgeNs: math.MaxInt64 + 1})), "age_ns 9223372036854775808"},
-		{"too many counters", mail(transferBatchLetter(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Counters: []uint32{math.MaxInt32, 1}})), "2147483648 counters"},
+		{"undefined limits", control(transferBatchControlMessage(&peerv1.TransferBatch{Limits: []uint32{9}})), "limits 9 were not defined"},
+		{"short column", control(transferBatchControlMessage(&peerv1.TransferBatch{Partition: two, Kind: []byte{1}})), "column kind has 1 values for 2 parts"},
+		{"no partitions", control(transferBatchControlMessage(&peerv1.TransferBatch{Sum: []uint64{1}})), "column sum has 1 values for 0 parts"},
+		{"too little data", control(transferBatchControlMessage(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Size: []uint32{2, 3}, Data: []byte("four")})), "parts of 5 bytes in all, data of 4"},
+		{"too much data", control(transferBatchControlMessage(&peerv1.TransferBatch{Data: []byte("four")})), "parts of 0 bytes in all, data of 4"},
+		{"an age that is none", control(transferBatchControlMessage(&peerv1.TransferBatch{AgeNs: math.MaxInt64 + 1})), "age_ns 9223372036854775808"},
+		{"too many counters", control(transferBatchControlMessage(&peerv1.TransferBatch{Partition: two, Kind: []byte{1, 1}, Counters: []uint32{math.MaxInt32, 1}})), "2147483648 counters"},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			network, box := newNetwork(), newInbox()
-			server, stop := network.serveMail(t, "b:1", box)
-			stream := rawMail(t, network, "b:1")
+			server, stop := network.serveControl(t, "b:1", box)
+			stream := rawControl(t, network, "b:1")
 			if err := stream.Send(m.post); err != nil && !errors.Is(err, io.EOF) {
 				t.Fatal(err)
 			}
@@ -103,25 +105,25 @@ func TestMalformedMail(t *testing.T) {
 	}
 }
 
-// TestStrangeMail: what a newer minor may say is passed over, and the rest arrives.
-func TestStrangeMail(t *testing.T) {
+// TestStrangeControl: what a newer minor may say is passed over, and the rest arrives.
+func TestStrangeControl(t *testing.T) {
 	network, box := newNetwork(), newInbox()
-	server, stop := network.serveMail(t, "b:1", box)
-	newer := new(peerv1.Letter)
+	server, stop := network.serveControl(t, "b:1", box)
+	newer := new(peerv1.ControlMessage)
 	newer.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1))
-	m := mail(
+	m := control(
 		newer,
-		&peerv1.Letter{Body: &peerv1.Letter_Heartbeat{Heartbeat: &peerv1.Heartbeat{Wish: 3}}},
-		&peerv1.Letter{Body: &peerv1.Letter_Grant{Grant: &peerv1.Grant{Parts: []*peerv1.GrantPart{{Has: 256}}}}},
-		transferBatchLetter(&peerv1.TransferBatch{Partition: []uint32{1}, Kind: []byte{6}}),
-		transferBatchLetter(&peerv1.TransferBatch{Partition: []uint32{1}}),
-		transferBatchLetter(&peerv1.TransferBatch{N: 7, Limits: []uint32{2, 1}}),
+		&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Heartbeat{Heartbeat: &peerv1.Heartbeat{Wish: 3}}},
+		&peerv1.ControlMessage{Body: &peerv1.ControlMessage_Grant{Grant: &peerv1.Grant{Parts: []*peerv1.GrantPart{{Has: 256}}}}},
+		transferBatchControlMessage(&peerv1.TransferBatch{Partition: []uint32{1}, Kind: []byte{6}}),
+		transferBatchControlMessage(&peerv1.TransferBatch{Partition: []uint32{1}}),
+		transferBatchControlMessage(&peerv1.TransferBatch{N: 7, Limits: []uint32{2, 1}}),
 	)
 	m.Define = []*peerv1.Limits{
 		{Id: 1, Limits: []*sluicev1.Limit{{Count: 1, PeriodNs: 1e9}}},
 		{Id: 2, Limits: []*sluicev1.Limit{{Algorithm: 200, Count: 1, PeriodNs: 1e9}}},
 	}
-	if err := rawMail(t, network, "b:1").Send(m); err != nil {
+	if err := rawControl(t, network, "b:1").Send(m); err != nil {
 		t.Fatal(err)
 	}
 	e := <-box
@@ -135,9 +137,9 @@ func TestStrangeMail(t *testing.T) {
 	}
 }
 
-// TestUnfitMail: what no receiver could take is not sent, and what is beside it is.
-func TestUnfitMail(t *testing.T) {
-	w := newLetterWriter(usualMaxLimits)
+// TestUnfitControl: what no receiver could take is not sent, and what is beside it is.
+func TestUnfitControl(t *testing.T) {
+	w := newControlMessageWriter(usualMaxLimits)
 	for _, c := range []struct {
 		body message.Body
 		want string
@@ -151,8 +153,8 @@ func TestUnfitMail(t *testing.T) {
 			t.Errorf("%T: %v, want %q", c.body, err, c.want)
 		}
 	}
-	if err := w.add(&message.Envelope{Body: &message.Ack{}}); err != nil || len(w.post.Letters) != 1 {
-		t.Errorf("%v, %d letters", err, len(w.post.Letters))
+	if err := w.add(&message.Envelope{Body: &message.Ack{}}); err != nil || len(w.post.ControlMessages) != 1 {
+		t.Errorf("%v, %d control messages", err, len(w.post.ControlMessages))
 	}
 }
 
@@ -162,7 +164,7 @@ func TestWeights(t *testing.T) {
 		switch b := b.(type) {
 		case *message.Holdings:
 			b.Held = slices.Repeat(b.Held[len(b.Held)/2:], 100)
-		case *message.News:
+		case *message.PendingGrants:
 			b.Grants = slices.Repeat(b.Grants[len(b.Grants)/2:], 100)
 		case *message.Claim:
 			b.Parts = slices.Repeat(b.Parts[len(b.Parts)/2:], 100)
@@ -180,15 +182,15 @@ func TestWeights(t *testing.T) {
 		case *message.Account:
 			b.Lines = slices.Repeat(b.Lines[len(b.Lines)/2:], 100)
 		case *message.Receipt:
-			b.Refused = slices.Repeat(b.Refused[len(b.Refused)/2:], 100)
+			b.Rejected = slices.Repeat(b.Rejected[len(b.Rejected)/2:], 100)
 		}
 		return b
 	}
 	for _, b := range bodies() {
 		b = times(b)
-		w := newLetterWriter(usualMaxLimits)
+		w := newControlMessageWriter(usualMaxLimits)
 		w.texts = map[string]uint32{odd: 1, long: 2} // not counted, and neither is what is defined
-		if err := w.add(&message.Envelope{To: process, Lineage: odd, Body: b}); err != nil {
+		if err := w.add(&message.Envelope{To: process, ClusterID: odd, Body: b}); err != nil {
 			t.Fatal(err)
 		}
 		w.post.Define = nil
@@ -198,13 +200,13 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// TestFramesOfMail: control goes first, and a frame is full at maxMailBytes and where
+// TestFramesOfControl: control goes first, and a frame is full at maxControlBytes and where
 // numbers of limits could change their meaning.
-func TestFramesOfMail(t *testing.T) {
+func TestFramesOfControl(t *testing.T) {
 	transferBatch := func(bytes, limits int) message.Envelope {
 		return message.Envelope{Body: &message.TransferBatch{Image: bucket.Image{Data: make([]byte, bytes), Limits: make([]*bucket.Limits, limits)}}}
 	}
-	var control, transferBatches letters
+	var control, transferBatches controlMessages
 	for _, e := range []message.Envelope{
 		transferBatch(100<<10, 0), transferBatch(100<<10, 0), transferBatch(100<<10, 0), transferBatch(0, maxGather-1), transferBatch(0, 2), transferBatch(300<<10, 1), transferBatch(0, 0),
 	} {
@@ -234,10 +236,10 @@ func TestFramesOfMail(t *testing.T) {
 	}
 }
 
-// FuzzMail: whatever comes, a frame is refused or delivered, and what was delivered
+// FuzzControl: whatever comes, a frame is rejected or delivered, and what was delivered
 // travels on without a change.
-func FuzzMail(f *testing.F) {
-	w := newLetterWriter(usualMaxLimits)
+func FuzzControl(f *testing.F) {
+	w := newControlMessageWriter(usualMaxLimits)
 	seed := func() {
 		b, err := proto.Marshal(&w.post)
 		if err != nil {
@@ -247,11 +249,11 @@ func FuzzMail(f *testing.F) {
 		w.begin()
 	}
 	for _, b := range bodies() {
-		if err := w.add(&message.Envelope{To: process, Lineage: "a-1", Body: b}); err != nil {
+		if err := w.add(&message.Envelope{To: process, ClusterID: "a-1", Body: b}); err != nil {
 			f.Fatal(err)
 		}
 		seed()
-		w = newLetterWriter(usualMaxLimits)
+		w = newControlMessageWriter(usualMaxLimits)
 	}
 	for _, b := range bodies() {
 		if err := w.add(&message.Envelope{Body: b}); err != nil {
@@ -262,7 +264,7 @@ func FuzzMail(f *testing.F) {
 	codec := newFrameCodec()
 	in := newIntern(usualMaxLimits)
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r := &letterReader{definitions: definitions{intern: in}}
+		r := &controlMessageReader{definitions: definitions{intern: in}}
 		var post peerv1.Post
 		for range 2 { // the second time into used memory
 			if codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, &post) != nil {
@@ -272,7 +274,7 @@ func FuzzMail(f *testing.F) {
 			if err != nil {
 				return
 			}
-			w := newLetterWriter(usualMaxLimits)
+			w := newControlMessageWriter(usualMaxLimits)
 			var sent []message.Envelope
 			limits := 0
 			for i := range got {
@@ -295,7 +297,7 @@ func FuzzMail(f *testing.F) {
 			if err := codec.Unmarshal(wire, &back); err != nil {
 				t.Fatal(err)
 			}
-			again, skipped, err := (&letterReader{definitions: definitions{intern: in}}).read(&back, nil)
+			again, skipped, err := (&controlMessageReader{definitions: definitions{intern: in}}).read(&back, nil)
 			if err != nil || skipped != 0 || !reflect.DeepEqual(again, sent) {
 				t.Fatalf("%+v\ntravelled on as\n%+v\n%d skipped, %v", sent, again, skipped, err)
 			}

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestMailUnreachable: a failed attempt drops what waits, and is repeated with mail
+// TestControlUnreachable: a failed attempt drops what waits, and is repeated with control messages
 // that comes 200 ms later at the latest.
-func TestMailUnreachable(t *testing.T) {
+func TestControlUnreachable(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
 		pool := open(t, network.config("a"))
@@ -32,30 +32,30 @@ func TestMailUnreachable(t *testing.T) {
 		if s := pool.Stats(); s.Failed != 9 || s.Dropped != posted || s.Posted != 0 {
 			t.Errorf("%d posted, %+v; want 9 attempts and all dropped", posted, s)
 		}
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		served := time.Now()
 		for len(box) == 0 && time.Since(served) < time.Second {
 			pool.Post("b:1", heartbeat(1))
 			time.Sleep(time.Millisecond)
 		}
-		if took := time.Since(served); took > lastMailBackoff {
-			t.Errorf("mail came %v after the peer", took)
+		if took := time.Since(served); took > lastControlBackoff {
+			t.Errorf("control messages came %v after the peer", took)
 		}
 	})
 }
 
-// TestMailReconnects: after a loss mail goes on with the next message, and a peer
+// TestControlReconnects: after a loss control messages goes on with the next message, and a peer
 // that loses connections at once is not worn out.
-func TestMailReconnects(t *testing.T) {
+func TestControlReconnects(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		_, stop := network.serveMail(t, "b:1", box)
+		_, stop := network.serveControl(t, "b:1", box)
 		pool := open(t, network.config("a"))
 		pool.Post("b:1", heartbeat(1))
-		time.Sleep(lastMailBackoff)
+		time.Sleep(lastControlBackoff)
 		stop()
 		synctest.Wait()
-		_, stop = network.serveMail(t, "b:1", box)
+		_, stop = network.serveControl(t, "b:1", box)
 		pool.Post("b:1", heartbeat(2))
 		synctest.Wait() // at once
 		wantNumbers(t, box.all(), 1, 2)
@@ -64,7 +64,7 @@ func TestMailReconnects(t *testing.T) {
 		}
 		stop() // too soon
 		synctest.Wait()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		pool.Post("b:1", heartbeat(3))
 		synctest.Wait()
 		time.Sleep(firstBackoff)
@@ -77,11 +77,11 @@ func TestMailReconnects(t *testing.T) {
 	})
 }
 
-// TestMailLoss: mail that waits while a connection is lost goes over the next one.
-func TestMailLoss(t *testing.T) {
+// TestControlLoss: control messages that waits while a connection is lost goes over the next one.
+func TestControlLoss(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		c := network.config("a")
 		var conn *clogged
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
@@ -94,7 +94,7 @@ func TestMailLoss(t *testing.T) {
 		}
 		pool := open(t, c)
 		pool.Post("b:1", heartbeat(1))
-		time.Sleep(lastMailBackoff)
+		time.Sleep(lastControlBackoff)
 		synctest.Wait()
 		first := conn
 		first.mu.Lock()
@@ -138,14 +138,14 @@ func (j *journal) lines() []string {
 	return strings.Split(strings.TrimSpace(j.buf.String()), "\n")
 }
 
-// TestMailRefused: a node that does not fit gets no mail through, and both sides say
+// TestControlRejected: a node that does not fit gets no control messages through, and both sides say
 // why once, not at every attempt.
-func TestMailRefused(t *testing.T) {
+func TestControlRejected(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
 		var logs, serverLogs journal
 		b := network.config("b")
-		b.Mailbox, b.Log = box, slog.New(slog.NewTextHandler(&serverLogs, nil))
+		b.ControlQueue, b.Log = box, slog.New(slog.NewTextHandler(&serverLogs, nil))
 		server, _ := network.serve(t, "b:1", b, handlerFunc(echo))
 		c := network.config("a")
 		c.Placement, c.Log = 8, slog.New(slog.NewTextHandler(&logs, nil))
@@ -154,7 +154,7 @@ func TestMailRefused(t *testing.T) {
 			pool.Post("b:1", heartbeat(1))
 			time.Sleep(50 * time.Millisecond)
 		}
-		if s := server.Stats(); s.Refused != pool.Stats().Failed || s.Refused < 5 || s.Delivered != 0 {
+		if s := server.Stats(); s.Rejected != pool.Stats().Failed || s.Rejected < 5 || s.Delivered != 0 {
 			t.Errorf("%+v, %+v", s, pool.Stats())
 		}
 		for _, j := range []*journal{&logs, &serverLogs} {
@@ -169,7 +169,7 @@ func TestMailRefused(t *testing.T) {
 func TestUnsendableIsLoggedRarely(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		var logs journal
 		c := network.config("a")
 		c.Log = slog.New(slog.NewTextHandler(&logs, nil))
@@ -191,8 +191,8 @@ func TestUnsendableIsLoggedRarely(t *testing.T) {
 	})
 }
 
-// TestMailEnds: Retain and Close end mail in every state, and drop what waits.
-func TestMailEnds(t *testing.T) {
+// TestControlEnds: Retain and Close end control messages in every state, and drop what waits.
+func TestControlEnds(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(*Pool)
@@ -203,7 +203,7 @@ func TestMailEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				network, box := newNetwork(), newInbox()
-				server, _ := network.serveMail(t, "b:1", box)
+				server, _ := network.serveControl(t, "b:1", box)
 				config := network.config("a")
 				config.Dial = silent{network, true}.dial
 				pool := open(t, config)
@@ -226,15 +226,15 @@ func TestMailEnds(t *testing.T) {
 				pool.Post("b:1", heartbeat(4))
 				synctest.Wait()
 				if got, closed := len(box.all()) == 2, c.name == "close"; got == closed {
-					t.Errorf("mail afterwards: %v", got)
+					t.Errorf("control messages afterwards: %v", got)
 				}
 			})
 		})
 	}
 }
 
-// TestNoMailbox: a server without a mailbox lets mail fall.
-func TestNoMailbox(t *testing.T) {
+// TestNoControlQueue: a server without a queue of control messages lets control messages fall.
+func TestNoControlQueue(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network := newNetwork()
 		server, _ := network.serve(t, "b:1", network.config("b"), handlerFunc(echo))

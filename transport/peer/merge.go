@@ -37,7 +37,7 @@ func (t *merger) trace(i int32) bool {
 	return first
 }
 
-// grow makes room for n keys. m has the records so far.
+// grow invalidates for n keys. m has the records so far.
 func (t *merger) grow(m *peerv1.Request, n int) {
 	size := 2 << bits.Len(uint(n))
 	if size <= len(t.slots) {
@@ -65,7 +65,7 @@ func (t *merger) slot(m *peerv1.Request, k bucket.Key) *int32 {
 
 // mergeable reports whether r may be one of several checks of a record.
 func mergeable(r *check.Record) bool {
-	return r.Verb == bucket.Check && r.Cost > 0 && r.Limits != nil && !r.Drain && !r.Hold && !r.GiveBack && !r.Lend && !r.Return && !r.Relay &&
+	return r.Verb == bucket.Check && r.Cost > 0 && r.Limits != nil && !r.Drain && !r.Hold && !r.GiveBack && !r.Grant && !r.Return && !r.Relay &&
 		r.Limits.Repeatable()
 }
 
@@ -80,20 +80,20 @@ func part(reply *check.Reply, rec *check.Record, before, times int64) check.Repl
 	if reply.Status != check.Decided {
 		return *reply
 	}
-	granted := min(max(reply.Granted-before, 0), times)
+	granted := min(max(reply.Admitted-before, 0), times)
 	switch {
 	case granted == 0 && reply.Denial != nil:
-		return check.Reply{Status: check.Decided, Holder: reply.Holder, Decision: *reply.Denial, Lent: reply.Lent}
+		return check.Reply{Status: check.Decided, Owner: reply.Owner, Decision: *reply.Denial, LeasedOut: reply.LeasedOut}
 	case granted < times && reply.Allowed && reply.Denial == nil:
 		return check.Reply{} // a correct node answers all of them
 	}
 	mine := *reply
-	mine.Granted = granted
+	mine.Admitted = granted
 	if granted == times {
 		mine.Denial = nil
 	}
 	if granted > 0 {
-		mine.Decision = earlier(&reply.Decision, rec, reply.Granted-before-granted)
+		mine.Decision = earlier(&reply.Decision, rec, reply.Admitted-before-granted)
 	}
 	return mine
 }

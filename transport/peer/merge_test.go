@@ -61,7 +61,7 @@ func TestMerge(t *testing.T) {
 		{"draining", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Drain = true })}, 2), []int64{0, 0}},
 		{"held", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Hold, r.ID = true, 1 })}, 2), []int64{0, 0}},
 		{"relayed", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Relay = true })}, 2), []int64{0, 0}},
-		{"leases", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Lend = true })}, 2), []int64{0, 0}},
+		{"leases", slices.Repeat([]check.Record{change(func(r *check.Record) { r.Grant = true })}, 2), []int64{0, 0}},
 	} {
 		for _, calls := range [][]*call{{{records: c.records}}, {{records: c.records[:1]}, {records: c.records[1:]}}} {
 			s := new(session)
@@ -149,7 +149,7 @@ func TestMergeIsInvisible(t *testing.T) {
 			for j := range c.records {
 				want := decided(alone, &c.records[j])
 				got := c.replies[j]
-				got.Granted, want.Granted = 0, 0 // of one check it says nothing
+				got.Admitted, want.Admitted = 0, 0 // of one check it says nothing
 				if got.Allowed != want.Allowed || got.Remaining != want.Remaining || got.RetryAfter != want.RetryAfter || !reflect.DeepEqual(got.Denial, want.Denial) {
 					t.Errorf("call %d, check %d: %+v, alone %+v", i, j, got, want)
 				}
@@ -168,13 +168,13 @@ func newTable(t *rapid.T) *bucket.Table {
 
 // decided is what an owner replies to r.
 func decided(table *bucket.Table, r *check.Record) check.Reply {
-	reply := check.Reply{Status: check.Decided, Holder: "b"}
+	reply := check.Reply{Status: check.Decided, Owner: "b"}
 	if !r.Many() {
 		reply.Decision, _, _ = table.Try(1, &r.Request, nil)
 		return reply
 	}
 	s, _, _, _ := table.TryTimes(1, &r.Request, r.Times)
-	reply.Granted, reply.Decision = s.Granted, s.Last
+	reply.Admitted, reply.Decision = s.Granted, s.Last
 	switch {
 	case s.Granted == 0:
 		reply.Decision = s.Denial
@@ -198,9 +198,9 @@ func TestPart(t *testing.T) {
 	l := mustLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 100, Cost: 2, Period: time.Hour})
 	rec := &check.Record{Request: bucket.Request{Limits: l, Cost: 3}, Times: 5}
 	denial := &bucket.Decision{Limit: 100, Remaining: 5, RetryAfter: time.Second}
-	reply := &check.Reply{Status: check.Decided, Lent: true, Granted: 2, Denial: denial, Decision: bucket.Decision{Allowed: true, Limit: 100, Remaining: 5}}
+	reply := &check.Reply{Status: check.Decided, LeasedOut: true, Admitted: 2, Denial: denial, Decision: bucket.Decision{Allowed: true, Limit: 100, Remaining: 5}}
 	for place, want := range []bucket.Decision{{Allowed: true, Limit: 100, Remaining: 11}, reply.Decision, *denial, *denial, *denial} {
-		if got := part(reply, rec, int64(place), 1); got.Decision != want || got.Status != check.Decided || !got.Lent {
+		if got := part(reply, rec, int64(place), 1); got.Decision != want || got.Status != check.Decided || !got.LeasedOut {
 			t.Errorf("check %d: %+v, want %+v", place, got, want)
 		}
 		mine := part(reply, rec, int64(place), 5-int64(place))

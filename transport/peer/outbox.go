@@ -11,16 +11,16 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastMailBackoff bounds how long a failed attempt to connect keeps mail from trying
+// lastControlBackoff bounds how long a failed attempt to connect keeps control messages from trying
 // again: a peer that has come back must get heartbeats soon. A connection that is
 // lost before it is as old counts as a failed attempt.
-const lastMailBackoff = 200 * time.Millisecond
+const lastControlBackoff = 200 * time.Millisecond
 
-// companyTime is how long mail that tells nothing new waits for company. Heartbeats, which
+// companyTime is how long control messages that tells nothing new waits for company. Heartbeats, which
 // it waits for, go out every 100 ms.
 const companyTime = 120 * time.Millisecond
 
-// outbox is the way of mail to one address. While it is running, one goroutine
+// outbox is the way of control messages to one address. While it is running, one goroutine
 // connects and then waits for the end of the stream, and another one writes.
 type outbox struct {
 	pool *Pool
@@ -35,7 +35,7 @@ type outbox struct {
 		cancel func()
 		// transfer batches has what may be much, control all else. Each queue has its own bounds, so
 		// that a heap of transfer batches leaves room for heartbeats.
-		control, transferBatches letters
+		control, transferBatches controlMessages
 
 		failures int       // attempts since the last good connection
 		failure  error     // of the last of them
@@ -91,7 +91,7 @@ func (o *outbox) nudge() {
 	}
 }
 
-// run connects as long as there is mail and attempts succeed. It is a goroutine of
+// run connects as long as there is control messages and attempts succeed. It is a goroutine of
 // the pool.
 func (o *outbox) run() {
 	for {
@@ -99,7 +99,7 @@ func (o *outbox) run() {
 		again, first, dropped := o.ended(since, err)
 		o.pool.stats.dropped.Add(uint64(dropped))
 		if first && o.pool.ctx.Err() == nil {
-			o.pool.warn("peer gets no mail", o.addr, "error", err)
+			o.pool.warn("peer gets no control messages", o.addr, "error", err)
 		}
 		if !again {
 			return
@@ -111,7 +111,7 @@ func (o *outbox) run() {
 // made, if it was, and why it ended.
 func (o *outbox) connect() (since time.Time, err error) {
 	p := o.pool
-	stream, c, err := dial(p, o.addr, peerv1.PeerServiceClient.Mail)
+	stream, c, err := dial(p, o.addr, peerv1.PeerServiceClient.Control)
 	if err != nil {
 		p.stats.failed.Add(1)
 		return since, err
@@ -162,8 +162,8 @@ func (o *outbox) ended(since time.Time, err error) (again, first bool, dropped i
 	if lost {
 		o.pool.stats.broken.Add(1)
 	}
-	if now := time.Now(); since.IsZero() || now.Sub(since) < lastMailBackoff {
-		wait := lastMailBackoff
+	if now := time.Now(); since.IsZero() || now.Sub(since) < lastControlBackoff {
+		wait := lastControlBackoff
 		if o.mu.failures < 5 { // 10 ms · 2⁵ is past the last
 			wait = min(wait, firstBackoff<<o.mu.failures)
 		}
@@ -197,7 +197,7 @@ func (o *outbox) close() {
 
 // write sends what waits until the stream ends. It is a goroutine of the pool.
 func (o *outbox) write(stream grpc.ClientStream, c connection) {
-	w := newLetterWriter(o.pool.cfg.MaxLimits)
+	w := newControlMessageWriter(o.pool.cfg.MaxLimits)
 	var batch []message.Envelope
 	for {
 		select {
@@ -208,7 +208,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 		for {
 			o.mu.Lock()
 			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.transferBatches)
-			o.late.Stop() // or a sleeping node would wake for mail that has left
+			o.late.Stop() // or a sleeping node would wake for control messages that has left
 			o.mu.Unlock()
 			if len(batch) == 0 {
 				break
@@ -219,7 +219,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 					o.pool.warn("a message cannot be sent", o.addr, "error", err)
 				}
 			}
-			o.pool.stats.posted.Add(uint64(len(w.post.Letters)))
+			o.pool.stats.posted.Add(uint64(len(w.post.ControlMessages)))
 			clear(batch)
 			// io.EOF says that the stream is over; connect learns why.
 			if err := stream.SendMsg(&w.post); err != nil {
@@ -231,23 +231,23 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 	}
 }
 
-// Mailbox takes messages from other nodes.
-type Mailbox interface {
+// Queue of control messages takes messages from other nodes.
+type ControlQueue interface {
 	// Deliver must not block: while it runs, all else that the sender posted
-	// waits. The message is the Mailbox's. Messages of one peer come one after the
+	// waits. The message is the Queue of control messages's. Messages of one peer come one after the
 	// other, those of different peers at the same time.
 	Deliver(message.Envelope)
 }
 
-// Mail serves one stream. Its goroutine delivers in order.
-func (s service) Mail(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Greeting]) error {
+// Control messages serves one stream. Its goroutine delivers in order.
+func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Greeting]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
 	hello, err := s.admit(stream)
 	if err != nil {
 		return err
 	}
-	r := letterReader{
+	r := controlMessageReader{
 		from:        message.Peer{Name: hello.Name, Boot: hello.Boot},
 		definitions: definitions{intern: s.intern},
 	}
@@ -263,10 +263,10 @@ func (s service) Mail(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Greeti
 			return s.malformed(hello, err)
 		}
 		s.stats.skipped.Add(uint64(skipped))
-		if s.cfg.Mailbox != nil {
+		if s.cfg.ControlQueue != nil {
 			s.stats.delivered.Add(uint64(len(got)))
 			for _, e := range got {
-				s.cfg.Mailbox.Deliver(e)
+				s.cfg.ControlQueue.Deliver(e)
 			}
 		}
 		// Nothing of this frame is kept while the next one is awaited.

@@ -17,7 +17,7 @@ func heartbeat(n int64) message.Envelope {
 
 func transferBatch(n uint64, bytes int) message.Envelope {
 	return message.Envelope{Body: &message.TransferBatch{
-		N: n, Parts: []message.Part{{Kind: message.Fill, Bytes: bytes}}, Image: bucket.Image{Data: make([]byte, bytes)},
+		N: n, Parts: []message.Part{{Kind: message.InitialSync, Bytes: bytes}}, Image: bucket.Image{Data: make([]byte, bytes)},
 	}}
 }
 
@@ -68,7 +68,7 @@ func held(c *Config) (open func()) {
 func TestCopies(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		c := network.config("a")
 		dial, first := c.Dial, make(chan struct{}, 1)
 		first <- struct{}{}
@@ -92,16 +92,16 @@ func TestCopies(t *testing.T) {
 	})
 }
 
-// TestMailOrder: what waits for a connection is delivered in order, control before transfer batches.
-func TestMailOrder(t *testing.T) {
+// TestControlOrder: what waits for a connection is delivered in order, control before transfer batches.
+func TestControlOrder(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		c := network.config("a")
 		pass := held(&c)
 		pool := open(t, c)
 		for i := range int64(3) {
-			pool.Post("b:1", transferBatch(uint64(i)+1, 200<<10)) // each fills a frame
+			pool.Post("b:1", transferBatch(uint64(i)+1, 200<<10)) // each initial syncs a frame
 			pool.Post("b:1", heartbeat(i+1))
 		}
 		synctest.Wait()
@@ -124,11 +124,11 @@ func TestMailOrder(t *testing.T) {
 	})
 }
 
-// TestMailWaitsForCompany: what is patient goes with the next message, in order, or by itself after a while.
-func TestMailWaitsForCompany(t *testing.T) {
+// TestControlWaitsForCompany: what is patient goes with the next message, in order, or by itself after a while.
+func TestControlWaitsForCompany(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		pool := open(t, network.config("a"))
 		patient := func(n int64) message.Envelope {
 			e := heartbeat(n)
@@ -156,7 +156,7 @@ func TestMailWaitsForCompany(t *testing.T) {
 		pool.Post("b:1", patient(7)) // two are company
 		synctest.Wait()
 		wantNumbers(t, box.all(), 6, 7)
-		if w, err := pool.ways("b:1"); err != nil || w.mail.late.Stop() {
+		if w, err := pool.ways("b:1"); err != nil || w.control.late.Stop() {
 			t.Errorf("somebody is woken later, though all has left; %v", err)
 		}
 
@@ -169,7 +169,7 @@ func TestMailWaitsForCompany(t *testing.T) {
 	})
 }
 
-// slow is a Mailbox that, against the rules, waits.
+// slow is a Queue of control messages that, against the rules, waits.
 type slow struct {
 	inbox
 	opened chan struct{}
@@ -185,7 +185,7 @@ func (s slow) Deliver(e message.Envelope) {
 func TestHeartbeatsOvertake(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), slow{newInbox(), make(chan struct{})}
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		pool := open(t, network.config("a"))
 		const transferBatches = 45
 		for n := range uint64(transferBatches) {
@@ -196,9 +196,9 @@ func TestHeartbeatsOvertake(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		way.mail.mu.Lock()
-		waiting := way.mail.mu.transferBatches.len()
-		way.mail.mu.Unlock()
+		way.control.mu.Lock()
+		waiting := way.control.mu.transferBatches.len()
+		way.control.mu.Unlock()
 		if waiting < 5 {
 			t.Fatalf("%d transfer batches wait: the test shows nothing", waiting)
 		}
@@ -212,11 +212,11 @@ func TestHeartbeatsOvertake(t *testing.T) {
 	})
 }
 
-// TestMailDrops: each queue is bounded in messages and bytes, and the other goes on.
-func TestMailDrops(t *testing.T) {
+// TestControlDrops: each queue is bounded in messages and bytes, and the other goes on.
+func TestControlDrops(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, box := newNetwork(), newInbox()
-		network.serveMail(t, "b:1", box)
+		network.serveControl(t, "b:1", box)
 		c := network.config("a")
 		pass := held(&c)
 		pool := open(t, c)
@@ -245,14 +245,14 @@ func TestMailDrops(t *testing.T) {
 
 // TestLargeMessageGoesAlone: a message of any size goes into an empty queue, and nothing behind it.
 func TestLargeMessageGoesAlone(t *testing.T) {
-	var q letters
+	var q controlMessages
 	if !q.push(transferBatch(1, maxWaitingBytes+1)) {
 		t.Fatal("a large message does not go into an empty queue")
 	}
 	if q.push(transferBatch(2, 1)) {
 		t.Error("a queue that is full takes more")
 	}
-	if got := takeFrame(nil, new(letters), &q); len(got) != 1 || q.bytes != 0 || !q.push(transferBatch(3, 1)) {
+	if got := takeFrame(nil, new(controlMessages), &q); len(got) != 1 || q.bytes != 0 || !q.push(transferBatch(3, 1)) {
 		t.Errorf("%d messages taken, %d bytes left", len(got), q.bytes)
 	}
 }

@@ -30,7 +30,7 @@ func (h handlerFunc) Serve(from string, records []check.Record, replies []check.
 // echo answers every record with its cost as what remains.
 func echo(_ string, records []check.Record, replies []check.Reply) {
 	for i := range records {
-		replies[i] = check.Reply{Status: check.Decided, Holder: "b"}
+		replies[i] = check.Reply{Status: check.Decided, Owner: "b"}
 		replies[i].Remaining = records[i].Cost
 	}
 }

@@ -19,7 +19,7 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Pool asks other nodes, and posts mail to them. It must be created with Open and closed with Close. It is
+// Pool asks other nodes, and posts control messages to them. It must be created with Open and closed with Close. It is
 // safe for concurrent use.
 type Pool struct {
 	cfg    Config
@@ -49,11 +49,11 @@ type PoolStats struct {
 	Frames, Records, Merged uint64
 	// Posted are messages that were given to a connection, Dropped those that were not.
 	Posted, Dropped uint64
-	// Overloaded are calls refused because of a full queue, Abandoned those whose
+	// Overloaded are calls rejected because of a full queue, Abandoned those whose
 	// context ended first.
 	Overloaded, Abandoned uint64
 	// Dialled are connections made, Failed attempts that did not become one,
-	// Broken connections lost; those for mail are counted as those for records.
+	// Broken connections lost; those for control messages are counted as those for records.
 	Dialled, Failed, Broken uint64
 }
 
@@ -96,7 +96,7 @@ func (p *Pool) warn(text, addr string, args ...any) {
 	}
 }
 
-// Call sends records to the node at addr and waits until replies are filled, one
+// Call sends records to the node at addr and waits until replies are synced, one
 // for each. It returns nil, or an error that names addr and wraps one of
 //   - check.ErrUnsent: no record left this node;
 //   - check.ErrAmbiguous: records were sent, and answers are missing;
@@ -108,7 +108,7 @@ func (p *Pool) warn(text, addr string, args ...any) {
 // error is about the latter.
 //
 // Records that are Sync or Relay, all of a call or none, have a stream of their own: their
-// holder may take its time without making others wait.
+// owner may take its time without making others wait.
 func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	if len(records) != len(replies) {
 		return fmt.Errorf("peer %s: %w: %d records with room for %d replies", addr, check.ErrUnsent, len(records), len(replies))
@@ -130,7 +130,7 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 }
 
 // Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
-// To one address, messages other than bulky ones (transfer batches, and what doors and reports send) are delivered
+// To one address, messages other than bulky ones (transfer batches, and what APIs and reports send) are delivered
 // in the order of their Posts, and so are these; the former overtake the latter. Copies have a connection of their own, and overtake all. e.From does not travel:
 // the receiver takes it from this node's hello. A connection is made when there is
 // none; what waits for it is dropped when the attempt fails.
@@ -143,14 +143,14 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 	if e.Copy {
 		w.spare.post(e)
 	}
-	w.mail.post(e)
+	w.control.post(e)
 }
 
 // ways are how to reach one address: records that are answered at once, records
-// whose answers wait for a copy, mail, and copies of mail.
+// whose answers wait for a copy, control messages, and copies of control messages.
 type ways struct {
-	prompt, sync *link
-	mail, spare  *outbox
+	prompt, sync   *link
+	control, spare *outbox
 }
 
 // of returns the link that records take; all of a call are alike.
@@ -183,7 +183,7 @@ func (p *Pool) ways(addr string) (*ways, error) {
 	w = &ways{}
 	w.prompt = &link{pool: p, addr: addr, trips: 1}
 	w.sync = &link{pool: p, addr: addr, trips: 2}
-	w.mail, w.spare = newOutbox(p, addr), newOutbox(p, addr)
+	w.control, w.spare = newOutbox(p, addr), newOutbox(p, addr)
 	p.mu.ways[addr] = w
 	return w, nil
 }
@@ -192,7 +192,7 @@ func (p *Pool) ways(addr string) (*ways, error) {
 func (w *ways) close(why error) {
 	w.prompt.close(why)
 	w.sync.close(why)
-	w.mail.close()
+	w.control.close()
 	w.spare.close()
 }
 
@@ -208,18 +208,18 @@ func (p *Pool) Failure(addr string) string {
 	if w == nil {
 		return ""
 	}
-	w.mail.mu.Lock()
-	defer w.mail.mu.Unlock()
-	if w.mail.mu.failure == nil || w.mail.mu.cancel != nil {
+	w.control.mu.Lock()
+	defer w.control.mu.Unlock()
+	if w.control.mu.failure == nil || w.control.mu.cancel != nil {
 		return ""
 	}
-	return w.mail.mu.failure.Error()
+	return w.control.mu.failure.Error()
 }
 
 // Greet connects to addr, exchanges hellos and proofs, and hangs up. It reports why this node and the process there cannot talk to
 // each other, or nil.
 func (p *Pool) Greet(addr string) error {
-	_, c, err := dial(p, addr, peerv1.PeerServiceClient.Mail)
+	_, c, err := dial(p, addr, peerv1.PeerServiceClient.Control)
 	if err == nil {
 		c.close()
 	}
@@ -227,7 +227,7 @@ func (p *Pool) Greet(addr string) error {
 }
 
 // HangUp ends the calls to addr that are under way, as if their connections were lost:
-// the process there is silent, and its callers can ask others instead. Mail goes on, so
+// the process there is silent, and its callers can ask others instead. Control messages goes on, so
 // that it is heard when it speaks again, and so do later calls.
 func (p *Pool) HangUp(addr string) {
 	p.mu.RLock()
@@ -240,7 +240,7 @@ func (p *Pool) HangUp(addr string) {
 }
 
 // Retain closes the connections to all other addresses. What they have not answered
-// fails, and mail that waits is dropped.
+// fails, and control messages that waits is dropped.
 func (p *Pool) Retain(addrs []string) {
 	var gone []*ways
 	p.mu.Lock()

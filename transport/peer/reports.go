@@ -13,7 +13,7 @@ import (
 // flagTransientLine is bit 0 of a Report's flags.
 const flagTransientLine = 1
 
-func (w *letterWriter) report(b *message.Report) *peerv1.Report {
+func (w *controlMessageWriter) report(b *message.Report) *peerv1.Report {
 	if len(b.Lines) > maxGather {
 		w.err = fmt.Errorf("%d lines; want at most %d", len(b.Lines), maxGather)
 		return nil
@@ -35,7 +35,7 @@ func (w *letterWriter) report(b *message.Report) *peerv1.Report {
 	return m
 }
 
-func (w *letterWriter) account(b *message.Account) *peerv1.Account {
+func (w *controlMessageWriter) account(b *message.Account) *peerv1.Account {
 	return &peerv1.Account{
 		Sent: b.Sent, Clock: b.Clock,
 		KeyHi:     each(b.Lines, func(s *message.Standing) uint64 { return s.Key.Hi }),
@@ -54,14 +54,14 @@ type column struct {
 }
 
 // columns reports whether all have the length that they must, and sets r.err if not.
-func (r *letterReader) columns(letter string, hi, lo int, rest ...column) bool {
+func (r *controlMessageReader) columns(controlMessage string, hi, lo int, rest ...column) bool {
 	if hi != lo {
-		r.err = fmt.Errorf("%s: key_hi has %d values and key_lo %d; want as many", letter, hi, lo)
+		r.err = fmt.Errorf("%s: key_hi has %d values and key_lo %d; want as many", controlMessage, hi, lo)
 		return false
 	}
 	for _, c := range rest {
 		if c.len != 0 && c.len != lo {
-			r.err = fmt.Errorf("%s: column %s has %d values for %d keys; want as many, or none", letter, c.name, c.len, lo)
+			r.err = fmt.Errorf("%s: column %s has %d values for %d keys; want as many, or none", controlMessage, c.name, c.len, lo)
 			return false
 		}
 	}
@@ -69,7 +69,7 @@ func (r *letterReader) columns(letter string, hi, lo int, rest ...column) bool {
 }
 
 // report returns the message that m holds, or nil with r.err set.
-func (r *letterReader) report(m *peerv1.Report) *message.Report {
+func (r *controlMessageReader) report(m *peerv1.Report) *message.Report {
 	if !r.columns("report", len(m.KeyHi), len(m.KeyLo), column{"limits", len(m.Limits)},
 		column{"ends", len(m.Ends)}, column{"sum", len(m.Sum)}, column{"flags", len(m.Flags)}) {
 		return nil
@@ -89,7 +89,7 @@ func (r *letterReader) report(m *peerv1.Report) *message.Report {
 }
 
 // account is report for an Account.
-func (r *letterReader) account(m *peerv1.Account) *message.Account {
+func (r *controlMessageReader) account(m *peerv1.Account) *message.Account {
 	if !r.columns("account", len(m.KeyHi), len(m.KeyLo), column{"ends", len(m.Ends)},
 		column{"known", len(m.Known)}, column{"remaining", len(m.Remaining)}, column{"reporters", len(m.Reporters)}) {
 		return nil
@@ -116,7 +116,7 @@ const (
 	flagLeased
 )
 
-func (w *letterWriter) facts(b *message.Facts) *peerv1.Facts {
+func (w *controlMessageWriter) facts(b *message.Facts) *peerv1.Facts {
 	n := &b.Node
 	h := n.Holdings
 	m := &peerv1.Facts{
@@ -125,7 +125,7 @@ func (w *letterWriter) facts(b *message.Facts) *peerv1.Facts {
 		LatencyBoundsNs: each(n.Latency.Bounds, func(d *time.Duration) uint64 { return uint64(*d) }),
 		Slot:            n.Slot, History: flat(n.History),
 	}
-	for _, v := range []int{h.Holding, h.Unprotected, h.HandingOver, h.Copies, h.Claims, h.Forks, h.BelowReplicas, h.Lost} {
+	for _, v := range []int{h.Holding, h.Unprotected, h.HandingOver, h.Copies, h.Claims, h.Divergent, h.BelowReplicas, h.Lost} {
 		m.Holdings = append(m.Holdings, w.number(v))
 	}
 	m.ByRule = each(n.ByRule, func(r *facts.Rule) *peerv1.RuleFacts {
@@ -153,10 +153,10 @@ func flat(list []facts.Counts) []uint64 {
 	return out
 }
 
-func (w *letterWriter) keyFacts(b *message.KeyFacts) *peerv1.KeyFacts {
+func (w *controlMessageWriter) keyFacts(b *message.KeyFacts) *peerv1.KeyFacts {
 	k := &b.Key
 	m := &peerv1.KeyFacts{
-		Id: b.ID, Partition: w.number(k.Partition), Gen: k.Gen, Grants: w.number(k.Grants), Lent: k.Lent,
+		Id: b.ID, Partition: w.number(k.Partition), Gen: k.Gen, Grants: w.number(k.Grants), Granted: k.Granted,
 		LeaseLeft: k.LeaseLeft, DeniesNs: int64(k.Denies),
 		Limit:        each(k.Limits, func(l *facts.Limit) int64 { return l.Limit }),
 		Spent:        each(k.Limits, func(l *facts.Limit) int64 { return l.Spent }),
@@ -172,7 +172,7 @@ func (w *letterWriter) keyFacts(b *message.KeyFacts) *peerv1.KeyFacts {
 }
 
 // facts returns the message that m holds, or nil with r.err set.
-func (r *letterReader) facts(m *peerv1.Facts) *message.Facts {
+func (r *controlMessageReader) facts(m *peerv1.Facts) *message.Facts {
 	b := &message.Facts{ID: m.Id}
 	n := &b.Node
 	n.Rules, n.MayDecide, n.Reason = r.text(m.Rules), m.MayDecide, r.text(m.Reason)
@@ -185,7 +185,7 @@ func (r *letterReader) facts(m *peerv1.Facts) *message.Facts {
 	for i := range min(len(h), len(m.Holdings)) {
 		h[i] = r.number(m.Holdings[i])
 	}
-	n.Holdings = facts.Holdings{Holding: h[0], Unprotected: h[1], HandingOver: h[2], Copies: h[3], Claims: h[4], Forks: h[5], BelowReplicas: h[6], Lost: h[7]}
+	n.Holdings = facts.Holdings{Holding: h[0], Unprotected: h[1], HandingOver: h[2], Copies: h[3], Claims: h[4], Divergent: h[5], BelowReplicas: h[6], Lost: h[7]}
 	n.Slot, n.History = m.Slot, r.slots(m.History)
 	if len(m.ByRule) > facts.MaxRules {
 		r.err = fmt.Errorf("facts: %d rules; want at most %d", len(m.ByRule), facts.MaxRules)
@@ -204,7 +204,7 @@ func countsFrom(m *peerv1.Counts) facts.Counts {
 }
 
 // slots is flat the other way round.
-func (r *letterReader) slots(list []uint64) []facts.Counts {
+func (r *controlMessageReader) slots(list []uint64) []facts.Counts {
 	if len(list)%4 != 0 || len(list)/4 > facts.Slots {
 		r.err = fmt.Errorf("facts: a history of %d numbers; want four for each slot, at most %d slots", len(list), facts.Slots)
 		return nil
@@ -221,14 +221,14 @@ func (r *letterReader) slots(list []uint64) []facts.Counts {
 }
 
 // keyFacts is facts for a KeyFacts.
-func (r *letterReader) keyFacts(m *peerv1.KeyFacts) *message.KeyFacts {
+func (r *controlMessageReader) keyFacts(m *peerv1.KeyFacts) *message.KeyFacts {
 	k := len(m.Limit)
 	if len(m.Spent) != k || len(m.Remaining) != k || len(m.ResetAfterNs) != k {
 		r.err = fmt.Errorf("key facts: columns of %d, %d, %d and %d values; want as many", k, len(m.Spent), len(m.Remaining), len(m.ResetAfterNs))
 		return nil
 	}
 	b := &message.KeyFacts{ID: m.Id, Key: facts.Key{
-		Partition: r.number(m.Partition), Gen: m.Gen, Grants: r.number(m.Grants), Lent: m.Lent,
+		Partition: r.number(m.Partition), Gen: m.Gen, Grants: r.number(m.Grants), Granted: m.Granted,
 		LeaseLeft: m.LeaseLeft, Denies: time.Duration(m.DeniesNs),
 		Holds: m.Flags&flagHolds != 0, Copy: m.Flags&flagCopy != 0, Whole: m.Flags&flagWhole != 0,
 		Counted: m.Flags&flagCounted != 0, Leased: m.Flags&flagLeased != 0,

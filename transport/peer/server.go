@@ -31,8 +31,8 @@ const (
 	maxUnknownOfAll = 16 << 20
 )
 
-// Server answers other nodes' frames out of a check.Handler and brings their mail
-// to a Mailbox. It must be closed with Close.
+// Server answers other nodes' frames out of a check.Handler and brings their control messages
+// to a Queue of control messages. It must be closed with Close.
 type Server struct {
 	cfg     Config
 	handler check.Handler
@@ -49,21 +49,21 @@ type ServerStats struct {
 	Streams int64
 	// Frames and Records were answered.
 	Frames, Records uint64
-	// Delivered are messages that the Mailbox got, Skipped those of a kind that
+	// Delivered are messages that the Queue of control messages got, Skipped those of a kind that
 	// this node does not know.
 	Delivered, Skipped uint64
-	// Refused are streams whose hello did not fit, Malformed those that ended
+	// Rejected are streams whose hello did not fit, Malformed those that ended
 	// because of a frame that could not be understood.
-	Refused, Malformed uint64
+	Rejected, Malformed uint64
 	// Unread is what streams hold that have not said hello.
 	Unread inflow.Stats
 }
 
 type serverStats struct {
-	streams            atomic.Int64
-	frames, records    atomic.Uint64
-	delivered, skipped atomic.Uint64
-	refused, malformed atomic.Uint64
+	streams             atomic.Int64
+	frames, records     atomic.Uint64
+	delivered, skipped  atomic.Uint64
+	rejected, malformed atomic.Uint64
 }
 
 // NewServer returns a server that lets h decide.
@@ -123,7 +123,7 @@ func (s *Server) Stats() ServerStats {
 		Streams: s.stats.streams.Load(),
 		Frames:  s.stats.frames.Load(), Records: s.stats.records.Load(),
 		Delivered: s.stats.delivered.Load(), Skipped: s.stats.skipped.Load(),
-		Refused: s.stats.refused.Load(), Malformed: s.stats.malformed.Load(), Unread: s.inflow.Stats(),
+		Rejected: s.stats.rejected.Load(), Malformed: s.stats.malformed.Load(), Unread: s.inflow.Stats(),
 	}
 }
 

@@ -78,7 +78,7 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// leadLocked makes the asker the one who sends, if there is something to send, it
+// leadLocked makes the requester the one who sends, if there is something to send, it
 // may leave now, and nobody else is at it. A caller must not be made to wait longer
 // than its context, so it leads only where sending cannot block; else the pump is
 // woken.
@@ -308,7 +308,7 @@ func (s *session) receive() {
 	}
 }
 
-// answer fills the replies of the oldest frame from m.
+// answer initial syncs the replies of the oldest frame from m.
 func (s *session) answer(m *peerv1.Reply) error {
 	l := s.link
 	l.mu.Lock()
@@ -331,7 +331,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 		readReply(m, 0, s.peer, s.decoded)
 	}
 	first := 0
-	fill := func(c *call) {
+	initialSync := func(c *call) {
 		if len(f.places) == 0 {
 			readReply(m, first, s.peer, c.replies)
 			return
@@ -346,7 +346,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 	}
 	for _, c := range f.calls {
 		n := len(c.records)
-		c.finish(nil, fill)
+		c.finish(nil, initialSync)
 		first += n
 	}
 	clear(s.decoded)

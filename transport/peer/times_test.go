@@ -15,20 +15,20 @@ func TestTimes(t *testing.T) {
 	network := newNetwork()
 	denial := &bucket.Decision{Index: 2, Limit: 9, Remaining: 1, ResetAfter: time.Minute, RetryAfter: time.Second}
 	want := []check.Reply{
-		{Status: check.Decided, Holder: "b", Granted: 4, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 5}},
-		{Status: check.Decided, Holder: "b", Granted: 2, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 1}, Denial: denial},
-		{Status: check.Decided, Holder: "b", Decision: *denial},
-		{Status: check.Decided, Holder: "b", Granted: 7, Grant: 9, For: time.Second, Lent: true},
-		{Status: check.Decided, Holder: "b", Granted: 1, Decision: bucket.Decision{Allowed: true, Limit: 1}, Denial: &bucket.Decision{Limit: 1, RetryAfter: 1}},
+		{Status: check.Decided, Owner: "b", Admitted: 4, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 5}},
+		{Status: check.Decided, Owner: "b", Admitted: 2, Decision: bucket.Decision{Allowed: true, Limit: 9, Remaining: 1}, Denial: denial},
+		{Status: check.Decided, Owner: "b", Decision: *denial},
+		{Status: check.Decided, Owner: "b", Admitted: 7, Grant: 9, For: time.Second, LeasedOut: true},
+		{Status: check.Decided, Owner: "b", Admitted: 1, Decision: bucket.Decision{Allowed: true, Limit: 1}, Denial: &bucket.Decision{Limit: 1, RetryAfter: 1}},
 	}
 	var times []int64
-	var lend, back check.Record
+	var grant, back check.Record
 	network.serve(t, "b:1", network.config("b"), handlerFunc(func(_ string, records []check.Record, replies []check.Reply) {
 		for i, r := range records {
 			times = append(times, r.Times)
 			switch {
-			case r.Lend:
-				lend = r
+			case r.Grant:
+				grant = r
 			case r.Return:
 				back = r
 			}
@@ -36,7 +36,7 @@ func TestTimes(t *testing.T) {
 		}
 	}))
 	pool := open(t, network.config("a"))
-	records := []check.Record{{Times: 4}, {Times: 3, ID: 1}, {Times: 1024, ID: 2}, {Lend: true, Want: 1, Rate: 2, For: 3, ID: 3}, {Return: true, Want: 5, ID: 4}}
+	records := []check.Record{{Times: 4}, {Times: 3, ID: 1}, {Times: 1024, ID: 2}, {Grant: true, Want: 1, Rate: 2, For: 3, ID: 3}, {Return: true, Want: 5, ID: 4}}
 	got := make([]check.Reply, len(records))
 	if err := pool.Call(t.Context(), "b:1", records, got); err != nil {
 		t.Fatal(err)
@@ -44,8 +44,8 @@ func TestTimes(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if !reflect.DeepEqual(times, []int64{4, 3, 1024, 0, 0}) || lend != records[3] || back != records[4] {
-		t.Errorf("records of %v checks, %+v, %+v", times, lend, back)
+	if !reflect.DeepEqual(times, []int64{4, 3, 1024, 0, 0}) || grant != records[3] || back != records[4] {
+		t.Errorf("records of %v checks, %+v, %+v", times, grant, back)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestTimesApart(t *testing.T) {
 	m := new(peerv1.Reply)
 	var want []check.Reply
 	for i := range 6 {
-		r := check.Reply{Status: check.Decided, Holder: "b"}
+		r := check.Reply{Status: check.Decided, Owner: "b"}
 		if i%2 == 1 {
 			r.Denial = &bucket.Decision{RetryAfter: time.Duration(i)}
 		}

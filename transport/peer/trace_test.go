@@ -35,7 +35,7 @@ func TestTraced(t *testing.T) {
 			replies[i] = check.Reply{Status: check.Decided}
 			replies[i].Allowed = records[i].Cost > 0
 		}
-		replies[4].Status = check.NotHolder
+		replies[4].Status = check.NotOwner
 	}))
 	pool := open(t, network.config("a"))
 	one, two := &check.Trace{ID: [16]byte{1}, Span: [8]byte{2}}, &check.Trace{ID: [16]byte{3}, Span: [8]byte{4}}
@@ -49,8 +49,8 @@ func TestTraced(t *testing.T) {
 	}
 	stop() // what was answered is recorded by now
 	type seen struct {
-		trace, below                        byte
-		records, allowed, denied, notHolder int64
+		trace, below                       byte
+		records, allowed, denied, notOwner int64
 	}
 	var got []seen
 	for _, s := range spans.Ended() {
@@ -64,8 +64,8 @@ func TestTraced(t *testing.T) {
 				g.allowed = a.Value.AsInt64()
 			case noteDenied:
 				g.denied = a.Value.AsInt64()
-			case noteNotHolder:
-				g.notHolder = a.Value.AsInt64()
+			case noteNotOwner:
+				g.notOwner = a.Value.AsInt64()
 			case noteFrom:
 				if a.Value.AsString() != "a" {
 					t.Errorf("asked by %q", a.Value.AsString())

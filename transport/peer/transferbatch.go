@@ -16,9 +16,9 @@ const (
 )
 
 // transfer batch puts p into empty columns, perhaps with the memory of an earlier frame's.
-func (w *letterWriter) transferBatch(p *message.TransferBatch) *peerv1.Letter_TransferBatch {
+func (w *controlMessageWriter) transferBatch(p *message.TransferBatch) *peerv1.ControlMessage_TransferBatch {
 	if w.used == len(w.transferBatches) {
-		w.transferBatches = append(w.transferBatches, &peerv1.Letter_TransferBatch{TransferBatch: new(peerv1.TransferBatch)})
+		w.transferBatches = append(w.transferBatches, &peerv1.ControlMessage_TransferBatch{TransferBatch: new(peerv1.TransferBatch)})
 	}
 	body := w.transferBatches[w.used]
 	w.used++
@@ -44,7 +44,7 @@ func (w *letterWriter) transferBatch(p *message.TransferBatch) *peerv1.Letter_Tr
 		m.Flags = append(m.Flags, flags)
 		m.EpochGen = append(m.EpochGen, t.Epoch.Gen)
 		m.EpochBoot = append(m.EpochBoot, boots[0].in(w, t.Epoch.Boot))
-		m.Fill = append(m.Fill, t.Fill)
+		m.InitialSync = append(m.InitialSync, t.InitialSync)
 		m.Seq = append(m.Seq, t.Seq)
 		m.StartGen = append(m.StartGen, t.Start.Epoch.Gen)
 		m.StartBoot = append(m.StartBoot, boots[1].in(w, t.Start.Epoch.Boot))
@@ -84,14 +84,14 @@ type lastText struct {
 	id uint32
 }
 
-func (l *lastText) in(w *letterWriter, s string) uint32 {
+func (l *lastText) in(w *controlMessageWriter, s string) uint32 {
 	if l.s != s {
 		l.s, l.id = s, w.text(s)
 	}
 	return l.id
 }
 
-// cutTransferBatch is cutRequest for a Transfer batch. Its data was lent to it.
+// cutTransferBatch is cutRequest for a Transfer batch. Its data was granted to it.
 func cutTransferBatch(m *peerv1.TransferBatch) {
 	m.N, m.AgeNs = 0, 0
 	m.Partition = m.Partition[:0]
@@ -99,7 +99,7 @@ func cutTransferBatch(m *peerv1.TransferBatch) {
 	m.Flags = m.Flags[:0]
 	m.EpochGen = m.EpochGen[:0]
 	m.EpochBoot = m.EpochBoot[:0]
-	m.Fill = m.Fill[:0]
+	m.InitialSync = m.InitialSync[:0]
 	m.Seq = m.Seq[:0]
 	m.StartGen = m.StartGen[:0]
 	m.StartBoot = m.StartBoot[:0]
@@ -125,7 +125,7 @@ func sealTransferBatch(m *peerv1.TransferBatch) {
 	m.Flags = trim(m.Flags)
 	m.EpochGen = trim(m.EpochGen)
 	m.EpochBoot = trim(m.EpochBoot)
-	m.Fill = trim(m.Fill)
+	m.InitialSync = trim(m.InitialSync)
 	m.Seq = trim(m.Seq)
 	m.StartGen = trim(m.StartGen)
 	m.StartBoot = trim(m.StartBoot)
@@ -146,14 +146,14 @@ func sealTransferBatch(m *peerv1.TransferBatch) {
 
 // transfer batch returns the message that m holds, or nil with r.err set. It takes m's data
 // over, which was allocated for this frame.
-func (r *letterReader) transferBatch(m *peerv1.TransferBatch) *message.TransferBatch {
+func (r *controlMessageReader) transferBatch(m *peerv1.TransferBatch) *message.TransferBatch {
 	n := len(m.Partition)
 	for _, c := range []struct {
 		name string
 		len  int
 	}{
 		{"kind", len(m.Kind)}, {"flags", len(m.Flags)}, {"epoch_gen", len(m.EpochGen)}, {"epoch_boot", len(m.EpochBoot)},
-		{"fill", len(m.Fill)}, {"seq", len(m.Seq)}, {"start_gen", len(m.StartGen)}, {"start_boot", len(m.StartBoot)},
+		{"initial_sync", len(m.InitialSync)}, {"seq", len(m.Seq)}, {"start_gen", len(m.StartGen)}, {"start_boot", len(m.StartBoot)},
 		{"start_seq", len(m.StartSeq)}, {"next_gen", len(m.NextGen)}, {"next_boot", len(m.NextBoot)},
 		{"counters", len(m.Counters)}, {"size", len(m.Size)}, {"sum", len(m.Sum)},
 		{"loss_gen", len(m.LossGen)}, {"loss_boot", len(m.LossBoot)}, {"loss_age_ns", len(m.LossAgeNs)},
@@ -184,7 +184,7 @@ func (r *letterReader) transferBatch(m *peerv1.TransferBatch) *message.TransferB
 		t.Kind = r.kind(at(m.Kind, i))
 		t.Begin, t.End = flags&flagBegin != 0, flags&flagEnd != 0
 		t.Epoch = message.Epoch{Gen: at(m.EpochGen, i), Boot: r.text(at(m.EpochBoot, i))}
-		t.Fill, t.Seq = at(m.Fill, i), at(m.Seq, i)
+		t.InitialSync, t.Seq = at(m.InitialSync, i), at(m.Seq, i)
 		t.Start.Epoch = message.Epoch{Gen: at(m.StartGen, i), Boot: r.text(at(m.StartBoot, i))}
 		t.Start.Seq = at(m.StartSeq, i)
 		t.Next = message.Epoch{Gen: at(m.NextGen, i), Boot: r.text(at(m.NextBoot, i))}
@@ -212,7 +212,7 @@ func (r *letterReader) transferBatch(m *peerv1.TransferBatch) *message.TransferB
 }
 
 // kind returns v as a message.Kind.
-func (r *letterReader) kind(v byte) message.Kind {
+func (r *controlMessageReader) kind(v byte) message.Kind {
 	if v == 0 {
 		r.unknown = true
 	}
@@ -221,7 +221,7 @@ func (r *letterReader) kind(v byte) message.Kind {
 
 // limit returns the limits that id stands for, nil for none and for such as this
 // node cannot apply.
-func (r *letterReader) limit(id *uint32) *bucket.Limits {
+func (r *controlMessageReader) limit(id *uint32) *bucket.Limits {
 	if *id == 0 {
 		return nil
 	}

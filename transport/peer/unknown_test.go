@@ -129,13 +129,13 @@ func TestUnknownPeerIsNotRead(t *testing.T) {
 }
 
 // What others do wrong has a line of each kind, whatever they put into it.
-func TestLinesOfStrangersAreFew(t *testing.T) {
+func TestLinesOfOutsidersAreFew(t *testing.T) {
 	log := new(lines)
 	s, addr := listen(t, log)
 	const many = 60
 	for i := range many {
 		r := unknownPeer(t, addr)
-		id, err := r.Open(peerv1.PeerService_Mail_FullMethodName)
+		id, err := r.Open(peerv1.PeerService_Control_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,10 +163,10 @@ func TestLinesOfStrangersAreFew(t *testing.T) {
 			<-changed
 		}
 	}
-	if n := s.Stats().Refused; n != many {
-		t.Errorf("%d were refused, want %d", n, many)
+	if n := s.Stats().Rejected; n != many {
+		t.Errorf("%d were rejected, want %d", n, many)
 	}
-	if n := log.with("peer refused"); n < 1 || n > 3 { // one in 10 s
+	if n := log.with("peer rejected"); n < 1 || n > 3 { // one in 10 s
 		t.Errorf("%d lines", n)
 	}
 }

@@ -40,7 +40,7 @@ type state struct {
 	Self       string       `json:"self"`
 	Ring       string       `json:"ring"`
 	Partitions int          `json:"partitions"`
-	Set        *stableSet   `json:"stable_set,omitempty"`
+	Set        *voterSet    `json:"voter_set,omitempty"`
 	Members    []memberJSON `json:"members"`
 	// Missing did not answer in time.
 	Missing []string `json:"missing"`
@@ -51,10 +51,10 @@ type state struct {
 	ByRule  []ruleRates `json:"by_rule"`
 }
 
-type stableSet struct {
-	Lineage string   `json:"lineage"`
-	Version uint64   `json:"version"`
-	Members []string `json:"members"`
+type voterSet struct {
+	ClusterID string   `json:"cluster_id"`
+	Version   uint64   `json:"version"`
+	Members   []string `json:"members"`
 }
 
 // memberJSON is one node. What it tells of itself is left out while it does not answer.
@@ -88,7 +88,7 @@ type holdings struct {
 	HandingOver   int `json:"handing_over"`
 	Copies        int `json:"copies"`
 	Claims        int `json:"claims"`
-	Forks         int `json:"forks"`
+	Divergent     int `json:"divergent"`
 	Lost          int `json:"lost"`
 }
 

@@ -18,15 +18,15 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// world is a cluster of n1, which has the hub, and n2. Both admit ten and n2 denies two checks a second.
-type world struct {
+// test cluster is a cluster of n1, which has the hub, and n2. Both admit ten and n2 denies two checks a second.
+type testCluster struct {
 	*Hub
 	began         time.Time
 	asked, topped atomic.Int64
 	dead, off     atomic.Bool
 }
 
-func (w *world) node(name string, history bool) facts.Node {
+func (w *testCluster) node(name string, history bool) facts.Node {
 	s := uint64(time.Since(w.began) / time.Second)
 	n := facts.Node{Name: name, Boot: name + "-1", Rules: "abc", MayDecide: true, All: facts.Counts{Allowed: 10 * s, Denied: 2 * s}}
 	n.Latency = facts.Latency{Bounds: []time.Duration{time.Millisecond, time.Second}, Counts: []uint64{11 * s, s, 0}, Sum: time.Duration(12*s) * time.Millisecond}
@@ -39,8 +39,8 @@ func (w *world) node(name string, history bool) facts.Node {
 	return n
 }
 
-func newWorld(t *testing.T, ctx context.Context) *world {
-	w := &world{began: time.Now()}
+func newTestCluster(t *testing.T, ctx context.Context) *testCluster {
+	w := &testCluster{began: time.Now()}
 	w.Hub = NewHub(Config{
 		Members: func(context.Context) limiter.Members {
 			m := limiter.Members{Self: "n1", Partitions: 7, Members: []limiter.Member{
@@ -91,7 +91,7 @@ func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		w := newWorld(t, ctx)
+		w := newTestCluster(t, ctx)
 		time.Sleep(time.Minute)
 		if w.asked.Load() != 0 {
 			t.Errorf("asked %d times while nobody watches", w.asked.Load())
@@ -183,7 +183,7 @@ func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		w := newWorld(t, ctx)
+		w := newTestCluster(t, ctx)
 		var list []*Watcher
 		for range MaxWatchers {
 			one, err := w.Watch()

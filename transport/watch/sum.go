@@ -155,7 +155,7 @@ func (s *sum) state(at time.Time, m limiter.Members, nodes []facts.Node, missing
 		Missing: append([]string{}, missing...), Members: []memberJSON{}, ByRule: []ruleRates{},
 	}
 	if m.Set.Version > 0 {
-		out.Set = (*stableSet)(&m.Set)
+		out.Set = (*voterSet)(&m.Set)
 	}
 	var bounds []time.Duration
 	var calls []uint64

@@ -172,7 +172,7 @@ func TestForemost(t *testing.T) {
 	}
 	slow := counted(7)
 	slow.Delay = time.Second
-	refused := func(after time.Duration, remaining int64) client.Decision {
+	rejected := func(after time.Duration, remaining int64) client.Decision {
 		return client.Decision{Period: time.Minute, RetryAfter: after, Remaining: remaining}
 	}
 	for _, c := range []struct {
@@ -183,9 +183,9 @@ func TestForemost(t *testing.T) {
 		{"the least left", []client.Decision{counted(5), counted(3), counted(4)}, counted(3)},
 		{"one that is counted", []client.Decision{{Allowed: true, Source: client.SourceOpen}, counted(5)}, counted(5)},
 		{"the longest delay", []client.Decision{counted(5), slow}, client.Decision{Allowed: true, Period: time.Minute, Remaining: 5, Delay: time.Second}},
-		{"a denial", []client.Decision{counted(5), refused(0, 0)}, refused(0, 0)},
-		{"the longest denial", []client.Decision{refused(1, 0), refused(client.Never, 9), refused(2, 0)}, refused(client.Never, 9)},
-		{"who was not just denied with others", []client.Decision{refused(5, 9), refused(5, 2), refused(5, 3)}, refused(5, 2)},
+		{"a denial", []client.Decision{counted(5), rejected(0, 0)}, rejected(0, 0)},
+		{"the longest denial", []client.Decision{rejected(1, 0), rejected(client.Never, 9), rejected(2, 0)}, rejected(client.Never, 9)},
+		{"who was not just denied with others", []client.Decision{rejected(5, 9), rejected(5, 2), rejected(5, 3)}, rejected(5, 2)},
 	} {
 		if got := foremost([]client.Check{{Cost: 3}, {Cost: 3}, {Cost: 3}}, c.all); got != c.want {
 			t.Errorf("%s: %+v", c.name, got)

@@ -10,7 +10,7 @@ import (
 
 // Network spells the network whose addresses are counted together: an IPv4 address itself, and the first
 // address of an IPv6 address's /64, which one subscriber has at least. That is how the cluster's forward
-// auth door spells it, and rules with ip_prefix read it.
+// auth API spells it, and rules with ip_prefix read it.
 func Network(a netip.Addr) string {
 	a = plain(a)
 	if a.Is6() {

@@ -3,7 +3,7 @@
 // goroutines of their own, so that they work in a testing/synctest bubble.
 //
 // Packets are delivered at once, or lost where there is a cut, no listener, or a
-// full queue. Connections to an address without a listener are refused; across a
+// full queue. Connections to an address without a listener are rejected; across a
 // cut they time out.
 package memnet
 
@@ -223,20 +223,20 @@ func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, err
 			return nil, ErrClosed
 		}
 	}
-	refused := fmt.Errorf("memnet: dial %s: connection refused", to)
+	rejected := fmt.Errorf("memnet: dial %s: connection refused", to)
 	if dest == nil {
-		return nil, refused
+		return nil, rejected
 	}
 	ours, theirs := net.Pipe()
 	select {
 	case <-t.closed:
 		return nil, ErrClosed
 	case <-dest.closed:
-		return nil, refused
+		return nil, rejected
 	case dest.streams <- theirs:
 		return &tapped{ours, t.network, to}, nil
 	default:
-		return nil, refused
+		return nil, rejected
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 )
 
 // Check says whether the checks, all of one key with a limit of count, are linearizable. Answers
-// that no holder gave (shares, for example) are left out: they are counted elsewhere. The error says that the
+// that no owner gave (shares, for example) are left out: they are counted elsewhere. The error says that the
 // search took longer than within, or that the log holds several keys.
 func Check(checks []audit.Check, count int, within time.Duration) (bool, error) {
 	history, err := historyOf(checks)
@@ -45,7 +45,7 @@ func Check(checks []audit.Check, count int, within time.Duration) (bool, error) 
 	return false, fmt.Errorf("no order of %d operations was found or ruled out within %v", len(history), within)
 }
 
-// historyOf returns one operation for each answer of a holder, and one for each attempt without any.
+// historyOf returns one operation for each answer of an owner, and one for each attempt without any.
 func historyOf(checks []audit.Check) (history []porcupine.Operation, err error) {
 	for _, c := range checks {
 		if c.Key != checks[0].Key {

@@ -45,8 +45,8 @@ type Model struct {
 	n, burst, p int64
 }
 
-// New returns the model of limit, whose checks all cost 1. It refuses what bucket
-// refuses and the options that it has no model of.
+// New returns the model of limit, whose checks all cost 1. It rejects what bucket
+// rejects and the options that it has no model of.
 func New(limit bucket.Limit, c Clocks) (*Model, error) {
 	if _, err := bucket.NewLimits(limit); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func New(limit bucket.Limit, c Clocks) (*Model, error) {
 	return m, m.validate()
 }
 
-// validate refuses what the verdicts do not take into account.
+// validate rejects what the verdicts do not take into account.
 func (m *Model) validate() error {
 	l := &m.limit
 	switch {

@@ -62,7 +62,7 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejects(t *testing.T) {
 	fixed := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1, Period: time.Hour}
 	with := func(change func(l *bucket.Limit)) bucket.Limit {
 		l := fixed

@@ -300,12 +300,12 @@ type Request struct {
 	// bucket.Verb; bit 7: to be relayed to the owner, within for_ns.
 	Verb []byte `protobuf:"bytes,8,opt,name=verb,proto3" json:"verb,omitempty"`
 	// Bit 0 hold, bit 1 give back, bit 2 sync, bit 3 transient,
-	// bit 4 drain, bit 5 no delay, bit 6 lend, bit 7 return.
+	// bit 4 drain, bit 5 no delay, bit 6 grant, bit 7 return.
 	Flags []byte   `protobuf:"bytes,9,opt,name=flags,proto3" json:"flags,omitempty"`
 	Id    []uint64 `protobuf:"varint,10,rep,packed,name=id,proto3" json:"id,omitempty"`
 	// How many alike checks the record is, 0 for one.
 	Times []int64 `protobuf:"varint,11,rep,packed,name=times,proto3" json:"times,omitempty"`
-	// Of records that lend or return: units, demand in units a second, and the lifetime asked for.
+	// Of records that grant or return: units, demand in units a second, and the lifetime asked for.
 	Want  []int64 `protobuf:"varint,12,rep,packed,name=want,proto3" json:"want,omitempty"`
 	Rate  []int64 `protobuf:"varint,13,rep,packed,name=rate,proto3" json:"rate,omitempty"`
 	ForNs []int64 `protobuf:"varint,14,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
@@ -547,7 +547,7 @@ type Reply struct {
 	Seq   uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// check.Status.
 	Status []byte `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 lent,
+	// Bit 0 allowed, bit 1 soft, bit 2 some were not admitted, bit 3 granted,
 	// bit 4 denied only because counters are lost.
 	Flags        []byte  `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
 	Index        []byte  `protobuf:"bytes,5,opt,name=index,proto3" json:"index,omitempty"`
@@ -556,14 +556,14 @@ type Reply struct {
 	ResetAfterNs []int64 `protobuf:"varint,8,rep,packed,name=reset_after_ns,json=resetAfterNs,proto3" json:"reset_after_ns,omitempty"`
 	RetryAfterNs []int64 `protobuf:"varint,9,rep,packed,name=retry_after_ns,json=retryAfterNs,proto3" json:"retry_after_ns,omitempty"`
 	DelayNs      []int64 `protobuf:"varint,10,rep,packed,name=delay_ns,json=delayNs,proto3" json:"delay_ns,omitempty"`
-	// Holders named in this frame; holder[i] is 1 + an index into it, 0 for the sender.
-	Names  []string `protobuf:"bytes,11,rep,name=names,proto3" json:"names,omitempty"`
-	Holder []uint32 `protobuf:"varint,12,rep,packed,name=holder,proto3" json:"holder,omitempty"`
+	// Owners named in this frame; owner[i] is 1 + an index into it, 0 for the sender.
+	Names []string `protobuf:"bytes,11,rep,name=names,proto3" json:"names,omitempty"`
+	Owner []uint32 `protobuf:"varint,12,rep,packed,name=owner,proto3" json:"owner,omitempty"`
 	// How many checks of a record with times were admitted.
 	Granted []int64 `protobuf:"varint,13,rep,packed,name=granted,proto3" json:"granted,omitempty"`
 	// Of each reply with flag 2, in order: the answer to the checks that were not admitted.
 	Denials []*Denial `protobuf:"bytes,14,rep,name=denials,proto3" json:"denials,omitempty"`
-	// Answers to records that lend: granted is the units.
+	// Answers to records that grant: granted is the units.
 	Grant         []uint64 `protobuf:"varint,15,rep,packed,name=grant,proto3" json:"grant,omitempty"`
 	ForNs         []int64  `protobuf:"varint,16,rep,packed,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -677,9 +677,9 @@ func (x *Reply) GetNames() []string {
 	return nil
 }
 
-func (x *Reply) GetHolder() []uint32 {
+func (x *Reply) GetOwner() []uint32 {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
 	return nil
 }
@@ -797,7 +797,7 @@ func (x *Denial) GetLost() bool {
 	return false
 }
 
-// Post is a frame of letters, in the order that they are to be delivered.
+// Post is a frame of control messages, in the order that they are to be delivered.
 type Post struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hello *Hello                 `protobuf:"bytes,1,opt,name=hello,proto3" json:"hello,omitempty"`
@@ -805,10 +805,10 @@ type Post struct {
 	Define []*Limits `protobuf:"bytes,2,rep,name=define,proto3" json:"define,omitempty"`
 	// Names and boot ids of this frame. Wherever a field is called a text, it holds
 	// 1 + an index into it, 0 for the empty text.
-	Texts         [][]byte  `protobuf:"bytes,3,rep,name=texts,proto3" json:"texts,omitempty"`
-	Letters       []*Letter `protobuf:"bytes,4,rep,name=letters,proto3" json:"letters,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Texts           [][]byte          `protobuf:"bytes,3,rep,name=texts,proto3" json:"texts,omitempty"`
+	ControlMessages []*ControlMessage `protobuf:"bytes,4,rep,name=control_messages,json=controlMessages,proto3" json:"control_messages,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Post) Reset() {
@@ -862,65 +862,65 @@ func (x *Post) GetTexts() [][]byte {
 	return nil
 }
 
-func (x *Post) GetLetters() []*Letter {
+func (x *Post) GetControlMessages() []*ControlMessage {
 	if x != nil {
-		return x.Letters
+		return x.ControlMessages
 	}
 	return nil
 }
 
-// Letter is a message.Envelope. It is from who said hello.
-type Letter struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	To      *Process               `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
-	Lineage uint32                 `protobuf:"varint,2,opt,name=lineage,proto3" json:"lineage,omitempty"` // text
-	// A receiver skips a letter whose body it does not know, as if it were lost.
+// Control message is a message.Envelope. It is from who said hello.
+type ControlMessage struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	To        *Process               `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
+	ClusterId uint32                 `protobuf:"varint,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // text
+	// A receiver skips a control message whose body it does not know, as if it were lost.
 	//
 	// Types that are valid to be assigned to Body:
 	//
-	//	*Letter_Heartbeat
-	//	*Letter_Ack
-	//	*Letter_Prepare
-	//	*Letter_Promise
-	//	*Letter_Accept
-	//	*Letter_Accepted
-	//	*Letter_Holdings
-	//	*Letter_News
-	//	*Letter_Claim
-	//	*Letter_Grant
-	//	*Letter_Fetch
-	//	*Letter_TransferBatch
-	//	*Letter_Receipt
-	//	*Letter_Room
-	//	*Letter_Report
-	//	*Letter_Account
-	//	*Letter_Load
-	//	*Letter_TopAsk
-	//	*Letter_Top
-	//	*Letter_FactsAsk
-	//	*Letter_Facts
-	//	*Letter_KeyAsk
-	//	*Letter_KeyFacts
-	//	*Letter_AcceptLoss
-	Body          isLetter_Body `protobuf_oneof:"body"`
+	//	*ControlMessage_Heartbeat
+	//	*ControlMessage_Ack
+	//	*ControlMessage_Prepare
+	//	*ControlMessage_Promise
+	//	*ControlMessage_Accept
+	//	*ControlMessage_Accepted
+	//	*ControlMessage_Holdings
+	//	*ControlMessage_PendingGrants
+	//	*ControlMessage_Claim
+	//	*ControlMessage_Grant
+	//	*ControlMessage_Fetch
+	//	*ControlMessage_TransferBatch
+	//	*ControlMessage_Receipt
+	//	*ControlMessage_Room
+	//	*ControlMessage_Report
+	//	*ControlMessage_Account
+	//	*ControlMessage_Load
+	//	*ControlMessage_TopAsk
+	//	*ControlMessage_Top
+	//	*ControlMessage_FactsAsk
+	//	*ControlMessage_Facts
+	//	*ControlMessage_KeyAsk
+	//	*ControlMessage_KeyFacts
+	//	*ControlMessage_AcceptLoss
+	Body          isControlMessage_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Letter) Reset() {
-	*x = Letter{}
+func (x *ControlMessage) Reset() {
+	*x = ControlMessage{}
 	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Letter) String() string {
+func (x *ControlMessage) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Letter) ProtoMessage() {}
+func (*ControlMessage) ProtoMessage() {}
 
-func (x *Letter) ProtoReflect() protoreflect.Message {
+func (x *ControlMessage) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_v1_peer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -932,395 +932,395 @@ func (x *Letter) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Letter.ProtoReflect.Descriptor instead.
-func (*Letter) Descriptor() ([]byte, []int) {
+// Deprecated: Use ControlMessage.ProtoReflect.Descriptor instead.
+func (*ControlMessage) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *Letter) GetTo() *Process {
+func (x *ControlMessage) GetTo() *Process {
 	if x != nil {
 		return x.To
 	}
 	return nil
 }
 
-func (x *Letter) GetLineage() uint32 {
+func (x *ControlMessage) GetClusterId() uint32 {
 	if x != nil {
-		return x.Lineage
+		return x.ClusterId
 	}
 	return 0
 }
 
-func (x *Letter) GetBody() isLetter_Body {
+func (x *ControlMessage) GetBody() isControlMessage_Body {
 	if x != nil {
 		return x.Body
 	}
 	return nil
 }
 
-func (x *Letter) GetHeartbeat() *Heartbeat {
+func (x *ControlMessage) GetHeartbeat() *Heartbeat {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Heartbeat); ok {
+		if x, ok := x.Body.(*ControlMessage_Heartbeat); ok {
 			return x.Heartbeat
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetAck() *Ack {
+func (x *ControlMessage) GetAck() *Ack {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Ack); ok {
+		if x, ok := x.Body.(*ControlMessage_Ack); ok {
 			return x.Ack
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetPrepare() *Prepare {
+func (x *ControlMessage) GetPrepare() *Prepare {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Prepare); ok {
+		if x, ok := x.Body.(*ControlMessage_Prepare); ok {
 			return x.Prepare
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetPromise() *Promise {
+func (x *ControlMessage) GetPromise() *Promise {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Promise); ok {
+		if x, ok := x.Body.(*ControlMessage_Promise); ok {
 			return x.Promise
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetAccept() *Accept {
+func (x *ControlMessage) GetAccept() *Accept {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Accept); ok {
+		if x, ok := x.Body.(*ControlMessage_Accept); ok {
 			return x.Accept
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetAccepted() *Accepted {
+func (x *ControlMessage) GetAccepted() *Accepted {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Accepted); ok {
+		if x, ok := x.Body.(*ControlMessage_Accepted); ok {
 			return x.Accepted
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetHoldings() *Holdings {
+func (x *ControlMessage) GetHoldings() *Holdings {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Holdings); ok {
+		if x, ok := x.Body.(*ControlMessage_Holdings); ok {
 			return x.Holdings
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetNews() *News {
+func (x *ControlMessage) GetPendingGrants() *PendingGrants {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_News); ok {
-			return x.News
+		if x, ok := x.Body.(*ControlMessage_PendingGrants); ok {
+			return x.PendingGrants
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetClaim() *Claim {
+func (x *ControlMessage) GetClaim() *Claim {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Claim); ok {
+		if x, ok := x.Body.(*ControlMessage_Claim); ok {
 			return x.Claim
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetGrant() *Grant {
+func (x *ControlMessage) GetGrant() *Grant {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Grant); ok {
+		if x, ok := x.Body.(*ControlMessage_Grant); ok {
 			return x.Grant
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetFetch() *Fetch {
+func (x *ControlMessage) GetFetch() *Fetch {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Fetch); ok {
+		if x, ok := x.Body.(*ControlMessage_Fetch); ok {
 			return x.Fetch
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetTransferBatch() *TransferBatch {
+func (x *ControlMessage) GetTransferBatch() *TransferBatch {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_TransferBatch); ok {
+		if x, ok := x.Body.(*ControlMessage_TransferBatch); ok {
 			return x.TransferBatch
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetReceipt() *Receipt {
+func (x *ControlMessage) GetReceipt() *Receipt {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Receipt); ok {
+		if x, ok := x.Body.(*ControlMessage_Receipt); ok {
 			return x.Receipt
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetRoom() *Room {
+func (x *ControlMessage) GetRoom() *Room {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Room); ok {
+		if x, ok := x.Body.(*ControlMessage_Room); ok {
 			return x.Room
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetReport() *Report {
+func (x *ControlMessage) GetReport() *Report {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Report); ok {
+		if x, ok := x.Body.(*ControlMessage_Report); ok {
 			return x.Report
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetAccount() *Account {
+func (x *ControlMessage) GetAccount() *Account {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Account); ok {
+		if x, ok := x.Body.(*ControlMessage_Account); ok {
 			return x.Account
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetLoad() *Load {
+func (x *ControlMessage) GetLoad() *Load {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Load); ok {
+		if x, ok := x.Body.(*ControlMessage_Load); ok {
 			return x.Load
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetTopAsk() *TopAsk {
+func (x *ControlMessage) GetTopAsk() *TopAsk {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_TopAsk); ok {
+		if x, ok := x.Body.(*ControlMessage_TopAsk); ok {
 			return x.TopAsk
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetTop() *Top {
+func (x *ControlMessage) GetTop() *Top {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Top); ok {
+		if x, ok := x.Body.(*ControlMessage_Top); ok {
 			return x.Top
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetFactsAsk() *FactsAsk {
+func (x *ControlMessage) GetFactsAsk() *FactsAsk {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_FactsAsk); ok {
+		if x, ok := x.Body.(*ControlMessage_FactsAsk); ok {
 			return x.FactsAsk
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetFacts() *Facts {
+func (x *ControlMessage) GetFacts() *Facts {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_Facts); ok {
+		if x, ok := x.Body.(*ControlMessage_Facts); ok {
 			return x.Facts
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetKeyAsk() *KeyAsk {
+func (x *ControlMessage) GetKeyAsk() *KeyAsk {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_KeyAsk); ok {
+		if x, ok := x.Body.(*ControlMessage_KeyAsk); ok {
 			return x.KeyAsk
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetKeyFacts() *KeyFacts {
+func (x *ControlMessage) GetKeyFacts() *KeyFacts {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_KeyFacts); ok {
+		if x, ok := x.Body.(*ControlMessage_KeyFacts); ok {
 			return x.KeyFacts
 		}
 	}
 	return nil
 }
 
-func (x *Letter) GetAcceptLoss() *AcceptLoss {
+func (x *ControlMessage) GetAcceptLoss() *AcceptLoss {
 	if x != nil {
-		if x, ok := x.Body.(*Letter_AcceptLoss); ok {
+		if x, ok := x.Body.(*ControlMessage_AcceptLoss); ok {
 			return x.AcceptLoss
 		}
 	}
 	return nil
 }
 
-type isLetter_Body interface {
-	isLetter_Body()
+type isControlMessage_Body interface {
+	isControlMessage_Body()
 }
 
-type Letter_Heartbeat struct {
+type ControlMessage_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,3,opt,name=heartbeat,proto3,oneof"`
 }
 
-type Letter_Ack struct {
+type ControlMessage_Ack struct {
 	Ack *Ack `protobuf:"bytes,4,opt,name=ack,proto3,oneof"`
 }
 
-type Letter_Prepare struct {
+type ControlMessage_Prepare struct {
 	Prepare *Prepare `protobuf:"bytes,5,opt,name=prepare,proto3,oneof"`
 }
 
-type Letter_Promise struct {
+type ControlMessage_Promise struct {
 	Promise *Promise `protobuf:"bytes,6,opt,name=promise,proto3,oneof"`
 }
 
-type Letter_Accept struct {
+type ControlMessage_Accept struct {
 	Accept *Accept `protobuf:"bytes,7,opt,name=accept,proto3,oneof"`
 }
 
-type Letter_Accepted struct {
+type ControlMessage_Accepted struct {
 	Accepted *Accepted `protobuf:"bytes,8,opt,name=accepted,proto3,oneof"`
 }
 
-type Letter_Holdings struct {
+type ControlMessage_Holdings struct {
 	Holdings *Holdings `protobuf:"bytes,9,opt,name=holdings,proto3,oneof"`
 }
 
-type Letter_News struct {
-	News *News `protobuf:"bytes,10,opt,name=news,proto3,oneof"`
+type ControlMessage_PendingGrants struct {
+	PendingGrants *PendingGrants `protobuf:"bytes,10,opt,name=pending_grants,json=pendingGrants,proto3,oneof"`
 }
 
-type Letter_Claim struct {
+type ControlMessage_Claim struct {
 	Claim *Claim `protobuf:"bytes,11,opt,name=claim,proto3,oneof"`
 }
 
-type Letter_Grant struct {
+type ControlMessage_Grant struct {
 	Grant *Grant `protobuf:"bytes,12,opt,name=grant,proto3,oneof"`
 }
 
-type Letter_Fetch struct {
+type ControlMessage_Fetch struct {
 	Fetch *Fetch `protobuf:"bytes,13,opt,name=fetch,proto3,oneof"`
 }
 
-type Letter_TransferBatch struct {
+type ControlMessage_TransferBatch struct {
 	TransferBatch *TransferBatch `protobuf:"bytes,14,opt,name=transfer_batch,json=transferBatch,proto3,oneof"`
 }
 
-type Letter_Receipt struct {
+type ControlMessage_Receipt struct {
 	Receipt *Receipt `protobuf:"bytes,15,opt,name=receipt,proto3,oneof"`
 }
 
-type Letter_Room struct {
+type ControlMessage_Room struct {
 	Room *Room `protobuf:"bytes,16,opt,name=room,proto3,oneof"`
 }
 
-type Letter_Report struct {
+type ControlMessage_Report struct {
 	Report *Report `protobuf:"bytes,20,opt,name=report,proto3,oneof"`
 }
 
-type Letter_Account struct {
+type ControlMessage_Account struct {
 	Account *Account `protobuf:"bytes,21,opt,name=account,proto3,oneof"`
 }
 
-type Letter_Load struct {
+type ControlMessage_Load struct {
 	Load *Load `protobuf:"bytes,30,opt,name=load,proto3,oneof"`
 }
 
-type Letter_TopAsk struct {
+type ControlMessage_TopAsk struct {
 	TopAsk *TopAsk `protobuf:"bytes,31,opt,name=top_ask,json=topAsk,proto3,oneof"`
 }
 
-type Letter_Top struct {
+type ControlMessage_Top struct {
 	Top *Top `protobuf:"bytes,32,opt,name=top,proto3,oneof"`
 }
 
-type Letter_FactsAsk struct {
+type ControlMessage_FactsAsk struct {
 	FactsAsk *FactsAsk `protobuf:"bytes,33,opt,name=facts_ask,json=factsAsk,proto3,oneof"`
 }
 
-type Letter_Facts struct {
+type ControlMessage_Facts struct {
 	Facts *Facts `protobuf:"bytes,34,opt,name=facts,proto3,oneof"`
 }
 
-type Letter_KeyAsk struct {
+type ControlMessage_KeyAsk struct {
 	KeyAsk *KeyAsk `protobuf:"bytes,35,opt,name=key_ask,json=keyAsk,proto3,oneof"`
 }
 
-type Letter_KeyFacts struct {
+type ControlMessage_KeyFacts struct {
 	KeyFacts *KeyFacts `protobuf:"bytes,36,opt,name=key_facts,json=keyFacts,proto3,oneof"`
 }
 
-type Letter_AcceptLoss struct {
+type ControlMessage_AcceptLoss struct {
 	AcceptLoss *AcceptLoss `protobuf:"bytes,37,opt,name=accept_loss,json=acceptLoss,proto3,oneof"`
 }
 
-func (*Letter_Heartbeat) isLetter_Body() {}
+func (*ControlMessage_Heartbeat) isControlMessage_Body() {}
 
-func (*Letter_Ack) isLetter_Body() {}
+func (*ControlMessage_Ack) isControlMessage_Body() {}
 
-func (*Letter_Prepare) isLetter_Body() {}
+func (*ControlMessage_Prepare) isControlMessage_Body() {}
 
-func (*Letter_Promise) isLetter_Body() {}
+func (*ControlMessage_Promise) isControlMessage_Body() {}
 
-func (*Letter_Accept) isLetter_Body() {}
+func (*ControlMessage_Accept) isControlMessage_Body() {}
 
-func (*Letter_Accepted) isLetter_Body() {}
+func (*ControlMessage_Accepted) isControlMessage_Body() {}
 
-func (*Letter_Holdings) isLetter_Body() {}
+func (*ControlMessage_Holdings) isControlMessage_Body() {}
 
-func (*Letter_News) isLetter_Body() {}
+func (*ControlMessage_PendingGrants) isControlMessage_Body() {}
 
-func (*Letter_Claim) isLetter_Body() {}
+func (*ControlMessage_Claim) isControlMessage_Body() {}
 
-func (*Letter_Grant) isLetter_Body() {}
+func (*ControlMessage_Grant) isControlMessage_Body() {}
 
-func (*Letter_Fetch) isLetter_Body() {}
+func (*ControlMessage_Fetch) isControlMessage_Body() {}
 
-func (*Letter_TransferBatch) isLetter_Body() {}
+func (*ControlMessage_TransferBatch) isControlMessage_Body() {}
 
-func (*Letter_Receipt) isLetter_Body() {}
+func (*ControlMessage_Receipt) isControlMessage_Body() {}
 
-func (*Letter_Room) isLetter_Body() {}
+func (*ControlMessage_Room) isControlMessage_Body() {}
 
-func (*Letter_Report) isLetter_Body() {}
+func (*ControlMessage_Report) isControlMessage_Body() {}
 
-func (*Letter_Account) isLetter_Body() {}
+func (*ControlMessage_Account) isControlMessage_Body() {}
 
-func (*Letter_Load) isLetter_Body() {}
+func (*ControlMessage_Load) isControlMessage_Body() {}
 
-func (*Letter_TopAsk) isLetter_Body() {}
+func (*ControlMessage_TopAsk) isControlMessage_Body() {}
 
-func (*Letter_Top) isLetter_Body() {}
+func (*ControlMessage_Top) isControlMessage_Body() {}
 
-func (*Letter_FactsAsk) isLetter_Body() {}
+func (*ControlMessage_FactsAsk) isControlMessage_Body() {}
 
-func (*Letter_Facts) isLetter_Body() {}
+func (*ControlMessage_Facts) isControlMessage_Body() {}
 
-func (*Letter_KeyAsk) isLetter_Body() {}
+func (*ControlMessage_KeyAsk) isControlMessage_Body() {}
 
-func (*Letter_KeyFacts) isLetter_Body() {}
+func (*ControlMessage_KeyFacts) isControlMessage_Body() {}
 
-func (*Letter_AcceptLoss) isLetter_Body() {}
+func (*ControlMessage_AcceptLoss) isControlMessage_Body() {}
 
 type Process struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1530,7 +1530,7 @@ func (x *Ballot) GetBoot() uint32 {
 	return 0
 }
 
-type StableSet struct {
+type VoterSet struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"` // text
 	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
@@ -1539,20 +1539,20 @@ type StableSet struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StableSet) Reset() {
-	*x = StableSet{}
+func (x *VoterSet) Reset() {
+	*x = VoterSet{}
 	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StableSet) String() string {
+func (x *VoterSet) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StableSet) ProtoMessage() {}
+func (*VoterSet) ProtoMessage() {}
 
-func (x *StableSet) ProtoReflect() protoreflect.Message {
+func (x *VoterSet) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1564,26 +1564,26 @@ func (x *StableSet) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
-func (*StableSet) Descriptor() ([]byte, []int) {
+// Deprecated: Use VoterSet.ProtoReflect.Descriptor instead.
+func (*VoterSet) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *StableSet) GetId() uint32 {
+func (x *VoterSet) GetId() uint32 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *StableSet) GetVersion() uint64 {
+func (x *VoterSet) GetVersion() uint64 {
 	if x != nil {
 		return x.Version
 	}
 	return 0
 }
 
-func (x *StableSet) GetMembers() []uint32 {
+func (x *VoterSet) GetMembers() []uint32 {
 	if x != nil {
 		return x.Members
 	}
@@ -1593,14 +1593,14 @@ func (x *StableSet) GetMembers() []uint32 {
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Sent  int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
-	Set   *StableSet             `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
-	// message.Wish. Also here a letter with a value that is not known is skipped.
-	Wish        uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
-	Seen        uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
-	News        uint64 `protobuf:"varint,5,opt,name=news,proto3" json:"news,omitempty"`
-	Unconfirmed bool   `protobuf:"varint,6,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
-	Isolated    bool   `protobuf:"varint,7,opt,name=isolated,proto3" json:"isolated,omitempty"`
-	NoQuorum    bool   `protobuf:"varint,8,opt,name=no_quorum,json=noQuorum,proto3" json:"no_quorum,omitempty"`
+	Set   *VoterSet              `protobuf:"bytes,2,opt,name=set,proto3" json:"set,omitempty"`
+	// message.Wish. Also here a control message with a value that is not known is skipped.
+	Wish          uint32 `protobuf:"varint,3,opt,name=wish,proto3" json:"wish,omitempty"`
+	Seen          uint64 `protobuf:"varint,4,opt,name=seen,proto3" json:"seen,omitempty"`
+	PendingGrants uint64 `protobuf:"varint,5,opt,name=pending_grants,json=pendingGrants,proto3" json:"pending_grants,omitempty"`
+	Unconfirmed   bool   `protobuf:"varint,6,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
+	Isolated      bool   `protobuf:"varint,7,opt,name=isolated,proto3" json:"isolated,omitempty"`
+	NoQuorum      bool   `protobuf:"varint,8,opt,name=no_quorum,json=noQuorum,proto3" json:"no_quorum,omitempty"`
 	// How a set is founded, as in message.Heartbeat.
 	Expect        uint32   `protobuf:"varint,10,opt,name=expect,proto3" json:"expect,omitempty"`
 	Founding      uint64   `protobuf:"varint,11,opt,name=founding,proto3" json:"founding,omitempty"`
@@ -1647,7 +1647,7 @@ func (x *Heartbeat) GetSent() int64 {
 	return 0
 }
 
-func (x *Heartbeat) GetSet() *StableSet {
+func (x *Heartbeat) GetSet() *VoterSet {
 	if x != nil {
 		return x.Set
 	}
@@ -1668,9 +1668,9 @@ func (x *Heartbeat) GetSeen() uint64 {
 	return 0
 }
 
-func (x *Heartbeat) GetNews() uint64 {
+func (x *Heartbeat) GetPendingGrants() uint64 {
 	if x != nil {
-		return x.News
+		return x.PendingGrants
 	}
 	return 0
 }
@@ -1728,8 +1728,8 @@ type Ack struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sent          int64                  `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
 	Ok            bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
-	Set           *StableSet             `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
-	News          uint64                 `protobuf:"varint,4,opt,name=news,proto3" json:"news,omitempty"`
+	Set           *VoterSet              `protobuf:"bytes,3,opt,name=set,proto3" json:"set,omitempty"`
+	PendingGrants uint64                 `protobuf:"varint,4,opt,name=pending_grants,json=pendingGrants,proto3" json:"pending_grants,omitempty"`
 	Unconfirmed   bool                   `protobuf:"varint,5,opt,name=unconfirmed,proto3" json:"unconfirmed,omitempty"`
 	Got           int64                  `protobuf:"fixed64,6,opt,name=got,proto3" json:"got,omitempty"` // 0 is not known
 	LeaseNs       int64                  `protobuf:"varint,15,opt,name=lease_ns,json=leaseNs,proto3" json:"lease_ns,omitempty"`
@@ -1781,16 +1781,16 @@ func (x *Ack) GetOk() bool {
 	return false
 }
 
-func (x *Ack) GetSet() *StableSet {
+func (x *Ack) GetSet() *VoterSet {
 	if x != nil {
 		return x.Set
 	}
 	return nil
 }
 
-func (x *Ack) GetNews() uint64 {
+func (x *Ack) GetPendingGrants() uint64 {
 	if x != nil {
-		return x.News
+		return x.PendingGrants
 	}
 	return 0
 }
@@ -1881,7 +1881,7 @@ type Promise struct {
 	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
 	Ok            bool                   `protobuf:"varint,3,opt,name=ok,proto3" json:"ok,omitempty"`
-	Accepted      *StableSet             `protobuf:"bytes,4,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Accepted      *VoterSet              `protobuf:"bytes,4,opt,name=accepted,proto3" json:"accepted,omitempty"`
 	Under         *Ballot                `protobuf:"bytes,5,opt,name=under,proto3" json:"under,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1938,7 +1938,7 @@ func (x *Promise) GetOk() bool {
 	return false
 }
 
-func (x *Promise) GetAccepted() *StableSet {
+func (x *Promise) GetAccepted() *VoterSet {
 	if x != nil {
 		return x.Accepted
 	}
@@ -1954,7 +1954,7 @@ func (x *Promise) GetUnder() *Ballot {
 
 type Accept struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Set           *StableSet             `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
+	Set           *VoterSet              `protobuf:"bytes,1,opt,name=set,proto3" json:"set,omitempty"`
 	Ballot        *Ballot                `protobuf:"bytes,2,opt,name=ballot,proto3" json:"ballot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1990,7 +1990,7 @@ func (*Accept) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{19}
 }
 
-func (x *Accept) GetSet() *StableSet {
+func (x *Accept) GetSet() *VoterSet {
 	if x != nil {
 		return x.Set
 	}
@@ -2278,7 +2278,7 @@ func (x *Loss) GetHas() *Epoch {
 	return nil
 }
 
-type News struct {
+type PendingGrants struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
 	Grants        []*Granted             `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
@@ -2286,20 +2286,20 @@ type News struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *News) Reset() {
-	*x = News{}
+func (x *PendingGrants) Reset() {
+	*x = PendingGrants{}
 	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *News) String() string {
+func (x *PendingGrants) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*News) ProtoMessage() {}
+func (*PendingGrants) ProtoMessage() {}
 
-func (x *News) ProtoReflect() protoreflect.Message {
+func (x *PendingGrants) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_v1_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2311,19 +2311,19 @@ func (x *News) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use News.ProtoReflect.Descriptor instead.
-func (*News) Descriptor() ([]byte, []int) {
+// Deprecated: Use PendingGrants.ProtoReflect.Descriptor instead.
+func (*PendingGrants) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{24}
 }
 
-func (x *News) GetSeq() uint64 {
+func (x *PendingGrants) GetSeq() uint64 {
 	if x != nil {
 		return x.Seq
 	}
 	return 0
 }
 
-func (x *News) GetGrants() []*Granted {
+func (x *PendingGrants) GetGrants() []*Granted {
 	if x != nil {
 		return x.Grants
 	}
@@ -2628,7 +2628,7 @@ type GrantPart struct {
 	Partition uint32                 `protobuf:"varint,1,opt,name=partition,proto3" json:"partition,omitempty"`
 	Ok        bool                   `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
 	Known     *Epoch                 `protobuf:"bytes,3,opt,name=known,proto3" json:"known,omitempty"`
-	Holder    *Process               `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
+	Owner     *Process               `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// message.Completeness.
 	Has   uint32 `protobuf:"varint,5,opt,name=has,proto3" json:"has,omitempty"`
 	State *Mark  `protobuf:"bytes,6,opt,name=state,proto3" json:"state,omitempty"`
@@ -2691,9 +2691,9 @@ func (x *GrantPart) GetKnown() *Epoch {
 	return nil
 }
 
-func (x *GrantPart) GetHolder() *Process {
+func (x *GrantPart) GetOwner() *Process {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
 	return nil
 }
@@ -2847,16 +2847,16 @@ type TransferBatch struct {
 	// message.Kind.
 	Kind []byte `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Bit 0 begin, bit 1 end.
-	Flags     []byte   `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
-	EpochGen  []uint64 `protobuf:"varint,5,rep,packed,name=epoch_gen,json=epochGen,proto3" json:"epoch_gen,omitempty"`
-	EpochBoot []uint32 `protobuf:"varint,6,rep,packed,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"` // texts
-	Fill      []uint64 `protobuf:"varint,7,rep,packed,name=fill,proto3" json:"fill,omitempty"`
-	Seq       []uint64 `protobuf:"varint,8,rep,packed,name=seq,proto3" json:"seq,omitempty"`
-	StartGen  []uint64 `protobuf:"varint,9,rep,packed,name=start_gen,json=startGen,proto3" json:"start_gen,omitempty"`
-	StartBoot []uint32 `protobuf:"varint,10,rep,packed,name=start_boot,json=startBoot,proto3" json:"start_boot,omitempty"` // texts
-	StartSeq  []uint64 `protobuf:"varint,11,rep,packed,name=start_seq,json=startSeq,proto3" json:"start_seq,omitempty"`
-	NextGen   []uint64 `protobuf:"varint,12,rep,packed,name=next_gen,json=nextGen,proto3" json:"next_gen,omitempty"`
-	NextBoot  []uint32 `protobuf:"varint,13,rep,packed,name=next_boot,json=nextBoot,proto3" json:"next_boot,omitempty"` // texts
+	Flags       []byte   `protobuf:"bytes,4,opt,name=flags,proto3" json:"flags,omitempty"`
+	EpochGen    []uint64 `protobuf:"varint,5,rep,packed,name=epoch_gen,json=epochGen,proto3" json:"epoch_gen,omitempty"`
+	EpochBoot   []uint32 `protobuf:"varint,6,rep,packed,name=epoch_boot,json=epochBoot,proto3" json:"epoch_boot,omitempty"` // texts
+	InitialSync []uint64 `protobuf:"varint,7,rep,packed,name=initial_sync,json=initialSync,proto3" json:"initial_sync,omitempty"`
+	Seq         []uint64 `protobuf:"varint,8,rep,packed,name=seq,proto3" json:"seq,omitempty"`
+	StartGen    []uint64 `protobuf:"varint,9,rep,packed,name=start_gen,json=startGen,proto3" json:"start_gen,omitempty"`
+	StartBoot   []uint32 `protobuf:"varint,10,rep,packed,name=start_boot,json=startBoot,proto3" json:"start_boot,omitempty"` // texts
+	StartSeq    []uint64 `protobuf:"varint,11,rep,packed,name=start_seq,json=startSeq,proto3" json:"start_seq,omitempty"`
+	NextGen     []uint64 `protobuf:"varint,12,rep,packed,name=next_gen,json=nextGen,proto3" json:"next_gen,omitempty"`
+	NextBoot    []uint32 `protobuf:"varint,13,rep,packed,name=next_boot,json=nextBoot,proto3" json:"next_boot,omitempty"` // texts
 	// How many counters of the image are each part's, and how many bytes of data.
 	// The latter add up to all of data.
 	Counters []uint32 `protobuf:"varint,14,rep,packed,name=counters,proto3" json:"counters,omitempty"`
@@ -2951,9 +2951,9 @@ func (x *TransferBatch) GetEpochBoot() []uint32 {
 	return nil
 }
 
-func (x *TransferBatch) GetFill() []uint64 {
+func (x *TransferBatch) GetInitialSync() []uint64 {
 	if x != nil {
-		return x.Fill
+		return x.InitialSync
 	}
 	return nil
 }
@@ -3094,7 +3094,7 @@ func (x *TransferBatch) GetAgeNs() uint64 {
 type Receipt struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	N             uint64                 `protobuf:"varint,1,opt,name=n,proto3" json:"n,omitempty"`
-	Refused       []*Refusal             `protobuf:"bytes,2,rep,name=refused,proto3" json:"refused,omitempty"`
+	Rejected      []*Rejection           `protobuf:"bytes,2,rep,name=rejected,proto3" json:"rejected,omitempty"`
 	NotServing    bool                   `protobuf:"varint,3,opt,name=not_serving,json=notServing,proto3" json:"not_serving,omitempty"` // the sender is to be handed no partition
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3137,9 +3137,9 @@ func (x *Receipt) GetN() uint64 {
 	return 0
 }
 
-func (x *Receipt) GetRefused() []*Refusal {
+func (x *Receipt) GetRejected() []*Rejection {
 	if x != nil {
-		return x.Refused
+		return x.Rejected
 	}
 	return nil
 }
@@ -3151,29 +3151,29 @@ func (x *Receipt) GetNotServing() bool {
 	return false
 }
 
-type Refusal struct {
+type Rejection struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Part          uint32                 `protobuf:"varint,1,opt,name=part,proto3" json:"part,omitempty"`
 	Known         *Epoch                 `protobuf:"bytes,2,opt,name=known,proto3" json:"known,omitempty"`
-	Holder        *Process               `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	Owner         *Process               `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Refusal) Reset() {
-	*x = Refusal{}
+func (x *Rejection) Reset() {
+	*x = Rejection{}
 	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Refusal) String() string {
+func (x *Rejection) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Refusal) ProtoMessage() {}
+func (*Rejection) ProtoMessage() {}
 
-func (x *Refusal) ProtoReflect() protoreflect.Message {
+func (x *Rejection) ProtoReflect() protoreflect.Message {
 	mi := &file_peer_v1_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3185,28 +3185,28 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
-func (*Refusal) Descriptor() ([]byte, []int) {
+// Deprecated: Use Rejection.ProtoReflect.Descriptor instead.
+func (*Rejection) Descriptor() ([]byte, []int) {
 	return file_peer_v1_peer_proto_rawDescGZIP(), []int{35}
 }
 
-func (x *Refusal) GetPart() uint32 {
+func (x *Rejection) GetPart() uint32 {
 	if x != nil {
 		return x.Part
 	}
 	return 0
 }
 
-func (x *Refusal) GetKnown() *Epoch {
+func (x *Rejection) GetKnown() *Epoch {
 	if x != nil {
 		return x.Known
 	}
 	return nil
 }
 
-func (x *Refusal) GetHolder() *Process {
+func (x *Rejection) GetOwner() *Process {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
 	return nil
 }
@@ -3798,7 +3798,7 @@ type Facts struct {
 	Rules     uint32                 `protobuf:"varint,2,opt,name=rules,proto3" json:"rules,omitempty"` // text
 	MayDecide bool                   `protobuf:"varint,3,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    uint32                 `protobuf:"varint,4,opt,name=reason,proto3" json:"reason,omitempty"` // text
-	// Holding, unprotected, handing over, copies, claims, forks, below their number of replicas, lost.
+	// Holding, unprotected, handing over, copies, claims, divergent copies, below their number of replicas, lost.
 	Holdings        []uint32 `protobuf:"varint,5,rep,packed,name=holdings,proto3" json:"holdings,omitempty"`
 	All             *Counts  `protobuf:"bytes,6,opt,name=all,proto3" json:"all,omitempty"`
 	LatencyBoundsNs []uint64 `protobuf:"varint,7,rep,packed,name=latency_bounds_ns,json=latencyBoundsNs,proto3" json:"latency_bounds_ns,omitempty"`
@@ -4140,7 +4140,7 @@ type KeyFacts struct {
 	Flags     uint32 `protobuf:"varint,3,opt,name=flags,proto3" json:"flags,omitempty"`
 	Gen       uint64 `protobuf:"varint,4,opt,name=gen,proto3" json:"gen,omitempty"`
 	Grants    uint32 `protobuf:"varint,5,opt,name=grants,proto3" json:"grants,omitempty"`
-	Lent      int64  `protobuf:"varint,6,opt,name=lent,proto3" json:"lent,omitempty"`
+	Granted   int64  `protobuf:"varint,6,opt,name=granted,proto3" json:"granted,omitempty"`
 	LeaseLeft int64  `protobuf:"varint,7,opt,name=lease_left,json=leaseLeft,proto3" json:"lease_left,omitempty"`
 	DeniesNs  int64  `protobuf:"varint,8,opt,name=denies_ns,json=deniesNs,proto3" json:"denies_ns,omitempty"`
 	// Of its limits.
@@ -4217,9 +4217,9 @@ func (x *KeyFacts) GetGrants() uint32 {
 	return 0
 }
 
-func (x *KeyFacts) GetLent() int64 {
+func (x *KeyFacts) GetGranted() int64 {
 	if x != nil {
-		return x.Lent
+		return x.Granted
 	}
 	return 0
 }
@@ -4311,7 +4311,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x18\n" +
 	"\arecords\x18\x02 \x01(\rR\arecords\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\fR\x02id\x12\x12\n" +
-	"\x04span\x18\x04 \x01(\fR\x04span\"\xbe\x03\n" +
+	"\x04span\x18\x04 \x01(\fR\x04span\"\xbc\x03\n" +
 	"\x05Reply\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
@@ -4324,8 +4324,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x0eretry_after_ns\x18\t \x03(\x03R\fretryAfterNs\x12\x19\n" +
 	"\bdelay_ns\x18\n" +
 	" \x03(\x03R\adelayNs\x12\x14\n" +
-	"\x05names\x18\v \x03(\tR\x05names\x12\x16\n" +
-	"\x06holder\x18\f \x03(\rR\x06holder\x12\x18\n" +
+	"\x05names\x18\v \x03(\tR\x05names\x12\x14\n" +
+	"\x05owner\x18\f \x03(\rR\x05owner\x12\x18\n" +
 	"\agranted\x18\r \x03(\x03R\agranted\x12)\n" +
 	"\adenials\x18\x0e \x03(\v2\x0f.peer.v1.DenialR\adenials\x12\x14\n" +
 	"\x05grant\x18\x0f \x03(\x04R\x05grant\x12\x15\n" +
@@ -4336,24 +4336,25 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12$\n" +
 	"\x0ereset_after_ns\x18\x04 \x01(\x03R\fresetAfterNs\x12$\n" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\x12\x12\n" +
-	"\x04lost\x18\x06 \x01(\bR\x04lost\"\x96\x01\n" +
+	"\x04lost\x18\x06 \x01(\bR\x04lost\"\xaf\x01\n" +
 	"\x04Post\x12$\n" +
 	"\x05hello\x18\x01 \x01(\v2\x0e.peer.v1.HelloR\x05hello\x12'\n" +
 	"\x06define\x18\x02 \x03(\v2\x0f.peer.v1.LimitsR\x06define\x12\x14\n" +
-	"\x05texts\x18\x03 \x03(\fR\x05texts\x12)\n" +
-	"\aletters\x18\x04 \x03(\v2\x0f.peer.v1.LetterR\aletters\"\xf8\b\n" +
-	"\x06Letter\x12 \n" +
-	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x18\n" +
-	"\alineage\x18\x02 \x01(\rR\alineage\x122\n" +
+	"\x05texts\x18\x03 \x03(\fR\x05texts\x12B\n" +
+	"\x10control_messages\x18\x04 \x03(\v2\x17.peer.v1.ControlMessageR\x0fcontrolMessages\"\xa1\t\n" +
+	"\x0eControlMessage\x12 \n" +
+	"\x02to\x18\x01 \x01(\v2\x10.peer.v1.ProcessR\x02to\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\rR\tclusterId\x122\n" +
 	"\theartbeat\x18\x03 \x01(\v2\x12.peer.v1.HeartbeatH\x00R\theartbeat\x12 \n" +
 	"\x03ack\x18\x04 \x01(\v2\f.peer.v1.AckH\x00R\x03ack\x12,\n" +
 	"\aprepare\x18\x05 \x01(\v2\x10.peer.v1.PrepareH\x00R\aprepare\x12,\n" +
 	"\apromise\x18\x06 \x01(\v2\x10.peer.v1.PromiseH\x00R\apromise\x12)\n" +
 	"\x06accept\x18\a \x01(\v2\x0f.peer.v1.AcceptH\x00R\x06accept\x12/\n" +
 	"\baccepted\x18\b \x01(\v2\x11.peer.v1.AcceptedH\x00R\baccepted\x12/\n" +
-	"\bholdings\x18\t \x01(\v2\x11.peer.v1.HoldingsH\x00R\bholdings\x12#\n" +
-	"\x04news\x18\n" +
-	" \x01(\v2\r.peer.v1.NewsH\x00R\x04news\x12&\n" +
+	"\bholdings\x18\t \x01(\v2\x11.peer.v1.HoldingsH\x00R\bholdings\x12?\n" +
+	"\x0epending_grants\x18\n" +
+	" \x01(\v2\x16.peer.v1.PendingGrantsH\x00R\rpendingGrants\x12&\n" +
 	"\x05claim\x18\v \x01(\v2\x0e.peer.v1.ClaimH\x00R\x05claim\x12&\n" +
 	"\x05grant\x18\f \x01(\v2\x0e.peer.v1.GrantH\x00R\x05grant\x12&\n" +
 	"\x05fetch\x18\r \x01(\v2\x0e.peer.v1.FetchH\x00R\x05fetch\x12?\n" +
@@ -4383,17 +4384,17 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\"2\n" +
 	"\x06Ballot\x12\x14\n" +
 	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\rR\x04boot\"O\n" +
-	"\tStableSet\x12\x0e\n" +
+	"\x04boot\x18\x02 \x01(\rR\x04boot\"N\n" +
+	"\bVoterSet\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\rR\amembers\"\xbf\x02\n" +
+	"\amembers\x18\x03 \x03(\rR\amembers\"\xd1\x02\n" +
 	"\tHeartbeat\x12\x12\n" +
-	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12$\n" +
-	"\x03set\x18\x02 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12#\n" +
+	"\x03set\x18\x02 \x01(\v2\x11.peer.v1.VoterSetR\x03set\x12\x12\n" +
 	"\x04wish\x18\x03 \x01(\rR\x04wish\x12\x12\n" +
-	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12\x12\n" +
-	"\x04news\x18\x05 \x01(\x04R\x04news\x12 \n" +
+	"\x04seen\x18\x04 \x01(\x04R\x04seen\x12%\n" +
+	"\x0epending_grants\x18\x05 \x01(\x04R\rpendingGrants\x12 \n" +
 	"\vunconfirmed\x18\x06 \x01(\bR\vunconfirmed\x12\x1a\n" +
 	"\bisolated\x18\a \x01(\bR\bisolated\x12\x1b\n" +
 	"\tno_quorum\x18\b \x01(\bR\bnoQuorum\x12\x16\n" +
@@ -4401,27 +4402,27 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	" \x01(\rR\x06expect\x12\x1a\n" +
 	"\bfounding\x18\v \x01(\x04R\bfounding\x12\x12\n" +
 	"\x04void\x18\f \x03(\rR\x04void\x12\x19\n" +
-	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\xb2\x01\n" +
+	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\xc4\x01\n" +
 	"\x03Ack\x12\x12\n" +
 	"\x04sent\x18\x01 \x01(\x10R\x04sent\x12\x0e\n" +
-	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
-	"\x03set\x18\x03 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12\x12\n" +
-	"\x04news\x18\x04 \x01(\x04R\x04news\x12 \n" +
+	"\x02ok\x18\x02 \x01(\bR\x02ok\x12#\n" +
+	"\x03set\x18\x03 \x01(\v2\x11.peer.v1.VoterSetR\x03set\x12%\n" +
+	"\x0epending_grants\x18\x04 \x01(\x04R\rpendingGrants\x12 \n" +
 	"\vunconfirmed\x18\x05 \x01(\bR\vunconfirmed\x12\x10\n" +
 	"\x03got\x18\x06 \x01(\x10R\x03got\x12\x19\n" +
 	"\blease_ns\x18\x0f \x01(\x03R\aleaseNs\"\\\n" +
 	"\aPrepare\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12'\n" +
-	"\x06ballot\x18\x03 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\"\xb3\x01\n" +
+	"\x06ballot\x18\x03 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\"\xb2\x01\n" +
 	"\aPromise\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12'\n" +
 	"\x06ballot\x18\x02 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\x12\x0e\n" +
-	"\x02ok\x18\x03 \x01(\bR\x02ok\x12.\n" +
-	"\baccepted\x18\x04 \x01(\v2\x12.peer.v1.StableSetR\baccepted\x12%\n" +
-	"\x05under\x18\x05 \x01(\v2\x0f.peer.v1.BallotR\x05under\"W\n" +
-	"\x06Accept\x12$\n" +
-	"\x03set\x18\x01 \x01(\v2\x12.peer.v1.StableSetR\x03set\x12'\n" +
+	"\x02ok\x18\x03 \x01(\bR\x02ok\x12-\n" +
+	"\baccepted\x18\x04 \x01(\v2\x11.peer.v1.VoterSetR\baccepted\x12%\n" +
+	"\x05under\x18\x05 \x01(\v2\x0f.peer.v1.BallotR\x05under\"V\n" +
+	"\x06Accept\x12#\n" +
+	"\x03set\x18\x01 \x01(\v2\x11.peer.v1.VoterSetR\x03set\x12'\n" +
 	"\x06ballot\x18\x02 \x01(\v2\x0f.peer.v1.BallotR\x06ballot\"]\n" +
 	"\bAccepted\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12'\n" +
@@ -4445,8 +4446,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x02of\x18\x01 \x01(\v2\x0e.peer.v1.EpochR\x02of\x12\x15\n" +
 	"\x06age_ns\x18\x02 \x01(\x03R\x05ageNs\x12\"\n" +
 	"\x04sure\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x04sure\x12 \n" +
-	"\x03has\x18\x04 \x01(\v2\x0e.peer.v1.EpochR\x03has\"B\n" +
-	"\x04News\x12\x10\n" +
+	"\x03has\x18\x04 \x01(\v2\x0e.peer.v1.EpochR\x03has\"K\n" +
+	"\rPendingGrants\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12(\n" +
 	"\x06grants\x18\x02 \x03(\v2\x10.peer.v1.GrantedR\x06grants\"e\n" +
 	"\aGranted\x12\x1c\n" +
@@ -4468,12 +4469,12 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05votes\x18\x03 \x01(\bR\x05votes\x12$\n" +
 	"\x05acked\x18\x04 \x03(\v2\x0e.peer.v1.AckedR\x05acked\x12\x14\n" +
 	"\x05probe\x18\x05 \x01(\bR\x05probe\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\x04R\aversion\"\x90\x02\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\"\x8e\x02\n" +
 	"\tGrantPart\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12$\n" +
-	"\x05known\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
-	"\x06holder\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x06holder\x12\x10\n" +
+	"\x05known\x18\x03 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12&\n" +
+	"\x05owner\x18\x04 \x01(\v2\x10.peer.v1.ProcessR\x05owner\x12\x10\n" +
 	"\x03has\x18\x05 \x01(\rR\x03has\x12#\n" +
 	"\x05state\x18\x06 \x01(\v2\r.peer.v1.MarkR\x05state\x12$\n" +
 	"\x05owned\x18\a \x01(\v2\x0e.peer.v1.EpochR\x05owned\x12(\n" +
@@ -4484,7 +4485,7 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05Fetch\x12\x1c\n" +
 	"\tpartition\x18\x01 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03gen\x18\x02 \x01(\x04R\x03gen\x12#\n" +
-	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xc5\x05\n" +
+	"\x05state\x18\x03 \x01(\v2\r.peer.v1.MarkR\x05state\"\xd4\x05\n" +
 	"\rTransferBatch\x12\f\n" +
 	"\x01n\x18\x01 \x01(\x04R\x01n\x12\x1c\n" +
 	"\tpartition\x18\x02 \x03(\rR\tpartition\x12\x12\n" +
@@ -4492,8 +4493,8 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05flags\x18\x04 \x01(\fR\x05flags\x12\x1b\n" +
 	"\tepoch_gen\x18\x05 \x03(\x04R\bepochGen\x12\x1d\n" +
 	"\n" +
-	"epoch_boot\x18\x06 \x03(\rR\tepochBoot\x12\x12\n" +
-	"\x04fill\x18\a \x03(\x04R\x04fill\x12\x10\n" +
+	"epoch_boot\x18\x06 \x03(\rR\tepochBoot\x12!\n" +
+	"\finitial_sync\x18\a \x03(\x04R\vinitialSync\x12\x10\n" +
 	"\x03seq\x18\b \x03(\x04R\x03seq\x12\x1b\n" +
 	"\tstart_gen\x18\t \x03(\x04R\bstartGen\x12\x1d\n" +
 	"\n" +
@@ -4515,16 +4516,16 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\floss_has_gen\x18\x18 \x03(\x04R\n" +
 	"lossHasGen\x12\"\n" +
 	"\rloss_has_boot\x18\x19 \x03(\rR\vlossHasBoot\x12\x15\n" +
-	"\x06age_ns\x18\x1a \x01(\x04R\x05ageNs\"d\n" +
+	"\x06age_ns\x18\x1a \x01(\x04R\x05ageNs\"h\n" +
 	"\aReceipt\x12\f\n" +
-	"\x01n\x18\x01 \x01(\x04R\x01n\x12*\n" +
-	"\arefused\x18\x02 \x03(\v2\x10.peer.v1.RefusalR\arefused\x12\x1f\n" +
+	"\x01n\x18\x01 \x01(\x04R\x01n\x12.\n" +
+	"\brejected\x18\x02 \x03(\v2\x12.peer.v1.RejectionR\brejected\x12\x1f\n" +
 	"\vnot_serving\x18\x03 \x01(\bR\n" +
 	"notServing\"m\n" +
-	"\aRefusal\x12\x12\n" +
+	"\tRejection\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\rR\x04part\x12$\n" +
-	"\x05known\x18\x02 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12(\n" +
-	"\x06holder\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\x06holder\"4\n" +
+	"\x05known\x18\x02 \x01(\v2\x0e.peer.v1.EpochR\x05known\x12&\n" +
+	"\x05owner\x18\x03 \x01(\v2\x10.peer.v1.ProcessR\x05owner\"4\n" +
 	"\x04Room\x12\x15\n" +
 	"\x06key_hi\x18\x01 \x03(\x06R\x05keyHi\x12\x15\n" +
 	"\x06key_lo\x18\x02 \x03(\x06R\x05keyLo\"x\n" +
@@ -4598,14 +4599,14 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x15\n" +
 	"\x06key_hi\x18\x02 \x01(\x06R\x05keyHi\x12\x15\n" +
 	"\x06key_lo\x18\x03 \x01(\x06R\x05keyLo\x12\x16\n" +
-	"\x06limits\x18\x04 \x01(\rR\x06limits\"\xb8\x02\n" +
+	"\x06limits\x18\x04 \x01(\rR\x06limits\"\xbe\x02\n" +
 	"\bKeyFacts\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
 	"\x05flags\x18\x03 \x01(\rR\x05flags\x12\x10\n" +
 	"\x03gen\x18\x04 \x01(\x04R\x03gen\x12\x16\n" +
-	"\x06grants\x18\x05 \x01(\rR\x06grants\x12\x12\n" +
-	"\x04lent\x18\x06 \x01(\x03R\x04lent\x12\x1d\n" +
+	"\x06grants\x18\x05 \x01(\rR\x06grants\x12\x18\n" +
+	"\agranted\x18\x06 \x01(\x03R\agranted\x12\x1d\n" +
 	"\n" +
 	"lease_left\x18\a \x01(\x03R\tleaseLeft\x12\x1b\n" +
 	"\tdenies_ns\x18\b \x01(\x03R\bdeniesNs\x12\x14\n" +
@@ -4613,10 +4614,10 @@ const file_peer_v1_peer_proto_rawDesc = "" +
 	"\x05spent\x18\n" +
 	" \x03(\x03R\x05spent\x12\x1c\n" +
 	"\tremaining\x18\v \x03(\x03R\tremaining\x12$\n" +
-	"\x0ereset_after_ns\x18\f \x03(\x03R\fresetAfterNs2m\n" +
+	"\x0ereset_after_ns\x18\f \x03(\x03R\fresetAfterNs2p\n" +
 	"\vPeerService\x120\n" +
-	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x12,\n" +
-	"\x04Mail\x12\r.peer.v1.Post\x1a\x11.peer.v1.Greeting(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
+	"\bExchange\x12\x10.peer.v1.Request\x1a\x0e.peer.v1.Reply(\x010\x01\x12/\n" +
+	"\aControl\x12\r.peer.v1.Post\x1a\x11.peer.v1.Greeting(\x010\x01B7Z5github.com/sluice-project/sluice/proto/peer/v1;peerv1b\x06proto3"
 
 var (
 	file_peer_v1_peer_proto_rawDescOnce sync.Once
@@ -4632,56 +4633,56 @@ func file_peer_v1_peer_proto_rawDescGZIP() []byte {
 
 var file_peer_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_peer_v1_peer_proto_goTypes = []any{
-	(*Greeting)(nil),      // 0: peer.v1.Greeting
-	(*Hello)(nil),         // 1: peer.v1.Hello
-	(*Proof)(nil),         // 2: peer.v1.Proof
-	(*Limits)(nil),        // 3: peer.v1.Limits
-	(*Request)(nil),       // 4: peer.v1.Request
-	(*Trace)(nil),         // 5: peer.v1.Trace
-	(*Reply)(nil),         // 6: peer.v1.Reply
-	(*Denial)(nil),        // 7: peer.v1.Denial
-	(*Post)(nil),          // 8: peer.v1.Post
-	(*Letter)(nil),        // 9: peer.v1.Letter
-	(*Process)(nil),       // 10: peer.v1.Process
-	(*Epoch)(nil),         // 11: peer.v1.Epoch
-	(*Mark)(nil),          // 12: peer.v1.Mark
-	(*Ballot)(nil),        // 13: peer.v1.Ballot
-	(*StableSet)(nil),     // 14: peer.v1.StableSet
-	(*Heartbeat)(nil),     // 15: peer.v1.Heartbeat
-	(*Ack)(nil),           // 16: peer.v1.Ack
-	(*Prepare)(nil),       // 17: peer.v1.Prepare
-	(*Promise)(nil),       // 18: peer.v1.Promise
-	(*Accept)(nil),        // 19: peer.v1.Accept
-	(*Accepted)(nil),      // 20: peer.v1.Accepted
-	(*Holdings)(nil),      // 21: peer.v1.Holdings
-	(*Holding)(nil),       // 22: peer.v1.Holding
-	(*Loss)(nil),          // 23: peer.v1.Loss
-	(*News)(nil),          // 24: peer.v1.News
-	(*Granted)(nil),       // 25: peer.v1.Granted
-	(*AcceptLoss)(nil),    // 26: peer.v1.AcceptLoss
-	(*Claim)(nil),         // 27: peer.v1.Claim
-	(*Claimed)(nil),       // 28: peer.v1.Claimed
-	(*Grant)(nil),         // 29: peer.v1.Grant
-	(*GrantPart)(nil),     // 30: peer.v1.GrantPart
-	(*Acked)(nil),         // 31: peer.v1.Acked
-	(*Fetch)(nil),         // 32: peer.v1.Fetch
-	(*TransferBatch)(nil), // 33: peer.v1.TransferBatch
-	(*Receipt)(nil),       // 34: peer.v1.Receipt
-	(*Refusal)(nil),       // 35: peer.v1.Refusal
-	(*Room)(nil),          // 36: peer.v1.Room
-	(*Load)(nil),          // 37: peer.v1.Load
-	(*Report)(nil),        // 38: peer.v1.Report
-	(*Account)(nil),       // 39: peer.v1.Account
-	(*TopAsk)(nil),        // 40: peer.v1.TopAsk
-	(*Top)(nil),           // 41: peer.v1.Top
-	(*TopKey)(nil),        // 42: peer.v1.TopKey
-	(*FactsAsk)(nil),      // 43: peer.v1.FactsAsk
-	(*Facts)(nil),         // 44: peer.v1.Facts
-	(*Counts)(nil),        // 45: peer.v1.Counts
-	(*RuleFacts)(nil),     // 46: peer.v1.RuleFacts
-	(*KeyAsk)(nil),        // 47: peer.v1.KeyAsk
-	(*KeyFacts)(nil),      // 48: peer.v1.KeyFacts
-	(*v1.Limit)(nil),      // 49: sluice.v1.Limit
+	(*Greeting)(nil),       // 0: peer.v1.Greeting
+	(*Hello)(nil),          // 1: peer.v1.Hello
+	(*Proof)(nil),          // 2: peer.v1.Proof
+	(*Limits)(nil),         // 3: peer.v1.Limits
+	(*Request)(nil),        // 4: peer.v1.Request
+	(*Trace)(nil),          // 5: peer.v1.Trace
+	(*Reply)(nil),          // 6: peer.v1.Reply
+	(*Denial)(nil),         // 7: peer.v1.Denial
+	(*Post)(nil),           // 8: peer.v1.Post
+	(*ControlMessage)(nil), // 9: peer.v1.ControlMessage
+	(*Process)(nil),        // 10: peer.v1.Process
+	(*Epoch)(nil),          // 11: peer.v1.Epoch
+	(*Mark)(nil),           // 12: peer.v1.Mark
+	(*Ballot)(nil),         // 13: peer.v1.Ballot
+	(*VoterSet)(nil),       // 14: peer.v1.VoterSet
+	(*Heartbeat)(nil),      // 15: peer.v1.Heartbeat
+	(*Ack)(nil),            // 16: peer.v1.Ack
+	(*Prepare)(nil),        // 17: peer.v1.Prepare
+	(*Promise)(nil),        // 18: peer.v1.Promise
+	(*Accept)(nil),         // 19: peer.v1.Accept
+	(*Accepted)(nil),       // 20: peer.v1.Accepted
+	(*Holdings)(nil),       // 21: peer.v1.Holdings
+	(*Holding)(nil),        // 22: peer.v1.Holding
+	(*Loss)(nil),           // 23: peer.v1.Loss
+	(*PendingGrants)(nil),  // 24: peer.v1.PendingGrants
+	(*Granted)(nil),        // 25: peer.v1.Granted
+	(*AcceptLoss)(nil),     // 26: peer.v1.AcceptLoss
+	(*Claim)(nil),          // 27: peer.v1.Claim
+	(*Claimed)(nil),        // 28: peer.v1.Claimed
+	(*Grant)(nil),          // 29: peer.v1.Grant
+	(*GrantPart)(nil),      // 30: peer.v1.GrantPart
+	(*Acked)(nil),          // 31: peer.v1.Acked
+	(*Fetch)(nil),          // 32: peer.v1.Fetch
+	(*TransferBatch)(nil),  // 33: peer.v1.TransferBatch
+	(*Receipt)(nil),        // 34: peer.v1.Receipt
+	(*Rejection)(nil),      // 35: peer.v1.Rejection
+	(*Room)(nil),           // 36: peer.v1.Room
+	(*Load)(nil),           // 37: peer.v1.Load
+	(*Report)(nil),         // 38: peer.v1.Report
+	(*Account)(nil),        // 39: peer.v1.Account
+	(*TopAsk)(nil),         // 40: peer.v1.TopAsk
+	(*Top)(nil),            // 41: peer.v1.Top
+	(*TopKey)(nil),         // 42: peer.v1.TopKey
+	(*FactsAsk)(nil),       // 43: peer.v1.FactsAsk
+	(*Facts)(nil),          // 44: peer.v1.Facts
+	(*Counts)(nil),         // 45: peer.v1.Counts
+	(*RuleFacts)(nil),      // 46: peer.v1.RuleFacts
+	(*KeyAsk)(nil),         // 47: peer.v1.KeyAsk
+	(*KeyFacts)(nil),       // 48: peer.v1.KeyFacts
+	(*v1.Limit)(nil),       // 49: sluice.v1.Limit
 }
 var file_peer_v1_peer_proto_depIdxs = []int32{
 	1,  // 0: peer.v1.Greeting.hello:type_name -> peer.v1.Hello
@@ -4694,40 +4695,40 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	7,  // 7: peer.v1.Reply.denials:type_name -> peer.v1.Denial
 	1,  // 8: peer.v1.Post.hello:type_name -> peer.v1.Hello
 	3,  // 9: peer.v1.Post.define:type_name -> peer.v1.Limits
-	9,  // 10: peer.v1.Post.letters:type_name -> peer.v1.Letter
-	10, // 11: peer.v1.Letter.to:type_name -> peer.v1.Process
-	15, // 12: peer.v1.Letter.heartbeat:type_name -> peer.v1.Heartbeat
-	16, // 13: peer.v1.Letter.ack:type_name -> peer.v1.Ack
-	17, // 14: peer.v1.Letter.prepare:type_name -> peer.v1.Prepare
-	18, // 15: peer.v1.Letter.promise:type_name -> peer.v1.Promise
-	19, // 16: peer.v1.Letter.accept:type_name -> peer.v1.Accept
-	20, // 17: peer.v1.Letter.accepted:type_name -> peer.v1.Accepted
-	21, // 18: peer.v1.Letter.holdings:type_name -> peer.v1.Holdings
-	24, // 19: peer.v1.Letter.news:type_name -> peer.v1.News
-	27, // 20: peer.v1.Letter.claim:type_name -> peer.v1.Claim
-	29, // 21: peer.v1.Letter.grant:type_name -> peer.v1.Grant
-	32, // 22: peer.v1.Letter.fetch:type_name -> peer.v1.Fetch
-	33, // 23: peer.v1.Letter.transfer_batch:type_name -> peer.v1.TransferBatch
-	34, // 24: peer.v1.Letter.receipt:type_name -> peer.v1.Receipt
-	36, // 25: peer.v1.Letter.room:type_name -> peer.v1.Room
-	38, // 26: peer.v1.Letter.report:type_name -> peer.v1.Report
-	39, // 27: peer.v1.Letter.account:type_name -> peer.v1.Account
-	37, // 28: peer.v1.Letter.load:type_name -> peer.v1.Load
-	40, // 29: peer.v1.Letter.top_ask:type_name -> peer.v1.TopAsk
-	41, // 30: peer.v1.Letter.top:type_name -> peer.v1.Top
-	43, // 31: peer.v1.Letter.facts_ask:type_name -> peer.v1.FactsAsk
-	44, // 32: peer.v1.Letter.facts:type_name -> peer.v1.Facts
-	47, // 33: peer.v1.Letter.key_ask:type_name -> peer.v1.KeyAsk
-	48, // 34: peer.v1.Letter.key_facts:type_name -> peer.v1.KeyFacts
-	26, // 35: peer.v1.Letter.accept_loss:type_name -> peer.v1.AcceptLoss
+	9,  // 10: peer.v1.Post.control_messages:type_name -> peer.v1.ControlMessage
+	10, // 11: peer.v1.ControlMessage.to:type_name -> peer.v1.Process
+	15, // 12: peer.v1.ControlMessage.heartbeat:type_name -> peer.v1.Heartbeat
+	16, // 13: peer.v1.ControlMessage.ack:type_name -> peer.v1.Ack
+	17, // 14: peer.v1.ControlMessage.prepare:type_name -> peer.v1.Prepare
+	18, // 15: peer.v1.ControlMessage.promise:type_name -> peer.v1.Promise
+	19, // 16: peer.v1.ControlMessage.accept:type_name -> peer.v1.Accept
+	20, // 17: peer.v1.ControlMessage.accepted:type_name -> peer.v1.Accepted
+	21, // 18: peer.v1.ControlMessage.holdings:type_name -> peer.v1.Holdings
+	24, // 19: peer.v1.ControlMessage.pending_grants:type_name -> peer.v1.PendingGrants
+	27, // 20: peer.v1.ControlMessage.claim:type_name -> peer.v1.Claim
+	29, // 21: peer.v1.ControlMessage.grant:type_name -> peer.v1.Grant
+	32, // 22: peer.v1.ControlMessage.fetch:type_name -> peer.v1.Fetch
+	33, // 23: peer.v1.ControlMessage.transfer_batch:type_name -> peer.v1.TransferBatch
+	34, // 24: peer.v1.ControlMessage.receipt:type_name -> peer.v1.Receipt
+	36, // 25: peer.v1.ControlMessage.room:type_name -> peer.v1.Room
+	38, // 26: peer.v1.ControlMessage.report:type_name -> peer.v1.Report
+	39, // 27: peer.v1.ControlMessage.account:type_name -> peer.v1.Account
+	37, // 28: peer.v1.ControlMessage.load:type_name -> peer.v1.Load
+	40, // 29: peer.v1.ControlMessage.top_ask:type_name -> peer.v1.TopAsk
+	41, // 30: peer.v1.ControlMessage.top:type_name -> peer.v1.Top
+	43, // 31: peer.v1.ControlMessage.facts_ask:type_name -> peer.v1.FactsAsk
+	44, // 32: peer.v1.ControlMessage.facts:type_name -> peer.v1.Facts
+	47, // 33: peer.v1.ControlMessage.key_ask:type_name -> peer.v1.KeyAsk
+	48, // 34: peer.v1.ControlMessage.key_facts:type_name -> peer.v1.KeyFacts
+	26, // 35: peer.v1.ControlMessage.accept_loss:type_name -> peer.v1.AcceptLoss
 	11, // 36: peer.v1.Mark.epoch:type_name -> peer.v1.Epoch
-	14, // 37: peer.v1.Heartbeat.set:type_name -> peer.v1.StableSet
-	14, // 38: peer.v1.Ack.set:type_name -> peer.v1.StableSet
+	14, // 37: peer.v1.Heartbeat.set:type_name -> peer.v1.VoterSet
+	14, // 38: peer.v1.Ack.set:type_name -> peer.v1.VoterSet
 	13, // 39: peer.v1.Prepare.ballot:type_name -> peer.v1.Ballot
 	13, // 40: peer.v1.Promise.ballot:type_name -> peer.v1.Ballot
-	14, // 41: peer.v1.Promise.accepted:type_name -> peer.v1.StableSet
+	14, // 41: peer.v1.Promise.accepted:type_name -> peer.v1.VoterSet
 	13, // 42: peer.v1.Promise.under:type_name -> peer.v1.Ballot
-	14, // 43: peer.v1.Accept.set:type_name -> peer.v1.StableSet
+	14, // 43: peer.v1.Accept.set:type_name -> peer.v1.VoterSet
 	13, // 44: peer.v1.Accept.ballot:type_name -> peer.v1.Ballot
 	13, // 45: peer.v1.Accepted.ballot:type_name -> peer.v1.Ballot
 	22, // 46: peer.v1.Holdings.held:type_name -> peer.v1.Holding
@@ -4737,28 +4738,28 @@ var file_peer_v1_peer_proto_depIdxs = []int32{
 	11, // 50: peer.v1.Loss.of:type_name -> peer.v1.Epoch
 	11, // 51: peer.v1.Loss.sure:type_name -> peer.v1.Epoch
 	11, // 52: peer.v1.Loss.has:type_name -> peer.v1.Epoch
-	25, // 53: peer.v1.News.grants:type_name -> peer.v1.Granted
+	25, // 53: peer.v1.PendingGrants.grants:type_name -> peer.v1.Granted
 	10, // 54: peer.v1.Granted.claimer:type_name -> peer.v1.Process
 	28, // 55: peer.v1.Claim.parts:type_name -> peer.v1.Claimed
 	30, // 56: peer.v1.Grant.parts:type_name -> peer.v1.GrantPart
 	31, // 57: peer.v1.Grant.acked:type_name -> peer.v1.Acked
 	11, // 58: peer.v1.GrantPart.known:type_name -> peer.v1.Epoch
-	10, // 59: peer.v1.GrantPart.holder:type_name -> peer.v1.Process
+	10, // 59: peer.v1.GrantPart.owner:type_name -> peer.v1.Process
 	12, // 60: peer.v1.GrantPart.state:type_name -> peer.v1.Mark
 	11, // 61: peer.v1.GrantPart.owned:type_name -> peer.v1.Epoch
 	11, // 62: peer.v1.GrantPart.granted:type_name -> peer.v1.Epoch
 	12, // 63: peer.v1.Fetch.state:type_name -> peer.v1.Mark
-	35, // 64: peer.v1.Receipt.refused:type_name -> peer.v1.Refusal
-	11, // 65: peer.v1.Refusal.known:type_name -> peer.v1.Epoch
-	10, // 66: peer.v1.Refusal.holder:type_name -> peer.v1.Process
+	35, // 64: peer.v1.Receipt.rejected:type_name -> peer.v1.Rejection
+	11, // 65: peer.v1.Rejection.known:type_name -> peer.v1.Epoch
+	10, // 66: peer.v1.Rejection.owner:type_name -> peer.v1.Process
 	42, // 67: peer.v1.Top.keys:type_name -> peer.v1.TopKey
 	45, // 68: peer.v1.Facts.all:type_name -> peer.v1.Counts
 	46, // 69: peer.v1.Facts.by_rule:type_name -> peer.v1.RuleFacts
 	45, // 70: peer.v1.RuleFacts.counts:type_name -> peer.v1.Counts
 	4,  // 71: peer.v1.PeerService.Exchange:input_type -> peer.v1.Request
-	8,  // 72: peer.v1.PeerService.Mail:input_type -> peer.v1.Post
+	8,  // 72: peer.v1.PeerService.Control:input_type -> peer.v1.Post
 	6,  // 73: peer.v1.PeerService.Exchange:output_type -> peer.v1.Reply
-	0,  // 74: peer.v1.PeerService.Mail:output_type -> peer.v1.Greeting
+	0,  // 74: peer.v1.PeerService.Control:output_type -> peer.v1.Greeting
 	73, // [73:75] is the sub-list for method output_type
 	71, // [71:73] is the sub-list for method input_type
 	71, // [71:71] is the sub-list for extension type_name
@@ -4772,30 +4773,30 @@ func file_peer_v1_peer_proto_init() {
 		return
 	}
 	file_peer_v1_peer_proto_msgTypes[9].OneofWrappers = []any{
-		(*Letter_Heartbeat)(nil),
-		(*Letter_Ack)(nil),
-		(*Letter_Prepare)(nil),
-		(*Letter_Promise)(nil),
-		(*Letter_Accept)(nil),
-		(*Letter_Accepted)(nil),
-		(*Letter_Holdings)(nil),
-		(*Letter_News)(nil),
-		(*Letter_Claim)(nil),
-		(*Letter_Grant)(nil),
-		(*Letter_Fetch)(nil),
-		(*Letter_TransferBatch)(nil),
-		(*Letter_Receipt)(nil),
-		(*Letter_Room)(nil),
-		(*Letter_Report)(nil),
-		(*Letter_Account)(nil),
-		(*Letter_Load)(nil),
-		(*Letter_TopAsk)(nil),
-		(*Letter_Top)(nil),
-		(*Letter_FactsAsk)(nil),
-		(*Letter_Facts)(nil),
-		(*Letter_KeyAsk)(nil),
-		(*Letter_KeyFacts)(nil),
-		(*Letter_AcceptLoss)(nil),
+		(*ControlMessage_Heartbeat)(nil),
+		(*ControlMessage_Ack)(nil),
+		(*ControlMessage_Prepare)(nil),
+		(*ControlMessage_Promise)(nil),
+		(*ControlMessage_Accept)(nil),
+		(*ControlMessage_Accepted)(nil),
+		(*ControlMessage_Holdings)(nil),
+		(*ControlMessage_PendingGrants)(nil),
+		(*ControlMessage_Claim)(nil),
+		(*ControlMessage_Grant)(nil),
+		(*ControlMessage_Fetch)(nil),
+		(*ControlMessage_TransferBatch)(nil),
+		(*ControlMessage_Receipt)(nil),
+		(*ControlMessage_Room)(nil),
+		(*ControlMessage_Report)(nil),
+		(*ControlMessage_Account)(nil),
+		(*ControlMessage_Load)(nil),
+		(*ControlMessage_TopAsk)(nil),
+		(*ControlMessage_Top)(nil),
+		(*ControlMessage_FactsAsk)(nil),
+		(*ControlMessage_Facts)(nil),
+		(*ControlMessage_KeyAsk)(nil),
+		(*ControlMessage_KeyFacts)(nil),
+		(*ControlMessage_AcceptLoss)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

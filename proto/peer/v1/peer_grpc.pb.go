@@ -22,19 +22,19 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	PeerService_Exchange_FullMethodName = "/peer.v1.PeerService/Exchange"
-	PeerService_Mail_FullMethodName     = "/peer.v1.PeerService/Mail"
+	PeerService_Control_FullMethodName  = "/peer.v1.PeerService/Control"
 )
 
 // PeerServiceClient is the client API for PeerService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type PeerServiceClient interface {
-	// Exchange carries frames of records to a holder and their replies back, in
+	// Exchange carries frames of records to an owner and their replies back, in
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Request, Reply], error)
-	// Mail carries letters one way. The first frame each way is a Greeting, and
+	// Control messages carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
-	Mail(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error)
+	Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error)
 }
 
 type peerServiceClient struct {
@@ -58,9 +58,9 @@ func (c *peerServiceClient) Exchange(ctx context.Context, opts ...grpc.CallOptio
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ExchangeClient = grpc.BidiStreamingClient[Request, Reply]
 
-func (c *peerServiceClient) Mail(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error) {
+func (c *peerServiceClient) Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[1], PeerService_Mail_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[1], PeerService_Control_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -69,18 +69,18 @@ func (c *peerServiceClient) Mail(ctx context.Context, opts ...grpc.CallOption) (
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PeerService_MailClient = grpc.BidiStreamingClient[Post, Greeting]
+type PeerService_ControlClient = grpc.BidiStreamingClient[Post, Greeting]
 
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
 type PeerServiceServer interface {
-	// Exchange carries frames of records to a holder and their replies back, in
+	// Exchange carries frames of records to an owner and their replies back, in
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(grpc.BidiStreamingServer[Request, Reply]) error
-	// Mail carries letters one way. The first frame each way is a Greeting, and
+	// Control messages carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
-	Mail(grpc.BidiStreamingServer[Post, Greeting]) error
+	Control(grpc.BidiStreamingServer[Post, Greeting]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -94,8 +94,8 @@ type UnimplementedPeerServiceServer struct{}
 func (UnimplementedPeerServiceServer) Exchange(grpc.BidiStreamingServer[Request, Reply]) error {
 	return status.Error(codes.Unimplemented, "method Exchange not implemented")
 }
-func (UnimplementedPeerServiceServer) Mail(grpc.BidiStreamingServer[Post, Greeting]) error {
-	return status.Error(codes.Unimplemented, "method Mail not implemented")
+func (UnimplementedPeerServiceServer) Control(grpc.BidiStreamingServer[Post, Greeting]) error {
+	return status.Error(codes.Unimplemented, "method Control not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -125,12 +125,12 @@ func _PeerService_Exchange_Handler(srv interface{}, stream grpc.ServerStream) er
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ExchangeServer = grpc.BidiStreamingServer[Request, Reply]
 
-func _PeerService_Mail_Handler(srv interface{}, stream grpc.ServerStream) error {
-	return srv.(PeerServiceServer).Mail(&grpc.GenericServerStream[Post, Greeting]{ServerStream: stream})
+func _PeerService_Control_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServiceServer).Control(&grpc.GenericServerStream[Post, Greeting]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type PeerService_MailServer = grpc.BidiStreamingServer[Post, Greeting]
+type PeerService_ControlServer = grpc.BidiStreamingServer[Post, Greeting]
 
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
@@ -147,8 +147,8 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 		{
-			StreamName:    "Mail",
-			Handler:       _PeerService_Mail_Handler,
+			StreamName:    "Control",
+			Handler:       _PeerService_Control_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

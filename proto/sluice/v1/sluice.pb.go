@@ -308,15 +308,15 @@ const (
 	Source_SOURCE_HELD Source = 1
 	// Another node holds the key.
 	Source_SOURCE_FORWARDED Source = 2
-	// No holder answered; on_failure or on_partition decided.
+	// No owner answered; on_failure or on_partition decided.
 	Source_SOURCE_SHARE  Source = 3
 	Source_SOURCE_CLOSED Source = 4
 	Source_SOURCE_OPEN   Source = 5
 	// No rule matched, or it is unlimited.
-	Source_SOURCE_UNRULED Source = 6
-	// Another node holds the key, and has lent units of it to the node asked.
+	Source_SOURCE_UNMATCHED Source = 6
+	// Another node holds the key, and has granted units of it to the node asked.
 	Source_SOURCE_LEASE Source = 7
-	// The node asked, on its share of what was left when it last heard of the holder (consistency: eventual).
+	// The node asked, on its share of what was left when it last heard of the owner (consistency: eventual).
 	Source_SOURCE_EVENTUAL Source = 8
 	// The key's counter was lost in a takeover without state, and the rule denies what may have been spent
 	// (on_lost_state: deny). remaining is 0, and the denial may end at any moment.
@@ -332,7 +332,7 @@ var (
 		3: "SOURCE_SHARE",
 		4: "SOURCE_CLOSED",
 		5: "SOURCE_OPEN",
-		6: "SOURCE_UNRULED",
+		6: "SOURCE_UNMATCHED",
 		7: "SOURCE_LEASE",
 		8: "SOURCE_EVENTUAL",
 		9: "SOURCE_LOST_STATE",
@@ -344,7 +344,7 @@ var (
 		"SOURCE_SHARE":       3,
 		"SOURCE_CLOSED":      4,
 		"SOURCE_OPEN":        5,
-		"SOURCE_UNRULED":     6,
+		"SOURCE_UNMATCHED":   6,
 		"SOURCE_LEASE":       7,
 		"SOURCE_EVENTUAL":    8,
 		"SOURCE_LOST_STATE":  9,
@@ -384,7 +384,7 @@ const (
 	ErrorCode_ERROR_CODE_UNSPECIFIED ErrorCode = 0
 	// A field is wrong; see field.
 	ErrorCode_ERROR_CODE_INVALID ErrorCode = 1
-	// No rule has the domain, and the node is set to refuse that.
+	// No rule has the domain, and the node is set to reject that.
 	ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN ErrorCode = 2
 	// A queue was full; nothing was charged.
 	ErrorCode_ERROR_CODE_OVERLOADED ErrorCode = 3
@@ -393,7 +393,7 @@ const (
 	// What was named is not there. Of no check, like the next.
 	ErrorCode_ERROR_CODE_NOT_FOUND ErrorCode = 5
 	// Not as things are now; message says what must be otherwise.
-	ErrorCode_ERROR_CODE_REFUSED ErrorCode = 6
+	ErrorCode_ERROR_CODE_REJECTED ErrorCode = 6
 	// Not for this caller.
 	ErrorCode_ERROR_CODE_FORBIDDEN ErrorCode = 7
 	// It is not known who calls, and not everybody may.
@@ -409,7 +409,7 @@ var (
 		3: "ERROR_CODE_OVERLOADED",
 		4: "ERROR_CODE_UNAVAILABLE",
 		5: "ERROR_CODE_NOT_FOUND",
-		6: "ERROR_CODE_REFUSED",
+		6: "ERROR_CODE_REJECTED",
 		7: "ERROR_CODE_FORBIDDEN",
 		8: "ERROR_CODE_UNAUTHENTICATED",
 	}
@@ -420,7 +420,7 @@ var (
 		"ERROR_CODE_OVERLOADED":      3,
 		"ERROR_CODE_UNAVAILABLE":     4,
 		"ERROR_CODE_NOT_FOUND":       5,
-		"ERROR_CODE_REFUSED":         6,
+		"ERROR_CODE_REJECTED":        6,
 		"ERROR_CODE_FORBIDDEN":       7,
 		"ERROR_CODE_UNAUTHENTICATED": 8,
 	}
@@ -798,7 +798,7 @@ type CheckRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Checks []*Check               `protobuf:"bytes,1,rep,name=checks,proto3" json:"checks,omitempty"`
 	// When one check is denied or fails, the others' charges are given back and
-	// none is allowed. Charge and refund, which cannot be denied, are refused here.
+	// none is allowed. Charge and refund, which cannot be denied, are rejected here.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Names the request in CheckStream.
 	Id            uint64 `protobuf:"varint,3,opt,name=id,proto3" json:"id,omitempty"`
@@ -863,7 +863,7 @@ type CheckResponse struct {
 	Decisions []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	// That of the request.
 	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	// Set in CheckStream when the whole request was refused.
+	// Set in CheckStream when the whole request was rejected.
 	Error         *Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -925,7 +925,7 @@ func (x *CheckResponse) GetError() *Error {
 type Decision struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// Count of that limit, or its burst if it has one; int64's maximum when unruled,
+	// Count of that limit, or its burst if it has one; int64's maximum when unmatched,
 	// 0 when the source is closed or open, which know nothing of the counter.
 	Limit int64 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// What is left of it, never negative; int64's maximum and 0 as above.
@@ -941,7 +941,7 @@ type Decision struct {
 	Rule   string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
 	Source Source `protobuf:"varint,8,opt,name=source,proto3,enum=sluice.v1.Source" json:"source,omitempty"`
 	// Name of the node that decided, if one did.
-	Holder string `protobuf:"bytes,9,opt,name=holder,proto3" json:"holder,omitempty"`
+	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Admitted only by the soft margin.
 	Soft bool `protobuf:"varint,10,opt,name=soft,proto3" json:"soft,omitempty"`
 	// The rule is in shadow mode and would have denied; retry_after_ns is 0.
@@ -957,7 +957,7 @@ type Decision struct {
 	// How long callers may answer this denial from memory, for the same limits and at
 	// least this cost: at most 100 ms. 0 when allowed, and where only asking tells.
 	DeniedForNs int64 `protobuf:"varint,16,opt,name=denied_for_ns,json=deniedForNs,proto3" json:"denied_for_ns,omitempty"`
-	// What an HTTP door is to answer, when the rule denied and says so.
+	// What an HTTP API is to answer, when the rule denied and says so.
 	Response *Response `protobuf:"bytes,17,opt,name=response,proto3" json:"response,omitempty"`
 	// How old what the node knew of the counter was, if the source is eventual.
 	StalenessNs int64 `protobuf:"varint,18,opt,name=staleness_ns,json=stalenessNs,proto3" json:"staleness_ns,omitempty"`
@@ -1053,9 +1053,9 @@ func (x *Decision) GetSource() Source {
 	return Source_SOURCE_UNSPECIFIED
 }
 
-func (x *Decision) GetHolder() string {
+func (x *Decision) GetOwner() string {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
 	return ""
 }
@@ -1133,7 +1133,7 @@ func (x *Decision) GetElastic() bool {
 // Response is a rule's own answer to whom it denies.
 type Response struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// HTTP status, 400 to 599; 0 for the door's default, mostly 429.
+	// HTTP status, 400 to 599; 0 for the API's default, mostly 429.
 	Status        int32     `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
 	Headers       []*Header `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
 	Body          string    `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
@@ -1353,7 +1353,7 @@ func (x *ResetRequest) GetChecks() []*Check {
 
 type ResetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One per check; only error, rule, source and holder are set.
+	// One per check; only error, rule, source and owner are set.
 	Decisions     []*Decision `protobuf:"bytes,1,rep,name=decisions,proto3" json:"decisions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1436,13 +1436,13 @@ type MembersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The node that answers.
 	Self string `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
-	// Sorted by name: whom gossip shows, and the missing of the stable set.
+	// Sorted by name: whom gossip shows, and the missing of the voter set.
 	Members []*Member `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`
 	// Hash of the ring table; equal on nodes that agree.
 	Ring       string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
 	Partitions int32  `protobuf:"varint,4,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// Whom majorities are counted in; unset while the node knows no set.
-	StableSet *StableSet `protobuf:"bytes,5,opt,name=stable_set,json=stableSet,proto3" json:"stable_set,omitempty"`
+	VoterSet *VoterSet `protobuf:"bytes,5,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
 	// The node may decide checks at full limit. If not, reason says why.
 	MayDecide bool   `protobuf:"varint,6,opt,name=may_decide,json=mayDecide,proto3" json:"may_decide,omitempty"`
 	Reason    string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1519,9 +1519,9 @@ func (x *MembersResponse) GetPartitions() int32 {
 	return 0
 }
 
-func (x *MembersResponse) GetStableSet() *StableSet {
+func (x *MembersResponse) GetVoterSet() *VoterSet {
 	if x != nil {
-		return x.StableSet
+		return x.VoterSet
 	}
 	return nil
 }
@@ -1589,7 +1589,7 @@ type Member struct {
 	Version       string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	// Partitions that the ring gives to it.
 	Partitions int32 `protobuf:"varint,9,opt,name=partitions,proto3" json:"partitions,omitempty"`
-	// It is in the stable set.
+	// It is in the voter set.
 	Counted bool `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"`
 	// The node that answers has heard from it just now.
 	Lives bool `protobuf:"varint,11,opt,name=lives,proto3" json:"lives,omitempty"`
@@ -1741,11 +1741,11 @@ func (x *Member) GetZone() string {
 	return ""
 }
 
-// StableSet is one version of the names that majorities are counted in.
-type StableSet struct {
+// VoterSet is one version of the names that majorities are counted in.
+type VoterSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names the set's history: the boot id of the process that founded it.
-	Lineage string `protobuf:"bytes,1,opt,name=lineage,proto3" json:"lineage,omitempty"`
+	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	// From 1.
 	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	// Names, sorted.
@@ -1754,20 +1754,20 @@ type StableSet struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StableSet) Reset() {
-	*x = StableSet{}
+func (x *VoterSet) Reset() {
+	*x = VoterSet{}
 	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StableSet) String() string {
+func (x *VoterSet) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StableSet) ProtoMessage() {}
+func (*VoterSet) ProtoMessage() {}
 
-func (x *StableSet) ProtoReflect() protoreflect.Message {
+func (x *VoterSet) ProtoReflect() protoreflect.Message {
 	mi := &file_sluice_v1_sluice_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1779,26 +1779,26 @@ func (x *StableSet) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StableSet.ProtoReflect.Descriptor instead.
-func (*StableSet) Descriptor() ([]byte, []int) {
+// Deprecated: Use VoterSet.ProtoReflect.Descriptor instead.
+func (*VoterSet) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *StableSet) GetLineage() string {
+func (x *VoterSet) GetClusterId() string {
 	if x != nil {
-		return x.Lineage
+		return x.ClusterId
 	}
 	return ""
 }
 
-func (x *StableSet) GetVersion() uint64 {
+func (x *VoterSet) GetVersion() uint64 {
 	if x != nil {
 		return x.Version
 	}
 	return 0
 }
 
-func (x *StableSet) GetMembers() []string {
+func (x *VoterSet) GetMembers() []string {
 	if x != nil {
 		return x.Members
 	}
@@ -1812,14 +1812,14 @@ type Holdings struct {
 	Holding int32 `protobuf:"varint,1,opt,name=holding,proto3" json:"holding,omitempty"`
 	// Of these, without a complete copy on another node.
 	Unprotected int32 `protobuf:"varint,2,opt,name=unprotected,proto3" json:"unprotected,omitempty"`
-	// On their way to another holder just now.
+	// On their way to another owner just now.
 	HandingOver int32 `protobuf:"varint,3,opt,name=handing_over,json=handingOver,proto3" json:"handing_over,omitempty"`
 	// Copies of partitions that others hold.
 	Copies int32 `protobuf:"varint,4,opt,name=copies,proto3" json:"copies,omitempty"`
-	// Claims under way of partitions that have no living holder.
+	// Claims under way of partitions that have no living owner.
 	Claims int32 `protobuf:"varint,5,opt,name=claims,proto3" json:"claims,omitempty"`
-	// States that are still to be merged into their holder's.
-	Forks int32 `protobuf:"varint,6,opt,name=forks,proto3" json:"forks,omitempty"`
+	// States that are still to be merged into their owner's.
+	Divergent int32 `protobuf:"varint,6,opt,name=divergent,proto3" json:"divergent,omitempty"`
 	// Of those that it decides, with fewer complete replicas than --replicas, or than there are other nodes that serve.
 	BelowReplicas int32 `protobuf:"varint,7,opt,name=below_replicas,json=belowReplicas,proto3" json:"below_replicas,omitempty"`
 	// Of those that the node decides, without the counters that there were: they were taken over without their state.
@@ -1893,9 +1893,9 @@ func (x *Holdings) GetClaims() int32 {
 	return 0
 }
 
-func (x *Holdings) GetForks() int32 {
+func (x *Holdings) GetDivergent() int32 {
 	if x != nil {
-		return x.Forks
+		return x.Divergent
 	}
 	return 0
 }
@@ -2398,18 +2398,18 @@ type InspectResponse struct {
 	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
 	// Who decides the key now; empty if none that has answered may. Generation is that of the
 	// partition.
-	Holder     string `protobuf:"bytes,7,opt,name=holder,proto3" json:"holder,omitempty"`
+	Owner      string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
 	Generation uint64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Who has a whole copy of the partition, and who a part of one.
-	Standbys []string `protobuf:"bytes,9,rep,name=standbys,proto3" json:"standbys,omitempty"`
+	Replicas []string `protobuf:"bytes,9,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	Filling  []string `protobuf:"bytes,10,rep,name=filling,proto3" json:"filling,omitempty"`
 	// There is a counter; if not, nothing was spent, or it is free again.
 	Counted bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
-	// As the holder says; empty without one.
+	// As the owner says; empty without one.
 	Limits []*LimitStanding `protobuf:"bytes,12,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Leases that the holder has granted and that have not ended, and their units.
-	Grants int32 `protobuf:"varint,13,opt,name=grants,proto3" json:"grants,omitempty"`
-	Lent   int64 `protobuf:"varint,14,opt,name=lent,proto3" json:"lent,omitempty"`
+	// Leases that the owner has granted and that have not ended, and their units.
+	Grants  int32 `protobuf:"varint,13,opt,name=grants,proto3" json:"grants,omitempty"`
+	Granted int64 `protobuf:"varint,14,opt,name=granted,proto3" json:"granted,omitempty"`
 	// What nodes have left of theirs.
 	Leases []*LeaseLeft `protobuf:"bytes,15,rep,name=leases,proto3" json:"leases,omitempty"`
 	// Nodes that deny the key from memory at this moment.
@@ -2494,9 +2494,9 @@ func (x *InspectResponse) GetPartition() int32 {
 	return 0
 }
 
-func (x *InspectResponse) GetHolder() string {
+func (x *InspectResponse) GetOwner() string {
 	if x != nil {
-		return x.Holder
+		return x.Owner
 	}
 	return ""
 }
@@ -2508,9 +2508,9 @@ func (x *InspectResponse) GetGeneration() uint64 {
 	return 0
 }
 
-func (x *InspectResponse) GetStandbys() []string {
+func (x *InspectResponse) GetReplicas() []string {
 	if x != nil {
-		return x.Standbys
+		return x.Replicas
 	}
 	return nil
 }
@@ -2543,9 +2543,9 @@ func (x *InspectResponse) GetGrants() int32 {
 	return 0
 }
 
-func (x *InspectResponse) GetLent() int64 {
+func (x *InspectResponse) GetGranted() int64 {
 	if x != nil {
-		return x.Lent
+		return x.Granted
 	}
 	return 0
 }
@@ -2583,7 +2583,7 @@ type LimitStanding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Limit *Limit                 `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What is charged at present, what is lent among it. Above the limit it is a debt, or within the soft margin.
+	// What is charged at present, what is granted among it. Above the limit it is a debt, or within the soft margin.
 	Spent     int64 `protobuf:"varint,3,opt,name=spent,proto3" json:"spent,omitempty"`
 	Remaining int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Until all of it is free again if nothing more is spent.
@@ -2712,7 +2712,7 @@ func (x *LeaseLeft) GetLeft() int64 {
 
 type ForgetMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A name in the stable set.
+	// A name in the voter set.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2758,7 +2758,7 @@ func (x *ForgetMemberRequest) GetName() string {
 type ForgetMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Without the member.
-	StableSet     *StableSet `protobuf:"bytes,1,opt,name=stable_set,json=stableSet,proto3" json:"stable_set,omitempty"`
+	VoterSet      *VoterSet `protobuf:"bytes,1,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2793,9 +2793,9 @@ func (*ForgetMemberResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{27}
 }
 
-func (x *ForgetMemberResponse) GetStableSet() *StableSet {
+func (x *ForgetMemberResponse) GetVoterSet() *VoterSet {
 	if x != nil {
-		return x.StableSet
+		return x.VoterSet
 	}
 	return nil
 }
@@ -2929,7 +2929,7 @@ func (*BootstrapRequest) Descriptor() ([]byte, []int) {
 type BootstrapResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the node alone.
-	StableSet     *StableSet `protobuf:"bytes,1,opt,name=stable_set,json=stableSet,proto3" json:"stable_set,omitempty"`
+	VoterSet      *VoterSet `protobuf:"bytes,1,opt,name=voter_set,json=voterSet,proto3" json:"voter_set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2964,9 +2964,9 @@ func (*BootstrapResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_v1_sluice_proto_rawDescGZIP(), []int{31}
 }
 
-func (x *BootstrapResponse) GetStableSet() *StableSet {
+func (x *BootstrapResponse) GetVoterSet() *VoterSet {
 	if x != nil {
-		return x.StableSet
+		return x.VoterSet
 	}
 	return nil
 }
@@ -3014,7 +3014,7 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\rCheckResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12&\n" +
-	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\xd4\x04\n" +
+	"\x05error\x18\x03 \x01(\v2\x10.sluice.v1.ErrorR\x05error\"\xd2\x04\n" +
 	"\bDecision\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
@@ -3023,8 +3023,8 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x0eretry_after_ns\x18\x05 \x01(\x03R\fretryAfterNs\x12\x19\n" +
 	"\bdelay_ns\x18\x06 \x01(\x03R\adelayNs\x12\x12\n" +
 	"\x04rule\x18\a \x01(\tR\x04rule\x12)\n" +
-	"\x06source\x18\b \x01(\x0e2\x11.sluice.v1.SourceR\x06source\x12\x16\n" +
-	"\x06holder\x18\t \x01(\tR\x06holder\x12\x12\n" +
+	"\x06source\x18\b \x01(\x0e2\x11.sluice.v1.SourceR\x06source\x12\x14\n" +
+	"\x05owner\x18\t \x01(\tR\x05owner\x12\x12\n" +
 	"\x04soft\x18\n" +
 	" \x01(\bR\x04soft\x12\x1a\n" +
 	"\bshadowed\x18\v \x01(\bR\bshadowed\x12\x14\n" +
@@ -3052,16 +3052,15 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06checks\x18\x01 \x03(\v2\x10.sluice.v1.CheckR\x06checks\"B\n" +
 	"\rResetResponse\x121\n" +
 	"\tdecisions\x18\x01 \x03(\v2\x13.sluice.v1.DecisionR\tdecisions\"\x10\n" +
-	"\x0eMembersRequest\"\xde\x03\n" +
+	"\x0eMembersRequest\"\xdb\x03\n" +
 	"\x0fMembersResponse\x12\x12\n" +
 	"\x04self\x18\x01 \x01(\tR\x04self\x12+\n" +
 	"\amembers\x18\x02 \x03(\v2\x11.sluice.v1.MemberR\amembers\x12\x12\n" +
 	"\x04ring\x18\x03 \x01(\tR\x04ring\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x04 \x01(\x05R\n" +
-	"partitions\x123\n" +
-	"\n" +
-	"stable_set\x18\x05 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet\x12\x1d\n" +
+	"partitions\x120\n" +
+	"\tvoter_set\x18\x05 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet\x12\x1d\n" +
 	"\n" +
 	"may_decide\x18\x06 \x01(\bR\tmayDecide\x12\x16\n" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12/\n" +
@@ -3094,18 +3093,19 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04zone\x18\x0f \x01(\tR\x04zoneB\f\n" +
 	"\n" +
 	"_silent_nsB\x11\n" +
-	"\x0f_clock_ahead_ns\"Y\n" +
-	"\tStableSet\x12\x18\n" +
-	"\alineage\x18\x01 \x01(\tR\alineage\x12\x18\n" +
+	"\x0f_clock_ahead_ns\"]\n" +
+	"\bVoterSet\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\amembers\x18\x03 \x03(\tR\amembers\"\xea\x01\n" +
+	"\amembers\x18\x03 \x03(\tR\amembers\"\xf2\x01\n" +
 	"\bHoldings\x12\x18\n" +
 	"\aholding\x18\x01 \x01(\x05R\aholding\x12 \n" +
 	"\vunprotected\x18\x02 \x01(\x05R\vunprotected\x12!\n" +
 	"\fhanding_over\x18\x03 \x01(\x05R\vhandingOver\x12\x16\n" +
 	"\x06copies\x18\x04 \x01(\x05R\x06copies\x12\x16\n" +
-	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x14\n" +
-	"\x05forks\x18\x06 \x01(\x05R\x05forks\x12%\n" +
+	"\x06claims\x18\x05 \x01(\x05R\x06claims\x12\x1c\n" +
+	"\tdivergent\x18\x06 \x01(\x05R\tdivergent\x12%\n" +
 	"\x0ebelow_replicas\x18\a \x01(\x05R\rbelowReplicas\x12\x12\n" +
 	"\x04lost\x18\b \x01(\x05R\x04lost\"O\n" +
 	"\bLostRule\x12\x16\n" +
@@ -3146,25 +3146,25 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x120\n" +
 	"\n" +
 	"descriptor\x18\x02 \x03(\v2\x10.sluice.v1.EntryR\n" +
-	"descriptor\"\x9b\x04\n" +
+	"descriptor\"\x9f\x04\n" +
 	"\x0fInspectResponse\x12&\n" +
 	"\x05shown\x18\x01 \x03(\v2\x10.sluice.v1.EntryR\x05shown\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x1c\n" +
 	"\tunlimited\x18\x04 \x01(\bR\tunlimited\x12\x16\n" +
 	"\x06shadow\x18\x05 \x01(\bR\x06shadow\x12\x1c\n" +
-	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12\x16\n" +
-	"\x06holder\x18\a \x01(\tR\x06holder\x12\x1e\n" +
+	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12\x14\n" +
+	"\x05owner\x18\a \x01(\tR\x05owner\x12\x1e\n" +
 	"\n" +
 	"generation\x18\b \x01(\x04R\n" +
 	"generation\x12\x1a\n" +
-	"\bstandbys\x18\t \x03(\tR\bstandbys\x12\x18\n" +
+	"\breplicas\x18\t \x03(\tR\breplicas\x12\x18\n" +
 	"\afilling\x18\n" +
 	" \x03(\tR\afilling\x12\x18\n" +
 	"\acounted\x18\v \x01(\bR\acounted\x120\n" +
 	"\x06limits\x18\f \x03(\v2\x18.sluice.v1.LimitStandingR\x06limits\x12\x16\n" +
-	"\x06grants\x18\r \x01(\x05R\x06grants\x12\x12\n" +
-	"\x04lent\x18\x0e \x01(\x03R\x04lent\x12,\n" +
+	"\x06grants\x18\r \x01(\x05R\x06grants\x12\x18\n" +
+	"\agranted\x18\x0e \x01(\x03R\agranted\x12,\n" +
 	"\x06leases\x18\x0f \x03(\v2\x14.sluice.v1.LeaseLeftR\x06leases\x12\x18\n" +
 	"\adenying\x18\x10 \x03(\tR\adenying\x12\x18\n" +
 	"\amissing\x18\x11 \x03(\tR\amissing\x12\x18\n" +
@@ -3179,20 +3179,18 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04left\x18\x02 \x01(\x03R\x04left\")\n" +
 	"\x13ForgetMemberRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"K\n" +
-	"\x14ForgetMemberResponse\x123\n" +
-	"\n" +
-	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet\"\x13\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"H\n" +
+	"\x14ForgetMemberResponse\x120\n" +
+	"\tvoter_set\x18\x01 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet\"\x13\n" +
 	"\x11AcceptLossRequest\"H\n" +
 	"\x12AcceptLossResponse\x12\x1e\n" +
 	"\n" +
 	"partitions\x18\x01 \x01(\x05R\n" +
 	"partitions\x12\x12\n" +
 	"\x04told\x18\x02 \x03(\tR\x04told\"\x12\n" +
-	"\x10BootstrapRequest\"H\n" +
-	"\x11BootstrapResponse\x123\n" +
-	"\n" +
-	"stable_set\x18\x01 \x01(\v2\x14.sluice.v1.StableSetR\tstableSet*G\n" +
+	"\x10BootstrapRequest\"E\n" +
+	"\x11BootstrapResponse\x120\n" +
+	"\tvoter_set\x18\x01 \x01(\v2\x13.sluice.v1.VoterSetR\bvoterSet*G\n" +
 	"\x04Verb\x12\x0e\n" +
 	"\n" +
 	"VERB_CHECK\x10\x00\x12\r\n" +
@@ -3223,26 +3221,26 @@ const file_sluice_v1_sluice_proto_rawDesc = "" +
 	"\tUNIT_WEEK\x10\x04\x12\x0e\n" +
 	"\n" +
 	"UNIT_MONTH\x10\x05\x12\r\n" +
-	"\tUNIT_YEAR\x10\x06*\xcf\x01\n" +
+	"\tUNIT_YEAR\x10\x06*\xd1\x01\n" +
 	"\x06Source\x12\x16\n" +
 	"\x12SOURCE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSOURCE_HELD\x10\x01\x12\x14\n" +
 	"\x10SOURCE_FORWARDED\x10\x02\x12\x10\n" +
 	"\fSOURCE_SHARE\x10\x03\x12\x11\n" +
 	"\rSOURCE_CLOSED\x10\x04\x12\x0f\n" +
-	"\vSOURCE_OPEN\x10\x05\x12\x12\n" +
-	"\x0eSOURCE_UNRULED\x10\x06\x12\x10\n" +
+	"\vSOURCE_OPEN\x10\x05\x12\x14\n" +
+	"\x10SOURCE_UNMATCHED\x10\x06\x12\x10\n" +
 	"\fSOURCE_LEASE\x10\a\x12\x13\n" +
 	"\x0fSOURCE_EVENTUAL\x10\b\x12\x15\n" +
-	"\x11SOURCE_LOST_STATE\x10\t*\x81\x02\n" +
+	"\x11SOURCE_LOST_STATE\x10\t*\x82\x02\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ERROR_CODE_INVALID\x10\x01\x12\x1d\n" +
 	"\x19ERROR_CODE_UNKNOWN_DOMAIN\x10\x02\x12\x19\n" +
 	"\x15ERROR_CODE_OVERLOADED\x10\x03\x12\x1a\n" +
 	"\x16ERROR_CODE_UNAVAILABLE\x10\x04\x12\x18\n" +
-	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x16\n" +
-	"\x12ERROR_CODE_REFUSED\x10\x06\x12\x18\n" +
+	"\x14ERROR_CODE_NOT_FOUND\x10\x05\x12\x17\n" +
+	"\x13ERROR_CODE_REJECTED\x10\x06\x12\x18\n" +
 	"\x14ERROR_CODE_FORBIDDEN\x10\a\x12\x1e\n" +
 	"\x1aERROR_CODE_UNAUTHENTICATED\x10\b*0\n" +
 	"\x05TopBy\x12\x12\n" +
@@ -3299,7 +3297,7 @@ var file_sluice_v1_sluice_proto_goTypes = []any{
 	(*MembersRequest)(nil),       // 19: sluice.v1.MembersRequest
 	(*MembersResponse)(nil),      // 20: sluice.v1.MembersResponse
 	(*Member)(nil),               // 21: sluice.v1.Member
-	(*StableSet)(nil),            // 22: sluice.v1.StableSet
+	(*VoterSet)(nil),             // 22: sluice.v1.VoterSet
 	(*Holdings)(nil),             // 23: sluice.v1.Holdings
 	(*LostRule)(nil),             // 24: sluice.v1.LostRule
 	(*ReportLoadRequest)(nil),    // 25: sluice.v1.ReportLoadRequest
@@ -3337,7 +3335,7 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	9,  // 15: sluice.v1.ResetRequest.checks:type_name -> sluice.v1.Check
 	13, // 16: sluice.v1.ResetResponse.decisions:type_name -> sluice.v1.Decision
 	21, // 17: sluice.v1.MembersResponse.members:type_name -> sluice.v1.Member
-	22, // 18: sluice.v1.MembersResponse.stable_set:type_name -> sluice.v1.StableSet
+	22, // 18: sluice.v1.MembersResponse.voter_set:type_name -> sluice.v1.VoterSet
 	23, // 19: sluice.v1.MembersResponse.holdings:type_name -> sluice.v1.Holdings
 	24, // 20: sluice.v1.MembersResponse.lost_rules:type_name -> sluice.v1.LostRule
 	7,  // 21: sluice.v1.TopRequest.by:type_name -> sluice.v1.TopBy
@@ -3348,8 +3346,8 @@ var file_sluice_v1_sluice_proto_depIdxs = []int32{
 	32, // 26: sluice.v1.InspectResponse.limits:type_name -> sluice.v1.LimitStanding
 	33, // 27: sluice.v1.InspectResponse.leases:type_name -> sluice.v1.LeaseLeft
 	10, // 28: sluice.v1.LimitStanding.limit:type_name -> sluice.v1.Limit
-	22, // 29: sluice.v1.ForgetMemberResponse.stable_set:type_name -> sluice.v1.StableSet
-	22, // 30: sluice.v1.BootstrapResponse.stable_set:type_name -> sluice.v1.StableSet
+	22, // 29: sluice.v1.ForgetMemberResponse.voter_set:type_name -> sluice.v1.VoterSet
+	22, // 30: sluice.v1.BootstrapResponse.voter_set:type_name -> sluice.v1.VoterSet
 	11, // 31: sluice.v1.SluiceService.Check:input_type -> sluice.v1.CheckRequest
 	11, // 32: sluice.v1.SluiceService.CheckStream:input_type -> sluice.v1.CheckRequest
 	17, // 33: sluice.v1.SluiceService.Reset:input_type -> sluice.v1.ResetRequest

@@ -59,7 +59,7 @@ type SluiceServiceClient interface {
 	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
 	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
 	ReportLoad(ctx context.Context, in *ReportLoadRequest, opts ...grpc.CallOption) (*ReportLoadResponse, error)
-	// Top lists the heaviest keys that the doors of all nodes have counted over the last minute
+	// Top lists the heaviest keys that the APIs of all nodes have counted over the last minute
 	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
 	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
 	// may read, only, which is its default.
@@ -68,11 +68,11 @@ type SluiceServiceClient interface {
 	// the key and who has copies. It changes nothing. It is for operators, or callers that may read in the domain
 	// (PERMISSION_DENIED). It fails, with an Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectResponse, error)
-	// ForgetMember takes a member out of the stable set without asking a majority:
+	// ForgetMember takes a member out of the voter set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only operators may, or callers with
 	// the verb admin (PERMISSION_DENIED). It fails, with an Error as a detail, with
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
-	// that lives, for the node itself, and where no stable set is known.
+	// that lives, for the node itself, and where no voter set is known.
 	ForgetMember(ctx context.Context, in *ForgetMemberRequest, opts ...grpc.CallOption) (*ForgetMemberResponse, error)
 	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
 	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin
@@ -219,7 +219,7 @@ type SluiceServiceServer interface {
 	// nodes. It fails, with an Error as a detail, with INVALID_ARGUMENT, NOT_FOUND for a pool
 	// that the rules do not have, and FAILED_PRECONDITION for one that follows no load.
 	ReportLoad(context.Context, *ReportLoadRequest) (*ReportLoadResponse, error)
-	// Top lists the heaviest keys that the doors of all nodes have counted over the last minute
+	// Top lists the heaviest keys that the APIs of all nodes have counted over the last minute
 	// or so. It fails, with an Error as a detail, with INVALID_ARGUMENT, with FAILED_PRECONDITION
 	// where the node counts none, and with PERMISSION_DENIED where it shows them to operators, or callers that
 	// may read, only, which is its default.
@@ -228,11 +228,11 @@ type SluiceServiceServer interface {
 	// the key and who has copies. It changes nothing. It is for operators, or callers that may read in the domain
 	// (PERMISSION_DENIED). It fails, with an Error as a detail, with INVALID_ARGUMENT, and UNAVAILABLE when the node is leaving.
 	Inspect(context.Context, *InspectRequest) (*InspectResponse, error)
-	// ForgetMember takes a member out of the stable set without asking a majority:
+	// ForgetMember takes a member out of the voter set without asking a majority:
 	// whoever calls it says that the member is gone for good. Only operators may, or callers with
 	// the verb admin (PERMISSION_DENIED). It fails, with an Error as a detail, with
 	// NOT_FOUND for a name that is not counted, and FAILED_PRECONDITION for a member
-	// that lives, for the node itself, and where no stable set is known.
+	// that lives, for the node itself, and where no voter set is known.
 	ForgetMember(context.Context, *ForgetMemberRequest) (*ForgetMemberResponse, error)
 	// Bootstrap makes the node found a voter set of its own: whoever calls it says that the nodes that it does not
 	// reach are gone for good. If they are alive, there are two clusters. Only operators may, or callers with the verb admin

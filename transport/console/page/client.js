@@ -1,7 +1,7 @@
 // What the page asks of its node. Who asks, the node knows by a cookie that no script can read.
 
-// Refused is an answer that is none. status is that of HTTP.
-export class Refused extends Error {
+// Rejected is an answer that is none. status is that of HTTP.
+export class Rejected extends Error {
   constructor(status, text) {
     super(text);
     this.status = status;
@@ -23,7 +23,7 @@ async function call(method, path, body, signal, token) {
   } catch {
     // It is not from sluice.
   }
-  throw new Refused(answer.status, text);
+  throw new Rejected(answer.status, text);
 }
 
 // login begins a session by the code of an address that `sluice console` printed, or by a caller's token.

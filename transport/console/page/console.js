@@ -168,7 +168,7 @@ function drawMembers(s) {
   const moving = sum("handing_over");
   const parts = [
     `${many(s.members.length, "member")}, ${deciding} of them may decide`,
-    s.stable_set ? `stable set of ${s.stable_set.members.length}, version ${s.stable_set.version}` : "no stable set is known",
+    s.voter_set ? `voter set of ${s.voter_set.members.length}, version ${s.voter_set.version}` : "no voter set is known",
     `${many(s.partitions, "partition")}, ${moving + sum("claims") ? `${moving} handed over and ${sum("claims")} claimed just now` : "none on the move"}`,
   ];
   const hashes = new Set(s.members.filter((m) => m.own).map((m) => m.own.rules));
@@ -181,7 +181,7 @@ function memberRow(m, s) {
   const o = m.own;
   const cell = (label, attributes, ...children) => el("td", { "data-label": label, ...attributes }, el("span", {}, ...children));
   const state = [m.state];
-  if (!m.counted) state.push(el("span", { class: "sub" }, "not counted in the stable set"));
+  if (!m.counted) state.push(el("span", { class: "sub" }, "not counted in the voter set"));
   if (!m.lives) state.push(el("span", { class: "sub" }, m.silent === undefined ? "not heard from" : `silent for ${duration(Math.round(m.silent))}`));
   const decides = !o ? [el("span", { class: "empty" }, "does not answer")]
     : o.may_decide ? [el("span", { class: "yes" }, "yes")] : [el("span", { class: "no" }, "no"), el("span", { class: "sub" }, o.reason || "")];
@@ -194,7 +194,7 @@ function memberRow(m, s) {
     if (h.claims) hands.push(`${h.claims} being claimed`);
     if (h.unprotected) hands.push(`${h.unprotected} without a copy`);
     if (h.below_replicas > h.unprotected) hands.push(`${h.below_replicas} below their number of replicas`);
-    if (h.forks) hands.push(`${h.forks} to be merged`);
+    if (h.divergent) hands.push(`${h.divergent} to be merged`);
   }
   return el("tr", { class: o && m.lives ? "" : "gone" },
     el("th", { scope: "row" }, m.name, m.name === s.self ? el("span", { class: "sub" }, "this page's node") : null),
@@ -328,7 +328,7 @@ async function inspect(focus) {
     inspected = { domain: $("i-domain").value.trim(), descriptor: readDescriptor($("i-descriptor").value) };
     drawInspection(await client.inspect(inspected));
   } catch (e) {
-    refused(e, () => inspect(focus));
+    rejected(e, () => inspect(focus));
     $("inspection").replaceChildren(el("p", { class: "notice" }, e.message));
   }
   $("inspection").hidden = false;
@@ -347,11 +347,11 @@ function drawInspection(x) {
     if (x.rule.notes.length) fact("Besides", ...x.rule.notes.map(tag));
     fact("Limits", x.rule.limits.join(" and "));
   }
-  const counts = x.rule && (x.holder || x.standbys.length || x.missing.length);
+  const counts = x.rule && (x.owner || x.replicas.length || x.missing.length);
   if (counts) {
-    fact("Holder", x.holder ? `${x.holder}, of partition ${x.partition} in generation ${x.generation}` : "nobody that may decide has answered");
-    fact("Standby", list(x.standbys) + (x.filling.length ? `; being filled: ${list(x.filling)}` : ""));
-    if (x.grants || x.leases.length) fact("Lent", `${many(x.lent, "unit")} in ${many(x.grants, "lease")}` + (x.leases.length ? "; left: " + x.leases.map((l) => `${l.node} ${l.left}`).join(", ") : ""));
+    fact("Owner", x.owner ? `${x.owner}, of partition ${x.partition} in generation ${x.generation}` : "nobody that may decide has answered");
+    fact("Replica", list(x.replicas) + (x.filling.length ? `; being filled: ${list(x.filling)}` : ""));
+    if (x.grants || x.leases.length) fact("Granted", `${many(x.granted, "unit")} in ${many(x.grants, "lease")}` + (x.leases.length ? "; left: " + x.leases.map((l) => `${l.node} ${l.left}`).join(", ") : ""));
     if (x.denying.length) fact("Denied from memory by", list(x.denying));
     if (x.missing.length) fact("No answer from", list(x.missing));
   }
@@ -396,9 +396,9 @@ async function reset() {
   try {
     const done = await client.reset(inspected);
     await inspect(true);
-    say(`The counter was reset by ${done.holder}.`);
+    say(`The counter was reset by ${done.owner}.`);
   } catch (e) {
-    refused(e, reset);
+    rejected(e, reset);
     notice("Not reset: " + e.message);
   }
 }
@@ -407,8 +407,8 @@ async function reset() {
 
 let retry = null;
 
-// refused asks for a login if that is what was missing, and goes on with what failed when there is one.
-function refused(e, again) {
+// rejected asks for a login if that is what was missing, and goes on with what failed when there is one.
+function rejected(e, again) {
   if (e.status !== 401) return false;
   retry = again || retry;
   askLogin("You are not logged in, or no longer.");
@@ -470,7 +470,7 @@ async function watch() {
     if (mine.signal.aborted) return;
     if (e.status === 401) {
       link("wait", "Not signed in");
-      refused(e);
+      rejected(e);
       return;
     }
     if (e.status === 403) {

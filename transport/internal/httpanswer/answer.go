@@ -1,7 +1,7 @@
-// Package httpanswer is how HTTP doors tell what became of a check: the rate limit
+// Package httpanswer is how HTTP APIs tell what became of a check: the rate limit
 // headers that HTTP clients know, the answer that a rule gives to who is denied, and
 // problem+json bodies. Which checks there are, and the bodies of those that were
-// allowed, are each door's. It starts no goroutine.
+// allowed, are each API's. It starts no goroutine.
 package httpanswer
 
 import (
@@ -113,7 +113,7 @@ func StatusOf(c limiter.Code) int {
 		return http.StatusServiceUnavailable
 	case limiter.NotFound:
 		return http.StatusNotFound
-	case limiter.Refused:
+	case limiter.Rejected:
 		return http.StatusConflict
 	case limiter.Forbidden:
 		return http.StatusForbidden
@@ -126,9 +126,9 @@ func StatusOf(c limiter.Code) int {
 // Challenge is what a 401 says of credentials, in the header WWW-Authenticate.
 const Challenge = `Bearer realm="sluice"`
 
-// Refuse answers with a problem. A 503 passes, so it says when to try again; a 401 says what credentials are
-// wanted, unless the door has.
-func Refuse(w http.ResponseWriter, p Problem) {
+// Reject answers with a problem. A 503 passes, so it says when to try again; a 401 says what credentials are
+// wanted, unless the API has.
+func Reject(w http.ResponseWriter, p Problem) {
 	switch {
 	case p.Status == http.StatusServiceUnavailable:
 		SetRetryAfter(w.Header(), 1)

@@ -1,0 +1,124 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
+)
+
+// TestCounts: a sum is charged by what it has grown, however often and late it is told.
+func TestCounts(t *testing.T) {
+	const window = int64(time.Minute)
+	for _, unit := range []bucket.Limit{
+		{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute},
+		{Algorithm: bucket.FixedWindow, Count: 10, Align: bucket.AlignCalendar, Unit: bucket.Minute},
+	} {
+		table := mustTable(t, bucket.Config{Shards: 3})
+		limits := mustLimits(t, unit)
+		if !limits.Windowed() {
+			t.Fatalf("%+v is not windowed", unit)
+		}
+		for i, s := range []struct {
+			at               time.Duration
+			tag              uint64
+			sum              int64
+			known, add, over int64
+			remaining        int64
+		}{
+			{0, 1, 0, 0, 0, 0, 10},
+			{time.Second, 1, 4, 4, 4, 0, 6},
+			{2 * time.Second, 1, 4, 4, 0, 0, 6},
+			{3 * time.Second, 1, 2, 4, 0, 0, 6}, // late
+			{4 * time.Second, 2, 4, 4, 4, 0, 2}, // another process
+			{5 * time.Second, 1, 9, 9, 5, 3, 0},
+			{6 * time.Second, 2, 6, 6, 2, 2, 0},
+			{61 * time.Second, 1, 9, 9, 9, 0, 1}, // the next window knows nothing of the last
+		} {
+			x, v := table.Counts(int64(s.at), &bucket.Request{Key: bucket.Key{Hi: 7, Lo: 5}, Limits: limits, Cost: s.sum}, s.tag, limits.WindowEnd(int64(s.at)))
+			if v != bucket.Decided || x.Known != s.known || x.Added != s.add || x.Over != s.over || x.Decision.Remaining != s.remaining {
+				t.Errorf("step %d: %v %+v, want known %d, added %d, over %d, remaining %d", i, v, x, s.known, s.add, s.over, s.remaining)
+			}
+			if want := (int64(s.at)/window + 1) * window; x.Ends != want || limits.WindowEnd(int64(s.at)) != want {
+				t.Errorf("step %d: ends %d, want %d", i, x.Ends, want)
+			}
+		}
+	}
+}
+
+// TestCountsSealed: what is not held is not tallied.
+func TestCountsSealed(t *testing.T) {
+	table := mustTable(t, bucket.Config{Shards: 1})
+	limits := mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute})
+	table.Seal(0)
+	if x, v := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); v != bucket.Sealed || x != (bucket.Tallied{}) {
+		t.Errorf("%v %+v", v, x)
+	}
+	table.Open(0, 0)
+	if x, _ := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); x.Added != 4 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestWindowed: what needs more than counting in a window is not tallied.
+func TestWindowed(t *testing.T) {
+	window := bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute}
+	with := func(f func(*bucket.Limit)) bucket.Limit { l := window; f(&l); return l }
+	for name, list := range map[string][]bucket.Limit{
+		"two":          {window, with(func(l *bucket.Limit) { l.Period = time.Hour })},
+		"first hit":    {with(func(l *bucket.Limit) { l.Align = bucket.AlignFirstHit })},
+		"bucket":       {with(func(l *bucket.Limit) { l.Algorithm = bucket.TokenBucket })},
+		"soft":         {with(func(l *bucket.Limit) { l.Soft = 1 })},
+		"min interval": {with(func(l *bucket.Limit) { l.MinInterval = 1 })},
+		"cost":         {with(func(l *bucket.Limit) { l.Cost = 2 })},
+		"nothing":      {with(func(l *bucket.Limit) { l.Count = 0 })},
+		"unlimited":    {{Unlimited: true}},
+	} {
+		if mustLimits(t, list...).Windowed() {
+			t.Errorf("%s: windowed", name)
+		}
+	}
+}
+
+// TestCountsSums: whatever is told twice, late or to the next owner, a counter has the sum of the highest.
+func TestCountsSums(t *testing.T) {
+	limits, err := bucket.NewLimits(bucket.Limit{Algorithm: bucket.FixedWindow, Count: 1000, Period: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		table, err := bucket.NewTable(bucket.Config{Shards: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, now := bucket.Key{Hi: 1}, int64(0)
+		highest, want := make(map[uint64]int64), int64(0)
+		t.Repeat(map[string]func(*rapid.T){
+			"tell": func(t *rapid.T) {
+				tag := rapid.Uint64Range(1, 4).Draw(t, "tag")
+				sum := rapid.Int64Range(0, 100).Draw(t, "sum")
+				table.Counts(now, &bucket.Request{Key: key, Limits: limits, Cost: sum}, tag, limits.WindowEnd(now))
+				want += max(0, sum-highest[tag])
+				highest[tag] = max(highest[tag], sum)
+			},
+			"hand over": func(t *rapid.T) {
+				var im bucket.Image
+				table.Export(now, 0, table.Keys(0, nil), &im)
+				if table, err = bucket.NewTable(bucket.Config{Shards: 1}); err != nil {
+					t.Fatal(err)
+				}
+				if err := table.Import(now, 0, &im, im.Data, im.Counters, false); err != nil {
+					t.Fatal(err)
+				}
+			},
+			"": func(t *rapid.T) {
+				now += int64(time.Second)
+				d := table.Do(now, &bucket.Request{Key: key, Limits: limits, Verb: bucket.Read})
+				if got := d.Limit - d.Remaining; got != want {
+					t.Fatalf("counted %d, want %d", got, want)
+				}
+			},
+		})
+	})
+}

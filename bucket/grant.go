@@ -1,0 +1,357 @@
+package bucket
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluice-project/sluice/internal/guard"
+)
+
+// Lease request asks for units ahead of their use.
+type LeaseRequest struct {
+	Key    Key
+	Limits *Limits
+	// Want is the most that is asked for, in units of a check's cost, above 0.
+	Want int64
+	// Of what could be granted, at most Part/Whole is, rounded down, but at least one unit. 0 < Part ≤ Whole.
+	Part, Whole int64
+	// Reserve is how many units must stay free in every limit, as in a Request; 0 or more.
+	Reserve int64
+	// For is the lifetime asked for, LeastLease to MostLease; see Limits.Grantable.
+	For time.Duration
+	// Transient is as in a Request.
+	Transient bool
+	// DenyLost is as in a Request.
+	DenyLost bool
+}
+
+// Bounds of a lease request's lifetime.
+const (
+	LeastLease = time.Millisecond
+	MostLease  = time.Hour
+)
+
+// Grant answers a Lease request.
+type Grant struct {
+	// ID names the grant to Return. No other of the same table has it.
+	ID uint64
+	// Units may be spent from now on, by cost, and are charged to every limit already. 0: nothing can be granted now.
+	Units int64
+	// For is the lifetime, at most that of the Lease request: no unit may be spent For after the lease request was asked
+	// for, or later.
+	For time.Duration
+	// Decision is what the counter says after the grant. If Units is 0 it is the answer to a Read of cost 1 that
+	// leaves Reserve, which may well be admitted.
+	Decision Decision
+	// RetryAfter is the time until a unit could be granted if nothing else came; 0 if one was, Never if these limits
+	// do not grant.
+	RetryAfter time.Duration
+}
+
+// Grant grants units of a key ahead of their use, charging them to all limits of the key or none. Who leases them may
+// spend each whenever it likes before the grant's lifetime is over, counted from a moment before now. Whatever it does,
+// in no interval is more spent than the limits alone would admit there (see ledger.go); only Charge, as ever, goes
+// beyond. Units come out of the limit without its soft margin.
+//
+// A lease request of a wrong Want, Part, Whole or For is granted nothing. seq and v are as of Try.
+//
+// A Reset does not forget what is granted, since it may still be spent. An eviction does: it may
+// admit once more what was granted then.
+func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdict) {
+	now = inRange(now)
+	own := l.Key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	if v = sh.verdictLocked(now, l.Transient); v != Decided {
+		seq = sh.mu.seq
+		sh.mu.Unlock()
+		return g, seq, v
+	}
+	var o outcome
+	switch at := sh.atLocked(now); {
+	case !sh.grantsLost(at, l):
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read, DenyLost: true}
+		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
+		g.RetryAfter = g.Decision.RetryAfter
+	case l.grantable():
+		o = sh.grantLocked(at, l, t.nextGrant(now), &g)
+	default:
+		g.RetryAfter = Never
+		r := &Request{Key: l.Key, Limits: l.Limits, Reserve: l.Reserve, Verb: Read}
+		o = sh.decideLocked(at, r, Read, 1, nil, &g.Decision)
+	}
+	t.followLocked(sh, own, now, l.Key, o, l.Transient)
+	seq = sh.mu.seq
+	sh.mu.Unlock()
+	if o.grown > 0 && t.over() != nothing {
+		t.evictElsewhere(now, own)
+	}
+	return g, seq, Decided
+}
+
+// Return ends grant id of key, of which unspent units were not spent and will not be, and says how many of them
+// are free again. A grant is returned once, before it ends: of one that is over, has been returned, or was never
+// granted, nothing comes back. Neither does anything of one from before a Refund or a merge of counters
+// that have counted apart. Of these, back is 0. seq and v are as of Try, but a Return never is Behind.
+func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64, seq uint64, v Verdict) {
+	now = inRange(now)
+	own := key.Shard(len(t.shards))
+	sh := &t.shards[own]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if sh.mu.sealed {
+		return 0, sh.mu.seq, Sealed
+	}
+	if c, ok := sh.mu.lru.Peek(key); ok && len(c.grants()) > 0 {
+		var o outcome
+		back, o = sh.returnLocked(c, sh.atLocked(now), id, unspent)
+		t.followLocked(sh, own, now, key, o, false)
+	}
+	return back, sh.mu.seq, Decided
+}
+
+// Granted returns how many grants of key have not ended at now, and the units of all of them.
+func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
+	sh := &t.shards[key.Shard(len(t.shards))]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	c, ok := sh.mu.lru.Peek(key)
+	if !ok {
+		return 0, 0
+	}
+	now = sh.atLocked(inRange(now))
+	for _, g := range c.grants() {
+		if g.end > now {
+			grants++
+			units = addSat(units, g.units)
+		}
+	}
+	return grants, units
+}
+
+// nextGrant returns an id that no grant of this table has, nor any that was imported into it. It goes by the time, so that it
+// is none either that another table has once granted of the same key.
+func (t *Table) nextGrant(now int64) uint64 {
+	for {
+		last := t.granted.Load()
+		// The sign turned, so that earlier times are smaller.
+		if next := max(last+1, uint64(now)^1<<63); t.granted.CompareAndSwap(last, next) {
+			return next
+		}
+	}
+}
+
+// noteGrants keeps nextGrant from the ids in l, which may be nil.
+func (t *Table) noteGrants(l *ledger) {
+	if l == nil {
+		return
+	}
+	for i := range l.grants {
+		id := l.grants[i].id
+		for last := t.granted.Load(); last < id && !t.granted.CompareAndSwap(last, id); last = t.granted.Load() {
+		}
+	}
+}
+
+// grantable reports whether l can be granted at all.
+func (l *LeaseRequest) grantable() bool {
+	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Grantable(l.For)
+}
+
+// grantLocked grants l as id, as far as possible.
+func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o outcome) {
+	c, ok := sh.mu.lru.Get(l.Key)
+	if !ok {
+		made := newCounter(l.Limits, now, &sh.mu.spare)
+		if made.grant(now, l, id, g) {
+			o = sh.insertLocked(l.Key, &made)
+			o.did |= changed
+		}
+		sh.mu.spare.letGo()
+		return o
+	}
+	before := c.bytes()
+	c, o.did = sh.underLocked(l.Key, c, l.Limits, now, before)
+	at := c.settle(now)
+	if c.grant(at, l, id, g) {
+		o.did = changed
+	}
+	o.counter, o.grown = c, c.bytes()-before
+	sh.mu.bytes += o.grown
+	g.seenFrom(now, at)
+	return o
+}
+
+// seenFrom is Decision.seenFrom for all of g.
+func (g *Grant) seenFrom(now, at int64) {
+	g.Decision.seenFrom(now, at)
+	if at > now && g.RetryAfter > 0 {
+		g.RetryAfter = time.Duration(addSat(int64(g.RetryAfter), saturate(elapsed(now, at))))
+	}
+}
+
+// returnLocked ends grant id of c.
+func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (back int64, o outcome) {
+	before := c.bytes()
+	c.settle(now)
+	list := c.grants()
+	if i := findGrant(list, id); i >= 0 && !list[i].kept {
+		g := list[i]
+		back = min(max(0, unspent), g.units)
+		c.settleGrant(i, back)
+		if !guard.On(guard.SettleOnce) {
+			c.setGrants(append(c.grants(), g))
+		}
+		o.did = changed
+	}
+	o.counter, o.grown = c, c.bytes()-before
+	sh.mu.bytes += o.grown
+	return back, o
+}
+
+// grant grants l, which is grantable, as id, as far as possible. It reports whether anything was.
+func (c *counter) grant(now int64, l *LeaseRequest, id uint64, g *Grant) bool {
+	units, wait := c.spare(now, l)
+	life := int64(l.For)
+	if guard.On(guard.BoundaryClip) {
+		life = c.clip(now, life)
+	}
+	if life < int64(LeastLease) {
+		units, wait = 0, max(wait, life)
+	}
+	if list := c.grants(); len(list) >= maxGrants {
+		units, wait = 0, max(wait, list[0].end-now)
+	}
+	if units == 0 {
+		g.RetryAfter = time.Duration(wait)
+		c.readFor(&Request{Reserve: l.Reserve}, now, 1, &g.Decision)
+		return false
+	}
+	c.addGrant(grant{id: id, end: addSat(now, life), units: units}, now)
+	g.ID, g.Units, g.For = id, units, time.Duration(life)
+	c.status(now, &g.Decision)
+	return true
+}
+
+// spare returns how many units can be granted to l, and if there are none, how long (ns) it is until there is one.
+func (c *counter) spare(now int64, l *LeaseRequest) (units, wait int64) {
+	reserve := max(0, l.Reserve)
+	units = math.MaxInt64
+	plans := c.plans()
+	for i := range plans {
+		p := &plans[i]
+		if p.kind == kindUnlimited {
+			continue
+		}
+		left := subSat(p.limit-c.at(i).used(p, now), reserve)
+		units = min(units, max(0, left)/p.cost)
+	}
+	if units > 0 {
+		part, _ := mulDiv(units, l.Part, l.Whole)
+		return min(l.Want, max(1, part)), 0
+	}
+	for i := range c.limits.plans {
+		p := &c.limits.plans[i]
+		if p.kind == kindUnlimited {
+			continue
+		}
+		need, fits := p.needs(1, reserve)
+		if !fits || need > p.limit {
+			return 0, int64(Never)
+		}
+		wait = max(wait, c.until(i, now, p.limit-need))
+	}
+	return 0, wait
+}
+
+// clip returns life (ns), or less: until the first end of a window.
+func (c *counter) clip(now, life int64) int64 {
+	plans := c.limits.plans
+	for i := range plans {
+		if p := &plans[i]; p.windowed() {
+			life = min(life, subSat(p.boundary(c.at(i), now), now))
+		}
+	}
+	return life
+}
+
+// grant grants g, which ends with the first window at the latest.
+func (c *counter) addGrant(g grant, now int64) {
+	plans := c.limits.plans
+	for i := range plans {
+		p, s := &plans[i], c.at(i)
+		if p.paysAtOnce() {
+			s.charge(p, now, mulSat(g.units, p.cost))
+			g.paid |= 1 << i
+		}
+		s.last = now
+	}
+	c.admissions++
+	c.setGrants(append(c.grants(), g))
+}
+
+// paysAtOnce reports whether a lease is charged to a state of p when it is granted, rather than when it ends.
+func (p *plan) paysAtOnce() bool {
+	switch p.kind {
+	case kindFlow:
+		return !guard.On(guard.BurstShrink)
+	case kindLog, kindBins:
+		return !guard.On(guard.LateDate)
+	}
+	return p.windowed()
+}
+
+// logLoss is how much longer a log's period must be than a lease request from it. An entry that is dated at
+// the lease request's end counts for a lease request's length longer than it must, so a log that grants everything loses at
+// most one part in logLoss of its throughput.
+const logLoss = 40
+
+// LongestLease returns the longest lifetime of leases under these limits, or 0 if they do not grant:
+//
+//   - A bucket that refills all the time does not refill what is granted, so that with much of it granted for long it would
+//     refill too little. It grants for less than the time in which half of its burst refills.
+//   - A log grants for at most a fortieth of its period, see logLoss.
+//   - Windows and steps grant until they end, if they are long enough for that at all.
+//   - A LeakyQueue does not grant, since what it admits has to wait for a time that it says. Neither do limits with a
+//     minimum interval or that count denials, whose checks depend on each other, and limits that
+//     admit everything or nothing.
+func (l *Limits) LongestLease() time.Duration {
+	if l.unlimited {
+		return 0
+	}
+	longest := int64(MostLease)
+	for i := range l.plans {
+		longest = min(longest, l.plans[i].longestLease())
+	}
+	if longest < int64(LeastLease) {
+		return 0
+	}
+	return time.Duration(longest)
+}
+
+// Grantable reports whether Grant may ever grant a lease request for d under these limits: d is at least LeastLease and at most
+// LongestLease.
+func (l *Limits) Grantable(d time.Duration) bool { return LeastLease <= d && d <= l.LongestLease() }
+
+// longestLease returns how long (ns) p grants for at most; 0 is not at all.
+func (p *plan) longestLease() int64 {
+	if p.kind == kindUnlimited {
+		return math.MaxInt64
+	}
+	if p.queue || p.minInterval > 0 || p.countDenied || p.cost > p.limit {
+		return 0
+	}
+	switch p.kind {
+	case kindFlow:
+		// The longest d with d × count / period < limit / 2.
+		return ceilDiv(mulDivCeil(p.limit, p.period, p.count), 2) - 1
+	case kindLog, kindBins:
+		return p.period / logLoss
+	case kindStep, kindFixed, kindWeighted:
+		if p.cal != nil {
+			return math.MaxInt64
+		}
+		return p.period
+	}
+	return 0
+}

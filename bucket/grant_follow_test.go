@@ -1,0 +1,298 @@
+package bucket_test
+
+import (
+	"bytes"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"pgregory.net/rapid"
+)
+
+// TestGrantIsAChange: leases and returns are numbered and recorded as checks are, and ask for the same seal and gate.
+func TestGrantIsAChange(t *testing.T) {
+	limits := mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
+	const ms = int64(time.Millisecond)
+	table := smallTable(t)
+	table.Record(0, bucket.RecordLasting, 50*time.Millisecond)
+	drained := func(want int) {
+		t.Helper()
+		if keys, _, _ := table.Drain(0, nil); len(keys) != want {
+			t.Errorf("%d keys drained, want %d", len(keys), want)
+		}
+		table.Confirm(0, math.MaxInt64)
+	}
+	transient := leaseRequest(limits, 1, time.Minute)
+	transient.Transient = true
+	if g, seq, v := table.Grant(day, transient); g.Units != 1 || seq != 1 || v != bucket.Decided {
+		t.Fatalf("transient: %+v, change %d, verdict %d", g, seq, v)
+	}
+	drained(0)
+	g, seq, _ := table.Grant(day, leaseRequest(limits, 3, time.Minute))
+	if g.Units != 3 || seq != 2 {
+		t.Fatalf("%+v, change %d", g, seq)
+	}
+	if _, seq, v := table.Grant(day+51*ms, leaseRequest(limits, 1, time.Minute)); seq != 2 || v != bucket.Behind {
+		t.Errorf("unconfirmed: change %d, verdict %d", seq, v)
+	}
+	if _, seq, v := table.Grant(day+51*ms, transient); seq != 3 || v != bucket.Decided {
+		t.Errorf("transient, unconfirmed: change %d, verdict %d", seq, v)
+	}
+	drained(1)
+	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 2); back != 2 || seq != 4 || v != bucket.Decided {
+		t.Errorf("returned: %d, change %d, verdict %d", back, seq, v)
+	}
+	drained(1)
+	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 2); back != 0 || seq != 4 || v != bucket.Decided {
+		t.Errorf("returned twice: %d, change %d, verdict %d", back, seq, v)
+	}
+	if back, seq, _ := table.Return(day+60*ms, bucket.Key{Hi: 9}, g.ID, 2); back != 0 || seq != 4 {
+		t.Errorf("returned to a key without a counter: %d, change %d", back, seq)
+	}
+	if g, seq, _ := table.Grant(day+60*ms, leaseRequest(limits, 0, time.Minute)); g.Units != 0 || seq != 4 {
+		t.Errorf("nothing granted: %+v, change %d", g, seq)
+	}
+	drained(0)
+	g, _, _ = table.Grant(day+60*ms, leaseRequest(limits, 1, time.Minute))
+	table.Seal(0)
+	before := exported(table, day+60*ms, 0)
+	if g, seq, v := table.Grant(day+60*ms, leaseRequest(limits, 1, time.Minute)); g != (bucket.Grant{}) || seq != 5 || v != bucket.Sealed {
+		t.Errorf("sealed: %+v, change %d, verdict %d", g, seq, v)
+	}
+	if back, seq, v := table.Return(day+60*ms, bucket.Key{}, g.ID, 1); back != 0 || seq != 5 || v != bucket.Sealed {
+		t.Errorf("returned, sealed: %d, change %d, verdict %d", back, seq, v)
+	}
+	if after := exported(table, day+60*ms, 0); !bytes.Equal(before.Data, after.Data) {
+		t.Error("a sealed shard has changed")
+	}
+	table.Open(0, 5)
+	if back, _, _ := table.Return(day+60*ms, bucket.Key{}, g.ID, 1); back != 1 {
+		t.Errorf("opened again: %d came back", back)
+	}
+}
+
+// TestReturnNeverIsBehind: room that comes back is no risk, so it waits for no copy.
+func TestReturnNeverIsBehind(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 10, time.Hour))
+	table.Record(0, bucket.RecordLasting, time.Millisecond)
+	g := grant(t, table, day, limits, 3, time.Minute)
+	if back, _, v := table.Return(day+int64(time.Second), bucket.Key{}, g.ID, 3); back != 3 || v != bucket.Decided {
+		t.Errorf("%d came back, verdict %d", back, v)
+	}
+}
+
+// TestGrantedAcrossClocks: a lease request ends in its window, and with its window, on any clock.
+func TestGrantedAcrossClocks(t *testing.T) {
+	for _, c := range []struct {
+		limit bucket.Limit
+		left  [4]int64 // at once, in the last moment of the window, then, one window later
+	}{
+		{per(bucket.FixedWindow, 10, time.Minute), [4]int64{6, 6, 10, 10}},
+		{per(bucket.SlidingCounter, 10, time.Minute), [4]int64{6, 6, 6, 10}},
+	} {
+		for _, ahead := range []time.Duration{-time.Hour, -5 * time.Second, 0, 5 * time.Second, 12 * time.Second, time.Hour} {
+			from, to, limits := smallTable(t), smallTable(t), mustLimits(t, c.limit)
+			grant(t, from, clock(t, "1:00:50"), limits, 4, 8*time.Second)
+			hand(t, from, to, clock(t, "1:00:51"), clock(t, "1:00:51")+int64(ahead), false)
+			r := &bucket.Request{Limits: limits}
+			for i, at := range []string{"1:00:51", "1:00:59.9", "1:01:00", "1:02:00"} {
+				if got := left(to, clock(t, at)+int64(ahead), r); got != c.left[i] {
+					t.Errorf("%s, %v ahead: at %s %d left, want %d", c.limit.Algorithm, ahead, at, got, c.left[i])
+				}
+			}
+		}
+	}
+}
+
+// TestMergedLeases: divergent copies each keep what they have granted charged, and nothing of it comes back; what both know to be granted does.
+func TestMergedLeases(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
+		limits := mustLimits(t, per(algorithm, 20, time.Hour))
+		one, other, r := smallTable(t), smallTable(t), &bucket.Request{Limits: limits, Cost: 4}
+		both := grant(t, one, day, limits, 3, time.Minute)
+		hand(t, one, other, day, day, false)
+		mine := grant(t, one, day+1, limits, 4, time.Minute)
+		other.Do(day+1, r)
+		theirs := grant(t, other, day+2, limits, 2, time.Minute)
+		hand(t, other, one, day+2, day+2, true)
+		after := left(one, day+2, r)
+		if after > 11 { // the other has 11
+			t.Errorf("%s: %d left of 20, the other has 11", algorithm, after)
+		}
+		for _, g := range []bucket.Grant{mine, theirs} {
+			if back, _, _ := one.Return(day+3, r.Key, g.ID, g.Units); back != 0 || left(one, day+3, r) != after {
+				t.Errorf("%s: %d of %+v came back, %d left", algorithm, back, g, left(one, day+3, r))
+			}
+		}
+		if back, _, _ := one.Return(day+3, r.Key, both.ID, 2); back != 2 || left(one, day+3, r) != after+2 {
+			t.Errorf("%s: %d came back of what both had granted, %d left", algorithm, back, left(one, day+3, r))
+		}
+	}
+}
+
+// TestReturnAcrossCosts: what a unit costs has changed since it was granted, so what was charged is not what would be given back.
+func TestReturnAcrossCosts(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.TokenBucket, bucket.SlidingLog, bucket.SlidingCounter} {
+		cheap, dear := per(algorithm, 20, time.Hour), per(algorithm, 20, time.Hour)
+		dear.Cost = 3
+		table, r := smallTable(t), &bucket.Request{Limits: mustLimits(t, cheap), Cost: 8}
+		g := grant(t, table, day, r.Limits, 2, time.Minute)
+		table.Do(day, r)
+		r.Limits = mustLimits(t, dear)
+		left(table, day, r)
+		table.Do(day, &bucket.Request{Limits: r.Limits, Cost: 1})
+		table.Return(day, r.Key, g.ID, 2)
+		if got := left(table, day, r); got > 9 {
+			t.Errorf("%s: %d left of 20 with 11 spent", algorithm, got)
+		}
+	}
+}
+
+// TestIntervalAfterGranting: a limit with a minimum interval comes into force while units are granted, which may be spent at any moment.
+func TestIntervalAfterGranting(t *testing.T) {
+	apart := per(bucket.FixedWindow, 10, time.Hour)
+	apart.MinInterval = 30 * time.Second
+	table, before := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
+	r := &bucket.Request{Limits: mustLimits(t, apart), Cost: 1}
+	g := grant(t, table, clock(t, "0:10"), before, 2, 50*time.Second)
+	for _, c := range []struct {
+		at    string
+		retry time.Duration
+	}{{"0:10", 80*time.Second - 1}, {"0:45", 45*time.Second - 1}, {"1:00", 30*time.Second - 1}, {"1:29", time.Second - 1}} {
+		if d := table.Do(clock(t, c.at), r); d.Allowed || d.RetryAfter != c.retry || d.Remaining != 8 {
+			t.Errorf("at %s: %+v, want to retry after %v", c.at, d, c.retry)
+		}
+	}
+	if d := table.Do(clock(t, "1:29.999999999"), r); !d.Allowed {
+		t.Errorf("the interval has passed since the end of %+v: %+v", g, d)
+	}
+}
+
+// TestWaitsWithLeases: after RetryAfter the cost is admitted and not 1 ns earlier, and after ResetAfter all is free, however leases end until then.
+func TestWaitsWithLeases(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		algorithm := rapid.SampledFrom(algorithms).Draw(t, "algorithm").algorithm
+		if algorithm == bucket.LeakyQueue {
+			algorithm = bucket.TokenBucket
+		}
+		limits := mustLimits(t, genGranting(t, algorithm))
+		h := &granting{t: t, table: smallTable(t), accounts: []*account{newAccount(limits)}, now: genStart.Draw(t, "start")}
+		for range rapid.IntRange(1, 12).Draw(t, "effects") {
+			switch rapid.IntRange(0, 3).Draw(t, "effects") {
+			case 0, 1:
+				h.grant(h.accounts[0])
+			case 2:
+				h.check(h.accounts[0])
+			case 3:
+				h.wait(limits)
+			}
+		}
+		if rapid.IntRange(0, 3).Draw(t, "reset") == 0 { // so that windows hold what is granted, too
+			h.reset(h.accounts[0])
+		}
+		at := func(after time.Duration, cost int64) bucket.Decision {
+			to := smallTable(t)
+			hand(t, h.table, to, h.now, h.now, false)
+			return to.Do(h.now+int64(after), &bucket.Request{Limits: limits, Cost: cost, Verb: bucket.Read})
+		}
+		for _, cost := range []int64{1, 2, 3, 5, 8, 12} {
+			d := at(0, cost)
+			wellFormed(t, limits, bucket.Read, d)
+			if d.ResetAfter > 0 {
+				if then := at(d.ResetAfter, 1); then.Remaining != then.Limit || then.ResetAfter != 0 {
+					t.Fatalf("at %d: reset after %d, but then %+v", h.now, d.ResetAfter, then)
+				}
+				if then := at(d.ResetAfter-1, 1); then.ResetAfter != 1 {
+					t.Fatalf("at %d: reset after %d, and 1 ns earlier %+v", h.now, d.ResetAfter, then)
+				}
+			}
+			if d.Allowed || d.RetryAfter == bucket.Never {
+				continue
+			}
+			if then := at(d.RetryAfter, cost); !then.Allowed {
+				t.Fatalf("at %d: cost %d after %d: %+v", h.now, cost, d.RetryAfter, then)
+			}
+			if then := at(d.RetryAfter-1, cost); then.Allowed {
+				t.Fatalf("at %d: cost %d is admitted 1 ns before %d", h.now, cost, d.RetryAfter)
+			}
+		}
+	})
+}
+
+// TestNoAllocationGranted: nor does a check allocate whose counter has granted, until a lease request ends.
+func TestNoAllocationGranted(t *testing.T) {
+	for _, c := range algorithms {
+		if c.algorithm == bucket.LeakyQueue {
+			continue
+		}
+		table, limits := smallTable(t), mustLimits(t, per(c.algorithm, 100, time.Hour))
+		now, r := day, &bucket.Request{Limits: limits, Cost: 1}
+		for range 70 {
+			table.Do(now, r)
+			now += int64(time.Second)
+		}
+		grant(t, table, now, limits, 10, time.Minute)
+		grant(t, table, now, limits, 10, time.Minute)
+		allowed := 0
+		n := testing.AllocsPerRun(30, func() {
+			if now++; table.Do(now, r).Allowed {
+				allowed++
+			}
+		})
+		if n != 0 || allowed == 0 || allowed > 20 {
+			t.Errorf("%s: %v allocations, %d allowed", c.name, n, allowed)
+		}
+	}
+}
+
+// TestReturnIsACut: what comes back was below later charges, so what has drained since counts against these when they are given back.
+func TestReturnIsACut(t *testing.T) {
+	limit := per(bucket.TokenBucket, 4, time.Minute)
+	limit.Refill, limit.Burst = bucket.RefillInterval, 20
+	table, limits := smallTable(t), mustLimits(t, limit)
+	g := grant(t, table, clock(t, "0:10"), limits, 5, time.Second)
+	var rc bucket.Receipt
+	table.DoHeld(clock(t, "0:10"), &bucket.Request{Limits: limits, Cost: 3}, &rc)
+	table.Return(clock(t, "0:10.5"), bucket.Key{}, g.ID, 5)
+	r := &bucket.Request{Limits: limits, Cost: 6}
+	table.Do(clock(t, "1:00"), r) // the 3 have been refilled
+	table.GiveBack(clock(t, "1:00"), &rc)
+	if got := left(table, clock(t, "1:00"), r); got != 14 {
+		t.Errorf("%d left of 20 with 6 spent", got)
+	}
+}
+
+// TestReturnToTheMost: a counter at the end of int64 does not say how much of it was granted.
+func TestReturnToTheMost(t *testing.T) {
+	for _, algorithm := range []bucket.Algorithm{bucket.FixedWindow, bucket.SlidingCounter} {
+		table, limits := smallTable(t), mustLimits(t, per(algorithm, math.MaxInt64, time.Hour))
+		g := grant(t, table, day, limits, 5, time.Minute)
+		r := &bucket.Request{Limits: limits, Cost: math.MaxInt64, Verb: bucket.Charge}
+		table.Do(day, r)
+		table.Return(day, r.Key, g.ID, 5)
+		if got := left(table, day, r); got != 0 {
+			t.Errorf("%s: %d left", algorithm, got)
+		}
+	}
+}
+
+// TestGrantedAfterAHandoff: a table that has taken over a counter gives its own grants other ids than those that came with
+// it, though it grants in the same nanosecond: each return ends the grant that it is for.
+func TestGrantedAfterAHandoff(t *testing.T) {
+	for _, merge := range []bool{false, true} {
+		from, to, limits := smallTable(t), smallTable(t), mustLimits(t, per(bucket.FixedWindow, 20, time.Hour))
+		theirs := grant(t, from, day, limits, 3, time.Minute)
+		hand(t, from, to, day, day, merge)
+		own := grant(t, to, day, limits, 5, time.Minute)
+		if own.ID == theirs.ID {
+			t.Errorf("merge %v: two grants have the id %d", merge, own.ID)
+		}
+		if back, _, _ := to.Return(day+1, bucket.Key{}, own.ID, own.Units); back != 5 {
+			t.Errorf("merge %v: %d came back of the 5 that were granted here", merge, back)
+		}
+		if grants, units := to.Granted(day+1, bucket.Key{}); grants != 1 || units != 3 {
+			t.Errorf("merge %v: %d units in %d grants are granted still, want the 3 of the other table", merge, units, grants)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package bucket_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// TestLongestLease: how long each kind of limit grants for.
+func TestLongestLease(t *testing.T) {
+	const ms = time.Millisecond
+	bucketOf := func(count, burst int64, period time.Duration) bucket.Limit {
+		l := per(bucket.TokenBucket, count, period)
+		l.Burst = burst
+		return l
+	}
+	with := func(l bucket.Limit, change func(*bucket.Limit)) bucket.Limit {
+		change(&l)
+		return l
+	}
+	for _, c := range []struct {
+		name   string
+		limits []bucket.Limit
+		want   time.Duration
+	}{
+		{"a bucket", []bucket.Limit{bucketOf(10, 0, time.Second)}, 500*ms - 1},
+		{"of a larger burst", []bucket.Limit{bucketOf(10, 20, time.Second)}, time.Second - 1},
+		{"of a part of a nanosecond", []bucket.Limit{bucketOf(7, 10, time.Second)}, 714285714},
+		{"that refills in an instant", []bucket.Limit{bucketOf(1e12, 10, time.Second)}, 0},
+		{"that refills in years", []bucket.Limit{bucketOf(1, 10, bucket.MaxPeriod)}, time.Hour},
+		{"a meter", []bucket.Limit{per(bucket.LeakyBucket, 10, time.Minute)}, 30*time.Second - 1},
+		{"steps", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.Refill = bucket.RefillInterval })}, time.Second},
+		{"a queue", []bucket.Limit{per(bucket.LeakyQueue, 10, time.Minute)}, 0},
+		{"a window", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute)}, time.Minute},
+		{"a short window", []bucket.Limit{per(bucket.FixedWindow, 10, ms-1)}, 0},
+		{"a month", []bucket.Limit{with(per(bucket.FixedWindow, 10, 0), func(l *bucket.Limit) { l.Align, l.Unit = bucket.AlignCalendar, bucket.Month })}, time.Hour},
+		{"a weighted window", []bucket.Limit{per(bucket.SlidingCounter, 10, time.Second)}, time.Second},
+		{"a log", []bucket.Limit{per(bucket.SlidingLog, 10, time.Minute)}, 1500 * ms},
+		{"a short log", []bucket.Limit{per(bucket.SlidingLog, 10, 39*ms)}, 0},
+		{"sub-windows", []bucket.Limit{per(bucket.SlidingWindow, 10, 4*time.Second)}, 100 * ms},
+		{"several", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), bucketOf(10, 0, time.Second), {Unlimited: true}}, 500*ms - 1},
+		{"one that does not", []bucket.Limit{per(bucket.FixedWindow, 10, time.Minute), per(bucket.LeakyQueue, 10, time.Minute)}, 0},
+		{"an interval", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.MinInterval = 1 })}, 0},
+		{"denials that count", []bucket.Limit{with(per(bucket.SlidingLog, 10, time.Minute), func(l *bucket.Limit) { l.CountDenied = true })}, 0},
+		{"a unit that is too large", []bucket.Limit{with(bucketOf(10, 0, time.Second), func(l *bucket.Limit) { l.Cost = 11 })}, 0},
+		{"blocked", []bucket.Limit{bucketOf(0, 0, time.Second)}, 0},
+		{"unlimited", []bucket.Limit{{Unlimited: true}}, 0},
+	} {
+		limits := mustLimits(t, c.limits...)
+		if got := limits.LongestLease(); got != c.want {
+			t.Errorf("%s: grants for %d ns, want %d", c.name, got, c.want)
+		}
+		for _, d := range []time.Duration{0, bucket.LeastLease - 1, bucket.LeastLease, c.want, c.want + 1, -1} {
+			if got, want := limits.Grantable(d), d >= bucket.LeastLease && d <= c.want; got != want {
+				t.Errorf("%s for %v: grantable is %v", c.name, d, got)
+			}
+		}
+	}
+}
+
+// TestGrantRejects: what cannot be granted is not, and the grant says what a check would be told and when to ask again.
+func TestGrantRejects(t *testing.T) {
+	ten := per(bucket.FixedWindow, 10, time.Minute)
+	soft := ten
+	soft.Soft = 50
+	dear := ten
+	dear.Cost = 4
+	for _, c := range []struct {
+		name    string
+		limit   bucket.Limit
+		at      string
+		spent   int64
+		change  func(*bucket.LeaseRequest)
+		allowed bool
+		retry   time.Duration
+	}{
+		{"wants nothing", ten, "0:00", 0, func(l *bucket.LeaseRequest) { l.Want = 0 }, true, bucket.Never},
+		{"wants less", ten, "0:00", 0, func(l *bucket.LeaseRequest) { l.Want = -1 }, true, bucket.Never},
+		{"no part", ten, "0:00", 0, func(l *bucket.LeaseRequest) { l.Part = 0 }, true, bucket.Never},
+		{"more than the whole", ten, "0:00", 0, func(l *bucket.LeaseRequest) { l.Part = 3 }, true, bucket.Never},
+		{"too long", ten, "0:00", 0, func(l *bucket.LeaseRequest) { l.For = time.Minute + 1 }, true, bucket.Never},
+		{"too short", ten, "0:00", 0, func(l *bucket.LeaseRequest) { l.For = bucket.LeastLease - 1 }, true, bucket.Never},
+		{"not granted from, and spent", per(bucket.LeakyQueue, 10, time.Minute), "0:00", 10, nil, false, bucket.Never},
+		{"nothing left", ten, "0:20", 10, nil, false, 40 * time.Second},
+		{"only the margin left", soft, "0:20", 12, nil, true, 40 * time.Second},
+		{"not a whole unit left", dear, "0:20", 2, nil, false, 40 * time.Second},
+		{"what is left is reserved", ten, "0:20", 4, func(l *bucket.LeaseRequest) { l.Reserve = 6 }, false, 40 * time.Second},
+		{"all is reserved", ten, "0:20", 0, func(l *bucket.LeaseRequest) { l.Reserve = 10 }, false, bucket.Never},
+		{"more than all is", ten, "0:20", 0, func(l *bucket.LeaseRequest) { l.Reserve = 1 << 62 }, false, bucket.Never},
+		{"the window ends", ten, "0:59.999000001", 4, nil, true, 999999},
+		{"a bucket fills", per(bucket.TokenBucket, 10, 10*time.Second), "0:20", 10, nil, false, time.Second},
+		{"a log expires", per(bucket.SlidingLog, 10, 4*time.Minute), "0:20", 10, nil, false, 4 * time.Minute},
+	} {
+		table, limits, now := smallTable(t), mustLimits(t, c.limit), clock(t, c.at)
+		if c.spent > 0 {
+			table.Do(now, &bucket.Request{Limits: limits, Cost: c.spent})
+		}
+		l := leaseRequest(limits, 5, time.Second)
+		l.Whole, l.Part = 2, 2
+		if c.change != nil {
+			c.change(l)
+		}
+		g, seq, v := table.Grant(now, l)
+		if g.Units != 0 || g.ID != 0 || g.For != 0 || v != bucket.Decided || seq > 1 {
+			t.Errorf("%s: %+v, change %d, verdict %d", c.name, g, seq, v)
+		}
+		if g.Decision.Allowed != c.allowed || g.RetryAfter != c.retry {
+			t.Errorf("%s: allowed %v, retry after %d; want %v, %d", c.name, g.Decision.Allowed, g.RetryAfter, c.allowed, c.retry)
+		}
+		if n, units := table.Granted(now, l.Key); n != 0 || units != 0 {
+			t.Errorf("%s: %d grants of %d units", c.name, n, units)
+		}
+		if c.retry == bucket.Never {
+			continue
+		}
+		if g, _, _ := table.Grant(now+int64(c.retry)-1, l); g.Units != 0 {
+			t.Errorf("%s: granted 1 ns too early", c.name)
+		}
+		if g, _, _ := table.Grant(now+int64(c.retry), l); g.Units == 0 {
+			t.Errorf("%s: not granted then: %+v", c.name, g)
+		}
+	}
+}
+
+// TestGrantParts: of what could be granted the part that is asked for, at least one unit.
+func TestGrantParts(t *testing.T) {
+	dear := per(bucket.TokenBucket, 100, time.Hour)
+	dear.Cost = 3
+	for _, c := range []struct {
+		limit             bucket.Limit
+		spent             int64
+		want, part, whole int64
+		reserve, granted  int64
+	}{
+		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, 0, 100},
+		{per(bucket.TokenBucket, 100, time.Hour), 0, 10, 1, 1, 0, 10},
+		{per(bucket.TokenBucket, 100, time.Hour), 1, 1000, 1, 3, 0, 33},
+		{per(bucket.TokenBucket, 100, time.Hour), 99, 1000, 1, 3, 0, 1},
+		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1 << 62, 0, 1},
+		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1 << 62, 1 << 62, 0, 100},
+		{per(bucket.TokenBucket, 100, time.Hour), 20, 1000, 1, 2, 30, 25},
+		{per(bucket.TokenBucket, 100, time.Hour), 0, 1000, 1, 1, -5, 100},
+		{dear, 0, 1000, 1, 1, 0, 33},
+		{dear, 0, 1000, 1, 2, 0, 16},
+		{per(bucket.SlidingCounter, 100, time.Hour), 40, 1000, 1, 2, 0, 30},
+	} {
+		table, limits := smallTable(t), mustLimits(t, c.limit, bucket.Limit{Unlimited: true})
+		if c.spent > 0 {
+			table.Do(day, &bucket.Request{Limits: limits, Cost: c.spent})
+		}
+		g, _, _ := table.Grant(day, &bucket.LeaseRequest{
+			Limits: limits, Want: c.want, Part: c.part, Whole: c.whole, Reserve: c.reserve, For: time.Second,
+		})
+		if g.Units != c.granted || g.For != time.Second {
+			t.Errorf("%+v: granted %+v", c, g)
+		}
+	}
+}
+
+// TestGrantOften: a counter has so many grants and no more, until the first of them ends or is returned.
+func TestGrantOften(t *testing.T) {
+	const most = 256
+	table, limits := smallTable(t), mustLimits(t, per(bucket.TokenBucket, 1<<20, time.Hour))
+	var ids []uint64
+	for i := range int64(most) {
+		ids = append(ids, grant(t, table, day+i, limits, 1, time.Second).ID)
+	}
+	g, _, _ := table.Grant(day+most, leaseRequest(limits, 1, time.Second))
+	if g.Units != 0 || g.RetryAfter != time.Second-most || !g.Decision.Allowed {
+		t.Errorf("one more: %+v", g)
+	}
+	if n, units := table.Granted(day+most, bucket.Key{}); n != most || units != most {
+		t.Errorf("%d grants of %d units", n, units)
+	}
+	if back, _, _ := table.Return(day+most, bucket.Key{}, ids[7], 5); back != 1 {
+		t.Errorf("%d came back of 1", back)
+	}
+	grant(t, table, day+most, limits, 1, time.Second)
+	grant(t, table, day+int64(time.Second), limits, 1, time.Second) // the first has ended
+	if n, _ := table.Granted(day+int64(time.Minute), bucket.Key{}); n != 0 {
+		t.Errorf("a minute later %d grants are left", n)
+	}
+}
+
+// TestGrantWhenTheClockIsBehind: the counter stands still until the clock has come as far again, and leases last from then on.
+func TestGrantWhenTheClockIsBehind(t *testing.T) {
+	table, limits := smallTable(t), mustLimits(t, per(bucket.FixedWindow, 10, time.Minute))
+	table.Do(clock(t, "0:20"), &bucket.Request{Limits: limits, Cost: 6})
+	now := clock(t, "0:15")
+	grant(t, table, now, limits, 4, 10*time.Second) // until 0:30
+	g, _, _ := table.Grant(now, leaseRequest(limits, 1, time.Second))
+	if g.Units != 0 || g.RetryAfter != 45*time.Second || g.Decision.RetryAfter != 45*time.Second {
+		t.Errorf("nothing is left until 1:00: %+v", g)
+	}
+	for _, c := range []struct {
+		at     string
+		grants int
+	}{{"0:15", 1}, {"0:29.999999999", 1}, {"0:30", 0}} {
+		if n, _ := table.Granted(clock(t, c.at), bucket.Key{}); n != c.grants {
+			t.Errorf("at %s %d grants, want %d", c.at, n, c.grants)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package handoff
+
+import (
+	"testing"
+
+	"github.com/sluice-project/sluice/internal/message"
+)
+
+// TestRejectionMemory: a node that has rejected a close accepts no later one of its generation, whatever the later one brings. The sender has gone on
+// since, two generations higher, and may have decided. TestRejectionMemoryRemoved removes the rule.
+func TestRejectionMemory(t *testing.T) {
+	if takesAfterRejection(t, 0) {
+		t.Error("a close of a rejected generation was accepted")
+	}
+	if !takesAfterRejection(t, 2) {
+		t.Error("a close of two generations more was rejected")
+	}
+}
+
+// takesAfterRejection sends alice a close with a wrong checksum, then a right one that many generations higher, and reports whether alice owns the
+// partition then.
+func takesAfterRejection(t *testing.T, higher uint64) bool {
+	t.Helper()
+	holds := message.Epoch{Gen: 1 << message.Handoffs, Boot: bob.Boot}
+	next := message.Epoch{Gen: holds.Gen + 1, Boot: alice.Boot}
+	bobs := newTable(t)
+	spend(t, bobs, 1, 3)
+	s := newSolo(t)
+	initialSync := func(n uint64) uint64 {
+		part := message.Part{Kind: message.InitialSync, Epoch: holds, InitialSync: n}
+		begin, end := part, part
+		begin.Begin, end.End, end.Sum = true, true, s.sum(bobs, 1)
+		s.from(bob, begin, bobs, 1)
+		s.from(bob, end, bobs)
+		return end.Sum
+	}
+	sum := initialSync(1)
+	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 1, Next: next, Sum: add(sum, nil) + 1}, bobs)
+	if s.Holds(0) {
+		t.Fatal("a close with a wrong checksum was accepted")
+	}
+	sum = initialSync(2)
+	next.Gen += higher
+	s.from(bob, message.Part{Kind: message.Close, Epoch: holds, InitialSync: 2, Next: next, Sum: add(sum, nil)}, bobs)
+	if s.Holds(0) && spent(t, s.table, 1) != 3 {
+		t.Errorf("alice owns it with %d spent, want 3", spent(t, s.table, 1))
+	}
+	return s.Holds(0)
+}

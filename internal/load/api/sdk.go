@@ -1,0 +1,190 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/load"
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
+	"google.golang.org/grpc"
+)
+
+// sdk asks by the Go client, which all callers share, as the parts of a program would. The client
+// chooses the node, and gathers what its callers ask at the same time.
+type sdk struct {
+	client *client.Client
+	config Config
+}
+
+func openSDK(c Config) (API, error) {
+	options := []client.Option{client.WithFailurePolicy(client.FailClosed)}
+	if c.Timeout > 0 {
+		options = append(options, client.WithTimeout(c.Timeout))
+	}
+	if c.TLS != nil {
+		options = append(options, client.WithDialOptions(grpc.WithTransportCredentials(c.credentials())))
+	}
+	if c.Token != nil {
+		options = append(options, client.WithToken(c.Token))
+	}
+	if c.TokenInClear {
+		options = append(options, client.WithTokenInClear())
+	}
+	one, err := client.Dial(context.Background(), strings.Join(c.Addrs, ","), append(options, c.ClientOptions...)...)
+	if err != nil {
+		return nil, err
+	}
+	return &sdk{one, c}, nil
+}
+
+// Nodes implements load.Target: there is nothing to choose from.
+func (*sdk) Nodes() int { return 1 }
+
+// Close implements API.
+func (s *sdk) Close() error { return s.client.Close() }
+
+// NewCaller implements load.Target.
+func (s *sdk) NewCaller(checks int) load.Caller {
+	c := &sdkCaller{s, make([]client.Check, checks)}
+	var limits []client.Limit
+	for _, l := range s.config.Limits {
+		limits = append(limits, client.Limit{Count: l.Count, Period: l.Period})
+	}
+	for i := range c.checks {
+		c.checks[i] = client.Check{Domain: s.config.Domain, Descriptor: []client.Entry{{Key: s.config.Key}}, Limits: limits}
+	}
+	return c
+}
+
+type sdkCaller struct {
+	*sdk
+	checks []client.Check
+}
+
+// Call implements load.Caller.
+func (c *sdkCaller) Call(ctx context.Context, _ int, keys []string, seen *load.Counts) error {
+	for i, k := range keys {
+		c.checks[i].Descriptor[0].Value = k
+	}
+	if len(keys) == 1 {
+		d, err := c.client.Check(ctx, c.checks[0])
+		if err != nil {
+			return err
+		}
+		return countSDK(seen, d)
+	}
+	all, err := c.client.CheckAll(ctx, c.checks)
+	if err != nil {
+		return err
+	}
+	return countSDK(seen, all...)
+}
+
+// errNoNode stands for the client's failure policy, which answers when no node does.
+var errNoNode = errors.New("no node answered in time")
+
+// countSDK adds the decisions of a call: all of them are by the failure policy, or none is.
+func countSDK(seen *load.Counts, all ...client.Decision) error {
+	for i := range all {
+		if all[i].Source == client.SourceFailClosed {
+			return errNoNode
+		}
+		seen.Count(load.SourceNamed(all[i].Source.String()), all[i].Allowed)
+	}
+	return nil
+}
+
+// streams asks by SluiceService.CheckStream.
+type streams struct {
+	*connections
+	config Config
+}
+
+func openStream(c Config) (API, error) {
+	conns, err := connect(c)
+	return &streams{conns, c}, err
+}
+
+// NewCaller implements load.Target.
+func (s *streams) NewCaller(checks int) load.Caller {
+	return &streamCaller{
+		conns: s.take(), open: make([]*stream, s.Nodes()), timeout: cmp.Or(s.config.Timeout, math.MaxInt64), request: request(&s.config, checks),
+	}
+}
+
+// streamCaller has a stream to each node that it has asked, and opens another when one
+// has ended. Streams end with their connection.
+type streamCaller struct {
+	conns   []*grpc.ClientConn
+	open    []*stream
+	timeout time.Duration
+	request *sluicev1.CheckRequest
+}
+
+// stream is an open one. It is cancelled when a call on it takes too long.
+type stream struct {
+	grpc.BidiStreamingClient[sluicev1.CheckRequest, sluicev1.CheckResponse]
+	cancel context.CancelFunc
+	late   *time.Timer
+}
+
+// Call implements load.Caller.
+func (c *streamCaller) Call(ctx context.Context, node int, keys []string, seen *load.Counts) error {
+	s := c.open[node]
+	if s == nil {
+		var err error
+		if s, err = c.begin(ctx, node); err != nil {
+			return err
+		}
+	}
+	s.late.Reset(c.timeout)
+	name(c.request, keys)
+	c.request.Id++
+	res, err := s.ask(c.request)
+	if !s.late.Stop() && err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("no answer within %v: %w", c.timeout, err)
+	}
+	if err != nil {
+		s.cancel()
+		c.open[node] = nil
+		return err
+	}
+	return count(res, len(keys), seen)
+}
+
+// begin opens a stream to node, which lives as long as ctx.
+func (c *streamCaller) begin(ctx context.Context, node int) (*stream, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(c.timeout, cancel)
+	opened, err := sluicev1.NewSluiceServiceClient(c.conns[node]).CheckStream(ctx)
+	if err != nil {
+		cancel()
+		late.Stop()
+		return nil, err
+	}
+	c.open[node] = &stream{opened, cancel, late}
+	return c.open[node], nil
+}
+
+// ask sends req and returns its answer. There is no other request under way.
+func (s *stream) ask(req *sluicev1.CheckRequest) (*sluicev1.CheckResponse, error) {
+	// After io.EOF, Recv says why the stream has ended.
+	if err := s.Send(req); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	res, err := s.Recv()
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("the node has ended the stream")
+	case err == nil && res.GetId() != req.GetId():
+		return nil, fmt.Errorf("asked request %d, got the answer of %d", req.GetId(), res.GetId())
+	}
+	return res, err
+}

@@ -1,0 +1,140 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+)
+
+// lease is what a leaseholder has.
+type lease struct {
+	*granted
+	left, end int64
+}
+
+// leaseWant is how many units a leaseholder likes to have.
+const leaseWant = 30
+
+// demand is one check at p, and the next one after it.
+func (w *leaseSimCluster) demand(p *leaseNode) {
+	if p.up && w.now >= p.paused {
+		for range 1 + w.rng.IntN(3) {
+			w.check(p)
+		}
+	}
+	w.after(time.Duration(w.rng.ExpFloat64()*float64(p.rest)), func() { w.demand(p) })
+}
+
+func (w *leaseSimCluster) check(p *leaseNode) {
+	if p == w.owner {
+		w.decide(p)
+		return
+	}
+	have := w.spend(p, !p.bursts)
+	if have >= leaseWant/2 {
+		return
+	}
+	if p.asking == 0 || w.now-p.asking > int64(w.ttl)/2 {
+		w.lease(p)
+	} else if w.rng.IntN(8) == 0 {
+		w.forward(p)
+	}
+	if !w.healthy && w.rng.IntN(40) == 0 {
+		w.giveBack(p)
+	}
+}
+
+// spend spends a unit of p's leases if it is to, the oldest first, and returns how many it has then.
+func (w *leaseSimCluster) spend(p *leaseNode, one bool) (have int64) {
+	live := p.leases[:0]
+	for _, l := range p.leases {
+		if l.left == 0 || w.now >= l.end && !w.Careless {
+			continue
+		}
+		if one {
+			one = false
+			l.left--
+			l.spent++
+			w.Leased++
+			w.admit("a leased unit", p)
+		}
+		have += l.left
+		live = append(live, l)
+	}
+	p.leases = live
+	return have
+}
+
+// lease asks the owner for a lease.
+func (w *leaseSimCluster) lease(p *leaseNode) {
+	h := w.owner
+	if h == nil {
+		return
+	}
+	sent, boot, answered := w.now, p.boot, false
+	p.asking = sent
+	w.send(func() {
+		g := w.grant(h)
+		if g == nil {
+			return
+		}
+		w.send(func() {
+			if answered || !p.up || p.boot != boot {
+				return
+			}
+			answered = true
+			if p.asking == sent {
+				p.asking = 0
+			}
+			end := sent + int64(g.life)
+			if w.FromAnswer {
+				end = w.now + int64(g.life)
+			}
+			if w.now >= end {
+				w.Late++
+				return
+			}
+			p.leases = append(p.leases, &lease{granted: g, left: g.units, end: end})
+			if p.bursts {
+				w.after(time.Duration(end-w.now-1), func() {
+					for range g.units {
+						w.spend(p, true)
+					}
+				})
+			}
+		})
+	})
+}
+
+// forward asks the owner to decide one check.
+func (w *leaseSimCluster) forward(*leaseNode) {
+	h := w.owner
+	if h == nil {
+		return
+	}
+	w.send(func() { w.decide(h) })
+}
+
+// giveBack returns one of p's leases, or what is left of it.
+func (w *leaseSimCluster) giveBack(p *leaseNode) {
+	h := w.owner
+	if h == nil || len(p.leases) == 0 {
+		return
+	}
+	l := p.leases[0]
+	p.leases = p.leases[1:]
+	w.send(func() { w.settleLease(h, l) })
+}
+
+// settleLease is a return that arrives at h.
+func (w *leaseSimCluster) settleLease(h *leaseNode, l *lease) {
+	if h != w.owner {
+		return
+	}
+	back, _, v := h.table.Return(w.now+h.ahead, bucket.Key{}, l.id, l.left)
+	if v != bucket.Decided {
+		return
+	}
+	l.settle(w, back, l.left)
+	w.confirm()
+}

@@ -1,0 +1,200 @@
+// Package envoy is the API for Envoy: its rate limit service
+// envoy.service.ratelimit.v3.RateLimitService on a *grpc.Server that the caller makes and
+// serves, in Envoy's own published types.
+//
+// It decides what a request in Envoy's words asks, which code the whole of it gets, and
+// what Envoy is told beside it. Which rule applies and how much is left is the
+// limiter.Service's. docs/envoy.md is its reference and lists what differs from
+// envoyproxy/ratelimit, and why. It starts no goroutine.
+package envoy
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Config is what an API is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter limiter.Service
+	// Guard says who may ask. nil lets everybody in.
+	Guard *access.Guard
+	// Admit says whether the node has time for a call. One that it has no time for is answered by what its rules say of
+	// failures. nil admits all.
+	Admit func() bool
+	// Tracing: callers' traceparent is read.
+	Tracing bool
+	// AllOrNothing charges all descriptors of a request or none. Otherwise each is charged
+	// for itself, and one that is denied uses up what is left, as in envoyproxy/ratelimit.
+	AllOrNothing bool
+	// ResponseHeaders adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to
+	// what Envoy sends to its client.
+	ResponseHeaders bool
+	// DynamicMetadata hands the request and the rules' metadata to Envoy's next filters.
+	DynamicMetadata bool
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	if c.Limiter == nil {
+		return errors.New("envoy: Limiter is required")
+	}
+	return nil
+}
+
+// Method is the full name of what Envoy calls.
+const Method = ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName
+
+// API answers Envoy. It is safe for concurrent use.
+type API struct {
+	ratelimitv3.UnimplementedRateLimitServiceServer
+	config Config
+}
+
+// New returns an API.
+func New(c Config) (*API, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Admit == nil {
+		c.Admit = func() bool { return true }
+	}
+	return &API{config: c}, nil
+}
+
+// ShouldRateLimit implements ratelimitv3.RateLimitServiceServer. An error is a gRPC status, and no descriptor is held to a
+// limit then; InvalidArgument names the field at fault. A node that is about to stop answers what still comes: gRPC's GOAWAY sends
+// Envoy elsewhere, and an error might let the request pass.
+func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	pass, rejected := d.config.Guard.Call(ctx, limiter.EnvoyAPI)
+	if rejected == nil {
+		rejected = may(&pass, req)
+	}
+	if rejected != nil {
+		return nil, status.Error(codeOf(rejected.Code), rejected.Message)
+	}
+	if f := fault(req); f != nil {
+		return nil, errorOf(f, f.Field)
+	}
+	b := limiter.NewBatch()
+	defer b.Release()
+	b.API, b.Busy, b.Account = limiter.EnvoyAPI, !d.config.Admit(), pass.Account()
+	if d.config.Tracing {
+		b.Traceparent = transport.Traceparent(ctx)
+	}
+	d.ask(b, req)
+	// What the error says of the whole call stands in each result too.
+	if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	var refunds []int
+	if d.config.AllOrNothing {
+		refunds = readRefunds(b, req)
+	}
+	if err := failure(b); err != nil {
+		return nil, err
+	}
+	settleUndecided(b, req)
+	denied := exceeded(b)
+	if len(refunds) > 0 && !denied {
+		d.refund(ctx, b, req, refunds)
+	}
+	return d.answer(b, req, denied), nil
+}
+
+// may says why the caller may not ask req, or nil. One descriptor that it may not rejects the whole, before anything
+// is charged.
+func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *limiter.Error {
+	if pass.Open() {
+		return nil
+	}
+	for i := range req.GetDescriptors() {
+		verb, _ := spends(req, i)
+		if rejected := pass.May(access.VerbOf(verb), req.GetDomain()); rejected != nil {
+			return rejected
+		}
+	}
+	return nil
+}
+
+// readRefunds returns the places of the descriptors that are to get something back. An
+// all-or-nothing batch, b, has only read them, and whatever it read, they are not over.
+func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []int) {
+	for i := range b.Results {
+		r := &b.Results[i]
+		if verb, _ := spends(req, i); verb == bucket.Refund && limited(r) {
+			r.Allowed, r.RetryAfter = true, 0
+			places = append(places, i)
+		}
+	}
+	return places
+}
+
+// refund gives back to the descriptors at places, once the rest of req has been admitted. What
+// became of it takes the places of what was read of them.
+func (d *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
+	back := limiter.NewBatch()
+	defer back.Release()
+	back.API, back.Traceparent = limiter.EnvoyAPI, b.Traceparent
+	for _, i := range places {
+		add(back, req, i)
+	}
+	// What the error says of the whole call stands in each result too.
+	_ = d.config.Limiter.Check(ctx, back)
+	for j, i := range places {
+		b.Results[i] = back.Results[j]
+	}
+}
+
+// undecidedRetry is after how long a request may come back of which a descriptor has no decision.
+const undecidedRetry = time.Second
+
+// settleUndecided answers the descriptors that have no decision, each for itself: an error of the whole call makes Envoy pass the
+// request under failure_mode_deny: false, so one must not be had by making one descriptor fail. A rule admits if it is
+// on_failure: open or in shadow mode; all else is over: other rules, limits that a descriptor brought, and a descriptor that is
+// wrong. Hits that could not be given back stay undecided.
+func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
+	for i := range b.Results {
+		r := &b.Results[i]
+		if verb, _ := spends(req, i); r.Err == nil || verb == bucket.Refund && r.Err.Code != limiter.Invalid {
+			continue
+		}
+		r.Err = nil
+		if r.Rule != nil && (r.Rule.Shadow || r.Rule.OnFailure == rules.FailOpen) {
+			r.Allowed, r.Source = true, check.Open
+			continue
+		}
+		r.Allowed, r.Source, r.RetryAfter = false, check.Closed, undecidedRetry
+	}
+}
+
+// failure returns the error of the whole call where no descriptor has an answer, and none is held to a limit: what is wrong
+// with one goes before what no node could decide.
+func failure(b *limiter.Batch) error {
+	var first *limiter.Error
+	at := 0
+	for i := range b.Results {
+		r := &b.Results[i]
+		if r.Err == nil || r.Limits != nil {
+			return nil
+		}
+		if first == nil || r.Err.Code < first.Code {
+			first, at = r.Err, i
+		}
+	}
+	if first.Field == "domain" { // of the request, as in fault
+		return errorOf(first, first.Field)
+	}
+	return errorOf(first, descriptorPath(at, first.Field))
+}

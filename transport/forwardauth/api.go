@@ -1,0 +1,148 @@
+// Package forwardauth is the API for proxies that ask about each request before they pass it
+// on: nginx's auth_request, Traefik's ForwardAuth, Caddy's forward_auth and Envoy's ext_authz
+// over HTTP. It answers /v1/authorize/DOMAIN and all paths below. docs/forward-auth.md is its reference.
+//
+// It decides what a request was, as far as the proxy may be believed, which checks that
+// makes by the key authorize of the domain's rule file, and how the answer is told. The
+// checks are the limiter.Service's. A rejection is never a 2xx: whatever cannot be made
+// out or decided is rejected. It starts no goroutine.
+package forwardauth
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/rules"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
+)
+
+// Prefix is what the paths of the API begin with. The domain follows.
+const Prefix = "/v1/authorize/"
+
+// Config is what an API is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter limiter.Service
+	// Guard says which proxies may ask. nil lets all in.
+	Guard *access.Guard
+	// Authorize returns what is checked in a domain by the rules in force, nil if the
+	// domain is not answered for. Required.
+	Authorize func(domain string) *rules.Authorize
+	// Leaving says whether new calls are to be rejected, because the node is about to
+	// stop. nil means never.
+	Leaving func() bool
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	switch {
+	case c.Limiter == nil:
+		return errors.New("forwardauth: Limiter is required")
+	case c.Authorize == nil:
+		return errors.New("forwardauth: Authorize is required")
+	}
+	return nil
+}
+
+// API answers proxies. It is safe for concurrent use.
+type API struct{ config Config }
+
+// New returns an API.
+func New(c Config) (*API, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Leaving == nil {
+		c.Leaving = func() bool { return false }
+	}
+	return &API{config: c}, nil
+}
+
+// Before returns a handler that answers what the API is for and gives the rest to next. It
+// stands before an http.ServeMux, not in one: that would redirect //login to /login
+// instead of asking about it.
+func (d *API) Before(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.EscapedPath(), Prefix) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		d.ServeHTTP(w, r)
+	})
+}
+
+// ServeHTTP answers one call, whose path begins with Prefix. Its body is not read.
+func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if d.config.Leaving() {
+		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusServiceUnavailable, "this node is leaving; ask another"))
+		return
+	}
+	domain, path := split(r.URL.EscapedPath())
+	pass, rejected := d.config.Guard.Proxied(r, limiter.ForwardAuthAPI)
+	if rejected == nil {
+		rejected = pass.May(access.Check, domain)
+	}
+	if rejected != nil {
+		reject(w, rejected)
+		return
+	}
+	a := d.config.Authorize(domain)
+	if a == nil {
+		p := httpanswer.NewProblem(http.StatusNotFound, "no rule file in force has authorize for this domain; see docs/forward-auth.md")
+		p.Code = limiter.NotFound.String()
+		httpanswer.Reject(w, p)
+		return
+	}
+	b := limiter.NewBatch()
+	defer b.Release()
+	b.API, b.Traceparent, b.Account = limiter.ForwardAuthAPI, r.Header.Get(transport.HeaderTraceparent), pass.Account()
+	q := asked{rules: a, call: r, path: path}
+	if e := q.fill(b, domain); e != nil {
+		httpanswer.Reject(w, httpanswer.ProblemOf(e))
+		return
+	}
+	if len(b.Checks) == 0 {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	if err := d.config.Limiter.Check(r.Context(), b); err != nil && len(b.Results) != len(b.Checks) {
+		httpanswer.Reject(w, httpanswer.ProblemOf(err))
+		return
+	}
+	d.answer(w, r, a, b)
+}
+
+// RejectionHeader says that the proxy itself was rejected, and not its client limited: a proxy passes a 401 or 403 on,
+// and its client's statuses may be these too. Its value is the problem's code.
+const RejectionHeader = "Sluice-Rejection"
+
+// challenge is for the proxy. Bearer would be taken for a word to its client.
+const challenge = access.TokenHeader + ` realm="sluice"`
+
+// reject answers a proxy that may not ask.
+func reject(w http.ResponseWriter, e *limiter.Error) {
+	w.Header().Set(RejectionHeader, e.Code.String())
+	if e.Code == limiter.Unauthenticated {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	httpanswer.Reject(w, httpanswer.ProblemOf(e))
+}
+
+// split takes the escaped path of a call apart: the domain, and what stands behind it, which
+// is "" or begins with a slash. A domain that cannot be decoded is "", which no file has.
+func split(escaped string) (domain, path string) {
+	rest := strings.TrimPrefix(escaped, Prefix)
+	if i := strings.IndexByte(rest, '/'); i >= 0 {
+		rest, path = rest[:i], rest[i:]
+	}
+	domain, err := url.PathUnescape(rest)
+	if err != nil {
+		return "", path
+	}
+	return domain, path
+}

@@ -1,0 +1,165 @@
+// Package gubernator is the API for clients of gubernator v1: its service
+// pb.gubernator.V1 on a *grpc.Server that the caller makes and serves, and the same three
+// calls as JSON over HTTP.
+//
+// It decides what a limit that comes in gubernator's words means here, and in which of
+// its words the answer goes back. How much is left is the limiter.Service's.
+// docs/gubernator.md is its reference and lists what differs, and why. It starts no goroutine.
+package gubernator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-project/sluice/limiter"
+	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluice-project/sluice/transport"
+	"github.com/sluice-project/sluice/transport/access"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// MaxRequests is the most that one GetRateLimits may ask: gubernator's own bound.
+const MaxRequests = 1000
+
+// Config is what an API is made of.
+type Config struct {
+	// Limiter answers. Required.
+	Limiter limiter.Service
+	// Guard says who may ask. nil lets everybody in.
+	Guard *access.Guard
+	// Leaving says whether new calls are to be rejected, because the node is about to
+	// stop. nil means never.
+	Leaving func() bool
+	// Tracing: callers' traceparent is read.
+	Tracing bool
+	// Now is the time of day, which reset times are counted from. nil means time.Now.
+	Now func() time.Time
+}
+
+// Validate says which field is wrong.
+func (c *Config) Validate() error {
+	if c.Limiter == nil {
+		return errors.New("gubernator: Limiter is required")
+	}
+	return nil
+}
+
+// API answers clients of gubernator. It is safe for concurrent use.
+type API struct {
+	gubernatorv1.UnimplementedV1Server
+	config Config
+}
+
+// New returns an API.
+func New(c Config) (*API, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.Leaving == nil {
+		c.Leaving = func() bool { return false }
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &API{config: c}, nil
+}
+
+// Register adds pb.gubernator.V1 to g, which must not serve yet.
+func (d *API) Register(g grpc.ServiceRegistrar) { gubernatorv1.RegisterV1Server(g, d) }
+
+var errLeaving = status.Error(codes.Unavailable, "this node is leaving; ask another")
+
+// GetRateLimits implements gubernatorv1.V1Server.
+func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+	pass, rejected := d.config.Guard.Call(ctx, limiter.GubernatorAPI)
+	return d.getRateLimits(ctx, &pass, rejected, req)
+}
+
+// getRateLimits answers the caller of pass, or with why it was not let in.
+func (d *API) getRateLimits(ctx context.Context, pass *access.Pass, rejected *limiter.Error, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+	if d.config.Leaving() {
+		return nil, errLeaving
+	}
+	if rejected != nil {
+		return nil, rejection(rejected)
+	}
+	if n := len(req.GetRequests()); n > MaxRequests {
+		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, MaxRequests)
+	}
+	now := d.config.Now()
+	b := limiter.NewBatch()
+	defer b.Release()
+	b.API = limiter.GubernatorAPI
+	if d.config.Tracing {
+		b.Traceparent = transport.Traceparent(ctx)
+	}
+	items := ask(b, req.GetRequests(), now)
+	if rejected := pass.Restrict(b); rejected != nil {
+		return nil, rejection(rejected)
+	}
+	if len(b.Checks) > 0 {
+		// What the error says of the whole call stands in each result too.
+		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
+	return answer(b, items, now), nil
+}
+
+// rejection is the status of a call that its caller may not make.
+func rejection(e *limiter.Error) error {
+	if e.Code == limiter.Unauthenticated {
+		return status.Error(codes.Unauthenticated, e.Message)
+	}
+	return status.Error(codes.PermissionDenied, e.Message)
+}
+
+// What HealthCheck says of a node.
+const (
+	healthy   = "healthy"
+	unhealthy = "unhealthy"
+)
+
+// HealthCheck implements gubernatorv1.V1Server.
+func (d *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
+	id := access.OfContext(ctx)
+	return d.healthCheck(ctx, d.config.Guard.Knows(&id))
+}
+
+// healthCheck tells everybody how the node is, since load balancers ask, and callers that are known who its peers are.
+func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
+	if d.config.Leaving() {
+		return nil, errLeaving
+	}
+	m := d.config.Limiter.Members(ctx)
+	res := &gubernatorv1.HealthCheckResp{Status: healthy}
+	if !m.MayDecide {
+		res.Status, res.Message = unhealthy, "this node has no right to decide: "+m.Reason
+	}
+	if !known {
+		return res, nil
+	}
+	for i := range m.Members {
+		one := &m.Members[i]
+		if one.Missing {
+			continue
+		}
+		if one.Name == m.Self {
+			res.AdvertiseAddress = one.GRPC
+		}
+		res.LocalPeers = append(res.LocalPeers, &gubernatorv1.PeerHealthResp{GrpcAddress: one.GRPC})
+	}
+	res.PeerCount = int32(len(res.LocalPeers))
+	return res, nil
+}
+
+// LiveCheck implements gubernatorv1.V1Server.
+func (d *API) LiveCheck(context.Context, *gubernatorv1.LiveCheckReq) (*gubernatorv1.LiveCheckResp, error) {
+	if d.config.Leaving() {
+		return nil, errLeaving
+	}
+	return &gubernatorv1.LiveCheckResp{}, nil
+}

@@ -1,0 +1,328 @@
+package peer
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// inbox is a Queue of control messages of many messages.
+type inbox chan message.Envelope
+
+func newInbox() inbox { return make(inbox, 1<<16) }
+
+func (b inbox) Deliver(e message.Envelope) { b <- e }
+
+// all returns what has come.
+func (b inbox) all() []message.Envelope {
+	var list []message.Envelope
+	for len(b) > 0 {
+		list = append(list, <-b)
+	}
+	return list
+}
+
+// serveControl runs a server at addr that takes control messages.
+func (n *network) serveControl(t testing.TB, addr string, box ControlQueue) (s *Server, stop func()) {
+	t.Helper()
+	c := n.config("b")
+	c.ControlQueue = box
+	return n.serve(t, addr, c, handlerFunc(echo))
+}
+
+const (
+	huge = math.MaxUint64
+	last = math.MaxInt32
+)
+
+var (
+	odd      = "no \xff text \x00"
+	long     = strings.Repeat("n", 256)
+	epoch    = message.Epoch{Gen: huge, Boot: "b-9"}
+	mark     = message.Mark{Epoch: message.Epoch{Gen: 3 << message.Handoffs, Boot: long}, Seq: huge}
+	process  = message.Peer{Name: odd, Boot: "c-1"}
+	ballot   = message.Ballot{Round: huge, Boot: "b-9"}
+	set      = message.Set{ID: "a-1", Version: huge, Members: []string{"", "a", odd, long}}
+	hundred  = mustLimits(bucket.Limit{Algorithm: bucket.TokenBucket, Count: 100, Period: time.Minute})
+	portions = []byte("first portion, second portion")
+)
+
+// bodies are messages of every type, empty and with everything in them.
+func bodies() []message.Body {
+	return []message.Body{
+		&message.Heartbeat{},
+		&message.Heartbeat{Sent: math.MaxInt64, Set: set, Wish: message.Leave, Seen: huge, PendingGrants: huge, Unconfirmed: true, Isolated: true},
+		&message.Heartbeat{Sent: math.MinInt64, Set: message.Set{ID: "x"}, Wish: message.Join},
+		&message.Ack{},
+		&message.Ack{Sent: -1, Got: math.MinInt64, OK: true, Set: message.Set{Version: 1, Members: []string{"a"}}, PendingGrants: huge, Unconfirmed: true},
+		&message.Prepare{},
+		&message.Prepare{ID: "a-1", Version: huge, Ballot: ballot},
+		&message.Promise{},
+		&message.Promise{Version: 7, Ballot: ballot, OK: true, Accepted: set, Under: message.Ballot{Boot: "z"}},
+		&message.Accept{},
+		&message.Accept{Set: set, Ballot: ballot},
+		&message.Accepted{},
+		&message.Accepted{Version: huge, Ballot: message.Ballot{Round: 1}, OK: true},
+		&message.Holdings{},
+		&message.Holdings{Seq: huge, Full: true, Held: []message.Holding{{}, {Partition: last, Gen: huge, Start: mark, NextOwner: process, Replicated: true, Loss: message.Loss{Of: epoch, Sure: mark.Epoch, Has: epoch, Age: math.MaxInt64}}}},
+		&message.PendingGrants{},
+		&message.PendingGrants{Seq: huge, Grants: []message.Granted{{}, {Partition: last, Gen: huge, Claimer: process}}},
+		&message.Claim{},
+		&message.Claim{ID: huge, Probe: true, Parts: []message.Claimed{{}, {Partition: last, Gen: huge}}},
+		&message.Grant{},
+		&message.Grant{
+			ID: huge, Votes: true, Probe: true,
+			Parts: []message.GrantPart{
+				{}, {Partition: last, OK: true, Known: epoch, Owner: process, Has: message.Complete, State: mark, Owned: epoch, Granted: epoch},
+				{Has: message.Partial, State: message.Mark{Seq: 1}},
+			},
+			Acked: []message.Acked{{}, {Boot: "b-9", Left: math.MaxInt64}, {Boot: odd, Left: math.MinInt64}},
+		},
+		&message.Fetch{},
+		&message.Fetch{Partition: last, Gen: huge, State: mark},
+		&message.TransferBatch{},
+		&message.TransferBatch{N: 1, Parts: []message.Part{{Partition: 5, Kind: message.Drop}}},
+		&message.TransferBatch{
+			N: huge, Age: math.MaxInt64,
+			Parts: []message.Part{
+				{Kind: message.InitialSync, Epoch: epoch, InitialSync: 1, Seq: 2, Start: mark, Counters: 2, Bytes: 14, Begin: true},
+				{Partition: last, Kind: message.Close, Epoch: epoch, InitialSync: huge, Seq: huge, Start: message.Mark{Epoch: epoch, Seq: huge}, Next: message.Epoch{Gen: huge, Boot: odd}, Sum: huge},
+				{Kind: message.Answer, Counters: 1, Bytes: len(portions) - 14, End: true, Next: message.Epoch{Gen: 1}},
+				{Partition: 1, Kind: message.Merge, Begin: true, End: true, Loss: message.Loss{Of: epoch, Sure: epoch, Has: epoch, Age: 9}},
+			},
+			Image: bucket.Image{Limits: []*bucket.Limits{tenAMinute, nil, hundred, tenAMinute}, Data: portions, Counters: 3},
+		},
+		&message.Room{},
+		&message.Room{Keys: []bucket.Key{{}, {Hi: huge, Lo: 1}, {Lo: huge}}},
+		&message.Report{},
+		&message.Report{Sent: math.MinInt64, Lines: []message.Line{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Limits: hundred, Ends: math.MinInt64, Sum: math.MaxInt64, Transient: true}}},
+		&message.Account{},
+		&message.Account{Sent: math.MinInt64, Clock: math.MaxInt64, Lines: []message.Standing{{}, {Key: bucket.Key{Lo: huge}, Ends: math.MinInt64, Known: math.MaxInt64, Remaining: math.MaxInt64, Reporters: last}}},
+		&message.TopAsk{},
+		&message.TopAsk{ID: huge, By: 255, Domain: odd},
+		&message.Top{},
+		&message.Top{ID: huge, Off: true, Covers: math.MaxInt64, Keys: []message.TopKey{{}, {Key: bucket.Key{Hi: huge, Lo: 1}, Name: []byte{0, 255}, Count: huge, Error: 1}}},
+		&message.AcceptLoss{},
+		&message.FactsAsk{},
+		&message.FactsAsk{ID: huge, History: true},
+		&message.Facts{},
+		&message.Facts{ID: huge, Node: facts.Node{
+			Rules: odd, MayDecide: true, Reason: "none",
+			Holdings: facts.Holdings{Holding: last, Unprotected: 1, HandingOver: 2, Copies: 3, Claims: 4, Divergent: 5, BelowReplicas: 6, Lost: 7},
+			All:      facts.Counts{Allowed: huge, Denied: 1, Shadowed: 2, Failed: 3},
+			Latency:  facts.Latency{Bounds: []time.Duration{1, math.MaxInt64}, Counts: []uint64{0, huge, 1}, Sum: math.MaxInt64},
+			ByRule:   []facts.Rule{{}, {Domain: odd, Name: "r", Counts: facts.Counts{Failed: huge}, History: []facts.Counts{{}, {Allowed: 1, Denied: 2, Shadowed: 3, Failed: huge}}}},
+			Slot:     math.MinInt64, History: []facts.Counts{{Denied: 7}},
+		}},
+		&message.KeyAsk{},
+		&message.KeyFacts{},
+		&message.KeyFacts{ID: huge, Key: facts.Key{
+			Partition: last, Holds: true, Whole: true, Gen: huge, Counted: true, Grants: last, Granted: math.MaxInt64, Denies: math.MaxInt64,
+			Limits: []facts.Limit{{}, {Limit: math.MaxInt64, Spent: math.MinInt64, Remaining: 1, ResetAfter: math.MaxInt64}},
+		}},
+		&message.KeyFacts{Key: facts.Key{Copy: true, Leased: true, LeaseLeft: 9}},
+		&message.Load{},
+		&message.Load{Domain: "d", Pool: odd, Reporter: "r", Load: 0.25, Stamp: math.MinInt64},
+		&message.Receipt{},
+		&message.Receipt{N: huge, Rejected: []message.Rejection{{}, {Part: last, Known: epoch, Owner: process}}},
+	}
+}
+
+// sameReport is same for a Report.
+func sameReport(x *message.Report, a, b message.Envelope) bool {
+	y, also := b.Body.(*message.Report)
+	if !also || len(x.Lines) != len(y.Lines) {
+		return false
+	}
+	as, bs := *x, *y
+	as.Lines, bs.Lines = slices.Clone(x.Lines), slices.Clone(y.Lines)
+	for i := range as.Lines {
+		l, m := as.Lines[i].Limits, bs.Lines[i].Limits
+		if (l == nil) != (m == nil) || l != nil && !l.Equal(m) {
+			return false
+		}
+		as.Lines[i].Limits, bs.Lines[i].Limits = nil, nil
+	}
+	a.Body, b.Body = &as, &bs
+	return reflect.DeepEqual(a, b)
+}
+
+// same reports whether a and b say the same; limits are compared by content.
+func same(a, b message.Envelope) bool {
+	if x, ok := a.Body.(*message.Report); ok {
+		return sameReport(x, a, b)
+	}
+	x, ok := a.Body.(*message.TransferBatch)
+	y, also := b.Body.(*message.TransferBatch)
+	if !ok || !also {
+		return reflect.DeepEqual(a, b)
+	}
+	if len(x.Image.Limits) != len(y.Image.Limits) {
+		return false
+	}
+	for i, l := range x.Image.Limits {
+		m := y.Image.Limits[i]
+		if (l == nil) != (m == nil) || l != nil && !l.Equal(m) {
+			return false
+		}
+	}
+	p, q := *x, *y
+	p.Image.Limits, q.Image.Limits = nil, nil
+	a.Body, b.Body = &p, &q
+	return reflect.DeepEqual(a, b)
+}
+
+// TestControlRoundTrip: every type of message, empty and full, arrives as it was sent.
+func TestControlRoundTrip(t *testing.T) {
+	network, box := newNetwork(), newInbox()
+	server, _ := network.serveControl(t, "b:1", box)
+	pool := open(t, network.config("a"))
+	var list []message.Envelope
+	types := map[string]bool{}
+	for i, b := range bodies() {
+		e := message.Envelope{To: message.Peer{Name: "b", Boot: "b-1"}, ClusterID: "a-1", Body: b}
+		if i%5 == 0 {
+			e.To, e.ClusterID = message.Peer{Boot: odd}, ""
+		}
+		list = append(list, e)
+		types[fmt.Sprintf("%T", b)] = true
+	}
+	if want := new(peerv1.ControlMessage).ProtoReflect().Descriptor().Oneofs().ByName("body").Fields().Len(); len(types) != want {
+		t.Errorf("the test knows %d types of messages, the wire %d", len(types), want)
+	}
+	from := message.Peer{Name: "a", Boot: "a-1"}
+	check := func(got, want message.Envelope) {
+		t.Helper()
+		want.From = from
+		if !same(got, want) {
+			t.Errorf("%T arrived as\n%+v %+v\nsent was\n%+v %+v", want.Body, got, got.Body, want, want.Body)
+		}
+	}
+	for _, e := range list { // each in a frame of its own
+		pool.Post("b:1", e)
+		check(<-box, e)
+	}
+	var control, transferBatches []message.Envelope
+	for _, e := range list { // and all of them as they come
+		if bulky(e.Body) {
+			transferBatches = append(transferBatches, e)
+		} else {
+			control = append(control, e)
+		}
+		pool.Post("b:1", e)
+	}
+	for range list {
+		e := <-box
+		if bulky(e.Body) {
+			check(e, transferBatches[0])
+			transferBatches = transferBatches[1:]
+		} else {
+			check(e, control[0])
+			control = control[1:]
+		}
+	}
+	pool.Close()
+	if s := pool.Stats(); s.Posted != uint64(2*len(list)) || s.Dropped != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s := server.Stats(); s.Delivered != uint64(2*len(list)) || s.Skipped != 0 || s.Malformed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// transfer takes envelopes over the wire in one frame.
+func transfer(t testing.TB, w *controlMessageWriter, r *controlMessageReader, list ...message.Envelope) []message.Envelope {
+	t.Helper()
+	w.begin()
+	for i := range list {
+		if err := w.add(&list[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	codec := newFrameCodec()
+	data, err := codec.Marshal(&w.post)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := mem.SliceBuffer(data.Materialize())
+	var post peerv1.Post
+	if err := codec.Unmarshal(mem.BufferSlice{wire}, &post); err != nil {
+		t.Fatal(err)
+	}
+	for i := range wire { // gRPC uses the memory again
+		wire[i] = 0xee
+	}
+	got, skipped, err := r.read(&post, nil)
+	if err != nil || skipped != 0 {
+		t.Fatalf("%v, %d skipped", err, skipped)
+	}
+	cutPost(&post)
+	return got
+}
+
+func newReader() *controlMessageReader {
+	return &controlMessageReader{from: message.Peer{Name: "a", Boot: "a-1"}, definitions: definitions{intern: newIntern(usualMaxLimits)}}
+}
+
+// TestControlOwnsItsMemory: what was delivered stays as it is, whatever becomes of the
+// buffer that it came in, and of the frames that follow.
+func TestControlOwnsItsMemory(t *testing.T) {
+	w, r := newControlMessageWriter(usualMaxLimits), newReader()
+	var first, again []message.Envelope
+	for _, b := range bodies() {
+		first = append(first, message.Envelope{Body: b})
+	}
+	for _, e := range first {
+		if p, ok := e.Body.(*message.TransferBatch); ok {
+			o := *p
+			o.Image.Data = bytes.Repeat([]byte{'x'}, len(o.Image.Data))
+			e.Body = &o
+		}
+		again = append(again, e)
+	}
+	got := transfer(t, w, r, first...)
+	transfer(t, w, r, again...)
+	for i := range first {
+		first[i].From = r.from
+		if !same(got[i], first[i]) {
+			t.Errorf("%T has become %+v", first[i].Body, got[i].Body)
+		}
+	}
+}
+
+// TestControlDefinesLimitsOnce: a steady flow of transfer batches carries numbers of limits only,
+// and its receiver makes one pointer of each.
+func TestControlDefinesLimitsOnce(t *testing.T) {
+	w, r := newControlMessageWriter(usualMaxLimits), newReader()
+	transferBatch := func(limits ...*bucket.Limits) message.Envelope {
+		return message.Envelope{Body: &message.TransferBatch{Image: bucket.Image{Limits: limits}}}
+	}
+	limits := func(e message.Envelope) []*bucket.Limits { return e.Body.(*message.TransferBatch).Image.Limits }
+	first := transfer(t, w, r, transferBatch(tenAMinute, hundred), transferBatch(tenAMinute))
+	if n := len(w.post.Define); n != 2 {
+		t.Errorf("%d definitions, want 2", n)
+	}
+	second := transfer(t, w, r, transferBatch(hundred, tenAMinute))
+	if n := len(w.post.Define); n != 0 {
+		t.Errorf("%d definitions again", n)
+	}
+	other := &controlMessageReader{definitions: definitions{intern: r.definitions.intern}} // another peer's stream
+	third := transfer(t, newControlMessageWriter(usualMaxLimits), other, transferBatch(mustLimits(tenAMinute.At(0))))
+	for i, l := range []*bucket.Limits{limits(first[1])[0], limits(second[0])[1], limits(third[0])[0]} {
+		if l != limits(first[0])[0] {
+			t.Errorf("transfer batch %d has a pointer of its own", i+2)
+		}
+	}
+}
