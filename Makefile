@@ -131,7 +131,7 @@ fuzz: ## each fuzz target for FUZZTIME=30s (PKG=./bucket)
 	internal/tools/fuzz $(FUZZTIME) $(PKG)
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax
+lint: ## gofmt, go vet, staticcheck, buf, go.mod, shell syntax, words
 	internal/tools/lint
 
 .PHONY: security

@@ -36,7 +36,7 @@ func TestTargetsThatDoNotAnswer(t *testing.T) {
 		if waited := time.Since(start); waited != 5*time.Second {
 			w.Errorf("ready after %v, want 5 s", waited)
 		}
-		if n := w.log.count("no join target answered", "WARN", address(7), "rejected", "nowhere", "no such host"); n != 1 {
+		if n := w.log.count("no join target answered", "WARN", address(7), "refused", "nowhere", "no such host"); n != 1 {
 			w.Errorf("it does not say so\n%s", w.log)
 		}
 		// It goes on trying: whoever appears is found.

@@ -91,7 +91,7 @@ func TestRulesCommands(t *testing.T) {
 		{"a file that is not read", []string{"rules", "check", dir}, 0, "warning: not read: " + filepath.Join(dir, "load_test.yaml") + ": ", ""},
 		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n6 files called *_test.yaml, for sluice rules test\n6 domains", ""},
 		{"nothing to read", []string{"rules", "check", skipped}, 1, "", "not read: " + filepath.Join(skipped, "rules.conf") + ": "},
-		{"unsound", []string{"rules", "check", bad}, 1, "", "rules.yaml:4"},
+		{"invalid", []string{"rules", "check", bad}, 1, "", "rules.yaml:4"},
 		{"missing", []string{"rules", "check", filepath.Join(dir, "none")}, 1, "", "none"},
 		{"examples", []string{"rules", "test", "../../examples/rules"}, 0, ", 0 failed", ""},
 		{"no cases", []string{"rules", "test", filepath.Join(dir, "rules.yaml")}, 1, "", "no test cases"},

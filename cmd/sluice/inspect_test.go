@@ -61,10 +61,10 @@ func TestInspectionText(t *testing.T) {
 shown as            user=redacted:0123456789ab
 rule                "per user", which only watches (the rule at r.yaml:3 applies)
 partition           12, generation 3
-owner              nobody that may decide has answered
+owner               nobody that may decide has answered
 replica             n2
 being filled        n3
-granted                30 in 2 leases; n2 has 7
+granted             30 in 2 leases; n2 has 7
 denied from memory  by n3
 no answer           from n4
 

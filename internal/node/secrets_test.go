@@ -412,8 +412,8 @@ func TestCallersFileWrong(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreCallers: over TLS a name in a certificate that the node's authority vouches for is a caller, by gRPC and by
-// HTTP; one that it does not vouch for is none.
+// TestCertificatesAreCallers: over TLS a name in a certificate that the node's authority has signed is a caller, by gRPC and by
+// HTTP; one that it has not signed is none.
 func TestCertificatesAreCallers(t *testing.T) {
 	s := testConfig(t)
 	p := newPapers(t)

@@ -28,7 +28,7 @@ var (
 func TestSeeds(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // a run lives on a few MiB, so at 100 a third of the time went to the garbage collector
 	var next, failed atomic.Int64
-	total := &tallies{kinds: map[string]*counts{}}
+	total := &totals{kinds: map[string]*counts{}}
 	var workers sync.WaitGroup
 	began := time.Now()
 	for range runtime.GOMAXPROCS(0) {
@@ -102,12 +102,12 @@ type counts struct {
 	sharesExcess                                           int64
 }
 
-type tallies struct {
+type totals struct {
 	mu    sync.Mutex
 	kinds map[string]*counts
 }
 
-func (t *tallies) add(r Result) {
+func (t *totals) add(r Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := t.kinds[r.Profile]
@@ -140,7 +140,7 @@ func (t *tallies) add(r Result) {
 	}
 }
 
-func (t *tallies) String() string {
+func (t *totals) String() string {
 	var b strings.Builder
 	names := make([]string, 0, len(t.kinds))
 	for name := range t.kinds {

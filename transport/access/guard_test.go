@@ -82,7 +82,7 @@ func TestCredentials(t *testing.T) {
 		{name: "the digest", authorization: []string{"Bearer " + strings.Split(file, ", ")[1]}, want: "malformed"},
 		{name: "a word", authorization: []string{"Bearer hunter2"}, want: "malformed"},
 		{name: "certificate", verified: ca, want: "a"},
-		{name: "certificate that nobody vouches for", unverified: ca, want: "no_credentials"},
+		{name: "certificate of an unknown CA", unverified: ca, want: "no_credentials"},
 		{name: "certificate that maps to nobody", verified: unknown, want: "unknown_certificate"},
 		{name: "token before certificate", authorization: []string{"Bearer " + b}, verified: ca, want: "b"},
 		{name: "a wrong token is not made good", authorization: []string{"Bearer " + outsider}, verified: ca, want: "unknown_token"},

@@ -98,7 +98,7 @@ func OfProxied(r *http.Request) Identity {
 	return id
 }
 
-// verified returns the client's certificate if a CA vouches for it.
+// verified returns the client's certificate if a CA has signed it.
 func verified(s *tls.ConnectionState) *x509.Certificate {
 	if len(s.VerifiedChains) == 0 || len(s.VerifiedChains[0]) == 0 {
 		return nil

@@ -155,5 +155,5 @@ func (t transcript) proof(key []byte, r role, countersTag []byte) *peerv1.Proof 
 	return &peerv1.Proof{Secret: sum(1, nil), Counters: sum(2, countersTag)}
 }
 
-// clip shortens a name that nobody has vouched for yet.
+// clip shortens a name that is not authenticated yet.
 func clip(name string) string { return name[:min(len(name), maxHelloText)] }

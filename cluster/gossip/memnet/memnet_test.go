@@ -122,7 +122,7 @@ func TestStreams(t *testing.T) {
 			t.Errorf("got %q, %v", got, err)
 		}
 
-		if _, err := ta.DialTimeout("10.0.0.3:1", time.Second); err == nil || !strings.Contains(err.Error(), "rejected") {
+		if _, err := ta.DialTimeout("10.0.0.3:1", time.Second); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("to nobody: %v", err)
 		}
 		for _, cut := range []func(f, to netip.AddrPort) bool{
