@@ -52,7 +52,7 @@ func TestCountsSealed(t *testing.T) {
 	table := mustTable(t, bucket.Config{Shards: 1})
 	limits := mustLimits(t, bucket.Limit{Algorithm: bucket.FixedWindow, Count: 10, Period: time.Minute})
 	table.Seal(0)
-	if x, v := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); v != bucket.Sealed || x != (bucket.Tallied{}) {
+	if x, v := table.Counts(0, &bucket.Request{Limits: limits, Cost: 4}, 1, limits.WindowEnd(0)); v != bucket.Sealed || x != (bucket.Counted{}) {
 		t.Errorf("%v %+v", v, x)
 	}
 	table.Open(0, 0)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/guard"
 )
 
-// Lease request asks for units ahead of their use.
+// LeaseRequest asks for units ahead of their use.
 type LeaseRequest struct {
 	Key    Key
 	Limits *Limits

@@ -84,8 +84,8 @@ func (c *counter) stand(now int64) []Standing {
 // window. So it goes wherever the shard goes, in copies, hand-offs and snapshots, and whoever holds the
 // shard knows what it has been told already.
 
-// Tallied answers Count.
-type Tallied struct {
+// Counted answers Counts.
+type Counted struct {
 	// Decision is what the key's counter says now; it is always allowed.
 	Decision Decision
 	// Known is the most that was told under the tag in this window, with this time.
@@ -111,12 +111,12 @@ func (l *Limits) Windowed() bool {
 // WindowEnd returns the end of the window that now is in (both Unix ns). l must be Windowed.
 func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRange(now)) }
 
-// Count charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends, as Tallied says it, is more
+// Counts charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends, as Counted says it, is more
 // than the most that was tallied under tag in this window. If that is not the window of now, it only answers. Telling it again, late or in another order changes
 // nothing. r.Limits must be Windowed; r.Verb is ignored. Only Decided counts. Both counters change under one lock, so no
 // copy of the shard is told of one of them alone by the order of things; a copy that has only one of them, after a loss,
 // has counted too much rather than too little, because the key's counter comes first.
-func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Tallied, v Verdict) {
+func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted, v Verdict) {
 	now = inRange(now)
 	own := r.Key.Shard(len(t.shards))
 	sh := &t.shards[own]
@@ -134,7 +134,7 @@ func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Tallied
 }
 
 // countsLocked reports whether the shard has grown.
-func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Tallied) (grown bool) {
+func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Counted) (grown bool) {
 	at, sum := sh.atLocked(now), *r
 	sum.Limits = r.Limits.endless()
 	sum.Key.Hi ^= tag // the shard follows from Lo

@@ -101,7 +101,7 @@ func New(c Config, now int64) *Machine {
 	return m
 }
 
-// Cluster ID tells which voter set's cluster ID the restored partitions are of; empty if none. If the process is in another by now, they are divergent copies.
+// ClusterID tells which voter set's ID the restored partitions are of; empty if none. If the process is in another by now, they are divergent copies.
 func (m *Machine) ClusterID(id string) { m.clusterID = id }
 
 // SetView tells who lives and who should hold what.

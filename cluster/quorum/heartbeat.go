@@ -175,7 +175,7 @@ func (m *Machine) Introduced(p message.Peer) {
 	}
 }
 
-// Wait for raises the number of this process's pending grants to seq: from now on heartbeats are
+// AwaitSeen raises the number of this process's pending grants to seq: from now on heartbeats are
 // acknowledged only if they have seen it.
 func (m *Machine) AwaitSeen(seq uint64) { m.awaited = max(m.awaited, seq) }
 
@@ -191,7 +191,7 @@ func (m *Machine) Awaited() []AwaitedPeer {
 	return debts
 }
 
-// Awaited peer is a peer and the newest pending grants that it has seen.
+// AwaitedPeer is a peer and the newest pending grants that it has seen.
 type AwaitedPeer struct {
 	Peer message.Peer
 	Seen uint64

@@ -59,7 +59,7 @@ type Decided struct {
 	Denied  int64 `json:"denied"`
 }
 
-// Count counts checks by what became of them. The zero Count is ready.
+// Counts counts checks by what became of them. The zero Count is ready.
 type Counts struct {
 	By [sources]Decided
 	// Failed have no decision.

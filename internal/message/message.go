@@ -185,7 +185,7 @@ type Loss struct {
 // AcceptLoss tells all that an operator takes lost counters for unspent.
 type AcceptLoss struct{}
 
-// Pending grants tells which claims the sender has granted or heard of, until the receiver has said in its
+// PendingGrants tells which claims the sender has granted or heard of, until the receiver has said in its
 // heartbeats that it has seen it. Until then its heartbeats are not acknowledged.
 type PendingGrants struct {
 	Seq    uint64

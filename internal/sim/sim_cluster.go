@@ -90,7 +90,7 @@ type simCluster struct {
 	Counts
 }
 
-// Count counts what happened in a run.
+// Counts counts what happened in a run.
 type Counts struct {
 	Events, Asked, Decisions, Behind, Undecided, Handoffs, Claims, Torn, Unfinished int
 	// Shares is how many checks shares have answered, SharesAdmitted how many of these were admitted, and SharesExcess the most that a key with

@@ -231,7 +231,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 	}
 }
 
-// Queue of control messages takes messages from other nodes.
+// ControlQueue takes messages from other nodes.
 type ControlQueue interface {
 	// Deliver must not block: while it runs, all else that the sender posted
 	// waits. The message is the Queue of control messages's. Messages of one peer come one after the

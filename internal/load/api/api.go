@@ -1,4 +1,4 @@
-// Package API asks sluice through each of its APIs, as the clients of that API would,
+// Package api calls sluice through each of its APIs, as the clients of that API would,
 // and tells a load what came of it. It decides nothing about which keys are asked, or when.
 package api
 
