@@ -13,7 +13,7 @@ import (
 // Two domains that count requests by the client's address: one believes no proxy, the other those on
 // this machine, which is where these tests ask from.
 const (
-	outsiderRules = `domain: unauthenticated client
+	outsiderRules = `domain: outsider
 authorize:
   descriptors:
     - - {key: address, from: client_address}
