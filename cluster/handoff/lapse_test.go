@@ -166,3 +166,28 @@ func TestOwnerOfTheSameGeneration(t *testing.T) {
 		}
 	}
 }
+
+// TestContestedEpoch: an owner that hears of another process at its own generation, or at that of the process which handed the partition
+// over to it, decides no longer, though its epoch is the higher one: voters have forgotten what they had granted. Earlier owners are nothing new.
+func TestContestedEpoch(t *testing.T) {
+	const gen = claimed + 1 // handed over once since the claim
+	before := message.Epoch{Gen: claimed, Boot: carol.Boot}
+	for _, c := range []struct {
+		name  string
+		gen   uint64
+		boot  string
+		stays bool
+	}{
+		{"its own generation", gen, "0", false},
+		{"that of the process which handed it over", claimed, "0", false},
+		{"the process which handed it over", claimed, carol.Boot, true},
+		{"an earlier claim", owned, "0", true},
+	} {
+		s := newScript(t)
+		s.open(&s.parts[0], message.Epoch{Gen: gen, Boot: alice.Boot}, message.Mark{Epoch: before})
+		s.tells(bob, &message.PendingGrants{Seq: 1, Grants: []message.Granted{{Partition: 0, Gen: c.gen, Claimer: message.Peer{Name: "dave", Boot: c.boot}}}})
+		if s.Holds(0) != c.stays {
+			t.Errorf("%s: that alice decides is %v, want %v", c.name, s.Holds(0), c.stays)
+		}
+	}
+}

@@ -248,6 +248,9 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 	}
 	switch c := epoch.Compare(p.known.epoch); {
 	case c < 0:
+		if p.isOwned() && p.contested(epoch) && guard.On(guard.Memory) {
+			m.stepDown(p, epoch.Gen)
+		}
 		return false
 	case c == 0:
 		return true
@@ -264,6 +267,13 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 	p.known = knowledge{epoch: epoch, owner: owner, since: m.now}
 	m.routes++
 	return true
+}
+
+// contested reports whether epoch, which is lower than that of this owner, is of another claim of the same generation: voters had forgotten
+// what they granted to this process, or to the one that handed p over to it, and the other process may decide too.
+func (p *partition) contested(epoch message.Epoch) bool {
+	other := func(of message.Epoch) bool { return epoch.Gen == of.Gen && epoch.Boot != of.Boot }
+	return other(p.hold.epoch) || other(p.hold.start.Epoch) && epoch.Claims() == p.hold.epoch.Claims()
 }
 
 // lost reports whether p has no owner that lives, as far as known.

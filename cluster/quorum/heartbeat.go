@@ -20,10 +20,21 @@ func (m *Machine) Wish(now int64, w message.Wish) {
 	m.beatAll(now)
 }
 
-// beatAll sends a heartbeat to every peer at once, so that an idle process wakes once per interval.
 func (m *Machine) beatAll(now int64) {
 	for _, p := range m.peers {
 		if m.wanted(p) {
+			m.beat(now, p)
+		}
+	}
+}
+
+// beatTogether sends the heartbeats that are due, and those that will be soon: one burst costs less than many
+// messages by themselves, here and where they are taken. Who gets one that it would soon have sent itself joins in. So all members
+// come to beat at one time, as fireflies do (Mirollo and Strogatz, Synchronization of pulse-coupled biological
+// oscillators, 1990), and sleep between.
+func (m *Machine) beatTogether(now int64) {
+	for _, p := range m.peers {
+		if m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat)/2 {
 			m.beat(now, p)
 		}
 	}
@@ -93,6 +104,9 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	e.Copy = m.unanswered(now, p)
 	e.Patient = !e.Copy && m.wanted(p) && renews(p.acked, a)
 	p.acked = a
+	if m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat)/2 {
+		m.beatTogether(now)
+	}
 }
 
 // renews reports whether a gives quorum for longer and tells nothing that old did not

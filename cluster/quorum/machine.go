@@ -157,11 +157,11 @@ func (m *Machine) Tick(now int64) {
 	m.recover(now)
 	m.propose(now)
 	if m.Due() <= now {
-		m.beatAll(now)
+		m.beatTogether(now)
 	}
 }
 
-// Due returns the time of the next heartbeats, math.MaxInt64 if there is no peer.
+// Due returns when the next heartbeat is to be sent, math.MaxInt64 if there is nobody to send it to.
 func (m *Machine) Due() int64 {
 	due := int64(math.MaxInt64)
 	for _, p := range m.peers {

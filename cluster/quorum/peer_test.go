@@ -104,31 +104,8 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestBeatAll: heartbeats go to all peers at once, one per interval.
-func TestBeatAll(t *testing.T) {
-	l := newLone(t, set(2, "x", "y", "z"))
-	l.SetView(0, []message.Peer{y})
-	l.SetView(60*ms, []message.Peer{y, z})
-	l.Take()
-	for _, c := range []struct {
-		now  int64
-		sent int
-	}{{99 * ms, 0}, {100 * ms, 1}, {160 * ms, 0}, {199 * ms, 0}, {200 * ms, 1}, {325 * ms, 1}, {424 * ms, 0}, {425 * ms, 1}} {
-		l.Tick(c.now)
-		sent := map[message.Peer]int{}
-		for _, e := range l.Take() {
-			if _, ok := e.Body.(*message.Heartbeat); ok {
-				sent[e.To]++
-			}
-		}
-		if sent[y] != c.sent || sent[z] != c.sent {
-			t.Errorf("at %d ms: heartbeats %v, want %d to each", c.now/ms, sent, c.sent)
-		}
-	}
-}
-
-// TestSteadyPair: a process answers a heartbeat with an acknowledgement, not with a heartbeat. The acknowledgement may wait for the next heartbeat if it tells
-// nothing new.
+// TestSteadyPair: between two who have nothing to tell, a heartbeat is answered by one, and the
+// acknowledgement may wait for it. What tells something goes at once.
 func TestSteadyPair(t *testing.T) {
 	mine := set(3, "x", "y")
 	l := newLone(t, mine)
@@ -136,40 +113,49 @@ func TestSteadyPair(t *testing.T) {
 	l.SetView(begin, []message.Peer{y})
 	l.Introduced(y)
 	l.Take()
-	for _, c := range []struct {
-		name      string
-		at        int64
-		h         message.Heartbeat
-		awaitSeen uint64
-		patient   bool
-		beats     bool
-	}{
-		{"the first one says OK", 40 * ms, message.Heartbeat{Set: mine}, 0, false, false},
-		{"it says so again", 140 * ms, message.Heartbeat{Set: mine}, 0, true, false},
-		{"it is not OK", 200 * ms, message.Heartbeat{Set: set(2, "x")}, 0, false, false},
-		{"still not", 300 * ms, message.Heartbeat{Set: set(2, "x")}, 0, false, false},
-		{"OK, once more", 400 * ms, message.Heartbeat{Set: mine}, 0, false, false},
-		{"a grant is pending", 500 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, false, false},
-		{"the grant is told", 600 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, true, false},
-		{"another version, which all peers are told", 700 * ms, message.Heartbeat{Set: set(4, "x", "y"), Seen: 2}, 2, false, true},
-	} {
-		l.AwaitSeen(c.awaitSeen)
-		c.h.Sent = begin + c.at
-		l.Step(c.h.Sent, message.Envelope{From: y, To: x, ClusterID: mine.ID, Body: &c.h})
-		acks, beats := 0, false
+	heard := func(now int64, h message.Heartbeat) (patient, beats bool) {
+		t.Helper()
+		h.Sent = now
+		l.Step(now, message.Envelope{From: y, To: x, ClusterID: mine.ID, Body: &h})
+		acks := 0
 		for _, e := range l.Take() {
-			switch e.Body.(type) {
-			case *message.Heartbeat:
-				beats = true
+			switch b := e.Body.(type) {
 			case *message.Ack:
 				acks++
-				if e.Patient != c.patient {
-					t.Errorf("%s: Patient is %v, want %v", c.name, e.Patient, c.patient)
+				patient = e.Patient
+			case *message.Heartbeat:
+				beats = true
+				if e.Patient || b.Sent != now {
+					t.Errorf("at %d it says %+v", now/ms, e)
 				}
 			}
 		}
-		if acks != 1 || beats != c.beats {
-			t.Errorf("%s: %d acknowledgements and a heartbeat %v, want 1 and %v", c.name, acks, beats, c.beats)
+		if acks != 1 {
+			t.Errorf("at %d it gives %d acknowledgements", now/ms, acks)
+		}
+		return patient, beats
+	}
+	for _, c := range []struct {
+		name           string
+		at             int64
+		h              message.Heartbeat
+		awaitSeen      uint64
+		patient, beats bool
+	}{
+		{"the first one says OK", 40 * ms, message.Heartbeat{Set: mine}, 0, false, false},
+		{"it says so again, and is beaten back", 60 * ms, message.Heartbeat{Set: mine}, 0, true, true},
+		{"but not before half a period has passed", 109 * ms, message.Heartbeat{Set: mine}, 0, true, false},
+		{"afterwards it is", 110 * ms, message.Heartbeat{Set: mine}, 0, true, true},
+		{"it is not OK", 200 * ms, message.Heartbeat{Set: set(2, "x")}, 0, false, true},
+		{"still not", 300 * ms, message.Heartbeat{Set: set(2, "x")}, 0, false, true},
+		{"OK, once more", 400 * ms, message.Heartbeat{Set: mine}, 0, false, true},
+		{"there are pending grants", 500 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, false, true},
+		{"the pending grants are told", 600 * ms, message.Heartbeat{Set: mine, Seen: 2}, 2, true, true},
+		{"another version", 700 * ms, message.Heartbeat{Set: set(4, "x", "y"), Seen: 2}, 2, false, true},
+	} {
+		l.AwaitSeen(c.awaitSeen)
+		if patient, beats := heard(begin+c.at, c.h); patient != c.patient || beats != c.beats {
+			t.Errorf("%s: patient %v and a heartbeat %v, want %v and %v", c.name, patient, beats, c.patient, c.beats)
 		}
 	}
 }

@@ -257,11 +257,12 @@ func TestOverloadPasses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		busy := true
-		looks := 0
+		var busy atomic.Bool
+		var looks atomic.Int64
+		busy.Store(true)
 		n := &Node{gate: gate, clock: func() int64 { return time.Now().UnixNano() }, waits: func() (shed.Load, uint64) {
-			looks++
-			if busy {
+			looks.Add(1)
+			if busy.Load() {
 				return shed.Load{Wait: time.Hour, Waiting: 1000}, few
 			}
 			return shed.Load{}, 0
@@ -274,17 +275,17 @@ func TestOverloadPasses(t *testing.T) {
 		if part := gate.Stats().Rejecting; part < 0.9 {
 			t.Errorf("%.2f are rejected by a node that has had too much to do for a second", part)
 		}
-		busy = false
+		busy.Store(false)
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if part := gate.Stats().Rejecting; part != 0 {
 			t.Errorf("%.2f are rejected after three seconds of rest", part)
 		}
-		looks = 0
+		looks.Store(0)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if want := int(10 * time.Second / idleTick); looks > want+1 {
-			t.Errorf("%d looks in ten seconds of rest, want %d", looks, want)
+		if n, want := looks.Load(), int64(10*time.Second/idleTick); n > want+1 {
+			t.Errorf("%d looks in ten seconds of rest, want %d", n, want)
 		}
 		cancel()
 		if err := <-done; err != nil {
