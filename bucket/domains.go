@@ -8,7 +8,10 @@ import (
 
 // Key names one counter: a 128-bit keyed hash of a domain and a descriptor. The
 // strings themselves are never kept beside a counter.
-type Key struct{ Hi, Lo uint64 }
+type Key struct {
+	Hi uint64 `cbor:"1,keyasint"`
+	Lo uint64 `cbor:"2,keyasint"`
+}
 
 // Shard returns the shard, in [0, shards), that k belongs to. A cluster uses as
 // many shards as it has partitions, so that one lock, one LRU list and one unit

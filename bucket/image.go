@@ -14,11 +14,11 @@ import (
 type Image struct {
 	// Limits are the sets that Data refers to, by place. Whoever receives an image and does not
 	// know a set puts nil in its place; what was counted under it is then left out.
-	Limits []*Limits
+	Limits []*Limits `cbor:"-"`
 	// Data holds Counters copies, one after the other.
-	Data []byte
+	Data []byte `cbor:"1,keyasint,omitempty"`
 	// Counters is their number, those that tell of a missing counter included.
-	Counters int
+	Counters int `cbor:"-"`
 }
 
 // imageChunk is how many counters are exported or imported under one hold of a shard's lock.

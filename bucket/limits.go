@@ -70,7 +70,7 @@ const (
 // Limit is one limit of a rule. The zero value of an optional field is its
 // default. Limits are comparable: equal values are the same limit.
 type Limit struct {
-	Algorithm Algorithm
+	Algorithm Algorithm `cbor:",omitzero"`
 	// Count is the units admitted per Period; 0 blocks everything.
 	Count int64
 	// Period is the limit's time, MinPeriod to MaxPeriod (1 µs to 100 years). Under
@@ -86,7 +86,7 @@ type Limit struct {
 	// Refill and Align apply to the algorithms named with their values.
 	Refill Refill
 	Align  Align
-	Unit   Unit
+	Unit   Unit `cbor:",omitzero"`
 	// Zone is the IANA time zone of AlignCalendar. Empty means UTC.
 	Zone string
 	// MinInterval is the least time since the last admitted check or charge, at

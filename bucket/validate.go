@@ -173,11 +173,17 @@ func (v *Verb) UnmarshalText(text []byte) error { return fromName(verbNames, tex
 // String returns a's name, for example "token_bucket".
 func (a Algorithm) String() string { return nameOf(algorithmNames, a) }
 
+// MarshalText returns a's name.
+func (a Algorithm) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
 // UnmarshalText sets a from its name.
 func (a *Algorithm) UnmarshalText(text []byte) error { return fromName(algorithmNames, text, a) }
 
 // String returns a's name, for example "first_hit".
 func (a Align) String() string { return nameOf(alignNames, a) }
+
+// MarshalText returns a's name.
+func (a Align) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
 
 // UnmarshalText sets a from its name.
 func (a *Align) UnmarshalText(text []byte) error { return fromName(alignNames, text, a) }
@@ -185,11 +191,17 @@ func (a *Align) UnmarshalText(text []byte) error { return fromName(alignNames, t
 // String returns r's name, for example "continuous".
 func (r Refill) String() string { return nameOf(refillNames, r) }
 
+// MarshalText returns r's name.
+func (r Refill) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
 // UnmarshalText sets r from its name.
 func (r *Refill) UnmarshalText(text []byte) error { return fromName(refillNames, text, r) }
 
 // String returns u's name, for example "day".
 func (u Unit) String() string { return nameOf(unitNames, u) }
+
+// MarshalText returns u's name.
+func (u Unit) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
 
 // UnmarshalText sets u from its name.
 func (u *Unit) UnmarshalText(text []byte) error { return fromName(unitNames, text, u) }

@@ -180,31 +180,23 @@ func (n *Node) Deliver(e message.Envelope) {
 	}
 }
 
-// Tell sends a message to every other member that gossip shows, and returns whom. It does not block, and
-// any of them may miss it.
-func (n *Node) Tell(b message.Body) (told []message.Peer) {
+// Tell sends a message to every other member that gossip shows. It does not block, and any of them may miss it.
+func (n *Node) Tell(b message.Body) {
+	for p, addr := range n.Others() {
+		n.cfg.Peers.Post(addr, message.Envelope{From: n.runner.self, To: p, Body: b})
+	}
+}
+
+// Others returns the address of every other member that gossip shows and that has one.
+func (n *Node) Others() map[message.Peer]string {
 	r := n.routing.Load()
+	others := make(map[message.Peer]string, len(r.nodes))
 	for i := range r.nodes {
-		if to := &r.nodes[i]; i != r.self {
-			told = append(told, to.peer())
-			n.tell(to, b)
+		if to := &r.nodes[i]; i != r.self && to.addr != "" {
+			others[to.peer()] = to.addr
 		}
 	}
-	return told
-}
-
-// TellOne is Tell for one member, if gossip shows it.
-func (n *Node) TellOne(p message.Peer, b message.Body) {
-	r := n.routing.Load()
-	if i := r.find(p.Name); i != nobody && i != r.self && r.nodes[i].boot == p.Boot {
-		n.tell(&r.nodes[i], b)
-	}
-}
-
-func (n *Node) tell(to *node, b message.Body) {
-	if to.addr != "" {
-		n.cfg.Peers.Post(to.addr, message.Envelope{From: n.runner.self, To: to.peer(), Body: b})
-	}
+	return others
 }
 
 // reroute makes r the routing in force.

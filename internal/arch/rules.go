@@ -120,7 +120,11 @@ var modules = []struct {
 	},
 	{
 		"github.com/hashicorp/go-msgpack/v2", []string{"cluster/gossip"}, nil,
-		"memberlist's encoding: what an unauthenticated client announces is read before memberlist invalidates for it",
+		"memberlist's encoding: what an unauthenticated client announces is read before memberlist makes room for it",
+	},
+	{
+		"github.com/fxamacker/cbor/v2", []string{"transport/peer", "internal/snapshot"}, nil,
+		"the form of control messages and of snapshots; the messages themselves are plain structs",
 	},
 	{
 		"github.com/buraksezer/consistent", []string{"ring"}, nil,

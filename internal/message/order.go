@@ -11,8 +11,8 @@ import (
 // Epoch orders the owners of a partition over time: the higher generation wins,
 // then the boot id. The zero Epoch is before all.
 type Epoch struct {
-	Gen  uint64
-	Boot string
+	Gen  uint64 `cbor:"1,keyasint,omitempty"`
+	Boot string `cbor:"2,keyasint,omitempty"`
 }
 
 // Handoffs is how many low bits of a generation count hand-offs since the last
@@ -45,8 +45,8 @@ func (e Epoch) Less(f Epoch) bool { return e.Compare(f) < 0 }
 
 // Mark is a point in a partition's history: the change numbered Seq under Epoch.
 type Mark struct {
-	Epoch Epoch
-	Seq   uint64
+	Epoch Epoch  `cbor:"1,keyasint,omitzero"`
+	Seq   uint64 `cbor:"2,keyasint,omitempty"`
 }
 
 // Compare orders marks by epoch, then by seq.
@@ -59,8 +59,8 @@ func (m Mark) Compare(n Mark) int {
 
 // Ballot orders proposals for one version of the voter set.
 type Ballot struct {
-	Round uint64
-	Boot  string
+	Round uint64 `cbor:"1,keyasint,omitempty"`
+	Boot  string `cbor:"2,keyasint,omitempty"`
 }
 
 // Compare returns -1, 0 or 1.
@@ -74,9 +74,9 @@ func (b Ballot) Compare(c Ballot) int {
 // Set is one version of the voter set. The zero Set is none.
 type Set struct {
 	// ID names the cluster ID: the boot id of the process that founded it.
-	ID      string
-	Version uint64   // from 1
-	Members []string // names, sorted
+	ID      string   `cbor:"1,keyasint,omitempty"`
+	Version uint64   `cbor:"2,keyasint,omitempty"` // from 1
+	Members []string `cbor:"3,keyasint,omitempty"` // names, sorted
 }
 
 // Zero reports whether s is none.
@@ -115,12 +115,12 @@ func (s Set) Outranks(t Set) bool {
 // has accepted a founding, only when the disk has it.
 type Record struct {
 	// Set is the newest version that it knows, zero if none.
-	Set Set
+	Set Set `cbor:"1,keyasint,omitzero"`
 	// Founding is the voter set that it has accepted of a founder and that may be in force, zero if none. Round is the founder's.
-	Founding Set
-	Round    uint64
+	Founding Set    `cbor:"2,keyasint,omitzero"`
+	Round    uint64 `cbor:"3,keyasint,omitempty"`
 	// Void are the IDs of foundings that it has promised to take no part in.
-	Void []string
+	Void []string `cbor:"4,keyasint,omitempty"`
 }
 
 // Equal reports whether r and t say the same.
@@ -128,44 +128,43 @@ func (r Record) Equal(t Record) bool {
 	return r.Set.Equal(t.Set) && r.Founding.Equal(t.Founding) && r.Round == t.Round && slices.Equal(r.Void, t.Void)
 }
 
-func (*Report) body()  {}
-func (*Account) body() {}
-
 // Report says what the sender has admitted by itself of keys that the receiver holds. Its
 // lines are sums, so it may be lost, doubled and late.
 type Report struct {
 	// Sent is the sender's clock (ns); the Account returns it.
-	Sent  int64
-	Lines []Line
+	Sent  int64  `cbor:"1,keyasint,omitempty"`
+	Lines []Line `cbor:"2,keyasint,omitempty"`
 }
 
 // Line is one key of a Report.
 type Line struct {
-	Key    bucket.Key
-	Limits *bucket.Limits
+	Key    bucket.Key     `cbor:"1,keyasint,omitzero"`
+	Limits *bucket.Limits `cbor:"-"`
 	// Ends is the end of the window that the sum belongs to, by the owner's clock (Unix ns); 0 if the sender
 	// does not know the window yet, and has admitted nothing.
-	Ends int64
+	Ends int64 `cbor:"2,keyasint,omitempty"`
 	// Sum is all that the sending process has admitted in that window, at least 0. It never gets less.
-	Sum int64
+	Sum int64 `cbor:"3,keyasint,omitempty"`
 	// Transient is as in a bucket.Request.
-	Transient bool
+	Transient bool `cbor:"4,keyasint,omitempty"`
 }
 
 // Account answers a Report, as far as the sender holds its keys.
 type Account struct {
 	// Sent is that of the Report, Clock the sender's Unix time (ns).
-	Sent, Clock int64
-	Lines       []Standing
+	Sent  int64      `cbor:"1,keyasint,omitempty"`
+	Clock int64      `cbor:"2,keyasint,omitempty"`
+	Lines []Standing `cbor:"3,keyasint,omitempty"`
 }
 
 // Standing is how one key stands after a Report.
 type Standing struct {
-	Key bucket.Key
+	Key bucket.Key `cbor:"1,keyasint,omitzero"`
 	// Ends is the end of the window that the sender is in (Unix ns).
-	Ends int64
+	Ends int64 `cbor:"2,keyasint,omitempty"`
 	// Known is the highest sum that the key's counter has of the reporter in this window, Remaining what is left of the limit then.
-	Known, Remaining int64
+	Known     int64 `cbor:"3,keyasint,omitempty"`
+	Remaining int64 `cbor:"4,keyasint,omitempty"`
 	// Reporters is among how many processes that is to be shared, at least 1.
-	Reporters int
+	Reporters int `cbor:"5,keyasint,omitempty"`
 }

@@ -16,135 +16,65 @@ import (
 const (
 	// inquiryPatience is how long other nodes have to answer a question about themselves.
 	inquiryPatience = time.Second
-	// maxInquiries bounds the questions that wait for others at a time, and maxAsks those of others that wait
-	// here.
+	// maxInquiries bounds the questions that wait for others at a time.
 	maxInquiries = 16
-	maxAsks      = 64
 )
 
-// inquiries asks other nodes about themselves, for people, and answers theirs. A letter that gets lost makes a node missing in
-// one answer, and no more.
+// inquiries asks other nodes about themselves, for people. Who does not answer is missing in one answer, and no more.
 type inquiries struct {
-	tell func(message.Body) []message.Peer
-	send func(message.Peer, message.Body)
-	// reply answers a question of another node; nil is no answer.
-	reply func(context.Context, message.Body) message.Body
-	// asks are questions of others. They are worked off by run, as control messages must not wait for it.
-	asks chan message.Envelope
-
-	mu struct {
-		sync.Mutex
-		last  uint64
-		calls map[uint64]chan message.Envelope
-	}
+	// others are whom to ask, and their addresses.
+	others func() map[message.Peer]string
+	// ask is peer.Pool.Ask.
+	ask func(ctx context.Context, addr string, question message.Body) (message.Body, error)
+	// slots has a value for each question that waits for others.
+	slots chan struct{}
 }
 
-func newInquiries(tell func(message.Body) []message.Peer, send func(message.Peer, message.Body), reply func(context.Context, message.Body) message.Body) *inquiries {
-	m := &inquiries{tell: tell, send: send, reply: reply, asks: make(chan message.Envelope, maxAsks)}
-	m.mu.calls = make(map[uint64]chan message.Envelope)
-	return m
+func newInquiries(others func() map[message.Peer]string, ask func(context.Context, string, message.Body) (message.Body, error)) *inquiries {
+	return &inquiries{others: others, ask: ask, slots: make(chan struct{}, maxInquiries)}
 }
 
-// run answers other nodes until ctx ends.
-func (m *inquiries) run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e := <-m.asks:
-			if b := m.reply(ctx, e.Body); b != nil {
-				m.send(e.From, b)
-			}
-		}
-	}
-}
-
-// answerTo returns the number of the question that b answers; ok is false if it is a question itself.
-func answerTo(b message.Body) (id uint64, ok bool) {
-	switch b := b.(type) {
-	case *message.Top:
-		return b.ID, true
-	case *message.Facts:
-		return b.ID, true
-	case *message.KeyFacts:
-		return b.ID, true
-	}
-	return 0, false
-}
-
-// deliver takes a question or an answer of another node. It does not block.
-func (m *inquiries) deliver(e message.Envelope) {
-	to := m.asks
-	if id, ok := answerTo(e.Body); ok {
-		m.mu.Lock()
-		to = m.mu.calls[id]
-		m.mu.Unlock()
-	}
+// inquire asks all others, and returns what they have answered within inquiryPatience and the sorted names of those who have not
+// answered with an A.
+func inquire[A message.Body](ctx context.Context, q *inquiries, question message.Body) (answers map[message.Peer]A, missing []string) {
+	others := q.others()
+	answers = make(map[message.Peer]A, len(others))
 	select {
-	case to <- e: // never where nobody waits any more: to is nil
-	default:
-	}
-}
-
-// inquire asks all others, calls take with what each answers within inquiryPatience, and returns the sorted names of those who
-// have not.
-func (m *inquiries) inquire(ctx context.Context, question func(id uint64) message.Body, take func(message.Peer, message.Body)) (missing []string) {
-	ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
-	defer cancel()
-	got := make(chan message.Envelope, 256)
-	id, ok := m.begin(got)
-	waiting := make(map[message.Peer]bool)
-	if ok {
-		defer m.end(id)
-	} else {
-		cancel() // too many calls: nobody is waited for
-	}
-	for _, p := range m.tell(question(id)) {
-		waiting[p] = true
-	}
-	for len(waiting) > 0 && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case e := <-got:
-			if waiting[e.From] { // else it is a letter that came twice
-				delete(waiting, e.From)
-				take(e.From, e.Body)
-			}
+	case q.slots <- struct{}{}:
+		ctx, cancel := context.WithTimeout(ctx, inquiryPatience)
+		defer cancel()
+		var mu sync.Mutex
+		var asked sync.WaitGroup
+		for p, addr := range others {
+			asked.Go(func() {
+				answer, err := q.ask(ctx, addr, question)
+				if a, ok := answer.(A); ok && err == nil {
+					mu.Lock()
+					answers[p] = a
+					mu.Unlock()
+				}
+			})
 		}
+		asked.Wait()
+		<-q.slots
+	default: // too many questions: nobody is asked
 	}
-	for p := range waiting {
-		missing = append(missing, p.Name)
+	for p := range others {
+		if _, ok := answers[p]; !ok {
+			missing = append(missing, p.Name)
+		}
 	}
 	slices.Sort(missing)
-	return missing
+	return answers, missing
 }
 
-// begin has answers to the call with the returned id sent to got. It reports false where there are too many
-// calls.
-func (m *inquiries) begin(got chan message.Envelope) (id uint64, ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.mu.calls) >= maxInquiries {
-		return 0, false
-	}
-	m.mu.last++
-	m.mu.calls[m.mu.last] = got
-	return m.mu.last, true
-}
-
-func (m *inquiries) end(id uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.mu.calls, id)
-}
-
-// answerAsk answers a question of another node about this one; nil is no answer.
-func (n *Node) answerAsk(ctx context.Context, b message.Body) message.Body {
+// answerQuestion answers a question of another node about this one; nil is no answer.
+func (n *Node) answerQuestion(ctx context.Context, b message.Body) message.Body {
 	switch q := b.(type) {
 	case *message.TopAsk:
-		return topAnswer(q, n.service.TopHere(limiter.TopQuery{By: limiter.TopBy(q.By), Domain: q.Domain}))
+		return topAnswer(n.service.TopHere(limiter.TopQuery{By: limiter.TopBy(q.By), Domain: q.Domain}))
 	case *message.FactsAsk:
-		return &message.Facts{ID: q.ID, Node: n.service.FactsHere(ctx, q.History)}
+		return &message.Facts{Node: n.service.FactsHere(ctx, q.History)}
 	case *message.KeyAsk:
 		if q.Limits == nil {
 			return nil
@@ -153,13 +83,13 @@ func (n *Node) answerAsk(ctx context.Context, b message.Body) message.Body {
 		if err != nil {
 			return nil // this node stops
 		}
-		return &message.KeyFacts{ID: q.ID, Key: k}
+		return &message.KeyFacts{Key: k}
 	}
 	return nil
 }
 
-func topAnswer(q *message.TopAsk, top limiter.NodeTop) *message.Top {
-	out := &message.Top{ID: q.ID, Off: top.Off, Covers: int64(top.Covers)}
+func topAnswer(top limiter.NodeTop) *message.Top {
+	out := &message.Top{Off: top.Off, Covers: int64(top.Covers)}
 	for _, k := range top.Keys {
 		out.Keys = append(out.Keys, message.TopKey{Key: k.Key, Name: k.Name, Count: k.Count, Error: k.Error})
 	}
@@ -168,64 +98,46 @@ func topAnswer(q *message.TopAsk, top limiter.NodeTop) *message.Top {
 
 // top asks the others for their heaviest keys.
 func (m *inquiries) top(ctx context.Context, q limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
-	missing = m.inquire(ctx, func(id uint64) message.Body {
-		return &message.TopAsk{ID: id, By: uint8(q.By), Domain: q.Domain}
-	}, func(from message.Peer, answer message.Body) {
-		b, ok := answer.(*message.Top)
-		if !ok {
-			return
-		}
+	got, missing := inquire[*message.Top](ctx, m, &message.TopAsk{By: uint8(q.By), Domain: q.Domain})
+	for from, b := range got {
 		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
 		for _, k := range b.Keys {
 			n.Keys = append(n.Keys, heavy.Entry{Key: k.Key, Name: k.Name, Count: k.Count, Error: k.Error})
 		}
 		answers = append(answers, n)
-	})
+	}
 	return answers, missing
 }
 
 // facts asks the others what they tell of themselves.
 func (m *inquiries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
-	missing = m.inquire(ctx, func(id uint64) message.Body {
-		return &message.FactsAsk{ID: id, History: history}
-	}, func(from message.Peer, answer message.Body) {
-		if b, ok := answer.(*message.Facts); ok {
-			b.Node.Name, b.Node.Boot = from.Name, from.Boot
-			answers = append(answers, b.Node)
-		}
-	})
+	got, missing := inquire[*message.Facts](ctx, m, &message.FactsAsk{History: history})
+	for from, b := range got {
+		b.Node.Name, b.Node.Boot = from.Name, from.Boot
+		answers = append(answers, b.Node)
+	}
 	return answers, missing
 }
 
 // keyFacts asks the others what they know of a key.
 func (m *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
-	missing = m.inquire(ctx, func(id uint64) message.Body {
-		return &message.KeyAsk{ID: id, Key: key, Limits: limits}
-	}, func(from message.Peer, answer message.Body) {
-		if b, ok := answer.(*message.KeyFacts); ok {
-			b.Key.Node = from.Name
-			answers = append(answers, b.Key)
-		}
-	})
+	got, missing := inquire[*message.KeyFacts](ctx, m, &message.KeyAsk{Key: key, Limits: limits})
+	for from, b := range got {
+		b.Key.Node = from.Name
+		answers = append(answers, b.Key)
+	}
 	return answers, missing
 }
 
-// queue of control messages takes what other nodes send: loads, and questions that people ask, are for the APIs, all else is for the cluster node.
+// controlQueue takes what other nodes send: loads are for the APIs, all else is for the cluster node.
 type controlQueue struct{ *Node }
 
 // Deliver implements peer.ControlQueue.
 func (m controlQueue) Deliver(e message.Envelope) {
-	switch b := e.Body.(type) {
-	case *message.Load:
-		if e.To.Boot == m.boot {
-			m.takeLoad(b)
-		}
-	case *message.TopAsk, *message.Top, *message.FactsAsk, *message.Facts, *message.KeyAsk, *message.KeyFacts:
-		if e.To.Boot == m.boot {
-			m.inquiries.deliver(e)
-		}
-	default:
+	if b, ok := e.Body.(*message.Load); !ok {
 		m.cluster.Deliver(e)
+	} else if e.To.Boot == m.boot {
+		m.takeLoad(b)
 	}
 }
 

@@ -54,7 +54,6 @@ func (n *Node) startParts(p *parts) {
 		defer close(n.ended)
 		return n.cluster.Run(ctx)
 	})
-	p.run("inquiries", n.inquiries.run)
 	p.run("console", n.hub.Run)
 	p.run("history", n.service.RunHistory)
 	p.run("runtime", n.watchRuntime)

@@ -204,7 +204,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	if n.keeper != nil {
 		n.keeper.node = n.cluster
 	}
-	peerConfig.ControlQueue = controlQueue{n}
+	peerConfig.ControlQueue, peerConfig.Answer = controlQueue{n}, n.answerQuestion
 	if n.peerServer, err = peer.NewServer(peerConfig, n.cluster); err != nil {
 		return err
 	}

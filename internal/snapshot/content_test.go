@@ -13,7 +13,7 @@ import (
 )
 
 // noon is when the snapshots of these tests are begun.
-var noon = time.Unix(1_790_000_000, 123_456_789)
+var noon = time.Unix(1_790_000_000, 123_456_789).UTC()
 
 // content is all that a snapshot says, in a form that reflect.DeepEqual compares.
 type content struct {

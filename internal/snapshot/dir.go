@@ -20,17 +20,16 @@
 //
 // # Format
 //
-// Numbers of fixed size are little-endian, others are the varints of encoding/binary, texts have
-// their length before them. Checksums are CRC-32C.
+// Numbers of fixed size are little-endian, payloads CBOR, checksums CRC-32C.
 //
 //	file     = "sluice\r\n" | version uint32 | checksum of these 12 bytes | records
 //	record   = kind byte | length uint32 | payload | checksum of kind, length and payload
 //	records  = header | any number of limits, sections and images | trailer
-//	header   = placement, fingerprint, name, boot, begun, partitions, voter set
-//	limits   = number | JSON: one set of limits, which images refer to by the number
-//	section  = partition, flags, time of its export, mark, start mark
-//	image    = how many counters, the numbers of their limits, counters of the section before it
-//	trailer  = totals | checksum of all before it but the records' own checksums
+//	header   = Header
+//	limits   = the number that images refer to it by, and one set of limits
+//	section  = Section
+//	image    = how many counters, the numbers of their limits, and after that the data of a bucket.Image, of the section before it
+//	trailer  = totals, and the checksum of all before it but the records' own checksums
 //
 // The trailer's sum leaves out the records' checksums because a CRC over bytes and then their
 // CRC no longer depends on the bytes: it would not see that records changed places.

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -65,43 +64,10 @@ func (h *Header) validate() error {
 	return nil
 }
 
-func (h *Header) append(b []byte) []byte {
-	b = appendInt(b, h.Placement)
-	b = append(b, h.Fingerprint[:]...)
-	b = appendText(b, h.Name)
-	b = appendText(b, h.Boot)
-	b = appendTime(b, h.Begun)
-	b = appendInt(b, h.Partitions)
-	b = appendText(b, h.Set.ID)
-	b = binary.AppendUvarint(b, h.Set.Version)
-	b = appendInt(b, len(h.Set.Members))
-	for _, m := range h.Set.Members {
-		b = appendText(b, m)
-	}
-	return b
+// storable reports whether t is a time that a machine's clock can show, in ns since 1970: about the years 1678 to 2262.
+func storable(t time.Time) bool {
+	return !t.Before(time.Unix(0, math.MinInt64)) && !t.After(time.Unix(0, math.MaxInt64))
 }
-
-func readHeader(payload []byte) (h Header, ok bool) {
-	f := fields{b: payload}
-	h.Placement = f.int(math.MaxInt)
-	copy(h.Fingerprint[:], f.bytes(len(h.Fingerprint)))
-	h.Name = f.text()
-	h.Boot = f.text()
-	h.Begun = f.time()
-	h.Partitions = f.int(math.MaxInt)
-	h.Set.ID = f.text()
-	h.Set.Version = f.uint64()
-	for range f.count() {
-		h.Set.Members = append(h.Set.Members, f.text())
-	}
-	return h, f.done() && h.Partitions > 0
-}
-
-const (
-	isHolding  = 1 << 0
-	isComplete = 1 << 1
-	isLost     = 1 << 2
-)
 
 // validate checks s against the number of partitions.
 func (s *Section) validate(partitions int) error {
@@ -114,55 +80,16 @@ func (s *Section) validate(partitions int) error {
 	return nil
 }
 
-func (s *Section) append(b []byte) []byte {
-	flags := byte(0)
-	if s.Holding {
-		flags |= isHolding
-	}
-	if s.Complete {
-		flags |= isComplete
-	}
-	if s.LostOf != (message.Epoch{}) {
-		flags |= isLost
-	}
-	b = append(appendInt(b, s.Partition), flags)
-	b = appendTime(b, s.At)
-	b = appendMark(b, s.Mark)
-	b = appendMark(b, s.Start)
-	if flags&isLost != 0 {
-		b = appendTime(appendMark(b, message.Mark{Epoch: s.LostOf}), s.LostAt)
-	}
-	return b
+// imageHead comes before an image's data. Limits are the numbers of its sets plus one, 0 for none.
+type imageHead struct {
+	Counters int
+	Limits   []uint32
 }
 
-func readSection(payload []byte, partitions int) (s Section, ok bool) {
-	f := fields{b: payload}
-	s.Partition = f.int(partitions - 1)
-	flags := f.int(isHolding | isComplete | isLost)
-	s.Holding, s.Complete = flags&isHolding != 0, flags&isComplete != 0
-	s.At = f.time()
-	s.Mark = f.mark()
-	s.Start = f.mark()
-	if flags&isLost != 0 {
-		s.LostOf, s.LostAt = f.mark().Epoch, f.time()
-	}
-	return s, f.done()
-}
-
-// append leaves Bytes out, which is not known yet. sum is the checksum of all before.
-func (t *Totals) append(b []byte, sum uint32) []byte {
-	b = appendInt(b, t.Sections)
-	b = appendInt(b, t.Images)
-	b = appendInt(b, t.Counters)
-	return binary.LittleEndian.AppendUint32(b, sum)
-}
-
-// readTrailer reports in ok whether sum is as it should be, too.
-func readTrailer(payload []byte, sum uint32) (t Totals, ok bool) {
-	f := fields{b: payload}
-	t.Sections, t.Images, t.Counters = f.int(math.MaxInt), f.int(math.MaxInt), f.int(math.MaxInt)
-	end := f.bytes(4)
-	return t, f.done() && binary.LittleEndian.Uint32(end) == sum
+// trailer ends a file. Sum is the checksum of all before it.
+type trailer struct {
+	Sections, Images, Counters int
+	Sum                        uint32
 }
 
 // Reason says why a snapshot is rejected.

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -26,8 +27,10 @@ func TestEveryFieldOfALimit(t *testing.T) {
 		default:
 			f.SetInt(77)
 		}
-		text := spell(l)
-		if back, err := text.limit(); err != nil || back != l {
+		text, err := encodeMode.Marshal(l)
+		do(t, err)
+		var back bucket.Limit
+		if err := decodeMode.Unmarshal(text, &back); err != nil || back != l {
 			t.Errorf("%s: %+v became %+v, %v", fields.Field(i).Name, l, back, err)
 		}
 	}
@@ -62,29 +65,36 @@ func TestEveryAlgorithm(t *testing.T) {
 
 // TestUnlimitedIsWrittenBare: what is ignored beside it may be anything, and need not come back.
 func TestUnlimitedIsWrittenBare(t *testing.T) {
-	odd := bucket.Limit{Unlimited: true, Algorithm: 200, Zone: "\xff", Unit: 99, Count: -1}
-	text := limitText{Unlimited: true, Count: 7}
-	if back, err := text.limit(); err != nil || back != (bucket.Limit{Unlimited: true}) {
-		t.Errorf("%+v, %v", back, err)
-	}
-	text = spell(odd)
-	if back, err := text.limit(); err != nil || back != (bucket.Limit{Unlimited: true}) {
-		t.Errorf("%+v, %v", back, err)
+	odd, err := bucket.NewLimits(bucket.Limit{Unlimited: true, Algorithm: 200, Zone: "\xff", Unit: 99, Count: -1})
+	do(t, err)
+	n := newNumbering()
+	_, text, err := n.number(odd)
+	do(t, err)
+	if back := parseLimits(text); back == nil || back.Len() != 1 || back.At(0) != (bucket.Limit{Unlimited: true}) {
+		t.Errorf("%+v", back)
 	}
 }
 
 // TestLimitsOfANewerProgram: a set with something new is nil in the images and is counted; the
 // rest of the snapshot is there.
 func TestLimitsOfANewerProgram(t *testing.T) {
-	const known = `{"limits":[{"algorithm":"fixed_window","count":7,"period_ns":1000000}]}`
-	for _, text := range []string{
-		`{"limits":[{"algorithm":"fixed_window","count":7,"period_ns":1000000,"grace":3}]}`,
-		`{"limits":[{"algorithm":"adaptive","count":7,"period_ns":1000000}]}`,
-		`{"limits":[{"algorithm":"token_bucket","count":7,"period_ns":1000000,"refill":"hourly"}]}`,
-		`{"limits":[{"algorithm":"token_bucket","count":7,"period_ns":1}]}`,
-		`{"limits":[{"algorithm":"fixed_window","align":"calendar","unit":"day","timezone":"Mars/Olympus_Mons"}]}`,
-		`{"limits":[{"algorithm":"fixed_window","count":"seven"}]}`,
-		`[]`, `{}`, `null`, ``, known[1:], `{"limits":[]}`, `{"domain":7,"limits":[{"algorithm":"fixed_window","count":7,"period_ns":1000000}]}`,
+	type fields map[string]any
+	limit := func(change fields) fields {
+		f := fields{"Algorithm": "fixed_window", "Count": 7, "Period": 1_000_000}
+		maps.Copy(f, change)
+		return f
+	}
+	set := func(list ...fields) fields { return fields{"Limits": list} }
+	known := cbored(t, set(limit(nil)))
+	for _, text := range [][]byte{
+		cbored(t, set(limit(fields{"Grace": 3}))),
+		cbored(t, set(limit(fields{"Algorithm": "adaptive"}))),
+		cbored(t, set(limit(fields{"Algorithm": "token_bucket", "Refill": "hourly"}))),
+		cbored(t, set(limit(fields{"Algorithm": "token_bucket", "Period": 1}))),
+		cbored(t, set(fields{"Algorithm": "fixed_window", "Align": "calendar", "Unit": "day", "Zone": "Mars/Olympus_Mons"})),
+		cbored(t, set(limit(fields{"Count": "seven"}))),
+		cbored(t, []int{}), cbored(t, fields{}), cbored(t, nil), nil, known[1:], known[:len(known)-1], cbored(t, set()),
+		cbored(t, fields{"Domain": 7, "Limits": []fields{limit(nil)}}),
 	} {
 		c := example()
 		c.Parts = nil
@@ -92,11 +102,11 @@ func TestLimitsOfANewerProgram(t *testing.T) {
 		w, err := newWriter(m, fileName, c.Header, func() {})
 		do(t, err)
 		do(t, w.Section(example().Parts[0].Section))
-		for i, text := range []string{text, known} {
-			do(t, w.records.record(kindLimits, appendInt(nil, i), []byte(text)))
+		for i, text := range [][]byte{text, known} {
+			do(t, w.records.record(kindLimits, i, text))
 		}
 		w.totals.Images, w.totals.Counters = 1, 2
-		do(t, w.records.record(kindImage, []byte{2, 3, 2, 1, 0}, []byte("data")))
+		do(t, w.records.record(kindImage, imageHead{2, []uint32{2, 1, 0}}, []byte("data")))
 		do(t, w.Commit())
 
 		r, err := open(m.names[fileName].data, c.want())
@@ -107,7 +117,7 @@ func TestLimitsOfANewerProgram(t *testing.T) {
 		c.Parts = []part{{example().Parts[0].Section, []image{{[][]bucket.Limit{list, nil, nil}, []byte("data"), 2}}}}
 		same(t, got, c)
 		if r.Unknown() != 1 {
-			t.Errorf("%s: %d sets are unknown, want 1", text, r.Unknown())
+			t.Errorf("%x: %d sets are unknown, want 1", text, r.Unknown())
 		}
 	}
 }
@@ -155,4 +165,11 @@ func TestManySets(t *testing.T) {
 	if len(r.sets) > maxSets {
 		t.Errorf("%d sets are kept to the end", len(r.sets))
 	}
+}
+
+func cbored(t *testing.T, v any) []byte {
+	t.Helper()
+	b, err := encodeMode.Marshal(v)
+	do(t, err)
+	return b
 }

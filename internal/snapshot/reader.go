@@ -77,8 +77,8 @@ func (r *Reader) start() error {
 	if err != nil {
 		return err
 	}
-	h, ok := readHeader(payload)
-	if k != kindHeader || !ok {
+	var h Header
+	if err := decodeMode.Unmarshal(payload, &h); k != kindHeader || err != nil || h.Partitions < 1 {
 		return &damage{at: int64(preambleBytes), what: "its header cannot be read"}
 	}
 	if rejection := r.want.judge(&h); rejection != nil {
@@ -176,8 +176,8 @@ func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
 	case kindLimits:
 		what = r.takeLimits(payload)
 	case kindSection:
-		s, ok := readSection(payload, r.header.Partitions)
-		if !ok {
+		var s Section
+		if err := decodeMode.Unmarshal(payload, &s); err != nil || s.validate(r.header.Partitions) != nil {
 			what = "a section cannot be read"
 			break
 		}
@@ -203,16 +203,16 @@ func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
 // The rest returns what is wrong with a payload, if anything.
 
 func (r *Reader) takeLimits(payload []byte) string {
-	f := fields{b: payload}
-	number := f.int(mostSets - 1)
+	var number int
+	text, err := decodeMode.UnmarshalFirst(payload, &number)
 	if number == 0 {
 		clear(r.sets)
 		r.sets = r.sets[:0]
 	}
-	if f.wrong || number != len(r.sets) {
+	if err != nil || number != len(r.sets) || number >= mostSets {
 		return "limits are out of order"
 	}
-	set := parseLimits(f.b)
+	set := parseLimits(text)
 	if set == nil {
 		r.unknown++
 	}
@@ -230,32 +230,35 @@ func (r *Reader) takeSection(s Section) string {
 }
 
 func (r *Reader) takeImage(payload []byte) string {
-	f := fields{b: payload}
-	counters := f.int(len(payload))
+	var head imageHead
+	data, err := decodeMode.UnmarshalFirst(payload, &head)
+	if err != nil || !r.inSection || head.Counters < 0 || head.Counters > len(data) {
+		return "counters cannot be read"
+	}
 	limits := r.image.Limits[:0]
-	for range f.count() {
-		switch n := f.int(len(r.sets)); n {
-		case 0:
+	for _, n := range head.Limits {
+		switch {
+		case n == 0:
 			limits = append(limits, nil)
+		case int64(n) > int64(len(r.sets)):
+			return "counters cannot be read"
 		default:
 			limits = append(limits, r.sets[n-1])
 		}
 	}
-	if f.wrong || !r.inSection || counters > len(f.b) {
-		return "counters cannot be read"
-	}
-	r.image = bucket.Image{Limits: limits, Data: f.b, Counters: counters}
+	r.image = bucket.Image{Limits: limits, Data: data, Counters: head.Counters}
 	r.totals.Images++
-	r.totals.Counters += counters
+	r.totals.Counters += head.Counters
 	return ""
 }
 
 func (r *Reader) takeTrailer(payload []byte, sum uint32) string {
-	t, ok := readTrailer(payload, sum)
+	var t trailer
+	err := decodeMode.Unmarshal(payload, &t)
 	switch {
-	case !ok:
+	case err != nil || t.Sum != sum:
 		return "the checksum of the whole is wrong"
-	case t != r.totals:
+	case t != trailer{r.totals.Sections, r.totals.Images, r.totals.Counters, sum}:
 		return "something is missing or double"
 	case r.records.left != 0:
 		return "it goes on after its end"

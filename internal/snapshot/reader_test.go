@@ -43,7 +43,7 @@ func TestRoundTrip(t *testing.T) {
 func anyContent(t *rapid.T) content {
 	text := rapid.StringN(0, 20, -1)
 	number := rapid.Uint64()
-	moment := rapid.Map(rapid.Int64(), func(n int64) time.Time { return time.Unix(0, n) })
+	moment := rapid.Map(rapid.Int64(), func(n int64) time.Time { return time.Unix(0, n).UTC() })
 	mark := rapid.Custom(func(t *rapid.T) message.Mark {
 		return message.Mark{Epoch: message.Epoch{Gen: number.Draw(t, "gen"), Boot: text.Draw(t, "boot")}, Seq: number.Draw(t, "seq")}
 	})

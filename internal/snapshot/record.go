@@ -6,17 +6,15 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
-	"time"
 
-	"github.com/sluice-project/sluice/internal/message"
+	"github.com/fxamacker/cbor/v2"
 )
 
 const (
 	magic = "sluice\r\n"
 	// version is raised whenever files change in a way that programs of the last one
-	// would misread.
-	version = 1
+	// would misread. Before the first release, development versions wrote 1.
+	version = 2
 	// preambleBytes is what comes before the records.
 	preambleBytes = len(magic) + 4 + 4
 	// recordBytes is what a record has around its payload.
@@ -80,8 +78,12 @@ func (rw *recordWriter) write(b []byte) {
 	rw.w.Write(b)
 }
 
-// record writes one record whose payload is head and then tail.
-func (rw *recordWriter) record(k kind, head, tail []byte) error {
+// record writes one record whose payload is the CBOR of v and then tail.
+func (rw *recordWriter) record(k kind, v any, tail []byte) error {
+	head, err := encodeMode.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", kindNames[k], err)
+	}
 	n := len(head) + len(tail)
 	if n > maxPayload[k] {
 		return fmt.Errorf("%s has %d bytes, more than the %d allowed", kindNames[k], n, maxPayload[k])
@@ -96,7 +98,7 @@ func (rw *recordWriter) record(k kind, head, tail []byte) error {
 	var back [4]byte
 	binary.LittleEndian.PutUint32(back[:], sum)
 	rw.size += int64(len(back))
-	_, err := rw.w.Write(back[:])
+	_, err = rw.w.Write(back[:])
 	return err
 }
 
@@ -192,83 +194,19 @@ type damage struct {
 
 func (d *damage) Error() string { return fmt.Sprintf("%s (byte %d)", d.what, d.at) }
 
-func appendInt(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(n)) }
+// Payloads are CBOR (RFC 8949) of the structs of this package, under the names of their fields. Names of algorithms and the like are
+// written as in rule files.
+var (
+	encodeMode = must(cbor.EncOptions{Time: cbor.TimeRFC3339Nano, TextMarshaler: cbor.TextMarshalerTextString}.EncMode())
+	decodeMode = must(cbor.DecOptions{
+		TextUnmarshaler: cbor.TextUnmarshalerTextString, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
+		MaxArrayElements: mostSets, MaxNestedLevels: 8, UTF8: cbor.UTF8DecodeInvalid, IndefLength: cbor.IndefLengthForbidden,
+	}.DecMode())
+)
 
-func appendText(b []byte, s string) []byte { return append(appendInt(b, len(s)), s...) }
-
-func appendTime(b []byte, t time.Time) []byte { return binary.AppendVarint(b, t.UnixNano()) }
-
-func appendMark(b []byte, m message.Mark) []byte {
-	b = binary.AppendUvarint(b, m.Epoch.Gen)
-	b = appendText(b, m.Epoch.Boot)
-	return binary.AppendUvarint(b, m.Seq)
-}
-
-// fields takes a payload apart, field by field. Once one does not fit, wrong is true and
-// all that follow are zero.
-type fields struct {
-	b     []byte
-	wrong bool
-}
-
-func (f *fields) uint64() uint64 {
-	v, n := binary.Uvarint(f.b)
-	if n <= 0 {
-		f.fail()
-		return 0
+func must[M any](mode M, err error) M {
+	if err != nil {
+		panic(err) // the options contradict each other
 	}
-	f.b = f.b[n:]
-	return v
-}
-
-// int reads a number from 0 to most.
-func (f *fields) int(most int) int {
-	v := f.uint64()
-	if v > uint64(most) {
-		f.fail()
-		return 0
-	}
-	return int(v)
-}
-
-// count reads how many of something follow, of which each takes at least a byte.
-func (f *fields) count() int { return f.int(len(f.b)) }
-
-func (f *fields) bytes(n int) []byte {
-	if n > len(f.b) {
-		f.fail()
-		n = 0
-	}
-	b := f.b[:n]
-	f.b = f.b[n:]
-	return b
-}
-
-func (f *fields) text() string { return string(f.bytes(f.count())) }
-
-func (f *fields) time() time.Time {
-	v, n := binary.Varint(f.b)
-	if n <= 0 {
-		f.fail()
-		return time.Time{}
-	}
-	f.b = f.b[n:]
-	return time.Unix(0, v)
-}
-
-func (f *fields) mark() (m message.Mark) {
-	m.Epoch.Gen = f.uint64()
-	m.Epoch.Boot = f.text()
-	m.Seq = f.uint64()
-	return m
-}
-
-func (f *fields) fail() { f.b, f.wrong = nil, true }
-
-// done reports whether every field fitted and nothing is left.
-func (f *fields) done() bool { return !f.wrong && len(f.b) == 0 }
-
-// storable reports whether t survives being written: about the years 1678 to 2262.
-func storable(t time.Time) bool {
-	return !t.Before(time.Unix(0, math.MinInt64)) && !t.After(time.Unix(0, math.MaxInt64))
+	return mode
 }

@@ -1,14 +1,11 @@
 package snapshot
 
 import (
-	"bytes"
-	"encoding"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/message"
@@ -110,101 +107,19 @@ func parseVoters(text []byte) (v voters, err error) {
 	return v, err
 }
 
-// limitText is a bucket.Limit as it is written: names as in rule files, times in
-// nanoseconds, nothing for what is zero.
-type limitText struct {
-	Algorithm   string        `json:"algorithm,omitzero"`
-	Count       int64         `json:"count,omitzero"`
-	Period      time.Duration `json:"period_ns,omitzero"`
-	Unlimited   bool          `json:"unlimited,omitzero"`
-	Burst       int64         `json:"burst,omitzero"`
-	Cost        int64         `json:"cost,omitzero"`
-	Refill      string        `json:"refill,omitzero"`
-	Align       string        `json:"align,omitzero"`
-	Unit        string        `json:"unit,omitzero"`
-	Zone        string        `json:"timezone,omitzero"`
-	MinInterval time.Duration `json:"min_interval_ns,omitzero"`
-	Soft        int32         `json:"soft,omitzero"`
-	CountDenied bool          `json:"count_denied,omitzero"`
-	SubWindows  int32         `json:"sub_windows,omitzero"`
-	LogEntries  int32         `json:"log_entries,omitzero"`
-}
-
-func spell(l bucket.Limit) limitText {
-	if l.Unlimited {
-		return limitText{Unlimited: true} // all else is ignored, and may be anything
-	}
-	return limitText{
-		Algorithm: name(l.Algorithm), Count: l.Count, Period: l.Period, Burst: l.Burst, Cost: l.Cost,
-		Refill: name(l.Refill), Align: name(l.Align), Unit: name(l.Unit), Zone: l.Zone, MinInterval: l.MinInterval,
-		Soft: l.Soft, CountDenied: l.CountDenied, SubWindows: l.SubWindows, LogEntries: l.LogEntries,
-	}
-}
-
-func (t *limitText) limit() (bucket.Limit, error) {
-	if t.Unlimited {
-		return bucket.Limit{Unlimited: true}, nil
-	}
-	l := bucket.Limit{
-		Count: t.Count, Period: t.Period, Burst: t.Burst, Cost: t.Cost, Zone: t.Zone, MinInterval: t.MinInterval,
-		Soft: t.Soft, CountDenied: t.CountDenied, SubWindows: t.SubWindows, LogEntries: t.LogEntries,
-	}
-	for _, n := range []struct {
-		text string
-		to   encoding.TextUnmarshaler
-	}{{t.Algorithm, &l.Algorithm}, {t.Refill, &l.Refill}, {t.Align, &l.Align}, {t.Unit, &l.Unit}} {
-		if n.text == "" {
-			continue
-		}
-		if err := n.to.UnmarshalText([]byte(n.text)); err != nil {
-			return bucket.Limit{}, err
-		}
-	}
-	return l, nil
-}
-
-// name returns v's name, nothing if v is zero.
-func name[T interface {
-	~uint8
-	String() string
-}](v T) string {
-	if v == 0 {
-		return ""
-	}
-	return v.String()
-}
-
-// setText is a set of limits as it is written.
-type setText struct {
-	Domain string      `json:"domain,omitzero"`
-	Limits []limitText `json:"limits"`
-}
-
-func spellLimits(l *bucket.Limits) ([]byte, error) {
-	set := setText{Domain: l.Domain(), Limits: make([]limitText, l.Len())}
-	for i := range set.Limits {
-		set.Limits[i] = spell(l.At(i))
-	}
-	return json.Marshal(set)
+// limitSet is a set of limits as it is written, after its number.
+type limitSet struct {
+	Domain string
+	Limits []bucket.Limit
 }
 
 // parseLimits returns nil for a set that has what this program does not know.
 func parseLimits(text []byte) *bucket.Limits {
-	var set setText
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if d.Decode(&set) != nil {
+	var s limitSet
+	if decodeMode.Unmarshal(text, &s) != nil {
 		return nil
 	}
-	list := make([]bucket.Limit, len(set.Limits))
-	for i := range list {
-		l, err := set.Limits[i].limit()
-		if err != nil {
-			return nil
-		}
-		list[i] = l
-	}
-	limits, err := bucket.NewLimitsIn(set.Domain, list...)
+	limits, err := bucket.NewLimitsIn(s.Domain, s.Limits...)
 	if err != nil {
 		return nil
 	}
@@ -237,7 +152,13 @@ func (n *numbering) number(l *bucket.Limits) (number int, text []byte, err error
 	if number, ok := n.byPlace[l]; ok {
 		return number, nil, nil
 	}
-	text, err = spellLimits(l)
+	set := limitSet{Domain: l.Domain(), Limits: make([]bucket.Limit, l.Len())}
+	for i := range set.Limits {
+		if set.Limits[i] = l.At(i); set.Limits[i].Unlimited {
+			set.Limits[i] = bucket.Limit{Unlimited: true} // all else is ignored, and may be anything
+		}
+	}
+	text, err = encodeMode.Marshal(&set)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -40,8 +40,8 @@ type Writer struct {
 	records *recordWriter
 	totals  Totals
 	sets    numbering
-	seen    []bool // partitions
-	head    []byte // working space
+	seen    []bool   // partitions
+	numbers []uint32 // working space
 	err     error
 }
 
@@ -66,7 +66,7 @@ func (w *Writer) begin() (err error) {
 		return err
 	}
 	w.records = newRecordWriter(w.file)
-	return w.records.record(kindHeader, w.header.append(nil), nil)
+	return w.records.record(kindHeader, &w.header, nil)
 }
 
 // Section begins the next section; each partition has one at most.
@@ -89,7 +89,7 @@ func (w *Writer) section(s *Section) error {
 	}
 	w.seen[s.Partition] = true
 	w.totals.Sections++
-	return w.record(kindSection, s.append(w.head[:0]), nil)
+	return w.records.record(kindSection, s, nil)
 }
 
 // Image adds counters to the section; im may be used anew afterwards. It takes MaxImageBytes at
@@ -114,11 +114,10 @@ func (w *Writer) image(im *bucket.Image) error {
 	if w.sets.full() {
 		w.sets = newNumbering()
 	}
-	head := appendInt(w.head[:0], im.Counters)
-	head = appendInt(head, len(im.Limits))
+	head := imageHead{Counters: im.Counters, Limits: w.numbers[:0]}
 	for _, l := range im.Limits {
 		if l == nil {
-			head = appendInt(head, 0)
+			head.Limits = append(head.Limits, 0)
 			continue
 		}
 		number, text, err := w.sets.number(l)
@@ -129,21 +128,16 @@ func (w *Writer) image(im *bucket.Image) error {
 			return fmt.Errorf("an image has more than %d sets of limits; write smaller ones", mostSets)
 		}
 		if text != nil {
-			if err := w.records.record(kindLimits, appendInt(nil, number), text); err != nil {
+			if err := w.records.record(kindLimits, number, text); err != nil {
 				return err
 			}
 		}
-		head = appendInt(head, number+1)
+		head.Limits = append(head.Limits, uint32(number)+1)
 	}
+	w.numbers = head.Limits
 	w.totals.Images++
 	w.totals.Counters += im.Counters
-	return w.record(kindImage, head, im.Data)
-}
-
-// record writes a record whose head is in the working space.
-func (w *Writer) record(k kind, head, tail []byte) error {
-	w.head = head
-	return w.records.record(k, head, tail)
+	return w.records.record(kindImage, &head, im.Data)
 }
 
 // Commit ends the snapshot and puts it in the place of the last one. After an error the place
@@ -160,7 +154,7 @@ func (w *Writer) Commit() error {
 }
 
 func (w *Writer) commit() error {
-	err := w.record(kindTrailer, w.totals.append(w.head[:0], w.records.sum), nil)
+	err := w.records.record(kindTrailer, &trailer{w.totals.Sections, w.totals.Images, w.totals.Counters, w.records.sum}, nil)
 	if err != nil {
 		return err
 	}

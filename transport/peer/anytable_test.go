@@ -109,8 +109,8 @@ func oneShard(t rapid.TB) *bucket.Table {
 func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 	t.Helper()
 	room := bucket.Room{Bytes: bytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
-	w := newControlMessageWriter(usualMaxLimits)
-	r := controlMessageReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
+	w := newControlWriter(usualMaxLimits)
+	r := controlReader{definitions: definitions{intern: newIntern(usualMaxLimits)}}
 	var q controlMessages
 	for keys := from.Keys(0, nil); len(keys) > 0; {
 		b := new(message.TransferBatch)
@@ -120,22 +120,24 @@ func send(t rapid.TB, now int64, from, to *bucket.Table, bytes int) {
 		}
 		keys = keys[n:]
 		b.Parts = []message.Part{{Kind: message.InitialSync, Counters: n, Bytes: len(b.Image.Data)}}
-		if !q.push(message.Envelope{Body: b}) {
+		m, err := encode(&message.Envelope{Body: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !q.push(m) {
 			t.Fatalf("a transfer batch of %d bytes does not go into an empty queue", len(b.Image.Data))
 		}
-		for _, e := range takeFrame(nil, new(controlMessages), &q) {
-			if err := w.add(&e); err != nil {
-				t.Fatal(err)
-			}
+		frame, err := w.frame(takeFrame(nil, new(controlMessages), &q))
+		if err != nil {
+			t.Fatal(err)
 		}
-		wire, err := proto.Marshal(&w.post)
+		wire, err := proto.Marshal(frame)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(wire) > maxFrameBytes {
 			t.Fatalf("a frame of %d bytes", len(wire))
 		}
-		w.begin()
 		var post peerv1.Post
 		if err := proto.Unmarshal(wire, &post); err != nil {
 			t.Fatal(err)

@@ -118,15 +118,12 @@ func cutReply(m *peerv1.Reply) {
 	m.Denials = m.Denials[:0]
 }
 
-// cutPost is cutRequest for a Post. Control messages are made anew.
+// cutPost is cutRequest for a Post.
 func cutPost(m *peerv1.Post) {
 	m.Hello = nil
 	clear(m.Define)
 	m.Define = m.Define[:0]
-	clear(m.Texts)
-	m.Texts = m.Texts[:0]
-	clear(m.ControlMessages)
-	m.ControlMessages = m.ControlMessages[:0]
+	m.Messages = nil
 }
 
 // trim empties a column of zeros, which is how it travels.
@@ -281,7 +278,7 @@ func checkReply(m *peerv1.Reply, seq uint64, n int) error {
 	return nil
 }
 
-// readReply initial syncs replies from m, beginning at m's reply first. m has passed
+// readReply fills replies from m, beginning at m's reply first. m has passed
 // checkReply. sender is the name of the node that answered.
 func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply) {
 	denials := m.Denials

@@ -108,8 +108,11 @@ type Config struct {
 	// MaxLimits is at how many limits of the sets that it has numbers for a stream of a Pool forgets them; the other end keeps those of a frame more.
 	// A Server recognizes as many sets that were on other streams. 0 means 16,384.
 	MaxLimits int
-	// Queue of control messages takes what peers post to a Server. Nil ignores it.
+	// ControlQueue takes what peers post to a Server. Nil ignores it.
 	ControlQueue ControlQueue
+	// Answer answers a question of a peer, until ctx ends; nil is no answer. It is called from many goroutines, at most MaxQuestions
+	// at a time. Nil answers nothing.
+	Answer func(ctx context.Context, question message.Body) message.Body
 	// Tracer records what a Server answers to records of a trace. Nil records nothing.
 	Tracer *tracing.Tracer
 	// Log gets a line when a peer is rejected or lost. Nil logs nothing.

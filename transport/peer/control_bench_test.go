@@ -45,13 +45,9 @@ func BenchmarkControlMessage(b *testing.B) {
 	} {
 		e := message.Envelope{To: to, ClusterID: set.ID, Body: c.body}
 		codec := newFrameCodec()
-		w, r := newControlMessageWriter(usualMaxLimits), newReader()
+		w, r := newControlWriter(usualMaxLimits), newReader()
 		encode := func() mem.BufferSlice {
-			w.begin()
-			if err := w.add(&e); err != nil {
-				b.Fatal(err)
-			}
-			data, err := codec.Marshal(&w.post)
+			data, err := codec.Marshal(controlFrame(b, w, e))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -47,13 +47,14 @@ func (p *Pool) stallAfter(addr string) time.Duration {
 	return max(p.cfg.StallTimeout, min(5*took.(time.Duration), 5*time.Second))
 }
 
-// dial connects to addr, begins a stream and exchanges hellos and proofs, as long as patience lasts. No frame
+// dial connects to addr, begins a stream that ends with ctx, and exchanges hellos and proofs, as long as patience lasts. No frame
 // is sent before the peer's proof has come, so that a rejected node has charged nothing.
 func dial[S grpc.ClientStream](
-	p *Pool, addr string,
+	ctx context.Context, p *Pool, addr string,
 	begin func(peerv1.PeerServiceClient, context.Context, ...grpc.CallOption) (S, error),
 ) (stream S, c connection, err error) {
-	ctx, cancel := context.WithCancel(p.ctx)
+	parent := ctx
+	ctx, cancel := context.WithCancel(ctx)
 	c.cancel, c.done = cancel, ctx.Done()
 	patience, start := p.patience(addr), time.Now()
 	late := time.AfterFunc(patience, cancel)
@@ -76,7 +77,7 @@ func dial[S grpc.ClientStream](
 	} else {
 		c.peer, err = p.cfg.greet(stream)
 	}
-	if !late.Stop() && p.ctx.Err() == nil {
+	if !late.Stop() && parent.Err() == nil {
 		err = fmt.Errorf("no hello within %v", time.Since(start).Round(time.Millisecond))
 	}
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // and minors at most one apart work; the higher minor must then do without what it
 // added. In major 2, which begins with minor 2, nodes prove that they know the cluster secret.
 const (
-	Major = 2
-	Minor = 2
+	Major = 1
+	Minor = 0
 )
 
 // maxHelloText bounds names and boot ids in a Hello, in bytes.

@@ -159,7 +159,7 @@ func (l *link) connect() {
 
 // open makes a session.
 func (l *link) open() (*session, error) {
-	stream, c, err := dial(l.pool, l.addr, peerv1.PeerServiceClient.Exchange)
+	stream, c, err := dial(l.pool.ctx, l.pool, l.addr, peerv1.PeerServiceClient.Exchange)
 	if err != nil {
 		return nil, err
 	}

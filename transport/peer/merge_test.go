@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
-	"pgregory.net/rapid"
 )
 
 // gathered returns the frame of these calls.

@@ -52,8 +52,14 @@ func newOutbox(p *Pool, addr string) *outbox {
 
 // post is Pool.Post.
 func (o *outbox) post(e message.Envelope) {
+	m, err := encode(&e)
+	if err != nil {
+		o.pool.stats.dropped.Add(1)
+		o.pool.warn("a message cannot be sent", o.addr, "error", err)
+		return
+	}
 	o.mu.Lock()
-	taken := o.takeLocked(e)
+	taken := o.takeLocked(m, bulky(e.Body))
 	waits := e.Patient && o.mu.control.len() == 1 && o.mu.transferBatches.len() == 0
 	connected := o.mu.cancel != nil
 	if taken && !o.mu.running {
@@ -72,15 +78,15 @@ func (o *outbox) post(e message.Envelope) {
 	}
 }
 
-// takeLocked queues e if it may wait.
-func (o *outbox) takeLocked(e message.Envelope) bool {
+// takeLocked queues m if it may wait.
+func (o *outbox) takeLocked(m controlMessage, bulky bool) bool {
 	if o.mu.closed || !o.mu.running && o.mu.failures > 0 && time.Now().Before(o.mu.retryAt) {
 		return false
 	}
-	if bulky(e.Body) {
-		return o.mu.transferBatches.push(e)
+	if bulky {
+		return o.mu.transferBatches.push(m)
 	}
-	return o.mu.control.push(e)
+	return o.mu.control.push(m)
 }
 
 // nudge wakes the one who writes.
@@ -111,7 +117,7 @@ func (o *outbox) run() {
 // made, if it was, and why it ended.
 func (o *outbox) connect() (since time.Time, err error) {
 	p := o.pool
-	stream, c, err := dial(p, o.addr, peerv1.PeerServiceClient.Control)
+	stream, c, err := dial(p.ctx, p, o.addr, peerv1.PeerServiceClient.Control)
 	if err != nil {
 		p.stats.failed.Add(1)
 		return since, err
@@ -197,8 +203,8 @@ func (o *outbox) close() {
 
 // write sends what waits until the stream ends. It is a goroutine of the pool.
 func (o *outbox) write(stream grpc.ClientStream, c connection) {
-	w := newControlMessageWriter(o.pool.cfg.MaxLimits)
-	var batch []message.Envelope
+	w := newControlWriter(o.pool.cfg.MaxLimits)
+	var batch []controlMessage
 	for {
 		select {
 		case <-o.wake:
@@ -213,20 +219,16 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 			if len(batch) == 0 {
 				break
 			}
-			for i := range batch {
-				if err := w.add(&batch[i]); err != nil {
-					o.pool.stats.dropped.Add(1)
-					o.pool.warn("a message cannot be sent", o.addr, "error", err)
-				}
+			frame, err := w.frame(batch)
+			if err == nil {
+				o.pool.stats.posted.Add(uint64(len(batch)))
+				err = stream.SendMsg(frame) // io.EOF says that the stream is over; connect learns why
 			}
-			o.pool.stats.posted.Add(uint64(len(w.post.ControlMessages)))
 			clear(batch)
-			// io.EOF says that the stream is over; connect learns why.
-			if err := stream.SendMsg(&w.post); err != nil {
+			if err != nil {
 				c.cancel()
 				return
 			}
-			w.begin()
 		}
 	}
 }
@@ -234,12 +236,12 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 // ControlQueue takes messages from other nodes.
 type ControlQueue interface {
 	// Deliver must not block: while it runs, all else that the sender posted
-	// waits. The message is the Queue of control messages's. Messages of one peer come one after the
+	// waits. It may keep the message. Messages of one peer come one after the
 	// other, those of different peers at the same time.
 	Deliver(message.Envelope)
 }
 
-// Control messages serves one stream. Its goroutine delivers in order.
+// Control serves one stream. Its goroutine delivers in order.
 func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Greeting]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
@@ -247,10 +249,7 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Gre
 	if err != nil {
 		return err
 	}
-	r := controlMessageReader{
-		from:        message.Peer{Name: hello.Name, Boot: hello.Boot},
-		definitions: definitions{intern: s.intern},
-	}
+	r := s.reader(hello)
 	var post peerv1.Post
 	var got []message.Envelope
 	for {
@@ -273,4 +272,9 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Gre
 		clear(got)
 		cutPost(&post)
 	}
+}
+
+// reader returns a reader of the frames of a stream that hello began.
+func (s service) reader(hello *peerv1.Hello) controlReader {
+	return controlReader{from: message.Peer{Name: hello.Name, Boot: hello.Boot}, definitions: definitions{intern: s.intern}}
 }

@@ -246,13 +246,21 @@ func TestControlDrops(t *testing.T) {
 // TestLargeMessageGoesAlone: a message of any size goes into an empty queue, and nothing behind it.
 func TestLargeMessageGoesAlone(t *testing.T) {
 	var q controlMessages
-	if !q.push(transferBatch(1, maxWaitingBytes+1)) {
+	push := func(n uint64, bytes int) bool {
+		e := transferBatch(n, bytes)
+		m, err := encode(&e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q.push(m)
+	}
+	if !push(1, maxWaitingBytes+1) {
 		t.Fatal("a large message does not go into an empty queue")
 	}
-	if q.push(transferBatch(2, 1)) {
+	if push(2, 1) {
 		t.Error("a queue that is full takes more")
 	}
-	if got := takeFrame(nil, new(controlMessages), &q); len(got) != 1 || q.bytes != 0 || !q.push(transferBatch(3, 1)) {
+	if got := takeFrame(nil, new(controlMessages), &q); len(got) != 1 || q.bytes != 0 || !push(3, 1) {
 		t.Errorf("%d messages taken, %d bytes left", len(got), q.bytes)
 	}
 }

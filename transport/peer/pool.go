@@ -219,7 +219,7 @@ func (p *Pool) Failure(addr string) string {
 // Greet connects to addr, exchanges hellos and proofs, and hangs up. It reports why this node and the process there cannot talk to
 // each other, or nil.
 func (p *Pool) Greet(addr string) error {
-	_, c, err := dial(p, addr, peerv1.PeerServiceClient.Control)
+	_, c, err := dial(p.ctx, p, addr, peerv1.PeerServiceClient.Control)
 	if err == nil {
 		c.close()
 	}

@@ -41,6 +41,8 @@ type Server struct {
 	inflow  *inflow.Budget
 	quiet   *loglimit.Limiter
 	stats   serverStats
+	// questions has a value for each that is being answered.
+	questions chan struct{}
 }
 
 // ServerStats counts since NewServer, except for Streams.
@@ -81,7 +83,7 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget, quiet: loglimit.New(logEvery)}
+	s := &Server{cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget, quiet: loglimit.New(logEvery), questions: make(chan struct{}, MaxQuestions)}
 	s.grpc = grpc.NewServer(append(budget.Options(c.Credentials),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
 			return budget.Begin(ctx, call.FullMethodName, false)

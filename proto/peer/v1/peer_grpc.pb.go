@@ -23,6 +23,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PeerService_Exchange_FullMethodName = "/peer.v1.PeerService/Exchange"
 	PeerService_Control_FullMethodName  = "/peer.v1.PeerService/Control"
+	PeerService_Ask_FullMethodName      = "/peer.v1.PeerService/Ask"
 )
 
 // PeerServiceClient is the client API for PeerService service.
@@ -32,9 +33,11 @@ type PeerServiceClient interface {
 	// Exchange carries frames of records to an owner and their replies back, in
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Request, Reply], error)
-	// Control messages carries control messages one way. The first frame each way is a Greeting, and
+	// Control carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
 	Control(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Greeting], error)
+	// Ask carries one question and its answer, each the only message of a frame. The first frame each way is a Greeting.
+	Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Post], error)
 }
 
 type peerServiceClient struct {
@@ -71,6 +74,19 @@ func (c *peerServiceClient) Control(ctx context.Context, opts ...grpc.CallOption
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ControlClient = grpc.BidiStreamingClient[Post, Greeting]
 
+func (c *peerServiceClient) Ask(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Post, Post], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeerService_ServiceDesc.Streams[2], PeerService_Ask_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Post, Post]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_AskClient = grpc.BidiStreamingClient[Post, Post]
+
 // PeerServiceServer is the server API for PeerService service.
 // All implementations must embed UnimplementedPeerServiceServer
 // for forward compatibility.
@@ -78,9 +94,11 @@ type PeerServiceServer interface {
 	// Exchange carries frames of records to an owner and their replies back, in
 	// the order sent. The first frame each way is a Greeting.
 	Exchange(grpc.BidiStreamingServer[Request, Reply]) error
-	// Control messages carries control messages one way. The first frame each way is a Greeting, and
+	// Control carries control messages one way. The first frame each way is a Greeting, and
 	// nothing else comes back.
 	Control(grpc.BidiStreamingServer[Post, Greeting]) error
+	// Ask carries one question and its answer, each the only message of a frame. The first frame each way is a Greeting.
+	Ask(grpc.BidiStreamingServer[Post, Post]) error
 	mustEmbedUnimplementedPeerServiceServer()
 }
 
@@ -96,6 +114,9 @@ func (UnimplementedPeerServiceServer) Exchange(grpc.BidiStreamingServer[Request,
 }
 func (UnimplementedPeerServiceServer) Control(grpc.BidiStreamingServer[Post, Greeting]) error {
 	return status.Error(codes.Unimplemented, "method Control not implemented")
+}
+func (UnimplementedPeerServiceServer) Ask(grpc.BidiStreamingServer[Post, Post]) error {
+	return status.Error(codes.Unimplemented, "method Ask not implemented")
 }
 func (UnimplementedPeerServiceServer) mustEmbedUnimplementedPeerServiceServer() {}
 func (UnimplementedPeerServiceServer) testEmbeddedByValue()                     {}
@@ -132,6 +153,13 @@ func _PeerService_Control_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type PeerService_ControlServer = grpc.BidiStreamingServer[Post, Greeting]
 
+func _PeerService_Ask_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(PeerServiceServer).Ask(&grpc.GenericServerStream[Post, Post]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeerService_AskServer = grpc.BidiStreamingServer[Post, Post]
+
 // PeerService_ServiceDesc is the grpc.ServiceDesc for PeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -149,6 +177,12 @@ var PeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Control",
 			Handler:       _PeerService_Control_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Ask",
+			Handler:       _PeerService_Ask_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -1,0 +1,96 @@
+package message
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/sluice-project/sluice/internal/facts"
+)
+
+// ErrUnknown: a value that is none of its list, such as a Wish, which a newer node may have added.
+var ErrUnknown = errors.New("unknown value")
+
+// Validate reports what no process can take of b: ErrUnknown, or the first number that is out of range. Machines check what depends on
+// their own state, such as how many partitions there are.
+func Validate(b Body) error {
+	var err error
+	number := func(field string, n int) {
+		if (n < 0 || n > math.MaxInt32) && err == nil {
+			err = fmt.Errorf("%s: number %d; want 0 to %d", field, n, math.MaxInt32)
+		}
+	}
+	unknown := false
+	switch b := b.(type) {
+	case nil:
+		return errors.New("no message")
+	case *Heartbeat:
+		unknown = b.Wish > Leave
+		number("expect", b.Expect)
+	case *Holdings:
+		for i := range b.Held {
+			number("partition", b.Held[i].Partition)
+		}
+	case *PendingGrants:
+		for i := range b.Grants {
+			number("partition", b.Grants[i].Partition)
+		}
+	case *Claim:
+		for i := range b.Parts {
+			number("partition", b.Parts[i].Partition)
+		}
+	case *Grant:
+		for i := range b.Parts {
+			number("partition", b.Parts[i].Partition)
+			unknown = unknown || b.Parts[i].Has > Complete
+		}
+	case *Fetch:
+		number("partition", b.Partition)
+	case *Receipt:
+		for i := range b.Rejected {
+			number("part", b.Rejected[i].Part)
+		}
+	case *Account:
+		for i := range b.Lines {
+			number("reporters", b.Lines[i].Reporters)
+		}
+	case *Facts:
+		if len(b.Node.ByRule) > facts.MaxRules {
+			return fmt.Errorf("facts: %d rules; want at most %d", len(b.Node.ByRule), facts.MaxRules)
+		}
+		histories := [][]facts.Counts{b.Node.History}
+		for i := range b.Node.ByRule {
+			histories = append(histories, b.Node.ByRule[i].History)
+		}
+		for _, h := range histories {
+			if len(h) > facts.Slots {
+				return fmt.Errorf("facts: a history of %d slots; want at most %d", len(h), facts.Slots)
+			}
+		}
+	case *TransferBatch:
+		size, counters := 0, 0
+		for i := range b.Parts {
+			t := &b.Parts[i]
+			number("partition", t.Partition)
+			number("counters", t.Counters)
+			number("bytes", t.Bytes)
+			if err != nil {
+				break // the sums could overflow
+			}
+			unknown = unknown || t.Kind < InitialSync || t.Kind > Drop
+			size, counters = size+t.Bytes, counters+t.Counters
+		}
+		number("counters of all parts", counters)
+		switch {
+		case err != nil:
+		case size != len(b.Image.Data):
+			err = fmt.Errorf("image: parts of %d bytes in all, data of %d; want as many", size, len(b.Image.Data))
+		case b.Age < 0:
+			err = fmt.Errorf("age: %d ns; want 0 or more", b.Age)
+		}
+	}
+	if err == nil && unknown {
+		return ErrUnknown
+	}
+	return err
+}

@@ -1,0 +1,176 @@
+package peer
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/facts"
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// answer serves a node that answers questions with f.
+func (n *network) answer(t *testing.T, addr string, f func(context.Context, message.Body) message.Body) *Server {
+	c := n.config(addr[:1])
+	c.Answer = f
+	s, _ := n.serve(t, addr, c, handlerFunc(echo))
+	return s
+}
+
+// TestAsk: a question is answered with its limits, by the node that has the address, and each question for itself.
+func TestAsk(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network := newNetwork()
+		network.answer(t, "b:1", func(_ context.Context, q message.Body) message.Body {
+			k, ok := q.(*message.KeyAsk)
+			if !ok || !k.Limits.Equal(hundred) {
+				return nil
+			}
+			return &message.KeyFacts{Key: facts.Key{Partition: int(k.Key.Lo), Counted: true}}
+		})
+		pool := open(t, network.config("a"))
+		for i := range 3 {
+			got, err := pool.Ask(t.Context(), "b:1", &message.KeyAsk{Key: bucket.Key{Lo: uint64(i)}, Limits: hundred})
+			if k, ok := got.(*message.KeyFacts); err != nil || !ok || k.Key.Partition != i || !k.Key.Counted {
+				t.Errorf("question %d: %+v, %v", i, got, err)
+			}
+		}
+		for _, c := range []struct {
+			addr     string
+			question message.Body
+			want     string
+		}{
+			{"b:1", &message.TopAsk{}, "node b has no answer"},
+			{"b:1", nil, "no message"},
+			{"c:1", &message.TopAsk{}, "connection refused"},
+		} {
+			if got, err := pool.Ask(t.Context(), c.addr, c.question); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.addr) {
+				t.Errorf("%s, %T: %+v, %v; want %q", c.addr, c.question, got, err, c.want)
+			}
+		}
+	})
+}
+
+// TestAskEnds: who asks waits no longer than its context, nor than its pool is open.
+func TestAskEnds(t *testing.T) {
+	for name, silent := range map[string]string{"a node that does not answer": "b:1", "an address that does not": "c:1"} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				network := newNetwork()
+				network.answer(t, "b:1", func(ctx context.Context, _ message.Body) message.Body {
+					<-ctx.Done() // the question is over
+					return nil
+				})
+				c := network.config("a")
+				dial := c.Dial
+				c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+					if addr == "c:1" {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					return dial(ctx, addr)
+				}
+				pool := open(t, c)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := time.Now()
+				if _, err := pool.Ask(ctx, silent, &message.TopAsk{}); err == nil || time.Since(began) != time.Second {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+				go func() {
+					time.Sleep(time.Second)
+					pool.Close()
+				}()
+				began = time.Now()
+				if _, err := pool.Ask(t.Context(), silent, &message.TopAsk{}); err == nil || time.Since(began) != time.Second {
+					t.Errorf("closed: %v after %v", err, time.Since(began))
+				}
+			})
+		})
+	}
+}
+
+// TestAskBounded: a node answers so many questions at a time, and more again when some are answered.
+func TestAskBounded(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		network, hold := newNetwork(), make(chan struct{})
+		network.answer(t, "b:1", func(context.Context, message.Body) message.Body {
+			<-hold
+			return &message.Top{}
+		})
+		pool := open(t, network.config("a"))
+		results := make(chan error, MaxQuestions)
+		for range MaxQuestions {
+			go func() {
+				_, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{})
+				results <- err
+			}()
+		}
+		synctest.Wait()
+		if _, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{}); err == nil || !strings.Contains(err.Error(), "64 questions already") {
+			t.Errorf("one more: %v", err)
+		}
+		close(hold)
+		for range MaxQuestions {
+			if err := <-results; err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestAskMalformed: what is not one question of a kind that this node knows ends the call with the reason, and so does
+// asking without a hello.
+func TestAskMalformed(t *testing.T) {
+	network := newNetwork()
+	server := network.answer(t, "b:1", func(context.Context, message.Body) message.Body { return &message.Top{} })
+	conn, err := grpc.NewClient("passthrough:///b:1", grpc.WithContextDialer(network.dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	two := post(t, head(&message.TopAsk{}), &message.TopAsk{}, head(&message.TopAsk{}), &message.TopAsk{})
+	for _, c := range []struct {
+		name  string
+		greet bool
+		post  *peerv1.Post
+		code  codes.Code
+		want  string
+	}{
+		{"no hello", false, post(t, head(&message.TopAsk{}), &message.TopAsk{}), codes.FailedPrecondition, "not a hello"},
+		{"nothing", true, &peerv1.Post{}, codes.InvalidArgument, "0 messages; want 1"},
+		{"two", true, two, codes.InvalidArgument, "2 messages; want 1"},
+		{"a kind that is none", true, post(t, header{Kind: 200}, 1), codes.Unimplemented, "does not know this question"},
+	} {
+		stream, err := peerv1.NewPeerServiceClient(conn).Ask(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.greet {
+			config := network.config("x")
+			if _, err := config.greet(stream); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = stream.Send(c.post) // the answer says why
+		if _, err := stream.Recv(); status.Code(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %v with %q", c.name, err, c.code, c.want)
+		}
+	}
+	if s := server.Stats(); s.Malformed != 2 || s.Rejected != 1 {
+		t.Errorf("%+v", s)
+	}
+}

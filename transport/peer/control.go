@@ -1,0 +1,347 @@
+package peer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/message"
+	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
+)
+
+// Control messages and questions travel in the frames of peer.v1 Post: definitions of limits, and pairs of a header and a
+// body of package message, both CBOR.
+
+// kinds are the bodies by the number in their header. A number is never given to another body.
+var kinds = [...]message.Body{
+	1:  (*message.Heartbeat)(nil),
+	2:  (*message.Ack)(nil),
+	3:  (*message.Prepare)(nil),
+	4:  (*message.Promise)(nil),
+	5:  (*message.Accept)(nil),
+	6:  (*message.Accepted)(nil),
+	7:  (*message.Holdings)(nil),
+	8:  (*message.PendingGrants)(nil),
+	9:  (*message.Claim)(nil),
+	10: (*message.Grant)(nil),
+	11: (*message.Fetch)(nil),
+	12: (*message.TransferBatch)(nil),
+	13: (*message.Receipt)(nil),
+	14: (*message.Room)(nil),
+	15: (*message.Load)(nil),
+	16: (*message.Report)(nil),
+	17: (*message.Account)(nil),
+	18: (*message.AcceptLoss)(nil),
+	19: (*message.TopAsk)(nil),
+	20: (*message.Top)(nil),
+	21: (*message.FactsAsk)(nil),
+	22: (*message.Facts)(nil),
+	23: (*message.KeyAsk)(nil),
+	24: (*message.KeyFacts)(nil),
+}
+
+var kindOf = func() map[reflect.Type]uint8 {
+	m := make(map[reflect.Type]uint8, len(kinds))
+	for i, b := range kinds {
+		if b != nil {
+			m[reflect.TypeOf(b)] = uint8(i)
+		}
+	}
+	return m
+}()
+
+// header goes before each body. A receiver passes over a message of a kind that it does not know.
+type header struct {
+	Kind      uint8        `cbor:"1,keyasint"`
+	To        message.Peer `cbor:"2,keyasint,omitzero"`
+	ClusterID string       `cbor:"3,keyasint,omitempty"`
+	// Limits are the numbers, on this stream, of the sets of limits of the body, 0 for none.
+	Limits []uint32 `cbor:"4,keyasint,omitempty"`
+}
+
+var (
+	encodeMode = must(cbor.EncOptions{IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden}.UserBufferEncMode())
+	decodeMode = must(cbor.DecOptions{
+		IndefLength: cbor.IndefLengthForbidden, TagsMd: cbor.TagsForbidden, MaxNestedLevels: 8, UTF8: cbor.UTF8DecodeInvalid,
+	}.DecMode())
+)
+
+func must[M any](mode M, err error) M {
+	if err != nil {
+		panic(err) // the options contradict each other
+	}
+	return mode
+}
+
+// controlMessage is a message that waits for its frame.
+type controlMessage struct {
+	header // without Limits
+	limits []*bucket.Limits
+	body   []byte
+}
+
+// encode returns e as it waits. An error says that no receiver could take it.
+func encode(e *message.Envelope) (m controlMessage, err error) {
+	if err := message.Validate(e.Body); err != nil {
+		return m, fmt.Errorf("%T: %w", e.Body, err)
+	}
+	m.Kind, m.To, m.ClusterID, m.limits = kindOf[reflect.TypeOf(e.Body)], e.To, e.ClusterID, limitsOf(e.Body)
+	if len(m.limits) > maxGather {
+		return m, fmt.Errorf("%T: %d sets of limits; want at most %d", e.Body, len(m.limits), maxGather)
+	}
+	if m.body, err = encodeMode.Marshal(e.Body); err != nil {
+		return m, fmt.Errorf("%T: %w", e.Body, err)
+	}
+	return m, nil
+}
+
+// limitsOf returns the sets of limits that a body refers to.
+func limitsOf(b message.Body) []*bucket.Limits {
+	switch b := b.(type) {
+	case *message.TransferBatch:
+		return b.Image.Limits
+	case *message.Report:
+		list := make([]*bucket.Limits, len(b.Lines))
+		for i := range b.Lines {
+			list[i] = b.Lines[i].Limits
+		}
+		return list
+	case *message.KeyAsk:
+		return []*bucket.Limits{b.Limits}
+	}
+	return nil
+}
+
+// setLimits is limitsOf the other way round.
+func setLimits(b message.Body, list []*bucket.Limits) error {
+	want := 0
+	switch b := b.(type) {
+	case *message.TransferBatch:
+		b.Image.Limits = list
+		return nil
+	case *message.Report:
+		if want = len(b.Lines); len(list) == want {
+			for i := range b.Lines {
+				b.Lines[i].Limits = list[i]
+			}
+		}
+	case *message.KeyAsk:
+		if want = 1; len(list) == want {
+			b.Limits = list[0]
+		}
+	}
+	if len(list) != want {
+		return fmt.Errorf("%d sets of limits; want %d", len(list), want)
+	}
+	return nil
+}
+
+// Bounds of control messages.
+const (
+	// maxControlMessages is the most control messages that a Server takes in one frame.
+	maxControlMessages = 4096
+	// maxWaiting and maxWaitingBytes bound each of an outbox's two queues.
+	maxWaiting      = 1024
+	maxWaitingBytes = 8 << 20
+	// maxControlBytes is about how much goes into one frame, definitions of limits aside. A larger message has a frame of its own.
+	maxControlBytes = 256 << 10
+)
+
+// size is about how many bytes m takes in its frame, definitions of limits aside.
+func (m *controlMessage) size() int {
+	return 16 + len(m.To.Name) + len(m.To.Boot) + len(m.ClusterID) + 5*len(m.limits) + len(m.body)
+}
+
+// controlMessages are messages that wait, the oldest first.
+type controlMessages struct {
+	list  []controlMessage
+	bytes int
+}
+
+// push adds m if there is room. In an empty queue there is, however large m is.
+func (q *controlMessages) push(m controlMessage) bool {
+	bytes := m.size()
+	if n := len(q.list); n >= maxWaiting || n > 0 && q.bytes+bytes > maxWaitingBytes {
+		return false
+	}
+	q.list = append(q.list, m)
+	q.bytes += bytes
+	return true
+}
+
+func (q *controlMessages) len() int { return len(q.list) }
+
+// drop empties q and returns how many there were.
+func (q *controlMessages) drop() int {
+	n := len(q.list)
+	*q = controlMessages{}
+	return n
+}
+
+// takeFrame moves what goes into one frame to batch, from the first queue first.
+func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMessage {
+	bytes, limits := 0, 0
+	for _, q := range queues {
+		n := 0
+		for i := range q.list {
+			m := &q.list[i]
+			limits += len(m.limits)
+			// The numbers of more limits might change their meaning within the frame.
+			if len(batch) > 0 && (bytes+m.size() > maxControlBytes || limits > maxGather) {
+				break
+			}
+			bytes += m.size()
+			q.bytes -= m.size()
+			batch = append(batch, *m)
+			n++
+		}
+		left := n < len(q.list)
+		q.list = slices.Delete(q.list, 0, n)
+		if left {
+			break
+		}
+	}
+	return batch
+}
+
+// bulky reports whether control messages of b may be many and long: no heartbeat waits behind them.
+func bulky(b message.Body) bool {
+	switch b.(type) {
+	case *message.TransferBatch, *message.Report, *message.Account:
+		return true
+	}
+	return false
+}
+
+// controlWriter makes the frames of one stream.
+type controlWriter struct {
+	post   peerv1.Post
+	limits numbering
+	buf    bytes.Buffer // of post.Messages
+	n      int          // messages in post
+}
+
+func newControlWriter(maxLimits int) *controlWriter {
+	return &controlWriter{limits: numbering{most: maxLimits}}
+}
+
+// frame returns a frame of batch, which is valid until the next call.
+func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
+	cutPost(&w.post)
+	w.limits.begin()
+	w.buf.Reset()
+	for i := range batch {
+		m := &batch[i]
+		h := m.header
+		for _, l := range m.limits {
+			h.Limits = append(h.Limits, w.limit(l))
+		}
+		if err := encodeMode.MarshalToBuffer(h, &w.buf); err != nil {
+			return nil, err
+		}
+		w.buf.Write(m.body)
+	}
+	w.post.Messages = w.buf.Bytes()
+	return &w.post, nil
+}
+
+// limit returns the number of l on this stream, and defines it if need be.
+func (w *controlWriter) limit(l *bucket.Limits) uint32 {
+	if l == nil {
+		return 0
+	}
+	id, fresh := w.limits.number(l)
+	if fresh {
+		w.post.Define = append(w.post.Define, definitionOf(id, l))
+	}
+	return id
+}
+
+// controlReader understands the frames of one stream. What it returns shares no memory with a frame.
+type controlReader struct {
+	from        message.Peer
+	definitions definitions
+}
+
+// read appends the messages of m to out, in order. skipped are those that this node does not know how to read.
+func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
+	if m.Hello != nil {
+		return out, 0, errors.New("a second hello")
+	}
+	if err := r.definitions.define(m.Define); err != nil {
+		return out, 0, fmt.Errorf("control: %w", err)
+	}
+	n := 0
+	for rest := m.Messages; len(rest) > 0; n++ {
+		if n == maxControlMessages {
+			return out, skipped, fmt.Errorf("a frame of more than %d control messages", maxControlMessages)
+		}
+		var body message.Body
+		var h header
+		if h, rest, err = decodeHeader(rest); err == nil {
+			body, rest, err = r.body(&h, rest)
+		}
+		switch {
+		case errors.Is(err, message.ErrUnknown):
+			skipped++
+		case err != nil:
+			return out, skipped, fmt.Errorf("control message %d: %w", n, err)
+		default:
+			out = append(out, message.Envelope{From: r.from, To: h.To, ClusterID: h.ClusterID, Body: body})
+		}
+	}
+	return out, skipped, nil
+}
+
+func decodeHeader(data []byte) (h header, rest []byte, err error) {
+	rest, err = decodeMode.UnmarshalFirst(data, &h)
+	return h, rest, err
+}
+
+// body reads the body that data begins with.
+func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []byte, err error) {
+	if int(h.Kind) >= len(kinds) || kinds[h.Kind] == nil {
+		var unknown cbor.RawMessage
+		if rest, err = decodeMode.UnmarshalFirst(data, &unknown); err == nil {
+			err = message.ErrUnknown
+		}
+		return nil, rest, err
+	}
+	body = reflect.New(reflect.TypeOf(kinds[h.Kind]).Elem()).Interface().(message.Body)
+	if rest, err = decodeMode.UnmarshalFirst(data, body); err != nil {
+		return nil, rest, fmt.Errorf("%T: %w", body, err)
+	}
+	var limits []*bucket.Limits
+	for _, id := range h.Limits {
+		l, err := r.limit(id)
+		if err != nil {
+			return nil, rest, fmt.Errorf("%T: %w", body, err)
+		}
+		limits = append(limits, l)
+	}
+	if err = setLimits(body, limits); err == nil {
+		err = message.Validate(body)
+	}
+	if err != nil {
+		return nil, rest, fmt.Errorf("%T: %w", body, err)
+	}
+	if b, ok := body.(*message.TransferBatch); ok {
+		for i := range b.Parts {
+			b.Image.Counters += b.Parts[i].Counters
+		}
+	}
+	return body, rest, nil
+}
+
+// limit returns the limits that id stands for, nil for none and for such as this node cannot apply.
+func (r *controlReader) limit(id uint32) (*bucket.Limits, error) {
+	if id == 0 {
+		return nil, nil
+	}
+	return r.definitions.get(id)
+}
