@@ -164,7 +164,7 @@ func (t *Table) addDomainLocked(name string) *domain {
 	return d
 }
 
-// dropDomainLocked takes d, which has no counters, off the list, and invalidates for another domain in its place.
+// dropDomainLocked takes d, which has no counters, off the list, and makes room for another domain in its place.
 func (t *Table) dropDomainLocked(d *domain) {
 	if !d.shared {
 		if _, named := t.accounts.named[d.name]; named {

@@ -245,7 +245,7 @@ func TestPitfallLimitChangesOnlyAtReset(t *testing.T) {
 	}
 }
 
-// A counter that invalidates for others while it is live is counted.
+// A counter that makes room for others while it is live is counted.
 func TestPitfallSilentEviction(t *testing.T) {
 	table := mustTable(t, bucket.Config{Shards: 1, MaxEntries: 2})
 	limits := mustLimits(t, per(bucket.FixedWindow, 1, time.Hour))

@@ -49,7 +49,7 @@ type Config struct {
 type WhenFull uint8
 
 const (
-	// EvictOld invalidates for it, see evict.go.
+	// EvictOld makes room for it, see evict.go.
 	EvictOld WhenFull = iota
 	// DenyNew denies it, so that no counter goes that still counts. Charges, and counters of other tables, still make room.
 	DenyNew

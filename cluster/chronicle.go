@@ -57,7 +57,7 @@ func (c *chronicle) tell(log *slog.Logger, m moment) {
 		log.Warn("this node's set was dissolved into a larger one, its counters go there", "members", m.set.Members)
 		c.dissolved = m.dissolved
 	}
-	if !m.leaving { // who is not counted any more has no need of the right
+	if !m.leaving { // who is not counted any more has no need of quorum
 		c.tellRight(log, m)
 	}
 	c.tellUnheard(log, m)

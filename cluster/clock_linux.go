@@ -37,7 +37,7 @@ type steady struct {
 }
 
 // moved is how far the clocks may move against each other unnoticed. It is also the
-// most that elapsed may be behind: little against the right's 600 ms.
+// most that elapsed may be behind: little against the quorum's 600 ms.
 const moved = int64(time.Millisecond)
 
 // newSteady returns a steady for monotonic time that is 0 when the wall clock shows wall.

@@ -265,7 +265,7 @@ func (f *forwarding) sendAll(ctx context.Context, r *routing) {
 	calls.Wait()
 }
 
-// call sends the records of one group, and initial syncs their replies.
+// call sends the records of one group, and fills in their replies.
 func (f *forwarding) call(ctx context.Context, r *routing, to int) {
 	g := &f.groups[to]
 	n, records, replies := &r.nodes[to/2], f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]

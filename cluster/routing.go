@@ -116,7 +116,7 @@ func (r *routing) living(p message.Peer) int32 {
 
 func (r *routing) partition(k bucket.Key) int { return k.Shard(len(r.owners)) }
 
-// holds reports whether k is this node's to decide. Whether it may is for the right and
+// holds reports whether k is this node's to decide. Whether it may is for the quorum and
 // the shard's seal to say.
 func (r *routing) holds(k bucket.Key) bool { return r.owner(k) == r.self }
 
@@ -183,7 +183,7 @@ func (n *Node) relay(r *routing, from string, records []check.Record, replies []
 	all.Wait()
 }
 
-// relayTo asks the node at addr for the records at places, and initial syncs their replies.
+// relayTo asks the node at addr for the records at places, and fills in their replies.
 func (n *Node) relayTo(addr string, places []int, records []check.Record, replies []check.Reply) {
 	most := time.Duration(0)
 	asked, answers := make([]check.Record, len(places)), make([]check.Reply, len(places))

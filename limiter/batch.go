@@ -196,7 +196,7 @@ func (b *Batch) forget() {
 	b.start(0)
 }
 
-// start empties what answers the batch and invalidates for n results.
+// start empties what answers the batch and makes room for n results.
 func (b *Batch) start(n int) {
 	clear(b.Results)
 	clear(b.asked.Requests)

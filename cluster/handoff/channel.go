@@ -160,8 +160,8 @@ func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
 	}
 }
 
-// pace keeps Initial syncs beside the checks: nobody waits for them, and there may be millions of
-// counters to send. A process has one transfer batch with portions of Initial syncs under way at a
+// pace keeps initial syncs beside the checks: nobody waits for them, and there may be millions of
+// counters to send. A process has one transfer batch with portions of initial syncs under way at a
 // time, whoever it is for, and the longer its receipt took, because nodes are busy, the
 // longer the next one stays away. What a claim has asked for is not held up.
 type pace struct {
@@ -175,7 +175,7 @@ type pace struct {
 // longestRest is the longest time between two transfer batches.
 const longestRest = int64(200e6)
 
-// may reports whether a transfer batch may take portions of Initial syncs now.
+// may reports whether a transfer batch may take portions of initial syncs now.
 func (p *pace) may(now int64) bool { return p.hurry || p.transferBatch == nil && now >= p.rest }
 
 // inTurn calls f for all channels, those first that others were synced before.

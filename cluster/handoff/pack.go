@@ -30,7 +30,7 @@ type packing struct {
 	ch      *channel
 	body    *message.TransferBatch
 	targets []*target
-	paced   bool // portions of Initial syncs are in it
+	paced   bool // portions of initial syncs are in it
 }
 
 // pump packs and sends what is due to ch's peer while there is room for it.
@@ -144,7 +144,7 @@ func compareKeys(a, b bucket.Key) int {
 	return 0
 }
 
-// initial syncs packs counters of the targets that are being synced, and begins others
+// initialSyncs packs counters of the targets that are being synced, and begins others
 // while few are.
 func (k *packing) initialSyncs() {
 	ch, m := k.ch, k.m
@@ -178,7 +178,7 @@ func (k *packing) initialSyncs() {
 	}
 }
 
-// portion initial syncs in what a part of t's initial sync says beside its counters.
+// portion fills in what a part of t's initial sync says beside its counters.
 func (k *packing) portion(t *target, part *message.Part) {
 	p := t.part
 	part.Seq = t.packed

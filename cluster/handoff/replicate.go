@@ -138,7 +138,7 @@ func (m *Machine) orphaned(p *partition) bool {
 	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
 }
 
-// adopt looks again at partitions that were orphaned, when the right has been renewed.
+// adopt looks again at partitions that were orphaned, when the quorum has been renewed.
 func (m *Machine) adopt() {
 	renewed := m.c.Quorum.Renewed()
 	if !m.orphans || renewed == m.renewed {

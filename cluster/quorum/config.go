@@ -27,7 +27,7 @@ type Config struct {
 	// Dead is the silence after which a member does not count as living, longer where its lease is. 0 means 700 ms.
 	Dead time.Duration
 	// Grace is how long a process that was restarted within a set promises nothing.
-	// It must be more than 1.1 × Right. 0 means 2 s.
+	// It must be more than 1.1 × Timeout. 0 means 2 s.
 	Grace time.Duration
 	// ForgetAfter is how long a member is missed before it is voted out. 0 means 10 min.
 	ForgetAfter time.Duration
@@ -70,7 +70,7 @@ func (c Config) Validate() error {
 	case c.Dead <= c.Heartbeat:
 		return fmt.Errorf("quorum: Dead: %v; want more than Heartbeat, which is %v", c.Dead, c.Heartbeat)
 	case int64(c.Grace) <= expiry(int64(c.Timeout)):
-		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Right, which is %v", c.Grace, time.Duration(expiry(int64(c.Timeout))))
+		return fmt.Errorf("quorum: Grace: %v; want more than 1.1 × Timeout, which is %v", c.Grace, time.Duration(expiry(int64(c.Timeout))))
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func TestValidate(t *testing.T) {
 		{func(c *quorum.Config) { c.ForgetAfter = -1 }, "quorum: ForgetAfter: -1ns; want a positive duration, or 0 for the default"},
 		{func(c *quorum.Config) { c.Heartbeat = time.Second }, "quorum: Timeout: 600ms; want more than Heartbeat, which is 1s"},
 		{func(c *quorum.Config) { c.Dead = 50 * time.Millisecond }, "quorum: Dead: 50ms; want more than Heartbeat, which is 100ms"},
-		{func(c *quorum.Config) { c.Timeout = 2 * time.Second }, "quorum: Grace: 2s; want more than 1.1 × Right, which is 2.2s"},
+		{func(c *quorum.Config) { c.Timeout = 2 * time.Second }, "quorum: Grace: 2s; want more than 1.1 × Timeout, which is 2.2s"},
 	} {
 		config := quorum.Config{Self: x}
 		c.change(&config)

@@ -139,7 +139,7 @@ func (a *Answers) newest(now int64, key bucket.Key, limits *bucket.Limits) (newe
 	return newest
 }
 
-// left initial syncs in how many units of each limit of key were left when its owner last said so, as of a time, or unknown where that
+// left fills in how many units of each limit of key were left when its owner last said so, as of a time, or unknown where that
 // says nothing any more, because another window has begun since. Nothing is left while the window that lasts for the owner is not the
 // one that lasts by this node's clock, so that no share is given twice. least is the same of all limits together: none of them had less when an owner last admitted a check.
 func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []int64) (least int64) {

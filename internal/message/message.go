@@ -75,9 +75,9 @@ type Heartbeat struct {
 	// Set is the newest version that the sender knows; zero if it knows none.
 	Set  Set  `cbor:"2,keyasint,omitzero"`
 	Wish Wish `cbor:"3,keyasint,omitempty"`
-	// Seen is the newest Pending grants of the receiver that the sender has taken in.
+	// Seen is the newest pending grants of the receiver that the sender has taken in.
 	Seen uint64 `cbor:"4,keyasint,omitempty"`
-	// Pending grants is the newest Pending grants of the sender. Who has not seen it does not take a later
+	// Pending grants is the newest pending grants of the sender. Who has not seen it does not take a later
 	// version of a set that it knows from this heartbeat.
 	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
 	// Unconfirmed: the sender has taken over Set, and has not seen the pending grants of anybody who
@@ -105,7 +105,7 @@ type Ack struct {
 	// Got is the clock (ns) of the Ack's sender when the Heartbeat came in; 0 if it does not say.
 	Got int64 `cbor:"2,keyasint,omitempty"`
 	OK  bool  `cbor:"3,keyasint,omitempty"`
-	// Set is the newest version that the sender knows, Pending grants and Unconfirmed are as in a Heartbeat.
+	// Set is the newest version that the sender knows, pending grants and Unconfirmed are as in a Heartbeat.
 	Set           Set    `cbor:"4,keyasint,omitzero"`
 	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
 	Unconfirmed   bool   `cbor:"6,keyasint,omitempty"`
@@ -285,10 +285,10 @@ type TransferBatch struct {
 	Image bucket.Image `cbor:"4,keyasint,omitzero"`
 }
 
-// MaxSets is the most sets of limits of a Transfer batch, which a frame between nodes can define.
+// MaxSets is the most sets of limits of a transfer batch, which a frame between nodes can define.
 const MaxSets = 4096
 
-// Part is what a Transfer batch says about one partition.
+// Part is what a transfer batch says about one partition.
 type Part struct {
 	Partition int  `cbor:"1,keyasint,omitempty"`
 	Kind      Kind `cbor:"2,keyasint,omitempty"`
@@ -325,7 +325,7 @@ const (
 	InitialSync Kind = iota + 1
 	// Close makes the receiver the owner.
 	Close
-	// Answer is a Initial sync that was asked for by Fetch. Gen of the claim is Next.Gen.
+	// Answer is a initial sync that was asked for by Fetch. Gen of the claim is Next.Gen.
 	Answer
 	// Merge gives the owner what a divergent copy of its history has spent.
 	Merge
@@ -333,7 +333,7 @@ const (
 	Drop
 )
 
-// Receipt answers the Transfer batch of the same N.
+// Receipt answers the transfer batch of the same N.
 type Receipt struct {
 	N uint64 `cbor:"1,keyasint,omitempty"`
 	// Rejected are the parts, by place, that were not taken.

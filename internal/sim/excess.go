@@ -197,7 +197,7 @@ func (w *simCluster) unsettledAmong(in func(place int) bool, level bool) string 
 		case !p.quorum.In():
 			return fmt.Sprintf("%s is not in its set %s", p, tellSet(p.set))
 		case w.clock(p) >= p.quorum.QuorumUntil():
-			return fmt.Sprintf("%s has not the right", p)
+			return fmt.Sprintf("%s has no quorum", p)
 		case p.handoff.Stats().Divergent > 0:
 			return fmt.Sprintf("%s has divergent copies that are not merged", p)
 		case p.handoff.Stats().Lost > 0 && !w.crashed():

@@ -115,7 +115,7 @@ func (w *simCluster) unwant(d time.Duration) {
 	w.after(d, func() { w.net.unwanted = nil })
 }
 
-// someTypes draws what to lose. Nothing of it is what the right needs.
+// someTypes draws what to lose. Nothing of it is what quorum needs.
 func (w *simCluster) someTypes() (string, func(message.Body) bool) {
 	switch w.rng.IntN(7) {
 	case 0:

@@ -135,7 +135,7 @@ func (w *simCluster) opens(p *process, part int, state handoff.State) {
 		w.outdated |= 1 << part
 	}
 	if before != nil && state.Mark.Epoch.Less(before.state.Mark.Epoch) && before.process.runs() {
-		return // it comes too late, and cannot get the right before it has heard of the other
+		return // it comes too late, and cannot get quorum before it has heard of the other
 	}
 	h.newest = t
 	if before == nil {

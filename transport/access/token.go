@@ -106,7 +106,7 @@ type header struct {
 	caller *Caller
 }
 
-// open invalidates for so many tokens.
+// open makes room for so many tokens.
 func (q *quick) open(tokens int) {
 	var key [16]byte
 	rand.Read(key[:]) // never fails

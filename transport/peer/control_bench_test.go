@@ -83,7 +83,7 @@ func BenchmarkControlMessage(b *testing.B) {
 	}
 }
 
-// answering is a Queue of control messages that answers heartbeats with acks and transfer batches with receipts.
+// answering is a queue of control messages that answers heartbeats with acks and transfer batches with receipts.
 type answering struct {
 	pool          *Pool
 	addr          string

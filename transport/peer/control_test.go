@@ -18,7 +18,7 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// inbox is a Queue of control messages of many messages.
+// inbox is a queue of control messages of many messages.
 type inbox chan message.Envelope
 
 func newInbox() inbox { return make(inbox, 1<<16) }

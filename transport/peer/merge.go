@@ -37,7 +37,7 @@ func (t *merger) trace(i int32) bool {
 	return first
 }
 
-// grow invalidates for n keys. m has the records so far.
+// grow makes room for n keys. m has the records so far.
 func (t *merger) grow(m *peerv1.Request, n int) {
 	size := 2 << bits.Len(uint(n))
 	if size <= len(t.slots) {

@@ -16,7 +16,7 @@ import (
 // lost before it is as old counts as a failed attempt.
 const lastControlBackoff = 200 * time.Millisecond
 
-// companyTime is how long control messages that tells nothing new waits for company. Heartbeats, which
+// companyTime is how long a control message that tells nothing new waits for company. Heartbeats, which
 // it waits for, go out every 100 ms.
 const companyTime = 120 * time.Millisecond
 
@@ -97,7 +97,7 @@ func (o *outbox) nudge() {
 	}
 }
 
-// run connects as long as there is control messages and attempts succeed. It is a goroutine of
+// run connects as long as there are control messages and attempts succeed. It is a goroutine of
 // the pool.
 func (o *outbox) run() {
 	for {
@@ -214,7 +214,7 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 		for {
 			o.mu.Lock()
 			batch = takeFrame(batch[:0], &o.mu.control, &o.mu.transferBatches)
-			o.late.Stop() // or a sleeping node would wake for control messages that has left
+			o.late.Stop() // or a sleeping node would wake for a control message that has left
 			o.mu.Unlock()
 			if len(batch) == 0 {
 				break

@@ -169,7 +169,7 @@ func TestControlWaitsForCompany(t *testing.T) {
 	})
 }
 
-// slow is a Queue of control messages that, against the rules, waits.
+// slow is a queue of control messages that, against the rules, waits.
 type slow struct {
 	inbox
 	opened chan struct{}

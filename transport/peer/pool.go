@@ -227,7 +227,7 @@ func (p *Pool) Greet(addr string) error {
 }
 
 // HangUp ends the calls to addr that are under way, as if their connections were lost:
-// the process there is silent, and its callers can ask others instead. Control messages goes on, so
+// the process there is silent, and its callers can ask others instead. Control messages go on, so
 // that it is heard when it speaks again, and so do later calls.
 func (p *Pool) HangUp(addr string) {
 	p.mu.RLock()

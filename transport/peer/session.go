@@ -308,7 +308,7 @@ func (s *session) receive() {
 	}
 }
 
-// answer initial syncs the replies of the oldest frame from m.
+// answer fills in the replies of the oldest frame from m.
 func (s *session) answer(m *peerv1.Reply) error {
 	l := s.link
 	l.mu.Lock()
