@@ -15,7 +15,7 @@ import (
 )
 
 // Encrypted gossip can be recorded and sent again by those who cannot read it. What
-// memberlist remembers makes most of that idle: pending grants of a process that is known count only with a
+// memberlist remembers makes most of that idle: what is told of a process that is known counts only with a
 // higher number than it had. But what has left or died is forgotten in the end, and an old message
 // then shows it alive until probes find out. So a process that is heard of and not known
 // is challenged first, and is in no view until it has answered.

@@ -307,10 +307,10 @@ type Timing struct {
 	ProbeInterval time.Duration
 	ProbeTimeout  time.Duration
 	SuspicionMult int
-	// GossipInterval is the time between two messages of pending grants, 100 ms.
+	// GossipInterval is the time between two gossip messages, 100 ms.
 	GossipInterval time.Duration
 	// PushPullInterval is the time between two whole exchanges of state with a
-	// random member, 2 s: memberlist's pending grants get lost in bursts, for example when all
+	// random member, 2 s: memberlist's messages get lost in bursts, for example when all
 	// nodes start at once, and this is what makes that good. It grows from 32
 	// members on.
 	PushPullInterval time.Duration

@@ -44,16 +44,26 @@ func TestGrowAndShrink(t *testing.T) {
 	})
 }
 
+// TestCrash: members probe each other in a random order, so now and then a dead one is found late: two rounds and the longest suspicion at most.
 func TestCrash(t *testing.T) {
 	for _, n := range []int{2, 3, 5, 7, 12} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			for range 10 {
+			const crashes = 10
+			late := 0
+			for range crashes {
 				simulate(t, func(w *simulation) {
 					w.cluster(n)
 					time.Sleep(3 * time.Second)
 					w.crash(fmt.Sprintf("pod-%d", n))
-					w.Logf("views equal after %v", w.agree(quiet))
+					took := w.agree(Timing{}.withDefaults().trustAfter(n))
+					w.Logf("views equal after %v", took)
+					if took > quiet {
+						late++
+					}
 				})
+			}
+			if late > crashes/5 {
+				t.Errorf("%d of %d crashes were seen after more than %v", late, crashes, quiet)
 			}
 		})
 	}

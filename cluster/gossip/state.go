@@ -38,23 +38,23 @@ func (t turn) give() { <-t }
 
 // SetState tells the others what this node is doing now: joining, which it
 // starts with, then serving, then leaving. States only go forward, and serving is
-// rejected before Ready. It returns without waiting for the pending grants to spread, which
+// rejected before Ready. It returns without waiting for the update to spread, which
 // takes about two gossip intervals.
 func (g *Gossip) SetState(s member.State) error {
 	g.announce.take()
 	defer g.announce.give()
-	// UpdateNode takes no wait of zero; the pending grants is under way when it returns.
+	// UpdateNode takes no wait of zero; the update is under way when it returns.
 	return g.announceLocked(s, time.Nanosecond)
 }
 
-// announceLocked sets the state and waits at most so long until the pending grants is out.
+// announceLocked sets the state and waits at most so long until the update is out.
 // It requires that g.announce is held.
 func (g *Gossip) announceLocked(s member.State, wait time.Duration) error {
 	changed, err := g.change(s)
 	if err != nil || !changed {
 		return err
 	}
-	// The only error is that the wait was too short. The pending grants goes out all the same.
+	// The only error is that the wait was too short. The update goes out all the same.
 	_ = g.list.UpdateNode(wait)
 	g.publish()
 	signal(g.repeat)
@@ -63,7 +63,7 @@ func (g *Gossip) announceLocked(s member.State, wait time.Duration) error {
 }
 
 // repeatState tells the others once more what this node is doing. memberlist's
-// queue of pending grants loses a message now and then: whenever it is empty for a moment,
+// queue of updates loses a message now and then: whenever it is empty for a moment,
 // also while messages are taken out to be put back, its numbering starts afresh,
 // and messages of the same length then take each other's place. Only the origin
 // can make that good before the next whole exchange of state.
@@ -89,7 +89,7 @@ func (g *Gossip) change(s member.State) (changed bool, err error) {
 	case s == now:
 		return false, nil
 	case s == member.Leaving && (errors.Is(g.mu.err, ErrDuplicateName) || g.mu.waits != ""):
-		return false, nil // the name is another's, and the pending grants would be taken for its
+		return false, nil // the name is another's, and the update would be taken for its
 	case s < now || s > member.Leaving:
 		return false, fmt.Errorf("gossip: set state %s: it is %s already, and states only go forward", s, now)
 	case s == member.Serving && g.mu.err != nil:
@@ -109,7 +109,7 @@ func (g *Gossip) change(s member.State) (changed bool, err error) {
 }
 
 // Leave tells the others that this node is gone: they drop it from their views at
-// once. It waits until the pending grants is out, at most 2 s or as long as ctx allows.
+// once. It waits until the update is out, at most 2 s or as long as ctx allows.
 // Announce the state Leaving earlier, when others should stop sending work. Close
 // must still be called. Calling Leave again does nothing.
 func (g *Gossip) Leave(ctx context.Context) error {

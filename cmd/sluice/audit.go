@@ -9,11 +9,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/audit"
 	"github.com/sluice-project/sluice/internal/audit/model"
-	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // auditFlags are the flags of `sluice audit`.
@@ -100,9 +101,9 @@ Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 nobody answers, 4 INCONCLUSIVE.`,
 		"descriptor stands for --descriptor-key")
 	flags.StringVar(&f.domain, "domain", "audit", "`domain` of the checks")
 	flags.BoolVar(&f.inlineLimits, "inline-limits", true, "checks bring their limits; false: the servers' rules hold them")
-	flags.IntVar(&f.callers, "callers", audit.DefaultCallers, "how many ask at the same time, each over its own connections")
+	flags.IntVar(&f.callers, "concurrency", audit.DefaultCallers, "how many ask at the same time, each over its own connections")
 	flags.IntSliceVar(&f.batch, "batch", []int{1}, "checks a call; of several numbers, each call draws one")
-	flags.Float64Var(&f.rate, "rate", 0, "checks a second over all callers; 0: as fast as they can")
+	flags.Float64Var(&f.rate, "rate", 0, "checks a second in all; 0: as fast as they can")
 	flags.DurationVar(&f.duration, "duration", audit.DefaultDuration, "how long to ask")
 	flags.BoolVar(&f.untilExhausted, "until-exhausted", false,
 		fmt.Sprintf("then go on until every key was denied %d times more", exhaustDenials))
@@ -144,7 +145,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 	if f.discover {
 		d, err := audit.Discover(ctx, targets, f.answerWithin, c.DialOptions...)
 		if err != nil {
-			return &codedError{exitNoAnswer, err}
+			return f.noAnswer(err)
 		}
 		defer d.Close()
 		c.Targets, c.Failed = d.Targets, d.Failed
@@ -169,7 +170,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	switch {
 	case errors.Is(err, audit.ErrNobody):
-		return &codedError{exitNoAnswer, err}
+		return f.noAnswer(err)
 	case err != nil:
 		return &codedError{exitDenied, err}
 	}
@@ -180,6 +181,10 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 		return &codedError{code: exitNoVerdict}
 	}
 	return nil
+}
+
+func (f *auditFlags) noAnswer(err error) error {
+	return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", strings.Join(f.addrs, ", "), explain(err))}
 }
 
 // config is all but the targets and the log.
@@ -197,7 +202,7 @@ func (f *auditFlags) config() (audit.Config, error) {
 		}
 	}
 	if f.callers < 1 {
-		return c, fmt.Errorf("--callers: %d; want 1 or more", f.callers)
+		return c, fmt.Errorf("--concurrency: %d; want 1 or more", f.callers)
 	}
 	if f.untilExhausted {
 		c.Exhaust = audit.Exhaust{Denials: exhaustDenials, Within: f.exhaustWithin}

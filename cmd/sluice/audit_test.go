@@ -18,7 +18,7 @@ func TestAuditExitCodes(t *testing.T) {
 	addr := n.grpc
 	log := filepath.Join(t.TempDir(), "checks.jsonl")
 	of := func(args ...string) []string {
-		return append([]string{"audit", "--addr", addr, "--duration", "100ms", "--keys", "5", "--callers", "2"}, args...)
+		return append([]string{"audit", "--addr", addr, "--duration", "100ms", "--keys", "5", "--concurrency", "2"}, args...)
 	}
 	rule := func(args ...string) []string {
 		return of(append([]string{"--inline-limits=false", "--descriptor-key", "user", "--align", "epoch", "--until-exhausted"}, args...)...)
@@ -51,12 +51,12 @@ func TestAuditExitCodes(t *testing.T) {
 		{"unknown in a spec", of("--spec", "count=3"), 2, "", "count"},
 		{"no limit", of("--limit", "0"), 2, "", "count"},
 		{"no time", of("--duration", "0s"), 2, "", "--duration"},
-		{"no caller", of("--callers", "0"), 2, "", "--callers"},
+		{"no caller", of("--concurrency", "0"), 2, "", "--concurrency"},
 		{"no batch", of("--batch", "0"), 2, "", "batch"},
 		{"an argument", of("n1"), 2, "", "n1"},
 		{"no room for the log", of("--log", t.TempDir()), 2, "", "--log"},
-		{"nobody there", []string{"audit", "--addr", "127.0.0.1:1", "--answer-within", "200ms"}, 3, "", "nobody answers"},
-		{"nobody to discover", []string{"audit", "--discover", "--addr", "127.0.0.1:1", "--answer-within", "200ms"}, 3, "", "nobody answers"},
+		{"nobody there", []string{"audit", "--addr", "127.0.0.1:1", "--answer-within", "200ms"}, 3, "", "nothing listens there"},
+		{"nobody to discover", []string{"audit", "--discover", "--addr", "127.0.0.1:1", "--answer-within", "200ms"}, 3, "", "nothing listens there"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := cli(c.args...)

@@ -14,9 +14,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/sluice-project/sluice/internal/load"
 	"github.com/sluice-project/sluice/internal/load/api"
-	"github.com/spf13/cobra"
 )
 
 // benchFlags are the flags of `sluice bench`.
@@ -34,7 +35,6 @@ type benchFlags struct {
 	connections      int
 	seed             uint64
 	output           string
-	json             bool
 	tls              clientTLS
 	token            tokenFlags
 }
@@ -66,8 +66,8 @@ another machine than the nodes if the figures are to be the nodes' own.
 
 Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 		Example: `  sluice bench --addr 127.0.0.1:7460
-  sluice bench --addr n1,n2,n3 --callers 256 --batch 10 --keys 1000000 --skew 0.99 --duration 1m
-  sluice bench --addr n1,n2,n3 --api http --rate 5000 --json
+  sluice bench --addr n1,n2,n3 --concurrency 256 --batch 10 --keys 1000000 --skew 0.99 --duration 1m
+  sluice bench --addr n1,n2,n3 --api http --rate 5000 -o json
   sluice bench --addr n1,n2,n3 --domain auth --key user --limits rules
   sluice bench --addr n1 --api gubernator --limits 100/1m
   sluice bench --addr n1 --api authorize --domain shop --header X-User`,
@@ -87,24 +87,23 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.StringSliceVar(&f.addrs, "addr", []string{"127.0.0.1"},
 		fmt.Sprintf("`addresses` of the nodes; without a port, %d, or %d for HTTP", defaultGRPCPort, defaultHTTPPort))
 	flags.StringVar(&f.api, "api", "grpc", "what to call, see above")
-	flags.IntVar(&f.callers, "callers", 64, "how many ask at the same time")
+	flags.IntVar(&f.callers, "concurrency", 64, "how many ask at the same time")
 	flags.IntVar(&f.batch, "batch", 1, "checks a call")
 	flags.IntVar(&f.keys, "keys", 10_000, "how many different keys are asked")
 	flags.Float64Var(&f.skew, "skew", 0, "Zipf exponent `s`: key k is asked in proportion to 1/k^s; 0: all alike")
 	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to measure")
 	flags.DurationVar(&f.warmup, "warmup", time.Second, "how long to ask before that")
-	flags.Float64Var(&f.rate, "rate", 0, "checks a second over all callers; 0: as fast as they can")
+	flags.Float64Var(&f.rate, "rate", 0, "checks a second in all; 0: as fast as they can")
 	flags.StringVar(&f.domain, "domain", "bench", "`domain` of the checks")
 	flags.StringVar(&f.key, "key", "user", "`key` of the descriptor's only entry; the values are this and a number")
 	flags.StringVar(&f.header, "header", "X-User", "`header` that has the value, with API authorize")
 	flags.StringSliceVar(&f.limits, "limits", []string{"1000/1s"}, "limits that the checks bring, each `count/period`; "+byRules+": none, the nodes' rules apply")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
-	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by the callers")
+	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by all who ask")
 	flags.Uint64Var(&f.seed, "seed", 0, "the same seed asks the same keys in the same order; 0: a new one")
 	f.tls.register(flags)
 	f.token.register(flags)
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
-	flags.BoolVar(&f.json, "json", false, "short for -o json")
 	return cmd
 }
 
@@ -119,9 +118,6 @@ func apisHelp() string {
 }
 
 func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error) {
-	if f.json {
-		f.output = "json"
-	}
 	if f.output != "text" && f.output != "json" {
 		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
 	}
@@ -147,7 +143,7 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 		}
 	}()
 	if err := load.Probe(ctx, target, work.Prefix, f.batch); err != nil {
-		return &codedError{exitNoAnswer, err}
+		return f.noAnswer(err)
 	}
 	if file, ok := stderr.(*os.File); ok && terminal(file) {
 		work.Progress = func(p load.Progress) { fmt.Fprint(stderr, "\r\x1b[K", progressText(p)) }
@@ -165,9 +161,13 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 		if err == nil {
 			err = errors.New("stopped before the first answer")
 		}
-		return &codedError{exitNoAnswer, err}
+		return f.noAnswer(err)
 	}
 	return nil
+}
+
+func (f *benchFlags) noAnswer(err error) error {
+	return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", strings.Join(f.addrs, ", "), explain(err))}
 }
 
 // work is the load. Its errors begin with a flag's name.
@@ -245,7 +245,7 @@ func terminal(f *os.File) bool {
 type benchJSON struct {
 	API             string                  `json:"api"`
 	Addrs           []string                `json:"addrs"`
-	Callers         int                     `json:"callers"`
+	Concurrency     int                     `json:"concurrency"`
 	Batch           int                     `json:"batch"`
 	Keys            int                     `json:"keys"`
 	Skew            float64                 `json:"skew"`
@@ -281,7 +281,7 @@ func benchOf(f *benchFlags, r *load.Result) benchJSON {
 	checks := all.Allowed + all.Denied
 	at := func(quantile float64) float64 { return time.Duration(r.Latency.ValueAtQuantile(quantile)).Seconds() }
 	b := benchJSON{
-		API: f.api, Addrs: f.addrs, Callers: f.callers, Batch: f.batch, Keys: f.keys, Skew: f.skew, Rate: f.rate,
+		API: f.api, Addrs: f.addrs, Concurrency: f.callers, Batch: f.batch, Keys: f.keys, Skew: f.skew, Rate: f.rate,
 		Took: r.Took.Seconds(), Calls: r.Calls, CallsPerSecond: float64(r.Calls) * per, Checks: checks, ChecksPerSecond: float64(checks) * per,
 		Latency: benchLatency{
 			P50: at(50), P90: at(90), P99: at(99), P999: at(99.9),
@@ -313,7 +313,7 @@ func benchText(b *benchJSON, r *load.Result) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
-	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.API, plural(int64(b.Callers), "caller", "callers"),
+	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.API, plural(int64(b.Concurrency), "caller", "callers"),
 		plural(int64(b.Batch), "check", "checks"), plural(int64(b.Keys), "key", "keys"))
 	if b.Skew != 0 {
 		fmt.Fprintf(w, " with a skew of %v", b.Skew)

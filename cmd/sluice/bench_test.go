@@ -109,7 +109,7 @@ func TestBenchAPIs(t *testing.T) {
 				// 100 are there to be had, and then there are denials of each kind.
 				enough, began := answered(300, nodes...), time.Now()
 				code, stdout, stderr := benchUntil(t, func() bool { return enough() && time.Since(began) > 500*time.Millisecond },
-					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "--json", "--seed", "1", "--callers", "8", "--keys", "5"}, args...)...)
+					append([]string{"--addr", addrs(k), "--api", k.Name, "--batch", batch, "-o", "json", "--seed", "1", "--concurrency", "8", "--keys", "5"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d\n%s%s", code, stdout, stderr)
 				}
@@ -160,7 +160,7 @@ func TestBenchAPIs(t *testing.T) {
 func TestBenchExitCodes(t *testing.T) {
 	n := startNode(t, testConfig(t)) // its rule: auth, user, 2 an hour
 	of := func(args ...string) []string {
-		return append([]string{"--addr", n.grpc, "--callers", "2"}, args...)
+		return append([]string{"--addr", n.grpc, "--concurrency", "2"}, args...)
 	}
 	for _, c := range []struct {
 		name   string
@@ -176,7 +176,7 @@ func TestBenchExitCodes(t *testing.T) {
 		{"several limits", of("--limits", "1/day,3/240h", "--domain", "several", "--keys", "1"), 0, "allowed   1: 1 held\n", ""},
 		{"bad API", of("--api", "window"), 2, "", "--api: \"window\" is none of grpc, stream, sdk, http"},
 		{"bad output", of("-o", "xml"), 2, "", "--output"},
-		{"no callers", of("--callers", "0"), 2, "", "--callers: 0; want 1 to 100000"},
+		{"no callers", of("--concurrency", "0"), 2, "", "--concurrency: 0; want 1 to 100000"},
 		{"no batch", of("--batch", "0"), 2, "", "--batch: 0"},
 		{"gubernator's batch", of("--api", "gubernator", "--batch", "1001"), 2, "", "--batch: 1001; with API gubernator want 1 to 1000"},
 		{"no keys", of("--keys", "0"), 2, "", "--keys: 0"},
@@ -194,16 +194,16 @@ func TestBenchExitCodes(t *testing.T) {
 		{"two for Envoy", of("--api", "envoy", "--limits", "1/1s,2/1m"), 2, "", "at most 1"},
 		{"limits for a proxy", of("--api", "authorize", "--limits", "1/1s"), 2, "", "API authorize brings none"},
 		{"no header", of("--api", "authorize", "--header", ""), 2, "", "--header: is empty"},
-		{"no authorize", of("--addr", n.http, "--api", "authorize", "--domain", "auth"), 3, "", "status 404"},
+		{"no authorize", []string{"--addr", n.http, "--concurrency", "2", "--api", "authorize", "--domain", "auth"}, 3, "", "status 404"},
 		{"Envoy's units", of("--api", "envoy", "--limits", "1/5s"), 2, "", "Envoy has 1s, 1m, 1h and 24h"},
 		{"gubernator's periods", of("--api", "gubernator", "--limits", "1/1us"), 2, "", "whole milliseconds"},
 		{"no address", []string{"--addr", ""}, 2, "", "--addr: give at least one"},
 		{"an argument", of("n1"), 2, "", "n1"},
 		{"what no check may have", of("--domain", strings.Repeat("d", 1025)), 3, "", "checks[0].domain"},
-		{"the same by HTTP", of("--addr", n.http, "--api", "http", "--domain", strings.Repeat("d", 1025)), 3, "", "status 400: domain"},
-		{"nobody there", []string{"--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "no node answers"},
-		{"nobody there for the SDK", []string{"--addr", "127.0.0.1:1", "--api", "sdk", "--timeout", "1s"}, 3, "", "no node answered in time"},
-		{"nobody there for HTTP", []string{"--addr", "127.0.0.1:1", "--api", "http", "--timeout", "1s"}, 3, "", "no node answers"},
+		{"the same by HTTP", []string{"--addr", n.http, "--concurrency", "2", "--api", "http", "--domain", strings.Repeat("d", 1025)}, 3, "", "status 400: domain"},
+		{"nobody there", []string{"--addr", "127.0.0.1:1", "--timeout", "1s"}, 3, "", "nothing listens there"},
+		{"nobody there for the SDK", []string{"--addr", "127.0.0.1:1", "--api", "sdk", "--timeout", "1s"}, 3, "", "no answer in time"},
+		{"nobody there for HTTP", []string{"--addr", "127.0.0.1:1", "--api", "http", "--timeout", "1s"}, 3, "", "nothing listens there"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, stdout, stderr := benchUntil(t, answered(100, n), c.args...)
@@ -250,7 +250,7 @@ func TestBenchHTTPAnswers(t *testing.T) {
 				_, _ = w.Write([]byte(c.body))
 			}))
 			defer s.Close()
-			code, stdout, stderr := benchUntil(t, func() bool { return asked.Load() > 10 }, "--addr", s.Listener.Addr().String(), "--api", "http", "--callers", "1")
+			code, stdout, stderr := benchUntil(t, func() bool { return asked.Load() > 10 }, "--addr", s.Listener.Addr().String(), "--api", "http", "--concurrency", "1")
 			if code != c.code || !strings.Contains(stdout+stderr, c.want) {
 				t.Errorf("exit code %d, want %d with %q\n%s%s", code, c.code, c.want, stdout, stderr)
 			}

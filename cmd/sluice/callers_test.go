@@ -112,14 +112,14 @@ func TestCommandsShowTokens(t *testing.T) {
 	n := startNode(t, s)
 	addr, web := n.grpc, n.http
 	file := writeFile(t, token+"\n")
-	bench := []string{"--callers", "1", "--warmup", "0s", "--duration", "300ms"}
+	bench := []string{"--concurrency", "1", "--warmup", "0s", "--duration", "300ms"}
 	nobody := t.TempDir() // where no operators' socket is
 	for _, args := range [][]string{
 		{"check", "--addr", addr, "--domain", "auth", "user=a"},
 		{"check", "--addr", addr, "--domain", "auth", "--verb", "reset", "user=a"},
 		{"members", "--addr", addr, "--operators-dir", nobody},
 		{"top", "--addr", addr, "--once", "--operators-dir", nobody},
-		{"audit", "--addr", addr, "--discover", "--callers", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
+		{"audit", "--addr", addr, "--discover", "--concurrency", "1", "--keys", "1", "--duration", "300ms", "--answer-within", "1s"},
 		append([]string{"bench", "--addr", addr}, bench...),
 		append([]string{"bench", "--addr", addr, "--api", "stream"}, bench...),
 		append([]string{"bench", "--addr", addr, "--api", "sdk"}, bench...),
@@ -233,5 +233,26 @@ func TestClientExchangesTokens(t *testing.T) {
 	}
 	if lost := c.Stats().StreamsLost; lost == 0 {
 		t.Error("the stream with the old token is still there")
+	}
+}
+
+// TestCallersCheck: the exit status says whether the file is sound, and the text where it is not.
+func TestCallersCheck(t *testing.T) {
+	_, digest := testToken(t, 1)
+	sound := writeFile(t, "callers:\n  - name: ann\n    tokens: ["+digest+"]\n    grants:\n      - domains: ['*']\n        verbs: [check]\n")
+	faulty := writeFile(t, "callers:\n  - name: ann\n    tokenz: ["+digest+"]\n")
+	for _, c := range []struct {
+		file      string
+		code      int
+		out, errs string
+	}{
+		{sound, exitOK, "sound, 1 callers", ""},
+		{faulty, exitDenied, "", `unknown key "tokenz"`},
+		{faulty + "2", exitUsage, "", "no such file"},
+	} {
+		code, out, errs := cli("callers", "check", c.file)
+		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", c.file, code, c.code, out, errs)
+		}
 	}
 }

@@ -36,7 +36,7 @@ type checkFlags struct {
 
 // clientFlags are shared by the commands that ask a running node.
 type clientFlags struct {
-	addr    string
+	addrs   []string
 	timeout time.Duration
 	tls     clientTLS
 	token   tokenFlags
@@ -53,7 +53,7 @@ func (f *clientFlags) register(cmd *cobra.Command) {
 
 // registerNode registers the flags that say which node is asked.
 func (f *clientFlags) registerNode(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.addr, "addr", "127.0.0.1:7460", "gRPC `address` of any node; without a port, 7460")
+	cmd.Flags().StringSliceVar(&f.addrs, "addr", []string{"127.0.0.1:7460"}, "gRPC `addresses` of nodes, of which the first that accepts a connection is asked; without a port, 7460")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
 }
 
@@ -74,7 +74,7 @@ func (f *clientFlags) asOperator() bool { return f.operator && f.token.source() 
 
 // way returns the way to the node as its operator, if it is on this machine and this user's.
 func (f *clientFlags) way() (operators.Way, bool) {
-	return operators.Find(f.operatorsDir, withPort(f.addr, defaultGRPCPort))
+	return operators.Find(f.operatorsDir, withPort(f.node(), defaultGRPCPort))
 }
 
 // noWay says in a rejection of a node where its socket was looked for.
@@ -84,7 +84,7 @@ func (f *clientFlags) noWay() string {
 		dirs = []string{f.operatorsDir}
 	}
 	return fmt.Sprintf(" (no operators' socket of a node at %s is in %s: run this where the node runs, as the same user, or name its --operators-dir)",
-		withPort(f.addr, defaultGRPCPort), strings.Join(dirs, ", "))
+		withPort(f.node(), defaultGRPCPort), strings.Join(dirs, ", "))
 }
 
 // defaultGRPCPort is where nodes listen unless they are told otherwise.
@@ -119,7 +119,7 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 			if message == limiter.ErrNotOperator.Message && f.asOperator() {
 				message += f.noWay()
 			}
-			rejected = &codedError{exitDenied, fmt.Errorf("%s: %s", f.addr, message)}
+			rejected = &codedError{exitDenied, fmt.Errorf("%s: %s", f.node(), message)}
 		default:
 			return err
 		}
@@ -128,9 +128,21 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 	return cmp.Or(err, rejected)
 }
 
+// node chooses the node that is asked: the first of several that accepts connections, or the last.
+func (f *clientFlags) node() string {
+	for len(f.addrs) > 1 && !answers(withPort(f.addrs[0], defaultGRPCPort), f.timeout/time.Duration(len(f.addrs))) {
+		f.addrs = f.addrs[1:]
+	}
+	f.addrs = f.addrs[:min(len(f.addrs), 1)]
+	if len(f.addrs) == 0 {
+		return ""
+	}
+	return f.addrs[0]
+}
+
 // connect is ask for any service of the node.
 func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
-	target, options := withPort(f.addr, defaultGRPCPort), f.token.dialOptions()
+	target, options := withPort(f.node(), defaultGRPCPort), f.token.dialOptions()
 	var way operators.Way
 	local := false
 	if f.asOperator() {
@@ -158,7 +170,7 @@ func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *g
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	if err := call(ctx, conn); err != nil {
-		return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", f.addr, err)}
+		return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", f.node(), explain(err))}
 	}
 	return nil
 }

@@ -18,13 +18,13 @@ func TestCommandsOverTLS(t *testing.T) {
 	cert, key, _ := ours.files(t, "me")
 	flags := []string{"--ca", filepath.Join(ours.dir, "ca"), "--cert", cert, "--cert-key", key, "--server-name", "api"}
 	grpcAddr, httpAddr := n.grpc, n.http
-	load, another := []string{"--callers", "2"}, []string{"--operators-dir", t.TempDir()} // as another user, who is no operator
+	load, another := []string{"--concurrency", "2"}, []string{"--operators-dir", t.TempDir()} // as another user, who is no operator
 	for _, c := range [][]string{
 		{"check", "--addr", grpcAddr, "--domain", "auth", "user=x"},
 		append([]string{"members", "--addr", grpcAddr}, another...),
 		{"health", "--addr", grpcAddr},
 		append([]string{"top", "--once", "--addr", grpcAddr}, another...),
-		{"audit", "--discover", "--addr", grpcAddr, "--duration", "1s", "--keys", "5", "--callers", "2"},
+		{"audit", "--discover", "--addr", grpcAddr, "--duration", "1s", "--keys", "5", "--concurrency", "2"},
 		append([]string{"bench", "--addr", grpcAddr}, load...),
 		append([]string{"bench", "--api", "stream", "--addr", grpcAddr}, load...),
 		append([]string{"bench", "--api", "sdk", "--addr", grpcAddr}, load...),

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sluice-project/sluice/client"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-project/sluice/client"
 )
 
 // clientTLS are the flags of the commands that call nodes whose ports have TLS. Any of them turns it on.

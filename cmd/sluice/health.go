@@ -52,9 +52,9 @@ Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage.`,
 				if err != nil {
 					return usageError(err)
 				}
-				f.addr = own.addrHere(own.GRPCPort)
+				f.addrs = []string{own.addrHere(own.GRPCPort)}
 				if own.TLS.Cert != "" && !f.tls.given() {
-					f.addr = own.addrHere(own.HTTPPort)
+					f.addrs = []string{own.addrHere(own.HTTPPort)}
 					return f.readyz(cmd.Context(), cmd.OutOrStdout(), own.TLS.Cert)
 				}
 			}
@@ -110,7 +110,7 @@ func (f *clientFlags) health(ctx context.Context, out io.Writer) error {
 func (f *clientFlags) readyz(ctx context.Context, out io.Writer, cert string) error {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	noAnswer := func(err error) error { return &codedError{exitDenied, fmt.Errorf("%s: %w", f.addr, err)} }
+	noAnswer := func(err error) error { return &codedError{exitDenied, fmt.Errorf("%s: %w", f.node(), explain(err))} }
 	leaf, err := leafOf(cert)
 	if err != nil {
 		return usageError(fmt.Errorf("the node's tls-cert: %w", err))
@@ -128,7 +128,7 @@ func (f *clientFlags) readyz(ctx context.Context, out io.Writer, cert string) er
 		},
 	}}}
 	defer client.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+f.addr+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+f.node()+"/readyz", nil)
 	if err != nil {
 		return usageError(err)
 	}
@@ -164,7 +164,7 @@ func leafOf(file string) (*x509.Certificate, error) {
 // tellReady prints ready, or returns that the node is not.
 func (f *clientFlags) tellReady(out io.Writer, ready bool, reasons []string) error {
 	if !ready {
-		return &codedError{exitDenied, fmt.Errorf("%s is not ready: %s", f.addr, cmp.Or(strings.Join(reasons, ", "), "it does not say why"))}
+		return &codedError{exitDenied, fmt.Errorf("%s is not ready: %s", f.node(), cmp.Or(strings.Join(reasons, ", "), "it does not say why"))}
 	}
 	_, err := fmt.Fprintln(out, "ready")
 	return err

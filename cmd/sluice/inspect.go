@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,10 +17,9 @@ import (
 
 func newInspect() *cobra.Command {
 	var f clientFlags
-	var output string
-	var asJSON bool
+	var output, domain string
 	cmd := &cobra.Command{
-		Use:   "inspect DOMAIN KEY=VALUE...",
+		Use:   "inspect --domain DOMAIN KEY=VALUE...",
 		Short: "Show what a descriptor is held to, and how it stands",
 		Long: `Show what a descriptor is held to and how it stands, and change nothing: the rule that
 applies, what is spent of each limit, who holds the key and who has copies of it, what is
@@ -30,26 +30,26 @@ Private values of rules with redact are shown as other tools show them, so that 
 found there.
 
 Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
-		Example: "  sluice inspect auth auth_type=login\n" +
-			"  sluice inspect shop user=ann --json",
-		Args: cobra.MinimumNArgs(2),
+		Example: "  sluice inspect --domain auth auth_type=login\n" +
+			"  sluice inspect --domain shop user=ann -o json",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if asJSON {
-				output = "json"
-			}
 			if err := settleOutput(cmd, output); err != nil {
 				return err
 			}
-			descriptor, err := parseDescriptor(args[1:])
+			if domain == "" {
+				return usageError(errors.New("--domain: name the domain of the rules"))
+			}
+			descriptor, err := parseDescriptor(args)
 			if err != nil {
 				return usageError(err)
 			}
-			return inspect(cmd.Context(), cmd.OutOrStdout(), f, output, &sluicev1.InspectRequest{Domain: args[0], Descriptor_: descriptor})
+			return inspect(cmd.Context(), cmd.OutOrStdout(), f, output, &sluicev1.InspectRequest{Domain: domain, Descriptor_: descriptor})
 		},
 	}
 	f.registerOperator(cmd)
+	cmd.Flags().StringVar(&domain, "domain", "", "`domain` of the rules (required)")
 	registerOutput(cmd, &output)
-	cmd.Flags().BoolVar(&asJSON, "json", false, "as --output json")
 	return cmd
 }
 
@@ -64,7 +64,7 @@ func inspect(ctx context.Context, out io.Writer, f clientFlags, output string, r
 	})
 }
 
-// inspectionJSON is the answer of `sluice inspect --json`. Durations are seconds.
+// inspectionJSON is the answer of `sluice inspect -o json`. Durations are seconds.
 type inspectionJSON struct {
 	Domain     string              `json:"domain"`
 	Descriptor []topEntryJSON      `json:"descriptor"`

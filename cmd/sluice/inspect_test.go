@@ -16,7 +16,7 @@ func TestInspectCommand(t *testing.T) {
 	for range 2 {
 		cli("check", "--addr", addr, "--domain", "auth", "user=ann")
 	}
-	code, out, errs := cli("inspect", "--addr", addr, "auth", "user=ann")
+	code, out, errs := cli("inspect", "--addr", addr, "--domain", "auth", "user=ann")
 	for _, want := range []string{
 		`(?m)^key +auth user=ann$`, `(?m)^rule +auth/user \(the rule at .*\)$`, `(?m)^partition +\d+, generation \d+$`,
 		`(?m)^owner +n1$`, `(?m)^replica +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
@@ -25,7 +25,7 @@ func TestInspectCommand(t *testing.T) {
 			t.Errorf("want %s in\n%s(%d %s)", want, out, code, errs)
 		}
 	}
-	code, out, _ = cli("inspect", "--addr", addr, "auth", "user=ann", "--json")
+	code, out, _ = cli("inspect", "--addr", addr, "--domain", "auth", "user=ann", "-o", "json")
 	var got inspectionJSON
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
 		t.Fatalf("%d %s %v", code, out, err)
@@ -33,16 +33,16 @@ func TestInspectCommand(t *testing.T) {
 	if l := got.Limits; len(l) != 1 || l[0].Spent != 2 || l[0].Remaining != 0 || l[0].Count != 2 || got.Owner != "n1" || !got.Counted || got.Shown[0].Value != "ann" {
 		t.Errorf("%+v", got)
 	}
-	if _, out, _ = cli("inspect", "--addr", addr, "auth", "user=new"); !strings.Contains(out, "there is no counter") {
+	if _, out, _ = cli("inspect", "--addr", addr, "--domain", "auth", "user=new"); !strings.Contains(out, "there is no counter") {
 		t.Errorf("nothing spent: %s", out)
 	}
-	if _, out, _ = cli("inspect", "--addr", addr, "ahut", "user=x"); !strings.Contains(out, `none: no rule file describes the domain "ahut"; known: auth`) {
+	if _, out, _ = cli("inspect", "--addr", addr, "--domain", "ahut", "user=x"); !strings.Contains(out, `none: no rule file describes the domain "ahut"; known: auth`) {
 		t.Errorf("unknown domain: %s", out)
 	}
-	if _, out, _ = cli("inspect", "--addr", addr, "auth", "nobody=x"); !strings.Contains(out, "none: nothing matches nobody=x at level 1") || strings.Contains(out, "owner") {
+	if _, out, _ = cli("inspect", "--addr", addr, "--domain", "auth", "nobody=x"); !strings.Contains(out, "none: nothing matches nobody=x at level 1") || strings.Contains(out, "owner") {
 		t.Errorf("no rule: %s", out)
 	}
-	for _, args := range [][]string{{"auth"}, {"auth", "=x"}, {"", "user=x"}, {"auth", "user=x", "-o", "xml"}} {
+	for _, args := range [][]string{{"--domain", "auth"}, {"--domain", "auth", "=x"}, {"user=x"}, {"--domain", "auth", "user=x", "-o", "xml"}} {
 		if code, _, errs := cli(append([]string{"inspect", "--addr", addr}, args...)...); code != exitUsage {
 			t.Errorf("%q: %d %s", args, code, errs)
 		}

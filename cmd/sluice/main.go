@@ -22,10 +22,11 @@ import (
 	"syscall"
 	_ "time/tzdata"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 // version is set by the build; otherwise the module's version is used.
@@ -94,10 +95,11 @@ func newRoot() *cobra.Command {
 		Short:         "A distributed rate limiter: a cluster of equal peers and nothing else",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          onlyCommands,
 		RunE:          helpOnly,
 		Version:       versionString(),
 	}
+	root.SetFlagErrorFunc(suggestFlag)
 	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newConsole(), newRules(), newCallers(), newCert(), newTokenCommand(), newVersion())
 	return root
 }
@@ -278,7 +280,7 @@ func (f *clientFlags) console(ctx context.Context, out io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	noAnswer := func(err error) error { return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", way, err)} }
+	noAnswer := func(err error) error { return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", way, explain(err))} }
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return way.Dial(ctx) }}}
 	defer client.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/console/code", strings.NewReader("{}"))

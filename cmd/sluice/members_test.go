@@ -228,7 +228,7 @@ func TestForgetCommand(t *testing.T) {
 			"sluice: " + addr + ": answered on loopback only\n"},
 		{"no name", []string{""}, status.Error(codes.InvalidArgument, "name: empty"), 2, "", "sluice: name: empty\n"},
 		{"leaving", []string{"n3"}, status.Error(codes.Unavailable, "this node is leaving; ask another"), 3, "",
-			"sluice: " + addr + ": rpc error: code = Unavailable desc = this node is leaving; ask another\n"},
+			"sluice: " + addr + ": this node is leaving; ask another\n"},
 		{"no argument", nil, nil, 2, "", "sluice: accepts 1 arg(s), received 0\n"},
 		{"two arguments", []string{"n2", "n3"}, nil, 2, "", "sluice: accepts 1 arg(s), received 2\n"},
 		{"bad output", []string{"-o", "xml", "n3"}, nil, 2, "", "sluice: --output: \"xml\" is neither text nor json\n"},

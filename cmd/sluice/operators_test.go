@@ -17,7 +17,7 @@ func TestOperatorsCommands(t *testing.T) {
 	addr := n.grpc
 	commands := [][]string{
 		{"members"}, {"members", "forget", "nobody"}, {"members", "accept-loss", "--yes"}, {"members", "bootstrap", "--yes"},
-		{"top", "--once"}, {"inspect", "auth", "user=ann"}, {"console"},
+		{"top", "--once"}, {"inspect", "--domain", "auth", "user=ann"}, {"console"},
 	}
 	// What the node itself rejects.
 	reasons := map[string]string{"forget": "not in the voter set", "bootstrap": "quorum"}

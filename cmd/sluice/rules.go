@@ -19,7 +19,7 @@ func newRules() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rules",
 		Short: "Look at rule files without running a node",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE:  helpOnly,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := settle(cmd.Flags(), lookupEnv); err != nil {

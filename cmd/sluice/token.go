@@ -8,8 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sluice-project/sluice/transport/access"
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-project/sluice/transport/access"
 )
 
 // newTokenCommand makes tokens of callers.
@@ -94,7 +95,7 @@ func newCallers() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "callers",
 		Short: "Work with files that say who may do what",
-		Args:  cobra.NoArgs,
+		Args:  onlyCommands,
 		RunE:  helpOnly,
 	}
 	cmd.AddCommand(newCallersCheck())

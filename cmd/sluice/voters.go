@@ -10,8 +10,9 @@ import (
 	"strings"
 	"time"
 
-	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"github.com/spf13/cobra"
+
+	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 )
 
 const bootstrapWarning = `This makes the node at %s found a new cluster, with itself as the only voter.
@@ -48,7 +49,7 @@ Exit codes: 0 founded, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err := settleOutput(cmd, output); err != nil {
 				return err
 			}
-			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.addr)); err != nil {
+			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.node())); err != nil {
 				return err
 			}
 			return bootstrap(cmd.Context(), cmd.OutOrStdout(), f, output)
@@ -121,7 +122,7 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err := settleOutput(cmd, output); err != nil {
 				return err
 			}
-			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.addr)); err != nil {
+			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.node())); err != nil {
 				return err
 			}
 			return acceptLoss(cmd.Context(), cmd.OutOrStdout(), f, output)

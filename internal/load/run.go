@@ -64,7 +64,7 @@ const MaxCallers = 100_000
 func (w *Work) Validate() error {
 	switch {
 	case w.Callers < 1 || w.Callers > MaxCallers:
-		return fmt.Errorf("callers: %d; want 1 to %d", w.Callers, MaxCallers)
+		return fmt.Errorf("concurrency: %d; want 1 to %d", w.Callers, MaxCallers)
 	case w.Batch < 1 || w.Batch > MaxBatch:
 		return fmt.Errorf("batch: %d; want 1 to %d", w.Batch, MaxBatch)
 	case !(w.Rate >= 0 && w.Rate <= 1e9):

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// cause is what made a call fail. gRPC hands on causes as text alone, so they are known by what their text has.
+type cause struct {
+	texts []string
+	// advice says what happened and what to do. %s is the text of the cause.
+	advice string
+}
+
+var causes = []cause{
+	{[]string{"connection refused"}, "nothing listens there: is the node running, and is this its port?"},
+	{[]string{"no such host", "produced zero addresses", "Temporary failure in name resolution"}, "the host name is not known: check the address, or give an IP address"},
+	{[]string{"no route to host", "network is unreachable"}, "there is no way to this address: check it, and the network"},
+	{[]string{"first record does not look like a TLS handshake", "server gave HTTP response to HTTPS client"},
+		"the port has no TLS: leave out --tls, --ca, --cert, --cert-key and --server-name"},
+	{[]string{"certificate signed by unknown authority"}, "the node's certificate is signed by a CA that this machine does not know: name the file of the CA's certificate with --ca"},
+	{[]string{"certificate is valid for", "cannot validate certificate for", "certificate is not valid for any names"},
+		"the node's certificate is for another name (%s): use a name that it has as address, or with --server-name"},
+	{[]string{"certificate has expired or is not yet valid"}, "the node's certificate has expired or is not valid yet: replace it, or set this machine's clock (%s)"},
+	{[]string{"tls: certificate required", "tls: bad certificate", "tls: unknown certificate authority", "tls: expired certificate"},
+		"the node wants a certificate of this client that its CA has signed, and that has not expired: give --cert and --cert-key"},
+	{[]string{"unexpected HTTP status code received from server", "malformed HTTP response", "malformed HTTP version", "unknown service", "transport: received unexpected content-type"},
+		"the port is another than that of the API that was called: gRPC is 7460, HTTP 7461 unless flags of the node say otherwise"},
+	{[]string{"error reading server preface", "closed the connection", "connection reset by peer", "broken pipe", ": EOF", "unexpected EOF"},
+		"the connection was closed: does the port have TLS (then give --tls, and --ca with the file of its CA), or is it another than the gRPC port, 7460 by default?"},
+	{[]string{"context deadline exceeded", "i/o timeout", "Client.Timeout", "no node answered in time"}, "no answer in time: is a firewall between, is the node overloaded? --timeout waits longer"},
+}
+
+// explain returns err in words of what happened and what to do. Of an error that it does not know the text stays. It is for whatever comes out of gRPC, net/http and crypto/tls.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if st, ok := status.FromError(err); ok && st.Code() != codes.Unavailable && st.Code() != codes.DeadlineExceeded && st.Code() != codes.Unimplemented && st.Code() != codes.Internal {
+		return errors.New(st.Message()) // the node's own words
+	}
+	text := err.Error()
+	for _, c := range causes {
+		if !slices.ContainsFunc(c.texts, func(t string) bool { return strings.Contains(text, t) }) {
+			continue
+		}
+		advice := c.advice
+		if strings.Contains(advice, "%s") {
+			advice = fmt.Sprintf(advice, innermost(err))
+		}
+		return &explained{advice, err}
+	}
+	if st, ok := status.FromError(err); ok {
+		return errors.New(st.Message())
+	}
+	return err
+}
+
+// explained is an error in other words.
+type explained struct {
+	text string
+	err  error
+}
+
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.err }
+
+// innermost returns the text of the cause: what is behind the last of the words that wrap it.
+func innermost(err error) string {
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var verify *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &host):
+		return host.Error()
+	case errors.As(err, &invalid):
+		return invalid.Error()
+	case errors.As(err, &verify):
+		return verify.Err.Error()
+	}
+	text := strings.TrimSuffix(err.Error(), `"`)
+	if i := strings.LastIndex(text, "x509: "); i >= 0 {
+		return text[i+len("x509: "):]
+	}
+	return text
+}
+
+// suggestFlag adds the nearest flag to cobra's error about one that there is not.
+func suggestFlag(cmd *cobra.Command, err error) error {
+	var missing *pflag.NotExistError
+	if !errors.As(err, &missing) {
+		return err
+	}
+	hint := fmt.Sprintf("; see `%s --help`", cmd.CommandPath())
+	if missing.GetSpecifiedShortnames() != "" {
+		return fmt.Errorf("%w%s", err, hint)
+	}
+	// cobra knows which names are near, of commands.
+	names := &cobra.Command{SuggestionsMinimumDistance: 2}
+	add := func(f *pflag.Flag) {
+		names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	}
+	cmd.Flags().VisitAll(add)
+	if near := names.SuggestionsFor(missing.GetSpecifiedName()); len(near) > 0 {
+		hint = "; did you mean --" + strings.Join(near, " or --") + "?"
+	}
+	return fmt.Errorf("%w%s", err, hint)
+}
+
+// onlyCommands is for the arguments of a command that only has others below it.
+func onlyCommands(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := fmt.Sprintf("; see `%s --help`", cmd.CommandPath())
+	cmd.SuggestionsMinimumDistance = 2
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		hint = "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
+}
+
+// answers reports whether something accepts connections at addr, within patience.
+func answers(addr string, patience time.Duration) bool {
+	conn, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
