@@ -47,12 +47,12 @@ test: ## every test that needs nothing but Go (PKG=./bucket TESTFLAGS='-run Wind
 	@set -e; for module in $(TEST_MODULES); do \
 		[ "$$module" = . ] || [ "$(PKG)" = ./... ] || continue; \
 		echo "go test $(PKG) in $$module"; \
-		(cd $$module && go test -count 1 $(TESTFLAGS) $(PKG)); \
+		(cd $$module && go test -count 1 -parallel 4 $(TESTFLAGS) $(PKG)); \
 	done
 
 .PHONY: race
 race: ## the tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race -timeout 40m $(TESTFLAGS) $(PKG)
+	CGO_ENABLED=1 go test -race -parallel 4 -timeout 40m $(TESTFLAGS) $(PKG)
 
 .PHONY: audit
 audit: ## every algorithm's quota, exact over three real processes, RUNS=5 times

@@ -40,12 +40,12 @@ func TestCausesAreExplained(t *testing.T) {
 	}{
 		{"refused", closed.Addr().String(), nil, "nothing listens there"},
 		{"DNS", "sluice.invalid:7460", nil, "the host name is not known"},
-		{"TLS expected", secured.grpc, nil, "does the port have TLS (then give --tls"},
+		{"TLS expected", secured.grpc, nil, "does the port have TLS (--tls"},
 		{"no TLS", plain.grpc, []string{"--tls"}, "the port has no TLS"},
 		{"unknown CA", secured.grpc, []string{"--tls", "--server-name", "api"}, "signed by a CA that this machine does not know"},
 		{"another CA", secured.grpc, []string{"--ca", filepath.Join(other.dir, "ca"), "--server-name", "api"}, "signed by a CA that this machine does not know"},
 		{"name mismatch", secured.grpc, []string{"--ca", ca, "--server-name", "elsewhere"}, "the node's certificate is for another name (certificate is valid for"},
-		{"no client certificate", asking.grpc, []string{"--ca", ca, "--server-name", "api"}, "wants a certificate of this client"},
+		{"no client certificate", asking.grpc, []string{"--ca", ca, "--server-name", "api"}, "certificate of the client"},
 		{"port of the HTTP API", plain.http, nil, "7460"},
 		{"deadline", silent.Addr().String(), []string{"--timeout", "100ms"}, "no answer in time"},
 	} {

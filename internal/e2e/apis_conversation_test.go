@@ -149,6 +149,7 @@ func spendAtOnce(t *testing.T, open func() []*visitor, nodes, quota int, key str
 
 // One rule's key is limited once, whichever APIs and nodes its checks come through.
 func TestAPIsConversation(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	apis := []string{"grpc", "stream", "sdk", "http", "envoy", "authorize"}
 	t.Run("each API alone", func(t *testing.T) {
@@ -176,6 +177,7 @@ func TestAPIsConversation(t *testing.T) {
 // A gubernator counter is one, whichever nodes its clients ask and by which protocol; and none
 // of a rule's or of another API's.
 func TestAPIsGubernator(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	limits := []api.Limit{{Count: 25, Period: 24 * time.Hour}}
 	open := func() []*visitor {

@@ -65,6 +65,7 @@ func left(t *testing.T, n *node, domain string, pairs ...string) int64 {
 // Whoever makes up the addresses that a request came through is counted by the one that is known, and
 // costs nobody else.
 func TestAPIsForgedAddress(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, outsiderRules, proxyRules))
 	for _, c := range []struct {
 		domain, counted string
@@ -104,6 +105,7 @@ func TestAPIsForgedAddress(t *testing.T) {
 }
 
 func TestAPIsRejectProxies(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, pathRules))
 	userLeft := func(t *testing.T, n *node, key string) int64 {
 		t.Helper()

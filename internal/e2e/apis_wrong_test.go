@@ -90,6 +90,7 @@ func repeat[T any](n int, x T) []T {
 }
 
 func TestAPIsRejectSluice(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	// spoilt asks for one unit of the key, spoilt.
 	spoilt := func(spoil func(c *sluicev1.Check)) func(context.Context, *node, string) string {
@@ -205,6 +206,7 @@ func (bytesCodec) Unmarshal(data []byte, v any) error {
 }
 
 func TestAPIsRejectHTTP(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	post := func(format string, headers ...string) func(context.Context, *node, string) string {
 		return func(ctx context.Context, n *node, key string) string {
@@ -240,6 +242,7 @@ func TestAPIsRejectHTTP(t *testing.T) {
 }
 
 func TestAPIsRejectEnvoy(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	type request = ratelimitv3.RateLimitRequest
 	type override = commonv3.RateLimitDescriptor_RateLimitOverride
@@ -283,6 +286,7 @@ func TestAPIsRejectEnvoy(t *testing.T) {
 }
 
 func TestAPIsRejectGubernator(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	type item = gubernatorv1.RateLimitReq
 	fresh := func(key string) *item {

@@ -95,6 +95,7 @@ func auditRules(t *testing.T, all []counting) (dir string) {
 // SLUICE_E2E_ADDRS (gRPC addresses, comma separated) it audits a cluster that
 // runs elsewhere, whose rules it does not know: then the limits travel with the checks.
 func TestAuditEveryAlgorithm(t *testing.T) {
+	t.Parallel()
 	all := countings(auditPeriod(time.Now()))
 	var addrs []string
 	inline := os.Getenv("SLUICE_E2E_ADDRS") != ""

@@ -65,6 +65,7 @@ callers:
 // with a token for another domain tries to reset its counters: no check fails, none is admitted above its limit, and
 // every attempt of the other is rejected.
 func TestTokensExchangedUnderLoad(t *testing.T) {
+	t.Parallel()
 	k := tokens{t, t.TempDir()}
 	_, digestOne := k.make("one")
 	two, digestTwo := k.make("two")

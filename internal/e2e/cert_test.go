@@ -44,6 +44,7 @@ func clientOf(t *testing.T, dir string) *tls.Config {
 // TestCert makes a set of files, starts nodes with exactly the flags that were printed, and asks them with the
 // command that was printed.
 func TestCert(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "certs")
 	names := []string{"n1", "n2", "n3"}
 	out, err := exec.Command(binary, "cert", "--dir", dir, "--names", strings.Join(names, ",")).CombinedOutput()

@@ -18,6 +18,7 @@ import (
 // TestFewDescriptors fills a node that may open 256 files with 500 clients of another address. The other node is restarted
 // meanwhile: the two must reach each other, and operators the node.
 func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
 	one := start(t, nodeConfig{name: "one", descriptors: 256})
 	two := start(t, nodeConfig{name: "two", join: []string{one.gossip}})
 	if !strings.Contains(one.log.String(), "few file descriptors") {

@@ -114,6 +114,7 @@ func spend(t *testing.T, nodes []*node, key string) *spending {
 // TestElastic: over three nodes a pool gives exactly what it has, low priorities nothing of the reserve,
 // and own limits hold whatever the pool has left. A load that one node is told shrinks it on all, and mints nothing.
 func TestElastic(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, elasticRules))
 	if low := spend(t, nodes, "low"); low.elastic != 100 {
 		t.Errorf("low was given %d, want 100", low.elastic)

@@ -78,6 +78,7 @@ func (r *nearby) take(window int64, d *sluicev1.Decision) {
 
 // TestEventualMode: real processes decide one key by themselves, use its limit up, and stay below the formula beyond it.
 func TestEventualMode(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{2, 3, 5} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			nodes := cluster(t, n, rulesOf(t, eventualRules))

@@ -34,6 +34,7 @@ func spentCheck(i int, cost int64) *sluicev1.Check {
 // TestFirstMoment stops each of three nodes in turn, and then kills each, and starts it again. Its gRPC and HTTP address are
 // asked for spent keys from the first millisecond, ready or not: nothing is admitted.
 func TestFirstMoment(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, "")
 	for i := range spentKeys {
 		resp, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
@@ -81,6 +82,7 @@ func TestFirstMoment(t *testing.T) {
 // TestWokenProcess stops a process for two seconds while it is asked for spent keys: it answers what has waited in its sockets, and
 // admits nothing.
 func TestWokenProcess(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, "")
 	for i := range spentKeys {
 		resp, err := nodes[0].api().Check(t.Context(), &sluicev1.CheckRequest{Checks: []*sluicev1.Check{spentCheck(i, 1000)}})
@@ -119,6 +121,7 @@ func TestWokenProcess(t *testing.T) {
 // TestDeferredChargesSurvive kills two of three nodes, has the third admit its share of a key, and kills that too. When all are
 // started again, the share is charged to the key's owner.
 func TestDeferredChargesSurvive(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	args := []string{"--data-dir", filepath.Join(dir, "{name}")}
 	nodes := cluster(t, 3, "", args...)

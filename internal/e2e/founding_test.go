@@ -51,6 +51,7 @@ func exhaust(n *node, keys int) (admitted int) {
 // TestSeedRestarts is review finding B2: the seed, which has no --join, is restarted. It meets the others before it founds anything,
 // and admits nothing of keys that are spent.
 func TestSeedRestarts(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, "")
 	const keys = 6
 	if exhaust(nodes[0], keys) == 0 {
@@ -78,6 +79,7 @@ func TestSeedRestarts(t *testing.T) {
 // TestColdStart starts three nodes whose names resolve to nothing that answers: none founds anything. When the third can be reached there is one
 // cluster of three.
 func TestColdStart(t *testing.T) {
+	t.Parallel()
 	hosts := []string{ownHost(), ownHost(), ownHost()}
 	late := hosts[2]
 	join := []string{}

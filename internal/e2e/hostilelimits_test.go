@@ -32,6 +32,7 @@ descriptors:
 // TestHostileLimits: one caller asks 100,000 times, each time with limits that no other check has, and fills sixteen logs of
 // one key. Every counter still has its replica, nodes hand over and crash, and no spent counter of others is fresh.
 func TestHostileLimits(t *testing.T) {
+	t.Parallel()
 	const (
 		keys, rounds = 4000, 25 // of the caller
 		users, quota = 600, 5

@@ -20,6 +20,7 @@ const quiet = 5 * time.Second
 // TestScaleOutAndIn grows a cluster from 3 to 7 and on to 12 nodes and shrinks
 // it to 3 again: after each change all agree on members and ring.
 func TestScaleOutAndIn(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, "")
 	grow := func(to int) {
 		var added []*node
@@ -76,6 +77,7 @@ func logSpread(t *testing.T, m *sluicev1.MembersResponse) {
 // TestCrashAndReturn kills a node and starts it again under its name at another
 // address, once at once and once after the others have noticed.
 func TestCrashAndReturn(t *testing.T) {
+	t.Parallel()
 	for _, noticed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("noticed=%v", noticed), func(t *testing.T) {
 			nodes := cluster(t, 3, "")
@@ -95,6 +97,7 @@ func TestCrashAndReturn(t *testing.T) {
 
 // TestPausedNodeReturns stops a process for longer than the others wait for it.
 func TestPausedNodeReturns(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, "")
 	nodes[2].signal(syscall.SIGSTOP)
 	waitAgreed(t, nodes[:2], 2*quiet)
@@ -106,6 +109,7 @@ func TestPausedNodeReturns(t *testing.T) {
 // TestSilentJoinTarget starts a node whose only target does not answer: it is alive, says so, and is never ready, for it may be one
 // of a cluster that it does not reach.
 func TestSilentJoinTarget(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +127,7 @@ func TestSilentJoinTarget(t *testing.T) {
 
 // TestAloneSoon wants a node without targets to serve when it has given members that may know it time to meet it, which is some two seconds.
 func TestAloneSoon(t *testing.T) {
+	t.Parallel()
 	// A machine that does other things may be slow to start a process now and then; a node that waits for others waits each time.
 	var took []time.Duration
 	for range 5 {
@@ -139,6 +144,7 @@ func TestAloneSoon(t *testing.T) {
 // TestDuplicateName wants the second living node of a name to end with an error
 // that says so, and the first to go on.
 func TestDuplicateName(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 2, "")
 	twin := launch(t, nodeConfig{name: "pod-2", join: []string{nodes[0].gossip}})
 	select {

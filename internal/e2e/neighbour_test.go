@@ -15,6 +15,7 @@ import (
 // A caller in one domain floods three nodes with more keys than they have room for, each with limits of its own. The keys that
 // another domain has spent stay denied, by a rule and by limits that came with the check.
 func TestFloodInOneDomainResetsNoOther(t *testing.T) {
+	t.Parallel()
 	const (
 		victims = 200
 		quota   = 5

@@ -58,6 +58,7 @@ func (a *spentAudit) end() {
 // TestOverlap replaces nodes by force, as `kubectl delete pod --force` does: another process of the name starts elsewhere while the first
 // is told to leave. The first hands over all, the second joins at its first start, and spent keys stay spent at every address.
 func TestOverlap(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, "")
 	const keys = 40
 	for i, n := range nodes {

@@ -19,6 +19,7 @@ import (
 
 // TestSignalsEndQuickly ends nodes under load with both signals.
 func TestSignalsEndQuickly(t *testing.T) {
+	t.Parallel()
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(s.String(), func(t *testing.T) {
 			nodes := cluster(t, 3, "")
@@ -57,6 +58,7 @@ func inlineCheck(key string) *sluicev1.Check {
 
 // TestGarbageOnThePorts sends noise to every port and wants the cluster to go on.
 func TestGarbageOnThePorts(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 2, "")
 	noise := make([]byte, 64<<10)
 	rand.Read(noise)
@@ -146,6 +148,7 @@ func TestWrongStarts(t *testing.T) {
 
 // TestPauseIsLogged stops a process for two seconds: it says itself that it did not run.
 func TestPauseIsLogged(t *testing.T) {
+	t.Parallel()
 	n := start(t, nodeConfig{name: "paused"})
 	n.signal(syscall.SIGSTOP)
 	time.Sleep(2 * time.Second)

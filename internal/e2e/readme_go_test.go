@@ -19,6 +19,7 @@ var goBlock = regexp.MustCompile("(?ms)^```go\n(package main\n.*?)^```")
 // TestReadmeProgram compiles the README's Go program as it stands there, but for the address, and
 // runs it against a node with the rules of the examples, until its limit denies.
 func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
 	data, err := os.ReadFile(filepath.Join(repository, "README.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ const repository = "../.."
 // TestReadmeCommands runs every command of the README as it stands there, but
 // for the ports, against the demo that the README starts first.
 func TestReadmeCommands(t *testing.T) {
+	t.Parallel()
 	commands := readmeCommands(t)
 	base := demoPort(t)
 	demo := runDemo(t, base)

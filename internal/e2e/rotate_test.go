@@ -140,6 +140,7 @@ func (v *vault) flags() []string {
 // its limit, counters outlive the rules' exchange, and nobody loses sight of anybody. Then a node restarts with what is
 // new alone.
 func TestRotateEverything(t *testing.T) {
+	t.Parallel()
 	v := newVault(t)
 	names := []string{"pod-1", "pod-2", "pod-3"}
 	v.write("ca", string(v.before.PEM))

@@ -16,6 +16,7 @@ import (
 
 // A client of the SDK that was under load while a node was lost leaves no goroutine behind.
 func TestSDKLeavesNothing(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	var target []string
 	for _, n := range nodes {
@@ -58,6 +59,7 @@ func TestSDKLeavesNothing(t *testing.T) {
 
 // What is wrong with a check comes back as an error that names the field, and charges nothing.
 func TestSDKRejects(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, shopRules))
 	clients := map[*node]*client.Client{}
 	for _, n := range nodes {

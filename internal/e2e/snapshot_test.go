@@ -55,6 +55,7 @@ func (n *node) spend(verb sluicev1.Verb, key string) *sluicev1.Decision {
 
 // TestSnapshotOfOne restarts a node that is alone, twice: its counters are there, as old as they are.
 func TestSnapshotOfOne(t *testing.T) {
+	t.Parallel()
 	c := nodeConfig{name: "n1", args: []string{"--data-dir", filepath.Join(t.TempDir(), "data")}}
 	n := start(t, c)
 	// The time of the first and of the last charge, each between two readings of the clock.
@@ -85,6 +86,7 @@ func TestSnapshotOfOne(t *testing.T) {
 // TestSnapshotRejected gives a node snapshots that it must not use: each is set aside, the log says why
 // and where, and the node starts without.
 func TestSnapshotRejected(t *testing.T) {
+	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(strings.Repeat("x", 32)), 0o600); err != nil {
 		t.Fatal(err)
@@ -215,6 +217,7 @@ func logLine(log, text string) string {
 
 // TestDataDirWrongStarts wants a node that cannot use its data directory to end and say why.
 func TestDataDirWrongStarts(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir}})
 	file := filepath.Join(t.TempDir(), "file")
@@ -252,6 +255,7 @@ func TestDataDirWrongStarts(t *testing.T) {
 
 // TestSnapshotCannotBeWritten: a node whose disk fails goes on, counts it and says so.
 func TestSnapshotCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	n := start(t, nodeConfig{name: "n1", args: []string{"--data-dir", dir, "--snapshot-interval", "100ms"}})
 	eventually(t, 5*time.Second, "a snapshot is written", func() error {

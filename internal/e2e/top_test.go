@@ -12,6 +12,7 @@ import (
 
 // TestTopKeys: whichever node is asked, it tells what all have counted, and who is gone is told as missing.
 func TestTopKeys(t *testing.T) {
+	t.Parallel()
 	nodes := cluster(t, 3, rulesOf(t, "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {count: 5, period: 24h, align: first_hit}\n"))
 	counts := map[string]uint64{"ann": 30, "bob": 12, "cid": 6}
 	for name, n := range counts {

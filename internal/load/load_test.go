@@ -253,12 +253,12 @@ func TestValidate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(w *Work){
-		"callers":  func(w *Work) { w.Callers = 0 },
-		"batch":    func(w *Work) { w.Batch = MaxBatch + 1 },
-		"rate":     func(w *Work) { w.Rate = math.NaN() },
-		"keys":     func(w *Work) { w.Keys = nil },
-		"warmup":   func(w *Work) { w.Warmup = -1 },
-		"duration": func(w *Work) { w.Duration = 0 },
+		"concurrency": func(w *Work) { w.Callers = 0 },
+		"batch":       func(w *Work) { w.Batch = MaxBatch + 1 },
+		"rate":        func(w *Work) { w.Rate = math.NaN() },
+		"keys":        func(w *Work) { w.Keys = nil },
+		"warmup":      func(w *Work) { w.Warmup = -1 },
+		"duration":    func(w *Work) { w.Duration = 0 },
 	} {
 		w := sound
 		spoil(&w)

@@ -306,6 +306,7 @@ func startGuarded(t *testing.T) (*running, map[string]string) {
 // TestEveryAPIAsks tries everything by every API with every token and without: nothing gets through that is not
 // granted, and what was rejected has changed nothing.
 func TestEveryAPIAsks(t *testing.T) {
+	t.Parallel()
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
 	left := func() (out []int64) {
@@ -405,6 +406,7 @@ func TestEveryAPIAsks(t *testing.T) {
 
 // TestMixedBatches: what may not be asked fails alone where the answers are apart, and is nobody's charge.
 func TestMixedBatches(t *testing.T) {
+	t.Parallel()
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
 	client := sluicev1.NewSluiceServiceClient(s.conn)

@@ -12,6 +12,7 @@ import (
 
 // TestConsole: a node has a console unless it is told not to, and who watches does not keep it from stopping.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	get := func(ctx context.Context, n *running, path string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(ctx, "GET", "http://"+n.listen.http.Addr().String()+path, nil)

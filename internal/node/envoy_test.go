@@ -13,6 +13,7 @@ import (
 // TestEnvoyAPI: Envoy's checks are those of the rule files, counted with everybody else's,
 // whichever node it asks; and a node that drains answers what still comes.
 func TestEnvoyAPI(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 2)
 	var clients []ratelimitv3.RateLimitServiceClient
 	for _, n := range nodes {
@@ -68,6 +69,7 @@ func TestEnvoyAPI(t *testing.T) {
 
 // TestEnvoySettings: each flag reaches the API.
 func TestEnvoySettings(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	writeRule(t, s.Rules, "domain: auth\ndescriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n    metadata: {tier: gold}\n")
 	s.EnvoyAllOrNothing, s.EnvoyResponseHeaders, s.EnvoyDynamicMetadata = true, true, true

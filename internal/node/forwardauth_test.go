@@ -11,6 +11,7 @@ import (
 // TestForwardAuthAPI: a user's counter is one, whichever node a proxy asks about it and whichever way; a
 // change of what is checked comes into force; and a node that drains takes no more.
 func TestForwardAuthAPI(t *testing.T) {
+	t.Parallel()
 	const tree = "descriptors:\n  - key: user\n    rate_limit: {count: 2, period: 1h}\n"
 	nodes := together(t, 2)
 	dir := nodes[0].config.Rules

@@ -19,6 +19,7 @@ import (
 // TestGubernatorAPI: one counter, whichever node and port its clients ask, whose answers name the
 // node that decided if it is another; and a node that drains takes no more.
 func TestGubernatorAPI(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 2)
 	conn, err := grpc.NewClient(nodes[0].listen.grpc.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {

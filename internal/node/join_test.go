@@ -30,6 +30,7 @@ func (l shut) Accept() (net.Conn, error) {
 // TestPeerPortsClosed is review finding V9: gossip gets through, and no peer port is reached. No node is ready or founds a cluster, each says which
 // port fails; when the ports are open there is one cluster. A node that is ready stays so when a port fails again.
 func TestPeerPortsClosed(t *testing.T) {
+	t.Parallel()
 	var open atomic.Bool
 	var nodes []*running
 	for _, name := range []string{"n1", "n2", "n3"} {
@@ -82,6 +83,7 @@ func TestPeerPortsClosed(t *testing.T) {
 // TestNewcomerOfALeavingName: a process of a name whose last process is leaving is alive, not ready, and says what it waits for. It can be
 // stopped, and others notice nothing: the voter set stays as it is.
 func TestNewcomerOfALeavingName(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 2)
 	first, other := nodes[1], nodes[0]
 	if err := first.gossip.SetState(member.Leaving); err != nil {

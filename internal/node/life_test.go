@@ -27,6 +27,7 @@ func (r *running) holding() int { return r.cluster.Stats().Partitions.Holding }
 // TestStopHandsOver: a node that is told to stop gives all that it holds to the others,
 // spent quotas included, and they no longer count it.
 func TestStopHandsOver(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 3)
 	for i := range 30 {
 		nodes[i%3].check(t, fmt.Sprint(i))
@@ -57,6 +58,7 @@ func TestStopHandsOver(t *testing.T) {
 
 // TestHurry: who is told twice does not wait for next owners that do not come.
 func TestHurry(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 2)
 	// The other no longer takes anything, and gossip does not notice.
 	nodes[0].peerServer.Close()
@@ -71,6 +73,7 @@ func TestHurry(t *testing.T) {
 
 // TestTwin: a process under a name that is in use leaves the set as it is.
 func TestTwin(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 3)
 	s := nodes[2].config
 	s.Join = []string{nodes[0].gossip.Addr()}
@@ -97,6 +100,7 @@ func TestTwin(t *testing.T) {
 // TestForgetByHand: the survivor of two is a minority, and serves again when the other is
 // forgotten.
 func TestForgetByHand(t *testing.T) {
+	t.Parallel()
 	nodes := together(t, 2)
 	if _, err := nodes[0].service.Forget(t.Context(), "n2"); err == nil || !strings.Contains(err.Error(), "it lives") {
 		t.Error(err)

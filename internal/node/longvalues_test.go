@@ -18,6 +18,7 @@ import (
 // TestLongValues: a value that is too long to be counted as it is has one counter, by whichever API it comes, and a value that
 // differs in its last byte has another.
 func TestLongValues(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	writeRule(t, s.Rules, "domain: auth\nauthorize: {descriptors: [[{key: user, from: header, name: X-User}]]}\n"+
 		"descriptors:\n  - {key: user, value: 'u*', rate_limit: {count: 5, period: 1h}}\n")

@@ -187,6 +187,7 @@ func TestNodeLeavesNothingBehind(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	n := startNode(t, s)
 	limit := func() int64 { return n.decide(t, sluicev1.Verb_VERB_READ, "auth", "user", "a").Limit }
@@ -229,6 +230,7 @@ func TestReload(t *testing.T) {
 
 // Every family must be scraped without a clash of names or labels.
 func TestMetrics(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	writeRule(t, s.Rules, "domain: auth\npools: {spare: {limit: {count: 1, period: 1h}}}\ndescriptors:\n  - key: user\n"+
 		"    detailed_metric: true\n    rate_limit: {count: 2, period: 1h}\n  - key: team\n    rate_limit: {count: 0, period: 1h}\n    elastic: {pool: spare}\n")
@@ -267,6 +269,7 @@ func TestMetrics(t *testing.T) {
 
 // Others are told --advertise for every port, whatever --bind is.
 func TestAdvertise(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	s.Advertise = "192.0.2.7" // never dialled: the node is alone
 	n := startNode(t, s)

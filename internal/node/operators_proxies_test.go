@@ -13,6 +13,7 @@ import (
 // TestOperatorsThroughProxies is TestOperatorsAreIdentified through the proxies themselves, HAProxy in both modes. They call from
 // 127.0.0.1, and from the address of inbound sidecars; only who shows the token to the admin port is an operator.
 func TestOperatorsThroughProxies(t *testing.T) {
+	t.Parallel()
 	n := startOperated(t)
 	ports := map[string]string{"grpc": n.listen.grpc.Addr().String(), "http": n.listen.http.Addr().String(), "admin": n.listen.admin.Addr().String()}
 	secret, err := os.ReadFile(strings.TrimSuffix(n.operators.place.Socket(), ".sock") + ".token")

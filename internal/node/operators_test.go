@@ -197,6 +197,7 @@ func (r route) httpCalls(t *testing.T, tools bool) (answered []string, all int) 
 
 // TestOperatorsAreIdentified: where a call comes from makes nobody an operator; the socket and the token do.
 func TestOperatorsAreIdentified(t *testing.T) {
+	t.Parallel()
 	n := startOperated(t)
 	g, h, admin := n.listen.grpc.Addr(), n.listen.http.Addr(), n.listen.admin.Addr()
 	tcp := func(addr string) func(context.Context) (net.Conn, error) { return anyOf("tcp", addr, "") }
@@ -277,6 +278,7 @@ func TestOperatorsAreIdentified(t *testing.T) {
 // TestOperatorsAndCallers: with callers, the socket and the token are as good as before, and the admin port takes callers with the
 // verb admin too.
 func TestOperatorsAndCallers(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	s.Admin.Addr, s.Admin.Level = "127.0.0.1:0", new(slog.LevelVar)
 	admin, adminDigest := testToken(t, 1)
@@ -315,6 +317,7 @@ func TestOperatorsAndCallers(t *testing.T) {
 // TestOtherPages: what a page of another site, or one that had its name resolved to this node (DNS rebinding), has a browser send is
 // rejected on every path but forward auth, whose proxies pass their clients' headers on.
 func TestOtherPages(t *testing.T) {
+	t.Parallel()
 	n := startOperated(t)
 	web, admin := n.listen.http.Addr().String(), n.listen.admin.Addr().String()
 	token, err := os.ReadFile(strings.TrimSuffix(n.operators.place.Socket(), ".sock") + ".token")

@@ -83,6 +83,7 @@ func manySecrets(n int) string {
 
 // The file is followed: proofs and gossip change with it, counter keys do not, and a file that would change them is a fault.
 func TestSecretFileIsFollowed(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	s.Secret, s.SecretFile = nil, writeFile(t, secretOne)
 	n := startNode(t, s)
@@ -122,6 +123,7 @@ func TestSecretFileIsFollowed(t *testing.T) {
 // TestNodeWithoutTheSecret attacks a node as one that is modified at will, reaches its ports, and knows whatever hello and gossip tell, and not
 // the secret: it joins nothing, learns nothing and moves nothing.
 func TestNodeWithoutTheSecret(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t))
 	peerAddr := n.listen.peer.Addr().String()
 
@@ -218,6 +220,7 @@ func greetingOf(t *testing.T, addr string) *peerv1.Greeting {
 
 // A node with another secret is told so over the peer hello, says so itself, and is not ready, whatever gossip does.
 func TestAnotherSecret(t *testing.T) {
+	t.Parallel()
 	for name, keyring := range map[string]string{"gossip keyed by the secret": "", "gossip with a keyring of its own": keyOne} {
 		t.Run(name, func(t *testing.T) {
 			s := testConfig(t)
@@ -272,6 +275,7 @@ func TestWrongKeyring(t *testing.T) {
 
 // A keyring that changes is in force within seconds; one with a fault changes nothing and shows.
 func TestKeyringIsFollowed(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	s.GossipKeyring = writeFile(t, keyOne)
 	n := startNode(t, s)
@@ -297,6 +301,7 @@ func TestKeyringIsFollowed(t *testing.T) {
 
 // Two nodes with a key find each other, and one with another key is rejected: it is alive, says why, and is not ready.
 func TestKeyringOfACluster(t *testing.T) {
+	t.Parallel()
 	var nodes [2]*running
 	settingsOf := func(i int, key string) Config {
 		s := testConfig(t)
@@ -355,6 +360,7 @@ func FuzzParseSecrets(f *testing.F) {
 // TestCallersAreFollowed: a file that changes is in force within seconds, on open streams too; one with a fault changes
 // nothing and shows.
 func TestCallersAreFollowed(t *testing.T) {
+	t.Parallel()
 	n, tokens := startGuarded(t)
 	s := newOutsider(t, n)
 	stream, err := sluicev1.NewSluiceServiceClient(s.conn).CheckStream(s.with([]string{"Bearer " + tokens["check"]}))
@@ -415,6 +421,7 @@ func TestCallersFileWrong(t *testing.T) {
 // TestCertificatesAreCallers: over TLS a name in a certificate that the node's authority has signed is a caller, by gRPC and by
 // HTTP; one that it has not signed is none.
 func TestCertificatesAreCallers(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	p := newPapers(t)
 	p.withAPITLS(t, &s, "request")

@@ -109,6 +109,7 @@ func TestOwnAddress(t *testing.T) {
 
 // A node that others do not reach where it says is not ready, and says why.
 func TestLostAddressIsNotReady(t *testing.T) {
+	t.Parallel()
 	n := startNode(t, testConfig(t))
 	if n.ownAddress().addr.IsValid() {
 		t.Error("an address that was bound to is looked for")
@@ -140,6 +141,7 @@ func TestSleeper(t *testing.T) {
 // A node whose work waits for too long turns checks away at every API, says when to come back, and
 // does everything else.
 func TestOverloadRejectsChecksAlone(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	s.Bounds.MaxWait = time.Minute
 	var busy atomic.Bool // the machine's own waits do not count

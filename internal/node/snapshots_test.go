@@ -60,6 +60,7 @@ func leftOnDisk(t *testing.T, dir, name string) (disk.Header, disk.Totals) {
 // TestLastSnapshots: who hands everything over writes a set without itself and nothing else;
 // who goes with all others writes the set as it was, and its counters.
 func TestLastSnapshots(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	nodes := keptTogether(t, dir, 3)
 	for i := range 30 {

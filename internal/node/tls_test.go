@@ -152,6 +152,7 @@ func askHTTP(t *testing.T, addr, path string, config *tls.Config) (int, string, 
 
 // Unauthenticated clients and friends at the gRPC and HTTP ports, by what is asked of clients.
 func TestOutsidersAtTheAPIs(t *testing.T) {
+	t.Parallel()
 	ours, others := newPapers(t), newPapers(t)
 	who := map[string]*tls.Config{
 		"plain":    nil,
@@ -212,6 +213,7 @@ func TestOutsidersAtTheAPIs(t *testing.T) {
 
 // TLS to a port without it gets no answer, and the port goes on.
 func TestTLSToPlainAPIs(t *testing.T) {
+	t.Parallel()
 	ours := newPapers(t)
 	n := startNode(t, testConfig(t))
 	if err := askGRPC(t, n.listen.grpc.Addr().String(), credentials.NewTLS(ours.client())); status.Code(err) != codes.Unavailable {
@@ -227,6 +229,7 @@ func TestTLSToPlainAPIs(t *testing.T) {
 
 // A call that is under way, and a connection that is open, outlive new certificates; new connections get these.
 func TestAPICertificatesAreFollowed(t *testing.T) {
+	t.Parallel()
 	before, after := newPapers(t), newPapers(t)
 	s := testConfig(t)
 	before.withAPITLS(t, &s, "require")
@@ -333,6 +336,7 @@ func outsiderNode(t *testing.T, n *running, name string, creds credentials.Trans
 
 // Unauthenticated clients at the peer port, who know the cluster's secret all the same.
 func TestOutsidersAtThePeerPort(t *testing.T) {
+	t.Parallel()
 	ours, others := newPapers(t), newPapers(t)
 	s := testConfig(t)
 	ours.withPeerTLS(t, &s)
@@ -373,6 +377,7 @@ func TestOutsidersAtThePeerPort(t *testing.T) {
 
 // A node asks nobody who answers at a member's address with another's certificate, or none.
 func TestOutsidersBehindAPeerAddress(t *testing.T) {
+	t.Parallel()
 	ours, others := newPapers(t), newPapers(t)
 	for name, c := range map[string]struct {
 		server *tls.Config // nil for plain
@@ -426,6 +431,7 @@ func (denyAll) Serve(_ string, _ []check.Record, replies []check.Reply) {
 
 // Three nodes with TLS between them decide together: one admits what another has left.
 func TestPeersOverTLS(t *testing.T) {
+	t.Parallel()
 	ours := newPapers(t)
 	var nodes []*running
 	for i := range 3 {
@@ -457,6 +463,7 @@ func TestPeersOverTLS(t *testing.T) {
 
 // Two nodes with every two ways of --peer-tls: those of which a rolling change meets one another talk, in both directions.
 func TestPeerTLSModes(t *testing.T) {
+	t.Parallel()
 	p := newPapers(t)
 	modes := []string{peerOff, peerAccept, peerRequire}
 	nodes := map[string]*running{}

@@ -80,6 +80,7 @@ func openSink(t *testing.T) (*sink, string) {
 // A check that one node is asked and another decides is one trace of three spans, which the caller's
 // span is above, and none of them shows a value.
 func TestTraceAcrossNodes(t *testing.T) {
+	t.Parallel()
 	collector, endpoint := openSink(t)
 	first := testConfig(t)
 	first.Traces = Traces{Endpoint: endpoint, Callers: 1000}
@@ -206,6 +207,7 @@ func TestCollectorIsStuck(t *testing.T) {
 
 // A stop does not wait for a collector that is not there longer than it may.
 func TestStopWithoutCollector(t *testing.T) {
+	t.Parallel()
 	s := testConfig(t)
 	s.Traces = Traces{Endpoint: "http://127.0.0.1:1", Share: 1}
 	n := startNode(t, s)

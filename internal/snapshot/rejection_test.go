@@ -28,8 +28,8 @@ func TestRejections(t *testing.T) {
 		says   string
 	}{
 		{"itself", data, func(*Want) {}, 0, ""},
-		{"older", ofVersion(version - 1), func(*Want) {}, Older, "format version 0"},
-		{"newer", ofVersion(version + 1), func(*Want) {}, Newer, "format version 2, this program knows 1"},
+		{"older", ofVersion(version - 1), func(*Want) {}, Older, "format version 1"},
+		{"newer", ofVersion(version + 1), func(*Want) {}, Newer, "format version 3, this program knows 2"},
 		{"newer, and all else differs", append(preamble(9), "??"...), func(*Want) {}, Newer, "version 9"},
 		{"nothing", nil, func(*Want) {}, Damaged, "ends before"},
 		{"another file", []byte(strings.Repeat("limits: []\n", 10)), func(*Want) {}, Damaged, "does not begin as"},
