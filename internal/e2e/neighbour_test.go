@@ -46,7 +46,7 @@ func TestFloodInOneDomainResetsNoOther(t *testing.T) {
 	victim := func(i int) *sluicev1.Check {
 		c := &sluicev1.Check{Domain: "shop", Descriptor_: entries("user", fmt.Sprint(i))}
 		if i%2 == 1 {
-			c.Domain, c.Limits = "mail", []*sluicev1.Limit{{Count: quota, PeriodNs: int64(24 * time.Hour)}}
+			c.Domain, c.Limits = "post", []*sluicev1.Limit{{Count: quota, PeriodNs: int64(24 * time.Hour)}}
 		}
 		return c
 	}
@@ -84,7 +84,7 @@ func TestFloodInOneDomainResetsNoOther(t *testing.T) {
 			return v
 		}
 		evicted += value(`sluice_evicted_live_total{domain="zzz"}`)
-		if shop, control := value(`sluice_evicted_live_total{domain="shop"}`), value(`sluice_evicted_live_total{domain="mail"}`); shop != 0 || control != 0 {
+		if shop, control := value(`sluice_evicted_live_total{domain="shop"}`), value(`sluice_evicted_live_total{domain="post"}`); shop != 0 || control != 0 {
 			t.Errorf("%s evicted %.0f and %.0f counters of those domains", n.name, shop, control)
 		}
 		if held := value("sluice_counters"); held < room/2 || held > room*1.02 {
