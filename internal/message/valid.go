@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 )
 
-// ErrUnknown: a value that is none of its list, such as a Wish, which a newer node may have added.
+// ErrUnknown is for a value that is none of its list, such as a Wish, which a newer node may have added.
 var ErrUnknown = errors.New("unknown value")
 
 // Validate reports what no process can take of b: ErrUnknown, or the first number that is out of range. Machines check what depends on

@@ -223,7 +223,6 @@ type controlWriter struct {
 	post   peerv1.Post
 	limits numbering
 	buf    bytes.Buffer // of post.Messages
-	n      int          // messages in post
 }
 
 func newControlWriter(maxLimits int) *controlWriter {
