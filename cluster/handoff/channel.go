@@ -36,7 +36,7 @@ type channel struct {
 	receipts [2 * maxWindow]*message.Receipt // of the last numbers taken
 }
 
-// transfer batch is one that was sent and has no receipt yet.
+// transferBatch is one that was sent and has no receipt yet.
 type transferBatch struct {
 	body        *message.TransferBatch
 	first, sent int64 // when it was sent first and last
@@ -165,7 +165,7 @@ func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
 // time, whoever it is for, and the longer its receipt took, because nodes are busy, the
 // longer the next one stays away. What a claim has asked for is not held up.
 type pace struct {
-	// transfer batch is the one under way, and last is whom it, or the one before it, was for.
+	// transferBatch is the one under way, and last is whom it, or the one before it, was for.
 	transferBatch *transferBatch
 	last          *channel
 	rest          int64 // none before

@@ -26,7 +26,7 @@ func (m *Machine) Dissolved() uint64 { return m.dissolved }
 // knows is what a process says that it knows.
 type knows struct {
 	set message.Set
-	// pending grants is the number of its last pending grants, unconfirmed says that it has not seen the pending grants of anybody
+	// pendingGrants is the number of its last pending grants, unconfirmed says that it has not seen the pending grants of anybody
 	// who knew the set.
 	pendingGrants uint64
 	unconfirmed   bool
@@ -36,7 +36,7 @@ type knows struct {
 
 // learn takes in what p knows. A version of the set carries the pending grants of the one before: whoever knows
 // it knows of every claim that was granted by a majority of an earlier version, see docs/protocol.md.
-// So a later version is taken only from somebody whose pending grants has been seen. Who had no set, or one of another
+// So a later version is taken only from a process whose pending grants have been seen. Who had no set, or one of another
 // cluster ID, takes it to be able to read the pending grants, and acknowledges nobody until it has.
 func (m *Machine) learn(now int64, p *peer, k knows) {
 	s := k.set

@@ -155,7 +155,7 @@ type Holdings struct {
 	Held []Holding `cbor:"3,keyasint,omitempty"`
 }
 
-// Holding is one partition that is held, or that is being handed to Next owner: then
+// Holding is one partition that is held, or that is being handed to NextOwner: then
 // either may be the owner.
 type Holding struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
@@ -325,7 +325,7 @@ const (
 	InitialSync Kind = iota + 1
 	// Close makes the receiver the owner.
 	Close
-	// Answer is a initial sync that was asked for by Fetch. Gen of the claim is Next.Gen.
+	// Answer is an initial sync that was asked for by Fetch. Gen of the claim is Next.Gen.
 	Answer
 	// Merge gives the owner what a divergent copy of its history has spent.
 	Merge

@@ -316,7 +316,7 @@ type event struct {
 	at  int64
 	seq uint64 // of those at the same time, the first one queued comes first
 	do  func()
-	// transfer batch is a message to the process called to (a place in simulated cluster.names).
+	// transferBatch is a message to the process called to (a place in simCluster.names).
 	transferBatch *controlMessage
 }
 

@@ -11,10 +11,10 @@ import (
 // places is the most names that a simulated cluster has.
 const places = 10
 
-// control message is something on its way from one process to a name: a machine's envelope, or
+// controlMessage is something on its way from one process to a name: a machine's envelope, or
 // what a check says between nodes.
 type controlMessage struct {
-	from, to int // places in simulated cluster.names
+	from, to int // places in simCluster.names
 	envelope message.Envelope
 	hop      *hop
 }

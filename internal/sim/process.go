@@ -22,7 +22,7 @@ const (
 // process is one run of a program under a name: both machines, and around them what
 // a node does.
 type process struct {
-	place int // in simulated cluster.names
+	place int // in simCluster.names
 	self  message.Peer
 	state member.State
 	// Its clock shows origin at the simulated cluster's time 0, runs rate millionths too fast, and showed

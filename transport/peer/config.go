@@ -16,7 +16,7 @@
 // Of control messages, it decides what is dropped: what finds a full queue, or no connection and
 // none to be had. Nobody is told, because those who write it stand losses. Transfer batches,
 // which are large, wait in a queue of their own, and whatever else there is goes
-// before them. What a message means is the queue of control messages's business.
+// before them. What a message means is the ControlQueue's business.
 //
 // To each address there are up to three streams, each on a connection of its own, so
 // that none waits for another: records that are answered at once, records that are

@@ -32,7 +32,7 @@ const (
 )
 
 // Server answers other nodes' frames out of a check.Handler and brings their control messages
-// to a queue of control messages. It must be closed with Close.
+// to a ControlQueue. It must be closed with Close.
 type Server struct {
 	cfg     Config
 	handler check.Handler
@@ -51,7 +51,7 @@ type ServerStats struct {
 	Streams int64
 	// Frames and Records were answered.
 	Frames, Records uint64
-	// Delivered are messages that the queue of control messages got, Skipped those of a kind that
+	// Delivered are messages that the ControlQueue got, Skipped those of a kind that
 	// this node does not know.
 	Delivered, Skipped uint64
 	// Rejected are streams whose hello did not fit, Malformed those that ended
