@@ -13,11 +13,11 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// MaxQuestions is how many questions of peers a Server answers at a time; it rejects others.
+// MaxQuestions is the most requests of peers that a Server answers at a time; it rejects others.
 const MaxQuestions = 64
 
-// Ask asks the node at addr a question that people have, and returns its answer. It has a connection of its own, so it
-// waits for nothing that nodes say to each other, and nothing waits for it. It fails when ctx ends or the pool is closed.
+// Ask sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
+// control messages, nor they for it. It fails when ctx ends or the pool is closed.
 func (p *Pool) Ask(ctx context.Context, addr string, question message.Body) (message.Body, error) {
 	answer, err := p.ask(ctx, addr, question)
 	if err != nil {
@@ -27,11 +27,7 @@ func (p *Pool) Ask(ctx context.Context, addr string, question message.Body) (mes
 }
 
 func (p *Pool) ask(ctx context.Context, addr string, question message.Body) (message.Body, error) {
-	m, err := encode(&message.Envelope{Body: question})
-	if err != nil {
-		return nil, err
-	}
-	frame, err := newControlWriter(p.cfg.MaxLimits).frame([]controlMessage{m})
+	frame, err := p.cfg.frameOf(question)
 	if err != nil {
 		return nil, err
 	}
@@ -57,22 +53,30 @@ func (p *Pool) ask(ctx context.Context, addr string, question message.Body) (mes
 	return r.one(&post)
 }
 
+// frameOf returns a frame with body as its only message, for a stream of its own.
+func (c *Config) frameOf(body message.Body) (*peerv1.Post, error) {
+	m, err := encode(&message.Envelope{Body: body})
+	if err != nil {
+		return nil, err
+	}
+	return newControlWriter(c.MaxLimits).frame([]controlMessage{m})
+}
+
 // one reads a frame that has one message.
 func (r *controlReader) one(post *peerv1.Post) (message.Body, error) {
 	got, skipped, err := r.read(post, nil)
-	if err == nil && skipped > 0 {
-		err = message.ErrUnknown
-	}
-	if err == nil && len(got) != 1 {
-		err = fmt.Errorf("%d messages; want 1", len(got))
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case skipped > 0:
+		return nil, message.ErrUnknown
+	case len(got) != 1:
+		return nil, fmt.Errorf("%d messages; want 1", len(got))
 	}
 	return got[0].Body, nil
 }
 
-// Ask answers the one question of a stream.
+// Ask answers the one request of a stream.
 func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
@@ -82,7 +86,7 @@ func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) 
 	}
 	var post peerv1.Post
 	if err := stream.RecvMsg(&post); err != nil {
-		return err // the peer is gone, or sent what is no frame: gRPC says which
+		return err // the peer is gone, or sent something that is not a frame
 	}
 	r := s.reader(hello)
 	question, err := r.one(&post)
@@ -105,11 +109,7 @@ func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) 
 	if answer == nil {
 		return status.Errorf(codes.Unavailable, "node %s has no answer", s.cfg.Name)
 	}
-	m, err := encode(&message.Envelope{Body: answer})
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	frame, err := newControlWriter(s.cfg.MaxLimits).frame([]controlMessage{m})
+	frame, err := s.cfg.frameOf(answer)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}

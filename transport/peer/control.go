@@ -14,7 +14,7 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Control messages and questions travel in the frames of peer.v1 Post: definitions of limits, and pairs of a header and a
+// Control messages, requests and responses travel in frames of peer.v1 Post: definitions of limits, and pairs of a header and a
 // body of package message, both CBOR.
 
 // kinds are the bodies by the number in their header. A number is never given to another body.
@@ -174,15 +174,6 @@ func (q *controlMessages) push(m controlMessage) bool {
 	return true
 }
 
-func (q *controlMessages) len() int { return len(q.list) }
-
-// drop empties q and returns how many there were.
-func (q *controlMessages) drop() int {
-	n := len(q.list)
-	*q = controlMessages{}
-	return n
-}
-
 // takeFrame moves what goes into one frame to batch, from the first queue first.
 func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMessage {
 	bytes, limits := 0, 0
@@ -238,7 +229,11 @@ func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
 		m := &batch[i]
 		h := m.header
 		for _, l := range m.limits {
-			h.Limits = append(h.Limits, w.limit(l))
+			id, fresh := w.limits.number(l)
+			if fresh {
+				w.post.Define = append(w.post.Define, definitionOf(id, l))
+			}
+			h.Limits = append(h.Limits, id)
 		}
 		if err := encodeMode.MarshalToBuffer(h, &w.buf); err != nil {
 			return nil, err
@@ -247,18 +242,6 @@ func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
 	}
 	w.post.Messages = w.buf.Bytes()
 	return &w.post, nil
-}
-
-// limit returns the number of l on this stream, and defines it if need be.
-func (w *controlWriter) limit(l *bucket.Limits) uint32 {
-	if l == nil {
-		return 0
-	}
-	id, fresh := w.limits.number(l)
-	if fresh {
-		w.post.Define = append(w.post.Define, definitionOf(id, l))
-	}
-	return id
 }
 
 // controlReader understands the frames of one stream. What it returns shares no memory with a frame.
@@ -270,7 +253,7 @@ type controlReader struct {
 // read appends the messages of m to out, in order. skipped are those that this node does not know how to read.
 func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
 	if m.Hello != nil {
-		return out, 0, errors.New("a second hello")
+		return out, 0, errSecondHello
 	}
 	if err := r.definitions.define(m.Define); err != nil {
 		return out, 0, fmt.Errorf("control: %w", err)
@@ -282,7 +265,7 @@ func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []messag
 		}
 		var body message.Body
 		var h header
-		if h, rest, err = decodeHeader(rest); err == nil {
+		if rest, err = decodeMode.UnmarshalFirst(rest, &h); err == nil {
 			body, rest, err = r.body(&h, rest)
 		}
 		switch {
@@ -295,11 +278,6 @@ func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []messag
 		}
 	}
 	return out, skipped, nil
-}
-
-func decodeHeader(data []byte) (h header, rest []byte, err error) {
-	rest, err = decodeMode.UnmarshalFirst(data, &h)
-	return h, rest, err
 }
 
 // body reads the body that data begins with.
@@ -317,7 +295,7 @@ func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []
 	}
 	var limits []*bucket.Limits
 	for _, id := range h.Limits {
-		l, err := r.limit(id)
+		l, err := r.definitions.get(id)
 		if err != nil {
 			return nil, rest, fmt.Errorf("%T: %w", body, err)
 		}
@@ -335,12 +313,4 @@ func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []
 		}
 	}
 	return body, rest, nil
-}
-
-// limit returns the limits that id stands for, nil for none and for such as this node cannot apply.
-func (r *controlReader) limit(id uint32) (*bucket.Limits, error) {
-	if id == 0 {
-		return nil, nil
-	}
-	return r.definitions.get(id)
 }

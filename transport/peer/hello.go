@@ -33,6 +33,8 @@ const nonceSize = 32
 var (
 	// errNoHello: a stream that does not begin as it must.
 	errNoHello = errors.New("the first frame is not a hello: is this a sluice peer?")
+	// errSecondHello: a frame after the greeting that has a hello.
+	errSecondHello = errors.New("a second hello")
 	// errNoProof: a stream that ends after the hello.
 	errNoProof = errors.New("no proof came after the hello")
 	// errSecret: the sender of a proof does not know the secret of this node.

@@ -158,7 +158,7 @@ func (s service) Exchange(stream serverStream) error {
 	close(sent)
 	for {
 		if err := stream.RecvMsg(&x.request); err != nil {
-			return err // the peer is gone, or sent what is no frame: gRPC says which
+			return err // the peer is gone, or sent something that is not a frame
 		}
 		if err := x.read(); err != nil {
 			return s.malformed(hello, err)
@@ -220,7 +220,7 @@ type exchange struct {
 func (x *exchange) read() error {
 	m := &x.request
 	if m.Hello != nil {
-		return errors.New("a second hello")
+		return errSecondHello
 	}
 	if err := x.definitions.define(m.Define); err != nil {
 		return fmt.Errorf("frame %d: %w", m.Seq, err)

@@ -3,7 +3,6 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,14 +21,12 @@ const (
 	keepaliveTimeout = 5 * time.Second
 )
 
-// quotaBytes is how much may be unanswered on a stream for a send to be certain not
-// to block: gRPC lets a stream have 64 KiB that are not yet on the wire before it
-// makes the sender wait.
+// quotaBytes is the most bytes in unanswered frames at which a send surely does not block: gRPC makes a sender wait for the
+// network only when its stream has more than 64 KiB to write.
 const quotaBytes = 32 << 10
 
-// session is one stream to a peer that has been greeted. Whoever sets sending, with
-// link.mu held, owns the sending half until it clears it; the goroutine in receive
-// owns the receiving half.
+// session is one stream to a peer, after the hellos. The goroutine that sets sending, with link.mu held, owns the sending half
+// until it clears it; the goroutine in receive owns the receiving half.
 type session struct {
 	connection
 	link   *link
@@ -37,7 +34,7 @@ type session struct {
 	wake   chan struct{} // to the pump
 	next   *time.Timer   // wakes it when another frame may follow; link.mu guards setting it
 
-	// Of whoever sends.
+	// Of the goroutine that sends.
 	request peerv1.Request
 	limits  numbering
 	merger  merger
@@ -62,7 +59,8 @@ type frame struct {
 	limits  int // of the records
 	bytes   int // at most this many
 	sent    time.Time
-	// places says where the reply to each check is, and times how many checks each record has. Both are empty unless some were merged.
+	// places says which record decides each check, and times how many checks each record has. Both are empty unless checks
+	// were merged.
 	places []place
 	times  []int64
 }
@@ -78,10 +76,8 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// leadLocked makes the requester the one who sends, if there is something to send, it
-// may leave now, and nobody else is at it. A caller must not be made to wait longer
-// than its context, so it leads only where sending cannot block; else the pump is
-// woken.
+// leadLocked makes the calling goroutine the one that sends, if something waits, it may leave now, and no other goroutine
+// sends. A caller must not wait longer than its context, so it sends only where that cannot block; else the pump is woken.
 func (s *session) leadLocked(caller bool) bool {
 	if s.sending || s.lost || s.link.mu.waiting.first == nil {
 		return false
@@ -97,19 +93,11 @@ func (s *session) leadLocked(caller bool) bool {
 		}
 	}
 	if caller && len(s.flying) > 0 && s.flying[0].bytes > quotaBytes {
-		s.nudge()
+		signal(s.wake)
 		return false
 	}
 	s.sending = true
 	return true
-}
-
-// nudge wakes the pump.
-func (s *session) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // pump sends what callers could not. It is a goroutine of the pool.
@@ -144,11 +132,8 @@ func (s *session) send() {
 		l.mu.Lock()
 		if s.lost {
 			s.sending = false
-			why := l.unsent(errLost)
 			l.mu.Unlock()
-			for _, c := range f.calls {
-				c.finish(why, nil)
-			}
+			finishAll(f.calls, l.failure(check.ErrUnsent, errLost))
 			return
 		}
 		if f.records > 0 {
@@ -178,7 +163,7 @@ func (s *session) send() {
 
 var errLost = errors.New("the connection was lost")
 
-// begin begins to encode f.
+// begin starts the encoding of f.
 func (s *session) begin(f *frame) {
 	s.seq++
 	cutRequest(&s.request)
@@ -187,7 +172,7 @@ func (s *session) begin(f *frame) {
 	s.request.Seq, f.seq = s.seq, s.seq
 }
 
-// gather encodes calls that wait into f, as many as surely fit. It reports whether there may be room for more, because checks were merged.
+// gather encodes waiting calls into f, as many as surely fit. It reports whether more may fit, because checks were merged.
 func (s *session) gather(f *frame) bool {
 	l, first := s.link, len(f.calls)
 	l.mu.Lock()
@@ -219,16 +204,17 @@ func (s *session) gather(f *frame) bool {
 	return more && taken > 0 && f.records < f.checks && f.checks < l.pool.cfg.MaxQueue
 }
 
-// add encodes a check into f: as a record, or as one more of an equal record before it.
+// add encodes a check into f: as a record of its own, or by counting it in an equal record before it.
 func (s *session) add(f *frame, r *check.Record) {
 	m, at := &s.request, place{record: int32(f.records)}
-	var id uint32
+	limits := 0
 	if r.Limits != nil {
-		var fresh bool
-		if id, fresh = s.limits.number(r.Limits); fresh {
-			m.Define = append(m.Define, definitionOf(id, r.Limits))
-			f.bytes += bytesPerLimit * r.Limits.Len()
-		}
+		limits = r.Limits.Len()
+	}
+	id, fresh := s.limits.number(r.Limits)
+	if fresh {
+		m.Define = append(m.Define, definitionOf(id, r.Limits))
+		f.bytes += bytesPerLimit * limits
 	}
 	merged := false
 	if len(s.merger.slots) > 0 {
@@ -251,16 +237,14 @@ func (s *session) add(f *frame, r *check.Record) {
 		addRecord(m, r, id)
 		f.records++
 		f.bytes += bytesPerRecord
-		if r.Limits != nil {
-			f.limits += r.Limits.Len()
-		}
+		f.limits += limits
 	}
 	if r.Trace != nil && s.merger.trace(at.record) && addTrace(m, uint32(at.record), r.Trace) {
 		f.bytes += bytesPerTrace
 	}
 }
 
-// seal ends what begin began.
+// seal ends the encoding of f.
 func (s *session) seal(f *frame) {
 	if len(f.places) > 0 {
 		f.times = append(f.times, s.request.Times...)
@@ -268,7 +252,7 @@ func (s *session) seal(f *frame) {
 	sealRequest(&s.request)
 }
 
-// merged says that a check will be merged: from now on f has places.
+// merged makes places for the checks before the first merged one.
 func (f *frame) merged() {
 	if len(f.places) > 0 {
 		return
@@ -278,14 +262,14 @@ func (f *frame) merged() {
 	}
 }
 
-// What a record and a limit take on the wire at most, roughly.
+// Approximate upper bounds of the bytes on the wire.
 const (
 	bytesPerRecord = 104
 	bytesPerLimit  = 128
 	bytesPerTrace  = 48
 )
 
-// receive hands answers to their calls until the stream ends, and then cleans up.
+// receive hands replies to their calls until the stream ends, and then cleans up.
 func (s *session) receive() {
 	l := s.link
 	var reply peerv1.Reply
@@ -303,7 +287,7 @@ func (s *session) receive() {
 		waiting := l.mu.waiting.first != nil
 		l.mu.Unlock()
 		if waiting {
-			s.nudge()
+			signal(s.wake)
 		}
 	}
 }
@@ -331,7 +315,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 		readReply(m, 0, s.peer, s.decoded)
 	}
 	first := 0
-	initialSync := func(c *call) {
+	write := func(c *call) {
 		if len(f.places) == 0 {
 			readReply(m, first, s.peer, c.replies)
 			return
@@ -346,7 +330,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 	}
 	for _, c := range f.calls {
 		n := len(c.records)
-		c.finish(nil, initialSync)
+		c.finish(nil, write)
 		first += n
 	}
 	clear(s.decoded)
@@ -359,8 +343,7 @@ func (s *session) stalledLocked(now time.Time) bool {
 	return len(s.flying) > 0 && now.Sub(s.flying[0].sent) > s.link.pool.stallAfter(s.link.addr)
 }
 
-// lose gives the session up: unanswered calls are ambiguous, waiting ones unsent.
-// receive then ends. Only the first call does anything.
+// lose ends the session: unanswered calls are ambiguous, waiting ones unsent. Only the first call has an effect.
 func (s *session) lose(why error) {
 	l := s.link
 	l.mu.Lock()
@@ -373,7 +356,7 @@ func (s *session) lose(why error) {
 	l.mu.session = nil
 	flying := s.flying
 	s.flying = nil
-	waiting := l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
+	waiting := l.mu.waiting.takeAll()
 	closed := l.mu.closed != nil
 	l.mu.Unlock()
 
@@ -382,13 +365,9 @@ func (s *session) lose(why error) {
 		l.pool.stats.broken.Add(1)
 		l.pool.warn("peer connection lost", l.addr, "name", s.peer, "error", why)
 	}
-	ambiguous, unsent := l.ambiguous(why), l.unsent(why)
+	ambiguous := l.failure(check.ErrAmbiguous, why)
 	for _, f := range flying {
-		for _, c := range f.calls {
-			c.finish(ambiguous, nil)
-		}
+		finishAll(f.calls, ambiguous)
 	}
-	for _, c := range waiting {
-		c.finish(unsent, nil)
-	}
+	finishAll(waiting, l.failure(check.ErrUnsent, why))
 }
