@@ -17,7 +17,7 @@ import (
 // Control messages, requests and responses travel in frames of peer.v1 Post: definitions of limits, and pairs of a header and a
 // body of package message, both CBOR.
 
-// kinds are the bodies by the number in their header. A number is never given to another body.
+// kinds are the bodies by the number in their header. A number is never reused for another body.
 var kinds = [...]message.Body{
 	1:  (*message.Heartbeat)(nil),
 	2:  (*message.Ack)(nil),
@@ -55,7 +55,7 @@ var kindOf = func() map[reflect.Type]uint8 {
 	return m
 }()
 
-// header goes before each body. A receiver passes over a message of a kind that it does not know.
+// header goes before each body. A receiver skips a message of an unknown kind.
 type header struct {
 	Kind      uint8        `cbor:"1,keyasint"`
 	To        message.Peer `cbor:"2,keyasint,omitzero"`
@@ -85,7 +85,7 @@ type controlMessage struct {
 	body   []byte
 }
 
-// encode returns e as it waits. An error says that no receiver could take it.
+// encode encodes e for a frame. An error means that no receiver could decode it.
 func encode(e *message.Envelope) (m controlMessage, err error) {
 	if err := message.Validate(e.Body); err != nil {
 		return m, fmt.Errorf("%T: %w", e.Body, err)
@@ -117,7 +117,7 @@ func limitsOf(b message.Body) []*bucket.Limits {
 	return nil
 }
 
-// setLimits is limitsOf the other way round.
+// setLimits sets the sets of limits that a body refers to.
 func setLimits(b message.Body, list []*bucket.Limits) error {
 	want := 0
 	switch b := b.(type) {
@@ -148,7 +148,7 @@ const (
 	// maxWaiting and maxWaitingBytes bound each of an outbox's two queues.
 	maxWaiting      = 1024
 	maxWaitingBytes = 8 << 20
-	// maxControlBytes is about how much goes into one frame, definitions of limits aside. A larger message has a frame of its own.
+	// maxControlBytes is about how much goes into one frame, definitions of limits aside. A larger message has its own frame.
 	maxControlBytes = 256 << 10
 )
 
@@ -157,13 +157,13 @@ func (m *controlMessage) size() int {
 	return 16 + len(m.To.Name) + len(m.To.Boot) + len(m.ClusterID) + 5*len(m.limits) + len(m.body)
 }
 
-// controlMessages are messages that wait, the oldest first.
+// controlMessages is a queue of messages, the oldest first.
 type controlMessages struct {
 	list  []controlMessage
 	bytes int
 }
 
-// push adds m if there is room. In an empty queue there is, however large m is.
+// push adds m if there is room, or if q is empty.
 func (q *controlMessages) push(m controlMessage) bool {
 	bytes := m.size()
 	if n := len(q.list); n >= maxWaiting || n > 0 && q.bytes+bytes > maxWaitingBytes {
@@ -174,7 +174,7 @@ func (q *controlMessages) push(m controlMessage) bool {
 	return true
 }
 
-// takeFrame moves what goes into one frame to batch, from the first queue first.
+// takeFrame moves the messages of one frame to batch, from the first queue first.
 func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMessage {
 	bytes, limits := 0, 0
 	for _, q := range queues {
@@ -182,7 +182,7 @@ func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMess
 		for i := range q.list {
 			m := &q.list[i]
 			limits += len(m.limits)
-			// The numbers of more limits might change their meaning within the frame.
+			// With more limits, numbers might be reused within the frame.
 			if len(batch) > 0 && (bytes+m.size() > maxControlBytes || limits > maxGather) {
 				break
 			}
@@ -200,7 +200,7 @@ func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMess
 	return batch
 }
 
-// bulky reports whether control messages of b may be many and long: no heartbeat waits behind them.
+// bulky reports whether messages like b may be many and long, so that no heartbeat may wait behind them.
 func bulky(b message.Body) bool {
 	switch b.(type) {
 	case *message.TransferBatch, *message.Report, *message.Account:
@@ -244,13 +244,13 @@ func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
 	return &w.post, nil
 }
 
-// controlReader understands the frames of one stream. What it returns shares no memory with a frame.
+// controlReader decodes the frames of one stream. Its messages share no memory with a frame.
 type controlReader struct {
 	from        message.Peer
 	definitions definitions
 }
 
-// read appends the messages of m to out, in order. skipped are those that this node does not know how to read.
+// read appends the messages of m to out, in order. skipped is the number of messages that this node does not know.
 func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
 	if m.Hello != nil {
 		return out, 0, errSecondHello

@@ -20,8 +20,7 @@ import (
 // a hot key decides one record a frame. A check joins only the last record of its key, so the checks of a key are decided in
 // the order in which they came.
 
-// merger finds the last record of each key in a frame. Keys are hashes already, so a lookup is one probe of an open-addressing table;
-// Go's map would hash them again.
+// merger finds the last record of each key in a frame. Keys are hashes already, so an open-addressing table saves hashing them.
 type merger struct {
 	slots  []int32 // index of a record plus one; 0 is free
 	traced []bool  // by record, of the first ones
@@ -75,7 +74,7 @@ func equal(m *peerv1.Request, i int, r *check.Record, limits uint32) bool {
 		m.Reserve[i] == r.Reserve && m.Lost[i] == bit(r.DenyLost, denyLost) && m.Id[i] == 0 && max(1, m.Times[i])+max(1, r.Times) <= bucket.MaxTimes
 }
 
-// part returns the reply to times checks of rec that came after before others, out of the reply to all of them.
+// part returns the reply to times checks of rec, before which before others came, out of the reply to all of them.
 func part(reply *check.Reply, rec *check.Record, before, times int64) check.Reply {
 	if reply.Status != check.Decided {
 		return *reply
@@ -98,8 +97,8 @@ func part(reply *check.Reply, rec *check.Record, before, times int64) check.Repl
 	return mine
 }
 
-// earlier returns the decision of the check that came n before the one of d, both admitted at the same
-// instant: there was more left of the same limit. ResetAfter is that of d, which is not much later.
+// earlier returns the decision of the check n before that of d, both admitted at the same instant: more was left of the same
+// limit. ResetAfter is that of d, which is not much later.
 func earlier(d *bucket.Decision, rec *check.Record, n int64) bucket.Decision {
 	e := *d
 	if int(d.Index) >= rec.Limits.Len() || n == 0 {
@@ -135,8 +134,8 @@ func newIntern(size int) *intern {
 	return &intern{seed: maphash.MakeSeed(), sets: sets}
 }
 
-// one returns the pointer that stands for l. Should two different sets have one
-// hash, the later takes the place: sharing is an economy, never assumed.
+// one returns the shared pointer for l. Of two different sets with one hash the later is kept: sharing saves memory, but nothing
+// relies on it.
 func (in *intern) one(l *bucket.Limits) *bucket.Limits {
 	sum := in.sum(l)
 	found, _ := in.sets.Get(sum)
@@ -147,7 +146,6 @@ func (in *intern) one(l *bucket.Limits) *bucket.Limits {
 	return l
 }
 
-// sum is equal for equal sets.
 func (in *intern) sum(l *bucket.Limits) uint64 {
 	var h maphash.Hash
 	h.SetSeed(in.seed)

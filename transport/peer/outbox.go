@@ -60,7 +60,7 @@ func (o *outbox) post(e message.Envelope) {
 		queue = &o.mu.transferBatches
 	}
 	taken := !o.mu.closed && (o.mu.running || !o.mu.retry.waits()) && queue.push(m)
-	waits := e.Patient && len(o.mu.control.list) == 1 && len(o.mu.transferBatches.list) == 0
+	waits := e.Patient && len(o.mu.control.list) == 1 && o.waitingLocked() == 1
 	connected := o.mu.cancel != nil
 	if taken && !o.mu.running {
 		o.mu.running = true
@@ -82,8 +82,7 @@ func (o *outbox) post(e message.Envelope) {
 func (o *outbox) run() {
 	for {
 		since, err := o.connect()
-		again, first, dropped := o.ended(since, err)
-		o.pool.stats.dropped.Add(uint64(dropped))
+		again, first := o.ended(since, err)
 		if first && o.pool.ctx.Err() == nil {
 			o.pool.warn("peer gets no control messages", o.addr, "error", err)
 		}
@@ -132,35 +131,36 @@ func (o *outbox) connect() (since time.Time, err error) {
 
 var errNoMember = errors.New("this peer is no longer a member")
 
-// ended notes the end of an attempt or a connection. It returns whether to try again at once, whether this is the first failure
-// in a row, and how many messages were dropped.
-func (o *outbox) ended(since time.Time, err error) (again, first bool, dropped int) {
+// ended notes the end of an attempt or a connection. It returns whether to try again at once, and whether this is the first
+// failure in a row.
+func (o *outbox) ended(since time.Time, err error) (again, first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	lost := o.mu.cancel != nil
 	o.mu.cancel = nil
-	if o.mu.closed {
-		o.mu.running = false
-		return false, false, o.dropLocked()
-	}
-	if lost {
+	if lost && !o.mu.closed {
 		o.pool.stats.broken.Add(1)
 	}
-	if since.IsZero() || time.Since(since) < lastControlBackoff {
-		o.mu.retry.failed(err, lastControlBackoff)
-		o.mu.running = false
-		return false, o.mu.retry.failures == 1, o.dropLocked()
+	if !o.mu.closed && !since.IsZero() && time.Since(since) >= lastControlBackoff {
+		o.mu.retry = retry{}
+		o.mu.running = o.waitingLocked() > 0
+		return o.mu.running, true
 	}
-	o.mu.retry = retry{}
-	o.mu.running = len(o.mu.control.list)+len(o.mu.transferBatches.list) > 0
-	return o.mu.running, true, 0
+	o.mu.running = false
+	o.dropLocked()
+	if o.mu.closed {
+		return false, false
+	}
+	o.mu.retry.failed(err, lastControlBackoff)
+	return false, o.mu.retry.failures == 1
 }
 
-// dropLocked empties the queues and returns the number of their messages.
-func (o *outbox) dropLocked() int {
-	n := len(o.mu.control.list) + len(o.mu.transferBatches.list)
+func (o *outbox) waitingLocked() int { return len(o.mu.control.list) + len(o.mu.transferBatches.list) }
+
+// dropLocked drops the waiting messages.
+func (o *outbox) dropLocked() {
+	o.pool.stats.dropped.Add(uint64(o.waitingLocked()))
 	o.mu.control, o.mu.transferBatches = controlMessages{}, controlMessages{}
-	return n
 }
 
 // close ends the outbox for good.
@@ -168,10 +168,9 @@ func (o *outbox) close() {
 	o.mu.Lock()
 	o.mu.closed = true
 	o.late.Stop()
-	dropped := o.dropLocked()
+	o.dropLocked()
 	cancel := o.mu.cancel
 	o.mu.Unlock()
-	o.pool.stats.dropped.Add(uint64(dropped))
 	if cancel != nil {
 		cancel()
 	}
@@ -232,8 +231,7 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Gre
 			return err // the peer is gone, or sent something that is not a frame
 		}
 		var skipped int
-		got, skipped, err = r.read(&post, got[:0])
-		if err != nil {
+		if got, skipped, err = r.read(&post, got[:0]); err != nil {
 			return s.malformed(hello, err)
 		}
 		s.stats.skipped.Add(uint64(skipped))

@@ -224,7 +224,11 @@ func (s *session) add(f *frame, r *check.Record) {
 			before := max(1, m.Times[last])
 			at = place{int32(last), int32(before)}
 			m.Times[last] = before + max(1, r.Times)
-			f.merged()
+			if len(f.places) == 0 { // the first merged check of f
+				for i := range f.checks {
+					f.places = append(f.places, place{record: int32(i)})
+				}
+			}
 		} else {
 			*slot = at.record + 1
 		}
@@ -250,16 +254,6 @@ func (s *session) seal(f *frame) {
 		f.times = append(f.times, s.request.Times...)
 	}
 	sealRequest(&s.request)
-}
-
-// merged makes places for the checks before the first merged one.
-func (f *frame) merged() {
-	if len(f.places) > 0 {
-		return
-	}
-	for i := range f.checks {
-		f.places = append(f.places, place{record: int32(i)})
-	}
 }
 
 // Approximate upper bounds of the bytes on the wire.
