@@ -24,7 +24,7 @@ type endpoint struct {
 
 // openEndpoint binds the gossip port, or takes the configured transport. Dials and connections of the sockets end with running;
 // ctx bounds the opening.
-func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts) (endpoint, error) {
+func openEndpoint(ctx, running context.Context, c Config, lines *log.Logger) (endpoint, error) {
 	if c.Transport != nil {
 		ip, port, err := c.Transport.FinalAdvertiseAddr("", 0)
 		if err != nil {
@@ -45,7 +45,6 @@ func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts)
 		}
 		bind.host = bound.String()
 	}
-	lines := libraryLogger(c.Logger, counts)
 	transport, err := listen(bind, lines)
 	if err != nil {
 		return endpoint{}, fmt.Errorf("gossip: Bind: %w on %s, TCP and UDP: %w; stop the process that uses it or choose another gossip port",

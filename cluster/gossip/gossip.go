@@ -23,6 +23,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"strings"
 	"sync"
@@ -30,6 +31,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 
@@ -63,7 +65,7 @@ type Gossip struct {
 	answered chan struct{} // signalled when a compatible peer exchanged state with us
 
 	challenges chan challenged // that this process has to answer
-	library    *libraryCounts
+	library    *libraryLines
 
 	// announce holds a value while an announcement to others is in progress, and guards left. It is a channel because its
 	// owners wait for time to pass, which a testing/synctest bubble sees in a channel but not in a sync.Mutex.
@@ -97,8 +99,8 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.Background())
-	library := new(libraryCounts)
-	end, err := openEndpoint(ctx, running, config, library)
+	library := &libraryLines{log: config.Logger.With("node", config.Name), quiet: loglimit.New(time.Minute)}
+	end, err := openEndpoint(ctx, running, config, log.New(library, "", 0))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -106,7 +108,7 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 	g := &Gossip{
 		config:     config,
 		library:    library,
-		log:        config.Logger.With("node", config.Name),
+		log:        library.log,
 		registry:   newRegistry(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
 		changes:    make(chan struct{}, 1),
 		announce:   make(chan struct{}, 1),
@@ -327,20 +329,4 @@ func (t Timing) validate() error {
 		errs = append(errs, fmt.Errorf("gossip: Timing.SuspicionMult is %d: want a positive number, or 0 for the default", t.SuspicionMult))
 	}
 	return errors.Join(errs...)
-}
-
-// apply sets t in memberlist's configuration.
-func (t Timing) apply(m *memberlist.Config) {
-	m.TCPTimeout = t.DialTimeout
-	m.ProbeInterval = t.ProbeInterval
-	m.ProbeTimeout = t.ProbeTimeout
-	m.SuspicionMult = t.SuspicionMult
-	m.GossipInterval = t.GossipInterval
-	m.PushPullInterval = t.PushPullInterval
-	m.GossipToTheDeadTime = t.DeadTime
-
-	// Both stretch detection when confirmations or answers are missing, which suits hundreds of nodes. With memberlist's 6 and
-	// 8, a node isolated from a small cluster notices that after half a minute; with 2, within 5 s.
-	m.SuspicionMaxTimeoutMult = 2
-	m.AwarenessMaxMultiplier = 2
 }

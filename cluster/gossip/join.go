@@ -37,7 +37,7 @@ const (
 type joiner struct {
 	targets  []hostPort
 	timing   Timing
-	resolve  func(ctx context.Context, host string) ([]netip.Addr, error)
+	resolver Resolver
 	join     func([]string) (int, error)
 	registry *registry
 	self     string // our own address
@@ -67,10 +67,8 @@ type attempt struct {
 
 func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 	j := &joiner{
-		timing: g.config.Timing,
-		resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return resolve(ctx, g.config.Resolver, host)
-		},
+		timing:   g.config.Timing,
+		resolver: g.config.Resolver,
 		join:     g.list.Join,
 		registry: g.registry,
 		self:     self.String(),
@@ -136,7 +134,7 @@ func (j *joiner) lookUp(ctx context.Context) map[string]string {
 	for i, t := range j.targets {
 		wg.Go(func() {
 			var err error
-			if found[i], err = j.resolve(ctx, t.host); err != nil {
+			if found[i], err = resolve(ctx, j.resolver, t.host); err != nil {
 				j.note(t.String(), err)
 			}
 		})

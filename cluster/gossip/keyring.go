@@ -85,11 +85,7 @@ func (k Keyring) GoString() string { return "gossip.Keyring(" + k.String() + ")"
 // keyring is the one in force. memberlist reads its own at every message.
 type keyring struct {
 	list *memberlist.Keyring
-
-	mu struct {
-		sync.Mutex
-		current Keyring
-	}
+	mu   sync.Mutex // held while list changes
 }
 
 // newKeyring returns nil for no keys: nothing is encrypted then.
@@ -101,9 +97,7 @@ func newKeyring(k Keyring) (*keyring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gossip: Keyring: %w", err)
 	}
-	r := &keyring{list: list}
-	r.mu.current = k
-	return r, nil
+	return &keyring{list: list}, nil
 }
 
 func (r *keyring) get() Keyring {
@@ -112,7 +106,7 @@ func (r *keyring) get() Keyring {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.current
+	return Keyring{r.list.GetKeys()}
 }
 
 // set replaces memberlist's keys while messages come and go. At every moment the keys that both rings have decrypt, and the
@@ -128,7 +122,6 @@ func (r *keyring) set(next Keyring) error {
 			return fmt.Errorf("gossip: Keyring: %w", err)
 		}
 	}
-	r.mu.current = next
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"log"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,23 +14,14 @@ import (
 	"github.com/sluice-project/sluice/internal/loglimit"
 )
 
-// libraryLogger passes memberlist's lines on to l at debug, with the library's level as the attribute "severity". Lines about
+// libraryLines passes memberlist's log lines on to log at debug, with the library's level as the attribute "severity". Lines about
 // messages that are not gossip, and about probes that only TCP answered, are counted, and logged as warnings once a minute.
-func libraryLogger(l *slog.Logger, counts *libraryCounts) *log.Logger {
-	return log.New(&libraryLines{log: l, counts: counts, quiet: loglimit.New(time.Minute)}, "", 0)
-}
-
-// libraryCounts counts events that only memberlist's log shows.
-type libraryCounts struct {
-	malformed atomic.Uint64 // messages that it could not read
-	tcpOnly   atomic.Uint64 // probes that were answered over TCP, not over UDP
-}
-
 type libraryLines struct {
-	log    *slog.Logger
-	counts *libraryCounts
-	quiet  *loglimit.Limiter // of warnings about messages
-	udp    struct {
+	log       *slog.Logger
+	quiet     *loglimit.Limiter // of warnings about messages
+	malformed atomic.Uint64     // messages that it could not read
+	tcpOnly   atomic.Uint64     // probes that were answered over TCP, not over UDP
+	udp       struct {
 		sync.Mutex
 		since  int64 // Unix seconds
 		probes int   // that only TCP answered, in the minute since then
@@ -60,14 +50,14 @@ const quietNoise = 60 // seconds
 func (w *libraryLines) Write(line []byte) (int, error) {
 	switch {
 	case hasAny(line, undecrypted):
-		w.counts.malformed.Add(1)
+		w.malformed.Add(1)
 		w.warn(line, "gossip cannot be decrypted: secret or keyring differs; give all nodes the same --secret-file and --gossip-keyring")
 	case hasAny(line, noise):
-		w.counts.malformed.Add(1)
+		w.malformed.Add(1)
 		w.warn(line, "something that is no gossip comes to the gossip port")
 	}
 	if bytes.Contains(line, tcpOnly) {
-		w.counts.tcpOnly.Add(1)
+		w.tcpOnly.Add(1)
 		w.countProbe(line, time.Now().Unix())
 	}
 	if w.log.Enabled(context.Background(), slog.LevelDebug) {

@@ -350,33 +350,28 @@ func (x *exchange) begin() {
 
 // end ends those spans.
 func (x *exchange) end() {
-	for i := range x.traced {
-		t := &x.traced[i]
-		t.note(x.replies[t.first : t.first+t.records])
+	for _, t := range x.traced {
+		allowed, denied, notOwner, later := 0, 0, 0, 0
+		for i := range t.records {
+			switch r := &x.replies[t.first+i]; {
+			case r.Status == check.NotOwner:
+				notOwner++
+			case r.Status == check.Later:
+				later++
+			case r.Status == check.Decided && r.Allowed:
+				allowed++
+			case r.Status == check.Decided:
+				denied++
+			}
+		}
+		t.span.Int(noteRecords, int64(t.records))
+		t.span.Count(noteAllowed, allowed)
+		t.span.Count(noteDenied, denied)
+		t.span.Count(noteNotOwner, notOwner)
+		t.span.Count(noteLater, later)
 		t.span.Text(noteFrom, x.fromName)
 		t.span.End()
 	}
 	clear(x.traced)
 	x.traced = x.traced[:0]
-}
-
-func (t *traced) note(replies []check.Reply) {
-	allowed, denied, notOwner, later := 0, 0, 0, 0
-	for i := range replies {
-		switch r := &replies[i]; {
-		case r.Status == check.NotOwner:
-			notOwner++
-		case r.Status == check.Later:
-			later++
-		case r.Status == check.Decided && r.Allowed:
-			allowed++
-		case r.Status == check.Decided:
-			denied++
-		}
-	}
-	t.span.Int(noteRecords, int64(t.records))
-	t.span.Count(noteAllowed, allowed)
-	t.span.Count(noteDenied, denied)
-	t.span.Count(noteNotOwner, notOwner)
-	t.span.Count(noteLater, later)
 }

@@ -90,7 +90,10 @@ func encode(e *message.Envelope) (m controlMessage, err error) {
 	if err := message.Validate(e.Body); err != nil {
 		return m, fmt.Errorf("%T: %w", e.Body, err)
 	}
-	m.Kind, m.To, m.ClusterID, m.limits = kindOf[reflect.TypeOf(e.Body)], e.To, e.ClusterID, limitsOf(e.Body)
+	m.Kind, m.To, m.ClusterID = kindOf[reflect.TypeOf(e.Body)], e.To, e.ClusterID
+	for _, l := range limitsOf(e.Body) {
+		m.limits = append(m.limits, *l)
+	}
 	if len(m.limits) > maxGather {
 		return m, fmt.Errorf("%T: %d sets of limits; want at most %d", e.Body, len(m.limits), maxGather)
 	}
@@ -100,45 +103,21 @@ func encode(e *message.Envelope) (m controlMessage, err error) {
 	return m, nil
 }
 
-// limitsOf returns the sets of limits that a body refers to.
-func limitsOf(b message.Body) []*bucket.Limits {
+// limitsOf returns where a body refers to sets of limits. Those of a transfer batch must have been allocated.
+func limitsOf(b message.Body) (refs []**bucket.Limits) {
 	switch b := b.(type) {
 	case *message.TransferBatch:
-		return b.Image.Limits
+		for i := range b.Image.Limits {
+			refs = append(refs, &b.Image.Limits[i])
+		}
 	case *message.Report:
-		list := make([]*bucket.Limits, len(b.Lines))
 		for i := range b.Lines {
-			list[i] = b.Lines[i].Limits
-		}
-		return list
-	case *message.KeyAsk:
-		return []*bucket.Limits{b.Limits}
-	}
-	return nil
-}
-
-// setLimits sets the sets of limits that a body refers to.
-func setLimits(b message.Body, list []*bucket.Limits) error {
-	want := 0
-	switch b := b.(type) {
-	case *message.TransferBatch:
-		b.Image.Limits = list
-		return nil
-	case *message.Report:
-		if want = len(b.Lines); len(list) == want {
-			for i := range b.Lines {
-				b.Lines[i].Limits = list[i]
-			}
+			refs = append(refs, &b.Lines[i].Limits)
 		}
 	case *message.KeyAsk:
-		if want = 1; len(list) == want {
-			b.Limits = list[0]
-		}
+		refs = append(refs, &b.Limits)
 	}
-	if len(list) != want {
-		return fmt.Errorf("%d sets of limits; want %d", len(list), want)
-	}
-	return nil
+	return refs
 }
 
 // Bounds of control messages.
@@ -290,27 +269,35 @@ func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []
 		return nil, rest, err
 	}
 	body = reflect.New(reflect.TypeOf(kinds[h.Kind]).Elem()).Interface().(message.Body)
-	if rest, err = decodeMode.UnmarshalFirst(data, body); err != nil {
-		return nil, rest, fmt.Errorf("%T: %w", body, err)
-	}
-	var limits []*bucket.Limits
-	for _, id := range h.Limits {
-		l, err := r.definitions.get(id)
-		if err != nil {
-			return nil, rest, fmt.Errorf("%T: %w", body, err)
-		}
-		limits = append(limits, l)
-	}
-	if err = setLimits(body, limits); err == nil {
-		err = message.Validate(body)
+	if rest, err = decodeMode.UnmarshalFirst(data, body); err == nil {
+		err = r.complete(body, h.Limits)
 	}
 	if err != nil {
 		return nil, rest, fmt.Errorf("%T: %w", body, err)
 	}
-	if b, ok := body.(*message.TransferBatch); ok {
-		for i := range b.Parts {
-			b.Image.Counters += b.Parts[i].Counters
+	return body, rest, nil
+}
+
+// complete sets the limits of a body by their numbers, and validates it.
+func (r *controlReader) complete(body message.Body, limits []uint32) (err error) {
+	batch, ok := body.(*message.TransferBatch)
+	if ok {
+		batch.Image.Limits = slices.Grow([]*bucket.Limits(nil), len(limits))[:len(limits)]
+	}
+	refs := limitsOf(body)
+	if len(refs) != len(limits) {
+		return fmt.Errorf("%d sets of limits; want %d", len(limits), len(refs))
+	}
+	for i, id := range limits {
+		if *refs[i], err = r.definitions.get(id); err != nil {
+			return err
 		}
 	}
-	return body, rest, nil
+	if err := message.Validate(body); err != nil || !ok {
+		return err
+	}
+	for i := range batch.Parts {
+		batch.Image.Counters += batch.Parts[i].Counters
+	}
+	return nil
 }
