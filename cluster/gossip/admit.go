@@ -127,7 +127,7 @@ const maxChallenges = 64
 // challengeUnproven makes one round, and reports whether any process is unproven.
 func (g *Gossip) challengeUnproven() (more bool) {
 	allUnproven := g.registry.allUnproven()
-	trust := g.config.Timing.trustAfter(len(allUnproven) + len(g.View().Members))
+	trust := trustAfter(len(allUnproven) + len(g.View().Members))
 	for _, u := range allUnproven {
 		full := fullName(u.member.Name, u.member.Boot)
 		if time.Since(u.since) < trust {
@@ -172,9 +172,9 @@ func (g *Gossip) receive(message []byte) {
 // trustAfter is how long memberlist must believe a process alive that does not respond to this node, in a cluster of n, until
 // this node accepts it: the network may be partitioned between the two only. It is longer than memberlist needs to detect a dead
 // process: two rounds of probes, and suspicion at its longest.
-func (t Timing) trustAfter(n int) time.Duration {
-	suspicion := 2 * float64(t.SuspicionMult) * max(1, math.Log10(float64(max(n, 1))))
-	return 5*time.Second + time.Duration((2*float64(n+1)+suspicion)*float64(t.ProbeInterval))
+func trustAfter(n int) time.Duration {
+	suspicion := 2 * suspicionMult * max(1, math.Log10(float64(max(n, 1))))
+	return 5*time.Second + time.Duration((2*float64(n+1)+suspicion)*float64(probeInterval))
 }
 
 // admit returns the member of a memberlist node, or why it is rejected. The error names the peer's value and ours.

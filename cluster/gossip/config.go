@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/memberlist"
 
@@ -23,6 +24,24 @@ const DefaultPort = 7463
 const (
 	MaxName = 128
 	MaxZone = 63
+)
+
+// With these times all survivors see a crash within 5 s and an announced change within a second.
+const (
+	// forgetAfter is how long a lost member's address is tried.
+	forgetAfter = 24 * time.Hour
+	// A node sends a probe every probeInterval and waits for a direct answer for probeTimeout. A silent member may object for
+	// suspicionMult times probeInterval (from 10 members on, log10 of their number multiplies it).
+	probeInterval = 400 * time.Millisecond
+	probeTimeout  = 200 * time.Millisecond
+	suspicionMult = 4
+	// gossipInterval is the time between two gossip messages.
+	gossipInterval = 100 * time.Millisecond
+	// pushPullInterval is the time between two full exchanges of state with a random member. They replace messages that got
+	// lost, for example when all nodes start at once. It grows from 32 members on.
+	pushPullInterval = 2 * time.Second
+	// deadTime is how long a dead member still gets messages, so that it can object.
+	deadTime = 15 * time.Second
 )
 
 // Resolver looks up the addresses of a name. *net.Resolver is one.
@@ -64,8 +83,13 @@ type Config struct {
 	// Version is the program's version, announced to the others.
 	Version string
 
-	// Timing has defaults field by field.
-	Timing Timing
+	// JoinTimeout is how long a node with join targets waits for the first answer before it serves without. 0 means 5 s.
+	JoinTimeout time.Duration
+	// RejoinInterval is the least time between attempts to reach join targets and lost members; up to as much again is added
+	// at random. 0 means 1 s.
+	RejoinInterval time.Duration
+	// DialTimeout bounds connecting to a peer, and each exchange with it. 0 means 2 s.
+	DialTimeout time.Duration
 
 	// Logger defaults to slog.Default. memberlist's lines appear at debug.
 	Logger *slog.Logger
@@ -81,7 +105,9 @@ func (c Config) withDefaults() Config {
 	if c.Resolver == nil {
 		c.Resolver = net.DefaultResolver
 	}
-	c.Timing = c.Timing.withDefaults()
+	c.JoinTimeout = cmp.Or(c.JoinTimeout, 5*time.Second)
+	c.RejoinInterval = cmp.Or(c.RejoinInterval, time.Second)
+	c.DialTimeout = cmp.Or(c.DialTimeout, 2*time.Second)
 	return c
 }
 
@@ -128,8 +154,13 @@ func (c Config) Validate() error {
 	if len(c.Version) > 64 {
 		bad("Version", "%d bytes long: want at most 64", len(c.Version))
 	}
-	if err := c.Timing.validate(); err != nil {
-		errs = append(errs, err)
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"JoinTimeout", c.JoinTimeout}, {"RejoinInterval", c.RejoinInterval}, {"DialTimeout", c.DialTimeout}} {
+		if d.value < 0 {
+			bad(d.field, "%v: want a positive duration, or 0 for the default", d.value)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -183,14 +214,13 @@ func (c Config) memberlist(g *Gossip, end endpoint) *memberlist.Config {
 	if g.keys != nil {
 		m.Keyring = g.keys.list
 	}
-	t := c.Timing
-	m.TCPTimeout = t.DialTimeout
-	m.ProbeInterval = t.ProbeInterval
-	m.ProbeTimeout = t.ProbeTimeout
-	m.SuspicionMult = t.SuspicionMult
-	m.GossipInterval = t.GossipInterval
-	m.PushPullInterval = t.PushPullInterval
-	m.GossipToTheDeadTime = t.DeadTime
+	m.TCPTimeout = c.DialTimeout
+	m.ProbeInterval = probeInterval
+	m.ProbeTimeout = probeTimeout
+	m.SuspicionMult = suspicionMult
+	m.GossipInterval = gossipInterval
+	m.PushPullInterval = pushPullInterval
+	m.GossipToTheDeadTime = deadTime
 	// Both stretch detection when confirmations or answers are missing, which suits hundreds of nodes. With memberlist's 6 and
 	// 8, a node isolated from a small cluster notices that after half a minute; with 2, within 5 s.
 	m.SuspicionMaxTimeoutMult = 2

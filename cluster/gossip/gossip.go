@@ -17,7 +17,6 @@
 package gossip
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -109,7 +108,7 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 		config:     config,
 		library:    library,
 		log:        library.log,
-		registry:   newRegistry(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
+		registry:   newRegistry(fullName(config.Name, config.Boot), forgetAfter),
 		changes:    make(chan struct{}, 1),
 		announce:   make(chan struct{}, 1),
 		repeat:     make(chan struct{}, 1),
@@ -257,76 +256,3 @@ func validBoot(s string) bool {
 
 // fullName is memberlist's name of a process. Logical names contain no slash.
 func fullName(name, boot string) string { return name + "/" + boot }
-
-// Timing sets how fast changes are noticed. With the defaults all survivors see a crash within 5 s and an announced change
-// within a second.
-type Timing struct {
-	// JoinTimeout is how long a node with join targets waits for the first answer before it serves without. 5 s.
-	JoinTimeout time.Duration
-	// RejoinInterval is the least time between attempts to reach join targets and lost members; up to as much again is added
-	// at random. 1 s.
-	RejoinInterval time.Duration
-	// DialTimeout bounds connecting to a peer, and each exchange with it. 2 s.
-	DialTimeout time.Duration
-	// ForgetAfter is how long a lost member's address is tried. 24 h.
-	ForgetAfter time.Duration
-
-	// ProbeInterval is the time between two probes that a node sends, 400 ms; ProbeTimeout bounds a direct answer, 200 ms.
-	// SuspicionMult times ProbeInterval is how long a silent member may still object, 4. (From 10 members on, log10 of their
-	// number multiplies it.)
-	ProbeInterval time.Duration
-	ProbeTimeout  time.Duration
-	SuspicionMult int
-	// GossipInterval is the time between two gossip messages, 100 ms.
-	GossipInterval time.Duration
-	// PushPullInterval is the time between two full exchanges of state with a random member, 2 s. They replace messages that
-	// got lost, for example when all nodes start at once. It grows from 32 members on.
-	PushPullInterval time.Duration
-	// DeadTime is how long a dead member still gets messages, so that it can object. 15 s.
-	DeadTime time.Duration
-}
-
-// duration is a field of Timing and its default.
-type duration struct {
-	name  string
-	field *time.Duration
-	value time.Duration
-}
-
-func (t *Timing) durations() []duration {
-	return []duration{
-		{"JoinTimeout", &t.JoinTimeout, 5 * time.Second},
-		{"RejoinInterval", &t.RejoinInterval, time.Second},
-		{"DialTimeout", &t.DialTimeout, 2 * time.Second},
-		{"ForgetAfter", &t.ForgetAfter, 24 * time.Hour},
-		{"ProbeInterval", &t.ProbeInterval, 400 * time.Millisecond},
-		{"ProbeTimeout", &t.ProbeTimeout, 200 * time.Millisecond},
-		{"GossipInterval", &t.GossipInterval, 100 * time.Millisecond},
-		{"PushPullInterval", &t.PushPullInterval, 2 * time.Second},
-		{"DeadTime", &t.DeadTime, 15 * time.Second},
-	}
-}
-
-func (t Timing) withDefaults() Timing {
-	for _, d := range t.durations() {
-		*d.field = cmp.Or(*d.field, d.value)
-	}
-	t.SuspicionMult = cmp.Or(t.SuspicionMult, 4)
-	return t
-}
-
-func (t Timing) validate() error {
-	var errs []error
-	for _, d := range t.durations() {
-		if *d.field < 0 {
-			errs = append(errs, fmt.Errorf("gossip: Timing.%s is %v: want a positive duration, or 0 for the default", d.name, *d.field))
-		}
-	}
-	if t.ProbeTimeout > t.ProbeInterval {
-		errs = append(errs, fmt.Errorf("gossip: Timing.ProbeTimeout is %v: want at most ProbeInterval, %v", t.ProbeTimeout, t.ProbeInterval))
-	}
-	if t.SuspicionMult < 0 {
-		errs = append(errs, fmt.Errorf("gossip: Timing.SuspicionMult is %d: want a positive number, or 0 for the default", t.SuspicionMult))
-	}
-	return errors.Join(errs...)
-}

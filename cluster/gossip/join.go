@@ -36,8 +36,7 @@ const (
 // within seconds of its end.
 type joiner struct {
 	targets  []hostPort
-	timing   Timing
-	resolver Resolver
+	config   *Config
 	join     func([]string) (int, error)
 	registry *registry
 	self     string // our own address
@@ -67,8 +66,7 @@ type attempt struct {
 
 func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 	j := &joiner{
-		timing:   g.config.Timing,
-		resolver: g.config.Resolver,
+		config:   &g.config,
 		join:     g.list.Join,
 		registry: g.registry,
 		self:     self.String(),
@@ -111,7 +109,7 @@ func (j *joiner) pause(missing bool) time.Duration {
 	default:
 		scale = starting
 	}
-	return time.Duration(scale * (1 + rand.Float64()) * float64(j.timing.RejoinInterval)) // #nosec G404 -- a pause
+	return time.Duration(scale * (1 + rand.Float64()) * float64(j.config.RejoinInterval)) // #nosec G404 -- a pause
 }
 
 // round tries the addresses that are due, and reports whether any member or target is missing from the view.
@@ -127,14 +125,14 @@ func (j *joiner) round(targets map[string]string) (missing bool) {
 
 // lookUp resolves the targets in parallel, within DialTimeout. It returns targets by address.
 func (j *joiner) lookUp(ctx context.Context) map[string]string {
-	ctx, cancel := context.WithTimeout(ctx, j.timing.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.config.DialTimeout)
 	defer cancel()
 	found := make([][]netip.Addr, len(j.targets))
 	var wg sync.WaitGroup
 	for i, t := range j.targets {
 		wg.Go(func() {
 			var err error
-			if found[i], err = resolve(ctx, j.resolver, t.host); err != nil {
+			if found[i], err = resolve(ctx, j.config.Resolver, t.host); err != nil {
 				j.note(t.String(), err)
 			}
 		})
@@ -274,7 +272,7 @@ func (g *Gossip) Rejected() map[string]string {
 
 // LongestRejoin is the longest time until members that do not have this node in their view have tried its address.
 func (g *Gossip) LongestRejoin() time.Duration {
-	return 2*g.config.Timing.RejoinInterval + g.config.Timing.ProbeTimeout
+	return 2*g.config.RejoinInterval + probeTimeout
 }
 
 // Failures returns the join targets that do not answer, as "target: error".

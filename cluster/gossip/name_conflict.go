@@ -66,9 +66,9 @@ func (g *Gossip) awaitFirst(ctx context.Context) {
 	case <-g.answered:
 		g.publish() // the view of a ready node includes the members that answered
 		g.log.Info("joined", "members", len(g.View().Members))
-	case <-time.After(g.config.Timing.JoinTimeout):
+	case <-time.After(g.config.JoinTimeout):
 		g.log.Warn("no join target answered: trying further",
-			"waited", g.config.Timing.JoinTimeout, "targets", g.config.Join, "errors", g.joiner.failures())
+			"waited", g.config.JoinTimeout, "targets", g.config.Join, "errors", g.joiner.failures())
 	case <-ctx.Done():
 	}
 }

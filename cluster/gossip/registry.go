@@ -223,7 +223,7 @@ func (g *Gossip) watch(ctx context.Context) {
 		select {
 		case <-g.registry.changed:
 		case <-g.repeat:
-			repeat.Reset(repeatAfter * g.config.Timing.GossipInterval)
+			repeat.Reset(repeatAfter)
 		case <-repeat.C:
 			g.repeatState()
 		case <-ctx.Done():

@@ -14,8 +14,8 @@ import (
 const (
 	// leaveTimeout bounds each of the two announcements of Leave.
 	leaveTimeout = time.Second
-	// repeatAfter is when a state is announced once more, in gossip intervals: the first message has arrived by then, or is lost.
-	repeatAfter = 5
+	// repeatAfter is when a state is announced once more: the first message has arrived by then, or is lost.
+	repeatAfter = 5 * gossipInterval
 )
 
 // SetState announces this node's state: joining, which it starts with, then serving, then leaving. States only go forward,
