@@ -262,59 +262,46 @@ const (
 // parseHostPort parses host, host:port, or IPv6 with or without brackets. defaultPort is used if s has none; if it is 0 as well,
 // s must have one unless anyPort is allowed.
 func parseHostPort(s string, defaultPort uint16, allow int) (hostPort, error) {
-	h, portText, err := splitHostPort(s)
-	if err != nil {
-		return hostPort{}, err
+	parsed, bare := hostPort{host: s, port: defaultPort}, s
+	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		bare = s[1 : len(s)-1]
 	}
-	parsed := hostPort{host: h, port: defaultPort}
-	if portText != "" {
-		n, err := strconv.ParseUint(portText, 10, 16)
+	if a, err := netip.ParseAddr(bare); err == nil {
+		parsed.host = a.String()
+	} else if strings.Contains(s, ":") {
+		host, port, err := net.SplitHostPort(s)
 		if err != nil {
-			return hostPort{}, fmt.Errorf("%q: port %q: want a number up to 65535", s, portText)
+			return hostPort{}, fmt.Errorf("%q: want host, host:port or [IPv6]:port", s)
 		}
-		parsed.port = uint16(n)
+		n, err := strconv.ParseUint(port, 10, 16)
+		switch {
+		case port == "":
+			return hostPort{}, fmt.Errorf("%q: nothing after the colon: want a port", s)
+		case err != nil:
+			return hostPort{}, fmt.Errorf("%q: port %q: want a number up to 65535", s, port)
+		}
+		parsed = hostPort{host, uint16(n)}
 	}
-	if parsed.port == 0 && allow&anyPort == 0 {
+	err := validHost(parsed.host)
+	switch {
+	case parsed.port == 0 && allow&anyPort == 0:
 		return hostPort{}, fmt.Errorf("%q: want a port from 1 to 65535", s)
-	}
-	if parsed.host == "" && allow&anyHost == 0 {
+	case parsed.host == "" && allow&anyHost == 0:
 		return hostPort{}, fmt.Errorf("%q: want a host: an address or a name", s)
-	}
-	if err := validHost(parsed.host); err != nil {
+	case err != nil:
 		return hostPort{}, fmt.Errorf("%q: %w", s, err)
 	}
 	return parsed, nil
 }
 
-func splitHostPort(s string) (host, port string, err error) {
-	bare := s
-	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
-		bare = s[1 : len(s)-1]
-	}
-	if a, err := netip.ParseAddr(bare); err == nil {
-		return a.String(), "", nil
-	}
-	if !strings.Contains(s, ":") {
-		return s, "", nil
-	}
-	host, port, err = net.SplitHostPort(s)
-	if err != nil {
-		return "", "", fmt.Errorf("%q: want host, host:port or [IPv6]:port", s)
-	}
-	if port == "" {
-		return "", "", fmt.Errorf("%q: nothing after the colon: want a port", s)
-	}
-	return host, port, nil
-}
-
 func validHost(host string) error {
-	if a, err := netip.ParseAddr(host); err == nil {
-		if a.Zone() != "" {
-			return errors.New("an address with a zone means nothing to other nodes")
-		}
+	a, err := netip.ParseAddr(host)
+	switch {
+	case err == nil && a.Zone() != "":
+		return errors.New("an address with a zone means nothing to other nodes")
+	case err == nil:
 		return nil
-	}
-	if len(host) > 253 {
+	case len(host) > 253:
 		return fmt.Errorf("the host is %d bytes long: want at most 253", len(host))
 	}
 	for _, r := range host {

@@ -18,15 +18,12 @@ const MaxQuestions = 64
 
 // Ask sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
 // control messages, nor they for it. It fails when ctx ends or the pool is closed.
-func (p *Pool) Ask(ctx context.Context, addr string, question message.Body) (message.Body, error) {
-	answer, err := p.ask(ctx, addr, question)
-	if err != nil {
-		return nil, fmt.Errorf("peer %s: %w", addr, err)
-	}
-	return answer, nil
-}
-
-func (p *Pool) ask(ctx context.Context, addr string, question message.Body) (message.Body, error) {
+func (p *Pool) Ask(ctx context.Context, addr string, question message.Body) (answer message.Body, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("peer %s: %w", addr, err)
+		}
+	}()
 	frame, err := p.cfg.frameOf(question)
 	if err != nil {
 		return nil, err

@@ -82,8 +82,6 @@ type Config struct {
 	// DialTimeout bounds one attempt to connect, hello and proof included: three round trips, four with TLS. The bound is
 	// shorter if the last attempt was much faster. 0 means 3 s.
 	DialTimeout time.Duration
-	// StallTimeout is the age of an unanswered frame at which a call that gives up also closes the stream. 0 means 2 s.
-	StallTimeout time.Duration
 	// MaxQueue is the most records that may wait for one peer; more are rejected with check.ErrOverloaded. 0 means 65,536. At
 	// least 4096.
 	MaxQueue int
@@ -112,8 +110,6 @@ func (c Config) Validate() error {
 		return errors.New("peer: ProofKeys: no key; want one at least")
 	case c.DialTimeout < 0:
 		return errors.New("peer: DialTimeout: negative; want a duration, or 0 for the default")
-	case c.StallTimeout < 0:
-		return errors.New("peer: StallTimeout: negative; want a duration, or 0 for the default")
 	case c.MaxLimits < 0:
 		return fmt.Errorf("peer: MaxLimits: %d; want more than 0, or 0 for the default", c.MaxLimits)
 	case c.MaxQueue < 0 || c.MaxQueue > 0 && c.MaxQueue < maxGather:
@@ -126,7 +122,6 @@ func (c Config) withDefaults() Config {
 	c.MaxLimits = cmp.Or(c.MaxLimits, usualMaxLimits)
 	c.MaxQueue = cmp.Or(c.MaxQueue, 65_536)
 	c.DialTimeout = cmp.Or(c.DialTimeout, 3*time.Second)
-	c.StallTimeout = cmp.Or(c.StallTimeout, 2*time.Second)
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	if c.Credentials == nil {
 		c.Credentials = insecure.NewCredentials()

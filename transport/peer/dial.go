@@ -35,13 +35,15 @@ func (p *Pool) patience(addr string) time.Duration {
 	return p.cfg.DialTimeout
 }
 
-// stallAfter is the age of an unanswered frame at which the stream to addr is closed: StallTimeout, or longer for a distant
-// address, to which connecting took long.
+// stallTimeout is the age of an unanswered frame at which a call that gives up also closes the stream.
+const stallTimeout = 2 * time.Second
+
+// stallAfter is stallTimeout, or longer if connecting to addr took long.
 func (p *Pool) stallAfter(addr string) time.Duration {
 	if took, known := p.hellos.Load(addr); known {
-		return max(p.cfg.StallTimeout, min(5*took.(time.Duration), 5*time.Second))
+		return max(stallTimeout, min(5*took.(time.Duration), 5*time.Second))
 	}
-	return p.cfg.StallTimeout
+	return stallTimeout
 }
 
 // dial connects to addr, begins a stream that ends with ctx, and exchanges hellos and proofs, within patience. No frame is sent
