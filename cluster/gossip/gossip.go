@@ -57,7 +57,7 @@ type Gossip struct {
 	joiner    *joiner
 	keys      *keyring // nil if gossip is not encrypted
 
-	meta     atomic.Pointer[[]byte] // what memberlist's NodeMeta returns
+	meta     atomic.Pointer[[]byte] // of this node, for memberlist
 	view     atomic.Pointer[member.View]
 	changes  chan struct{}
 	repeat   chan struct{} // signalled when our state should be announced once more
@@ -242,14 +242,14 @@ func NewBoot(start time.Time, random uint32) string {
 	return fmt.Sprintf("%016x-%08x", uint64(max(start.UnixNano(), 0)), random)
 }
 
-// randomBoot makes a boot id for this process, starting now.
+// randomBoot makes a boot ID for this process, starting now.
 func randomBoot() string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails: it ends the process if there is no randomness
 	return NewBoot(time.Now(), binary.LittleEndian.Uint32(b[:]))
 }
 
-// validBoot reports whether s is what NewBoot makes.
+// validBoot reports whether s has the form of NewBoot.
 func validBoot(s string) bool {
 	return len(s) == bootLength && s[16] == '-' && strings.Trim(s[:16]+s[17:], "0123456789abcdef") == ""
 }

@@ -55,7 +55,7 @@ type joiner struct {
 	}
 }
 
-// attempt is what is known of an address that is tried.
+// attempt is the state of an address that is tried.
 type attempt struct {
 	address    string
 	target     string // as configured; empty for a lost member

@@ -54,7 +54,7 @@ func (w *libraryLines) Write(line []byte) (int, error) {
 		w.warn(line, "gossip cannot be decrypted: secret or keyring differs; give all nodes the same --secret-file and --gossip-keyring")
 	case hasAny(line, noise):
 		w.malformed.Add(1)
-		w.warn(line, "something that is no gossip comes to the gossip port")
+		w.warn(line, "a message on the gossip port is not gossip")
 	}
 	if bytes.Contains(line, tcpOnly) {
 		w.tcpOnly.Add(1)

@@ -238,7 +238,7 @@ func (g *Gossip) watch(ctx context.Context) {
 	}
 }
 
-// publish makes what is known now the view, if it differs from the last.
+// publish builds a new view, if it differs from the last.
 func (g *Gossip) publish() {
 	g.publishing.Lock()
 	defer g.publishing.Unlock()

@@ -151,7 +151,7 @@ func encodeMeta(m metadata) ([]byte, error) {
 	return b, nil
 }
 
-// decodeMeta reads what encodeMeta writes and nothing else.
+// decodeMeta reads metadata of encodeMeta, and rejects anything else.
 func decodeMeta(b []byte) (metadata, error) {
 	var m metadata
 	if len(b) == 0 {

@@ -42,7 +42,7 @@ type Section struct {
 // Age returns how long ago at now the counters were exported, at least 0: the clock may have been set back.
 func (s *Section) Age(now time.Time) time.Duration { return max(0, now.Sub(s.At)) }
 
-// Totals count what a snapshot has.
+// Totals are the counts of a snapshot.
 type Totals struct {
 	Sections, Images, Counters int
 	// Bytes is the size of the file.
@@ -114,7 +114,7 @@ func (r *Rejection) Error() string {
 // MaxAhead is how far the time of a snapshot may be ahead of the clock.
 const MaxAhead = time.Minute
 
-// Want is what a snapshot must match to be used.
+// Want has the values that a snapshot must match to be used.
 type Want struct {
 	Placement   int
 	Fingerprint [16]byte
@@ -164,7 +164,7 @@ func reject(file string, err error) error {
 		err.File = file
 		return err
 	case *damage:
-		return &Rejection{file, Damaged, "it is damaged: " + err.Error(), "put a whole copy in its place, or go on without these counters"}
+		return &Rejection{file, Damaged, "it is damaged: " + err.Error(), "replace it with an intact copy, or go on without these counters"}
 	case errVersion:
 		r := &Rejection{file, Newer, fmt.Sprintf("it has format version %d, this program knows %d", err, version),
 			"start the version of sluice that wrote it, or go on without these counters"}

@@ -104,7 +104,7 @@ func (r *Reader) Image() (*bucket.Image, error) {
 	return &r.image, nil
 }
 
-// Totals counts what has been read; after the last section, the whole file.
+// Totals returns the counts so far; after the last section, those of the whole file.
 func (r *Reader) Totals() Totals { return r.totals }
 
 // Unknown returns how many sets of limits so far this program does not know. Their counters cannot be used.
@@ -186,7 +186,7 @@ func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
 	return &damage{at: at, what: what}
 }
 
-// The other methods return what is wrong with a payload, if anything.
+// The other methods return the error in a payload, "" for none.
 
 func (r *Reader) takeLimits(payload []byte) string {
 	var number int
@@ -243,9 +243,9 @@ func (r *Reader) takeTrailer(payload []byte, sum uint32) string {
 	err := decodeMode.Unmarshal(payload, &t)
 	switch {
 	case err != nil || t.Sum != sum:
-		return "the checksum of the whole is wrong"
+		return "the checksum of the file is wrong"
 	case t != trailer{r.totals.Sections, r.totals.Images, r.totals.Counters, sum}:
-		return "something is missing or double"
+		return "records are missing or repeated"
 	case r.records.left != 0:
 		return "it goes on after its end"
 	}

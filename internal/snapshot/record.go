@@ -37,7 +37,7 @@ var kindNames = [...]string{
 // MaxImageBytes bounds the data of one image, with the numbers of its limits.
 const MaxImageBytes = 16 << 20
 
-// maxPayload bounds what is written, and what a length that was read can make us allocate.
+// maxPayload bounds the payloads that are written, and the memory that a length in a file can make us allocate.
 var maxPayload = [...]int{
 	kindHeader:  1 << 20,
 	kindLimits:  64 << 10,
@@ -179,7 +179,7 @@ func (rr *recordReader) read(b []byte) error {
 	return err
 }
 
-// damage says what is wrong with a file, and where.
+// damage is an error in a file, and its offset.
 type damage struct {
 	at   int64
 	what string

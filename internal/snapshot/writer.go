@@ -14,7 +14,7 @@ type disk interface {
 	create() (file, error)
 	// publish puts the temporary file in the snapshot's place.
 	publish() error
-	// sync makes what was published durable.
+	// sync makes the published file durable.
 	sync() error
 	// discard removes the temporary file.
 	discard() error
@@ -190,7 +190,7 @@ func (w *Writer) end() {
 	w.release = nil
 }
 
-// Totals counts what has been written; Bytes is known after Commit.
+// Totals returns the counts so far; Bytes is known after Commit.
 func (w *Writer) Totals() Totals { return w.totals }
 
 func (w *Writer) fail(err error) error {

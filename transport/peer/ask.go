@@ -13,18 +13,18 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// MaxQuestions is the most requests of peers that a Server answers at a time; it rejects others.
-const MaxQuestions = 64
+// MaxRequests is the most requests of peers that a Server answers at a time; it rejects others.
+const MaxRequests = 64
 
 // Ask sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
 // control messages, nor they for it. It fails when ctx ends or the pool is closed.
-func (p *Pool) Ask(ctx context.Context, addr string, question message.Body) (answer message.Body, err error) {
+func (p *Pool) Ask(ctx context.Context, addr string, request message.Body) (answer message.Body, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("peer %s: %w", addr, err)
 		}
 	}()
-	frame, err := p.cfg.frameOf(question)
+	frame, err := p.cfg.frameOf(request)
 	if err != nil {
 		return nil, err
 	}
@@ -86,22 +86,22 @@ func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) 
 		return err // the peer is gone, or sent something that is not a frame
 	}
 	r := s.reader(hello)
-	question, err := r.one(&post)
+	request, err := r.one(&post)
 	if errors.Is(err, message.ErrUnknown) {
-		return status.Errorf(codes.Unimplemented, "node %s does not know this question", s.cfg.Name)
+		return status.Errorf(codes.Unimplemented, "node %s does not know this request", s.cfg.Name)
 	}
 	if err != nil {
 		return s.malformed(hello, err)
 	}
 	select {
-	case s.questions <- struct{}{}:
-		defer func() { <-s.questions }()
+	case s.requests <- struct{}{}:
+		defer func() { <-s.requests }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "node %s answers %d questions already", s.cfg.Name, MaxQuestions)
+		return status.Errorf(codes.ResourceExhausted, "node %s answers %d requests already", s.cfg.Name, MaxRequests)
 	}
 	var answer message.Body
 	if s.cfg.Answer != nil {
-		answer = s.cfg.Answer(stream.Context(), question)
+		answer = s.cfg.Answer(stream.Context(), request)
 	}
 	if answer == nil {
 		return status.Errorf(codes.Unavailable, "node %s has no answer", s.cfg.Name)

@@ -46,11 +46,11 @@ const (
 	usualMaxLimits = 16_384
 	// maxFrameLimits is the most limits that the records of a frame have.
 	maxFrameLimits = 8192
-	// maxFlying is how many frames of a stream may be unanswered. If replies take long, more frames follow, up to mostFlying:
+	// freeInFlight is how many frames of a stream may be unanswered. If replies take long, more frames follow, up to maxInFlight:
 	// framesPerTrip in the round trips of the last reply, but between pace and longestPace apart. So a record waits for
 	// little more than a round trip, and no more packets are in flight than TCP sends at once on a new connection (RFC 6928).
-	maxFlying     = 2
-	mostFlying    = 128
+	freeInFlight  = 2
+	maxInFlight   = 128
 	framesPerTrip = 4
 	pace          = 10 * time.Millisecond
 	longestPace   = 100 * time.Millisecond
@@ -90,10 +90,10 @@ type Config struct {
 	MaxLimits int
 	// ControlQueue takes the control messages of peers. Nil ignores them.
 	ControlQueue ControlQueue
-	// Answer answers a request of a peer, until ctx ends; nil means no answer. It is called from up to MaxQuestions goroutines
+	// Answer answers a request of a peer, until ctx ends; nil means no answer. It is called from up to MaxRequests goroutines
 	// at a time. Nil answers nothing.
-	Answer func(ctx context.Context, question message.Body) message.Body
-	// Tracer records what a Server answers to records of a trace. Nil records nothing.
+	Answer func(ctx context.Context, request message.Body) message.Body
+	// Tracer makes the spans of a Server's replies to records with a trace. Nil records nothing.
 	Tracer *tracing.Tracer
 	// Log gets a line when a peer is rejected or lost. Nil logs nothing.
 	Log *slog.Logger

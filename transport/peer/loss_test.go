@@ -50,7 +50,7 @@ func TestLost(t *testing.T) {
 				go c.cut(server, conn, pool)
 				for i, result := range results {
 					want := check.ErrAmbiguous
-					if i >= maxFlying {
+					if i >= freeInFlight {
 						want = check.ErrUnsent
 					}
 					if err := <-result; !errors.Is(err, want) || !strings.Contains(err.Error(), "b:1") {

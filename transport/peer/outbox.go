@@ -176,7 +176,7 @@ func (o *outbox) close() {
 	}
 }
 
-// write sends what waits until the stream ends. It is a goroutine of the pool.
+// write sends waiting messages until the stream ends. It is a goroutine of the pool.
 func (o *outbox) write(stream grpc.ClientStream, c connection) {
 	w := newControlWriter(o.pool.cfg.MaxLimits)
 	var batch []controlMessage

@@ -34,14 +34,14 @@ const (
 // Server answers the frames of other nodes by a check.Handler and delivers their control messages to a ControlQueue. It must be
 // closed with Close.
 type Server struct {
-	cfg       Config
-	handler   check.Handler
-	grpc      *grpc.Server
-	intern    *intern
-	inflow    *inflow.Budget
-	quiet     *loglimit.Limiter
-	stats     serverStats
-	questions chan struct{} // has a value for each request in progress
+	cfg      Config
+	handler  check.Handler
+	grpc     *grpc.Server
+	intern   *intern
+	inflow   *inflow.Budget
+	quiet    *loglimit.Limiter
+	stats    serverStats
+	requests chan struct{} // has a value for each request in progress
 }
 
 // ServerStats has counts since NewServer, except for Streams.
@@ -54,7 +54,7 @@ type ServerStats struct {
 	Delivered, Skipped uint64
 	// Rejected are streams whose hello was not accepted, Malformed those that ended because of an invalid frame.
 	Rejected, Malformed uint64
-	// Unread is what streams hold before their hello.
+	// Unread is the memory of streams before their hello.
 	Unread inflow.Stats
 }
 
@@ -83,7 +83,7 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 	}
 	s := &Server{
 		cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget,
-		quiet: loglimit.New(logEvery), questions: make(chan struct{}, MaxQuestions),
+		quiet: loglimit.New(logEvery), requests: make(chan struct{}, MaxRequests),
 	}
 	s.grpc = grpc.NewServer(append(budget.Options(c.Credentials),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
@@ -188,7 +188,7 @@ func (s service) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1
 }
 
 // maxUnconfirmed is the most frames of a stream that wait for replicas.
-const maxUnconfirmed = mostFlying
+const maxUnconfirmed = maxInFlight
 
 // malformed returns the status of a stream that ends because of a frame.
 func (s service) malformed(hello *peerv1.Hello, err error) error {

@@ -43,14 +43,14 @@ type session struct {
 	decoded []check.Reply // of the goroutine in receive
 
 	// Guarded by link.mu.
-	sending bool
-	lost    bool
-	flying  []*frame      // sent and unanswered, the oldest first
-	records int           // in flying
-	took    time.Duration // of the last answer
+	sending  bool
+	lost     bool
+	inFlight []*frame      // sent and unanswered, the oldest first
+	records  int           // in inFlight
+	took     time.Duration // of the last answer
 }
 
-// frame is what the answer to it needs.
+// frame has the state of a frame until its answer.
 type frame struct {
 	seq     uint64
 	calls   []*call
@@ -59,20 +59,20 @@ type frame struct {
 	limits  int // of the records
 	bytes   int // at most this many
 	sent    time.Time
-	// places says which record decides each check, and times how many checks each record has. Both are empty unless checks
+	// positions says which record decides each check, and times how many checks each record has. Both are empty unless checks
 	// were merged.
-	places []place
-	times  []int64
+	positions []position
+	times     []int64
 }
 
-// place is one of the checks of a record, of which before came earlier.
-type place struct{ record, before int32 }
+// position is one of the checks of a record, of which before came earlier.
+type position struct{ record, before int32 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
 func (f *frame) release() {
 	clear(f.calls)
-	*f = frame{calls: f.calls[:0], places: f.places[:0], times: f.times[:0]}
+	*f = frame{calls: f.calls[:0], positions: f.positions[:0], times: f.times[:0]}
 	frames.Put(f)
 }
 
@@ -82,9 +82,9 @@ func (s *session) leadLocked(caller bool) bool {
 	if s.sending || s.lost || s.link.mu.waiting.first == nil {
 		return false
 	}
-	if n := len(s.flying); n >= maxFlying {
-		left := min(max(s.took/(framesPerTrip*s.link.trips), pace), longestPace) - time.Since(s.flying[n-1].sent)
-		if n >= mostFlying || s.records >= s.link.pool.cfg.MaxQueue {
+	if n := len(s.inFlight); n >= freeInFlight {
+		left := min(max(s.took/(framesPerTrip*s.link.trips), pace), longestPace) - time.Since(s.inFlight[n-1].sent)
+		if n >= maxInFlight || s.records >= s.link.pool.cfg.MaxQueue {
 			return false
 		}
 		if caller || left > 0 {
@@ -92,7 +92,7 @@ func (s *session) leadLocked(caller bool) bool {
 			return false
 		}
 	}
-	if caller && len(s.flying) > 0 && s.flying[0].bytes > quotaBytes {
+	if caller && len(s.inFlight) > 0 && s.inFlight[0].bytes > quotaBytes {
 		signal(s.wake)
 		return false
 	}
@@ -100,7 +100,7 @@ func (s *session) leadLocked(caller bool) bool {
 	return true
 }
 
-// pump sends what callers could not. It is a goroutine of the pool.
+// pump sends frames when callers could not. It is a goroutine of the pool.
 func (s *session) pump() {
 	l := s.link
 	for {
@@ -137,7 +137,7 @@ func (s *session) send() {
 			return
 		}
 		if f.records > 0 {
-			s.flying = append(s.flying, f)
+			s.inFlight = append(s.inFlight, f)
 			s.records += f.records
 		}
 		l.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *session) gather(f *frame) bool {
 
 // add encodes a check into f: as a record of its own, or by counting it in an equal record before it.
 func (s *session) add(f *frame, r *check.Record) {
-	m, at := &s.request, place{record: int32(f.records)}
+	m, at := &s.request, position{record: int32(f.records)}
 	limits := 0
 	if r.Limits != nil {
 		limits = r.Limits.Len()
@@ -222,11 +222,11 @@ func (s *session) add(f *frame, r *check.Record) {
 		last := int(*slot) - 1
 		if merged = last >= 0 && mergeable(r) && equal(m, last, r, id); merged {
 			before := max(1, m.Times[last])
-			at = place{int32(last), int32(before)}
+			at = position{int32(last), int32(before)}
 			m.Times[last] = before + max(1, r.Times)
-			if len(f.places) == 0 { // the first merged check of f
+			if len(f.positions) == 0 { // the first merged check of f
 				for i := range f.checks {
-					f.places = append(f.places, place{record: int32(i)})
+					f.positions = append(f.positions, position{record: int32(i)})
 				}
 			}
 		} else {
@@ -234,8 +234,8 @@ func (s *session) add(f *frame, r *check.Record) {
 		}
 	}
 	f.checks++
-	if len(f.places) > 0 {
-		f.places = append(f.places, at)
+	if len(f.positions) > 0 {
+		f.positions = append(f.positions, at)
 	}
 	if !merged {
 		addRecord(m, r, id)
@@ -250,7 +250,7 @@ func (s *session) add(f *frame, r *check.Record) {
 
 // seal ends the encoding of f.
 func (s *session) seal(f *frame) {
-	if len(f.places) > 0 {
+	if len(f.positions) > 0 {
 		f.times = append(f.times, s.request.Times...)
 	}
 	sealRequest(&s.request)
@@ -290,32 +290,32 @@ func (s *session) receive() {
 func (s *session) answer(m *peerv1.Reply) error {
 	l := s.link
 	l.mu.Lock()
-	if len(s.flying) == 0 {
+	if len(s.inFlight) == 0 {
 		l.mu.Unlock()
-		return errors.New("an answer to nothing")
+		return errors.New("an answer without a frame in flight")
 	}
-	f := s.flying[0]
+	f := s.inFlight[0]
 	if err := checkReply(m, f.seq, f.records); err != nil {
 		l.mu.Unlock()
 		return fmt.Errorf("malformed answer: %w", err)
 	}
-	s.flying = append(s.flying[:0], s.flying[1:]...)
+	s.inFlight = append(s.inFlight[:0], s.inFlight[1:]...)
 	s.records -= f.records
 	s.took = time.Since(f.sent)
 	l.mu.Unlock()
 
-	if len(f.places) > 0 {
+	if len(f.positions) > 0 {
 		s.decoded = slices.Grow(s.decoded[:0], f.records)[:f.records]
 		readReply(m, 0, s.peer, s.decoded)
 	}
 	first := 0
 	write := func(c *call) {
-		if len(f.places) == 0 {
+		if len(f.positions) == 0 {
 			readReply(m, first, s.peer, c.replies)
 			return
 		}
 		for i := range c.replies {
-			at := f.places[first+i]
+			at := f.positions[first+i]
 			c.replies[i] = s.decoded[at.record]
 			if rec := &c.records[i]; f.times[at.record] > max(1, rec.Times) {
 				c.replies[i] = part(&c.replies[i], rec, int64(at.before), max(1, rec.Times))
@@ -334,7 +334,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 
 // stalledLocked reports whether the oldest frame has waited too long for its answer.
 func (s *session) stalledLocked(now time.Time) bool {
-	return len(s.flying) > 0 && now.Sub(s.flying[0].sent) > s.link.pool.stallAfter(s.link.addr)
+	return len(s.inFlight) > 0 && now.Sub(s.inFlight[0].sent) > s.link.pool.stallAfter(s.link.addr)
 }
 
 // lose ends the session: unanswered calls are ambiguous, waiting ones unsent. Only the first call has an effect.
@@ -348,8 +348,8 @@ func (s *session) lose(why error) {
 	s.lost = true
 	s.next.Stop()
 	l.mu.session = nil
-	flying := s.flying
-	s.flying = nil
+	inFlight := s.inFlight
+	s.inFlight = nil
 	waiting := l.mu.waiting.takeAll()
 	closed := l.mu.closed != nil
 	l.mu.Unlock()
@@ -360,7 +360,7 @@ func (s *session) lose(why error) {
 		l.pool.warn("peer connection lost", l.addr, "name", s.peer, "error", why)
 	}
 	ambiguous := l.failure(check.ErrAmbiguous, why)
-	for _, f := range flying {
+	for _, f := range inFlight {
 		finishAll(f.calls, ambiguous)
 	}
 	finishAll(waiting, l.failure(check.ErrUnsent, why))

@@ -54,7 +54,7 @@ func (n *Network) see(to string, stream bool, b []byte) {
 	}
 }
 
-// tapped shows the network what the dialler of a connection writes.
+// tapped passes the dialler's writes to the network's tap.
 type tapped struct {
 	net.Conn
 	network *Network
