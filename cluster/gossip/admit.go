@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,32 +15,28 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 )
 
-// Encrypted gossip can be recorded and sent again by those who cannot read it. What
-// memberlist remembers makes most of that idle: what is told of a process that is known counts only with a
-// higher number than it had. But what has left or died is forgotten in the end, and an old message
-// then shows it alive until probes find out. So a process that is heard of and not known
-// is challenged first, and is in no view until it has answered.
+// Encrypted gossip can be recorded and replayed without the key. memberlist ignores most replays: an update of a known process
+// counts only with a higher number than the last one. But it forgets processes that have left or died, and an old message then
+// shows them alive until probes fail. So a new process is challenged first, and is in no view until it has responded.
 //
-// A challenge and its answer are messages of ours inside memberlist's, so they are encrypted as well: the kind, a
-// nonce that has not been used before, and text: whom the challenge is for and where to answer, or who
-// answers. memberlist's own pings will not do: they are numbered from 0 at each start, so
-// old answers fit.
+// Challenges and responses are user messages of memberlist, so they are encrypted, too: kind, a fresh nonce, and text: the full
+// name of the challenged process and the address to respond to, or the full name of the responder. memberlist's pings are
+// numbered from 0 at each start, so old answers to them would be valid.
 const (
 	challenge = 1
 	answer    = 2
 	nonceSize = 16
 )
 
-// unproven is a process that was heard of and has not answered yet.
+// unproven is a new process that has not responded yet.
 type unproven struct {
 	member member.Member
 	since  time.Time
 	nonce  [nonceSize]byte // of our challenges
-	// met: it has exchanged state with this node, or an old message of it was replayed in such an exchange.
-	met bool
+	met    bool            // state was exchanged with it, or replayed in its name
 }
 
-// addUnprovenLocked notes a process, or what changed of it, as unproven.
+// addUnprovenLocked adds or updates an unproven process.
 func (r *registry) addUnprovenLocked(full string, m member.Member) {
 	u, known := r.mu.unproven[full]
 	if !known {
@@ -50,8 +47,8 @@ func (r *registry) addUnprovenLocked(full string, m member.Member) {
 	r.mu.unproven[full] = u
 }
 
-// met notes that state was exchanged with a process, by its full name, and reports whether
-// it is alive and not this one. If it is unproven, prove reports that later.
+// met notes that state was exchanged with a process, by its full name, and reports whether it is alive and not this one. For an
+// unproven one, accept reports that later.
 func (r *registry) met(full string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -63,19 +60,15 @@ func (r *registry) met(full string) bool {
 	return ok
 }
 
-// allUnproven returns the processes that are unproven.
+// allUnproven returns the unproven processes.
 func (r *registry) allUnproven() []unproven {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]unproven, 0, len(r.mu.unproven))
-	for _, u := range r.mu.unproven {
-		all = append(all, u)
-	}
-	return all
+	return slices.Collect(maps.Values(r.mu.unproven))
 }
 
-// accept makes an unproven process one that is alive, if memberlist still thinks so. It reports whether
-// state was exchanged with it before.
+// accept makes an unproven process an alive one, if memberlist still believes it alive. It reports whether state was exchanged
+// with it before.
 func (r *registry) accept(full string) (met bool) {
 	r.mu.Lock()
 	u, ok := r.mu.unproven[full]
@@ -101,8 +94,8 @@ func (r *registry) provenBy(full string, nonce []byte) (met bool) {
 // provingPause is the time between two rounds of challenges.
 const provingPause = 100 * time.Millisecond
 
-// runChallenges challenges unproven processes every provingPause, until they respond or memberlist finds them dead, and
-// responds to the challenges of others.
+// runChallenges challenges unproven processes every provingPause until they respond or memberlist finds them dead, and responds
+// to the challenges of others.
 func (g *Gossip) runChallenges(ctx context.Context) {
 	again := time.NewTimer(0)
 	defer again.Stop()
@@ -122,19 +115,19 @@ func (g *Gossip) runChallenges(ctx context.Context) {
 	}
 }
 
-// challenged is a challenge to this process, and where to answer it.
+// challenged is a challenge to this process, and the address for the response.
 type challenged struct {
 	nonce   [nonceSize]byte
 	address string
 }
 
-// maxChallenges bounds those that wait to be answered. Others are lost, and come again.
+// maxChallenges bounds the challenges that wait for a response. Others are dropped, and come again.
 const maxChallenges = 64
 
 // challengeUnproven makes one round, and reports whether any process is unproven.
 func (g *Gossip) challengeUnproven() (more bool) {
 	allUnproven := g.registry.allUnproven()
-	trust := g.config.Timing.trustAfter(len(allUnproven) + len(g.View().Members))
+	trust := trustAfter(len(allUnproven) + len(g.View().Members))
 	for _, u := range allUnproven {
 		full := fullName(u.member.Name, u.member.Boot)
 		if time.Since(u.since) < trust {
@@ -154,8 +147,7 @@ func (g *Gossip) send(address, full string, kind byte, nonce []byte, text string
 	}
 }
 
-// receive takes a challenge or its response. Only members have the key, so a member wrote the message, though perhaps
-// long ago.
+// receive takes a challenge or its response. A member wrote it, as only members have the key, but it may be a replay.
 func (g *Gossip) receive(message []byte) {
 	if g.keys == nil || len(message) < 1+nonceSize {
 		return
@@ -177,16 +169,15 @@ func (g *Gossip) receive(message []byte) {
 	}
 }
 
-// trustAfter is how long memberlist has to think a process alive that does not answer this node, in a
-// cluster of n, until this node believes it: the network between the two may be cut while others reach
-// both. It is longer than memberlist needs to find a dead one: two rounds of probes, and suspicion at its longest.
-func (t Timing) trustAfter(n int) time.Duration {
-	suspicion := 2 * float64(t.SuspicionMult) * max(1, math.Log10(float64(max(n, 1))))
-	return 5*time.Second + time.Duration((2*float64(n+1)+suspicion)*float64(t.ProbeInterval))
+// trustAfter is how long memberlist must believe a process alive that does not respond to this node, in a cluster of n, until
+// this node accepts it: the network may be partitioned between the two only. It is longer than memberlist needs to detect a dead
+// process: two rounds of probes, and suspicion at its longest.
+func trustAfter(n int) time.Duration {
+	suspicion := 2 * suspicionMult * max(1, math.Log10(float64(max(n, 1))))
+	return 5*time.Second + time.Duration((2*float64(n+1)+suspicion)*float64(probeInterval))
 }
 
-// admit returns the member that a node of memberlist stands for, or why it is
-// rejected. The error names the peer's value and ours.
+// admit returns the member of a memberlist node, or why it is rejected. The error names the peer's value and ours.
 func admit(c Config, node *memberlist.Node) (member.Member, error) {
 	meta, err := decodeMeta(node.Meta)
 	if err != nil {
@@ -197,7 +188,8 @@ func admit(c Config, node *memberlist.Node) (member.Member, error) {
 		return member.Member{}, fmt.Errorf("it is called %q but its metadata says %q", node.Name, want)
 	}
 	if meta.placement != uint32(c.Placement) {
-		return member.Member{}, fmt.Errorf("its placement is %d, ours is %d: they would send keys to different owners; run versions with the same placement", meta.placement, c.Placement)
+		return member.Member{}, fmt.Errorf("its placement is %d, ours is %d: they would send keys to different owners; "+
+			"run versions with the same placement", meta.placement, c.Placement)
 	}
 	m.Gossip = node.Address()
 	return m, nil

@@ -222,6 +222,6 @@ func TestProofAcrossAHalfCut(t *testing.T) {
 			c.Keyring = ringOf(w, 1)
 			w.serve(label, address(i), c)
 		}
-		w.agree(w.nodes["pod-1"].config.Timing.trustAfter(4) + quiet)
+		w.agree(trustAfter(4) + quiet)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,15 +16,15 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// endpoint is where this node listens and what it tells others to dial.
+// endpoint is where this node listens and the address that others dial.
 type endpoint struct {
 	transport memberlist.Transport
 	address   netip.AddrPort // advertised
 }
 
-// openEndpoint binds the gossip port, or takes the configured transport. Dials
-// and connections of the sockets end with running; ctx bounds the opening. counts are what its log lines tell.
-func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts) (endpoint, error) {
+// openEndpoint binds the gossip port, or takes the configured transport. Dials and connections of the sockets end with running;
+// ctx bounds the opening.
+func openEndpoint(ctx, running context.Context, c Config, lines *log.Logger) (endpoint, error) {
 	if c.Transport != nil {
 		ip, port, err := c.Transport.FinalAdvertiseAddr("", 0)
 		if err != nil {
@@ -36,7 +37,7 @@ func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts)
 	if err != nil {
 		return endpoint{}, fmt.Errorf("gossip: Bind: %w", err)
 	}
-	// An empty host stays empty: then both families are listened on.
+	// An empty host stays empty, to listen on both address families.
 	bound := netip.IPv6Unspecified()
 	if bind.host != "" {
 		if bound, err = resolveOne(ctx, c.Resolver, bind.host); err != nil {
@@ -44,10 +45,10 @@ func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts)
 		}
 		bind.host = bound.String()
 	}
-	lines := libraryLogger(c.Logger, counts)
 	transport, err := listen(bind, lines)
 	if err != nil {
-		return endpoint{}, fmt.Errorf("gossip: Bind: %w on %s, TCP and UDP: %w; stop what uses it or choose another gossip port", ErrListen, bind, err)
+		return endpoint{}, fmt.Errorf("gossip: Bind: %w on %s, TCP and UDP: %w; stop the process that uses it or choose another gossip port",
+			ErrListen, bind, err)
 	}
 	port := uint16(transport.GetAutoBindPort())
 	address, err := advertised(ctx, c, bound, port)
@@ -61,33 +62,22 @@ func openEndpoint(ctx, running context.Context, c Config, counts *libraryCounts)
 	return endpoint{&sockets{transport, running, gate}, address}, nil
 }
 
-// listen opens the sockets. A free port is chosen for TCP first; whether it is
-// free for UDP too shows only then, so there are a few attempts.
-func listen(bind hostPort, l *log.Logger) (*memberlist.NetTransport, error) {
-	attempts := 1
-	if bind.port == 0 {
-		attempts = 10
-	}
-	var lastErr error
-	for range attempts {
-		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
+// listen opens the sockets. A free port is chosen for TCP first and may be in use for UDP, so there are a few attempts.
+func listen(bind hostPort, l *log.Logger) (t *memberlist.NetTransport, err error) {
+	for range 10 {
+		t, err = memberlist.NewNetTransport(&memberlist.NetTransportConfig{
 			BindAddrs: []string{bind.host},
 			BindPort:  int(bind.port),
 			Logger:    l,
 		})
-		if err == nil {
-			return t, nil
-		}
-		lastErr = err
-		if !strings.Contains(err.Error(), "in use") {
+		if err == nil || bind.port != 0 || !strings.Contains(err.Error(), "in use") {
 			break
 		}
 	}
-	return nil, lastErr
+	return t, err
 }
 
-// advertised returns what others dial: what Advertise says, else the address
-// bound to, else an address of the machine.
+// advertised returns the address that others dial: Advertise, else the address bound to, else an address of the machine.
 func advertised(ctx context.Context, c Config, bound netip.Addr, port uint16) (netip.AddrPort, error) {
 	if c.Advertise != "" {
 		adv, err := parseHostPort(c.Advertise, port, anyPort)
@@ -119,12 +109,7 @@ func resolveOne(ctx context.Context, r Resolver, host string) (netip.Addr, error
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	for _, a := range all {
-		if a.Is4() {
-			return a, nil
-		}
-	}
-	return all[0], nil
+	return all[max(0, slices.IndexFunc(all, netip.Addr.Is4))], nil
 }
 
 // resolve returns the addresses of host, at least one.
@@ -145,9 +130,8 @@ func resolve(ctx context.Context, r Resolver, host string) ([]netip.Addr, error)
 	return all, nil
 }
 
-// sockets is memberlist's own transport, whose dials and dialled connections end
-// with running, so that closing need not wait for a peer that is silent, and which
-// bears so much of others.
+// sockets is memberlist's own transport behind a streamGate. Dials and dialled connections end with running, so that closing
+// need not wait for a silent peer.
 type sockets struct {
 	*memberlist.NetTransport
 	running context.Context
@@ -160,22 +144,22 @@ func (s *sockets) StreamCh() <-chan net.Conn { return s.gate.out }
 // PacketCh returns the packets that the gate lets in.
 func (s *sockets) PacketCh() <-chan *memberlist.Packet { return s.gate.packets }
 
-// Shutdown closes the sockets. The gate goes on until the listeners have ended: they would wait for it.
-func (s *sockets) Shutdown() error {
-	s.gate.leave.Do(func() { close(s.gate.leaving) })
-	err := s.NetTransport.Shutdown()
-	s.gate.end.Do(s.gate.stop)
+// Shutdown closes the sockets. The gate runs until the listeners have ended, because they wait for it.
+func (s *sockets) Shutdown() (err error) {
+	s.gate.shutdown.Do(func() {
+		close(s.gate.leaving)
+		err = s.NetTransport.Shutdown()
+		s.gate.stop()
+	})
 	return err
 }
 
 func (s *sockets) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: timeout}
-	conn, err := dialer.DialContext(s.running, "tcp", addr)
+	conn, err := (&net.Dialer{Timeout: timeout}).DialContext(s.running, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(s.running, func() { _ = conn.Close() })
-	return &boundConn{conn, stop}, nil
+	return &boundConn{conn, context.AfterFunc(s.running, func() { _ = conn.Close() })}, nil
 }
 
 func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
@@ -198,13 +182,11 @@ const (
 	compoundMessage = 7
 	compressMessage = 9
 	checksumMessage = 12
+	checksumSize    = 5 // bytes before a message with a checksum
 )
 
-// checksumSize is what stands before a message with a checksum.
-const checksumSize = 5
-
-// runPackets passes packets on from in until stop. Those that are no gossip are dropped: memberlist unpacks what is compressed, without
-// a bound, and no node compresses. Packets are dropped when the gate is leaving, too.
+// runPackets passes packets on from in until stop, and drops compressed ones: memberlist unpacks them without a bound, and no node
+// compresses. When the gate is leaving it drops all.
 func (g *streamGate) runPackets(in <-chan *memberlist.Packet, lines *log.Logger) {
 	for {
 		select {
@@ -229,28 +211,20 @@ var (
 	errNested     = errors.New("a packet of several messages within another is not supported")
 )
 
-// judgePacket says what is wrong with a packet that memberlist should not see. What is encrypted comes from nodes.
+// judgePacket returns why memberlist must not see a packet. Encrypted ones come from nodes.
 func judgePacket(b []byte, encrypted bool) error {
-	if encrypted || len(b) == 0 {
-		return nil
-	}
-	if b[0] == checksumMessage && len(b) >= checksumSize {
+	if len(b) >= checksumSize && b[0] == checksumMessage {
 		b = b[checksumSize:]
 	}
 	switch {
-	case len(b) == 0:
+	case encrypted || len(b) == 0:
 		return nil
 	case b[0] == compressMessage:
 		return errCompressed
-	case b[0] != compoundMessage || len(b) < 2:
-		return nil
+	case b[0] != compoundMessage || len(b) < 2 || len(b) < 2+2*int(b[1]):
+		return nil // memberlist reports a malformed one
 	}
-	lengths, rest := b[2:], []byte(nil)
-	n := int(b[1])
-	if len(lengths) < 2*n {
-		return nil // memberlist says what is wrong
-	}
-	lengths, rest = lengths[:2*n], lengths[2*n:]
+	lengths, rest := b[2:2+2*int(b[1])], b[2+2*int(b[1]):]
 	for ; len(lengths) > 0; lengths = lengths[2:] {
 		size := int(binary.BigEndian.Uint16(lengths))
 		if size > len(rest) {
@@ -269,8 +243,7 @@ func judgePacket(b []byte, encrypted bool) error {
 	return nil
 }
 
-// hostPort is an address as it was written. host is an IP without brackets, a
-// name, or empty.
+// hostPort is an address as configured. host is an IP without brackets, a name, or empty.
 type hostPort struct {
 	host string
 	port uint16
@@ -280,69 +253,55 @@ func (h hostPort) String() string {
 	return net.JoinHostPort(h.host, strconv.Itoa(int(h.port)))
 }
 
-// What parseHostPort lets pass beyond a host and a port from 1.
+// Parts that parseHostPort may find missing.
 const (
 	anyHost = 1 << iota // an empty host
 	anyPort             // port 0
 )
 
-// parseHostPort reads host, host:port, or IPv6 with or without brackets.
-// defaultPort is used where s has none; if it is 0 as well, s must have one
-// unless anyPort is allowed.
+// parseHostPort parses host, host:port, or IPv6 with or without brackets. defaultPort is used if s has none; if it is 0 as well,
+// s must have one unless anyPort is allowed.
 func parseHostPort(s string, defaultPort uint16, allow int) (hostPort, error) {
-	h, portText, err := splitHostPort(s)
-	if err != nil {
-		return hostPort{}, err
+	parsed, bare := hostPort{host: s, port: defaultPort}, s
+	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		bare = s[1 : len(s)-1]
 	}
-	parsed := hostPort{host: h, port: defaultPort}
-	if portText != "" {
-		n, err := strconv.ParseUint(portText, 10, 16)
+	if a, err := netip.ParseAddr(bare); err == nil {
+		parsed.host = a.String()
+	} else if strings.Contains(s, ":") {
+		host, port, err := net.SplitHostPort(s)
 		if err != nil {
-			return hostPort{}, fmt.Errorf("%q: port %q: want a number up to 65535", s, portText)
+			return hostPort{}, fmt.Errorf("%q: want host, host:port or [IPv6]:port", s)
 		}
-		parsed.port = uint16(n)
+		n, err := strconv.ParseUint(port, 10, 16)
+		switch {
+		case port == "":
+			return hostPort{}, fmt.Errorf("%q: nothing after the colon: want a port", s)
+		case err != nil:
+			return hostPort{}, fmt.Errorf("%q: port %q: want a number up to 65535", s, port)
+		}
+		parsed = hostPort{host, uint16(n)}
 	}
-	if parsed.port == 0 && allow&anyPort == 0 {
+	err := validHost(parsed.host)
+	switch {
+	case parsed.port == 0 && allow&anyPort == 0:
 		return hostPort{}, fmt.Errorf("%q: want a port from 1 to 65535", s)
-	}
-	if parsed.host == "" && allow&anyHost == 0 {
+	case parsed.host == "" && allow&anyHost == 0:
 		return hostPort{}, fmt.Errorf("%q: want a host: an address or a name", s)
-	}
-	if err := validHost(parsed.host); err != nil {
+	case err != nil:
 		return hostPort{}, fmt.Errorf("%q: %w", s, err)
 	}
 	return parsed, nil
 }
 
-func splitHostPort(s string) (host, port string, err error) {
-	bare := s
-	if strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
-		bare = s[1 : len(s)-1]
-	}
-	if a, err := netip.ParseAddr(bare); err == nil {
-		return a.String(), "", nil
-	}
-	if !strings.Contains(s, ":") {
-		return s, "", nil
-	}
-	host, port, err = net.SplitHostPort(s)
-	if err != nil {
-		return "", "", fmt.Errorf("%q: want host, host:port or [IPv6]:port", s)
-	}
-	if port == "" {
-		return "", "", fmt.Errorf("%q: nothing after the colon: want a port", s)
-	}
-	return host, port, nil
-}
-
 func validHost(host string) error {
-	if a, err := netip.ParseAddr(host); err == nil {
-		if a.Zone() != "" {
-			return errors.New("an address with a zone means nothing to other nodes")
-		}
+	a, err := netip.ParseAddr(host)
+	switch {
+	case err == nil && a.Zone() != "":
+		return errors.New("an address with a zone means nothing to other nodes")
+	case err == nil:
 		return nil
-	}
-	if len(host) > 253 {
+	case len(host) > 253:
 		return fmt.Errorf("the host is %d bytes long: want at most 253", len(host))
 	}
 	for _, r := range host {
@@ -353,8 +312,8 @@ func validHost(host string) error {
 	return nil
 }
 
-// completeHost gives an address without a host of its own, such as :7462 or
-// 0.0.0.0:7462, the advertised host. address is valid or empty.
+// completeHost gives an address without a host of its own, such as :7462 or 0.0.0.0:7462, the advertised host. address is valid
+// or empty.
 func completeHost(address, host string) string {
 	parsed, err := parseHostPort(address, 0, anyHost)
 	if err != nil {
@@ -366,8 +325,7 @@ func completeHost(address, host string) string {
 	return parsed.String()
 }
 
-// interfaceAddresses returns the addresses of the interfaces that are up and have
-// a namesake, in the system's order.
+// interfaceAddresses returns the addresses of the interfaces that are up and running, in the system's order.
 func interfaceAddresses() ([]netip.Addr, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -393,10 +351,8 @@ func interfaceAddresses() ([]netip.Addr, error) {
 	return all, nil
 }
 
-// pickAddress chooses what a node that listens on bound, an unspecified address,
-// tells others to dial: the first private address, else the first global one,
-// IPv4 before IPv6, and loopback if there is nothing else. A bound of 0.0.0.0
-// takes IPv4 only.
+// pickAddress chooses the address that others dial, for a node that listens on bound, an unspecified address: the first private
+// address, else the first global one, IPv4 before IPv6, else loopback. A bound of 0.0.0.0 takes IPv4 only.
 func pickAddress(bound netip.Addr, all []netip.Addr) netip.Addr {
 	best, bestRank := netip.AddrFrom4([4]byte{127, 0, 0, 1}), 4
 	for _, a := range all {

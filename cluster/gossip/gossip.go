@@ -1,26 +1,19 @@
-// Package gossip keeps the membership of the cluster: it finds the other nodes,
-// tells them about this one, notices who crashed, and publishes the result as
-// views (member.View).
+// Package gossip keeps the membership of the cluster: it finds the other nodes, announces this one, notices crashes, and
+// publishes the result as views (member.View). It decides which of two processes of one name is shown, which peers are
+// rejected (another placement), when a starting node may go on, and when a node has to stop because its name is taken. It
+// does not decide which node owns which keys.
 //
-// It decides which of two processes of one name is shown, which peers
-// are rejected (another placement), when a starting node
-// may go on, and when a node has to stop because its name is taken. It leaves to
-// others what a view means: which keys go where and who may decide.
+// The protocol is SWIM with Lifeguard's improvements, as memberlist implements it. This package is memberlist's only user.
+// memberlist knows a process as name/boot, because it rejects a known name from a new address; the logical name travels in
+// the metadata.
 //
-// The protocol is SWIM with Lifeguard's improvements, as memberlist implements
-// it. This package is memberlist's only user. The name that memberlist knows is
-// name/boot, because it rejects a known name from a new address; the logical
-// name travels in the metadata.
+// A Gossip owns three goroutines: watch builds views, the joiner contacts join targets and lost members, watchName applies
+// the rules for the first start and for name conflicts. If gossip is encrypted, runChallenges challenges processes that are
+// new to this node and responds to challenges. memberlist's callbacks run under its lock: they only write to the registry
+// and signal.
 //
-// A Gossip owns three goroutines: watch builds views, the joiner contacts
-// join targets and lost members, watchName applies the rules for the first
-// start and for two processes of one name. Where gossip is encrypted a fourth, runChallenges,
-// challenges processes that are new to this node, and responds to their challenges. memberlist's callbacks run under its lock:
-// they write to the registry and signal, nothing else.
-//
-// Lock order: Gossip.announce, then memberlist's own, then registry.mu. Gossip.mu
-// and Gossip.publishing are taken before registry.mu and never inside announce's
-// calls into memberlist.
+// Lock order: Gossip.announce, then memberlist's own, then registry.mu. Gossip.mu and Gossip.publishing are taken before
+// registry.mu and never inside announce's calls into memberlist.
 package gossip
 
 import (
@@ -29,6 +22,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"strings"
 	"sync"
@@ -36,15 +30,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+	"github.com/sluice-project/sluice/internal/loglimit"
 	"github.com/sluice-project/sluice/internal/member"
 )
 
 var (
-	// ErrDuplicateName means that another living process carries this node's name.
-	// The newcomer gets it and must not serve.
+	// ErrDuplicateName means that another living process has this node's name. The newer process gets it and must not serve.
 	ErrDuplicateName = errors.New("two living nodes carry one name")
-	// ErrReplaced means that a newer process serves under this node's name, which
-	// happens to one that was stopped or cut off for long. It must stop.
+	// ErrReplaced means that a newer process serves under this node's name, after this one was paused or isolated for long. It
+	// must stop.
 	ErrReplaced = errors.New("replaced by a newer process of the same name")
 	// ErrListen means that the gossip port cannot be listened on.
 	ErrListen = errors.New("cannot listen")
@@ -55,31 +49,28 @@ var (
 // Gossip is this node's part in the membership. It must be created with Open and
 // closed with Close. All methods may be called from any goroutine.
 type Gossip struct {
-	config   Config
-	log      *slog.Logger
-	registry *registry
-	list     *memberlist.Memberlist
-	// transport is what list was given.
-	transport memberlist.Transport
+	config    Config
+	log       *slog.Logger
+	registry  *registry
+	list      *memberlist.Memberlist
+	transport memberlist.Transport // of list
 	joiner    *joiner
-	keys      *keyring // nil where gossip is not encrypted
+	keys      *keyring // nil if gossip is not encrypted
 
-	meta     atomic.Pointer[[]byte] // what memberlist's NodeMeta returns
+	meta     atomic.Pointer[[]byte] // of this node, for memberlist
 	view     atomic.Pointer[member.View]
 	changes  chan struct{}
-	repeat   chan struct{} // signalled when our state should be told once more
+	repeat   chan struct{} // signalled when our state should be announced once more
 	answered chan struct{} // signalled when a compatible peer exchanged state with us
 
 	challenges chan challenged // that this process has to answer
+	library    *libraryLines
 
-	library *libraryCounts
-
-	// announce serializes the calls that make memberlist tell others about us, and
-	// guards left.
-	announce turn
-	left     bool
-	// publishing serializes the building of views.
-	publishing sync.Mutex
+	// announce holds a value while an announcement to others is in progress, and guards left. It is a channel because its
+	// owners wait for time to pass, which a testing/synctest bubble sees in a channel but not in a sync.Mutex.
+	announce   chan struct{}
+	left       bool
+	publishing sync.Mutex // serializes the building of views
 
 	mu struct {
 		sync.Mutex
@@ -87,7 +78,7 @@ type Gossip struct {
 		ready  bool
 		closed bool
 		err    error
-		waits  string // which other process of this name has to go first
+		waits  string // which other process of this name has to end first
 	}
 	ready chan struct{} // closed when mu.ready is set
 	done  chan struct{} // closed when mu.err is set
@@ -99,19 +90,16 @@ type Gossip struct {
 	closeErr    error
 }
 
-// Open binds the gossip port, announces this node as joining, and starts looking
-// for others. It does not wait for them: Ready does. ctx bounds Open itself, for
-// example the resolving of a name in Bind.
-//
-// Errors name the field of Config that is wrong or cannot be used.
+// Open binds the gossip port, announces this node as joining, and starts looking for others, without waiting for them; Ready
+// waits. ctx bounds Open itself, for example the resolving of a name in Bind. Errors name the invalid field of Config.
 func Open(ctx context.Context, config Config) (*Gossip, error) {
 	config = config.withDefaults()
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	running, cancel := context.WithCancel(context.Background())
-	library := new(libraryCounts)
-	end, err := openEndpoint(ctx, running, config, library)
+	library := &libraryLines{log: config.Logger.With("node", config.Name), quiet: loglimit.New(time.Minute)}
+	end, err := openEndpoint(ctx, running, config, log.New(library, "", 0))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -119,10 +107,10 @@ func Open(ctx context.Context, config Config) (*Gossip, error) {
 	g := &Gossip{
 		config:     config,
 		library:    library,
-		log:        config.Logger.With("node", config.Name),
-		registry:   newRegistry(fullName(config.Name, config.Boot), config.Timing.ForgetAfter),
+		log:        library.log,
+		registry:   newRegistry(fullName(config.Name, config.Boot), forgetAfter),
 		changes:    make(chan struct{}, 1),
-		announce:   make(turn, 1),
+		announce:   make(chan struct{}, 1),
 		repeat:     make(chan struct{}, 1),
 		answered:   make(chan struct{}, 1),
 		challenges: make(chan challenged, maxChallenges),
@@ -170,25 +158,20 @@ func (g *Gossip) start(running context.Context, end endpoint) error {
 	return nil
 }
 
-// encode writes what others are told about this node.
+// encode returns the metadata of self.
 func (g *Gossip) encode(self member.Member) ([]byte, error) {
-	meta, err := encodeMeta(metadata{
-		member:    self,
-		placement: uint32(g.config.Placement),
-	})
+	meta, err := encodeMeta(metadata{member: self, placement: uint32(g.config.Placement)})
 	if err != nil {
 		return nil, fmt.Errorf("gossip: Name, Peer, GRPC, HTTP and Version together: %w", err)
 	}
 	return meta, nil
 }
 
-// View returns who is in the cluster now, this node included. Its Members must
-// not be changed.
+// View returns the current members, this node included. Its Members must not be changed.
 func (g *Gossip) View() member.View { return *g.view.Load() }
 
-// Changes is signalled when View returns something new since the last receive.
-// It is for one receiver: several changes may give one signal, and View is always
-// the latest.
+// Changes is signalled when the View has changed since the last receive. It is for one receiver; several changes may give
+// one signal.
 func (g *Gossip) Changes() <-chan struct{} { return g.changes }
 
 // Self returns this node as others see it, with its advertised addresses.
@@ -198,38 +181,33 @@ func (g *Gossip) Self() member.Member {
 	return g.mu.self
 }
 
-// Addr returns the gossip address that others may dial, host:port, with the real
-// port where Bind asked for port 0.
+// Addr returns the advertised gossip address, host:port, with the real port if Bind has port 0.
 func (g *Gossip) Addr() string { return g.Self().Gossip }
 
-// Ready waits until this node may serve: no join targets were given, or one
-// answered, or none did within Timing.JoinTimeout; and no other living process
-// carries this node's name: it waits for one that is leaving, see WaitsFor. Otherwise it returns
+// Ready waits until this node may serve: it has no join targets, or one answered, or none did within Timing.JoinTimeout; and
+// no other living process has its name (it waits for one that is leaving, see WaitsFor). Otherwise it returns
 // ErrDuplicateName, wrapped with the other's address, or the error of ctx.
 func (g *Gossip) Ready(ctx context.Context) error {
 	select {
 	case <-g.ready:
-		return g.Err()
 	case <-g.done:
-		return g.Err()
 	case <-ctx.Done():
 		return fmt.Errorf("gossip: waiting to join: %w", ctx.Err())
 	}
+	return g.Err()
 }
 
 // Done is closed when this node has to stop. Err then says why.
 func (g *Gossip) Done() <-chan struct{} { return g.done }
 
-// Err returns nil, or why this node has to stop: ErrDuplicateName, ErrReplaced or
-// ErrClosed, wrapped.
+// Err returns why this node has to stop, ErrDuplicateName, ErrReplaced or ErrClosed, wrapped, or nil.
 func (g *Gossip) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mu.err
 }
 
-// failLocked makes err the reason to stop, unless there is one. It requires that
-// g.mu is held.
+// failLocked makes err the reason to stop, unless there is one. It requires that g.mu is held.
 func (g *Gossip) failLocked(err error) {
 	if g.mu.err == nil {
 		g.mu.err = err
@@ -237,9 +215,8 @@ func (g *Gossip) failLocked(err error) {
 	}
 }
 
-// Close stops without telling the others, who notice within seconds: call Leave
-// before. It waits for this package's goroutines; memberlist's own, which have no
-// way to be waited for, end within a probe interval. Later calls return the
+// Close stops without announcing it, so that the others take this node for crashed: call Leave before. It waits for this
+// package's goroutines; memberlist's own, which cannot be waited for, end within a probe interval. Later calls return the
 // first's result.
 func (g *Gossip) Close() error {
 	g.closeOnce.Do(func() {
@@ -248,145 +225,34 @@ func (g *Gossip) Close() error {
 		g.failLocked(fmt.Errorf("gossip: %w", ErrClosed))
 		g.mu.Unlock()
 		g.cancel() // ends waits and dials first, so that announce comes free
-
-		g.announce.take()
+		g.announce <- struct{}{}
 		g.closeErr = g.list.Shutdown()
-		g.announce.give()
+		<-g.announce
 		g.wg.Wait()
 	})
 	return g.closeErr
 }
 
-// bootLength is the length of every boot id: 16 hex digits, a dash, 8 hex digits.
+// bootLength is the length of every boot ID: 16 hex digits, a dash, 8 hex digits.
 const bootLength = 16 + 1 + 8
 
-// NewBoot makes the boot id of a process that started at start: nanoseconds since
-// 1970 in fixed-width hex, a dash, and random bits in case two start at once. The
-// later start sorts higher.
+// NewBoot makes the boot ID of a process that started at start: nanoseconds since 1970 in fixed-width hex, a dash, and random
+// bits in case two start at once. The later start sorts higher.
 func NewBoot(start time.Time, random uint32) string {
 	return fmt.Sprintf("%016x-%08x", uint64(max(start.UnixNano(), 0)), random)
 }
 
-// randomBoot makes a boot id for this process, starting now.
+// randomBoot makes a boot ID for this process, starting now.
 func randomBoot() string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails: it ends the process if there is no randomness
 	return NewBoot(time.Now(), binary.LittleEndian.Uint32(b[:]))
 }
 
-// validBoot reports whether s is what NewBoot makes.
+// validBoot reports whether s has the form of NewBoot.
 func validBoot(s string) bool {
-	if len(s) != bootLength || s[16] != '-' {
-		return false
-	}
-	return strings.Trim(s[:16]+s[17:], "0123456789abcdef") == ""
+	return len(s) == bootLength && s[16] == '-' && strings.Trim(s[:16]+s[17:], "0123456789abcdef") == ""
 }
 
-// fullName is what memberlist knows a process by. Names contain no slash.
+// fullName is memberlist's name of a process. Logical names contain no slash.
 func fullName(name, boot string) string { return name + "/" + boot }
-
-// Timing tunes how fast changes are noticed. The defaults show a crash to all
-// survivors within 5 s and an announced change within a second.
-type Timing struct {
-	// JoinTimeout is how long a node with join targets waits for the first answer
-	// before it serves without. 5 s.
-	JoinTimeout time.Duration
-	// RejoinInterval is the least time between attempts to reach join targets and
-	// lost members that are not in the view; up to as much again is added at
-	// random. 1 s.
-	RejoinInterval time.Duration
-	// DialTimeout bounds connecting to a peer, and each exchange with it. 2 s.
-	DialTimeout time.Duration
-	// ForgetAfter is how long a lost member's address is tried. 24 h.
-	ForgetAfter time.Duration
-
-	// ProbeInterval is the time between two probes that a node sends, 400 ms;
-	// ProbeTimeout is how long a direct answer may take, 200 ms. SuspicionMult
-	// times ProbeInterval is how long a silent member may still object, 4. (Log10
-	// of the members multiplies it from 10 members on.)
-	ProbeInterval time.Duration
-	ProbeTimeout  time.Duration
-	SuspicionMult int
-	// GossipInterval is the time between two gossip messages, 100 ms.
-	GossipInterval time.Duration
-	// PushPullInterval is the time between two whole exchanges of state with a
-	// random member, 2 s: memberlist's messages get lost in bursts, for example when all
-	// nodes start at once, and this is what makes that good. It grows from 32
-	// members on.
-	PushPullInterval time.Duration
-	// DeadTime is how long a dead member is kept and still told that it is thought
-	// dead. 15 s.
-	DeadTime time.Duration
-}
-
-func (t Timing) withDefaults() Timing {
-	for _, d := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&t.JoinTimeout, 5 * time.Second},
-		{&t.RejoinInterval, time.Second},
-		{&t.DialTimeout, 2 * time.Second},
-		{&t.ForgetAfter, 24 * time.Hour},
-		{&t.ProbeInterval, 400 * time.Millisecond},
-		{&t.ProbeTimeout, 200 * time.Millisecond},
-		{&t.GossipInterval, 100 * time.Millisecond},
-		{&t.PushPullInterval, 2 * time.Second},
-		{&t.DeadTime, 15 * time.Second},
-	} {
-		if *d.field == 0 {
-			*d.field = d.value
-		}
-	}
-	if t.SuspicionMult == 0 {
-		t.SuspicionMult = 4
-	}
-	return t
-}
-
-func (t Timing) validate() error {
-	var errs []error
-	for _, d := range []struct {
-		field string
-		value time.Duration
-	}{
-		{"JoinTimeout", t.JoinTimeout},
-		{"RejoinInterval", t.RejoinInterval},
-		{"DialTimeout", t.DialTimeout},
-		{"ForgetAfter", t.ForgetAfter},
-		{"ProbeInterval", t.ProbeInterval},
-		{"ProbeTimeout", t.ProbeTimeout},
-		{"GossipInterval", t.GossipInterval},
-		{"PushPullInterval", t.PushPullInterval},
-		{"DeadTime", t.DeadTime},
-	} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("gossip: Timing.%s is %v: want a positive duration, or 0 for the default", d.field, d.value))
-		}
-	}
-	if t.ProbeTimeout > t.ProbeInterval {
-		errs = append(errs, fmt.Errorf("gossip: Timing.ProbeTimeout is %v: want at most ProbeInterval, %v", t.ProbeTimeout, t.ProbeInterval))
-	}
-	if t.SuspicionMult < 0 {
-		errs = append(errs, fmt.Errorf("gossip: Timing.SuspicionMult is %d: want a positive number, or 0 for the default", t.SuspicionMult))
-	}
-	return errors.Join(errs...)
-}
-
-// apply sets what memberlist has of t.
-func (t Timing) apply(m *memberlist.Config) {
-	m.TCPTimeout = t.DialTimeout
-	m.ProbeInterval = t.ProbeInterval
-	m.ProbeTimeout = t.ProbeTimeout
-	m.SuspicionMult = t.SuspicionMult
-	m.GossipInterval = t.GossipInterval
-	m.PushPullInterval = t.PushPullInterval
-	m.GossipToTheDeadTime = t.DeadTime
-
-	// Both stretch detection when confirmations or answers are missing. That is
-	// sensible with hundreds of nodes, but with memberlist's 6 and 8 a node cut off
-	// from a small cluster takes half a minute to notice. Twice is what 5 s leave
-	// room for.
-	m.SuspicionMaxTimeoutMult = 2
-	m.AwarenessMaxMultiplier = 2
-}

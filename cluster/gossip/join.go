@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -12,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/loglimit"
@@ -20,23 +23,20 @@ import (
 const (
 	// maxAtOnce bounds the addresses tried in one round, in parallel.
 	maxAtOnce = 16
-	// An address that answered aliasAnswers times in a row and still is nobody's
-	// in the view is another name of a member, or of this node: a load balancer's,
-	// loopback. It is tried once per aliasPause.
+	// An address that answered aliasAnswers times in a row and is still no member's is another name of a member or of this
+	// node, for example a load balancer's. It is tried once per aliasPause.
 	aliasAnswers = 3
 	aliasPause   = 10 * time.Second
-	// starting and complete scale the rejoin interval: until this node is ready,
-	// and while nobody is missing.
+	// starting and complete scale the rejoin interval: until this node is ready, and while no member is missing.
 	starting = 0.25
 	complete = 4
 )
 
-// joiner contacts join targets, and members that were lost, as long as they are
-// not in the view. So a cut of any length heals within seconds of its end.
+// joiner contacts join targets, and members that were lost, as long as they are not in the view. So any network partition heals
+// within seconds of its end.
 type joiner struct {
 	targets  []hostPort
-	timing   Timing
-	resolve  func(ctx context.Context, host string) ([]netip.Addr, error)
+	config   *Config
 	join     func([]string) (int, error)
 	registry *registry
 	self     string // our own address
@@ -44,42 +44,38 @@ type joiner struct {
 	ready    <-chan struct{}
 
 	attempts map[string]*attempt // by address; for run's goroutine
-	quiet    *loglimit.Limiter   // of rejections, under mu
+	quiet    *loglimit.Limiter   // of rejections
+
+	tries, failed atomic.Uint64
 
 	mu struct {
 		sync.Mutex
-		failures map[string]string // by target: why it last failed
-		rejected map[string]string // by address of a target: how it answered that this node is none of its cluster
-		tries    uint64
-		failed   uint64
+		failures map[string]string // by target: its last error
+		rejected map[string]string // by address of a target: why it rejects this node
 	}
 }
 
-// attempt is what is known of an address that is tried.
+// attempt is the state of an address that is tried.
 type attempt struct {
-	address string
-	target  string // as configured; empty for a lost member
-	last    time.Time
-	answers int // in a row
-	// rejections are how often in a row it answered and did not take this node.
-	rejections int
+	address    string
+	target     string // as configured; empty for a lost member
+	last       time.Time
+	answers    int // in a row
+	rejections int // in a row
 }
 
 func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 	j := &joiner{
-		timing: g.config.Timing,
-		resolve: func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return resolve(ctx, g.config.Resolver, host)
-		},
+		config:   &g.config,
 		join:     g.list.Join,
 		registry: g.registry,
 		self:     self.String(),
 		log:      g.log,
 		ready:    g.ready,
 		attempts: map[string]*attempt{},
+		quiet:    loglimit.New(time.Minute),
 	}
 	j.mu.failures, j.mu.rejected = map[string]string{}, map[string]string{}
-	j.quiet = loglimit.New(time.Minute)
 	for _, s := range g.config.Join {
 		if t, err := parseHostPort(s, DefaultPort, 0); err == nil { // validated in Open
 			j.targets = append(j.targets, t)
@@ -92,20 +88,17 @@ func (g *Gossip) newJoiner(self netip.AddrPort) *joiner {
 func (j *joiner) run(ctx context.Context) {
 	for {
 		missing := j.round(j.lookUp(ctx))
-		timer := time.NewTimer(j.pause(missing))
 		select {
-		case <-timer.C:
+		case <-time.After(j.pause(missing)):
 		case <-j.registry.vanished:
-			timer.Stop()
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 	}
 }
 
-// pause returns how long to wait for the next round: one to two intervals, so
-// that nodes that lost each other at once do not call each other at once.
+// pause returns how long to wait for the next round: one to two intervals, at random, so that nodes that lost each other do not
+// call each other at the same time.
 func (j *joiner) pause(missing bool) time.Duration {
 	scale := 1.0
 	select {
@@ -116,11 +109,10 @@ func (j *joiner) pause(missing bool) time.Duration {
 	default:
 		scale = starting
 	}
-	return time.Duration(scale * (1 + rand.Float64()) * float64(j.timing.RejoinInterval)) // #nosec G404 -- a pause
+	return time.Duration(scale * (1 + rand.Float64()) * float64(j.config.RejoinInterval)) // #nosec G404 -- a pause
 }
 
-// round tries the addresses that are due, and reports whether any member or
-// target is missing from the view.
+// round tries the addresses that are due, and reports whether any member or target is missing from the view.
 func (j *joiner) round(targets map[string]string) (missing bool) {
 	due, missing := j.due(targets)
 	var wg sync.WaitGroup
@@ -131,17 +123,16 @@ func (j *joiner) round(targets map[string]string) (missing bool) {
 	return missing
 }
 
-// lookUp resolves the targets, all at once, so that a slow one delays the others
-// by DialTimeout at most. It returns targets by address.
+// lookUp resolves the targets in parallel, within DialTimeout. It returns targets by address.
 func (j *joiner) lookUp(ctx context.Context) map[string]string {
-	ctx, cancel := context.WithTimeout(ctx, j.timing.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, j.config.DialTimeout)
 	defer cancel()
 	found := make([][]netip.Addr, len(j.targets))
 	var wg sync.WaitGroup
 	for i, t := range j.targets {
 		wg.Go(func() {
 			var err error
-			if found[i], err = j.resolve(ctx, t.host); err != nil {
+			if found[i], err = resolve(ctx, j.config.Resolver, t.host); err != nil {
 				j.note(t.String(), err)
 			}
 		})
@@ -156,21 +147,19 @@ func (j *joiner) lookUp(ctx context.Context) map[string]string {
 	return byAddress
 }
 
-// due chooses among the targets' addresses and the lost members' those to try
-// now: not in the view, and the ones longest not tried first.
+// due chooses the addresses of targets and lost members to try now: those not in the view, and the ones longest not tried first.
 func (j *joiner) due(targets map[string]string) (due []*attempt, missing bool) {
 	alive, gone := j.registry.addresses()
 	alive[j.self] = true
-	wanted := targets
 	for _, address := range gone {
-		if _, ok := wanted[address]; !ok {
-			wanted[address] = ""
+		if _, ok := targets[address]; !ok {
+			targets[address] = ""
 		}
 	}
 	attempts := map[string]*attempt{}
-	for address, target := range wanted {
+	for address, target := range targets {
 		if alive[address] {
-			j.clearFailure(target)
+			j.note(target, nil)
 			continue
 		}
 		a := j.attempts[address]
@@ -185,7 +174,9 @@ func (j *joiner) due(targets map[string]string) (due []*attempt, missing bool) {
 		missing = missing || a.answers < aliasAnswers
 	}
 	j.attempts = attempts
-	j.forgetRejected(attempts)
+	j.mu.Lock()
+	maps.DeleteFunc(j.mu.rejected, func(address, _ string) bool { return attempts[address] == nil })
+	j.mu.Unlock()
 	slices.SortFunc(due, func(a, b *attempt) int {
 		return cmp.Or(a.last.Compare(b.last), cmp.Compare(a.address, b.address))
 	})
@@ -197,14 +188,15 @@ func (j *joiner) try(a *attempt) {
 	a.last = time.Now()
 	_, err := j.join([]string{a.address})
 	if err == nil {
-		// Where both sides still remember each other as dead, the first exchange
-		// only tells each that it is thought dead; its objection is in the second.
+		// If both sides believe each other dead, each learns that in the first exchange and objects in the second.
 		if alive, _ := j.registry.addresses(); !alive[a.address] {
 			_, err = j.join([]string{a.address})
 		}
 	}
+	j.tries.Add(1)
 	if err != nil {
-		err = headOf(err)
+		j.failed.Add(1)
+		err = cmp.Or(errors.Unwrap(err), err) // the first of memberlist's list
 		a.answers = 0
 	} else {
 		a.answers++
@@ -213,51 +205,96 @@ func (j *joiner) try(a *attempt) {
 		j.note(a.target, err)
 		j.judge(a, err)
 	}
-	j.mu.Lock()
-	j.mu.tries++
-	if err != nil {
-		j.mu.failed++
-	}
-	j.mu.Unlock()
 }
 
-// note keeps the last error of a target, nil for none, and logs it.
+// note logs and keeps the last error of a target; nil for none.
 func (j *joiner) note(target string, err error) {
-	text := ""
-	if err != nil {
-		text = strings.TrimPrefix(err.Error(), "failed to join "+target+": ")
-		j.log.Debug("join target does not answer", "target", target, "error", text)
+	if err == nil {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		delete(j.mu.failures, target)
+		return
 	}
+	text := strings.TrimPrefix(err.Error(), "failed to join "+target+": ")
+	j.log.Debug("join target does not answer", "target", target, "error", text)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.mu.failures[target] = text
 }
 
-// clearFailure drops the last error of a target that has been met meanwhile.
-func (j *joiner) clearFailure(target string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.mu.failures, target)
-}
-
-// headOf returns the first error of memberlist's list.
-func headOf(err error) error {
-	if head := errors.Unwrap(err); head != nil {
-		return head
-	}
-	return err
-}
-
-// failures returns why each target that failed last did, as "target: error".
+// failures returns the last error of each failing target, as "target: error".
 func (j *joiner) failures() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	var all []string
 	for target, text := range j.mu.failures {
-		if text != "" {
-			all = append(all, target+": "+text)
-		}
+		all = append(all, target+": "+text)
 	}
 	slices.Sort(all)
 	return all
+}
+
+// certain is how many rejections in a row count: a single one may come from a process that is stopping.
+const certain = 2
+
+// judge notes whether a join target rejects this node.
+func (j *joiner) judge(a *attempt, err error) {
+	why := ""
+	if err != nil {
+		why = rejection(err.Error())
+	}
+	if why == "" {
+		a.rejections = 0
+	} else {
+		a.rejections++
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if a.rejections < certain {
+		delete(j.mu.rejected, a.address)
+		return
+	}
+	text := fmt.Sprintf("%s (--join %s): %s", a.address, a.target, why)
+	j.mu.rejected[a.address] = text
+	if j.quiet.Allow(time.Now(), text) {
+		j.log.Error("rejected by a join target: this node is not part of that cluster, and is not ready until this is cured",
+			"address", a.address, "target", a.target, "reason", why)
+	}
+}
+
+// Rejected returns why join targets reject this node and what to do about it, by their addresses.
+func (g *Gossip) Rejected() map[string]string {
+	j := g.joiner
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.mu.rejected)
+}
+
+// LongestRejoin is the longest time until members that do not have this node in their view have tried its address.
+func (g *Gossip) LongestRejoin() time.Duration {
+	return 2*g.config.RejoinInterval + probeTimeout
+}
+
+// Failures returns the join targets that do not answer, as "target: error".
+func (g *Gossip) Failures() []string { return g.joiner.failures() }
+
+// rejection explains the error of an exchange with a peer that has answered; "" if it did not answer. memberlist's errors are texts.
+func rejection(text string) string {
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+	}
+	switch {
+	case has("dial ", "resolve", "lookup ", "timeout", "deadline exceeded", "use of closed"):
+		return ""
+	case has("placement is"):
+		return text[max(0, strings.Index(text, "its ")):]
+	case has("encrypt", "decrypt"):
+		return "secret or keyring differs: give all nodes the same --secret-file and --gossip-keyring (" + text + ")"
+	case has("msgType", "unsupported", "msgpack", "missing message type"):
+		return "it is no gossip port: give the gossip port in --join, 7463 by default (" + text + ")"
+	case has("EOF", "reset by peer", "broken pipe"):
+		return "it closes the connection: secret or keyring differs (give all nodes the same --secret-file and --gossip-keyring), " +
+			"or it is no gossip port (" + text + ")"
+	}
+	return text
 }

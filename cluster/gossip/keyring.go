@@ -13,18 +13,15 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// MaxKeys is the most keys of a Keyring: a message that was encrypted with none of them costs
-// as many attempts.
+// MaxKeys is the most keys of a Keyring: a message encrypted with none of them costs as many attempts.
 const MaxKeys = 16
 
-// Keyring holds the keys that gossip is encrypted with. The first, the primary, encrypts
-// what this node sends; all of them decrypt. The zero value has no keys. It prints as the
-// number of its keys.
+// Keyring holds the keys that gossip is encrypted with. The first, the primary, encrypts this node's messages; all of them
+// decrypt. The zero value has no keys. It prints as the number of its keys.
 type Keyring struct{ keys [][]byte }
 
-// ParseKeyring reads a keyring: base64 keys (RFC 4648, with padding), one per line, the primary
-// first, of 16, 24 or 32 bytes, which select AES-128, AES-192 or AES-256 in GCM. Empty lines and
-// those that begin with '#' are skipped. Errors name the line and never show it.
+// ParseKeyring reads a keyring: base64 keys (RFC 4648, with padding), one per line, the primary first, of 16, 24 or 32 bytes, for
+// AES-128, AES-192 or AES-256 in GCM. It skips empty lines and those that begin with '#'. Errors name the line and never show it.
 func ParseKeyring(text []byte) (Keyring, error) {
 	var k Keyring
 	number := 0
@@ -70,8 +67,7 @@ func NewKeyring(keys ...[]byte) (k Keyring, err error) {
 // Len returns the number of keys.
 func (k Keyring) Len() int { return len(k.keys) }
 
-// Primary names the primary key without giving it away: 8 hex digits of its SHA-256. It is
-// empty where there is no key. Nodes that show the same one encrypt alike.
+// Primary identifies the primary key without revealing it: 8 hex digits of its SHA-256, "" if there is no key.
 func (k Keyring) Primary() string {
 	if len(k.keys) == 0 {
 		return ""
@@ -83,17 +79,13 @@ func (k Keyring) Primary() string {
 // String returns the number of keys.
 func (k Keyring) String() string { return fmt.Sprintf("%d keys", len(k.keys)) }
 
-// GoString returns the same, so that no way of printing shows keys.
+// GoString prints the same, so that no verb shows keys.
 func (k Keyring) GoString() string { return "gossip.Keyring(" + k.String() + ")" }
 
 // keyring is the one in force. memberlist reads its own at every message.
 type keyring struct {
 	list *memberlist.Keyring
-
-	mu struct {
-		sync.Mutex
-		current Keyring
-	}
+	mu   sync.Mutex // held while list changes
 }
 
 // newKeyring returns nil for no keys: nothing is encrypted then.
@@ -105,9 +97,7 @@ func newKeyring(k Keyring) (*keyring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gossip: Keyring: %w", err)
 	}
-	r := &keyring{list: list}
-	r.mu.current = k
-	return r, nil
+	return &keyring{list: list}, nil
 }
 
 func (r *keyring) get() Keyring {
@@ -116,14 +106,14 @@ func (r *keyring) get() Keyring {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.mu.current
+	return Keyring{r.list.GetKeys()}
 }
 
-// set makes memberlist's keys those of next, while messages come and go. At every moment a key
-// that both have decrypts, and the primary is one of them: that of next from the moment it is known.
+// set replaces memberlist's keys while messages come and go. At every moment the keys that both rings have decrypt, and the
+// primary is one of them: that of next once it is known.
 //
-// memberlist shifts the keys behind one that it removes in the memory that readers have, unless it
-// is the last. So those that go are brought behind the others first.
+// When memberlist removes a key it shifts the keys behind it in memory that readers hold, unless it is the last one. So keys to
+// remove are moved to the end first.
 func (r *keyring) set(next Keyring) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,7 +122,6 @@ func (r *keyring) set(next Keyring) error {
 			return fmt.Errorf("gossip: Keyring: %w", err)
 		}
 	}
-	r.mu.current = next
 	return nil
 }
 
@@ -152,8 +141,8 @@ func (s keyStep) do(list *memberlist.Keyring) error {
 	return list.RemoveKey(s.key)
 }
 
-// keyringSteps turns keys in memberlist's order, the primary first, into next. Adding puts a key
-// at the end, using one puts it first, and both leave the order of the others.
+// keyringSteps returns the steps from keys, in memberlist's order, the primary first, to next. Adding puts a key at the end, using
+// one puts it first, and both keep the order of the others.
 func keyringSteps(keys, next [][]byte) (steps []keyStep) {
 	keys = slices.Clone(keys)
 	has := func(all [][]byte, key []byte) bool { return index(all, key) >= 0 }
@@ -179,8 +168,8 @@ func keyringSteps(keys, next [][]byte) (steps []keyStep) {
 	}
 	stays := func(key []byte) bool { return has(next, key) }
 	if behind := slices.IndexFunc(keys, func(key []byte) bool { return !stays(key) }); behind >= 0 && slices.ContainsFunc(keys[behind:], stays) {
-		// From the back, so that the first is first again. Others have what stays as well, unless it has just been
-		// added: then they may miss a message of this moment, as they may any.
+		// From the back, so that the first is first again. Other nodes may miss a message that is encrypted with a key
+		// that was just added.
 		for _, key := range slices.Backward(next) {
 			step('u', key)
 		}
@@ -198,12 +187,10 @@ func index(keys [][]byte, key []byte) int {
 // ErrNotEncrypted means that this node's gossip was started without keys.
 var ErrNotEncrypted = errors.New("gossip is not encrypted: keys can be given at the start only")
 
-// SetKeyring puts other keys into force, in messages sent and received from now on. Nodes understand
-// each other as long as each has the other's primary, so keys are exchanged in three steps, each on all nodes
-// before the next: add the new one behind the primary; make it the primary; remove the old one.
-//
-// It returns ErrNotEncrypted where Open was given no Keyring, and an error for one without keys: encryption
-// is not turned on or off while a node runs.
+// SetKeyring replaces the keys for messages from now on. Two nodes communicate as long as each has the other's primary, so
+// rotate in three steps, each on all nodes before the next: add the new key behind the primary; make it the primary; remove
+// the old one. Encryption cannot be turned on or off: it returns ErrNotEncrypted if Open was given no keys, and an error if k
+// has none.
 func (g *Gossip) SetKeyring(k Keyring) error {
 	if g.keys == nil {
 		return fmt.Errorf("gossip: Keyring: %w", ErrNotEncrypted)

@@ -2,73 +2,62 @@ package gossip
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"log"
 	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/loglimit"
 )
 
-// libraryLogger passes memberlist's lines on to l at debug: what matters to an
-// operator this package logs itself. The library's own level becomes the
-// attribute "severity". Lines about messages that are no gossip, and about probes that only TCP answered, are
-// counted, too, and one of each a minute becomes a warning.
-func libraryLogger(l *slog.Logger, counts *libraryCounts) *log.Logger {
-	return log.New(&libraryLines{log: l, counts: counts}, "", 0)
-}
-
-// libraryCounts counts what memberlist tells in its log alone.
-type libraryCounts struct {
-	malformed atomic.Uint64 // messages that it could not read
-	tcpOnly   atomic.Uint64 // probes that were answered over TCP, not over UDP
-}
-
+// libraryLines passes memberlist's log lines on to log at debug, with the library's level as the attribute "severity". Lines about
+// messages that are not gossip, and about probes that only TCP answered, are counted, and logged as warnings once a minute.
 type libraryLines struct {
-	log    *slog.Logger
-	counts *libraryCounts
-	warned atomic.Int64 // when of malformed messages, in Unix seconds
-	secret atomic.Int64 // when of messages that cannot be decrypted
-	udp    struct {
+	log       *slog.Logger
+	quiet     *loglimit.Limiter // of warnings about messages
+	malformed atomic.Uint64     // messages that it could not read
+	tcpOnly   atomic.Uint64     // probes that were answered over TCP, not over UDP
+	udp       struct {
 		sync.Mutex
 		since  int64 // Unix seconds
 		probes int   // that only TCP answered, in the minute since then
 	}
 }
 
-// tcpOnly is what memberlist's line about a probe that only TCP answered says.
+// tcpOnly is in memberlist's line about a probe that only TCP answered.
 var tcpOnly = []byte("over TCP but UDP probes failed")
 
-// fewProbes is how many such probes there may be in a minute without a warning: packets are lost now and then.
+// fewProbes is the number of such probes in a minute without a warning: packets get lost now and then.
 const fewProbes = 5
 
-// noise is what memberlist's lines about messages that it cannot read say.
+// noise is in memberlist's lines about messages that it cannot read.
 var noise = []string{
 	"not supported", "invalid msgType", "Failed to decode", "missing message type", "invalid checksum",
 	"truncated", "decompress", "failed to receive", "unacceptable label", "stream label header",
 }
 
-// undecrypted is what its lines about messages say of which one side has not the other's key.
+// undecrypted is in its lines about messages that it cannot decrypt.
 var undecrypted = []string{"Decrypt packet failed", "not encrypted", "could decrypt", "is encrypted"}
 
-// quietNoise is how long nothing is said of noise once it was.
+// quietNoise is the time in which fewProbes may fail, and the least between two warnings about them.
 const quietNoise = 60 // seconds
 
-// Write takes one line of the form "[WARN] memberlist: text". memberlist may hold
-// its lock, so it returns at once when debug is off.
+// Write takes one line of the form "[WARN] memberlist: text". memberlist may hold its lock.
 func (w *libraryLines) Write(line []byte) (int, error) {
 	switch {
 	case hasAny(line, undecrypted):
-		w.counts.malformed.Add(1)
-		w.warn(&w.secret, line, "gossip cannot be decrypted: secret or keyring differs; give all nodes the same --secret-file and --gossip-keyring")
+		w.malformed.Add(1)
+		w.warn(line, "gossip cannot be decrypted: secret or keyring differs; give all nodes the same --secret-file and --gossip-keyring")
 	case hasAny(line, noise):
-		w.counts.malformed.Add(1)
-		w.warn(&w.warned, line, "something that is no gossip comes to the gossip port")
+		w.malformed.Add(1)
+		w.warn(line, "a message on the gossip port is not gossip")
 	}
 	if bytes.Contains(line, tcpOnly) {
-		w.counts.tcpOnly.Add(1)
+		w.tcpOnly.Add(1)
 		w.countProbe(line, time.Now().Unix())
 	}
 	if w.log.Enabled(context.Background(), slog.LevelDebug) {
@@ -91,10 +80,9 @@ func (w *libraryLines) countProbe(line []byte, now int64) {
 	}
 }
 
-// warn logs the line as a warning, once in quietNoise.
-func (w *libraryLines) warn(last *atomic.Int64, line []byte, text string) {
-	now, before := time.Now().Unix(), last.Load()
-	if now-before >= quietNoise && last.CompareAndSwap(before, now) {
+// warn logs the line as a warning, each text once a minute.
+func (w *libraryLines) warn(line []byte, text string) {
+	if w.quiet.Allow(time.Now(), text) {
 		_, detail := parseLine(line)
 		w.log.Warn(text, "detail", detail)
 	}
@@ -104,20 +92,12 @@ func hasAny(line []byte, parts []string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return bytes.Contains(line, []byte(part)) })
 }
 
+var severities = map[string]string{"DEBUG": "debug", "WARN": "warn", "ERR": "error", "ERROR": "error"}
+
 func parseLine(line []byte) (severity, text string) {
-	severity, text = "info", string(bytes.TrimSpace(line))
-	if rest, ok := strings.CutPrefix(text, "["); ok {
-		if level, rest, ok := strings.Cut(rest, "] "); ok {
-			text = rest
-			switch level {
-			case "DEBUG":
-				severity = "debug"
-			case "WARN":
-				severity = "warn"
-			case "ERR", "ERROR":
-				severity = "error"
-			}
-		}
+	text = string(bytes.TrimSpace(line))
+	if level, rest, ok := strings.Cut(text, "] "); ok && strings.HasPrefix(level, "[") {
+		severity, text = severities[level[1:]], rest
 	}
-	return severity, strings.TrimPrefix(text, "memberlist: ")
+	return cmp.Or(severity, "info"), strings.TrimPrefix(text, "memberlist: ")
 }

@@ -10,8 +10,7 @@ import (
 // Probes that only TCP answers are counted, and warned of when there are more than a few in a minute.
 func TestProbesOverTCPAlone(t *testing.T) {
 	var text strings.Builder
-	var counts libraryCounts
-	l := &libraryLines{log: slog.New(slog.NewTextHandler(&text, nil)), counts: &counts}
+	l := &libraryLines{log: slog.New(slog.NewTextHandler(&text, nil))}
 	line := func() {
 		fmt.Fprint(l, "[WARN] memberlist: Was able to connect to b over TCP but UDP probes failed, network may be misconfigured\n")
 	}
@@ -24,7 +23,7 @@ func TestProbesOverTCPAlone(t *testing.T) {
 	for range 100 {
 		line()
 	}
-	if n := counts.tcpOnly.Load(); n != fewProbes+100 {
+	if n := l.tcpOnly.Load(); n != fewProbes+100 {
 		t.Errorf("%d are counted", n)
 	}
 	if n := strings.Count(text.String(), "let UDP pass"); n != 1 {

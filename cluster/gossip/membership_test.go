@@ -55,7 +55,7 @@ func TestCrash(t *testing.T) {
 					w.cluster(n)
 					time.Sleep(3 * time.Second)
 					w.crash(fmt.Sprintf("pod-%d", n))
-					took := w.agree(Timing{}.withDefaults().trustAfter(n))
+					took := w.agree(trustAfter(n))
 					w.Logf("views equal after %v", took)
 					if took > quiet {
 						late++

@@ -13,24 +13,22 @@ import (
 )
 
 const (
-	// A process of our name that answers none of pingTries pings, one every
-	// pingPause, is taken for dead. While memberlist still lists it, it is asked
-	// again after askAgain.
+	// A process of our name that answers none of pingTries pings, one every pingPause, counts as dead. While memberlist still
+	// lists it, it is pinged again after askAgain.
 	pingTries = 6
 	pingPause = 250 * time.Millisecond
 	askAgain  = 2 * time.Second
-	// conflictAfter is how long a process of our name may serve on before the names conflict: an orchestrator that replaces a node by
-	// force starts the next process some seconds before it tells the last one to leave.
+	// conflictAfter is how long another process of our name may keep serving before the names conflict: an orchestrator that
+	// replaces a node by force starts the next process some seconds before it tells the last one to leave.
 	conflictAfter = 5 * time.Second
-	// tellWaitEvery is how often a node says that it waits for another process of its name.
+	// tellWaitEvery is the interval of log lines about waiting for another process of this node's name.
 	tellWaitEvery = 5 * time.Second
 )
 
-// errLeavesFirst is why a node that joins waits: the other process of its name has not handed over yet.
+// errLeavesFirst: a joining node waits until the other process of its name has handed over.
 var errLeavesFirst = errors.New("it is leaving: this node joins when it is gone")
 
-// watchName waits until this node may serve under its name, and then watches for other processes that have
-// the same name.
+// watchName waits until this node may serve under its name, and then watches for other processes of that name.
 func (g *Gossip) watchName(ctx context.Context) {
 	g.awaitFirst(ctx)
 	unanswered := g.awaitName(ctx)
@@ -57,34 +55,32 @@ func (g *Gossip) watchName(ctx context.Context) {
 	}
 }
 
-// awaitFirst waits until a join target answered, if there are any, and no longer
-// than JoinTimeout. An answer from this node itself does not count.
+// awaitFirst waits until a join target answered, if there are any, at most for JoinTimeout. An answer from this node itself does
+// not count.
 func (g *Gossip) awaitFirst(ctx context.Context) {
 	if len(g.config.Join) == 0 {
 		g.log.Info("no join targets: others have to join this node")
 		return
 	}
-	timer := time.NewTimer(g.config.Timing.JoinTimeout)
-	defer timer.Stop()
 	select {
 	case <-g.answered:
-		g.publish() // who is ready knows whom it has met
+		g.publish() // the view of a ready node includes the members that answered
 		g.log.Info("joined", "members", len(g.View().Members))
-	case <-timer.C:
+	case <-time.After(g.config.JoinTimeout):
 		g.log.Warn("no join target answered: trying further",
-			"waited", g.config.Timing.JoinTimeout, "targets", g.config.Join, "errors", g.joiner.failures())
+			"waited", g.config.JoinTimeout, "targets", g.config.Join, "errors", g.joiner.failures())
 	case <-ctx.Done():
 	}
 }
 
-// awaitName waits as long as another living process of this node's name is leaving, or may be about to: it hands over
-// first. If that process dies, this one goes on as after a crash. It reports whether one was found that did not answer.
+// awaitName waits as long as another living process of this node's name is leaving, or may be about to: it hands over first. If
+// that process dies, this one goes on as after a crash. It reports whether one was found that did not answer.
 func (g *Gossip) awaitName(ctx context.Context) bool {
 	began, quiet := time.Now(), loglimit.New(tellWaitEvery)
 	for {
 		waits, unanswered := g.checkName(ctx, time.Since(began) >= conflictAfter)
 		if ctx.Err() != nil {
-			return unanswered // and what it waited for stays known
+			return unanswered // mu.waits stays
 		}
 		g.mu.Lock()
 		waited := g.mu.waits
@@ -108,9 +104,9 @@ func (g *Gossip) awaitName(ctx context.Context) bool {
 	}
 }
 
-// checkName looks at the other processes of this node's name. If one is alive that
-// this node has to give way to, it makes that the reason to stop; before the conflict is certain, it
-// returns it as what this node waits for. It reports whether one was found that did not answer.
+// checkName checks the other processes of this node's name. If this node has to give way to a living one, that becomes the
+// reason to stop, or, before the conflict is certain, what this node waits for. It reports whether one was found that did not
+// answer.
 func (g *Gossip) checkName(ctx context.Context, certain bool) (waits string, unanswered bool) {
 	for _, other := range g.registry.named(g.config.Name) {
 		self := g.Self()
@@ -118,14 +114,14 @@ func (g *Gossip) checkName(ctx context.Context, certain bool) (waits string, una
 			continue
 		}
 		if other.Gossip == self.Gossip && g.answers(ctx, self) {
-			continue // its address is this process's now: it has ended
+			continue // this process has its address now: it has ended
 		}
 		if !g.answers(ctx, other.Member) {
 			unanswered = true
 			continue
 		}
 		g.mu.Lock()
-		// Our state may have changed meanwhile, and with it who has to give way.
+		// Our state may have changed meanwhile, and with it the process that has to give way.
 		err := yields(g.mu.self, other.Member)
 		if err != nil {
 			err = fmt.Errorf("the node at %s (boot %s) is called %q too: %w", other.Gossip, other.Boot, other.Name, err)
@@ -144,16 +140,15 @@ func (g *Gossip) checkName(ctx context.Context, certain bool) (waits string, una
 	return waits, unanswered
 }
 
-// WaitsFor says which other process of this node's name has to be gone before this one is ready; "" for none.
+// WaitsFor returns which other process of this node's name has to end before this one is ready; "" for none.
 func (g *Gossip) WaitsFor() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.mu.waits
 }
 
-// yields returns why self has to give way to another living process of its name,
-// or nil if it has not. Of two at most one gives way: a node does so either
-// before it ever served, or after the other served.
+// yields returns why self has to give way to another living process of its name, or nil. Of two at most one gives way: a node
+// does so either before it ever served, or after the other served.
 func yields(self, other member.Member) error {
 	switch {
 	case self.State == member.Joining && other.State == member.Leaving:
@@ -166,23 +161,20 @@ func yields(self, other member.Member) error {
 	return nil
 }
 
-// answers reports whether the process is alive. It is asked by its full name, so
-// whoever took over its address does not answer for it.
+// answers reports whether the process is alive. The ping has its full name, so another process at its address does not answer.
 func (g *Gossip) answers(ctx context.Context, m member.Member) bool {
 	address, err := netip.ParseAddrPort(m.Gossip)
 	if err != nil {
 		return false
 	}
 	for range pingTries {
-		timer := time.NewTimer(pingPause)
+		pause := time.After(pingPause)
 		if _, err := g.list.Ping(fullName(m.Name, m.Boot), net.UDPAddrFromAddrPort(address)); err == nil {
-			timer.Stop()
 			return true
 		}
 		select {
-		case <-timer.C: // it may have failed at once
+		case <-pause: // the ping may have failed at once
 		case <-ctx.Done():
-			timer.Stop()
 			return false
 		}
 	}

@@ -20,10 +20,9 @@ const (
 	maxRejections = 16
 )
 
-// registry is what memberlist's callbacks write and this package's goroutines read:
-// the processes that memberlist thinks alive, this one excepted, and those it
-// lost. memberlist's own list cannot be read safely, because it hands out
-// pointers to nodes that it goes on changing.
+// registry is written by memberlist's callbacks and read by this package's goroutines: the other processes that memberlist
+// believes alive, and those it lost. memberlist's own list cannot be read safely: it hands out pointers to nodes that it
+// changes.
 type registry struct {
 	self          string // full name
 	forgetAfter   time.Duration
@@ -31,8 +30,7 @@ type registry struct {
 	nameChanged   chan struct{} // the same, for watchName
 	vanished      chan struct{} // signalled when a member is gone, for the joiner
 	unprovenAdded chan struct{} // signalled when a process is unproven, for runChallenges
-	// proof: a process that is heard of counts only when it has proved that it lives.
-	proof bool
+	proof         bool          // a new process counts only when it has proved that it is alive
 
 	mu struct {
 		sync.Mutex
@@ -76,7 +74,7 @@ func (r *registry) signal() {
 	signal(r.nameChanged)
 }
 
-// put notes a process as alive, or as one that has to prove it.
+// put notes a process as alive, or as one that has yet to prove it.
 func (r *registry) put(m member.Member) {
 	full := fullName(m.Name, m.Boot)
 	if full == r.self {
@@ -94,8 +92,8 @@ func (r *registry) put(m member.Member) {
 	r.signal()
 }
 
-// livesLocked notes a process as alive. One of its name that was started before it at the same address has ended,
-// though probes may not have found that out yet.
+// livesLocked notes a process as alive. An older process of its name at the same address has ended, even if probes have not
+// found that out yet.
 func (r *registry) livesLocked(full string, m member.Member) {
 	maps.DeleteFunc(r.mu.alive, func(_ string, other member.Member) bool {
 		return other.Name == m.Name && other.Gossip == m.Gossip && other.Boot < m.Boot
@@ -104,8 +102,8 @@ func (r *registry) livesLocked(full string, m member.Member) {
 	delete(r.mu.lost, m.Name)
 }
 
-// remove notes a process as gone. One that did not announce it is lost: it may be
-// behind a cut, and its address is tried, unless its name lives elsewhere.
+// remove notes a process as gone. If it did not announce that, it is lost, maybe behind a network partition: its address is
+// tried, unless another living process has its name.
 func (r *registry) remove(full string) {
 	r.mu.Lock()
 	m, ok := r.mu.alive[full]
@@ -113,12 +111,14 @@ func (r *registry) remove(full string) {
 	delete(r.mu.unproven, full)
 	if ok && m.State != member.Leaving && !r.hasNameLocked(m.Name) {
 		if len(r.mu.lost) >= maxLost {
-			r.dropOldestLocked()
+			delete(r.mu.lost, slices.MinFunc(slices.Collect(maps.Keys(r.mu.lost)), func(a, b string) int {
+				return r.mu.lost[a].since.Compare(r.mu.lost[b].since)
+			}))
 		}
 		r.mu.lost[m.Name] = lost{address: m.Gossip, since: time.Now()}
 	}
 	if ok {
-		signal(r.vanished) // one that has left may be a join target, and come back at any moment
+		signal(r.vanished) // a process that has left may be a join target, and come back at any moment
 	}
 	r.mu.Unlock()
 	r.signal()
@@ -144,16 +144,6 @@ func (r *registry) alone() bool {
 	return len(r.mu.alive) == 0
 }
 
-func (r *registry) dropOldestLocked() {
-	var oldest string
-	for name, l := range r.mu.lost {
-		if o, ok := r.mu.lost[oldest]; !ok || l.since.Before(o.since) {
-			oldest = name
-		}
-	}
-	delete(r.mu.lost, oldest)
-}
-
 // reject notes a peer that does not fit, for watch to log.
 func (r *registry) reject(address string, reason error) {
 	r.mu.Lock()
@@ -165,24 +155,20 @@ func (r *registry) reject(address string, reason error) {
 	signal(r.changed)
 }
 
-// members returns the processes that are alive, this one excepted.
+// members returns the other processes that are alive.
 func (r *registry) members() []member.Member {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]member.Member, 0, len(r.mu.alive)+1)
-	for _, m := range r.mu.alive {
-		all = append(all, m)
-	}
-	return all
+	return slices.Collect(maps.Values(r.mu.alive))
 }
 
-// namesake is another process that is called as this one.
+// namesake is another process with this one's name.
 type namesake struct {
 	member.Member
 	unproven bool
 }
 
-// named returns the other processes that are called name, alive or still to prove it.
+// named returns the other processes of that name, alive or still to prove it.
 func (r *registry) named(name string) (all []namesake) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,8 +194,8 @@ func (r *registry) takeRejected() []rejectedPeer {
 	return all
 }
 
-// addresses returns the gossip addresses of the living, and of those lost less
-// than forgetAfter ago; it forgets the others.
+// addresses returns the gossip addresses of the processes alive, and of those lost less than forgetAfter ago; it forgets the
+// others.
 func (r *registry) addresses() (alive map[string]bool, gone []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,8 +213,7 @@ func (r *registry) addresses() (alive map[string]bool, gone []string) {
 	return alive, gone
 }
 
-// watch is the viewer: it builds a view whenever the registry changed, logs who was
-// rejected, and repeats what this node last said about itself.
+// watch builds a view whenever the registry has changed, logs rejected peers, and repeats this node's last announcement.
 func (g *Gossip) watch(ctx context.Context) {
 	quiet := loglimit.New(time.Minute)
 	repeat := time.NewTimer(time.Hour)
@@ -238,7 +223,7 @@ func (g *Gossip) watch(ctx context.Context) {
 		select {
 		case <-g.registry.changed:
 		case <-g.repeat:
-			repeat.Reset(repeatAfter * g.config.Timing.GossipInterval)
+			repeat.Reset(repeatAfter)
 		case <-repeat.C:
 			g.repeatState()
 		case <-ctx.Done():
@@ -253,7 +238,7 @@ func (g *Gossip) watch(ctx context.Context) {
 	}
 }
 
-// publish makes what is known now the view, if it differs from the last.
+// publish builds a new view, if it differs from the last.
 func (g *Gossip) publish() {
 	g.publishing.Lock()
 	defer g.publishing.Unlock()
@@ -269,9 +254,8 @@ func (g *Gossip) publish() {
 	signal(g.changes)
 }
 
-// choose returns one member per name, sorted by name: the newest process that
-// carries it, except that one still joining does not replace an older one that
-// serves or hands over. Under its own name a node always shows itself.
+// choose returns one member per name, sorted by name: the newest process of that name, except that a joining one does not
+// replace an older one that serves or leaves. Under its own name a node always shows itself.
 func choose(others []member.Member, self member.Member) []member.Member {
 	all := append(others, self)
 	slices.SortFunc(all, func(a, b member.Member) int {
@@ -283,20 +267,16 @@ func choose(others []member.Member, self member.Member) []member.Member {
 		switch {
 		case last < 0 || chosen[last].Name != m.Name:
 			chosen = append(chosen, m)
-		case chosen[last].Boot == self.Boot && m.Name == self.Name:
-			// Ourselves already.
-		case m.Boot == self.Boot && m.Name == self.Name:
-			chosen[last] = m
-		case m.State == member.Joining && chosen[last].State != member.Joining:
-			// The older one goes on until it is gone or the newcomer serves.
-		default:
+		case m.Name == self.Name:
+			chosen[last] = self
+		case m.State != member.Joining || chosen[last].State == member.Joining:
 			chosen[last] = m
 		}
 	}
 	return slices.Clip(chosen)
 }
 
-// logChanges tells who came, changed and went.
+// logChanges logs members that appeared, changed and disappeared.
 func (g *Gossip) logChanges(last, next *member.View) {
 	for _, m := range next.Members {
 		was, ok := last.Lookup(m.Name)
@@ -317,48 +297,43 @@ func (g *Gossip) logChanges(last, next *member.View) {
 	}
 }
 
-// Stats are counters since Open, and figures of now.
+// Stats are counters since Open, and current values.
 type Stats struct {
-	// Members is the size of the view; Lost are members that vanished without
-	// leaving and are still tried.
+	// Members is the size of the view; Lost members vanished without leaving and are still tried.
 	Members, Lost int
 	// Rejected counts messages from peers of another placement or format.
 	Rejected uint64
-	// Malformed counts messages on the gossip port that are no gossip, or are encrypted with none of this
-	// node's keys.
+	// Malformed counts messages that are not gossip, or are encrypted with none of this node's keys.
 	Malformed uint64
 	// TCPOnly counts probes of other nodes that were answered over TCP and not over UDP.
 	TCPOnly uint64
-	// RejectedStreams counts streams to the gossip port that were closed: too many, too long, or announcing
-	// more than gossip has.
+	// RejectedStreams counts streams that were closed: too many, too long, or announcing more than gossip has.
 	RejectedStreams uint64
-	// Unproven are processes that were heard of and have not answered this node yet. They are in no view. None
-	// where gossip is not encrypted.
+	// Unproven are processes that have not answered this node's challenge yet and are in no view. None if gossip is not
+	// encrypted.
 	Unproven int
 	// Keys is the number of keys in force, and Primary names the one that encrypts.
 	Keys    int
 	Primary string
-	// Joins counts attempts to reach targets and lost members; JoinsFailed those
-	// that nobody answered or that were rejected.
+	// Joins counts attempts to reach targets and lost members; JoinsFailed those without an answer or rejected.
 	Joins, JoinsFailed uint64
-	// Health is memberlist's score of this node itself: 0 is well, higher means
-	// that it misses answers it should have got.
+	// Health is memberlist's score of this node: 0 is healthy, higher means that it misses answers.
 	Health int
 }
 
 // Stats returns the counters.
 func (g *Gossip) Stats() Stats {
-	s := Stats{Members: len(g.View().Members), Health: g.list.GetHealthScore(), Malformed: g.library.malformed.Load(), TCPOnly: g.library.tcpOnly.Load()}
+	k := g.Keyring()
+	s := Stats{
+		Members: len(g.View().Members), Health: g.list.GetHealthScore(), Keys: k.Len(), Primary: k.Primary(),
+		Malformed: g.library.malformed.Load(), TCPOnly: g.library.tcpOnly.Load(),
+		Joins: g.joiner.tries.Load(), JoinsFailed: g.joiner.failed.Load(),
+	}
 	if t, ok := g.transport.(*sockets); ok {
 		s.RejectedStreams = t.gate.rejected.Load()
 	}
 	g.registry.mu.Lock()
 	s.Lost, s.Rejected, s.Unproven = len(g.registry.mu.lost), g.registry.mu.rejected, len(g.registry.mu.unproven)
 	g.registry.mu.Unlock()
-	k := g.Keyring()
-	s.Keys, s.Primary = k.Len(), k.Primary()
-	g.joiner.mu.Lock()
-	s.Joins, s.JoinsFailed = g.joiner.mu.tries, g.joiner.mu.failed
-	g.joiner.mu.Unlock()
 	return s
 }

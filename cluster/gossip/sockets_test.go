@@ -197,7 +197,7 @@ func TestSilentTarget(t *testing.T) {
 	}()
 	a := serveReal(t, loopback("a"))
 	c := loopback("b", silent.Addr().String(), a.Addr())
-	c.Timing.DialTimeout = time.Minute
+	c.DialTimeout = time.Minute
 	b := openReal(t, c)
 	<-accepted
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -255,7 +255,7 @@ func TestReadyEndsWithItsContext(t *testing.T) {
 func TestLibraryLines(t *testing.T) {
 	book := &logBook{}
 	c := loopback("n", "127.0.0.1:1")
-	c.Timing.JoinTimeout = 300 * time.Millisecond
+	c.JoinTimeout = 300 * time.Millisecond
 	c.Logger = slog.New(slog.NewTextHandler(book, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	g := openReal(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

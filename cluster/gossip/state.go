@@ -14,65 +14,42 @@ import (
 const (
 	// leaveTimeout bounds each of the two announcements of Leave.
 	leaveTimeout = time.Second
-	// repeatAfter is when a state is told once more, in gossip intervals: when the
-	// first message is through, or lost.
-	repeatAfter = 5
+	// repeatAfter is when a state is announced once more: the first message has arrived by then, or is lost.
+	repeatAfter = 5 * gossipInterval
 )
 
-// turn is a mutex of capacity 1. Owners wait for time to pass, which a
-// testing/synctest bubble sees in a channel but not in a sync.Mutex.
-type turn chan struct{}
-
-func (t turn) take() { t <- struct{}{} }
-
-func (t turn) tryTake() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
-
-func (t turn) give() { <-t }
-
-// SetState tells the others what this node is doing now: joining, which it
-// starts with, then serving, then leaving. States only go forward, and serving is
-// rejected before Ready. It returns without waiting for the update to spread, which
-// takes about two gossip intervals.
+// SetState announces this node's state: joining, which it starts with, then serving, then leaving. States only go forward,
+// and serving is rejected before Ready. It does not wait for the update to spread, which takes about two gossip intervals.
 func (g *Gossip) SetState(s member.State) error {
-	g.announce.take()
-	defer g.announce.give()
+	g.announce <- struct{}{}
+	defer func() { <-g.announce }()
 	// UpdateNode takes no wait of zero; the update is under way when it returns.
 	return g.announceLocked(s, time.Nanosecond)
 }
 
-// announceLocked sets the state and waits at most so long until the update is out.
-// It requires that g.announce is held.
+// announceLocked sets the state and waits until the update is out, at most for wait. It requires that g.announce is held.
 func (g *Gossip) announceLocked(s member.State, wait time.Duration) error {
 	changed, err := g.change(s)
 	if err != nil || !changed {
 		return err
 	}
-	// The only error is that the wait was too short. The update goes out all the same.
-	_ = g.list.UpdateNode(wait)
+	_ = g.list.UpdateNode(wait) // the only error is a timeout, and the update goes out nevertheless
 	g.publish()
 	signal(g.repeat)
 	g.log.Info("state changed", "state", s.String())
 	return nil
 }
 
-// repeatState tells the others once more what this node is doing. memberlist's
-// queue of updates loses a message now and then: whenever it is empty for a moment,
-// also while messages are taken out to be put back, its numbering starts afresh,
-// and messages of the same length then take each other's place. Only the origin
-// can make that good before the next whole exchange of state.
+// repeatState announces this node's state once more. memberlist's queue of updates can lose a message: when the queue is
+// empty for a moment, its numbering starts again, and messages of the same length then replace each other.
 func (g *Gossip) repeatState() {
-	if !g.announce.tryTake() {
-		signal(g.repeat) // something is being told now; come back
+	select {
+	case g.announce <- struct{}{}:
+		defer func() { <-g.announce }()
+	default:
+		signal(g.repeat) // another announcement is in progress
 		return
 	}
-	defer g.announce.give()
 	if !g.left && g.Err() == nil {
 		_ = g.list.UpdateNode(time.Nanosecond)
 	}
@@ -89,7 +66,7 @@ func (g *Gossip) change(s member.State) (changed bool, err error) {
 	case s == now:
 		return false, nil
 	case s == member.Leaving && (errors.Is(g.mu.err, ErrDuplicateName) || g.mu.waits != ""):
-		return false, nil // the name is another's, and the update would be taken for its
+		return false, nil // the others would take it for an update of the other process of this name
 	case s < now || s > member.Leaving:
 		return false, fmt.Errorf("gossip: set state %s: it is %s already, and states only go forward", s, now)
 	case s == member.Serving && g.mu.err != nil:
@@ -108,23 +85,22 @@ func (g *Gossip) change(s member.State) (changed bool, err error) {
 	return true, nil
 }
 
-// Leave tells the others that this node is gone: they drop it from their views at
-// once. It waits until the update is out, at most 2 s or as long as ctx allows.
-// Announce the state Leaving earlier, when others should stop sending work. Close
-// must still be called. Calling Leave again does nothing.
+// Leave announces that this node is gone, so that the others drop it from their views at once. It waits until the update is
+// out, at most 2 s or as long as ctx allows. Set the state Leaving earlier, so that others stop sending work. Close must still
+// be called. Calling Leave again does nothing.
 func (g *Gossip) Leave(ctx context.Context) error {
-	g.announce.take()
-	defer g.announce.give()
+	g.announce <- struct{}{}
+	defer func() { <-g.announce }()
 	if g.left {
 		return nil
 	}
-	// Those who never hear of the state Leaving would take this node for lost.
+	// Nodes that never hear of the state Leaving would take this node for lost.
 	if err := g.announceLocked(member.Leaving, timeLeft(ctx)); err != nil {
 		return err
 	}
 	g.stopJoining()
 	g.left = true
-	// Where all leave at once, those who were to hear it may be gone by now.
+	// If all nodes leave at once, there may be none left to hear it.
 	if err := g.list.Leave(timeLeft(ctx)); err != nil && !g.registry.alone() {
 		return fmt.Errorf("gossip: leave: %w", err)
 	}
@@ -143,22 +119,17 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(wait, time.Nanosecond) // memberlist takes 0 for no limit
 }
 
-// metaFormat is the first byte of the metadata. Nodes that write another one
-// reject each other, so it is raised only when the two cannot be kept apart
-// otherwise.
+// metaFormat is the first byte of the metadata. Nodes of different formats reject each other.
 const metaFormat = 2
 
-// metadata is what a node tells about itself through memberlist. The gossip
-// address is not in it: memberlist carries that itself.
+// metadata describes a node to others through memberlist, which carries the gossip address itself.
 type metadata struct {
 	member    member.Member // without Gossip
 	placement uint32
 }
 
-// encodeMeta writes: format, state, placement as 4 bytes little endian,
-// then name, boot, peer, gRPC, HTTP and version, each with its
-// length in one byte before it. The zone follows only where there is one: nodes that do not know zones reject
-// metadata that goes on.
+// encodeMeta writes: format, state, placement as 4 bytes little endian, then name, boot, peer, gRPC, HTTP and version, each
+// with its length in one byte before it, and the zone if there is one.
 func encodeMeta(m metadata) ([]byte, error) {
 	b := make([]byte, 0, memberlist.MetaMaxSize)
 	b = append(b, metaFormat, byte(m.member.State))
@@ -180,7 +151,7 @@ func encodeMeta(m metadata) ([]byte, error) {
 	return b, nil
 }
 
-// decodeMeta reads what encodeMeta writes and nothing else.
+// decodeMeta reads metadata of encodeMeta, and rejects anything else.
 func decodeMeta(b []byte) (metadata, error) {
 	var m metadata
 	if len(b) == 0 {
@@ -229,8 +200,7 @@ func (m *metadata) texts() []*string {
 	return []*string{&p.Name, &p.Boot, &p.Peer, &p.GRPC, &p.HTTP, &p.Version}
 }
 
-// delegate is what memberlist calls, mostly under its own lock. It only writes to
-// the registry and signals.
+// delegate has memberlist's callbacks, most of which run under its lock. They only write to the registry and signal.
 type delegate struct{ g *Gossip }
 
 var (
@@ -240,22 +210,21 @@ var (
 	_ memberlist.MergeDelegate = delegate{}
 )
 
-// NodeMeta returns what others are told about this node.
+// NodeMeta returns the metadata of this node.
 func (d delegate) NodeMeta(int) []byte { return *d.g.meta.Load() }
 
-// NotifyMsg takes challenges and answers, and keeps nothing of the memory that it is given.
+// NotifyMsg takes challenges and responses, and keeps no reference to message.
 func (d delegate) NotifyMsg(message []byte) { d.g.receive(message) }
 
-// GetBroadcasts: nothing of this package's own is passed on.
+// GetBroadcasts returns nil: this package has no broadcasts of its own.
 func (d delegate) GetBroadcasts(int, int) [][]byte { return nil }
 
-// LocalState is handed to whoever exchanges state with us: who we are. It is how
-// a node that finds itself among its join targets notices.
+// LocalState is sent to a peer that exchanges state with this node: its full name, by which it recognizes itself among its
+// join targets.
 func (d delegate) LocalState(bool) []byte { return []byte(d.g.registry.self) }
 
-// MergeRemoteState is called when an exchange of state with a peer was accepted
-// and merged: by now the registry has all that the peer knows. A peer that listens
-// but does not know itself yet has said nothing, and counts when it says more.
+// MergeRemoteState is called after an exchange of state with a peer was accepted and merged into the registry. A peer that
+// does not know itself yet does not count.
 func (d delegate) MergeRemoteState(from []byte, _ bool) {
 	if d.g.registry.met(string(from)) {
 		signal(d.g.answered)
@@ -271,8 +240,7 @@ func (d delegate) NotifyAlive(node *memberlist.Node) error {
 	return err
 }
 
-// NotifyMerge rejects a cluster with a member that does not fit. It is
-// called on both sides, with all that the other side knows.
+// NotifyMerge rejects a cluster with a member that does not fit. Both sides call it, with all members that the other knows.
 func (d delegate) NotifyMerge(nodes []*memberlist.Node) error {
 	for _, node := range nodes {
 		if node.State != memberlist.StateAlive {

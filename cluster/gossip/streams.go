@@ -4,25 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
 )
 
-// What others' streams to the gossip port may take. A stream carries one message; the largest that is
-// gossip has some 700 bytes for each member.
+// Bounds of incoming streams. A stream carries one message, of at most some 700 bytes for each member.
 const (
 	maxStreams      = 256     // at once
 	maxStreamsOfOne = 64      // of them from one address
 	maxStreamBytes  = 2 << 20 // of each
-	maxStreamNodes  = 8192    // that a message may announce: room is made for them before they come
+	maxStreamNodes  = 8192    // that a message may announce: memberlist allocates them in advance
 	maxUserState    = 1 << 10 // bytes that it may announce
 	maxStreamHead   = 256     // bytes that announce both
 )
@@ -36,17 +31,16 @@ const (
 
 var errStreamTooLong = fmt.Errorf("more than %d bytes", maxStreamBytes)
 
-// streamGate lets streams and packets in. memberlist reads what they announce, and bounds neither how many
-// there are nor, in clear, much of what one can make it hold.
+// streamGate lets streams and packets in. memberlist bounds neither the number of streams nor, unencrypted, the memory that one
+// can make it allocate.
 type streamGate struct {
 	encrypted bool
 	out       chan net.Conn
 	packets   chan *memberlist.Packet
-	leaving   chan struct{} // closed when packets are dropped: memberlist may not take them any more
+	leaving   chan struct{} // closed when packets are dropped: memberlist may no longer take them
 	stopped   chan struct{}
 	wg        sync.WaitGroup
-	leave     sync.Once
-	end       sync.Once
+	shutdown  sync.Once
 	rejected  atomic.Uint64
 
 	mu struct {
@@ -57,7 +51,10 @@ type streamGate struct {
 }
 
 func newStreamGate(encrypted bool) *streamGate {
-	g := &streamGate{encrypted: encrypted, out: make(chan net.Conn), packets: make(chan *memberlist.Packet), leaving: make(chan struct{}), stopped: make(chan struct{})}
+	g := &streamGate{
+		encrypted: encrypted, out: make(chan net.Conn), packets: make(chan *memberlist.Packet),
+		leaving: make(chan struct{}), stopped: make(chan struct{}),
+	}
 	g.mu.by = make(map[string]int)
 	return g
 }
@@ -76,7 +73,10 @@ func (g *streamGate) run(in <-chan net.Conn) {
 
 // pass hands c to memberlist, or closes it.
 func (g *streamGate) pass(c net.Conn) {
-	from := hostOf(c.RemoteAddr())
+	from, _, err := net.SplitHostPort(c.RemoteAddr().String())
+	if err != nil {
+		from = c.RemoteAddr().String()
+	}
 	g.mu.Lock()
 	ok := g.mu.open < maxStreams && g.mu.by[from] < maxStreamsOfOne
 	if ok {
@@ -112,16 +112,8 @@ func (g *streamGate) stop() {
 	g.wg.Wait()
 }
 
-func hostOf(a net.Addr) string {
-	host, _, err := net.SplitHostPort(a.String())
-	if err != nil {
-		return a.String()
-	}
-	return host
-}
-
-// boundedStream is a stream of which so many bytes can be read, and nothing if its head is not
-// that of gossip. One goroutine reads.
+// boundedStream is a stream of which at most maxStreamBytes can be read, and nothing if its head is not that of gossip. One
+// goroutine reads.
 type boundedStream struct {
 	net.Conn
 	gate    *streamGate
@@ -130,7 +122,7 @@ type boundedStream struct {
 
 	left   int
 	judged bool
-	head   []byte // judged, and not read yet
+	head   []byte // not read yet
 }
 
 func (s *boundedStream) Close() error {
@@ -159,38 +151,34 @@ func (s *boundedStream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// judge reads the head and rejects what is no gossip.
+// judge reads the head and rejects what is not gossip.
 func (s *boundedStream) judge() error {
 	head := make([]byte, 0, maxStreamHead)
 	for {
 		n, err := s.Conn.Read(head[len(head):cap(head)])
 		head = head[:len(head)+n]
-		enough, fault := judgeHead(head, s.gate.encrypted)
-		if fault != nil {
-			return fault
-		}
-		if enough {
+		enough, invalid := judgeHead(head, s.gate.encrypted)
+		switch {
+		case invalid != nil:
+			return invalid
+		case enough:
 			s.judged, s.head, s.left = true, head, s.left-len(head)
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 	}
 }
 
-// judgeHead says whether the bytes that a stream began with are enough to judge it, and what is
-// wrong with them. Errors contain what memberlist's log lines about noise do.
+// judgeHead reports whether the first bytes of a stream are enough to judge it, and returns why it is rejected. Its errors
+// contain texts of noise and undecrypted.
 func judgeHead(head []byte, encrypted bool) (enough bool, err error) {
 	switch {
 	case len(head) == 0:
 		return false, nil
-	case encrypted:
-		if head[0] != encryptMessage {
-			return false, errors.New("not encrypted")
-		}
-		return true, nil
-	case head[0] == pingMessage:
+	case encrypted && head[0] != encryptMessage:
+		return false, errors.New("not encrypted")
+	case encrypted || head[0] == pingMessage:
 		return true, nil
 	case head[0] != pushPullMessage:
 		return false, fmt.Errorf("a stream that begins with %d", head[0])
@@ -211,81 +199,4 @@ func judgeHead(head []byte, encrypted bool) (enough bool, err error) {
 		return false, fmt.Errorf("%d bytes of state announced", announced.UserStateLen)
 	}
 	return true, nil
-}
-
-// certain is how many rejections in a row are believed: one alone may be of a process that was just stopping.
-const certain = 2
-
-// judge notes whether a join target has answered that this node is none of its cluster.
-func (j *joiner) judge(a *attempt, err error) {
-	why := ""
-	if err != nil {
-		why = rejection(err.Error())
-	}
-	if why == "" {
-		a.rejections = 0
-	} else {
-		a.rejections++
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if a.rejections < certain {
-		delete(j.mu.rejected, a.address)
-		return
-	}
-	text := fmt.Sprintf("%s (--join %s): %s", a.address, a.target, why)
-	j.mu.rejected[a.address] = text
-	if j.quiet.Allow(time.Now(), text) {
-		j.log.Error("rejected by a join target: this node is not part of that cluster, and is not ready until this is cured", "address", a.address,
-			"target", a.target, "reason", why)
-	}
-}
-
-// forgetRejected drops the addresses that are not tried any more.
-func (j *joiner) forgetRejected(attempts map[string]*attempt) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for address := range j.mu.rejected {
-		if attempts[address] == nil {
-			delete(j.mu.rejected, address)
-		}
-	}
-}
-
-// Rejected says which join targets answer and do not take this node, and why: what differs and what to do. The keys are
-// their addresses.
-func (g *Gossip) Rejected() map[string]string {
-	j := g.joiner
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return maps.Clone(j.mu.rejected)
-}
-
-// LongestRejoin is how long it takes at most until members that miss this node's address have tried it.
-func (g *Gossip) LongestRejoin() time.Duration {
-	return 2*g.config.Timing.RejoinInterval + g.config.Timing.ProbeTimeout
-}
-
-// Failures says which join targets do not answer, and why.
-func (g *Gossip) Failures() []string { return g.joiner.failures() }
-
-// rejection says what the error of an exchange with a peer means that has answered, and what to do; "" if it did not answer. memberlist's
-// errors are texts.
-func rejection(text string) string {
-	has := func(parts ...string) bool {
-		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
-	}
-	switch {
-	case has("dial ", "resolve", "lookup ", "timeout", "deadline exceeded", "use of closed"):
-		return ""
-	case has("placement is"):
-		return text[max(0, strings.Index(text, "its ")):]
-	case has("encrypt", "decrypt"):
-		return "secret or keyring differs: give all nodes the same --secret-file and --gossip-keyring (" + text + ")"
-	case has("msgType", "unsupported", "msgpack", "missing message type"):
-		return "it is no gossip port: give the gossip port in --join, 7463 by default (" + text + ")"
-	case has("EOF", "reset by peer", "broken pipe"):
-		return "it closes the connection: secret or keyring differs (give all nodes the same --secret-file and --gossip-keyring), or it is no gossip port (" + text + ")"
-	}
-	return text
 }

@@ -1,7 +1,5 @@
-// Package heavy finds the keys that come most often in a stream, in memory that does not grow with the
-// number of keys. Sketch is the algorithm, Window keeps one for each part of the last minute or
-// so. Time is a parameter; no goroutine is started. What a key is called, and which of the stream is shown
-// to it, is for the caller to say.
+// Package heavy finds the most frequent keys of a stream in bounded memory. Sketch is the algorithm, Window keeps one for each part
+// of the last minute or so. Time is a parameter; no goroutine is started.
 package heavy
 
 import (
@@ -14,15 +12,14 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Sketch counts the heaviest keys of a stream in a fixed number of places: Space-Saving (Metwally,
-// Agrawal, El Abbadi, "Efficient computation of frequent and top-k elements in data streams", ICDT 2005). A
-// key that finds no place takes that of the lightest, and inherits its count as an error. So of a stream of
-// total weight W, in m places:
+// Sketch counts the heaviest keys of a stream in a fixed number of places: Space-Saving (Metwally, Agrawal, El Abbadi, "Efficient
+// computation of frequent and top-k elements in data streams", ICDT 2005). A key without a place takes that of the lightest, and
+// inherits its count as an error. So of a stream of total weight W, in m places:
 //
 //   - a key with a place has come at most its count, and at least its count less its error,
 //   - no error is more than W ÷ m, and every key that weighs more than that has a place.
 //
-// It is not safe for concurrent use. Once its places are filled, it allocates only for longer names.
+// It is not safe for concurrent use. Once its places are taken, it allocates only for longer names.
 type Sketch struct {
 	size   int
 	places []place // a heap, the lightest first
@@ -35,7 +32,7 @@ type place struct {
 	name        []byte
 }
 
-// Namer appends the name of a key. It is asked for it only when the key gets a place.
+// Namer appends the name of a key. It is called only when the key gets a place.
 type Namer interface{ AppendName(dst []byte) []byte }
 
 // NewSketch returns an empty sketch of size places, at least 1.
@@ -43,7 +40,7 @@ func NewSketch(size int) *Sketch {
 	return &Sketch{size: max(1, size), index: make(map[bucket.Key]int32, size)}
 }
 
-// Add counts weight for key, which n names.
+// Add counts weight for key, named by n.
 func (s *Sketch) Add(key bucket.Key, weight uint64, n Namer) {
 	if i, ok := s.index[key]; ok {
 		s.places[i].count += weight
@@ -63,18 +60,21 @@ func (s *Sketch) Add(key bucket.Key, weight uint64, n Namer) {
 	s.down(0)
 }
 
-// insert gives key a place that is free.
+// insert gives key a free place.
 func (s *Sketch) insert(key bucket.Key, weight uint64, n Namer) {
 	last := len(s.places)
-	if last < cap(s.places) {
-		s.places = s.places[:last+1] // with the memory of an earlier name
-	} else {
-		s.places = append(s.places, place{})
-	}
-	p := &s.places[last]
+	s.places = slices.Grow(s.places, 1)[:last+1]
+	p := &s.places[last] // with the memory of an earlier name
 	*p = place{key: key, count: weight, name: n.AppendName(p.name[:0])}
 	s.index[key] = int32(last)
-	s.up(last)
+	for i := last; i > 0; {
+		parent := (i - 1) / 2
+		if s.places[parent].count <= s.places[i].count {
+			return
+		}
+		s.swap(i, parent)
+		i = parent
+	}
 }
 
 // floor returns the most that a key without a place can have come.
@@ -85,26 +85,9 @@ func (s *Sketch) floor() uint64 {
 	return s.places[0].count
 }
 
-// clear empties s and keeps its memory.
-func (s *Sketch) clear() {
-	s.places = s.places[:0]
-	clear(s.index)
-}
-
 func (s *Sketch) swap(i, j int) {
 	s.places[i], s.places[j] = s.places[j], s.places[i]
 	s.index[s.places[i].key], s.index[s.places[j].key] = int32(i), int32(j)
-}
-
-func (s *Sketch) up(i int) {
-	for i > 0 {
-		parent := (i - 1) / 2
-		if s.places[parent].count <= s.places[i].count {
-			return
-		}
-		s.swap(i, parent)
-		i = parent
-	}
 }
 
 func (s *Sketch) down(i int) {
@@ -124,14 +107,11 @@ func (s *Sketch) down(i int) {
 }
 
 const (
-	// shards divide the keys, so that those who count different ones seldom wait for each other.
-	shards = 16
-	// slots divide the time.
-	slots = 4
+	shards = 16 // of the keys, each with a lock
+	slots  = 4  // of the time
 )
 
-// Window counts the heaviest keys of the last three to four slots. It takes its memory with
-// the first key, and is safe for concurrent use.
+// Window counts the heaviest keys of the last three to four slots. It allocates with the first key, and is safe for concurrent use.
 type Window struct {
 	slot   time.Duration
 	size   int
@@ -145,26 +125,25 @@ type shard struct {
 	}
 }
 
-// slot is what came in one stretch of time.
+// slot has the keys of one stretch of time.
 type slot struct {
 	number int64
 	*Sketch
 }
 
-// Entry is one key: it has come at most Count times, and at least Count less Error, if every time was counted.
+// Entry is one key, which has come at most Count times, and at least Count less Error.
 type Entry struct {
 	Key          bucket.Key
 	Name         []byte
 	Count, Error uint64
 }
 
-// NewWindow returns a Window that is divided into slots of this length (more than 0) and has about size places for
-// keys in each.
+// NewWindow returns a Window of slots of this length (more than 0), with about size places in each.
 func NewWindow(slot time.Duration, size int) *Window {
 	return &Window{slot: slot, size: max(1, size/shards)}
 }
 
-// Add counts weight for key, which n names, at now: the time since any fixed moment, 0 or more.
+// Add counts weight for key, named by n, at now: the time since any fixed moment, 0 or more.
 func (w *Window) Add(now time.Duration, key bucket.Key, weight uint64, n Namer) {
 	number := int64(now / w.slot)
 	sh := &w.shards[key.Hi%shards]
@@ -175,7 +154,8 @@ func (w *Window) Add(now time.Duration, key bucket.Key, weight uint64, n Namer) 
 		*s = slot{number, NewSketch(w.size)}
 	case s.number != number:
 		s.number = number
-		s.clear()
+		s.places = s.places[:0]
+		clear(s.index)
 	}
 	s.Add(key, weight, n)
 	sh.mu.Unlock()
@@ -186,7 +166,7 @@ func (w *Window) Covers(now time.Duration) time.Duration {
 	return min(now, now%w.slot+(slots-1)*w.slot)
 }
 
-// Top returns the n heaviest keys at now whose name wanted takes, the heaviest first, and all of them together.
+// Top returns the n heaviest keys at now whose names are wanted, the heaviest first.
 func (w *Window) Top(now time.Duration, n int, wanted func(name []byte) bool) []Entry {
 	var all []Entry
 	for i := range w.shards {
@@ -198,7 +178,7 @@ func (w *Window) Top(now time.Duration, n int, wanted func(name []byte) bool) []
 	return all[:min(n, len(all))]
 }
 
-// entries adds up what the slots up to number have.
+// entries adds up the slots that end with number.
 func (sh *shard) entries(number int64, wanted func(name []byte) bool) []Entry {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -223,8 +203,8 @@ func (sh *shard) entries(number int64, wanted func(name []byte) bool) []Entry {
 				at[p.key] = k
 				all = append(all, Entry{Key: p.key, Name: bytes.Clone(p.name)})
 			}
-			// A slot that does not name a key may have seen it as often as its floor. The floors of all slots are
-			// added below, so that of one which names it is taken off, below 0 if need be: it wraps back.
+			// A slot without a place for a key may have seen it as often as its floor. All floors are added below, so that of a
+			// slot with a place is subtracted here. This may wrap below 0, and then wraps back.
 			all[k].Count += p.count - floor
 			all[k].Error += p.over - floor
 		}

@@ -1,9 +1,7 @@
-// Package listen bounds what unauthenticated clients can hold of a port: how many connections there are, how many
-// of them one address has, and how long one may stay silent before it costs more than its
-// descriptor. It decides nothing else: who a caller is and what it may ask is for the server behind it.
+// Package listen bounds what unauthenticated clients can hold of a port: the number of connections, how many of them one
+// address has, and how long one may stay silent.
 //
-// A Listener owns a goroutine that accepts and one for each connection that has not said anything
-// yet; Close waits for all of them.
+// A Listener owns a goroutine that accepts and one for each connection without a first byte; Close waits for all of them.
 package listen
 
 import (
@@ -16,7 +14,7 @@ import (
 	"time"
 )
 
-// Bounds are what a port bears. All fields are required.
+// Bounds are the limits of a port. All fields are required.
 type Bounds struct {
 	// Total is the most connections at once, at least 1.
 	Total int
@@ -26,7 +24,7 @@ type Bounds struct {
 	Silence time.Duration
 }
 
-// Validate says which field is wrong.
+// Validate reports the first invalid field.
 func (b Bounds) Validate() error {
 	switch {
 	case b.Total < 1:
@@ -39,32 +37,30 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// visit is how many connections of an address may take places that are kept.
+// visit is the number of connections from which on an address cannot have a kept place.
 const visit = 4
 
-// kept is how many of the places are for addresses with fewer connections than visit: health checks, operators and metrics still
-// get in when clients have taken all others.
+// kept is the number of places for addresses with fewer connections than visit, so that health checks, operators and metrics get
+// in when clients have taken all others.
 func (b Bounds) kept() int { return min(b.Total/8, 64) }
 
-// Stats counts since New, except for Open.
+// Stats has counts since New, except for Open.
 type Stats struct {
-	// Open are the connections that there are now, silent ones included.
+	// Open is the current number of connections, silent ones included.
 	Open int
-	// Full and Crowded were closed at once: too many in all, or of one address. Silent
-	// ones said nothing in time.
+	// Full and Crowded were closed at once: too many in all, or of one address. Silent ones sent nothing in time.
 	Full, Crowded, Silent uint64
-	// Failed is how often accepting has failed, most often because no file descriptor was left. The connection waits in the
-	// kernel's queue, and is tried again.
+	// Failed counts failures to accept, most often for lack of a file descriptor. The connection stays in the kernel's queue.
 	Failed uint64
 }
 
-// Listener is a net.Listener that gives out connections once their first byte is there. Make it with
-// New; it ends with Close.
+// Listener is a net.Listener that returns connections once their first byte is there. It must be created with New and closed
+// with Close.
 type Listener struct {
 	net.Listener
 	bounds Bounds
 
-	heard chan net.Conn // connections that have said something
+	heard chan net.Conn // connections with a first byte
 	over  chan struct{} // closed when accepting has ended
 	done  chan struct{} // closed by Close
 	wg    sync.WaitGroup
@@ -81,20 +77,21 @@ type Listener struct {
 	}
 }
 
-// New takes l over and begins to accept. The error is about a field of b; l is then left alone.
+// New takes l over and begins to accept. It returns an error for invalid bounds, and then does not touch l.
 func New(l net.Listener, b Bounds) (*Listener, error) {
 	if err := b.Validate(); err != nil {
 		return nil, err
 	}
-	bounded := &Listener{Listener: l, bounds: b, heard: make(chan net.Conn), over: make(chan struct{}), done: make(chan struct{})}
+	bounded := &Listener{
+		Listener: l, bounds: b, heard: make(chan net.Conn), over: make(chan struct{}), done: make(chan struct{}),
+	}
 	bounded.mu.by = make(map[netip.Addr]int)
 	bounded.mu.waiting = make(map[*conn]struct{})
 	bounded.wg.Go(bounded.accept)
 	return bounded, nil
 }
 
-// Accept waits for the next connection that has said something. After Close, or when accepting
-// has failed for good, it returns why.
+// Accept waits for the next connection with a first byte. After Close, or a permanent failure, it returns the error.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.heard:
@@ -106,7 +103,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends accepting and those connections that nobody has been given yet, and waits until that is done.
+// Close ends accepting and closes the connections that Accept has not returned, and waits until that is done.
 func (l *Listener) Close() error {
 	err := l.Listener.Close()
 	l.mu.Lock()
@@ -139,7 +136,6 @@ func (l *Listener) accept() {
 			pause = 0
 			l.admit(c)
 		case passing(err):
-			// Most often no descriptor is left. Those who wait in the kernel's queue go on waiting.
 			l.failed.Add(1)
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			select {
@@ -156,7 +152,7 @@ func (l *Listener) accept() {
 	}
 }
 
-// passing reports whether accepting may go well again after err.
+// passing reports whether accepting may succeed again after err.
 func passing(err error) bool {
 	e, ok := errors.AsType[interface {
 		error
@@ -228,7 +224,7 @@ func (l *Listener) release(from netip.Addr) {
 	}
 }
 
-// networkOf is what counts as one address: whoever has an IPv6 address has 2⁶⁴ of them.
+// networkOf returns what counts as one address: of IPv6 a network, because a client can have 2⁶⁴ addresses.
 func networkOf(a net.Addr) netip.Addr {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -238,21 +234,18 @@ func networkOf(a net.Addr) netip.Addr {
 	if addr.Is4() {
 		return addr
 	}
-	network, err := addr.WithZone("").Prefix(64)
-	if err != nil {
-		return netip.Addr{}
-	}
+	network, _ := addr.WithZone("").Prefix(64) // the zero Prefix of an invalid address
 	return network.Addr()
 }
 
-// conn is a connection whose first byte was read already. Reads are for one goroutine at a time.
+// conn is a connection whose first byte has been read. One goroutine at a time may read.
 type conn struct {
 	net.Conn
 	listener *Listener
 	from     netip.Addr
 	closing  sync.Once
 
-	early bool // first has a byte that nobody was given yet
+	early bool // first has a byte that Read has not returned yet
 	first [1]byte
 }
 

@@ -48,7 +48,7 @@ type Config struct {
 
 	CheckTimeout    time.Duration
 	Right           time.Duration // cluster.Config.Right, no flag
-	Rejoin          time.Duration // gossip.Timing.RejoinInterval, no flag
+	Rejoin          time.Duration // gossip.Config.RejoinInterval, no flag
 	JoinTimeout     time.Duration
 	ShutdownTimeout time.Duration
 	HandoverTimeout time.Duration

@@ -213,7 +213,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 		Bind: n.config.listenAddr(n.config.GossipPort), Advertise: n.config.Advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
 		Join: n.config.joinTargets(), Keyring: keys, Placement: ring.Placement,
-		Version: n.config.Version, Zone: n.config.Zone, Timing: gossip.Timing{JoinTimeout: n.config.JoinTimeout, RejoinInterval: n.config.Rejoin}, Logger: n.log,
+		Version: n.config.Version, Zone: n.config.Zone, JoinTimeout: n.config.JoinTimeout, RejoinInterval: n.config.Rejoin, Logger: n.log,
 	})
 	if errors.Is(err, gossip.ErrListen) {
 		return fmt.Errorf("--gossip-port: %w", err)

@@ -1,22 +1,18 @@
-// Package snapshot keeps a node's counters on disk: the format of the file, and what
-// is done to the directory it lies in. It decides whether a file may be used: one that is
-// damaged, of another format, of another node or cluster, or from the future is rejected
-// as a whole, with a [Rejection] that says why.
-//
-// It leaves to others what is in a snapshot and when one is made, what bucket.Image says
-// inside, and what to do after a rejection. It reads no clock, starts no goroutine and logs
-// nothing.
+// Package snapshot keeps a node's counters on disk: the file format and the directory. It decides whether a file may be used:
+// one that is damaged, of another format, node or cluster, or from the future is rejected completely, with a [Rejection].
+// What is in a snapshot, when one is made, and what happens after a rejection is the caller's decision. It reads no clock,
+// starts no goroutine and logs nothing.
 //
 // # Directory
 //
 //	lock                            held by the process that has the directory open
-//	counters.snapshot               the last whole snapshot
-//	counters.snapshot.new           the one being written; what a crash leaves of it is removed
-//	deferred.snapshot               of the same format: what is still to be charged to the owners of keys
-//	counters.snapshot.rejected-TIME  set aside, for people to look at; the newest three
+//	counters.snapshot               the last complete snapshot
+//	counters.snapshot.new           the one being written; Open removes what a crash has left of it
+//	deferred.snapshot               of the same format: deferred charges, see [Dir.Deferred]
+//	counters.snapshot.rejected-TIME  set aside for inspection; the newest three
 //
-// A snapshot is written under its temporary name, brought to the disk, then renamed, so at any
-// time the directory has the old one or the new one, whole.
+// A snapshot is written under its temporary name, synced to the disk, then renamed, so the directory always has the complete
+// old one or the complete new one.
 //
 // # Format
 //
@@ -28,15 +24,14 @@
 //	header   = Header
 //	limits   = the number that images refer to it by, and one set of limits
 //	section  = Section
-//	image    = how many counters, the numbers of their limits, and after that the data of a bucket.Image, of the section before it
+//	image    = number of counters, numbers of their limits, then the data of a bucket.Image, of the section before it
 //	trailer  = totals, and the checksum of all before it but the records' own checksums
 //
-// The trailer's sum leaves out the records' checksums because a CRC over bytes and then their
-// CRC no longer depends on the bytes: it would not see that records changed places.
+// The trailer's sum leaves out the records' checksums, because a CRC over bytes and then their CRC no longer depends on the
+// bytes: it would not detect exchanged records.
 //
-// What comes before the records is the same in every version. Within a version, limits may get new fields
-// and values: a set that this program cannot read is nil in the image, which costs its
-// counters and no others. Everything else needs a new version.
+// The part before the records is the same in every version. Within a version, limits may get new fields and values: a set
+// that this program cannot read is nil in the image, and only its counters are lost. Any other change needs a new version.
 package snapshot
 
 import (
@@ -48,8 +43,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -69,19 +62,18 @@ var ErrInUse = errors.New("another process uses it; give each node a directory o
 // ErrWriting is returned by Create while another Writer is at work.
 var ErrWriting = errors.New("a snapshot is being written already")
 
-// Dir is a data directory, kept from other processes while it is open. Must be created with
-// Open and closed with Close. Safe for concurrent use; its Readers and Writers are not.
+// Dir is a data directory, locked against other processes. It must be created with Open and closed with Close. It is safe for
+// concurrent use; its Readers and Writers are not.
 type Dir struct {
 	path string
 	root *os.Root
 	lock *os.File
 	name string // of the snapshot
-	// writing keeps a second Writer out.
-	writing atomic.Bool
+
+	writing atomic.Bool // there is a Writer
 }
 
-// Open makes the directory if need be, locks it, and removes what a crash has left there of a
-// snapshot. Errors say what cannot be done to which path.
+// Open makes the directory if it is missing, locks it, and removes the remains of an unfinished snapshot. Errors name the path.
 func Open(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory %s: %w", path, err)
@@ -113,11 +105,11 @@ func (d *Dir) open() (err error) {
 	return nil
 }
 
-// Deferred returns the same directory with another snapshot, of the charges that a node still owes to the owners of keys. It is
-// small, and written by itself when they change. It is closed with d.
+// Deferred returns the same directory with another snapshot: of the deferred charges that this node still owes to the owners of
+// keys. It is closed with d.
 func (d *Dir) Deferred() *Dir { return &Dir{path: d.path, root: d.root, name: deferredName} }
 
-// Close lets other processes have the directory. Writers and readers have to be done.
+// Close unlocks the directory. Writers and readers must have ended.
 func (d *Dir) Close() error {
 	err := d.root.Close()
 	if d.lock != nil {
@@ -126,8 +118,7 @@ func (d *Dir) Close() error {
 	return err
 }
 
-// Create begins a snapshot. It takes the place of the last one when it is committed. There can be
-// one at a time: see ErrWriting.
+// Create begins a snapshot, which replaces the last one when it is committed. There can be one at a time: see ErrWriting.
 func (d *Dir) Create(h Header) (*Writer, error) {
 	if !d.writing.CompareAndSwap(false, true) {
 		return nil, ErrWriting
@@ -135,11 +126,10 @@ func (d *Dir) Create(h Header) (*Writer, error) {
 	return newWriter(d, d.file(d.name), h, func() { d.writing.Store(false) })
 }
 
-// Read opens the snapshot after verifying all of it. It returns nil and no error if there is none,
-// and a *Rejection if it must not be used.
+// Read opens the snapshot after verifying all of it. It returns nil if there is none, and a *Rejection if it must not be used.
 func (d *Dir) Read(want Want) (*Reader, error) {
 	name := d.file(d.name)
-	// A pipe would be waited for, so look before opening.
+	// Opening a pipe would block.
 	info, err := d.root.Lstat(d.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -188,7 +178,7 @@ func (d *Dir) temp() string { return d.name + ".new" }
 
 func (d *Dir) file(name string) string { return filepath.Join(d.path, name) }
 
-// bare returns what went wrong without the path, which the caller names in full.
+// bare returns err without the path, which the caller adds in full.
 func bare(err error) error {
 	switch e := err.(type) {
 	case *fs.PathError:
@@ -202,17 +192,16 @@ func bare(err error) error {
 // maxAside is how many rejected files are kept.
 const maxAside = 3
 
-// aside is a rejected file: when it was set aside, and which one of that second.
+// aside is a rejected file: when it was set aside, and its number among those of that second.
 type aside struct {
-	name   string
 	second int64
 	nth    int
 }
 
 const asidePrefix = fileName + ".rejected-"
 
-// SetAside renames the snapshot, so that people can look at it and the next one is not
-// rejected too, and returns its new path. The newest three are kept.
+// SetAside renames the snapshot, so that it can be inspected and the next start does not reject it again, and returns its new
+// path. The newest three are kept.
 func (d *Dir) SetAside(now time.Time) (string, error) {
 	name, err := d.setAside(max(0, now.Unix()))
 	if err != nil {
@@ -227,51 +216,38 @@ func (d *Dir) setAside(second int64) (string, error) {
 		return "", err
 	}
 	var old []aside
-	nth := 0
+	next := aside{second: second}
 	for _, e := range entries {
-		a, ok := parseAside(e.Name())
-		if !ok {
-			continue
-		}
-		old = append(old, a)
-		if a.second == second {
-			nth = max(nth, a.nth+1)
+		if a, ok := parseAside(e.Name()); ok {
+			old = append(old, a)
+			if a.second == second {
+				next.nth = max(next.nth, a.nth+1)
+			}
 		}
 	}
-	name := asidePrefix + strconv.FormatInt(second, 10)
-	if nth > 0 {
-		name += "-" + strconv.Itoa(nth)
-	}
-	if err := d.root.Rename(fileName, name); err != nil {
+	if err := d.root.Rename(fileName, next.name()); err != nil {
 		return "", err
 	}
 	slices.SortFunc(old, func(a, b aside) int {
 		return cmp.Or(cmp.Compare(a.second, b.second), cmp.Compare(a.nth, b.nth))
 	})
 	for len(old) >= maxAside {
-		if err := d.root.RemoveAll(old[0].name); err != nil {
+		if err := d.root.RemoveAll(old[0].name()); err != nil {
 			return "", err
 		}
 		old = old[1:]
 	}
-	return name, d.sync()
+	return next.name(), d.sync()
+}
+
+func (a aside) name() string {
+	if a.nth == 0 {
+		return fmt.Sprint(asidePrefix, a.second)
+	}
+	return fmt.Sprintf("%s%d-%d", asidePrefix, a.second, a.nth)
 }
 
 func parseAside(name string) (a aside, ok bool) {
-	rest, ok := strings.CutPrefix(name, asidePrefix)
-	if !ok {
-		return a, false
-	}
-	number, nth, many := strings.Cut(rest, "-")
-	second, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		return a, false
-	}
-	a = aside{name: name, second: second}
-	if many {
-		if a.nth, err = strconv.Atoi(nth); err != nil || a.nth < 1 {
-			return a, false
-		}
-	}
-	return a, true
+	n, _ := fmt.Sscanf(name, asidePrefix+"%d-%d", &a.second, &a.nth)
+	return a, n > 0 && a.name() == name
 }

@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -9,43 +8,41 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Header says whose snapshot it is. The cluster's secret is not in it.
+// Header identifies the writer of a snapshot. It does not contain the cluster's secret.
 type Header struct {
 	// Placement is ring.Placement of the program that wrote it.
 	Placement int
-	// Fingerprint tells the cluster's secret from others.
+	// Fingerprint identifies the cluster's secret.
 	Fingerprint [16]byte
 	// Name and Boot are those of the process that wrote it.
 	Name, Boot string
 	// Begun is the time of day when it was begun.
 	Begun time.Time
-	// Partitions is how many there are, held here or not; at least 1.
+	// Partitions is the number of partitions of the cluster; at least 1.
 	Partitions int
 	// Set is the voter set that the process knew; zero if none.
 	Set message.Set
 }
 
-// Section is what is known of one partition besides its counters.
+// Section describes one partition.
 type Section struct {
 	Partition int
-	// Mark is the point in the partition's history that its counters are from, Start
-	// what the mark's epoch began with.
+	// Mark is the point in the partition's history that its counters are from, Start the one that the mark's epoch began with.
 	Mark, Start message.Mark
-	// Holding: the process held the partition, or was handing it over. Complete: all of
-	// its counters are here.
+	// Holding: the process owned the partition, or was handing it over. Complete: all of its counters are here.
 	Holding, Complete bool
 	// At is the time of day as of which the counters were exported.
 	At time.Time
-	// LostOf is the epoch whose counters are lost, LostAt the time of day when the partition was taken over without them; zero if none are.
+	// LostOf is the epoch whose counters are lost, LostAt the time of day when the partition was taken over without them; zero
+	// if none are.
 	LostOf message.Epoch
 	LostAt time.Time
 }
 
-// Age returns how long ago at now the counters were exported; never less than 0, so a
-// clock that was set back makes nothing older.
+// Age returns how long ago at now the counters were exported, at least 0: the clock may have been set back.
 func (s *Section) Age(now time.Time) time.Duration { return max(0, now.Sub(s.At)) }
 
-// Totals count what a snapshot has.
+// Totals are the counts of a snapshot.
 type Totals struct {
 	Sections, Images, Counters int
 	// Bytes is the size of the file.
@@ -64,7 +61,7 @@ func (h *Header) validate() error {
 	return nil
 }
 
-// storable reports whether t is a time that a machine's clock can show, in ns since 1970: about the years 1678 to 2262.
+// storable reports whether t fits into int64 nanoseconds since 1970, about the years 1678 to 2262.
 func storable(t time.Time) bool {
 	return !t.Before(time.Unix(0, math.MinInt64)) && !t.After(time.Unix(0, math.MaxInt64))
 }
@@ -92,39 +89,22 @@ type trailer struct {
 	Sum                        uint32
 }
 
-// Reason says why a snapshot is rejected.
-type Reason uint8
+// Reason is why a snapshot is rejected, for logs and metrics.
+type Reason string
 
 const (
-	// Damaged files are torn or changed, or never were snapshots.
-	Damaged Reason = iota + 1
-	// Older and Newer are formats of other programs.
-	Older
-	Newer
-	// Foreign files belong to another node or cluster, or are of another placement.
-	Foreign
-	// Future files are ahead of the clock: their counters would be less than nothing old.
-	Future
+	Damaged Reason = "damaged" // incomplete or changed, or never a snapshot
+	Older   Reason = "older"   // a format of other programs
+	Newer   Reason = "newer"   // the same
+	Foreign Reason = "foreign" // of another node, cluster or placement
+	Future  Reason = "future"  // ahead of the clock: the age of its counters would be negative
 )
 
-var reasonNames = [...]string{Damaged: "damaged", Older: "older", Newer: "newer", Foreign: "foreign", Future: "future"}
-
-// String returns r's name, for logs and metrics.
-func (r Reason) String() string {
-	if int(r) < len(reasonNames) && reasonNames[r] != "" {
-		return reasonNames[r]
-	}
-	return fmt.Sprintf("unknown (%d)", r)
-}
-
-// Rejection is the error about a snapshot that must not be used, no part of it. The file
-// stays where it is; see [Dir.SetAside].
+// Rejection is the error about a snapshot of which no part may be used. The file stays in its place; see [Dir.SetAside].
 type Rejection struct {
-	// File is its path.
-	File   string
-	Reason Reason
-	// Detail says what is wrong, Advice what to do.
-	Detail, Advice string
+	File           string // path
+	Reason         Reason
+	Detail, Advice string // what is wrong, and what to do
 }
 
 func (r *Rejection) Error() string {
@@ -134,14 +114,13 @@ func (r *Rejection) Error() string {
 // MaxAhead is how far the time of a snapshot may be ahead of the clock.
 const MaxAhead = time.Minute
 
-// Want is what a snapshot must match to be used.
+// Want has the values that a snapshot must match to be used.
 type Want struct {
 	Placement   int
 	Fingerprint [16]byte
 	Name        string
 	Partitions  int
-	// Now is the time of day.
-	Now time.Time
+	Now         time.Time // time of day
 }
 
 // judge returns why a file with this header is rejected, or nil.
@@ -178,23 +157,18 @@ func (w *Want) judgeTime(t time.Time) *Rejection {
 	}
 }
 
-// reject turns what reading stumbled over into the error for the caller.
+// reject turns an error of reading into the error for the caller.
 func reject(file string, err error) error {
-	var (
-		r *Rejection
-		d *damage
-		v errVersion
-	)
-	switch {
-	case errors.As(err, &r):
-		r.File = file
-		return r
-	case errors.As(err, &d):
-		return &Rejection{file, Damaged, "it is damaged: " + d.Error(), "put a whole copy in its place, or go on without these counters"}
-	case errors.As(err, &v):
-		r := &Rejection{file, Newer, fmt.Sprintf("it has format version %d, this program knows %d", v, version),
+	switch err := err.(type) {
+	case *Rejection:
+		err.File = file
+		return err
+	case *damage:
+		return &Rejection{file, Damaged, "it is damaged: " + err.Error(), "replace it with an intact copy, or go on without these counters"}
+	case errVersion:
+		r := &Rejection{file, Newer, fmt.Sprintf("it has format version %d, this program knows %d", err, version),
 			"start the version of sluice that wrote it, or go on without these counters"}
-		if v < version {
+		if err < version {
 			r.Reason = Older
 		}
 		return r

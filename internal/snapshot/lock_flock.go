@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// lock takes the file for this process, or says why it cannot. The lock goes with the
-// file's closing, so also with the process.
+// lock locks the file for this process. Closing the file releases the lock, and so does the end of the process.
 func lock(f *os.File) error {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -1,24 +1,16 @@
 package snapshot
 
 import (
-	"errors"
 	"fmt"
 	"io"
 
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// source is a file to read from.
-type source interface {
-	io.ReadSeeker
-	io.Closer
-}
-
-// Reader reads a snapshot: Next goes to a section, Image then reads its counters. The whole file
-// was verified when it was opened. Must be created with [Dir.Read] and closed with Close.
-// Not safe for concurrent use.
+// Reader reads a snapshot, all of which [Dir.Read] has verified: Next goes to a section, Image then reads its counters. It must
+// be closed with Close. Not safe for concurrent use.
 type Reader struct {
-	file source
+	file io.ReadSeekCloser
 	name string
 	size int64
 	want Want
@@ -29,7 +21,7 @@ type Reader struct {
 	unknown int
 	err     error // io.EOF after the trailer
 
-	// What the last record left.
+	// Of the last record.
 	kind    kind
 	again   bool // it has not been used yet
 	section Section
@@ -40,9 +32,8 @@ type Reader struct {
 	sets      []*bucket.Limits
 }
 
-// newReader verifies the file from its first byte to its last and then starts anew. It closes
-// file if it fails.
-func newReader(file source, name string, size int64, want Want) (*Reader, error) {
+// newReader verifies the whole file and then starts again. It closes file on error.
+func newReader(file io.ReadSeekCloser, name string, size int64, want Want) (*Reader, error) {
 	r := &Reader{file: file, name: name, size: size, want: want}
 	if err := r.verify(); err != nil {
 		file.Close()
@@ -91,18 +82,17 @@ func (r *Reader) start() error {
 	return nil
 }
 
-// Header returns whose snapshot it is.
+// Header returns the snapshot's header.
 func (r *Reader) Header() Header { return r.header }
 
-// Next goes to the next section, whether or not the images of the last one were read. After the
-// last section it returns io.EOF.
+// Next goes to the next section, skipping unread images. After the last section it returns io.EOF.
 func (r *Reader) Next() (Section, error) {
 	s, err := r.next()
 	return s, r.named(err)
 }
 
-// Image returns the next counters of the section; io.EOF after the last ones. They are valid until
-// the next call. Limits that this program cannot read are nil.
+// Image returns the next counters of the section, valid until the next call; io.EOF after the last ones. Limits that this program
+// cannot read are nil.
 func (r *Reader) Image() (*bucket.Image, error) {
 	k, err := r.step()
 	if err == nil && k == kindSection {
@@ -114,11 +104,10 @@ func (r *Reader) Image() (*bucket.Image, error) {
 	return &r.image, nil
 }
 
-// Totals counts what has been read; after the last section, the whole file.
+// Totals returns the counts so far; after the last section, those of the whole file.
 func (r *Reader) Totals() Totals { return r.totals }
 
-// Unknown returns how many sets of limits have been read that this program does not know. Their
-// counters cannot be used.
+// Unknown returns how many sets of limits so far this program does not know. Their counters cannot be used.
 func (r *Reader) Unknown() int { return r.unknown }
 
 // Close closes the file.
@@ -134,31 +123,28 @@ func (r *Reader) named(err error) error {
 
 func (r *Reader) next() (Section, error) {
 	for {
-		k, err := r.step()
-		if err != nil {
+		if k, err := r.step(); err != nil {
 			return Section{}, err
-		}
-		if k == kindSection {
+		} else if k == kindSection {
 			return r.section, nil
 		}
 	}
 }
 
-// step goes to the next section or image. The error is io.EOF after a sound trailer; errors stay.
+// step goes to the next section or image. It returns io.EOF after a valid trailer; errors stay.
 func (r *Reader) step() (kind, error) {
 	if r.again {
 		r.again = false
 		return r.kind, nil
 	}
 	for r.err == nil {
-		at := r.records.at
-		sum := r.records.sum
+		at, sum := r.records.at, r.records.sum
 		k, payload, err := r.records.next()
 		if err == nil {
 			r.kind = k
 			err = r.take(k, payload, at, sum)
 		}
-		if d := (*damage)(nil); r.inSection && errors.As(err, &d) {
+		if d, ok := err.(*damage); ok && r.inSection {
 			d.what += fmt.Sprintf(", in or after partition %d", r.section.Partition)
 		}
 		r.err = err
@@ -169,7 +155,7 @@ func (r *Reader) step() (kind, error) {
 	return 0, r.err
 }
 
-// take takes in the record at the given place, which comes after bytes with the given sum.
+// take decodes the record at offset at, which comes after bytes with that sum.
 func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
 	what := ""
 	switch k {
@@ -200,7 +186,7 @@ func (r *Reader) take(k kind, payload []byte, at int64, sum uint32) error {
 	return &damage{at: at, what: what}
 }
 
-// The rest returns what is wrong with a payload, if anything.
+// The other methods return the error in a payload, "" for none.
 
 func (r *Reader) takeLimits(payload []byte) string {
 	var number int
@@ -257,9 +243,9 @@ func (r *Reader) takeTrailer(payload []byte, sum uint32) string {
 	err := decodeMode.Unmarshal(payload, &t)
 	switch {
 	case err != nil || t.Sum != sum:
-		return "the checksum of the whole is wrong"
+		return "the checksum of the file is wrong"
 	case t != trailer{r.totals.Sections, r.totals.Images, r.totals.Counters, sum}:
-		return "something is missing or double"
+		return "records are missing or repeated"
 	case r.records.left != 0:
 		return "it goes on after its end"
 	}

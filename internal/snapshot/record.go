@@ -12,13 +12,12 @@ import (
 
 const (
 	magic = "sluice\r\n"
-	// version is raised whenever files change in a way that programs of the last one
-	// would misread. Before the first release, development versions wrote 1.
+	// version is raised when files change so that programs of the last version would misread them. Development versions before
+	// the first release wrote 1.
 	version = 2
-	// preambleBytes is what comes before the records.
-	preambleBytes = len(magic) + 4 + 4
-	// recordBytes is what a record has around its payload.
-	recordBytes = 1 + 4 + 4
+
+	preambleBytes = len(magic) + 4 + 4 // before the records
+	recordBytes   = 1 + 4 + 4          // of a record around its payload
 )
 
 type kind byte
@@ -38,7 +37,7 @@ var kindNames = [...]string{
 // MaxImageBytes bounds the data of one image, with the numbers of its limits.
 const MaxImageBytes = 16 << 20
 
-// maxPayload bounds what is written, and what a length that was read can make us allocate.
+// maxPayload bounds the payloads that are written, and the memory that a length in a file can make us allocate.
 var maxPayload = [...]int{
 	kindHeader:  1 << 20,
 	kindLimits:  64 << 10,
@@ -58,9 +57,8 @@ func preamble(version uint32) []byte {
 
 // recordWriter frames records.
 type recordWriter struct {
-	w *bufio.Writer
-	// sum is over all bytes written but the records' checksums.
-	sum  uint32
+	w    *bufio.Writer
+	sum  uint32 // over all bytes written but the records' checksums
 	size int64
 }
 
@@ -70,8 +68,7 @@ func newRecordWriter(w io.Writer) *recordWriter {
 	return rw
 }
 
-// write adds to sum; its error comes back from the next record or from Flush, as those
-// of bufio do.
+// write adds to sum. bufio returns its error from the next record or from Flush.
 func (rw *recordWriter) write(b []byte) {
 	rw.sum = checksum(rw.sum, b)
 	rw.size += int64(len(b))
@@ -102,36 +99,33 @@ func (rw *recordWriter) record(k kind, v any, tail []byte) error {
 	return err
 }
 
-// recordReader takes records apart.
+// recordReader reads and verifies records.
 type recordReader struct {
-	r *bufio.Reader
-	// at is the place of the next byte in the file, left how many there are from there.
-	at, left int64
-	sum      uint32 // as recordWriter's, of what has been read
+	r        *bufio.Reader
+	at, left int64  // offset of the next byte, and the number of bytes from there
+	sum      uint32 // as recordWriter's, of the bytes read
 	buf      []byte
 }
 
-// errVersion is another format version. The file is whole as far as it can be told.
+// errVersion is another format version.
 type errVersion uint32
 
 func (v errVersion) Error() string { return fmt.Sprintf("format version %d", uint32(v)) }
 
-// newRecordReader reads what comes before the records. Its errors are an errVersion, a damage
-// or those of reading.
+// newRecordReader reads the preamble. Its errors are an errVersion, a damage or those of reading.
 func newRecordReader(r io.Reader, size int64) (*recordReader, error) {
 	rr := &recordReader{r: bufio.NewReaderSize(r, 64<<10), left: size}
 	b := make([]byte, preambleBytes)
 	if err := rr.read(b); err != nil {
 		return nil, err
 	}
-	if string(b[:len(magic)]) != magic {
-		return nil, &damage{at: 0, what: "it does not begin as a snapshot does"}
-	}
 	v := binary.LittleEndian.Uint32(b[len(magic):])
-	if string(preamble(v)) != string(b) {
+	switch {
+	case string(b[:len(magic)]) != magic:
+		return nil, &damage{at: 0, what: "it does not begin as a snapshot does"}
+	case string(preamble(v)) != string(b):
 		return nil, &damage{at: 0, what: "the checksum of its first bytes is wrong"}
-	}
-	if v != version {
+	case v != version:
 		return nil, errVersion(v)
 	}
 	rr.sum = checksum(0, b)
@@ -146,13 +140,12 @@ func (rr *recordReader) next() (kind, []byte, error) {
 		return 0, nil, err
 	}
 	k, n := kind(front[0]), int64(binary.LittleEndian.Uint32(front[1:]))
-	if k < kindHeader || k > kindTrailer {
+	switch {
+	case k < kindHeader || k > kindTrailer:
 		return 0, nil, &damage{at: start, what: "there is no such kind of record"}
-	}
-	if n > int64(maxPayload[k]) {
+	case n > int64(maxPayload[k]):
 		return 0, nil, &damage{at: start, what: "a record is longer than allowed"}
-	}
-	if n+4 > rr.left {
+	case n+4 > rr.left:
 		return 0, nil, &damage{at: start, what: endsEarly}
 	}
 	if int64(cap(rr.buf)) < n {
@@ -186,7 +179,7 @@ func (rr *recordReader) read(b []byte) error {
 	return err
 }
 
-// damage says what is wrong with a file, and where.
+// damage is an error in a file, and its offset.
 type damage struct {
 	at   int64
 	what string
@@ -194,7 +187,7 @@ type damage struct {
 
 func (d *damage) Error() string { return fmt.Sprintf("%s (byte %d)", d.what, d.at) }
 
-// Payloads are CBOR (RFC 8949) of the structs of this package, under the names of their fields. Names of algorithms and the like are
+// Payloads are CBOR (RFC 8949) of the structs of this package, with the names of their fields; algorithms and the like are
 // written as in rule files.
 var (
 	encodeMode = must(cbor.EncOptions{Time: cbor.TimeRFC3339Nano, TextMarshaler: cbor.TextMarshalerTextString}.EncMode())

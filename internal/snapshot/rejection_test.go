@@ -27,7 +27,7 @@ func TestRejections(t *testing.T) {
 		reason Reason
 		says   string
 	}{
-		{"itself", data, func(*Want) {}, 0, ""},
+		{"itself", data, func(*Want) {}, "", ""},
 		{"older", ofVersion(version - 1), func(*Want) {}, Older, "format version 1"},
 		{"newer", ofVersion(version + 1), func(*Want) {}, Newer, "format version 3, this program knows 2"},
 		{"newer, and all else differs", append(preamble(9), "??"...), func(*Want) {}, Newer, "version 9"},
@@ -38,12 +38,12 @@ func TestRejections(t *testing.T) {
 		{"another node", data, func(w *Want) { w.Name = "sluice-1" }, Foreign, `written by node "sluice-0", this is "sluice-1"`},
 		{"another placement", data, func(w *Want) { w.Placement = 2 }, Foreign, "placement 1, ours by 2"},
 		{"more partitions", data, func(w *Want) { w.Partitions = 9 }, Foreign, "8 partitions, we have 9"},
-		{"a minute ahead", empty, func(w *Want) { w.Now = noon.Add(-time.Minute) }, 0, ""},
+		{"a minute ahead", empty, func(w *Want) { w.Now = noon.Add(-time.Minute) }, "", ""},
 		{"more than that", empty, func(w *Want) { w.Now = noon.Add(-time.Minute - 1) }, Future, "1m0s ahead of this machine's clock"},
 		// Its second section is of a second later than its beginning.
-		{"its counters a minute ahead", data, func(w *Want) { w.Now = noon.Add(time.Second - time.Minute) }, 0, ""},
+		{"its counters a minute ahead", data, func(w *Want) { w.Now = noon.Add(time.Second - time.Minute) }, "", ""},
 		{"its counters more than that", data, func(w *Want) { w.Now = noon.Add(-time.Minute) }, Future, "1m1s ahead of this machine's clock"},
-		{"long ago", data, func(w *Want) { w.Now = time.Unix(1<<40, 0) }, 0, ""},
+		{"long ago", data, func(w *Want) { w.Now = time.Unix(1<<40, 0) }, "", ""},
 		{"a clock at 1970", data, func(w *Want) { w.Now = time.Unix(0, 0) }, Future, "it is from 2026-09-21T14:13:20Z"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
@@ -54,13 +54,13 @@ func TestRejections(t *testing.T) {
 			w := c.want()
 			x.want(&w)
 			r, err := d.Read(w)
-			if x.reason == 0 {
+			if x.reason == "" {
 				do(t, err)
 				do(t, r.Close())
 				return
 			}
 			rejection := rejected(t, err, x.reason)
-			if rejection.File != file || !strings.Contains("damaged older newer foreign future", rejection.Reason.String()) {
+			if rejection.File != file || !strings.Contains("damaged older newer foreign future", string(rejection.Reason)) {
 				t.Errorf("file %s, want %s; reason %v", rejection.File, file, rejection.Reason)
 			}
 			for _, part := range []string{file, x.says, "without these counters"} {

@@ -18,28 +18,23 @@ const (
 	votersFormat   = 1
 )
 
-// voters is the file that a process's part in the voter set is kept in.
+// voters is the content of the file with a process's part in the voter set.
 type voters struct {
 	Format      int            `json:"format"`
 	Name        string         `json:"name"`
 	Fingerprint string         `json:"fingerprint"`
 	Record      message.Record `json:"record"`
-	Sum         uint32         `json:"sum"` // of all of it, with this as 0
+	Sum         uint32         `json:"sum"` // of all fields, with this as 0
 }
 
-func (v voters) encode() ([]byte, error) {
+func (v voters) sum() (uint32, error) {
 	v.Sum = 0
-	bare, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	v.Sum = checksum(0, bare)
-	text, err := json.MarshalIndent(v, "", "  ")
-	return append(text, '\n'), err
+	text, err := json.Marshal(v)
+	return checksum(0, text), err
 }
 
-// PutVoters makes r the node's part in the voter set, and returns when a power cut can do nothing to it any more. name and
-// fingerprint are those of the node and of its cluster's secret. One call at a time.
+// PutVoters makes r the node's part in the voter set, and returns when it is durable. name and fingerprint are those of the node
+// and of its cluster's secret. One call at a time.
 func (d *Dir) PutVoters(name string, fingerprint [16]byte, r message.Record) error {
 	v := voters{Format: votersFormat, Name: name, Fingerprint: hex.EncodeToString(fingerprint[:]), Record: r}
 	if err := d.putVoters(v); err != nil {
@@ -49,7 +44,11 @@ func (d *Dir) PutVoters(name string, fingerprint [16]byte, r message.Record) err
 }
 
 func (d *Dir) putVoters(v voters) error {
-	text, err := v.encode()
+	var err error
+	if v.Sum, err = v.sum(); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -57,7 +56,7 @@ func (d *Dir) putVoters(v voters) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(text)
+	_, err = f.Write(append(text, '\n'))
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -67,8 +66,8 @@ func (d *Dir) putVoters(v voters) error {
 	return d.sync()
 }
 
-// Voters returns what PutVoters wrote last, the zero Record if nothing. What is of another node or another cluster is
-// renamed and told in aside. What is damaged is an error: what this node has promised is not known.
+// Voters returns the record that PutVoters wrote last, the zero Record if there is none. A file of another node or cluster is
+// renamed to aside. A damaged file is an error, because this node's promises are then unknown.
 func (d *Dir) Voters(name string, fingerprint [16]byte) (r message.Record, aside string, err error) {
 	text, err := fs.ReadFile(d.root.FS(), votersName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,10 +97,8 @@ func parseVoters(text []byte) (v voters, err error) {
 	if v.Format != votersFormat {
 		return v, fmt.Errorf("the voter set has format %d, this program knows %d", v.Format, votersFormat)
 	}
-	sum := v.Sum
-	v.Sum = 0
-	bare, err := json.Marshal(v)
-	if err == nil && checksum(0, bare) != sum {
+	sum, err := v.sum()
+	if err == nil && sum != v.Sum {
 		err = errors.New("the voter set is damaged: its checksum is wrong")
 	}
 	return v, err
@@ -113,7 +110,7 @@ type limitSet struct {
 	Limits []bucket.Limit
 }
 
-// parseLimits returns nil for a set that has what this program does not know.
+// parseLimits returns nil for a set that this program does not know.
 func parseLimits(text []byte) *bucket.Limits {
 	var s limitSet
 	if decodeMode.Unmarshal(text, &s) != nil {
@@ -126,9 +123,8 @@ func parseLimits(text []byte) *bucket.Limits {
 	return limits
 }
 
-// maxSets is how many sets of limits are numbered before numbering starts again from 0,
-// which forgets the earlier ones: callers may bring limits of their own, as many as they like.
-// That happens between images only, so one that has many can go above it, to mostSets.
+// After maxSets sets of limits, numbering starts again from 0 and forgets the earlier ones: there may be any number of sets. It
+// does so between images only, so one image can have up to mostSets.
 const (
 	maxSets  = 1 << 14
 	mostSets = 1 << 20
@@ -143,9 +139,6 @@ type numbering struct {
 func newNumbering() numbering {
 	return numbering{make(map[*bucket.Limits]int), make(map[string]int)}
 }
-
-// full says that it is time to begin anew.
-func (n *numbering) full() bool { return len(n.byPlace) >= maxSets }
 
 // number returns the number of l, and its text if it is new.
 func (n *numbering) number(l *bucket.Limits) (number int, text []byte, err error) {

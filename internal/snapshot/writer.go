@@ -8,33 +8,32 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// disk is what writing does to the directory, step by step: tests stop it between any two.
+// disk has the steps of writing, so that tests can stop between any two.
 type disk interface {
 	// create makes the temporary file, empty, whatever was there.
 	create() (file, error)
 	// publish puts the temporary file in the snapshot's place.
 	publish() error
-	// sync makes sure that what was published is there after a power cut.
+	// sync makes the published file durable.
 	sync() error
 	// discard removes the temporary file.
 	discard() error
 }
 
-// file is one that is written.
 type file interface {
 	io.WriteCloser
 	Sync() error
 }
 
-// Writer writes one snapshot: a Section, its Images, the next Section, and at last Commit. Nothing counts
-// before Commit returns nil. An error stays: every later call returns it. Must be created with
-// [Dir.Create] and ended with Commit or Abort. Not safe for concurrent use.
+// Writer writes one snapshot: a Section, its Images, the next Section, and at last Commit. Nothing is visible before Commit
+// returns nil. An error stays: every later call returns it. It must be created with [Dir.Create] and ended with Commit or Abort.
+// Not safe for concurrent use.
 type Writer struct {
 	disk   disk
 	path   string // for errors
 	file   file
 	header Header
-	// release lets others write; nil once that has been said.
+	// release lets another Writer begin; nil after the call.
 	release func()
 
 	records *recordWriter
@@ -71,10 +70,15 @@ func (w *Writer) begin() (err error) {
 
 // Section begins the next section; each partition has one at most.
 func (w *Writer) Section(s Section) error {
+	return w.step(func() error { return w.section(&s) })
+}
+
+// step does a step unless one has failed before.
+func (w *Writer) step(do func() error) error {
 	if w.err != nil {
 		return w.err
 	}
-	if err := w.section(&s); err != nil {
+	if err := do(); err != nil {
 		return w.fail(err)
 	}
 	return nil
@@ -92,16 +96,10 @@ func (w *Writer) section(s *Section) error {
 	return w.records.record(kindSection, s, nil)
 }
 
-// Image adds counters to the section; im may be used anew afterwards. It takes MaxImageBytes at
-// most, so give a section's counters in several images, of about 1 MiB each.
+// Image adds counters to the section; im may be reused afterwards. It takes at most MaxImageBytes, so split a section's counters
+// into images of about 1 MiB each.
 func (w *Writer) Image(im *bucket.Image) error {
-	if w.err != nil {
-		return w.err
-	}
-	if err := w.image(im); err != nil {
-		return w.fail(err)
-	}
-	return nil
+	return w.step(func() error { return w.image(im) })
 }
 
 func (w *Writer) image(im *bucket.Image) error {
@@ -111,7 +109,7 @@ func (w *Writer) image(im *bucket.Image) error {
 	case im.Counters < 0 || im.Counters > len(im.Data):
 		return fmt.Errorf("an image of %d bytes cannot have %d counters", len(im.Data), im.Counters)
 	}
-	if w.sets.full() {
+	if len(w.sets.byPlace) >= maxSets {
 		w.sets = newNumbering()
 	}
 	head := imageHead{Counters: im.Counters, Limits: w.numbers[:0]}
@@ -140,17 +138,10 @@ func (w *Writer) image(im *bucket.Image) error {
 	return w.records.record(kindImage, &head, im.Data)
 }
 
-// Commit ends the snapshot and puts it in the place of the last one. After an error the place
-// has either of the two, whole.
+// Commit completes the snapshot and replaces the last one. After an error the directory has one of the two, complete.
 func (w *Writer) Commit() error {
 	defer w.Abort()
-	if w.err != nil {
-		return w.err
-	}
-	if err := w.commit(); err != nil {
-		return w.fail(err)
-	}
-	return nil
+	return w.step(w.commit)
 }
 
 func (w *Writer) commit() error {
@@ -179,14 +170,14 @@ func (w *Writer) commit() error {
 	return w.disk.sync()
 }
 
-// Abort gives the snapshot up; the last one stays. After Commit it does nothing.
+// Abort drops the snapshot; the last one stays. After Commit it does nothing.
 func (w *Writer) Abort() {
 	if w.file != nil {
 		w.file.Close()
 		w.file = nil
 	}
 	if w.release != nil {
-		w.disk.discard() // if it cannot be done now, Open does it
+		w.disk.discard() // if it fails, Open does it
 		w.end()
 	}
 	if w.err == nil {
@@ -199,7 +190,7 @@ func (w *Writer) end() {
 	w.release = nil
 }
 
-// Totals counts what has been written; Bytes is known after Commit.
+// Totals returns the counts so far; Bytes is known after Commit.
 func (w *Writer) Totals() Totals { return w.totals }
 
 func (w *Writer) fail(err error) error {

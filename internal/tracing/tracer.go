@@ -1,9 +1,8 @@
-// Package tracing records what becomes of a few calls, as spans of OpenTelemetry: at the API that a
-// call came in by, for each time that it is forwarded, and at the node that holds the key.
+// Package tracing records a few calls as OpenTelemetry spans: at the API of the call, for each time that it is forwarded, and at
+// the owner of the key.
 //
-// It decides which calls are recorded, and does so before anything is allocated, because most are
-// not. Where spans go to is the TracerProvider's business, and what is said of a call the business
-// of whoever ends its span; values of descriptors are never said. It starts no goroutine.
+// It decides which calls are recorded before anything is allocated, because most are not. The TracerProvider decides where
+// spans go. They never contain values of descriptors. It starts no goroutine.
 //
 // A nil *Tracer and a nil *Span record nothing, so that callers need no second path.
 package tracing
@@ -15,6 +14,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -24,21 +24,21 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 )
 
-// Config says which calls are recorded.
+// Config selects the calls that are recorded.
 type Config struct {
-	// Provider makes the spans. It must record all that it is asked for. Required.
+	// Provider makes the spans and must record all of them. Required.
 	Provider oteltrace.TracerProvider
-	// Share of the calls are recorded, 0 to 1, of those whose callers do not say.
+	// Share is the part of the calls that is recorded, 0 to 1, of those whose callers make no decision.
 	Share float64
-	// Callers is how many calls a second are recorded at most because their callers record them; 0 or more. Those
-	// on top are recorded by Share, as if their callers had not said so. With 0 nothing that callers
-	// say counts, else one who says that it does not record is followed too.
+	// Callers is the most calls a second, 0 or more, that are recorded because their callers record them. Those on top are
+	// recorded by Share. With 0 the caller's decision has no effect; else a call whose caller does not record it is not
+	// recorded either.
 	Callers int
 	// Clock is the time since any fixed moment. nil means the monotonic clock.
 	Clock func() time.Duration
 }
 
-// Validate says which field is wrong.
+// Validate reports the first invalid field.
 func (c *Config) Validate() error {
 	switch {
 	case c.Provider == nil:
@@ -53,9 +53,8 @@ func (c *Config) Validate() error {
 
 // Tracer begins spans. It is safe for concurrent use.
 type Tracer struct {
-	tracer oteltrace.Tracer
-	// bound is what 63 random bits are below if the call is recorded by Share.
-	bound   uint64
+	tracer  oteltrace.Tracer
+	bound   uint64 // a call is recorded by Share if 63 random bits are below it
 	callers pace
 	trust   bool
 	clock   func() time.Duration
@@ -86,9 +85,8 @@ func New(c Config) (*Tracer, error) {
 	return t, nil
 }
 
-// Call begins the span of a call, whose caller has sent traceparent, a W3C Trace Context, "" for
-// none. What is no traceparent counts as none. It returns nil, and allocates nothing, for a
-// call that is not recorded.
+// Call begins the span of a call with a traceparent (W3C Trace Context), "" for none; an invalid one counts as none. For a call
+// that is not recorded it returns nil and allocates nothing.
 func (t *Tracer) Call(name, traceparent string) *Span {
 	if t == nil {
 		return nil
@@ -107,8 +105,7 @@ func (t *Tracer) Call(name, traceparent string) *Span {
 	return t.start(p.context(), name, oteltrace.SpanKindServer)
 }
 
-// follows reports whether a call whose caller is in p's trace is recorded. By Share all nodes decide
-// alike on one trace.
+// follows reports whether a call in p's trace is recorded. By Share all nodes decide alike on one trace.
 func (t *Tracer) follows(p *parent) bool {
 	if t.trust && (!p.sampled || t.callers.take(t.clock())) {
 		return p.sampled
@@ -116,8 +113,8 @@ func (t *Tracer) follows(p *parent) bool {
 	return binary.BigEndian.Uint64(p.trace[8:])>>1 < t.bound
 }
 
-// Ask begins the span of what is asked of another node for at, and Answer that of what this node
-// does for another one's. They return nil if at is nil.
+// Ask begins the span of a request to another node for at, and Answer that of this node's work for another's. They return nil if
+// at is nil.
 func (t *Tracer) Ask(name string, at *check.Trace) *Span {
 	return t.below(name, at, oteltrace.SpanKindClient)
 }
@@ -141,13 +138,13 @@ func (t *Tracer) start(ctx context.Context, name string, kind oteltrace.SpanKind
 	return &Span{span: s, at: check.Trace{ID: c.TraceID(), Span: c.SpanID()}}
 }
 
-// Span is something that is being recorded. It must be ended, once.
+// Span is a span in progress. It must be ended, once.
 type Span struct {
 	span oteltrace.Span
 	at   check.Trace
 }
 
-// Trace returns the place of s, which what happens for its sake goes below; nil if s is nil.
+// Trace returns the trace context of s, for spans below it; nil if s is nil.
 func (s *Span) Trace() *check.Trace {
 	if s == nil {
 		return nil
@@ -158,28 +155,28 @@ func (s *Span) Trace() *check.Trace {
 // maxText bounds a text that is recorded, in bytes.
 const maxText = 256
 
-// Text notes a text, as far as its first 256 bytes go. It must hold no value of a descriptor.
+// Text sets a text attribute, of which it keeps 256 bytes. It must contain no value of a descriptor.
 func (s *Span) Text(key, value string) {
 	if s != nil {
 		s.span.SetAttributes(attribute.String(key, value[:min(len(value), maxText)]))
 	}
 }
 
-// Int notes a number.
+// Int sets a number attribute.
 func (s *Span) Int(key string, value int64) {
 	if s != nil {
 		s.span.SetAttributes(attribute.Int64(key, value))
 	}
 }
 
-// Count notes a number that is not 0.
+// Count sets a number attribute unless it is 0.
 func (s *Span) Count(key string, n int) {
 	if n != 0 {
 		s.Int(key, int64(n))
 	}
 }
 
-// Fail says that it went wrong, and why. A denial is nothing wrong.
+// Fail marks s as failed. A denial is no failure.
 func (s *Span) Fail(why string) {
 	if s != nil {
 		s.span.SetStatus(codes.Error, why[:min(len(why), maxText)])
@@ -193,7 +190,7 @@ func (s *Span) End() {
 	}
 }
 
-// parent is the span, of whoever asks, that another goes below.
+// parent is the caller's span.
 type parent struct {
 	trace   [16]byte
 	span    [8]byte
@@ -208,60 +205,45 @@ const (
 	flagsEnd   = spanEnd + 1 + 2
 )
 
-// read reads a traceparent, by version 00 of W3C Trace Context and as far as that allows by later ones.
+// read parses a traceparent by version 00 of W3C Trace Context, and a later version as far as that allows.
 func (p *parent) read(text string) bool {
 	if len(text) < flagsEnd || text[versionEnd] != '-' || text[traceEnd] != '-' || text[spanEnd] != '-' {
 		return false
 	}
-	var version, flags [1]byte
-	if !unhex(version[:], text[:versionEnd]) || version[0] == 0xff {
+	version := hexByte(text[:versionEnd])
+	flags := hexByte(text[spanEnd+1 : flagsEnd])
+	if version < 0 || version == 0xff || flags < 0 || len(text) > flagsEnd && (version == 0 || text[flagsEnd] != '-') {
 		return false
 	}
-	if len(text) > flagsEnd && (version[0] == 0 || text[flagsEnd] != '-') {
+	trace, err := oteltrace.TraceIDFromHex(text[versionEnd+1 : traceEnd])
+	if err != nil {
 		return false
 	}
-	if !unhex(p.trace[:], text[versionEnd+1:traceEnd]) || !unhex(p.span[:], text[traceEnd+1:spanEnd]) || !unhex(flags[:], text[spanEnd+1:flagsEnd]) {
+	span, err := oteltrace.SpanIDFromHex(text[traceEnd+1 : spanEnd])
+	if err != nil {
 		return false
 	}
-	p.sampled = flags[0]&1 != 0
-	return p.trace != [16]byte{} && p.span != [8]byte{}
-}
-
-// unhex reads lower-case hex digits, two for each byte of to.
-func unhex(to []byte, text string) bool {
-	for i := range to {
-		high, low := digit(text[2*i]), digit(text[2*i+1])
-		if high > 15 || low > 15 {
-			return false
-		}
-		to[i] = high<<4 | low
-	}
+	*p = parent{trace: trace, span: span, sampled: flags&1 != 0}
 	return true
 }
 
-// digit returns the value of a lower-case hex digit, more than 15 for what is none.
-func digit(c byte) byte {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0'
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 255
+// hexByte returns the value of two lower-case hex digits, below 0 for others.
+func hexByte(text string) int {
+	const digits = "0123456789abcdef"
+	return strings.IndexByte(digits, text[0])<<4 | strings.IndexByte(digits, text[1])
 }
 
-// context is what a span below p is started in.
+// context is the context of a span below p.
 func (p *parent) context() context.Context {
 	return oteltrace.ContextWithRemoteSpanContext(context.Background(), oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
 		TraceID: p.trace, SpanID: p.span, TraceFlags: oteltrace.FlagsSampled, Remote: true,
 	}))
 }
 
-// pace admits one in every, and what a second has left over. every and until are set before it is used.
+// pace admits one call in every, with a burst of a second.
 type pace struct {
 	every time.Duration
-	// until is when all that was admitted is used up.
-	until atomic.Int64
+	until atomic.Int64 // when the admitted calls are used up
 }
 
 func (p *pace) take(now time.Duration) bool {

@@ -13,25 +13,18 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// MaxQuestions is how many questions of peers a Server answers at a time; it rejects others.
-const MaxQuestions = 64
+// MaxRequests is the most requests of peers that a Server answers at a time; it rejects others.
+const MaxRequests = 64
 
-// Ask asks the node at addr a question that people have, and returns its answer. It has a connection of its own, so it
-// waits for nothing that nodes say to each other, and nothing waits for it. It fails when ctx ends or the pool is closed.
-func (p *Pool) Ask(ctx context.Context, addr string, question message.Body) (message.Body, error) {
-	answer, err := p.ask(ctx, addr, question)
-	if err != nil {
-		return nil, fmt.Errorf("peer %s: %w", addr, err)
-	}
-	return answer, nil
-}
-
-func (p *Pool) ask(ctx context.Context, addr string, question message.Body) (message.Body, error) {
-	m, err := encode(&message.Envelope{Body: question})
-	if err != nil {
-		return nil, err
-	}
-	frame, err := newControlWriter(p.cfg.MaxLimits).frame([]controlMessage{m})
+// Ask sends a request to the node at addr and returns the response. It uses a connection of its own, so it does not wait for
+// control messages, nor they for it. It fails when ctx ends or the pool is closed.
+func (p *Pool) Ask(ctx context.Context, addr string, request message.Body) (answer message.Body, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("peer %s: %w", addr, err)
+		}
+	}()
+	frame, err := p.cfg.frameOf(request)
 	if err != nil {
 		return nil, err
 	}
@@ -57,22 +50,30 @@ func (p *Pool) ask(ctx context.Context, addr string, question message.Body) (mes
 	return r.one(&post)
 }
 
+// frameOf returns a frame with body as its only message, for a stream of its own.
+func (c *Config) frameOf(body message.Body) (*peerv1.Post, error) {
+	m, err := encode(&message.Envelope{Body: body})
+	if err != nil {
+		return nil, err
+	}
+	return newControlWriter(c.MaxLimits).frame([]controlMessage{m})
+}
+
 // one reads a frame that has one message.
 func (r *controlReader) one(post *peerv1.Post) (message.Body, error) {
 	got, skipped, err := r.read(post, nil)
-	if err == nil && skipped > 0 {
-		err = message.ErrUnknown
-	}
-	if err == nil && len(got) != 1 {
-		err = fmt.Errorf("%d messages; want 1", len(got))
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case skipped > 0:
+		return nil, message.ErrUnknown
+	case len(got) != 1:
+		return nil, fmt.Errorf("%d messages; want 1", len(got))
 	}
 	return got[0].Body, nil
 }
 
-// Ask answers the one question of a stream.
+// Ask answers the one request of a stream.
 func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
@@ -82,34 +83,30 @@ func (s service) Ask(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Post]) 
 	}
 	var post peerv1.Post
 	if err := stream.RecvMsg(&post); err != nil {
-		return err // the peer is gone, or sent what is no frame: gRPC says which
+		return err // the peer is gone, or sent something that is not a frame
 	}
 	r := s.reader(hello)
-	question, err := r.one(&post)
+	request, err := r.one(&post)
 	if errors.Is(err, message.ErrUnknown) {
-		return status.Errorf(codes.Unimplemented, "node %s does not know this question", s.cfg.Name)
+		return status.Errorf(codes.Unimplemented, "node %s does not know this request", s.cfg.Name)
 	}
 	if err != nil {
 		return s.malformed(hello, err)
 	}
 	select {
-	case s.questions <- struct{}{}:
-		defer func() { <-s.questions }()
+	case s.requests <- struct{}{}:
+		defer func() { <-s.requests }()
 	default:
-		return status.Errorf(codes.ResourceExhausted, "node %s answers %d questions already", s.cfg.Name, MaxQuestions)
+		return status.Errorf(codes.ResourceExhausted, "node %s answers %d requests already", s.cfg.Name, MaxRequests)
 	}
 	var answer message.Body
 	if s.cfg.Answer != nil {
-		answer = s.cfg.Answer(stream.Context(), question)
+		answer = s.cfg.Answer(stream.Context(), request)
 	}
 	if answer == nil {
 		return status.Errorf(codes.Unavailable, "node %s has no answer", s.cfg.Name)
 	}
-	m, err := encode(&message.Envelope{Body: answer})
-	if err != nil {
-		return status.Error(codes.Internal, err.Error())
-	}
-	frame, err := newControlWriter(s.cfg.MaxLimits).frame([]controlMessage{m})
+	frame, err := s.cfg.frameOf(answer)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}

@@ -109,19 +109,19 @@ func TestAskBounded(t *testing.T) {
 			return &message.Top{}
 		})
 		pool := open(t, network.config("a"))
-		results := make(chan error, MaxQuestions)
-		for range MaxQuestions {
+		results := make(chan error, MaxRequests)
+		for range MaxRequests {
 			go func() {
 				_, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{})
 				results <- err
 			}()
 		}
 		synctest.Wait()
-		if _, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{}); err == nil || !strings.Contains(err.Error(), "64 questions already") {
+		if _, err := pool.Ask(t.Context(), "b:1", &message.TopAsk{}); err == nil || !strings.Contains(err.Error(), "64 requests already") {
 			t.Errorf("one more: %v", err)
 		}
 		close(hold)
-		for range MaxQuestions {
+		for range MaxRequests {
 			if err := <-results; err != nil {
 				t.Error(err)
 			}
@@ -153,7 +153,7 @@ func TestAskMalformed(t *testing.T) {
 		{"no hello", false, post(t, head(&message.TopAsk{}), &message.TopAsk{}), codes.FailedPrecondition, "not a hello"},
 		{"nothing", true, &peerv1.Post{}, codes.InvalidArgument, "0 messages; want 1"},
 		{"two", true, two, codes.InvalidArgument, "2 messages; want 1"},
-		{"a kind that is none", true, post(t, header{Kind: 200}, 1), codes.Unimplemented, "does not know this question"},
+		{"a kind that is none", true, post(t, header{Kind: 200}, 1), codes.Unimplemented, "does not know this request"},
 	} {
 		stream, err := peerv1.NewPeerServiceClient(conn).Ask(t.Context())
 		if err != nil {

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -11,10 +12,9 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// call is one Pool.Call, or a part of it that fits into a frame. It passes from the
-// caller to the queue of a link, from there to the goroutine that sends, and from
-// there to the one that receives. The caller's slices are touched only with mu held
-// and while the call is not abandoned, so a caller may leave at any time.
+// call is one Pool.Call, or a part of it that fits into a frame. It passes from the caller to the queue of a link, to the
+// goroutine that sends, and to the one that receives. These touch the caller's slices only with mu held and while the call is
+// not abandoned, so the caller may leave at any time.
 type call struct {
 	records []check.Record
 	limits  int // of all records
@@ -32,7 +32,7 @@ type call struct {
 	}
 }
 
-// fits returns how many of records a frame holds, at least one, and how many limits these have.
+// fits returns how many of records fit into a frame, at least one, and how many limits these have.
 func fits(records []check.Record) (n, limits int) {
 	for n < min(len(records), maxGather) {
 		more := 0
@@ -47,7 +47,7 @@ func fits(records []check.Record) (n, limits int) {
 	return n, limits
 }
 
-// newCall returns a call, perhaps one that was released.
+// newCall returns a call, possibly a released one.
 func (p *Pool) newCall(records []check.Record, limits int, replies []check.Reply) *call {
 	c, ok := p.calls.Get().(*call)
 	if !ok {
@@ -57,32 +57,37 @@ func (p *Pool) newCall(records []check.Record, limits int, replies []check.Reply
 	return c
 }
 
-// release keeps c for another call. Only for one whose outcome was received: an
-// abandoned one is still known to others.
+// release keeps c for reuse. Its outcome must have been received: other goroutines still refer to an abandoned call.
 func (p *Pool) release(c *call) {
 	c.records, c.replies = nil, nil
 	c.mu.sent, c.mu.finished, c.mu.abandoned = false, false, false
 	p.calls.Put(c)
 }
 
-// finish gives the outcome to the caller, if it still waits. initial sync, if not nil, runs
-// first, while the caller cannot leave.
-func (c *call) finish(err error, initialSync func(*call)) {
+// finish gives the outcome to the caller unless c is abandoned. write, if not nil, writes the replies first, while the caller
+// cannot leave.
+func (c *call) finish(err error, write func(*call)) {
 	c.mu.Lock()
 	if c.mu.abandoned {
 		c.mu.Unlock()
 		return
 	}
-	if initialSync != nil {
-		initialSync(c)
+	if write != nil {
+		write(c)
 	}
 	c.mu.finished = true
 	c.mu.Unlock()
-	c.done <- err // never blocks: one outcome, one place
+	c.done <- err // never blocks: it has room for the one outcome
 }
 
-// abandon takes the caller's slices back. It reports whether it came in time, which
-// is before the outcome, and whether the records had been sent.
+// finishAll finishes calls with err.
+func finishAll(calls []*call, err error) {
+	for _, c := range calls {
+		c.finish(err, nil)
+	}
+}
+
+// abandon takes the caller's slices back. It reports whether it came before the outcome, and whether the records had been sent.
 func (c *call) abandon() (inTime, sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +98,7 @@ func (c *call) abandon() (inTime, sent bool) {
 	return true, c.mu.sent
 }
 
-// queue holds calls in the order they came. Any can leave from the middle. The
-// link's mu guards it.
+// queue holds calls in the order in which they came; any of them can be removed. The link's mu guards it.
 type queue struct {
 	first, last *call
 	records     int
@@ -126,8 +130,8 @@ func (q *queue) remove(c *call) {
 	q.records -= len(c.records)
 }
 
-// take appends calls from the queue to calls, as many as have at most so many records with so many limits in all. A call of
-// its own is never more than a frame holds.
+// take moves calls from the queue to calls, as long as they have at most so many records and limits in all. One call is never
+// more than a frame holds.
 func (q *queue) take(calls []*call, records, limits int) []*call {
 	for c := q.first; c != nil; c = q.first {
 		records, limits = records-len(c.records), limits-c.limits
@@ -139,6 +143,8 @@ func (q *queue) take(calls []*call, records, limits int) []*call {
 	}
 	return calls
 }
+
+func (q *queue) takeAll() []*call { return q.take(nil, math.MaxInt, math.MaxInt) }
 
 // Bits of Request.flags.
 const (
@@ -152,15 +158,14 @@ const (
 	flagReturn    = 1 << 7
 )
 
-// verbRelay is the bit of a verb that says that the record is to be relayed, as flags are used up. A node that does not know it
-// answers that it does not know the verb.
+// verbRelay is the bit of a verb for a record that is to be relayed; the column flags has no bit left. A node that does not
+// know it answers that it does not know the verb.
 const verbRelay = 1 << 7
 
 // denyLost is the bit of Request.lost.
 const denyLost = 1 << 0
 
-// addRecord appends r to the columns of m. limits is the number that the stream
-// gave to r.Limits, 0 for none.
+// addRecord appends r to the columns of m. limits is the number that the stream gave to r.Limits, 0 for none.
 func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.KeyHi = append(m.KeyHi, r.Key.Hi)
 	m.KeyLo = append(m.KeyLo, r.Key.Lo)
@@ -174,90 +179,39 @@ func addRecord(m *peerv1.Request, r *check.Record, limits uint32) {
 	m.Rate = append(m.Rate, r.Rate)
 	m.ForNs = append(m.ForNs, int64(r.For))
 	m.Reserve = append(m.Reserve, r.Reserve)
-	m.Lost = append(m.Lost, lostOf(r))
+	m.Lost = append(m.Lost, bit(r.DenyLost, denyLost))
 }
 
 // verbOf returns r's value in the column verb.
-func verbOf(r *check.Record) byte {
-	if r.Relay {
-		return byte(r.Verb) | verbRelay
-	}
-	return byte(r.Verb)
-}
-
-// lostOf returns r's value in the column lost.
-func lostOf(r *check.Record) byte {
-	if r.DenyLost {
-		return denyLost
-	}
-	return 0
-}
+func verbOf(r *check.Record) byte { return byte(r.Verb) | bit(r.Relay, verbRelay) }
 
 // flagsOf returns r's value in the column flags.
 func flagsOf(r *check.Record) (flags byte) {
-	if r.Hold {
-		flags |= flagHold
-	}
-	if r.GiveBack {
-		flags |= flagGiveBack
-	}
-	if r.Sync {
-		flags |= flagSync
-	}
-	if r.Transient {
-		flags |= flagTransient
-	}
-	if r.Drain {
-		flags |= flagDrain
-	}
-	if r.NoDelay {
-		flags |= flagNoDelay
-	}
-	if r.Grant {
-		flags |= flagGrant
-	}
-	if r.Return {
-		flags |= flagReturn
-	}
-	return flags
+	return bit(r.Hold, flagHold) | bit(r.GiveBack, flagGiveBack) | bit(r.Sync, flagSync) | bit(r.Transient, flagTransient) |
+		bit(r.Drain, flagDrain) | bit(r.NoDelay, flagNoDelay) | bit(r.Grant, flagGrant) | bit(r.Return, flagReturn)
 }
 
-// sealRequest leaves out what need not travel. key_lo stays, because its length is
-// how many records there are.
+// sealRequest empties the columns of zeros. key_lo stays: its length is the number of records.
 func sealRequest(m *peerv1.Request) {
-	m.KeyHi = trim(m.KeyHi)
-	m.Limits = trim(m.Limits)
-	m.Cost = trim(m.Cost)
-	m.Verb = trim(m.Verb)
-	m.Flags = trim(m.Flags)
-	m.Id = trim(m.Id)
-	m.Times = trim(m.Times)
-	m.Want = trim(m.Want)
-	m.Rate = trim(m.Rate)
-	m.ForNs = trim(m.ForNs)
-	m.Reserve = trim(m.Reserve)
-	m.Lost = trim(m.Lost)
+	trim(&m.KeyHi, &m.Id)
+	trim(&m.Limits)
+	trim(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
+	trim(&m.Verb, &m.Flags, &m.Lost)
 }
 
-// readRequest appends m's records to records and checks m's form. definitions
-// resolves numbers of limits.
+// readRequest appends m's records to records and checks m's form. definitions resolves the numbers of limits.
 func readRequest(m *peerv1.Request, definitions *definitions, records []check.Record) ([]check.Record, error) {
 	n := len(m.KeyLo)
 	if n > MaxRecords {
 		return nil, fmt.Errorf("frame %d has %d records; want at most %d", m.Seq, n, MaxRecords)
 	}
-	for _, c := range []struct {
-		name string
-		len  int
-	}{
-		{"key_hi", len(m.KeyHi)}, {"limits", len(m.Limits)}, {"cost", len(m.Cost)},
-		{"verb", len(m.Verb)}, {"flags", len(m.Flags)}, {"id", len(m.Id)},
-		{"times", len(m.Times)}, {"want", len(m.Want)}, {"rate", len(m.Rate)}, {"for_ns", len(m.ForNs)},
-		{"reserve", len(m.Reserve)}, {"lost", len(m.Lost)},
-	} {
-		if c.len != 0 && c.len != n {
-			return nil, columnError(m.Seq, c.name, c.len, n)
-		}
+	if err := checkColumns(m.Seq, n,
+		column{"key_hi", len(m.KeyHi)}, column{"limits", len(m.Limits)}, column{"cost", len(m.Cost)},
+		column{"verb", len(m.Verb)}, column{"flags", len(m.Flags)}, column{"id", len(m.Id)}, column{"times", len(m.Times)},
+		column{"want", len(m.Want)}, column{"rate", len(m.Rate)}, column{"for_ns", len(m.ForNs)},
+		column{"reserve", len(m.Reserve)}, column{"lost", len(m.Lost)},
+	); err != nil {
+		return nil, err
 	}
 	first := len(records)
 	records = slices.Grow(records, n)[:first+n]
@@ -283,17 +237,10 @@ func readRequest(m *peerv1.Request, definitions *definitions, records []check.Re
 		r.NoDelay = flags&flagNoDelay != 0
 		r.Grant = flags&flagGrant != 0
 		r.Return = flags&flagReturn != 0
-		if id := at(m.Limits, i); id != 0 {
-			limits, err := definitions.get(id)
-			if err != nil {
-				return nil, fmt.Errorf("frame %d, record %d: %w", m.Seq, i, err)
-			}
-			r.Limits = limits
+		var err error
+		if r.Limits, err = definitions.get(at(m.Limits, i)); err != nil {
+			return nil, fmt.Errorf("frame %d, record %d: %w", m.Seq, i, err)
 		}
 	}
 	return records, nil
-}
-
-func columnError(seq uint64, column string, got, records int) error {
-	return fmt.Errorf("frame %d: column %s has %d values for %d records; want as many, or none", seq, column, got, records)
 }

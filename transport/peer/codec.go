@@ -16,9 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// frameCodec is gRPC's own codec, except that it decodes frames into the memory
-// that their message already has, and has a pool of its own. Bytes on the wire are the same, so either side
-// may be without it.
+// frameCodec is gRPC's protobuf codec, except that it decodes frames into the memory that their message already has, and uses
+// the pool of package buffers. The bytes on the wire are the same.
 type frameCodec struct{ encoding.CodecV2 }
 
 func newFrameCodec() frameCodec { return frameCodec{encoding.GetCodecV2(encproto.Name)} }
@@ -52,14 +51,14 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	var m proto.Message
 	switch v := v.(type) {
 	case *peerv1.Request:
+		m = v
 		cutRequest(v)
-		m = v
 	case *peerv1.Reply:
+		m = v
 		cutReply(v)
-		m = v
 	case *peerv1.Post:
-		cutPost(v)
 		m = v
+		cutPost(v)
 	case *peerv1.Greeting:
 		if data.Len() > maxGreeting {
 			return fmt.Errorf("a first frame of %d bytes; a hello has at most %d", data.Len(), maxGreeting)
@@ -75,66 +74,83 @@ func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // cutRequest empties m and keeps the memory of its columns.
 func cutRequest(m *peerv1.Request) {
-	m.Hello = nil
-	m.Seq = 0
+	m.Hello, m.Seq = nil, 0
 	clear(m.Define)
-	m.Define = m.Define[:0]
-	m.KeyHi = m.KeyHi[:0]
-	m.KeyLo = m.KeyLo[:0]
-	m.Limits = m.Limits[:0]
-	m.Cost = m.Cost[:0]
-	m.Verb = m.Verb[:0]
-	m.Flags = m.Flags[:0]
-	m.Id = m.Id[:0]
-	m.Times = m.Times[:0]
-	m.Want = m.Want[:0]
-	m.Rate = m.Rate[:0]
-	m.ForNs = m.ForNs[:0]
-	m.Reserve = m.Reserve[:0]
-	m.Lost = m.Lost[:0]
 	clear(m.Traces)
-	m.Traces = m.Traces[:0]
+	cut(&m.Define)
+	cut(&m.Traces)
+	cut(&m.KeyHi, &m.KeyLo, &m.Id)
+	cut(&m.Limits)
+	cut(&m.Cost, &m.Times, &m.Want, &m.Rate, &m.ForNs, &m.Reserve)
+	cut(&m.Verb, &m.Flags, &m.Lost)
 }
 
 // cutReply is cutRequest for a Reply.
 func cutReply(m *peerv1.Reply) {
-	m.Hello = nil
-	m.Seq = 0
-	m.Status = m.Status[:0]
-	m.Flags = m.Flags[:0]
-	m.Index = m.Index[:0]
-	m.Limit = m.Limit[:0]
-	m.Remaining = m.Remaining[:0]
-	m.ResetAfterNs = m.ResetAfterNs[:0]
-	m.RetryAfterNs = m.RetryAfterNs[:0]
-	m.DelayNs = m.DelayNs[:0]
+	m.Hello, m.Seq = nil, 0
 	clear(m.Names)
-	m.Names = m.Names[:0]
-	m.Owner = m.Owner[:0]
-	m.Granted = m.Granted[:0]
-	m.Grant = m.Grant[:0]
-	m.ForNs = m.ForNs[:0]
 	clear(m.Denials)
-	m.Denials = m.Denials[:0]
+	cut(&m.Names)
+	cut(&m.Denials)
+	cut(&m.Status, &m.Flags, &m.Index)
+	cut(&m.Limit, &m.Remaining, &m.ResetAfterNs, &m.RetryAfterNs, &m.DelayNs, &m.Granted, &m.ForNs)
+	cut(&m.Owner)
+	cut(&m.Grant)
 }
 
 // cutPost is cutRequest for a Post.
 func cutPost(m *peerv1.Post) {
-	m.Hello = nil
+	m.Hello, m.Messages = nil, nil
 	clear(m.Define)
-	m.Define = m.Define[:0]
-	m.Messages = nil
+	cut(&m.Define)
 }
 
-// trim empties a column of zeros, which is how it travels.
-func trim[T comparable](column []T) []T {
+func cut[T any](columns ...*[]T) {
+	for _, c := range columns {
+		*c = (*c)[:0]
+	}
+}
+
+// trim empties the columns that have only zeros: this is how those travel.
+func trim[T comparable](columns ...*[]T) {
 	var zero T
-	for _, v := range column {
-		if v != zero {
-			return column
+next:
+	for _, c := range columns {
+		for _, v := range *c {
+			if v != zero {
+				continue next
+			}
+		}
+		*c = (*c)[:0]
+	}
+}
+
+// column is the name and the length of a column.
+type column struct {
+	name string
+	len  int
+}
+
+// checkColumns returns an error if a column of frame seq, which has n records, is neither empty nor has n values.
+func checkColumns(seq uint64, n int, columns ...column) error {
+	for _, c := range columns {
+		if c.len != 0 && c.len != n {
+			return columnError(seq, c.name, c.len, n)
 		}
 	}
-	return column[:0]
+	return nil
+}
+
+func columnError(seq uint64, column string, got, records int) error {
+	return fmt.Errorf("frame %d: column %s has %d values for %d records; want as many, or none", seq, column, got, records)
+}
+
+// bit returns mask if set, else 0.
+func bit(set bool, mask byte) byte {
+	if set {
+		return mask
+	}
+	return 0
 }
 
 // at returns value i of a column that may have been left empty.
@@ -155,30 +171,16 @@ const (
 	flagLost    = 1 << 4
 )
 
-// writeReply puts replies into the empty m, left-out columns included. self is the
-// name of the node that answers.
+// writeReply puts replies into the empty m. self is the name of the node that answers.
 func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 	for i := range replies {
 		r := &replies[i]
-		var flags byte
-		if r.Allowed {
-			flags |= flagAllowed
-		}
-		if r.Soft {
-			flags |= flagSoft
-		}
-		if r.Decision.Lost {
-			flags |= flagLost
-		}
-		if r.LeasedOut {
-			flags |= flagGranted
-		}
 		if r.Denial != nil {
-			flags |= flagSplit
 			m.Denials = append(m.Denials, denialOf(r.Denial))
 		}
 		m.Status = append(m.Status, byte(r.Status))
-		m.Flags = append(m.Flags, flags)
+		m.Flags = append(m.Flags, bit(r.Allowed, flagAllowed)|bit(r.Soft, flagSoft)|bit(r.Denial != nil, flagSplit)|
+			bit(r.LeasedOut, flagGranted)|bit(r.Decision.Lost, flagLost))
 		m.Index = append(m.Index, r.Index)
 		m.Limit = append(m.Limit, r.Limit)
 		m.Remaining = append(m.Remaining, r.Remaining)
@@ -190,18 +192,11 @@ func writeReply(m *peerv1.Reply, self string, replies []check.Reply) {
 		m.Grant = append(m.Grant, r.Grant)
 		m.ForNs = append(m.ForNs, int64(r.For))
 	}
-	// Status stays: its length is how many replies there are.
-	m.Flags = trim(m.Flags)
-	m.Index = trim(m.Index)
-	m.Limit = trim(m.Limit)
-	m.Remaining = trim(m.Remaining)
-	m.ResetAfterNs = trim(m.ResetAfterNs)
-	m.RetryAfterNs = trim(m.RetryAfterNs)
-	m.DelayNs = trim(m.DelayNs)
-	m.Owner = trim(m.Owner)
-	m.Granted = trim(m.Granted)
-	m.Grant = trim(m.Grant)
-	m.ForNs = trim(m.ForNs)
+	// Status stays: its length is the number of replies.
+	trim(&m.Flags, &m.Index)
+	trim(&m.Limit, &m.Remaining, &m.ResetAfterNs, &m.RetryAfterNs, &m.DelayNs, &m.Granted, &m.ForNs)
+	trim(&m.Owner)
+	trim(&m.Grant)
 }
 
 func denialOf(d *bucket.Decision) *peerv1.Denial {
@@ -228,8 +223,8 @@ func splits(flags []byte) (n int) {
 	return n
 }
 
-// ownerNumber returns what stands for name in m: 0 for the sender, else 1 + its
-// place in m.Names, where it is added if need be. A frame names few owners.
+// ownerNumber returns the number of name in m: 0 for the sender, else 1 + its index in m.Names, to which it is added if it
+// is missing. A frame names few owners.
 func ownerNumber(m *peerv1.Reply, self, name string) uint32 {
 	if name == self {
 		return 0
@@ -242,30 +237,23 @@ func ownerNumber(m *peerv1.Reply, self, name string) uint32 {
 	return uint32(i) + 1
 }
 
-// checkReply reports what is wrong with the form of m as the answer to frame seq of
-// n records.
+// checkReply returns an error if m is not a well-formed answer to frame seq of n records.
 func checkReply(m *peerv1.Reply, seq uint64, n int) error {
-	if m.Hello != nil {
-		return fmt.Errorf("a second hello")
-	}
-	if m.Seq != seq {
+	switch {
+	case m.Hello != nil:
+		return errSecondHello
+	case m.Seq != seq:
 		return fmt.Errorf("answer to frame %d where %d was due", m.Seq, seq)
-	}
-	if len(m.Status) != n {
+	case len(m.Status) != n:
 		return columnError(seq, "status", len(m.Status), n)
 	}
-	for _, c := range []struct {
-		name string
-		len  int
-	}{
-		{"flags", len(m.Flags)}, {"index", len(m.Index)}, {"limit", len(m.Limit)}, {"remaining", len(m.Remaining)},
-		{"reset_after_ns", len(m.ResetAfterNs)}, {"retry_after_ns", len(m.RetryAfterNs)},
-		{"delay_ns", len(m.DelayNs)}, {"owner", len(m.Owner)}, {"granted", len(m.Granted)},
-		{"grant", len(m.Grant)}, {"for_ns", len(m.ForNs)},
-	} {
-		if c.len != 0 && c.len != n {
-			return columnError(seq, c.name, c.len, n)
-		}
+	if err := checkColumns(seq, n,
+		column{"flags", len(m.Flags)}, column{"index", len(m.Index)}, column{"limit", len(m.Limit)},
+		column{"remaining", len(m.Remaining)}, column{"reset_after_ns", len(m.ResetAfterNs)},
+		column{"retry_after_ns", len(m.RetryAfterNs)}, column{"delay_ns", len(m.DelayNs)}, column{"owner", len(m.Owner)},
+		column{"granted", len(m.Granted)}, column{"grant", len(m.Grant)}, column{"for_ns", len(m.ForNs)},
+	); err != nil {
+		return err
 	}
 	if n := splits(m.Flags); n != len(m.Denials) {
 		return fmt.Errorf("frame %d: %d denials for %d replies that have one", seq, len(m.Denials), n)
@@ -311,7 +299,7 @@ func readReply(m *peerv1.Reply, first int, sender string, replies []check.Reply)
 	}
 }
 
-// Names of the span of what was answered, and of what is noted at it.
+// Names of the span of a frame part, and of its attributes.
 const (
 	spanOwner = "sluice.hold"
 
@@ -323,8 +311,8 @@ const (
 	noteLater    = "sluice.later"
 )
 
-// addTrace says of record index of m, of which nothing was said yet, that it was sent for at. It reports whether
-// that took an entry of its own: records that follow each other have one.
+// addTrace notes in m that record index, which is in no trace yet, was sent for at. It reports whether that took an entry of
+// its own: consecutive records of one span share one.
 func addTrace(m *peerv1.Request, index uint32, at *check.Trace) bool {
 	if n := len(m.Traces); n > 0 {
 		last := m.Traces[n-1]
@@ -337,14 +325,13 @@ func addTrace(m *peerv1.Request, index uint32, at *check.Trace) bool {
 	return true
 }
 
-// traced is what a frame has of one trace.
+// traced is the part of a frame that belongs to one span.
 type traced struct {
 	span           *tracing.Span
 	first, records int
 }
 
-// begin begins a span for each part of the frame that is of a trace. A part that makes no
-// sense is passed over: no check is to fail by what is only for looking at.
+// begin begins a span for each part of the frame that has a trace. It skips a malformed part: a trace must not fail a check.
 func (x *exchange) begin() {
 	if x.server.cfg.Tracer == nil {
 		return
@@ -363,36 +350,28 @@ func (x *exchange) begin() {
 
 // end ends those spans.
 func (x *exchange) end() {
-	if len(x.traced) == 0 {
-		return
-	}
-	for i := range x.traced {
-		t := &x.traced[i]
-		t.note(x.replies[t.first : t.first+t.records])
+	for _, t := range x.traced {
+		allowed, denied, notOwner, later := 0, 0, 0, 0
+		for i := range t.records {
+			switch r := &x.replies[t.first+i]; {
+			case r.Status == check.NotOwner:
+				notOwner++
+			case r.Status == check.Later:
+				later++
+			case r.Status == check.Decided && r.Allowed:
+				allowed++
+			case r.Status == check.Decided:
+				denied++
+			}
+		}
+		t.span.Int(noteRecords, int64(t.records))
+		t.span.Count(noteAllowed, allowed)
+		t.span.Count(noteDenied, denied)
+		t.span.Count(noteNotOwner, notOwner)
+		t.span.Count(noteLater, later)
 		t.span.Text(noteFrom, x.fromName)
 		t.span.End()
 	}
 	clear(x.traced)
 	x.traced = x.traced[:0]
-}
-
-func (t *traced) note(replies []check.Reply) {
-	allowed, denied, notOwner, later := 0, 0, 0, 0
-	for i := range replies {
-		switch r := &replies[i]; {
-		case r.Status == check.NotOwner:
-			notOwner++
-		case r.Status == check.Later:
-			later++
-		case r.Status == check.Decided && r.Allowed:
-			allowed++
-		case r.Status == check.Decided:
-			denied++
-		}
-	}
-	t.span.Int(noteRecords, int64(t.records))
-	t.span.Count(noteAllowed, allowed)
-	t.span.Count(noteDenied, denied)
-	t.span.Count(noteNotOwner, notOwner)
-	t.span.Count(noteLater, later)
 }

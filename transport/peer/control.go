@@ -14,10 +14,10 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Control messages and questions travel in the frames of peer.v1 Post: definitions of limits, and pairs of a header and a
+// Control messages, requests and responses travel in frames of peer.v1 Post: definitions of limits, and pairs of a header and a
 // body of package message, both CBOR.
 
-// kinds are the bodies by the number in their header. A number is never given to another body.
+// kinds are the bodies by the number in their header. A number is never reused for another body.
 var kinds = [...]message.Body{
 	1:  (*message.Heartbeat)(nil),
 	2:  (*message.Ack)(nil),
@@ -55,7 +55,7 @@ var kindOf = func() map[reflect.Type]uint8 {
 	return m
 }()
 
-// header goes before each body. A receiver passes over a message of a kind that it does not know.
+// header goes before each body. A receiver skips a message of an unknown kind.
 type header struct {
 	Kind      uint8        `cbor:"1,keyasint"`
 	To        message.Peer `cbor:"2,keyasint,omitzero"`
@@ -85,12 +85,15 @@ type controlMessage struct {
 	body   []byte
 }
 
-// encode returns e as it waits. An error says that no receiver could take it.
+// encode encodes e for a frame. An error means that no receiver could decode it.
 func encode(e *message.Envelope) (m controlMessage, err error) {
 	if err := message.Validate(e.Body); err != nil {
 		return m, fmt.Errorf("%T: %w", e.Body, err)
 	}
-	m.Kind, m.To, m.ClusterID, m.limits = kindOf[reflect.TypeOf(e.Body)], e.To, e.ClusterID, limitsOf(e.Body)
+	m.Kind, m.To, m.ClusterID = kindOf[reflect.TypeOf(e.Body)], e.To, e.ClusterID
+	for _, l := range limitsOf(e.Body) {
+		m.limits = append(m.limits, *l)
+	}
 	if len(m.limits) > maxGather {
 		return m, fmt.Errorf("%T: %d sets of limits; want at most %d", e.Body, len(m.limits), maxGather)
 	}
@@ -100,45 +103,21 @@ func encode(e *message.Envelope) (m controlMessage, err error) {
 	return m, nil
 }
 
-// limitsOf returns the sets of limits that a body refers to.
-func limitsOf(b message.Body) []*bucket.Limits {
+// limitsOf returns where a body refers to sets of limits. Those of a transfer batch must have been allocated.
+func limitsOf(b message.Body) (refs []**bucket.Limits) {
 	switch b := b.(type) {
 	case *message.TransferBatch:
-		return b.Image.Limits
+		for i := range b.Image.Limits {
+			refs = append(refs, &b.Image.Limits[i])
+		}
 	case *message.Report:
-		list := make([]*bucket.Limits, len(b.Lines))
 		for i := range b.Lines {
-			list[i] = b.Lines[i].Limits
-		}
-		return list
-	case *message.KeyAsk:
-		return []*bucket.Limits{b.Limits}
-	}
-	return nil
-}
-
-// setLimits is limitsOf the other way round.
-func setLimits(b message.Body, list []*bucket.Limits) error {
-	want := 0
-	switch b := b.(type) {
-	case *message.TransferBatch:
-		b.Image.Limits = list
-		return nil
-	case *message.Report:
-		if want = len(b.Lines); len(list) == want {
-			for i := range b.Lines {
-				b.Lines[i].Limits = list[i]
-			}
+			refs = append(refs, &b.Lines[i].Limits)
 		}
 	case *message.KeyAsk:
-		if want = 1; len(list) == want {
-			b.Limits = list[0]
-		}
+		refs = append(refs, &b.Limits)
 	}
-	if len(list) != want {
-		return fmt.Errorf("%d sets of limits; want %d", len(list), want)
-	}
-	return nil
+	return refs
 }
 
 // Bounds of control messages.
@@ -148,7 +127,7 @@ const (
 	// maxWaiting and maxWaitingBytes bound each of an outbox's two queues.
 	maxWaiting      = 1024
 	maxWaitingBytes = 8 << 20
-	// maxControlBytes is about how much goes into one frame, definitions of limits aside. A larger message has a frame of its own.
+	// maxControlBytes is about how much goes into one frame, definitions of limits aside. A larger message has its own frame.
 	maxControlBytes = 256 << 10
 )
 
@@ -157,13 +136,13 @@ func (m *controlMessage) size() int {
 	return 16 + len(m.To.Name) + len(m.To.Boot) + len(m.ClusterID) + 5*len(m.limits) + len(m.body)
 }
 
-// controlMessages are messages that wait, the oldest first.
+// controlMessages is a queue of messages, the oldest first.
 type controlMessages struct {
 	list  []controlMessage
 	bytes int
 }
 
-// push adds m if there is room. In an empty queue there is, however large m is.
+// push adds m if there is room, or if q is empty.
 func (q *controlMessages) push(m controlMessage) bool {
 	bytes := m.size()
 	if n := len(q.list); n >= maxWaiting || n > 0 && q.bytes+bytes > maxWaitingBytes {
@@ -174,16 +153,7 @@ func (q *controlMessages) push(m controlMessage) bool {
 	return true
 }
 
-func (q *controlMessages) len() int { return len(q.list) }
-
-// drop empties q and returns how many there were.
-func (q *controlMessages) drop() int {
-	n := len(q.list)
-	*q = controlMessages{}
-	return n
-}
-
-// takeFrame moves what goes into one frame to batch, from the first queue first.
+// takeFrame moves the messages of one frame to batch, from the first queue first.
 func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMessage {
 	bytes, limits := 0, 0
 	for _, q := range queues {
@@ -191,7 +161,7 @@ func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMess
 		for i := range q.list {
 			m := &q.list[i]
 			limits += len(m.limits)
-			// The numbers of more limits might change their meaning within the frame.
+			// With more limits, numbers might be reused within the frame.
 			if len(batch) > 0 && (bytes+m.size() > maxControlBytes || limits > maxGather) {
 				break
 			}
@@ -209,7 +179,7 @@ func takeFrame(batch []controlMessage, queues ...*controlMessages) []controlMess
 	return batch
 }
 
-// bulky reports whether control messages of b may be many and long: no heartbeat waits behind them.
+// bulky reports whether messages like b may be many and long, so that no heartbeat may wait behind them.
 func bulky(b message.Body) bool {
 	switch b.(type) {
 	case *message.TransferBatch, *message.Report, *message.Account:
@@ -238,7 +208,11 @@ func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
 		m := &batch[i]
 		h := m.header
 		for _, l := range m.limits {
-			h.Limits = append(h.Limits, w.limit(l))
+			id, fresh := w.limits.number(l)
+			if fresh {
+				w.post.Define = append(w.post.Define, definitionOf(id, l))
+			}
+			h.Limits = append(h.Limits, id)
 		}
 		if err := encodeMode.MarshalToBuffer(h, &w.buf); err != nil {
 			return nil, err
@@ -249,28 +223,16 @@ func (w *controlWriter) frame(batch []controlMessage) (*peerv1.Post, error) {
 	return &w.post, nil
 }
 
-// limit returns the number of l on this stream, and defines it if need be.
-func (w *controlWriter) limit(l *bucket.Limits) uint32 {
-	if l == nil {
-		return 0
-	}
-	id, fresh := w.limits.number(l)
-	if fresh {
-		w.post.Define = append(w.post.Define, definitionOf(id, l))
-	}
-	return id
-}
-
-// controlReader understands the frames of one stream. What it returns shares no memory with a frame.
+// controlReader decodes the frames of one stream. Its messages share no memory with a frame.
 type controlReader struct {
 	from        message.Peer
 	definitions definitions
 }
 
-// read appends the messages of m to out, in order. skipped are those that this node does not know how to read.
+// read appends the messages of m to out, in order. skipped is the number of messages that this node does not know.
 func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []message.Envelope, skipped int, err error) {
 	if m.Hello != nil {
-		return out, 0, errors.New("a second hello")
+		return out, 0, errSecondHello
 	}
 	if err := r.definitions.define(m.Define); err != nil {
 		return out, 0, fmt.Errorf("control: %w", err)
@@ -282,7 +244,7 @@ func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []messag
 		}
 		var body message.Body
 		var h header
-		if h, rest, err = decodeHeader(rest); err == nil {
+		if rest, err = decodeMode.UnmarshalFirst(rest, &h); err == nil {
 			body, rest, err = r.body(&h, rest)
 		}
 		switch {
@@ -297,11 +259,6 @@ func (r *controlReader) read(m *peerv1.Post, out []message.Envelope) (_ []messag
 	return out, skipped, nil
 }
 
-func decodeHeader(data []byte) (h header, rest []byte, err error) {
-	rest, err = decodeMode.UnmarshalFirst(data, &h)
-	return h, rest, err
-}
-
 // body reads the body that data begins with.
 func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []byte, err error) {
 	if int(h.Kind) >= len(kinds) || kinds[h.Kind] == nil {
@@ -312,35 +269,35 @@ func (r *controlReader) body(h *header, data []byte) (body message.Body, rest []
 		return nil, rest, err
 	}
 	body = reflect.New(reflect.TypeOf(kinds[h.Kind]).Elem()).Interface().(message.Body)
-	if rest, err = decodeMode.UnmarshalFirst(data, body); err != nil {
-		return nil, rest, fmt.Errorf("%T: %w", body, err)
-	}
-	var limits []*bucket.Limits
-	for _, id := range h.Limits {
-		l, err := r.limit(id)
-		if err != nil {
-			return nil, rest, fmt.Errorf("%T: %w", body, err)
-		}
-		limits = append(limits, l)
-	}
-	if err = setLimits(body, limits); err == nil {
-		err = message.Validate(body)
+	if rest, err = decodeMode.UnmarshalFirst(data, body); err == nil {
+		err = r.complete(body, h.Limits)
 	}
 	if err != nil {
 		return nil, rest, fmt.Errorf("%T: %w", body, err)
 	}
-	if b, ok := body.(*message.TransferBatch); ok {
-		for i := range b.Parts {
-			b.Image.Counters += b.Parts[i].Counters
-		}
-	}
 	return body, rest, nil
 }
 
-// limit returns the limits that id stands for, nil for none and for such as this node cannot apply.
-func (r *controlReader) limit(id uint32) (*bucket.Limits, error) {
-	if id == 0 {
-		return nil, nil
+// complete sets the limits of a body by their numbers, and validates it.
+func (r *controlReader) complete(body message.Body, limits []uint32) (err error) {
+	batch, ok := body.(*message.TransferBatch)
+	if ok {
+		batch.Image.Limits = slices.Grow([]*bucket.Limits(nil), len(limits))[:len(limits)]
 	}
-	return r.definitions.get(id)
+	refs := limitsOf(body)
+	if len(refs) != len(limits) {
+		return fmt.Errorf("%d sets of limits; want %d", len(limits), len(refs))
+	}
+	for i, id := range limits {
+		if *refs[i], err = r.definitions.get(id); err != nil {
+			return err
+		}
+	}
+	if err := message.Validate(body); err != nil || !ok {
+		return err
+	}
+	for i := range batch.Parts {
+		batch.Image.Counters += batch.Parts[i].Counters
+	}
+	return nil
 }

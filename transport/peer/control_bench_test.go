@@ -107,8 +107,8 @@ func (a *answering) Deliver(e message.Envelope) {
 // BenchmarkHeartbeat is the way of a heartbeat and its ack between two nodes over
 // loopback TCP, while so many transfer batches of 50 KiB are always on their way.
 func BenchmarkHeartbeat(b *testing.B) {
-	for _, flying := range []int{0, 4, 64} {
-		b.Run(fmt.Sprintf("transfer batches=%d", flying), func(b *testing.B) {
+	for _, inFlight := range []int{0, 4, 64} {
+		b.Run(fmt.Sprintf("transfer batches=%d", inFlight), func(b *testing.B) {
 			var nodes [2]answering
 			var addrs [2]string
 			for i := range nodes {
@@ -149,7 +149,7 @@ func BenchmarkHeartbeat(b *testing.B) {
 				return time.Since(start)
 			}
 			beat()
-			for range flying {
+			for range inFlight {
 				send()
 			}
 			began, before := time.Now(), sent

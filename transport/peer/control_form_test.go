@@ -224,7 +224,7 @@ func TestFramesOfControl(t *testing.T) {
 	if want := []int{4, 2, 1, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("frames of %v messages, want %v", got, want)
 	}
-	if control.bytes != 0 || transferBatches.bytes != 0 || control.len() != 0 || transferBatches.len() != 0 {
+	if control.bytes != 0 || transferBatches.bytes != 0 || len(control.list) != 0 || len(transferBatches.list) != 0 {
 		t.Errorf("left: %+v, %+v", control, transferBatches)
 	}
 }

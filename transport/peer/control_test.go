@@ -163,8 +163,8 @@ func same(a, b message.Envelope) bool {
 		}
 		return e
 	}
-	return reflect.DeepEqual(bare(a), bare(b)) && slices.EqualFunc(limitsOf(a.Body), limitsOf(b.Body), func(l, m *bucket.Limits) bool {
-		return l == m || l != nil && m != nil && l.Equal(m)
+	return reflect.DeepEqual(bare(a), bare(b)) && slices.EqualFunc(limitsOf(a.Body), limitsOf(b.Body), func(l, m **bucket.Limits) bool {
+		return *l == *m || *l != nil && *m != nil && (*l).Equal(*m)
 	})
 }
 

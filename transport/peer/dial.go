@@ -15,8 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// connection is what a stream to a peer that has been greeted needs: each has a
-// gRPC connection of its own, so that none waits for another's windows.
+// connection is a gRPC connection for one stream to a peer, so that no stream waits for the windows of another.
 type connection struct {
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
@@ -24,31 +23,31 @@ type connection struct {
 	peer   string          // the name in the peer's hello
 }
 
-// shortest is the least time that an attempt to connect has until something is heard: longer than a round trip may become at once.
+// shortest is the least time that an attempt to connect has until the address answers: the round trip may have become longer.
 const shortest = 500 * time.Millisecond
 
-// patience is how long an attempt to connect to addr may take until the address answers: DialTimeout, or, where the last one that went well
-// was much faster, less, since nobody is there if nothing is heard, and checks wait.
+// patience is how long an attempt to connect to addr waits for an answer: DialTimeout, or less if the last successful attempt
+// was much faster, because checks wait meanwhile.
 func (p *Pool) patience(addr string) time.Duration {
-	took, known := p.hellos.Load(addr)
-	if !known {
-		return p.cfg.DialTimeout
+	if took, known := p.hellos.Load(addr); known {
+		return min(max(4*took.(time.Duration), shortest), p.cfg.DialTimeout)
 	}
-	return min(max(4*took.(time.Duration), shortest), p.cfg.DialTimeout)
+	return p.cfg.DialTimeout
 }
 
-// stallAfter is the age of an unanswered frame at which the stream to addr is given up: StallTimeout, or longer where connecting
-// took long, as far away.
+// stallTimeout is the age of an unanswered frame at which a call that gives up also closes the stream.
+const stallTimeout = 2 * time.Second
+
+// stallAfter is stallTimeout, or longer if connecting to addr took long.
 func (p *Pool) stallAfter(addr string) time.Duration {
-	took, known := p.hellos.Load(addr)
-	if !known {
-		return p.cfg.StallTimeout
+	if took, known := p.hellos.Load(addr); known {
+		return max(stallTimeout, min(5*took.(time.Duration), 5*time.Second))
 	}
-	return max(p.cfg.StallTimeout, min(5*took.(time.Duration), 5*time.Second))
+	return stallTimeout
 }
 
-// dial connects to addr, begins a stream that ends with ctx, and exchanges hellos and proofs, as long as patience lasts. No frame
-// is sent before the peer's proof has come, so that a rejected node has charged nothing.
+// dial connects to addr, begins a stream that ends with ctx, and exchanges hellos and proofs, within patience. No frame is sent
+// before the peer's proof has come, so a rejected node has charged nothing.
 func dial[S grpc.ClientStream](
 	ctx context.Context, p *Pool, addr string,
 	begin func(peerv1.PeerServiceClient, context.Context, ...grpc.CallOption) (S, error),
@@ -60,7 +59,7 @@ func dial[S grpc.ClientStream](
 	late := time.AfterFunc(patience, cancel)
 	tcp := func(ctx context.Context, addr string) (net.Conn, error) {
 		conn, err := p.cfg.Dial(ctx, addr)
-		// The other three round trips take three times as long, though the network was faster when the last attempt went well.
+		// The other three round trips take three times as long, even if the network was faster at the last attempt.
 		if took := time.Since(start); err == nil && 4*took > patience && late.Stop() {
 			late.Reset(min(4*took, p.cfg.DialTimeout-took))
 		}
@@ -125,73 +124,54 @@ func say(stream grpc.ClientStream, m *peerv1.Greeting) (*peerv1.Greeting, error)
 	return got, nil
 }
 
-// plain returns err as text that a person can read, without gRPC's frame.
+// plain returns err without the prefix that gRPC adds.
 func plain(err error) error {
-	st, ok := status.FromError(err)
-	if !ok {
-		return err
+	if st, ok := status.FromError(err); ok {
+		return errors.New(st.Message())
 	}
-	return errors.New(st.Message())
+	return err
 }
 
 const (
-	// greetTimeout is how long a connection may take to become one, and then a
-	// stream to say hello. Longer than peers wait: they give up first.
+	// greetTimeout bounds the handshake of a connection, and then the hello and proof of a stream. Peers give up earlier.
 	greetTimeout = 5 * time.Second
-	// maxGreeting is the most bytes of a greeting. It comes from whoever reaches
-	// the port, so it may not be larger than a hello and a proof.
+	// maxGreeting is the most bytes of a greeting, which unauthenticated clients can send.
 	maxGreeting = 4 << 10
-	// logEvery is how often there is a line about what others do wrong, of each kind: those who are rejected keep trying.
+	// logEvery is the least time between two log lines of one kind about errors of peers.
 	logEvery = 10 * time.Second
 )
 
-// admit waits for the hello of a new stream's peer and answers it. The error is
-// the stream's status.
+// admit waits for the hello and proof of a new stream's peer and answers them. The error is the stream's status.
 func (s service) admit(stream grpc.ServerStream) (*peerv1.Hello, error) {
 	hello, err := s.greet(stream)
-	if err != nil {
-		s.stats.rejected.Add(1)
-		kind := "rejected"
-		if errors.Is(err, errNoHello) {
-			kind = "no hello" // from whoever tries the port, and no reason to keep quiet about nodes
-		}
-		if s.quiet.Allow(time.Now(), kind) {
-			s.cfg.Log.Warn("peer rejected", "name", clip(hello.GetName()), "error", err, "total", s.stats.rejected.Load())
-		}
-		return nil, status.Error(codes.FailedPrecondition, fmt.Sprintf("node %s rejects: %v", s.cfg.Name, err))
+	if err == nil {
+		return hello, nil
 	}
-	return hello, nil
+	s.stats.rejected.Add(1)
+	kind := "rejected"
+	if errors.Is(err, errNoHello) {
+		kind = "no hello" // an unauthenticated client, which must not silence lines about nodes
+	}
+	if s.quiet.Allow(time.Now(), kind) {
+		s.cfg.Log.Warn("peer rejected", "name", clip(hello.GetName()), "error", err, "total", s.stats.rejected.Load())
+	}
+	return nil, status.Errorf(codes.FailedPrecondition, "node %s rejects: %v", s.cfg.Name, err)
 }
 
-// greet waits for the peer's hello and answers it, then for its proof and answers that. This side proves last: a
-// caller that does not know the secret gets nothing that was made with it. The hello is returned for the
-// log also when it does not fit.
+// greet waits for the peer's hello and answers it, then for its proof and answers that. This side proves last: a peer without
+// the secret gets nothing that was made with it. A rejected hello is returned, too, for the log.
 func (s service) greet(stream grpc.ServerStream) (*peerv1.Hello, error) {
-	type frame struct {
-		greeting *peerv1.Greeting
-		err      error
-	}
-	// The goroutine ends with the stream, which ends when its method returns.
-	got := make(chan frame, 2)
-	go func() {
-		for range cap(got) {
-			f := frame{greeting: new(peerv1.Greeting)}
-			f.err = stream.RecvMsg(f.greeting)
-			got <- f
-			if f.err != nil {
-				return
-			}
-		}
-	}()
 	late := time.NewTimer(greetTimeout)
 	defer late.Stop()
 	next := func(missing error) (*peerv1.Greeting, error) {
+		m, got := new(peerv1.Greeting), make(chan error, 1)
+		go func() { got <- stream.RecvMsg(m) }() // ends with the stream, which ends when its method returns
 		select {
-		case f := <-got:
-			if f.err != nil {
-				return nil, fmt.Errorf("%w (%w)", missing, f.err)
+		case err := <-got:
+			if err != nil {
+				return nil, fmt.Errorf("%w (%w)", missing, err)
 			}
-			return f.greeting, nil
+			return m, nil
 		case <-late.C:
 			return nil, fmt.Errorf("%w: nothing came within %v", missing, greetTimeout)
 		}

@@ -16,29 +16,26 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Version of the protocol that this package speaks. Streams between equal majors
-// and minors at most one apart work; the higher minor must then do without what it
-// added. In major 2, which begins with minor 2, nodes prove that they know the cluster secret.
+// Version of the protocol. Nodes of equal majors and of minors at most one apart can communicate; the higher minor then does
+// without its additions.
 const (
 	Major = 1
 	Minor = 0
 )
 
-// maxHelloText bounds names and boot ids in a Hello, in bytes.
-const maxHelloText = 256
-
-// nonceSize is the length of the nonce in a Hello, in bytes.
-const nonceSize = 32
+const (
+	maxHelloText = 256 // bytes of a name or boot ID in a Hello
+	nonceSize    = 32  // bytes of its nonce
+)
 
 var (
-	// errNoHello: a stream that does not begin as it must.
-	errNoHello = errors.New("the first frame is not a hello: is this a sluice peer?")
-	// errNoProof: a stream that ends after the hello.
-	errNoProof = errors.New("no proof came after the hello")
+	errNoHello     = errors.New("the first frame is not a hello: is this a sluice peer?")
+	errNoProof     = errors.New("no proof came after the hello")
+	errSecondHello = errors.New("a second hello")
 	// errSecret: the sender of a proof does not know the secret of this node.
 	errSecret = errors.New("secret not accepted: the two nodes have different secrets; " +
 		"give all nodes the same --secret-file, and while it is changed let all know the new secret before any node puts it first")
-	// errCounters: the sender knows the secret, and would name counters by other keys.
+	// errCounters: the sender knows the secret, but makes counter keys with another one.
 	errCounters = errors.New("counter keys: the two nodes make them with different secrets; " +
 		"give all nodes the same line `counters` in --secret-file")
 )
@@ -54,8 +51,8 @@ func (c *Config) hello() *peerv1.Hello {
 	return h
 }
 
-// welcome reports why the sender of h, at the other side of the connection that ctx is of, cannot be talked
-// to, or nil. It has still to prove that it knows the secret.
+// welcome returns why the sender of h, at the other end of the connection of ctx, is rejected, or nil. It has yet to prove that
+// it knows the secret.
 func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
 	if err := c.fits(h); err != nil {
 		return err
@@ -73,34 +70,30 @@ func (c *Config) welcome(ctx context.Context, h *peerv1.Hello) error {
 	return nil
 }
 
-// fits reports why the sender of h cannot be talked to, naming both values, or nil.
+// fits returns why a node with hello h is rejected, naming both values, or nil.
 func (c *Config) fits(h *peerv1.Hello) error {
-	if h == nil {
+	switch {
+	case h == nil:
 		return errNoHello
-	}
-	if h.Major != Major || max(h.Minor, Minor)-min(h.Minor, Minor) > 1 {
+	case h.Major != Major || max(h.Minor, Minor)-min(h.Minor, Minor) > 1:
 		return fmt.Errorf("protocol version: the other node speaks %d.%d, this one %d.%d; "+
 			"majors must be equal and minors at most one apart", h.Major, h.Minor, Major, Minor)
-	}
-	if h.Placement != c.Placement {
+	case h.Placement != c.Placement:
 		return fmt.Errorf("placement: the other node places keys by rules number %d, this one by %d; "+
 			"all nodes of a cluster must agree", h.Placement, c.Placement)
-	}
-	if h.Name == "" || h.Boot == "" || len(h.Name) > maxHelloText || len(h.Boot) > maxHelloText {
+	case h.Name == "" || h.Boot == "" || len(h.Name) > maxHelloText || len(h.Boot) > maxHelloText:
 		return fmt.Errorf("hello: name of %d bytes and boot id of %d bytes; want 1 to %d each",
 			len(h.Name), len(h.Boot), maxHelloText)
-	}
-	if len(h.Nonce) != nonceSize {
+	case len(h.Nonce) != nonceSize:
 		return fmt.Errorf("hello: nonce of %d bytes; want %d", len(h.Nonce), nonceSize)
-	}
-	if h.Boot == c.Boot {
-		// A process does not dial itself: somebody sends its own hello and proofs back to it.
+	case h.Boot == c.Boot:
+		// A process does not dial itself: its own hello and proofs are being sent back to it.
 		return errors.New("hello: it has this process's own boot id")
 	}
 	return nil
 }
 
-// role is a side of a connection. It is in every proof, so that none serves the other side.
+// role is an end of a connection. Every proof includes it, so that none is valid for the other end.
 type role byte
 
 const (
@@ -108,15 +101,15 @@ const (
 	accepter role = 2
 )
 
-// transcript is what both sides have said when they prove who they are.
+// transcript has both hellos, which the proofs are about.
 type transcript struct{ dialer, accepter *peerv1.Hello }
 
-// prove returns the proof of the side r, under the first key.
+// prove returns the proof of end r, under the first key.
 func (c *Config) prove(r role, t transcript) *peerv1.Proof {
 	return t.proof(c.ProofKeys()[0], r, c.CountersTag)
 }
 
-// verify reports why p, of the side r, proves nothing, or nil. Any of the keys will do.
+// verify returns why p is no valid proof of end r under any of the keys, or nil.
 func (c *Config) verify(r role, t transcript, p *peerv1.Proof) error {
 	err := errSecret
 	for _, key := range c.ProofKeys() {

@@ -146,7 +146,7 @@ type recorded struct {
 	answer func(*peerv1.Proof) *peerv1.Proof
 }
 
-func (r recorded) Exchange(stream serverStream) error {
+func (r recorded) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
 	var first, second peerv1.Greeting
 	if err := stream.RecvMsg(&first); err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -12,15 +11,37 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Attempts to connect: the first after a loss is made at once, on the next call;
-// those after a failed one wait, twice as long each time. Calls in between fail.
+// retry delays attempts to connect. The first one after a loss is made at once, on the next call; those after a failed one
+// wait, twice as long each time, and calls in between fail.
+type retry struct {
+	failures int       // since the last connection
+	err      error     // of the last attempt
+	retryAt  time.Time // when the next one may begin
+}
+
 const (
 	firstBackoff = 10 * time.Millisecond
 	lastBackoff  = time.Second
 )
 
-// link is the way of one kind of records to one address: a queue, and a session
-// while there is one.
+// failed notes a failed attempt. longest, at most lastBackoff, bounds the wait.
+func (b *retry) failed(err error, longest time.Duration) {
+	wait := min(longest, firstBackoff<<min(b.failures, 7)) // 10 ms · 2⁷ is past lastBackoff
+	*b = retry{failures: b.failures + 1, err: err, retryAt: time.Now().Add(wait)}
+}
+
+// waits reports whether the next attempt may not begin yet.
+func (b *retry) waits() bool { return b.failures > 0 && time.Now().Before(b.retryAt) }
+
+// signal makes a receive on c, which has room for one value, succeed once.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// link carries one kind of records to one address: a queue, and a session while there is one.
 type link struct {
 	pool *Pool
 	addr string
@@ -34,19 +55,14 @@ type link struct {
 		dialing bool
 		session *session
 		waiting queue
-
-		// failures counts attempts since the last connection; lastErr is the
-		// latest one's, and retryAt when the next may begin.
-		failures int
-		lastErr  error
-		retryAt  time.Time
+		retry   retry
 	}
 }
 
-// call is Pool.Call for records of a frame, which have so many limits.
+// call is Pool.Call for the records of one frame. limits is their number of limits.
 func (l *link) call(ctx context.Context, records []check.Record, limits int, replies []check.Reply) error {
 	if err := ctx.Err(); err != nil {
-		return l.gaveUp(check.ErrUnsent, err)
+		return l.failure(check.ErrUnsent, err)
 	}
 	c := l.pool.newCall(records, limits, replies)
 	l.mu.Lock()
@@ -82,9 +98,9 @@ func (l *link) call(ctx context.Context, records []check.Record, limits int, rep
 func (l *link) rejectionLocked(n int) error {
 	switch {
 	case l.mu.closed != nil:
-		return l.unsent(l.mu.closed)
-	case l.mu.session == nil && !l.mu.dialing && l.mu.failures > 0 && time.Now().Before(l.mu.retryAt):
-		return l.mu.lastErr
+		return l.failure(check.ErrUnsent, l.mu.closed)
+	case l.mu.session == nil && !l.mu.dialing && l.mu.retry.waits():
+		return l.mu.retry.err
 	case l.mu.waiting.records+n > l.pool.cfg.MaxQueue:
 		l.pool.stats.overloaded.Add(1)
 		return fmt.Errorf("peer %s: %w: %d records wait", l.addr, check.ErrOverloaded, l.mu.waiting.records)
@@ -107,19 +123,20 @@ func (l *link) abandon(c *call, cause error) error {
 	}
 	if waited {
 		l.pool.stats.abandoned.Add(1)
-		return l.gaveUp(check.ErrUnsent, cause)
+		return l.failure(check.ErrUnsent, cause)
 	}
 	inTime, sent := c.abandon()
-	if !inTime {
+	switch {
+	case !inTime:
 		err := <-c.done
 		l.pool.release(c)
 		return err
+	case sent:
+		l.pool.stats.abandoned.Add(1)
+		return l.failure(check.ErrAmbiguous, cause)
 	}
 	l.pool.stats.abandoned.Add(1)
-	if !sent {
-		return l.gaveUp(check.ErrUnsent, cause)
-	}
-	return l.gaveUp(check.ErrAmbiguous, cause)
+	return l.failure(check.ErrUnsent, cause)
 }
 
 // connect makes a session for the calls that wait, and then receives for it until
@@ -132,10 +149,10 @@ func (l *link) connect() {
 		err = l.mu.closed
 	}
 	if err != nil {
-		l.failedLocked(err)
-		unsent := l.mu.lastErr
-		calls := l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
-		first := l.mu.failures == 1
+		unsent := l.failure(check.ErrUnsent, err)
+		l.mu.retry.failed(unsent, lastBackoff)
+		calls := l.mu.waiting.takeAll()
+		first := l.mu.retry.failures == 1
 		l.mu.Unlock()
 		if s != nil {
 			s.close()
@@ -144,16 +161,14 @@ func (l *link) connect() {
 		if first && !errors.Is(err, context.Canceled) {
 			l.pool.warn("peer cannot be reached", l.addr, "error", err)
 		}
-		for _, c := range calls {
-			c.finish(unsent, nil)
-		}
+		finishAll(calls, unsent)
 		return
 	}
-	l.mu.session, l.mu.failures, l.mu.lastErr = s, 0, nil
+	l.mu.session, l.mu.retry = s, retry{}
 	l.mu.Unlock()
 	l.pool.stats.dialled.Add(1)
 	l.pool.wg.Go(s.pump)
-	s.nudge()
+	signal(s.wake)
 	s.receive()
 }
 
@@ -164,19 +179,8 @@ func (l *link) open() (*session, error) {
 		return nil, err
 	}
 	s := &session{connection: c, link: l, stream: stream, wake: make(chan struct{}, 1), limits: numbering{most: l.pool.cfg.MaxLimits}}
-	s.next = time.AfterFunc(time.Hour, s.nudge)
+	s.next = time.AfterFunc(time.Hour, func() { signal(s.wake) })
 	return s, nil
-}
-
-// failedLocked notes a failed attempt to connect.
-func (l *link) failedLocked(err error) {
-	wait := lastBackoff
-	if l.mu.failures < 7 { // 10 ms · 2⁷ is past the last
-		wait = min(wait, firstBackoff<<l.mu.failures)
-	}
-	l.mu.failures++
-	l.mu.retryAt = time.Now().Add(wait)
-	l.mu.lastErr = l.unsent(err)
 }
 
 // errSilent is why a link was hung up.
@@ -200,25 +204,16 @@ func (l *link) close(why error) {
 	// While an attempt to connect is under way, it fails the calls that wait.
 	var calls []*call
 	if s == nil && !l.mu.dialing {
-		calls = l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
+		calls = l.mu.waiting.takeAll()
 	}
 	l.mu.Unlock()
 	if s != nil {
 		s.lose(why)
 	}
-	for _, c := range calls {
-		c.finish(l.unsent(why), nil)
-	}
+	finishAll(calls, l.failure(check.ErrUnsent, why))
 }
 
-func (l *link) unsent(cause error) error {
-	return fmt.Errorf("peer %s: %w: %w", l.addr, check.ErrUnsent, cause)
-}
-
-func (l *link) ambiguous(cause error) error {
-	return fmt.Errorf("peer %s: %w: %w", l.addr, check.ErrAmbiguous, cause)
-}
-
-func (l *link) gaveUp(what, cause error) error {
-	return fmt.Errorf("peer %s: %w: %w", l.addr, what, cause)
+// failure returns the error of a call. kind is check.ErrUnsent or check.ErrAmbiguous.
+func (l *link) failure(kind, cause error) error {
+	return fmt.Errorf("peer %s: %w: %w", l.addr, kind, cause)
 }

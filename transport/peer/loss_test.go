@@ -50,7 +50,7 @@ func TestLost(t *testing.T) {
 				go c.cut(server, conn, pool)
 				for i, result := range results {
 					want := check.ErrAmbiguous
-					if i >= maxFlying {
+					if i >= freeInFlight {
 						want = check.ErrUnsent
 					}
 					if err := <-result; !errors.Is(err, want) || !strings.Contains(err.Error(), "b:1") {
@@ -153,7 +153,7 @@ func TestSilent(t *testing.T) {
 }
 
 // TestStalled: a peer that accepts and never answers is given up by the first call
-// that gives up after StallTimeout.
+// that gives up after stallTimeout.
 func TestStalled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		network, b := newNetwork(), newGate()
@@ -172,7 +172,7 @@ func TestStalled(t *testing.T) {
 			}
 		}
 		if took := time.Since(start); took != 2500*time.Millisecond {
-			t.Errorf("given up after %v, want at the first call that ends after %v", took, pool.cfg.StallTimeout)
+			t.Errorf("given up after %v, want at the first call that ends after %v", took, stallTimeout)
 		}
 		b.open()
 		if err := ask(t.Context(), pool, "b:1", 1); err != nil {

@@ -16,18 +16,17 @@ import (
 	"github.com/sluice-project/sluice/transport"
 )
 
-// Equal checks of one key that wait for the same frame travel as one record with a count (peer.v1 Request.times): the owner of a hot key decides
-// one record a frame, however many callers wait. A check only joins the last record of its key in the frame, so the checks of a key
-// are decided in the order in which they came.
+// Equal checks of one key that wait for the same frame travel as one record with a count (peer.v1 Request.times): the owner of
+// a hot key decides one record a frame. A check joins only the last record of its key, so the checks of a key are decided in
+// the order in which they came.
 
-// merger finds the last record of each key in a frame. Keys are hashes already, so a lookup is one probe of an open-addressing table;
-// Go's map would hash them again.
+// merger finds the last record of each key in a frame. Keys are hashes already, so an open-addressing table saves hashing them.
 type merger struct {
 	slots  []int32 // index of a record plus one; 0 is free
 	traced []bool  // by record, of the first ones
 }
 
-// trace reports whether record i is in no trace yet, and notes that it is in one from now on: a record of several checks has one place in one trace.
+// trace notes that record i has a trace, and reports whether it had none. A record of several checks is in one trace only.
 func (t *merger) trace(i int32) bool {
 	for int(i) >= len(t.traced) {
 		t.traced = append(t.traced, false)
@@ -72,10 +71,10 @@ func mergeable(r *check.Record) bool {
 // equal reports whether record i of m asks the same as r, which is mergeable, under limits of that number. Their keys are equal.
 func equal(m *peerv1.Request, i int, r *check.Record, limits uint32) bool {
 	return m.Limits[i] == limits && m.Cost[i] == r.Cost && m.Verb[i] == verbOf(r) && m.Flags[i] == flagsOf(r) &&
-		m.Reserve[i] == r.Reserve && m.Lost[i] == lostOf(r) && m.Id[i] == 0 && max(1, m.Times[i])+max(1, r.Times) <= bucket.MaxTimes
+		m.Reserve[i] == r.Reserve && m.Lost[i] == bit(r.DenyLost, denyLost) && m.Id[i] == 0 && max(1, m.Times[i])+max(1, r.Times) <= bucket.MaxTimes
 }
 
-// part returns the reply to times checks of rec that came after before others, out of the reply to all of them.
+// part returns the reply to times checks of rec, before which before others came, out of the reply to all of them.
 func part(reply *check.Reply, rec *check.Record, before, times int64) check.Reply {
 	if reply.Status != check.Decided {
 		return *reply
@@ -98,8 +97,8 @@ func part(reply *check.Reply, rec *check.Record, before, times int64) check.Repl
 	return mine
 }
 
-// earlier returns the decision of the check that came n before the one of d, both admitted at the same
-// instant: there was more left of the same limit. ResetAfter is that of d, which is not much later.
+// earlier returns the decision of the check n before that of d, both admitted at the same instant: more was left of the same
+// limit. ResetAfter is that of d, which is not much later.
 func earlier(d *bucket.Decision, rec *check.Record, n int64) bucket.Decision {
 	e := *d
 	if int(d.Index) >= rec.Limits.Len() || n == 0 {
@@ -120,9 +119,8 @@ func earlier(d *bucket.Decision, rec *check.Record, n int64) bucket.Decision {
 	return e
 }
 
-// intern gives equal sets of limits of one domain one pointer, whichever stream defined them:
-// a counter recognises its limits by pointer first. It is bounded, keeps no set alive, and is safe for
-// concurrent use.
+// intern gives equal sets of limits of one domain one pointer, whichever stream defined them: a counter compares its limits by
+// pointer first. It is bounded, keeps no set alive, and is safe for concurrent use.
 type intern struct {
 	seed maphash.Seed
 	sets *lru.Cache[uint64, weak.Pointer[bucket.Limits]]
@@ -136,8 +134,8 @@ func newIntern(size int) *intern {
 	return &intern{seed: maphash.MakeSeed(), sets: sets}
 }
 
-// one returns the pointer that stands for l. Should two different sets have one
-// hash, the later takes the place: sharing is an economy, never assumed.
+// one returns the shared pointer for l. Of two different sets with one hash the later is kept: sharing saves memory, but nothing
+// relies on it.
 func (in *intern) one(l *bucket.Limits) *bucket.Limits {
 	sum := in.sum(l)
 	found, _ := in.sets.Get(sum)
@@ -148,7 +146,6 @@ func (in *intern) one(l *bucket.Limits) *bucket.Limits {
 	return l
 }
 
-// sum is equal for equal sets.
 func (in *intern) sum(l *bucket.Limits) uint64 {
 	var h maphash.Hash
 	h.SetSeed(in.seed)
@@ -157,7 +154,7 @@ func (in *intern) sum(l *bucket.Limits) uint64 {
 	return h.Sum64()
 }
 
-// definitionOf returns what tells a receiver that id stands for l from this frame on.
+// definitionOf returns the message that defines id as l from this frame on.
 func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
 	d := &peerv1.Limits{Id: id, Domain: l.Domain(), Limits: make([]*sluicev1.Limit, l.Len())}
 	for i := range d.Limits {
@@ -166,8 +163,8 @@ func definitionOf(id uint32, l *bucket.Limits) *peerv1.Limits {
 	return d
 }
 
-// definitions are what the numbers of limits mean on one stream, as its receiver
-// knows them. At most maxLimitIDs are kept, because no higher number is taken, and none before the last definition of number 1.
+// definitions are the limits by their numbers on one stream, as its receiver knows them. A definition of number 1 forgets all
+// earlier ones; there are at most maxLimitIDs.
 type definitions struct {
 	intern *intern
 	known  []definition
@@ -175,14 +172,12 @@ type definitions struct {
 
 type definition struct {
 	defined bool
-	// limits is nil where this node cannot make sense of the definition, for
-	// example of an algorithm that a newer minor added. Records that name it are
-	// answered as invalid, and the stream goes on.
+	// limits is nil if this node cannot apply the definition, for example an algorithm of a newer minor. Records that name it
+	// are answered as invalid, and the stream goes on.
 	limits *bucket.Limits
 }
 
-// define takes the definitions of one frame. A number that was defined before means
-// the new limits from now on.
+// define takes the definitions of one frame. Defining a number again replaces its limits from now on.
 func (d *definitions) define(list []*peerv1.Limits) error {
 	for _, p := range list {
 		if p.Id == 0 || p.Id > maxLimitIDs {
@@ -194,35 +189,34 @@ func (d *definitions) define(list []*peerv1.Limits) error {
 		for int(p.Id) >= len(d.known) {
 			d.known = append(d.known, definition{})
 		}
-		limits, err := transport.LimitsFromProto(accounted(p.Domain), p.Limits)
-		if err != nil {
-			d.known[p.Id] = definition{defined: true}
-			continue
+		domain := p.Domain
+		if len(domain) > limiter.MaxText {
+			domain = "" // no check can have named it
 		}
-		d.known[p.Id] = definition{defined: true, limits: d.intern.one(limits)}
+		limits, err := transport.LimitsFromProto(domain, p.Limits)
+		if err == nil {
+			limits = d.intern.one(limits)
+		} else {
+			limits = nil
+		}
+		d.known[p.Id] = definition{defined: true, limits: limits}
 	}
 	return nil
 }
 
-// accounted returns the domain that counters are accounted to: domain, unless no check can have named it.
-func accounted(domain string) string {
-	if len(domain) > limiter.MaxText {
-		return ""
-	}
-	return domain
-}
-
-// get returns the limits that id stands for, nil if this node cannot apply them.
+// get returns the limits of number id; nil for 0, and for limits that this node cannot apply.
 func (d *definitions) get(id uint32) (*bucket.Limits, error) {
+	if id == 0 {
+		return nil, nil
+	}
 	if int64(id) >= int64(len(d.known)) || !d.known[id].defined {
 		return nil, fmt.Errorf("limits %d were not defined on this stream", id)
 	}
 	return d.known[id].limits, nil
 }
 
-// numbering is the sender's side of definitions: it numbers the sets of limits that
-// go over one stream, from 1. Between two frames all are forgotten, on both sides, when there might not be numbers for another
-// frame, or when their sets have most limits. Not safe for concurrent use.
+// numbering is the sender's side of definitions: it numbers the sets of limits of one stream, from 1. Before a frame it forgets
+// all of them if it might run out of numbers, or if the sets have most limits in all. Not safe for concurrent use.
 type numbering struct {
 	numbers map[*bucket.Limits]uint32
 	limits  int // of all sets
@@ -237,8 +231,11 @@ func (n *numbering) begin() {
 	}
 }
 
-// number returns the number of l and whether it must be defined in this frame.
+// number returns the number of l, 0 for nil, and whether it must be defined in this frame.
 func (n *numbering) number(l *bucket.Limits) (id uint32, fresh bool) {
+	if l == nil {
+		return 0, false
+	}
 	if id, ok := n.numbers[l]; ok {
 		return id, false
 	}

@@ -70,8 +70,8 @@ func TestMerge(t *testing.T) {
 			if f.checks != len(c.records) || f.records != len(c.times) || !slices.Equal(s.request.Times, c.times) {
 				t.Errorf("%s, %d calls: %d checks in %d records of %v, want %v", c.name, len(calls), f.checks, f.records, s.request.Times, c.times)
 			}
-			if merged := len(f.places) > 0; merged != (f.records < f.checks) {
-				t.Errorf("%s: %d places", c.name, len(f.places))
+			if merged := len(f.positions) > 0; merged != (f.records < f.checks) {
+				t.Errorf("%s: %d positions", c.name, len(f.positions))
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func TestMergeIsInvisible(t *testing.T) {
 		}
 		m := &peerv1.Reply{Seq: f.seq}
 		writeReply(m, "b", replies)
-		s.peer, s.flying = "b", []*frame{f}
+		s.peer, s.inFlight = "b", []*frame{f}
 		if err := s.answer(m); err != nil {
 			t.Fatal(err)
 		}

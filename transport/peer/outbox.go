@@ -11,41 +11,37 @@ import (
 	"google.golang.org/grpc"
 )
 
-// lastControlBackoff bounds how long a failed attempt to connect keeps control messages from trying
-// again: a peer that has come back must get heartbeats soon. A connection that is
-// lost before it is as old counts as a failed attempt.
+// lastControlBackoff bounds how long control messages wait after a failed attempt to connect: a peer that has come back must
+// get heartbeats soon. A connection that is lost before it is that old counts as a failed attempt.
 const lastControlBackoff = 200 * time.Millisecond
 
-// companyTime is how long a control message that tells nothing new waits for company. Heartbeats, which
-// it waits for, go out every 100 ms.
+// companyTime is how long a control message that tells nothing new waits to share a frame with others. Heartbeats go out every
+// 100 ms.
 const companyTime = 120 * time.Millisecond
 
-// outbox is the way of control messages to one address. While it is running, one goroutine
-// connects and then waits for the end of the stream, and another one writes.
+// outbox carries control messages to one address. While it is running, one goroutine connects and then waits for the end of
+// the stream, and another one writes.
 type outbox struct {
 	pool *Pool
 	addr string
-	wake chan struct{} // to the one who writes
-	late *time.Timer   // wakes the one who writes when something has waited long enough; mu guards setting it
+	wake chan struct{} // to the writer
+	late *time.Timer   // wakes the writer when a message has waited for companyTime; mu guards setting it
 
 	mu struct {
 		sync.Mutex
 		closed, running bool
 		// cancel ends the stream, if there is one.
 		cancel func()
-		// transfer batches has what may be much, control all else. Each queue has its own bounds, so
-		// that a heap of transfer batches leaves room for heartbeats.
+		// transferBatches has bulky messages, control all others. Each queue has its own bounds, so that many transfer
+		// batches leave room for heartbeats.
 		control, transferBatches controlMessages
-
-		failures int       // attempts since the last good connection
-		failure  error     // of the last of them
-		retryAt  time.Time // when the next may begin
+		retry                    retry
 	}
 }
 
 func newOutbox(p *Pool, addr string) *outbox {
 	o := &outbox{pool: p, addr: addr, wake: make(chan struct{}, 1)}
-	o.late = time.AfterFunc(companyTime, o.nudge)
+	o.late = time.AfterFunc(companyTime, func() { signal(o.wake) })
 	o.late.Stop()
 	return o
 }
@@ -59,8 +55,12 @@ func (o *outbox) post(e message.Envelope) {
 		return
 	}
 	o.mu.Lock()
-	taken := o.takeLocked(m, bulky(e.Body))
-	waits := e.Patient && o.mu.control.len() == 1 && o.mu.transferBatches.len() == 0
+	queue := &o.mu.control
+	if bulky(e.Body) {
+		queue = &o.mu.transferBatches
+	}
+	taken := !o.mu.closed && (o.mu.running || !o.mu.retry.waits()) && queue.push(m)
+	waits := e.Patient && len(o.mu.control.list) == 1 && o.waitingLocked() == 1
 	connected := o.mu.cancel != nil
 	if taken && !o.mu.running {
 		o.mu.running = true
@@ -74,36 +74,15 @@ func (o *outbox) post(e message.Envelope) {
 	case !taken:
 		o.pool.stats.dropped.Add(1)
 	case connected && !waits:
-		o.nudge()
+		signal(o.wake)
 	}
 }
 
-// takeLocked queues m if it may wait.
-func (o *outbox) takeLocked(m controlMessage, bulky bool) bool {
-	if o.mu.closed || !o.mu.running && o.mu.failures > 0 && time.Now().Before(o.mu.retryAt) {
-		return false
-	}
-	if bulky {
-		return o.mu.transferBatches.push(m)
-	}
-	return o.mu.control.push(m)
-}
-
-// nudge wakes the one who writes.
-func (o *outbox) nudge() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run connects as long as there are control messages and attempts succeed. It is a goroutine of
-// the pool.
+// run connects as long as there are control messages and attempts succeed. It is a goroutine of the pool.
 func (o *outbox) run() {
 	for {
 		since, err := o.connect()
-		again, first, dropped := o.ended(since, err)
-		o.pool.stats.dropped.Add(uint64(dropped))
+		again, first := o.ended(since, err)
 		if first && o.pool.ctx.Err() == nil {
 			o.pool.warn("peer gets no control messages", o.addr, "error", err)
 		}
@@ -113,8 +92,7 @@ func (o *outbox) run() {
 	}
 }
 
-// connect makes a connection, uses it until it is lost, and returns when it was
-// made, if it was, and why it ended.
+// connect makes a connection and uses it until it is lost. It returns when it was made, if it was, and why it ended.
 func (o *outbox) connect() (since time.Time, err error) {
 	p := o.pool
 	stream, c, err := dial(p.ctx, p, o.addr, peerv1.PeerServiceClient.Control)
@@ -131,7 +109,7 @@ func (o *outbox) connect() (since time.Time, err error) {
 	}
 	o.mu.Unlock()
 	if closed {
-		return since, errOutboxClosed
+		return since, errNoMember
 	}
 	p.stats.dialled.Add(1)
 
@@ -141,67 +119,64 @@ func (o *outbox) connect() (since time.Time, err error) {
 		defer close(written)
 		o.write(stream, c)
 	})
-	o.nudge()
+	signal(o.wake)
 	var answer peerv1.Greeting
 	if err = stream.RecvMsg(&answer); err == nil {
-		err = errors.New("malformed answer: a second hello")
+		err = fmt.Errorf("malformed answer: %w", errSecondHello)
 	}
 	c.cancel()
 	<-written
 	return since, fmt.Errorf("the connection was lost: %w", plain(err))
 }
 
-var errOutboxClosed = errors.New("this peer is no longer a member")
+var errNoMember = errors.New("this peer is no longer a member")
 
-// ended notes that an attempt or a connection came to its end. It says whether to
-// try again at once, whether this is the first failure in a row, and how many
-// messages had to be dropped.
-func (o *outbox) ended(since time.Time, err error) (again, first bool, dropped int) {
+// ended notes the end of an attempt or a connection. It returns whether to try again at once, and whether this is the first
+// failure in a row.
+func (o *outbox) ended(since time.Time, err error) (again, first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	lost := o.mu.cancel != nil
 	o.mu.cancel = nil
-	if o.mu.closed {
-		o.mu.running = false
-		return false, false, o.dropLocked()
-	}
-	if lost {
+	if lost && !o.mu.closed {
 		o.pool.stats.broken.Add(1)
 	}
-	if now := time.Now(); since.IsZero() || now.Sub(since) < lastControlBackoff {
-		wait := lastControlBackoff
-		if o.mu.failures < 5 { // 10 ms · 2⁵ is past the last
-			wait = min(wait, firstBackoff<<o.mu.failures)
-		}
-		o.mu.failures++
-		o.mu.failure = err
-		o.mu.retryAt = now.Add(wait)
-		o.mu.running = false
-		return false, o.mu.failures == 1, o.dropLocked()
+	if !o.mu.closed && !since.IsZero() && time.Since(since) >= lastControlBackoff {
+		o.mu.retry = retry{}
+		o.mu.running = o.waitingLocked() > 0
+		return o.mu.running, true
 	}
-	o.mu.failures, o.mu.failure = 0, nil
-	o.mu.running = o.mu.control.len()+o.mu.transferBatches.len() > 0
-	return o.mu.running, true, 0
+	o.mu.running = false
+	o.dropLocked()
+	if o.mu.closed {
+		return false, false
+	}
+	o.mu.retry.failed(err, lastControlBackoff)
+	return false, o.mu.retry.failures == 1
 }
 
-// dropLocked empties the queues.
-func (o *outbox) dropLocked() int { return o.mu.control.drop() + o.mu.transferBatches.drop() }
+func (o *outbox) waitingLocked() int { return len(o.mu.control.list) + len(o.mu.transferBatches.list) }
+
+// dropLocked drops the waiting messages.
+func (o *outbox) dropLocked() {
+	o.pool.stats.dropped.Add(uint64(o.waitingLocked()))
+	o.mu.control, o.mu.transferBatches = controlMessages{}, controlMessages{}
+}
 
 // close ends the outbox for good.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.mu.closed = true
 	o.late.Stop()
-	dropped := o.dropLocked()
+	o.dropLocked()
 	cancel := o.mu.cancel
 	o.mu.Unlock()
-	o.pool.stats.dropped.Add(uint64(dropped))
 	if cancel != nil {
 		cancel()
 	}
 }
 
-// write sends what waits until the stream ends. It is a goroutine of the pool.
+// write sends waiting messages until the stream ends. It is a goroutine of the pool.
 func (o *outbox) write(stream grpc.ClientStream, c connection) {
 	w := newControlWriter(o.pool.cfg.MaxLimits)
 	var batch []controlMessage
@@ -235,9 +210,8 @@ func (o *outbox) write(stream grpc.ClientStream, c connection) {
 
 // ControlQueue takes messages from other nodes.
 type ControlQueue interface {
-	// Deliver must not block: while it runs, all else that the sender posted
-	// waits. It may keep the message. Messages of one peer come one after the
-	// other, those of different peers at the same time.
+	// Deliver must not block: meanwhile the sender's other messages wait. It may keep the message. Messages of one peer come
+	// one after the other, those of different peers concurrently.
 	Deliver(message.Envelope)
 }
 
@@ -254,11 +228,10 @@ func (s service) Control(stream grpc.BidiStreamingServer[peerv1.Post, peerv1.Gre
 	var got []message.Envelope
 	for {
 		if err := stream.RecvMsg(&post); err != nil {
-			return err // the peer is gone, or sent what is no frame: gRPC says which
+			return err // the peer is gone, or sent something that is not a frame
 		}
 		var skipped int
-		got, skipped, err = r.read(&post, got[:0])
-		if err != nil {
+		if got, skipped, err = r.read(&post, got[:0]); err != nil {
 			return s.malformed(hello, err)
 		}
 		s.stats.skipped.Add(uint64(skipped))

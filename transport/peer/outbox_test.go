@@ -197,7 +197,7 @@ func TestHeartbeatsOvertake(t *testing.T) {
 			t.Fatal(err)
 		}
 		way.control.mu.Lock()
-		waiting := way.control.mu.transferBatches.len()
+		waiting := len(way.control.mu.transferBatches.list)
 		way.control.mu.Unlock()
 		if waiting < 5 {
 			t.Fatalf("%d transfer batches wait: the test shows nothing", waiting)

@@ -19,8 +19,8 @@ import (
 	peerv1 "github.com/sluice-project/sluice/proto/peer/v1"
 )
 
-// Pool asks other nodes, and posts control messages to them. It must be created with Open and closed with Close. It is
-// safe for concurrent use.
+// Pool sends records and control messages to other nodes. It must be created with Open and closed with Close. It is safe for
+// concurrent use.
 type Pool struct {
 	cfg    Config
 	dial   []grpc.DialOption
@@ -34,8 +34,7 @@ type Pool struct {
 
 	mu struct {
 		sync.RWMutex
-		closed bool
-		ways   map[string]*ways
+		ways map[string]*ways // by address; nil after Close
 	}
 }
 
@@ -61,7 +60,7 @@ type poolStats struct {
 	frames, records, merged, posted, dropped, overloaded, abandoned, dialled, failed, broken atomic.Uint64
 }
 
-// Open returns a pool without connections: they are made when somebody asks.
+// Open returns a pool without connections: calls and messages make them.
 func Open(c Config) (*Pool, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -89,26 +88,23 @@ func Open(c Config) (*Pool, error) {
 	return p, nil
 }
 
-// warn logs what is wrong with the peer at addr, once in logEvery: it may go wrong as often as the peer, or who said that it is one, likes.
+// warn logs an error of the peer at addr, at most once per logEvery.
 func (p *Pool) warn(text, addr string, args ...any) {
 	if p.quiet.Allow(time.Now(), text+" "+addr) {
 		p.cfg.Log.Warn(text, append([]any{"peer", addr}, args...)...)
 	}
 }
 
-// Call sends records to the node at addr and waits until replies are synced, one
-// for each. It returns nil, or an error that names addr and wraps one of
+// Call sends records to the node at addr and waits for replies, one for each. It returns nil, or an error that names addr and
+// wraps one of
 //   - check.ErrUnsent: no record left this node;
 //   - check.ErrAmbiguous: records were sent, and answers are missing;
 //   - check.ErrOverloaded: too many records wait for this peer already.
 //
-// When ctx ends first, its error is wrapped as well. After Call has returned, nothing
-// writes to replies or reads records. Many records go in parts: after an error the
-// replies that came before it stand, and those that did not come have no Status; the
-// error is about the latter.
+// If ctx ends first, its error is wrapped as well. After Call has returned, nothing writes to replies or reads records. Many
+// records go in parts: an error is about the replies without a Status; those that came before it stand.
 //
-// Records that are Sync or Relay, all of a call or none, have a stream of their own: their
-// owner may take its time without making others wait.
+// Records that are Sync or Relay, all of a call or none, have a stream of their own, where no others wait for them.
 func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, replies []check.Reply) error {
 	if len(records) != len(replies) {
 		return fmt.Errorf("peer %s: %w: %d records with room for %d replies", addr, check.ErrUnsent, len(records), len(replies))
@@ -117,7 +113,10 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	if err != nil {
 		return err
 	}
-	l := w.of(records)
+	l := w.prompt
+	if len(records) > 0 && (records[0].Sync || records[0].Relay) {
+		l = w.sync
+	}
 	clear(replies)
 	for len(records) > 0 {
 		n, limits := fits(records)
@@ -129,11 +128,10 @@ func (p *Pool) Call(ctx context.Context, addr string, records []check.Record, re
 	return nil
 }
 
-// Post sends e to the process at addr, or drops it: it never blocks, and tells nobody.
-// To one address, messages other than bulky ones (transfer batches, and what APIs and reports send) are delivered
-// in the order of their Posts, and so are these; the former overtake the latter. Copies have a connection of their own, and overtake all. e.From does not travel:
-// the receiver takes it from this node's hello. A connection is made when there is
-// none; what waits for it is dropped when the attempt fails.
+// Post sends e to the process at addr, or drops it: it never blocks, and reports nothing. To one address, bulky messages
+// (transfer batches and reports) are delivered in the order of their Posts, and so are the others, which overtake them. An
+// e.Copy goes over a connection of its own, too, and overtakes all. e.From does not travel: the receiver takes it from this
+// node's hello. A connection is made if there is none; if the attempt fails, waiting messages are dropped.
 func (p *Pool) Post(addr string, e message.Envelope) {
 	w, err := p.ways(addr)
 	if err != nil {
@@ -146,45 +144,38 @@ func (p *Pool) Post(addr string, e message.Envelope) {
 	w.control.post(e)
 }
 
-// ways are how to reach one address: records that are answered at once, records
-// whose answers wait for a copy, control messages, and copies of control messages.
+// ways are the ways to one address: for records that are answered at once, for records whose answers wait for a replica or
+// another node, for control messages, and for copies of control messages.
 type ways struct {
 	prompt, sync   *link
 	control, spare *outbox
 }
 
-// of returns the link that records take; all of a call are alike.
-func (w *ways) of(records []check.Record) *link {
-	if len(records) > 0 && (records[0].Sync || records[0].Relay) {
-		return w.sync
-	}
-	return w.prompt
+// known returns the ways to addr; nil if there are none yet.
+func (p *Pool) known(addr string) *ways {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.mu.ways[addr]
 }
 
-// ways returns the ways to addr, made if need be.
+// ways returns the ways to addr, and makes them if there are none yet.
 func (p *Pool) ways(addr string) (*ways, error) {
-	p.mu.RLock()
-	w, closed := p.mu.ways[addr], p.mu.closed
-	p.mu.RUnlock()
-	if closed {
-		return nil, p.errClosed(addr)
-	}
-	if w != nil {
+	if w := p.known(addr); w != nil {
 		return w, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mu.closed {
-		return nil, p.errClosed(addr)
+	if p.mu.ways == nil {
+		return nil, fmt.Errorf("peer %s: %w: the pool is closed", addr, check.ErrUnsent)
 	}
-	if w := p.mu.ways[addr]; w != nil {
-		return w, nil
+	w := p.mu.ways[addr]
+	if w == nil {
+		w = &ways{
+			prompt: &link{pool: p, addr: addr, trips: 1}, sync: &link{pool: p, addr: addr, trips: 2},
+			control: newOutbox(p, addr), spare: newOutbox(p, addr),
+		}
+		p.mu.ways[addr] = w
 	}
-	w = &ways{}
-	w.prompt = &link{pool: p, addr: addr, trips: 1}
-	w.sync = &link{pool: p, addr: addr, trips: 2}
-	w.control, w.spare = newOutbox(p, addr), newOutbox(p, addr)
-	p.mu.ways[addr] = w
 	return w, nil
 }
 
@@ -196,28 +187,21 @@ func (w *ways) close(why error) {
 	w.spare.close()
 }
 
-func (p *Pool) errClosed(addr string) error {
-	return fmt.Errorf("peer %s: %w: the pool is closed", addr, check.ErrUnsent)
-}
-
-// Failure says why the messages to addr do not arrive, "" if the last connection was made or none was tried.
+// Failure returns why the messages to addr do not arrive, "" if the last connection was made or none was tried.
 func (p *Pool) Failure(addr string) string {
-	p.mu.RLock()
-	w := p.mu.ways[addr]
-	p.mu.RUnlock()
+	w := p.known(addr)
 	if w == nil {
 		return ""
 	}
 	w.control.mu.Lock()
 	defer w.control.mu.Unlock()
-	if w.control.mu.failure == nil || w.control.mu.cancel != nil {
+	if w.control.mu.retry.err == nil || w.control.mu.cancel != nil {
 		return ""
 	}
-	return w.control.mu.failure.Error()
+	return w.control.mu.retry.err.Error()
 }
 
-// Greet connects to addr, exchanges hellos and proofs, and hangs up. It reports why this node and the process there cannot talk to
-// each other, or nil.
+// Greet connects to addr, exchanges hellos and proofs, and hangs up. It returns why the two nodes cannot communicate, or nil.
 func (p *Pool) Greet(addr string) error {
 	_, c, err := dial(p.ctx, p, addr, peerv1.PeerServiceClient.Control)
 	if err == nil {
@@ -226,21 +210,16 @@ func (p *Pool) Greet(addr string) error {
 	return err
 }
 
-// HangUp ends the calls to addr that are under way, as if their connections were lost:
-// the process there is silent, and its callers can ask others instead. Control messages go on, so
-// that it is heard when it speaks again, and so do later calls.
+// HangUp ends the calls to addr in flight, as if their connections were lost: the process there is silent, and the callers can
+// ask other nodes. Control messages go on, so that it is heard when it speaks again, and so do later calls.
 func (p *Pool) HangUp(addr string) {
-	p.mu.RLock()
-	w := p.mu.ways[addr]
-	p.mu.RUnlock()
-	if w != nil {
+	if w := p.known(addr); w != nil {
 		w.prompt.hangUp()
 		w.sync.hangUp()
 	}
 }
 
-// Retain closes the connections to all other addresses. What they have not answered
-// fails, and control messages that waits is dropped.
+// Retain closes the connections to all other addresses: unanswered calls fail, waiting control messages are dropped.
 func (p *Pool) Retain(addrs []string) {
 	var gone []*ways
 	p.mu.Lock()
@@ -258,15 +237,13 @@ func (p *Pool) Retain(addrs []string) {
 		return true
 	})
 	for _, w := range gone {
-		w.close(errors.New("this peer is no longer a member"))
+		w.close(errNoMember)
 	}
 }
 
-// Close closes all connections and waits for the pool's goroutines. Calls under way
-// fail.
+// Close closes all connections and waits for the pool's goroutines. Calls in flight fail.
 func (p *Pool) Close() {
 	p.mu.Lock()
-	p.mu.closed = true
 	all := p.mu.ways
 	p.mu.ways = nil
 	p.mu.Unlock()

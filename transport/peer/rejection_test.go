@@ -281,7 +281,7 @@ type liar struct {
 	lie   func(*peerv1.Request) *peerv1.Reply
 }
 
-func (l liar) Exchange(stream serverStream) error {
+func (l liar) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
 	c := (&network{}).config("b")
 	if err := c.greetAs(stream, l.hello); err != nil {
 		return err
@@ -359,7 +359,7 @@ type chatter struct {
 	hello *peerv1.Hello
 }
 
-func (c chatter) Exchange(stream serverStream) error {
+func (c chatter) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
 	config := (&network{}).config("b")
 	if err := config.greetAs(stream, c.hello); err != nil {
 		return err

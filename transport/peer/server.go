@@ -25,39 +25,36 @@ import (
 // maxStreams bounds the streams of one connection. A Pool uses one.
 const maxStreams = 16
 
-// What streams may send that have not said hello, in bytes: of one connection, and of all.
+// Bytes that streams may send before their hello: those of one connection, and all.
 const (
 	maxUnknown      = 256 << 10
 	maxUnknownOfAll = 16 << 20
 )
 
-// Server answers other nodes' frames out of a check.Handler and brings their control messages
-// to a ControlQueue. It must be closed with Close.
+// Server answers the frames of other nodes by a check.Handler and delivers their control messages to a ControlQueue. It must be
+// closed with Close.
 type Server struct {
-	cfg     Config
-	handler check.Handler
-	grpc    *grpc.Server
-	intern  *intern
-	inflow  *inflow.Budget
-	quiet   *loglimit.Limiter
-	stats   serverStats
-	// questions has a value for each that is being answered.
-	questions chan struct{}
+	cfg      Config
+	handler  check.Handler
+	grpc     *grpc.Server
+	intern   *intern
+	inflow   *inflow.Budget
+	quiet    *loglimit.Limiter
+	stats    serverStats
+	requests chan struct{} // has a value for each request in progress
 }
 
-// ServerStats counts since NewServer, except for Streams.
+// ServerStats has counts since NewServer, except for Streams.
 type ServerStats struct {
 	// Streams are open now.
 	Streams int64
 	// Frames and Records were answered.
 	Frames, Records uint64
-	// Delivered are messages that the ControlQueue got, Skipped those of a kind that
-	// this node does not know.
+	// Delivered are messages given to the ControlQueue, Skipped those of a kind that this node does not know.
 	Delivered, Skipped uint64
-	// Rejected are streams whose hello did not fit, Malformed those that ended
-	// because of a frame that could not be understood.
+	// Rejected are streams whose hello was not accepted, Malformed those that ended because of an invalid frame.
 	Rejected, Malformed uint64
-	// Unread is what streams hold that have not said hello.
+	// Unread is the memory of streams before their hello.
 	Unread inflow.Stats
 }
 
@@ -78,12 +75,16 @@ func NewServer(c Config, h check.Handler) (*Server, error) {
 	}
 	c = c.withDefaults()
 	budget, err := inflow.New(inflow.Config{
-		Port: "peer", Connection: maxUnknown, Process: maxUnknownOfAll, Unknown: maxGreeting + 5, UnknownCalls: maxStreams, Deadline: greetTimeout, TrustKnown: true, Log: c.Log,
+		Port: "peer", Connection: maxUnknown, Process: maxUnknownOfAll, Unknown: maxGreeting + 5, UnknownCalls: maxStreams,
+		Deadline: greetTimeout, TrustKnown: true, Log: c.Log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget, quiet: loglimit.New(logEvery), questions: make(chan struct{}, MaxQuestions)}
+	s := &Server{
+		cfg: c, handler: h, intern: newIntern(c.MaxLimits), inflow: budget,
+		quiet: loglimit.New(logEvery), requests: make(chan struct{}, MaxRequests),
+	}
 	s.grpc = grpc.NewServer(append(budget.Options(c.Credentials),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
 			return budget.Begin(ctx, call.FullMethodName, false)
@@ -115,8 +116,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends all streams and waits for their goroutines, and so for the handler. Frames
-// that were not answered yet are ambiguous to those who sent them.
+// Close ends all streams and waits for their goroutines. Unanswered frames are ambiguous to their senders.
 func (s *Server) Close() { s.grpc.Stop() }
 
 // Stats returns the server's counts.
@@ -135,12 +135,9 @@ type service struct {
 	*Server
 }
 
-type serverStream = grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]
-
-// Exchange serves one stream. Its goroutine decides the frames in order. Records that are Sync come on streams of their
-// own. A frame of those waits in a goroutine of its own until a replica has what it has charged, so that the
-// next is decided meanwhile; answers go out in the order of the frames.
-func (s service) Exchange(stream serverStream) error {
+// Exchange serves one stream and decides its frames in order. A frame whose replies have to wait for a replica or another node
+// does so in a goroutine of its own, while the next one is decided; replies go out in the order of the frames.
+func (s service) Exchange(stream grpc.BidiStreamingServer[peerv1.Request, peerv1.Reply]) error {
 	s.stats.streams.Add(1)
 	defer s.stats.streams.Add(-1)
 	hello, err := s.admit(stream)
@@ -158,7 +155,7 @@ func (s service) Exchange(stream serverStream) error {
 	close(sent)
 	for {
 		if err := stream.RecvMsg(&x.request); err != nil {
-			return err // the peer is gone, or sent what is no frame: gRPC says which
+			return err // the peer is gone, or sent something that is not a frame
 		}
 		if err := x.read(); err != nil {
 			return s.malformed(hello, err)
@@ -190,8 +187,8 @@ func (s service) Exchange(stream serverStream) error {
 	}
 }
 
-// maxUnconfirmed is how many frames of a stream may wait for replicas.
-const maxUnconfirmed = mostFlying
+// maxUnconfirmed is the most frames of a stream that wait for replicas.
+const maxUnconfirmed = maxInFlight
 
 // malformed returns the status of a stream that ends because of a frame.
 func (s service) malformed(hello *peerv1.Hello, err error) error {
@@ -202,7 +199,7 @@ func (s service) malformed(hello *peerv1.Hello, err error) error {
 	return status.Error(codes.InvalidArgument, err.Error())
 }
 
-// exchange is the memory in which a frame is decoded, decided and encoded, one after the other.
+// exchange is the memory in which a frame is decoded, decided and answered.
 type exchange struct {
 	server      *Server
 	from        string // boot id
@@ -220,39 +217,32 @@ type exchange struct {
 func (x *exchange) read() error {
 	m := &x.request
 	if m.Hello != nil {
-		return errors.New("a second hello")
+		return errSecondHello
 	}
 	if err := x.definitions.define(m.Define); err != nil {
 		return fmt.Errorf("frame %d: %w", m.Seq, err)
 	}
-	clear(x.records) // lets go of limits of the last frame
+	clear(x.records) // they refer to limits of the last frame
 	records, err := readRequest(m, x.definitions, x.records[:0])
-	if err != nil {
-		return err
+	if err == nil {
+		x.records = records
 	}
-	x.records = records
-	return nil
+	return err
 }
 
-// waits reports whether an answer has to wait for a replica, or another node.
+// waits reports whether a reply has to wait for a replica or another node.
 func (x *exchange) waits() bool {
 	return slices.ContainsFunc(x.records, func(r check.Record) bool { return r.Sync || r.Relay })
 }
 
-// serve turns what was read into reply.
+// serve decides records and encodes reply.
 func (x *exchange) serve() {
 	m, records := &x.request, x.records
-	if cap(x.replies) < len(records) {
-		x.replies = make([]check.Reply, len(records))
-	}
-	x.replies = x.replies[:len(records)]
+	x.replies = slices.Grow(x.replies[:0], len(records))[:len(records)]
 	clear(x.replies)
-	if len(m.Traces) > 0 {
-		x.begin()
-	}
+	x.begin()
 	x.server.handler.Serve(x.from, records, x.replies)
 	x.end()
-
 	cutReply(&x.reply)
 	x.reply.Seq = m.Seq
 	writeReply(&x.reply, x.server.cfg.Name, x.replies)

@@ -3,7 +3,6 @@ package peer
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -22,14 +21,12 @@ const (
 	keepaliveTimeout = 5 * time.Second
 )
 
-// quotaBytes is how much may be unanswered on a stream for a send to be certain not
-// to block: gRPC lets a stream have 64 KiB that are not yet on the wire before it
-// makes the sender wait.
+// quotaBytes is the most bytes in unanswered frames at which a send surely does not block: gRPC makes a sender wait for the
+// network only when its stream has more than 64 KiB to write.
 const quotaBytes = 32 << 10
 
-// session is one stream to a peer that has been greeted. Whoever sets sending, with
-// link.mu held, owns the sending half until it clears it; the goroutine in receive
-// owns the receiving half.
+// session is one stream to a peer, after the hellos. The goroutine that sets sending, with link.mu held, owns the sending half
+// until it clears it; the goroutine in receive owns the receiving half.
 type session struct {
 	connection
 	link   *link
@@ -37,7 +34,7 @@ type session struct {
 	wake   chan struct{} // to the pump
 	next   *time.Timer   // wakes it when another frame may follow; link.mu guards setting it
 
-	// Of whoever sends.
+	// Of the goroutine that sends.
 	request peerv1.Request
 	limits  numbering
 	merger  merger
@@ -46,14 +43,14 @@ type session struct {
 	decoded []check.Reply // of the goroutine in receive
 
 	// Guarded by link.mu.
-	sending bool
-	lost    bool
-	flying  []*frame      // sent and unanswered, the oldest first
-	records int           // in flying
-	took    time.Duration // of the last answer
+	sending  bool
+	lost     bool
+	inFlight []*frame      // sent and unanswered, the oldest first
+	records  int           // in inFlight
+	took     time.Duration // of the last answer
 }
 
-// frame is what the answer to it needs.
+// frame has the state of a frame until its answer.
 type frame struct {
 	seq     uint64
 	calls   []*call
@@ -62,33 +59,32 @@ type frame struct {
 	limits  int // of the records
 	bytes   int // at most this many
 	sent    time.Time
-	// places says where the reply to each check is, and times how many checks each record has. Both are empty unless some were merged.
-	places []place
-	times  []int64
+	// positions says which record decides each check, and times how many checks each record has. Both are empty unless checks
+	// were merged.
+	positions []position
+	times     []int64
 }
 
-// place is one of the checks of a record, of which before came earlier.
-type place struct{ record, before int32 }
+// position is one of the checks of a record, of which before came earlier.
+type position struct{ record, before int32 }
 
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
 func (f *frame) release() {
 	clear(f.calls)
-	*f = frame{calls: f.calls[:0], places: f.places[:0], times: f.times[:0]}
+	*f = frame{calls: f.calls[:0], positions: f.positions[:0], times: f.times[:0]}
 	frames.Put(f)
 }
 
-// leadLocked makes the requester the one who sends, if there is something to send, it
-// may leave now, and nobody else is at it. A caller must not be made to wait longer
-// than its context, so it leads only where sending cannot block; else the pump is
-// woken.
+// leadLocked makes the calling goroutine the one that sends, if something waits, it may leave now, and no other goroutine
+// sends. A caller must not wait longer than its context, so it sends only where that cannot block; else the pump is woken.
 func (s *session) leadLocked(caller bool) bool {
 	if s.sending || s.lost || s.link.mu.waiting.first == nil {
 		return false
 	}
-	if n := len(s.flying); n >= maxFlying {
-		left := min(max(s.took/(framesPerTrip*s.link.trips), pace), longestPace) - time.Since(s.flying[n-1].sent)
-		if n >= mostFlying || s.records >= s.link.pool.cfg.MaxQueue {
+	if n := len(s.inFlight); n >= freeInFlight {
+		left := min(max(s.took/(framesPerTrip*s.link.trips), pace), longestPace) - time.Since(s.inFlight[n-1].sent)
+		if n >= maxInFlight || s.records >= s.link.pool.cfg.MaxQueue {
 			return false
 		}
 		if caller || left > 0 {
@@ -96,23 +92,15 @@ func (s *session) leadLocked(caller bool) bool {
 			return false
 		}
 	}
-	if caller && len(s.flying) > 0 && s.flying[0].bytes > quotaBytes {
-		s.nudge()
+	if caller && len(s.inFlight) > 0 && s.inFlight[0].bytes > quotaBytes {
+		signal(s.wake)
 		return false
 	}
 	s.sending = true
 	return true
 }
 
-// nudge wakes the pump.
-func (s *session) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// pump sends what callers could not. It is a goroutine of the pool.
+// pump sends frames when callers could not. It is a goroutine of the pool.
 func (s *session) pump() {
 	l := s.link
 	for {
@@ -144,15 +132,12 @@ func (s *session) send() {
 		l.mu.Lock()
 		if s.lost {
 			s.sending = false
-			why := l.unsent(errLost)
 			l.mu.Unlock()
-			for _, c := range f.calls {
-				c.finish(why, nil)
-			}
+			finishAll(f.calls, l.failure(check.ErrUnsent, errLost))
 			return
 		}
 		if f.records > 0 {
-			s.flying = append(s.flying, f)
+			s.inFlight = append(s.inFlight, f)
 			s.records += f.records
 		}
 		l.mu.Unlock()
@@ -178,7 +163,7 @@ func (s *session) send() {
 
 var errLost = errors.New("the connection was lost")
 
-// begin begins to encode f.
+// begin starts the encoding of f.
 func (s *session) begin(f *frame) {
 	s.seq++
 	cutRequest(&s.request)
@@ -187,7 +172,7 @@ func (s *session) begin(f *frame) {
 	s.request.Seq, f.seq = s.seq, s.seq
 }
 
-// gather encodes calls that wait into f, as many as surely fit. It reports whether there may be room for more, because checks were merged.
+// gather encodes waiting calls into f, as many as surely fit. It reports whether more may fit, because checks were merged.
 func (s *session) gather(f *frame) bool {
 	l, first := s.link, len(f.calls)
 	l.mu.Lock()
@@ -219,16 +204,17 @@ func (s *session) gather(f *frame) bool {
 	return more && taken > 0 && f.records < f.checks && f.checks < l.pool.cfg.MaxQueue
 }
 
-// add encodes a check into f: as a record, or as one more of an equal record before it.
+// add encodes a check into f: as a record of its own, or by counting it in an equal record before it.
 func (s *session) add(f *frame, r *check.Record) {
-	m, at := &s.request, place{record: int32(f.records)}
-	var id uint32
+	m, at := &s.request, position{record: int32(f.records)}
+	limits := 0
 	if r.Limits != nil {
-		var fresh bool
-		if id, fresh = s.limits.number(r.Limits); fresh {
-			m.Define = append(m.Define, definitionOf(id, r.Limits))
-			f.bytes += bytesPerLimit * r.Limits.Len()
-		}
+		limits = r.Limits.Len()
+	}
+	id, fresh := s.limits.number(r.Limits)
+	if fresh {
+		m.Define = append(m.Define, definitionOf(id, r.Limits))
+		f.bytes += bytesPerLimit * limits
 	}
 	merged := false
 	if len(s.merger.slots) > 0 {
@@ -236,56 +222,48 @@ func (s *session) add(f *frame, r *check.Record) {
 		last := int(*slot) - 1
 		if merged = last >= 0 && mergeable(r) && equal(m, last, r, id); merged {
 			before := max(1, m.Times[last])
-			at = place{int32(last), int32(before)}
+			at = position{int32(last), int32(before)}
 			m.Times[last] = before + max(1, r.Times)
-			f.merged()
+			if len(f.positions) == 0 { // the first merged check of f
+				for i := range f.checks {
+					f.positions = append(f.positions, position{record: int32(i)})
+				}
+			}
 		} else {
 			*slot = at.record + 1
 		}
 	}
 	f.checks++
-	if len(f.places) > 0 {
-		f.places = append(f.places, at)
+	if len(f.positions) > 0 {
+		f.positions = append(f.positions, at)
 	}
 	if !merged {
 		addRecord(m, r, id)
 		f.records++
 		f.bytes += bytesPerRecord
-		if r.Limits != nil {
-			f.limits += r.Limits.Len()
-		}
+		f.limits += limits
 	}
 	if r.Trace != nil && s.merger.trace(at.record) && addTrace(m, uint32(at.record), r.Trace) {
 		f.bytes += bytesPerTrace
 	}
 }
 
-// seal ends what begin began.
+// seal ends the encoding of f.
 func (s *session) seal(f *frame) {
-	if len(f.places) > 0 {
+	if len(f.positions) > 0 {
 		f.times = append(f.times, s.request.Times...)
 	}
 	sealRequest(&s.request)
 }
 
-// merged says that a check will be merged: from now on f has places.
-func (f *frame) merged() {
-	if len(f.places) > 0 {
-		return
-	}
-	for i := range f.checks {
-		f.places = append(f.places, place{record: int32(i)})
-	}
-}
-
-// What a record and a limit take on the wire at most, roughly.
+// Approximate upper bounds of the bytes on the wire.
 const (
 	bytesPerRecord = 104
 	bytesPerLimit  = 128
 	bytesPerTrace  = 48
 )
 
-// receive hands answers to their calls until the stream ends, and then cleans up.
+// receive hands replies to their calls until the stream ends, and then cleans up.
 func (s *session) receive() {
 	l := s.link
 	var reply peerv1.Reply
@@ -303,7 +281,7 @@ func (s *session) receive() {
 		waiting := l.mu.waiting.first != nil
 		l.mu.Unlock()
 		if waiting {
-			s.nudge()
+			signal(s.wake)
 		}
 	}
 }
@@ -312,32 +290,32 @@ func (s *session) receive() {
 func (s *session) answer(m *peerv1.Reply) error {
 	l := s.link
 	l.mu.Lock()
-	if len(s.flying) == 0 {
+	if len(s.inFlight) == 0 {
 		l.mu.Unlock()
-		return errors.New("an answer to nothing")
+		return errors.New("an answer without a frame in flight")
 	}
-	f := s.flying[0]
+	f := s.inFlight[0]
 	if err := checkReply(m, f.seq, f.records); err != nil {
 		l.mu.Unlock()
 		return fmt.Errorf("malformed answer: %w", err)
 	}
-	s.flying = append(s.flying[:0], s.flying[1:]...)
+	s.inFlight = append(s.inFlight[:0], s.inFlight[1:]...)
 	s.records -= f.records
 	s.took = time.Since(f.sent)
 	l.mu.Unlock()
 
-	if len(f.places) > 0 {
+	if len(f.positions) > 0 {
 		s.decoded = slices.Grow(s.decoded[:0], f.records)[:f.records]
 		readReply(m, 0, s.peer, s.decoded)
 	}
 	first := 0
-	initialSync := func(c *call) {
-		if len(f.places) == 0 {
+	write := func(c *call) {
+		if len(f.positions) == 0 {
 			readReply(m, first, s.peer, c.replies)
 			return
 		}
 		for i := range c.replies {
-			at := f.places[first+i]
+			at := f.positions[first+i]
 			c.replies[i] = s.decoded[at.record]
 			if rec := &c.records[i]; f.times[at.record] > max(1, rec.Times) {
 				c.replies[i] = part(&c.replies[i], rec, int64(at.before), max(1, rec.Times))
@@ -346,7 +324,7 @@ func (s *session) answer(m *peerv1.Reply) error {
 	}
 	for _, c := range f.calls {
 		n := len(c.records)
-		c.finish(nil, initialSync)
+		c.finish(nil, write)
 		first += n
 	}
 	clear(s.decoded)
@@ -356,11 +334,10 @@ func (s *session) answer(m *peerv1.Reply) error {
 
 // stalledLocked reports whether the oldest frame has waited too long for its answer.
 func (s *session) stalledLocked(now time.Time) bool {
-	return len(s.flying) > 0 && now.Sub(s.flying[0].sent) > s.link.pool.stallAfter(s.link.addr)
+	return len(s.inFlight) > 0 && now.Sub(s.inFlight[0].sent) > s.link.pool.stallAfter(s.link.addr)
 }
 
-// lose gives the session up: unanswered calls are ambiguous, waiting ones unsent.
-// receive then ends. Only the first call does anything.
+// lose ends the session: unanswered calls are ambiguous, waiting ones unsent. Only the first call has an effect.
 func (s *session) lose(why error) {
 	l := s.link
 	l.mu.Lock()
@@ -371,9 +348,9 @@ func (s *session) lose(why error) {
 	s.lost = true
 	s.next.Stop()
 	l.mu.session = nil
-	flying := s.flying
-	s.flying = nil
-	waiting := l.mu.waiting.take(nil, math.MaxInt, math.MaxInt)
+	inFlight := s.inFlight
+	s.inFlight = nil
+	waiting := l.mu.waiting.takeAll()
 	closed := l.mu.closed != nil
 	l.mu.Unlock()
 
@@ -382,13 +359,9 @@ func (s *session) lose(why error) {
 		l.pool.stats.broken.Add(1)
 		l.pool.warn("peer connection lost", l.addr, "name", s.peer, "error", why)
 	}
-	ambiguous, unsent := l.ambiguous(why), l.unsent(why)
-	for _, f := range flying {
-		for _, c := range f.calls {
-			c.finish(ambiguous, nil)
-		}
+	ambiguous := l.failure(check.ErrAmbiguous, why)
+	for _, f := range inFlight {
+		finishAll(f.calls, ambiguous)
 	}
-	for _, c := range waiting {
-		c.finish(unsent, nil)
-	}
+	finishAll(waiting, l.failure(check.ErrUnsent, why))
 }

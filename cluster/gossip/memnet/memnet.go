@@ -1,17 +1,17 @@
-// Package memnet is a network in memory for tests of whole nodes: transports for
-// memberlist that can be cut from each other and crash, and that start no
-// goroutines of their own, so that they work in a testing/synctest bubble.
+// Package memnet is a network in memory for tests of several nodes: transports for memberlist that can be partitioned and crash.
+// They start no goroutines, so that they work in a testing/synctest bubble.
 //
-// Packets are delivered at once, or lost where there is a cut, no listener, or a
-// full queue. Connections to an address without a listener are rejected; across a
-// cut they time out.
+// Packets are delivered at once, or lost if there is a cut, no listener, or a full queue. Connections to an address without a
+// listener are rejected; across a cut they time out.
 package memnet
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -32,15 +32,14 @@ type Network struct {
 	}
 }
 
-// Sent is what somebody on the wire sees: a packet, or what a dialler wrote to a connection at once.
+// Sent is a packet, or one write of a dialler to a connection.
 type Sent struct {
 	To     string
 	Stream bool
 	Bytes  []byte // a copy
 }
 
-// Tap has f called with all that is sent, delivered or not, from now on. f must not call
-// the network. nil ends it.
+// Tap calls f with everything that is sent from now on, delivered or not. f must not call the network. nil ends it.
 func (n *Network) Tap(f func(Sent)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,11 +50,11 @@ func (n *Network) see(to string, stream bool, b []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.mu.tap != nil {
-		n.mu.tap(Sent{to, stream, append([]byte(nil), b...)})
+		n.mu.tap(Sent{to, stream, bytes.Clone(b)})
 	}
 }
 
-// tapped shows the network what the dialler of a connection writes.
+// tapped passes the dialler's writes to the network's tap.
 type tapped struct {
 	net.Conn
 	network *Network
@@ -67,8 +66,7 @@ func (c *tapped) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Listen returns a transport at an address such as 10.0.0.1:7463, which must be
-// free: a transport gives it back when it shuts down or crashes.
+// Listen returns a transport at an address such as 10.0.0.1:7463, which must be free. It is free again after Shutdown or Crash.
 func (n *Network) Listen(address string) (*Transport, error) {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -93,8 +91,7 @@ func (n *Network) Listen(address string) (*Transport, error) {
 	return t, nil
 }
 
-// Alias makes what is sent to one address arrive at another, as a load balancer
-// does.
+// Alias redirects one address to another, as a load balancer does.
 func (n *Network) Alias(from, to string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,16 +101,15 @@ func (n *Network) Alias(from, to string) {
 	n.mu.aliases[from] = to
 }
 
-// Cut loses everything from one address to another for which lost returns true,
-// until the next call. nil heals the network. Connections that are open stay so.
+// Cut loses everything from one address to another for which lost returns true, until the next call. nil heals the network.
+// Open connections stay open.
 func (n *Network) Cut(lost func(from, to netip.AddrPort) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.cut = lost
 }
 
-// Isolate cuts the given addresses from all others, both ways, but not from each
-// other.
+// Isolate partitions the given addresses from all others.
 func (n *Network) Isolate(addresses ...string) {
 	inside := map[netip.AddrPort]bool{}
 	for _, a := range addresses {
@@ -122,8 +118,7 @@ func (n *Network) Isolate(addresses ...string) {
 	n.Cut(func(from, to netip.AddrPort) bool { return inside[from] != inside[to] })
 }
 
-// route returns the listener at an address, nil if there is none, and whether the
-// network is cut on the way there, and on the way back.
+// route returns the listener at an address, nil if there is none, and whether the network is cut there and back.
 func (n *Network) route(from netip.AddrPort, to string) (dest *Transport, there, back bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -155,8 +150,7 @@ var _ memberlist.NodeAwareTransport = (*Transport)(nil)
 // ErrClosed means that the transport was shut down or crashed.
 var ErrClosed = errors.New("memnet: transport is closed")
 
-// Crash takes the node off the network at once: nothing more goes in or out. The
-// memberlist on it does not notice and should be closed, too.
+// Crash takes the node off the network at once. Its memberlist does not notice, and should be closed, too.
 func (t *Transport) Crash() { _ = t.Shutdown() }
 
 // Shutdown implements memberlist.Transport.
@@ -196,7 +190,7 @@ func (t *Transport) WriteTo(b []byte, to string) (time.Time, error) {
 	}
 	select {
 	case dest.packets <- &memberlist.Packet{
-		Buf:       append([]byte(nil), b...),
+		Buf:       bytes.Clone(b),
 		From:      net.UDPAddrFromAddrPort(t.address),
 		Timestamp: now,
 	}:
@@ -218,7 +212,7 @@ func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, err
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			return nil, fmt.Errorf("memnet: dial %s: %w", to, timeoutError{})
+			return nil, fmt.Errorf("memnet: dial %s: %w", to, os.ErrDeadlineExceeded)
 		case <-t.closed:
 			return nil, ErrClosed
 		}
@@ -244,9 +238,3 @@ func (t *Transport) DialTimeout(to string, timeout time.Duration) (net.Conn, err
 func (t *Transport) DialAddressTimeout(to memberlist.Address, timeout time.Duration) (net.Conn, error) {
 	return t.DialTimeout(to.Addr, timeout)
 }
-
-type timeoutError struct{}
-
-func (timeoutError) Error() string   { return "i/o timeout" }
-func (timeoutError) Timeout() bool   { return true }
-func (timeoutError) Temporary() bool { return true }
