@@ -156,3 +156,51 @@ func (c *chronicle) tellCopies(log *slog.Logger, m moment) {
 		log.Warn("partitions without a copy: a crash of this node would lose their counters", "count", m.stats.Unprotected)
 	}
 }
+
+// spellEnds is how long no check must get a fallback before a spell of them is over. It bounds the lines: two for each spell.
+const spellEnds = int64(5 * time.Second)
+
+// fallbackCounts is how many checks were answered without their owners since the start, by policy, and the cause of the last.
+type fallbackCounts struct {
+	share, closed, open uint64
+	cause               error
+}
+
+func (c fallbackCounts) sum() uint64 { return c.share + c.closed + c.open }
+
+// fallbackSpell logs when checks begin to be answered without their owners, and when that ends.
+type fallbackSpell struct {
+	before      fallbackCounts // the spell
+	seen        uint64
+	began, last int64 // of the spell; began is 0 outside
+}
+
+func (s *fallbackSpell) tell(log *slog.Logger, m moment) {
+	c := &m.fallback
+	more := c.sum() != s.seen
+	s.seen = c.sum()
+	counts := slog.Group("", "share", c.share-s.before.share, "closed", c.closed-s.before.closed, "open", c.open-s.before.open)
+	switch {
+	case more && s.began == 0:
+		s.began, s.last = m.now, m.now
+		log.Warn("checks are answered without their owners, by on_failure or on_partition", counts, "cause", c.cause)
+	case more:
+		s.last = m.now
+	case s.began != 0 && m.now-s.last >= spellEnds:
+		log.Info("checks are answered by their owners again", "after", time.Duration(s.last-s.began), counts)
+		s.before, s.began = *c, 0
+	}
+}
+
+// fallbacks returns the current counts.
+func (n *Node) fallbacks() (c fallbackCounts) {
+	for _, a := range []*fallbackStats{&n.stats.failure, &n.stats.minority} {
+		c.share += a.share.Load()
+		c.closed += a.closed.Load()
+		c.open += a.open.Load()
+	}
+	if cause := n.stats.cause.Load(); cause != nil {
+		c.cause = *cause
+	}
+	return c
+}

@@ -60,14 +60,14 @@ func (n *Node) lease(ask lease.Request) {
 	case to == r.self && n.mayDecide(sent):
 		n.leaseOwn(sent, &ask)
 		return
-	case to == nobody || to == r.self || r.nodes[to].addr == "":
+	case to == noNode || to == r.self || r.nodes[to].addr == "":
 		n.book.Failed(sent, &ask)
 		return
 	}
 	rec := check.Record{Grant: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Transient}
 	rec.Key, rec.Limits, rec.Transient, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Transient, ask.Reserve, ask.DenyLost
 	var replies [1]check.Reply
-	// What comes later than the lease lasts is of no use.
+	// An answer that takes longer than the lease lasts is of no use.
 	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
 	defer cancel()
 	err := n.cfg.Peers.Call(ctx, r.nodes[to].addr, []check.Record{rec}, replies[:])
@@ -77,33 +77,24 @@ func (n *Node) lease(ask lease.Request) {
 		return
 	}
 	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
-	n.book.Granted(sent, now, &ask, &lease.Answer{
-		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision,
-		RetryAfter: reply.RetryAfter, Owner: reply.Owner,
+	n.book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
+		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision, RetryAfter: reply.RetryAfter,
 	})
-	n.leasing.call() // what came too late for its line goes back
+	n.leasing.call() // units that came too late for their line must be returned
 	if reply.Admitted > 0 {
 		n.denials.Forget(now, ask.Key)
 	}
 }
 
-// tendLeases returns what is not used of leases, until ctx ends, and then all.
+// tendLeases returns unused units of leases, until ctx ends, and then all.
 func (n *Node) tendLeases(ctx context.Context) {
-	defer n.leasing.stop()
-	for {
-		select {
-		case <-ctx.Done():
-			n.giveBackLeases(n.book.Close())
-			return
-		case <-n.leasing.woken:
-			n.leasing.begin()
-		case <-n.leasing.due:
-			now := n.cfg.Clock()
-			n.demands.Sweep(now)
-			n.giveBackLeases(n.book.Tick(now))
-			n.leasing.done(n.book.Hot() || n.demands.Any())
-		}
-	}
+	n.leasing.run(ctx, func() bool {
+		now := n.cfg.Clock()
+		n.demands.Sweep(now)
+		n.giveBackLeases(n.book.Tick(now))
+		return n.book.Hot() || n.demands.Keys() > 0
+	})
+	n.giveBackLeases(n.book.Close())
 }
 
 // giveBackLeases returns units to those who hold their keys now. What gets lost on the way ends by itself.
@@ -118,7 +109,7 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 		switch {
 		case to == r.self && n.mayDecide(now):
 			n.takeReturn(now, b.Key, b.ID, b.Unspent)
-		case to != nobody && to != r.self:
+		case to != noNode && to != r.self:
 			rec := check.Record{Return: true, ID: b.ID, Want: b.Unspent}
 			rec.Key = b.Key
 			records[r.nodes[to].addr] = append(records[r.nodes[to].addr], rec)
@@ -132,21 +123,18 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 }
 
 func (n *Node) sendBack(addr string, records []check.Record) {
-	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Lease.Life)
+	ctx, cancel := context.WithTimeout(context.Background(), lease.MaxLife)
 	defer cancel()
 	n.cfg.Peers.Call(ctx, addr, records, make([]check.Reply, len(records)))
 }
 
-// The owner's side of leases: who asks gets a part of what is left, by its part in the demand.
-
-// grant answers a record that asks for a lease. A grant is answered when a copy has it, so that what is spent of it
-// elsewhere is charged whatever becomes of this node.
+// grant answers a record that asks for a lease. A grant is answered when a replica has it, so that its units are charged
+// whatever becomes of this node.
 func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
-	ask := lease.Request{
-		Key: rec.Key, Limits: rec.Limits, Transient: rec.Transient, DenyLost: rec.DenyLost, Reserve: max(0, rec.Reserve), Want: rec.Want, Rate: rec.Rate,
-		For: rec.For, Done: rec.ID,
-	}
-	g, seq, v := n.grantTo(now, from, &ask)
+	g, seq, v := n.grantTo(now, from, &lease.Request{LeaseRequest: bucket.LeaseRequest{
+		Key: rec.Key, Limits: rec.Limits, Want: rec.Want, Reserve: max(0, rec.Reserve), For: rec.For,
+		Transient: rec.Transient, DenyLost: rec.DenyLost,
+	}, Rate: rec.Rate, Done: rec.ID})
 	if v != bucket.Decided {
 		reply.Status = check.Later
 		return 0
@@ -159,17 +147,14 @@ func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Rep
 	return seq
 }
 
-// grantTo grants of a key that this node holds.
+// grantTo grants units of a key that this node owns: of what is left, the part that the process boot has in all demand.
 func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant, uint64, bucket.Verdict) {
 	if ask.Done != 0 {
 		n.table.Return(now, ask.Key, ask.Done, 0)
 	}
-	part, whole := n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
+	ask.Part, ask.Whole = n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
 	n.leasing.call()
-	g, seq, v := n.table.Grant(now, &bucket.LeaseRequest{
-		Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For, Transient: ask.Transient, DenyLost: ask.DenyLost,
-		Reserve: ask.Reserve,
-	})
+	g, seq, v := n.table.Grant(now, &ask.LeaseRequest)
 	n.stats.granted.Add(uint64(g.Units))
 	return g, seq, v
 }
@@ -183,10 +168,6 @@ func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) b
 	}
 	return v
 }
-
-// granted reports whether a denial of k, which this node holds, may end at any moment because something that is granted
-// comes back.
-func (n *Node) granted(now int64, k bucket.Key) bool { return n.demands.Live(now, k) }
 
 // fromOwn decides req, whose key this node holds, by a lease of its own while others lease of the key: so all get
 // of it by their demand. It reports false where the counter itself is to be asked.
@@ -212,9 +193,7 @@ func (n *Node) leaseOwn(now int64, ask *lease.Request) {
 		n.book.Failed(now, ask)
 		return
 	}
-	n.book.Granted(now, now, ask, &lease.Answer{
-		ID: g.ID, Units: g.Units, For: g.For, Decision: g.Decision, RetryAfter: g.RetryAfter, Owner: n.cfg.Name,
-	})
+	n.book.Granted(now, now, ask, n.cfg.Name, &g)
 }
 
 // A node remembers what owners have denied it, and answers from that for a moment instead of asking

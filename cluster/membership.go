@@ -38,7 +38,7 @@ func (r *runner) settled(now int64) bool {
 		return false
 	}
 	for p, owner := range v.Owner {
-		if owner != nobody && v.Members[owner] == r.self && !r.handoff.Holds(p) {
+		if owner != noNode && v.Members[owner] == r.self && !r.handoff.Holds(p) {
 			return false
 		}
 	}
@@ -233,7 +233,7 @@ func owners(t *ring.Table, members []message.Peer) []int {
 	}
 	list := make([]int, t.Partitions())
 	for p := range list {
-		list[p] = nobody
+		list[p] = noNode
 		if i := t.OwnerIndex(p); i >= 0 {
 			list[p] = places[i]
 		}
@@ -344,7 +344,7 @@ func replicaNodes(s *scene, ringOwner []int) (first, second []int) {
 			}
 			return -1
 		})
-		first[p], second[p] = nobody, nobody
+		first[p], second[p] = noNode, noNode
 		if a == nil {
 			continue
 		}

@@ -93,12 +93,12 @@ func New(c Config, table *bucket.Table) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: c.withDefaults(), table: table, held: newHeld(maxHeld)}
-	n.book, n.demands = lease.NewBook(n.cfg.Lease), lease.NewDemands(n.cfg.Boot)
+	n.book, n.demands = lease.NewBook(n.cfg.Hot), lease.NewDemands(n.cfg.Boot)
 	n.leasing = newTask(leasePeriod)
 	n.settles, n.deferredChanged = newTask(settlePeriod), make(chan struct{}, 1)
 	var err error
 	if n.shares, err = share.New(share.Config{
-		Counters: table, Shards: min(64, n.cfg.Ring.Partitions), MaxKeys: n.cfg.ApartEntries, LastAnswers: n.cfg.LastAnswers, Changed: func() { signal(n.deferredChanged) },
+		Counters: table, Shards: min(64, n.cfg.Ring.Partitions), MaxKeys: shareKeys, LastAnswers: n.cfg.LastAnswers, Changed: func() { signal(n.deferredChanged) },
 	}); err != nil {
 		return nil, err
 	}
@@ -217,8 +217,9 @@ func (n *Node) Run(ctx context.Context) error {
 	parts.Go(func() { n.runner.run(ctx) })
 	parts.Go(func() { n.runner.placer.run(ctx) })
 	parts.Go(func() { n.runner.corrector.run(ctx) })
-	parts.Go(func() { n.settleUp(ctx) })
+	parts.Go(func() { n.settles.run(ctx, func() bool { return n.settleDue(ctx) }) })
 	parts.Go(func() { n.eventually.run(ctx) })
+	parts.Go(func() { n.eventually.task.run(ctx, n.eventually.report) })
 	parts.Go(func() { n.tendLeases(ctx) })
 	n.sweep(ctx)
 	parts.Wait()
@@ -232,7 +233,7 @@ func (n *Node) sweep(ctx context.Context) {
 	partitions := n.cfg.Ring.Partitions
 	// Some at a time, so that an idle node sleeps.
 	const batch = 8
-	tick := time.NewTicker(max(batch*n.cfg.SweepPeriod/time.Duration(partitions), time.Microsecond))
+	tick := time.NewTicker(max(batch*sweepPeriod/time.Duration(partitions), time.Microsecond))
 	defer tick.Stop()
 	for next := 0; ; {
 		select {

@@ -245,7 +245,7 @@ type counters struct {
 	notOwner, toldLater             atomic.Uint64
 	redirected, later               atomic.Uint64
 	forwards, retries, ambiguous    atomic.Uint64
-	failure, minority               answers
+	failure, minority               fallbackStats
 	cause                           atomic.Pointer[error] // of the last of these
 	unanswered, overloaded, settled atomic.Uint64
 	gaveBack, giveBacksLost         atomic.Uint64

@@ -314,45 +314,37 @@ func (c *interval) turned(now, due int64) {
 	}
 }
 
-// task is when to do work that comes up now and then: every period while there is some. It rests
-// otherwise, so that an idle node sleeps. One goroutine uses it, but for call.
+// task is work that comes up now and then: it is done every period while there is some, and sleeps otherwise, so that an idle
+// node sleeps.
 type task struct {
 	calls  chan struct{}
 	period time.Duration
-	tick   *time.Ticker // nil before the first call
-	// Of these two, one is nil: due tells when to work, woken that begin is to be called.
-	due   <-chan time.Time
-	woken <-chan struct{}
 }
 
-func newTask(period time.Duration) *task {
-	c := &task{calls: make(chan struct{}, 1), period: period}
-	c.woken = c.calls
-	return c
-}
+func newTask(period time.Duration) *task { return &task{make(chan struct{}, 1), period} }
 
-// call says that there is work, once it is there to be seen. Safe for concurrent use.
-func (c *task) call() { signal(c.calls) }
+// call reports that there is work. Safe for concurrent use.
+func (t *task) call() { signal(t.calls) }
 
-// begin follows a receipt from woken.
-func (c *task) begin() {
-	c.tick = time.NewTicker(c.period)
-	c.due, c.woken = c.tick.C, nil
-}
-
-// done says whether there is more to do after this time. What is called for during the work is not missed: the call
-// waits.
-func (c *task) done(more bool) {
-	if more {
-		return
-	}
-	c.tick.Stop()
-	c.due, c.woken = nil, c.calls
-}
-
-// stop ends it.
-func (c *task) stop() {
-	if c.tick != nil {
-		c.tick.Stop()
+// run calls work every period from a call on, as long as work reports that there is more, until ctx ends. A call during the work
+// is not missed.
+func (t *task) run(ctx context.Context, work func() (more bool)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.calls:
+		}
+		tick := time.NewTicker(t.period)
+		for more := true; more; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				more = work()
+			}
+		}
+		tick.Stop()
 	}
 }
