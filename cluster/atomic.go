@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -12,20 +13,17 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// whole remembers what the checks of an all-or-nothing batch have charged, so that
-// it can be given back. Every check has an id for that; a check that is sent again
+// undoLog records the charges of an atomic batch, so that they can be given back. Every check has an id for that; a retry
 // keeps it, so that an owner charges it once. Not safe for concurrent use.
-type whole struct {
-	base  uint64 // the id of check 0
-	local []localCharge
-	// shares are what it has charged to shares of this node.
-	shares []*share.Receipt
+type undoLog struct {
+	base   uint64 // the id of check 0
+	local  []localCharge
+	shares []*share.Receipt // charges to shares of this node
 	away   []awayCharge
 }
 
-// localCharge is one in a table of this node.
+// localCharge is one in the table of this node.
 type localCharge struct {
-	table   *bucket.Table
 	receipt bucket.Receipt
 	key     bucket.Key
 }
@@ -36,26 +34,25 @@ type awayCharge struct {
 	index int
 }
 
-var wholes = sync.Pool{New: func() any { return new(whole) }}
+var undoLogs = sync.Pool{New: func() any { return new(undoLog) }}
 
-// try decides r on the table of what this node holds. A nil w does not remember it. seq
-// is that of the change which r has charged, 0 if none.
-func (w *whole) try(table *bucket.Table, now int64, r *bucket.Request, sync bool) (bucket.Decision, uint64, bucket.Verdict) {
-	if w == nil || r.Verb != bucket.Check {
+// try decides r on the table of this node, and records a charge unless u is nil. seq is the number of the change that it
+// made, 0 if none.
+func (u *undoLog) try(table *bucket.Table, now int64, r *bucket.Request, sync bool) (bucket.Decision, uint64, bucket.Verdict) {
+	if u == nil || r.Verb != bucket.Check {
 		return tryOn(table, now, r, sync)
 	}
-	w.local = append(w.local, localCharge{table: table, key: r.Key})
-	last := len(w.local) - 1
-	d, seq, v := table.Try(now, r, &w.local[last].receipt)
-	if !w.local[last].receipt.Charged() {
-		w.local, seq = w.local[:last], 0
+	u.local = append(u.local, localCharge{key: r.Key})
+	last := len(u.local) - 1
+	d, seq, v := table.Try(now, r, &u.local[last].receipt)
+	if !u.local[last].receipt.Charged() {
+		u.local, seq = u.local[:last], 0
 	}
 	return d, seq, v
 }
 
-// tryOn decides r on table. seq is that of the change which r has charged, 0 if none or if
-// nobody waits for its confirmation: a copy that misses a refund or a reset, or that a check was
-// denied, admits no more for it.
+// tryOn decides r on table. seq is the number of the charge, 0 if there is none or if it needs no confirmation: a replica that
+// misses a refund, a reset or a denial admits no more for it.
 func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d bucket.Decision, seq uint64, v bucket.Verdict) {
 	if !sync {
 		d, _, v = table.Try(now, r, nil)
@@ -69,97 +66,76 @@ func tryOn(table *bucket.Table, now int64, r *bucket.Request, sync bool) (d buck
 	return d, seq, v
 }
 
-// mark makes the record of check index one whose charge is held.
-func (w *whole) mark(rec *check.Record, index int) {
-	if rec.Verb == bucket.Check {
-		rec.Hold, rec.ID = true, w.base+uint64(index)
-	}
-}
+// sent records that the node at addr may have charged check index.
+func (u *undoLog) sent(addr string, index int) { u.away = append(u.away, awayCharge{addr, index}) }
 
-// sent notes that the node at addr may have charged check index.
-func (w *whole) sent(addr string, index int) { w.away = append(w.away, awayCharge{addr, index}) }
-
-// decideWhole decides an all-or-nothing batch: all checks at once, and if one of
-// verb Check is denied or has no answer, everything back. The denial of a rule in
-// shadow mode fails no batch, and a failure does not change its answer, though its
-// charge is given back with the others.
+// decideAtomic decides an atomic batch: all checks at once, and if one of verb Check is denied or has no answer, it gives all
+// charges back. A denial by a rule in shadow mode fails no batch, and a failure does not change its answer, though its charge
+// is given back with the others.
 //
-// The answers that a failure changes are those that were admitted: they are not
-// allowed, and may be tried again when the check that failed may be. Limit and
-// Remaining stay as they were with the charge.
-func (n *Node) decideWhole(ctx context.Context, b *check.Batch) {
-	w := wholes.Get().(*whole)
+// A failure changes the answers that were admitted: they become denied, and may be retried when the failed check may be. Limit
+// and Remaining stay as they were with the charge.
+func (n *Node) decideAtomic(ctx context.Context, b *check.Batch) {
+	u := undoLogs.Get().(*undoLog)
 	count := uint64(len(b.Requests))
-	w.base = n.ids.Add(count) - count + 1
+	u.base = n.ids.Add(count) - count + 1
 	ctx, cancel := n.bounded(ctx)
 	defer cancel()
-	n.forward(ctx, b, w)
+	n.forward(ctx, b, u)
 	if failed, retry := failure(b); failed {
 		for i := range b.Requests {
 			r, a := &b.Requests[i], &b.Answers[i]
 			if r.Verb == bucket.Check && !r.Shadow && a.Allowed {
 				a.Allowed, a.Soft, a.Delay, a.GivenBack = false, false, 0, true
-				if retry != bucket.Never { // that is said of the check whose cost it is
+				if retry != bucket.Never { // Never is said of the check that costs too much
 					a.RetryAfter = max(a.RetryAfter, retry)
 				}
 			}
 		}
-		n.giveBack(ctx, b, w)
+		n.giveBack(ctx, b, u)
 	}
-	clear(w.local)
-	clear(w.shares)
-	clear(w.away)
-	*w = whole{local: w.local[:0], shares: w.shares[:0], away: w.away[:0]}
-	wholes.Put(w)
+	clear(u.local)
+	clear(u.shares)
+	clear(u.away)
+	*u = undoLog{local: u.local[:0], shares: u.shares[:0], away: u.away[:0]}
+	undoLogs.Put(u)
 }
 
-// failure reports whether some check fails the batch, and the longest time after
-// which such a check may be tried again.
+// failure reports whether some check fails the batch, and the longest RetryAfter of such a check.
 func failure(b *check.Batch) (failed bool, retry time.Duration) {
 	for i := range b.Requests {
 		r, a := &b.Requests[i], &b.Answers[i]
-		if r.Verb != bucket.Check || a.Allowed || a.Err == nil && r.Shadow {
-			continue
+		if r.Verb == bucket.Check && !a.Allowed && (a.Err != nil || !r.Shadow) {
+			failed, retry = true, max(retry, a.RetryAfter)
 		}
-		failed = true
-		retry = max(retry, a.RetryAfter)
 	}
 	return failed, retry
 }
 
-// Waits between attempts to give charges back, doubling.
+// Backoff between attempts to give charges back, doubling.
 const (
 	firstGiveBackWait = 10 * time.Millisecond
 	lastGiveBackWait  = 200 * time.Millisecond
 )
 
-// giveBack undoes what w remembers: here at once, elsewhere by a goroutine per node.
-// It returns when all is given back, or when ctx ends; the goroutines go on then.
-func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
-	if len(w.local)+len(w.shares) > 0 {
-		n.giveBackHere(w)
-	}
-	if len(w.away) == 0 {
+// giveBack undoes the charges in u: here at once, elsewhere by a goroutine per node. It returns when all is given back, or
+// when ctx ends; the goroutines go on then.
+func (n *Node) giveBack(ctx context.Context, b *check.Batch, u *undoLog) {
+	n.giveBackHere(u)
+	if len(u.away) == 0 {
 		return
 	}
-	slices.SortFunc(w.away, func(a, b awayCharge) int {
-		if c := strings.Compare(a.addr, b.addr); c != 0 {
-			return c
-		}
-		return a.index - b.index
-	})
-	away := slices.Compact(w.away)
+	slices.SortFunc(u.away, func(a, b awayCharge) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.index-b.index) })
+	away := slices.Compact(u.away)
 	var group sync.WaitGroup
 	for len(away) > 0 {
 		// The goroutines may outlive the batch, so they get records of their own.
 		addr := away[0].addr
 		var records []check.Record
-		for len(away) > 0 && away[0].addr == addr {
-			i := away[0].index
-			rec := check.Record{GiveBack: true, ID: w.base + uint64(i)}
-			rec.Key = b.Requests[i].Key
+		for ; len(away) > 0 && away[0].addr == addr; away = away[1:] {
+			rec := check.Record{GiveBack: true, ID: u.base + uint64(away[0].index)}
+			rec.Key = b.Requests[away[0].index].Key
 			records = append(records, rec)
-			away = away[1:]
 		}
 		group.Add(1)
 		n.returning.Go(func() {
@@ -178,35 +154,33 @@ func (n *Node) giveBack(ctx context.Context, b *check.Batch, w *whole) {
 	}
 }
 
-// giveBackHere undoes the charges of this node's own tables. One whose partition has
-// moved to another node stands there.
-func (n *Node) giveBackHere(w *whole) {
+// giveBackHere undoes the charges of this node's own tables. A charge in a partition that has moved to another node stands
+// there.
+func (n *Node) giveBackHere(u *undoLog) {
 	now, r := n.cfg.Clock(), n.routing.Load()
-	lost, back := 0, len(w.shares)
-	for _, rc := range w.shares {
+	for _, rc := range u.shares {
 		n.shares.TakeBack(now, rc)
 		n.invalidated(now, rc.Key)
 	}
-	for i := range w.local {
-		l := &w.local[i]
+	lost := 0
+	for i := range u.local {
+		l := &u.local[i]
 		if !r.holds(l.key) {
 			lost++
 			continue
 		}
-		back++
-		l.table.GiveBack(now, &l.receipt)
+		n.table.GiveBack(now, &l.receipt)
 		n.invalidated(now, l.key)
 	}
 	n.stats.giveBacksLost.Add(uint64(lost))
-	n.stats.gaveBack.Add(uint64(back))
+	n.stats.gaveBack.Add(uint64(len(u.shares) + len(u.local) - lost))
 }
 
-// giveBackTo gives charges back to the node at addr, until it has said so or
-// GiveBackTimeout has passed. Doing it again is harmless, so every error is met by
-// trying again. The context of the batch does not matter here: it may have ended, and
-// the charges are standing all the same.
+// giveBackTo gives charges back to the node at addr, until it has acknowledged them or giveBackTimeout has passed. A second
+// attempt is harmless, so it retries after every error. It does not depend on the context of the batch, after whose end the
+// charges stand all the same.
 func (n *Node) giveBackTo(addr string, records []check.Record) {
-	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.GiveBackTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), giveBackTimeout)
 	defer cancel()
 	replies := make([]check.Reply, len(records))
 	for wait := firstGiveBackWait; ; wait = min(2*wait, lastGiveBackWait) {

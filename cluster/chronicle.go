@@ -9,94 +9,88 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// patience is how long partitions may be without a copy before it is worth a line:
-// after every change of members some are, for a moment.
+// patience is how long partitions may be without a replica before a warning: after every change of members some are, briefly.
 const patience = int64(5 * time.Second)
 
-// chronicle logs what an operator wants to know about this node's standing: few lines,
-// each when something has changed and come to rest.
+// chronicle logs changes in the state of this node, each once it is stable, so that an operator gets few lines.
 type chronicle struct {
-	started     bool
-	right       bool
-	set         message.Set
-	dissolved   uint64
-	counted     handoff.Stats // what the lines so far have told
-	last        handoff.Stats
-	uncopied    int64 // since when there are partitions without a copy; 0 if none
-	warned      bool
-	rightLostAt int64
-	clock       ClockStats // that the lines so far have told
-	unheard     []string
-	unheardAt   int64 // when the log had that last, 0 for never
-	fallback    fallbackSpell
+	started       bool
+	right         bool
+	set           message.Set
+	dissolved     uint64
+	logged        handoff.Stats // of the lines so far
+	last          handoff.Stats
+	unprotectedAt int64 // since when there are partitions without a replica; 0 if none
+	warned        bool
+	rightLostAt   int64
+	clock         ClockStats // of the lines so far
+	unheard       []string
+	unheardAt     int64 // of the last line on unheard, 0 for never
+	fallback      fallbackSpell
 }
 
-// moment is what the chronicle looks at.
+// moment is the state that the chronicle compares with the last.
 type moment struct {
-	now       int64
-	leaving   bool
-	right     bool
-	reason    string // why it has no right
-	others    int    // living members besides this process
-	set       message.Set
-	dissolved uint64
-	stats     handoff.Stats
-	// partitions is how many there are in all.
-	partitions int
-	clock      ClockStats
+	State
+	now        int64
+	leaving    bool
+	reason     string   // why it has no quorum
+	others     int      // living members besides this process
+	partitions int      // in all
 	unheard    []string // members that gossip shows and that are not heard
 	fallback   fallbackCounts
 }
 
 func (c *chronicle) tell(log *slog.Logger, m moment) {
-	if m.set.ID != c.set.ID || m.set.Version != c.set.Version {
-		log.Info("voter set", "version", m.set.Version, "members", m.set.Members)
-		c.set = m.set
+	if m.Set.ID != c.set.ID || m.Set.Version != c.set.Version {
+		log.Info("voter set", "version", m.Set.Version, "members", m.Set.Members)
+		c.set = m.Set
 	}
-	if m.dissolved != c.dissolved {
-		log.Warn("this node's set was dissolved into a larger one, its counters go there", "members", m.set.Members)
-		c.dissolved = m.dissolved
+	if m.Dissolved != c.dissolved {
+		log.Warn("this node's set was dissolved into a larger one, its counters go there", "members", m.Set.Members)
+		c.dissolved = m.Dissolved
 	}
-	if !m.leaving { // who is not counted any more has no need of quorum
-		c.tellRight(log, m)
+	if !m.leaving { // it is no voter any more, and needs no quorum
+		c.tellQuorum(log, m)
 	}
 	c.tellUnheard(log, m)
 	c.tellPartitions(log, m)
-	c.tellCopies(log, m)
-	c.tellClock(log, m.clock)
+	c.tellReplicas(log, m)
+	c.tellClock(log, m.Clock)
 	c.fallback.tell(log, m)
-	c.last = m.stats
+	c.last = m.Partitions
 }
 
-// tellClock tells when windows begin to follow another clock, or the voters' clocks to agree or not to.
+// tellClock logs when windows begin to follow another clock, and when the voters' clocks begin or cease to agree.
 func (c *chronicle) tellClock(log *slog.Logger, clock ClockStats) {
 	switch {
 	case !clock.Known:
 		return
 	case !clock.Agree && (c.clock.Agree || !c.clock.Known):
-		log.Error("no majority of the voters' clocks agrees within --max-clock-skew: new windows follow this node's clock; synchronize the clocks, then restart the nodes that were off one by one")
+		log.Error("no majority of the voters' clocks agrees within --max-clock-skew: new windows follow this node's clock; " +
+			"synchronize the clocks, then restart the nodes that were off one by one")
 	case clock.Agree && clock.Correction != 0 && clock.Correction != c.clock.Correction:
-		log.Warn("this node's clock is off: new windows follow the median of the voters' clocks; synchronize it, then restart this node",
-			"ahead", clock.Ahead, "correction", clock.Correction)
+		log.Warn("this node's clock is off: new windows follow the median of the voters' clocks; synchronize it, "+
+			"then restart this node", "ahead", clock.Ahead, "correction", clock.Correction)
 	case clock.Agree && (c.clock.Correction != 0 && clock.Correction == 0 || c.clock.Known && !c.clock.Agree):
 		log.Info("this node's clock agrees with a majority of the voters'", "ahead", clock.Ahead)
 	}
 	c.clock = clock
 }
 
-func (c *chronicle) tellRight(log *slog.Logger, m moment) {
+func (c *chronicle) tellQuorum(log *slog.Logger, m moment) {
 	switch {
-	case m.right == c.right:
-	case !m.right:
+	case m.Right == c.right:
+	case !m.Right:
 		c.rightLostAt = m.now
-		log.Warn("right to decide lost, on_partition answers", "reason", m.reason)
+		log.Warn("quorum lost, on_partition answers", "reason", m.reason)
 	case !c.started:
 		c.started = true
-		log.Info("right to decide", "counted", len(m.set.Members))
+		log.Info("quorum", "voters", len(m.Set.Members))
 	default:
-		log.Info("right to decide regained", "after", time.Duration(m.now-c.rightLostAt))
+		log.Info("quorum regained", "after", time.Duration(m.now-c.rightLostAt))
 	}
-	c.right = m.right
+	c.right = m.Right
 }
 
 // unheardEvery is how often the log has a line about members that are not heard.
@@ -107,7 +101,7 @@ func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 	case slices.Equal(m.unheard, c.unheard):
 		return
 	case len(m.unheard) > 0:
-		// Gossip without a keyring shows what anybody says, as often as that changes.
+		// Without a keyring, gossip shows unauthenticated members, and these may change often.
 		if c.unheardAt != 0 && m.now-c.unheardAt < int64(unheardEvery) {
 			return
 		}
@@ -119,40 +113,88 @@ func (c *chronicle) tellUnheard(log *slog.Logger, m moment) {
 	c.unheard = m.unheard
 }
 
-// tellPartitions tells of claims and losses when they have come to rest.
+// tellPartitions logs claims and losses when their counts no longer change.
 func (c *chronicle) tellPartitions(log *slog.Logger, m moment) {
-	s, told := &m.stats, &c.counted
-	if s.Claims != told.Claims && s.Claims == c.last.Claims && s.Claiming == 0 {
-		log.Info("partitions claimed", "count", s.Claims-told.Claims, "without_state", s.Fresh-told.Fresh, "holding", s.Holding)
-		told.Claims, told.Fresh = s.Claims, s.Fresh
+	s, logged := &m.Partitions, &c.logged
+	if s.Claims != logged.Claims && s.Claims == c.last.Claims && s.Claiming == 0 {
+		log.Info("partitions claimed", "count", s.Claims-logged.Claims, "without_state", s.Fresh-logged.Fresh, "holding", s.Holding)
+		logged.Claims, logged.Fresh = s.Claims, s.Fresh
 	}
-	if s.Losses != told.Losses && s.Losses == c.last.Losses && s.Claiming == 0 {
-		log.Warn("partitions were taken over without their counters, how many is not known: rules with on_lost_state: deny take all for spent that may have been, until "+
-			"the old owner or replica is back, or `sluice members accept-loss`",
-			"count", s.Losses-told.Losses, "of", m.partitions, "holding", s.Holding)
-		told.Losses = s.Losses
+	if s.Losses != logged.Losses && s.Losses == c.last.Losses && s.Claiming == 0 {
+		log.Warn("partitions were taken over without their counters, how many is not known: rules with on_lost_state: deny "+
+			"treat all as spent that may have been, until the old owner or replica is back, or `sluice members accept-loss`",
+			"count", s.Losses-logged.Losses, "of", m.partitions, "holding", s.Holding)
+		logged.Losses = s.Losses
 	}
-	if told.Lost = max(told.Lost, s.Lost); s.Lost == 0 && told.Lost > 0 {
-		log.Info("no counters of this node's partitions are lost any more", "state_came_back", s.LossesBack-told.LossesBack)
-		told.Lost, told.LossesBack = 0, s.LossesBack
+	if logged.Lost = max(logged.Lost, s.Lost); s.Lost == 0 && logged.Lost > 0 {
+		log.Info("no counters of this node's partitions are lost any more", "state_came_back", s.LossesBack-logged.LossesBack)
+		logged.Lost, logged.LossesBack = 0, s.LossesBack
 	}
-	if s.SteppedDown != told.SteppedDown && s.SteppedDown == c.last.SteppedDown {
-		log.Warn("partitions lost to a later owner", "count", s.SteppedDown-told.SteppedDown, "holding", s.Holding)
-		told.SteppedDown = s.SteppedDown
+	if s.SteppedDown != logged.SteppedDown && s.SteppedDown == c.last.SteppedDown {
+		log.Warn("partitions lost to a later owner", "count", s.SteppedDown-logged.SteppedDown, "holding", s.Holding)
+		logged.SteppedDown = s.SteppedDown
 	}
 }
 
-func (c *chronicle) tellCopies(log *slog.Logger, m moment) {
+func (c *chronicle) tellReplicas(log *slog.Logger, m moment) {
 	switch {
-	case m.stats.Unprotected == 0 || m.others == 0:
+	case m.Partitions.Unprotected == 0 || m.others == 0:
 		if c.warned {
-			log.Info("all partitions have copies again")
+			log.Info("all partitions have replicas again")
 		}
-		c.uncopied, c.warned = 0, false
-	case c.uncopied == 0:
-		c.uncopied = m.now
-	case !c.warned && m.now-c.uncopied >= patience:
+		c.unprotectedAt, c.warned = 0, false
+	case c.unprotectedAt == 0:
+		c.unprotectedAt = m.now
+	case !c.warned && m.now-c.unprotectedAt >= patience:
 		c.warned = true
-		log.Warn("partitions without a copy: a crash of this node would lose their counters", "count", m.stats.Unprotected)
+		log.Warn("partitions without a replica: a crash of this node would lose their counters", "count", m.Partitions.Unprotected)
 	}
+}
+
+// spellEnds is how long no check must get a fallback before a spell of them is over. It bounds the lines: two for each spell.
+const spellEnds = int64(5 * time.Second)
+
+// fallbackCounts is how many checks were answered without their owners since the start, by policy, and the cause of the last.
+type fallbackCounts struct {
+	share, closed, open uint64
+	cause               error
+}
+
+func (c fallbackCounts) sum() uint64 { return c.share + c.closed + c.open }
+
+// fallbackSpell logs when checks begin to be answered without their owners, and when that ends.
+type fallbackSpell struct {
+	before      fallbackCounts // the spell
+	seen        uint64
+	began, last int64 // of the spell; began is 0 outside
+}
+
+func (s *fallbackSpell) tell(log *slog.Logger, m moment) {
+	c := &m.fallback
+	more := c.sum() != s.seen
+	s.seen = c.sum()
+	counts := slog.Group("", "share", c.share-s.before.share, "closed", c.closed-s.before.closed, "open", c.open-s.before.open)
+	switch {
+	case more && s.began == 0:
+		s.began, s.last = m.now, m.now
+		log.Warn("checks are answered without their owners, by on_failure or on_partition", counts, "cause", c.cause)
+	case more:
+		s.last = m.now
+	case s.began != 0 && m.now-s.last >= spellEnds:
+		log.Info("checks are answered by their owners again", "after", time.Duration(s.last-s.began), counts)
+		s.before, s.began = *c, 0
+	}
+}
+
+// fallbacks returns the current counts.
+func (n *Node) fallbacks() (c fallbackCounts) {
+	for _, a := range []*fallbackStats{&n.stats.failure, &n.stats.minority} {
+		c.share += a.share.Load()
+		c.closed += a.closed.Load()
+		c.open += a.open.Load()
+	}
+	if cause := n.stats.cause.Load(); cause != nil {
+		c.cause = *cause
+	}
+	return c
 }

@@ -38,29 +38,29 @@ func TestChronicle(t *testing.T) {
 		want string // several lines, each shortened
 	}{
 		{moment{}, ""},
-		{moment{set: one, right: true}, "INFO voter set version=1 members=[a];INFO right to decide counted=1"},
-		{moment{set: one, right: true, stats: held}, ""}, // not at rest yet
-		{moment{set: one, right: true, stats: held}, "INFO partitions claimed count=31 without_state=31 holding=31"},
-		{moment{set: two, right: true, stats: held, others: 1}, "INFO voter set version=2 members=[a b]"},
-		{moment{set: two, reason: "alone", stats: held}, "WARN right to decide lost, on_partition answers reason=alone"},
-		{moment{set: two, reason: "alone", stats: held}, ""},
-		{moment{set: two, right: true, stats: claiming}, "INFO right to decide regained after=2s"},
-		{moment{set: two, right: true, stats: claiming}, ""},
-		{moment{set: two, right: true, stats: claimed}, ""},
-		{moment{set: two, right: true, stats: claimed}, "INFO partitions claimed count=12 without_state=0 holding=31"},
-		{moment{set: two, right: true, stats: bare}, ""}, // nobody is there who could have copies
-		{moment{set: two, right: true, stats: bare, others: 1}, ""},
-		{moment{set: two, right: true, stats: bare, others: 1}, ""},
-		{moment{set: two, right: true, stats: bare, others: 1}, ""},
-		{moment{set: two, right: true, stats: bare, others: 1}, ""},
-		{moment{set: two, right: true, stats: bare, others: 1}, ""},
-		{moment{set: two, right: true, stats: bare, others: 1}, "WARN partitions without a copy: a crash of this node would lose their counters count=12"},
-		{moment{set: two, right: true, stats: bare, others: 1}, ""},
-		{moment{set: two, right: true, stats: claimed, others: 1}, "INFO all partitions have copies again"},
-		{moment{set: two, right: true, stats: deposed}, ""},
-		{moment{set: two, right: true, stats: deposed}, "WARN partitions lost to a later owner count=7 holding=24"},
-		{moment{set: two, right: true, stats: deposed, dissolved: 1}, "WARN this node's set was dissolved into a larger one, its counters go there members=[a b]"},
-		{moment{set: two, leaving: true, stats: deposed, dissolved: 1}, ""},
+		{moment{State: State{Set: one, Right: true}}, "INFO voter set version=1 members=[a];INFO quorum voters=1"},
+		{moment{State: State{Set: one, Right: true, Partitions: held}}, ""}, // not at rest yet
+		{moment{State: State{Set: one, Right: true, Partitions: held}}, "INFO partitions claimed count=31 without_state=31 holding=31"},
+		{moment{State: State{Set: two, Right: true, Partitions: held}, others: 1}, "INFO voter set version=2 members=[a b]"},
+		{moment{State: State{Set: two, Partitions: held}, reason: "alone"}, "WARN quorum lost, on_partition answers reason=alone"},
+		{moment{State: State{Set: two, Partitions: held}, reason: "alone"}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: claiming}}, "INFO quorum regained after=2s"},
+		{moment{State: State{Set: two, Right: true, Partitions: claiming}}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: claimed}}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: claimed}}, "INFO partitions claimed count=12 without_state=0 holding=31"},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}}, ""}, // nobody is there who could have copies
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, "WARN partitions without a replica: a crash of this node would lose their counters count=12"},
+		{moment{State: State{Set: two, Right: true, Partitions: bare}, others: 1}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: claimed}, others: 1}, "INFO all partitions have replicas again"},
+		{moment{State: State{Set: two, Right: true, Partitions: deposed}}, ""},
+		{moment{State: State{Set: two, Right: true, Partitions: deposed}}, "WARN partitions lost to a later owner count=7 holding=24"},
+		{moment{State: State{Set: two, Right: true, Partitions: deposed, Dissolved: 1}}, "WARN this node's set was dissolved into a larger one, its counters go there members=[a b]"},
+		{moment{State: State{Set: two, Partitions: deposed, Dissolved: 1}, leaving: true}, ""},
 	} {
 		log.Reset()
 		x.m.now = int64(i) * int64(time.Second)

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-project/sluice/cluster/quorum"
 )
 
-// A node whose clock is not that of the others would end its windows at other times than they. The clock for deciding,
-// leases and quorum stays as it is; the tables are told how far the clock that windows are aligned to is ahead of it.
+// A node whose clock differs from the others' would end its windows at other times. The clock for decisions, leases and quorum
+// stays as it is; the tables get the offset of the clock that windows are aligned to.
 
-// ClockStats is how a node's clock stands.
+// ClockStats compares a node's clock with the voters'.
 type ClockStats struct {
-	// Known: the clocks of a majority of the voters are known. Agree: a majority of the voters has
-	// clocks that differ by no more than Config.MaxClockSkew.
+	// Known: the clocks of a majority of the voters are known. Agree: a majority of the voters has clocks that differ by no more
+	// than Config.MaxClockSkew.
 	Known, Agree bool
 	// Ahead is how far this node's clock is ahead of the median of those that agree, 0 if none do.
 	Ahead time.Duration
@@ -35,7 +35,7 @@ func newCorrector(n *Node) *corrector {
 	return &corrector{node: n, most: int64(n.cfg.MaxClockSkew), wake: make(chan struct{}, 1)}
 }
 
-// compare finds how this node's clock stands, every period.
+// compare compares this node's clock with the voters', every period.
 func (c *corrector) compare(r *runner, now int64) {
 	if c.compared != 0 && now < c.compared+int64(period) {
 		return
@@ -49,13 +49,13 @@ func (c *corrector) compare(r *runner, now int64) {
 	}
 }
 
-// correction returns how far windows are to be aligned ahead of a clock, if they are ahead of it by now. A node goes by its own
-// clock, but where that is off by more than most, by the median of the voters. A correction stays in force as long as it is right to
-// within most: a little skew is better than change.
+// correction returns how far windows must be aligned ahead of this node's clock, given that they are ahead by now. A node uses
+// its own clock or, where that is off by more than most, the median of the voters. A correction stays in force as long as its
+// error is at most most: a little skew is better than change.
 func correction(found quorum.Clocks, ahead, most int64) int64 {
 	off := func(d int64) bool { return d > most || d < -most }
 	switch {
-	case !found.Known: // nothing says that it is wrong
+	case !found.Known: // it may be correct
 		return ahead
 	case !found.Agree:
 		return 0
@@ -76,7 +76,7 @@ func (c *corrector) aheadOf(now int64, r *quorum.Machine, name string) *time.Dur
 	return new(time.Duration(ahead) + c.stats.Ahead)
 }
 
-// run corrects the tables, apart from the runner: a table may be large.
+// run corrects the tables, beside the runner: a table may be large.
 func (c *corrector) run(ctx context.Context) {
 	for {
 		select {

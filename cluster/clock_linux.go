@@ -21,48 +21,45 @@ func steadyClock() func() int64 {
 	}
 }
 
-// steady adds the time that the machine sleeps to the monotonic clock, which stands still
-// then. Reading CLOCK_BOOTTIME takes a system call of 300 to 400 ns, as Go does not read
-// it through the vDSO, so every check would pay more for the time than for its
-// counter. But a sleep moves the wall clock against the monotonic one, by the same amount
-// and at the same moment as CLOCK_BOOTTIME, and reading these two costs 60 ns. So the
-// system is asked only when they have moved against each other: after a sleep, or when
-// somebody has set the wall clock. Slowly correcting the time moves both alike.
+// steady adds the time that the machine sleeps to the monotonic clock, which stands still then. Reading CLOCK_BOOTTIME takes a
+// system call of 300 to 400 ns, as Go does not read it through the vDSO, which is more than a check costs. But a sleep moves
+// the wall clock against the monotonic one, as does setting the wall clock, and reading these two takes 60 ns. So CLOCK_BOOTTIME
+// is read only after they have moved against each other. Slewing the time moves both alike.
 type steady struct {
 	asleep func() int64 // since the machine started
 	before int64        // what asleep returned at first
-	// apart is the wall clock minus the monotonic one when slept was last updated.
-	apart, slept atomic.Int64
-	mu           sync.Mutex // for updates
+	// offset is the wall clock minus the monotonic one when slept was last updated.
+	offset, slept atomic.Int64
+	mu            sync.Mutex // for updates
 }
 
-// moved is how far the clocks may move against each other unnoticed. It is also the
-// most that elapsed may be behind: little against the quorum's 600 ms.
+// moved is how far the clocks may move against each other unnoticed, and the most that elapsed may be behind: little against
+// the quorum's 600 ms.
 const moved = int64(time.Millisecond)
 
 // newSteady returns a steady for monotonic time that is 0 when the wall clock shows wall.
 func newSteady(wall int64, asleep func() int64) *steady {
 	s := &steady{asleep: asleep, before: asleep()}
-	s.apart.Store(wall)
+	s.offset.Store(wall)
 	return s
 }
 
 // elapsed returns the monotonic time mono with what the machine has slept since newSteady. wall
 // was read together with it.
 func (s *steady) elapsed(wall, mono int64) int64 {
-	if d := wall - mono - s.apart.Load(); d > moved || d < -moved {
+	if d := wall - mono - s.offset.Load(); d > moved || d < -moved {
 		s.update(wall - mono)
 	}
 	return mono + s.slept.Load()
 }
 
 // update asks how long the machine has slept. It never takes time back.
-func (s *steady) update(apart int64) {
+func (s *steady) update(offset int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// First the sleep: whoever sees the new apart must see it.
+	// First the sleep: a reader of the new offset must see it.
 	s.slept.Store(max(s.slept.Load(), s.asleep()-s.before))
-	s.apart.Store(apart)
+	s.offset.Store(offset)
 }
 
 // asleep returns how long the machine has slept since it was started.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -10,17 +9,15 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-var errUnconfirmed = errors.New("charged, but no copy has confirmed it in time")
-
-// bell wakes all who wait for it. The zero bell is ready.
+// bell wakes all its waiters. The zero bell is ready.
 type bell struct {
 	mu struct {
 		sync.Mutex
-		next chan struct{} // nil while nobody waits
+		next chan struct{} // nil without waiters
 	}
 }
 
-// wait returns what is closed when the bell rings next.
+// wait returns a channel that is closed when the bell rings next.
 func (b *bell) wait() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -39,25 +36,23 @@ func (b *bell) ring() {
 	}
 }
 
-// change is one that a check of a sync rule has made: to be confirmed before it is
-// answered.
+// change is one that a check of a sync rule has made: it must be confirmed before the check is answered.
 type change struct {
 	index     int // of the check, in the caller's list
 	partition int
-	// term was read before the check was decided.
-	term, seq uint64
+	term, seq uint64 // term was read before the check was decided
 }
 
-// confirmed waits until a copy has change seq of a partition, or there is no copy to
-// wait for. It reports false when ctx ended first, or this node was deposed: the charge
-// stands, or is lost, and whoever asked must take it as one whose answer was lost.
+// confirmed waits until a replica has change seq of a partition, or there is no replica to wait for. It reports false when ctx
+// ended first, or this node is no longer the owner: the charge stands, or is lost, and the check must be treated as one
+// whose answer was lost.
 func (n *Node) confirmed(ctx context.Context, c change) bool {
 	h := n.runner.handoff
 	confirmed := func() bool { return h.Confirmed(c.partition) >= c.seq && h.Term(c.partition) == c.term }
 	if confirmed() {
 		return true
 	}
-	// Once is enough: the change is in the journal, and from there it goes by itself.
+	// Once is enough: the change is in the journal, which is sent from then on.
 	n.runner.flush.Store(true)
 	signal(n.runner.kick)
 	for {
@@ -87,15 +82,14 @@ const (
 	maxHeld = 65_536
 )
 
-// charge names a held charge: the asking process's boot id, and the id it gave.
+// charge names a held charge: the boot id of the process that sent it, and the id that it gave.
 type charge struct {
 	from string
 	id   uint64
 }
 
-// held remembers charges that can be given back, for heldFor and at most max of
-// them, the oldest dropped first. Nothing in it is undone twice, and nothing that
-// was undone is charged again: messages may come twice and in any order.
+// held remembers charges that can be given back, for heldFor and at most max of them, the oldest dropped first. No charge is
+// undone twice, and none that was undone is made again: messages may come twice and in any order.
 type held struct {
 	max int
 	mu  struct {
@@ -112,8 +106,7 @@ type receipt struct {
 	bucket   bucket.Receipt
 	decision bucket.Decision
 	seq      uint64 // of the change that the charge was
-	// undone: it was given back, or must not be made, because its give-back came first.
-	undone bool
+	undone   bool   // it was given back, or must not be made, because its give-back came first
 }
 
 func newHeld(max int) *held {
@@ -122,17 +115,15 @@ func newHeld(max int) *held {
 	return h
 }
 
-// try decides r on table and remembers what it charged. A charge that is known
-// already, because the requester has sent it again, is answered as it was. seq is that of the
-// change which r has charged, 0 if none.
+// try decides r on table and remembers the charge. A known charge, which the requester has sent again, gets the same answer.
+// seq is the number of the change, 0 if none.
 func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) (bucket.Decision, uint64, check.Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.expireLocked(now)
 	if known := h.mu.charges[c]; known != nil {
 		if known.undone {
-			// The requester has given up before this came.
-			return bucket.Decision{}, 0, check.Invalid
+			return bucket.Decision{}, 0, check.Invalid // the requester gave up before this came
 		}
 		return known.decision, known.seq, check.Decided
 	}
@@ -149,7 +140,7 @@ func (h *held) try(now int64, c charge, table *bucket.Table, r *bucket.Request) 
 	return d, seq, check.Decided
 }
 
-// giveBack undoes a charge of table. One that is not known will not be made.
+// giveBack undoes a charge of table. An unknown one will not be made.
 func (h *held) giveBack(now int64, c charge, table *bucket.Table) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

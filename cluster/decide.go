@@ -2,22 +2,20 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Decide implements check.Decider. It initial syncs b.Answers, which has the length of
-// b.Requests. Checks of one key are charged in the order of the batch.
+// Decide implements check.Decider. It fills in b.Answers, which must have the length of b.Requests. Checks of one key are
+// charged in the order of the batch.
 //
-// A retry after a response that was lost may charge a check twice and never admits it
-// twice. That holds for verb Charge too, and for checks of sync rules whose charge was
-// not confirmed. A Refund whose response was lost is not tried again, because doing it
-// twice would admit more; it gets check.ErrNoOwner.
+// A retry after a lost response may charge a check twice and never admits it twice. That holds for verb Charge too, and for
+// checks of sync rules whose charge was not confirmed. A Refund whose response was lost is not retried, because a second one
+// would admit more; it gets check.ErrNoOwner.
 func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 	if b.AllOrNothing && len(b.Requests) > 1 {
-		n.decideWhole(ctx, b)
+		n.decideAtomic(ctx, b)
 		return
 	}
 	r := n.routing.Load()
@@ -32,8 +30,8 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		n.forward(ctx, b, nil)
 		return
 	}
-	grants := n.demands.Any() && onlyAsks(b)
-	var f *forwarding // of what could not be decided, mostly nothing
+	grants := n.demands.Keys() > 0 && onlyAsks(b)
+	var f *forwarding // of the undecided checks, mostly none
 	for i := range b.Requests {
 		var cause error
 		if t.look(ctx); t.late {
@@ -44,43 +42,49 @@ func (n *Node) Decide(ctx context.Context, b *check.Batch) {
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.pending = append(f.pending, pending{index: i, to: nobody, cause: cause})
+		f.pending = append(f.pending, pending{index: i, to: noNode, cause: cause})
 	}
-	if t.overslept() {
+	overslept := t.overslept()
+	if overslept { // no decision of this turn counts
 		if f == nil {
 			f = n.newForwarding(b, nil)
 		}
-		f.decideAgain(r)
-		n.finish(ctx, f)
-		return
+		f.pending = f.pending[:0]
+		for i := range b.Requests {
+			b.Answers[i] = check.Answer{}
+			f.pending = append(f.pending, pending{index: i})
+			f.unanswered(r, &f.pending[i], r.self, errOverslept)
+		}
+		f.compact()
+	} else {
+		decided := len(b.Requests)
+		if f != nil {
+			decided -= len(f.pending)
+		}
+		n.stats.held.Add(uint64(decided))
 	}
-	if f == nil {
-		n.stats.held.Add(uint64(len(b.Requests)))
-		return
-	}
-	n.stats.held.Add(uint64(len(b.Requests) - len(f.pending)))
-	if t.late {
+	switch {
+	case f == nil:
+	case t.late && !overslept:
 		f.fail(r, context.DeadlineExceeded)
 		f.release()
-		return
+	default:
+		n.finish(ctx, f)
 	}
-	n.finish(ctx, f)
 }
 
 // lookEvery is how many checks a turn decides between two looks at the clock.
 const lookEvery = 64
 
-// turn is a run of checks that this node decides as their owner, at one instant. Client requests and records of other nodes are decided by it.
+// turn is a run of checks that this node decides as their owner, at one instant: checks of clients or records of other nodes.
 type turn struct {
-	node *Node
-	now  int64
-	// until is how long this node surely has quorum without a gap since now.
-	until  int64
+	node   *Node
+	now    int64
+	until  int64 // until then this node surely has quorum without a gap since now
 	checks int
-	// late: nobody waits for the rest any more.
-	late bool
-	// stuck are the keys of which a check could not be decided, and why. Later checks of such a key are not decided either, so that
-	// a key's checks are decided in their order.
+	late   bool // the caller no longer waits for the rest
+	// stuck are the keys with an undecided check, and why. Later checks of such a key stay undecided too, so that the
+	// checks of a key are decided in order.
 	stuck map[bucket.Key]error
 }
 
@@ -89,26 +93,26 @@ func (n *Node) newTurn() turn { return turn{node: n, until: n.right.Load(), now:
 // quorum reports whether the node has quorum, without which it decides nothing.
 func (t *turn) quorum() bool { return t.now < t.until }
 
-// look looks at the clock now and then. It must be called before each check.
+// look reads the clock now and then. It must be called before each check.
 func (t *turn) look(ctx context.Context) {
 	if t.checks++; t.checks%lookEvery != 0 {
 		return
 	}
 	at := t.node.cfg.Clock()
 	t.late = t.late || ctx.Err() != nil || at-t.now >= int64(t.node.cfg.CheckTimeout)
-	if at < t.until { // renewed before it ended: there is no time between
+	if at < t.until { // renewed before it ended: there is no gap
 		t.until = max(t.until, t.node.right.Load())
 	}
 }
 
-// overslept reports whether quorum may have been lost during the turn: the process was stopped in between, perhaps for long, and another node may
-// own these keys by now. Quorum that was regained meanwhile is of no help: it says nothing of the time between. The decisions must then be
-// treated as if their responses had been lost; what was charged stands.
+// overslept reports whether quorum may have been lost during the turn: the process was stopped meanwhile, and another node may
+// own these keys by now. Quorum that was regained is of no help: it says nothing about the gap. The decisions must then be
+// treated as if their responses had been lost; their charges stand.
 func (t *turn) overslept() bool { return t.node.cfg.Clock() >= t.until }
 
-// own decides a check of a client of this node. w is nil unless its batch is all-or-nothing, and grants whether a lease of its own may answer. cause says
-// why it could not be decided. seq is the number of the change that it made, for sync rules.
-func (t *turn) own(req *check.Request, w *whole, grants bool, a *check.Answer) (seq uint64, cause error) {
+// own decides a check of a client of this node. u is nil unless its batch is atomic, grants whether a lease of this node may
+// answer. cause says why it could not be decided. seq is the number of the change that it made, for sync rules.
+func (t *turn) own(req *check.Request, u *undoLog, grants bool, a *check.Answer) (seq uint64, cause error) {
 	if cause := t.waits(req.Key); cause != nil {
 		return 0, cause
 	}
@@ -116,7 +120,7 @@ func (t *turn) own(req *check.Request, w *whole, grants bool, a *check.Answer) (
 	var d bucket.Decision
 	v := bucket.Decided
 	if !grants || !n.fromOwn(t.now, req, &d) {
-		d, seq, v = w.try(n.table, t.now, &req.Request, req.Sync)
+		d, seq, v = u.try(n.table, t.now, &req.Request, req.Sync)
 	}
 	if v != bucket.Decided {
 		return 0, t.stick(req.Key, v)
@@ -136,29 +140,29 @@ func (t *turn) waits(k bucket.Key) error {
 	return t.stuck[k]
 }
 
-// stick notes that a check of k could not be decided.
+// stick records that a check of k could not be decided, and returns why.
 func (t *turn) stick(k bucket.Key, v bucket.Verdict) error {
 	if t.stuck == nil {
 		t.stuck = make(map[bucket.Key]error)
 	}
-	cause := errSealed
+	t.stuck[k] = errSealed
 	if v == bucket.Behind {
-		cause = errBehind
+		t.stuck[k] = errBehind
 	}
-	t.stuck[k] = cause
-	return cause
+	return t.stuck[k]
 }
 
-// decided must be called for each decision. It reports whether a denial may end at any moment, because units of the key are leased.
+// decided must be called for each decision. It reports whether a denial may end at any moment, because units of the key are
+// leased.
 func (t *turn) decided(v bucket.Verb, k bucket.Key, denied bool) (leased bool) {
 	if invalidates(v) {
 		t.node.invalidated(t.now, k)
 		return false
 	}
-	return denied && t.node.granted(t.now, k)
+	return denied && t.node.demands.Live(t.now, k)
 }
 
-// decideHere decides what this node owns, as long as it has quorum and ctx lasts.
+// decideHere decides the checks that this node owns, as long as it has quorum and ctx lasts.
 func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	if len(f.here) == 0 {
 		return
@@ -168,11 +172,11 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	if !t.quorum() {
 		return // it was lost just now: the next round answers
 	}
-	grants := n.demands.Any() && f.whole == nil && onlyAsks(f.batch)
+	grants := n.demands.Keys() > 0 && f.undo == nil && onlyAsks(f.batch)
 	for _, i := range f.here {
 		p := &f.pending[i]
 		if t.look(ctx); t.late {
-			p.to = nobody // the last round answers it
+			p.to = noNode // the last round answers it
 			continue
 		}
 		req := &f.batch.Requests[p.index]
@@ -180,9 +184,9 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 		if req.Sync {
 			term = n.term(req.Key)
 		}
-		seq, cause := t.own(req, f.whole, grants, &f.batch.Answers[p.index])
+		seq, cause := t.own(req, f.undo, grants, &f.batch.Answers[p.index])
 		if cause != nil {
-			p.to, p.cause = nobody, cause
+			p.to, p.cause = noNode, cause
 			continue
 		}
 		p.done = true
@@ -193,7 +197,6 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	if t.overslept() {
 		for _, i := range f.here {
 			if p := &f.pending[i]; p.done {
-				p.done = false
 				f.unanswered(r, p, r.self, errOverslept)
 			}
 		}
@@ -201,27 +204,13 @@ func (f *forwarding) decideHere(ctx context.Context, r *routing) {
 	}
 }
 
-// decideAgain makes all checks of the batch pending, which were decided here in a turn that overslept.
-func (f *forwarding) decideAgain(r *routing) {
-	f.pending = f.pending[:0]
-	for i := range f.batch.Requests {
-		f.batch.Answers[i] = check.Answer{}
-		f.pending = append(f.pending, pending{index: i})
-		f.unanswered(r, &f.pending[i], r.self, errOverslept)
-	}
-	f.compact()
-}
-
-// confirmHere waits until replicas have what checks of sync rules have charged here. A check that
-// is not confirmed in time is as one whose response was lost: its charge stands.
+// confirmHere waits until replicas have the charges of sync rules that were made here. A check that is not confirmed in time
+// counts as one whose response was lost: its charge stands.
 func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 	for _, c := range f.changes {
-		if f.node.confirmed(ctx, c) {
-			continue
+		if !f.node.confirmed(ctx, c) {
+			f.unanswered(r, &f.pending[c.index], r.self, errUnconfirmed)
 		}
-		p := &f.pending[c.index]
-		p.done = false
-		f.unanswered(r, p, r.self, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
 	}
 	f.changes = f.changes[:0]
 	held := 0
@@ -233,16 +222,15 @@ func (f *forwarding) confirmHere(ctx context.Context, r *routing) {
 	f.node.stats.held.Add(uint64(held))
 }
 
-// Serve implements check.Handler: it decides what this node holds, if it has quorum
-// to, and nothing else. What it cannot decide just now, though nobody else can either, it
-// answers with Later: without an owner if it has no right. Sync records are answered when a copy has
-// their changes; those of which that is not so within CheckTimeout get a Reply
-// without a Status, as if their answer were lost.
+// Serve implements check.Handler: it decides records of keys that this node owns, if it has quorum, and no others. Records that
+// it cannot decide just now are answered with Later: without an owner if it has no quorum. Sync records are answered when a
+// replica has their changes; those that are not confirmed within CheckTimeout get a Reply without a Status, as if their
+// answer were lost.
 func (n *Node) Serve(from string, records []check.Record, replies []check.Reply) {
 	r, t := n.routing.Load(), n.newTurn()
-	var changes []change // only of sync records
+	var changes []change     // of sync records
+	var relays map[int][]int // records to relay, by owner
 	served, notOwner, later := 0, 0, 0
-	relays := false
 	for i := range records {
 		rec, reply := &records[i], &replies[i]
 		*reply = check.Reply{Owner: n.cfg.Name}
@@ -253,7 +241,7 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		}
 		switch {
 		case rec.GiveBack:
-			// Asked of the node that charged, whoever holds the key by now.
+			// It is sent to the node that charged, whichever owns the key by now.
 			if !r.holds(rec.Key) {
 				n.stats.giveBacksLost.Add(1)
 			}
@@ -265,7 +253,10 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		case !decidable(rec):
 			reply.Status = check.Invalid
 		case rec.Relay && !r.holds(rec.Key) && r.relays(from, rec.Key):
-			relays = true
+			if relays == nil {
+				relays = make(map[int][]int)
+			}
+			relays[r.owner(rec.Key)] = append(relays[r.owner(rec.Key)], i)
 			continue
 		case !r.holds(rec.Key):
 			reply.Status, reply.Owner = check.NotOwner, r.nameOf(r.owner(rec.Key))
@@ -304,31 +295,25 @@ func (n *Node) Serve(from string, records []check.Record, replies []check.Reply)
 		}
 	}
 	if served > 0 && t.quorum() && t.overslept() {
-		takeBack(records, replies)
 		changes = nil
+		for i := range replies { // as if the replies had been lost
+			if replies[i].Status == check.Decided && !records[i].GiveBack {
+				replies[i] = check.Reply{}
+			}
+		}
 	}
 	n.stats.served.Add(uint64(served))
 	n.stats.notOwner.Add(uint64(notOwner))
 	n.stats.toldLater.Add(uint64(later))
-	if relays {
-		n.relay(r, from, records, replies)
+	if relays != nil {
+		n.relay(r, relays, records, replies)
 	}
 	if changes != nil {
 		n.confirmServed(changes, replies)
 	}
 }
 
-// takeBack makes answers of decisions as if they had been lost. What was charged stands.
-func takeBack(records []check.Record, replies []check.Reply) {
-	for i := range replies {
-		if replies[i].Status == check.Decided && !records[i].GiveBack {
-			replies[i] = check.Reply{}
-		}
-	}
-}
-
-// try decides what another node has asked, and returns the number of the change that is to be
-// confirmed, 0 if none.
+// try decides a record of another node, and returns the number of the change that must be confirmed, 0 if none.
 func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64) {
 	v, charged := bucket.Decided, true
 	if rec.Many() {
@@ -356,8 +341,7 @@ func (n *Node) try(now int64, rec *check.Record, reply *check.Reply) (seq uint64
 	return seq
 }
 
-// confirmServed waits until copies have the changes, and takes back the answers to those
-// of which that is not so in time.
+// confirmServed waits until replicas have the changes, and drops the replies to those that are not confirmed in time.
 func (n *Node) confirmServed(changes []change, replies []check.Reply) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.CheckTimeout)
 	defer cancel()
@@ -368,8 +352,7 @@ func (n *Node) confirmServed(changes []change, replies []check.Reply) {
 	}
 }
 
-// decidable reports whether a record of another node, perhaps of another version, has all
-// that a table needs.
+// decidable reports whether a record of another node, perhaps of another version, has all that a table needs.
 func decidable(rec *check.Record) bool {
 	r := &rec.Request
 	switch {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,28 +16,27 @@ import (
 // Bounds of eventual mode on one node.
 const (
 	bookShards = 16
-	// maxBook is of how many keys a node decides by itself; checks of more are decided strictly.
+	// maxBook is how many keys a node decides by itself; checks of further keys are decided strictly.
 	maxBook = 8192
-	// maxReported is of how many keys an owner knows who shares them. Of others it takes all members for that.
+	// maxReported is how many keys an owner knows the reporters of. Of other keys it takes all voters for reporters.
 	maxReported = 65_536
 	// maxLines is how many keys go into one report.
 	maxLines = 1024
 )
 
-// eventually is this node's part in eventual mode: what its APIs ask is decided in books, and one goroutine
-// tells owners of it, and counts what other nodes tell of the keys that are held here.
+// eventually is this node's part in eventual mode: checks of its clients are decided in books. One task reports them to owners,
+// and a goroutine counts the reports of other nodes on keys that this node owns.
 type eventually struct {
 	node   *Node
 	shards [bookShards]bookShard
 	inbox  chan message.Envelope
-	task   *task // there are keys in the books
-
-	// Of the goroutine.
-	owner *eventual.Owner
-	lines [][]message.Line // by owner, a place in routing.nodes
-
+	task   *task            // there are keys in the books
+	lines  [][]message.Line // of the task, by owner, an index in routing.nodes
+	mu     struct {
+		sync.Mutex
+		owner *eventual.Owner
+	}
 	decided, sent, received, charged, over, dropped atomic.Uint64
-	reported                                        atomic.Int64 // keys that others have told of
 }
 
 type bookShard struct {
@@ -47,7 +47,8 @@ type bookShard struct {
 }
 
 func newEventually(n *Node) *eventually {
-	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period), owner: eventual.NewOwner(n.table, maxReported)}
+	v := &eventually{node: n, inbox: make(chan message.Envelope, inboxSize), task: newTask(eventual.Period)}
+	v.mu.owner = eventual.NewOwner(n.table, maxReported)
 	for i := range v.shards {
 		v.shards[i].mu.book = eventual.NewBook(maxBook / bookShards)
 	}
@@ -56,7 +57,7 @@ func newEventually(n *Node) *eventually {
 
 func (v *eventually) shard(k bucket.Key) *bookShard { return &v.shards[k.Hi%bookShards] }
 
-// decide answers check i of b by what this node knows, if it can.
+// decide answers check i of b from the book, if it can.
 func (v *eventually) decide(b *check.Batch, i int) bool {
 	q := &b.Requests[i]
 	if !q.Eventual || !eventual.Serves(&q.Request) {
@@ -74,7 +75,7 @@ func (v *eventually) decide(b *check.Batch, i int) bool {
 	return ok
 }
 
-// deliver queues a Report or an Account, or drops it: the next one says the same and more.
+// deliver queues a Report or an Account, or drops it: the next one includes it.
 func (v *eventually) deliver(e message.Envelope) {
 	select {
 	case v.inbox <- e:
@@ -83,17 +84,12 @@ func (v *eventually) deliver(e message.Envelope) {
 	}
 }
 
-// run tells and counts until ctx ends.
+// run takes control messages until ctx ends.
 func (v *eventually) run(ctx context.Context) {
-	defer v.task.stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-v.task.woken:
-			v.task.begin()
-		case <-v.task.due:
-			v.task.done(v.report())
 		case e := <-v.inbox:
 			v.take(e)
 		}
@@ -109,7 +105,7 @@ func (v *eventually) take(e message.Envelope) {
 	case *message.Report:
 		r := v.node.routing.Load()
 		i := r.find(e.From.Name)
-		if i == nobody || r.nodes[i].boot != e.From.Boot {
+		if i == noNode || r.nodes[i].boot != e.From.Boot {
 			return
 		}
 		if a := v.count(r, e.From, m); a != nil {
@@ -120,7 +116,7 @@ func (v *eventually) take(e message.Envelope) {
 	}
 }
 
-// report tells each owner what was admitted here of its keys, and reports whether any is left in the books.
+// report reports to each owner what was admitted here of its keys. more: there are keys in the books.
 func (v *eventually) report() (more bool) {
 	r, now := v.node.routing.Load(), v.node.cfg.Clock()
 	for len(v.lines) < len(r.nodes) {
@@ -130,7 +126,7 @@ func (v *eventually) report() (more bool) {
 		s := &v.shards[i]
 		s.mu.Lock()
 		s.mu.book.Report(now, func(l message.Line) {
-			if to := r.owner(l.Key); to != nobody {
+			if to := r.owner(l.Key); to != noNode {
 				v.lines[to] = append(v.lines[to], l)
 			}
 		})
@@ -140,7 +136,7 @@ func (v *eventually) report() (more bool) {
 	for to, lines := range v.lines {
 		for len(lines) > 0 {
 			n := min(maxLines, len(lines))
-			v.tell(r, to, &message.Report{Sent: now, Lines: append([]message.Line(nil), lines[:n]...)})
+			v.send(r, to, &message.Report{Sent: now, Lines: slices.Clone(lines[:n])})
 			lines = lines[n:]
 		}
 		clear(v.lines[to])
@@ -149,8 +145,8 @@ func (v *eventually) report() (more bool) {
 	return more
 }
 
-// tell brings m to the node at the place to, which may be this one.
-func (v *eventually) tell(r *routing, to int, m *message.Report) {
+// send sends m to the node with the index to, which may be this one.
+func (v *eventually) send(r *routing, to int, m *message.Report) {
 	self := r.nodes[r.self].peer()
 	if to == r.self {
 		if a := v.count(r, self, m); a != nil {
@@ -162,9 +158,11 @@ func (v *eventually) tell(r *routing, to int, m *message.Report) {
 	v.node.cfg.Peers.Post(r.nodes[to].addr, message.Envelope{From: self, To: r.nodes[to].peer(), Body: m})
 }
 
-// count counts a report of from on keys that are held here, and returns the answer, nil if there is none: only who
-// has quorum to decide knows what is left.
+// count counts a report of from on keys that this node owns, and returns the answer, nil if there is none or this node has no
+// quorum.
 func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *message.Account {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	right, now := v.node.right.Load(), v.node.cfg.Clock()
 	if now >= right {
 		return nil
@@ -175,7 +173,7 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 		if !r.holds(l.Key) {
 			continue
 		}
-		s, c, ok := v.owner.Count(now, from.Boot, l, r.voters)
+		s, c, ok := v.mu.owner.Count(now, from.Boot, l, r.voters)
 		if !ok {
 			continue
 		}
@@ -186,7 +184,6 @@ func (v *eventually) count(r *routing, from message.Peer, m *message.Report) *me
 	if from.Boot != v.node.cfg.Boot {
 		v.received.Add(uint64(len(m.Lines)))
 	}
-	v.reported.Store(int64(v.owner.Keys()))
 	if len(a.Lines) == 0 || v.node.cfg.Clock() >= right {
 		return nil
 	}
@@ -205,17 +202,16 @@ func (v *eventually) learn(a *message.Account) {
 	}
 }
 
-// EventualStats counts what is decided in eventual mode, since New, except for what is marked as of now.
+// EventualStats counts eventual mode since New, except for what is marked as of now.
 type EventualStats struct {
-	// Decided checks were decided by what this node knew; Full ones would have been, but there were too many keys.
+	// Decided checks were decided from a book; Full ones would have been, but there were too many keys.
 	Decided, Full uint64
-	// Sent lines were told to other nodes, one per key and report, Received ones were told by others. Dropped
-	// control messages met a full queue.
+	// Sent lines were reported to other nodes, one per key and report, Received ones by others. Dropped control messages met
+	// a full queue.
 	Sent, Received, Dropped uint64
-	// Charged is what was told of keys held here and charged to them, Over how much of it went
-	// beyond their limits (cost).
+	// Charged is the reported cost that was charged to keys owned here, Over how much of it went beyond their limits.
 	Charged, Over uint64
-	// Keys are decided here, Reported ones are held here and told of by nodes, this one included, both now.
+	// Keys are decided here, Reported ones are owned here and reported on by nodes, this one included, both now.
 	Keys, Reported int
 	// Lag is for how long the oldest report has been without an answer, now.
 	Lag time.Duration
@@ -225,8 +221,11 @@ type EventualStats struct {
 func (v *eventually) stats(now int64) EventualStats {
 	t := EventualStats{
 		Decided: v.decided.Load(), Sent: v.sent.Load(), Received: v.received.Load(), Dropped: v.dropped.Load(),
-		Charged: v.charged.Load(), Over: v.over.Load(), Reported: int(v.reported.Load()),
+		Charged: v.charged.Load(), Over: v.over.Load(),
 	}
+	v.mu.Lock()
+	t.Reported = v.mu.owner.Keys()
+	v.mu.Unlock()
 	for i := range v.shards {
 		s := &v.shards[i]
 		s.mu.Lock()

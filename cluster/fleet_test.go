@@ -97,7 +97,7 @@ func (f *fleet) start(name string, changes ...func(*Config)) *runningNode {
 	wall := steadyClock()
 	n.clock = func() int64 { return wall() + n.asleep.Load() }
 	c := Config{
-		Name: name, Boot: fmt.Sprintf("%04d-%s", f.boots, name), Ring: ring.Config{Partitions: 31}, Clock: n.clock, Lease: cold,
+		Name: name, Boot: fmt.Sprintf("%04d-%s", f.boots, name), Ring: ring.Config{Partitions: 31}, Clock: n.clock, Hot: cold,
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)),
 	}
 	c.Peers = post{f, name}

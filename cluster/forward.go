@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,32 +12,31 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// maxForwards is how often a check is forwarded within one attempt. Then it waits for
-// a new routing, or a little, and starts again from there.
+// maxForwards is how often a check is forwarded within one attempt. Then it waits for a new routing, or a little, and starts
+// again from there.
 const maxForwards = 3
 
-// Waits between attempts, doubling. The first is about as long as a handoff.
+// Backoff between attempts, doubling. The first is about as long as a handoff.
 const (
 	firstWait = time.Millisecond
 	lastWait  = 50 * time.Millisecond
 )
 
 var (
-	errNobodyServes = errors.New("no member serves")
-	errSealed       = errors.New("the owner is changing just now")
-	errBehind       = errors.New("the owner's replica is too far behind")
-	errOverslept    = fmt.Errorf("%w: this node was stopped, and lost quorum meanwhile", check.ErrAmbiguous)
+	errNoneServes  = errors.New("no member serves")
+	errSealed      = errors.New("the owner is changing just now")
+	errBehind      = errors.New("the owner's replica is too far behind")
+	errOverslept   = fmt.Errorf("%w: this node was stopped, and lost quorum meanwhile", check.ErrAmbiguous)
+	errUnconfirmed = fmt.Errorf("%w: charged, but no replica has confirmed it in time", check.ErrAmbiguous)
 )
 
-// forwarding is the work on a batch of which not all could be decided at once. It goes
-// in rounds: every pending check is routed and sent to the node that seems to own its key, one call per
-// node, all at once. What was not decided stays pending for the next round.
+// forwarding is the work on a batch of which not all could be decided at once. It goes in rounds: every pending check is
+// routed, grouped by owner, and sent, one call per node, all at once. Undecided checks stay pending for the next round.
 type forwarding struct {
-	node  *Node
-	batch *check.Batch
-	whole *whole // of an all-or-nothing batch, else nil
-	// once: a check that may have been charged is not sent again.
-	once     bool
+	node     *Node
+	batch    *check.Batch
+	undo     *undoLog // of an atomic batch, else nil
+	once     bool     // a check that may have been charged is not sent again
 	deadline time.Time
 	attempt  int
 	pending  []pending
@@ -53,25 +53,20 @@ type forwarding struct {
 
 // pending is a check without an answer.
 type pending struct {
-	index    int // in the batch
-	forwards int // in this attempt
-	// to is where it goes next, a place in routing.nodes, or nobody if it waits for
-	// the next attempt.
-	to int
-	// hint is the owner that the last node asked has named, for this attempt.
-	hint string
-	// relay: to is to ask the owner, which this node does not hear. relayed: that was tried in this attempt.
+	index    int    // in the batch
+	forwards int    // in this attempt
+	to       int    // where it goes next, an index in routing.nodes, or noNode if it waits for the next attempt
+	hint     string // the owner that the last node named, for this attempt
+	// relay: to must ask the owner, which this node does not hear. relayed: that was tried in this attempt.
 	relay, relayed bool
-	// cause is why it is still pending.
-	cause error
-	done  bool
-	// away: in this round it goes to another node, and at is its place in records.
-	away bool
-	at   int
+	cause          error // why it is still pending
+	done           bool
+	away           bool // in this round it goes to another node
+	at             int  // its index in records then
 }
 
-// group is what goes to one node in one round: records[first:first+n]. A node has two of them, because replies to checks of sync rules take a
-// replica's confirmation longer, as relayed ones take another node's reply, and the others shall not wait for them.
+// group is the records for one node in one round: records[first:first+n]. A node has two groups, because replies to checks
+// of sync rules wait for a replica, and relayed ones for another node: the others must not wait for them.
 type group struct {
 	first, n int
 	err      error
@@ -84,22 +79,21 @@ func (f *forwarding) groupOf(p *pending) int {
 	return 2 * p.to
 }
 
-// forward answers b wherever the owners of its keys are, this node included, until ctx ends or
-// CheckTimeout has passed; on_failure answers the rest. w is nil unless b is
-// all-or-nothing.
-func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
+// forward answers b through the owners of its keys, this node included, until ctx ends or CheckTimeout has passed; on_failure
+// answers the rest. u is nil unless b is atomic.
+func (n *Node) forward(ctx context.Context, b *check.Batch, u *undoLog) {
 	r, now := n.routing.Load(), int64(0)
-	recall := w == nil && onlyAsks(b)
+	recall := u == nil && onlyAsks(b)
 	if recall {
 		now = n.cfg.Clock()
 	}
 	var f *forwarding
 	for i := range b.Requests {
-		if w == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
+		if u == nil && n.eventually.decide(b, i) || recall && n.recalled(r, now, b, i) {
 			continue
 		}
 		if f == nil {
-			f = n.newForwarding(b, w)
+			f = n.newForwarding(b, u)
 		}
 		f.pending = append(f.pending, pending{index: i})
 	}
@@ -108,7 +102,7 @@ func (n *Node) forward(ctx context.Context, b *check.Batch, w *whole) {
 	}
 }
 
-// finish answers what is pending in f, and releases it.
+// finish answers the pending checks of f, and releases it.
 func (n *Node) finish(ctx context.Context, f *forwarding) {
 	ctx, cancel := n.bounded(ctx)
 	defer cancel()
@@ -124,7 +118,7 @@ func (n *Node) bounded(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, n.cfg.CheckTimeout)
 }
 
-// run sends rounds until nothing is pending, or ctx ends, which has a deadline.
+// run sends rounds until nothing is pending, or ctx ends, which must have a deadline.
 func (f *forwarding) run(ctx context.Context) {
 	wait := firstWait
 	f.deadline, _ = ctx.Deadline()
@@ -132,11 +126,11 @@ func (f *forwarding) run(ctx context.Context) {
 		r := f.node.routing.Load()
 		f.route(r)
 		f.group(r)
-		f.send(ctx, r)
+		again := f.send(ctx, r)
 		if len(f.pending) == 0 {
 			return
 		}
-		if ctx.Err() == nil && f.goesOn() {
+		if again && ctx.Err() == nil {
 			continue
 		}
 		if !f.backOff(ctx, r, wait) {
@@ -153,15 +147,14 @@ func (f *forwarding) run(ctx context.Context) {
 	}
 }
 
-// route says where each pending check goes in this round: to the node that the last node asked
-// has named, else to the owner that is known. Checks for which a node without quorum
-// has no owner to ask are answered, or wait if it may soon have one.
+// route sets the next node of each pending check: the one that the last node named, else the known owner. Without quorum,
+// checks that have no owner to ask get a fallback, or wait if they may soon have one.
 func (f *forwarding) route(r *routing) {
 	f.sent = f.node.cfg.Clock()
 	quorum, atOnce := f.node.mayDecide(f.sent), f.node.shares.When.AtOnce(f.sent)
 	for i := range f.pending {
 		p := &f.pending[i]
-		if p.to == nobody {
+		if p.to == noNode {
 			continue
 		}
 		key := f.batch.Requests[p.index].Key
@@ -169,28 +162,26 @@ func (f *forwarding) route(r *routing) {
 		if p.hint != "" && p.to != r.self {
 			p.to = r.find(p.hint)
 		}
-		if p.relay = false; f.whole == nil && !p.relayed {
-			if via := r.relay(key, f.attempt); via != nobody {
+		if p.relay = false; f.undo == nil && !p.relayed {
+			if via := r.relay(key, f.attempt); via != noNode {
 				p.to, p.relay, p.relayed = via, true, true
 				continue
 			}
 		}
 		switch {
-		case !quorum && (p.to == nobody || p.to == r.self || !r.nodes[p.to].lives):
-			if atOnce {
-				f.standApart(r, p)
-			} else { // the next routing may have an owner that is heard
-				p.to, p.cause = nobody, errMinority
+		case !quorum && (p.to == noNode || p.to == r.self || !r.nodes[p.to].lives):
+			if p.cause = errMinority; atOnce {
+				f.fallback(r, p)
+			} else {
+				p.to = noNode // the next routing may have an owner that is heard
 			}
-		case p.to == nobody && p.hint == "":
-			p.cause = errNobodyServes
+		case p.to == noNode && p.hint == "":
+			p.cause = errNoneServes
 			if len(r.table.Members()) == 0 {
-				f.giveUp(r, p)
+				f.fallback(r, p)
 			} // else the next routing has an owner
 		case p.to == r.self && !r.holds(key):
-			// A hint at this node, which does not own the key by what it knows: one of
-			// the two is behind, and what comes next tells which.
-			p.to = nobody
+			p.to = noNode // the hint names this node, which does not own the key: the next routing tells which is outdated
 		}
 	}
 	f.compact()
@@ -203,7 +194,7 @@ func (f *forwarding) group(r *routing) {
 	total := 0
 	for i := range f.pending {
 		p := &f.pending[i]
-		switch p.away = p.to != nobody && p.to != r.self; {
+		switch p.away = p.to != noNode && p.to != r.self; {
 		case p.to == r.self:
 			f.here = append(f.here, i)
 		case p.away:
@@ -221,7 +212,7 @@ func (f *forwarding) group(r *routing) {
 		first += f.groups[g].n
 		f.groups[g].n = 0 // counted again below
 	}
-	f.records, f.replies = grow(f.records, total), grow(f.replies, total)
+	f.records, f.replies = slices.Grow(f.records[:0], total)[:total], slices.Grow(f.replies[:0], total)[:total]
 	for i := range f.pending {
 		p := &f.pending[i]
 		if !p.away {
@@ -236,206 +227,42 @@ func (f *forwarding) group(r *routing) {
 		if p.relay {
 			rec.Relay, rec.For = true, max(time.Millisecond, time.Until(f.deadline))
 		}
-		if f.whole != nil {
-			f.whole.mark(rec, p.index)
+		if f.undo != nil && rec.Verb == bucket.Check {
+			rec.Hold, rec.ID = true, f.undo.base+uint64(p.index)
 		}
 	}
 	f.node.stats.forwards.Add(uint64(total))
 }
 
-// send calls the nodes of this round at once, decides meanwhile what this node owns,
-// and takes the replies.
-func (f *forwarding) send(ctx context.Context, r *routing) {
+// send calls the nodes of this round at once, decides meanwhile the checks that this node owns, and takes the replies. It
+// reports whether some check can be sent again without waiting.
+func (f *forwarding) send(ctx context.Context, r *routing) (again bool) {
 	if len(f.busy) == 1 && len(f.here) == 0 {
 		f.call(ctx, r, f.busy[0]) // needs no goroutine
 	} else {
-		f.sendAll(ctx, r)
+		var calls sync.WaitGroup
+		for _, g := range f.busy {
+			calls.Go(func() { f.call(ctx, r, g) })
+		}
+		f.decideHere(ctx, r)
+		f.confirmHere(ctx, r)
+		calls.Wait()
 	}
 	f.take(r)
-	f.compact()
+	return f.compact()
 }
 
-func (f *forwarding) sendAll(ctx context.Context, r *routing) {
-	var calls sync.WaitGroup
-	for _, g := range f.busy {
-		calls.Go(func() { f.call(ctx, r, g) })
-	}
-	f.decideHere(ctx, r)
-	f.confirmHere(ctx, r)
-	calls.Wait()
-}
-
-// call sends the records of one group, and fills in their replies.
-func (f *forwarding) call(ctx context.Context, r *routing, to int) {
-	g := &f.groups[to]
-	n, records, replies := &r.nodes[to/2], f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]
-	if n.addr == "" {
-		clear(replies)
-		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
-		return
-	}
-	span := f.node.ask(f.batch.Trace, n.addr, records)
-	g.err = f.node.cfg.Peers.Call(ctx, n.addr, records, replies)
-	endAsk(span, replies, g.err)
-	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
-}
-
-// take reads the replies of this round. A reply without a Status is one
-// that its node could not give in time, though it may have charged the record.
-func (f *forwarding) take(r *routing) {
-	for i := range f.pending {
-		p := &f.pending[i]
-		if !p.away {
-			continue
-		}
-		reply, err := &f.replies[p.at], f.groups[f.groupOf(p)].err
-		switch {
-		case reply.Status != 0:
-			f.answered(r, p, p.to, reply)
-		case err != nil:
-			f.unanswered(r, p, p.to, err)
-		default:
-			f.unanswered(r, p, p.to, fmt.Errorf("%w: %w", check.ErrAmbiguous, errUnconfirmed))
-		}
-		if !p.done && p.forwards >= maxForwards {
-			p.to = nobody
-		}
-	}
-	f.noteRound()
-}
-
-// answered takes the reply of node to.
-func (f *forwarding) answered(r *routing, p *pending, to int, reply *check.Reply) {
-	n := f.node
-	switch reply.Status {
-	case check.Decided:
-		f.batch.Answers[p.index] = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Owner: reply.Owner}
-		if reply.LeasedOut {
-			f.batch.Answers[p.index].Age = check.MaxDenied
-		}
-		p.done = true
-		n.stats.forwarded.Add(1)
-		f.learn(p, reply)
-		if f.whole != nil && reply.Allowed {
-			f.whole.sent(r.nodes[to].addr, p.index)
-		}
-	case check.NotOwner:
-		n.stats.redirected.Add(1)
-		if p.relay { // the owner is not to be reached that way either
-			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", r.nodes[to].name)
-			break
-		}
-		p.hint = reply.Owner
-		p.cause = fmt.Errorf("node %s does not own the key", r.nodes[to].name)
-		if p.hint == "" || p.hint == r.nodes[to].name {
-			p.to = nobody
-		}
-	case check.Later:
-		n.stats.later.Add(1)
-		p.hint, p.to = "", nobody
-		if reply.Owner != r.nodes[to].name && reply.Owner != "" {
-			p.hint, p.to = reply.Owner, 0
-		}
-		p.cause = fmt.Errorf("node %s: %w", r.nodes[to].name, errSealed)
-		if now := n.cfg.Clock(); reply.Owner == "" && !n.mayDecide(now) {
-			// Neither it nor this node has quorum: both are in a minority, or both have just lost it.
-			if p.cause = errMinority; n.shares.When.AtOnce(now) {
-				f.standApart(r, p)
-			}
-		}
-	case check.Overloaded:
-		f.overloaded(p)
-	default:
-		// Asking again would be answered alike.
-		p.cause = fmt.Errorf("node %s cannot decide this check: it does not know its limits", r.nodes[to].name)
-		f.giveUp(r, p)
-	}
-}
-
-// unanswered takes the error of a call to node to.
-func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
-	p.cause, p.hint = err, ""
-	switch {
-	case errors.Is(err, check.ErrOverloaded):
-		f.overloaded(p)
-	case errors.Is(err, check.ErrUnsent):
-		// As if never asked.
-	default:
-		f.node.stats.ambiguous.Add(1)
-		if req := &f.batch.Requests[p.index]; invalidates(req.Verb) {
-			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
-		}
-		if f.whole != nil && to != r.self { // here there is a receipt
-			f.whole.sent(r.nodes[to].addr, p.index)
-		}
-		if f.once || f.batch.Requests[p.index].Verb == bucket.Refund {
-			f.giveUp(r, p)
-		}
-	}
-}
-
-// learn takes note of the reply to p. In an all-or-nothing batch a
-// denial is not remembered: what the other checks have charged may be given back.
-func (f *forwarding) learn(p *pending, reply *check.Reply) {
-	n, req := f.node, &f.batch.Requests[p.index]
-	switch {
-	case invalidates(req.Verb):
-		n.denials.Forget(n.cfg.Clock(), req.Key)
-	case f.whole == nil:
-		n.learn(f.sent, &req.Request, req.Fresh, reply)
-	}
-}
-
-// noteRound notes what owners have decided in this round.
-func (f *forwarding) noteRound() {
-	locked, answers := false, &f.node.shares.Answers
-	for i := range f.pending {
-		p := &f.pending[i]
-		if !p.away || !p.done {
-			continue
-		}
-		answer := &f.batch.Answers[p.index]
-		if answer.Source != check.Forwarded {
-			continue
-		}
-		if !locked {
-			locked = true
-			answers.Lock()
-		}
-		answers.NoteLocked(f.sent, &f.batch.Requests[p.index].Request, &answer.Decision)
-	}
-	if locked {
-		answers.Unlock()
-	}
-}
-
-// goesOn reports whether some check can be sent again without waiting.
-func (f *forwarding) goesOn() bool {
-	for i := range f.pending {
-		if f.pending[i].to != nobody {
-			return true
-		}
-	}
-	return false
-}
-
-// backOff waits for d, or less where something has changed. A
-// partition that is being handed over has no node that decides for some milliseconds,
-// and its checks wait here for the next owner. Without
-// it they would be answered by on_failure. It reports false when ctx ended.
+// backOff waits for d, or less where something has changed: a partition in handoff has no owner for some milliseconds, and
+// its checks wait here for the next one. It reports false when ctx ended.
 func (f *forwarding) backOff(ctx context.Context, r *routing, d time.Duration) bool {
 	var confirmed <-chan struct{}
-	for i := range f.pending {
-		if f.pending[i].cause == errBehind {
-			confirmed = f.node.confirms.wait()
-			break
-		}
+	if slices.ContainsFunc(f.pending, func(p pending) bool { return p.cause == errBehind }) {
+		confirmed = f.node.confirms.wait()
 	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-r.superseded:
 	case <-confirmed:
 	case <-t.C:
@@ -443,58 +270,37 @@ func (f *forwarding) backOff(ctx context.Context, r *routing, d time.Duration) b
 	return ctx.Err() == nil
 }
 
-// fail answers all that is pending without an owner.
+// fail answers all pending checks without an owner.
 func (f *forwarding) fail(r *routing, cause error) {
 	for i := range f.pending {
 		p := &f.pending[i]
-		switch p.cause {
-		case errMinority:
-			f.standApart(r, p)
-			continue
-		case nil:
+		if p.cause == nil {
 			p.cause = cause
 		}
-		f.giveUp(r, p)
+		f.fallback(r, p)
 	}
 	f.compact()
 }
 
-func (f *forwarding) overloaded(p *pending) {
-	f.batch.Answers[p.index] = check.Answer{Err: check.ErrOverloaded}
-	f.node.stats.overloaded.Add(1)
-	p.done = true
-}
-
-// giveUp answers p by its rule's on_failure.
-func (f *forwarding) giveUp(r *routing, p *pending) {
-	f.batch.Answers[p.index] = f.node.onFailure(r, &f.batch.Requests[p.index], f.whole, p.cause)
-	p.done = true
-}
-
-// standApart answers p by its rule's on_partition.
-func (f *forwarding) standApart(r *routing, p *pending) {
-	f.batch.Answers[p.index] = f.node.onPartition(r, &f.batch.Requests[p.index], f.whole)
-	p.done = true
-}
-
-// compact keeps what is still pending.
-func (f *forwarding) compact() {
+// compact drops the checks that are done, and reports whether another can be sent without waiting.
+func (f *forwarding) compact() (again bool) {
 	kept := f.pending[:0]
-	for _, p := range f.pending {
-		if !p.done {
-			kept = append(kept, p)
+	for i := range f.pending {
+		if p := &f.pending[i]; !p.done {
+			kept, again = append(kept, *p), again || p.to != noNode
 		}
 	}
 	clear(f.pending[len(kept):])
 	f.pending = kept
+	return again
 }
 
-// forwardings are those that were released.
+// forwardings are released ones, for their memory.
 var forwardings = sync.Pool{New: func() any { return new(forwarding) }}
 
-func (n *Node) newForwarding(b *check.Batch, w *whole) *forwarding {
+func (n *Node) newForwarding(b *check.Batch, u *undoLog) *forwarding {
 	f := forwardings.Get().(*forwarding)
-	f.node, f.batch, f.whole = n, b, w
+	f.node, f.batch, f.undo = n, b, u
 	return f
 }
 
@@ -508,12 +314,4 @@ func (f *forwarding) release() {
 		records: f.records[:0], replies: f.replies[:0], changes: f.changes[:0],
 	}
 	forwardings.Put(f)
-}
-
-// grow returns s with length n; values are undefined.
-func grow[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }

@@ -70,8 +70,8 @@ func TestGiveBackLost(t *testing.T) {
 		start := time.Now()
 		decideAll(t.Context(), a, denied, r)
 		a.returning.Wait()
-		if took := time.Since(start); took < a.cfg.GiveBackTimeout || took > a.cfg.GiveBackTimeout+time.Second {
-			t.Errorf("it was tried for %v, want %v", took, a.cfg.GiveBackTimeout)
+		if took := time.Since(start); took < giveBackTimeout || took > giveBackTimeout+time.Second {
+			t.Errorf("it was tried for %v, want %v", took, giveBackTimeout)
 		}
 		if s := a.Stats(); s.GiveBacksLost != 1 || s.GaveBack != 0 {
 			t.Errorf("%+v", s)

@@ -13,7 +13,7 @@ import (
 )
 
 // hot makes keys hot as they are in a cluster that runs.
-func hot(c *Config) { c.Lease = lease.Config{} }
+func hot(c *Config) { c.Hot = 0 }
 
 // newHotFleet is newFleet with leases.
 func newHotFleet(t *testing.T, names ...string) *fleet {

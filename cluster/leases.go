@@ -13,23 +13,21 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// leasePeriod is how often leases are looked through for what is not used any more.
+// leasePeriod is how often unused leases are looked for.
 const leasePeriod = 20 * time.Millisecond
 
-// leases reports whether req may be answered from a lease: it only asks, and asks for nothing that a counter alone
-// can say.
+// leases reports whether a lease may answer req: it is a plain check, and the answer does not depend on the counter alone.
 func leases(req *check.Request) bool {
 	return req.Verb == bucket.Check && req.Cost > 0 && !req.Fresh && !req.Drain && !req.NoDelay
 }
 
-// recalled answers check i of b, which another node holds, by what this one knows, if it can: a denial
-// that it remembers, or a lease.
+// recalled answers check i of b, if another node owns its key, from the denial cache or a lease, if it can.
 func (n *Node) recalled(r *routing, now int64, b *check.Batch, i int) bool {
 	return !r.holds(b.Requests[i].Key) && (n.remembered(now, b, i) || n.leased(now, b, i))
 }
 
-// leased answers check i of b from a lease, if there is one. Either way the check counts as demand, and may be the
-// one that makes the key hot, or the lease too small: then more is asked for, while the check goes its way.
+// leased answers check i of b from a lease, if there is one. Either way the check counts as demand, and may make the key hot, or
+// the lease too small: then more is requested, while the check is forwarded.
 func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	req, a := &b.Requests[i], &b.Answers[i]
 	if !leases(req) {
@@ -46,7 +44,7 @@ func (n *Node) leased(now int64, b *check.Batch, i int) bool {
 	}
 	*a = check.Answer{Decision: d, Source: check.Leased, Owner: owner}
 	if v == lease.Denied {
-		a.Age = check.MaxDenied // there may be more the next time it is asked
+		a.Age = check.MaxDenied // the next check may find more
 	}
 	n.stats.leased.Add(1)
 	return true
@@ -60,14 +58,14 @@ func (n *Node) lease(ask lease.Request) {
 	case to == r.self && n.mayDecide(sent):
 		n.leaseOwn(sent, &ask)
 		return
-	case to == nobody || to == r.self || r.nodes[to].addr == "":
+	case to == noNode || to == r.self || r.nodes[to].addr == "":
 		n.book.Failed(sent, &ask)
 		return
 	}
 	rec := check.Record{Grant: true, Want: ask.Want, Rate: ask.Rate, For: ask.For, ID: ask.Done, Sync: !ask.Transient}
 	rec.Key, rec.Limits, rec.Transient, rec.Reserve, rec.DenyLost = ask.Key, ask.Limits, ask.Transient, ask.Reserve, ask.DenyLost
 	var replies [1]check.Reply
-	// What comes later than the lease lasts is of no use.
+	// An answer that takes longer than the lease lasts is of no use.
 	ctx, cancel := context.WithTimeout(context.Background(), ask.For)
 	defer cancel()
 	err := n.cfg.Peers.Call(ctx, r.nodes[to].addr, []check.Record{rec}, replies[:])
@@ -77,40 +75,28 @@ func (n *Node) lease(ask lease.Request) {
 		return
 	}
 	n.shares.Answers.Note(sent, &rec.Request, &reply.Decision)
-	n.book.Granted(sent, now, &ask, &lease.Answer{
-		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision,
-		RetryAfter: reply.RetryAfter, Owner: reply.Owner,
+	n.book.Granted(sent, now, &ask, reply.Owner, &bucket.Grant{
+		ID: reply.Grant, Units: reply.Admitted, For: min(reply.For, ask.For), Decision: reply.Decision, RetryAfter: reply.RetryAfter,
 	})
-	n.leasing.call() // what came too late for its line goes back
+	n.leasing.call() // units that came too late for their line must be returned
 	if reply.Admitted > 0 {
 		n.denials.Forget(now, ask.Key)
 	}
 }
 
-// tendLeases returns what is not used of leases, until ctx ends, and then all.
+// tendLeases returns unused units of leases, until ctx ends, and then all.
 func (n *Node) tendLeases(ctx context.Context) {
-	defer n.leasing.stop()
-	for {
-		select {
-		case <-ctx.Done():
-			n.giveBackLeases(n.book.Close())
-			return
-		case <-n.leasing.woken:
-			n.leasing.begin()
-		case <-n.leasing.due:
-			now := n.cfg.Clock()
-			n.demands.Sweep(now)
-			n.giveBackLeases(n.book.Tick(now))
-			n.leasing.done(n.book.Hot() || n.demands.Any())
-		}
-	}
+	n.leasing.run(ctx, func() bool {
+		now := n.cfg.Clock()
+		n.demands.Sweep(now)
+		n.giveBackLeases(n.book.Tick(now))
+		return n.book.Hot() || n.demands.Keys() > 0
+	})
+	n.giveBackLeases(n.book.Close())
 }
 
-// giveBackLeases returns units to those who hold their keys now. What gets lost on the way ends by itself.
+// giveBackLeases returns units to the current owners of their keys. Units that get lost on the way expire.
 func (n *Node) giveBackLeases(back []lease.Return) {
-	if len(back) == 0 {
-		return
-	}
 	r, now := n.routing.Load(), n.cfg.Clock()
 	records := make(map[string][]check.Record)
 	for _, b := range back {
@@ -118,35 +104,28 @@ func (n *Node) giveBackLeases(back []lease.Return) {
 		switch {
 		case to == r.self && n.mayDecide(now):
 			n.takeReturn(now, b.Key, b.ID, b.Unspent)
-		case to != nobody && to != r.self:
+		case to != noNode && to != r.self && r.nodes[to].addr != "":
 			rec := check.Record{Return: true, ID: b.ID, Want: b.Unspent}
 			rec.Key = b.Key
 			records[r.nodes[to].addr] = append(records[r.nodes[to].addr], rec)
 		}
 	}
 	for addr, list := range records {
-		if addr != "" {
-			n.returning.Go(func() { n.sendBack(addr, list) })
-		}
+		n.returning.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), lease.MaxLife)
+			defer cancel()
+			_ = n.cfg.Peers.Call(ctx, addr, list, make([]check.Reply, len(list))) // if it fails, the lease expires
+		})
 	}
 }
 
-func (n *Node) sendBack(addr string, records []check.Record) {
-	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.Lease.Life)
-	defer cancel()
-	n.cfg.Peers.Call(ctx, addr, records, make([]check.Reply, len(records)))
-}
-
-// The owner's side of leases: who asks gets a part of what is left, by its part in the demand.
-
-// grant answers a record that asks for a lease. A grant is answered when a copy has it, so that what is spent of it
-// elsewhere is charged whatever becomes of this node.
+// grant answers a record that asks for a lease. A grant is answered when a replica has it, so that its units are charged
+// whatever becomes of this node.
 func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Reply) (seq uint64) {
-	ask := lease.Request{
-		Key: rec.Key, Limits: rec.Limits, Transient: rec.Transient, DenyLost: rec.DenyLost, Reserve: max(0, rec.Reserve), Want: rec.Want, Rate: rec.Rate,
-		For: rec.For, Done: rec.ID,
-	}
-	g, seq, v := n.grantTo(now, from, &ask)
+	g, seq, v := n.grantTo(now, from, &lease.Request{LeaseRequest: bucket.LeaseRequest{
+		Key: rec.Key, Limits: rec.Limits, Want: rec.Want, Reserve: max(0, rec.Reserve), For: rec.For,
+		Transient: rec.Transient, DenyLost: rec.DenyLost,
+	}, Rate: rec.Rate, Done: rec.ID})
 	if v != bucket.Decided {
 		reply.Status = check.Later
 		return 0
@@ -159,37 +138,29 @@ func (n *Node) grant(now int64, from string, rec *check.Record, reply *check.Rep
 	return seq
 }
 
-// grantTo grants of a key that this node holds.
+// grantTo grants units of a key that this node owns: of what is left, the part that the process boot has in all demand.
 func (n *Node) grantTo(now int64, boot string, ask *lease.Request) (bucket.Grant, uint64, bucket.Verdict) {
 	if ask.Done != 0 {
 		n.table.Return(now, ask.Key, ask.Done, 0)
 	}
-	part, whole := n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
+	ask.Part, ask.Whole = n.demands.Note(now, ask.Key, boot, ask.Reserve, ask.Rate)
 	n.leasing.call()
-	g, seq, v := n.table.Grant(now, &bucket.LeaseRequest{
-		Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For, Transient: ask.Transient, DenyLost: ask.DenyLost,
-		Reserve: ask.Reserve,
-	})
+	g, seq, v := n.table.Grant(now, &ask.LeaseRequest)
 	n.stats.granted.Add(uint64(g.Units))
 	return g, seq, v
 }
 
-// takeReturn takes back what is left of a lease.
+// takeReturn takes back the unspent units of a lease.
 func (n *Node) takeReturn(now int64, key bucket.Key, id uint64, unspent int64) bucket.Verdict {
 	back, _, v := n.table.Return(now, key, id, unspent)
-	n.stats.grantedBack.Add(uint64(back))
 	if back > 0 {
 		n.invalidated(now, key)
 	}
 	return v
 }
 
-// granted reports whether a denial of k, which this node holds, may end at any moment because something that is granted
-// comes back.
-func (n *Node) granted(now int64, k bucket.Key) bool { return n.demands.Live(now, k) }
-
-// fromOwn decides req, whose key this node holds, by a lease of its own while others lease of the key: so all get
-// of it by their demand. It reports false where the counter itself is to be asked.
+// fromOwn decides req, whose key this node owns, from a lease of its own while others lease of the key, so that each node gets
+// units by its demand. It reports false where the counter itself must decide.
 func (n *Node) fromOwn(now int64, req *check.Request, d *bucket.Decision) bool {
 	if !leases(req) || req.Sync || !n.demands.Live(now, req.Key) {
 		return false
@@ -205,23 +176,18 @@ func (n *Node) fromOwn(now int64, req *check.Request, d *bucket.Decision) bool {
 	return v != lease.Ask
 }
 
-// leaseOwn leases of a key that this node holds.
+// leaseOwn leases of a key that this node owns.
 func (n *Node) leaseOwn(now int64, ask *lease.Request) {
 	g, _, v := n.grantTo(now, n.cfg.Boot, ask)
 	if v != bucket.Decided {
 		n.book.Failed(now, ask)
 		return
 	}
-	n.book.Granted(now, now, ask, &lease.Answer{
-		ID: g.ID, Units: g.Units, For: g.For, Decision: g.Decision, RetryAfter: g.RetryAfter, Owner: n.cfg.Name,
-	})
+	n.book.Granted(now, now, ask, n.cfg.Name, &g)
 }
 
-// A node remembers what owners have denied it, and answers from that for a moment instead of asking
-// again. What invalidates meanwhile ends it: at once where it goes through this node, and elsewhere by
-// a control message of the owner to all.
-
-// remembered answers check i of b by a denial of its owner, if that can be.
+// remembered answers check i of b from the denial cache, if it can. A refund, reset or returned lease invalidates a cached denial:
+// at once if it goes through this node, else by a control message of the owner.
 func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
 	req := &b.Requests[i]
 	if req.Verb != bucket.Check || req.Fresh || req.Drain || req.NoDelay {
@@ -236,15 +202,15 @@ func (n *Node) remembered(now int64, b *check.Batch, i int) bool {
 	return true
 }
 
-// onlyAsks reports whether nothing in b invalidates that what stands behind it could use.
+// onlyAsks reports whether b has no verb that invalidates the cached denials of checks behind it.
 func onlyAsks(b *check.Batch) bool {
 	return !slices.ContainsFunc(b.Requests, func(r check.Request) bool { return invalidates(r.Verb) })
 }
 
-// invalidates reports whether v can be followed by an admission that there would not have been before it.
+// invalidates reports whether v can make an admission possible that was not possible before it.
 func invalidates(v bucket.Verb) bool { return v == bucket.Refund || v == bucket.Reset }
 
-// learn remembers reply to r, which was asked at sent, if it is a denial that may be given again.
+// learn caches reply to r, which was sent at sent, if it is a denial that holds for a while.
 func (n *Node) learn(sent int64, r *bucket.Request, fresh bool, reply *check.Reply) {
 	if reply.Status != check.Decided || reply.Allowed || reply.LeasedOut || fresh {
 		return
@@ -254,30 +220,29 @@ func (n *Node) learn(sent int64, r *bucket.Request, fresh bool, reply *check.Rep
 	}
 }
 
-// Bounds of what an owner tells others of room.
+// Bounds of the invalidations of an owner.
 const (
-	toldSlots       = 4096
+	deniedSlots     = 4096
 	maxInvalidation = 1024
 )
 
-// rejected remembers when this node has denied something to others, who may answer by it
-// still. Keys that share a slot only cause a control message too many.
-type rejected struct{ at [toldSlots]atomic.Int64 }
+// rejected remembers when this node has denied something to others, which may have cached it. Keys that share a slot only
+// cause an extra control message.
+type rejected struct{ at [deniedSlots]atomic.Int64 }
 
-func (t *rejected) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%toldSlots] }
+func (t *rejected) slot(k bucket.Key) *atomic.Int64 { return &t.at[(k.Lo^k.Hi)%deniedSlots] }
 
 // denied notes that k was denied at now.
 func (t *rejected) denied(now int64, k bucket.Key) { t.slot(k).Store(now) }
 
-// take reports whether k may have been denied so lately that somebody remembers it at now, and forgets
-// that it was.
+// take reports whether a node may have a denial of k in its cache at now, and forgets that k was denied.
 func (t *rejected) take(now int64, k bucket.Key) bool {
 	s := t.slot(k)
 	at := s.Load()
 	return at != 0 && now-at < int64(check.MaxDenied) && s.CompareAndSwap(at, 0)
 }
 
-// invalidation are keys of which others are to be told that there is room again.
+// invalidation holds keys whose cached denials at other nodes are to be invalidated.
 type invalidation struct {
 	mu struct {
 		sync.Mutex
@@ -285,44 +250,33 @@ type invalidation struct {
 	}
 }
 
-// invalidated says that at now something was given back to k, which this node holds.
+// invalidated must be called when at now something was given back to k, which this node owns.
 func (n *Node) invalidated(now int64, k bucket.Key) {
 	n.denials.Forget(now, k)
 	if !n.rejected.take(now, k) {
 		return
 	}
 	n.invalidation.mu.Lock()
-	// What is too many is found out in at most check.MaxDenied.
-	if len(n.invalidation.mu.keys) < maxInvalidation {
+	if len(n.invalidation.mu.keys) < maxInvalidation { // denials of further keys expire after check.MaxDenied
 		n.invalidation.mu.keys = append(n.invalidation.mu.keys, k)
 	}
 	n.invalidation.mu.Unlock()
 	signal(n.runner.kick)
 }
 
-// take returns the keys since the last call.
-func (r *invalidation) take() []bucket.Key {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	keys := r.mu.keys
-	r.mu.keys = nil
-	return keys
-}
-
-// tellRoom posts to all others which keys have room again.
-func (r *runner) tellRoom() {
-	keys := r.node.invalidation.take()
-	if len(keys) == 0 {
-		return
-	}
-	for p, addr := range r.addrs {
-		if p != r.self && addr != "" {
-			r.node.cfg.Peers.Post(addr, message.Envelope{From: r.self, To: p, Body: &message.Room{Keys: keys}})
-		}
+// sendInvalidations sends the keys since the last call to all other nodes.
+func (r *runner) sendInvalidations() {
+	mu := &r.node.invalidation.mu
+	mu.Lock()
+	keys := mu.keys
+	mu.keys = nil
+	mu.Unlock()
+	if len(keys) > 0 {
+		r.node.Tell(&message.Room{Keys: keys})
 	}
 }
 
-// heardRoom takes a control message of an owner.
+// heardRoom takes the invalidations of an owner.
 func (n *Node) heardRoom(to message.Peer, m *message.Room) {
 	if to.Boot != n.cfg.Boot {
 		return

@@ -88,7 +88,7 @@ func TestMinority(t *testing.T) {
 			}
 		}
 		time.Sleep(200 * time.Millisecond)
-		for _, want := range []string{"right to decide lost", "right to decide regained"} {
+		for _, want := range []string{"quorum lost", "quorum regained"} {
 			if !strings.Contains(c.log.String(), want) {
 				t.Errorf("c's log does not say %q:\n%s", want, c.log.String())
 			}

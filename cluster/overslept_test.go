@@ -233,7 +233,7 @@ func TestOversleptServing(t *testing.T) {
 }
 
 // TestOwnerNotInView: a ring that is a moment older than the view names somebody who is not in it, which
-// the next one mends: nobody gives up for that.
+// the next one mends: noNode gives up for that.
 func TestOwnerNotInView(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newTestCluster(t, "a", "b")
@@ -242,7 +242,7 @@ func TestOwnerNotInView(t *testing.T) {
 		before := a.routing.Load()
 		gap := newRouting(before.nodes, before.self, before.table)
 		for i := range gap.owners {
-			gap.owners[i] = nobody
+			gap.owners[i] = noNode
 		}
 		a.reroute(gap)
 		time.AfterFunc(20*time.Millisecond, func() {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"sync/atomic"
 	"time"
@@ -16,36 +15,33 @@ import (
 	"github.com/sluice-project/sluice/internal/timing"
 )
 
-// Overview is how this node stands among the others, for people.
+// Overview is the state of this node in the cluster, for people.
 type Overview struct {
 	// Set is the voter set, zero if none is known yet.
 	Set message.Set
-	// Right: this node may decide. If not, Reason says why.
+	// Right: this node has quorum. If not, Reason says why.
 	Right  bool
 	Reason string
-	// Members are all whom gossip shows, this node among them, and then the names of the
-	// set that it does not show.
-	Members []Standing
-	// Clock is how this node's clock stands to the voters'.
-	Clock ClockStats
-	// Partitions are the machine's counts.
+	// Members are all that gossip shows, this node among them, and then the names of voters that it does not show.
+	Members    []Standing
+	Clock      ClockStats
 	Partitions handoff.Stats
 }
 
 // Standing is one member's.
 type Standing struct {
 	Name, Boot string // Boot is empty if gossip does not show it
-	// Counted: in the voter set. Lives: heard from just now.
+	// Counted: it is a voter. Lives: it was heard just now.
 	Counted, Lives bool
-	// Silent is how long it has not been heard from; negative if it never was.
+	// Silent is how long it has not been heard; negative if it never was.
 	Silent time.Duration
-	// Holds is how many partitions it holds, as far as this node knows.
+	// Holds is how many partitions it owns, as far as this node knows.
 	Holds int
 	// Ahead is how far its clock is ahead of the median of the voters that agree, or if none do, of this node's. Nil is not known.
 	Ahead *time.Duration
 }
 
-// Overview tells how this node stands. It fails when ctx ends or the node does not run.
+// Overview returns the state of this node. It fails when ctx ends or the node does not run.
 func (n *Node) Overview(ctx context.Context) (o Overview, err error) {
 	r := n.runner
 	err = r.ask(ctx, func(now int64) {
@@ -80,53 +76,31 @@ func silence(now, heard int64) time.Duration {
 	return time.Duration(max(0, now-heard))
 }
 
-// whyNot says why this process has no right to decide.
-func (r *runner) whyNot(now int64) string {
-	set := r.quorum.Set()
-	if set.Zero() {
-		return "no voter set is known yet"
-	}
-	living := 0
-	for _, n := range r.scene.nodes {
-		if set.Has(n.name) && r.quorum.Lives(now, n.peer()) {
-			living++
-		}
-	}
-	switch {
-	case living < set.Majority():
-		return fmt.Sprintf("%d of %d counted members live, and a majority is %d", living, len(set.Members), set.Majority())
-	case !r.quorum.Promises(now):
-		return "just restarted: the others' claims are still to be heard of"
-	}
-	return fmt.Sprintf("of %d counted members, fewer than %d have just acknowledged a heartbeat", len(set.Members), set.Majority())
-}
-
-// report publishes both machines' counts, and has the chronicle tell what is new.
+// report publishes the state of both machines, and logs changes.
 func (r *runner) report(now int64) {
-	m := &machines{
-		partitions: r.handoff.Stats(), right: r.node.mayDecide(now),
-		set: r.quorum.Set(), dissolved: r.quorum.Dissolved(), clock: r.corrector.stats,
+	s := &State{
+		Partitions: r.handoff.Stats(), Right: r.node.mayDecide(now), Set: r.quorum.Set(), Dissolved: r.quorum.Dissolved(),
+		Clock: r.corrector.stats,
 	}
-	var unheard []string
+	at := moment{
+		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, others: len(r.placement.view.Members) - 1,
+		partitions: r.node.cfg.Ring.Partitions, fallback: r.node.fallbacks(),
+	}
 	for i, n := range r.scene.nodes {
 		if i != r.scene.self && !r.lives(now, n.peer()) && !r.quorum.Listens(now, n.peer()) {
-			unheard = append(unheard, n.name)
+			at.unheard = append(at.unheard, n.name)
 		}
 	}
-	m.unreachable = len(unheard)
-	r.node.machines.Store(m)
-	at := moment{
-		now: now, leaving: r.shown != nil && r.shown[r.at].state == member.Leaving, right: m.right, others: len(r.placement.view.Members) - 1,
-		set: m.set, dissolved: m.dissolved, stats: m.partitions, partitions: r.node.cfg.Ring.Partitions, clock: m.clock, unheard: unheard, fallback: r.node.fallbacks(),
-	}
-	if !m.right {
+	s.Unreachable = len(at.unheard)
+	r.node.published.Store(s)
+	if !s.Right {
 		at.reason = r.whyNot(now)
 	}
+	at.State = *s
 	r.chronicle.tell(r.node.cfg.Log, at)
 }
 
-// KeyFacts tells what this node knows of a key under limits, and changes nothing. It fails when ctx ends or the node does
-// not run.
+// KeyFacts returns what this node knows of a key under limits. It fails when ctx ends or the node does not run.
 func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (k facts.Key, err error) {
 	k.Node, k.Partition = n.cfg.Name, key.Shard(n.cfg.Ring.Partitions)
 	err = n.runner.ask(ctx, func(now int64) {
@@ -156,88 +130,64 @@ func (n *Node) KeyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limi
 
 // Stats counts checks since New, except for what is marked as of now.
 type Stats struct {
-	// Held checks of this node's APIs were decided here, Forwarded ones by another
-	// node. Served records came from other nodes and were decided here.
+	// Held checks of clients were decided here, Forwarded ones by another node. Served records came from other nodes and were
+	// decided here.
 	Held, Forwarded, Served uint64
-	// NotOwner records came from other nodes and are not held here; ToldLater ones
-	// could not be decided just then. Redirected and Later ones of this node's APIs
-	// were answered so by another.
+	// NotOwner records came from other nodes for keys that this node does not own; ToldLater ones could not be decided just
+	// then. Redirected and Later checks of clients got these replies from another node.
 	NotOwner, ToldLater, Redirected, Later uint64
-	// Forwards are checks sent to other nodes, retries among them. Retries are
-	// attempts that began after a wait. Ambiguous are records that were sent without
-	// an answer, and charges of sync rules that no copy confirmed in time.
+	// Forwards are checks sent to other nodes, retries among them. Retries are attempts that began after a wait. Ambiguous are
+	// records that were sent without an answer, and charges of sync rules that no replica confirmed in time.
 	Forwards, Retries, Ambiguous uint64
-	// Relayed are records that this node has asked the owners for, for nodes that do not hear these.
+	// Relayed are records forwarded for nodes that do not hear the owner.
 	Relayed uint64
 	// Forwarding is how long calls to other nodes took, each of one or many records.
 	Forwarding timing.Snapshot
-	// Remembered checks were answered by what their owner had denied just before.
-	Remembered uint64
-	// Leased checks were answered from a lease.
-	Leased uint64
-	// Leases are what this node has leased, itself of what it holds included, in units of cost.
+	// Remembered checks were answered from the denial cache, Leased ones from a lease.
+	Remembered, Leased uint64
+	// Leases is what this node has leased, of itself too, in units of cost.
 	Leases lease.Stats
-	// Granted is what it has granted as an owner, and GrantedBack what was returned to it of that, in units. Granting is for
-	// how many keys somebody leases of it, now.
-	Granted, GrantedBack uint64
-	Granting             int
-	// Share, Closed and Open were answered by on_failure, because no owner was
-	// reached, MinorityShare, MinorityClosed and MinorityOpen by on_partition, because this node had no
-	// right to decide; Unanswered by an error, for either reason. Overloaded met a full queue.
+	// Granted is what it has granted as an owner, in units. Granting is how many keys have leaseholders, now.
+	Granted  uint64
+	Granting int
+	// Share, Closed and Open were answered by on_failure, because no owner was reached, the next three by on_partition,
+	// because this node had no quorum; Unanswered by an error, for either reason. Overloaded met a full queue.
 	Share, Closed, Open                         uint64
 	MinorityShare, MinorityClosed, MinorityOpen uint64
 	Unanswered, Overloaded                      uint64
-	// Settled is what was admitted as a share and charged to an owner later (cost).
-	// DeferredForgotten are keys for which that was given up, because there were too many.
+	// Settled is the cost of deferred charges that owners have charged. Deferred is how many keys have some, now;
+	// DeferredForgotten are keys whose charges were dropped, because there were too many.
 	Settled, DeferredForgotten uint64
+	Deferred                   int
 	// SharesUnknown are shares of keys of which no owner's answer was remembered.
 	SharesUnknown uint64
-	// GaveBack are charges of failed all-or-nothing batches that were given back,
-	// GiveBacksLost those that could not be. HeldDropped were forgotten by this
-	// node before their time, because there were too many.
+	// GaveBack are charges of failed atomic batches that were given back, GiveBacksLost those that could not be. HeldDropped
+	// were forgotten by this node before their time, because there were too many.
 	GaveBack, GiveBacksLost, HeldDropped uint64
-	// RingBuilds are tables built, ViewsRejected views that no ring could be built from,
-	// Dropped messages of other nodes that met a full queue.
-	RingBuilds, ViewsRejected, Dropped uint64
-	// StoresFailed are writes of the voter set that the disk did not take. Unreachable is how many members gossip shows that are not
-	// heard over the peer port, now.
-	StoresFailed uint64
-	Unreachable  int
-	// Receipts is how many charges can be given back, Deferred for how many keys something
-	// is to be charged to an owner, Members how many the view shows, Seq the view's
-	// number, all now.
-	Receipts, Deferred, Members int
-	Seq                         uint64
-
+	// RingBuilds are tables built, ViewsRejected views that no ring could be built from, Dropped messages of other nodes that
+	// met a full queue, StoresFailed failed writes of the voter set to disk.
+	RingBuilds, ViewsRejected, Dropped, StoresFailed uint64
 	// Eventual is what is decided in eventual mode.
 	Eventual EventualStats
-
-	// DeniedLost are checks of keys held here that were denied because counters are lost.
+	// DeniedLost are checks of keys owned here that were denied because counters are lost.
 	DeniedLost uint64
+	State
+}
 
-	// Partitions are the machine's counts, at most 100 ms old as the rest here is.
-	Partitions handoff.Stats
-	// Right: this node may decide. Set is the voter set that it knows. Dissolved is how often it
-	// gave up its set for another.
+// State is the state of a node, at most 100 ms old.
+type State struct {
+	// Right: this node has quorum. Set is the voter set that it knows. Dissolved is how often it gave up its set for another.
 	Right     bool
 	Set       message.Set
 	Dissolved uint64
-	// Clock is how this node's clock stands to the voters'.
-	Clock ClockStats
+	// Unreachable is how many members gossip shows that are not heard over the peer port.
+	Unreachable int
+	Partitions  handoff.Stats
+	Clock       ClockStats
 }
 
-// Now returns the time in ns that this node decides by: it goes on while the process is stopped or the machine sleeps.
+// Now returns the time in ns on this node's clock, which runs on while the process is stopped or the machine sleeps.
 func (n *Node) Now() int64 { return n.cfg.Clock() }
-
-// machines is what the runner publishes of both now and then.
-type machines struct {
-	unreachable int
-	partitions  handoff.Stats
-	right       bool
-	set         message.Set
-	dissolved   uint64
-	clock       ClockStats
-}
 
 // counters are the counts behind Stats.
 type counters struct {
@@ -245,13 +195,13 @@ type counters struct {
 	notOwner, toldLater             atomic.Uint64
 	redirected, later               atomic.Uint64
 	forwards, retries, ambiguous    atomic.Uint64
-	failure, minority               answers
+	failure, minority               fallbackStats
 	cause                           atomic.Pointer[error] // of the last of these
 	unanswered, overloaded, settled atomic.Uint64
 	gaveBack, giveBacksLost         atomic.Uint64
 	relayed                         atomic.Uint64
 	remembered, leased              atomic.Uint64
-	granted, grantedBack            atomic.Uint64
+	granted                         atomic.Uint64
 	ringBuilds, viewsRejected       atomic.Uint64
 	storesFailed                    atomic.Uint64
 	forwarding                      timing.Histogram
@@ -259,28 +209,23 @@ type counters struct {
 
 // Stats returns the node's counts.
 func (n *Node) Stats() Stats {
-	r, c, m := n.routing.Load(), &n.stats, n.machines.Load()
+	c := &n.stats
 	s := Stats{
 		Held: c.held.Load(), Forwarded: c.forwarded.Load(), Served: c.served.Load(),
 		NotOwner: c.notOwner.Load(), ToldLater: c.toldLater.Load(),
 		Relayed: c.relayed.Load(), Redirected: c.redirected.Load(), Later: c.later.Load(),
 		Remembered: c.remembered.Load(), Leased: c.leased.Load(), Leases: n.book.Stats(),
-		Granted: c.granted.Load(), GrantedBack: c.grantedBack.Load(), Granting: n.demands.Keys(),
+		Granted: c.granted.Load(), Granting: n.demands.Keys(),
 		Forwards: c.forwards.Load(), Retries: c.retries.Load(), Ambiguous: c.ambiguous.Load(),
 		Share: c.failure.share.Load(), Closed: c.failure.closed.Load(), Open: c.failure.open.Load(),
 		MinorityShare: c.minority.share.Load(), MinorityClosed: c.minority.closed.Load(), MinorityOpen: c.minority.open.Load(),
 		Unanswered: c.unanswered.Load(), Overloaded: c.overloaded.Load(), Settled: c.settled.Load(),
 		GaveBack: c.gaveBack.Load(), GiveBacksLost: c.giveBacksLost.Load(),
-		StoresFailed: c.storesFailed.Load(), Unreachable: m.unreachable,
-		RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(), Dropped: n.runner.dropped.Load(),
-		Members: len(r.nodes), Seq: r.seq,
-		Partitions: m.partitions, Right: m.right, Set: m.set, Dissolved: m.dissolved, Clock: m.clock,
+		StoresFailed: c.storesFailed.Load(), RingBuilds: c.ringBuilds.Load(), ViewsRejected: c.viewsRejected.Load(),
+		Dropped: n.runner.dropped.Load(), SharesUnknown: n.shares.Unheard(), Forwarding: c.forwarding.Snapshot(),
+		Eventual: n.eventually.stats(n.cfg.Clock()), DeniedLost: n.table.Stats().DeniedLost, State: *n.published.Load(),
 	}
-	s.SharesUnknown = n.shares.Unheard()
-	s.Forwarding = c.forwarding.Snapshot()
-	s.Eventual = n.eventually.stats(n.cfg.Clock())
-	s.DeniedLost = n.table.Stats().DeniedLost
-	s.Receipts, s.HeldDropped = n.held.count()
+	_, s.HeldDropped = n.held.count()
 	s.Deferred, s.DeferredForgotten = n.shares.Charges.Count()
 	return s
 }

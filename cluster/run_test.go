@@ -27,7 +27,7 @@ func TestSweep(t *testing.T) {
 		if held, apart := a.table.Stats().Entries, a.shares.Admitted(); held != 100 || apart != 1 {
 			t.Fatalf("%d counters and %d apart, want 100 and 1", held, apart)
 		}
-		time.Sleep(10*time.Second + a.cfg.SweepPeriod)
+		time.Sleep(10*time.Second + sweepPeriod)
 		synctest.Wait()
 		if held, apart := a.table.Stats().Entries, a.shares.Admitted(); held != 0 || apart != 0 {
 			t.Errorf("%d counters and %d apart are left", held, apart)
@@ -57,7 +57,7 @@ func TestRunWaits(t *testing.T) {
 		if err := a.Run(ctx); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(start); took < a.cfg.GiveBackTimeout {
+		if took := time.Since(start); took < giveBackTimeout {
 			t.Errorf("Run returned after %v, while a charge was being given back", took)
 		}
 	})

@@ -16,20 +16,18 @@ import (
 )
 
 const (
-	// inboxSize is how many messages may wait for the runner. A process has at most four
-	// transfer batches without a receipt on its way here, so they are small but for these.
+	// inboxSize is how many messages may wait for the runner. All are small but for transfer batches, of which a process has
+	// at most four without a receipt in flight.
 	inboxSize = 4096
-	// At most so many messages are taken in a turn, and none is begun after so long,
-	// so that heartbeats go out in time whatever comes in.
+	// maxBatch and batchTime bound the messages that are taken in a turn, so that heartbeats go out in time.
 	maxBatch  = 64
 	batchTime = 2 * time.Millisecond
 )
 
 var errNotRunning = errors.New("cluster: the node does not run")
 
-// runner is the goroutine that owns both machines: it gives them the time, messages
-// and the view, sends what they say, and publishes what checks need. Nothing else
-// calls them, but for Confirmed.
+// runner is the goroutine that owns both machines: it gives them the time, messages and the view, sends their messages, and
+// publishes what checks need. Nothing else calls them, except for Confirmed and Term.
 type runner struct {
 	node    *Node
 	self    message.Peer
@@ -37,13 +35,11 @@ type runner struct {
 	handoff *handoff.Machine
 	placer  *placer
 
-	inbox chan message.Envelope
-	asks  chan func(now int64)
-	kick  chan struct{} // something waits for the next turn
-	// stored brings the end of a write of the voter set.
-	stored chan stored
-	// flush: a check waits until its charge is confirmed.
-	flush   atomic.Bool
+	inbox   chan message.Envelope
+	asks    chan func(now int64)
+	kick    chan struct{} // something waits for the next turn
+	stored  chan stored   // the end of a write of the voter set
+	flush   atomic.Bool   // a check waits until its charge is confirmed
 	dropped atomic.Uint64
 	ended   chan struct{}
 	views   struct {
@@ -57,10 +53,10 @@ type runner struct {
 	members   []member.Member  // its members
 	kept      []member.Member  // others that gossip has lost and that are heard
 	shown     []node           // both
-	at        int              // this process's place in shown
+	at        int              // this process's index in shown
 	first     map[string]int64 // when gossip first showed each boot id
 	leftAt    int64            // when gossip first showed this process as leaving
-	scene     *scene           // who of shown lives; never nil
+	scene     *scene           // which of shown live; never nil
 	placement *placement       // the last one built; never nil
 	addrs     map[message.Peer]string
 	stale     bool   // the published routing is out of date
@@ -69,42 +65,23 @@ type runner struct {
 	voters    int // of the set with which this process last had quorum
 	waits     []*wait
 	moved     bool // changes may have been confirmed
-	resting   bool // nothing is decided any more, and nothing changes hands
+	resting   bool // this process neither decides nor transfers any more
 	chronicle chronicle
 	reported  int64 // when the counts were published
 	interval  *interval
 	corrector *corrector
-	storing   bool  // a write is under way
+	storing   bool  // a write is in progress
 	storeAt   int64 // when the next may begin, after one that failed
 }
 
-// wait is somebody who waits until ok is true, as seen by the runner after a turn.
+// wait is a caller that waits until ok is true after a turn of the runner, or ctx ends.
 type wait struct {
+	ctx  context.Context
 	ok   func(now int64) bool
 	done chan struct{}
-	over atomic.Bool // nobody waits any more
 }
 
-// deliver queues a message, or drops it.
-func (r *runner) deliver(e message.Envelope) {
-	select {
-	case r.inbox <- e:
-	default:
-		r.dropped.Add(1)
-	}
-}
-
-// setView makes v the next view to be taken.
-func (r *runner) setView(v member.View) {
-	r.views.mu.Lock()
-	if v.Seq >= r.views.next.Seq {
-		r.views.next = v
-	}
-	r.views.mu.Unlock()
-	signal(r.views.wake)
-}
-
-// ask has f called by the runner, and waits for it.
+// ask makes the runner call f, and waits for it.
 func (r *runner) ask(ctx context.Context, f func(now int64)) error {
 	done := make(chan struct{})
 	select {
@@ -120,7 +97,7 @@ func (r *runner) ask(ctx context.Context, f func(now int64)) error {
 
 // await waits until ok, which the runner calls, is true after a turn.
 func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
-	w := &wait{ok: ok, done: make(chan struct{})}
+	w := &wait{ctx, ok, make(chan struct{})}
 	if err := r.ask(ctx, func(int64) { r.waits = append(r.waits, w) }); err != nil {
 		return err
 	}
@@ -130,12 +107,11 @@ func (r *runner) await(ctx context.Context, ok func(now int64) bool) error {
 	case <-r.ended:
 		return errNotRunning
 	case <-ctx.Done():
-		w.over.Store(true)
 		return ctx.Err()
 	}
 }
 
-// run takes turns until ctx ends. This process then has no right any more.
+// run takes turns until ctx ends. This process then has no quorum any more.
 func (r *runner) run(ctx context.Context) {
 	defer close(r.ended)
 	defer r.node.right.Store(math.MinInt64)
@@ -174,7 +150,7 @@ func (r *runner) run(ctx context.Context) {
 			r.activate()
 			r.takePlacement(p)
 		case <-r.interval.tick.C:
-			r.moved = true // copies are also let go
+			r.moved = true // a replica may have been dropped
 		}
 		r.turn()
 		if len(r.waits) > 0 {
@@ -187,11 +163,11 @@ func (r *runner) run(ctx context.Context) {
 	}
 }
 
-// activate notes that more goes on than that nodes say that they live.
+// activate notes that more goes on than heartbeats.
 func (r *runner) activate() { r.interval.activate(r.node.cfg.Clock()) }
 
-// stepAll gives e and what waits behind it to both machines, each with the time that it
-// is then: the process may have been stopped between any two.
+// stepAll gives e and the messages queued behind it to both machines, each with the current time: the process may have been
+// stopped between any two.
 func (r *runner) stepAll(e message.Envelope) {
 	began := r.node.cfg.Clock()
 	for n := 1; ; n++ {
@@ -219,8 +195,8 @@ func (r *runner) stepAll(e message.Envelope) {
 	}
 }
 
-// turn lets both machines do what is due, publishes what follows from it, and sends what
-// they say. Publishing comes first: what this process promises others must hold by then.
+// turn ticks both machines, publishes the results, and sends their messages. Publishing comes first: what this process
+// promises to others must hold by then.
 func (r *runner) turn() {
 	now := r.node.cfg.Clock()
 	r.watch(now)
@@ -236,7 +212,7 @@ func (r *runner) turn() {
 	r.store(now)
 	r.post(r.quorum.Take())
 	r.post(r.handoff.Take())
-	r.tellRoom()
+	r.sendInvalidations()
 	if r.moved {
 		r.moved = false
 		r.node.confirms.ring()
@@ -248,7 +224,7 @@ func (r *runner) turn() {
 	}
 }
 
-// post sends messages to whom gossip shows under that name and boot id.
+// post sends messages to members that gossip shows.
 func (r *runner) post(list []message.Envelope) {
 	for _, e := range list {
 		if addr := r.addrs[e.To]; addr != "" {
@@ -257,18 +233,15 @@ func (r *runner) post(list []message.Envelope) {
 	}
 }
 
-// serveWaits ends the waits that are over. Who waited finds counts of now.
+// serveWaits ends the waits that are over. Their callers find current counts.
 func (r *runner) serveWaits(now int64) {
 	var over []*wait
 	r.waits = slices.DeleteFunc(r.waits, func(w *wait) bool {
-		if w.over.Load() {
-			return true
+		ended := w.ctx.Err() != nil
+		if !ended && w.ok(now) {
+			ended, over = true, append(over, w)
 		}
-		if !w.ok(now) {
-			return false
-		}
-		over = append(over, w)
-		return true
+		return ended
 	})
 	if len(over) > 0 {
 		r.report(now)
@@ -279,25 +252,25 @@ func (r *runner) serveWaits(now int64) {
 }
 
 const (
-	// period is how often both machines are given the time at least while something goes on.
+	// period is the longest time between two turns of an active node.
 	period = 20 * time.Millisecond
-	// After idleAfter in which nothing has gone on it is idlePeriod, or until the next heartbeat is due.
+	// After idleAfter without activity it is idlePeriod, or until the next heartbeat is due.
 	idleAfter  = time.Second
 	idlePeriod = 100 * time.Millisecond
 )
 
-// adaptive interval says when the runner takes a turn of its own accord, so that an idle node sleeps: each time that it wakes costs it
-// more than the turn does. One goroutine uses it.
+// interval is the adaptive interval of the runner's turns. An idle node must sleep: waking up costs more than a turn. Not safe for
+// concurrent use.
 type interval struct {
 	tick      *time.Ticker
-	activated int64 // when something last went on
+	activated int64 // time of the last activity
 	idle      bool
 }
 
-// newInterval returns one in which something goes on. Stop its tick.
+// newInterval returns an active interval. The caller must stop its tick.
 func newInterval(now int64) *interval { return &interval{tick: time.NewTicker(period), activated: now} }
 
-// activate notes that something goes on.
+// activate notes activity.
 func (c *interval) activate(now int64) {
 	c.activated = now
 	if c.idle {
@@ -306,7 +279,7 @@ func (c *interval) activate(now int64) {
 	}
 }
 
-// turned follows a turn. While it is idle, the next one is idlePeriod from it, whatever it was for, or at due.
+// turned must be called after each turn. While idle, the next turn is idlePeriod later, or at due.
 func (c *interval) turned(now, due int64) {
 	c.idle = c.idle || now-c.activated >= int64(idleAfter)
 	if c.idle {
@@ -314,45 +287,37 @@ func (c *interval) turned(now, due int64) {
 	}
 }
 
-// task is when to do work that comes up now and then: every period while there is some. It rests
-// otherwise, so that an idle node sleeps. One goroutine uses it, but for call.
+// task is work that comes up now and then: it is done every period while there is some, and sleeps otherwise, so that an idle
+// node sleeps.
 type task struct {
 	calls  chan struct{}
 	period time.Duration
-	tick   *time.Ticker // nil before the first call
-	// Of these two, one is nil: due tells when to work, woken that begin is to be called.
-	due   <-chan time.Time
-	woken <-chan struct{}
 }
 
-func newTask(period time.Duration) *task {
-	c := &task{calls: make(chan struct{}, 1), period: period}
-	c.woken = c.calls
-	return c
-}
+func newTask(period time.Duration) *task { return &task{make(chan struct{}, 1), period} }
 
-// call says that there is work, once it is there to be seen. Safe for concurrent use.
-func (c *task) call() { signal(c.calls) }
+// call reports that there is work. Safe for concurrent use.
+func (t *task) call() { signal(t.calls) }
 
-// begin follows a receipt from woken.
-func (c *task) begin() {
-	c.tick = time.NewTicker(c.period)
-	c.due, c.woken = c.tick.C, nil
-}
-
-// done says whether there is more to do after this time. What is called for during the work is not missed: the call
-// waits.
-func (c *task) done(more bool) {
-	if more {
-		return
-	}
-	c.tick.Stop()
-	c.due, c.woken = nil, c.calls
-}
-
-// stop ends it.
-func (c *task) stop() {
-	if c.tick != nil {
-		c.tick.Stop()
+// run calls work every period from a call on, as long as work reports that there is more, until ctx ends. A call during the work
+// is not missed.
+func (t *task) run(ctx context.Context, work func() (more bool)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.calls:
+		}
+		tick := time.NewTicker(t.period)
+		for more := true; more; {
+			select {
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			case <-tick.C:
+				more = work()
+			}
+		}
+		tick.Stop()
 	}
 }

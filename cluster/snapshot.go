@@ -17,25 +17,18 @@ const (
 	// imageBytes and imageLimits end an image of a snapshot.
 	imageBytes  = 256 << 10
 	imageLimits = 512
-	// exported is how many counters are exported at a time. A sliding log may have close to a MiB,
-	// and an image takes 16.
+	// exported is how many counters are exported at a time. A sliding log may have close to a MiB, and an image takes 16.
 	exported = 8
-	// tries is how often a partition is read that becomes another while it is read.
+	// tries is how often a partition is read whose state changes meanwhile.
 	tries = 3
 )
 
-// Snapshot writes the voter set and every partition that this node has all counters of, held or
-// copied, to the writer that create makes, and commits it. Checks go on meanwhile: of each
-// partition the mark is read first, and its counters may be newer. Between partitions the
-// runner takes a turn, so whoever waits for the processor gets it.
-//
-// Who is not counted writes no copies: the others have let go of them.
+// Snapshot writes the voter set and every partition of which this node has all counters, owned or as a replica, to the writer
+// that create returns, and commits it. Checks go on meanwhile: of each partition the mark is read first, and its counters may
+// be newer. Between partitions the runner takes a turn, so heartbeats and checks are not held up. A node that is no voter
+// writes no replicas: the others have dropped them.
 func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (snapshot.Totals, error) {
-	var set message.Set
-	if err := n.runner.ask(ctx, func(int64) { set = n.runner.quorum.Set() }); err != nil {
-		return snapshot.Totals{}, err
-	}
-	w, err := create(set)
+	w, set, err := n.createSnapshot(ctx, create)
 	if err != nil {
 		return snapshot.Totals{}, err
 	}
@@ -48,6 +41,42 @@ func (n *Node) Snapshot(ctx context.Context, create func(message.Set) (*snapshot
 	}
 	err = w.Commit()
 	return w.Totals(), err
+}
+
+// createSnapshot returns a writer for a snapshot with the current voter set.
+func (n *Node) createSnapshot(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (w *snapshot.Writer, set message.Set, err error) {
+	if err = n.runner.ask(ctx, func(int64) { set = n.runner.quorum.Set() }); err == nil {
+		w, err = create(set)
+	}
+	return w, set, err
+}
+
+// DeferredChanged returns a channel that holds one value when the deferred charges have changed since the last receive.
+func (n *Node) DeferredChanged() <-chan struct{} { return n.deferredChanged }
+
+// SaveDeferred writes what this node has admitted without owners, and no owner has been charged yet, to the writer that create
+// returns, and commits it: a counter for each key, that has spent just that. It returns how many keys there are.
+func (n *Node) SaveDeferred(ctx context.Context, create func(message.Set) (*snapshot.Writer, error)) (keys int, err error) {
+	now, at := n.cfg.Clock(), time.Now()
+	table, keys, err := n.shares.Table(now, n.routing.Load().voters, n.cfg.Ring.Partitions)
+	if err != nil {
+		return 0, err
+	}
+	w, _, err := n.createSnapshot(ctx, create)
+	if err != nil {
+		return 0, err
+	}
+	defer w.Abort()
+	c := copier{table: table, clock: n.cfg.Clock}
+	for p := range n.cfg.Ring.Partitions {
+		if c.read(now, p); len(c.keys) == 0 {
+			continue
+		}
+		if err := c.write(w, snapshot.Section{Partition: p, Complete: true, At: at}); err != nil {
+			return 0, err
+		}
+	}
+	return keys, w.Commit()
 }
 
 // state returns what this node has of partition p, if anything.
@@ -67,8 +96,8 @@ type copier struct {
 	images []bucket.Image // of the partition; room for later ones behind them
 }
 
-// partition writes what this node has of p. What is read while an initial sync begins anew
-// would lack counters, so it is kept until the state is seen to be the same.
+// partition writes what this node has of p. An initial sync that begins meanwhile would leave out counters, so nothing is
+// written before the state is seen to be the same.
 func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error {
 	for range tries {
 		before, ok, err := c.state(ctx, p)
@@ -91,7 +120,7 @@ func (c *copier) partition(ctx context.Context, w *snapshot.Writer, p int) error
 			return c.write(w, s)
 		}
 	}
-	return nil // others have it: it is on its way to and fro
+	return nil // it is in handoff: other nodes have it
 }
 
 // read exports all counters of p as of now.
@@ -132,70 +161,108 @@ func (c *copier) write(w *snapshot.Writer, s snapshot.Section) error {
 	return nil
 }
 
-// Recorded is what an earlier run of a node has left in its data directory. The zero
-// value is what is found there at the first start.
+// Recorded is what an earlier run of a node has left in its data directory. The zero value is that of a first start.
 type Recorded struct {
 	// Record is the node's part in the voter set. Load does not set it.
 	Record message.Record
-	// Cluster ID is the ID of the voter set that the partitions are of, empty if none.
+	// ClusterID is the ID of the voter set that the partitions are of, empty if none.
 	ClusterID string
 	// Partitions and Counters say how many were imported.
 	Partitions, Counters int
 	states               []handoff.State
-	deferred             []share.Charge // what is to be charged to owners, of voters
+	deferred             []share.Charge // of an earlier run with that many voters
 	voters               int
 }
 
-// Load imports the partitions that r has all counters of into table, as of now, the time of
-// day: what has passed since they were written has passed for them. If the file turns out
-// to be none of a table, the error wraps a *bucket.ImportError, and table is empty again.
-//
-// Load before New: from then on the table's shards are the node's.
+// Load imports the partitions of which r has all counters into table, as of now, the time of day: the time since they were
+// written has passed for them. If the file does not fit the table, the error wraps a *bucket.ImportError, and table is empty
+// again. Load must be called before New: from then on the table's shards are the node's.
 func Load(table *bucket.Table, r *snapshot.Reader, now time.Time) (*Recorded, error) {
-	h := r.Header()
-	rec := &Recorded{ClusterID: h.Set.ID}
+	rec := &Recorded{ClusterID: r.Header().Set.ID}
+	err := eachSection(r, func(s *snapshot.Section) error {
+		if !s.Complete {
+			return nil
+		}
+		counters, err := importSection(table, r, s, now)
+		if err != nil {
+			return err
+		}
+		rec.Counters += counters
+		rec.Partitions++
+		state := handoff.State{Partition: s.Partition, Mark: s.Mark, Start: s.Start, Held: s.Holding, Complete: true}
+		if s.LostOf != (message.Epoch{}) {
+			state.LostOf, state.LostSince = s.LostOf, min(s.LostAt.UnixNano(), now.UnixNano())
+		}
+		rec.states = append(rec.states, state)
+		return nil
+	})
+	if err != nil {
+		for p := range r.Header().Partitions {
+			table.DropShard(p)
+		}
+		return nil, err
+	}
+	return rec, nil
+}
+
+// LoadDeferred reads what SaveDeferred has written in an earlier run into rec, as Load reads counters.
+func (rec *Recorded) LoadDeferred(r *snapshot.Reader, now time.Time) error {
+	table, err := bucket.NewTable(bucket.Config{Shards: r.Header().Partitions})
+	if err != nil {
+		return err
+	}
+	var list []share.Charge
+	err = eachSection(r, func(s *snapshot.Section) error {
+		if _, err := importSection(table, r, s, now); err != nil {
+			return fmt.Errorf("deferred charges: %w", err)
+		}
+		list = append(list, share.FromTable(now.Add(-s.Age(now)).UnixNano(), table, s.Partition)...)
+		return nil
+	})
+	if err == nil {
+		rec.deferred, rec.voters = list, max(1, len(r.Header().Set.Members))
+	}
+	return err
+}
+
+// Deferred returns how many keys have deferred charges.
+func (rec *Recorded) Deferred() int { return len(rec.deferred) }
+
+// eachSection calls f for each section of r.
+func eachSection(r *snapshot.Reader, f func(*snapshot.Section) error) error {
 	for {
 		s, err := r.Next()
 		if err == io.EOF {
-			return rec, nil
+			return nil
 		}
-		if err == nil && s.Complete {
-			err = rec.load(table, r, &s, now)
-		}
-		if err != nil {
-			for p := range h.Partitions {
-				table.DropShard(p)
-			}
-			return nil, err
-		}
-	}
-}
-
-func (rec *Recorded) load(table *bucket.Table, r *snapshot.Reader, s *snapshot.Section, now time.Time) error {
-	then := now.Add(-s.Age(now)).UnixNano()
-	for {
-		im, err := r.Image()
-		if err == io.EOF {
-			break
+		if err == nil {
+			err = f(&s)
 		}
 		if err != nil {
 			return err
 		}
-		if err := table.Import(then, s.Partition, im, im.Data, im.Counters, false); err != nil {
-			return fmt.Errorf("partition %d: %w", s.Partition, err)
-		}
-		rec.Counters += im.Counters
 	}
-	rec.Partitions++
-	state := handoff.State{Partition: s.Partition, Mark: s.Mark, Start: s.Start, Held: s.Holding, Complete: true}
-	if s.LostOf != (message.Epoch{}) {
-		state.LostOf, state.LostSince = s.LostOf, min(s.LostAt.UnixNano(), now.UnixNano())
-	}
-	rec.states = append(rec.states, state)
-	return nil
 }
 
-// restore tells m what was imported.
+// importSection imports the section s of r into table, and returns how many counters it has.
+func importSection(table *bucket.Table, r *snapshot.Reader, s *snapshot.Section, now time.Time) (counters int, err error) {
+	then := now.Add(-s.Age(now)).UnixNano()
+	for {
+		im, err := r.Image()
+		if err == io.EOF {
+			return counters, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if err := table.Import(then, s.Partition, im, im.Data, im.Counters, false); err != nil {
+			return 0, fmt.Errorf("partition %d: %w", s.Partition, err)
+		}
+		counters += im.Counters
+	}
+}
+
+// restore restores the imported partitions in m.
 func (rec *Recorded) restore(m *handoff.Machine) {
 	for _, s := range rec.states {
 		m.Restore(s.Partition, s.Mark, s.Start, s.Held)
@@ -203,7 +270,7 @@ func (rec *Recorded) restore(m *handoff.Machine) {
 	}
 }
 
-// storeAgain is how long after a write that failed the next one begins.
+// storeAgain is the wait after a failed write of the voter set.
 const storeAgain = time.Second
 
 // stored is a write of the voter set that has ended.
@@ -212,8 +279,8 @@ type stored struct {
 	err    error
 }
 
-// store begins to write what the machine wants on disk, if one write is not under way. The runner goes on
-// meanwhile: heartbeats go out in time on a slow disk.
+// store begins to write what the machine wants on disk, one write at a time. The runner goes on meanwhile, so that heartbeats
+// go out in time on a slow disk.
 func (r *runner) store(now int64) {
 	record, ok := r.quorum.Unstored()
 	if !ok || r.storing || now < r.storeAt {

@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// spread is how long gossip takes to tell everybody that this node is leaving. Until then
-// it hands nothing over: a next owner that is leaving too, or takes this node for the owner
-// still, would have to pass it on.
+// spread is how long gossip takes to show all nodes that this node is leaving. Until then it hands nothing over: a next owner
+// that is leaving too, or still takes this node for the owner, would have to pass it on.
 const spread = 500 * time.Millisecond
 
 // takeView takes the newest view of gossip.
@@ -28,7 +27,7 @@ func (r *runner) takeView() {
 }
 
 // heardOf returns the members of the last view that v has lost, though they did not leave and this process hears them on the
-// peer port: packets of gossip get lost sooner than heartbeats, and who decides goes by these.
+// peer port: packets of gossip get lost sooner than heartbeats, and ownership depends on heartbeats.
 func (r *runner) heardOf(now int64, v member.View) (kept []member.Member) {
 	for _, m := range slices.Concat(r.members, r.kept) {
 		shown := slices.ContainsFunc(v.Members, func(o member.Member) bool { return o.Name == m.Name })
@@ -44,7 +43,7 @@ func (r *runner) stillHeard(now int64, m member.Member) bool {
 	return p != r.self && m.State != member.Leaving && r.quorum.Lives(now, p)
 }
 
-// show makes the members of the last view, and those that are kept, the ones that are known.
+// show makes the members of the last view, and the kept ones, the known members.
 func (r *runner) show(now int64) {
 	r.shown, r.at = nodesOf(member.View{Members: slices.Concat(r.members, r.kept)}, r.self)
 	if r.shown[r.at].state == member.Leaving && r.leftAt == 0 {
@@ -70,12 +69,13 @@ func (r *runner) show(now int64) {
 	r.arrange(now)
 }
 
-// watch notices who is no longer heard, and who is again.
+// watch notices which members are no longer heard, and which are again.
 func (r *runner) watch(now int64) {
-	if when := &r.node.shares.When; when.Turn(now, r.node.right.Load()) {
+	when := &r.node.shares.When
+	if when.Turn(now, r.node.right.Load()) {
 		r.node.shares.Forget()
 	}
-	if when := &r.node.shares.When; when.Settling() {
+	if when.Settling() {
 		when.Settle(now, r.settled(now))
 	}
 	if n := len(r.kept); n > 0 {
@@ -93,48 +93,38 @@ func (r *runner) watch(now int64) {
 	}
 }
 
-// arrange makes what is known now the scene, and has its ring built.
+// arrange makes the members that are known now the scene, and requests its ring. It ends the calls to nodes that are no longer
+// heard, so that their checks are sent elsewhere.
 func (r *runner) arrange(now int64) {
-	s := &scene{seq: r.seq, nodes: slices.Clone(r.shown), self: r.at}
+	s := &scene{seq: r.seq, nodes: make([]node, len(r.shown)), self: r.at}
 	for i := range s.nodes {
-		s.nodes[i] = r.asOf(now, i)
+		n := r.asOf(now, i)
+		s.nodes[i] = n
+		lived := func(b node) bool { return b.boot == n.boot && b.lives }
+		if !n.lives && n.addr != "" && slices.ContainsFunc(r.scene.nodes, lived) {
+			r.node.cfg.Peers.HangUp(n.addr)
+		}
 	}
-	r.hangUp(r.scene, s)
 	r.scene, r.stale = s, true
 	r.placer.ask(s)
 }
 
-// hangUp ends the calls to whom was heard in the scene before and is not now: who waits
-// for an answer asks somebody else.
-func (r *runner) hangUp(before, now *scene) {
-	for _, n := range now.nodes {
-		if n.lives || n.addr == "" {
-			continue
-		}
-		if slices.ContainsFunc(before.nodes, func(b node) bool { return b.boot == n.boot && b.lives }) {
-			r.node.cfg.Peers.HangUp(n.addr)
-		}
-	}
-}
-
-// asOf returns the i-th of whom gossip shows as it counts now.
+// asOf returns the i-th known member in its current state. This process counts as serving for spread after it began to leave,
+// if another member can own partitions.
 func (r *runner) asOf(now int64, i int) node {
 	n := r.shown[i]
 	n.lives = r.lives(now, n.peer())
-	if i == r.at && n.state == member.Leaving && now < r.leftAt+int64(spread) && r.othersServe(now) {
-		n.state = member.Serving
+	if i == r.at && n.state == member.Leaving && now < r.leftAt+int64(spread) {
+		if slices.ContainsFunc(r.shown, func(o node) bool {
+			return o.peer() != r.self && o.state == member.Serving && r.lives(now, o.peer())
+		}) {
+			n.state = member.Serving
+		}
 	}
 	return n
 }
 
-// othersServe reports whether somebody else can hold partitions.
-func (r *runner) othersServe(now int64) bool {
-	return slices.ContainsFunc(r.shown, func(n node) bool {
-		return n.peer() != r.self && n.state == member.Serving && r.lives(now, n.peer())
-	})
-}
-
-// lives reports whether p was heard from just now, or has had no time to be.
+// lives reports whether p was heard just now, or has had no time to be.
 func (r *runner) lives(now int64, p message.Peer) bool {
 	if p == r.self || r.quorum.Lives(now, p) {
 		return true
@@ -143,8 +133,7 @@ func (r *runner) lives(now int64, p message.Peer) bool {
 	return ok && now < at+int64(r.node.cfg.dead())
 }
 
-// takePlacement makes p what both machines and all checks go by. Where no ring can be
-// built, the last one stays.
+// takePlacement puts p in force. If no ring could be built, the last one stays.
 func (r *runner) takePlacement(p *placement) {
 	if p.err != nil {
 		r.node.stats.viewsRejected.Add(1)
@@ -158,7 +147,7 @@ func (r *runner) takePlacement(p *placement) {
 	r.handoff.SetView(r.node.cfg.Clock(), p.view)
 }
 
-// publish makes known to checks what has changed since it was last called.
+// publish publishes quorum, and the routing if it has changed.
 func (r *runner) publish() {
 	if !r.resting {
 		r.node.right.Store(r.quorum.QuorumUntil())
@@ -181,6 +170,3 @@ func (r *runner) publish() {
 		r.node.reroute(next)
 	}
 }
-
-// state returns what this process is in the scene.
-func (s *scene) state() member.State { return s.nodes[s.self].state }

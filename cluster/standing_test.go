@@ -88,7 +88,7 @@ func TestCrash(t *testing.T) {
 				t.Errorf("key %d: %d admitted after the crash, want the 4 that were left", i, n)
 			}
 		}
-		if log := f.nodes["a"].log.String(); !strings.Contains(log, "partitions claimed") || strings.Contains(log, "right to decide lost") {
+		if log := f.nodes["a"].log.String(); !strings.Contains(log, "partitions claimed") || strings.Contains(log, "quorum lost") {
 			t.Errorf("a's log:\n%s", log)
 		}
 	})

@@ -19,21 +19,13 @@ func TestTask(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			defer c.stop()
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-c.woken:
-					c.begin()
-				case <-c.due:
-					at = append(at, time.Since(start)/time.Millisecond)
-					work--
-					more := work > 0
-					during()
-					c.done(more)
-				}
-			}
+			c.run(ctx, func() bool {
+				at = append(at, time.Since(start)/time.Millisecond)
+				work--
+				more := work > 0
+				during()
+				return more
+			})
 		}()
 		want := func(name string, times ...time.Duration) {
 			t.Helper()

@@ -14,7 +14,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-project/sluice/bucket"
-	"github.com/sluice-project/sluice/cluster/lease"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/internal/member"
 	"github.com/sluice-project/sluice/internal/message"
@@ -79,11 +78,11 @@ func newTestCluster(t *testing.T, names ...string) *testCluster {
 func bootOf(name string) string { return name + "-boot" }
 
 // cold makes no key hot: most tests are about checks that are asked one by one.
-var cold = lease.Config{Hot: math.MaxInt}
+const cold = math.MaxInt
 
 // add makes a node without a view.
 func (w *testCluster) add(name string, change func(*Config)) *Node {
-	c := Config{Name: name, Boot: bootOf(name), Peers: wire{w, name}, Ring: ring.Config{Partitions: 31}, Lease: cold}
+	c := Config{Name: name, Boot: bootOf(name), Peers: wire{w, name}, Ring: ring.Config{Partitions: 31}, Hot: cold}
 	if change != nil {
 		change(&c)
 	}

@@ -41,7 +41,7 @@ func TestForwardTraced(t *testing.T) {
 			t.Fatalf("%d calls and %d spans, want 2 and 1", len(calls), len(ended))
 		}
 		s := ended[0]
-		if s.SpanContext().TraceID() != at.ID || s.Parent().SpanID() != at.Span || s.Name() != spanForward {
+		if s.SpanContext().TraceID() != at.ID || s.Parent().SpanID() != at.Span || s.Name() != "sluice.forward" {
 			t.Errorf("span %s of %v below %v", s.Name(), s.SpanContext().TraceID(), s.Parent().SpanID())
 		}
 		got := calls[0].records[0].Trace
@@ -52,7 +52,7 @@ func TestForwardTraced(t *testing.T) {
 			t.Error("a record of no trace says that it is in one")
 		}
 		for _, a := range s.Attributes() {
-			if a.Key == noteChecks && a.Value.AsInt64() != 2 {
+			if a.Key == "sluice.checks" && a.Value.AsInt64() != 2 {
 				t.Errorf("%d checks, want 2", a.Value.AsInt64())
 			}
 		}

@@ -59,7 +59,7 @@ func TestReplicaNodes(t *testing.T) {
 				want := min(2, len(names)-1)
 				var all []int
 				for _, i := range []int{p.view.Replica[part], p.view.Second[part]} {
-					if i != nobody {
+					if i != noNode {
 						has[i]++
 						all = append(all, i)
 					}

@@ -350,7 +350,7 @@ func (s *sim) take(l controlMessage) {
 	}
 }
 
-func (o *outcome) note(c Counted) {
+func (o *outcome) note(c bucket.Counted) {
 	if c.Added < 0 || c.Over < 0 || c.Over > c.Added {
 		o.wrong = fmt.Sprintf("counted %+v", c)
 	}

@@ -12,68 +12,45 @@ import (
 type Verdict uint8
 
 const (
-	// Ask: the owner is to be asked, as without a lease.
+	// Ask: the owner must decide, as without a lease.
 	Ask Verdict = iota
-	// Spent: it was admitted, and spent of a lease.
+	// Spent: the check was admitted, and its cost spent of a lease.
 	Spent
 	// Denied: the lease is used up, and the owner had no more just before.
 	Denied
 )
 
-// Who says for whom a Book is asked.
+// Who says for which party a Book is asked.
 type Who uint8
 
 const (
-	// Leaseholder: another node holds the key.
+	// Leaseholder: another node owns the key.
 	Leaseholder Who = iota
-	// Owner: this node holds the key, and others lease of it, so it must too, however hot the key is here.
+	// Owner: this node owns the key and others lease of it, so it must lease too, however hot the key is here.
 	Owner
 	// Again: as Owner, for the same check once more.
 	Again
 )
 
-// Request asks an owner for a lease, or for more of one.
+// Request asks an owner for a lease, or for more of one. Its Part and Whole are the owner's to set.
 type Request struct {
-	Key       bucket.Key
-	Limits    *bucket.Limits
-	Transient bool
-	// DenyLost is as in a bucket.Request.
-	DenyLost bool
-	// Reserve is how many units must stay free, as in a bucket.LeaseRequest.
-	Reserve int64
-	// Want is how many units are wanted, Rate the demand in units a second.
-	Want, Rate int64
-	For        time.Duration
-	// Done is a grant that was wholly spent, 0 if there is none: a Return of nothing of it.
-	Done uint64
+	bucket.LeaseRequest
+	Rate int64  // the demand, in units a second
+	Done uint64 // a grant that was fully spent, 0 if there is none: it is returned by this request
 }
 
-// Answer is what the owner has said to a Request.
-type Answer struct {
-	// ID, Units and For are as in a bucket.Grant.
-	ID       uint64
-	Units    int64
-	For      time.Duration
-	Decision bucket.Decision
-	// RetryAfter is when there may be units if there were none.
-	RetryAfter time.Duration
-	// Owner is the name of the node that grants.
-	Owner string
-}
-
-// Return gives back what is left of a grant.
+// Return gives back the unspent units of a grant.
 type Return struct {
 	Key     bucket.Key
 	ID      uint64
 	Unspent int64
 }
 
-// Book is the leaseholder's side: what this node may spend of keys that others hold, and which keys are hot enough
-// for that. A key becomes hot by what is asked for it, and a line in the book is kept for it until it cools down;
-// other keys cost one look. What a line says to do, the caller does: Requests and Returns. Safe for
-// concurrent use.
+// Book is the leaseholder's side: what this node may spend of keys that others own, and which keys are hot enough for
+// that. A key becomes hot by its checks, and has a line in the book until it cools down; other keys cost one lookup. The
+// caller sends the Requests and Returns. Safe for concurrent use.
 type Book struct {
-	cfg    Config
+	hot    int
 	lines  atomic.Int64
 	shards [bookShards]bookShard
 }
@@ -90,22 +67,16 @@ type bookShard struct {
 		sync.Mutex
 		lines  map[lineKey]*line
 		heat   []heat // nil, or heats of them
-		counts counts
-		// back is to be returned.
-		back []Return
+		counts Stats
+		back   []Return // to be returned
 	}
 }
 
-// lineKey names a line: a key, and what must stay free of it. Checks of a pool leave more or less, by their priority.
+// lineKey names a line: a key, and the units of it that must stay free. These depend on the priority of a check in a pool.
 type lineKey struct {
 	key     bucket.Key
 	reserve int64
 }
-
-func (r *Request) line() lineKey { return lineKey{r.Key, r.Reserve} }
-
-// count counts units. What was granted was spent, returned, or expired, or is there still.
-type counts struct{ granted, spent, returned, expired, denied uint64 }
 
 // heat counts the checks of a key that has no line.
 type heat struct {
@@ -115,14 +86,14 @@ type heat struct {
 	units int64
 }
 
-// NewBook returns an empty book.
-func NewBook(c Config) *Book { return &Book{cfg: c.WithDefaults()} }
+// NewBook returns an empty book in which that many checks within 100 ms make a key hot, e.g. DefaultHot.
+func NewBook(hot int) *Book { return &Book{hot: hot} }
 
 func (b *Book) shard(k bucket.Key) *bookShard { return &b.shards[k.Lo%bookShards] }
 
-// life returns the lifetime to ask for under limits, 0 if they are not worth granting.
-func (b *Book) life(limits *bucket.Limits) time.Duration {
-	d := min(b.cfg.Life, limits.LongestLease())
+// life returns the lifetime to ask for under limits, 0 if a lease is not worth it.
+func life(limits *bucket.Limits) time.Duration {
+	d := min(MaxLife, limits.LongestLease())
 	if d < 2*bucket.LeastLease {
 		return 0
 	}
@@ -147,8 +118,8 @@ func (b *Book) Left(now int64, key bucket.Key) (units int64, leased bool) {
 	return units, leased
 }
 
-// Take tries to answer r, a check with a cost above 0, at now, with its decision in d, which is zero. asks is
-// whether the caller shall send ask, and tell of the answer by Granted or Failed.
+// Take tries to answer r, a check with a cost above 0, at now, and writes its decision to d, which must be zero. If asks,
+// the caller must send ask, and report the outcome by Granted or Failed.
 func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (v Verdict, owner string, ask Request, asks bool) {
 	s := b.shard(r.Key)
 	s.mu.Lock()
@@ -165,20 +136,23 @@ func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (
 		}
 	}
 	l.own = who != Leaseholder
-	life := b.life(r.Limits)
+	life := life(r.Limits)
 	if who != Again {
 		l.count(now, r.Cost)
 	}
-	switch v = l.take(now, r.Cost, &s.mu.counts); v {
-	case Spent:
-		l.admitted(now, d)
-	case Denied:
-		s.mu.counts.denied++
-		l.deniedBy(now, d)
+	v = l.take(now, r.Cost, &s.mu.counts)
+	if v == Denied {
+		s.mu.counts.Denied++
 	}
-	if asks = l.due(now, &b.cfg, life, v == Ask); asks {
-		l.asking, l.want = true, max(l.target(&b.cfg, life)-l.left, r.Cost)
-		ask = Request{r.Key, r.Limits, r.Transient, r.DenyLost, k.reserve, l.want, l.rate, life, l.settle()}
+	if v != Ask {
+		l.describe(now, v == Spent, d)
+	}
+	if asks = l.due(now, life, v == Ask); asks {
+		l.asking, l.want = true, max(l.target(life)-l.left, r.Cost)
+		ask.LeaseRequest = bucket.LeaseRequest{
+			Key: r.Key, Limits: r.Limits, Want: l.want, Reserve: k.reserve, For: life, Transient: r.Transient, DenyLost: r.DenyLost,
+		}
+		ask.Rate, ask.Done = l.rate, l.settle()
 	}
 	return v, l.owner, ask, asks
 }
@@ -186,115 +160,105 @@ func (b *Book) Take(now int64, r *bucket.Request, who Who, d *bucket.Decision) (
 // openLocked returns a new line for r if its key is hot, or own.
 func (b *Book) openLocked(s *bookShard, now int64, k lineKey, r *bucket.Request, own bool) *line {
 	rate, hot := b.warmLocked(s, now, k, r.Cost)
-	if !hot && !own || len(s.mu.lines) >= maxLines || b.life(r.Limits) == 0 {
+	if !hot && !own || len(s.mu.lines) >= maxLines || life(r.Limits) == 0 {
 		return nil
 	}
 	if s.mu.lines == nil {
 		s.mu.lines = make(map[lineKey]*line)
 	}
-	l := &line{limits: r.Limits, transient: r.Transient, began: now, rate: rate, next: now}
+	l := &line{limits: r.Limits, began: now, rate: rate, next: now}
 	s.mu.lines[k] = l
 	b.lines.Add(1)
 	return l
 }
 
-// warmLocked counts a check of k, and reports whether it is hot, and how many units a second are asked
-// for. Keys that share a place cool each other down, so that the hottest stays.
+// warmLocked counts a check of k, and reports whether k is hot, and its demand in units a second. Keys that share a slot
+// cool each other down, so that the hottest stays.
 func (b *Book) warmLocked(s *bookShard, now int64, k lineKey, cost int64) (rate int64, hot bool) {
 	if s.mu.heat == nil {
 		s.mu.heat = make([]heat, heats)
 	}
 	h := &s.mu.heat[k.key.Lo/bookShards%heats]
-	switch {
-	case now-h.since >= int64(b.cfg.HotWindow):
-		*h = heat{k, now, 0, 0}
-	case h.key != k && h.count > 1:
+	switch expired := now-h.since >= int64(hotWindow); {
+	case !expired && h.key != k && h.count > 1:
 		h.count--
 		return 0, false
-	case h.key != k:
-		*h = heat{k, now, 0, 0}
+	case expired || h.key != k:
+		*h = heat{key: k, since: now}
 	}
 	h.count++
-	h.units = min(h.units+cost, 1<<40)
-	// What comes all at once shares a record, and may be all that comes: that is no demand yet.
-	if hot = h.count >= b.cfg.Hot && now-h.since >= int64(b.cfg.Every); hot {
-		rate = int64(min(float64(h.units)/b.cfg.HotWindow.Seconds(), 1<<40))
+	h.units = min(h.units+cost, maxUnits)
+	// Checks that come all at once share a record, and may be the only ones: that is no demand yet.
+	if hot = h.count >= b.hot && now-h.since >= askEvery; hot {
+		rate = int64(min(float64(h.units)/hotWindow.Seconds(), maxUnits))
 		*h = heat{}
 	}
 	return rate, hot
 }
 
-// endLocked closes a line. What is left is returned.
+// endLocked closes a line. Its unspent units are returned.
 func (b *Book) endLocked(s *bookShard, k lineKey, l *line) {
 	s.giveBackLocked(k.key, l.grants)
 	delete(s.mu.lines, k)
 	b.lines.Add(-1)
 }
 
-// giveBackLocked notes what is to be returned.
+// giveBackLocked queues grants to be returned.
 func (s *bookShard) giveBackLocked(k bucket.Key, grants []grant) {
 	for _, g := range grants {
-		s.mu.counts.returned += uint64(g.units)
+		s.mu.counts.Returned += uint64(g.units)
 		s.mu.back = append(s.mu.back, Return{k, g.id, g.units})
 	}
 }
 
-// Granted takes the answer to ask, which was sent at sent and came at now. Units may be spent for a.For from the
-// sending, so that the lease has ended here when it ends at the owner.
-func (b *Book) Granted(sent, now int64, ask *Request, a *Answer) {
+// Granted takes the grant of owner in answer to ask, which was sent at sent; it arrived at now. Its units may be spent for
+// g.For since the sending, so that the lease ends here no later than at the owner.
+func (b *Book) Granted(sent, now int64, ask *Request, owner string, g *bucket.Grant) {
 	s := b.shard(ask.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.mu.lines[ask.line()]
+	l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]
 	if l == nil || l.limits != ask.Limits || !l.asking {
-		s.mu.counts.granted += uint64(a.Units)
-		if a.Units > 0 {
-			s.giveBackLocked(ask.Key, []grant{{id: a.ID, units: a.Units}})
+		s.mu.counts.Granted += uint64(g.Units)
+		if g.Units > 0 {
+			s.giveBackLocked(ask.Key, []grant{{id: g.ID, units: g.Units}})
 		}
 		return
 	}
-	s.giveBackLocked(ask.Key, l.granted(sent, now, &b.cfg, b.life(l.limits), a, &s.mu.counts))
+	s.giveBackLocked(ask.Key, l.granted(sent, now, life(l.limits), owner, g, &s.mu.counts))
 }
 
-// Failed says that at now ask has no answer, and will get none.
+// Failed reports that at now ask has no answer, and will get none.
 func (b *Book) Failed(now int64, ask *Request) {
 	s := b.shard(ask.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.mu.lines[ask.line()]; l != nil {
-		l.failed(now, &b.cfg)
+	if l := s.mu.lines[lineKey{ask.Key, ask.Reserve}]; l != nil {
+		l.asking, l.short, l.next = false, false, now+askEvery
 	}
 }
 
 // Hot reports whether any key is hot: then Tick has something to do.
 func (b *Book) Hot() bool { return b.lines.Load() > 0 }
 
-// Tick ends the lines of keys that are not hot any more, and returns what is to be given back. It is
-// to be called every 20 ms or so while a key is Hot, and after Granted.
+// Tick ends the lines of keys that are not hot any more, and returns what must be given back. It must be called about
+// every 20 ms while a key is Hot, and after Granted. A key stays hot down to a quarter of the demand that makes it hot.
 func (b *Book) Tick(now int64) (back []Return) {
-	if !b.Hot() {
-		return b.collect(nil)
-	}
+	cold := max(1, int64(float64(b.hot)/hotWindow.Seconds()/4))
 	return b.collect(func(s *bookShard) {
 		for k, l := range s.mu.lines {
 			l.expire(now, &s.mu.counts)
 			l.roll(now)
-			if cold := l.rate < b.coldRate() && !l.own; cold || now-l.used > int64(idle) {
+			if l.rate < cold && !l.own || now-l.used > idle {
 				b.endLocked(s, k, l)
 				continue
 			}
-			s.giveBackLocked(k.key, l.surplus(now, &b.cfg, b.life(l.limits)))
+			s.giveBackLocked(k.key, l.surplus(now, life(l.limits)))
 		}
 	})
 }
 
-// coldRate is the demand, in units a second, below which a key is not hot any more: a quarter of what makes
-// it hot, so that none goes back and forth.
-func (b *Book) coldRate() int64 {
-	return max(1, int64(float64(b.cfg.Hot)/b.cfg.HotWindow.Seconds()/4))
-}
-
-// Close ends all lines, and returns what is to be given back.
+// Close ends all lines, and returns what must be given back.
 func (b *Book) Close() []Return {
 	return b.collect(func(s *bookShard) {
 		for k, l := range s.mu.lines {
@@ -303,14 +267,12 @@ func (b *Book) Close() []Return {
 	})
 }
 
-// collect calls f, which may be nil, for each shard, and takes what is to be returned then.
+// collect calls f for each shard, and takes what must be returned then.
 func (b *Book) collect(f func(*bookShard)) (back []Return) {
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.mu.Lock()
-		if f != nil {
-			f(s)
-		}
+		f(s)
 		back = append(back, s.mu.back...)
 		s.mu.back = nil
 		s.mu.Unlock()
@@ -335,11 +297,11 @@ func (b *Book) Stats() (sum Stats) {
 		s := &b.shards[i]
 		s.mu.Lock()
 		t := &s.mu.counts
-		sum.Granted += t.granted
-		sum.Spent += t.spent
-		sum.Returned += t.returned
-		sum.Expired += t.expired
-		sum.Denied += t.denied
+		sum.Granted += t.Granted
+		sum.Spent += t.Spent
+		sum.Returned += t.Returned
+		sum.Expired += t.Expired
+		sum.Denied += t.Denied
 		sum.Keys += len(s.mu.lines)
 		for _, l := range s.mu.lines {
 			sum.Live += l.left

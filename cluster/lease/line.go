@@ -1,49 +1,69 @@
-// Package lease is what a node knows of keys that others hold, so that it need not ask their
-// owners for every check of a hot one: denials that are still true, and units that owners have granted. It is also what a
-// owner knows of those who lease.
+// Package lease keeps what a node knows of hot keys that other nodes own, so that it need not ask the owner for every
+// check: recent denials, and units that owners have granted. It also keeps an owner's list of its leaseholders.
 //
-// It decides how long such knowledge is good for, which keys are hot, when more is to be asked for and how much, when
-// something is to be returned, and how an owner divides what is left among those who ask. It leaves to others
-// which checks may be answered from it, and to send what is to be sent (cluster), and what can be
-// granted at all without ever admitting more (bucket). It reads no clock, and has no
-// goroutine: time is a parameter, in ns on one clock that never steps back.
+// It decides how long this knowledge is good for, which keys are hot, when to ask for more and how much, when to return
+// units, and how an owner divides what is left among leaseholders. It leaves to cluster which checks may be answered
+// from it and all sending, and to bucket how much can be granted without over-admission. It reads no clock and has
+// no goroutine: time is a parameter, in ns on one clock that never steps back.
 package lease
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 )
 
+const (
+	// DefaultHot is how many checks of a key that another node owns make it hot, within hotWindow.
+	DefaultHot = 50
+	hotWindow  = 100 * time.Millisecond
+	// MaxLife is the lifetime that a lease is asked for, less where the limits grant for less. An owner remembers a
+	// grant for not much longer.
+	MaxLife = 100 * time.Millisecond
+	// leaseAhead is how much of the demand is leased ahead, as the time that it lasts.
+	leaseAhead = 30 * time.Millisecond
+	// askEvery is the least time between two requests for a lease of one key.
+	askEvery = int64(10 * time.Millisecond)
+	// slice is the time in which demand is counted before it is averaged.
+	slice = int64(20 * time.Millisecond)
+	// longWait is the longest wait of a leaseholder before its next request, and how long it leaves a key alone whose
+	// checks are larger than what can be leased.
+	longWait = int64(100 * time.Millisecond)
+	// idle is how long a key may get no checks before its lease ends.
+	idle = int64(200 * time.Millisecond)
+	// closing is how long before its end the rest of a grant is returned, so that it arrives in time.
+	closing = 25 * time.Millisecond
+	// remembered is how long the demand of a leaseholder counts after its last request, and the key as leased. It must
+	// be longer than longWait and MaxLife.
+	remembered = int64(150 * time.Millisecond)
+	// maxUnits caps counts of demand.
+	maxUnits = 1 << 40
+)
+
 // line is what a leaseholder knows of one hot key. It is not safe for concurrent use.
 type line struct {
-	limits    *bucket.Limits
-	transient bool
-	// own: this node holds the key, and leases of itself.
-	own bool
+	limits *bucket.Limits
+	own    bool // this node owns the key, and leases from itself
 
 	grants []grant // those that may be spent, the oldest first
 	left   int64   // units of all grants
-	// done are grants that were wholly spent, and of which the owner does not know it yet. Until then it counts their
-	// units as if they were spent last.
+	// done are grants that were fully spent, and of which the owner has not heard: until then it counts their units as
+	// if they were spent last.
 	done []uint64
-	// owner, said and heard are whom the last answer came from, what it was, and when.
+	// The last answer: the owner, its decision, and when it arrived.
 	owner string
 	said  bucket.Decision
 	heard int64
-	// short: the owner had less than was wanted. Until denies, what is not left is denied.
+	// short: the owner granted less than was wanted. Then checks are denied until denies if no units are left.
 	short  bool
 	denies int64
-	// asking: a request is on its way. The next goes at next.
-	asking bool
-	next   int64
+	asking bool  // a request is in flight
+	next   int64 // time of the next request
 	want   int64 // of the last request
-	// unfit is until when all checks go to the owner: they are larger than what can be leased.
-	unfit int64
+	unfit  int64 // until then all checks go to the owner, because they cost more than what can be leased
 
-	// used is when the key was last asked for. Demand is counted from began: asked units in this slice,
-	// rate units a second on the average. most is the largest cost of this slice and the last.
+	// used is the time of the last check. Demand is counted since began: asked units in this slice, rate units a second
+	// on average. most and mostBefore are the largest costs of this slice and the last.
 	used, began, asked, rate int64
 	most, mostBefore         int64
 }
@@ -54,21 +74,21 @@ type grant struct {
 	units, until int64
 }
 
-// count notes that cost is asked for.
+// count adds a check of this cost to the demand.
 func (l *line) count(now, cost int64) {
 	l.roll(now)
-	l.used, l.asked, l.most = now, min(l.asked+min(cost, 1<<40), 1<<40), max(l.most, cost)
+	l.used, l.asked, l.most = now, min(l.asked+min(cost, maxUnits), maxUnits), max(l.most, cost)
 }
 
 // take tries to spend cost, which is above 0, at now.
-func (l *line) take(now, cost int64, t *counts) Verdict {
+func (l *line) take(now, cost int64, t *Stats) Verdict {
 	l.expire(now, t)
 	switch {
 	case now < l.unfit:
 		return Ask
 	case cost <= l.left:
 		l.spend(cost)
-		t.spent += uint64(cost)
+		t.Spent += uint64(cost)
 		return Spent
 	case l.short && now < l.denies:
 		return Denied
@@ -76,7 +96,10 @@ func (l *line) take(now, cost int64, t *counts) Verdict {
 	return Ask
 }
 
-// spend takes cost, of which there is as much, out of the oldest grants.
+// maxDone bounds done. The owner learns of the others by their deadline.
+const maxDone = 4
+
+// spend takes cost out of the oldest grants. At least cost must be left.
 func (l *line) spend(cost int64) {
 	l.left -= cost
 	n := 0
@@ -89,11 +112,8 @@ func (l *line) spend(cost int64) {
 	if cost > 0 {
 		l.grants[n].units -= cost
 	}
-	l.drop(n)
+	l.grants = append(l.grants[:0], l.grants[n:]...)
 }
-
-// maxDone bounds done. The owner learns of the others by their deadline.
-const maxDone = 4
 
 // settle takes one of done, 0 if there is none.
 func (l *line) settle() (id uint64) {
@@ -104,11 +124,8 @@ func (l *line) settle() (id uint64) {
 	return id
 }
 
-// drop takes the first n grants out.
-func (l *line) drop(n int) { l.grants = append(l.grants[:0], l.grants[n:]...) }
-
-// expire lets go of what may not be spent any more.
-func (l *line) expire(now int64, t *counts) {
+// expire drops grants that may not be spent any more.
+func (l *line) expire(now int64, t *Stats) {
 	kept := l.grants[:0]
 	for _, g := range l.grants {
 		if now < g.until {
@@ -116,7 +133,7 @@ func (l *line) expire(now int64, t *counts) {
 			continue
 		}
 		l.left -= g.units
-		t.expired += uint64(g.units)
+		t.Expired += uint64(g.units)
 	}
 	l.grants = kept
 }
@@ -124,79 +141,69 @@ func (l *line) expire(now int64, t *counts) {
 // roll averages the demand once a slice.
 func (l *line) roll(now int64) {
 	passed := now - l.began
-	if passed < int64(slice) {
+	if passed < slice {
 		return
 	}
 	rate := int64(float64(l.asked) * float64(time.Second) / float64(passed))
-	if passed < 3*int64(slice) {
+	if passed < 3*slice {
 		rate = (rate + l.rate) / 2
 	}
-	l.began, l.asked, l.rate = now, 0, min(rate, 1<<40)
+	l.began, l.asked, l.rate = now, 0, min(rate, maxUnits)
 	l.most, l.mostBefore = 0, l.most
 }
 
-// largest is the largest cost of late.
+// largest is the largest recent cost.
 func (l *line) largest() int64 { return max(l.most, l.mostBefore, 1) }
 
-// target is how much there should be to spend.
-func (l *line) target(c *Config, life time.Duration) int64 {
-	ahead := min(c.Ahead, life/2)
-	return max(int64(float64(l.rate)*ahead.Seconds()), l.largest())
+// target is how many units there should be to spend.
+func (l *line) target(life time.Duration) int64 {
+	return max(int64(float64(l.rate)*min(leaseAhead, life/2).Seconds()), l.largest())
 }
 
-// due reports whether it is time to ask for more, of which there are less than what the next check costs if
-// empty.
-func (l *line) due(now int64, c *Config, life time.Duration, empty bool) bool {
+// due reports whether it is time to ask for more. empty: the next check costs more than is left.
+func (l *line) due(now int64, life time.Duration, empty bool) bool {
 	switch {
 	case l.asking || now < l.unfit:
 		return false
 	case empty && !l.short:
 		return true
 	}
-	return now >= l.next && l.left < (l.target(c, life)+1)/2
+	return now >= l.next && l.left < (l.target(life)+1)/2
 }
 
-// granted takes the answer to a request that was sent at sent and came at now. It returns what is of no use.
-func (l *line) granted(sent, now int64, c *Config, life time.Duration, a *Answer, t *counts) (rejected []grant) {
-	l.asking, l.heard, l.owner, l.said = false, now, a.Owner, a.Decision
-	t.granted += uint64(a.Units)
+// granted takes the grant in answer to a request that was sent at sent; it arrived at now. It returns grants that are of no use.
+func (l *line) granted(sent, now int64, life time.Duration, owner string, a *bucket.Grant, t *Stats) (unused []grant) {
+	l.asking, l.heard, l.owner, l.said = false, now, owner, a.Decision
+	t.Granted += uint64(a.Units)
 	if until := sent + int64(a.For); a.Units > 0 && now < until {
 		l.grants = append(l.grants, grant{a.ID, a.Units, until})
 		l.left += a.Units
 	} else {
-		t.expired += uint64(a.Units)
+		t.Expired += uint64(a.Units)
 	}
-	every := int64(min(c.Every, life/4))
+	every := min(askEvery, int64(life/4))
 	l.short = a.Units < l.want
 	l.next = now + every
 	if 2*a.Units < l.want {
-		// The less there is, the more a part of it is by being rounded up: let it gather.
-		l.next += every
+		l.next += every // little is left, and rounding up takes much of it: let it accumulate
 	}
 	if a.Units == 0 {
-		// What can be granted is little by little; who asks for each of it would be at the owner all the time. Where
-		// there is room all the same, checks are not denied meanwhile.
+		// A unit becomes free now and then; a leaseholder that asked for each would ask all the time. Where the limit
+		// has room all the same, checks are not denied meanwhile.
 		l.short = !a.Decision.Allowed
-		l.next = now + min(max(int64(a.RetryAfter), 2*every), int64(longWait))
+		l.next = now + min(max(int64(a.RetryAfter), 2*every), longWait)
 	}
-	l.denies = l.next + 2*int64(c.Every)
+	l.denies = l.next + 2*askEvery
 	if a.Units > 0 && l.left < l.largest() || a.RetryAfter == bucket.Never && a.Decision.Allowed {
-		l.unfit, l.short = now+int64(longWait), false
-		rejected, l.grants = l.grants, nil
-		l.left = 0
+		unused = l.grants
+		l.unfit, l.short, l.grants, l.left = now+longWait, false, nil, 0
 	}
-	return rejected
+	return unused
 }
 
-// failed says that a request got no answer.
-func (l *line) failed(now int64, c *Config) {
-	l.asking, l.short = false, false
-	l.next = now + int64(c.Every)
-}
-
-// surplus takes out what will not be spent: grants about to end, and what is more than twice the target.
-func (l *line) surplus(now int64, c *Config, life time.Duration) (unspent []grant) {
-	target := l.target(c, life)
+// surplus takes out units that will not be spent: grants about to end, and those beyond twice the target.
+func (l *line) surplus(now int64, life time.Duration) (unspent []grant) {
+	target := l.target(life)
 	kept := l.grants[:0]
 	left := int64(0)
 	for _, g := range l.grants {
@@ -211,102 +218,26 @@ func (l *line) surplus(now int64, c *Config, life time.Duration) (unspent []gran
 	return unspent
 }
 
-// admitted writes the decision of a check that was spent here.
-func (l *line) admitted(now int64, d *bucket.Decision) {
-	l.describe(now, d)
-	d.Allowed = true
-}
-
-// deniedBy writes the decision of a check that was denied here: it may come again when the owner will have been
-// asked again, or when that has said that there will be something, if that is later.
-func (l *line) deniedBy(now int64, d *bucket.Decision) {
-	l.describe(now, d)
-	d.Lost = l.said.Lost
-	if l.said.RetryAfter == bucket.Never {
-		d.RetryAfter = bucket.Never
-		return
-	}
-	d.RetryAfter = max(time.Duration(l.next-now), l.said.RetryAfter-time.Duration(now-l.heard), time.Millisecond)
-}
-
-// describe writes what was said of the limit. What is left here is left of it.
-func (l *line) describe(now int64, d *bucket.Decision) {
-	d.Index, d.Limit = l.said.Index, l.said.Limit
+// describe writes the decision of a check that was admitted or denied here: the owner's last answer, with the units left
+// here added to Remaining. A denied check may be retried after the next request to the owner, or later if the owner said so.
+func (l *line) describe(now int64, allowed bool, d *bucket.Decision) {
+	d.Allowed, d.Index, d.Limit, d.Remaining = allowed, l.said.Index, l.said.Limit, l.said.Remaining
 	each := int64(1)
 	if int(d.Index) < l.limits.Len() {
 		each = max(1, l.limits.At(int(d.Index)).Cost)
 	}
-	d.Remaining = l.said.Remaining
 	if room := d.Limit - d.Remaining; room/each < l.left {
 		d.Remaining = d.Limit
 	} else {
 		d.Remaining += each * l.left
 	}
-	d.ResetAfter = max(0, l.said.ResetAfter-time.Duration(now-l.heard))
+	passed := time.Duration(now - l.heard)
+	d.ResetAfter = max(0, l.said.ResetAfter-passed)
+	if allowed {
+		return
+	}
+	d.Lost, d.RetryAfter = l.said.Lost, l.said.RetryAfter
+	if d.RetryAfter != bucket.Never {
+		d.RetryAfter = max(time.Duration(l.next-now), d.RetryAfter-passed, time.Millisecond)
+	}
 }
-
-// Config says when a key is hot, and how its leases are dealt with. Zero values are the defaults.
-type Config struct {
-	// Hot is how many checks of a key that another node holds make it hot, within HotWindow. 0 means 50, in 100 ms.
-	Hot       int
-	HotWindow time.Duration
-	// Life is the lifetime that is asked for, less where the limits grant for less. 0 means 100 ms, which is the most: a
-	// owner remembers for not much longer that it has granted.
-	Life time.Duration
-	// Ahead is how much of the demand is leased ahead, as the time that it lasts. 0 means 30 ms.
-	Ahead time.Duration
-	// Every is the least time between two requests for a lease of one key. 0 means 10 ms.
-	Every time.Duration
-}
-
-// Validate reports the first field that is wrong.
-func (c Config) Validate() error {
-	if c.Hot < 0 {
-		return fmt.Errorf("lease: Hot: %d; want a number of checks, or 0 for the default", c.Hot)
-	}
-	if c.Life > maxLife {
-		return fmt.Errorf("lease: Life: %v; want at most %v", c.Life, maxLife)
-	}
-	for _, f := range []struct {
-		name string
-		d    time.Duration
-	}{{"HotWindow", c.HotWindow}, {"Life", c.Life}, {"Ahead", c.Ahead}, {"Every", c.Every}} {
-		if f.d < 0 || f.d > time.Minute {
-			return fmt.Errorf("lease: %s: %v; want up to a minute, or 0 for the default", f.name, f.d)
-		}
-	}
-	return nil
-}
-
-// WithDefaults returns c with its defaults in.
-func (c Config) WithDefaults() Config {
-	if c.Hot == 0 {
-		c.Hot = 50
-	}
-	for _, f := range []struct {
-		d  *time.Duration
-		or time.Duration
-	}{{&c.HotWindow, 100 * time.Millisecond}, {&c.Life, 100 * time.Millisecond}, {&c.Ahead, 30 * time.Millisecond}, {&c.Every, 10 * time.Millisecond}} {
-		if *f.d == 0 {
-			*f.d = f.or
-		}
-	}
-	return c
-}
-
-// Moments of a lease's life that follow from nothing else.
-const (
-	maxLife = 100 * time.Millisecond
-	// slice is the time in which demand is counted before it is averaged.
-	slice = 20 * time.Millisecond
-	// longWait is the longest that a leaseholder waits before it asks again, and that a key is left alone whose
-	// checks are larger than what can be leased.
-	longWait = 100 * time.Millisecond
-	// idle is how long a key may go unasked until its lease ends.
-	idle = 200 * time.Millisecond
-	// closing is how long before its end what is left of a grant is returned, so that it arrives in time.
-	closing = 25 * time.Millisecond
-	// remembered is how long a leaseholder's demand counts that has not asked again, and the key as granted. It is
-	// longer than longWait, and than any lease lasts.
-	remembered = 150 * time.Millisecond
-)

@@ -46,7 +46,7 @@ func newTestCluster(seed uint64, limit bucket.Limit, leaseholders int) *testClus
 	}
 	w := &testCluster{rnd: rand.New(rand.NewPCG(seed, 1)), now: int64(time.Hour), limits: l, table: table, demands: NewDemands("0")}
 	for range leaseholders {
-		w.books = append(w.books, NewBook(Config{}))
+		w.books = append(w.books, NewBook(DefaultHot))
 	}
 	return w
 }
@@ -132,16 +132,16 @@ func (w *testCluster) spend(units int64) {
 // ask sends ask of leaseholder i to the owner, and the answer back.
 func (w *testCluster) ask(i int, ask Request) {
 	sent := w.now
-	grant := func(back func(a *Answer)) {
+	grant := func(back func(a *bucket.Grant)) {
 		if ask.Done != 0 {
 			w.table.Return(w.now, ask.Key, ask.Done, 0)
 		}
 		part, whole := w.demands.Note(w.now, ask.Key, string(rune('0'+i)), ask.Reserve, ask.Rate)
 		g, _, _ := w.table.Grant(w.now, &bucket.LeaseRequest{Key: ask.Key, Limits: ask.Limits, Want: ask.Want, Part: part, Whole: whole, For: ask.For})
-		back(&Answer{ID: g.ID, Units: g.Units, For: g.For, Decision: g.Decision, RetryAfter: g.RetryAfter})
+		back(&g)
 	}
 	if i == 0 {
-		grant(func(a *Answer) { w.books[0].Granted(w.now, w.now, &ask, a) })
+		grant(func(a *bucket.Grant) { w.books[0].Granted(w.now, w.now, &ask, "", a) })
 		return
 	}
 	answered := false
@@ -155,7 +155,7 @@ func (w *testCluster) ask(i int, ask Request) {
 		return
 	}
 	w.after(w.delay(), func() {
-		grant(func(a *Answer) {
+		grant(func(a *bucket.Grant) {
 			if w.lost() {
 				return
 			}
@@ -167,7 +167,7 @@ func (w *testCluster) ask(i int, ask Request) {
 				if w.fromAnswer {
 					sent = w.now
 				}
-				w.books[i].Granted(sent, w.now, &ask, a)
+				w.books[i].Granted(sent, w.now, &ask, "", a)
 			})
 		})
 	})

@@ -8,14 +8,13 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// What owners have answered last is remembered for Config.LastAnswers limits of keys, in sets of four. When a set is full, the
-// key that is in it for longest goes. 65,536 take 3.1 MB.
+// answerWays is the size of a set of answers. A full set evicts its oldest key. 65,536 answers take 3.1 MB.
 const answerWays = 4
 
-// Answers remembers what owners last said to be left of keys, so that a share of that can be given when they cannot be
-// reached. It is written for each forwarded check, so it is made for that: one lock for all answers of a round, and two lines
-// of memory for each, without a branch that the processor cannot foresee (BenchmarkNoteRound of cluster). A list in the order of use has more lines of memory to
-// write. Safe for concurrent use; the zero value is ready, and takes its memory with the first answer.
+// Answers remembers what owners last said to be left of keys, so that a share of that can be given when they are not reached. It
+// is written for each forwarded check, so it is fast at that: one lock for all answers of a round, two cache lines for each, and no
+// unpredictable branch (BenchmarkNoteRound of cluster). An LRU list would write more cache lines. Safe for concurrent use; the
+// zero value is ready, and allocates with the first answer.
 type Answers struct {
 	limits int // that are remembered, 0 for 65,536
 	mu     struct {
@@ -24,22 +23,20 @@ type Answers struct {
 	}
 }
 
-// answerSet initial syncs three lines of memory: one to find a key in, two for what is remembered.
+// answerSet is three cache lines: one to find a key in, two for the answers.
 type answerSet struct {
 	tags    [answerWays]uint64 // of the keys, 0 for none
-	next    uint64             // counts the keys that were put in
+	next    uint64             // number of keys that were put in
 	_       [3]uint64
 	answers [answerWays]lastAnswer
 }
 
-// lastAnswer is what an owner has said of one limit of a key.
+// lastAnswer is an owner's last answer for one limit of a key.
 type lastAnswer struct {
-	limits uint64 // the Sum of the key's: what is remembered keeps no limits in memory
-	// asked is when the owner was asked, negative once a share was worked out of the answer.
-	asked int64
-	// left and reset are what it said; left is complemented, and so negative, if it denied the check.
-	left  int64
-	reset time.Duration
+	limits uint64        // Limits.Sum, which keeps no limits in memory
+	asked  int64         // when the owner was asked, negative once a share was computed from the answer
+	left   int64         // complemented, and so negative, if the check was denied
+	reset  time.Duration // as in the decision
 }
 
 // placeLocked returns the set and the tag of limit i of key.
@@ -48,7 +45,7 @@ func (a *Answers) placeLocked(k bucket.Key, i int) (s *answerSet, tag uint64) {
 	return &a.mu.sets[lo%uint64(len(a.mu.sets))], max(1, k.Hi+lo*0xd1342543de82ef95)
 }
 
-// find returns the place of tag in s, or -1.
+// find returns the index of tag in s, or -1. It has no unpredictable branch.
 func (s *answerSet) find(tag uint64) int {
 	at := -1
 	if s.tags[0] == tag {
@@ -66,13 +63,13 @@ func (s *answerSet) find(tag uint64) int {
 	return at
 }
 
-// Lock is held from before a round's first NoteLocked until Unlock.
+// Lock must be held during NoteLocked.
 func (a *Answers) Lock() { a.mu.Lock() }
 
-// Unlock ends what Lock has begun.
+// Unlock releases Lock.
 func (a *Answers) Unlock() { a.mu.Unlock() }
 
-// Note notes that the owner of r's key, asked at a time, has decided d.
+// Note records that the owner of r's key, asked at a time, has decided d.
 func (a *Answers) Note(asked int64, r *bucket.Request, d *bucket.Decision) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -98,7 +95,7 @@ func (a *Answers) NoteLocked(asked int64, r *bucket.Request, d *bucket.Decision)
 	s.answers[at] = lastAnswer{r.Limits.Sum(), asked, left, d.ResetAfter}
 }
 
-// findLocked returns what is remembered of limit i of key under limits, nil if nothing is.
+// findLocked returns the answer for limit i of key under limits, nil if there is none.
 func (a *Answers) findLocked(key bucket.Key, limits *bucket.Limits, i int) *lastAnswer {
 	if a.mu.sets == nil {
 		return nil
@@ -110,7 +107,7 @@ func (a *Answers) findLocked(key bucket.Key, limits *bucket.Limits, i int) *last
 	return nil
 }
 
-// fresh reports whether an owner has answered for key since left was last called for it, and that says something at a time.
+// fresh reports whether an owner has answered for key since left was last called for it, and the answer still holds at a time.
 func (a *Answers) fresh(at int64, key bucket.Key, limits *bucket.Limits) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,8 +121,8 @@ func (a *Answers) fresh(at int64, key bucket.Key, limits *bucket.Limits) bool {
 	return false
 }
 
-// newest returns when the owner of key was last asked for what is remembered at a time, or when the window began since that it spoke of. 0 if
-// nothing is remembered.
+// newest returns when the owner of key was last asked, or when the window of its answer began if that is later; 0 without an
+// answer.
 func (a *Answers) newest(now int64, key bucket.Key, limits *bucket.Limits) (newest int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -139,9 +136,9 @@ func (a *Answers) newest(now int64, key bucket.Key, limits *bucket.Limits) (newe
 	return newest
 }
 
-// left fills in how many units of each limit of key were left when its owner last said so, as of a time, or unknown where that
-// says nothing any more, because another window has begun since. Nothing is left while the window that lasts for the owner is not the
-// one that lasts by this node's clock, so that no share is given twice. least is the same of all limits together: none of them had less when an owner last admitted a check.
+// left fills in how many units of each limit of key were left by its owner's last answer, as of a time; unknown where another
+// window has begun since. Nothing is left while the owner's window is not the one by this node's clock, so that no share is given
+// twice. least is a bound for all limits: none had less when an owner last admitted a check.
 func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []int64) (least int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +170,7 @@ func (a *Answers) left(at int64, key bucket.Key, limits *bucket.Limits, left []i
 	return least
 }
 
-// keep notes that a counter of r's key, which is about to be dropped, stands as list says.
+// keep records list, the state of r's counter, which is about to be dropped.
 func (a *Answers) keep(now int64, r *bucket.Request, list []bucket.Standing) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

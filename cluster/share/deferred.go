@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-project/sluice/internal/guard"
 )
 
-// Deferred are the charges for what a node has admitted without an owner and told none yet, key by key, the oldest first. When
-// there are too many keys, the oldest is forgotten. Safe for concurrent use.
+// Deferred is a queue of charges for what a node has admitted without an owner, by key, the oldest first. When there are too
+// many keys, the oldest is forgotten. Safe for concurrent use.
 type Deferred struct {
 	max     int
 	changed func()
@@ -18,20 +18,19 @@ type Deferred struct {
 		sync.Mutex
 		charges   map[bucket.Key]Charge
 		order     []bucket.Key // of charges
-		sent      []Charge     // taken, and not answered yet
+		sent      []Charge     // taken, without an answer yet
 		forgotten uint64
 	}
 }
 
-// Charge is what is to be charged to the owner of one key.
+// Charge is a charge to the owner of one key.
 type Charge struct {
 	Key       bucket.Key
 	Limits    *bucket.Limits
 	Cost      int64
 	Transient bool
-	// Due is how much of Cost still counts, and is to be charged.
-	Due int64
-	at  int64 // of one that an earlier run has left: when it had this cost
+	Due       int64 // how much of Cost still counts, and must be charged
+	at        int64 // in a charge of an earlier run: when it had this cost
 }
 
 func (o *Deferred) init(max int, changed func()) {
@@ -42,7 +41,7 @@ func (o *Deferred) init(max int, changed func()) {
 	o.mu.charges = make(map[bucket.Key]Charge)
 }
 
-// put adds c to what is to be charged for its key.
+// put adds c to the charge of its key.
 func (o *Deferred) put(c Charge) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +59,7 @@ func (o *Deferred) put(c Charge) {
 	o.changed()
 }
 
-// withdraw notes that an admission was taken back.
+// withdraw removes an admission that was taken back.
 func (o *Deferred) withdraw(k bucket.Key, cost int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -71,14 +70,14 @@ func (o *Deferred) withdraw(k bucket.Key, cost int64) {
 	}
 }
 
-// of returns what is to be charged for a key and was not taken.
+// of returns the charge of a key that was not taken.
 func (o *Deferred) of(k bucket.Key) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.mu.charges[k].Cost
 }
 
-// take returns the charges of the oldest keys, which are then sent.
+// take returns the charges of the oldest keys, which must be sent then.
 func (o *Deferred) take(most int) []Charge {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -95,7 +94,7 @@ func (o *Deferred) take(most int) []Charge {
 	return list
 }
 
-// Answered says that each charge that was taken has its outcome.
+// Answered must be called when each charge that was taken has its outcome.
 func (o *Deferred) Answered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -105,7 +104,7 @@ func (o *Deferred) Answered() {
 	}
 }
 
-// all returns all charges, those that were taken and are not answered among them.
+// all returns all charges, if sent also those that were taken and have no answer yet.
 func (o *Deferred) all(sent bool) (list []Charge) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,15 +117,15 @@ func (o *Deferred) all(sent bool) (list []Charge) {
 	return list
 }
 
-// Count returns of how many keys there are charges to be sent, and of how many these were forgotten.
+// Count returns how many keys have charges to be sent, and of how many keys they were forgotten.
 func (o *Deferred) Count() (keys int, forgotten uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.mu.order), o.mu.forgotten
 }
 
-// Take returns the deferred charges of the oldest keys, as far as they still count, which are then sent: each is to have an Outcome,
-// and when all have, Charges.Answered is to be called.
+// Take returns the deferred charges of the oldest keys, as far as they still count. They must be sent; Ended must be called for
+// each, and then Charges.Answered.
 func (s *Shares) Take(now int64, voters, most int) []Charge {
 	list := s.Charges.take(most)
 	due := list[:0:0]
@@ -141,20 +140,20 @@ func (s *Shares) Take(now int64, voters, most int) []Charge {
 	return due
 }
 
-// Outcome is what has become of a deferred charge that was sent.
+// Outcome is the outcome of a deferred charge that was sent.
 type Outcome int
 
 const (
 	Charged    Outcome = iota // by the owner
-	NotCharged                // for sure
-	AnswerLost                // it may have been charged, or not
+	NotCharged                // certainly
+	AnswerLost                // perhaps charged
 )
 
-// Ended notes the outcome of c. If no owner has charged it, it is deferred again. If the answer was lost it counts as charged: charging it twice
-// would deny what was never admitted. It stays spent of this node's share until it expires, as no owner has acknowledged it.
+// Ended records the outcome of c. If no owner has charged it, it is deferred again. If the answer was lost it counts as charged:
+// a second charge would deny what was never admitted. It stays spent of this node's share until it expires.
 func (s *Shares) Ended(now int64, c Charge, voters int, o Outcome) {
 	switch {
-	case o == Charged: // what the owner says is left of the key has that in it; what was admitted since, in another window perhaps, stays
+	case o == Charged: // the owner's answers include it; later admissions, perhaps in another window, stay
 		if back := min(c.Due, s.counts(now, c, voters)-s.Charges.of(c.Key)); back > 0 {
 			s.admitted.Do(now, &bucket.Request{Key: c.Key, Limits: account(c.Limits, voters), Cost: back, Verb: bucket.Refund})
 		}
@@ -163,16 +162,15 @@ func (s *Shares) Ended(now int64, c Charge, voters int, o Outcome) {
 	}
 }
 
-// counts returns how much of what was admitted of c's key without its owner counts now: the most that any of
-// its limits still counts.
+// counts returns how much of what was admitted of c's key without its owner counts now: the most of all limits.
 func (s *Shares) counts(now int64, c Charge, voters int) int64 {
 	share := account(c.Limits, voters)
 	list, _ := s.admitted.Look(now, c.Key, share)
 	return cost(share, list)
 }
 
-// account returns limits divided by the voters, as they count what was admitted without an owner. Where there are more voters than a limit
-// admits, a share of it is nothing and counts nothing, but what was admitted while there were fewer still counts: so it divides by fewer.
+// account returns limits divided by the voters, as they count what was admitted without an owner. It divides by at most the units
+// of a limit: a share of nothing would not count what was admitted while there were fewer voters.
 func account(limits *bucket.Limits, voters int) *bucket.Limits {
 	for i := range limits.Len() {
 		for _, n := range [...]int64{limits.At(i).Count, limits.At(i).Burst} {
@@ -184,7 +182,7 @@ func account(limits *bucket.Limits, voters int) *bucket.Limits {
 	return limits.Share(voters)
 }
 
-// cost returns how much has been spent to make limits stand so: the most that any of them counts.
+// cost returns how much has been spent of limits in the state list: the most that any of them counts.
 func cost(limits *bucket.Limits, list []bucket.Standing) (most int64) {
 	for i, s := range list {
 		unit := max(1, limits.At(i).Cost)
@@ -193,7 +191,7 @@ func cost(limits *bucket.Limits, list []bucket.Standing) (most int64) {
 	return most
 }
 
-// Table returns a table of so many shards in which each key has spent what is still to be charged for it, and how many keys there are.
+// Table returns a table with that many shards in which each key has spent its deferred charge, and how many keys there are.
 func (s *Shares) Table(now int64, voters, shards int) (*bucket.Table, int, error) {
 	table, err := bucket.NewTable(bucket.Config{Shards: shards})
 	if err != nil {
@@ -209,7 +207,7 @@ func (s *Shares) Table(now int64, voters, shards int) (*bucket.Table, int, error
 	return table, keys, nil
 }
 
-// FromTable returns the charges of one shard of such a table, as of a time.
+// FromTable returns the charges of one shard of a table made by Table, as of a time.
 func FromTable(at int64, table *bucket.Table, shard int) (list []Charge) {
 	table.Recent(at, shard, math.MaxInt, func(key bucket.Key, limits *bucket.Limits, standings []bucket.Standing) {
 		list = append(list, Charge{Key: key, Limits: limits, Cost: cost(limits, standings), at: at})
@@ -217,8 +215,7 @@ func FromTable(at int64, table *bucket.Table, shard int) (list []Charge) {
 	return list
 }
 
-// Restore takes over what an earlier run has admitted without owners, as one of so many voters: it is charged to them, and counts against
-// shares until then.
+// Restore takes over the deferred charges of an earlier run with that many voters. They count against shares until they are charged.
 func (s *Shares) Restore(list []Charge, voters int) {
 	for _, c := range list {
 		s.admitted.Do(c.at, &bucket.Request{Key: c.Key, Limits: account(c.Limits, voters), Cost: c.Cost, Verb: bucket.Charge})

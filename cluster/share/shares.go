@@ -1,9 +1,9 @@
-// Package share is what a node admits of keys whose owners it cannot ask: a share of what was left of a limit when
-// the owner was last heard, and the deferred charges that bring what was so admitted to the owner later.
+// Package share decides checks without the key's owner: it admits a share of what was left of a limit when the owner was last
+// heard, and keeps deferred charges to be sent to the owner later.
 //
-// It decides when a process may give shares, how large they are, what it remembers of owners' answers, and what is
-// still to be charged. It leaves to others which checks are answered so, and to send charges (cluster), and to write them to disk
-// (cmd). It reads no clock and has no goroutine: time is a parameter, in ns on one clock that never steps back.
+// It decides when a process may give shares, how large they are, what it remembers of owners' answers, and what must still be
+// charged. It leaves to cluster which checks get a share, and to send charges and write them to disk. It reads no clock and has
+// no goroutine: time is a parameter, in ns on one clock that never steps back.
 package share
 
 import (
@@ -17,46 +17,44 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// unknown stands for a number of units left of which nothing is known.
+// unknown is a number of units left that is not known.
 const unknown int64 = -1
 
-// Config says how Shares are made.
+// Config configures Shares.
 type Config struct {
-	// Counters are those of the node: of what it owns, and replicas. Its shards are the partitions.
+	// Counters are those of the partitions that the node owns, and of its replicas. A shard is a partition.
 	Counters *bucket.Table
-	// Shards are those of the tables of shares, and MaxKeys is how many keys these, and the deferred charges, have at most.
+	// Shards is the number of shards of the tables of shares, MaxKeys the most keys of these and of the deferred charges.
 	Shards, MaxKeys int
-	// LastAnswers is of how many limits of keys it is remembered what their owners said last. 0 means 65,536.
+	// LastAnswers is the number of limits of keys whose owner's last answer is remembered. 0 means 65,536.
 	LastAnswers int
-	// Changed, if not nil, is called whenever the deferred charges that are to be on disk have changed. It must not block.
+	// Changed, if not nil, is called when the deferred charges must be written to disk again. It must not block.
 	Changed func()
 }
 
-// Shares decides what a node admits without owners: of each limit a part of what was left when the owner was last heard. It is safe
-// for concurrent use.
+// Shares decides what a node admits without owners: of each limit a part of what was left when the owner was last heard. Safe for
+// concurrent use.
 type Shares struct {
 	When    Timing
 	Answers Answers
 	Charges Deferred
 
 	cfg Config
-	// given has a counter for each key of which a share was given: under the limits divided by the voters, and spent so far
-	// that the share is left. What it admits since comes back as the algorithm says, at the rate divided by the voters.
+	// given has a counter for each key with a share: under the limits divided by the voters, and spent so far that the share is
+	// left. It refills as the algorithm says, at the rate divided by the voters.
 	given *bucket.Table
 	// admitted is what the node has admitted without an owner, and no owner has acknowledged.
 	admitted *bucket.Table
-	// mu keeps shares from being forgotten while a check is answered by one: what is gone by then would count as untouched.
+	// mu keeps shares from being forgotten while one answers a check: a forgotten share would count as unspent.
 	mu struct {
 		sync.RWMutex
 		voters int // when a share was given last
 	}
-	// locks keep two checks of one key from working out its share at once.
-	locks [64]sync.Mutex
-	// unheard counts shares that were worked out though no owner's answer was remembered.
-	unheard atomic.Uint64
+	locks   [64]sync.Mutex // so that two checks of one key do not compute its share at once
+	unheard atomic.Uint64  // shares of keys of which no owner's answer was remembered
 }
 
-// New returns shares of which none is given yet. When must be started.
+// New returns Shares that have given none. Call When.Start before use.
 func New(c Config) (*Shares, error) {
 	s := &Shares{cfg: c}
 	s.Answers.limits = c.LastAnswers
@@ -70,7 +68,7 @@ func New(c Config) (*Shares, error) {
 	return s, nil
 }
 
-// Place is where a node stands when it gives a share.
+// Place is the state of a node that gives a share.
 type Place struct {
 	// Voters is the size of the voter set with which it last had quorum.
 	Voters int
@@ -85,8 +83,8 @@ type Receipt struct {
 	given, admitted bucket.Receipt
 }
 
-// Answer answers r by this node's share of its limits, and remembers what it admits as a deferred charge, which is then to be sent. rc,
-// if not nil, is synced in if it has charged.
+// Answer answers r from this node's share of its limits, and records what it admits as a deferred charge, which must be sent then.
+// A charge is described in rc, if that is not nil.
 func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.UnknownShare, rc *Receipt) (d bucket.Decision, charged bool) {
 	s.holdFor(at.Voters)
 	defer s.mu.RUnlock()
@@ -100,9 +98,9 @@ func (s *Shares) Answer(now int64, at Place, r *bucket.Request, unheard rules.Un
 		asOf := s.When.AsOf(now, at.Quorum)
 		switch {
 		case !guard.On(guard.OncePerWindow):
-		case has: // what was given in a window that has begun since counts
+		case has: // shares given in a window that has begun since count
 			asOf = now
-		default: // and so does what the owner has said in one
+		default: // and so does the owner's answer in one
 			asOf = max(asOf, s.Answers.newest(now, r.Key, r.Limits))
 		}
 		s.workOut(asOf, r, part.Limits, at.Voters, unheard)
@@ -127,9 +125,9 @@ func (s *Shares) TakeBack(now int64, rc *Receipt) {
 	s.admitted.GiveBack(now, &rc.admitted)
 }
 
-// shareOf turns left, the units of each limit that were left when the owner was last heard, into those of the share of
-// one of so many voters: its part of what was left, rounded down, and at most its part of the limit, less what it has admitted
-// itself and no owner has acknowledged. Of a limit that is unknown it is the part of the limit, or nothing.
+// shareOf turns left, the units of each limit that were left when the owner was last heard, into those of one voter's share: its
+// part of them, rounded down, and at most its part of the limit, less what it has admitted and no owner has acknowledged. Of an
+// unknown limit it is the part of the limit, or nothing.
 func shareOf(left []int64, own []bucket.Standing, voters int, unheard rules.UnknownShare) {
 	for i := range left {
 		part := left[i] / int64(voters)
@@ -143,11 +141,11 @@ func shareOf(left []int64, own []bucket.Standing, voters int, unheard rules.Unkn
 	}
 }
 
-// workOut sets the counter of r's key to its share as of a time, until which owners could be asked.
+// workOut sets the counter of r's key to its share as of a time, the last one at which owners could be asked.
 func (s *Shares) workOut(asOf int64, r *bucket.Request, part *bucket.Limits, voters int, unknownShare rules.UnknownShare) {
 	var array [bucket.MaxLimits]int64
 	left := array[:r.Limits.Len()]
-	// An owner that has lost quorum, and a replica, have the counter itself. What is dropped after this is among the answers.
+	// An owner that has lost quorum, and a replica, have the counter itself. A counter dropped after this is among the answers.
 	counted, has := s.cfg.Counters.Look(asOf, r.Key, r.Limits)
 	least := s.Answers.left(asOf, r.Key, r.Limits, left)
 	unheard := true
@@ -184,13 +182,13 @@ func (s *Shares) holdFor(voters int) {
 		s.mu.Lock()
 		if s.mu.voters != voters {
 			s.mu.voters = voters
-			s.forgetLocked() // what is left of a share under other limits is no part of what was left
+			s.forgetLocked() // shares were of limits divided differently
 		}
 		s.mu.Unlock()
 	}
 }
 
-// Forget drops all shares: this node has quorum again, and the next time they are worked out anew.
+// Forget drops all shares, so that they are computed anew. It must be called when this node has quorum again.
 func (s *Shares) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,10 +201,10 @@ func (s *Shares) forgetLocked() {
 	}
 }
 
-// keptCounters is of how many counters of a partition that is dropped it is remembered what was left.
+// keptCounters is how many counters of a dropped partition are remembered.
 const keptCounters = 64
 
-// Keep remembers what is left by the counters of a partition that the node owned, or had a replica of, and is about to drop.
+// Keep remembers what is left by the counters of a partition that the node is about to drop.
 func (s *Shares) Keep(now int64, partition int) {
 	if !guard.On(guard.Dropped) {
 		return
@@ -216,10 +214,10 @@ func (s *Shares) Keep(now int64, partition int) {
 	})
 }
 
-// Unheard returns how many shares were worked out though no owner's answer was remembered.
+// Unheard returns how many shares were computed without an owner's answer.
 func (s *Shares) Unheard() uint64 { return s.unheard.Load() }
 
-// Admitted returns how many keys there are of which the node has admitted something that no owner has acknowledged and that counts.
+// Admitted returns of how many keys the node has admitted units that no owner has acknowledged and that still count.
 func (s *Shares) Admitted() int64 { return s.admitted.Stats().Entries }
 
 // Correct does what bucket.Table.Correct does.
@@ -228,39 +226,37 @@ func (s *Shares) Correct(ahead int64) {
 	s.admitted.Correct(ahead)
 }
 
-// Sweep drops what has expired, in one of as many shards as there are.
+// Sweep drops expired counters of one shard, i modulo Config.Shards.
 func (s *Shares) Sweep(now int64, i int) {
 	s.given.Sweep(now, i%s.cfg.Shards)
 	s.admitted.Sweep(now, i%s.cfg.Shards)
 }
 
-// pauseAfter is the time between two turns of a process from which on it is taken to have been paused.
-const pauseAfter = 300 * time.Millisecond
+const (
+	// pauseAfter is the time between two turns after which the process counts as paused.
+	pauseAfter = 300 * time.Millisecond
+	// settleWithin is the longest time that a process with quorum waits for its partitions and replicas before it counts as
+	// settled.
+	settleWithin = 30 * time.Second
+)
 
-// settleWithin is how long a process that has quorum waits for its partitions and their replicas, at most, before it counts as settled.
-const settleWithin = 30 * time.Second
-
-// Timing says when checks may be answered without their owners. One goroutine, the runner, takes its turns; checks read it at any
+// Timing decides when checks may be answered without their owners. One goroutine, the runner, calls Turn; checks read it at any
 // time, also when a process has just woken and the runner has not run yet.
 type Timing struct {
-	// grace is how long a process that has woken or lost quorum waits for its peers before it answers without them.
-	grace int64
-	// timeout is how long a check may wait for an owner.
-	timeout int64
-	// from is when a share may first be given; math.MaxInt64 before that is known. Before the process has quorum nothing is known of
-	// what was spent, nor of the voters; until partitions have owners and replicas, checks wait for these and not for a lost node.
+	grace   int64 // how long a process that has woken or lost quorum waits for its peers before it answers without them
+	timeout int64 // how long a check may wait for an owner
+	// from is when a share may first be given; math.MaxInt64 before that is known. Before the process has quorum, neither the
+	// voters nor what was spent is known; until partitions have owners and replicas, checks wait for these.
 	from atomic.Int64
-	// began is when the process first had quorum, 0 before; the runner's alone.
+	// began is when the process first had quorum, 0 before. Only the runner uses it.
 	began int64
 	// without is since when the process runs without quorum and without a pause; math.MaxInt64 while it has quorum.
-	without atomic.Int64
-	// lost is when quorum ended.
-	lost atomic.Int64
-	// woke is the end of the last pause; turned is the runner's last turn.
-	woke, turned atomic.Int64
+	without      atomic.Int64
+	lost         atomic.Int64 // when quorum ended
+	woke, turned atomic.Int64 // the end of the last pause, the runner's last turn
 }
 
-// Start is called before all else, at the start of the process.
+// Start must be called first, at the start of the process.
 func (f *Timing) Start(now int64, grace, timeout time.Duration) {
 	f.grace, f.timeout = int64(grace), int64(timeout)
 	f.from.Store(math.MaxInt64)
@@ -269,8 +265,8 @@ func (f *Timing) Start(now int64, grace, timeout time.Duration) {
 	f.turned.Store(now)
 }
 
-// Turn notes a turn of the runner at now, in a process that has quorum until the given time. It reports whether the
-// process has got quorum since the turn before.
+// Turn records a turn of the runner at now, in a process that has quorum until the given time. It reports whether the process
+// has got quorum since the turn before.
 func (f *Timing) Turn(now, until int64) (regained bool) {
 	before := f.turned.Swap(now)
 	paused := now-before > int64(pauseAfter)
@@ -294,19 +290,19 @@ func (f *Timing) Turn(now, until int64) (regained bool) {
 	return false
 }
 
-// Settle notes whether the process has settled: it has quorum, holds its partitions and has replicas of them. Checks that
-// came before are denied, not answered by a share.
+// Settle records whether the process has settled: it has quorum, owns its partitions and has replicas of them. Earlier checks
+// are denied, not answered by a share.
 func (f *Timing) Settle(now int64, settled bool) {
 	if settled || f.began != 0 && now-f.began >= int64(settleWithin) {
 		f.from.Store(now + f.timeout)
 	}
 }
 
-// Settling reports whether settle waits to be told.
+// Settling reports whether the process has not settled yet, so that Settle must be called.
 func (f *Timing) Settling() bool { return f.from.Load() == math.MaxInt64 }
 
-// AsOf returns the time of which shares are worked out: now with quorum, and else when it ended, since what was left then has
-// come back here at this node's part of the rate.
+// AsOf returns the time as of which shares are computed: now with quorum, else when it ended, since from then on the limit refills
+// here at this node's part of the rate.
 func (f *Timing) AsOf(now int64, quorum bool) int64 {
 	if quorum || f.without.Load() == math.MaxInt64 {
 		return now
@@ -323,8 +319,8 @@ func (f *Timing) awake(now int64) bool {
 // MayShare reports whether a share may be given: the process has settled since it started, and was not paused just now.
 func (f *Timing) MayShare(now int64) bool { return now >= f.from.Load() && f.awake(now) }
 
-// AtOnce reports whether a process without quorum has been so for long enough that checks need not wait for an owner
-// that it does not hear.
+// AtOnce reports whether the process has been without quorum for so long that checks need not wait for an owner that it does not
+// hear.
 func (f *Timing) AtOnce(now int64) bool {
 	since := f.without.Load()
 	return since != math.MaxInt64 && now-since >= f.grace && f.MayShare(now)

@@ -1,0 +1,194 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-project/sluice/bucket"
+	"github.com/sluice-project/sluice/internal/check"
+	"github.com/sluice-project/sluice/internal/tracing"
+)
+
+// call sends the records of one group, and fills in their replies.
+func (f *forwarding) call(ctx context.Context, r *routing, to int) {
+	g := &f.groups[to]
+	n, records, replies := &r.nodes[to/2], f.records[g.first:g.first+g.n], f.replies[g.first:g.first+g.n]
+	if n.addr == "" {
+		clear(replies)
+		g.err = fmt.Errorf("%w: member %s has no address", check.ErrUnsent, n.name)
+		return
+	}
+	span := f.node.ask(f.batch.Trace, n.addr, records)
+	g.err = f.node.cfg.Peers.Call(ctx, n.addr, records, replies)
+	endAsk(span, replies, g.err)
+	f.node.stats.forwarding.Observe(time.Duration(f.node.cfg.Clock() - f.sent))
+}
+
+// ask begins the span of a call to the node at addr, and sets the trace of the records. It returns nil if at is nil.
+func (n *Node) ask(at *check.Trace, addr string, records []check.Record) *tracing.Span {
+	if at == nil {
+		return nil
+	}
+	span := n.cfg.Tracer.Ask("sluice.forward", at)
+	checks := int64(0)
+	for i := range records {
+		records[i].Trace = span.Trace()
+		checks += max(1, records[i].Times)
+	}
+	span.Text("sluice.address", addr)
+	span.Int("sluice.records", int64(len(records)))
+	span.Int("sluice.checks", checks)
+	return span
+}
+
+// endAsk ends the span of a call that has returned replies and err.
+func endAsk(span *tracing.Span, replies []check.Reply, err error) {
+	if span == nil {
+		return
+	}
+	notOwner, later := 0, 0
+	for i := range replies {
+		switch replies[i].Status {
+		case check.NotOwner:
+			notOwner++
+		case check.Later:
+			later++
+		}
+	}
+	span.Count("sluice.not_owner", notOwner)
+	span.Count("sluice.later", later)
+	switch {
+	case errors.Is(err, check.ErrUnsent):
+		span.Fail("not sent")
+	case errors.Is(err, check.ErrOverloaded):
+		span.Fail("overloaded")
+	case err != nil:
+		span.Fail("not answered")
+	}
+	span.End()
+}
+
+// take reads the replies of this round. A reply without a Status is one that its node could not give in time, though it may
+// have charged the record.
+func (f *forwarding) take(r *routing) {
+	for i := range f.pending {
+		p := &f.pending[i]
+		if !p.away {
+			continue
+		}
+		reply, err := &f.replies[p.at], f.groups[f.groupOf(p)].err
+		switch {
+		case reply.Status != 0:
+			f.answered(r, p, reply)
+		case err != nil:
+			f.unanswered(r, p, p.to, err)
+		default:
+			f.unanswered(r, p, p.to, errUnconfirmed)
+		}
+		if !p.done && p.forwards >= maxForwards {
+			p.to = noNode
+		}
+	}
+	f.noteRound()
+}
+
+// answered takes the reply of the node that p was sent to.
+func (f *forwarding) answered(r *routing, p *pending, reply *check.Reply) {
+	n, req, to := f.node, &f.batch.Requests[p.index], &r.nodes[p.to]
+	switch reply.Status {
+	case check.Decided:
+		a := &f.batch.Answers[p.index]
+		*a = check.Answer{Decision: reply.Decision, Source: check.Forwarded, Owner: reply.Owner}
+		if reply.LeasedOut {
+			a.Age = check.MaxDenied
+		}
+		p.done = true
+		n.stats.forwarded.Add(1)
+		if invalidates(req.Verb) {
+			n.denials.Forget(n.cfg.Clock(), req.Key)
+		} else if f.undo == nil { // in an atomic batch, charges of other checks that led to a denial may be given back
+			n.learn(f.sent, &req.Request, req.Fresh, reply)
+		}
+		if f.undo != nil && reply.Allowed {
+			f.undo.sent(to.addr, p.index)
+		}
+	case check.NotOwner:
+		n.stats.redirected.Add(1)
+		if p.relay { // that node does not reach the owner either
+			p.hint, p.to, p.cause = "", 0, fmt.Errorf("the key's owner is not heard here, nor does node %s reach it", to.name)
+			break
+		}
+		p.hint = reply.Owner
+		p.cause = fmt.Errorf("node %s does not own the key", to.name)
+		if p.hint == "" || p.hint == to.name {
+			p.to = noNode
+		}
+	case check.Later:
+		n.stats.later.Add(1)
+		p.hint, p.to = "", noNode
+		if reply.Owner != to.name && reply.Owner != "" {
+			p.hint, p.to = reply.Owner, 0
+		}
+		p.cause = fmt.Errorf("node %s: %w", to.name, errSealed)
+		if now := n.cfg.Clock(); reply.Owner == "" && !n.mayDecide(now) {
+			// Neither that node nor this one has quorum: both are in a minority, or both have just lost it.
+			if p.cause = errMinority; n.shares.When.AtOnce(now) {
+				f.fallback(r, p)
+			}
+		}
+	case check.Overloaded:
+		f.overloaded(p)
+	default: // another request would get the same reply
+		p.cause = fmt.Errorf("node %s cannot decide this check: it does not know its limits", to.name)
+		f.fallback(r, p)
+	}
+}
+
+// unanswered takes the error of a check that was sent to the node with the index to, or was decided here without effect.
+func (f *forwarding) unanswered(r *routing, p *pending, to int, err error) {
+	p.cause, p.hint, p.done = err, "", false
+	switch req := &f.batch.Requests[p.index]; {
+	case errors.Is(err, check.ErrOverloaded):
+		f.overloaded(p)
+	case errors.Is(err, check.ErrUnsent): // it cannot have been charged
+	default:
+		f.node.stats.ambiguous.Add(1)
+		if invalidates(req.Verb) {
+			f.node.denials.Forget(f.node.cfg.Clock(), req.Key)
+		}
+		if f.undo != nil && to != r.self { // here there is a receipt
+			f.undo.sent(r.nodes[to].addr, p.index)
+		}
+		if f.once || req.Verb == bucket.Refund {
+			f.fallback(r, p)
+		}
+	}
+}
+
+func (f *forwarding) overloaded(p *pending) {
+	f.batch.Answers[p.index] = check.Answer{Err: check.ErrOverloaded}
+	f.node.stats.overloaded.Add(1)
+	p.done = true
+}
+
+// noteRound remembers for shares what owners have decided in this round.
+func (f *forwarding) noteRound() {
+	locked, answers := false, &f.node.shares.Answers
+	for i := range f.pending {
+		p := &f.pending[i]
+		answer := &f.batch.Answers[p.index]
+		if !p.away || !p.done || answer.Source != check.Forwarded {
+			continue
+		}
+		if !locked {
+			locked = true
+			answers.Lock()
+		}
+		answers.NoteLocked(f.sent, &f.batch.Requests[p.index].Request, &answer.Decision)
+	}
+	if locked {
+		answers.Unlock()
+	}
+}

@@ -1,0 +1,242 @@
+package cluster
+
+import (
+	"context"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/sluice-project/sluice/cluster/handoff"
+	"github.com/sluice-project/sluice/internal/member"
+	"github.com/sluice-project/sluice/internal/message"
+	"github.com/sluice-project/sluice/ring"
+)
+
+// scene is the members that gossip shows at a moment, and which of them live. It is immutable.
+type scene struct {
+	seq   uint64 // of gossip's view
+	nodes []node // sorted by name
+	self  int    // index in nodes
+}
+
+// state returns this process's state.
+func (s *scene) state() member.State { return s.nodes[s.self].state }
+
+// of returns the node that gossip shows under name, nil if none.
+func (s *scene) of(name string) *node {
+	if i := slices.IndexFunc(s.nodes, func(n node) bool { return n.name == name }); i >= 0 {
+		return &s.nodes[i]
+	}
+	return nil
+}
+
+// placement is the assigned owners and replicas in a scene: the ring of the members that serve and live, and the same ring
+// without this process, whose owners have its replicas where zones allow it.
+type placement struct {
+	scene   *scene
+	table   *ring.Table
+	without *ring.Table
+	view    handoff.View
+	built   bool // table is another than before
+	err     error
+}
+
+// place returns the placement of s. Tables of before are kept where the members are the same.
+func place(c ring.Config, s *scene, before *placement) *placement {
+	p := &placement{scene: s}
+	var all, others []string
+	for i, n := range s.nodes {
+		if !n.lives {
+			continue
+		}
+		p.view.Members, p.view.Serves = append(p.view.Members, n.peer()), append(p.view.Serves, n.state == member.Serving)
+		if n.state == member.Serving {
+			all = append(all, n.name)
+			if i != s.self {
+				others = append(others, n.name)
+			}
+		}
+	}
+	p.table, p.without = before.table, before.without
+	if !slices.Equal(p.table.Members(), all) {
+		p.built = true
+		if p.table, p.err = ring.Build(c, all); p.err != nil {
+			return p
+		}
+	}
+	switch {
+	case len(all) == len(others):
+		p.without = p.table
+	case !slices.Equal(p.without.Members(), others):
+		if p.without, p.err = ring.Build(c, others); p.err != nil {
+			return p
+		}
+	}
+	p.view.Owner = owners(p.table, p.view.Members)
+	p.view.Replica, p.view.Second = replicaNodes(s, owners(p.without, p.view.Members))
+	return p
+}
+
+// owners lists t's owners by partition, as indexes in members, which has them all.
+func owners(t *ring.Table, members []message.Peer) []int {
+	places := make([]int, len(t.Members()))
+	for i, name := range t.Members() {
+		places[i] = slices.IndexFunc(members, func(p message.Peer) bool { return p.Name == name })
+	}
+	list := make([]int, t.Partitions())
+	for p := range list {
+		list[p] = noNode
+		if i := t.OwnerIndex(p); i >= 0 {
+			list[p] = places[i]
+		}
+	}
+	return list
+}
+
+// placer builds placements beside the runner, whose heartbeats must not wait for the milliseconds that a ring takes. Of
+// several requests it serves the last.
+type placer struct {
+	config ring.Config
+	retain func(addrs []string)
+	last   *placement      // of the goroutine
+	next   chan *scene     // holds the last request
+	done   chan *placement // to the runner
+}
+
+func newPlacer(c ring.Config, retain func([]string), first *placement) *placer {
+	return &placer{c, retain, first, make(chan *scene, 1), make(chan *placement)}
+}
+
+// ask requests the placement of s. It does not block. Only the runner may call it.
+func (p *placer) ask(s *scene) {
+	select {
+	case <-p.next:
+	default:
+	}
+	p.next <- s
+}
+
+// run builds placements until ctx ends.
+func (p *placer) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-p.next:
+			next := place(p.config, s, p.last)
+			if next.err == nil {
+				p.last = next
+				p.retain(next.addrs())
+			}
+			select {
+			case <-ctx.Done():
+			case p.done <- next:
+			}
+		}
+	}
+}
+
+// addrs returns the addresses of the other members, also those that do not live.
+func (p *placement) addrs() []string {
+	var addrs []string
+	for i, n := range p.scene.nodes {
+		if i != p.scene.self && n.addr != "" {
+			addrs = append(addrs, n.addr)
+		}
+	}
+	return addrs
+}
+
+// signal wakes the receiver of a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// replicaNode is a member that may have replicas of this process's partitions.
+type replicaNode struct {
+	place int // index in the view's Members
+	hash  uint64
+	zone  string
+}
+
+// replicaNodes returns for each partition the members that should have this process's first and second replica, as indexes in
+// the view's Members, or noNode. The first is the owner in the ring without this process, which would take the partition over,
+// unless it is in this process's zone and another zone has members. The second is in a third zone where there is one. The
+// others are placed by rendezvous hashing, so few replicas move when a member comes or goes.
+func replicaNodes(s *scene, ringOwner []int) (first, second []int) {
+	var others []replicaNode
+	at, zone := 0, s.nodes[s.self].zone
+	for i, n := range s.nodes {
+		if !n.lives {
+			continue
+		}
+		if i != s.self && n.state == member.Serving {
+			others = append(others, replicaNode{at, xxhash.Sum64String(n.name), n.zone})
+		}
+		at++
+	}
+	first, second = make([]int, len(ringOwner)), make([]int, len(ringOwner))
+	for p, owner := range ringOwner {
+		a := best(others, p, func(n replicaNode) int {
+			switch {
+			case zonesDiffer(zone, n.zone):
+				return 1 + boolInt(n.place == owner)
+			case n.place == owner:
+				return 0
+			}
+			return -1
+		})
+		first[p], second[p] = noNode, noNode
+		if a == nil {
+			continue
+		}
+		first[p] = a.place
+		b := best(others, p, func(n replicaNode) int {
+			if n.place == a.place {
+				return -1
+			}
+			return boolInt(zonesDiffer(zone, n.zone) && zonesDiffer(a.zone, n.zone))
+		})
+		if b != nil {
+			second[p] = b.place
+		}
+	}
+	return first, second
+}
+
+// zonesDiffer reports whether two zones are known and not the same.
+func zonesDiffer(a, b string) bool { return a != "" && b != "" && a != b }
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// best returns the node of the highest rank, of several the one of the highest weight for a partition; nil if all ranks are
+// below 0.
+func best(nodes []replicaNode, partition int, rank func(replicaNode) int) (found *replicaNode) {
+	most, weight := 0, uint64(0)
+	for i := range nodes {
+		n := &nodes[i]
+		r := rank(*n)
+		if r < most {
+			continue
+		}
+		if w := mix(n.hash + uint64(partition)); found == nil || r > most || w > weight {
+			found, most, weight = n, r, w
+		}
+	}
+	return found
+}
+
+// mix is the finalizer of splitmix64: every bit of x moves every bit of the result.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
