@@ -154,8 +154,8 @@ func TestGateOfAnOrphan(t *testing.T) {
 	}
 }
 
-// TestReplicaAtAHiddenVoter: a voter that gossip alone takes for dead keeps its replica while it is heard, and gets one if there is
-// nobody else: without it a crash of the owner would lose all since.
+// TestReplicaAtAHiddenVoter: a voter that only gossip considers dead keeps its replica while it is heard, and gets one if there
+// is no other node: without it a crash of the owner would lose everything since.
 func TestReplicaAtAHiddenVoter(t *testing.T) {
 	hidden := View{Members: []message.Peer{alice}, Owner: []int{0}, Replica: []int{-1}}
 	for name, before := range map[string]View{

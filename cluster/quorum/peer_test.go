@@ -104,8 +104,8 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestSteadyPair: between two who have nothing to tell, a heartbeat is answered by one, and the
-// acknowledgement may wait for it. What tells something goes at once.
+// TestSteadyPair: between two idle processes, a heartbeat is answered by one heartbeat, and the acknowledgement may wait for
+// it. News are sent at once.
 func TestSteadyPair(t *testing.T) {
 	mine := set(3, "x", "y")
 	l := newLone(t, mine)

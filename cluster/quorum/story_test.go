@@ -133,8 +133,8 @@ func TestOrderedLeave(t *testing.T) {
 	}
 }
 
-// Of two, the one that leaves hears of it from the one that stays, never the other
-// way round: else a lost message could leave the other in a set with nobody.
+// Of two members, the leaving one learns of the change from the remaining one, never the other way round: otherwise a lost
+// message could leave the remaining one in a set with a gone member.
 func TestLeaveOfTheLowestOfTwo(t *testing.T) {
 	w := settle(t, "a b")
 	w.all["a"].leaving = true
