@@ -388,7 +388,7 @@ func TestCountersStayInTheirAccount(t *testing.T) {
 }
 
 // TestSpentKeysStayFarAboveTheCap: a table that is far above its cap, as transfers can make it, and of which few counters may go, evicts none that
-// is wholly spent while there are others: it never has to take the only one that it has looked at.
+// is completely spent while there are others: it never has to take the only one that it has looked at.
 func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 	const spent, domains = 400, 20
 	now := int64(time.Hour)

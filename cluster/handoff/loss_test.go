@@ -282,7 +282,7 @@ func TestLossTravels(t *testing.T) {
 	}
 }
 
-// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not synced anew before.
+// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not synced again before.
 func TestReplicaComesBack(t *testing.T) {
 	mark := at(owned, carol)
 	lost := message.Loss{Of: mark.Epoch, Age: 1}

@@ -119,7 +119,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 }
 
 // TestGateOfAnOrphan: an owner whose only replica node is gone decides little until a majority has heard from it since: it may
-// be the one that is cut off, and would lose what it decides. That it still has quorum by what it sent before is not enough.
+// be the one that is isolated, and would lose what it decides. That it still has quorum by what it sent before is not enough.
 func TestGateOfAnOrphan(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}

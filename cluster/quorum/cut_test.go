@@ -148,7 +148,7 @@ func TestRestartedVoterAsksFirst(t *testing.T) {
 	w.until(5*time.Second, "all are counted", w.counted("a b c d e"))
 }
 
-// As before, but it is the proposer that restarts, and the voter that is cut off.
+// As before, but it is the proposer that restarts, and the voter that is isolated.
 func TestRestartedProposerAsksFirst(t *testing.T) {
 	w := settle(t, "a b c")
 	w.lost = func(e message.Envelope) bool {

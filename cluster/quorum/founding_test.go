@@ -127,7 +127,7 @@ func TestFounderIsGone(t *testing.T) {
 	}
 }
 
-// The founder alone knows that its set is in force when it is cut off; the others found another, and it joins them.
+// The founder alone knows that its set is in force when it is isolated; the others found another, and it joins them.
 func TestFounderIsCutOff(t *testing.T) {
 	w := fresh(t, 1, 3)
 	w.lost = func(e message.Envelope) bool {
@@ -305,7 +305,7 @@ func TestBootstrapByHand(t *testing.T) {
 }
 
 // TestRandomFoundings has five processes found a set, three at a time, through cuts, losses, pauses and crashes. With disks they may
-// come back; without, a process that has begun anew may have forgotten what it has accepted, so none does.
+// come back; without, a process that has started again may have forgotten what it has accepted, so none does.
 func TestRandomFoundings(t *testing.T) {
 	for _, disks := range []bool{false, true} {
 		t.Run(fmt.Sprint("disks ", disks), func(t *testing.T) {

@@ -51,7 +51,7 @@ func TestAcknowledgement(t *testing.T) {
 			if got := l.Acked(861*ms, c.awaited+1); got != nil {
 				t.Errorf("acknowledged %v too long ago", got)
 			}
-			// A new run of y must introduce itself anew, and the old one is not answered.
+			// A new run of y must introduce itself again, and the old one is not answered.
 			if l.acks(300*ms, later, c.h) {
 				t.Error("acknowledged the next run of y, which has not introduced itself")
 			}

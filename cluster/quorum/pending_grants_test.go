@@ -70,7 +70,7 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// The members of the set that x has unconfirmed have crashed and begin anew: x goes with them, but not before the last
+// The members of the set that x has unconfirmed have crashed and start again: x goes with them, but not before the last
 // has, and not because of a process that was never counted.
 func TestUnconfirmedOfTheLost(t *testing.T) {
 	old, young := set(3, "y", "z"), message.Set{ID: "a", Version: 1, Members: []string{"y"}}

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// restart runs name anew, at once.
+// restart runs name again, at once.
 func (w *testCluster) restart(name string, snapshot message.Set) *process {
 	w.crash(name)
 	w.run(time.Millisecond)

@@ -189,7 +189,7 @@ func TestCrashAndForget(t *testing.T) {
 	}
 }
 
-// A member that was cut off for longer than the others remember it comes back as a
+// A member that was isolated for longer than the others remember it comes back as a
 // newcomer, and is not in grace: it has not forgotten anything.
 func TestForgottenComesBack(t *testing.T) {
 	w := settle(t, "a b c")
