@@ -167,7 +167,7 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 
 // addShadow adds x. Call boundShadows after the last one.
 func (c *counter) addShadow(x shadow) {
-	r := c.rarely()
+	r := c.ensureRare()
 	r.shadows = append(r.shadows, x)
 }
 

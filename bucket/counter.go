@@ -45,8 +45,8 @@ type rare struct {
 	ledger *ledger
 }
 
-// rarely returns the rare part of c, creating it if necessary.
-func (c *counter) rarely() *rare {
+// ensureRare returns the rare part of c, creating it if necessary.
+func (c *counter) ensureRare() *rare {
 	if c.more == nil {
 		c.more = new(more)
 	}
@@ -77,8 +77,8 @@ func newCounter(l *Limits, now int64, m *more) counter {
 	return c
 }
 
-// letGo clears references in m, a buffer, so that it keeps nothing alive.
-func (m *more) letGo() {
+// release clears references in m, a buffer, so that it keeps nothing alive.
+func (m *more) release() {
 	clear(m.rest)
 	m.rare = nil
 }

@@ -163,7 +163,7 @@ func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o
 			o = sh.insertLocked(l.Key, &made)
 			o.did |= changed
 		}
-		sh.mu.spare.letGo()
+		sh.mu.spare.release()
 		return o
 	}
 	before := c.bytes()

@@ -75,7 +75,7 @@ func (t *Table) importLocked(
 		case !merge:
 			o = sh.clearLocked(key)
 		}
-		sh.mu.spare.letGo()
+		sh.mu.spare.release()
 		t.followLocked(sh, own, now, key, o, false)
 		grown = grown || o.grown > 0
 	}

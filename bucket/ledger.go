@@ -74,7 +74,7 @@ func (c *counter) setGrants(list []grant) {
 		return
 	}
 	slices.SortFunc(list, func(a, b grant) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.id, b.id)) })
-	r := c.rarely()
+	r := c.ensureRare()
 	if r.ledger == nil {
 		r.ledger = new(ledger)
 	}

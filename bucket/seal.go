@@ -223,7 +223,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	}
 	at := sh.atLocked(now)
 	c := newCounter(limits, at, &sh.mu.spare)
-	defer sh.mu.spare.letGo()
+	defer sh.mu.spare.release()
 	if limits.stateless {
 		return
 	}

@@ -156,7 +156,7 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 			rc.after(r, o.counter, cost, sh.mu.ahead)
 		}
 	}
-	sh.mu.spare.letGo()
+	sh.mu.spare.release()
 	return o
 }
 
@@ -193,7 +193,7 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 		seen.status(at, d)
 	}
 	d.seenFrom(now, at)
-	sh.mu.spare.letGo()
+	sh.mu.spare.release()
 }
 
 // useLocked answers a verb that may change c.

@@ -15,8 +15,8 @@ type channel struct {
 	peer message.Peer
 
 	// To the peer.
-	n      uint64 // last number assigned
-	flight []*transferBatch
+	n        uint64 // last number assigned
+	inFlight []*transferBatch
 	// progress is when the last receipt arrived, or the first unconfirmed batch was sent.
 	progress int64
 	rtt      quorum.Estimate // from the first sending of a batch
@@ -49,10 +49,10 @@ func (m *Machine) dispatch(ch *channel, f *transferBatch) {
 	ch.n++
 	body := f.body
 	body.N, f.first, f.sent = ch.n, m.now, m.now
-	if len(ch.flight) == 0 {
+	if len(ch.inFlight) == 0 {
 		ch.progress = m.now
 	}
-	ch.flight = append(ch.flight, f)
+	ch.inFlight = append(ch.inFlight, f)
 	m.stats.Counters += uint64(body.Image.Counters)
 	m.stats.Bytes += uint64(len(body.Image.Data))
 	m.send(ch.peer, body)
@@ -60,10 +60,10 @@ func (m *Machine) dispatch(ch *channel, f *transferBatch) {
 
 // resend resends batches whose receipt is overdue. An unreachable peer gets them when it comes back.
 func (m *Machine) resend(ch *channel) {
-	if len(ch.flight) == 0 || !m.reachable(ch.peer) || m.now-ch.flight[0].sent < m.resendAfter(ch) {
+	if len(ch.inFlight) == 0 || !m.reachable(ch.peer) || m.now-ch.inFlight[0].sent < m.resendAfter(ch) {
 		return
 	}
-	for _, f := range ch.flight {
+	for _, f := range ch.inFlight {
 		f.sent = m.now
 		again := *f.body
 		// The counters have aged since then. A tenth less, for clocks that run at different speeds.
@@ -74,12 +74,12 @@ func (m *Machine) resend(ch *channel) {
 
 // stalled reports whether the peer has been confirming nothing for too long.
 func (m *Machine) stalled(ch *channel) bool {
-	return len(ch.flight) > 0 && m.now-ch.progress > m.stallAfter(ch.peer)
+	return len(ch.inFlight) > 0 && m.now-ch.progress > m.stallAfter(ch.peer)
 }
 
-// letGo abandons everything for the peer except closes, which it may have processed: only the peer can say. Batches in
+// abandonAll abandons everything for the peer except closes, which it may have processed: only the peer can say. Batches in
 // flight lose their content, since no target needs it.
-func (m *Machine) letGo(ch *channel) {
+func (m *Machine) abandonAll(ch *channel) {
 	for _, list := range [][]*target{ch.level, ch.changed, ch.active, ch.waiting} {
 		for _, t := range list {
 			m.abandon(t)
@@ -100,7 +100,7 @@ func (m *Machine) letGo(ch *channel) {
 	if m.pace.last == ch {
 		m.pace.transferBatch = nil // its receipt may never arrive
 	}
-	for _, f := range ch.flight {
+	for _, f := range ch.inFlight {
 		closes := false
 		for i, t := range f.targets {
 			closes = closes || f.body.Parts[i].Kind == message.Close && !t.gone
@@ -115,11 +115,11 @@ func (m *Machine) letGo(ch *channel) {
 // takeReceipt completes the batch of r. Receipts may arrive in any order.
 func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 	ch := m.channel(from)
-	for i, f := range ch.flight {
+	for i, f := range ch.inFlight {
 		if f.body.N != r.N {
 			continue
 		}
-		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
+		ch.inFlight = append(ch.inFlight[:i:i], ch.inFlight[i+1:]...)
 		ch.progress = m.now
 		if ch.notServing = never; r.NotServing {
 			ch.notServing = m.now
@@ -266,9 +266,9 @@ const (
 
 // full reports whether the next batch must wait for a receipt.
 func (m *Machine) full(ch *channel) bool {
-	if len(ch.flight) == 0 {
+	if len(ch.inFlight) == 0 {
 		return false
 	}
 	n := min(window+ch.rtt.Least()/gateStep, maxWindow)
-	return ch.n-ch.flight[0].body.N >= uint64(n)-1
+	return ch.n-ch.inFlight[0].body.N >= uint64(n)-1
 }

@@ -38,12 +38,11 @@ type claim struct {
 	asked int64
 	tries int
 	// earlier are epochs that granters have granted to other processes before.
-	earlier []message.Epoch
-	coming  *arrival // the state being fetched, if it is kept beside the shard
+	earlier  []message.Epoch
+	incoming *arrival // the state being fetched, if it is kept beside the shard
 }
 
-// maxTries is the number of unanswered fetches after which the claim starts again: the process that offered the state may
-// have lost it.
+// maxTries is the number of unanswered fetches after which the claim starts again, since the offered state may be lost.
 const maxTries = 4
 
 type claimStage uint8
@@ -99,7 +98,7 @@ func (m *Machine) claimDue(slow bool) {
 
 // mayClaim reports whether this process may claim partitions now.
 func (m *Machine) mayClaim() bool {
-	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.acquainted()
+	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
 }
 
 // claimLost claims partitions that the ring assigns to this process and no live process owns.

@@ -53,22 +53,22 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 		m.expect(from, p, part)
 	}
 	s := &p.state
-	if c.coming != nil {
-		s = &c.coming.state
+	if c.incoming != nil {
+		s = &c.incoming.state
 	}
 	if p.isOwned() || !s.continues(from, part) {
 		return false
 	}
 	c.asked, c.tries = m.now, 0
 	taken := false
-	if c.coming == nil {
+	if c.incoming == nil {
 		taken = m.put(p, part, b, data)
 	} else {
 		taken = m.putAside(p, part, b, data)
 	}
 	switch {
 	case !taken:
-		c.states, c.coming = c.states[1:], nil // the offered state is unusable
+		c.states, c.incoming = c.states[1:], nil // the offered state is unusable
 	case part.End:
 		m.win(p, c.states[0].has)
 	}
@@ -79,11 +79,11 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 	s := state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, initialSync: part.InitialSync, loss: m.heardLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
 	}
-	p.claim.coming = nil
+	p.claim.incoming = nil
 	if p.completeness() == message.Complete {
-		p.claim.coming = &arrival{state: s}
+		p.claim.incoming = &arrival{state: s}
 		return
 	}
 	m.forget(p)
@@ -94,7 +94,7 @@ func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 // putAside keeps a portion until the last one has arrived. Then they replace the shard's state, or are merged into it if it
 // is divergent.
 func (m *Machine) putAside(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
-	a := p.claim.coming
+	a := p.claim.incoming
 	a.sum = add(a.sum, data)
 	a.portions = append(a.portions, portion{m.now - b.Age, &b.Image, data, part.Counters})
 	if !part.End {

@@ -55,7 +55,7 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 				m.makePendingGrants(p)
 			}
 			part.Owned, part.Granted = p.owned, m.lastGranted(p)
-			if !p.uprooted() {
+			if !p.foreign() {
 				part.Has, part.State = p.completeness(), p.state.mark
 			}
 		}
@@ -113,11 +113,11 @@ type sentPendingGrants struct {
 
 // makePendingGrants includes p's known epoch in the next pending grants, whether it was granted here or learned. The
 // granters may leave the voter set, so the remaining voters must know it and pass it on.
-func (m *Machine) makePendingGrants(p *partition) { p.told, m.untold = m.pendingGrants+1, true }
+func (m *Machine) makePendingGrants(p *partition) { p.told, m.unpublished = m.pendingGrants+1, true }
 
 // nextPendingGrants returns the sequence number that will cover all grants so far.
 func (m *Machine) nextPendingGrants() uint64 {
-	if m.untold {
+	if m.unpublished {
 		return m.pendingGrants + 1
 	}
 	return m.pendingGrants
@@ -125,10 +125,10 @@ func (m *Machine) nextPendingGrants() uint64 {
 
 // publish gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
 func (m *Machine) publish() {
-	if !m.untold {
+	if !m.unpublished {
 		return
 	}
-	m.untold = false
+	m.unpublished = false
 	m.pendingGrants++
 	if guard.On(guard.Promise) {
 		m.c.Quorum.AwaitSeen(m.pendingGrants)

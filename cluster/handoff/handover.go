@@ -146,7 +146,7 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 		return false
 	}
 	m.stats.Received++
-	s.loss = m.heardLoss(part.Loss, s.loss)
+	s.loss = m.decodeLoss(part.Loss, s.loss)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
 	// The giver has the same state, and remains a replica until another one is complete.
 	giver := &target{

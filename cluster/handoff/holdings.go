@@ -56,12 +56,12 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 		switch p.phase {
 		case owning:
 			b.Held = append(b.Held, message.Holding{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.says(&p.hold.loss),
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.encodeLoss(&p.hold.loss),
 				Replicated: enough > 0 && m.completeReplicas(p) >= enough,
 			})
 		case handingOver:
 			b.Held = append(b.Held, message.Holding{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.says(&p.hold.loss),
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.encodeLoss(&p.hold.loss),
 			})
 		}
 	}
@@ -148,12 +148,12 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	}
 	m.comesBack(p, from, h.Loss)
 	if s := &p.state; !p.isOwned() && s.from == from && s.mark.Epoch == k.epoch {
-		s.loss = m.heardLoss(h.Loss, s.loss)
+		s.loss = m.decodeLoss(h.Loss, s.loss)
 	}
 }
 
-// acquainted reports whether every live member has sent its full list.
-func (m *Machine) acquainted() bool {
+// heardAllHoldings reports whether every live member has sent its full list.
+func (m *Machine) heardAllHoldings() bool {
 	ok := true
 	m.others(func(p message.Peer) {
 		l := m.heard[p]

@@ -51,17 +51,17 @@ func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
 	return epoch.Boot == m.c.Self.Boot && epoch != p.own && p.before.Less(epoch)
 }
 
-// says returns l in its message form.
-func (m *Machine) says(l *loss) message.Loss {
+// encodeLoss returns l in its message form.
+func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
 	return message.Loss{Of: l.of, Sure: l.sure, Has: l.has, Age: m.now - l.since}
 }
 
-// heardLoss converts x from its message form; before is the loss known so far. The delay of the message makes since seem
+// decodeLoss converts x from its message form; before is the loss known so far. The delay of the message makes since seem
 // later.
-func (m *Machine) heardLoss(x message.Loss, before loss) loss {
+func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
 	if x.Of == (message.Epoch{}) {
 		return loss{}
 	}
@@ -228,7 +228,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	switch l := &h.loss; {
 	case *l == (loss{}):
 	case !part.Epoch.Less(l.of):
-		if rest := l.but(m.heardLoss(part.Loss, *l)); rest != *l {
+		if rest := l.but(m.decodeLoss(part.Loss, *l)); rest != *l {
 			m.stats.LossesBack++
 			m.endLoss(p, rest)
 		}

@@ -68,7 +68,7 @@ type Machine struct {
 	claims            uint64 // number of the last claim
 	asking            []*asking
 	pendingGrants     uint64
-	untold            bool // grants to include in the next pending grants
+	unpublished       bool // grants to include in the next pending grants
 	pendingGrantsSent map[message.Peer]sentPendingGrants
 	restored          bool // other processes may have later snapshots; wait for them
 	clusterID         string
@@ -116,7 +116,7 @@ func (m *Machine) SetView(now int64, v View) {
 	}
 	for _, ch := range m.channels {
 		if !m.reachable(ch.peer) {
-			m.letGo(ch)
+			m.abandonAll(ch)
 		}
 	}
 	m.forgetGone()
@@ -231,10 +231,10 @@ func (m *Machine) joinClusterID() {
 		p.known, p.claim, p.rejected, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
 		p.owned, p.formerly, p.own, p.before, p.granted = none, none, none, none, nil
-		m.uproot(p)
+		m.markForeign(p)
 	}
 	for _, ch := range m.channels {
-		m.letGo(ch)
+		m.abandonAll(ch)
 	}
 	m.asking = nil
 	clear(m.heard)
@@ -251,7 +251,7 @@ func (m *Machine) lookAround() {
 			ch.unfit = unfit
 			m.replan = true
 			if unfit {
-				m.letGo(ch)
+				m.abandonAll(ch)
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part m
 	k.m.stats.TooLarge += uint64(large)
 	t.sum = add(t.sum, im.Data[from:])
 	return message.Part{
-		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.says(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
+		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.encodeLoss(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
 	}, keys[n:]
 }
 

@@ -133,7 +133,7 @@ func (s *state) release() {
 // loses nothing.
 func (p *partition) within(start message.Mark) bool {
 	s := &p.state
-	if p.uprooted() {
+	if p.foreign() {
 		return false
 	}
 	if s.mark.Epoch == start.Epoch {

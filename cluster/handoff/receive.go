@@ -84,7 +84,7 @@ func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message
 	p.enter(syncing)
 	p.state = state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, initialSync: part.InitialSync, loss: m.heardLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
 	}
 	return true
 }
@@ -141,9 +141,9 @@ func (m *Machine) mergeDivergent(p *partition) {
 	s.merging = m.addTarget(p, k.owner, message.Merge)
 }
 
-// uproot makes the state of p divergent after its cluster ID was dissolved, with a zero mark, because epochs of two cluster
+// markForeign makes the state of p divergent after its cluster ID was dissolved, with a zero mark, because epochs of two cluster
 // IDs cannot be compared. An incomplete state is dropped.
-func (m *Machine) uproot(p *partition) {
+func (m *Machine) markForeign(p *partition) {
 	s := &p.state
 	s.loss = loss{}
 	switch {
@@ -158,7 +158,7 @@ func (m *Machine) uproot(p *partition) {
 	*s = state{}
 }
 
-// uprooted reports whether the state of p is from another cluster ID; see uproot.
-func (p *partition) uprooted() bool {
+// foreign reports whether the state of p is from another cluster ID; see markForeign.
+func (p *partition) foreign() bool {
 	return p.phase != absent && !p.isOwned() && p.state.mark.Epoch == (message.Epoch{})
 }

@@ -125,7 +125,7 @@ func (m *Machine) Stored(now int64, r message.Record) {
 	if p := m.proposal; p != nil && p.accepting && len(p.votes) >= m.set.Majority() {
 		m.adopt(now, p.set)
 	}
-	m.obey(now)
+	m.adoptByHand(now)
 	m.found(now)
 	m.countQuorum(now)
 }

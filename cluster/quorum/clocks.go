@@ -44,8 +44,8 @@ func (l *least) value(now int64) int64 {
 	return min(l.newer, l.older)
 }
 
-// apart returns a − b. ok is false if the difference is too large to be one between two clocks.
-func apart(a, b int64) (d int64, ok bool) {
+// clockDifference returns a − b. ok is false if the difference is too large to be one between two clocks.
+func clockDifference(a, b int64) (d int64, ok bool) {
 	const most = int64(1) << 61 // 73 years
 	d = a - b
 	return d, -most < d && d < most && (a > b) == (d > 0)
@@ -53,7 +53,7 @@ func apart(a, b int64) (d int64, ok bool) {
 
 // readHere adds a heartbeat that p sent when its clock showed sent.
 func (p *peer) readHere(now, sent int64) {
-	if d, ok := apart(now, sent); ok {
+	if d, ok := clockDifference(now, sent); ok {
 		p.here.add(now, d)
 	}
 }
@@ -61,7 +61,7 @@ func (p *peer) readHere(now, sent int64) {
 // readThere adds an acknowledgement: p received the heartbeat sent at sent when its own clock showed at (0 if it did not
 // report one).
 func (p *peer) readThere(now, sent, at int64) {
-	if d, ok := apart(at, sent); ok && at != 0 {
+	if d, ok := clockDifference(at, sent); ok && at != 0 {
 		p.there.add(now, d)
 	}
 }

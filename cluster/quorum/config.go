@@ -43,7 +43,7 @@ func (c Config) Validate() error {
 		return errors.New("quorum: Self.Name: empty; want the node's name")
 	case c.Self.Boot == "":
 		return errors.New("quorum: Self.Boot: empty; want the process's boot id")
-	case !c.Record.Set.Zero() && !sound(c.Record.Set):
+	case !c.Record.Set.Zero() && !validSet(c.Record.Set):
 		return fmt.Errorf("quorum: Record.Set: %+v; want an ID and sorted names, each once, or no set", c.Record.Set)
 	case c.Expect < 0:
 		return fmt.Errorf("quorum: Expect: %d; want a number of processes, or 0 to found no set", c.Expect)

@@ -222,7 +222,7 @@ func (m *Machine) acceptFounding(now int64, from *peer, b *message.Accept) {
 // of which knows a set.
 func (m *Machine) acceptable(now int64, s message.Set) bool {
 	held := m.record.Founding
-	if !m.founds() || m.founder != nil || !sound(s) || len(s.Members) != m.c.Expect || m.isVoid(s.ID) || !held.Zero() && held.ID != s.ID {
+	if !m.founds() || m.founder != nil || !validSet(s) || len(s.Members) != m.c.Expect || m.isVoid(s.ID) || !held.Zero() && held.ID != s.ID {
 		return false
 	}
 	candidates := m.candidates(now)
@@ -251,7 +251,7 @@ func (m *Machine) Forget(now int64, name string) error {
 		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
 	}
 	m.byHand = without(m.set, name)
-	m.obey(now)
+	m.adoptByHand(now)
 	return nil
 }
 
@@ -266,12 +266,12 @@ func (m *Machine) Bootstrap(now int64) error {
 	}
 	m.founder = nil
 	m.byHand = message.Set{ID: m.freshID(), Version: 1, Members: []string{m.c.Self.Name}}
-	m.obey(now)
+	m.adoptByHand(now)
 	return nil
 }
 
-// obey adopts the set made by Forget or Bootstrap once it is on disk.
-func (m *Machine) obey(now int64) {
+// adoptByHand adopts the set made by Forget or Bootstrap once it is on disk.
+func (m *Machine) adoptByHand(now int64) {
 	s := m.byHand
 	if s.Zero() {
 		return

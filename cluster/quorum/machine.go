@@ -146,7 +146,7 @@ func (m *Machine) Tick(now int64) {
 	} else {
 		m.lackedAt = now
 	}
-	m.obey(now)
+	m.adoptByHand(now)
 	m.undo(now)
 	m.forgetUnwanted(now)
 	m.found(now)

@@ -42,7 +42,7 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 	s := k.set
 	informs := !k.unconfirmed && p.saw >= k.pendingGrants
 	switch {
-	case k.unconfirmed || !sound(s):
+	case k.unconfirmed || !validSet(s):
 	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
 		if !m.wantSet(now, s) {
 			break // the next heartbeat carries it again
@@ -142,8 +142,8 @@ func beats(s, t message.Set) bool {
 	return cmp.Or(cmp.Compare(len(s.Members), len(t.Members)), slices.Compare(s.Members, t.Members)) > 0
 }
 
-// sound reports whether s is a valid set: an ID, a version, and sorted unique names.
-func sound(s message.Set) bool {
+// validSet reports whether s is a valid set: an ID, a version, and sorted unique names.
+func validSet(s message.Set) bool {
 	if s.ID == "" || s.Version == 0 || len(s.Members) == 0 || s.Members[0] == "" {
 		return false
 	}
@@ -157,7 +157,7 @@ func sound(s message.Set) bool {
 
 // follows reports whether t can be the next version after s: one name more or less.
 func follows(s, t message.Set) bool {
-	if !sound(t) || t.ID != s.ID || t.Version != s.Version+1 {
+	if !validSet(t) || t.ID != s.ID || t.Version != s.Version+1 {
 		return false
 	}
 	small, large := s, t

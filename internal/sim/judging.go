@@ -63,8 +63,8 @@ func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64
 		return
 	}
 	spent := k.limit - d.Remaining
-	if w.story != nil {
-		w.story.add(line{w.now, fmt.Sprintf("%s decides %s: %v, spent %d, change %d, confirmed %d", p, k.name, d.Allowed, spent, seq,
+	if w.trace != nil {
+		w.trace.add(line{w.now, fmt.Sprintf("%s decides %s: %v, spent %d, change %d, confirmed %d", p, k.name, d.Allowed, spent, seq,
 			p.handoff.Confirmed(k.partition)), 1 << k.partition, true})
 	}
 	before := t.now(k.place)

@@ -40,7 +40,7 @@ type Result struct {
 	// Lasted is the simulated time.
 	Lasted    time.Duration
 	Violation *Violation
-	Story     *Story
+	Trace     *Trace
 	Counts
 }
 
@@ -55,7 +55,7 @@ func Run(o Options) Result {
 	w := newSimCluster(o.Seed)
 	w.without = o.Without
 	if o.Told {
-		w.story = new(Story)
+		w.trace = new(Trace)
 	}
 	f := choose(w.rng, &o)
 	n := f.nodes(w)
@@ -89,7 +89,7 @@ func Run(o Options) Result {
 	w.tell(general, "%d found a set, seed %d, %s, %d nodes, %d partitions, %d checks/s, network %d‰ lost %d‰ doubled %d‰ late, in order %v",
 		w.expect, o.Seed, f.name, n, w.partitions, w.rate, w.net.lose, w.net.double, w.net.late, w.net.fifo)
 	w.guarded(func() { w.play(f, n) })
-	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Story: w.story, Counts: w.Counts}
+	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Trace: w.trace, Counts: w.Counts}
 }
 
 // guarded turns a panic in f into a violation, so that its seed is reported.

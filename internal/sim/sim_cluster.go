@@ -83,7 +83,7 @@ type simCluster struct {
 	quorate   map[string]bool // cluster IDs that have had quorum
 	idle      []time.Duration // for how long each partition has had no decider
 	violation *Violation
-	story     *Story
+	trace     *Trace
 	states    []handoff.State
 
 	Counts

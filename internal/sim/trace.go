@@ -23,39 +23,39 @@ type line struct {
 
 // tell adds a line to the trace, if there is one.
 func (w *simCluster) tell(part int, format string, args ...any) {
-	if w.story == nil {
+	if w.trace == nil {
 		return
 	}
 	l := line{at: w.now, text: fmt.Sprintf(format, args...)}
 	if part >= 0 {
 		l.parts = 1 << part
 	}
-	w.story.add(l)
+	w.trace.add(l)
 }
 
 func (w *simCluster) tellControlMessage(p *process, l *controlMessage) {
-	if w.story == nil {
+	if w.trace == nil {
 		return
 	}
 	text, parts, noise := describe(l.envelope.Body)
-	w.story.add(line{w.now, fmt.Sprintf("%s → %s  %s", short(l.envelope.From), p, text), parts, noise})
+	w.trace.add(line{w.now, fmt.Sprintf("%s → %s  %s", short(l.envelope.From), p, text), parts, noise})
 }
 
 func (w *simCluster) tellLost(l *controlMessage) {
-	if w.story == nil || l.hop != nil {
+	if w.trace == nil || l.hop != nil {
 		return
 	}
 	text, parts, noise := describe(l.envelope.Body)
-	w.story.add(line{w.now, fmt.Sprintf("%s → %s  LOST %s", short(l.envelope.From), short(l.envelope.To), text), parts, noise})
+	w.trace.add(line{w.now, fmt.Sprintf("%s → %s  LOST %s", short(l.envelope.From), short(l.envelope.To), text), parts, noise})
 }
 
-// Story is the trace of a run.
-type Story struct{ lines []line }
+// Trace is the trace of a run.
+type Trace struct{ lines []line }
 
-func (s *Story) add(l line) { s.lines = append(s.lines, l) }
+func (s *Trace) add(l line) { s.lines = append(s.lines, l) }
 
 // Last returns the last n lines that concern the partition, or all if it is negative; noise includes heartbeats and the like.
-func (s *Story) Last(n, partition int, noise bool) string {
+func (s *Trace) Last(n, partition int, noise bool) string {
 	var picked []string
 	for i := len(s.lines) - 1; i >= 0 && len(picked) < n; i-- {
 		l := &s.lines[i]
