@@ -78,8 +78,7 @@ func TestDrainLeavesOthers(t *testing.T) {
 	}
 }
 
-// TestReserve: whoever must leave units free takes none of them, and is told when there are more. Others
-// take them.
+// TestReserve: a check with Reserve leaves that many units free, and is told when there are more. Other checks take them.
 func TestReserve(t *testing.T) {
 	for _, a := range algorithms {
 		t.Run(a.name, func(t *testing.T) {

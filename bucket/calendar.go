@@ -5,26 +5,22 @@ import (
 	"time"
 )
 
-// calendar divides time into calendar units of a time zone. Its windows tile time
-// without gap or overlap, whatever the zone's clock does:
+// calendar divides time into calendar units of a time zone. Its windows cover time without gap or overlap, whatever the zone's
+// clock does:
 //
-//   - A day, and what is longer, begins at the first instant at which the zone's date has
-//     reached it. A midnight that does not exist is replaced by the first instant after it,
-//     and a clock put back across midnight does not begin the day a second time. So days of 23 and
-//     25 hours are one window each.
-//   - An hour or minute begins whenever the zone's clock shows a full one or jumps past one.
-//     So an hour that is repeated is a window of its own, and a shift by half an
-//     hour makes an hour of 30 or 90 minutes.
+//   - A day or longer unit begins at the first instant at which the zone's date has reached it: the first instant after a
+//     midnight that does not exist, and only once if the clock is put back across midnight. So days of 23 and 25 hours are
+//     one window each.
+//   - An hour or minute begins whenever the zone's clock shows a full one or jumps past one. So a repeated hour is a window
+//     of its own, and a shift by half an hour makes an hour of 30 or 90 minutes.
 //
-// Offsets from UTC are whole seconds, hence so are all boundaries, and the work is
-// done in Unix seconds.
+// Offsets from UTC are whole seconds, so all boundaries are, and calculations are in Unix seconds.
 type calendar struct {
 	unit Unit
 	loc  *time.Location
 }
 
-// farAway is a number of units that leads out of int64's nanoseconds from anywhere in them,
-// if a unit is a minute or longer.
+// farAway is a number of units (of at least a minute) that exceeds the range of int64 nanoseconds from any time.
 const farAway = int64(math.MaxInt64 / int64(time.Minute) * 3)
 
 // end returns the first boundary after now.
@@ -51,7 +47,7 @@ func (c *calendar) count(from, to int64) int64 {
 	return c.number(b) - c.number(a)
 }
 
-// nanoseconds converts Unix seconds, held at the ends of int64.
+// nanoseconds converts Unix seconds to nanoseconds, saturating at the ends of int64.
 func nanoseconds(sec int64) int64 {
 	const most = math.MaxInt64 / int64(time.Second)
 	switch {
@@ -63,8 +59,7 @@ func nanoseconds(sec int64) int64 {
 	return sec * int64(time.Second)
 }
 
-// offset returns the zone's offset from UTC at sec, and a time to > sec until which it
-// stays; it may stay longer.
+// offset returns the zone's offset from UTC at sec, and a time to > sec until which it is valid at least.
 func (c *calendar) offset(sec int64) (to, offset int64) {
 	t := time.Unix(sec, 0).In(c.loc)
 	_, end := t.ZoneBounds()
@@ -74,16 +69,15 @@ func (c *calendar) offset(sec int64) (to, offset int64) {
 		to = end.Unix()
 	}
 	if to <= sec {
-		// On the last day of a leap year ZoneBounds may take the year, at whose end it
-		// ends a stretch, for a day too short.
+		// On the last day of a leap year, ZoneBounds may end the range a day too early.
 		to += 24 * 60 * 60
 	}
 	return to, int64(off)
 }
 
-// Days and longer units: a unit has a number, and its start is searched.
+// Days and longer units have a number; their start is searched.
 
-// number returns the number of the unit that sec lies in.
+// number returns the number of the unit that contains sec.
 func (c *calendar) number(sec int64) int64 {
 	_, offset := c.offset(sec)
 	n := c.dateNumber(sec + offset)
@@ -94,8 +88,7 @@ func (c *calendar) number(sec int64) int64 {
 	return n
 }
 
-// dateNumber returns the number of the unit that a local time, in seconds as
-// if it were UTC, lies in.
+// dateNumber returns the number of the unit that contains a local time, given in seconds as if it were UTC.
 func (c *calendar) dateNumber(local int64) int64 {
 	const day = 24 * 60 * 60
 	switch c.unit {
@@ -111,7 +104,7 @@ func (c *calendar) dateNumber(local int64) int64 {
 	return int64(year)
 }
 
-// date returns the local time at which unit n begins on paper: the inverse of dateNumber.
+// date returns the nominal local start of unit n: the inverse of dateNumber.
 func (c *calendar) date(n int64) int64 {
 	const day = 24 * 60 * 60
 	switch c.unit {
@@ -142,7 +135,7 @@ func (c *calendar) start(n int64) int64 {
 	}
 }
 
-// Hours and minutes: boundaries are regular while the offset stays.
+// Hours and minutes have regular boundaries while the offset is constant.
 
 // length returns the length of the unit in seconds, for Minute and Hour.
 func (c *calendar) length() int64 {
@@ -157,7 +150,7 @@ func (c *calendar) nthClock(sec, n int64) int64 {
 	length := c.length()
 	for {
 		if sec > math.MaxInt64/int64(time.Second) {
-			return math.MaxInt64 // beyond int64's nanoseconds, however many changes of the clock away
+			return math.MaxInt64 // beyond int64 nanoseconds, however many clock changes away
 		}
 		to, offset := c.offset(sec)
 		full := floorDiv(sec+offset, length)
@@ -192,7 +185,7 @@ func (c *calendar) countClock(from, to int64) (n int64) {
 	}
 }
 
-// shifts reports whether a unit begins at sec, at which an offset ends.
+// shifts reports whether a unit begins at sec, where the zone's offset changes from offset.
 func (c *calendar) shifts(sec, offset int64) bool {
 	_, next := c.offset(sec)
 	old, local := sec+offset, sec+next
@@ -200,12 +193,11 @@ func (c *calendar) shifts(sec, offset int64) bool {
 	return full == local || full >= old
 }
 
-// The token bucket with refill in steps: count tokens at once at every boundary.
-// Boundaries are multiples of the period since the Unix epoch, or calendar units,
-// or, aligned to the first hit, multiples of the period since the charge that found the bucket
-// full. A full bucket is like no bucket, so it is then that one is created.
+// The token bucket with refill in steps: count tokens at once at every boundary. Boundaries are multiples of the period since
+// the Unix epoch, calendar units, or, aligned to the first hit, multiples of the period since the charge that found the bucket
+// full. A full bucket equals no bucket, so that charge creates it.
 
-// settleStep refills at the boundaries up to now.
+// settleStep applies the refills up to now.
 func (s *state) settleStep(p *plan, now int64) {
 	if s.aux == never || now < s.aux {
 		return
@@ -234,7 +226,7 @@ func (s *state) untilStep(p *plan, now, target int64) int64 {
 	return subSat(p.nth(s.aux, ceilDiv(s.spent-target, p.count)-1), now)
 }
 
-// undoStep is undoFlow for a bucket that is refilled in steps.
+// undoStep is undoFlow for a bucket with refill in steps.
 func (s *state) undoStep(p *plan, m mark, now, cost int64) {
 	if s.spent == 0 {
 		return

@@ -5,24 +5,21 @@ import (
 	"slices"
 )
 
-// Limits change under living counters: a rule file is edited, or two nodes run different
-// files for a while and ask in turn. What was spent must survive that.
+// Limits change under live counters: a rule file is edited, or two nodes have different files for a while and check in turn.
+// Spent units must survive that.
 //
-//   - A new limit of the same shape as an old one takes over its state exactly, so a
-//     changed option, or the count of a window, just counts from now on.
-//   - Any other new limit starts with what the old limit at its place has spent. If the two differ only in
-//     how fast they drain, that is a copy; else it is at most what fills the new limit.
-//   - A window that began with its first charge keeps its beginning: with another period it ends that long after
-//     it, and if that has passed, it is over.
-//   - An old limit that is not taken over stays as a shadow: it no longer decides, but every
-//     charge is charged to it too. When it comes back into force it takes up its state,
-//     as if it had never been gone.
+//   - A new limit with the shape of an old one takes over its state exactly, so a changed option or count applies from now on.
+//   - Any other new limit starts with the units spent of the old limit at its index: as a copy if the two differ only in how
+//     fast they drain, otherwise with at most what fills the new limit.
+//   - A window that began with its first charge keeps its beginning: with another period it ends that long after it, possibly
+//     at once.
+//   - An old limit that is not taken over becomes a shadow: it no longer decides, but every charge is charged to it too. When
+//     it comes back into force, its state is taken up as if it had always been in force.
 //
-// Shadows stay as long as the counter, even when they are free: a limit that comes back must
-// know what was spent in its absence. So limits that go back and forth mint nothing. They are bounded: callers may bring other
-// limits with every check.
+// Shadows stay as long as the counter, even when free, because a returning limit must know what was spent in its absence. So
+// alternating limits admit nothing extra. Their number is bounded, because callers may send other limits with every check.
 
-// shadow is a limit no longer in force, and its state.
+// shadow is a former limit and its state.
 type shadow struct {
 	limits *Limits
 	place  int
@@ -31,28 +28,27 @@ type shadow struct {
 
 func (x *shadow) plan() *plan { return &x.limits.plans[x.place] }
 
-// Bounds of the shadows of a counter. Above them, those are dropped that are free soonest, which forgets the least.
+// Bounds of the shadows of a counter. Above them, the shadows that become free first are dropped, which loses the least.
 const (
-	// maxShadows is one whole set.
+	// maxShadows is one full set.
 	maxShadows = MaxLimits
-	// maxFormer is how many sets they are of at most.
+	// maxFormer is the maximum number of sets that they belong to.
 	maxFormer = 4
-	// fewEntries is how many entries a counter keeps, shadows included, if no set that it knows keeps more; else it keeps MaxKeyEntries. Limits
-	// that come with a check are held to it by default.
+	// fewEntries is the number of log entries that a counter keeps, shadows included, unless one of its sets keeps more; then
+	// it is MaxKeyEntries. It is the default bound of limits that come with a check.
 	fewEntries = 4096
 )
 
 // shadowBytes is the memory of a shadow.
 const shadowBytes = 48
 
-// withLimits returns a counter that continues c under the limits l, settled to now. c must not
-// be used any more.
+// withLimits returns a counter that continues c under l, settled to now. c must not be used any more.
 func (c *counter) withLimits(l *Limits, now int64) *counter {
 	now = c.settle(now)
 	old := c.candidates()
 	n := newCounter(l, now, &more{rest: make([]state, 0, len(l.plans)-1)})
 	n.admissions, n.cuts = c.admissions, c.cuts
-	var origin [MaxLimits]int // 1 + the place among the limits in force until now, or 0
+	var origin [MaxLimits]int // 1 + index among the limits so far in force, or 0
 	for i := range l.plans {
 		p := &l.plans[i]
 		if p.stateless() {
@@ -80,8 +76,8 @@ func (c *counter) withLimits(l *Limits, now int64) *counter {
 	return &n
 }
 
-// takeGrants makes what c has granted granted by n, whose limit i has taken over the state of place origin[i]-1 of c. What was
-// charged to other states is held from now on.
+// takeGrants transfers the grants of from to c. Limit i of c has taken over the state at index origin[i]-1 of from; units
+// charged to other states are held from now on.
 func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
 	l := from.ledger()
 	if l == nil {
@@ -99,13 +95,13 @@ func (c *counter) takeGrants(from *counter, origin *[MaxLimits]int) {
 	c.setGrants(l.grants)
 }
 
-// candidate is an old limit and its state, for a new limit to take over.
+// candidate is an old limit and its state that a new limit may take over.
 type candidate struct {
 	shadow
 	taken bool
 }
 
-// candidates lists the limits in force, by place, and then the shadows.
+// candidates lists the limits in force in order, then the shadows.
 func (c *counter) candidates() []candidate {
 	list := make([]candidate, 0, len(c.limits.plans)+maxShadows)
 	for i := range c.limits.plans {
@@ -117,7 +113,7 @@ func (c *counter) candidates() []candidate {
 	return list
 }
 
-// match returns the old limit whose state p continues, the one at its place i first, or nil.
+// match returns the old limit whose state p continues, preferring index i, or nil.
 func match(old []candidate, p *plan, i int) *candidate {
 	if i < len(old) && !old[i].taken && old[i].plan().shape == p.shape {
 		return &old[i]
@@ -130,9 +126,8 @@ func match(old []candidate, p *plan, i int) *candidate {
 	return nil
 }
 
-// forebear returns the limit in force until now that the new one at place i starts from: the one
-// at its place, or if none was there, the one with the most spent. It returns nil if none
-// keeps a state.
+// forebear returns the limit so far in force that the new one at index i starts from: the one at its index, otherwise the one
+// with the most spent units. It is nil if none has a state.
 func forebear(old []candidate, i int, now int64) (from *candidate) {
 	if i < len(old) && !old[i].plan().stateless() {
 		return &old[i]
@@ -146,12 +141,12 @@ func forebear(old []candidate, i int, now int64) (from *candidate) {
 	return from
 }
 
-// inherit charges what was spent of from to the new state s.
+// inherit charges the units spent of from to the new state s.
 func (s *state) inherit(p *plan, from *candidate, now int64) {
 	q := from.plan()
 	if q.shape.likes(p.shape) {
 		*s = from.state
-		s.log = s.log.clone() // another state goes on with the original
+		s.log = s.log.clone() // another state continues with the original
 		return
 	}
 	s.last = from.state.last
@@ -170,14 +165,14 @@ func (s *state) inherit(p *plan, from *candidate, now int64) {
 	}
 }
 
-// addShadow keeps x. Call boundShadows after the last.
+// addShadow adds x. Call boundShadows after the last one.
 func (c *counter) addShadow(x shadow) {
-	r := c.rarely()
+	r := c.ensureRare()
 	r.shadows = append(r.shadows, x)
 }
 
-// boundShadows drops shadows that are too many, and makes the logs of the others as short as they must be. All are settled to now. It
-// writes to no ring, which may be another's too.
+// boundShadows drops excess shadows and shortens the logs of the others. All are settled to now. It does not write to rings,
+// which may be shared.
 func (c *counter) boundShadows(now int64) {
 	if len(c.shadows()) == 0 {
 		return
@@ -217,7 +212,7 @@ func (c *counter) boundShadows(now int64) {
 // free is state.free.
 func (x *shadow) free(now int64) int64 { return x.state.free(x.plan(), now) }
 
-// former returns the sets that the shadows are of.
+// former returns the sets that the shadows belong to.
 func (r *rare) former() []*Limits {
 	sets := make([]*Limits, 0, maxFormer+1)
 	for i := range r.shadows {
@@ -228,7 +223,7 @@ func (r *rare) former() []*Limits {
 	return sets
 }
 
-// entriesEach returns how many entries the log of each shadow may have: a part of what the limits in force leave, at least 1.
+// entriesEach returns the maximum log entries of each shadow: an equal part of what the limits in force leave, at least 1.
 func (c *counter) entriesEach() int {
 	list, all, logs := c.shadows(), fewEntries, 0
 	if c.limits.entries > fewEntries {
@@ -267,7 +262,7 @@ func (c *counter) chargeShadows(now, cost int64, charge func(s *state, p *plan, 
 	}
 }
 
-// refundShadows gives cost back to every shadow.
+// refundShadows refunds cost to every shadow.
 func (c *counter) refundShadows(cost int64) {
 	list := c.shadows()
 	for i := range list {

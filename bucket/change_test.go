@@ -31,8 +31,8 @@ func TestCounterSize(t *testing.T) {
 	}
 }
 
-// TestShadowsAreBounded: whoever sends other limits with every check does not make counters grow
-// for ever, and the limits that are remembered longest are those that are free latest.
+// TestShadowsAreBounded: a caller that sends other limits with every check does not grow counters without bound. The limits
+// that are remembered longest are those that become free last.
 func TestShadowsAreBounded(t *testing.T) {
 	limits := func(hours int) *Limits {
 		l, err := NewLimits(Limit{Algorithm: SlidingLog, Count: 10, Period: time.Duration(hours) * time.Hour})

@@ -2,17 +2,16 @@ package bucket
 
 import "slices"
 
-// counter is what one key has spent. It takes 64 bytes with one limit, and no
-// more behind pointers unless the limit keeps a log.
+// counter is what one key has spent. It takes 64 bytes with one limit, and no more memory behind pointers unless the limit
+// keeps a log.
 type counter struct {
-	// limits is the set that the states belong to, place by place.
+	// limits is the set that the states belong to, by index.
 	limits *Limits
 	more   *more
-	// now is the time (Unix ns) of the counter: the last at which it was used.
-	// Every state is settled to it.
+	// now is the counter's time (Unix ns): its last use. Every state is settled to it.
 	now int64
-	// admissions counts what moves state.last, cuts what was given back, in steps of oneCut. They
-	// let a receipt see what has happened since. Both wrap. The bits of cuts below oneCut are flags.
+	// admissions counts changes of state.last, cuts counts refunds in steps of oneCut; a receipt compares both with its own.
+	// Both wrap. The bits of cuts below oneCut are flags.
 	admissions, cuts uint32
 	first            state
 }
@@ -20,9 +19,9 @@ type counter struct {
 const (
 	// flagDirty: the key is in the shard's journal.
 	flagDirty uint32 = 1 << iota
-	// flagHeld: there may be receipts for this very counter.
+	// flagHeld: receipts for this counter may exist.
 	flagHeld
-	// flagAgain: the key was used again since its counter was made, or last spared by an eviction.
+	// flagAgain: the key was used again since its counter was created or last spared by an eviction.
 	flagAgain
 	oneCut
 )
@@ -30,24 +29,24 @@ const (
 // has reports whether the flag is set.
 func (c *counter) has(flag uint32) bool { return c.cuts&flag != 0 }
 
-// more holds what most counters do not need.
+// more has data that most counters do not need.
 type more struct {
 	// rest are the states of the limits after the first.
 	rest []state
-	// rare is nil unless the limits have changed or something was granted.
+	// rare is nil unless the limits have changed or there are grants.
 	rare *rare
 }
 
-// rare holds what few counters need.
+// rare has data that few counters need.
 type rare struct {
-	// shadows are states of limits that are no longer in force, see change.go.
+	// shadows are states of former limits; see change.go.
 	shadows []shadow
-	// ledger is what is granted, or nil.
+	// ledger has the grants, nil if none.
 	ledger *ledger
 }
 
-// rarely returns the rare part of c, made if need be.
-func (c *counter) rarely() *rare {
+// ensureRare returns the rare part of c, creating it if necessary.
+func (c *counter) ensureRare() *rare {
 	if c.more == nil {
 		c.more = new(more)
 	}
@@ -65,8 +64,7 @@ func (c *counter) shadows() []shadow {
 	return c.more.rare.shadows
 }
 
-// newCounter returns a counter that nothing was spent of. If l has several limits, it uses m for
-// the rest, and fills it; m may then not be nil.
+// newCounter returns a counter without spent units. If l has several limits, their states use m, which must then not be nil.
 func newCounter(l *Limits, now int64, m *more) counter {
 	c := counter{limits: l, now: now, first: newState(&l.plans[0])}
 	if n := len(l.plans) - 1; n > 0 {
@@ -79,14 +77,14 @@ func newCounter(l *Limits, now int64, m *more) counter {
 	return c
 }
 
-// letGo makes m, working space that was used, keep nothing alive.
-func (m *more) letGo() {
+// release clears references in m, a buffer, so that it keeps nothing alive.
+func (m *more) release() {
 	clear(m.rest)
 	m.rare = nil
 }
 
-// copyTo returns a copy of c that uses m for what lies behind pointers. The rings of logs are
-// shared, unless something is granted: settling the copy leaves the original alone, charging it would not.
+// copyTo returns a copy of c that uses m for data behind pointers. Rings of logs are shared unless there are grants: settling
+// the copy does not change them, charging would.
 func (c *counter) copyTo(m *more) counter {
 	d := *c
 	if c.more != nil {
@@ -95,12 +93,12 @@ func (c *counter) copyTo(m *more) counter {
 		d.more = m
 	}
 	if d.ledger() != nil {
-		d.unshare() // settling charges leases that are over
+		d.unshare() // settling charges expired leases
 	}
 	return d
 }
 
-// unshare gives c rings of its own.
+// unshare gives c its own rings.
 func (c *counter) unshare() {
 	for i := range c.limits.plans {
 		c.at(i).log = c.at(i).log.clone()
@@ -119,7 +117,7 @@ func (r *rare) clone() *rare {
 	return &rare{slices.Clone(r.shadows), r.ledger.clone()}
 }
 
-// clone returns a copy of c on the heap, with everything behind pointers its own but the rings.
+// clone returns a copy of c on the heap that shares only rings.
 func (c *counter) clone() *counter {
 	if c.more == nil {
 		d := *c
@@ -137,7 +135,7 @@ func (c *counter) at(i int) *state {
 	return &c.more.rest[i-1]
 }
 
-// settle moves the counter to now, or leaves it where it is if that is later, and returns its time.
+// settle moves the counter to now if that is later, and returns its time.
 func (c *counter) settle(now int64) int64 {
 	if now <= c.now {
 		return c.now
@@ -165,8 +163,7 @@ func (c *counter) settleStates(now int64) {
 	c.now = now
 }
 
-// free reports whether the counter is wholly free at now, so that it is as good as none. It
-// does not change the counter.
+// free reports whether the counter is completely free at now, which equals no counter. It does not change the counter.
 func (c *counter) free(now int64) bool {
 	if now < c.now {
 		now = c.now
@@ -195,19 +192,18 @@ func (c *counter) free(now int64) bool {
 	return c.first.freeAt(&c.limits.plans[0], c.now, now)
 }
 
-// freeAt reports whether s, settled to last, will be as good as new at now ≥ last.
+// freeAt reports whether s, settled to last, is completely free at now ≥ last.
 func (s *state) freeAt(p *plan, last, now int64) bool {
 	c := *s
 	c.settle(p, last, now)
 	return c.used(p, now) == 0 && c.interval(p, now) == 0 && c.atRest(p, now)
 }
 
-// entryBytes is the memory of a counter with one limit and its share of the table: its own
-// 64 bytes, 80 of the LRU's entry and about 56 of the map. What the garbage
-// collector needs on top is not counted.
+// entryBytes is the memory of a counter with one limit and its part of the table: its own 64 bytes, 80 of the LRU entry and
+// about 56 of the map, without garbage collector overhead.
 const entryBytes = 200
 
-// The memory of a more and of a rare without what they hold.
+// The memory of more and rare without their contents.
 const (
 	moreBytes = 32
 	rareBytes = 32

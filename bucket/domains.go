@@ -6,56 +6,54 @@ import (
 	"unsafe"
 )
 
-// Key names one counter: a 128-bit keyed hash of a domain and a descriptor. The
-// strings themselves are never kept beside a counter.
+// Key identifies one counter: a 128-bit keyed hash of a domain and a descriptor. Counters do not keep the strings.
 type Key struct {
 	Hi uint64 `cbor:"1,keyasint"`
 	Lo uint64 `cbor:"2,keyasint"`
 }
 
-// Shard returns the shard, in [0, shards), that k belongs to. A cluster uses as
-// many shards as it has partitions, so that one lock, one LRU list and one unit
-// of ownership are the same thing. shards must be positive.
+// Shard returns the shard of k, in [0, shards). A cluster uses one shard per partition, so that lock, LRU list and unit of
+// ownership coincide. shards must be positive.
 func (k Key) Shard(shards int) int { return int(k.Lo % uint64(shards)) }
 
-// A table accounts for its counters by domain, and for each set of limits as long as a counter refers to it. A counter
-// names neither: its limits know their domain, so both cost a counter nothing.
+// A table accounts for its counters by domain, and for each set of limits while a counter refers to it. Counters have no field
+// for either: their limits know the domain.
 
-// OtherDomains is the name under which a table accounts for the domains beyond MaxDomains, and for limits without one.
+// OtherDomains is the name for domains beyond MaxDomains and for limits without a domain.
 const OtherDomains = "(other)"
 
-// MaxDomains is how many domains a table accounts for one by one, beside those of SetDomains.
+// MaxDomains is the number of domains that a table accounts for individually, besides those of SetDomains.
 const MaxDomains = 256
 
-// otherDomains is how many accounts the domains beyond MaxDomains share, by a hash of the name. With one for all, which would
-// soon be the largest, each of these domains would lose its counters to each insert of any other.
+// otherDomains is the number of accounts that the other domains share by a hash of the name. A single one would soon be the
+// largest account, and then every insert of any other domain would evict from all of them.
 const otherDomains = 256
 
-// DefaultMaxSets is the usual Config.MaxSets.
+// DefaultMaxSets is the default of Config.MaxSets.
 const DefaultMaxSets = 65_536
 
-// domain is what the counters of one domain take of a table.
+// domain is the account of one domain.
 type domain struct {
 	name string
-	// entries are the domain's counters, bytes the memory of them and of their limits.
+	// entries is the number of its counters, bytes the memory of them and of their limits.
 	entries, bytes atomic.Int64
-	// maxKeys caps entries; 0 is no cap.
+	// maxKeys caps entries; 0 means no cap.
 	maxKeys atomic.Int64
 	evicted atomic.Uint64
-	// sets are its sets of limits that are referred to. Written under Table.accounts.
+	// sets is the number of its sets of limits in use. Written under Table.accounts.
 	sets atomic.Int64
 	// shared: it is one of Table.others.
 	shared bool
 }
 
-// account is how often a table's counters refer to one set of limits.
+// account counts a table's references to one set of limits.
 type account struct {
 	table  *Table
 	domain *domain
 	refs   atomic.Int64
 }
 
-// setOverhead is the memory of a Limits and of its account, without its lists.
+// setOverhead is the memory of a Limits and its account, without its lists.
 const setOverhead = int64(unsafe.Sizeof(Limits{})) + int64(unsafe.Sizeof(account{})) + 64
 
 // bytes returns the approximate memory of l.
@@ -63,7 +61,7 @@ func (l *Limits) bytes() int64 {
 	return setOverhead + int64(len(l.list))*int64(unsafe.Sizeof(Limit{})+unsafe.Sizeof(plan{}))
 }
 
-// join adds a reference if there are any.
+// join adds a reference unless there is none.
 func (a *account) join() bool {
 	for n := a.refs.Load(); n > 0; n = a.refs.Load() {
 		if a.refs.CompareAndSwap(n, n+1) {
@@ -73,7 +71,7 @@ func (a *account) join() bool {
 	return false
 }
 
-// leave takes a reference away unless it is the last.
+// leave removes a reference unless it is the last.
 func (a *account) leave() bool {
 	for n := a.refs.Load(); n > 1; n = a.refs.Load() {
 		if a.refs.CompareAndSwap(n, n-1) {
@@ -85,7 +83,7 @@ func (a *account) leave() bool {
 
 // accountOf returns the account of l, nil if no counter refers to l.
 func (t *Table) accountOf(l *Limits) *account {
-	// The first table that uses the limits, in a process with several, finds its account without a lock.
+	// The first table in the process that uses the limits finds its account without a lock.
 	if a := l.account.Load(); a != nil && a.table == t {
 		return a
 	}
@@ -94,7 +92,7 @@ func (t *Table) accountOf(l *Limits) *account {
 	return t.accounts.bySet[l]
 }
 
-// refer notes one more reference to l, and returns its domain.
+// refer adds a reference to l, and returns its domain.
 func (t *Table) refer(l *Limits) *domain {
 	if a := l.account.Load(); a != nil && a.table == t && a.join() {
 		return a.domain
@@ -118,7 +116,7 @@ func (t *Table) refer(l *Limits) *domain {
 	return a.domain
 }
 
-// unrefer takes a reference to l away, and returns its domain.
+// unrefer removes a reference to l, and returns its domain.
 func (t *Table) unrefer(l *Limits) *domain {
 	a := t.accountOf(l)
 	if a.leave() {
@@ -141,7 +139,7 @@ func (t *Table) unrefer(l *Limits) *domain {
 	return a.domain
 }
 
-// domainLocked returns the account of the domain called name. The accounts' lock must be held.
+// domainLocked returns the account of a domain. The accounts' lock must be held.
 func (t *Table) domainLocked(name string) *domain {
 	if d := t.accounts.byName[name]; d != nil {
 		return d
@@ -152,7 +150,7 @@ func (t *Table) domainLocked(name string) *domain {
 	return t.addDomainLocked(name)
 }
 
-// shared returns the one of the others' accounts that a domain called name is in.
+// shared returns the shared account of a domain.
 func (t *Table) shared(name string) *domain {
 	return &t.others[maphash.String(t.seed, name)%otherDomains]
 }
@@ -164,7 +162,7 @@ func (t *Table) addDomainLocked(name string) *domain {
 	return d
 }
 
-// dropDomainLocked takes d, which has no counters, off the list, and makes room for another domain in its place.
+// dropDomainLocked removes d, which has no counters, from the list, which makes room for another domain.
 func (t *Table) dropDomainLocked(d *domain) {
 	if !d.shared {
 		if _, named := t.accounts.named[d.name]; named {
@@ -189,8 +187,8 @@ func (t *Table) listDomainsLocked() {
 	t.domains.Store(&list)
 }
 
-// SetDomains names domains that are accounted for one by one, however many there are, and caps their counters: 0 is no cap. It
-// takes the names and caps of before away. What is above a cap goes by Config.WhenFull.
+// SetDomains sets the domains that are always accounted for individually and the caps of their counters, replacing earlier
+// ones. 0 means no cap. Config.WhenFull decides above a cap.
 func (t *Table) SetDomains(maxKeys map[string]int64) {
 	t.accounts.Lock()
 	defer t.accounts.Unlock()
@@ -216,7 +214,7 @@ func (t *Table) SetDomains(maxKeys map[string]int64) {
 	t.capped.Store(capped)
 }
 
-// DomainStats is what the counters of one domain take of a table.
+// DomainStats is the use of a table by one domain.
 type DomainStats struct {
 	Name           string
 	Entries, Bytes int64
@@ -225,7 +223,7 @@ type DomainStats struct {
 
 // Domains returns the stats of each domain that has counters or a cap, and of OtherDomains, in no order.
 func (t *Table) Domains() []DomainStats {
-	t.accounts.Lock() // so that no domain goes between two scrapes of what it has become
+	t.accounts.Lock() // so that no domain becomes another account between two scrapes
 	defer t.accounts.Unlock()
 	others := DomainStats{Name: OtherDomains}
 	for i := range t.others {
@@ -252,20 +250,20 @@ func (sh *shard) enter(c *counter, n int64) {
 	}
 }
 
-// exit undoes enter. Limits and shadows must be those of then.
+// exit undoes enter. Limits and shadows must not have changed since.
 func (sh *shard) exit(c *counter, n int64) {
 	t := sh.table
 	for _, x := range c.shadows() {
 		t.unrefer(x.limits)
 	}
-	// Before the last reference goes, and with it the domain's account.
+	// Before the last reference is removed, and the domain's account with it.
 	d := t.accountOf(c.limits).domain
 	d.entries.Add(-1)
 	d.bytes.Add(-n)
 	t.unrefer(c.limits)
 }
 
-// resource is what a table has too much of.
+// resource is a resource that a table has too much of.
 type resource uint8
 
 const (
@@ -275,7 +273,7 @@ const (
 	tooManySets
 )
 
-// over says which cap the table is above, if any.
+// over returns the resource whose cap the table exceeds, if any.
 func (t *Table) over() resource {
 	switch {
 	case t.entries.Load() > t.maxEntries:
@@ -288,13 +286,13 @@ func (t *Table) over() resource {
 	return nothing
 }
 
-// farOver reports whether the table is further above a cap than it may be.
+// farOver reports whether the table exceeds a cap by more than the tolerated part.
 func (t *Table) farOver() bool {
 	above := func(n, most int64) bool { return n > most && n-most > most/slack }
 	return above(t.entries.Load(), t.maxEntries) || above(t.bytes.Load(), t.maxBytes) || above(t.sets.Load(), t.maxSets)
 }
 
-// largest returns the most that a domain has of r.
+// largest returns the largest use of r by a domain.
 func (t *Table) largest(r resource) (most int64) {
 	for _, d := range *t.domains.Load() {
 		most = max(most, d.has(r))
@@ -302,7 +300,7 @@ func (t *Table) largest(r resource) (most int64) {
 	return most
 }
 
-// has returns what d has of r.
+// has returns d's use of r.
 func (d *domain) has(r resource) int64 {
 	switch r {
 	case tooManyEntries:
@@ -313,13 +311,13 @@ func (d *domain) has(r resource) int64 {
 	return d.bytes.Load()
 }
 
-// crowded reports whether d has more counters than its cap allows.
+// crowded reports whether d exceeds its own cap.
 func (d *domain) crowded() bool {
 	n := d.maxKeys.Load()
 	return n > 0 && d.entries.Load() > n
 }
 
-// fullFor reports whether a key without a counter gets none under l.
+// fullFor reports whether a new key gets no counter under l.
 func (t *Table) fullFor(l *Limits) bool {
 	if t.whenFull == DenyNew && (t.entries.Load() >= t.maxEntries || t.bytes.Load() > t.maxBytes-entryBytes) {
 		return true
@@ -327,8 +325,8 @@ func (t *Table) fullFor(l *Limits) bool {
 	return t.capped.Load() && t.domainFull(l.domain)
 }
 
-// SetsFull reports whether the domain should bring no more sets of limits with its checks: it has as many as the table has
-// room for beside those that there are. So half of them are the most that one domain has.
+// SetsFull reports whether the domain should send no more sets of limits with its checks: it has as many as the table has free.
+// So one domain gets at most half of them.
 func (t *Table) SetsFull(name string) bool {
 	free := t.maxSets - t.sets.Load()
 	if free > t.maxSets/2 {
@@ -343,8 +341,8 @@ func (t *Table) SetsFull(name string) bool {
 	return free <= 0 || d.sets.Load() >= free
 }
 
-// domainFull reports whether the domain gets no more counters. Where it invalidates by evicting its own, that is a quarter above
-// its cap: there they are too few among those of others to be found in time.
+// domainFull reports whether the domain gets no more counters. With EvictOld that is a quarter above its cap, because its
+// counters may be too few among others to be found for eviction in time.
 func (t *Table) domainFull(name string) bool {
 	t.accounts.Lock()
 	defer t.accounts.Unlock()

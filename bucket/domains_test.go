@@ -194,8 +194,8 @@ func TestDomainBeyondMaxDomainsKeepsItsCounters(t *testing.T) {
 	}
 }
 
-// A key that is spent stays while others of its domain come and are half spent, also where nobody asks for it, as on a node with its
-// replica; and while so much comes at once that the table is far above its caps.
+// A fully spent key stays while half-spent ones of its domain are inserted, even if it gets no checks, as on a replica node,
+// and even if the table is far above its caps.
 func TestSpentKeysGoLast(t *testing.T) {
 	for _, domains := range []int{1, 3} {
 		table, err := NewTable(Config{Shards: 1, MaxEntries: 2000})
@@ -388,7 +388,7 @@ func TestCountersStayInTheirAccount(t *testing.T) {
 }
 
 // TestSpentKeysStayFarAboveTheCap: a table that is far above its cap, as transfers can make it, and of which few counters may go, evicts none that
-// is wholly spent while there are others: it never has to take the only one that it has looked at.
+// is completely spent while there are others: it never has to take the only one that it has looked at.
 func TestSpentKeysStayFarAboveTheCap(t *testing.T) {
 	const spent, domains = 400, 20
 	now := int64(time.Hour)

@@ -1,36 +1,34 @@
 package bucket
 
-// Counters leave the table in three ways: Sweep removes those that are wholly free, an insert drops
-// a few free ones that it finds at the old end of its list, and above a cap others go, free or not. Only the last can
-// forget what was spent. It chooses
+// Counters leave the table in three ways: Sweep removes free ones; an insert drops a few free ones at the old end of its list;
+// and above a cap others are evicted, free or not. Only the last can lose spent units. Eviction chooses
 //
-//   - a counter of the domain that has the most, or at least three quarters of that, so that no domain can push out the counters
-//     of one that has much less than itself; or of a domain above its own cap;
-//   - of a few of these, from the old end of the list, the first that is less than half spent and was not used again, else of those
-//     that are not wholly spent, if there is one, that which was used longest ago. So keys that are half spent go after those that were used
-//     once, and those that are denied last: on a node with their replica nobody uses them.
+//   - a counter of the domain that has the most, or at least three quarters of that, so that no domain can displace a much
+//     smaller one; or of a domain above its own cap;
+//   - among a few of these, from the old end of the list, the first that is less than half spent and was not used again;
+//     otherwise, of those not fully spent, the least recently used one. So half-spent keys follow keys that were used once,
+//     and denied keys come last: on a replica node they get no checks.
 //
-// What it spares goes to the young end of the list and is not looked at again soon. So a list is a clock, as that of
-// S3-FIFO or 2Q, and the bit that they need is one of the counter's.
+// Spared counters move to the young end of the list. So a list is a clock, like that of S3-FIFO or 2Q, with one bit per
+// counter.
 
 const (
-	// glances is how many counters an insert looks at for free ones.
+	// glances is the number of counters that an insert checks for free ones.
 	glances = 2
-	// maxEvictions bounds the counters that one decision evicts, and so its duration.
+	// maxEvictions bounds the evictions of one decision, and so its duration.
 	maxEvictions = 64
-	// maxLooks bounds the counters that one decision looks at to evict some.
+	// maxLooks bounds the counters that one decision inspects for eviction.
 	maxLooks = 64
-	// choices is among how many counters that may go the one that does is chosen.
+	// choices is the number of candidates that eviction chooses from.
 	choices = 8
-	// slack is which part of a cap the table may be above it while all that was looked at is spared. In that time, looking
-	// maxLooks at a time, every counter of a list has been looked at once.
+	// slack: the table may exceed a cap by this fraction while all inspected counters are spared. Until then, at maxLooks a
+	// time, every counter of a list is inspected once.
 	slack = maxLooks
-	// sweepChunk is how many counters Sweep looks at under one hold of the lock.
+	// sweepChunk is the number of counters that Sweep checks per lock.
 	sweepChunk = 128
 )
 
-// accountLocked adds o to the table's counts and invalidates in sh, whose newest
-// counter is the one that has grown.
+// accountLocked adds o to the table's counts and makes room in sh, whose newest counter is the one that has grown.
 func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 	t.bytes.Add(o.grown)
 	if o.has(removed) {
@@ -49,7 +47,7 @@ func (t *Table) accountLocked(sh *shard, now int64, o outcome) {
 	}
 }
 
-// dropFreeLocked drops a few counters from the old end of sh's list if they are free.
+// dropFreeLocked drops a few free counters from the old end of sh's list.
 func (t *Table) dropFreeLocked(sh *shard, now int64) {
 	for range glances {
 		key, c, _ := sh.mu.lru.GetOldest()
@@ -61,10 +59,10 @@ func (t *Table) dropFreeLocked(sh *shard, now int64) {
 	}
 }
 
-// makeRoomLocked evicts counters of sh, as far as they may go, until the table is within its caps, and so is crowd if it is
-// not nil. The last keep counters stay. It returns how many it evicted and looked at.
+// makeRoomLocked evicts counters of sh, except the last keep ones, until the table is within its caps, and so is crowd if not
+// nil. It returns the numbers of evicted and inspected counters.
 func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep int) (evicted, looks int) {
-	// Of fewer than there are choices, that may be the one which should go last.
+	// With fewer counters than choices, the choice may be the one that should be evicted last.
 	for evicted < maxEvictions && looks <= maxLooks-choices && sh.mu.lru.Len() > keep {
 		over := t.over()
 		if over == nothing && (crowd == nil || !crowd.crowded()) {
@@ -81,9 +79,9 @@ func (t *Table) makeRoomLocked(sh *shard, now int64, crowd *domain, keep int) (e
 	return evicted, looks
 }
 
-// chooseLocked returns the counter of sh that is to go, or nil if none of the looks oldest may, and how many it looked at. What is wholly
-// spent, what other domains have, and what shares its set of limits where there are too many sets, may go only where the table is far above its
-// caps.
+// chooseLocked returns the counter of sh to evict, nil if none of the oldest looks may be, and the number inspected. Fully
+// spent counters, those of smaller domains, and those that share a set when there are too many sets, are evicted only if the
+// table far exceeds a cap.
 func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Key, *counter, int) {
 	most, far, looked := t.largest(over), t.farOver(), 0
 	var best, other, shared victim
@@ -93,7 +91,7 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Ke
 			x := victim{k, c, c.worth(sh.atLocked(now))}
 			switch {
 			case !may && over == tooManySets && t.accountOf(c.limits).domain.has(over) >= most-most/4:
-				shared = shared.or(x) // its set goes with the last counter that has it
+				shared = shared.or(x) // its set is freed with the last counter that has it
 			case !may:
 				other = other.or(x)
 			case x.worth == usedOnce:
@@ -106,7 +104,7 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Ke
 			}
 		}
 		c.cuts &^= flagAgain
-		sh.mu.lru.Get(k) // spared, for now
+		sh.mu.lru.Get(k) // spared for now
 	}
 	for _, x := range []victim{shared, other} {
 		if best.counter == nil {
@@ -116,14 +114,14 @@ func (t *Table) chooseLocked(sh *shard, now int64, over resource, looks int) (Ke
 	return best.key, best.counter, looked
 }
 
-// victim is a counter that may be evicted.
+// victim is a candidate for eviction.
 type victim struct {
 	key     Key
 	counter *counter
 	worth   worth
 }
 
-// or returns which of a, if it is one, and b is to go.
+// or returns which of a, if set, and b to evict.
 func (a victim) or(b victim) victim {
 	if a.counter == nil || b.worth < a.worth || b.worth == a.worth && b.counter.now < a.counter.now {
 		return b
@@ -131,7 +129,7 @@ func (a victim) or(b victim) victim {
 	return a
 }
 
-// mayGo reports whether c may be evicted where the table has too much of r, and the largest domain has most of it.
+// mayGo reports whether c may be evicted if there is too much of r, and the largest domain has most of it.
 func (t *Table) mayGo(c *counter, r resource, most int64) bool {
 	a := t.accountOf(c.limits)
 	switch {
@@ -158,9 +156,9 @@ func (t *Table) evictLocked(sh *shard, now int64, key Key, c *counter) {
 type worth uint8
 
 const (
-	usedOnce  worth = iota // or it does not count any more
-	halfSpent              // of one of its limits, at least; or it counts and was used again
-	allSpent               // of one of its limits, or something is granted
+	usedOnce  worth = iota // or nothing of it counts any more
+	halfSpent              // at least half of one of its limits; or something counts and it was used again
+	allSpent               // all of one of its limits, or it has grants
 )
 
 // worth returns what is lost with c at now.
@@ -192,8 +190,7 @@ func (t *Table) forgetLocked(sh *shard, key Key, c *counter) {
 	t.entries.Add(-1)
 }
 
-// evictElsewhere evicts from the shards in turn, own excepted, until the table is within
-// its caps. No lock may be held.
+// evictElsewhere evicts from the shards in turn, except own, until the table is within its caps. No lock may be held.
 func (t *Table) evictElsewhere(now int64, own int) {
 	n := uint64(len(t.shards))
 	evicted, looks := 0, 0
@@ -213,8 +210,7 @@ func (t *Table) evictElsewhere(now int64, own int) {
 	}
 }
 
-// Sweep removes the shard's counters that are wholly free again and returns how many.
-// It holds the shard's lock for a short time at a stretch.
+// Sweep removes the shard's free counters and returns their number. It holds the shard's lock only for short times.
 func (t *Table) Sweep(now int64, shard int) int {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -230,7 +226,7 @@ func (t *Table) Sweep(now int64, shard int) int {
 	return removed
 }
 
-// sweep removes those of keys whose counters are free and returns how many.
+// sweep removes the free counters of keys and returns their number.
 func (t *Table) sweep(sh *shard, now int64, keys []Key) (removed int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

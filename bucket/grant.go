@@ -7,56 +7,53 @@ import (
 	"github.com/sluice-project/sluice/internal/guard"
 )
 
-// LeaseRequest asks for units ahead of their use.
+// LeaseRequest requests units ahead of their use.
 type LeaseRequest struct {
 	Key    Key
 	Limits *Limits
-	// Want is the most that is asked for, in units of a check's cost, above 0.
+	// Want is the maximum number of units, in units of a check's cost, above 0.
 	Want int64
-	// Of what could be granted, at most Part/Whole is, rounded down, but at least one unit. 0 < Part ≤ Whole.
+	// At most Part/Whole of the available units is granted, rounded down, but at least one unit. 0 < Part ≤ Whole.
 	Part, Whole int64
-	// Reserve is how many units must stay free in every limit, as in a Request; 0 or more.
+	// Reserve is the number of units that must stay free in every limit, as in Request; 0 or more.
 	Reserve int64
-	// For is the lifetime asked for, LeastLease to MostLease; see Limits.Grantable.
+	// For is the requested lifetime, LeastLease to MostLease; see Limits.Grantable.
 	For time.Duration
-	// Transient is as in a Request.
+	// Transient is as in Request.
 	Transient bool
-	// DenyLost is as in a Request.
+	// DenyLost is as in Request.
 	DenyLost bool
 }
 
-// Bounds of a lease request's lifetime.
+// Bounds of a lease's lifetime.
 const (
 	LeastLease = time.Millisecond
 	MostLease  = time.Hour
 )
 
-// Grant answers a Lease request.
+// Grant answers a LeaseRequest.
 type Grant struct {
-	// ID names the grant to Return. No other of the same table has it.
+	// ID identifies the grant for Return. It is unique in its table.
 	ID uint64
-	// Units may be spent from now on, by cost, and are charged to every limit already. 0: nothing can be granted now.
+	// Units may be spent from now on, by cost, and are already charged to every limit. 0: nothing can be granted now.
 	Units int64
-	// For is the lifetime, at most that of the Lease request: no unit may be spent For after the lease request was asked
-	// for, or later.
+	// For is the lifetime, at most the requested one: no unit may be spent For after the request was sent, or later.
 	For time.Duration
-	// Decision is what the counter says after the grant. If Units is 0 it is the answer to a Read of cost 1 that
-	// leaves Reserve, which may well be admitted.
+	// Decision is the state of the counter after the grant. If Units is 0, it is the answer to a Read of cost 1 with Reserve,
+	// which may be allowed.
 	Decision Decision
-	// RetryAfter is the time until a unit could be granted if nothing else came; 0 if one was, Never if these limits
-	// do not grant.
+	// RetryAfter is the time until a unit could be granted if nothing else came; 0 if one was, Never if these limits do not
+	// grant.
 	RetryAfter time.Duration
 }
 
-// Grant grants units of a key ahead of their use, charging them to all limits of the key or none. Who leases them may
-// spend each whenever it likes before the grant's lifetime is over, counted from a moment before now. Whatever it does,
-// in no interval is more spent than the limits alone would admit there (see ledger.go); only Charge, as ever, goes
-// beyond. Units come out of the limit without its soft margin.
+// Grant grants units of a key ahead of their use, charging them to all limits of the key or none. The lease holder may spend
+// each at any time within the grant's lifetime, counted from a moment before now. In no interval is more spent than the limits
+// alone would admit there (see ledger.go), except by Charge. Units are taken from the limit without its soft margin.
 //
-// A lease request of a wrong Want, Part, Whole or For is granted nothing. seq and v are as of Try.
+// A request with an invalid Want, Part, Whole or For gets nothing. seq and v are as of Try.
 //
-// A Reset does not forget what is granted, since it may still be spent. An eviction does: it may
-// admit once more what was granted then.
+// A Reset keeps grants, since they may still be spent. An eviction forgets them, so their units may be admitted once more.
 func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdict) {
 	now = inRange(now)
 	own := l.Key.Shard(len(t.shards))
@@ -89,10 +86,9 @@ func (t *Table) Grant(now int64, l *LeaseRequest) (g Grant, seq uint64, v Verdic
 	return g, seq, Decided
 }
 
-// Return ends grant id of key, of which unspent units were not spent and will not be, and says how many of them
-// are free again. A grant is returned once, before it ends: of one that is over, has been returned, or was never
-// granted, nothing comes back. Neither does anything of one from before a Refund or a merge of counters
-// that have counted apart. Of these, back is 0. seq and v are as of Try, but a Return never is Behind.
+// Return ends grant id of key, of which unspent units will not be spent, and returns how many of them are free again. A grant
+// is returned once, before it ends. back is 0 for one that is over, already returned, unknown, or from before a Refund or a
+// merge with another counter. seq and v are as of Try, but v is never Behind.
 func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64, seq uint64, v Verdict) {
 	now = inRange(now)
 	own := key.Shard(len(t.shards))
@@ -110,7 +106,7 @@ func (t *Table) Return(now int64, key Key, id uint64, unspent int64) (back int64
 	return back, sh.mu.seq, Decided
 }
 
-// Granted returns how many grants of key have not ended at now, and the units of all of them.
+// Granted returns the number of grants of key that have not ended at now, and their total units.
 func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
 	sh := &t.shards[key.Shard(len(t.shards))]
 	sh.mu.Lock()
@@ -129,19 +125,19 @@ func (t *Table) Granted(now int64, key Key) (grants int, units int64) {
 	return grants, units
 }
 
-// nextGrant returns an id that no grant of this table has, nor any that was imported into it. It goes by the time, so that it
-// is none either that another table has once granted of the same key.
+// nextGrant returns an ID that no grant of this table has, imported ones included. It is based on time, so that another table
+// has not used it for the same key either.
 func (t *Table) nextGrant(now int64) uint64 {
 	for {
 		last := t.granted.Load()
-		// The sign turned, so that earlier times are smaller.
+		// The sign bit is inverted, so that earlier times are smaller.
 		if next := max(last+1, uint64(now)^1<<63); t.granted.CompareAndSwap(last, next) {
 			return next
 		}
 	}
 }
 
-// noteGrants keeps nextGrant from the ids in l, which may be nil.
+// noteGrants keeps nextGrant from reusing the IDs in l, which may be nil.
 func (t *Table) noteGrants(l *ledger) {
 	if l == nil {
 		return
@@ -153,7 +149,7 @@ func (t *Table) noteGrants(l *ledger) {
 	}
 }
 
-// grantable reports whether l can be granted at all.
+// grantable reports whether l can ever be granted.
 func (l *LeaseRequest) grantable() bool {
 	return l.Want > 0 && 0 < l.Part && l.Part <= l.Whole && l.Limits.Grantable(l.For)
 }
@@ -167,7 +163,7 @@ func (sh *shard) grantLocked(now int64, l *LeaseRequest, id uint64, g *Grant) (o
 			o = sh.insertLocked(l.Key, &made)
 			o.did |= changed
 		}
-		sh.mu.spare.letGo()
+		sh.mu.spare.release()
 		return o
 	}
 	before := c.bytes()
@@ -209,7 +205,7 @@ func (sh *shard) returnLocked(c *counter, now int64, id uint64, unspent int64) (
 	return back, o
 }
 
-// grant grants l, which is grantable, as id, as far as possible. It reports whether anything was.
+// grant grants l, which is grantable, as id, as far as possible, and reports whether it granted anything.
 func (c *counter) grant(now int64, l *LeaseRequest, id uint64, g *Grant) bool {
 	units, wait := c.spare(now, l)
 	life := int64(l.For)
@@ -233,7 +229,7 @@ func (c *counter) grant(now int64, l *LeaseRequest, id uint64, g *Grant) bool {
 	return true
 }
 
-// spare returns how many units can be granted to l, and if there are none, how long (ns) it is until there is one.
+// spare returns how many units can be granted to l, or how long (ns) until there is one.
 func (c *counter) spare(now int64, l *LeaseRequest) (units, wait int64) {
 	reserve := max(0, l.Reserve)
 	units = math.MaxInt64
@@ -264,7 +260,7 @@ func (c *counter) spare(now int64, l *LeaseRequest) (units, wait int64) {
 	return 0, wait
 }
 
-// clip returns life (ns), or less: until the first end of a window.
+// clip returns life (ns), shortened to the first end of a window.
 func (c *counter) clip(now, life int64) int64 {
 	plans := c.limits.plans
 	for i := range plans {
@@ -275,7 +271,7 @@ func (c *counter) clip(now, life int64) int64 {
 	return life
 }
 
-// grant grants g, which ends with the first window at the latest.
+// addGrant adds g, which ends no later than the first window.
 func (c *counter) addGrant(g grant, now int64) {
 	plans := c.limits.plans
 	for i := range plans {
@@ -290,7 +286,7 @@ func (c *counter) addGrant(g grant, now int64) {
 	c.setGrants(append(c.grants(), g))
 }
 
-// paysAtOnce reports whether a lease is charged to a state of p when it is granted, rather than when it ends.
+// paysAtOnce reports whether p charges a lease when it is granted rather than when it ends.
 func (p *plan) paysAtOnce() bool {
 	switch p.kind {
 	case kindFlow:
@@ -301,20 +297,18 @@ func (p *plan) paysAtOnce() bool {
 	return p.windowed()
 }
 
-// logLoss is how much longer a log's period must be than a lease request from it. An entry that is dated at
-// the lease request's end counts for a lease request's length longer than it must, so a log that grants everything loses at
-// most one part in logLoss of its throughput.
+// logLoss is the minimum ratio of a log's period to a lease's lifetime. An entry dated at the lease's end counts up to a
+// lifetime too long, so a log that only grants loses at most 1/logLoss of its throughput.
 const logLoss = 40
 
-// LongestLease returns the longest lifetime of leases under these limits, or 0 if they do not grant:
+// LongestLease returns the longest lifetime of leases under these limits, 0 if they do not grant:
 //
-//   - A bucket that refills all the time does not refill what is granted, so that with much of it granted for long it would
-//     refill too little. It grants for less than the time in which half of its burst refills.
-//   - A log grants for at most a fortieth of its period, see logLoss.
-//   - Windows and steps grant until they end, if they are long enough for that at all.
-//   - A LeakyQueue does not grant, since what it admits has to wait for a time that it says. Neither do limits with a
-//     minimum interval or that count denials, whose checks depend on each other, and limits that
-//     admit everything or nothing.
+//   - A bucket with continuous refill does not refill granted units, so large long leases would refill too little. It grants
+//     for less than the time in which half of its burst refills.
+//   - A log grants for at most a fortieth of its period; see logLoss.
+//   - Windows and steps grant until they end, if they are long enough.
+//   - A LeakyQueue does not grant, because admitted checks must wait. Neither do limits with a minimum interval or that count
+//     denials, whose checks depend on each other, and limits that admit everything or nothing.
 func (l *Limits) LongestLease() time.Duration {
 	if l.unlimited {
 		return 0
@@ -329,11 +323,10 @@ func (l *Limits) LongestLease() time.Duration {
 	return time.Duration(longest)
 }
 
-// Grantable reports whether Grant may ever grant a lease request for d under these limits: d is at least LeastLease and at most
-// LongestLease.
+// Grantable reports whether Grant can ever grant a lease for d under these limits: LeastLease ≤ d ≤ LongestLease.
 func (l *Limits) Grantable(d time.Duration) bool { return LeastLease <= d && d <= l.LongestLease() }
 
-// longestLease returns how long (ns) p grants for at most; 0 is not at all.
+// longestLease returns the longest lifetime (ns) of leases of p; 0 if it does not grant.
 func (p *plan) longestLease() int64 {
 	if p.kind == kindUnlimited {
 		return math.MaxInt64

@@ -6,26 +6,25 @@ import (
 	"slices"
 )
 
-// Image holds portable copies of counters: what one table exports and another
-// imports, whatever the clocks of their nodes show: it carries nothing but durations (move.go).
+// Image has portable copies of counters, which one table exports and another imports. It contains only durations, so it is
+// independent of the nodes' clocks (move.go).
 //
-// The form of Data is described in image.go. It goes with the limits: an image means
-// something only together with the sets that it was made with, or equal ones.
+// The format of Data is described in image.go. Data is valid only with the sets of limits that it was made with, or equal ones.
 type Image struct {
-	// Limits are the sets that Data refers to, by place. Whoever receives an image and does not
-	// know a set puts nil in its place; what was counted under it is then left out.
+	// Limits are the sets that Data refers to, by index. A receiver that does not know a set puts nil in its place; the
+	// counters under it are then skipped.
 	Limits []*Limits `cbor:"-"`
-	// Data holds Counters copies, one after the other.
+	// Data has Counters copies in sequence.
 	Data []byte `cbor:"1,keyasint,omitempty"`
-	// Counters is their number, those that tell of a missing counter included.
+	// Counters is their number, including those that stand for a missing counter.
 	Counters int `cbor:"-"`
 }
 
-// imageChunk is how many counters are exported or imported under one hold of a shard's lock.
+// imageChunk is the number of counters exported or imported per lock.
 const imageChunk = 64
 
-// Keys appends the keys of the shard's counters to keys, the least recently used first: imported
-// in this order, they are evicted in this order.
+// Keys appends the keys of the shard's counters to keys, least recently used first. Importing in this order preserves the order
+// of eviction.
 func (t *Table) Keys(shard int, keys []Key) []Key {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -33,36 +32,36 @@ func (t *Table) Keys(shard int, keys []Key) []Key {
 	return append(keys, sh.mu.lru.Keys()...)
 }
 
-// Export appends the counters of keys, which must belong to the shard, as of now (Unix ns), to im. A key
-// without a counter is exported as such, so that importing it removes the counter. The table stays as
-// it is. The lock is held for a few keys at a stretch: each counter is as it was at some
-// moment during the call.
+// Export appends the counters of keys, which must belong to the shard, as of now (Unix ns), to im. A key without a counter is
+// exported as such, and importing it removes the counter. The table is unchanged. The lock is held for a few keys at a time:
+// each counter is as of some moment during the call.
 func (t *Table) Export(now int64, shard int, keys []Key, im *Image) {
 	t.ExportSome(now, shard, keys, im, Room{})
 }
 
-// Room bounds an image that is to travel in one message. 0 is no bound.
+// Room bounds an image that must fit into one message. 0 means no bound.
 type Room struct {
-	// Bytes is the length of Data at which the image takes no other counter.
+	// Bytes is the length of Data from which on no counter is added.
 	Bytes int
-	// Sets is the most sets of limits that it refers to, at least MaxCounterSets.
+	// Sets is the maximum number of sets of limits, at least MaxCounterSets.
 	Sets int
-	// Counter is the most bytes of one counter. A larger one is exported as if there were none.
+	// Counter is the maximum size of one counter. A larger one is exported as missing.
 	Counter int
 }
 
-// MaxCounterSets is the most sets of limits that one counter refers to: those in force, and former ones.
+// MaxCounterSets is the maximum number of sets of one counter: the current and former ones.
 const MaxCounterSets = 1 + maxFormer
 
-// MaxCounterBytes is more than the copy of any counter takes: an entry of a log takes some 20 bytes at most.
+// MaxCounterBytes exceeds the size of any counter; a log entry takes at most some 20 bytes.
 const MaxCounterBytes = 2 << 20
 
-// Holds reports whether there is room in im for another counter.
+// Holds reports whether im has room for another counter.
 func (r *Room) Holds(im *Image) bool {
 	return (r.Bytes == 0 || len(im.Data) < r.Bytes) && (r.Sets == 0 || len(im.Limits)+MaxCounterSets <= r.Sets)
 }
 
-// ExportSome is Export for as many of keys as im has room for: the first n. large counts those that were too large, and seem to be missing.
+// ExportSome is Export for the first n of keys that fit into im. large is the number of counters that were too large and were
+// exported as missing.
 func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room Room) (n, large int) {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -85,12 +84,12 @@ func (t *Table) ExportSome(now int64, shard int, keys []Key, im *Image, room Roo
 	return n, large
 }
 
-// usualBytes is what most counters need at most in an image.
+// usualBytes is the size of most counters in an image, at most.
 const usualBytes = 48
 
-// place returns the place of l among the sets of im, and puts it in if it is new.
+// place returns the index of l among the sets of im, adding it if it is new.
 func (im *Image) place(l *Limits) uint64 {
-	// Neighbours often share their limits, and the last set is the likeliest.
+	// Adjacent counters often share their limits, so the last set is the most likely.
 	for i := len(im.Limits) - 1; i >= 0; i-- {
 		if im.Limits[i] == l {
 			return uint64(i)
@@ -128,7 +127,7 @@ func (im *Image) place(l *Limits) uint64 {
 // headLedger is added to the number of shadows if there is a ledger.
 const headLedger = 64
 
-// add appends key's counter c, or that there is none.
+// add appends key's counter c, or the mark of a missing one.
 func (im *Image) add(now int64, key Key, c *counter) {
 	im.Counters++
 	b := binary.LittleEndian.AppendUint64(im.Data, key.Hi)
@@ -145,7 +144,7 @@ func (im *Image) add(now int64, key Key, c *counter) {
 	im.Data = putLength(b, start)
 }
 
-// appendBody appends what follows the age of c.
+// appendBody appends everything after the age of c.
 func (im *Image) appendBody(b []byte, c *counter) []byte {
 	list := c.shadows()
 	head := uint64(len(list))
@@ -188,8 +187,8 @@ func (l *ledger) append(b []byte, now int64) []byte {
 	return b
 }
 
-// putLength puts the length of what follows the byte at start there, and invalidates if the
-// length needs more than the byte.
+// putLength writes the length of the data after the byte at start there, and moves the data if the length needs more than one
+// byte.
 func putLength(b []byte, start int) []byte {
 	n := len(b) - start - 1
 	if n < 0x80 {
@@ -198,7 +197,7 @@ func putLength(b []byte, start int) []byte {
 	}
 	var length [binary.MaxVarintLen64]byte
 	size := binary.PutUvarint(length[:], uint64(n))
-	b = append(b, length[1:size]...) // for its size
+	b = append(b, length[1:size]...) // only to extend b
 	copy(b[start+size:], b[start+1:start+1+n])
 	copy(b[start:], length[:size])
 	return b
@@ -261,14 +260,13 @@ func (s *state) appendLog(b []byte, p *plan, now int64) []byte {
 	return b
 }
 
-// reader takes an image's numbers off its data. After the first thing that is wrong, why says what
-// it was, and everything else reads as 0.
+// reader reads numbers from an image's data. After the first error, why describes it, and everything else reads as 0.
 type reader struct {
 	rest []byte
 	why  string
 }
 
-// fail notes what is wrong, unless something was before.
+// fail records the first error.
 func (r *reader) fail(why string) {
 	if r.why == "" {
 		r.why = why

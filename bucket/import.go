@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// ImportError says which counter of an image cannot be imported and why.
+// ImportError says which counter of an image is invalid and why.
 type ImportError struct {
-	// Counter is its place among those that were to be imported.
+	// Counter is its index among the counters to import.
 	Counter int
 	Key     Key
 	Reason  string
@@ -17,17 +17,16 @@ func (e *ImportError) Error() string {
 	return fmt.Sprintf("counter %d (key %016x%016x) of an image: %s", e.Counter, e.Key.Hi, e.Key.Lo, e.Reason)
 }
 
-// Import puts n counters of im, found in data, a portion of im.Data, into the shard, as of now (Unix ns). Each
-// takes the place of its key's counter, or removes it if it says that there is none. With merge it joins
-// the one that is there: the result is never more permissive than either. Without merge
-// nothing counts as a change; a merge that changes a counter does, and is recorded. Receipts for a
-// counter that was there before give nothing back any more.
+// Import imports n counters of im from data, a portion of im.Data, into the shard, as of now (Unix ns). Each replaces its key's
+// counter, or removes it if it is exported as missing. With merge it is merged with the existing one: the result is never more
+// permissive than either. Only a merge that changes a counter counts as a change and is recorded. Receipts for replaced
+// counters give nothing back.
 //
-// Counters of limits that are nil in im are left out. The error is an *ImportError, for data that no Export made
-// or that belongs to another shard; the counters before it have been imported. No data can do worse.
+// Counters of limits that are nil in im are skipped. Invalid data, or data of another shard, returns an *ImportError; the
+// counters before it have been imported.
 //
-// A counter that was exported some time ago is imported as it was then: pass now less
-// that time to have it age. Windows end when their time left, as it was then, has passed; see move.go.
+// The counters are as of the export: to account for their age, pass an earlier now. Windows end when their remaining time at
+// the export has passed; see move.go.
 func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merge bool) error {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -49,7 +48,7 @@ func (t *Table) Import(now int64, shard int, im *Image, data []byte, n int, merg
 	return nil
 }
 
-// importLocked imports the counters from place *done up to to, and sets *done to the first that it did not.
+// importLocked imports the counters from index *done up to to, and advances *done.
 func (t *Table) importLocked(
 	sh *shard, own int, now int64, im *Image, r *reader, done *int, to int, merge bool,
 ) (grown bool, err error) {
@@ -64,7 +63,7 @@ func (t *Table) importLocked(
 			return grown, &ImportError{Counter: *done, Key: key, Reason: r.why}
 		}
 		if c.limits == nil && there {
-			continue // of limits that are not known here
+			continue // unknown limits
 		}
 		t.noteGrants(c.ledger())
 		var o outcome
@@ -76,15 +75,15 @@ func (t *Table) importLocked(
 		case !merge:
 			o = sh.clearLocked(key)
 		}
-		sh.mu.spare.letGo()
+		sh.mu.spare.release()
 		t.followLocked(sh, own, now, key, o, false)
 		grown = grown || o.grown > 0
 	}
 	return grown, nil
 }
 
-// placeLocked makes key's counter a copy of x, in the memory of the present one if that is possible and no
-// receipt would take it for the old one.
+// placeLocked makes key's counter a copy of x, in the memory of the existing one if possible and if no receipt would mistake it
+// for the old one.
 func (sh *shard) placeLocked(key Key, x *counter) (o outcome) {
 	c, ok := sh.mu.lru.Get(key)
 	switch {
@@ -131,7 +130,7 @@ func (c *counter) fits(x *counter) bool {
 	if c.more == nil && x.more == nil {
 		return true
 	}
-	// With shadows there are more states than the limits say.
+	// With shadows there are more states than the limits have.
 	if c.more == nil || x.more == nil || c.more.rare != nil || x.more.rare != nil {
 		return false
 	}
@@ -143,8 +142,8 @@ func (c *counter) fits(x *counter) bool {
 	return true
 }
 
-// read reads what follows a key: whether there is a counter, and the counter as of now, which uses m for what
-// lies behind pointers. If its limits are not known, they are nil.
+// read reads the data after a key: whether there is a counter, and the counter as of now, which uses m for data behind
+// pointers. Unknown limits are nil.
 func (im *Image) read(r *reader, now int64, m *more, made *phases) (c counter, there bool) {
 	place := r.uint()
 	if place == 0 {
@@ -193,7 +192,7 @@ func (im *Image) readBody(r *reader, now int64, limits *Limits, m *more, made *p
 	return c
 }
 
-// readShadow reads a shadow into c, unless its limits are not known.
+// readShadow reads a shadow into c, unless its limits are unknown.
 func (im *Image) readShadow(r *reader, c *counter, made *phases) {
 	limits, place := r.uint(), r.uint()
 	body := reader{rest: r.take(r.uint())}
@@ -219,9 +218,9 @@ func (im *Image) readShadow(r *reader, c *counter, made *phases) {
 	c.addShadow(x)
 }
 
-// A ledger travels with its counter and merges with another.
+// A ledger is transferred and merged with its counter.
 
-// readLedger reads what c has granted.
+// readLedger reads the grants of c.
 func (c *counter) readLedger(r *reader) {
 	n := r.upTo(maxGrants, "it has granted too often")
 	if n == 0 {
@@ -246,7 +245,7 @@ func (c *counter) readLedger(r *reader) {
 	c.setGrants(list)
 }
 
-// holdOutlived makes c hold the grants that are paid to a window, but may be spent after it.
+// holdOutlived makes c hold grants that are paid to a window but may be spent after it.
 func (c *counter) holdOutlived() {
 	list := c.grants()
 	if len(list) == 0 {
@@ -267,9 +266,9 @@ func (c *counter) holdOutlived() {
 	c.setGrants(list)
 }
 
-// mergeGrants makes c hold all that x has granted, and reports whether it has changed. same: both have the same limits.
-// What only one of them has granted cannot be given back any more: the charge may have become one with what
-// the other has counted. A grant that both know, but not alike, becomes one, the larger and longer of the two.
+// mergeGrants adds the grants of x to c, and reports whether c has changed. same: both have the same limits. A grant of only
+// one of them cannot be given back any more, because its charge may have been merged with the other's counts. A grant with
+// different values in both becomes the larger and longer of the two.
 func (c *counter) mergeGrants(x *counter, same bool) (changed bool) {
 	ours, theirs := c.grants(), x.grants()
 	for i := range ours {
@@ -300,7 +299,7 @@ func (c *counter) mergeGrants(x *counter, same bool) (changed bool) {
 	return changed
 }
 
-// boundGrants makes the first grants one while there are more than maxGrants.
+// boundGrants merges the first grants while there are more than maxGrants.
 func (c *counter) boundGrants() {
 	for list := c.grants(); len(list) > maxGrants; list = c.grants() {
 		first, second := &list[0], &list[1]
@@ -310,7 +309,7 @@ func (c *counter) boundGrants() {
 	}
 }
 
-// boundary returns the end of the window or step that a charge to s at now counts in.
+// boundary returns the end of the window or step in which a charge to s at now counts.
 func (p *plan) boundary(s *state, now int64) int64 {
 	switch {
 	case p.kind == kindWeighted:
@@ -321,7 +320,7 @@ func (p *plan) boundary(s *state, now int64) int64 {
 	return p.windowEnd(now)
 }
 
-// windowed reports whether p counts in windows or steps that a lease request can end with.
+// windowed reports whether p has windows or steps that a lease can end with.
 func (p *plan) windowed() bool {
 	return p.kind == kindStep || p.kind == kindFixed || p.kind == kindWeighted
 }

@@ -8,39 +8,37 @@ import (
 	"time"
 )
 
-// Recording says which changes a shard's journal takes.
+// Recording selects the changes that a shard's journal records.
 type Recording uint8
 
 const (
-	// RecordNothing keeps no journal.
+	// RecordNothing disables the journal.
 	RecordNothing Recording = iota
-	// RecordLasting leaves out what transient requests spend and give back.
+	// RecordLasting omits charges and refunds of transient requests.
 	RecordLasting
-	// RecordAll takes every change.
+	// RecordAll records every change.
 	RecordAll
 )
 
-// journal remembers which keys of a shard have changed, so that copies can be told. It
-// does not remember how: what is sent is the counter as it is then.
+// journal has the keys of a shard that have changed, for replicas. It does not have the changes themselves: the counter is sent
+// as it is then.
 type journal struct {
 	what Recording
-	// gate is how old (ns) a change may become before Try answers Behind; 0 is no gate.
+	// gate is the age (ns) of a change from which on Try answers Behind; 0 means no gate.
 	gate int64
-	// first is the time of the first change in keys, unconfirmed that of the oldest that was
-	// drained and may not have arrived, oldest the earlier of the two; or none.
+	// first is the time of the first change in entries, unconfirmed that of the oldest drained change that is not confirmed,
+	// oldest the earlier of the two; or none.
 	first, unconfirmed, oldest int64
-	// entries are the keys that have changed. Those that have a counter are marked there, so
-	// that they come in once.
+	// entries are the changed keys. Their counters are marked, so that each is added once.
 	entries []changedKey
-	// stale bounds how many keys have come into the list more than once since it was last
-	// compact: it counts those that lost their marked counter, or have none. bare: some had
-	// none then.
+	// stale bounds the duplicate keys in entries since the last compact: it counts keys that lost their marked counter or have
+	// none. bare: some key had none at the last compact.
 	stale int
 	bare  bool
 }
 
-// changedKey is a key in a journal. counter is the one that is marked for it: if the mark is
-// gone, or it is nil, the key has no counter, or another one.
+// changedKey is a key in a journal. counter is the counter marked for it: if the mark is gone, or counter is nil, the key has
+// no counter or another one.
 type changedKey struct {
 	key     Key
 	counter *counter
@@ -48,13 +46,13 @@ type changedKey struct {
 
 func (e *changedKey) marked() bool { return e.counter != nil && e.counter.has(flagDirty) }
 
-// none is the time of a change that is not there. No clock shows it, see inRange.
+// none is the time of a missing change. No clock shows it; see inRange.
 const none int64 = math.MaxInt64
 
 // newJournal returns an empty journal that records nothing.
 func newJournal() journal { return journal{first: none, unconfirmed: none, oldest: none} }
 
-// takes reports whether a change goes into the journal.
+// takes reports whether a change is recorded.
 func (j *journal) takes(transient bool) bool {
 	return j.what == RecordAll || j.what == RecordLasting && !transient
 }
@@ -64,10 +62,10 @@ func (j *journal) behind(now int64) bool {
 	return j.gate > 0 && now > j.oldest && elapsed(j.oldest, now) > uint64(j.gate)
 }
 
-// maxStale is how many stale keys a short journal may have.
+// maxStale is the number of stale keys that a short journal may have.
 const maxStale = 64
 
-// add puts key in, whose counter is c, or nil if it has none.
+// add adds key with its counter c, nil if it has none.
 func (j *journal) add(now int64, key Key, c *counter) {
 	if c != nil {
 		if c.has(flagDirty) {
@@ -87,8 +85,8 @@ func (j *journal) add(now int64, key Key, c *counter) {
 	}
 }
 
-// compact leaves each key in the list once. Half of the list has become stale since the
-// last time, so it is at most about twice as long as it must be, at little cost.
+// compact removes duplicate keys. It runs when about half of the list is stale, so the list is at most about twice as long as
+// necessary, at little cost.
 func (j *journal) compact() {
 	slices.SortFunc(j.entries, func(a, b changedKey) int {
 		if a.key.Hi != b.key.Hi {
@@ -112,7 +110,7 @@ func (j *journal) compact() {
 	j.entries, j.stale = kept, 0
 }
 
-// empty takes all entries out, and their counters' marks away.
+// empty removes all entries and their counters' marks.
 func (j *journal) empty() {
 	for i := range j.entries {
 		if c := j.entries[i].counter; c != nil {
@@ -121,28 +119,28 @@ func (j *journal) empty() {
 	}
 	const enough = 256
 	if cap(j.entries) > enough && len(j.entries) < cap(j.entries)/8 {
-		j.entries = nil // memory of a burst that is over
+		j.entries = nil // memory of a past burst
 	}
-	clear(j.entries) // so that counters that were removed are let go
+	clear(j.entries) // release removed counters
 	j.entries, j.stale, j.bare = j.entries[:0], 0, false
 	j.first, j.oldest = none, j.unconfirmed
 }
 
-// lose notes that c, whose key may be in the journal, is not that key's counter any more.
+// lose notes that c is no longer the counter of its key.
 func (j *journal) lose(c *counter) {
 	if c.has(flagDirty) {
 		c.cuts &^= flagDirty
-		j.stale++ // the next change comes in again
+		j.stale++ // the next change adds the key again
 	}
 }
 
-// confirm sets the time of the oldest change that was drained and is unconfirmed.
+// confirm sets the time of the oldest drained change that is unconfirmed.
 func (j *journal) confirm(since int64) {
 	j.unconfirmed = since
 	j.oldest = min(j.first, since)
 }
 
-// recordLocked puts key of shard own, whose counter is c now, or nil, into the journal.
+// recordLocked adds key of shard own, with its counter c or nil, to the journal.
 func (t *Table) recordLocked(sh *shard, own int, now int64, key Key, c *counter) {
 	if len(sh.mu.journal.entries) == 0 {
 		t.changed[own/64].Or(1 << (own % 64))
@@ -163,10 +161,9 @@ func (t *Table) emptyLocked(sh *shard, own int) {
 	t.changed[own/64].And(^(uint64(1) << (own % 64)))
 }
 
-// Record makes the shard keep a journal from now on. While a recorded change has been
-// unconfirmed for longer than gate, Try answers Behind to requests that are not
-// transient; 0 or less is no gate. RecordNothing empties the journal and opens the gate; another
-// value leaves in the journal what is there. New tables record nothing.
+// Record sets what the shard's journal records. While a recorded change has been unconfirmed for longer than gate, Try answers
+// Behind to requests that are not transient; 0 or less means no gate. RecordNothing empties the journal and opens the gate;
+// other values keep the journal's content. New tables record nothing.
 func (t *Table) Record(shard int, what Recording, gate time.Duration) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -178,12 +175,12 @@ func (t *Table) Record(shard int, what Recording, gate time.Duration) {
 	}
 }
 
-// Activated receives after a journal that was empty has got an entry; several times may count as one. Who calls Changed now
-// and then need not while nothing comes.
+// Activated receives a value after an empty journal has got an entry; several times may count as one. Without it, Changed has
+// nothing new.
 func (t *Table) Activated() <-chan struct{} { return t.activated }
 
-// Changed calls yield with every shard whose journal has entries, in ascending order. It takes
-// no lock, and yield may call any method of the table.
+// Changed calls yield with every shard whose journal has entries, in ascending order. It holds no lock, so yield may call any
+// method of the table.
 func (t *Table) Changed(yield func(shard int)) {
 	for i := range t.changed {
 		for word := t.changed[i].Load(); word != 0; word &= word - 1 {
@@ -192,10 +189,9 @@ func (t *Table) Changed(yield func(shard int)) {
 	}
 }
 
-// Drain appends the keys whose counters have changed since the last Drain to keys, each once and in
-// no order, and empties the journal. seq is the number of the shard's last change, recorded or not.
-// since is the time (Unix ns) of the first of the drained changes, or math.MaxInt64 if there are
-// none; it counts as unconfirmed until Confirm, unless an older one does already.
+// Drain appends the keys whose counters have changed since the last Drain to keys, each once and in no order, and empties the
+// journal. seq is the number of the shard's last change, recorded or not. since is the time (Unix ns) of the first drained
+// change, math.MaxInt64 if none; it counts as unconfirmed until Confirm, unless an older one does already.
 func (t *Table) Drain(shard int, keys []Key) (_ []Key, seq uint64, since int64) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -213,8 +209,8 @@ func (t *Table) Drain(shard int, keys []Key) (_ []Key, seq uint64, since int64) 
 	return keys, sh.mu.seq, since
 }
 
-// Confirm says that of the changes that were drained, none from before since (Unix ns) is
-// unconfirmed. math.MaxInt64 confirms all. Changes that were not drained yet count on.
+// Confirm declares all drained changes from before since (Unix ns) as confirmed; math.MaxInt64 confirms all. Changes that are
+// not drained yet are unaffected.
 func (t *Table) Confirm(shard int, since int64) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()

@@ -6,34 +6,33 @@ import (
 	"slices"
 )
 
-// A unit that is granted counts from the moment it is granted, and as if it were spent at the last moment at which it
-// may be. That is never more permissive than the algorithm, whenever it is spent in truth:
+// A granted unit counts from the moment it is granted, and as if it were spent at the last possible moment. Whenever it is
+// really spent, that is never more permissive than the algorithm:
 //
-//   - A bucket would have begun to drain it earlier. While it is granted it does not drain, so the
-//     burst is smaller by what is granted. Let V be the level that the true spending makes, L the level
-//     of the state, and H the units granted, of which S are spent. V ≤ L + S at all times: a unit spent raises both by
-//     one; when a lease request ends, L gains all of it and S loses what was spent of it; and V drains
-//     whenever L does, or is at most S. So V ≤ L + H, which no check or lease request lets rise above the capacity.
+//   - A bucket would have started to drain it earlier. While it is granted it does not drain, so the burst is smaller by the
+//     granted units. Let V be the level with the real spending, L the level of the state, and H the granted units, of which S
+//     are spent. V ≤ L + S always: a spent unit raises both by one; when a lease ends, L gains all of it and S loses the spent
+//     part; and V drains whenever L does, or is at most S. So V ≤ L + H, which no check or lease lets exceed the capacity.
 //   - A log would have dropped it earlier.
-//   - A window is the same wherever in it the unit is spent. Leases end with the windows they are charged to,
-//     so it is charged at once, and exactly.
+//   - A window is the same wherever in it the unit is spent. Leases end with the windows they are charged to, so they are
+//     charged at once, and exactly.
 //
-// What is charged at once is paid, what is not is held: it is taken off the capacity until the lease request ends.
+// Units charged at once are paid; the others are held: they are subtracted from the capacity until the lease ends.
 
-// ledger is what a counter has granted. It is there only while there are grants.
+// ledger has the grants of a counter. It exists only while there are grants.
 type ledger struct {
-	// grants are those that have not ended, the first to end first.
+	// grants are those that have not ended, sorted by end.
 	grants []grant
-	// plans are the limits' plans, their capacity less what is held.
+	// plans are the limits' plans, with the held units subtracted from the capacity.
 	plans []plan
 }
 
-// grant is one lease request.
+// grant is one lease.
 type grant struct {
 	id uint64
-	// end is the counter's time from which on it is spent no more.
+	// end is the counter's time from which on it may not be spent.
 	end, units int64
-	// paid has a bit for every limit in whose state the units are charged already.
+	// paid has a bit for every limit in whose state the units are already charged.
 	paid uint16
 	// kept: nothing of it can be given back.
 	kept bool
@@ -42,7 +41,7 @@ type grant struct {
 // maxGrants bounds the grants of a counter.
 const maxGrants = 256
 
-// ledger returns what c has granted, or nil.
+// ledger returns the ledger of c, or nil.
 func (c *counter) ledger() *ledger {
 	if c.more == nil || c.more.rare == nil {
 		return nil
@@ -50,7 +49,7 @@ func (c *counter) ledger() *ledger {
 	return c.more.rare.ledger
 }
 
-// grants returns the leases of c that have not ended.
+// grants returns the grants of c that have not ended.
 func (c *counter) grants() []grant {
 	if l := c.ledger(); l != nil {
 		return l.grants
@@ -58,8 +57,7 @@ func (c *counter) grants() []grant {
 	return nil
 }
 
-// plans returns the limits' plans, their capacity less what is held. Only what is decided and described
-// depends on that.
+// plans returns the limits' plans, with the held units subtracted from the capacity. Only deciding and describing use these.
 func (c *counter) plans() []plan {
 	if l := c.ledger(); l != nil {
 		return l.plans
@@ -67,7 +65,7 @@ func (c *counter) plans() []plan {
 	return c.limits.plans
 }
 
-// setGrants makes list, in any order, the grants of c, those that are over included.
+// setGrants sets the grants of c, in any order and including expired ones.
 func (c *counter) setGrants(list []grant) {
 	if len(list) == 0 {
 		if c.ledger() != nil {
@@ -76,7 +74,7 @@ func (c *counter) setGrants(list []grant) {
 		return
 	}
 	slices.SortFunc(list, func(a, b grant) int { return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.id, b.id)) })
-	r := c.rarely()
+	r := c.ensureRare()
 	if r.ledger == nil {
 		r.ledger = new(ledger)
 	}
@@ -92,8 +90,7 @@ func (c *counter) setGrants(list []grant) {
 	}
 }
 
-// held returns the units of limit i, of which a unit of a check costs cost, that are held by the grants from
-// place from on.
+// held returns the units of limit i that the grants from index from on hold; cost is the limit's cost of a unit.
 func (l *ledger) held(i int, cost int64, from int) (held int64) {
 	for j := from; j < len(l.grants); j++ {
 		if g := &l.grants[j]; !g.isPaid(i) {
@@ -103,7 +100,7 @@ func (l *ledger) held(i int, cost int64, from int) (held int64) {
 	return held
 }
 
-// heldAfter returns what is held after grant j, if held is what is held from it on.
+// heldAfter returns what is held after grant j; held is what is held from it on.
 func (l *ledger) heldAfter(i int, cost int64, j int, held int64) int64 {
 	switch g := &l.grants[j]; {
 	case g.isPaid(i):
@@ -116,7 +113,7 @@ func (l *ledger) heldAfter(i int, cost int64, j int, held int64) int64 {
 
 func (g *grant) isPaid(i int) bool { return g.paid&(1<<i) != 0 }
 
-// keepGrants makes Return give nothing back of what c has granted.
+// keepGrants makes Return give nothing back of the grants of c.
 func (c *counter) keepGrants() (changed bool) {
 	list := c.grants()
 	for i := range list {
@@ -148,12 +145,12 @@ func (l *ledger) bytes() int64 {
 	return ledgerBytes + grantBytes*int64(cap(l.grants)) + planBytes*int64(cap(l.plans))
 }
 
-// findGrant returns the place of grant id in list, or -1.
+// findGrant returns the index of grant id in list, or -1.
 func findGrant(list []grant, id uint64) int {
 	return slices.IndexFunc(list, func(g grant) bool { return g.id == id })
 }
 
-// lapse ends the grants whose end is at most now: what was granted counts as spent in the nanosecond before its end.
+// lapse ends the grants that end at or before now: their units count as spent in the last nanosecond.
 func (c *counter) lapse(now int64) {
 	list := c.ledger().grants
 	n := 0
@@ -167,7 +164,7 @@ func (c *counter) lapse(now int64) {
 	}
 }
 
-// pay charges spent units of g, which ends, to everything that they were not charged to.
+// pay charges the spent units of g, which ends, to all states that they were not charged to.
 func (c *counter) pay(g *grant, spent int64) {
 	if spent == 0 {
 		return
@@ -184,9 +181,8 @@ func (c *counter) pay(g *grant, spent int64) {
 	c.chargeShadows(c.now, spent, (*state).chargeLate)
 }
 
-// chargeLate charges units > 0 that were spent at now or before. The window that they count in ends no sooner than if
-// they had begun it: what was charged in between does not make it end sooner, nor does a merge with a counter whose
-// windows end at other times.
+// chargeLate charges units > 0 that were spent at now or before. Their window ends no sooner than if they had opened it,
+// whatever was charged in between or merged from a counter with other windows.
 func (s *state) chargeLate(p *plan, now, units int64) {
 	s.charge(p, now, units)
 	if p.kind == kindStep || p.kind == kindFixed {
@@ -194,14 +190,14 @@ func (s *state) chargeLate(p *plan, now, units int64) {
 	}
 }
 
-// settleGrant ends the grant at place i, of which unspent units were not spent.
+// settleGrant ends the grant at index i, of which unspent units were not spent.
 func (c *counter) settleGrant(i int, unspent int64) {
 	l := c.ledger()
 	g := l.grants[i]
 	c.pay(&g, g.units-unspent)
 	plans := c.limits.plans
 	for j := range plans {
-		// A state at the end of int64 does not say how much of it was this.
+		// A saturated state does not tell how much of it was this grant.
 		if p, s := &plans[j], c.at(j); g.isPaid(j) && unspent > 0 && s.spent < math.MaxInt64 {
 			s.refund(p, mulSat(unspent, p.cost))
 		}
@@ -210,16 +206,15 @@ func (c *counter) settleGrant(i int, unspent int64) {
 	c.setGrants(slices.Delete(l.grants, i, i+1))
 }
 
-// Receipt remembers one charge so that it can be undone. The zero value remembers none. A
-// Receipt may be used again; it then reuses its memory.
+// Receipt remembers one charge so that it can be undone. The zero value remembers none. A Receipt may be reused, with its
+// memory.
 type Receipt struct {
 	key Key
-	// counter is the very counter that was charged: one that took its place
-	// after a reset, an eviction or a change of limits never had the charge. It
-	// is also replaced at a refund, which may already have given the charge back.
+	// counter is the exact counter that was charged: its successor after a reset, eviction or change of limits never had the
+	// charge. It is also replaced at a refund, which may already have returned the charge.
 	counter  *counter
 	at, cost int64
-	// ahead is what the shard's clock was corrected by then.
+	// ahead is the correction of the shard's clock at the time.
 	ahead int64
 	// admissions and cuts are the counter's, just after the charge.
 	admissions, cuts uint32
@@ -232,8 +227,8 @@ type Receipt struct {
 // Charged reports whether rc remembers a charge.
 func (rc *Receipt) Charged() bool { return rc.counter != nil }
 
-// mark is what a charge to one limit must remember to be undone: the level (see state)
-// just before it, the end of the window or step or the date of the entry that it went into, and the admission before it.
+// mark is what undoing a charge to one limit needs: the level (see state) just before it, the end of the window or step or the
+// date of the entry that it went into, and the admission before it.
 type mark struct{ spent, aux, last int64 }
 
 // markOf returns the mark of a charge to s that is about to be made.
@@ -250,7 +245,7 @@ func markOf(p *plan, s *state, now int64) mark {
 	return m
 }
 
-// before fills in what must be known of c before the charge.
+// before records the state of c before the charge.
 func (rc *Receipt) before(c *counter, now int64) {
 	plans := c.limits.plans
 	rc.first = markOf(&plans[0], &c.first, now)
@@ -260,7 +255,7 @@ func (rc *Receipt) before(c *counter, now int64) {
 	}
 }
 
-// after completes the receipt once the charge is made to c, which is in the table now.
+// after completes the receipt after the charge to c, which is now in the table.
 func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
 	c.cuts |= flagHeld
 	rc.key, rc.counter, rc.transient = r.Key, c, r.Transient
@@ -268,7 +263,7 @@ func (rc *Receipt) after(r *Request, c *counter, cost, ahead int64) {
 	rc.admissions, rc.cuts = c.admissions, c.cuts
 }
 
-// undo takes back the charge in rc. c is settled to now.
+// undo undoes the charge in rc. c is settled to now.
 func (c *counter) undo(rc *Receipt, now int64) {
 	plans := c.limits.plans
 	for i := range plans {
@@ -277,8 +272,7 @@ func (c *counter) undo(rc *Receipt, now int64) {
 			m = rc.rest[i-1]
 		}
 		if (c.cuts ^ rc.cuts) >= oneCut {
-			// Something below this charge may be gone, so what has drained since
-			// counts against the charge alone.
+			// Something below this charge may be gone, so everything drained since counts against the charge alone.
 			m.spent, m.aux = 0, drained(&plans[i], m.aux)
 		}
 		s := c.at(i)
@@ -290,7 +284,7 @@ func (c *counter) undo(rc *Receipt, now int64) {
 	c.cuts += oneCut
 }
 
-// drained returns what mark.aux becomes when the level before the charge is not to be relied on.
+// drained returns mark.aux for the case that the level before the charge is unreliable.
 func drained(p *plan, aux int64) int64 {
 	if p.kind == kindFlow {
 		return 0
@@ -298,11 +292,11 @@ func drained(p *plan, aux int64) int64 {
 	return aux
 }
 
-// undo takes back what is left of a charge of cost at time at, as m remembers it. It
-// leaves no more room than there would be had the charge never been made.
+// undo undoes what is left of a charge of cost at time at, as m remembers it. It leaves no more room than if the charge had
+// never been made.
 func (s *state) undo(p *plan, m mark, at, now, cost int64) {
 	if s.spent == math.MaxInt64 && p.kind != kindLog && p.kind != kindBins {
-		return // saturated: how much of it was this charge is not known
+		return // saturated: the part of this charge is unknown
 	}
 	switch p.kind {
 	case kindFlow:

@@ -8,31 +8,30 @@ import (
 	"time"
 )
 
-// Algorithm says how a limit counts.
+// Algorithm selects how a limit counts.
 type Algorithm uint8
 
 const (
 	// TokenBucket holds Burst tokens and refills Count of them per Period.
 	TokenBucket Algorithm = iota + 1
-	// LeakyBucket is the leaky bucket as a meter: a level that drains Count per
-	// Period and rejects what would rise above Burst.
+	// LeakyBucket is the leaky bucket as a meter: a level that drains Count per Period and rejects what would raise it above
+	// Burst.
 	LeakyBucket
-	// LeakyQueue is the leaky bucket as a queue: checks are admitted with the
-	// delay after which they may run, spaced Period/Count apart; at most Burst
+	// LeakyQueue is the leaky bucket as a queue: checks are admitted with a delay, spaced Period/Count apart; at most Burst
 	// units may wait.
 	LeakyQueue
 	// FixedWindow admits Count in each window.
 	FixedWindow
 	// SlidingLog admits at most Count in (now−Period, now], exactly.
 	SlidingLog
-	// SlidingCounter weighs the previous window by its overlap with (now−Period, now].
+	// SlidingCounter weights the previous window by its overlap with (now−Period, now].
 	SlidingCounter
-	// SlidingWindow counts in SubWindows sub-windows; the oldest, partly
-	// overlapped one counts whole, so it never admits more than SlidingLog.
+	// SlidingWindow counts in SubWindows sub-windows. The oldest, partly overlapped one counts fully, so it never admits more
+	// than SlidingLog.
 	SlidingWindow
 )
 
-// Align says where windows, and the steps of a bucket that refills in steps, begin.
+// Align selects where windows and refill steps begin.
 type Align uint8
 
 const (
@@ -40,18 +39,17 @@ const (
 	AlignEpoch Align = iota
 	// AlignCalendar aligns to the calendar unit Unit in Zone.
 	AlignCalendar
-	// AlignFirstHit starts a window at the first check charged to it, and steps
-	// at the bucket's creation: at the charge that finds it full.
+	// AlignFirstHit starts a window at the first check charged to it, and steps at the charge that finds the bucket full.
 	AlignFirstHit
 )
 
-// Refill says how a TokenBucket gets its tokens back.
+// Refill selects how a TokenBucket refills.
 type Refill uint8
 
 const (
-	// RefillContinuous adds tokens all the time, Count per Period.
+	// RefillContinuous adds tokens continuously, Count per Period.
 	RefillContinuous Refill = iota
-	// RefillInterval adds Count tokens at once whenever a Period ends.
+	// RefillInterval adds Count tokens at once at the end of every Period.
 	RefillInterval
 )
 
@@ -67,66 +65,58 @@ const (
 	Year
 )
 
-// Limit is one limit of a rule. The zero value of an optional field is its
-// default. Limits are comparable: equal values are the same limit.
+// Limit is one limit of a rule. Optional fields have their zero value as default. Equal values are the same limit.
 type Limit struct {
 	Algorithm Algorithm `cbor:",omitzero"`
-	// Count is the units admitted per Period; 0 blocks everything.
+	// Count is the number of units admitted per Period; 0 blocks everything.
 	Count int64
-	// Period is the limit's time, MinPeriod to MaxPeriod (1 µs to 100 years). Under
-	// AlignCalendar it is ignored and Unit counts.
+	// Period is MinPeriod to MaxPeriod (1 µs to 100 years). With AlignCalendar it is ignored and Unit applies.
 	Period time.Duration
-	// Unlimited admits everything and counts nothing; all else is ignored.
+	// Unlimited admits everything and counts nothing; all other fields are ignored.
 	Unlimited bool
-	// Burst is the capacity of TokenBucket and LeakyBucket and the queue length
-	// of LeakyQueue, in units. 0 means Count. Window algorithms take no burst.
+	// Burst is the capacity of TokenBucket and LeakyBucket and the queue length of LeakyQueue, in units. 0 means Count. Window
+	// algorithms take none.
 	Burst int64
-	// Cost is how many units one unit of a check's cost spends here. 0 means 1.
+	// Cost is the number of units that one unit of a check's cost spends here. 0 means 1.
 	Cost int64
-	// Refill and Align apply to the algorithms named with their values.
+	// Refill and Align apply to the algorithms named at their values.
 	Refill Refill
 	Align  Align
 	Unit   Unit `cbor:",omitzero"`
 	// Zone is the IANA time zone of AlignCalendar. Empty means UTC.
 	Zone string
-	// MinInterval is the least time since the last admitted check or charge, at
-	// most MaxPeriod. Exactly that long is enough.
+	// MinInterval is the minimum time since the last admitted check or charge, at most MaxPeriod, inclusive.
 	MinInterval time.Duration
 	// Soft is the percentage above the limit, 0 to 1000, that is admitted and marked.
 	Soft int32
-	// CountDenied makes denied checks count too: in the log of SlidingLog, and
-	// as the last check of MinInterval.
+	// CountDenied makes denied checks count too: in the log of SlidingLog, and as the last check of MinInterval.
 	CountDenied bool
-	// SubWindows is the number of sub-windows of SlidingWindow, 2 to 3600.
-	// 0 means 60.
+	// SubWindows is the number of sub-windows of SlidingWindow, 2 to 3600. 0 means 60.
 	SubWindows int32
-	// LogEntries caps the entries of SlidingLog, 1 to 65536. 0 means 1024.
-	// Above it the two oldest entries become one with the later time, which
-	// never admits more.
+	// LogEntries caps the entries of SlidingLog, 1 to 65536. 0 means 1024. Above it the two oldest entries are merged with the
+	// later time, which never admits more.
 	LogEntries int32
 }
 
-// Limits is an immutable, validated set of limits that one key is held to
-// together. Interned values compare by pointer first.
+// Limits is an immutable, validated set of limits that apply to one key together. Interned values compare by pointer first.
 type Limits struct {
 	list  []Limit
 	plans []plan
-	// places has for each limit its place in what NewLimits was given, nil if that is its place here.
+	// places has the index of each limit in the arguments of NewLimits, nil if unchanged.
 	places []uint8
-	// entries is how many entries of logs and sub-windows the limits keep at most.
+	// entries is the maximum number of log entries and sub-windows of the limits.
 	entries int
 	// unlimited: no limit can deny. stateless: no limit can count.
 	unlimited, stateless bool
-	// shared is the last result of Share: a node divides by the same number until
-	// the membership changes.
+	// shared caches the last result of Share: a node divides by the same number until the membership changes.
 	shared atomic.Pointer[share]
-	// window is the result of endless.
+	// window caches the result of endless.
 	window atomic.Pointer[Limits]
-	// domain is the one that counters of these limits belong to, "" where that is not known.
+	// domain is the domain of the counters of these limits, "" if unknown.
 	domain string
-	// sum is the result of Sum, 0 before.
+	// sum caches the result of Sum, 0 before.
 	sum atomic.Uint64
-	// account is that of the first table whose counters refer to the limits.
+	// account is the account of the first table whose counters refer to the limits.
 	account atomic.Pointer[account]
 }
 
@@ -136,22 +126,22 @@ type share struct {
 	limits *Limits
 }
 
-// MaxLimits is the most limits that one key can have.
+// MaxLimits is the maximum number of limits of one key.
 const MaxLimits = 16
 
-// FieldError says which field of a Limit is wrong.
+// FieldError reports an invalid field of a Limit.
 type FieldError struct {
-	// Index is the limit's place in the set.
+	// Index is the limit's index in the set.
 	Index int
-	// Field is its name as rule files spell it, for example "period".
+	// Field is its name in rule files, for example "period".
 	Field  string
 	Reason string
 }
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Reason }
 
-// NewLimits validates list (1 to MaxLimits limits) and prepares it for use. Unlimited limits beside others do nothing, and
-// are left out. The error is a *FieldError.
+// NewLimits validates list (1 to MaxLimits limits) and prepares it for use. Unlimited limits beside others have no effect and
+// are omitted. The error is a *FieldError.
 func NewLimits(list ...Limit) (*Limits, error) {
 	if len(list) == 0 || len(list) > MaxLimits {
 		return nil, &FieldError{Field: "limits", Reason: fmt.Sprintf("there are %d; give 1 to %d", len(list), MaxLimits)}
@@ -186,7 +176,7 @@ func NewLimits(list ...Limit) (*Limits, error) {
 	return l, nil
 }
 
-// Within reports as a *FieldError that the limits keep more than entries entries of logs and sub-windows in all, or nil.
+// Within returns a *FieldError if the limits keep more than entries log entries and sub-windows in total, else nil.
 func (l *Limits) Within(entries int) error {
 	if l.entries <= entries {
 		return nil
@@ -208,7 +198,7 @@ func (l *Limits) Within(entries int) error {
 	return nil
 }
 
-// Place returns the place of limit i in what NewLimits was given.
+// Place returns the index of limit i in the arguments of NewLimits.
 func (l *Limits) Place(i int) int {
 	if l.places == nil {
 		return i
@@ -216,7 +206,7 @@ func (l *Limits) Place(i int) int {
 	return int(l.places[i])
 }
 
-// NewLimitsIn is NewLimits for counters of the domain, which tables account for together.
+// NewLimitsIn is NewLimits for counters of the domain.
 func NewLimitsIn(domain string, list ...Limit) (*Limits, error) {
 	l, err := NewLimits(list...)
 	if err == nil {
@@ -225,7 +215,7 @@ func NewLimitsIn(domain string, list ...Limit) (*Limits, error) {
 	return l, err
 }
 
-// Domain returns the domain that counters of these limits belong to, "" where that is not known.
+// Domain returns the domain of the counters of these limits, "" if unknown.
 func (l *Limits) Domain() string { return l.domain }
 
 // List returns the limits.
@@ -237,12 +227,12 @@ func (l *Limits) Len() int { return len(l.list) }
 // At returns limit i.
 func (l *Limits) At(i int) Limit { return l.list[i] }
 
-// Equal reports whether both hold equal limits in the same order.
+// Equal reports whether l and m have equal limits in the same order.
 func (l *Limits) Equal(m *Limits) bool { return l == m || slices.Equal(l.list, m.list) }
 
 var sumSeed = maphash.MakeSeed()
 
-// Sum returns a hash that sets have in common that are Equal, as this process knows them. Nobody can find two sets with one.
+// Sum returns a hash, the same for Equal sets within this process. It is seeded, so collisions cannot be constructed.
 func (l *Limits) Sum() uint64 {
 	if s := l.sum.Load(); s != 0 {
 		return s
@@ -257,7 +247,7 @@ func (l *Limits) Sum() uint64 {
 	return s
 }
 
-// Is reports whether l is the set of list for the domain. Unlimited limits that were left out do not matter.
+// Is reports whether l is the set of list for the domain. Omitted unlimited limits do not matter.
 func (l *Limits) Is(domain string, list []Limit) bool {
 	n := 0
 	for i := range list {
@@ -277,9 +267,8 @@ func (l *Limits) Is(domain string, list []Limit) bool {
 // Unlimited reports whether no limit of the set can deny or count.
 func (l *Limits) Unlimited() bool { return l.unlimited }
 
-// Share returns the limits divided by n, rounded down (n at least 1), for a node that
-// answers alone. Counts and bursts that become 0 block. Unlimited limits and
-// minimum intervals stay as they are.
+// Share returns the limits divided by n, rounded down (n at least 1), for a node that decides alone. Counts and bursts that
+// become 0 block. Unlimited limits and minimum intervals are unchanged.
 func (l *Limits) Share(n int) *Limits {
 	if n <= 1 {
 		return l
@@ -293,7 +282,7 @@ func (l *Limits) Share(n int) *Limits {
 		part.Count /= int64(n)
 		if part.Burst > 0 {
 			part.Burst /= int64(n)
-			// A burst of 0 would mean the default, which is more than nothing.
+			// A burst of 0 would mean the default.
 			if part.Burst == 0 {
 				part.Count = 0
 			}

@@ -6,15 +6,13 @@ import (
 	"slices"
 )
 
-// The sliding window log: every charge is an entry, and what counts is the sum of the entries
-// in (now − period, now]. It is exact, and the most expensive algorithm. Entries of
-// one time are one. Above the cap the two oldest become one with the later time,
-// which can only make the log stricter.
+// The sliding window log: every charge is an entry, and the entries in (now − period, now] count. It is exact, and the most
+// expensive algorithm. Entries of the same time are merged. Above the cap the two oldest are merged with the later time, which
+// can only make the log stricter.
 //
-// spent is always the sum of the entries, unless that exceeds int64: then spent is the
-// largest int64, and is summed anew when entries leave.
+// spent is the sum of the entries, saturated at the end of int64; then it is summed again when entries expire.
 
-// dateOf returns the date of an entry for what is spent at now: the beginning of its sub-window.
+// dateOf returns the date of an entry for a charge at now: the beginning of its sub-window.
 func (p *plan) dateOf(now int64) int64 {
 	if p.grain == 1 {
 		return now
@@ -22,8 +20,8 @@ func (p *plan) dateOf(now int64) int64 {
 	return max(never+1, subSat(now, floorMod(now, p.grain)))
 }
 
-// entryFor returns the date of the entry that a charge to s at now goes into. That is the newest one if its sub-window,
-// which may have come from a node with another clock, is not over.
+// entryFor returns the date of the entry that a charge to s at now goes into: the newest one if its sub-window, which may come
+// from a node with another clock, has not ended.
 func (s *state) entryFor(p *plan, now int64) int64 {
 	at := p.dateOf(now)
 	if v := s.span(); v.n > 0 {
@@ -66,14 +64,15 @@ func (s *state) sum() {
 	}
 }
 
-// untilLog requires that more than target units count: they do until the entry has expired that has, with all newer ones, more.
+// untilLog requires that more than target units count. They do until the entry expires that, together with all newer ones,
+// exceeds target.
 func (s *state) untilLog(p *plan, now, target int64) int64 {
 	v := s.span()
 	i, _ := s.log.over(v, target)
 	return p.expiry(s.log.at(v, i).at, now)
 }
 
-// expiry returns the time (ns) from now until an entry of date at counts no more.
+// expiry returns the time (ns) from now until an entry with date at expires.
 func (p *plan) expiry(at, now int64) int64 { return p.span - int64(elapsed(at, now)) }
 
 // chargeLog adds an entry of cost.
@@ -100,14 +99,14 @@ func (s *state) chargeLog(p *plan, now, cost int64) {
 	s.push(entry{at, cost})
 }
 
-// mergeOldest makes the two oldest entries one, with the later time.
+// mergeOldest merges the two oldest entries, with the later time.
 func (s *state) mergeOldest(v span) span {
 	s.log.setCost(v, 1, addSat(s.log.at(v, 1).cost, s.log.at(v, 0).cost))
 	return span{(v.head + 1) & uint32(len(s.log.ring)-1), v.n - 1}
 }
 
-// squeeze makes the log of s have most entries at most, 0 if it is none: the oldest become one, with the latest of their times. The ring, which
-// may be another's too, stays as it is; s gets one of its own.
+// squeeze shortens the log of s, if it has one, to most entries by merging the oldest, with the latest of their times. The
+// ring, which may be shared, is unchanged; s gets a new one.
 func (s *state) squeeze(most int) {
 	v := s.span()
 	if most == 0 || s.log == nil || int(v.n) <= most {
@@ -115,7 +114,7 @@ func (s *state) squeeze(most int) {
 	}
 	old, merged := s.log, int64(0)
 	s.log = newEntries(most)
-	first := v.n - uint32(most) // of those that stay
+	first := v.n - uint32(most) // of those that remain
 	for i := range first {
 		merged = addSat(merged, old.at(v, i).cost)
 	}
@@ -130,7 +129,7 @@ func (s *state) squeeze(most int) {
 	s.setSpan(to)
 }
 
-// refundLog gives back from the newest entries.
+// refundLog refunds from the newest entries.
 func (s *state) refundLog(cost int64) {
 	v := s.span()
 	full, given := s.spent == math.MaxInt64, cost
@@ -148,7 +147,7 @@ func (s *state) refundLog(cost int64) {
 	s.lower(full, given-cost)
 }
 
-// undoLog takes a charge of cost out of its entry, which has the date at, if that still counts.
+// undoLog removes a charge of cost from its entry, which has the date at, if that still counts.
 func (s *state) undoLog(at, cost int64) {
 	v := s.span()
 	for i := v.n; i > 0; i-- {
@@ -169,7 +168,7 @@ func (s *state) undoLog(at, cost int64) {
 	}
 }
 
-// lower lowers spent by the cost that was taken out of entries; full says that it was saturated.
+// lower lowers spent by the cost that was removed from entries; full: it was saturated.
 func (s *state) lower(full bool, cost int64) {
 	if full {
 		s.sum()
@@ -181,33 +180,33 @@ func (s *state) lower(full bool, cost int64) {
 // entry is cost units that count until the log's span (see plan.span) has passed since at (Unix ns).
 type entry struct{ at, cost int64 }
 
-// entries is the ring of a log. It is the memory only: a state's aux says which part of it
-// holds entries, so that a copy of the state can drop entries and leave the ring alone.
+// entries is the ring of a log. It is the memory only: a state's aux has the range of the entries, so that a copy of the state
+// can drop entries without changing the ring.
 type entries struct {
-	// ring has a length that is a power of two. A phase has none.
+	// The length of ring is a power of two. A phase has no ring.
 	ring []entry
-	// sums has the units of each block of a ring that is longer than one, of all its places, whether they hold entries or did, so that
-	// counting from the newest entry on takes few steps.
+	// sums has the units of each block of a longer ring, over all its places, used or not, to speed up counting from the newest
+	// entry.
 	sums []sum
-	// phase is where in a period the windows of a kindWeighted begin, in (0, period). Many states share such
-	// entries, and nothing writes to them.
+	// phase is the offset of the windows of a kindWeighted, in (0, period). Many states share such entries, and they are never
+	// written.
 	phase int64
 }
 
 // owned reports whether e is the ring of one log.
 func (e *entries) owned() bool { return e != nil && e.ring != nil }
 
-// minRing is the length of the smallest ring. Rings double when full and halve when an
-// eighth full, so that a log in steady use does not allocate.
+// minRing is the length of the smallest ring. Rings double when full and halve when an eighth full, so that a log in steady use
+// does not allocate.
 const minRing = 4
 
-// block is how many places of a ring share a sum.
+// block is the number of places of a ring that share a sum.
 const block = 64
 
-// sum is an unsigned number of 128 bits: a block may hold more units than int64.
+// sum is an unsigned 128-bit number: a block may exceed int64.
 type sum struct{ hi, lo uint64 }
 
-// replace takes the cost was out of the sum and puts the cost is in.
+// replace replaces the cost was by the cost is.
 func (x *sum) replace(was, is int64) {
 	var carry uint64
 	x.lo, carry = bits.Sub64(x.lo, uint64(was), 0)
@@ -235,7 +234,7 @@ func newEntries(n int) *entries {
 	return e
 }
 
-// allocate makes the ring of e an empty one of length n.
+// allocate gives e an empty ring of length n.
 func (e *entries) allocate(n int) {
 	e.ring, e.sums = make([]entry, n), nil
 	if n > block {
@@ -243,14 +242,14 @@ func (e *entries) allocate(n int) {
 	}
 }
 
-// span is the part of a ring that holds entries, packed into a state's aux.
+// span is the range of a ring that has entries, packed into a state's aux.
 type span struct{ head, n uint32 }
 
 func (s *state) span() span { return span{uint32(s.aux >> 32), uint32(s.aux)} }
 
 func (s *state) setSpan(v span) { s.aux = int64(v.head)<<32 | int64(v.n) }
 
-// at returns entry i, the oldest being entry 0.
+// at returns entry i; 0 is the oldest.
 func (e *entries) at(v span, i uint32) *entry {
 	return &e.ring[(v.head+i)&uint32(len(e.ring)-1)]
 }
@@ -267,8 +266,8 @@ func (e *entries) set(v span, i uint32, x entry) {
 // setCost changes the cost of entry i.
 func (e *entries) setCost(v span, i uint32, cost int64) { e.set(v, i, entry{e.at(v, i).at, cost}) }
 
-// over returns the place of the newest entry that has, together with all that are newer, more than target units, and how many units
-// those have that are newer. If all of v have no more, that is place 0, and all of its units.
+// over returns the index of the newest entry that, together with all newer ones, exceeds target units, and the units of the
+// newer ones. If all of v do not exceed it, that is index 0 and all units.
 func (e *entries) over(v span, target int64) (i uint32, newer int64) {
 	for i = v.n; i > 0; {
 		if place := (v.head + i - 1) & uint32(len(e.ring)-1); place%block == block-1 && i >= block && e.sums != nil {
@@ -314,7 +313,7 @@ func (e *entries) resize(v span, n int) span {
 	return to
 }
 
-// remove takes entry i out.
+// remove removes entry i.
 func (s *state) remove(i uint32) {
 	v := s.span()
 	for ; i+1 < v.n; i++ {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Standing is how one limit of a key stands.
+// Standing is the state of one limit of a key.
 type Standing struct {
-	// Limit, Remaining and ResetAfter are as in a Decision about this limit. Spent is what is charged of it at present, what is
-	// granted among it; it may be above Limit, within a soft margin or in debt.
+	// Limit, Remaining and ResetAfter are as in a Decision about this limit. Spent is the current charge including grants; it
+	// may exceed Limit, within a soft margin or by debt.
 	Limit, Spent, Remaining int64
 	ResetAfter              time.Duration
 }
 
-// Look returns how each of limits stands for key at now, in their order, and changes nothing. known says whether there
-// is a counter; if not, everything is free.
+// Look returns the state of each of limits for key at now, in order, and changes nothing. known is false if there is no
+// counter; then everything is free.
 func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known bool) {
 	now = inRange(now)
 	sh := &t.shards[key.Shard(len(t.shards))]
@@ -34,8 +34,8 @@ func (t *Table) Look(now int64, key Key, limits *Limits) (list []Standing, known
 	return seen.stand(now), known
 }
 
-// Recent calls f for the counters of the shard that were used last, at most so many: with their limits and how each of these stands
-// at now.
+// Recent calls f for the most recently used counters of the shard, at most most, with their limits and the state of each at
+// now.
 func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standing)) {
 	now = inRange(now)
 	sh := &t.shards[shard]
@@ -58,7 +58,7 @@ func (t *Table) Recent(now int64, shard, most int, f func(Key, *Limits, []Standi
 	}
 }
 
-// stand settles c, a copy, to now and says how each of its limits stands.
+// stand settles c, a copy, to now and returns the state of each of its limits.
 func (c *counter) stand(now int64) []Standing {
 	at := c.settle(now)
 	list := make([]Standing, c.limits.Len())
@@ -78,27 +78,24 @@ func (c *counter) stand(now int64) []Standing {
 	return list
 }
 
-// A key that is decided in several places at once has one counter all the same. Each place says, again and
-// again, how much it has admitted in all; the counter is charged what that is more than the most it was
-// told before. That most is kept in a counter of its own beside the key's, in the same shard and for the same
-// window. So it goes wherever the shard goes, in copies, hand-offs and snapshots, and whoever holds the
-// shard knows what it has been told already.
+// A key that is decided in several places at once still has one counter. Each place repeatedly reports the total that it has
+// admitted; the counter is charged the increase over the highest earlier report. That highest report is kept in a separate
+// counter in the same shard with the same window, so it is transferred with the shard by replication, handoffs and snapshots.
 
-// Counted answers Counts.
+// Counted is the result of Counts.
 type Counted struct {
-	// Decision is what the key's counter says now; it is always allowed.
+	// Decision is the state of the key's counter; it is always allowed.
 	Decision Decision
-	// Known is the most that was told under the tag in this window, with this time.
+	// Known is the highest sum reported under the tag in this window, including this one.
 	Known int64
-	// Added is what was charged now, Over how much of it went beyond the limit.
+	// Added is what was charged now, Over the part beyond the limit.
 	Added, Over int64
-	// Ends is the end of the window (Unix ns) on the clock that windows are aligned to, see Correct.
+	// Ends is the end of the window (Unix ns) on the clock that windows are aligned to; see Correct.
 	Ends int64
 }
 
-// Windowed reports whether l is one fixed window, aligned to the epoch or the calendar, with nothing that
-// only the deciding of single checks can keep: no soft margin, minimum interval or cost of its own, and a count
-// above 0. Such limits can be tallied.
+// Windowed reports whether l is one fixed window, aligned to the epoch or the calendar, with a count above 0 and without
+// features that need individual decisions: soft margin, minimum interval or own cost. Counts requires such limits.
 func (l *Limits) Windowed() bool {
 	if len(l.list) != 1 {
 		return false
@@ -108,14 +105,14 @@ func (l *Limits) Windowed() bool {
 		one.Soft == 0 && one.MinInterval == 0 && one.Cost <= 1
 }
 
-// WindowEnd returns the end of the window that now is in (both Unix ns). l must be Windowed.
+// WindowEnd returns the end of the window that contains now (both Unix ns). l must be Windowed.
 func (l *Limits) WindowEnd(now int64) int64 { return l.plans[0].windowEnd(inRange(now)) }
 
-// Counts charges r.Key's counter what r.Cost, the sum of all that was admitted under tag in the window that ends at ends, as Counted says it, is more
-// than the most that was tallied under tag in this window. If that is not the window of now, it only answers. Telling it again, late or in another order changes
-// nothing. r.Limits must be Windowed; r.Verb is ignored. Only Decided counts. Both counters change under one lock, so no
-// copy of the shard is told of one of them alone by the order of things; a copy that has only one of them, after a loss,
-// has counted too much rather than too little, because the key's counter comes first.
+// Counts charges r.Key's counter the increase of r.Cost, the total admitted under tag in the window that ends at ends, over the
+// highest earlier report; see Counted. If that is not the current window, it only answers. Repeated, late or reordered reports
+// change nothing. r.Limits must be Windowed; r.Verb is ignored. The result is valid only with Decided. Both counters change
+// under one lock; the key's counter is sent first, so a copy that loses one of them has counted too much rather than too
+// little.
 func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted, v Verdict) {
 	now = inRange(now)
 	own := r.Key.Shard(len(t.shards))
@@ -133,11 +130,11 @@ func (t *Table) Counts(now int64, r *Request, tag uint64, ends int64) (x Counted
 	return x, Decided
 }
 
-// countsLocked reports whether the shard has grown.
+// countsLocked is Counts under the lock, and reports whether the shard has grown.
 func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint64, ends int64, x *Counted) (grown bool) {
 	at, sum := sh.atLocked(now), *r
 	sum.Limits = r.Limits.endless()
-	sum.Key.Hi ^= tag // the shard follows from Lo
+	sum.Key.Hi ^= tag // the shard depends on Lo only
 	var told Decision
 	sh.decideLocked(at, &sum, status, 0, nil, &told)
 	x.Known = told.Limit - told.Remaining
@@ -154,13 +151,13 @@ func (t *Table) countsLocked(sh *shard, own int, now int64, r *Request, tag uint
 	x.Over = min(x.Added, max(0, o.counter.at(0).spent-r.Limits.plans[0].limit))
 	told = Decision{}
 	p := sh.decideLocked(at, &sum, Charge, x.Added, nil, &told)
-	p.counter.first.aux = end // which may be that of another clock
+	p.counter.first.aux = end // it may be that of another clock
 	t.followLocked(sh, own, now, sum.Key, p, r.Transient)
 	x.Known = told.Limit - told.Remaining
 	return o.grown > 0 || p.grown > 0
 }
 
-// windowLocked returns the end of the window of r.Key that at is in.
+// windowLocked returns the end of the window of r.Key that contains at.
 func (sh *shard) windowLocked(at int64, r *Request) int64 {
 	s, p := newState(&r.Limits.plans[0]), &r.Limits.plans[0]
 	if c, ok := sh.mu.lru.Peek(r.Key); ok && len(c.limits.plans) == 1 && c.limits.plans[0].shape == p.shape {
@@ -185,10 +182,10 @@ func (l *Limits) endless() *Limits {
 	return e
 }
 
-// endlessCount is more than any sum that is told.
+// endlessCount exceeds any reported sum.
 const endlessCount = 1<<62 - 1
 
-// What is granted counts on after its lease request has ended, so how long something takes depends on the leases too.
+// Granted units still count after their lease has ended, so times depend on the leases too.
 
 // retry returns the time (ns) from now until limit i has room for units > 0, or Never.
 func (c *counter) retry(i int, now, units int64) int64 {
@@ -202,8 +199,8 @@ func (c *counter) retry(i int, now, units int64) int64 {
 	return max(c.until(i, now, p.capacity-units), c.interval(i, now))
 }
 
-// interval is state.interval for limit i, with what is granted: it may have been spent just now, until the last lease request ends.
-// Limits with an interval do not grant, but may come into force while others have granted.
+// interval is state.interval for limit i, including grants, which may be spent until the last lease ends. Limits with an
+// interval do not grant, but may come into force while there are grants.
 func (c *counter) interval(i int, now int64) int64 {
 	p := &c.limits.plans[i]
 	if list := c.grants(); len(list) > 0 && p.minInterval > 0 {
@@ -212,8 +209,8 @@ func (c *counter) interval(i int, now int64) int64 {
 	return c.at(i).interval(p, now)
 }
 
-// until is state.until for limit i, with what is granted: the time (ns) from now until at most target ≥ 0 units count,
-// if nothing is charged and nothing comes back.
+// until is state.until for limit i, including grants: the time (ns) from now until at most target ≥ 0 units count, if nothing
+// is charged or given back.
 func (c *counter) until(i int, now, target int64) int64 {
 	p, s, l := &c.limits.plans[i], c.at(i), c.ledger()
 	switch {
@@ -222,7 +219,7 @@ func (c *counter) until(i int, now, target int64) int64 {
 	case s.fits(p, len(l.grants)):
 		return l.untilLog(i, p, s, now, target)
 	}
-	// From the end of one lease request to the next, on a copy.
+	// Advance a copy from the end of one lease to the next.
 	t, at, held := *s, now, l.held(i, p.cost, 0)
 	t.log = t.log.clone()
 	for j := range l.grants {
@@ -244,7 +241,7 @@ func (c *counter) until(i int, now, target int64) int64 {
 	return addSat(subSat(at, now), t.until(p, at, target))
 }
 
-// fits reports whether s is a log that can take n more entries without making old ones one.
+// fits reports whether s is a log that can take n more entries without merging old ones.
 func (s *state) fits(p *plan, n int) bool {
 	return (p.kind == kindLog || p.kind == kindBins) && int(s.span().n)+n <= p.maxEntries
 }

@@ -13,7 +13,7 @@ import (
 // admitted, whatever they had counted within their limits. Once all that may have been spent is over, it decides as a new one.
 func TestLostAdmitsNoMore(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		// Where steps begin with the first charge, that of a bucket that was full would begin them anew.
+		// Where steps begin with the first charge, that of a bucket that was full would begin them again.
 		limits := genSet(t, func(l bucket.Limit) bool { return l.Refill != bucket.RefillInterval || l.Align != bucket.AlignFirstHit })
 		truth, table := smallTable(t), smallTable(t)
 		now := max(1, genStart.Draw(t, "start"))
@@ -140,7 +140,7 @@ func TestLostCounts(t *testing.T) {
 	}
 }
 
-// TestLostGrantsNothing: no units are granted of what may have been spent, and of what has wholly come back they are.
+// TestLostGrantsNothing: no units are granted of what may have been spent, and of what has completely come back they are.
 func TestLostGrantsNothing(t *testing.T) {
 	limits := mustLimits(t, per(bucket.FixedWindow, 10, time.Hour))
 	table := smallTable(t)

@@ -5,26 +5,23 @@ import (
 	"slices"
 )
 
-// Two counters of one key, which have counted apart, become one that is never more permissive than either
-// at any later time. For most limits that is the larger of the two, exactly: merging is
-// idempotent, and the order does not matter. Where one state cannot be as large as both
-// without being larger, it is larger:
+// Two independent counters of one key are merged into one that is never more permissive than either at any later time. For most
+// limits that is exactly the larger of the two: merging is idempotent, commutative and associative. Where a state cannot be as
+// large as both without exceeding them, it does:
 //
-//   - Windows that begin with the first hit, or that nodes with different clocks have opened, may end at different
-//     times; the later end counts.
-//   - A counter that is ahead of the clock makes the other stand still until then, see move.
-//   - A log above its cap has its oldest entries made one, and so has a ledger.
+//   - Windows that begin with the first hit, or that nodes with different clocks have opened, may end at different times; the
+//     later end counts.
+//   - A counter that is ahead of the clock makes the other stand still until then; see move.
+//   - A log above its cap has its oldest entries merged, and so has a ledger.
 //
-// One case is not covered: a lease that was granted under other limits is charged to a sliding counter when it ends. If
-// the merge has moved the windows of that counter, the charge may fall into an earlier window than without the
-// merge, and then stops counting up to one period sooner.
+// One case is not covered: a lease granted under other limits is charged to a sliding counter when it ends. If the merge has
+// moved that counter's windows, the charge may fall into an earlier window, and then stops counting up to one period sooner.
 //
-// If the limits differ, the counter goes on under those of the present one, and every former
-// limit of either becomes a shadow. A limit that only one of them has known begins in the other with what a
-// change of limits would have given it (change.go), so that a change back mints nothing either.
+// If the limits differ, the counter continues under those of the existing one, and every other limit of either becomes a
+// shadow. A limit that only one of them has starts in the other as after a change of limits (change.go), so that a change back
+// admits nothing extra.
 //
-// What either has granted stays granted, and of none of it can be given back: nobody knows any more what else its charge
-// has become one with.
+// Grants of either are kept, but cannot be given back: their charges can no longer be separated.
 
 // joinLocked merges x, as of now, into the counter of key. x must not be used any more.
 func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
@@ -54,8 +51,8 @@ func (sh *shard) joinLocked(now int64, key Key, x *counter) (o outcome) {
 	return o
 }
 
-// merge makes c at least as strict as x and reports whether it has changed. Both are settled to now or to
-// their own times if they are ahead. x must not be used any more.
+// merge makes c at least as strict as x and reports whether it has changed. Both are settled to now, or to their own times if
+// ahead. x must not be used any more.
 func (c *counter) merge(x *counter, now int64) (changed bool) {
 	c.settle(now)
 	x.settle(now)
@@ -79,11 +76,11 @@ func (c *counter) merge(x *counter, now int64) (changed bool) {
 	return c.mergeGrants(x, same) || changed
 }
 
-// mergeApart is merge for counters that differ in limits or shadows, at one time.
+// mergeApart is merge for counters with different limits or shadows, at the same time.
 func (c *counter) mergeApart(x *counter) (changed bool) {
 	theirs := x.candidates()
 	theirsNow := theirs[:len(x.limits.plans)]
-	// As they were. No merge writes to the ring of a log, so they may share them.
+	// As they were. Merging does not write to the rings of logs, so they may be shared.
 	oursNow := c.candidates()[:len(c.limits.plans)]
 	for i := range c.limits.plans {
 		if p := &c.limits.plans[i]; !p.stateless() && c.at(i).mergeTheirs(p, i, theirs, theirsNow, c.now) {
@@ -109,8 +106,8 @@ func (c *counter) mergeApart(x *counter) (changed bool) {
 	return changed
 }
 
-// mergeTheirs merges into s, the state of p at place i, the one of theirs that it would take over, or if there is
-// none, what it would begin with. now is the time of all states; theirsNow are those in force.
+// mergeTheirs merges into s, the state of p at index i, the state of theirs that it would take over, or otherwise the one that
+// it would start with. now is the time of all states; theirsNow are those in force.
 func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now int64) bool {
 	from := match(theirs, p, i)
 	if from == nil {
@@ -121,7 +118,7 @@ func (s *state) mergeTheirs(p *plan, i int, theirs, theirsNow []candidate, now i
 	return s.merge(p, &from.state, now)
 }
 
-// started returns what a new limit p at place i starts with after the limits inForce.
+// started returns the state that a new limit p at index i starts with after the limits inForce.
 func started(p *plan, i int, inForce []candidate, now int64) state {
 	s := newState(p)
 	if from := forebear(inForce, i, now); from != nil {
@@ -130,8 +127,8 @@ func started(p *plan, i int, inForce []candidate, now int64) state {
 	return s
 }
 
-// merge makes s, a state of p, at least as strict as o, both as of now, and reports whether it has changed. What
-// o has behind pointers may become a part of s.
+// merge makes s, a state of p, at least as strict as o, both as of now, and reports whether it has changed. s may take over o's
+// data behind pointers.
 func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
 	if o.last > s.last {
 		s.last, changed = o.last, true
@@ -157,9 +154,8 @@ func (s *state) merge(p *plan, o *state, now int64) (changed bool) {
 	return changed
 }
 
-// mergeLog is merge for logs. What counts of a log at a later time is the sum of the entries
-// from some date on. For each date the merged log has the larger of the two sums, so it is
-// the larger of the two at all times, and no more.
+// mergeLog is merge for logs. What counts of a log at a later time is the sum of the entries from some date on. For each date
+// the merged log has the larger of the two sums, so it is exactly the larger of the two at all times.
 func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 	if o.span().n == 0 {
 		return false
@@ -189,8 +185,7 @@ func (s *state) mergeLog(p *plan, o *state, now int64) bool {
 	return true
 }
 
-// larger returns the entries of the log that is at every time the larger of s and o, the newest
-// first.
+// larger returns the entries of the log that is the larger of s and o at all times, newest first.
 func (s *state) larger(o *state, now int64) []entry {
 	v, w := s.span(), o.span()
 	i, j := v.n, w.n
@@ -221,7 +216,7 @@ func (s *state) larger(o *state, now int64) []entry {
 	return list
 }
 
-// holds reports whether the entries of s are those of list, the oldest first.
+// holds reports whether the entries of s are those of list, oldest first.
 func (s *state) holds(list []entry) bool {
 	v := s.span()
 	if int(v.n) != len(list) {

@@ -288,7 +288,7 @@ func (a *account) compareRetry(t failer, e expected, d bucket.Decision) {
 	}
 }
 
-// compareReset asks the model whether the deciding limit is wholly free after
+// compareReset asks the model whether the deciding limit is completely free after
 // exactly ResetAfter and not a nanosecond earlier. A minimum interval that has
 // not passed may hold it longer.
 func (a *account) compareReset(t failer, e expected, d bucket.Decision) {

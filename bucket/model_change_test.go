@@ -180,7 +180,7 @@ func TestChangedCountStaysExact(t *testing.T) {
 }
 
 // TestChangedLimitRecovers: after any changes, a key left alone for long is
-// wholly free again under every limit.
+// completely free again under every limit.
 func TestChangedLimitRecovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		table, now := smallTable(t), genStart.Draw(t, "start")

@@ -118,7 +118,7 @@ func TestGiveBackNeverMints(t *testing.T) {
 	})
 }
 
-// TestManyGiveBacksNeverMint has several charges under way at once, given back
+// TestManyGiveBacksNeverMint has several charges in progress at once, given back
 // early, late, or not at all, in any order, among others that stay.
 func TestManyGiveBacksNeverMint(t *testing.T) {
 	for _, c := range algorithms {

@@ -19,8 +19,8 @@ type leased struct {
 
 func (b *leased) left() int64 { return b.Units - b.spent }
 
-// granting plays checks and leases of one key. Everybody's spending goes into the exact accounts when it happens. now is the true
-// time; the owner's clock shows ahead more.
+// granting plays checks and leases of one key. All spending goes into the exact accounts when it happens. now is the true time;
+// the owner's clock is ahead of it by ahead.
 type granting struct {
 	t     *rapid.T
 	table *bucket.Table
@@ -198,7 +198,7 @@ func (h *granting) giveBackLeaseRequest(exact bool) {
 	}
 	h.returned += back
 	if !b.returned {
-		h.expired += b.left() - back // returned too late, or to who gives nothing back
+		h.expired += b.left() - back // returned too late, or to an owner that gives nothing back
 	}
 	b.returned = true
 }

@@ -192,8 +192,8 @@ func hand(t failer, from, to *bucket.Table, now, there int64, merge bool) {
 	}
 }
 
-// TestImportedDecidesAlike: after an export and an import under one clock nobody can tell the copy from
-// the original, whatever the limits, changes of limits and give-backs before.
+// TestImportedDecidesAlike: after an export and an import under one clock, the copy decides like the original, whatever limits,
+// changes of limits and give-backs came before.
 func TestImportedDecidesAlike(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sets []*bucket.Limits

@@ -74,8 +74,8 @@ func TestCopyFollowsJournal(t *testing.T) {
 		p := &replica{table: smallTable(t), copied: smallTable(t), keys: keys(3), now: genStart.Draw(t, "start")}
 		n := rapid.IntRange(1, 2).Draw(t, "sets")
 		for range n {
-			// Table and copy forget free counters at different times, and with them when the last check
-			// was. That matters to nobody but another set of limits, with an interval.
+			// Table and copy forget free counters at different times, and with them the last check. That matters only to
+			// another set of limits with an interval.
 			p.sets = append(p.sets, genSet(t, func(l bucket.Limit) bool { return n == 1 || l.MinInterval == 0 }))
 		}
 		p.table.Record(0, bucket.RecordAll, 0)

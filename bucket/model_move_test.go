@@ -42,9 +42,8 @@ func (m *moving) move(t *rapid.T, skews *rapid.Generator[int64], transit int64) 
 	}
 }
 
-// TestMovesKeepWindows: wherever a counter goes, and whatever the clocks there show, a key that is spent is denied
-// exactly as long as the node said that has denied it: nothing is admitted sooner, and nobody waits longer. What is admitted
-// afterwards is again one limit for a window, and no window is shorter than half of one.
+// TestMovesKeepWindows: wherever a counter goes, and whatever the clocks there show, a spent key is denied exactly as long as
+// the denying node said. What is admitted afterwards is again one limit per window, and no window is shorter than half of one.
 func TestMovesKeepWindows(t *testing.T) {
 	const limit, period = 5, int64(10 * time.Second)
 	fixed := func(f func(*bucket.Limit)) bucket.Limit {
@@ -154,8 +153,8 @@ func TestMergeAcrossClocks(t *testing.T) {
 	})
 }
 
-// TestWindowsAlignAgain: the window behind one of another clock ends where those of this clock do, near to a whole one later, and
-// whoever asks only then finds what a key without a counter would.
+// TestWindowsAlignAgain: the window after one of another clock ends at a boundary of this clock, about one window later. A
+// check that only comes then gets the decision of a key without a counter.
 func TestWindowsAlignAgain(t *testing.T) {
 	limits := mustLimits(t, per(bucket.FixedWindow, 10, time.Minute))
 	for _, c := range []struct {

@@ -4,19 +4,18 @@ import (
 	"math"
 )
 
-// Clocks differ, and what one node has counted goes on elsewhere. Nothing in a counter says what time it is there: it
-// travels as the time that has passed and the time that is left (image.go), so a window ends when the node that opened
-// it has said, whatever the next one's clock shows. Only what begins anew is aligned to the clock of the node that has the
-// counter then:
+// Clocks differ between nodes, so counters are transferred as elapsed and remaining times only (image.go): a window ends when
+// the node that opened it has said, whatever the next node's clock shows. Only what begins later is aligned to the clock of the
+// current node:
 //
-//   - The window that follows one of another clock ends at the boundary of this clock that is nearest to a whole
-//     window later, see following. So no window is shorter than half of one, and none is lost or doubled.
+//   - The window after one of another clock ends at the boundary of this clock nearest to a full window later; see
+//     following. So no window is shorter than half of one, and none is lost or doubled.
 //   - The two windows of a sliding counter keep their phase until both are empty.
-//   - Sub-windows begin as the clock here says; the ones that came along count until they are as old as any.
+//   - New sub-windows begin by the clock here; transferred ones count until they have the normal age.
 
-// Correct sets the clock by which windows and steps are aligned to what callers pass as now, and ahead (ns) more. What
-// has been counted keeps its time left: only what begins afterwards is aligned anew. It takes a moment under
-// each shard's lock, for all of its counters, so it is for when a clock has been found wrong. Receipts from before give nothing back.
+// Correct sets the clock that windows and steps are aligned to: the callers' now plus ahead (ns). Existing counts keep their
+// remaining time: only what begins afterwards is aligned to it. It locks each shard while updating all of its counters, so use
+// it only when a clock was wrong. Earlier receipts give nothing back.
 func (t *Table) Correct(ahead int64) {
 	for i := range t.shards {
 		t.shards[i].correct(ahead)
@@ -37,7 +36,7 @@ func (sh *shard) correct(ahead int64) {
 	}
 }
 
-// atLocked returns the shard's time when its callers' clock shows now.
+// atLocked returns the shard's time for the callers' time now.
 func (sh *shard) atLocked(now int64) int64 {
 	if sh.mu.ahead == 0 {
 		return now
@@ -45,7 +44,7 @@ func (sh *shard) atLocked(now int64) int64 {
 	return inRange(addSat(now, sh.mu.ahead))
 }
 
-// move moves the counter from its time to to as if no time had passed between, or been taken back.
+// move moves the counter from its time to to as if no time had passed in between.
 func (c *counter) move(to int64, made *phases) {
 	plans := c.limits.plans
 	for i := range plans {
@@ -63,10 +62,10 @@ func (c *counter) move(to int64, made *phases) {
 	c.now = to
 }
 
-// move moves s, settled to from, to the time to. What counts at from counts for as long after to as it would have after from.
+// move moves s, settled to from, to the time to. What counts at from counts for as long after to.
 func (s *state) move(p *plan, from, to int64, made *phases) {
 	if s.last != never {
-		s.last += to - from // wraps, unless the two are further apart than int64 can say; the sum does not
+		s.last += to - from // wraps, unless they differ by more than int64; the sum does not
 	}
 	switch p.kind {
 	case kindStep, kindFixed:
@@ -85,11 +84,10 @@ func (s *state) move(p *plan, from, to int64, made *phases) {
 	}
 }
 
-// phases makes the phases of sliding counters, and uses the last one again, as those that come from one node
-// mostly are the same.
+// phases creates phases of sliding counters, reusing the last one, since those from one node are mostly the same.
 type phases struct{ last *entries }
 
-// at returns the phase of windows of which one is of the given age at now, or nil for that of the clock.
+// at returns the phase of windows of which one has the given age at now, nil for the clock's own phase.
 func (x *phases) at(p *plan, age, now int64) *entries {
 	phase := floorMod(floorMod(now, p.period)-age, p.period)
 	if phase == 0 {
@@ -101,8 +99,7 @@ func (x *phases) at(p *plan, age, now int64) *entries {
 	return x.last
 }
 
-// following returns the first instant of the window after the one that is followed by the window that begins at e: the end
-// of that. An e that is no boundary of this clock has come from another.
+// following returns the end of the window that begins at e. An e that is no boundary of this clock comes from another one.
 func (p *plan) following(e int64) int64 {
 	next := p.windowEnd(e)
 	if p.align == AlignFirstHit || p.begins(e) {
@@ -140,7 +137,7 @@ func (p *plan) steps(e, now int64) int64 {
 	return addSat(1, saturate(elapsed(first, now)/uint64(p.period)))
 }
 
-// nth returns the n-th boundary (n ≥ 0) from the boundary e on, itself being the zeroth.
+// nth returns the n-th boundary (n ≥ 0) after the boundary e; 0 is e itself.
 func (p *plan) nth(e, n int64) int64 {
 	switch {
 	case n == 0 || e == math.MaxInt64:

@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// These tests are named after faults that other limiters had, so that nobody
-// meets them here again.
+// These tests are named after defects of other limiters, to prevent them here.
 
 // A refund, a reset or a raised and lowered limit must not leave more than there is.
 func TestPitfallRemainingAboveLimit(t *testing.T) {
@@ -23,8 +22,8 @@ func TestPitfallRemainingAboveLimit(t *testing.T) {
 	}
 }
 
-// Every check that comes before one unit has leaked must not throw the fraction
-// away: ten an hour leak ten an hour, however often somebody asks.
+// Checks that come before one unit has leaked must not discard the fraction: ten an hour leak ten an hour, however frequent the
+// checks are.
 func TestPitfallSteadyTrafficStopsLeak(t *testing.T) {
 	for _, algorithm := range []bucket.Algorithm{bucket.TokenBucket, bucket.LeakyBucket, bucket.LeakyQueue} {
 		l := per(algorithm, 7, time.Hour)

@@ -5,16 +5,16 @@ import (
 	"math/bits"
 )
 
-// kind is how a limit's state moves. It decides which functions the states are given to.
+// kind is the way a limit's state changes over time; it selects the functions for the states.
 type kind uint8
 
 const (
 	// kindUnlimited and kindBlocked keep no state.
 	kindUnlimited kind = iota
 	kindBlocked
-	// kindFlow drains all the time: TokenBucket with continuous refill, LeakyBucket, LeakyQueue.
+	// kindFlow drains continuously: TokenBucket with continuous refill, LeakyBucket, LeakyQueue.
 	kindFlow
-	// kindStep drains at boundaries: TokenBucket refilled by interval.
+	// kindStep drains at boundaries: TokenBucket with refill by interval.
 	kindStep
 	kindFixed
 	// kindLog keeps entries by time, kindBins by sub-window.
@@ -23,8 +23,7 @@ const (
 	kindWeighted
 )
 
-// shape is everything about a limit that gives its state its meaning. Two limits
-// of one shape can use each other's state.
+// shape is everything that defines the meaning of a limit's state. Limits of one shape can use each other's state.
 type shape struct {
 	kind      kind
 	algorithm Algorithm
@@ -33,12 +32,12 @@ type shape struct {
 	bins      int32
 	period    int64
 	zone      string
-	// count matters to states that drain by it, and only to them.
+	// count is set only for states that drain by it.
 	count int64
 }
 
-// likes reports whether s and t differ at most in how fast their states drain, so that a
-// state of one can begin as a copy of the other's.
+// likes reports whether s and t differ at most in how fast their states drain, so that a state of one can start as a copy of
+// the other's.
 func (s shape) likes(t shape) bool {
 	s.count, t.count = 0, 0
 	return s == t
@@ -52,21 +51,21 @@ type plan struct {
 	countDenied bool
 	// cost multiplies a check's cost.
 	cost int64
-	// limit is the capacity that is reported, capacity the one with the soft margin.
+	// limit is the reported capacity, capacity the one including the soft margin.
 	limit, capacity int64
-	// count is drained per period (ns); under AlignCalendar per window of cal.
+	// count is drained per period (ns), with AlignCalendar per window of cal.
 	count, period int64
 	cal           *calendar
 	minInterval   int64
-	// Entries are dated at multiples of grain (ns): 1 for kindLog, the length of a
-	// sub-window for kindBins. An entry counts while it is less than span (ns) old.
+	// Entries are dated at multiples of grain (ns): 1 for kindLog, the length of a sub-window for kindBins. An entry counts
+	// while it is younger than span (ns).
 	grain, span int64
 	// maxEntries caps the entries of kindLog and kindBins.
 	maxEntries int
 	shape      shape
 }
 
-// compile prepares the valid limit l. cal is not nil iff l is aligned to the calendar.
+// compile prepares the valid limit l. cal is nil unless l is aligned to the calendar.
 func (l *Limit) compile(cal *calendar) plan {
 	if l.Unlimited {
 		return plan{kind: kindUnlimited}
@@ -133,10 +132,10 @@ func (l *Limit) compile(cal *calendar) plan {
 // stateless reports whether the limit never counts anything.
 func (p *plan) stateless() bool { return p.kind <= kindBlocked }
 
-// never is the time of what has not happened; no counter's clock shows it.
+// never is the time of events that have not happened; no counter's clock shows it.
 const never int64 = math.MinInt64
 
-// addSat returns a + b, held at the ends of int64.
+// addSat returns a + b, saturating.
 func addSat(a, b int64) int64 {
 	s := a + b
 	if (a^s)&(b^s) < 0 { // both have the sign that the sum has lost
@@ -145,7 +144,7 @@ func addSat(a, b int64) int64 {
 	return s
 }
 
-// subSat returns a − b, held at the ends of int64.
+// subSat returns a − b, saturating.
 func subSat(a, b int64) int64 {
 	d := a - b
 	if (a^b)&(a^d) < 0 {
@@ -154,7 +153,7 @@ func subSat(a, b int64) int64 {
 	return d
 }
 
-// saturated returns the end of int64 on the side of sign.
+// saturated returns the end of int64 with the given sign.
 func saturated(sign int64) int64 {
 	if sign < 0 {
 		return math.MinInt64
@@ -162,7 +161,7 @@ func saturated(sign int64) int64 {
 	return math.MaxInt64
 }
 
-// mulSat returns a × b for a, b ≥ 0, at most the largest int64.
+// mulSat returns a × b for a, b ≥ 0, saturating.
 func mulSat(a, b int64) int64 {
 	if b == 1 {
 		return a
@@ -174,11 +173,10 @@ func mulSat(a, b int64) int64 {
 	return int64(lo)
 }
 
-// saturate returns n, at most the largest int64.
+// saturate returns n, at most math.MaxInt64.
 func saturate(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// elapsed returns to − from in nanoseconds. It requires from ≤ to; the whole
-// range of int64 fits into the result.
+// elapsed returns to − from in nanoseconds for from ≤ to; the full range of int64 fits into the result.
 func elapsed(from, to int64) uint64 { return uint64(to) - uint64(from) }
 
 // floorDiv returns ⌊a / b⌋ for b > 0.
@@ -208,13 +206,13 @@ func ceilDiv(a, b int64) int64 {
 	return q
 }
 
-// mulDiv returns ⌊a × b / c⌋ and the remainder for a, b ≥ 0, c > 0. A quotient above the
-// largest int64 is held there, with remainder 0.
+// mulDiv returns ⌊a × b / c⌋ and the remainder for a, b ≥ 0, c > 0. A quotient above math.MaxInt64 is saturated, with remainder
+// 0.
 func mulDiv(a, b, c int64) (quo, rem int64) {
 	return wide(uint64(a), uint64(b)).div(c)
 }
 
-// mulDivCeil returns ⌈a × b / c⌉ for a, b ≥ 0, c > 0, at most the largest int64.
+// mulDivCeil returns ⌈a × b / c⌉ for a, b ≥ 0, c > 0, saturating.
 func mulDivCeil(a, b, c int64) int64 {
 	q, r := mulDiv(a, b, c)
 	if r != 0 && q != math.MaxInt64 {
@@ -232,8 +230,7 @@ func wide(a, b uint64) uint128 {
 	return uint128{hi, lo}
 }
 
-// add returns x + n. The callers' x are products of factors small enough that
-// the sum fits.
+// add returns x + n. The callers' x are small enough for the sum to fit.
 func (x uint128) add(n uint64) uint128 {
 	lo, carry := bits.Add64(x.lo, n, 0)
 	return uint128{x.hi + carry, lo}
@@ -249,8 +246,7 @@ func (x uint128) sub(y uint128) uint128 {
 	return uint128{hi, lo}
 }
 
-// div returns ⌊x / d⌋ and the remainder, for d > 0. A quotient above the largest int64 is held
-// there, with remainder 0.
+// div returns ⌊x / d⌋ and the remainder, for d > 0. A quotient above math.MaxInt64 is saturated, with remainder 0.
 func (x uint128) div(d int64) (quo, rem int64) {
 	if x.hi == 0 {
 		q := x.lo / uint64(d)
@@ -269,7 +265,7 @@ func (x uint128) div(d int64) (quo, rem int64) {
 	return int64(q), int64(r)
 }
 
-// divCeil returns ⌈x / d⌉ for d > 0, at most the largest int64.
+// divCeil returns ⌈x / d⌉ for d > 0, saturating.
 func (x uint128) divCeil(d int64) int64 {
 	q, r := x.div(d)
 	if r != 0 && q != math.MaxInt64 {
@@ -278,22 +274,20 @@ func (x uint128) divCeil(d int64) int64 {
 	return q
 }
 
-// MaxTimes is the most often that TryTimes decides a request.
+// MaxTimes is the maximum number of times of TryTimes.
 const MaxTimes = 1024
 
-// Series answers a request that was asked several times at one instant.
+// Series answers a request that was repeated at one instant.
 type Series struct {
-	// Granted is how many of them were admitted: the first ones, as all are alike.
+	// Granted is how many of them were admitted: the first ones, as all are equal.
 	Granted int64
-	// Last answers the last one that was admitted, Denial the first one that was not, and with it all
-	// behind it. Either is zero if there is none.
+	// Last answers the last admitted one, Denial the first denied one and all after it. Either is zero if there is none.
 	Last, Denial Decision
 }
 
-// Repeatable reports whether checks of equal cost under these limits can be decided as one that is
-// repeated: a denial changes nothing and so is that of all behind it, and what was granted differs in
-// nothing but what remains. That is not so where a denied check counts, where an admitted one
-// may have to wait, and where a soft margin marks some of them.
+// Repeatable reports whether equal checks under these limits can be decided as one repeated check: a denial changes nothing, so
+// it holds for all after it, and the admitted ones differ only in what remains. That excludes limits that count denials,
+// queues, and soft margins.
 func (l *Limits) Repeatable() bool {
 	for i := range l.plans {
 		if p := &l.plans[i]; p.countDenied || p.queue || p.limit < p.capacity {
@@ -303,9 +297,9 @@ func (l *Limits) Repeatable() bool {
 	return true
 }
 
-// TryTimes is Try of r, times times (1 to MaxTimes) at one instant and without anything in between,
-// up to the first denial. r is a Check with a cost above 0 and without Drain, under limits that are Repeatable. charged
-// reports whether anything was spent, and seq is the number of the shard's last change.
+// TryTimes is Try of r, times times (1 to MaxTimes) at one instant, up to the first denial. r is a Check with a cost above 0
+// and without Drain, under limits that are Repeatable. charged reports whether anything was spent, and seq is the number of the
+// shard's last change.
 func (t *Table) TryTimes(now int64, r *Request, times int64) (s Series, charged bool, seq uint64, v Verdict) {
 	now = inRange(now)
 	own := r.Key.Shard(len(t.shards))

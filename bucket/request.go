@@ -5,86 +5,77 @@ import (
 	"time"
 )
 
-// Verb is what a request does to a counter.
+// Verb is the operation of a request.
 type Verb uint8
 
 const (
-	// Check charges Cost to every limit if all admit it, else to none. Cost 0
-	// only reads: it is answered as cost 1 would be, and spends nothing.
+	// Check charges Cost to every limit if all admit it, else to none. Cost 0 only reads: it is answered like cost 1, and
+	// spends nothing.
 	Check Verb = iota
-	// Read answers whether and when Check would admit Cost (0 is taken as 1), and
-	// changes nothing. What remains is what remains now.
+	// Read answers whether and when Check would admit Cost (0 means 1), and changes nothing. Remaining is the current value.
 	Read
-	// Charge spends Cost whatever the limits say and may leave a debt.
+	// Charge spends Cost regardless of the limits and may leave a debt.
 	Charge
-	// Refund gives Cost back to the windows and levels of now, never above full.
+	// Refund returns Cost to the current windows and levels, never above full.
 	Refund
 	// Reset forgets the counter.
 	Reset
 )
 
-// Never is the RetryAfter of a cost that these limits can never admit.
+// Never is the RetryAfter of a cost that the limits can never admit.
 const Never = time.Duration(math.MaxInt64)
 
-// Request asks for one decision on one key. Cost is at least 0; less is taken as 0.
+// Request is one decision on one key. A negative Cost is taken as 0.
 type Request struct {
 	Key    Key
 	Limits *Limits
 	Cost   int64
 	Verb   Verb
-	// Transient: losing this charge in a crash is accepted, so it is journaled only by
-	// RecordAll, and no gate holds it up.
+	// Transient: losing this charge in a crash is accepted, so it is recorded only by RecordAll, and ignores the gate.
 	Transient bool
-	// Drain: a Check that is denied charges all that is left, the soft margin included, to
-	// every limit that has too little for it. A LeakyQueue, which has a level to wait
-	// for, is left alone.
+	// Drain: a denied Check charges all that is left, soft margin included, to every limit that has too little for it, except a
+	// LeakyQueue, whose level is awaited.
 	Drain bool
-	// NoDelay: a Check or Read that a LeakyQueue would admit with a Delay is denied instead, and
-	// charges nothing: for callers that cannot wait. RetryAfter then is the time until it
-	// would be admitted without one.
+	// NoDelay: a Check or Read that a LeakyQueue would admit with a Delay is denied instead, and charges nothing, for callers
+	// that cannot wait. RetryAfter is then the time until it would be admitted without one.
 	NoDelay bool
-	// Reserve is how many units (0 or more; less is taken as 0) a Check or Read must leave free in every
-	// limit: it is admitted iff its cost and Reserve together would be, and charged its cost. For those who
-	// share a counter with others that come before them.
+	// Reserve is the number of units (negative means 0) that a Check or Read must leave free in every limit: it is admitted iff
+	// cost plus Reserve would be, and charged its cost. It is for low-priority users of a shared counter.
 	Reserve int64
-	// DenyLost: where the shard's counters are lost, see SetLost, a Check or Read takes all for spent that may have been.
+	// DenyLost: if the shard's counters are lost (see SetLost), a Check or Read treats everything as spent that may have been.
 	DenyLost bool
 }
 
-// Decision answers a Request. When denied it describes the limit that takes
-// longest to admit the cost; when allowed, the one with the least remaining.
-// Between equals it describes the first.
+// Decision answers a Request. When denied, it describes the limit that takes longest to admit the cost; when allowed, the one
+// with the least remaining; among equals the first.
 type Decision struct {
 	// Allowed is always true for Charge, Refund and Reset.
 	Allowed bool
 	// Soft marks a check that only the soft margin admitted.
 	Soft bool
-	// Lost: it is denied, and only because what was spent before counters were lost is not known, see SetLost.
+	// Lost: it is denied only because counters were lost; see SetLost.
 	Lost bool
-	// Index is the deciding limit's place in the request's Limits.
+	// Index is the described limit's index in the request's Limits.
 	Index uint8
-	// Limit is that limit's Count (Burst for buckets), Remaining what is left
-	// of it, never negative and never above Limit.
+	// Limit is that limit's Count (Burst for buckets), Remaining what is left of it, in [0, Limit].
 	Limit, Remaining int64
-	// ResetAfter is the time until the whole limit is free again, its minimum
-	// interval included.
+	// ResetAfter is the time until the limit is completely free, its minimum interval included.
 	ResetAfter time.Duration
-	// RetryAfter is the time until this cost would be admitted by all limits
-	// if nothing else came: 0 if allowed, Never if it cannot be. It is exact: 1 ns
-	// earlier the cost would be denied.
+	// RetryAfter is the time until all limits would admit this cost if nothing else came: 0 if allowed, Never if they cannot.
+	// It is exact: 1 ns earlier the cost would be denied.
 	RetryAfter time.Duration
-	// Delay is how long the caller must wait before it acts (LeakyQueue).
+	// Delay is how long the caller must wait before acting (LeakyQueue).
 	Delay time.Duration
 }
 
-// normal returns r's verb and cost such that a Check, Charge or Refund has a cost above 0.
+// normal returns r's verb and cost, with a cost above 0 for Check, Charge and Refund.
 func (r *Request) normal() (Verb, int64) {
 	verb, cost := r.Verb, r.Cost
 	switch {
 	case verb > Reset, verb == Check && cost <= 0:
 		verb = Read
 	case verb == Reset || verb == Read || cost > 0:
-	default: // charging or refunding nothing
+	default: // charge or refund of nothing
 		return status, 0
 	}
 	return verb, max(1, cost)
@@ -93,7 +84,7 @@ func (r *Request) normal() (Verb, int64) {
 // status is the verb of a request that changes nothing and cannot be denied.
 const status = Reset + 1
 
-// checkFor is check, the way that r asks for it.
+// checkFor is check with r's options.
 func (c *counter) checkFor(r *Request, now, cost int64, d *Decision) (kept bool) {
 	if r.NoDelay && c.delay(now) > 0 || r.Reserve > 0 && !c.leaves(now, cost, r.Reserve) {
 		kept = c.countDenied(now, cost)
@@ -109,7 +100,7 @@ func (c *counter) checkFor(r *Request, now, cost int64, d *Decision) (kept bool)
 	return kept
 }
 
-// readFor is read, the way that r asks for it.
+// readFor is read with r's options.
 func (c *counter) readFor(r *Request, now, cost int64, d *Decision) {
 	if r.NoDelay && c.delay(now) > 0 || r.Reserve > 0 && !c.leaves(now, cost, r.Reserve) {
 		c.deniedFor(r, now, cost, d)
@@ -118,7 +109,7 @@ func (c *counter) readFor(r *Request, now, cost int64, d *Decision) {
 	}
 }
 
-// leaves reports whether every limit admits cost with reserve units left over.
+// leaves reports whether every limit admits cost with reserve units left.
 func (c *counter) leaves(now, cost, reserve int64) bool {
 	plans := c.plans()
 	for i := range plans {
@@ -131,15 +122,13 @@ func (c *counter) leaves(now, cost, reserve int64) bool {
 	return true
 }
 
-// needs returns the units that must be free for cost to leave reserve over. fits is false where that
-// is more than any limit has.
+// needs returns the units that must be free for cost to leave reserve. fits is false if no limit can have that many.
 func (p *plan) needs(cost, reserve int64) (units int64, fits bool) {
 	units = mulSat(cost, p.cost)
 	return addSat(units, reserve), units <= math.MaxInt64-reserve
 }
 
-// deniedFor is denied, the way that r asks: who cannot wait may come back when nothing is before
-// it in any queue, and every limit admits it.
+// deniedFor is denied with r's options: with NoDelay, RetryAfter is when all queues are empty and every limit admits it.
 func (c *counter) deniedFor(r *Request, now, cost int64, d *Decision) {
 	c.denied(now, cost, max(0, r.Reserve), d)
 	if !r.NoDelay {
@@ -158,8 +147,8 @@ func (c *counter) deniedFor(r *Request, now, cost int64, d *Decision) {
 	}
 }
 
-// drain charges the limits that have too little left for cost all that they have above
-// reserve, and reports whether it charged anything. A queue has a level to wait for and is left alone.
+// drain charges limits that have too little left for cost everything above reserve, except queues, and reports whether it
+// charged anything.
 func (c *counter) drain(now, cost, reserve int64) (drained bool) {
 	plans := c.plans()
 	for i := range plans {
@@ -179,11 +168,10 @@ func (c *counter) drain(now, cost, reserve int64) (drained bool) {
 	return drained
 }
 
-// The methods here fill in a Decision that is zero. It is passed down by pointer
-// because it is large enough for its copies to show in a check's time.
+// The methods below fill in a zero Decision. It is passed by pointer because copies of it would measurably slow down a check.
 
-// check decides a cost > 0 and charges it to every limit if all admit it, else to none. It
-// reports whether the counter has something to remember: the charge, or a denial that counts.
+// check decides a cost > 0 and charges it to every limit if all admit it, else to none. It reports whether the counter has
+// changed: by the charge, or by a denial that counts.
 func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
 	plans := c.plans()
 	for i := range plans {
@@ -206,8 +194,7 @@ func (c *counter) check(now, cost int64, d *Decision) (kept bool) {
 	return true
 }
 
-// read answers for a cost > 0 what check would, and changes nothing; c is settled to now.
-// What remains is what remains now, as nothing is spent.
+// read answers like check for a cost > 0, without changing anything; c is settled to now.
 func (c *counter) read(now, cost int64, d *Decision) {
 	plans := c.plans()
 	soft := false
@@ -232,7 +219,7 @@ func (c *counter) status(now int64, d *Decision) {
 	c.describeLeast(d, now)
 }
 
-// charge spends cost > 0 of every limit, and of the shadows.
+// charge charges cost > 0 to every limit and shadow.
 func (c *counter) charge(now, cost int64) {
 	plans := c.limits.plans
 	for i := range plans {
@@ -244,7 +231,7 @@ func (c *counter) charge(now, cost int64) {
 	c.chargeShadows(now, cost, (*state).charge)
 }
 
-// refund gives cost > 0 back to every limit, and to the shadows.
+// refund refunds cost > 0 to every limit and shadow.
 func (c *counter) refund(cost int64) {
 	plans := c.limits.plans
 	for i := range plans {
@@ -254,8 +241,7 @@ func (c *counter) refund(cost int64) {
 	c.refundShadows(cost)
 }
 
-// countDenied makes a denied check count where the limits say so, and reports
-// whether any did.
+// countDenied makes a denied check count where the limits say so, and reports whether any did.
 func (c *counter) countDenied(now, cost int64) (kept bool) {
 	plans := c.limits.plans
 	for i := range plans {
@@ -285,8 +271,7 @@ func (s *state) countDenied(p *plan, now, cost int64) (kept bool) {
 	return kept
 }
 
-// denied describes the limit that takes longest to admit cost with reserve units left over. At
-// least one denies it.
+// denied describes the limit that takes longest to admit cost with reserve units left. At least one denies it.
 func (c *counter) denied(now, cost, reserve int64, d *Decision) {
 	plans := c.limits.plans
 	worst, retry := 0, int64(-1)
@@ -305,7 +290,7 @@ func (c *counter) denied(now, cost, reserve int64, d *Decision) {
 	c.describe(d, worst, now)
 }
 
-// delay returns the longest delay (ns) that a limit asks for.
+// delay returns the longest delay (ns) of the limits.
 func (c *counter) delay(now int64) time.Duration {
 	var longest int64
 	plans := c.limits.plans
@@ -329,7 +314,7 @@ func (c *counter) describeLeast(d *Decision, now int64) {
 	c.describe(d, which, now)
 }
 
-// describe fills in what d says about limit i.
+// describe fills in the fields of d about limit i.
 func (c *counter) describe(d *Decision, i int, now int64) {
 	p, s := &c.plans()[i], c.at(i)
 	d.Index = uint8(i)

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// A table of a node that shares partitions with others has one shard for each of them. A shard
-// is open while this node holds its partition and sealed else. What is in a sealed shard is
-// a copy: it is written by Import and read by Export, and by nothing that decides.
+// A node's table has one shard per partition. A shard is open while the node owns the partition, otherwise sealed. A sealed
+// shard has a replica: only Import writes it and only Export reads it; nothing is decided there.
 
 // Verdict says whether Try decided.
 type Verdict uint8
@@ -21,8 +20,8 @@ const (
 	Behind
 )
 
-// Seal closes the shard: Try decides nothing there until Open, and receipts give nothing back.
-// When Seal returns, no decision is under way. New tables are open.
+// Seal closes the shard: until Open, Try decides nothing there and receipts give nothing back. When Seal returns, no decision
+// is in progress. New tables are open.
 func (t *Table) Seal(shard int) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -30,7 +29,7 @@ func (t *Table) Seal(shard int) {
 	sh.mu.sealed = true
 }
 
-// Open ends Seal. The shard's changes are numbered on from seq.
+// Open ends Seal. The shard's changes are numbered from seq.
 func (t *Table) Open(shard int, seq uint64) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -38,11 +37,11 @@ func (t *Table) Open(shard int, seq uint64) {
 	sh.mu.sealed, sh.mu.seq = false, seq
 }
 
-// Try is Do, and DoHeld if rc is not nil, unless the shard is sealed or its journal is behind; then
-// d is zero and rc is empty. Limits that can neither deny nor count are never behind. seq is the number of the
-// shard's last change, with what r has changed. now is Unix time in ns.
+// Try is Do, and DoHeld if rc is not nil, unless the shard is sealed or its journal is behind; then d is zero and rc is empty.
+// Limits that can neither deny nor count are never behind. seq is the number of the shard's last change, r's included. now is
+// Unix time in ns.
 //
-// Do and DoHeld ask for no seal and no gate, but what they change is counted and recorded all the same.
+// Do and DoHeld ignore seal and gate, but their changes are counted and recorded.
 func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64, v Verdict) {
 	if rc != nil {
 		rc.counter = nil
@@ -51,7 +50,7 @@ func (t *Table) Try(now int64, r *Request, rc *Receipt) (d Decision, seq uint64,
 	return d, seq, v
 }
 
-// try is Try, with its answer in d, which is zero; rc is empty or nil.
+// try is Try with its result in d, which is zero; rc is empty or nil.
 func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64, v Verdict) {
 	verb, cost := r.normal()
 	now = inRange(now)
@@ -80,7 +79,7 @@ func (t *Table) try(now int64, r *Request, rc *Receipt, d *Decision) (seq uint64
 	return seq, Decided
 }
 
-// verdictLocked says whether the shard may decide at now. ungated requests do not mind the gate.
+// verdictLocked reports whether the shard may decide at now. ungated requests ignore the gate.
 func (sh *shard) verdictLocked(now int64, ungated bool) Verdict {
 	switch {
 	case sh.mu.sealed:
@@ -91,22 +90,22 @@ func (sh *shard) verdictLocked(now int64, ungated bool) Verdict {
 	return Decided
 }
 
-// A shard's counters may have been lost, while somebody still has them who cannot be asked. What is unknown is not unspent:
-// requests with DenyLost are decided as if every limit of their key had been wholly spent at the moment of the loss, or
-// by what the key's counter says, if that is stricter. No counter that was lost within its limits can have been stricter, and
-// the two are equal as soon as every window that was open then has ended, and every level has drained.
+// A shard's counters may be lost while another, unreachable node still has them. Unknown consumption must not count as zero:
+// requests with DenyLost are decided as if every limit of their key had been fully spent at the moment of the loss, or by the
+// key's counter if that is stricter. No lost counter within its limits can have been stricter, and the two are equal once every
+// window open then has ended and every level has drained.
 
-// lost is the loss of a shard's counters; zero is none.
+// lost is a loss of a shard's counters; zero means none.
 type lost struct {
-	// since and until (Unix ns, on the callers' clock) are when they were lost, and from when on that no longer counts.
+	// since is when (Unix ns, callers' clock) they were lost, until when that stops counting.
 	since, until int64
 }
 
-// MaxLostRetry is the longest RetryAfter of a denial by what was lost: the old state may be back at any moment.
+// MaxLostRetry is the longest RetryAfter of a denial by a loss: the old state may be back at any moment.
 const MaxLostRetry = 10 * time.Second
 
-// SetLost says that the shard's counters of before since (Unix ns) are lost, and that this counts until the given time; math.MaxInt64
-// is for ever. A since of 0 ends it.
+// SetLost declares the shard's counters of before since (Unix ns) as lost, which counts until the given time; math.MaxInt64
+// means forever. A since of 0 ends it.
 func (t *Table) SetLost(shard int, since, until int64) {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -114,7 +113,7 @@ func (t *Table) SetLost(shard int, since, until int64) {
 	sh.mu.lost = lost{since, until}
 }
 
-// SpentUntil returns when (Unix ns) a counter whose limits were wholly spent at the given time is as good as new.
+// SpentUntil returns when (Unix ns) a counter whose limits were fully spent at the given time is free again.
 func (l *Limits) SpentUntil(at int64) int64 {
 	if l.stateless {
 		return at
@@ -129,7 +128,7 @@ func (l *Limits) SpentUntil(at int64) int64 {
 	return end
 }
 
-// spentCounter returns a counter all of whose limits were spent at a time, the soft margins too.
+// spentCounter returns a counter whose limits were fully spent at a time, soft margins included.
 func spentCounter(l *Limits, at int64) counter {
 	c := newCounter(l, at, new(more))
 	for i := range l.plans {
@@ -143,8 +142,8 @@ func spentCounter(l *Limits, at int64) counter {
 	return c
 }
 
-// decideLostLocked answers r in d, which is zero, if the loss of the shard's counters is what decides, and reports whether it
-// did. Where a Check is admitted in spite of the loss, it makes the key's counter one that knows of it, and leaves the answer to that.
+// decideLostLocked answers r in d, which is zero, if the loss decides it, and reports whether it did. A Check that is admitted
+// despite the loss first gets a counter that includes the loss, and is left for that to decide.
 func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, d *Decision) (o outcome, answered bool) {
 	since := sh.atLocked(sh.mu.lost.since)
 	if now >= sh.atLocked(sh.mu.lost.until) || verb != Check && verb != Read || r.Limits.stateless {
@@ -180,7 +179,7 @@ func (sh *shard) decideLostLocked(now int64, r *Request, verb Verb, cost int64, 
 	return o, true
 }
 
-// joinLostLocked makes r.Key's counter one under r.Limits of which all was spent at since.
+// joinLostLocked gives r.Key a counter under r.Limits with everything spent at since.
 func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) {
 	if c, ok := sh.mu.lru.Get(r.Key); ok {
 		before := c.bytes()
@@ -193,7 +192,7 @@ func (sh *shard) joinLostLocked(now int64, r *Request, since int64) (o outcome) 
 	return o.and(sh.joinLocked(now, r.Key, &unknown))
 }
 
-// and returns what was done to one key by o and then by p.
+// and combines the outcomes o and then p for one key.
 func (o outcome) and(p outcome) outcome {
 	counter := p.counter
 	if counter == nil && p.did == 0 {
@@ -202,7 +201,7 @@ func (o outcome) and(p outcome) outcome {
 	return outcome{did: o.did | p.did, counter: counter, grown: o.grown + p.grown}
 }
 
-// grantsLost reports whether a lease request of r's kind may be granted at now: nothing is granted of what may have been spent.
+// grantsLost reports whether l may be granted despite a loss: units that may have been spent are not granted.
 func (sh *shard) grantsLost(now int64, l *LeaseRequest) bool {
 	if sh.mu.lost.since == 0 || !l.DenyLost || now >= sh.atLocked(sh.mu.lost.until) || l.Limits.stateless {
 		return true
@@ -211,9 +210,8 @@ func (sh *shard) grantsLost(now int64, l *LeaseRequest) bool {
 	return unknown.free(max(now, unknown.now))
 }
 
-// Leave makes key's counter one of which left[i] units of limit i are left at now (Unix ns), whatever it was before; left has
-// limits.Len() places. Where nothing is left, nothing is left of the soft margin either; of a limit with as much as it has, or
-// more, nothing is spent.
+// Leave sets key's counter so that left[i] units of limit i are left at now (Unix ns); left has limits.Len() values. If left[i]
+// is 0 or less, the soft margin is spent too; if it is the full limit or more, nothing is spent.
 func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	now = inRange(now)
 	own := key.Shard(len(t.shards))
@@ -225,7 +223,7 @@ func (t *Table) Leave(now int64, key Key, limits *Limits, left []int64) {
 	}
 	at := sh.atLocked(now)
 	c := newCounter(limits, at, &sh.mu.spare)
-	defer sh.mu.spare.letGo()
+	defer sh.mu.spare.release()
 	if limits.stateless {
 		return
 	}
@@ -254,10 +252,10 @@ func (t *Table) Has(key Key) bool {
 	return sh.mu.lru.Contains(key)
 }
 
-// Says returns from when to when (Unix ns) a Decision on limit i that was made at a time, and had this ResetAfter, says
-// something of what is left of the limit: while the window lasts that was open then, or for a period where there are none; and until when
-// nothing else can be said. An aligned window begins by this node's clock, and where that is a little behind the one of the node which has
-// decided, the window ends, and is not over: nothing is left until it is over by this node's clock too.
+// Says returns the time range (Unix ns) in which a Decision on limit i, made at a time with this ResetAfter, tells what is left
+// of the limit: the window open then, or one period where there are none; and the time until which nothing else is known. An
+// aligned window ends by the deciding node's clock; if this node's clock is slightly behind, nothing counts as left until the
+// window has ended here too.
 func (l *Limits) Says(i int, at int64, resetAfter time.Duration) (from, to, until int64) {
 	const always = math.MinInt64
 	p := &l.plans[i]

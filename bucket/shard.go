@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// shard is one lock's part of a table.
+// shard is the part of a table under one lock.
 type shard struct {
 	table *Table
 	mu    struct {
@@ -21,53 +21,50 @@ type shard struct {
 		journal journal
 		// bytes is the approximate memory of the shard's counters.
 		bytes int64
-		// lost is the loss of counters that requests with DenyLost mind.
+		// lost is the loss that requests with DenyLost consider.
 		lost lost
-		// ahead is how far (ns) the shard's time, which its counters go by, is ahead of its callers' clock.
+		// ahead is how far (ns) the shard's time, used by its counters, is ahead of the callers' clock.
 		ahead int64
 		// phases are those of imported counters.
 		phases phases
-		// spare is working space for counters that are not in the table.
+		// spare is a buffer for counters that are not in the table.
 		spare more
 	}
 }
 
-// newLRU returns an empty list without a cap of its own: the caps are the table's.
+// newLRU returns an empty list without a cap: the caps are the table's.
 func newLRU() *simplelru.LRU[Key, *counter] {
 	lru, err := simplelru.NewLRU[Key, *counter](math.MaxInt, nil)
 	if err != nil {
-		panic("bucket: simplelru rejects its size: " + err.Error()) // positive, so it cannot
+		panic("bucket: simplelru rejects its size: " + err.Error()) // the size is positive
 	}
 	return lru
 }
 
-// outcome is what was done to a shard. It stays small enough to be returned in registers, as
-// copying it would show in a check's time.
+// outcome is the effect on a shard. It is small enough to be returned in registers, because copying it would slow down a check.
 type outcome struct {
 	did effects
-	// counter is what the key has now if it was changed or has grown; nil is none.
+	// counter is the key's counter if it was changed or has grown; nil means none.
 	counter *counter
-	// grown is by how many bytes the shard has grown.
+	// grown is the growth of the shard in bytes.
 	grown int64
 }
 
-// effects is a set of things done to a shard.
+// effects is a set of effects on a shard.
 type effects uint8
 
 const (
 	charged effects = 1 << iota
 	inserted
 	removed
-	// changed: the key's counter has changed, or was forgotten, which copies of the shard must
-	// hear of.
+	// changed: the key's counter was changed or forgotten, which replicas must learn.
 	changed
 )
 
-// has reports whether all of d were done.
+// has reports whether o has all of d.
 func (o outcome) has(d effects) bool { return o.did&d == d }
 
-// decideLocked answers r, of which verb and cost are the normal forms, in d, which is zero.
-// It fills rc, if not nil, when it charged.
+// decideLocked answers r, with verb and cost in normal form, in d, which is zero. It fills rc, if not nil, when it charged.
 func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if r.DenyLost && sh.mu.lost.since != 0 {
 		o, answered := sh.decideLostLocked(now, r, verb, cost, d)
@@ -81,7 +78,7 @@ func (sh *shard) decideLocked(now int64, r *Request, verb Verb, cost int64, rc *
 	return sh.decideKnownLocked(now, r, verb, cost, rc, d)
 }
 
-// decideKnownLocked is decideLocked by what the key's counter says.
+// decideKnownLocked is decideLocked without regard to a loss.
 func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	c, ok := sh.mu.lru.Get(r.Key)
 	switch {
@@ -96,7 +93,7 @@ func (sh *shard) decideKnownLocked(now int64, r *Request, verb Verb, cost int64,
 	return sh.useLocked(c, now, r, verb, cost, rc, d)
 }
 
-// resetLocked forgets what r.Key's counter c has counted. What is granted may still be spent, and is kept.
+// resetLocked forgets what r.Key's counter c has counted, except grants, which may still be spent.
 func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o outcome) {
 	before := c.bytes()
 	if c.ledger() != nil {
@@ -123,8 +120,7 @@ func (sh *shard) resetLocked(c *counter, now int64, r *Request, d *Decision) (o 
 	return o
 }
 
-// firstLocked answers for a key that has no counter, and inserts one if there is
-// something to remember.
+// firstLocked answers for a key without a counter, and inserts one if there is something to remember.
 func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) outcome {
 	if verb == Check && !r.Limits.stateless && sh.table.fullFor(r.Limits) {
 		return sh.denyNewLocked(r, d)
@@ -145,7 +141,7 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 		c.readFor(r, now, cost, d)
 	case Reset:
 		c.status(now, d)
-		return outcome{did: changed} // a copy may have a counter that was evicted here
+		return outcome{did: changed} // a replica may have a counter that was evicted here
 	default:
 		c.status(now, d)
 	}
@@ -160,21 +156,21 @@ func (sh *shard) firstLocked(now int64, r *Request, verb Verb, cost int64, rc *R
 			rc.after(r, o.counter, cost, sh.mu.ahead)
 		}
 	}
-	sh.mu.spare.letGo()
+	sh.mu.spare.release()
 	return o
 }
 
-// fullRetry is the RetryAfter of a check that there was no room for.
+// fullRetry is the RetryAfter of a check denied for lack of room.
 const fullRetry = time.Second
 
-// denyNewLocked answers a check of a key without a counter that there is no room for.
+// denyNewLocked denies a check of a new key for lack of room.
 func (sh *shard) denyNewLocked(r *Request, d *Decision) outcome {
 	sh.table.deniedFull.Add(1)
 	*d = Decision{Limit: r.Limits.plans[0].limit, RetryAfter: fullRetry, ResetAfter: fullRetry}
 	return outcome{}
 }
 
-// insertLocked puts a copy of c in as the counter of key, which has none.
+// insertLocked inserts a copy of c as the counter of key, which has none.
 func (sh *shard) insertLocked(key Key, c *counter) outcome {
 	made := c.clone()
 	sh.mu.lru.Add(key, made)
@@ -184,7 +180,7 @@ func (sh *shard) insertLocked(key Key, c *counter) outcome {
 	return o
 }
 
-// readLocked answers for c and leaves it as it is.
+// readLocked answers from c without changing it.
 func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost int64, d *Decision) {
 	seen := c.copyTo(&sh.mu.spare)
 	if c.limits != r.Limits && !c.limits.Equal(r.Limits) {
@@ -197,16 +193,16 @@ func (sh *shard) readLocked(c *counter, now int64, r *Request, verb Verb, cost i
 		seen.status(at, d)
 	}
 	d.seenFrom(now, at)
-	sh.mu.spare.letGo()
+	sh.mu.spare.release()
 }
 
 // useLocked answers a verb that may change c.
 func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost int64, rc *Receipt, d *Decision) (o outcome) {
 	before := c.bytes()
 	if verb == Refund {
-		// A copy, so that receipts from before no longer find their counter.
+		// A copy, so that earlier receipts do not find their counter.
 		c = sh.replaceLocked(r.Key, c, c.clone())
-		c.keepGrants() // likewise
+		c.keepGrants() // for the same reason
 	}
 	c, o.did = sh.underLocked(r.Key, c, r.Limits, now, before)
 	c.cuts |= flagAgain
@@ -240,8 +236,8 @@ func (sh *shard) useLocked(c *counter, now int64, r *Request, verb Verb, cost in
 	return o
 }
 
-// underLocked puts key's counter c, of which before bytes are accounted for, under the limits l, and returns it. While the limits
-// are equal it stays in the account that it was made in: nobody takes another's counters over by using them.
+// underLocked puts key's counter c, with before bytes accounted for, under the limits l, and returns it. Under equal limits it
+// stays in its domain's account: using another domain's counter does not take it over.
 func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) (made *counter, did effects) {
 	if c.limits == l {
 		return c, 0
@@ -260,8 +256,8 @@ func (sh *shard) underLocked(key Key, c *counter, l *Limits, now, before int64) 
 	return c, did
 }
 
-// undoLocked undoes the charge in rc if its counter is still there. In a sealed shard it is not: whoever has the state
-// now has the charge in it.
+// undoLocked undoes the charge in rc if its counter still exists. In a sealed shard it does not: the charge is in the state
+// that was handed over.
 func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	if sh.mu.sealed {
 		return o
@@ -275,12 +271,12 @@ func (sh *shard) undoLocked(now int64, rc *Receipt) (o outcome) {
 	}
 	before := c.bytes()
 	c.undo(rc, c.settle(now))
-	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a lease request may have ended
+	o = outcome{did: changed, counter: c, grown: c.bytes() - before} // a lease may have ended
 	sh.mu.bytes += o.grown
 	return o
 }
 
-// replaceLocked puts made in the place of old, the counter of key, and returns it.
+// replaceLocked replaces old, the counter of key, by made, and returns it.
 func (sh *shard) replaceLocked(key Key, old, made *counter) *counter {
 	sh.mu.journal.lose(old)
 	made.cuts &^= flagDirty
@@ -288,7 +284,7 @@ func (sh *shard) replaceLocked(key Key, old, made *counter) *counter {
 	return made
 }
 
-// removeLocked takes key's counter c out, of which n bytes are accounted for, and returns n.
+// removeLocked removes key's counter c, with n bytes accounted for, and returns n.
 func (sh *shard) removeLocked(key Key, c *counter, n int64) int64 {
 	sh.mu.lru.Remove(key)
 	sh.exit(c, n)
@@ -297,8 +293,8 @@ func (sh *shard) removeLocked(key Key, c *counter, n int64) int64 {
 	return n
 }
 
-// seenFrom turns a decision made at the counter's time at into one for a caller whose clock
-// shows now, which may be earlier: times until something are counted from there.
+// seenFrom converts a decision made at the counter's time at for a caller whose clock shows now, which may be earlier:
+// durations are counted from now.
 func (d *Decision) seenFrom(now, at int64) {
 	if at == now {
 		return

@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// state is what one limit remembers of one key: 32 bytes, because there may be
-// millions. What spent and aux mean depends on the kind of the limit's plan:
+// state is the state of one limit of one key: 32 bytes, because there may be millions. The meaning of spent and aux depends on
+// the kind of the limit's plan:
 //
 //	kind      spent                      aux
 //	flow      level, rounded up          how far the level is below spent, in 1/period units
@@ -14,7 +14,8 @@ import (
 //	log, bins sum of the entries         where the entries lie in log (see log.go)
 //	weighted  spent in this window       spent in the window before
 //
-// The windows of weighted have their phase in log; nil is that of the clock. All states of a counter are settled to the counter's time; see counter.settle.
+// The windows of weighted have their phase in log; nil means the clock's own. All states of a counter are settled to the
+// counter's time; see counter.settle.
 type state struct {
 	spent, aux int64
 	// last is when the last check was admitted, or never.
@@ -22,7 +23,7 @@ type state struct {
 	log  *entries
 }
 
-// newState returns the state of a limit that nothing was spent of.
+// newState returns a state without spent units.
 func newState(p *plan) state {
 	s := state{last: never}
 	if p.kind == kindStep || p.kind == kindFixed {
@@ -31,8 +32,8 @@ func newState(p *plan) state {
 	return s
 }
 
-// settle moves s from time last to now ≥ last: what has drained or expired is gone.
-// Entries stay untouched in memory, so settling a copy does not change the original.
+// settle moves s from time last to now ≥ last, dropping what has drained or expired. It does not write to entries, so settling
+// a copy does not change the original.
 func (s *state) settle(p *plan, last, now int64) {
 	switch p.kind {
 	case kindFlow:
@@ -56,8 +57,8 @@ func (s *state) used(p *plan, now int64) int64 {
 	return s.spent
 }
 
-// until returns the time (ns) from now until at most target ≥ 0 units count, if nothing is
-// charged; 0 if that is so already. The last nanosecond is exact: 1 ns earlier, more count.
+// until returns the time (ns) from now until at most target ≥ 0 units count, if nothing is charged; 0 if they do now. It is
+// exact to the nanosecond.
 func (s *state) until(p *plan, now, target int64) int64 {
 	if s.used(p, now) <= target {
 		return 0
@@ -77,8 +78,7 @@ func (s *state) until(p *plan, now, target int64) int64 {
 	return 0
 }
 
-// interval returns the time (ns) from now until the minimum interval since the last
-// admitted check has passed; 0 if it has.
+// interval returns the time (ns) from now until the minimum interval since the last admitted check has passed; 0 if it has.
 func (s *state) interval(p *plan, now int64) int64 {
 	if p.minInterval == 0 || s.last == never {
 		return 0
@@ -99,12 +99,12 @@ func (s *state) admits(p *plan, now, cost int64) bool {
 	return used <= p.capacity && cost <= p.capacity-used && s.interval(p, now) == 0
 }
 
-// free returns the time (ns) from now until the state is as good as new.
+// free returns the time (ns) from now until the state is completely free.
 func (s *state) free(p *plan, now int64) int64 {
 	return max(s.until(p, now, 0), s.interval(p, now))
 }
 
-// charge spends cost > 0 units at now, whatever the limit says.
+// charge spends cost > 0 units at now, regardless of the limit.
 func (s *state) charge(p *plan, now, cost int64) {
 	switch p.kind {
 	case kindUnlimited, kindBlocked:
@@ -120,7 +120,7 @@ func (s *state) charge(p *plan, now, cost int64) {
 	s.spent = addSat(s.spent, cost)
 }
 
-// refund gives cost > 0 units back, the newest first, never above full.
+// refund refunds cost > 0 units, newest first, never above full.
 func (s *state) refund(p *plan, cost int64) {
 	switch p.kind {
 	case kindLog, kindBins:
@@ -145,7 +145,7 @@ func (s *state) refund(p *plan, cost int64) {
 	}
 }
 
-// read reads s, which is new, a state of p that is as of now.
+// read reads s, a new state of p, as of now.
 func (s *state) read(r *reader, p *plan, now int64, made *phases) {
 	if p.stateless() {
 		return
@@ -181,13 +181,13 @@ func (s *state) readBoundary(r *reader, p *plan, now int64) {
 	}
 }
 
-// longestUnits are the lengths of calendar units, the longest of each.
+// longestUnits are the longest lengths of calendar units.
 var longestUnits = [...]time.Duration{
 	Minute: time.Minute, Hour: time.Hour, Day: 24 * time.Hour, Week: 7 * 24 * time.Hour,
 	Month: 31 * 24 * time.Hour, Year: 366 * 24 * time.Hour,
 }
 
-// longest returns how far (ns) the next boundary can be away, also after a window of another clock.
+// longest returns how far away (ns) the next boundary can be, including after a window of another clock.
 func (p *plan) longest() int64 {
 	longest := p.period
 	if p.cal != nil {
@@ -207,7 +207,7 @@ func (s *state) readLog(r *reader, p *plan, now int64) {
 	if n == 0 {
 		return
 	}
-	// The cap may have been lowered since, so more may be there than it allows.
+	// The cap may have been lowered since, so there may be more entries than it allows.
 	if n > MaxLogEntries || n > uint64(len(r.rest))/2 {
 		r.fail("a log has too many entries")
 		return
@@ -216,7 +216,7 @@ func (s *state) readLog(r *reader, p *plan, now int64) {
 	age := r.upTo(p.span-1, "an entry of a log has expired")
 	for i := range n {
 		if i > 0 {
-			// Each entry is later than the one before.
+			// Each entry is later than the previous one.
 			step := r.step(p, age)
 			if step == 0 {
 				r.fail("two entries of a log have one time")

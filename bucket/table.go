@@ -1,26 +1,21 @@
-// Package bucket decides whether a key may spend a cost now. It holds the limits,
-// the algorithms that measure spending against them, the counters in which the
-// spending of each key is kept, and the sharded, bounded table of counters.
+// Package bucket decides whether a key may spend a cost now. It has the limits, their algorithms, the counters of spent units,
+// and the sharded, bounded table of counters.
 //
-// It leaves everything else to others: which limits apply to a key (rules),
-// which node decides (cluster), how a decision travels (transport). It is pure:
-// no I/O, no logging, no goroutine, and it never reads a clock; every call takes
-// the time. What needs doing now and then ([Table.Sweep]) is called by its owner.
+// Which limits apply to a key (rules), which node decides (cluster) and how a decision is transmitted (transport) is up to
+// others. It is pure: no I/O, no logging, no goroutine, and every call takes the time. The owner must call [Table.Sweep]
+// periodically.
 //
-// A shard is also what nodes hand to each other. It can be sealed, so that nothing is decided in it
-// ([Table.Seal], [Table.Try]), it can say what has changed ([Table.Record], [Table.Drain]), and its counters
-// travel as an [Image]. Who is sent what, and when a shard is sealed, is for others to say (cluster/handoff).
+// A shard is also the unit that nodes hand to each other. It can be sealed, so that nothing is decided in it ([Table.Seal],
+// [Table.Try]), it reports changes ([Table.Record], [Table.Drain]), and its counters are transferred as an [Image].
+// cluster/handoff decides when a shard is sealed and where its counters are sent.
 //
 // Four principles hold for every algorithm:
 //
-//   - A counter keeps what was spent, never what is left. So a limit that is raised
-//     or lowered takes effect at the next check, and nothing is minted by it.
-//   - Arithmetic is on integers, exact to the nanosecond, and saturates at the
-//     ends of int64.
-//   - The time of a counter never runs backwards: a time before the last one at
-//     which the counter was used is taken as that last one.
-//   - A counter that is wholly free again is the same as no counter. Dropping
-//     it changes no later decision.
+//   - A counter has what was spent, never what is left. So a changed limit takes effect at the next check and admits nothing
+//     extra.
+//   - Arithmetic is on integers, exact to the nanosecond, and saturates at the ends of int64.
+//   - The time of a counter never runs backwards: an earlier time is taken as that of its last use.
+//   - A completely free counter equals no counter. Dropping it changes no later decision.
 package bucket
 
 import (
@@ -31,27 +26,27 @@ import (
 	"sync/atomic"
 )
 
-// Config sizes a Table.
+// Config configures a Table.
 type Config struct {
 	// Shards is the number of shards; a cluster uses its partition count.
 	Shards int
-	// MaxEntries caps the counters held. 0 means 10,000,000.
+	// MaxEntries caps the number of counters. 0 means 10,000,000.
 	MaxEntries int
-	// MaxBytes caps the approximate memory of counters and their limits. 0 means no cap by memory.
+	// MaxBytes caps the approximate memory of counters and their limits. 0 means no cap.
 	MaxBytes int64
 	// MaxSets caps the sets of limits that counters refer to. 0 means DefaultMaxSets.
 	MaxSets int
-	// WhenFull says what becomes of a new key at a cap.
+	// WhenFull decides about a new key at a cap.
 	WhenFull WhenFull
 }
 
-// WhenFull says what becomes of a key without a counter where there is no room for another.
+// WhenFull is the policy for a key without a counter when there is no room for another.
 type WhenFull uint8
 
 const (
-	// EvictOld makes room for it, see evict.go.
+	// EvictOld makes room for it; see evict.go.
 	EvictOld WhenFull = iota
-	// DenyNew denies it, so that no counter goes that still counts. Charges, and counters of other tables, still make room.
+	// DenyNew denies it, so that no counter that still counts is evicted. Charges and imported counters still make room.
 	DenyNew
 )
 
@@ -61,7 +56,7 @@ const (
 	DefaultMaxEntries = 10_000_000
 )
 
-// validate returns what is wrong with c.
+// validate returns the first invalid field of c.
 func (c *Config) validate() error {
 	switch {
 	case c.Shards < 1 || c.Shards > MaxShards:
@@ -78,48 +73,46 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// Table holds counters in shards, each with a lock and an LRU list. It is safe
-// for concurrent use. No operation holds two locks.
+// Table has counters in shards, each with a lock and an LRU list. It is safe for concurrent use. No operation holds two shard
+// locks.
 //
-// A counter of one token bucket or fixed window and its place in the list and the map take about
-// 200 bytes. With the collector's headroom, a process that runs with a garbage collection
-// target (GOGC) of 50 has about 240 resident bytes per counter once a million are in
-// the table, and 330 while all of them are being replaced; with 40, 315 (BenchmarkTableMemory).
+// A counter of one token bucket or fixed window takes about 200 bytes in the table. With garbage collector overhead at GOGC=50,
+// a process has about 240 resident bytes per counter with a million in the table, and 330 while all of them are being replaced;
+// at GOGC=40, 315 (BenchmarkTableMemory).
 type Table struct {
 	shards     []shard
 	maxEntries int64
 	maxBytes   int64
 	maxSets    int64
 	whenFull   WhenFull
-	// entries and bytes are the sums over the shards, bytes with those of the sets of limits, setBytes.
+	// entries and bytes are sums over the shards; bytes includes setBytes, those of the sets of limits.
 	entries, bytes, sets, setBytes atomic.Int64
-	// accounts is taken under a shard's lock, never the other way round.
+	// accounts is locked under a shard's lock, never the other way round.
 	accounts struct {
 		sync.Mutex
 		bySet  map[*Limits]*account
 		byName map[string]*domain
-		// named is that of SetDomains.
+		// named is the argument of SetDomains.
 		named map[string]int64
 	}
-	// domains are all of accounts.byName, and those of others with counters; capped: some have a cap.
+	// domains are all of accounts.byName, and those of others with counters. capped: some have a cap.
 	domains atomic.Pointer[[]*domain]
 	others  [otherDomains]domain
 	seed    maphash.Seed
 	capped  atomic.Bool
-	// changed has a bit for every shard whose journal has entries. It is written under
-	// the shard's lock and read without.
+	// changed has a bit for every shard whose journal has entries. Written under the shard's lock, read without.
 	changed []atomic.Uint64
-	// activated holds one when a journal that was empty has got an entry, see Activated.
+	// See Activated.
 	activated chan struct{}
-	// granted is the id of the last grant.
+	// granted is the ID of the last grant.
 	granted atomic.Uint64
-	// next is the shard to evict from when the one that grew has nothing to give.
+	// next is the shard to evict from when the one that grew has nothing to evict.
 	next                                           atomic.Uint64
 	inserted, expired, evictedLive, evictedExpired atomic.Uint64
 	deniedLost, deniedFull                         atomic.Uint64
 }
 
-// NewTable returns an empty table, or an error that names the wrong field.
+// NewTable returns an empty table, or an error that names the invalid field.
 func NewTable(c Config) (*Table, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -161,14 +154,14 @@ func (t *Table) Do(now int64, r *Request) (d Decision) {
 	return d
 }
 
-// DoHeld is Do, and fills rc when it charged; it reports whether it did.
+// DoHeld is Do, and fills rc if it charged; charged reports whether it did.
 func (t *Table) DoHeld(now int64, r *Request, rc *Receipt) (d Decision, charged bool) {
 	rc.counter = nil
 	charged = t.do(now, r, rc, &d)
 	return d, charged
 }
 
-// do is DoHeld, with its answer in d, which is zero; rc may be nil.
+// do is DoHeld with its result in d, which is zero; rc may be nil.
 func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	verb, cost := r.normal()
 	if r.Limits.unlimited && verb != Reset {
@@ -191,12 +184,12 @@ func (t *Table) do(now int64, r *Request, rc *Receipt, d *Decision) bool {
 	return o.has(charged)
 }
 
-// unlimitedDecision answers for limits that cannot deny.
+// unlimitedDecision is the decision for limits that cannot deny.
 func unlimitedDecision() Decision {
 	return Decision{Allowed: true, Limit: math.MaxInt64, Remaining: math.MaxInt64}
 }
 
-// followLocked records and accounts for what o has done to key in sh, which is shard own.
+// followLocked records and accounts for the outcome o for key in sh, which is shard own.
 func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, transient bool) {
 	if o.has(changed) {
 		sh.mu.seq++
@@ -209,9 +202,8 @@ func (t *Table) followLocked(sh *shard, own int, now int64, key Key, o outcome, 
 	}
 }
 
-// GiveBack undoes the charge in rc as far as it still counts: never into a
-// newer window, never more than has not yet leaked or refilled, and nothing while the shard is
-// sealed. A receipt counts once.
+// GiveBack undoes the charge in rc as far as it still counts: never in a newer window, never more than has not yet leaked or
+// refilled, and nothing while the shard is sealed. A receipt counts once.
 func (t *Table) GiveBack(now int64, rc *Receipt) {
 	if rc.counter == nil {
 		return
@@ -225,8 +217,8 @@ func (t *Table) GiveBack(now int64, rc *Receipt) {
 	rc.counter = nil
 }
 
-// DropShard forgets every counter of the shard, its journal and its number of changes, and returns
-// how many counters there were. A sealed shard stays sealed, and what is recorded stays the same.
+// DropShard forgets the shard's counters, its journal and its number of changes, and returns the number of counters. Seal and
+// Recording are unchanged.
 func (t *Table) DropShard(shard int) int {
 	sh := &t.shards[shard]
 	sh.mu.Lock()
@@ -244,16 +236,16 @@ func (t *Table) DropShard(shard int) int {
 	return n
 }
 
-// Stats counts since the table was made; Entries and Bytes are now.
+// Stats are counts since the table was made; Entries, Bytes, Sets and SetBytes are current.
 type Stats struct {
 	Entries, Bytes int64
-	// Sets are the sets of limits that counters refer to. Their bytes, SetBytes, are among Bytes.
+	// Sets is the number of sets of limits that counters refer to. Bytes includes SetBytes, their memory.
 	Sets, SetBytes           int64
 	Expired, EvictedLive     uint64
 	EvictedExpired, Inserted uint64
-	// DeniedLost are decisions with Lost.
+	// DeniedLost counts decisions with Lost.
 	DeniedLost uint64
-	// DeniedFull are checks that were denied because there was no room for a counter.
+	// DeniedFull counts checks denied because there was no room for a counter.
 	DeniedFull uint64
 }
 
@@ -273,6 +265,5 @@ func (t *Table) Stats() Stats {
 	}
 }
 
-// inRange keeps now away from the ends of int64, which mean that something never
-// was or never ends.
+// inRange keeps now away from the ends of int64, which have special meanings.
 func inRange(now int64) int64 { return min(max(now, never+1), math.MaxInt64-1) }

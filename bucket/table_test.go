@@ -164,9 +164,8 @@ func TestTableEvictsOldestAndCountsLife(t *testing.T) {
 	}
 }
 
-// TestManyGoroutinesSpendTheLimitOnce: whatever runs at the same time, one key
-// admits exactly its limit, also when it is held to several, and charges that
-// are given back in between cost nobody anything.
+// TestManyGoroutinesSpendTheLimitOnce: whatever runs concurrently, one key admits exactly its limit, even under several limits,
+// and charges that are given back in between do not count.
 func TestManyGoroutinesSpendTheLimitOnce(t *testing.T) {
 	const workers, each, limit = 16, 500, 1000
 	for _, c := range algorithms {

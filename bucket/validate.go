@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// maxZone is the most bytes of the name of a time zone.
+// maxZone is the maximum length of a time zone name.
 const maxZone = 64
 
 // Bounds of a Limit's fields.
@@ -20,16 +20,15 @@ const (
 	MaxSoft       = 1000
 	MaxSubWindows = 3600
 	MaxLogEntries = 65536
-	// MaxKeyEntries is how many entries of logs and sub-windows the limits of one key keep at most. Former limits, of which what was
-	// spent is remembered, keep what is left of it.
+	// MaxKeyEntries is the maximum number of log entries and sub-windows of the limits of one key. Former limits, which are
+	// still remembered, get the rest of it.
 	MaxKeyEntries = 65536
 
 	DefaultSubWindows = 60
 	DefaultLogEntries = 1024
 )
 
-// validate returns what is wrong with l, without its place in a set, and the
-// calendar it needs, if any.
+// validate returns the error of l, without its index in a set, and its calendar, if any.
 func (l *Limit) validate() (*calendar, *FieldError) {
 	if l.Unlimited {
 		return nil, nil
@@ -78,8 +77,8 @@ func (l *Limit) validateNumbers() *FieldError {
 	return nil
 }
 
-// validateFit checks that the options belong to the algorithm. An option that
-// would have no effect is an error, so that nobody believes in a limit that is not there.
+// validateFit checks that the options fit the algorithm. An option without effect is an error, since it would suggest a limit
+// that does not exist.
 func (l *Limit) validateFit() *FieldError {
 	windows := l.Algorithm >= FixedWindow
 	stepped := l.Algorithm == TokenBucket && l.Refill == RefillInterval
@@ -110,13 +109,13 @@ func (l *Limit) validateFit() *FieldError {
 	return nil
 }
 
-// calendar returns the calendar that l's windows follow.
+// calendar returns the calendar of l's windows.
 func (l *Limit) calendar() (*calendar, *FieldError) {
 	zone := l.Zone
 	if zone == "" {
 		zone = "UTC"
 	}
-	// "Local" would mean another zone on every machine.
+	// "Local" would depend on the machine.
 	if zone == "Local" {
 		return nil, wrong("timezone", "Local depends on the machine; name an IANA time zone, for example Europe/Berlin")
 	}
@@ -127,11 +126,11 @@ func (l *Limit) calendar() (*calendar, *FieldError) {
 	return &calendar{unit: l.Unit, loc: loc}, nil
 }
 
-// zones has the time zones that limits have named: reading one takes long. It is bounded by those that there are, as location takes one
+// zones caches time zones, because loading one takes long. It is bounded by the number of zones, since location accepts one
 // spelling of each.
 var zones sync.Map
 
-// location returns the time zone of that name. The names of files are no names of zones, though some systems find a zone by them.
+// location returns the time zone of that name. It rejects file names, by which some systems would find a zone.
 func location(name string) (*time.Location, error) {
 	if loc, ok := zones.Load(name); ok {
 		return loc.(*time.Location), nil
@@ -146,13 +145,12 @@ func location(name string) (*time.Location, error) {
 	return loc, err
 }
 
-// wrong returns the error of a field of the limit at place 0.
+// wrong returns the error of a field of the limit at index 0.
 func wrong(field, format string, args ...any) *FieldError {
 	return &FieldError{Field: field, Reason: fmt.Sprintf(format, args...)}
 }
 
-// The names of values in rule files, JSON, logs and metrics, by value. Empty
-// names have no value.
+// The names of values in rule files, JSON, logs and metrics, indexed by value. Empty names are unused.
 var (
 	verbNames      = []string{Check: "check", Read: "read", Charge: "charge", Refund: "refund", Reset: "reset"}
 	algorithmNames = []string{
@@ -213,7 +211,7 @@ func nameOf[T ~uint8](names []string, v T) string {
 	return fmt.Sprintf("unknown (%d)", v)
 }
 
-// fromName sets v to the value called text. The error lists the names there are.
+// fromName sets v to the value of that name. The error lists the valid names.
 func fromName[T ~uint8](names []string, text []byte, v *T) error {
 	var known []string
 	for i, name := range names {

@@ -1,18 +1,18 @@
 package bucket
 
-// The fixed window: count units in each of the windows that tile time. Up to twice
-// the count fits around a boundary; the sliding algorithms exist to prevent that.
+// The fixed window counts units in consecutive windows. Around a boundary up to twice the count fits; the sliding algorithms
+// prevent that.
 
-// settleFixed forgets a window that has ended. If it ended just before a boundary of this clock, because it came from
-// another, the one that follows it is open already.
+// settleFixed drops a window that has ended. If it came from another clock and ended just before a boundary of this one, the
+// following window is already open.
 func (s *state) settleFixed(p *plan, now int64) {
 	if now >= s.aux {
 		s.spent, s.aux = 0, p.opened(s.aux, now)
 	}
 }
 
-// opened returns the end of the window at now that follows one that ended at e ≤ now, or never if it is that of any
-// charge at now.
+// opened returns the end of the window at now that follows one that ended at e ≤ now, or never if it is the one that a charge
+// at now would open.
 func (p *plan) opened(e, now int64) int64 {
 	if e == never || p.align == AlignFirstHit || p.begins(e) {
 		return never
@@ -23,7 +23,7 @@ func (p *plan) opened(e, now int64) int64 {
 	return never
 }
 
-// atRest reports whether a charge to s, of which nothing is spent, begins what it would begin had s never been used.
+// atRest reports whether a charge to s, without spent units, opens the same window as with a new state.
 func (s *state) atRest(p *plan, now int64) bool {
 	switch p.kind {
 	case kindStep, kindFixed:
@@ -32,15 +32,14 @@ func (s *state) atRest(p *plan, now int64) bool {
 	return true
 }
 
-// openFixed begins a window if none is open.
+// openFixed opens a window if none is open.
 func (s *state) openFixed(p *plan, now int64) {
 	if s.aux == never {
 		s.aux = p.windowEnd(now)
 	}
 }
 
-// windowEnd returns the end of the window that now lies in, or that a charge at
-// now opens: the first instant after now that belongs to the next one.
+// windowEnd returns the end of the window that contains now, or that a charge at now opens: the first instant of the next one.
 func (p *plan) windowEnd(now int64) int64 {
 	switch {
 	case p.cal != nil:
@@ -51,7 +50,7 @@ func (p *plan) windowEnd(now int64) int64 {
 	return addSat(now, p.period-floorMod(now, p.period))
 }
 
-// windowStart returns when the aligned window began that now (Unix ns) is in.
+// windowStart returns the beginning of the aligned window that contains now (Unix ns).
 func (p *plan) windowStart(now int64) int64 {
 	if p.cal != nil {
 		return p.cal.nth(now, 0)
@@ -59,36 +58,32 @@ func (p *plan) windowStart(now int64) int64 {
 	return now - floorMod(now, p.period)
 }
 
-// beginsAtHit reports whether p's windows begin with their first charge, a period before they end.
+// beginsAtHit reports whether p's windows begin with their first charge.
 func (p *plan) beginsAtHit() bool { return p.kind == kindFixed && p.align == AlignFirstHit }
 
-// undoFixed takes back a charge of cost if the window that it went into, which ends at
-// m.aux, is still open.
+// undoFixed undoes a charge of cost if its window, which ends at m.aux, is still open.
 func (s *state) undoFixed(p *plan, m mark, cost int64) {
 	if s.aux == m.aux && s.aux != never {
 		s.refund(p, cost)
 	}
 }
 
-// The sliding window of n sub-windows: spending is summed per sub-window of
-// ⌈period / n⌉, aligned to the epoch, and what counts is this sub-window and the
-// n before it. Together they cover (now − period, now] and up to one sub-window more,
-// so it never admits more than the log.
+// The sliding window of n sub-windows: units are summed per sub-window of ⌈period / n⌉, aligned to the epoch, and the current
+// sub-window and the n before it count. Together they cover (now − period, now] and up to one sub-window more, so it never
+// admits more than the log.
 //
-// It is kept as a log whose entries are dated at the beginnings of sub-windows and count for n + 1 of them
-// (kindBins; see log.go): at most n + 1 entries, and memory only for the
-// sub-windows in which something was spent.
+// It is kept as a log whose entries are dated at the beginnings of sub-windows and count for n + 1 of them (kindBins; see
+// log.go): at most n + 1 entries, and memory only for sub-windows with charges.
 
-// The sliding window counter: two fixed windows, aligned to the epoch unless they came from a node with another clock
-// (see move.go), of which the earlier
-// counts by the share of it that (now − period, now] still covers, as if its
-// spending had been even. Described by Cloudflare ("How we built rate limiting capable
-// of scaling to millions of domains", 2017), where it misjudged 0.003 % of requests.
+// The sliding window counter: two fixed windows, aligned to the epoch unless they came from a node with another clock (see
+// move.go). The earlier one counts by the share that (now − period, now] still covers, as if its charges had been evenly
+// distributed. Described by Cloudflare ("How we built rate limiting capable of scaling to millions of domains", 2017), where it
+// misjudged 0.003 % of requests.
 //
-// used = ⌊before × (period − e) / period⌋ + spent, e being the age of this window.
-// It never rises without a charge: it is continuous where one window passes into the next.
+// used = ⌊before × (period − e) / period⌋ + spent, e being the age of the current window. It never rises without a charge: it
+// is continuous from one window to the next.
 
-// age returns how long ago the window of now began.
+// age returns the age of the window that contains now.
 func (s *state) age(p *plan, now int64) int64 {
 	age := floorMod(now, p.period)
 	if s.log != nil {
@@ -99,7 +94,7 @@ func (s *state) age(p *plan, now int64) int64 {
 	return age
 }
 
-// settleWeighted moves on to the window of now.
+// settleWeighted advances to the window that contains now.
 func (s *state) settleWeighted(p *plan, last, now int64) {
 	if s.spent > 0 || s.aux > 0 {
 		// Capped, so that the age does not overflow.
@@ -116,7 +111,7 @@ func (s *state) settleWeighted(p *plan, last, now int64) {
 	s.restWeighted()
 }
 
-// restWeighted forgets the phase of windows of which nothing is spent.
+// restWeighted drops the phase of windows without spent units.
 func (s *state) restWeighted() {
 	if s.spent == 0 && s.aux == 0 {
 		s.log = nil
@@ -142,8 +137,8 @@ func (s *state) untilWeighted(p *plan, now, target int64) int64 {
 	return addSat(p.period-age, p.fades(s.spent, target))
 }
 
-// fades returns the age of a window, in [0, period], at which ⌊n × (period − age) / period⌋ ≤ m
-// first holds for what was spent in the window before it.
+// fades returns the age of a window, in [0, period], at which ⌊n × (period − age) / period⌋ ≤ m first holds, n being the units
+// of the window before it.
 func (p *plan) fades(n, m int64) int64 {
 	if n <= m {
 		return 0
@@ -152,7 +147,7 @@ func (p *plan) fades(n, m int64) int64 {
 	return p.period - mulDivCeil(p.period, m+1, n) + 1
 }
 
-// refundWeighted gives back to this window, then to the one before.
+// refundWeighted refunds to this window, then to the one before.
 func (s *state) refundWeighted(cost int64) {
 	now := min(s.spent, cost)
 	s.spent -= now
@@ -160,8 +155,7 @@ func (s *state) refundWeighted(cost int64) {
 	s.restWeighted()
 }
 
-// undoWeighted takes a charge of cost at time at out of the window that it went
-// into, if that one still counts.
+// undoWeighted removes a charge of cost at time at from its window, if that still counts.
 func (s *state) undoWeighted(p *plan, at, now, cost int64) {
 	gone, age := elapsed(at, now), uint64(s.age(p, now))
 	switch {
@@ -173,8 +167,8 @@ func (s *state) undoWeighted(p *plan, at, now, cost int64) {
 	s.restWeighted()
 }
 
-// mergeWeighted is merge for two windows each. Where they have different phases, those of the two counters that end
-// later count for both: what was spent in the others then counts a little longer.
+// mergeWeighted is merge for two windows each. With different phases, the windows that end later are used for both, so the
+// units of the others count slightly longer.
 func (s *state) mergeWeighted(p *plan, o *state, now int64) (changed bool) {
 	if o.spent == 0 && o.aux == 0 {
 		return false
@@ -192,20 +186,17 @@ func (s *state) mergeWeighted(p *plan, o *state, now int64) (changed bool) {
 	return changed
 }
 
-// The token bucket with continuous refill. A bucket of b tokens that gets r tokens a
-// second admits at most b + r·t in any t seconds (Turner, "New directions in
-// communications", IEEE Communications Magazine, October 1986; RFC 2697).
+// The token bucket with continuous refill. A bucket of b tokens that gets r tokens a second admits at most b + r·t in any t
+// seconds (Turner, "New directions in communications", IEEE Communications Magazine, October 1986; RFC 2697).
 //
-// Instead of the tokens that are left, the state holds the tokens that are missing:
-// the level. It drains at the rate at which tokens come back, which makes the
-// bucket the mirror image of a leaky bucket, and one arithmetic serves both.
+// Instead of the remaining tokens, the state has the missing ones: the level. It drains at the refill rate, which makes the
+// bucket the mirror image of a leaky bucket, so one arithmetic serves both.
 //
-// The level is spent − aux/period units, 0 ≤ aux < period. Elapsed time times
-// count is an exact number of 1/period units, so no rounding ever loses or mints
-// a part of a token, however often the bucket is used. Because costs and capacities
-// are whole, comparing spent, the level rounded up, decides exactly as the level would.
+// The level is spent − aux/period units, 0 ≤ aux < period. Elapsed time times count is an exact number of 1/period units, so
+// rounding never loses or adds a fraction of a token. Because costs and capacities are integers, comparing spent, the level
+// rounded up, decides exactly as the level would.
 
-// settleFlow drains what has flowed off between last and now.
+// settleFlow drains the level from last to now.
 func (s *state) settleFlow(p *plan, last, now int64) {
 	if s.spent == 0 {
 		return
@@ -225,10 +216,8 @@ func (s *state) untilFlow(p *plan, target int64) int64 {
 	return need.sub(uint128{lo: uint64(s.aux)}).divCeil(p.count)
 }
 
-// undoFlow takes back what is left of a charge of cost at time at, when the level
-// was m.spent − m.aux/period before it. A level drains from the bottom: what was
-// there before the charge has gone first, and only the rest of what has drained since
-// came out of the charge.
+// undoFlow undoes what is left of a charge of cost at time at, before which the level was m.spent − m.aux/period. A level
+// drains from the bottom: what was there before the charge drains first, and only the rest drains from the charge.
 func (s *state) undoFlow(p *plan, m mark, at, now, cost int64) {
 	before := wide(uint64(m.spent), uint64(p.period)).sub(uint128{lo: uint64(m.aux)})
 	lost := wide(elapsed(at, now), uint64(p.count)).sub(before)
@@ -236,7 +225,7 @@ func (s *state) undoFlow(p *plan, m mark, at, now, cost int64) {
 	if units >= cost {
 		return
 	}
-	// level − (cost − units − part/period), written as spent − aux/period again.
+	// level − (cost − units − part/period), again as spent − aux/period.
 	spent, aux := s.spent-(cost-units), s.aux-part
 	if aux < 0 {
 		spent, aux = spent+1, aux+p.period
@@ -247,18 +236,16 @@ func (s *state) undoFlow(p *plan, m mark, at, now, cost int64) {
 	s.spent, s.aux = spent, aux
 }
 
-// The leaky bucket comes in two forms, which Turner's article of 1986 and ITU-T
-// Recommendation I.371 keep apart:
+// The leaky bucket has two forms, which Turner's article of 1986 and ITU-T Recommendation I.371 distinguish:
 //
-//   - As a meter (LeakyBucket) it has a level that leaks at a constant rate, and
-//     rejects what would make it overflow. This is the token bucket upside down, see
-//     windows.go; its equal in terms of theoretical arrival times is the generic cell rate
-//     algorithm (GCRA) of I.371.
-//   - As a queue (LeakyQueue) it shapes: what is admitted comes out at the constant
-//     rate. Nothing is stored here; a check is told how long to wait.
+//   - As a meter (LeakyBucket) it has a level that leaks at a constant rate, and rejects what would make it overflow. This is
+//     the token bucket upside down, see above; in terms of theoretical arrival times it is the generic cell rate algorithm
+//     (GCRA) of I.371.
+//   - As a queue (LeakyQueue) it shapes: admitted checks come out at the constant rate. Nothing is stored here; a check is
+//     told how long to wait.
 
-// delay returns how long (ns) a check that is admitted now must wait: until all that was
-// admitted before it has drained. Only a queue delays.
+// delay returns how long (ns) a check admitted now must wait: until everything admitted before it has drained. Only a queue
+// delays.
 func (s *state) delay(p *plan, now int64) int64 {
 	if !p.queue {
 		return 0

@@ -9,38 +9,38 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// channel carries transfer batches to one process and takes those that come from it: numbered,
-// in order, each once. Both ends remember the numbers as long as they live.
+// channel sends transfer batches to one process and receives its batches: numbered, in order, each processed once. Both
+// ends remember the numbers while they live.
 type channel struct {
 	peer message.Peer
 
 	// To the peer.
-	n      uint64 // the last number given
-	flight []*transferBatch
-	// progress is when the last receipt came, or the first transfer batch without one left.
+	n        uint64 // last number assigned
+	inFlight []*transferBatch
+	// progress is when the last receipt arrived, or the first unconfirmed batch was sent.
 	progress int64
-	rtt      quorum.Estimate // from when transfer batches were first sent
-	// What is due, in the order of importance. Targets that are gone are skipped.
+	rtt      quorum.Estimate // from the first sending of a batch
+	// Due, in order of priority. Targets that are gone are skipped.
 	drops   []message.Part
-	level   []*target // next owners that may be level: a close each
+	level   []*target // next owners that may be level; each needs a close
 	changed []*target
 	active  []*target // being synced
-	waiting []*target // to be synced: next owners before others
-	// unfit: its targets were let go, because it stalls or leaves.
+	waiting []*target // waiting for initial sync, next owners first
+	// unfit: its targets were abandoned because it stalls or leaves.
 	unfit bool
-	// notServing is when the peer has last said that it is to be handed no partition.
+	// notServing is when the peer last reported that it takes no partitions.
 	notServing int64
 
 	// From the peer.
-	taken    uint64                          // the last number taken
-	receipts [2 * maxWindow]*message.Receipt // of the last numbers taken
+	taken    uint64                          // last number processed
+	receipts [2 * maxWindow]*message.Receipt // of the last batches processed
 }
 
-// transferBatch is one that was sent and has no receipt yet.
+// transferBatch is a sent batch without a receipt.
 type transferBatch struct {
 	body        *message.TransferBatch
-	first, sent int64 // when it was sent first and last
-	// targets are whom the parts are for, by place; nil for a Drop.
+	first, sent int64 // first and last sending
+	// targets has the target of each part, nil for a Drop.
 	targets []*target
 }
 
@@ -49,38 +49,37 @@ func (m *Machine) dispatch(ch *channel, f *transferBatch) {
 	ch.n++
 	body := f.body
 	body.N, f.first, f.sent = ch.n, m.now, m.now
-	if len(ch.flight) == 0 {
+	if len(ch.inFlight) == 0 {
 		ch.progress = m.now
 	}
-	ch.flight = append(ch.flight, f)
+	ch.inFlight = append(ch.inFlight, f)
 	m.stats.Counters += uint64(body.Image.Counters)
 	m.stats.Bytes += uint64(len(body.Image.Data))
 	m.send(ch.peer, body)
 }
 
-// resend sends what has waited too long for its receipt again. A peer that cannot be
-// reached gets nothing; it must get what it missed should it come back.
+// resend resends batches whose receipt is overdue. An unreachable peer gets them when it comes back.
 func (m *Machine) resend(ch *channel) {
-	if len(ch.flight) == 0 || !m.reachable(ch.peer) || m.now-ch.flight[0].sent < m.resendAfter(ch) {
+	if len(ch.inFlight) == 0 || !m.reachable(ch.peer) || m.now-ch.inFlight[0].sent < m.resendAfter(ch) {
 		return
 	}
-	for _, f := range ch.flight {
+	for _, f := range ch.inFlight {
 		f.sent = m.now
 		again := *f.body
-		// The counters have aged on their way; a tenth less for clocks that run at different speeds.
+		// The counters have aged since then. A tenth less, for clocks that run at different speeds.
 		again.Age = (m.now - f.first) / 10 * 9
 		m.send(ch.peer, &again)
 	}
 }
 
-// stalled reports whether the peer has confirmed nothing for too long.
+// stalled reports whether the peer has been confirming nothing for too long.
 func (m *Machine) stalled(ch *channel) bool {
-	return len(ch.flight) > 0 && m.now-ch.progress > m.stallAfter(ch.peer)
+	return len(ch.inFlight) > 0 && m.now-ch.progress > m.stallAfter(ch.peer)
 }
 
-// letGo gives up all that was for the peer, but closes: these it may have got, and only
-// it can say. Transfer batches under way lose their content, which nobody waits for any more.
-func (m *Machine) letGo(ch *channel) {
+// abandonAll abandons everything for the peer except closes, which it may have processed: only the peer can say. Batches in
+// flight lose their content, since no target needs it.
+func (m *Machine) abandonAll(ch *channel) {
 	for _, list := range [][]*target{ch.level, ch.changed, ch.active, ch.waiting} {
 		for _, t := range list {
 			m.abandon(t)
@@ -99,9 +98,9 @@ func (m *Machine) letGo(ch *channel) {
 		}
 	}
 	if m.pace.last == ch {
-		m.pace.transferBatch = nil // its receipt may never come
+		m.pace.transferBatch = nil // its receipt may never arrive
 	}
-	for _, f := range ch.flight {
+	for _, f := range ch.inFlight {
 		closes := false
 		for i, t := range f.targets {
 			closes = closes || f.body.Parts[i].Kind == message.Close && !t.gone
@@ -113,14 +112,14 @@ func (m *Machine) letGo(ch *channel) {
 	m.replan = true
 }
 
-// takeReceipt ends the transfer batch that it is for. Receipts may come in any order.
+// takeReceipt completes the batch of r. Receipts may arrive in any order.
 func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 	ch := m.channel(from)
-	for i, f := range ch.flight {
+	for i, f := range ch.inFlight {
 		if f.body.N != r.N {
 			continue
 		}
-		ch.flight = append(ch.flight[:i:i], ch.flight[i+1:]...)
+		ch.inFlight = append(ch.inFlight[:i:i], ch.inFlight[i+1:]...)
 		ch.progress = m.now
 		if ch.notServing = never; r.NotServing {
 			ch.notServing = m.now
@@ -134,7 +133,7 @@ func (m *Machine) takeReceipt(from message.Peer, r *message.Receipt) {
 	}
 }
 
-// settle tells the targets of a transfer batch what became of their parts.
+// settle reports the result of each part to its target.
 func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
 	var rejected map[int]message.Rejection
 	if len(r.Rejected) > 0 {
@@ -160,25 +159,24 @@ func (m *Machine) settle(ch *channel, f *transferBatch, r *message.Receipt) {
 	}
 }
 
-// pace keeps initial syncs beside the checks: nobody waits for them, and there may be millions of
-// counters to send. A process has one transfer batch with portions of initial syncs under way at a
-// time, whoever it is for, and the longer its receipt took, because nodes are busy, the
-// longer the next one stays away. What a claim has asked for is not held up.
+// pace throttles initial syncs, which are not urgent and may have millions of counters, in favour of checks. A process has
+// one batch with initial-sync counters in flight at a time, over all peers; the longer its receipt took, the longer the
+// pause. State that a claim fetches is not throttled.
 type pace struct {
-	// transferBatch is the one under way, and last is whom it, or the one before it, was for.
+	// transferBatch is the one in flight. last is the channel of it or of its predecessor.
 	transferBatch *transferBatch
 	last          *channel
-	rest          int64 // none before
+	rest          int64 // no new one before this time
 	hurry         bool
 }
 
-// longestRest is the longest time between two transfer batches.
+// longestRest is the longest pause (ns) between two batches.
 const longestRest = int64(200e6)
 
-// may reports whether a transfer batch may take portions of initial syncs now.
+// may reports whether a batch may contain initial-sync counters now.
 func (p *pace) may(now int64) bool { return p.hurry || p.transferBatch == nil && now >= p.rest }
 
-// inTurn calls f for all channels, those first that others were synced before.
+// inTurn calls f for all channels, round-robin from the one after the last paced batch.
 func (m *Machine) inTurn(f func(ch *channel)) {
 	from := slices.Index(m.channels, m.pace.last) + 1
 	for _, ch := range m.channels[from:] {
@@ -189,11 +187,10 @@ func (m *Machine) inTurn(f func(ch *channel)) {
 	}
 }
 
-// Hurry makes initial syncs go on without rests from now on: this process wants to be gone.
+// Hurry removes the pauses between initial syncs: this process wants to leave.
 func (m *Machine) Hurry() { m.pace.hurry = true }
 
-// Due returns when initial syncs that rest go on, math.MaxInt64 if none rests: Tick is wanted
-// then.
+// Due returns when the pause of initial syncs ends, math.MaxInt64 without a pause. Call Tick then.
 func (m *Machine) Due() int64 {
 	if m.pace.transferBatch == nil && m.pace.rest > m.now && slices.ContainsFunc(m.channels, (*channel).fillable) {
 		return m.pace.rest
@@ -203,45 +200,46 @@ func (m *Machine) Due() int64 {
 
 func (ch *channel) fillable() bool { return !ch.unfit && len(ch.active)+len(ch.waiting) > 0 }
 
-// The constants of Config are for networks that answer within milliseconds. Some grow with the shortest round-trip time
-// measured of late, which says how far a peer is and not how busy it is, as stated in docs/protocol.md.
+// Config's constants fit networks that answer within milliseconds. Some grow with the shortest recent round-trip time,
+// which depends on the distance of a peer and not on its load; see docs/protocol.md.
 
-// resendAfter is how long a receipt is waited for: less than until the peer counts as stalled. For receipts of what was sent again are late
-// by this time, and where there are no others it would grow by half with each.
+// resendAfter is the wait for a receipt. It stays below stallAfter, because receipts of resent batches are late by this
+// time: without a bound the round-trip time would grow by half with each resend.
 func (m *Machine) resendAfter(ch *channel) int64 {
 	return min(int64(m.c.Resend)+3*ch.rtt.Least()/2, 2*m.stallAfter(ch.peer)/3)
 }
 
-// answerAfter is how long another answer of peer is waited for.
+// answerAfter is the wait for any other response of peer.
 func (m *Machine) answerAfter(peer message.Peer) int64 {
 	return int64(m.c.Resend) + 3*m.c.Quorum.RTT(peer)/2
 }
 
-// answersAfter is how long answers of all members are waited for.
+// answersAfter is the wait for responses of all members.
 func (m *Machine) answersAfter() (longest int64) {
 	longest = int64(m.c.Resend)
 	m.others(func(p message.Peer) { longest = max(longest, m.answerAfter(p)) })
 	return longest
 }
 
-// stallAfter is how long peer may confirm nothing: where its network loses packets, as long as it may say nothing.
+// stallAfter is how long peer may confirm nothing: at least its lease, which is long on networks that lose packets.
 func (m *Machine) stallAfter(peer message.Peer) int64 {
 	return max(int64(m.c.Stall), m.c.Quorum.Lease(peer))
 }
 
-// trustFor is how recently an owner must have been heard of for a claim of what it holds to be rejected.
+// trustFor is how recently an owner must have been heard for a claim of its partition to be rejected.
 func (m *Machine) trustFor(owner message.Peer) int64 { return m.c.Quorum.Lease(owner) / 2 }
 
-// Bounds of what a replica may be behind.
+// Parameters of gateOf.
 const (
 	far      = int64(25 * time.Millisecond)
 	gateStep = int64(10 * time.Millisecond)
 	gateMost = int64(time.Second)
 )
 
-// gateOf returns how long a change of p may be unconfirmed: Gate, and where the nearest complete replica, or the second nearest where
-// two confirm, is 25 ms or more away, two round trips to it, in steps of 10 ms, the round trip being 1 s at most. A check that meets the
-// gate is asked again, which takes another round trip, so it must not close while replicas confirm as fast as they can.
+// gateOf returns how long a change of p may be unconfirmed: Config.Gate, plus two round trips to the nearest complete
+// replica (the second nearest where two confirm) if that is 25 ms or more away. It is rounded to 10 ms, with a round trip
+// of at most 1 s. A check rejected by the gate is retried one round trip later, so the gate must not close while replicas
+// confirm as fast as they can.
 func (m *Machine) gateOf(p *partition) time.Duration {
 	nearest, second, n := gateMost, gateMost, 0
 	for _, t := range p.hold.targets {
@@ -260,17 +258,17 @@ func (m *Machine) gateOf(p *partition) time.Duration {
 	return m.c.Gate + time.Duration((2*nearest+gateStep/2)/gateStep*gateStep)
 }
 
-// Transfer batches that may be without a receipt: window, and one more for each 10 ms that a receipt takes at least, at most maxWindow.
+// The limit of unconfirmed batches: window, plus one per 10 ms of the shortest round trip, at most maxWindow.
 const (
 	window    = 4
 	maxWindow = 64
 )
 
-// full reports whether another transfer batch must wait for a receipt.
+// full reports whether the next batch must wait for a receipt.
 func (m *Machine) full(ch *channel) bool {
-	if len(ch.flight) == 0 {
+	if len(ch.inFlight) == 0 {
 		return false
 	}
 	n := min(window+ch.rtt.Least()/gateStep, maxWindow)
-	return ch.n-ch.flight[0].body.N >= uint64(n)-1
+	return ch.n-ch.inFlight[0].body.N >= uint64(n)-1
 }

@@ -10,60 +10,59 @@ import (
 
 const never = math.MinInt64
 
-// asking is one claim message, for many partitions, and who has answered it.
+// asking is one claim message for many partitions, with its responses.
 type asking struct {
 	id    uint64
 	parts []int
 	sent  int64
-	acked []ackedBy // as those who granted anything say
+	acked []ackedBy // as reported by granters
 }
 
-// ackedBy is until when the acknowledgement that a granter gave to a process may count, in this process's time.
+// ackedBy is when (on this process's clock) an acknowledgement of a granter to a process can no longer count.
 type ackedBy struct {
 	granter, boot string
 	until         int64
 }
 
-// claim is this process's claim of one partition.
+// claim is this process's claim of a partition.
 type claim struct {
 	gen  uint64
 	from *asking
-	// granted are who has, voters those of them who count towards a majority.
+	// granted are the processes that granted it; voters are those whose grant counts towards a majority.
 	granted, voters []message.Peer
-	// states are those that were offered, the best first.
+	// states are the offered states, best first from fetching on.
 	states []offer
 	stage  claimStage
-	until  int64 // sitting
-	// fetching: when the best was last asked or has sent something, and how often in vain.
+	until  int64 // end of sitting
+	// asked is when the best state was last requested or made progress; tries counts requests without a response.
 	asked int64
 	tries int
-	// earlier are epochs that the granters have granted to others before.
-	earlier []message.Epoch
-	coming  *arrival // what is fetched and not whole yet, where it is kept beside the shard
+	// earlier are epochs that granters have granted to other processes before.
+	earlier  []message.Epoch
+	incoming *arrival // the state being fetched, if it is kept beside the shard
 }
 
-// maxTries is how often a state is asked for in vain before the claim begins anew: whoever
-// has offered it may have lost it.
+// maxTries is the number of unanswered fetches after which the claim starts again, since the offered state may be lost.
 const maxTries = 4
 
 type claimStage uint8
 
 const (
-	probing   claimStage = iota // who would grant it?
-	gathering                   // who does?
-	sitting                     // until nobody absent can have quorum
+	probing   claimStage = iota // ask which processes would grant it, without a promise
+	gathering                   // request the grants
+	sitting                     // wait until no process that is absent can have quorum
 	fetching
 )
 
-// offer is a state that a granter has.
+// offer is a state that a granter has offered.
 type offer struct {
 	peer message.Peer
 	has  message.Completeness
 	mark message.Mark
 }
 
-// claimDue claims what has no living owner and should be here, and goes on with claims
-// under way. slow says that it is time to look for what is lost.
+// claimDue claims partitions that have no live owner and belong here, and continues claims. slow: search for lost
+// partitions too.
 func (m *Machine) claimDue(slow bool) {
 	if slow && m.mayClaim() {
 		m.claimLost()
@@ -97,12 +96,12 @@ func (m *Machine) claimDue(slow bool) {
 	m.asking = kept
 }
 
-// mayClaim reports whether this process may claim anything now.
+// mayClaim reports whether this process may claim partitions now.
 func (m *Machine) mayClaim() bool {
-	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.acquainted()
+	return m.view.Owner != nil && m.gathered() && m.may() && m.c.Quorum.Promises(m.now) && m.heardAllHoldings()
 }
 
-// claimLost claims what the ring gives to this process and nobody alive holds.
+// claimLost claims partitions that the ring assigns to this process and no live process owns.
 func (m *Machine) claimLost() {
 	var a *asking
 	for i := range m.parts {
@@ -124,8 +123,8 @@ func (m *Machine) claimLost() {
 	}
 }
 
-// grantSelf grants this process what all others have granted it. Not before: a grant is
-// pending grants, and would depose an owner whom only this process does not hear.
+// grantSelf grants this process's own claims after all other processes have. An earlier grant would create pending grants
+// and could depose an owner that only this process does not hear.
 func (m *Machine) grantSelf(a *asking) {
 	b := &message.Claim{ID: a.id}
 	for _, i := range a.parts {
@@ -139,7 +138,7 @@ func (m *Machine) grantSelf(a *asking) {
 	}
 }
 
-// claimProbed claims what everybody would grant.
+// claimProbed claims what all processes would grant.
 func (m *Machine) claimProbed(a *asking) {
 	claims := false
 	for _, i := range a.parts {
@@ -155,7 +154,7 @@ func (m *Machine) claimProbed(a *asking) {
 	}
 }
 
-// ask sends a to everybody else, as a probe of what is only probed yet.
+// ask sends a to all other processes, with separate messages for probes and claims.
 func (m *Machine) ask(a *asking) {
 	a.sent = m.now
 	for _, stage := range []claimStage{probing, gathering} {
@@ -173,9 +172,9 @@ func (m *Machine) ask(a *asking) {
 	m.asked(func(to message.Peer) { m.askLate(a, to) })
 }
 
-// askLate asks who has come, or come back, since a claim was granted by all who had to: it may have the
-// best state, perhaps as the owner that was cut off. Who has granted all of a is asked, by a claim of nothing, whether those whom it has
-// acknowledged know of that by now.
+// askLate asks processes that have come (back) since the claim was fully granted: one may have the best state, perhaps as
+// the disconnected owner. A process that has granted all of a gets an empty claim, to learn whether the processes it
+// acknowledged know of the grant by now.
 func (m *Machine) askLate(a *asking, to message.Peer) {
 	b, granted, waits := &message.Claim{ID: a.id}, true, false
 	for _, i := range a.parts {
@@ -195,21 +194,21 @@ func (m *Machine) askLate(a *asking, to message.Peer) {
 	}
 }
 
-// takeGrant counts the grants of one process.
+// takeGrant processes the grants of one process.
 func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 	i := slices.IndexFunc(m.asking, func(a *asking) bool { return a.id == g.ID })
 	if i < 0 {
 		return
 	}
 	a := m.asking[i]
-	if len(g.Parts) == 0 && !g.Probe { // made after it has granted all of a
+	if len(g.Parts) == 0 && !g.Probe { // an empty response: it has granted all of a
 		a.acked = slices.DeleteFunc(a.acked, func(x ackedBy) bool { return x.granter == from.Boot })
 	}
 	for _, x := range g.Acked {
 		a.noteAcked(from.Boot, x.Boot, m.now+min(max(x.Left, 0), m.c.Quorum.LongestExpiry()))
 	}
-	// Who knows a later version of the set may have agreed to the next but one already, without word of
-	// this claim: its promise comes too late for this process's version.
+	// A granter with a later version of the voter set may already have agreed to the version after that without this claim,
+	// so its vote comes too late to count in this process's version.
 	votes := g.Votes && g.Version <= m.c.Quorum.Set().Version
 	for _, part := range g.Parts {
 		if part.Partition < 0 || part.Partition >= len(m.parts) {
@@ -223,23 +222,23 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 		if !part.OK {
 			m.learn(p, part.Known, part.Owner)
 			if part.Known.Gen >= c.gen && part.Owner != m.c.Self {
-				p.claim = nil // claimed anew, above it, should it still be lost
+				p.claim = nil // claimed again with a higher epoch if it is still lost
 			}
 			continue
 		}
 		if votes && !slices.Contains(c.voters, from) {
-			c.voters = append(c.voters, from) // perhaps later than it granted, when its grace is over
+			c.voters = append(c.voters, from) // may come after its grant, when its grace ends
 		}
 		if slices.Contains(c.granted, from) {
 			continue
 		}
 		c.granted = append(c.granted, from)
-		p.noteOwned(part.Owned) // also for whoever claims next, should this claim come to nothing
+		p.noteOwned(part.Owned) // also for a later claim, if this one fails
 		if p.owned.Less(part.Granted) && !slices.Contains(c.earlier, part.Granted) {
 			c.earlier = append(c.earlier, part.Granted)
 		}
 		if from == m.c.Self {
-			c.earlier = append(c.earlier, p.granted...) // of those who grant this claim, none counts
+			c.earlier = append(c.earlier, p.granted...) // those of processes that grant this claim do not count
 		}
 		if part.Has != message.None {
 			c.states = append(c.states, offer{from, part.Has, part.State})
@@ -247,7 +246,7 @@ func (m *Machine) takeGrant(from message.Peer, g *message.Grant) {
 	}
 }
 
-// noteAcked notes until when an acknowledgement that a granter gave to a process may count.
+// noteAcked notes when an acknowledgement of granter to boot can no longer count.
 func (a *asking) noteAcked(granter, boot string, until int64) {
 	i := slices.IndexFunc(a.acked, func(x ackedBy) bool { return x.granter == granter && x.boot == boot })
 	if i < 0 {
@@ -257,7 +256,7 @@ func (a *asking) noteAcked(granter, boot string, until int64) {
 	a.acked[i].until = max(a.acked[i].until, until)
 }
 
-// advance takes p's claim as far as it can go.
+// advance continues p's claim as far as possible.
 func (m *Machine) advance(p *partition) {
 	c := p.claim
 	if c == nil {
@@ -277,7 +276,7 @@ func (m *Machine) advance(p *partition) {
 		return
 	}
 	if len(c.states) > 0 && !m.lives(c.states[0].peer) && !m.c.Quorum.Listens(m.now, c.states[0].peer) {
-		p.claim = nil // claimed anew: what is there then, perhaps from others, is the best there is
+		p.claim = nil // claimed again: the new offers are then the best there are
 		return
 	}
 	if len(c.states) == 0 || c.states[0].peer == m.c.Self {
@@ -291,8 +290,8 @@ func (m *Machine) advance(p *partition) {
 	}
 }
 
-// agreed reports whether everybody needed has granted c: a majority of the set, of whom
-// own may be missing, and every living member but this process.
+// agreed reports whether c is granted by all that must: a majority of the voter set, of which own may be missing, and every
+// live member but this process.
 func (m *Machine) agreed(c *claim, own int) bool {
 	if guard.On(guard.ClaimMajority) && m.votes(c)+own < m.c.Quorum.Set().Majority() {
 		return false
@@ -302,8 +301,8 @@ func (m *Machine) agreed(c *claim, own int) bool {
 			return false
 		}
 	}
-	// Who is heard and not in the view may have the only state, unless it knows no set: it was just started, without a disk, and
-	// can grant nothing before gossip shows it.
+	// A voter that is heard but not in the view may have the only state. One that knows no set was just started without a
+	// disk and has none.
 	for _, p := range m.c.Quorum.Living(m.now) {
 		if m.c.Quorum.Set().Has(p.Name) && m.c.Quorum.Shares(p) && !slices.Contains(c.granted, p) {
 			return false
@@ -312,7 +311,7 @@ func (m *Machine) agreed(c *claim, own int) bool {
 	return true
 }
 
-// awaits reports whether c waits for the word of a process that is back and may have owned p unheard. It is asked with the next askLate.
+// awaits reports whether c waits for a process that is back and may have owned p unnoticed. askLate asks it.
 func (m *Machine) awaits(p *partition, c *claim) (yes bool) {
 	if m.now < c.until+2*m.answersAfter() {
 		m.asked(func(q message.Peer) {
@@ -322,12 +321,12 @@ func (m *Machine) awaits(p *partition, c *claim) (yes bool) {
 	return yes
 }
 
-// grantedBy reports whether the process of a boot has granted c.
+// grantedBy reports whether the process with this boot ID has granted c.
 func (c *claim) grantedBy(boot string) bool {
 	return slices.ContainsFunc(c.granted, func(p message.Peer) bool { return p.Boot == boot })
 }
 
-// votes counts the members that have voted for c, in whatever run.
+// votes counts the members that have voted for c, each name once.
 func (m *Machine) votes(c *claim) (n int) {
 	set := m.c.Quorum.Set()
 	for i, p := range c.voters {
@@ -339,13 +338,12 @@ func (m *Machine) votes(c *claim) (n int) {
 	return n
 }
 
-// concerned reports whether p may have anything to do with partitions of this cluster ID: it is
-// counted, or has shown that it knows the set.
+// concerned reports whether p may know partitions of this cluster ID: it is a voter, or has shown that it knows the set.
 func (m *Machine) concerned(p message.Peer) bool {
 	return m.c.Quorum.Set().Has(p.Name) || m.c.Quorum.Shares(p)
 }
 
-// safeFrom returns the time from which nobody who has not granted c can have quorum.
+// safeFrom returns the time from which no process that has not granted c can have quorum.
 func (m *Machine) safeFrom(c *claim) int64 {
 	until := m.now
 	if !guard.On(guard.ClaimWait) {
@@ -359,8 +357,8 @@ func (m *Machine) safeFrom(c *claim) int64 {
 	return until
 }
 
-// better orders offers: complete before partial, then the later mark, then that of the process that
-// decided there, which has what is not replicated too, then this process's own.
+// better orders offers: complete before partial, then by mark, then first the process that made the decisions of that mark,
+// which also has unreplicated changes, then this process.
 func (m *Machine) better(a, b offer) int {
 	if a.has != b.has {
 		return int(b.has) - int(a.has)
@@ -383,7 +381,7 @@ func (m *Machine) better(a, b offer) int {
 	return comparePeers(a.peer, b.peer)
 }
 
-// win makes this process the owner of what it has claimed, with the best state that there is, of which it has so much.
+// win makes this process owner of the claimed p. has is the completeness of the best state found.
 func (m *Machine) win(p *partition, has message.Completeness) {
 	c := p.claim
 	start := message.Mark{}
@@ -393,7 +391,7 @@ func (m *Machine) win(p *partition, has message.Completeness) {
 		m.stats.Fresh++
 		m.c.Table.DropShard(p.number)
 	case message.Partial:
-		// What it lacks may be with an owner or a replica that comes back, and is then to be merged.
+		// A returning owner or replica may have the missing counters; they are merged then.
 	default:
 		start = p.state.mark
 	}

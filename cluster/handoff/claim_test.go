@@ -17,7 +17,7 @@ const (
 // dave is no voter yet.
 var dave = message.Peer{Name: "d", Boot: "d1"}
 
-// loses has the partition lose its owner, who is heard no more. Gossip shows alice and bob only, and the ring gives the
+// loses makes the partition lose its owner, which is no longer heard. Gossip shows only alice and bob, and the ring assigns the
 // partition to alice, who claims it.
 func (s *script) loses(owner message.Peer) {
 	s.t.Helper()
@@ -45,7 +45,7 @@ func (s *script) grants(from message.Peer, g message.Grant, part message.GrantPa
 	s.pass(20 * time.Millisecond)
 }
 
-// beyondProbe reports whether alice has gone beyond asking who would grant her claim.
+// beyondProbe reports whether alice has sent a claim after her probe.
 func (s *script) beyondProbe() bool {
 	return s.parts[0].claim == nil || s.parts[0].claim.stage > probing
 }
@@ -203,7 +203,7 @@ func TestGrantSaysWhoKnows(t *testing.T) {
 	}
 }
 
-// TestVotesOfVoters: each voter has one vote, however often it was restarted since, and who is no voter has none.
+// TestVotesOfVoters: each voter has one vote, however often it was restarted, and other members have none.
 func TestVotesOfVoters(t *testing.T) {
 	again := message.Peer{Name: "b", Boot: "b2"}
 	for _, c := range []struct {
@@ -242,8 +242,8 @@ func TestPromisesInOrder(t *testing.T) {
 	}
 }
 
-// TestWaitForTheLatest: a claim waits for the latest of the acknowledgements that granters have given to one who has not
-// granted it, in whatever order they tell.
+// TestWaitForTheLatest: a claim waits for the latest acknowledgement that any granter has given to a process that has not
+// granted it, in whatever order the grants arrive.
 func TestWaitForTheLatest(t *testing.T) {
 	for _, order := range [][]int64{{50, 80}, {80, 50}} {
 		s := newSolo(t)

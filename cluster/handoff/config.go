@@ -10,51 +10,48 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Config says what the machine works on. Zero durations are their defaults.
+// Config configures a Machine. Zero durations mean their defaults.
 type Config struct {
 	Self       message.Peer
 	Partitions int // the table's shards
 	Table      *bucket.Table
 	Quorum     *quorum.Machine
-	// Replicas is how many other nodes shall have a replica of each partition that this process owns, where there are as
-	// many: 1 or 2. 0 means 1.
+	// Replicas is the wanted number of replicas of each owned partition on other nodes: 1 or 2. 0 means 1.
 	Replicas int
-	// Gate is the age of the oldest unconfirmed change at which nothing more is
-	// decided; the round-trip time to the replica comes on top. 0 means 50 ms.
+	// Gate is the age of the oldest unconfirmed change at which the owner stops deciding, plus the round-trip time to a
+	// distant replica. 0 means 50 ms.
 	Gate time.Duration
-	// Flush is the least time between two looks for changes. 0 means 20 ms.
+	// Flush is the minimum interval between two searches for changes. 0 means 20 ms.
 	Flush time.Duration
-	// Stall is how long a copy's node may confirm nothing. 0 means 500 ms.
+	// Stall is how long a replica node may confirm nothing. 0 means 500 ms.
 	Stall time.Duration
-	// Resend is the wait for an answer. 0 means 100 ms.
+	// Resend is the wait for a response. 0 means 100 ms.
 	Resend time.Duration
-	// Digest is the time between full lists of holdings. 0 means 1 s.
+	// Digest is the interval between full lists of holdings. 0 means 1 s.
 	Digest time.Duration
-	// Recorded: the process keeps snapshots, so others of its set may have later ones, even
-	// if it found none of its own that it can use.
+	// Recorded: the process keeps snapshots, so other voters may have later ones, even if it found no usable snapshot
+	// itself.
 	Recorded bool
-	// Gather is how long a process that is Recorded or has restored a partition waits for all
-	// of its set before it claims with a majority. 0 means 10 s.
+	// Gather is how long a process that is Recorded or has restored a partition waits for all voters before it claims with
+	// a majority. 0 means 10 s.
 	Gather time.Duration
-	// Initial syncs is how many partitions are synced to one node at a time. 0 means 16.
+	// InitialSyncs is the number of partitions synced to one node at a time. 0 means 16.
 	InitialSyncs int
-	// Chunk is how many counters a transfer batch takes. 0 means 1536.
+	// Chunk is the number of counters in a transfer batch. 0 means 1536.
 	Chunk int
-	// Rest is how many times as long as the last transfer batch of initial syncs took, until its
-	// receipt, the next one stays away. 0 means 9, so that initial sync takes about a tenth of
-	// the time at most.
+	// Rest is the pause after a transfer batch of initial syncs, as a multiple of the time until its receipt. 0 means 9, so
+	// that initial syncs take at most about a tenth of the time.
 	Rest int
-	// Dropping is called before the counters of a partition are dropped, which this process then knows nothing of any more.
-	// May be nil.
+	// Dropping is called before the counters of a partition are dropped. May be nil.
 	Dropping func(partition int)
-	// LostHold is how long a takeover without state counts as a loss of counters, see bucket.Table.SetLost. 0 means until the state is
-	// back or nothing that it may have counted counts any more.
+	// LostHold is how long a takeover without state counts as a loss of counters; see bucket.Table.SetLost. 0 means until
+	// the state is back or no lost count can matter any more.
 	LostHold time.Duration
-	// LostUntil returns until when (Unix ns) counters lost at a time matter to anyone. nil means for ever.
+	// LostUntil returns until when (Unix ns) counters lost at a given time matter. nil means forever.
 	LostUntil func(since int64) int64
 }
 
-// Validate reports the first field that is wrong.
+// Validate reports the first invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.Self.Name == "" || c.Self.Boot == "":

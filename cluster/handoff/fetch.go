@@ -6,15 +6,14 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// arrival is a state that a claim fetches, as long as it is not whole, beside a shard whose own
-// state is worth something by itself: it may be a divergent copy, which nobody else has, or a complete copy, which
-// is the best there is should the rest never come.
+// arrival is a state that a claim fetches, kept beside the shard until complete, because the shard's own state is valuable:
+// it may be divergent and unique, or complete and the best there is if the fetch fails.
 type arrival struct {
 	state
 	portions []portion
 }
 
-// portion is one part of it, as it came.
+// portion is one part of it, as received.
 type portion struct {
 	at       int64
 	image    *bucket.Image
@@ -22,7 +21,7 @@ type portion struct {
 	counters int
 }
 
-// takeFetch begins to send what was offered to a claimer.
+// takeFetch starts sending the state that was offered to a claimer.
 func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 	if b.Partition < 0 || b.Partition >= len(m.parts) {
 		return
@@ -34,7 +33,7 @@ func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 	}
 	for _, t := range p.state.answers {
 		if t.gen == b.Gen && t.ch.peer == from && t.stage < ending && !t.gone {
-			return // on its way
+			return // already being sent
 		}
 	}
 	t := m.addTarget(p, from, message.Answer)
@@ -43,8 +42,8 @@ func (m *Machine) takeFetch(from message.Peer, b *message.Fetch) {
 	p.state.answers = append(p.state.answers, t)
 }
 
-// takeAnswer takes a part of what was fetched, and reports whether it did. The last one ends
-// the claim; one that cannot be taken makes it go on with the next best state.
+// takeAnswer processes a part of a fetched state, and reports whether it could. The last part ends the claim; an invalid
+// part makes the claim continue with the next best state.
 func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
 	c := p.claim
 	if c == nil || c.stage != fetching || c.gen != part.Next.Gen || len(c.states) == 0 || c.states[0].peer != from {
@@ -54,37 +53,37 @@ func (m *Machine) takeAnswer(from message.Peer, p *partition, part *message.Part
 		m.expect(from, p, part)
 	}
 	s := &p.state
-	if c.coming != nil {
-		s = &c.coming.state
+	if c.incoming != nil {
+		s = &c.incoming.state
 	}
 	if p.isOwned() || !s.continues(from, part) {
 		return false
 	}
 	c.asked, c.tries = m.now, 0
 	taken := false
-	if c.coming == nil {
+	if c.incoming == nil {
 		taken = m.put(p, part, b, data)
 	} else {
 		taken = m.putAside(p, part, b, data)
 	}
 	switch {
 	case !taken:
-		c.states, c.coming = c.states[1:], nil // what was offered cannot be had
+		c.states, c.incoming = c.states[1:], nil // the offered state is unusable
 	case part.End:
 		m.win(p, c.states[0].has)
 	}
 	return taken
 }
 
-// expect readies p for the parts of what was fetched.
+// expect prepares p for the parts of a fetched state.
 func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 	s := state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, initialSync: part.InitialSync, loss: m.heardLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
 	}
-	p.claim.coming = nil
+	p.claim.incoming = nil
 	if p.completeness() == message.Complete {
-		p.claim.coming = &arrival{state: s}
+		p.claim.incoming = &arrival{state: s}
 		return
 	}
 	m.forget(p)
@@ -92,10 +91,10 @@ func (m *Machine) expect(from message.Peer, p *partition, part *message.Part) {
 	p.state = s
 }
 
-// putAside keeps a portion for when the last one has come. Then all of it takes the place of what is in the
-// shard, or is joined with it where that may be a divergent copy.
+// putAside keeps a portion until the last one has arrived. Then they replace the shard's state, or are merged into it if it
+// is divergent.
 func (m *Machine) putAside(p *partition, part *message.Part, b *message.TransferBatch, data []byte) bool {
-	a := p.claim.coming
+	a := p.claim.incoming
 	a.sum = add(a.sum, data)
 	a.portions = append(a.portions, portion{m.now - b.Age, &b.Image, data, part.Counters})
 	if !part.End {
@@ -120,7 +119,7 @@ func (m *Machine) putAside(p *partition, part *message.Part, b *message.Transfer
 	}
 	p.state.release()
 	if own := &p.state; join && !own.passed && !own.mark.Epoch.Less(a.loss.of) {
-		a.loss = own.loss // the divergent copy has what the other state lacks
+		a.loss = own.loss // the divergent copy has what the fetched state lacks
 	}
 	if !join {
 		p.enter(replica)

@@ -18,7 +18,7 @@ var (
 
 const clusterID = "cluster_id"
 
-// solo is alice's machine, with one partition and nobody around it but whom the test plays.
+// solo is alice's machine with one partition; the test plays all other processes.
 type solo struct {
 	*Machine
 	t     *testing.T

@@ -51,7 +51,7 @@ func TestNewRunIsKept(t *testing.T) {
 	}
 }
 
-// TestSyncAfterARestart: an initial sync that was under way to a process that has crashed and is back under its name does not keep others
+// TestSyncAfterARestart: an initial sync that was in progress to a process that has crashed and is back under its name does not keep others
 // away, though the crashed one was heard just now.
 func TestSyncAfterARestart(t *testing.T) {
 	s := newScript(t)

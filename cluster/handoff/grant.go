@@ -5,8 +5,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// takeClaim answers from's claim. What it grants is a promise: whoever has not seen it
-// gets no acknowledgement from here any more.
+// takeClaim answers a claim or probe. A grant is a promise: processes that have not seen it get no acknowledgement from
+// here any more.
 func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 	if b.Probe {
 		m.send(from, m.wouldGrant(from, b))
@@ -15,8 +15,8 @@ func (m *Machine) takeClaim(from message.Peer, b *message.Claim) {
 	m.send(from, m.grant(from, b))
 }
 
-// wouldGrant works out the answer to a probe, and promises nothing. A claim that one
-// process rejects would leave the promises of others behind, and they depose an owner.
+// wouldGrant answers a probe without a promise. If one process rejected a claim, the promises of the others would remain
+// and depose a live owner; probes avoid that.
 func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Grant {
 	g := &message.Grant{
 		ID: b.ID, Probe: true, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version,
@@ -35,7 +35,7 @@ func (m *Machine) wouldGrant(claimer message.Peer, b *message.Claim) *message.Gr
 	return g
 }
 
-// grant works out the answer to a claim of this process or another one.
+// grant answers a claim of this process or another one.
 func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 	g := &message.Grant{ID: b.ID, Votes: m.c.Quorum.Promises(m.now), Version: m.c.Quorum.Set().Version}
 	for _, c := range b.Parts {
@@ -48,14 +48,14 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 		if part.OK = m.wouldPromise(p, claimer, epoch); part.OK {
 			m.learn(p, epoch, claimer)
 			if p.isOwned() {
-				m.stepDown(p, epoch.Gen) // only where the epoch is not checked
+				m.stepDown(p, epoch.Gen) // reached only if the epoch is not checked
 			}
 			if p.promised != epoch {
 				p.promised = epoch
 				m.makePendingGrants(p)
 			}
 			part.Owned, part.Granted = p.owned, m.lastGranted(p)
-			if !p.uprooted() {
+			if !p.foreign() {
 				part.Has, part.State = p.completeness(), p.state.mark
 			}
 		}
@@ -65,7 +65,8 @@ func (m *Machine) grant(claimer message.Peer, b *message.Claim) *message.Grant {
 	return g
 }
 
-// lastGranted returns the highest epoch that was granted to a process which may have owned p unheard. This one knows whether it has.
+// lastGranted returns the highest epoch granted to a process that may have owned p unnoticed. For itself, this process
+// knows whether it has.
 func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
 	for _, e := range p.granted {
 		if last.Less(e) && !m.neverOwned(p, e) {
@@ -75,68 +76,66 @@ func (m *Machine) lastGranted(p *partition) (last message.Epoch) {
 	return last
 }
 
-// wouldPromise reports whether claimer may have p at epoch, for the first time or once more: the
-// epoch may have been granted before, or heard of in somebody's pending grants. A claimer hears so of its own
-// claim when it has begun anew.
+// wouldPromise reports whether claimer may own p at epoch. A repeated grant is fine: the epoch may have been granted
+// before, or be known from pending grants, even to a claimer that has started again.
 func (m *Machine) wouldPromise(p *partition, claimer message.Peer, epoch message.Epoch) bool {
 	return p.known.epoch == epoch && !p.isOwned() || m.grants(p, claimer, epoch)
 }
 
-// grants reports whether claimer may have p at epoch.
+// grants reports whether claimer may own p at epoch.
 func (m *Machine) grants(p *partition, claimer message.Peer, epoch message.Epoch) bool {
 	k := &p.known
 	switch {
 	case k.epoch.Gen >= epoch.Gen,
-		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // else the claimer may have it, and what is here
+		p.phase == owning && !m.c.Quorum.LacksQuorum(m.now), // without quorum, the claimer may have it and the state here
 		p.phase == handingOver && m.lives(p.hold.nextOwner.ch.peer):
 		return false
 	case m.present(p) && k.basis != released && !m.stranded(k) && k.owner != claimer && k.owner != m.c.Self:
-		// Its owner seems to be there; perhaps the claimer alone does not hear it.
+		// The owner seems to be alive; perhaps only the claimer does not hear it.
 		heard := m.c.Quorum.Heard(k.owner)
 		return heard == never || m.now-heard > m.trustFor(k.owner)
 	}
 	return true
 }
 
-// present reports whether somebody has said of late that p has an owner: itself, or others who
-// know it by itself or have granted it a claim.
+// present reports whether p's ownership was confirmed recently: by the owner itself, or by processes that know it or have
+// granted its claim.
 func (m *Machine) present(p *partition) bool {
 	k := &p.known
 	return k.basis == announced || p.promised != k.epoch && m.now-k.since <= 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner)
 }
 
-// sentPendingGrants is what was last told to a peer.
+// sentPendingGrants is the last message of pending grants to a peer.
 type sentPendingGrants struct {
 	seq uint64
 	at  int64
 }
 
-// makePendingGrants makes what is known of p known to everybody, with the next publish: what was granted here,
-// and also what was heard of. Those who granted it may leave the set, and who is left must know it and pass it on.
-func (m *Machine) makePendingGrants(p *partition) { p.told, m.untold = m.pendingGrants+1, true }
+// makePendingGrants includes p's known epoch in the next pending grants, whether it was granted here or learned. The
+// granters may leave the voter set, so the remaining voters must know it and pass it on.
+func (m *Machine) makePendingGrants(p *partition) { p.told, m.unpublished = m.pendingGrants+1, true }
 
-// nextPendingGrants returns the number of the pending grants that has all grants so far.
+// nextPendingGrants returns the sequence number that will cover all grants so far.
 func (m *Machine) nextPendingGrants() uint64 {
-	if m.untold {
+	if m.unpublished {
 		return m.pendingGrants + 1
 	}
 	return m.pendingGrants
 }
 
-// publish makes the next pending grants of what there is for it: whose heartbeats have not seen it gets no
-// acknowledgement from here.
+// publish gives new pending grants a number. From then on heartbeats that have not seen it are not acknowledged.
 func (m *Machine) publish() {
-	if !m.untold {
+	if !m.unpublished {
 		return
 	}
-	m.untold = false
+	m.unpublished = false
 	m.pendingGrants++
 	if guard.On(guard.Promise) {
 		m.c.Quorum.AwaitSeen(m.pendingGrants)
 	}
 }
 
-// tellPendingGrants sends the pending grants to those who have not seen it.
+// tellPendingGrants sends the pending grants to the peers that have not seen them.
 func (m *Machine) tellPendingGrants() {
 	if m.pendingGrants == 0 {
 		return
@@ -157,7 +156,7 @@ func (m *Machine) tellPendingGrants() {
 	}
 }
 
-// takePendingGrants learns what from has granted or heard of.
+// takePendingGrants learns the grants that from has made or learned.
 func (m *Machine) takePendingGrants(from message.Peer, b *message.PendingGrants) {
 	for _, g := range b.Grants {
 		if g.Partition >= 0 && g.Partition < len(m.parts) {

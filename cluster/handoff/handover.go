@@ -5,9 +5,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// closes freezes the partitions whose next owner, at the channel's peer, is level, and packs
-// their closes. Nothing is decided here from then on, and nothing is taken back but on
-// the peer's word.
+// closes freezes partitions whose next owner, at the channel's peer, is level, and packs their closes. From then on this
+// process decides nothing there, and takes a partition back only when the peer rejects the close.
 func (k *packing) closes() {
 	ch, m := k.ch, k.m
 	for len(ch.level) > 0 && k.room() > 0 && m.may() {
@@ -29,7 +28,8 @@ func (k *packing) closes() {
 		t.pending = distinct(t.pending)
 		part, left := k.export(t, t.pending, len(t.pending), closeRoom)
 		if t.pending = left; len(left) > 0 {
-			// More has changed since the last look than goes into one message: as changes, and the close after them.
+			// The changes since the last drain do not fit into one message: send them as changes first, and the close
+			// later.
 			part.Epoch, part.Start, part.Seq = h.epoch, h.start, t.packed
 			k.put(t, part)
 			if guard.On(guard.Freeze) {
@@ -50,7 +50,7 @@ func (k *packing) closes() {
 	}
 }
 
-// handedOver ends a swap: t's peer holds p now, and what is here is its copy.
+// handedOver completes a handoff: t's peer owns p now, and the state here is a replica.
 func (m *Machine) handedOver(p *partition, t *target) {
 	if p.phase != handingOver || p.hold.nextOwner != t {
 		return
@@ -63,7 +63,7 @@ func (m *Machine) handedOver(p *partition, t *target) {
 	next := p.hold.next
 	for _, x := range p.hold.targets {
 		if x != t && m.c.Replicas == 1 {
-			m.dropAt(x) // else they drop theirs when the next owner has as many, see dropLeftover
+			m.dropAt(x) // with two, dropLeftover drops theirs when the next owner has enough replicas
 		}
 	}
 	m.keep(p, replica)
@@ -74,8 +74,8 @@ func (m *Machine) handedOver(p *partition, t *target) {
 	}
 }
 
-// handedOverLate makes what is left here a replica of p's owner, whose epoch began with start, if the owner took a close that this process
-// had given up, as after a lapse: the owner counts it as one.
+// handedOverLate makes the state here a replica of p's owner if the owner took a close that this process had given up (as
+// after a lapse). The owner counts it as a replica too. start is the beginning of the owner's epoch.
 func (m *Machine) handedOverLate(p *partition, start message.Mark) {
 	s, k := &p.state, &p.known
 	if p.phase != replica && p.phase != divergent || !s.passed || s.mark != start || k.epoch.Gen != start.Epoch.Gen+1 {
@@ -86,7 +86,7 @@ func (m *Machine) handedOverLate(p *partition, start message.Mark) {
 	s.mark.Epoch, s.start, s.from, s.passed = k.epoch, start, k.owner, false
 }
 
-// closeRejected takes p back, unless somebody holds it at a higher epoch.
+// closeRejected takes p back, unless another process owns it at a higher epoch.
 func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
 	if p.phase != handingOver || p.hold.nextOwner != t {
 		return
@@ -95,7 +95,7 @@ func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
 	h := p.hold
 	m.learn(p, x.Known, x.Owner)
 	if p.phase != handingOver {
-		return // a higher epoch is known, so it is not this process's any more
+		return // a higher epoch is known; p is no longer owned here
 	}
 	m.stats.TakenBack++
 	others := make([]*target, 0, len(h.targets))
@@ -108,7 +108,7 @@ func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
 	}
 	epoch := message.Epoch{Gen: h.next.Gen + 1, Boot: m.c.Self.Boot}
 	m.c.Table.Record(p.number, 0, 0)
-	// The others follow the epoch that ended; they are synced anew.
+	// The other targets follow the epoch that ended; they are synced again.
 	for _, o := range others {
 		o.gone = true
 	}
@@ -117,7 +117,7 @@ func (m *Machine) closeRejected(p *partition, t *target, x message.Rejection) {
 	m.plan(p)
 }
 
-// thawed counts the end of a freeze.
+// thawed records the duration of a freeze.
 func (m *Machine) thawed(p *partition) {
 	d := m.now - p.hold.frozen
 	m.stats.Freezes++
@@ -125,9 +125,8 @@ func (m *Machine) thawed(p *partition) {
 	m.stats.FrozenMax = max(m.stats.FrozenMax, d)
 }
 
-// takeClose makes this process the owner of p, if everything about the close is right.
-// A generation that was rejected once is not taken later, because the sender goes on
-// after a rejection.
+// takeClose makes this process owner of p if the close is valid. A generation once rejected is never accepted later,
+// because the sender has continued after the rejection.
 func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part) bool {
 	s := &p.state
 	rejected := p.rejected
@@ -142,14 +141,14 @@ func (m *Machine) takeClose(from message.Peer, p *partition, part *message.Part)
 		p.rejected = max(p.rejected, part.Next.Gen)
 		if !p.isOwned() && s.sum != part.Sum {
 			m.stats.Damaged++
-			m.forget(p) // it is no copy
+			m.forget(p) // it is not a valid replica
 		}
 		return false
 	}
 	m.stats.Received++
-	s.loss = m.heardLoss(part.Loss, s.loss)
+	s.loss = m.decodeLoss(part.Loss, s.loss)
 	start := message.Mark{Epoch: part.Epoch, Seq: part.Seq}
-	// The giver has what is here, and stays a copy until another one is complete.
+	// The giver has the same state, and remains a replica until another one is complete.
 	giver := &target{
 		part: p, ch: m.channel(from), kind: message.InitialSync, stage: complete, begun: true,
 		level: part.Seq, packed: part.Seq, acked: part.Seq,

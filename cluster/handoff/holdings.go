@@ -6,13 +6,13 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// list is what a process has said about its holdings.
+// list is the state of another process's announced holdings.
 type list struct {
 	seq  uint64
-	full bool // a full list has come
+	full bool // a full list has arrived
 }
 
-// announce has p told to everybody at the end of the tick.
+// announce sends p's ownership to all members at the end of the tick.
 func (m *Machine) announce(p *partition) {
 	m.routes++
 	if !slices.Contains(m.changed, p.number) {
@@ -20,8 +20,7 @@ func (m *Machine) announce(p *partition) {
 	}
 }
 
-// tellHoldings sends what has changed to everybody, and full lists to newcomers and,
-// now and then, to all.
+// tellHoldings sends changes to all members, and full lists periodically and to new members.
 func (m *Machine) tellHoldings() {
 	due := m.now-m.digested >= int64(m.c.Digest)
 	if due {
@@ -48,7 +47,7 @@ func (m *Machine) tellHoldings() {
 	m.changed = m.changed[:0]
 }
 
-// holdings lists what this process holds: all of it, or of these partitions.
+// holdings lists the partitions that this process owns: all of them, or those in of.
 func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 	m.said++
 	enough := m.enough()
@@ -57,12 +56,12 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 		switch p.phase {
 		case owning:
 			b.Held = append(b.Held, message.Holding{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.says(&p.hold.loss),
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, Loss: m.encodeLoss(&p.hold.loss),
 				Replicated: enough > 0 && m.completeReplicas(p) >= enough,
 			})
 		case handingOver:
 			b.Held = append(b.Held, message.Holding{
-				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.says(&p.hold.loss),
+				Partition: p.number, Gen: p.hold.epoch.Gen, Start: p.hold.start, NextOwner: p.hold.nextOwner.ch.peer, Loss: m.encodeLoss(&p.hold.loss),
 			})
 		}
 	}
@@ -78,7 +77,7 @@ func (m *Machine) holdings(full bool, of []int) *message.Holdings {
 	return b
 }
 
-// takeHoldings learns who holds what.
+// takeHoldings learns which partitions from owns.
 func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 	known := m.heard[from]
 	if known == nil {
@@ -86,7 +85,7 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		m.heard[from] = known
 	}
 	if b.Seq <= known.seq {
-		return // overtaken
+		return // overtaken by a later list
 	}
 	known.seq = b.Seq
 	has := make(map[int]bool, len(b.Held))
@@ -105,7 +104,7 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 			p.noteOwned(epoch)
 		}
 		if h.NextOwner != p.known.owner {
-			// The sender does not know what was granted, or who holds it now.
+			// The sender does not know of the grant, or of the current owner.
 			m.makePendingGrants(p)
 		}
 	}
@@ -119,14 +118,14 @@ func (m *Machine) takeHoldings(from message.Peer, b *message.Holdings) {
 		}
 	}
 	if !known.full {
-		// It may not have been able to read this process's list when that came.
+		// It may have been unable to read this process's list when that arrived.
 		known.full = true
 		delete(m.listeners, from)
 	}
 	m.c.Quorum.Introduced(from)
 }
 
-// listed notes that from itself says that it holds p, at the epoch that is known.
+// listed notes that from itself announces p at the known epoch.
 func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	k := &p.known
 	if k.owner != from || k.epoch.Gen != h.Gen {
@@ -149,12 +148,12 @@ func (m *Machine) listed(p *partition, from message.Peer, h message.Holding) {
 	}
 	m.comesBack(p, from, h.Loss)
 	if s := &p.state; !p.isOwned() && s.from == from && s.mark.Epoch == k.epoch {
-		s.loss = m.heardLoss(h.Loss, s.loss)
+		s.loss = m.decodeLoss(h.Loss, s.loss)
 	}
 }
 
-// acquainted reports whether every living member has told what it holds.
-func (m *Machine) acquainted() bool {
+// heardAllHoldings reports whether every live member has sent its full list.
+func (m *Machine) heardAllHoldings() bool {
 	ok := true
 	m.others(func(p message.Peer) {
 		l := m.heard[p]

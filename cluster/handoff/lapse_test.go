@@ -10,7 +10,7 @@ import (
 // restarted is bob's next process.
 var restarted = message.Peer{Name: bob.Name, Boot: bob.Boot + "2"}
 
-// TestLapse: an owner that has quorum again after longer than a voter needs to come back without its promises, which one has, claims anew
+// TestLapse: an owner that has quorum again after longer than a voter needs to come back without its promises, which one has, claims again
 // what it owns, with the counters that it has; after a shorter time it goes on.
 func TestLapse(t *testing.T) {
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestLapse(t *testing.T) {
 	}
 }
 
-// TestLapseEndsClaims: a claim that waits is begun anew too: the votes for it may be forgotten.
+// TestLapseEndsClaims: a claim that waits is started again too: the votes for it may be forgotten.
 func TestLapseEndsClaims(t *testing.T) {
 	s := newScript(t)
 	s.loses(carol)
@@ -137,7 +137,7 @@ func TestClaimsOfOneGeneration(t *testing.T) {
 }
 
 // TestOwnerOfTheSameGeneration: while alice's claim waits, a process says that it owns the partition at the same generation and a lower
-// epoch. Alice claims anew, and when it is gone by then, what it had is lost.
+// epoch. Alice claims again, and when it is gone by then, what it had is lost.
 func TestOwnerOfTheSameGeneration(t *testing.T) {
 	other := message.Peer{Name: carol.Name, Boot: "0"}
 	for _, says := range []bool{true, false} {

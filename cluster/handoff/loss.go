@@ -8,14 +8,15 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// loss is what a partition's shard lacks because it was taken over without its state; zero is nothing.
+// loss describes the counters that a shard lacks after a takeover without state. Zero means none.
 type loss struct {
-	// of is the epoch whose state is lost. A state of it, or of a later one, that comes back ends the loss.
+	// of is the epoch whose state is lost. A returning state of this or a later epoch ends the loss.
 	of message.Epoch
-	// sure is what is lost if nobody has owned the partition at of, where that is not known; else of.
+	// sure is the lost epoch if it turns out that no process owned the partition at of; equal to of where ownership is
+	// certain.
 	sure message.Epoch
-	// has is the highest epoch of which all is there: a state that lacked nothing, from which its owner went on or which came as a divergent copy. Nothing is
-	// lost of it, nor of one before.
+	// has is the highest epoch whose state is complete here, from a state without loss or a merged divergent copy. Nothing
+	// is lost of it or of earlier epochs.
 	has message.Epoch
 	// since is the time of the takeover.
 	since int64
@@ -29,12 +30,12 @@ func (m *Machine) lossOf(p *partition) *loss {
 	return &p.hold.loss
 }
 
-// remains returns what is lost if nobody has owned the partition at l.of.
+// remains returns the loss if no process owned the partition at l.of.
 func (l loss) remains() loss {
 	return l.but(loss{of: l.sure, sure: l.sure, has: l.has, since: l.since})
 }
 
-// but returns rest, which is lost still of l, or nothing if l has that.
+// but returns rest, the remaining part of l, or no loss if l.has covers it.
 func (l loss) but(rest loss) loss {
 	if rest.has.Less(l.has) {
 		rest.has = l.has
@@ -45,21 +46,22 @@ func (l loss) but(rest loss) loss {
 	return rest
 }
 
-// neverOwned reports whether this process was granted p at an epoch, and has not owned it then.
+// neverOwned reports whether epoch was granted to this process without it becoming owner.
 func (m *Machine) neverOwned(p *partition, epoch message.Epoch) bool {
 	return epoch.Boot == m.c.Self.Boot && epoch != p.own && p.before.Less(epoch)
 }
 
-// says returns l as it travels.
-func (m *Machine) says(l *loss) message.Loss {
+// encodeLoss returns l in its message form.
+func (m *Machine) encodeLoss(l *loss) message.Loss {
 	if *l == (loss{}) {
 		return message.Loss{}
 	}
 	return message.Loss{Of: l.of, Sure: l.sure, Has: l.has, Age: m.now - l.since}
 }
 
-// heardLoss returns x as this process knows it, who knew it as before until now. The way here makes it seem later.
-func (m *Machine) heardLoss(x message.Loss, before loss) loss {
+// decodeLoss converts x from its message form; before is the loss known so far. The delay of the message makes since seem
+// later.
+func (m *Machine) decodeLoss(x message.Loss, before loss) loss {
 	if x.Of == (message.Epoch{}) {
 		return loss{}
 	}
@@ -70,9 +72,9 @@ func (m *Machine) heardLoss(x message.Loss, before loss) loss {
 	return l
 }
 
-// missing returns what p's shard lacks once c is won. The state must be complete, and of the highest epoch at which a process has said
-// that it owns the partition, or may have owned it unheard: what is unknown is not unspent. A partition that no process has owned lacks
-// nothing.
+// missing returns what p's shard lacks once c is won. The state must be complete and of the highest epoch at which a
+// process announced ownership or may have owned the partition unnoticed; unknown consumption must not count as zero. A
+// partition that was never owned lacks nothing.
 func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss {
 	owned, s := p.owned, &p.state
 	complete := func() bool {
@@ -83,7 +85,7 @@ func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss
 		sure = owned
 	}
 	for _, e := range c.earlier {
-		// Whoever has granted this claim would have said that it has owned the partition.
+		// A granter of this claim would have reported its ownership.
 		if owned.Less(e) && !c.grantedBy(e.Boot) {
 			owned = e
 		}
@@ -92,7 +94,7 @@ func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss
 		return s.loss
 	}
 	if sure == s.loss.of && sure.Boot == owned.Boot {
-		sure = s.loss.sure // a process that has not owned it at the later epoch says so of both
+		sure = s.loss.sure // a process that owned it at neither epoch reports both
 	}
 	m.stats.Losses++
 	all := s.loss.has
@@ -102,7 +104,7 @@ func (m *Machine) missing(p *partition, c *claim, has message.Completeness) loss
 	return loss{of: owned, sure: sure, has: all, since: m.now}
 }
 
-// setLoss tells the table what p, which this process owns, lacks. Nothing is lost of an epoch at which this process has not owned it.
+// setLoss sets the loss of p, owned here, in the table. Nothing is lost of an epoch at which this process did not own it.
 func (m *Machine) setLoss(p *partition, l loss) {
 	if m.neverOwned(p, l.of) {
 		l = l.remains()
@@ -111,7 +113,7 @@ func (m *Machine) setLoss(p *partition, l loss) {
 	m.c.Table.SetLost(p.number, l.since, m.lossEnds(p))
 }
 
-// lossEnds returns from when on p's loss no longer counts.
+// lossEnds returns when p's loss stops counting.
 func (m *Machine) lossEnds(p *partition) int64 {
 	l, end := &p.hold.loss, int64(math.MaxInt64)
 	if *l == (loss{}) {
@@ -126,13 +128,13 @@ func (m *Machine) lossEnds(p *partition) int64 {
 	return end
 }
 
-// endLoss makes p lack nothing any more, or what remains.
+// endLoss ends p's loss, or reduces it to remains.
 func (m *Machine) endLoss(p *partition, remains loss) {
 	m.setLoss(p, remains)
 	m.announce(p)
 }
 
-// tendLosses ends what no longer counts, and follows rules that have changed.
+// tendLosses ends expired losses and applies rule changes.
 func (m *Machine) tendLosses() {
 	for i := range m.parts {
 		p := &m.parts[i]
@@ -147,15 +149,15 @@ func (m *Machine) tendLosses() {
 	}
 }
 
-// AcceptLoss takes for unspent what is lost of the partitions that this process owns, and returns how many these were. All others of the
-// view are told to do so too.
+// AcceptLoss treats the lost counters of partitions owned here as unspent, and returns the number of those partitions. All
+// other members of the view are told to do the same.
 func (m *Machine) AcceptLoss(now int64) (n int) {
 	m.now = now
 	m.others(func(to message.Peer) { m.send(to, &message.AcceptLoss{}) })
 	return m.acceptLoss()
 }
 
-// acceptLoss is AcceptLoss in this process. Replicas learn of it with the next holdings.
+// acceptLoss is AcceptLoss for this process. Replicas learn of it with the next holdings.
 func (m *Machine) acceptLoss() (n int) {
 	for i := range m.parts {
 		if p := &m.parts[i]; p.phase == owning && p.hold.loss != (loss{}) {
@@ -166,9 +168,9 @@ func (m *Machine) acceptLoss() (n int) {
 	return n
 }
 
-// comesBack makes what this process has of p, and from lacks, a divergent copy to be merged: the replica of the owner that was lost. If it was
-// taken for that owner itself, and has never owned the partition then, it says so: it never will, as it knows a later epoch. With that it
-// tells who has owned it before, whom the owner may not know.
+// comesBack offers the state of p here, which from lacks, for merging: it becomes divergent. If the loss assumed that this
+// process owned p at an epoch that it never owned, it reports that (it never will, since it knows a later epoch), together
+// with the owner before, which from may not know.
 func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	s := &p.state
 	if !p.isOwned() && m.neverOwned(p, l.Of) {
@@ -190,14 +192,15 @@ func (m *Machine) comesBack(p *partition, from message.Peer, l message.Loss) {
 	}
 }
 
-// merging is a divergent copy that is being merged into a partition that this process owns.
+// merging is a divergent copy that is being merged into an owned partition.
 type merging struct {
 	from        message.Peer
 	initialSync uint64
 	sum         uint64
 }
 
-// takeMerge takes a portion of a divergent copy. When all of one that has what p lacks has come, the loss is over, but for what that lacks itself.
+// takeMerge imports a portion of a divergent copy. Once a complete copy has covered p's loss, the loss ends, except for
+// what that copy lacks itself.
 func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	if p.phase != owning {
 		return false
@@ -210,7 +213,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 		h.merging = append(slices.DeleteFunc(h.merging, func(x merging) bool { return x.from == from }), merging{from: from, initialSync: part.InitialSync})
 	}
 	at := slices.IndexFunc(h.merging, func(x merging) bool { return x.from == from && x.initialSync == part.InitialSync })
-	if at < 0 {
+	if at < 0 { // its first part went to an earlier term
 		return true // its beginning went to a term before this one
 	}
 	h.merging[at].sum = add(h.merging[at].sum, portion)
@@ -225,7 +228,7 @@ func (m *Machine) takeMerge(from message.Peer, p *partition, part *message.Part,
 	switch l := &h.loss; {
 	case *l == (loss{}):
 	case !part.Epoch.Less(l.of):
-		if rest := l.but(m.heardLoss(part.Loss, *l)); rest != *l {
+		if rest := l.but(m.decodeLoss(part.Loss, *l)); rest != *l {
 			m.stats.LossesBack++
 			m.endLoss(p, rest)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// lacks reports whether alice's table takes counters for lost: a key that nobody has asked for is denied.
+// lacks reports whether alice's table has lost counters: a key without a check so far is denied.
 func (s *script) lacks() bool {
 	s.t.Helper()
 	r := *tenth(s.t, 9)
@@ -41,8 +41,8 @@ func at(gen uint64, p message.Peer) message.Mark {
 	return message.Mark{Epoch: message.Epoch{Gen: gen, Boot: p.Boot}, Seq: 7}
 }
 
-// TestLoss: a takeover has lost counters unless it goes on from a complete state of the last epoch at which somebody may have owned
-// the partition.
+// TestLoss: a takeover has lost counters unless it continues from a complete state of the last epoch at which a process may
+// have owned the partition.
 func TestLoss(t *testing.T) {
 	carols := at(owned, carol)
 	for _, c := range []struct {
@@ -71,8 +71,9 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestKeepsWhatGrantersTold: alice's claim comes to nothing, and bob claims above it. Her grant tells what she knew before and what she was
-// told of: who has owned the partition, and who was granted it and may have. She herself never owned it.
+// TestKeepsWhatGrantersTold: alice's claim fails, and bob claims with a higher epoch. Her grant reports what she knew and what
+// she was told: the last owner, and another process that was granted the partition and may have owned it. She herself never
+// owned it.
 func TestKeepsWhatGrantersTold(t *testing.T) {
 	carols, daves := message.Epoch{Gen: owned + 1, Boot: carol.Boot}, message.Epoch{Gen: owned + 2, Boot: dave.Boot}
 	s := newScript(t)
@@ -127,8 +128,8 @@ func TestAwaitsWhoMayHaveOwned(t *testing.T) {
 	}
 }
 
-// TestOwnClaimHidesNobody: alice, who knows that carol was granted the partition, has claimed it in vain when bob claims it. He is told of
-// carol, who may have owned it unheard, and not of alice.
+// TestOwnClaimHidesNobody: alice knows that carol was granted the partition, and her own claim has failed, when bob claims it.
+// Her grant reports carol, who may have owned it unnoticed, and not alice.
 func TestOwnClaimHidesNobody(t *testing.T) {
 	s := newScript(t)
 	carols := message.Epoch{Gen: claimed, Boot: carol.Boot}
@@ -165,7 +166,7 @@ func TestClaimInVainHidesNobody(t *testing.T) {
 	}
 }
 
-// TestFirstOwnerLacksNothing: what nobody has owned has no counters to lose.
+// TestFirstOwnerLacksNothing: a partition that was never owned has no counters to lose.
 func TestFirstOwnerLacksNothing(t *testing.T) {
 	s := newScript(t)
 	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})
@@ -281,7 +282,7 @@ func TestLossTravels(t *testing.T) {
 	}
 }
 
-// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not synced anew before.
+// TestReplicaComesBack: the replica of an owner that was lost is merged into what the next owner lacks, and not synced again before.
 func TestReplicaComesBack(t *testing.T) {
 	mark := at(owned, carol)
 	lost := message.Loss{Of: mark.Epoch, Age: 1}
@@ -467,8 +468,8 @@ func TestLostTwiceToOne(t *testing.T) {
 	}
 }
 
-// TestSameLossIsNotTold: a process that says of a loss what is known leaves it as it is, and alice tells nobody of it anew: each time, that
-// process would say so again.
+// TestSameLossIsNotTold: a report of a known loss changes nothing, and alice does not announce it again; otherwise the other
+// process would report it again each time.
 func TestSameLossIsNotTold(t *testing.T) {
 	daves := message.Epoch{Gen: owned + 1, Boot: dave.Boot}
 	s := takesOver(t, replica, state{mark: at(owned, carol)}, message.GrantPart{Owned: daves})

@@ -1,11 +1,10 @@
-// Package handoff decides which partitions this process holds, and who has copies
-// of them: epochs, initial syncs, the swap, claims and divergent copies. docs/protocol.md has the
-// rules.
+// Package handoff decides which partitions this process owns and which nodes have replicas: epochs, initial syncs,
+// handoffs, claims and divergent copies; docs/protocol.md has the rules. Whether the process may decide at all is up to
+// cluster/quorum.
 //
-// Machine is a pure step function over a bucket.Table: it takes the time, messages and
-// the view, seals and opens shards, and leaves messages to be sent. It starts no
-// goroutine, and its owner calls it from one; the table may be used by others
-// meanwhile. Whether the process may decide at all is cluster/quorum's.
+// Machine is a pure step function over a bucket.Table: it takes time, messages and the view as arguments, seals and opens
+// shards, and leaves messages to send. It starts no goroutine and must be called from one; the table may be used
+// concurrently.
 package handoff
 
 import (
@@ -17,65 +16,63 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// View is what the machine knows of members and ring. Slices are not changed by either side.
+// View is the machine's input from membership and ring. Neither side may modify the slices.
 type View struct {
-	// Members are all living members in any state, this process among them, sorted by name.
+	// Members are all live members in any state, this process included, sorted by name.
 	Members []message.Peer
-	// Owner is who should hold each partition, a place in Members or -1.
+	// Owner is the assigned owner of each partition, an index into Members or -1.
 	Owner []int
-	// Replica is who should have this process's copy of each partition, a place in
-	// Members or -1.
+	// Replica is the replica node of each partition if this process owns it, an index into Members or -1.
 	Replica []int
-	// Second is who should have the second one, where two are wanted, a place in Members or -1. May be nil.
+	// Second is the second replica node, where two are wanted; like Replica. May be nil.
 	Second []int
-	// Serves has for each of Members whether it may hold partitions.
+	// Serves has for each member whether it may own partitions.
 	Serves []bool
 }
 
-// Machine is the partitions' side of one process. Not safe for concurrent use, except
-// for Confirmed.
+// Machine is the partition ownership state of one process. Not safe for concurrent use, except for Confirmed and Term.
 type Machine struct {
 	c     Config
 	born  int64
 	now   int64
 	parts []partition
-	// confirmed and terms are what Confirmed and Term return.
+	// confirmed and terms are the results of Confirmed and Term.
 	confirmed, terms []atomic.Uint64
 
 	view   View
 	living map[message.Peer]bool // of view.Members
-	// replan: targets may have changed. flush: look for changes at the next tick.
+	// replan: targets may have changed. flush: search for changes at the next tick.
 	replan, flush bool
-	// orphans: some partition may be; renewed is what quorum.Machine.Renewed returned when they were last looked at.
+	// orphans: partitions may be orphaned. renewed is quorum.Machine.Renewed at their last check.
 	orphans   bool
 	renewed   int64
-	flushed   int64 // when changes were last looked for
-	ticked    int64 // when Tick was last called
-	patrolled int64 // when the slow round was last made
+	flushed   int64 // last search for changes
+	ticked    int64 // last Tick
+	patrolled int64 // last slow round
 
 	channels     []*channel // sorted by peer
 	pace         pace
-	initialSyncs uint64                 // the last number of an initial sync
-	keys         []key                  // working space of drain
-	wanted       []message.Peer         // and of plan
-	blank        *message.TransferBatch // the next one
+	initialSyncs uint64                 // number of the last initial sync
+	keys         []key                  // buffer of drain
+	wanted       []message.Peer         // buffer of plan
+	blank        *message.TransferBatch // the next batch
 
-	// What was said about holdings, here and by others.
+	// Announcements of holdings, own and others'.
 	said      uint64
-	changed   []int // partitions to be announced
+	changed   []int // partitions to announce
 	digested  int64
-	listeners map[message.Peer]bool // have had a full list
+	listeners map[message.Peer]bool // have got a full list
 	heard     map[message.Peer]*list
 
-	// Claims and what was granted.
-	claims            uint64 // the last number of a claim
+	// Claims and grants.
+	claims            uint64 // number of the last claim
 	asking            []*asking
 	pendingGrants     uint64
-	untold            bool // something is to be made pending grants
+	unpublished       bool // grants to include in the next pending grants
 	pendingGrantsSent map[message.Peer]sentPendingGrants
-	restored          bool // others may have later snapshots, and are waited for
+	restored          bool // other processes may have later snapshots; wait for them
 	clusterID         string
-	lapses            uint64 // of the quorum, when they were last looked at
+	lapses            uint64 // of the quorum, at the last check
 	several           bool   // there are other voters
 
 	out    []message.Envelope
@@ -83,8 +80,7 @@ type Machine struct {
 	stats  Stats
 }
 
-// New returns a machine that holds nothing; it seals all shards of the table.
-// c must be valid.
+// New returns a machine that owns nothing; it seals all shards of the table. c must be valid.
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), born: now, now: now,
@@ -101,10 +97,11 @@ func New(c Config, now int64) *Machine {
 	return m
 }
 
-// ClusterID tells which voter set's ID the restored partitions are of; empty if none. If the process is in another by now, they are divergent copies.
+// ClusterID sets the cluster ID of the restored partitions, empty if none. If the process joins another cluster ID, they
+// become divergent.
 func (m *Machine) ClusterID(id string) { m.clusterID = id }
 
-// SetView tells who lives and who should hold what.
+// SetView sets the live members and the assignment of partitions.
 func (m *Machine) SetView(now int64, v View) {
 	m.now = now
 	m.view = v
@@ -119,17 +116,16 @@ func (m *Machine) SetView(now int64, v View) {
 	}
 	for _, ch := range m.channels {
 		if !m.reachable(ch.peer) {
-			m.letGo(ch)
+			m.abandonAll(ch)
 		}
 	}
 	m.forgetGone()
 	m.replan = true
-	m.patrolled = now - patrol // what is lost is claimed at the next tick
+	m.patrolled = now - patrol // claim lost partitions at the next tick
 	m.routes++
 }
 
-// Step takes a message; types that are not its own are ignored, and so is what was not
-// sent to this process or comes from another cluster ID.
+// Step processes a message. It ignores other types, messages to another process, and messages of another cluster ID.
 func (m *Machine) Step(now int64, e message.Envelope) {
 	m.now = now
 	m.joinClusterID()
@@ -155,13 +151,14 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 	case *message.Receipt:
 		m.takeReceipt(e.From, b)
 	}
-	m.publish() // before anybody is acknowledged again
+	m.publish() // before the next acknowledgement
 }
 
-// patrol is the time between two looks at everything that changes slowly.
+// patrol is the interval (ns) of checks for slow changes.
 const patrol = int64(100e6)
 
-// Tick does what is due at now. Call it after every step and view, every 20 ms while something goes on, and else every 100 ms.
+// Tick runs everything that is due at now. Call it after every step and view, every 20 ms while work is pending, otherwise
+// every 100 ms.
 func (m *Machine) Tick(now int64) {
 	m.now = now
 	m.joinClusterID()
@@ -170,7 +167,7 @@ func (m *Machine) Tick(now int64) {
 	}
 	m.lapse()
 	if m.ticked != 0 && now-m.ticked > 3*patrol {
-		// This process was stopped: receipts may wait to be taken, and nobody has stalled.
+		// This process was suspended: receipts may be waiting, so no peer counts as stalled.
 		for _, ch := range m.channels {
 			ch.progress = now
 		}
@@ -203,18 +200,18 @@ func (m *Machine) Tick(now int64) {
 	m.tellHoldings()
 }
 
-// Flush makes the next Tick send changes at once: a check waits for them.
+// Flush makes the next Tick send changes at once, because a check waits for them.
 func (m *Machine) Flush() { m.flush = true }
 
-// Take returns the messages to be sent since the last call.
+// Take returns the messages to send since the last call.
 func (m *Machine) Take() []message.Envelope {
 	out := m.out
 	m.out = nil
 	return out
 }
 
-// joinClusterID drops everything that belongs to a set that was dissolved. What was held, and complete copies of it,
-// become divergent copies, to be brought to the owners of the new set.
+// joinClusterID drops all state of a dissolved cluster ID. Owned partitions and complete copies become divergent, to be
+// merged at the owners in the new cluster ID.
 func (m *Machine) joinClusterID() {
 	set := m.c.Quorum.Set()
 	if set.ID == m.clusterID {
@@ -234,10 +231,10 @@ func (m *Machine) joinClusterID() {
 		p.known, p.claim, p.rejected, p.promised, p.told = knowledge{}, nil, 0, message.Epoch{}, 0
 		none := message.Epoch{}
 		p.owned, p.formerly, p.own, p.before, p.granted = none, none, none, none, nil
-		m.uproot(p)
+		m.markForeign(p)
 	}
 	for _, ch := range m.channels {
-		m.letGo(ch)
+		m.abandonAll(ch)
 	}
 	m.asking = nil
 	clear(m.heard)
@@ -245,7 +242,7 @@ func (m *Machine) joinClusterID() {
 	m.routes++
 }
 
-// lookAround notices what changes without a message.
+// lookAround handles changes that come without a message.
 func (m *Machine) lookAround() {
 	m.tendLosses()
 	for _, ch := range m.channels {
@@ -254,7 +251,7 @@ func (m *Machine) lookAround() {
 			ch.unfit = unfit
 			m.replan = true
 			if unfit {
-				m.letGo(ch)
+				m.abandonAll(ch)
 			}
 		}
 	}
@@ -276,12 +273,12 @@ func (m *Machine) lookAround() {
 	}
 }
 
-// send leaves a message in the outbox.
+// send appends a message to the outbox.
 func (m *Machine) send(to message.Peer, b message.Body) {
 	m.out = append(m.out, message.Envelope{From: m.c.Self, To: to, ClusterID: m.clusterID, Body: b})
 }
 
-// others calls f with every living member but this process.
+// others calls f with every live member but this process.
 func (m *Machine) others(f func(message.Peer)) {
 	for _, p := range m.view.Members {
 		if p != m.c.Self {
@@ -290,7 +287,7 @@ func (m *Machine) others(f func(message.Peer)) {
 	}
 }
 
-// serves reports whether this process may hold partitions, as far as its view says.
+// serves reports whether the view lets this process own partitions.
 func (m *Machine) serves() bool {
 	i := slices.Index(m.view.Members, m.c.Self)
 	return i < 0 || i >= len(m.view.Serves) || m.view.Serves[i]
@@ -298,14 +295,14 @@ func (m *Machine) serves() bool {
 
 func (m *Machine) lives(p message.Peer) bool { return m.living[p] }
 
-// reachable reports whether p can have counters sent: it is in the view, or a voter that is heard and of which the view has no
-// other run.
+// reachable reports whether counters can be sent to p: it is in the view, or a voter that is heard and has no other boot in
+// the view.
 func (m *Machine) reachable(p message.Peer) bool {
 	return m.lives(p) || m.c.Quorum.Set().Has(p.Name) && m.c.Quorum.Lives(m.now, p) &&
 		!slices.ContainsFunc(m.view.Members, func(q message.Peer) bool { return q.Name == p.Name })
 }
 
-// unseen calls f with every member of the set that is heard and not in the view.
+// unseen calls f with every voter that is heard but not in the view.
 func (m *Machine) unseen(f func(message.Peer)) {
 	for _, p := range m.c.Quorum.Living(m.now) {
 		if m.c.Quorum.Set().Has(p.Name) && !m.lives(p) {
@@ -314,8 +311,8 @@ func (m *Machine) unseen(f func(message.Peer)) {
 	}
 }
 
-// asked calls f with all that are to be asked for a claim: the other members, and who is heard and not in the view, as a voter or one
-// until of late. Of these, the ones that lack quorum need not grant it, and may have the best state.
+// asked calls f with all processes that a claim asks: the other members, and processes that are heard but not in the view
+// and are voters or were until recently. Those that lack quorum need not grant it, but may have the best state.
 func (m *Machine) asked(f func(message.Peer)) {
 	m.others(f)
 	m.unseen(f)
@@ -326,10 +323,10 @@ func (m *Machine) asked(f func(message.Peer)) {
 	}
 }
 
-// may reports whether this process has quorum to decide.
+// may reports whether this process has quorum.
 func (m *Machine) may() bool { return m.now < m.c.Quorum.QuorumUntil() }
 
-// at returns the member at place i of the view, or none.
+// at returns member i of the view, or the zero Peer.
 func (m *Machine) at(i int) message.Peer {
 	if i < 0 {
 		return message.Peer{}
@@ -337,7 +334,7 @@ func (m *Machine) at(i int) message.Peer {
 	return m.view.Members[i]
 }
 
-// owner returns who should hold p by the ring; none before the first view.
+// owner returns the assigned owner of p, the zero Peer before the first view.
 func (m *Machine) owner(p *partition) message.Peer {
 	if m.view.Owner == nil {
 		return message.Peer{}
@@ -352,7 +349,7 @@ func comparePeers(a, b message.Peer) int {
 	return strings.Compare(a.Boot, b.Boot)
 }
 
-// channel returns the channel to p, made if need be.
+// channel returns the channel to p, creating it if necessary.
 func (m *Machine) channel(p message.Peer) *channel {
 	i, ok := slices.BinarySearchFunc(m.channels, p, func(ch *channel, p message.Peer) int { return comparePeers(ch.peer, p) })
 	if !ok {

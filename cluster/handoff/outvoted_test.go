@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// TestOwnerWithoutQuorumIsClaimed: an owner that is heard keeps its partition, but for one that says that it has no quorum: then
-// nobody can decide it for as long as a part of the links is cut. One that says so for a moment keeps it.
+// TestOwnerWithoutQuorumIsClaimed: an owner that is heard keeps its partition, unless it reports that it has no quorum: then no
+// process could decide while some links are cut. One that reports it only briefly keeps it.
 func TestOwnerWithoutQuorumIsClaimed(t *testing.T) {
 	s := newScript(t)
 	s.tells(bob, &message.Holdings{Seq: 2, Full: true, Held: []message.Holding{{Partition: 0, Gen: owned}}})

@@ -119,7 +119,7 @@ func TestCloseIsNotGranted(t *testing.T) {
 }
 
 // TestGateOfAnOrphan: an owner whose only replica node is gone decides little until a majority has heard from it since: it may
-// be the one that is cut off, and would lose what it decides. That it still has quorum by what it sent before is not enough.
+// be the one that is isolated, and would lose what it decides. That it still has quorum by what it sent before is not enough.
 func TestGateOfAnOrphan(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
@@ -154,8 +154,8 @@ func TestGateOfAnOrphan(t *testing.T) {
 	}
 }
 
-// TestReplicaAtAHiddenVoter: a voter that gossip alone takes for dead keeps its replica while it is heard, and gets one if there is
-// nobody else: without it a crash of the owner would lose all since.
+// TestReplicaAtAHiddenVoter: a voter that only gossip considers dead keeps its replica while it is heard, and gets one if there
+// is no other node: without it a crash of the owner would lose everything since.
 func TestReplicaAtAHiddenVoter(t *testing.T) {
 	hidden := View{Members: []message.Peer{alice}, Owner: []int{0}, Replica: []int{-1}}
 	for name, before := range map[string]View{

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// maxParts is the most parts of a transfer batch.
+	// maxParts bounds the parts of a transfer batch.
 	maxParts = 256
-	// enough is how many bytes end a transfer batch, and closeBytes how many one with a close: its counters cannot wait for the next. A counter
-	// with long logs takes up to 1.3 MiB.
+	// enough is the size at which a transfer batch ends. closeBytes is that of a batch with a close, whose counters cannot
+	// wait for the next batch. A counter with long logs takes up to 1.3 MiB.
 	enough     = 256 << 10
 	closeBytes = 4 << 20
-	// nearlyLevel is how many changes of a partition may be left to be packed with its close, of those that are known.
+	// nearlyLevel is the number of known changes that may be packed together with a close.
 	nearlyLevel = 64
 )
 
@@ -24,16 +24,16 @@ var (
 	closeRoom = bucket.Room{Bytes: closeBytes, Sets: message.MaxSets, Counter: bucket.MaxCounterBytes}
 )
 
-// packing is a transfer batch in the making.
+// packing is a transfer batch under construction.
 type packing struct {
 	m       *Machine
 	ch      *channel
 	body    *message.TransferBatch
 	targets []*target
-	paced   bool // portions of initial syncs are in it
+	paced   bool // has counters of initial syncs
 }
 
-// pump packs and sends what is due to ch's peer while there is room for it.
+// pump packs and sends what is due for ch's peer while the window allows.
 func (m *Machine) pump(ch *channel) {
 	if ch.unfit || !m.reachable(ch.peer) {
 		return
@@ -56,7 +56,7 @@ func (m *Machine) pump(ch *channel) {
 	}
 }
 
-// room is how many counters still go into the transfer batch.
+// room is the number of counters that still fit into the batch.
 func (k *packing) room() int {
 	if len(k.body.Parts) >= maxParts || !room.Holds(&k.body.Image) {
 		return 0
@@ -64,8 +64,8 @@ func (k *packing) room() int {
 	return max(0, k.m.c.Chunk-k.body.Image.Counters)
 }
 
-// export packs the counters of the first n of keys, as they are now, as far as there is room. It returns the part of t with them, and the
-// keys that are left.
+// export packs the current counters of the first n keys, as far as room allows. It returns the part of t with them, and the
+// remaining keys.
 func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part message.Part, left []key) {
 	im := &k.body.Image
 	from := len(im.Data)
@@ -73,11 +73,11 @@ func (k *packing) export(t *target, keys []key, n int, room bucket.Room) (part m
 	k.m.stats.TooLarge += uint64(large)
 	t.sum = add(t.sum, im.Data[from:])
 	return message.Part{
-		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.says(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
+		Partition: t.part.number, Kind: t.kind, InitialSync: t.initialSync, Loss: k.m.encodeLoss(k.m.lossOf(t.part)), Counters: n, Bytes: len(im.Data) - from,
 	}, keys[n:]
 }
 
-// put puts a part for t, whose counters were exported last, into the transfer batch.
+// put adds a part for t, whose counters were just exported, to the batch.
 func (k *packing) put(t *target, part message.Part) {
 	if part.End || part.Kind == message.Close {
 		part.Sum = t.sum
@@ -92,13 +92,12 @@ func (k *packing) put(t *target, part message.Part) {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// add continues the checksum of an initial sync with another portion; how many there were
-// counts too.
+// add extends the checksum of an initial sync by a portion; the number of portions counts too.
 func add(sum uint64, portion []byte) uint64 {
 	return (sum>>32+1)<<32 | uint64(crc32.Update(uint32(sum), castagnoli, portion))
 }
 
-// drops packs word of copies that are of no use any more.
+// drops packs orders to drop unneeded replicas.
 func (k *packing) drops() {
 	n := min(len(k.ch.drops), maxParts/2)
 	k.body.Parts = append(k.body.Parts, k.ch.drops[:n]...)
@@ -106,7 +105,7 @@ func (k *packing) drops() {
 	k.ch.drops = k.ch.drops[n:]
 }
 
-// changes packs what has changed.
+// changes packs pending changes.
 func (k *packing) changes() {
 	for len(k.ch.changed) > 0 && k.room() > 0 {
 		t := k.ch.changed[0]
@@ -120,7 +119,7 @@ func (k *packing) changes() {
 	}
 }
 
-// change packs the first n of t's pending changes, as far as there is room.
+// change packs the first n of t's pending changes, as far as room allows.
 func (k *packing) change(t *target, n int, room bucket.Room) {
 	part, left := k.export(t, t.pending, n, room)
 	if t.pending = left; len(left) == 0 {
@@ -144,8 +143,7 @@ func compareKeys(a, b bucket.Key) int {
 	return 0
 }
 
-// initialSyncs packs counters of the targets that are being synced, and begins others
-// while few are.
+// initialSyncs packs counters of active targets, and activates waiting ones up to the limit.
 func (k *packing) initialSyncs() {
 	ch, m := k.ch, k.m
 	mayInitialSync := m.pace.may(m.now)
@@ -178,7 +176,7 @@ func (k *packing) initialSyncs() {
 	}
 }
 
-// portion fills in what a part of t's initial sync says beside its counters.
+// portion sets the fields of a sync part other than its counters.
 func (k *packing) portion(t *target, part *message.Part) {
 	p := t.part
 	part.Seq = t.packed
@@ -195,7 +193,7 @@ func (k *packing) portion(t *target, part *message.Part) {
 	}
 }
 
-// distinct returns keys in order, each once.
+// distinct sorts keys and removes duplicates.
 func distinct(keys []key) []key {
 	slices.SortFunc(keys, compareKeys)
 	return slices.Compact(keys)

@@ -98,8 +98,8 @@ func TestManyChangesDoNotHoldUpAHandoff(t *testing.T) {
 	}
 }
 
-// TestResentCountersAge: a batch that is sent again says how old its counters are, and whoever takes it has their windows end as if it had
-// come at once.
+// TestResentCountersAge: a resent batch reports the age of its counters, so that their windows end at the receiver as if it had
+// arrived at once.
 func TestResentCountersAge(t *testing.T) {
 	s := newScript(t)
 	s.SetView(s.now, View{Members: []message.Peer{alice, bob, carol}, Owner: []int{0}, Replica: []int{1}})

@@ -10,116 +10,115 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// partition is what this process knows of one partition, and has of it.
+// partition is the state of one partition at this process.
 type partition struct {
 	number int
-	phase  phase // changed by enter only
+	phase  phase // changed only by enter
 
 	known knowledge
 	state state
-	// rejected is the highest generation of a close that was rejected.
+	// rejected is the highest generation of a rejected close.
 	rejected uint64
-	// promised is the epoch that was last granted, told the number of the pending grants that it
-	// was part of.
+	// promised is the last granted epoch, told the number of the pending grants that include it.
 	promised message.Epoch
 	told     uint64
-	// owned is the highest epoch at which a process has said that it owns the partition, formerly the highest of those before the claim
-	// that owned came from.
+	// owned is the highest epoch at which a process has announced ownership, formerly the highest before the claim that
+	// owned derives from.
 	owned, formerly message.Epoch
-	// own and before are the last two epochs at which this process has owned it.
+	// own and before are the last two epochs at which this process was owner.
 	own, before message.Epoch
-	// granted are later epochs that were granted to others than the last, one of each: they may have owned the partition unheard.
+	// granted are later epochs granted to other processes, one per process: they may have owned the partition unnoticed.
 	granted []message.Epoch
 
 	hold  hold
 	claim *claim
 }
 
-// knowledge is the highest epoch that this process knows of, and by whom.
+// knowledge is the highest known epoch and its owner.
 type knowledge struct {
 	epoch message.Epoch
 	owner message.Peer
 	basis basis
-	since int64 // when the epoch was learned
-	// nextOwner is to whom the owner hands it over, and inherits since when that is known; start is where its history begins. All only
-	// if it was announced.
+	since int64 // when this epoch was learned
+	// Only if announced: nextOwner is the target of the owner's handoff, known since inherits; start is where the owner's
+	// history begins.
 	nextOwner message.Peer
 	inherits  int64
 	start     message.Mark
-	// replicated: it said that it has as many complete replicas as it wants.
+	// replicated: the owner has as many complete replicas as it wants.
 	replicated bool
 }
 
-// basis is what this process knows the owner at an epoch by.
+// basis is how this process knows the owner at an epoch.
 type basis uint8
 
 const (
 	granted   basis = iota // the epoch was granted to it
-	announced              // the owner itself says that it owns the partition
-	released               // and now says so no longer
+	announced              // the owner itself announces the partition
+	released               // the owner no longer announces it
 )
 
-// state is what is in the partition's shard while this process does not hold it.
+// state describes the partition's shard while this process is not the owner.
 type state struct {
 	mark, start message.Mark
-	// passed: a close was on its way when it was given up, so that another process may have gone on from it.
+	// passed: a close was in flight when it was given up, so another process may continue from it.
 	passed bool
-	// loss is what it lacks.
+	// loss is what the state lacks.
 	loss loss
-	// from, initial sync and sum tell whose copy it is, and how far.
+	// from and initialSync identify the sync that the copy comes from, sum its checksum so far.
 	from        message.Peer
 	initialSync uint64
 	sum         uint64
-	// merging is the way of a divergent copy to the owner, answers are those to claimers.
+	// merging sends a divergent copy to the owner; answers send the state to claimers.
 	merging *target
 	answers []*target
 }
 
-// hold is what an owner knows about its partition.
+// hold is the owner's state of its partition.
 type hold struct {
 	epoch   message.Epoch
 	start   message.Mark
 	targets []*target
-	// spans are changes that were drained and not confirmed yet, the oldest first.
+	// spans are drained changes that are not confirmed yet, oldest first.
 	spans []changes
-	// journal and gate are what the table was told.
+	// journal and gate are the current settings of the table.
 	journal bucket.Recording
 	gate    time.Duration
-	// replicated: it has had a complete replica, or was taken over, see awaitsReplica.
+	// replicated: it has had a complete replica or was taken over; see awaitsReplica.
 	replicated bool
-	// former are nodes that have a complete state of before the takeover that this term began with, and surplus says
-	// that there are targets that are not wanted any more, see plan.
+	// former are nodes with a complete state from before this term's takeover. surplus: there are targets that are no
+	// longer wanted; see plan.
 	former  []message.Peer
 	surplus bool
-	// orphaned is since when the last complete copy is lost, see there.
+	// orphaned is since when the last complete replica is lost; see the method.
 	orphaned int64
-	// giver has handed it over here, at the time since. It does not get it back at once,
-	// should the two see different members.
+	// giver handed it over to this process, at since. It does not get it back at once, in case the two have different
+	// views.
 	giver message.Peer
 	since int64
 	later bool
-	// shunned has rejected a part, and is not tried again for a while.
+	// shunned has rejected a part and is skipped until shunnedUntil.
 	shunned      message.Peer
 	shunnedUntil int64
 
-	// loss is what the shard lacks, merging are divergent copies that are coming, one of a process.
+	// loss is what the shard lacks; merging are divergent copies being received, one per process.
 	loss    loss
 	merging []merging
 
-	// While closing.
+	// While handing over.
 	next      message.Epoch
 	nextOwner *target
 	seq       uint64
 	frozen    int64 // since when
 }
 
-// changes are those up to the one numbered seq; the oldest is of the time since.
+// changes are the changes up to number seq; the oldest was made at since.
 type changes struct {
 	seq   uint64
 	since int64
 }
 
-// release ends the ways of s to others, because it ends or changes.
+// release cancels sending s to other processes, because s ends or changes.
 func (s *state) release() {
 	if s.merging != nil {
 		s.merging.gone = true
@@ -130,21 +129,21 @@ func (s *state) release() {
 	s.merging, s.answers = nil, nil
 }
 
-// within reports whether the history that an owner whose epoch began with start goes
-// on from contains the state of p, so that nothing is lost when that is forgotten.
+// within reports whether the history of an owner whose epoch began with start contains p's state, so that forgetting p
+// loses nothing.
 func (p *partition) within(start message.Mark) bool {
 	s := &p.state
-	if p.uprooted() {
+	if p.foreign() {
 		return false
 	}
 	if s.mark.Epoch == start.Epoch {
 		return s.mark.Seq <= start.Seq
 	}
-	// A copy of an older epoch was a part of what its owner had.
+	// A replica of an older epoch was part of its owner's state.
 	return p.phase != divergent && s.mark.Epoch.Less(start.Epoch)
 }
 
-// markOf returns the point that an owner's shard is at.
+// markOf returns the current mark of an owned shard.
 func (m *Machine) markOf(p *partition) message.Mark {
 	if p.phase == handingOver {
 		return message.Mark{Epoch: p.hold.epoch, Seq: p.hold.seq}
@@ -152,7 +151,7 @@ func (m *Machine) markOf(p *partition) message.Mark {
 	return message.Mark{Epoch: p.hold.epoch, Seq: m.drain(p)}
 }
 
-// open makes this process the owner of p at epoch, going on from start in the shard.
+// open makes this process owner of p at epoch, continuing from start.
 func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, targets ...*target) {
 	p.state.release()
 	replicated := p.hold.replicated || p.claim != nil && m.several
@@ -174,13 +173,13 @@ func (m *Machine) open(p *partition, epoch message.Epoch, start message.Mark, ta
 	m.terms[p.number].Add(1)
 	m.setLoss(p, lost)
 	m.confirmed[p.number].Store(start.Seq)
-	m.confirm(p) // the journal is on before the first decision
+	m.confirm(p) // the journal must be on before the first decision
 	m.c.Table.Open(p.number, start.Seq)
 	m.plan(p)
 	m.announce(p)
 }
 
-// keep seals p, which this process has owned, and makes what is in its shard a replica or divergent. A claim may find it.
+// keep seals p, owned here so far, and keeps its state as replica or divergent copy, which a claim may find.
 func (m *Machine) keep(p *partition, as phase) {
 	m.c.Table.Seal(p.number)
 	mark := m.markOf(p)
@@ -196,20 +195,19 @@ func (m *Machine) keep(p *partition, as phase) {
 	m.routes++
 }
 
-// stepDown gives p up to a higher epoch of generation gen. One that follows from a claim
-// may know nothing of the last changes here; one of the same claim as a close under way
-// follows from that close.
+// stepDown gives p up for a higher epoch of generation gen. An epoch of another claim may lack the last changes here, so
+// the state becomes divergent; one of the same claim as a close in flight continues from that close.
 func (m *Machine) stepDown(p *partition, gen uint64) {
 	as := replica
 	if p.phase == owning || gen>>message.Handoffs != p.hold.next.Gen>>message.Handoffs {
 		as = divergent
 	}
 	m.stats.SteppedDown++
-	m.terms[p.number].Add(1) // whoever waits for a change to be confirmed waits in vain
+	m.terms[p.number].Add(1) // wakes waiters for changes that cannot be confirmed any more
 	m.keep(p, as)
 }
 
-// forget empties p's shard.
+// forget drops p's counters.
 func (m *Machine) forget(p *partition) {
 	p.state.release()
 	if m.c.Dropping != nil {
@@ -220,7 +218,7 @@ func (m *Machine) forget(p *partition) {
 	p.state = state{}
 }
 
-// noteOwned notes that a process has said that it owns p at epoch.
+// noteOwned notes that a process has announced ownership of p at epoch.
 func (p *partition) noteOwned(epoch message.Epoch) {
 	if p.owned.Less(epoch) {
 		if p.owned.Claims() < epoch.Claims() {
@@ -230,7 +228,7 @@ func (p *partition) noteOwned(epoch message.Epoch) {
 	}
 }
 
-// noteGranted notes that a process which was granted p at epoch may have owned it unheard.
+// noteGranted notes that a process may have owned p unnoticed at a granted epoch.
 func (p *partition) noteGranted(epoch message.Epoch) {
 	p.granted = slices.DeleteFunc(p.granted, func(e message.Epoch) bool { return !p.owned.Less(e) || e.Boot == epoch.Boot && e.Less(epoch) })
 	if p.owned.Less(epoch) && !slices.ContainsFunc(p.granted, func(e message.Epoch) bool { return e.Boot == epoch.Boot }) {
@@ -238,13 +236,13 @@ func (p *partition) noteGranted(epoch message.Epoch) {
 	}
 }
 
-// learn takes in that owner has p at epoch. It reports whether that is not out of date.
+// learn processes the information that owner has p at epoch. It reports whether that is up to date.
 func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) bool {
 	if !epoch.Sane() {
 		return false
 	}
 	if c := p.claim; c != nil && (c.gen < epoch.Gen || c.gen == epoch.Gen && epoch.Boot != m.c.Self.Boot) {
-		p.claim = nil // also where a voter has forgotten that it had granted one of the two, and this one is the higher
+		p.claim = nil // also if a voter has forgotten one of two grants and this is the higher one
 	}
 	switch c := epoch.Compare(p.known.epoch); {
 	case c < 0:
@@ -269,31 +267,30 @@ func (m *Machine) learn(p *partition, epoch message.Epoch, owner message.Peer) b
 	return true
 }
 
-// contested reports whether epoch, which is lower than that of this owner, is of another claim of the same generation: voters had forgotten
-// what they granted to this process, or to the one that handed p over to it, and the other process may decide too.
+// contested reports whether the lower epoch is of another claim with the same generation: voters have forgotten a grant to
+// this process or to the one that handed p over to it, so the other process may decide too.
 func (p *partition) contested(epoch message.Epoch) bool {
 	other := func(of message.Epoch) bool { return epoch.Gen == of.Gen && epoch.Boot != of.Boot }
 	return other(p.hold.epoch) || other(p.hold.start.Epoch) && epoch.Claims() == p.hold.epoch.Claims()
 }
 
-// lost reports whether p has no owner that lives, as far as known.
+// lost reports whether p has no live owner, as far as known.
 func (m *Machine) lost(p *partition) bool {
 	k := &p.known
 	if k.basis == granted && m.now-k.since > 2*int64(m.c.Digest)+3*m.c.Quorum.RTT(k.owner) {
-		return true // it was granted, and nothing has come of it
+		return true // granted without result
 	}
 	return k.basis == released || k.owner == m.c.Self || !m.lives(k.owner) || m.stranded(k)
 }
 
-// stranded reports whether the owner waits for the word of a next owner that is gone, and
-// will wait for ever: it never takes back by itself. The next owner may also be new, and not in
-// this process's view yet.
+// stranded reports whether the owner waits forever for a next owner that is lost, because it never takes a partition back
+// by itself. A next owner may also be new and not in this view yet, hence the delay.
 func (m *Machine) stranded(k *knowledge) bool {
 	return k.basis == announced && k.nextOwner != (message.Peer{}) && !m.lives(k.nextOwner) && m.now-k.inherits > int64(m.c.Digest)
 }
 
-// forgetGone forgets what is remembered of runs of a name of which a later run lives: they never come
-// back, and over the years there are many of them.
+// forgetGone removes state about boots whose name has a newer live boot. They never come back, and over the years there are
+// many.
 func (m *Machine) forgetGone() {
 	latest := make(map[string]string, len(m.view.Members))
 	for _, p := range m.view.Members {
@@ -301,16 +298,16 @@ func (m *Machine) forgetGone() {
 	}
 	gone := func(p message.Peer) bool {
 		boot, lives := latest[p.Name]
-		return lives && boot != p.Boot && !m.c.Quorum.Listens(m.now, p) // gossip may still show the run before this one
+		return lives && boot != p.Boot && !m.c.Quorum.Listens(m.now, p) // gossip may still show the previous boot
 	}
 	maps.DeleteFunc(m.heard, func(p message.Peer, _ *list) bool { return gone(p) })
 	maps.DeleteFunc(m.pendingGrantsSent, func(p message.Peer, _ sentPendingGrants) bool { return gone(p) })
 	m.channels = slices.DeleteFunc(m.channels, func(ch *channel) bool { return gone(ch.peer) })
 }
 
-// lapse has this process claim anew what it owns when it has quorum again after so long that voters may have forgotten that they
-// granted it: they were restarted, and have acknowledged the owner of before since. The same goes for claims under way. It keeps the
-// counters, which are the best state there is unless another process has decided meanwhile.
+// lapse makes this process claim its partitions again after it has been without quorum for so long that voters may have
+// forgotten their grants: they were restarted and may have acknowledged another owner. Claims in progress restart too. It
+// keeps the counters, the best state unless another process has decided meanwhile.
 func (m *Machine) lapse() {
 	n := m.c.Quorum.Lapses()
 	if n == m.lapses || !guard.On(guard.Memory) {
@@ -321,18 +318,17 @@ func (m *Machine) lapse() {
 		p := &m.parts[i]
 		p.claim = nil
 		if p.isOwned() {
-			m.terms[i].Add(1) // whoever waits for a change to be confirmed waits in vain
+			m.terms[i].Add(1) // wakes waiters for changes that cannot be confirmed any more
 			m.keep(p, divergent)
 		}
 	}
 	m.asking = nil
-	m.digested, m.patrolled = m.now-int64(m.c.Digest), m.now-patrol // the others are told that it owns nothing, and it claims
+	m.digested, m.patrolled = m.now-int64(m.c.Digest), m.now-patrol // announce that it owns nothing, then claim
 }
 
-// dropLeftover forgets a state that nobody keeps up to date and nobody will ask to drop: the replica of a former owner, when the owner
-// has as many replicas as it wants; and the state of a snapshot, or of an owner that has stepped down. A claim may still
-// want the latter until the partition has had its next owner for so long that others have replicas, of whom there are none in a
-// cluster of two.
+// dropLeftover forgets a state that is neither updated nor ever ordered to be dropped: a replica of a former owner, once
+// the owner has enough replicas; and a restored state or one of an owner that stepped down. A claim may need the latter
+// until the next owner has been established long enough to have replicas, which a cluster of two does not have.
 func (m *Machine) dropLeftover(p *partition) {
 	s, k := &p.state, &p.known
 	if p.phase != syncing && p.phase != replica || p.claim != nil {

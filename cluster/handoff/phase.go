@@ -7,21 +7,21 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// phase is what this process has of one partition and is to it. A claim of this process is beside it, see claimStage.
+// phase is the relation of this process to one partition. A claim is tracked separately; see claimStage.
 type phase uint8
 
 const (
-	// absent: this process has no counters of the partition.
+	// absent: no counters of the partition are here.
 	absent phase = iota
-	// syncing: a copy comes and is not complete, in an initial sync or as the state that a claim fetches.
+	// syncing: a copy is incomplete, from an initial sync or a claim's fetch.
 	syncing
 	// replica: a complete copy, which the owner may keep up to date.
 	replica
-	// divergent: a complete state that was decided on here and may be in no other history. It is merged into the owner's.
+	// divergent: a complete state with decisions made here that may be in no other history. It is merged into the owner's.
 	divergent
-	// owning: this process decides, and its shard is open.
+	// owning: this process decides; its shard is open.
 	owning
-	// handingOver: it was the owner, and a close to the next owner is on its way.
+	// handingOver: this process was the owner, and a close to the next owner is in flight.
 	handingOver
 
 	phases = iota
@@ -31,7 +31,7 @@ func (p phase) String() string {
 	return [...]string{"absent", "syncing", "replica", "divergent", "owning", "handing over"}[p]
 }
 
-// transitions are all changes of phase and what causes each; docs/design.md shows them.
+// transitions are all changes of phase with their causes; docs/design.md shows them.
 var transitions = []struct {
 	from, to phase
 	cause    string
@@ -63,7 +63,7 @@ var allowed = func() (a [phases][phases]bool) {
 	return a
 }()
 
-// enter changes the phase of p, which must be one of the transitions, or none.
+// enter changes the phase of p along a transition, or keeps it; anything else panics.
 func (p *partition) enter(to phase) {
 	if p.phase != to && !allowed[p.phase][to] {
 		panic(fmt.Sprintf("handoff: partition %d: %v to %v is no transition", p.number, p.phase, to))
@@ -71,10 +71,10 @@ func (p *partition) enter(to phase) {
 	p.phase = to
 }
 
-// isOwned reports whether this process owns p, or did until a close was sent.
+// isOwned reports whether this process owns p, or did until it sent a close.
 func (p *partition) isOwned() bool { return p.phase >= owning }
 
-// completeness tells how much of p's counters this process has.
+// completeness returns how complete p's counters are here.
 func (p *partition) completeness() message.Completeness {
 	switch p.phase {
 	case absent:
@@ -85,28 +85,28 @@ func (p *partition) completeness() message.Completeness {
 	return message.Complete
 }
 
-// State is what this process has of one partition, for snapshots and tools.
+// State describes one partition at this process, for snapshots and tools.
 type State struct {
 	Partition   int
 	Mark, Start message.Mark
-	// Held: the process holds it, or did when it was last decided here.
+	// Held: the process owns it, or did when it last had decisions made here.
 	Held     bool
 	Complete bool
-	// Initial sync numbers the initial sync that a copy came with. While it and the mark's epoch stay the
-	// same, counters are put into the shard and none of them is forgotten.
+	// InitialSync is the number of the initial sync of a replica. While it and the mark's epoch are unchanged, counters are
+	// added to the shard and none is dropped.
 	InitialSync uint64
-	// LostOf is the epoch whose counters it lacks, since when they are lost; zero if none are.
+	// LostOf is the epoch whose counters are lost, since LostSince; zero if none.
 	LostOf    message.Epoch
 	LostSince int64
 }
 
-// Follows reports whether s is the same state as before, perhaps further on: what was read of
-// the shard between the two is all that before had.
+// Follows reports whether s is a later point of the same state as before: whatever was read from the shard in between
+// contains all of before.
 func (s State) Follows(before State) bool {
 	return s.Partition == before.Partition && s.Mark.Epoch == before.Mark.Epoch && s.InitialSync == before.InitialSync
 }
 
-// State returns what this process has of partition i, if it has anything.
+// State returns the state of partition i. ok is false if it is absent.
 func (m *Machine) State(i int) (s State, ok bool) {
 	p := &m.parts[i]
 	if p.isOwned() {
@@ -120,7 +120,7 @@ func (m *Machine) State(i int) (s State, ok bool) {
 	}, p.phase != absent
 }
 
-// States appends all states that this process has to list.
+// States appends all states to list.
 func (m *Machine) States(list []State) []State {
 	for i := range m.parts {
 		if s, ok := m.State(i); ok {
@@ -130,8 +130,8 @@ func (m *Machine) States(list []State) []State {
 	return list
 }
 
-// Restore tells that shard p of the table has a complete state as of mark, loaded from
-// a snapshot; held says that the process held p then. Call it before the first SetView.
+// Restore declares that shard p has a complete state as of mark, loaded from a snapshot; held says whether the process
+// owned p then. Call it before the first SetView.
 func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 	x := &m.parts[p]
 	as := replica
@@ -145,15 +145,15 @@ func (m *Machine) Restore(p int, mark, start message.Mark, held bool) {
 	m.restored = true
 }
 
-// RestoreLost tells that the state of p that was restored lacks the counters of an epoch, since a time.
+// RestoreLost declares that the restored state of p lacks the counters of an epoch, since the given time.
 func (m *Machine) RestoreLost(p int, of message.Epoch, since int64) {
 	if of != (message.Epoch{}) {
 		m.parts[p].state.loss = loss{of: of, sure: of, since: since}
 	}
 }
 
-// gathered reports whether nobody who may have a later snapshot is waited for any more: all
-// of the set have been there at once, or time has passed.
+// gathered reports whether the wait for processes with later snapshots is over: all voters have been present at once, or
+// Gather has passed.
 func (m *Machine) gathered() bool {
 	if !m.restored {
 		return true
@@ -167,6 +167,6 @@ func (m *Machine) gathered() bool {
 			return false
 		}
 	}
-	m.restored = false // who goes from now on has crashed
+	m.restored = false // a voter lost from now on has crashed
 	return true
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// takeTransferBatch takes the transfer batches of one peer in the order of their numbers, each once.
+// takeTransferBatch processes the batches of a peer in numerical order, each once.
 func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch) {
 	ch := m.channel(from)
 	switch {
 	case b.N == 0 || b.N > ch.taken+1:
-		return // an earlier one is missing, and will be sent again
+		return // an earlier one is missing and will be resent
 	case b.N <= ch.taken:
 		if r := ch.receipts[b.N%uint64(len(ch.receipts))]; r != nil && r.N == b.N {
 			m.send(from, r)
@@ -24,7 +24,7 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 	for i := range b.Parts {
 		part := &b.Parts[i]
 		if part.Partition < 0 || part.Partition >= len(m.parts) || part.Bytes < 0 || part.Bytes > len(data) {
-			// Nothing after it can be told apart.
+			// The following parts cannot be located.
 			for j := i; j < len(b.Parts); j++ {
 				r.Rejected = append(r.Rejected, message.Rejection{Part: j})
 			}
@@ -42,7 +42,7 @@ func (m *Machine) takeTransferBatch(from message.Peer, b *message.TransferBatch)
 	m.send(from, r)
 }
 
-// takePart takes one part, and reports whether it did.
+// takePart processes one part, and reports whether it was accepted.
 func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	switch part.Kind {
 	case message.InitialSync:
@@ -58,8 +58,8 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 	case message.Merge:
 		return m.takeMerge(from, p, part, b, portion)
 	case message.Drop:
-		// A copy that is left of a hand-off has no initial sync of its own, so the epoch counts too: the word may be late, and
-		// the partition have been here again since. Older peers say none.
+		// The replica left by a handoff has no initial sync of its own, so the epoch must match too: the order may be late,
+		// and the partition may have been here again since. Older peers send no epoch.
 		s := &p.state
 		meant := s.from == from && s.initialSync == part.InitialSync && (part.Epoch == (message.Epoch{}) || part.Epoch == s.mark.Epoch)
 		if (p.phase == syncing || p.phase == replica) && meant && p.claim == nil {
@@ -69,7 +69,7 @@ func (m *Machine) takePart(from message.Peer, p *partition, part *message.Part, 
 	return true
 }
 
-// takeInitialSync readies p's shard for a part of an initial sync.
+// takeInitialSync prepares p's shard for a part of an initial sync.
 func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message.Part) bool {
 	if guard.On(guard.EpochCheck) && part.Epoch.Less(p.known.epoch) || !m.learnFrom(from, p, part) {
 		return false
@@ -78,19 +78,18 @@ func (m *Machine) takeInitialSync(from message.Peer, p *partition, part *message
 		return m.follows(from, p, part)
 	}
 	if p.phase == divergent && guard.On(guard.DivergentMerge) && !p.within(part.Start) {
-		return false // what is here must go to the owner first
+		return false // its state must be merged at the owner first
 	}
 	m.forget(p)
 	p.enter(syncing)
 	p.state = state{
 		mark: message.Mark{Epoch: part.Epoch, Seq: part.Seq}, start: part.Start,
-		from: from, initialSync: part.InitialSync, loss: m.heardLoss(part.Loss, loss{}),
+		from: from, initialSync: part.InitialSync, loss: m.decodeLoss(part.Loss, loss{}),
 	}
 	return true
 }
 
-// learnFrom notes that the sender of part holds p. It reports whether this process then
-// can have a copy.
+// learnFrom notes that the sender of part owns p. It reports whether this process can then have a replica.
 func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part) bool {
 	if m.learn(p, part.Epoch, from) {
 		m.listed(p, from, message.Holding{Partition: p.number, Gen: part.Epoch.Gen, Start: part.Start, Loss: part.Loss})
@@ -98,18 +97,17 @@ func (m *Machine) learnFrom(from message.Peer, p *partition, part *message.Part)
 	return !p.isOwned()
 }
 
-// follows reports whether part goes on from what is in p's shard.
+// follows reports whether part continues the state in p's shard.
 func (m *Machine) follows(from message.Peer, p *partition, part *message.Part) bool {
 	return !p.isOwned() && p.state.continues(from, part)
 }
 
-// continues reports whether part is of the initial sync that s comes with.
+// continues reports whether part belongs to the initial sync of s.
 func (s *state) continues(from message.Peer, part *message.Part) bool {
 	return s.from == from && s.initialSync == part.InitialSync && s.mark.Epoch == part.Epoch
 }
 
-// put imports a portion of an initial sync. A copy that cannot be read, or does not add up, is
-// forgotten.
+// put imports a portion of an initial sync. It drops a copy that cannot be decoded or has a wrong checksum.
 func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch, portion []byte) bool {
 	s := &p.state
 	err := m.c.Table.Import(m.now-b.Age, p.number, &b.Image, portion, part.Counters, p.phase == divergent)
@@ -129,7 +127,7 @@ func (m *Machine) put(p *partition, part *message.Part, b *message.TransferBatch
 	return true
 }
 
-// mergeDivergent brings what was decided here of p, and is in no history, to the owner.
+// mergeDivergent starts sending p's divergent state to the owner.
 func (m *Machine) mergeDivergent(p *partition) {
 	s, k := &p.state, &p.known
 	if p.phase != divergent || s.merging != nil || p.claim != nil ||
@@ -143,9 +141,9 @@ func (m *Machine) mergeDivergent(p *partition) {
 	s.merging = m.addTarget(p, k.owner, message.Merge)
 }
 
-// uproot makes the state of p, which is of a set that was dissolved, a divergent copy in no history of this one, and forgets what is not complete. Its
-// mark is zero from now on: epochs of two sets cannot be compared.
-func (m *Machine) uproot(p *partition) {
+// markForeign makes the state of p divergent after its cluster ID was dissolved, with a zero mark, because epochs of two cluster
+// IDs cannot be compared. An incomplete state is dropped.
+func (m *Machine) markForeign(p *partition) {
 	s := &p.state
 	s.loss = loss{}
 	switch {
@@ -160,7 +158,7 @@ func (m *Machine) uproot(p *partition) {
 	*s = state{}
 }
 
-// uprooted reports whether the state of p is of another set than this process's, see uproot.
-func (p *partition) uprooted() bool {
+// foreign reports whether the state of p is from another cluster ID; see markForeign.
+func (p *partition) foreign() bool {
 	return p.phase != absent && !p.isOwned() && p.state.mark.Epoch == (message.Epoch{})
 }

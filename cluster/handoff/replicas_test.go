@@ -18,7 +18,7 @@ func (s *script) shows(members []message.Peer, owner, first, second int) {
 	s.SetView(s.now, View{Members: members, Owner: []int{owner}, Replica: []int{first}, Second: []int{second}, Serves: serves})
 }
 
-// newPair returns alice, who owns the partition and wants two replicas, at bob and carol; takers are those who confirm.
+// newPair returns alice, who owns the partition and wants two replicas, at bob and carol; takers confirm batches.
 func newPair(t *testing.T, takers ...message.Peer) *script {
 	t.Helper()
 	s := newScript(t)
@@ -173,8 +173,8 @@ func TestSecondReplicaServes(t *testing.T) {
 	}
 }
 
-// TestLossAfterLateReceipts: receipts of what was sent again and again are late. When a transfer batch is lost after these, it is sent again before
-// the replica counts as stalled and is let go.
+// TestLossAfterLateReceipts: receipts of repeatedly resent batches are late. If a transfer batch is lost after these, it is
+// resent before the replica counts as stalled and is abandoned.
 func TestLossAfterLateReceipts(t *testing.T) {
 	s := newScript(t)
 	s.takers = []message.Peer{bob}
@@ -191,7 +191,7 @@ func TestLossAfterLateReceipts(t *testing.T) {
 	s.pass(100 * time.Millisecond) // the change is sent, and lost
 	s.takers = []message.Peer{bob}
 	s.pass(time.Second)
-	if n := s.Stats(); ch.unfit || len(ch.flight) > 0 || n.Unprotected != 0 {
-		t.Errorf("bob is let go: %v, %d transfer batches have no receipt, which is waited for for %v", ch.unfit, len(ch.flight), time.Duration(s.resendAfter(ch)))
+	if n := s.Stats(); ch.unfit || len(ch.inFlight) > 0 || n.Unprotected != 0 {
+		t.Errorf("bob is let go: %v, %d transfer batches have no receipt, which is waited for for %v", ch.unfit, len(ch.inFlight), time.Duration(s.resendAfter(ch)))
 	}
 }

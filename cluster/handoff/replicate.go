@@ -11,20 +11,19 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// drainAll looks for changes in all shards, and hands them to their targets.
+// drainAll collects the changes of all shards for their targets.
 func (m *Machine) drainAll() {
 	m.c.Table.Changed(func(shard int) { m.drain(&m.parts[shard]) })
 }
 
-// drain takes what has changed in p's shard to p's targets, and returns the number of the
-// last change.
+// drain collects the changes of p's shard for p's targets, and returns the number of the last change.
 func (m *Machine) drain(p *partition) uint64 {
 	keys, seq, since := m.c.Table.Drain(p.number, m.keys[:0])
 	m.keys = keys
 	if len(keys) == 0 || len(p.hold.targets) == 0 {
 		for _, t := range p.hold.targets {
 			if len(t.pending) == 0 && t.stage != waiting {
-				t.level = seq // changes that nobody needs to have
+				t.level = seq // changes that no target needs
 			}
 		}
 		return seq
@@ -32,7 +31,7 @@ func (m *Machine) drain(p *partition) uint64 {
 	p.hold.spans = append(p.hold.spans, changes{seq: seq, since: since})
 	for _, t := range p.hold.targets {
 		if t.stage == waiting {
-			continue // its initial sync will have them
+			continue // its initial sync will include them
 		}
 		t.pending = append(t.pending, keys...)
 		t.level = seq
@@ -41,11 +40,11 @@ func (m *Machine) drain(p *partition) uint64 {
 	return seq
 }
 
-// confirm works out what the complete replicas of p have, and lets the table decide by it.
+// confirm computes which changes of p are confirmed by complete replicas, and updates the table.
 func (m *Machine) confirm(p *partition) {
 	h := &p.hold
 	have, any := m.replicatedUpTo(h)
-	// Also when the next replica is complete by then: both may be cut off, while a majority goes on from the last one.
+	// Also if the next replica is complete by then: both may be isolated while a majority continues from the previous one.
 	if (!any || h.orphaned != 0) && m.orphaned(p) {
 		m.journal(p)
 		return
@@ -72,7 +71,8 @@ func (m *Machine) confirm(p *partition) {
 	m.journal(p)
 }
 
-// replicatedUpTo returns up to which change as many complete replicas have h as are wanted, or all that there are, if any.
+// replicatedUpTo returns the change up to which the wanted number of complete replicas (or all existing ones) have h. any
+// is false if there is none.
 func (m *Machine) replicatedUpTo(h *hold) (seq uint64, any bool) {
 	most, second, n := uint64(0), uint64(0), 0
 	for _, t := range h.targets {
@@ -87,12 +87,12 @@ func (m *Machine) replicatedUpTo(h *hold) (seq uint64, any bool) {
 	return most, n > 0
 }
 
-// awaitsReplica reports whether changes of p by sync rules are unconfirmed while no complete replica has them: where there are
-// other voters, from when p has first had a replica or was taken over. Before, as when a second node joins, the initial sync
-// would hold them up, and nothing is worse than it was.
+// awaitsReplica reports whether changes of p by sync rules stay unconfirmed while no complete replica has them: where there
+// are other voters, once p has had a replica or was taken over. Before that, as when a second node joins, waiting for the
+// initial sync would only delay checks.
 func (m *Machine) awaitsReplica(p *partition) bool { return m.several && p.hold.replicated }
 
-// countVoters looks again at what needs a replica when there are other voters, or none any more.
+// countVoters updates all owned partitions when other voters appear or disappear.
 func (m *Machine) countVoters() {
 	several := len(m.c.Quorum.Set().Members) > 1
 	if several == m.several {
@@ -106,14 +106,14 @@ func (m *Machine) countVoters() {
 	}
 }
 
-// spansUpTo returns how many spans are of changes up to seq.
+// spansUpTo returns the number of spans with changes up to seq.
 func (h *hold) spansUpTo(seq uint64) int {
 	i, _ := slices.BinarySearchFunc(h.spans, seq+1, func(c changes, seq uint64) int { return cmp.Compare(c.seq, seq) })
 	return i
 }
 
-// forgetSpans forgets what every target has. What only some have is kept: should these be
-// let go, it counts as unconfirmed again.
+// forgetSpans removes spans that every target has. The others are kept: if the targets that have them are abandoned, they
+// count as unconfirmed again.
 func (h *hold) forgetSpans() {
 	all := uint64(math.MaxUint64 - 1)
 	for _, t := range h.targets {
@@ -126,9 +126,8 @@ func (h *hold) forgetSpans() {
 	}
 }
 
-// orphaned reports whether p has lost its last complete copy, and no majority has heard
-// from this process since. Then it may be this process that is cut off, and what it
-// decided without a copy would be lost: the gate stays.
+// orphaned reports whether p has lost its last complete replica and no majority has acknowledged this process since. Then
+// this process may be isolated, and its unreplicated decisions would be lost, so the gate stays.
 func (m *Machine) orphaned(p *partition) bool {
 	h := &p.hold
 	if h.gate != 0 && h.orphaned == 0 {
@@ -138,7 +137,7 @@ func (m *Machine) orphaned(p *partition) bool {
 	return h.orphaned != 0 && m.c.Quorum.Renewed() < h.orphaned
 }
 
-// adopt looks again at partitions that were orphaned, when the quorum has been renewed.
+// adopt checks orphaned partitions again after quorum has been renewed.
 func (m *Machine) adopt() {
 	renewed := m.c.Quorum.Renewed()
 	if !m.orphans || renewed == m.renewed {
@@ -153,7 +152,7 @@ func (m *Machine) adopt() {
 	}
 }
 
-// journal tells the table which changes of p are wanted, and whether they are urgent.
+// journal sets in the table which changes of p are recorded, and the gate.
 func (m *Machine) journal(p *partition) {
 	h := &p.hold
 	what, gate := bucket.RecordNothing, time.Duration(0)
@@ -178,7 +177,7 @@ func (m *Machine) journal(p *partition) {
 	m.c.Table.Record(p.number, what, gate)
 }
 
-// plan decides who shall have p's counters, and lets go of whom else has them.
+// plan chooses the nodes that get p's counters, and abandons other targets.
 func (m *Machine) plan(p *partition) {
 	if p.phase != owning || m.view.Owner == nil {
 		return
@@ -213,9 +212,9 @@ func (m *Machine) plan(p *partition) {
 	m.journal(p)
 }
 
-// addWanted begins the initial sync to a wanted node that has nothing. Of two only one goes on at a time, and that to a node that has
-// the state of before a takeover comes last: it forgets that state when the sync begins, and until another replica is complete it
-// may be all that the next crash leaves.
+// addWanted starts the initial sync to a wanted node without a copy, one at a time. A node with the state from before a
+// takeover comes last: it drops that state when the sync begins, and until another replica is complete it may be all that
+// remains after a crash.
 func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
 	h := &p.hold
 	next := message.Peer{}
@@ -232,8 +231,9 @@ func (m *Machine) addWanted(p *partition, wanted []message.Peer) {
 	}
 }
 
-// dropSurplus lets go of targets that are not wanted. A complete replica stays until the wanted ones are complete and what is confirmed
-// stays so without it; until a handoff, if that is next. Where no replica is complete, whichever is first shall be.
+// dropSurplus abandons targets that are not wanted. A complete replica stays until the wanted ones are complete and cover
+// everything that is confirmed, or until the handoff if one is next. While no replica is complete, syncs to unwanted nodes
+// continue.
 func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, inherits bool) {
 	h := &p.hold
 	seq, copied := m.replicatedUpTo(h)
@@ -262,7 +262,7 @@ func (m *Machine) dropSurplus(p *partition, wanted []message.Peer, inherits bool
 	}
 }
 
-// fit reports whether peer can have p's counters.
+// fit reports whether peer can get p's counters.
 func (m *Machine) fit(p *partition, peer message.Peer) bool {
 	if peer == (message.Peer{}) || peer == m.c.Self || peer == p.hold.shunned || !m.reachable(peer) {
 		return false
@@ -270,9 +270,9 @@ func (m *Machine) fit(p *partition, peer message.Peer) bool {
 	return !m.channel(peer).unfit
 }
 
-// replicas appends to list who shall have replicas of p: whom the view names, else any other member, else a voter that gossip alone takes
-// for dead: without a replica a crash here would lose all. A second one is only at a node that serves, as far as known: who leaves waits until
-// nobody needs its replicas.
+// replicas appends the nodes that should have replicas of p: first those of the view, then other members, then voters that
+// only gossip considers dead, since without a replica a crash here would lose everything. The second replica goes only to a
+// serving node, because a leaving one waits until its replicas are not needed.
 func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 	add := func(peer message.Peer, serves bool) {
 		if len(list) < m.c.Replicas && m.fit(p, peer) && (len(list) == 0 || serves && list[0] != peer) {
@@ -294,7 +294,7 @@ func (m *Machine) replicas(p *partition, list []message.Peer) []message.Peer {
 	return list
 }
 
-// enough returns how many complete replicas each partition should have: as many as there are other nodes that serve, at most Replicas.
+// enough returns the wanted number of complete replicas: the number of other serving nodes, at most Replicas.
 func (m *Machine) enough() int {
 	others := 0
 	for i, p := range m.view.Members {
@@ -305,7 +305,7 @@ func (m *Machine) enough() int {
 	return min(others, m.c.Replicas)
 }
 
-// completeReplicas counts the complete replicas of p at nodes that are heard.
+// completeReplicas counts p's complete replicas on nodes that are heard.
 func (m *Machine) completeReplicas(p *partition) (n int) {
 	for _, t := range p.hold.targets {
 		if t.stage == complete && m.c.Quorum.Lives(m.now, t.ch.peer) {
@@ -315,7 +315,7 @@ func (m *Machine) completeReplicas(p *partition) (n int) {
 	return n
 }
 
-// dropAt tells t's peer that its copy is of no use any more.
+// dropAt tells t's peer to drop its replica.
 func (m *Machine) dropAt(t *target) {
 	if t.begun && t.kind == message.InitialSync {
 		t.ch.drops = append(t.ch.drops, message.Part{

@@ -11,7 +11,7 @@ import (
 // script is alice's machine with time that passes in steps of 20 ms. The test says what she hears and gets answers to.
 type script struct {
 	*solo
-	// heard are those whose heartbeats come, and who acknowledge hers; takers confirm what she transfers, but no close.
+	// heard are the peers whose heartbeats arrive and that acknowledge hers; takers confirm her transfers, but no close.
 	heard, takers []message.Peer
 	// lacking say that they have no quorum.
 	lacking []message.Peer

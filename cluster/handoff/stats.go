@@ -6,32 +6,31 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Stats counts since New, except for what is marked as of now.
+// Stats are counts since New, except where they are current values.
 type Stats struct {
-	// HandedOver and Received were swaps, TakenBack swaps that were rejected.
+	// Handoffs completed as giver, as receiver, and rejected by the next owner.
 	HandedOver, Received, TakenBack uint64
-	// Claims were completed, Fresh of them without any state.
+	// Claims won; Fresh are those without any state.
 	Claims, Fresh uint64
-	// Losses are claims that were completed without the state that there was, LossesBack losses that ended because it came back.
+	// Losses are claims won without the latest state; LossesBack are losses that ended because it came back.
 	Losses, LossesBack uint64
-	// SteppedDown are partitions lost to a higher epoch, Merged divergent copies of this process
-	// that their owners have taken in.
+	// SteppedDown are partitions given up for a higher epoch; Merged are own divergent copies that their owners have
+	// merged.
 	SteppedDown, Merged uint64
-	// Initial syncs were begun, Rejected parts of this process's transfer batches rejected, Damaged
-	// initial syncs of others that could not be read or did not add up.
+	// InitialSyncs were started; Rejected are parts of own transfer batches that were rejected; Damaged are received
+	// initial syncs that could not be decoded or had a wrong checksum.
 	InitialSyncs, Rejected, Damaged uint64
-	// Counters and Bytes went out in transfer batches. TooLarge counts how often one was left out because no message takes it.
+	// Counters and Bytes sent in transfer batches. TooLarge counts counters left out because they fit into no message.
 	Counters, Bytes, TooLarge uint64
-	// Freezes are ended ones, FrozenNanos how long all of them took together, FrozenMax
-	// the longest (ns).
+	// Freezes that have ended, their total and longest duration (ns).
 	Freezes                uint64
 	FrozenNanos, FrozenMax int64
-	// Now: partitions held; of these without a complete copy at a node that is heard, and with fewer complete copies than
-	// wanted, or than there are other nodes that serve; being handed over just now; copies of others' partitions, divergent copies
-	// not yet merged, claims under way.
+	// Current: partitions owned; of these without a complete replica on a node that is heard (Unprotected), and with fewer
+	// than wanted and possible (Below); handoffs in progress; replicas; divergent copies not yet merged; claims in
+	// progress.
 	Holding, Unprotected, Below, Closing, Copies, Divergent, Claiming int
-	// Lost are partitions that are held and lack counters, now; LostSince is the last time at which counters of these were lost, LostEnds
-	// when that no longer counts for any of them (math.MaxInt64: it has no end by itself).
+	// Lost is the current number of owned partitions that lack counters. LostSince is the latest time of such a loss;
+	// LostEnds is when the last one stops counting (math.MaxInt64 if it does not expire).
 	Lost                int
 	LostSince, LostEnds int64
 }
@@ -69,11 +68,10 @@ func (m *Machine) Stats() Stats {
 	return s
 }
 
-// Routes returns a number that changes whenever an answer of Owner or Holds may have.
+// Routes returns a number that changes whenever a result of Owner or Holds may have changed.
 func (m *Machine) Routes() uint64 { return m.routes }
 
-// Owner returns who holds p, as far as known: this process while it does, the next owner
-// while a close to it is on its way. Zero if unknown.
+// Owner returns the owner of p, as far as known; the next owner while a close to it is in flight. Zero if unknown.
 func (m *Machine) Owner(p int) message.Peer {
 	k := &m.parts[p].known
 	if k.basis == released {
@@ -82,30 +80,28 @@ func (m *Machine) Owner(p int) message.Peer {
 	return k.owner
 }
 
-// Holds reports whether this process holds p.
+// Holds reports whether this process owns p.
 func (m *Machine) Holds(p int) bool { return m.parts[p].phase == owning }
 
-// Confirmed returns the number of the last change of p that a complete copy has had, or
-// math.MaxUint64 if p needs none. Safe for concurrent use.
+// Confirmed returns the number of p's last change that a complete replica has, math.MaxUint64 if p needs none. Safe for
+// concurrent use.
 func (m *Machine) Confirmed(p int) uint64 { return m.confirmed[p].Load() }
 
-// AwaitsReplica reports whether changes of p by sync rules are confirmed only when a replica has them, while this process holds it.
+// AwaitsReplica reports whether this process owns p and changes by sync rules are confirmed only by a replica.
 func (m *Machine) AwaitsReplica(p int) bool {
 	return m.parts[p].phase == owning && m.awaitsReplica(&m.parts[p])
 }
 
-// Gate returns how long a change of p may be unconfirmed while this process holds it and has a replica, 0 if it has none.
+// Gate returns how long a change of p may be unconfirmed while this process owns it and has a replica, 0 without one.
 func (m *Machine) Gate(p int) time.Duration { return m.parts[p].hold.gate }
 
-// Term counts how often this process has begun to hold p, and was deposed. What was decided in
-// one term is confirmed only while that lasts, or when it ends with a hand-off. Safe for
-// concurrent use.
+// Term counts how often this process has become owner of p and was deposed. A decision is confirmed only within its term,
+// or if the term ends with a handoff. Safe for concurrent use.
 func (m *Machine) Term(p int) uint64 { return m.terms[p].Load() }
 
-// Held returns of how many partitions this process has what nobody else may have: those
-// it holds or is handing over, divergent copies that it has not brought to their owners, states
-// that a claimer may yet fetch, and what an owner is handing over to it: that one could not
-// know whether this process has taken it.
+// Held returns the number of partitions whose state may exist only here: owned or being handed over, divergent and not yet
+// merged, possibly still fetched by a claimer, or being received from an owner that cannot know whether this process took
+// the close.
 func (m *Machine) Held() int {
 	n := 0
 	for i := range m.parts {
@@ -119,9 +115,9 @@ func (m *Machine) Held() int {
 	return n
 }
 
-// Needed returns of how many partitions the copy that this process has is all that a crash of their owner
-// would leave, or has left, as far as it knows. An owner says so when it has another copy, if there is
-// anybody to have one; what nobody holds is needed until it is claimed, if there is anybody to claim it.
+// Needed returns the number of partitions whose copy here is all that a crash of the owner would leave, or has left, as far
+// as known. It ends when the owner announces another complete copy, or the partition is claimed; nodes able to do so must
+// exist.
 func (m *Machine) Needed() int {
 	able := make(map[message.Peer]bool)
 	for i, p := range m.view.Members {

@@ -87,8 +87,8 @@ func TestStrayAnswer(t *testing.T) {
 	}
 }
 
-// TestDropWhileClaiming: word of the owner that a replica is of no use, which comes while its node claims the partition, does
-// not take the state from the claim: the one that was to take its place may be lost with the owner.
+// TestDropWhileClaiming: an order to drop the replica that arrives while its node claims the partition does not take the state
+// from the claim: the replica meant to replace it may be lost with the owner.
 func TestDropWhileClaiming(t *testing.T) {
 	epoch := message.Epoch{Gen: owned, Boot: bob.Boot}
 	s := newSolo(t)

@@ -9,46 +9,46 @@ import (
 
 type key = bucket.Key
 
-// stage is how far a target is.
+// stage is the progress of a target.
 type stage uint8
 
 const (
 	// waiting for its turn.
 	waiting stage = iota
-	// initial sync: its counters are being packed.
+	// sending: its counters are being packed.
 	sending
-	// ending: the end is packed and not receipted.
+	// ending: the last part is packed but not confirmed.
 	ending
-	// complete: it follows.
+	// complete: it follows all changes.
 	complete
 )
 
-// target is one partition's way to one peer.
+// target is the sending of one partition to one peer.
 type target struct {
 	part        *partition
 	ch          *channel
-	kind        message.Kind // Initial sync, Answer or Merge
+	kind        message.Kind // InitialSync, Answer or Merge
 	initialSync uint64
 	nextOwner   bool
 	gen         uint64 // of the claim that an Answer is for
 
 	stage stage
 	begun bool
-	keys  []key // still to be packed
-	// pending are keys that have changed, and need to be packed again; queued says that
-	// the channel knows. level is the change number that the target has once they are.
+	keys  []key // still to pack
+	// pending are changed keys to be packed again; queued says whether the channel knows. level is the change number that
+	// the target reaches with them.
 	pending []key
 	queued  bool
 	level   uint64
-	// packed is the change number that was last packed, acked the last receipted.
+	// packed and acked are the change numbers last packed and last confirmed.
 	packed, acked uint64
-	under         int // parts under way
+	under         int // parts in flight
 	sum           uint64
-	// ended: the end of a Merge was taken. gone: nobody wants it any more.
+	// ended: the end of a Merge was confirmed. gone: abandoned.
 	ended, gone bool
 }
 
-// addTarget begins the way of p's counters to peer.
+// addTarget starts sending p's counters to peer.
 func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) *target {
 	m.initialSyncs++
 	m.stats.InitialSyncs++
@@ -57,14 +57,14 @@ func (m *Machine) addTarget(p *partition, peer message.Peer, kind message.Kind) 
 	return t
 }
 
-// first lets t go before others that wait.
+// first moves t to the front of the waiting targets.
 func (t *target) first() {
 	if i := slices.Index(t.ch.waiting, t); i > 0 {
 		t.ch.waiting = slices.Insert(slices.Delete(t.ch.waiting, i, i+1), 0, t)
 	}
 }
 
-// abandon gives t up, unless it is the next owner of a close under way.
+// abandon cancels t, unless it is the next owner of a close in flight.
 func (m *Machine) abandon(t *target) {
 	p := t.part
 	if t.gone || p.phase == handingOver && p.hold.nextOwner == t {
@@ -82,8 +82,7 @@ func (m *Machine) abandon(t *target) {
 	}
 }
 
-// start begins the packing of t's counters. The journal is on before the keys are
-// listed, so that nothing is missed.
+// start starts packing t's counters. The journal must be on before the keys are listed, so that no change is missed.
 func (m *Machine) start(t *target) {
 	t.stage = sending
 	p := t.part
@@ -98,12 +97,12 @@ func (m *Machine) start(t *target) {
 	case p.phase == handingOver:
 		t.level = p.hold.seq
 	}
-	// An initial sync that is complete has at least what was there when it began.
+	// A completed initial sync has at least the state at its beginning.
 	t.packed, t.acked = t.level, t.level
 }
 
-// inherit makes t the next owner. A copy may lack changes of transient requests, which were not
-// journaled, so every counter is sent again.
+// inherit makes t the next owner. A replica may lack changes of transient requests, which are not journaled, so every
+// counter is sent again.
 func (m *Machine) inherit(t *target) {
 	t.nextOwner = true
 	if t.stage == waiting {
@@ -117,7 +116,7 @@ func (m *Machine) inherit(t *target) {
 	m.offer(t)
 }
 
-// queue tells t's channel that t has changes to pack.
+// queue adds t to its channel's list of changes.
 func (m *Machine) queue(t *target) {
 	if !t.queued && len(t.pending) > 0 {
 		t.queued = true
@@ -132,7 +131,7 @@ func (m *Machine) offer(t *target) {
 	}
 }
 
-// takenPart notes that the peer has taken part.
+// takenPart processes the peer's acceptance of part.
 func (m *Machine) takenPart(t *target, part *message.Part) {
 	p := t.part
 	switch part.Kind {
@@ -140,9 +139,9 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 		m.handedOver(p, t)
 		return
 	case message.Merge:
-		// Receipts may come in another order than the parts went.
+		// Receipts may arrive in another order than the parts were sent.
 		if t.ended = t.ended || part.End; t.ended && t.under == 0 {
-			m.stats.Merged++ // its owner has all of it
+			m.stats.Merged++ // the owner has all of it
 			m.forget(p)
 			m.routes++
 		}
@@ -162,7 +161,7 @@ func (m *Machine) takenPart(t *target, part *message.Part) {
 	}
 }
 
-// rejectedPart notes that the peer has rejected part.
+// rejectedPart processes the peer's rejection of part.
 func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejection) {
 	p := t.part
 	if part.Kind == message.Close {
@@ -176,8 +175,7 @@ func (m *Machine) rejectedPart(t *target, part *message.Part, x message.Rejectio
 	}
 }
 
-// shun leaves peer alone with p for a while: whatever the reason for a rejection is, it
-// takes a moment to pass.
+// shun skips peer as a target of p for a while, since the reason of a rejection takes time to pass.
 func (m *Machine) shun(p *partition, peer message.Peer) {
 	p.hold.shunned, p.hold.shunnedUntil = peer, m.now+5*int64(m.c.Resend)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// acceptor is what this process has promised and accepted for one version.
+// acceptor is the Paxos acceptor state of this process for one version of the voter set.
 type acceptor struct {
 	id       string
 	version  uint64
@@ -31,7 +31,7 @@ func (a *acceptor) accept(s message.Set, b message.Ballot) bool {
 	return true
 }
 
-// instance returns the acceptor for the version after this process's.
+// instance returns the acceptor of the next version.
 func (m *Machine) instance() *acceptor {
 	if a := &m.acceptor; a.id != m.set.ID || a.version != m.set.Version+1 {
 		*a = acceptor{id: m.set.ID, version: m.set.Version + 1}
@@ -39,8 +39,8 @@ func (m *Machine) instance() *acceptor {
 	return &m.acceptor
 }
 
-// prepare and accept note what they can, also where this process has no vote: to
-// note a proposal that was made harms no agreement, and others may ask for it.
+// prepare and accept record ballots even where this process has no vote: a recorded proposal cannot break agreement, and a
+// restarted voter may ask for it.
 
 func (m *Machine) prepare(now int64, from *peer, b *message.Prepare) {
 	if !m.isNext(now, from, b.ID, b.Version) {
@@ -66,8 +66,8 @@ func (m *Machine) accept(now int64, from *peer, b *message.Accept) {
 	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: a.promised, OK: ok})
 }
 
-// isNext reports whether a version is the one after this process's. A proposer that is
-// behind is told so by a heartbeat; if this process is, it will be told.
+// isNext reports whether version is the next one. A proposer with an older version gets a heartbeat, which shows it this
+// process's set.
 func (m *Machine) isNext(now int64, from *peer, id string, version uint64) bool {
 	if m.set.Zero() || id != m.set.ID {
 		return false
@@ -78,17 +78,15 @@ func (m *Machine) isNext(now int64, from *peer, id string, version uint64) bool 
 	return version == m.set.Version+1
 }
 
-// votes reports whether this process's vote counts. One that runs anew has none
-// until it knows what it may have voted for before.
+// votes reports whether this process's vote counts. After a restart it does not until recovery has learned the earlier
+// votes.
 func (m *Machine) votes(now int64) bool {
 	return m.In() && now >= m.graceUntil && !m.recovery.needed && !m.failing
 }
 
-// settled reports whether this process may accept the version after its own: every
-// process that may wait for its right to an acknowledgement from here has shown that it
-// knows this version. So when the next is agreed, quorum of all who know only the
-// last one is over: of any majority of its members, one is among those that accepted,
-// because neighbouring versions' majorities meet.
+// settled reports whether this process may accept the next version: every process whose quorum may rest on an
+// acknowledgement from here has shown that it knows the current version. Then, once the next version is agreed, no process
+// that knows only an older version has quorum, because the majorities of adjacent versions intersect.
 func (m *Machine) settled(now int64) bool {
 	for _, g := range m.given {
 		if g.until >= now && g.shown < m.set.Version {
@@ -98,11 +96,11 @@ func (m *Machine) settled(now int64) bool {
 	return true
 }
 
-// unwritten is how long a set that the disk was asked to have is still wanted when nothing says so again.
+// unwritten is how long a set that was requested from the disk stays requested without another message about it.
 const unwritten = time.Second
 
-// onDisk reports whether the disk has r, and asks for it if not. The caller comes back with what it wants then: the
-// next heartbeat, resend or Stored brings it.
+// onDisk reports whether the disk has r, and requests the write if not. The caller is run again by the next heartbeat,
+// resend or Stored.
 func (m *Machine) onDisk(now int64, r message.Record) bool {
 	m.record, m.asked = r, now
 	if !m.c.Disk {
@@ -111,36 +109,36 @@ func (m *Machine) onDisk(now int64, r message.Record) bool {
 	return m.stored.Equal(r)
 }
 
-// wantSet asks the disk for s and reports whether it has it.
+// wantSet is onDisk for the current record with set s.
 func (m *Machine) wantSet(now int64, s message.Set) bool {
 	r := m.record
 	r.Set = s
 	return m.onDisk(now, r)
 }
 
-// Unstored returns what the disk has to have and has not, if anything. The caller writes and syncs it, and then calls Stored or
-// StoreFailed.
+// Unstored returns the record to write and sync, if any. The caller then calls Stored or StoreFailed.
 func (m *Machine) Unstored() (r message.Record, ok bool) { return m.record, !m.stored.Equal(m.record) }
 
-// Stored notes that the disk has r, and goes on with what waited for that.
+// Stored notes that r is on disk and continues everything that waited for it.
 func (m *Machine) Stored(now int64, r message.Record) {
 	m.now, m.stored, m.failing = now, r, false
 	if p := m.proposal; p != nil && p.accepting && len(p.votes) >= m.set.Majority() {
 		m.adopt(now, p.set)
 	}
-	m.obey(now)
+	m.adoptByHand(now)
 	m.found(now)
 	m.countQuorum(now)
 }
 
-// StoreFailed notes that the disk does not take what it has to have. Until it does, this process has no quorum, and neither
-// acknowledges nor votes.
+// StoreFailed notes that a write failed. Until a write succeeds, this process has no quorum and neither acknowledges nor
+// votes.
 func (m *Machine) StoreFailed(now int64) {
 	m.now, m.failing = now, true
 	m.countQuorum(now)
 }
 
-// forgetUnwanted has the disk keep the set that is in force where it was asked for another that nobody speaks of any more.
+// forgetUnwanted restores the set in force as the record to write when the requested set is no longer mentioned by any
+// peer.
 func (m *Machine) forgetUnwanted(now int64) {
 	if !m.record.Set.Equal(m.set) && m.byHand.Zero() && m.founder == nil && now-m.asked > int64(unwritten) {
 		m.wantSet(now, m.set)

@@ -71,8 +71,8 @@ func TestAcceptor(t *testing.T) {
 	}
 }
 
-// x has acknowledged y at version 3. It accepts what follows version 4 only when y has
-// shown that it knows 4, or has no right any more.
+// x has acknowledged y at version 3. It accepts the version after 4 only when y has shown that it knows 4, or has no quorum any
+// more.
 func TestSpacing(t *testing.T) {
 	four, five := set(4, "w", "x", "y", "z"), set(5, "v", "w", "x", "y", "z")
 	for _, c := range []struct {

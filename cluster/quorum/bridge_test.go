@@ -53,8 +53,8 @@ func TestOutsiderIsNotOutvoted(t *testing.T) {
 	}
 }
 
-// TestQuorumWhenVotersJoin: who has quorum, and with one more voter has it no longer, says that it lacks it 100 ms later and not before: the
-// new voter acknowledges it soon. Once it has it again it says so at once.
+// TestQuorumWhenVotersJoin: a process that loses quorum because a voter was added reports that only after 100 ms, since the new
+// voter acknowledges it soon. When it has quorum again, it says so at once.
 func TestQuorumWhenVotersJoin(t *testing.T) {
 	three, four := set(1, "x", "y", "z"), set(2, "w", "x", "y", "z")
 	l := newLone(t, three)

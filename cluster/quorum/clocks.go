@@ -8,16 +8,15 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Each heartbeat tells its sender's clock, and each acknowledgement the clock of who got it. So a process knows, of each
-// direction, the difference of the clocks and the time on the way together; the least of the differences of the last
-// seconds had the shortest way. Half of what the two leasts differ by is how far the other clock is ahead, but for half
-// of what the shortest ways differ by (as in NTP; RFC 5905, and Lundelius and Lynch, An upper and lower bound for clock
-// synchronization, 1984). Clocks here do not step, so nothing has to be forgotten.
+// Heartbeats carry the sender's clock, acknowledgements the receiver's. For each direction that gives clock difference plus
+// network delay; the minimum over the last seconds has the shortest delay. Half the difference of the two minima is the
+// clock offset, with an error of half the difference of the shortest delays (as in NTP, RFC 5905; Lundelius and Lynch, An
+// upper and lower bound for clock synchronization, 1984). Clocks here do not step, so no sample has to be discarded.
 
-// clockMemory is half of the time (ns) for which a difference counts.
+// clockMemory is half of the window (ns) of a minimum.
 const clockMemory = int64(5e9)
 
-// least is the smallest of the values that were added lately.
+// least is a minimum over a sliding window of 5 to 10 s.
 type least struct {
 	began        int64 // when the newer half began, or never
 	newer, older int64
@@ -37,7 +36,7 @@ func (l *least) add(now, v int64) {
 	l.newer = min(l.newer, v)
 }
 
-// value returns math.MaxInt64 if there is none.
+// value returns the minimum, math.MaxInt64 without a sample.
 func (l *least) value(now int64) int64 {
 	if l.began == never || now-l.began >= 2*clockMemory {
 		return math.MaxInt64
@@ -45,28 +44,30 @@ func (l *least) value(now int64) int64 {
 	return min(l.newer, l.older)
 }
 
-// apart returns a − b. ok is false if they are so far apart that one of them is no reading of a clock.
-func apart(a, b int64) (d int64, ok bool) {
+// clockDifference returns a − b. ok is false if the difference is too large to be one between two clocks.
+func clockDifference(a, b int64) (d int64, ok bool) {
 	const most = int64(1) << 61 // 73 years
 	d = a - b
 	return d, -most < d && d < most && (a > b) == (d > 0)
 }
 
-// readHere notes that a heartbeat of p was sent when its clock showed sent.
+// readHere adds a heartbeat that p sent when its clock showed sent.
 func (p *peer) readHere(now, sent int64) {
-	if d, ok := apart(now, sent); ok {
+	if d, ok := clockDifference(now, sent); ok {
 		p.here.add(now, d)
 	}
 }
 
-// readThere notes that p got a heartbeat, sent from here at sent, when its clock showed at; 0 if it has not said.
+// readThere adds an acknowledgement: p received the heartbeat sent at sent when its own clock showed at (0 if it did not
+// report one).
 func (p *peer) readThere(now, sent, at int64) {
-	if d, ok := apart(at, sent); ok && at != 0 {
+	if d, ok := clockDifference(at, sent); ok && at != 0 {
 		p.there.add(now, d)
 	}
 }
 
-// Ahead returns how far (ns) the clock of a member is ahead of this process's, as far as is known.
+// Ahead returns how far (ns) the clock of a member is ahead of this process's. known is false without samples in both
+// directions.
 func (m *Machine) Ahead(now int64, name string) (ahead int64, known bool) {
 	if name == m.c.Self.Name {
 		return 0, true
@@ -82,17 +83,17 @@ func (m *Machine) Ahead(now int64, name string) (ahead int64, known bool) {
 	return (there - here) / 2, true
 }
 
-// Clocks is how this process's clock stands to those of the voters.
+// Clocks compares this process's clock with those of the voters.
 type Clocks struct {
-	// Agree: a majority of the voters has clocks that show the same but for the tolerance.
+	// Agree: the clocks of a majority of voters are within the tolerance of each other.
 	Agree bool
-	// Ahead is how far (ns) this process's clock is ahead of the median of those that do.
+	// Ahead is how far (ns) this process's clock is ahead of the median of those clocks.
 	Ahead int64
-	// Known: the clocks of a majority are known.
+	// Known: the offsets of a majority of voters have been measured.
 	Known bool
 }
 
-// Clocks compares the clocks of the voters, which agree if they differ by no more than tolerance (ns).
+// Clocks compares the clocks of the voters; they agree if they differ by at most tolerance (ns).
 func (m *Machine) Clocks(now, tolerance int64) Clocks {
 	var buf [16]int64
 	readings := buf[:0]
@@ -104,7 +105,7 @@ func (m *Machine) Clocks(now, tolerance int64) Clocks {
 	return compare(readings, m.set.Majority(), tolerance)
 }
 
-// compare compares readings, relative to this process's own. It sorts them.
+// compare sorts readings, which are offsets from this process's clock, and finds the largest group within tolerance.
 func compare(readings []int64, majority int, tolerance int64) (c Clocks) {
 	if c.Known = len(readings) > 0 && len(readings) >= majority; !c.Known {
 		return c
@@ -127,32 +128,32 @@ func compare(readings []int64, majority int, tolerance int64) (c Clocks) {
 	return c
 }
 
-// Estimate follows the round-trip time to one peer: the smoothed time and its mean deviation as in RFC 6298, the time-out that
-// follows from these, and the shortest of late. The zero Estimate is ready.
+// Estimate estimates the round-trip time to one peer: smoothed time, mean deviation and timeout as in RFC 6298, and the
+// recent minimum. The zero Estimate is ready.
 type Estimate struct {
-	samples             int   // of this period, as enough counts them
+	samples             int   // of this period; see enough
 	smoothed, deviation int64 // ns
-	// shortest has the minimum of this period and of the one before.
+	// shortest has the minima of this period and of the previous one.
 	shortest [2]int64
 	since    int64
-	counted  int64 // when samples last grew
-	// longest has the longest time-outs of the last periods of timeoutPeriod, that of this one first, which began at begun.
+	counted  int64 // when samples last increased
+	// longest has the longest timeout of each of the last six timeoutPeriods, newest first. The newest began at begun.
 	longest [6]int64
 	begun   int64
 }
 
 const (
-	// estimatePeriod is how long a minimum counts, once or twice: short, so that a network that becomes slow is followed within a second.
+	// estimatePeriod is short so that the minimum follows a network that slows down within a second.
 	estimatePeriod = int64(500 * time.Millisecond)
-	// enough is how many samples a period has at least, each spacing after the one before. After a pause or a cut some answers come at once, all
-	// late, and count as one sample.
+	// A period has at least enough samples, counted at most once per spacing: after a pause many late responses arrive
+	// together and count as one.
 	enough  = 8
 	spacing = int64(10 * time.Millisecond)
-	// timeoutPeriod times six is how long a network that has lost packets is taken to lose some.
+	// timeoutPeriod: a network that lost packets is expected to lose more for six of these.
 	timeoutPeriod = int64(10 * time.Second)
 )
 
-// Add takes a round-trip time that ended at now, both in ns.
+// Add adds a round-trip time (ns) that ended at now (ns).
 func (e *Estimate) Add(now, rtt int64) {
 	if e.since == 0 {
 		*e = Estimate{samples: 1, smoothed: rtt, deviation: rtt / 2, shortest: [2]int64{rtt, 0}, since: max(now, 1), counted: now, begun: now}
@@ -176,12 +177,12 @@ func (e *Estimate) Add(now, rtt int64) {
 	e.longest[0] = max(e.longest[0], e.timeout())
 }
 
-// timeout is RFC 6298's retransmission time-out, in ns.
+// timeout is the retransmission timeout (ns) of RFC 6298.
 func (e *Estimate) timeout() int64 { return e.smoothed + 4*e.deviation }
 
-// Timeout is the time within which nearly every answer comes, in ns: RFC 6298's retransmission time-out, or what that was in
-// two of the last six periods of 10 s, if it was longer. So one delay is forgotten soon, and losses that come again and again
-// are not. 0 before the first sample.
+// Timeout is the time (ns) within which nearly every response arrives: the RFC 6298 retransmission timeout, or the
+// second-longest of the last six periods of 10 s if that is longer. One delay is forgotten soon, repeated losses are not. 0
+// before the first sample.
 func (e *Estimate) Timeout() int64 {
 	most, second := int64(0), int64(0)
 	for _, t := range e.longest {
@@ -190,12 +191,12 @@ func (e *Estimate) Timeout() int64 {
 	return max(e.timeout(), second)
 }
 
-// Least is the shortest round-trip time of the last 0.5 to 1 s, or of the last 8 samples where they took longer, in ns; samples that
-// come at once are one. 0 in the first period.
+// Least is the shortest round-trip time (ns) of the last 0.5 to 1 s, or of the last 8 samples if they took longer; samples
+// that arrive together count as one. 0 in the first period.
 func (e *Estimate) Least() int64 { return min(e.shortest[0], e.shortest[1]) }
 
-// RTT returns the shortest round-trip time of heartbeats to p of late, in ns, as Estimate.Least. An acknowledgement may wait
-// up to 120 ms for the next heartbeat, which is part of it.
+// RTT returns the recent shortest round-trip time (ns) of heartbeats to p; see Estimate.Least. It may include up to 120 ms
+// for which an acknowledgement waited for the next heartbeat.
 func (m *Machine) RTT(p message.Peer) int64 {
 	if i, ok := m.find(p); ok {
 		return m.peers[i].rtt.Least()
@@ -203,7 +204,7 @@ func (m *Machine) RTT(p message.Peer) int64 {
 	return 0
 }
 
-// Lease returns how long an acknowledgement of p's heartbeats counts towards its quorum, in ns, as p has said last.
+// Lease returns how long (ns) an acknowledgement of p's heartbeats counts towards p's quorum, as p's last heartbeat said.
 func (m *Machine) Lease(p message.Peer) int64 {
 	if i, ok := m.find(p); ok {
 		return m.peers[i].lease
@@ -211,11 +212,11 @@ func (m *Machine) Lease(p message.Peer) int64 {
 	return int64(m.c.Timeout)
 }
 
-// leaseTimeouts is how many time-outs a lease covers.
+// leaseTimeouts is the number of timeouts that a lease covers.
 const leaseTimeouts = 3
 
-// lease returns how long an acknowledgement of a heartbeat that is sent at now shall last: Right, or longer where
-// voters answer slowly, so that a delay or some lost packets do not cost this process its quorum.
+// lease returns how long an acknowledgement of a heartbeat sent at now counts: Config.Timeout, or longer where voters
+// respond slowly, so that a delay or a few lost packets do not cost this process its quorum.
 func (m *Machine) lease(now int64) int64 {
 	slowest := int64(0)
 	for _, p := range m.peers {
@@ -226,23 +227,22 @@ func (m *Machine) lease(now int64) int64 {
 	return m.c.lease(leaseTimeouts * slowest)
 }
 
-// lease returns d, or the bound of leases that it exceeds.
+// lease limits d to the range of leases.
 func (c Config) lease(d int64) int64 { return min(max(d, int64(c.Timeout)), c.longestLease()) }
 
-// longestLease is the bound of leases: three times Right, and so short that a grace covers what was
-// acknowledged before it.
+// longestLease is three times Timeout, or less so that a grace outlasts every earlier acknowledgement.
 func (c Config) longestLease() int64 {
 	return max(int64(c.Timeout), min(3*int64(c.Timeout), int64(c.Grace)*10/11-int64(time.Millisecond)))
 }
 
-// expiry is how long after an acknowledgement that came with a lease it may still count, on this process's clock:
-// a tenth is allowed for clocks that run at different speeds.
+// expiry is how long after an acknowledgement with this lease it may still count, measured here. A tenth is added for
+// clocks that run at different speeds.
 func expiry(lease int64) int64 { return lease + lease/10 }
 
-// LongestExpiry is how long an acknowledgement may count at most.
+// LongestExpiry is the longest time (ns) that an acknowledgement may count.
 func (m *Machine) LongestExpiry() int64 { return expiry(m.c.longestLease()) }
 
-// slowest is the longest of the shortest round-trip times to voters.
+// slowest is the longest Least among the voters.
 func (m *Machine) slowest() (rtt int64) {
 	for _, p := range m.peers {
 		if m.set.Has(p.Name) {
@@ -252,10 +252,10 @@ func (m *Machine) slowest() (rtt int64) {
 	return rtt
 }
 
-// silence is the time in which p, if it lives, says something: Dead, or longer if its lease is.
+// silence is the time without a message after which p counts as lost: Dead, or longer if p's lease is.
 func (m *Machine) silence(p *peer) int64 { return max(int64(m.c.Dead), p.lease+int64(m.c.Heartbeat)) }
 
-// nthNewest returns the n-th newest of times, which it sorts, never if there are fewer.
+// nthNewest sorts times and returns the n-th newest, or never if there are fewer.
 func nthNewest(times []int64, n int) int64 {
 	if len(times) < n {
 		return never

@@ -8,42 +8,42 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Config says who the machine is and how patient. Zero durations are their defaults.
+// Config configures a Machine. Zero durations mean their defaults.
 type Config struct {
 	// Self is this process. Name and Boot are required.
 	Self message.Peer
-	// Record is what the disk has, zero if nothing. A process that starts with a set founds none.
+	// Record is the record on disk, zero if none. A process that starts with a voter set founds none.
 	Record message.Record
-	// Disk: what Unstored returns is put on disk. Without, nothing waits for it.
+	// Disk: the caller writes the records that Unstored returns. If false, every record counts as written at once.
 	Disk bool
-	// Expect is with how many processes a set is founded, this one included, all of which must expect as many. It must be more than half of
-	// the processes that ever start without a set. 0: this process only joins a set.
+	// Expect is the number of processes that found a voter set together, this one included; all must have the same number.
+	// It must be more than half of the processes that ever start without a set. 0: this process only joins a set.
 	Expect int
 	// Heartbeat is the time between two heartbeats to one peer. 0 means 100 ms.
 	Heartbeat time.Duration
-	// Timeout is how long an acknowledged heartbeat counts towards the quorum at least, from its sending
-	// (F in docs/protocol.md). Where voters answer slowly it is longer, up to three times. 0 means 600 ms.
+	// Timeout is the minimum time for which an acknowledged heartbeat counts towards quorum, from its sending (F in
+	// docs/protocol.md). It is up to three times longer where voters respond slowly. 0 means 600 ms.
 	Timeout time.Duration
-	// Dead is the silence after which a member does not count as living, longer where its lease is. 0 means 700 ms.
+	// Dead is the silence after which a member counts as lost; longer if its lease is. 0 means 700 ms.
 	Dead time.Duration
-	// Grace is how long a process that was restarted within a set promises nothing.
-	// It must be more than 1.1 × Timeout. 0 means 2 s.
+	// Grace is how long a process restarted within a voter set makes no promises. It must be more than 1.1 × Timeout. 0
+	// means 2 s.
 	Grace time.Duration
-	// ForgetAfter is how long a member is missed before it is voted out. 0 means 10 min.
+	// ForgetAfter is the silence after which a member is removed from the voter set. 0 means 10 min.
 	ForgetAfter time.Duration
-	// FoundAfter is how long a process without a set waits for members of its view to
-	// say whether they know one. One with Expect 1 waits for as long as it sees them. 0 means 5 s.
+	// FoundAfter is how long a process without a voter set waits for the members of its view to report whether they know
+	// one. With Expect 1 it waits as long as they are in the view. 0 means 5 s.
 	FoundAfter time.Duration
 }
 
-// Validate reports the first field that is wrong.
+// Validate reports the first invalid field.
 func (c Config) Validate() error {
 	switch {
 	case c.Self.Name == "":
 		return errors.New("quorum: Self.Name: empty; want the node's name")
 	case c.Self.Boot == "":
 		return errors.New("quorum: Self.Boot: empty; want the process's boot id")
-	case !c.Record.Set.Zero() && !sound(c.Record.Set):
+	case !c.Record.Set.Zero() && !validSet(c.Record.Set):
 		return fmt.Errorf("quorum: Record.Set: %+v; want an ID and sorted names, each once, or no set", c.Record.Set)
 	case c.Expect < 0:
 		return fmt.Errorf("quorum: Expect: %d; want a number of processes, or 0 to found no set", c.Expect)

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// While the first connections bring nothing for seconds, copies keep quorum and everybody alive; they end when answers come again.
+// While the first connections stall for seconds, copies keep quorum and all members alive; copies end when responses arrive
+// again.
 func TestCopiesStandIn(t *testing.T) {
 	for _, copies := range []bool{true, false} {
 		w := settle(t, "a b c")

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// In a one-way cut whoever is not answered has no right; the others keep theirs.
+// In a one-way cut, processes that get no acknowledgements have no quorum; the others keep theirs.
 func TestOneWayCut(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -118,9 +118,8 @@ func TestSpacingCoversWhoIsNotCounted(t *testing.T) {
 	w.until(200*time.Millisecond, "c counted", func() bool { return show(w.all["b"].m.Set()) == "3: a b c" })
 }
 
-// Whether a version is agreed on must not depend on who remembers it: a has learned
-// that d is counted, with b's vote, and is cut off before it can tell. b restarts,
-// and could now help c to count e in its place.
+// Whether a version is agreed must not depend on which process remembers it: a has learned that d is a voter, with b's vote,
+// and is isolated before it can report it. b restarts, and could now help c to add e instead.
 func TestRestartedVoterAsksFirst(t *testing.T) {
 	w := settle(t, "a b c")
 	w.split("c", "d")
@@ -149,7 +148,7 @@ func TestRestartedVoterAsksFirst(t *testing.T) {
 	w.until(5*time.Second, "all are counted", w.counted("a b c d e"))
 }
 
-// As before, but it is the proposer that restarts, and the voter that is cut off.
+// As before, but it is the proposer that restarts, and the voter that is isolated.
 func TestRestartedProposerAsksFirst(t *testing.T) {
 	w := settle(t, "a b c")
 	w.lost = func(e message.Envelope) bool {

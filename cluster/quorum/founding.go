@@ -12,32 +12,33 @@ import (
 )
 
 const (
-	// attempt is how long a founder waits for the acceptances before it gives its round up, and declining how long a process
-	// whose acceptance did not come is chosen last.
+	// attempt is how long a founder waits for acceptances before it gives up its round; declining is how long a process
+	// that did not accept is chosen last.
 	attempt   = time.Second
 	declining = 3 * time.Second
-	// pause is the wait between two rounds of a founder, in which the others hear that the first is over.
+	// pause separates two rounds of a founder, so that the others learn that the first is over.
 	pause = 300 * time.Millisecond
-	// turn is how much later each process founds than the one with the next lower name.
+	// turn is how much later each process starts founding than the one with the next lower name.
 	turn = time.Second
-	// gone is the silence after which a founder is taken to be gone.
+	// gone is the silence after which a founder counts as lost.
 	gone = 3 * time.Second
-	// maxVoid bounds the foundings that a process remembers to take no part in.
+	// maxVoid bounds the foundings that a process remembers to have rejected for good.
 	maxVoid = 8
 )
 
-// founder is this process's own round of founding. A voter set is founded by Config.Expect processes at once: each accepts one
-// founding at a time, and the set is in force when all have. So if Expect is more than half of the processes that ever start without a
-// set, no two foundings come into force: they would have a process in common. docs/protocol.md has the whole argument.
+// founder is this process's own round of founding. A voter set is founded by Config.Expect processes: each accepts one
+// founding at a time, and the set is in force when all have accepted. If Expect is more than half of the processes that
+// ever start without a set, two foundings share a process, so at most one comes into force (see docs/protocol.md).
 type founder struct {
 	set         message.Set
-	peers       []message.Peer // all but this process
+	peers       []message.Peer // without this process
 	accepted    []message.Peer
 	began, sent int64
 }
 
-// MayFound says whether the machine may take part in founding a set, if it knows none and Config.Expect is above 0. It may once join targets
-// were asked and SetView has told who was found, unless one has rejected this process. Before the first call it may not.
+// MayFound sets whether the machine may take part in founding a voter set (with Config.Expect above 0 and no known set).
+// Initially it may not. Allow it once the join targets were asked and SetView was called with the result, unless a target
+// has rejected this process.
 func (m *Machine) MayFound(now int64, may bool) {
 	m.now = now
 	switch {
@@ -54,7 +55,7 @@ func (m *Machine) founds() bool {
 	return m.set.Zero() && m.record.Set.Zero() && m.c.Expect > 0 && m.mayFound != never
 }
 
-// found does what is due of founding.
+// found runs the founding steps that are due.
 func (m *Machine) found(now int64) {
 	if !m.set.Zero() {
 		m.founder = nil
@@ -79,8 +80,8 @@ func (m *Machine) found(now int64) {
 	}
 }
 
-// notForThisRun notes that a process which knows a set speaks to an earlier run of this one: gossip has not told it yet that there is
-// another, and will. It may be the first to reach a node that was restarted and asks nobody.
+// notForThisRun notes a heartbeat from a process with a voter set to an earlier boot of this one: that process has not yet
+// learned of the restart by gossip. It may be the first message that a restarted node receives.
 func (m *Machine) notForThisRun(now int64, e message.Envelope) {
 	h, ok := e.Body.(*message.Heartbeat)
 	if ok && e.To.Name == m.c.Self.Name && e.From.Name != m.c.Self.Name && !h.Set.Zero() {
@@ -88,11 +89,11 @@ func (m *Machine) notForThisRun(now int64, e message.Envelope) {
 	}
 }
 
-// isMissed reports whether others have known an earlier run of this process just now.
+// isMissed reports whether an earlier boot of this process was addressed recently.
 func (m *Machine) isMissed(now int64) bool { return m.missedAt > now-int64(memory) }
 
-// candidates returns the processes that a set can be founded with, this one among them, by name: those that are heard, know no
-// set and expect as many. None if a process is heard that knows a set: this one is to join it.
+// candidates returns the processes that can found a set, sorted by name and including this one: those heard recently that
+// know no set and have the same Expect. It returns none if a heard process knows a set, since this one should join it.
 func (m *Machine) candidates(now int64) []message.Peer {
 	all := []message.Peer{m.c.Self}
 	for _, p := range m.peers {
@@ -108,9 +109,9 @@ func (m *Machine) candidates(now int64) []message.Peer {
 	return all
 }
 
-// unheard returns the processes that have to say first whether they know a set: that gossip does not show one any more says nothing, because
-// this process may be the one that is cut off. Who founds alone needs no acceptance that could be lacking, so it waits for as long
-// as gossip shows them.
+// unheard returns the processes that must first report whether they know a set. A process that left the view counts too,
+// because this process may be the isolated one. With Expect 1 no other acceptance is needed, so it waits as long as they
+// are in the view.
 func (m *Machine) unheard(now int64) (peers []message.Peer) {
 	waited := now-m.mayFound >= int64(m.c.FoundAfter)
 	for _, p := range m.peers {
@@ -121,7 +122,7 @@ func (m *Machine) unheard(now int64) (peers []message.Peer) {
 	return peers
 }
 
-// beginFounding begins a round with the first of the others.
+// beginFounding starts a round with the first Expect-1 of others.
 func (m *Machine) beginFounding(now int64, others []message.Peer) {
 	late := func(p message.Peer) int {
 		if i, ok := m.find(p); ok && m.peers[i].declined > now-int64(declining) {
@@ -142,8 +143,7 @@ func (m *Machine) beginFounding(now int64, others []message.Peer) {
 	m.pursueFounding(now)
 }
 
-// pursueFounding asks for the acceptances that lack, makes the set this process's own when all have come, and gives the round
-// up when one does not come.
+// pursueFounding requests the missing acceptances, adopts the set when all have arrived, and gives up after attempt.
 func (m *Machine) pursueFounding(now int64) {
 	f := m.founder
 	if len(f.accepted) == len(f.peers) {
@@ -171,7 +171,7 @@ func (m *Machine) foundingBallot() message.Ballot {
 	return message.Ballot{Round: m.foundingRound, Boot: m.c.Self.Boot}
 }
 
-// giveUp ends this process's round, in which the set will not come into force. Heartbeats say so.
+// giveUp ends this process's round; its set will not come into force. Heartbeats announce that.
 func (m *Machine) giveUp(now int64) {
 	for _, p := range m.founder.lacking() {
 		if i, ok := m.find(p); ok {
@@ -180,11 +180,11 @@ func (m *Machine) giveUp(now int64) {
 	}
 	m.founder, m.pulse = nil, nil
 	m.foundingRound++
-	m.nextRound, m.enough = now+int64(pause), never // of two founders the lower name comes first now
+	m.nextRound, m.enough = now+int64(pause), never // now the founder with the lower name goes first
 	m.beatAll(now)
 }
 
-// foundingAccepted takes an answer to this process's own proposal.
+// foundingAccepted handles a response to this process's own proposal.
 func (m *Machine) foundingAccepted(now int64, from *peer, b *message.Accepted) {
 	f := m.founder
 	if f == nil || b.Ballot != m.foundingBallot() || !slices.Contains(f.peers, from.Peer) || slices.Contains(f.accepted, from.Peer) {
@@ -199,10 +199,10 @@ func (m *Machine) foundingAccepted(now int64, from *peer, b *message.Accepted) {
 	m.found(now)
 }
 
-// acceptFounding answers a founder's proposal. It says yes when the disk has it.
+// acceptFounding responds to a founder's proposal. It accepts once the acceptance is on disk.
 func (m *Machine) acceptFounding(now int64, from *peer, b *message.Accept) {
 	if b.Ballot.Round < from.founding {
-		return // given up meanwhile
+		return // already given up
 	}
 	ok := founderOf(b.Set.ID) == from.Boot && b.Ballot.Boot == from.Boot && m.acceptable(now, b.Set)
 	if ok {
@@ -211,17 +211,18 @@ func (m *Machine) acceptFounding(now int64, from *peer, b *message.Accept) {
 			r.Founding, r.Round = b.Set, b.Ballot.Round
 		}
 		if !m.onDisk(now, r) {
-			return // the founder asks again
+			return // the founder sends it again
 		}
 		ok = r.Round == b.Ballot.Round
 	}
 	m.send(from.Peer, &message.Accepted{Version: b.Set.Version, Ballot: b.Ballot, OK: ok})
 }
 
-// acceptable reports whether this process may accept s: it has accepted no other founder's, and hears all of s, none of whom knows a set.
+// acceptable reports whether this process may accept s: it has accepted no other founding, and hears all members of s, none
+// of which knows a set.
 func (m *Machine) acceptable(now int64, s message.Set) bool {
 	held := m.record.Founding
-	if !m.founds() || m.founder != nil || !sound(s) || len(s.Members) != m.c.Expect || m.isVoid(s.ID) || !held.Zero() && held.ID != s.ID {
+	if !m.founds() || m.founder != nil || !validSet(s) || len(s.Members) != m.c.Expect || m.isVoid(s.ID) || !held.Zero() && held.ID != s.ID {
 		return false
 	}
 	candidates := m.candidates(now)
@@ -233,8 +234,8 @@ func (m *Machine) acceptable(now int64, s message.Set) bool {
 	return s.Has(m.c.Self.Name)
 }
 
-// Forget takes name out of the set without asking a majority, by hand.
-// It fails when there is no set, when name is not in it, is this process, or lives.
+// Forget removes name from the voter set without a majority, on the operator's command. It fails if there is no set, or if
+// name is not a voter, is this process, or is alive.
 func (m *Machine) Forget(now int64, name string) error {
 	m.now = now
 	switch p := m.latest(name); {
@@ -250,11 +251,11 @@ func (m *Machine) Forget(now int64, name string) error {
 		return fmt.Errorf("quorum: forget %q: nobody else is counted; start it again, or start all other nodes without their snapshots", name)
 	}
 	m.byHand = without(m.set, name)
-	m.obey(now)
+	m.adoptByHand(now)
 	return nil
 }
 
-// Bootstrap makes this process found a voter set of its own, by hand. It fails where it has quorum.
+// Bootstrap founds a new voter set with only this process, on the operator's command. It fails if this process has quorum.
 func (m *Machine) Bootstrap(now int64) error {
 	m.now = now
 	if now < m.until {
@@ -265,18 +266,18 @@ func (m *Machine) Bootstrap(now int64) error {
 	}
 	m.founder = nil
 	m.byHand = message.Set{ID: m.freshID(), Version: 1, Members: []string{m.c.Self.Name}}
-	m.obey(now)
+	m.adoptByHand(now)
 	return nil
 }
 
-// obey makes the set that was made by hand this process's, once the disk has it.
-func (m *Machine) obey(now int64) {
+// adoptByHand adopts the set made by Forget or Bootstrap once it is on disk.
+func (m *Machine) adoptByHand(now int64) {
 	s := m.byHand
 	if s.Zero() {
 		return
 	}
 	if s.ID == m.set.ID && s.Version <= m.set.Version {
-		m.byHand = message.Set{} // another version came first
+		m.byHand = message.Set{} // superseded by another version
 		return
 	}
 	if m.adopt(now, s) {
@@ -284,18 +285,17 @@ func (m *Machine) obey(now int64) {
 	}
 }
 
-// recovery gives a process that was restarted within a set its vote back. What it
-// promised and accepted is lost, so it asks all other members, and takes over the
-// latest of what they have: whoever proposed has noted it, and who has heard of this
-// boot counts no vote of an older one. If a member does not answer, it waits until
-// that would be forgotten.
+// recovery gives a restarted voter its vote back. It has lost its promises and acceptances, so it asks all other members
+// and takes the latest of theirs: a proposer has recorded its own proposal, and a member that has heard this boot counts no
+// vote of an older one. If a member does not respond, the vote stays suspended until that member would be removed from the
+// set.
 type recovery struct {
 	needed bool
 	until  int64
 	asked  int64
 }
 
-// recover asks, as long as it is needed.
+// recover requests the missing reports.
 func (m *Machine) recover(now int64) {
 	r := &m.recovery
 	if !r.needed {
@@ -309,7 +309,7 @@ func (m *Machine) recover(now int64) {
 		return
 	}
 	r.asked = now
-	// The lowest of ballots: it is in nobody's way, and the answer tells all the same.
+	// The lowest ballot outbids no other, and the response reports the acceptor's state in any case.
 	b := &message.Prepare{ID: m.set.ID, Version: m.set.Version + 1, Ballot: message.Ballot{Boot: m.c.Self.Boot}}
 	for _, name := range m.set.Members {
 		if p := m.latest(name); p != nil && p.told != b.Version {
@@ -318,7 +318,7 @@ func (m *Machine) recover(now int64) {
 	}
 }
 
-// told takes in what a member has promised and accepted.
+// told takes a member's promise and acceptance.
 func (m *Machine) told(now int64, from *peer, b *message.Promise) {
 	if !m.recovery.needed {
 		return
@@ -344,30 +344,30 @@ func (m *Machine) allTold() bool {
 	return true
 }
 
-// Waiting says what a process waits for that knows no set.
+// Waiting describes what a process without a voter set waits for.
 type Waiting struct {
-	// May: it may take part in founding a set with Expect processes; see Config.Expect and MayFound.
+	// May: it may take part in founding a set of Expect processes; see Config.Expect and MayFound.
 	May    bool
 	Expect int
-	// Have are the names of those that a set can be founded with, this process among them. Others expect another number: so many.
+	// Have are the names of the processes that can found a set with this one, itself included. Others expect another
+	// number.
 	Have   []string
 	Others []Expecting
-	// Know are the processes that are heard and know a set in which they have no quorum. Silent are those that gossip shows and that are not
-	// heard.
+	// Know are the processes that know a set in which they have no quorum. Silent are those in the view that are not heard.
 	Know, Silent []message.Peer
-	// Missed: others speak to an earlier run of this process.
+	// Missed: other processes still address an earlier boot of this one.
 	Missed bool
-	// Accepted is the founding that it has accepted and that is not in force.
+	// Accepted is the founding that this process has accepted and that is not in force.
 	Accepted message.Set
 }
 
-// Expecting is a process that would found a set with another number of processes.
+// Expecting is a process with another Expect.
 type Expecting struct {
 	Name   string
 	Expect int
 }
 
-// Waiting returns what this process waits for as long as it knows no set.
+// Waiting returns what this process waits for while it knows no set.
 func (m *Machine) Waiting(now int64) Waiting {
 	w := Waiting{May: m.founds(), Expect: m.c.Expect, Missed: m.isMissed(now), Accepted: m.record.Founding, Have: []string{m.c.Self.Name}}
 	for _, p := range m.peers {

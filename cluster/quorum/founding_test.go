@@ -127,7 +127,7 @@ func TestFounderIsGone(t *testing.T) {
 	}
 }
 
-// The founder alone knows that its set is in force when it is cut off; the others found another, and it joins them.
+// The founder alone knows that its set is in force when it is isolated; the others found another, and it joins them.
 func TestFounderIsCutOff(t *testing.T) {
 	w := fresh(t, 1, 3)
 	w.lost = func(e message.Envelope) bool {
@@ -146,7 +146,7 @@ func TestFounderIsCutOff(t *testing.T) {
 	w.until(10*time.Second, "all are counted", w.counted("a b c d"))
 }
 
-// As before, but nobody else comes: the three that accepted have to begin anew.
+// As before, but no other process comes: the three that accepted have to start again.
 func TestFounderComesBackTooLate(t *testing.T) {
 	w := fresh(t, 1, 3)
 	w.start("a", "b", "c")
@@ -172,7 +172,7 @@ func TestStaleLargerSet(t *testing.T) {
 	w.until(time.Second, "a has joined it", w.counted("a b c"))
 }
 
-// A set from disk that has its quorum again is taken by those who know none, and not before.
+// A set from disk that has its quorum again is adopted by processes that know none, but not before.
 func TestSetFromDiskOfAOutsider(t *testing.T) {
 	w := fresh(t, 1, 2)
 	old := message.Set{ID: "z-other", Version: 3, Members: []string{"a", "x", "y"}}
@@ -248,7 +248,7 @@ func TestSetOnDiskIsCurrent(t *testing.T) {
 	})
 }
 
-// Who cannot write its set gives up quorum, and has it again when the disk is well.
+// A process that cannot write its set gives up quorum, and gets it back when the disk works again.
 func TestDiskThatFails(t *testing.T) {
 	w := fresh(t, 1, 3)
 	w.disk("a", "b", "c")
@@ -305,7 +305,7 @@ func TestBootstrapByHand(t *testing.T) {
 }
 
 // TestRandomFoundings has five processes found a set, three at a time, through cuts, losses, pauses and crashes. With disks they may
-// come back; without, a process that has begun anew may have forgotten what it has accepted, so none does.
+// come back; without, a process that has started again may have forgotten what it has accepted, so none does.
 func TestRandomFoundings(t *testing.T) {
 	for _, disks := range []bool{false, true} {
 		t.Run(fmt.Sprint("disks ", disks), func(t *testing.T) {
@@ -375,7 +375,7 @@ func foundings(t *testing.T, seed uint64, disks bool) {
 	w.until(25*time.Second, "all agree and have quorum", func() bool { return w.agreed() && w.withQuorum()() })
 }
 
-// A process that is spoken to under an earlier boot id by somebody who knows a set is missed there: it founds none.
+// A process that gets messages for an earlier boot ID from a process that knows a set is missed there: it founds none.
 func TestMissedByOthers(t *testing.T) {
 	l := newLone(t, message.Set{})
 	say := func(now int64, set message.Set) {
@@ -387,7 +387,7 @@ func TestMissedByOthers(t *testing.T) {
 	if !l.Set().Zero() {
 		t.Error("founds a set while others miss it")
 	}
-	say(10_500*ms, message.Set{}) // who knows none misses nobody
+	say(10_500*ms, message.Set{}) // a process that knows none misses no other
 	l.Tick(11_000 * ms)
 	if l.Set().Zero() {
 		t.Error("founds none when nobody misses it any more")

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Wish says what this process wants from now on: Join until it is counted, Leave when
-// it has nothing left to give away.
+// Wish sets what this process wants: Join until it is a voter, Leave when it has handed everything off.
 func (m *Machine) Wish(now int64, w message.Wish) {
 	m.now = now
 	if w == m.wish {
@@ -28,10 +27,9 @@ func (m *Machine) beatAll(now int64) {
 	}
 }
 
-// beatTogether sends the heartbeats that are due, and those that will be soon: one burst costs less than many
-// messages by themselves, here and where they are taken. Who gets one that it would soon have sent itself joins in. So all members
-// come to beat at one time, as fireflies do (Mirollo and Strogatz, Synchronization of pulse-coupled biological
-// oscillators, 1990), and sleep between.
+// beatTogether sends the heartbeats that are due and those that will be soon, because one burst costs both sides less than
+// separate messages. A receiver whose own heartbeats are nearly due does the same, so all members come to beat at the same
+// time and sleep in between (Mirollo and Strogatz, Synchronization of pulse-coupled biological oscillators, 1990).
 func (m *Machine) beatTogether(now int64) {
 	for _, p := range m.peers {
 		if m.wanted(p) && p.beaten <= now-int64(m.c.Heartbeat)/2 {
@@ -61,25 +59,26 @@ func (m *Machine) beat(now int64, p *peer) {
 	m.out[len(m.out)-1].Copy = m.unanswered(now, p)
 }
 
-// copyAfter is how many heartbeats without an answer, beside those that are on their way, make the next go by a second connection too.
+// copyAfter is the number of unanswered heartbeats, besides those in flight, after which the next is also sent on a second
+// connection.
 const copyAfter = 3
 
-// unanswered reports whether p has answered nothing for a while: the connections between the two may be waiting for lost packets, each time
-// that the same one is lost for twice as long.
+// unanswered reports whether p has answered no heartbeat for a while: the connections may be in retransmission backoff,
+// which doubles with every loss.
 func (m *Machine) unanswered(now int64, p *peer) bool {
 	return p.answered != never && p.answered < now-copyAfter*int64(m.c.Heartbeat)-p.rtt.Least()
 }
 
-// LacksQuorum reports whether this process knows a set and has had no quorum for 100 ms, in this version or an earlier one: a new voter
-// takes some heartbeats to acknowledge others.
+// LacksQuorum reports whether this process knows a voter set and has had no quorum for 100 ms, in any version of it: a new
+// voter needs some heartbeats until it acknowledges others.
 func (m *Machine) LacksQuorum(now int64) bool {
 	return !m.set.Zero() && max(m.until, m.quorumAt) < now-int64(100*time.Millisecond)
 }
 
-// Rest says that this process takes in nothing any more, and only acknowledges until it ends: no claim is to wait for its grant.
+// Rest makes this process only acknowledge until it ends, so that no claim waits for its grant.
 func (m *Machine) Rest() { m.resting = true }
 
-// isolated reports whether this process is counted with others and hears nobody, or can take in nothing new because its disk fails or it rests.
+// isolated reports whether this voter hears no other voter, or can take no new state because its disk fails or it rests.
 func (m *Machine) isolated(now int64) bool {
 	return m.In() && !m.alone() && (m.failing || m.resting || m.heard < now-max(int64(m.c.Dead), m.lease(now)+int64(m.c.Heartbeat)))
 }
@@ -109,15 +108,14 @@ func (m *Machine) heartbeat(now int64, p *peer, h *message.Heartbeat) {
 	}
 }
 
-// renews reports whether a gives quorum for longer and tells nothing that old did not
-// tell. It may then wait for the next heartbeat to the same peer, which halves what goes
-// between nodes that have nothing to say. Quorum is then up to one Heartbeat older.
+// renews reports whether a only extends quorum and carries no other news than old. It may then wait for the next heartbeat
+// to the same peer, which halves the messages between idle nodes. Quorum is then up to one Heartbeat older.
 func renews(old, a *message.Ack) bool {
 	return old != nil && old.OK && a.OK && old.Set.ID == a.Set.ID && old.Set.Version == a.Set.Version &&
 		old.PendingGrants == a.PendingGrants && old.Unconfirmed == a.Unconfirmed
 }
 
-// acknowledges judges a heartbeat whose set has been taken over if it is newer.
+// acknowledges reports whether h is acknowledged. A newer set in h has already been adopted.
 func (m *Machine) acknowledges(now int64, p *peer, h *message.Heartbeat) bool {
 	return !m.set.Zero() && !m.failing && m.set.Equal(h.Set) && !m.unconfirmed && !m.inGrace(now) && p.introduced && h.Seen >= m.awaited
 }
@@ -138,17 +136,16 @@ func (m *Machine) ack(now int64, p *peer, a *message.Ack) {
 	p.reading, p.until = a.Sent, max(p.until, a.Sent+m.c.lease(a.Lease))
 	m.countQuorum(now)
 	if m.pulse != nil && m.pulse.NoQuorum && !m.LacksQuorum(now) {
-		m.beatAll(now) // until the others hear so, they may claim what this process decides again
+		m.beatAll(now) // until the others hear this, they may claim the partitions of this process
 	}
 }
 
-// given is the last acknowledgement that was OK of one process's heartbeats.
+// given is the last acknowledgement with OK that one process got from this one.
 type given struct {
 	boot string
-	// until is the time until which it may count.
+	// until is when it can no longer count.
 	until int64
-	// shown is the highest version of the present cluster ID that the process has
-	// shown to know.
+	// shown is the highest version of the current cluster ID that the process has shown to know.
 	shown uint64
 }
 
@@ -164,13 +161,13 @@ func (m *Machine) findGiven(boot string) (int, bool) {
 	return slices.BinarySearchFunc(m.given, boot, func(g given, boot string) int { return strings.Compare(g.boot, boot) })
 }
 
-// dropExpired forgets acknowledgements that give no right any more.
+// dropExpired removes acknowledgements that no longer count.
 func (m *Machine) dropExpired(now int64) {
 	m.given = slices.DeleteFunc(m.given, func(g given) bool { return g.until < now })
 }
 
-// Acked returns whom this process has acknowledged (OK) so lately that it may still count, and for how long; not those that are outvoted and
-// whose last heartbeat has seen this process's pending grants up to seq.
+// Acked returns the processes whose acknowledgement (OK) by this one may still count, and for how long. It leaves out those
+// that are outvoted and whose last heartbeat has seen this process's pending grants up to seq.
 func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 	var acked []message.Acked
 	for _, g := range m.given {
@@ -181,20 +178,18 @@ func (m *Machine) Acked(now int64, seq uint64) []message.Acked {
 	return acked
 }
 
-// Introduced notes that a full list of p's holdings has been taken in, without which
-// p's heartbeats are not acknowledged.
+// Introduced notes that the full list of p's holdings has been processed. Before that, p's heartbeats are not acknowledged.
 func (m *Machine) Introduced(p message.Peer) {
 	if p := m.enter(p); p != nil {
 		p.introduced = true
 	}
 }
 
-// AwaitSeen raises the number of this process's pending grants to seq: from now on heartbeats are
-// acknowledged only if they have seen it.
+// AwaitSeen raises the sequence number of this process's pending grants to seq: heartbeats are acknowledged only if they
+// have seen it.
 func (m *Machine) AwaitSeen(seq uint64) { m.awaited = max(m.awaited, seq) }
 
-// Awaited returns the peers that listen whose last heartbeat had not seen all pending grants, and what
-// each had seen.
+// Awaited returns the listening peers whose last heartbeat had not seen all pending grants.
 func (m *Machine) Awaited() []AwaitedPeer {
 	var debts []AwaitedPeer
 	for _, p := range m.peers {
@@ -205,50 +200,48 @@ func (m *Machine) Awaited() []AwaitedPeer {
 	return debts
 }
 
-// AwaitedPeer is a peer and the newest pending grants that it has seen.
+// AwaitedPeer is a peer and the newest of this process's pending grants that it has seen.
 type AwaitedPeer struct {
 	Peer message.Peer
 	Seen uint64
 }
 
-// Saw notes that pending grants of from up to seq has been taken in; heartbeats to it will say so.
+// Saw notes that the pending grants of from up to seq have been processed; heartbeats to it report that.
 func (m *Machine) Saw(from message.Peer, seq uint64) {
 	if p := m.enter(from); p != nil {
 		p.saw = max(p.saw, seq)
 	}
 }
 
-// QuorumUntil returns the time until which the process may decide; it has quorum
-// at times before it. In the past, or math.MinInt64, if it has not.
+// QuorumUntil returns the time before which the process has quorum and may decide. It is in the past, or math.MinInt64,
+// without quorum.
 func (m *Machine) QuorumUntil() int64 { return m.until }
 
-// Renewed returns a time such that a majority has acknowledged heartbeats that were sent then or later, math.MinInt64 if there is none.
+// Renewed returns a time such that a majority has acknowledged heartbeats sent then or later, math.MinInt64 if there is
+// none.
 func (m *Machine) Renewed() int64 { return m.renewed }
 
-// Lapses returns how often this process has had quorum again after so long without that a voter which acknowledged it before can have
-// been restarted since and be past its grace, and one was: what that one had promised is forgotten.
+// Lapses counts how often this process regained quorum after a loss so long that a voter could restart and pass its grace
+// in between, and one did: the promises of that voter are lost.
 func (m *Machine) Lapses() uint64 { return m.lapses }
 
-// Promises reports whether the process may grant claims: it knows a set and is past
-// its grace.
+// Promises reports whether the process may grant claims: it knows a voter set and is past its grace.
 func (m *Machine) Promises(now int64) bool { return !m.set.Zero() && !m.inGrace(now) }
 
-// beginGrace is for a process that finds itself counted and may have been so in an
-// earlier run, whose promises it does not know.
+// beginGrace is for a process that finds itself a voter and may have been one in an earlier run, whose promises it does not
+// know.
 func (m *Machine) beginGrace(now int64) {
 	m.graceUntil = now + int64(m.c.Grace)
 	m.recovery = recovery{needed: true, until: now + int64(m.c.ForgetAfter), asked: never}
 }
 
-// inGrace reports whether nothing is promised. Who is counted alone promised
-// things to nobody that it could not decide itself.
+// inGrace reports whether this process must make no promises. A lone voter has made none to other processes.
 func (m *Machine) inGrace(now int64) bool { return now < m.graceUntil && !m.alone() }
 
 func (m *Machine) alone() bool { return len(m.set.Members) == 1 && m.In() }
 
-// countQuorum works out until when a majority's acknowledgements last. In its grace
-// the process does not count itself: the others of a majority must make sure that
-// it has seen the pending grants of claims that it granted in an earlier run.
+// countQuorum computes when the acknowledgements of a majority end. In its grace the process does not count itself: the
+// other voters of a majority must ensure that it has seen the pending grants of claims granted in its earlier run.
 func (m *Machine) countQuorum(now int64) {
 	m.quorumAt = max(m.quorumAt, min(now, m.until))
 	defer m.noteLapse(now)
@@ -275,8 +268,8 @@ func (m *Machine) countQuorum(now int64) {
 	m.until, m.renewed = nthNewest(ends, others), nthNewest(readings, others)
 }
 
-// noteLapse counts a lapse. Who acknowledged a heartbeat of this process was alive until its lease before quorum was lost, and acknowledges
-// others no sooner than a grace later; a tenth is allowed for the clocks. Who has not been restarted has forgotten nothing.
+// noteLapse counts a lapse (see Lapses). A voter that acknowledged this process was alive at most one lease before quorum
+// was lost, and acknowledges others no sooner than a grace after its restart; a tenth is added for clock speeds.
 func (m *Machine) noteLapse(now int64) {
 	if now >= m.until {
 		return
@@ -287,7 +280,7 @@ func (m *Machine) noteLapse(now int64) {
 	m.quorumAt = now
 }
 
-// anyNew reports whether some other voter's process was first heard from after the time given.
+// anyNew reports whether another voter's process was first heard after the given time.
 func (m *Machine) anyNew(after int64) bool {
 	return slices.ContainsFunc(m.set.Members, func(name string) bool {
 		p := m.latest(name)

@@ -66,8 +66,8 @@ func distance(s, t message.Set) int {
 	return n
 }
 
-// majority: who has quorum has acknowledgements of heartbeats whose leases last from
-// a majority of its set, itself included.
+// majority: a process with quorum has acknowledgements, with leases that still last, from a majority of its set, itself
+// included.
 func (l *law) majority(p *process) {
 	s, n := p.m.Set(), 0
 	for _, name := range s.Members {
@@ -80,8 +80,8 @@ func (l *law) majority(p *process) {
 	}
 }
 
-// neighbours: who has quorum knows the same version as all others of its cluster ID
-// that have it, or a neighbour of that.
+// neighbours: a process with quorum knows the same version as all others of its cluster ID that have quorum, or an adjacent
+// one.
 func (l *law) neighbours(p *process) {
 	s := p.m.Set()
 	for _, q := range l.runs {

@@ -35,7 +35,7 @@ func set(version uint64, members ...string) message.Set {
 	return message.Set{ID: "m", Version: version, Members: members}
 }
 
-// say gives x a message and returns what x sends in turn to who said it.
+// say gives x a message and returns the responses of x to its sender.
 func (l lone) say(now int64, from message.Peer, b message.Body) []message.Body {
 	l.Take()
 	l.Step(now, message.Envelope{From: from, To: x, ClusterID: l.Set().ID, Body: b})

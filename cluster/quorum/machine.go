@@ -1,10 +1,8 @@
-// Package quorum decides who is counted (the voter set) and whether this process
-// may decide anything at full limit (quorum). docs/protocol.md has the rules.
-// What a process may decide, partition by partition, is cluster/handoff's.
+// Package quorum decides which processes are voters (the voter set) and whether this process may decide at the full limit
+// (has quorum); docs/protocol.md has the rules. What it may decide, partition by partition, is up to cluster/handoff.
 //
-// Machine is a pure step function: it takes the time, messages and the view, and
-// leaves messages to be sent. It starts no goroutine, reads no clock and draws no
-// random numbers; its owner calls it from one goroutine.
+// Machine is a pure step function: it takes time, messages and the view as arguments, and leaves messages to send. It
+// starts no goroutine, reads no clock and draws no random numbers.
 package quorum
 
 import (
@@ -15,23 +13,22 @@ import (
 )
 
 const (
-	// resend is the wait for an answer of the Paxos messages, beside one and a half round trips.
+	// resend is the wait before a Paxos message is sent again, in addition to one and a half round trips.
 	resend = 100 * time.Millisecond
-	// memory is how long a peer that is silent and not in the view is remembered.
+	// memory is how long a silent peer outside the view is remembered.
 	memory = 10 * time.Second
 	// never is before all times.
 	never = math.MinInt64
 )
 
-// Machine is the quorum's side of one process. Not safe for concurrent use.
+// Machine is the quorum state of one process. Not safe for concurrent use.
 //
-// Every method that takes the time takes the process's clock, in ns, which does not
-// step back and runs on while the process or the machine sleeps.
+// Times are the process's clock in ns, which does not step back and keeps running while the process or machine sleeps.
 type Machine struct {
 	c   Config
 	now int64 // the time of the last Step or Tick
 	out []message.Envelope
-	// usual is how many messages the last Take had.
+	// usual is the number of messages of the last Take.
 	usual int
 
 	peers []*peer // sorted by name, then boot
@@ -39,41 +36,40 @@ type Machine struct {
 	pulse *message.Heartbeat // the last one sent; peers may share it
 
 	set message.Set
-	// missed has for each member of set when it was last heard from, or was first
-	// known to be a member.
+	// missed has when each member of set was last heard, or first known as a member.
 	missed    []int64
 	dissolved uint64
-	// unconfirmed: nobody's pending grants who knew the set has been seen.
+	// unconfirmed: no pending grants of a process that knew the set have been seen yet.
 	unconfirmed bool
-	// heard is when another process was last heard from, or the set was first known.
+	// heard is when another process was last heard, or the set was first known.
 	heard int64
-	// clusterIDSince is when this process took over the set's cluster ID.
+	// clusterIDSince is when this process adopted the set's cluster ID.
 	clusterIDSince int64
 	// quorumAt is when this process last had quorum in the set's cluster ID.
 	quorumAt int64
-	// lackedAt is when it was last without.
+	// lackedAt is when it last had none.
 	lackedAt int64
-	// lapses counts when it had it again after so long that promises made to it may be forgotten.
+	// See Lapses.
 	lapses uint64
 
-	// record is what the disk is to have, asked since when, stored what it has. failing: it could not be written.
+	// record is the record to write, requested at asked; stored is the record on disk. failing: the last write failed.
 	record, stored message.Record
 	asked          int64
 	failing        bool
-	byHand         message.Set // to be adopted when the disk has it
+	byHand         message.Set // adopted once on disk
 
 	resting bool // see Rest
 
-	// missedAt is when a process with a set last spoke to an earlier run of this one.
+	// missedAt is when a process with a set last addressed an earlier boot of this one.
 	missedAt      int64
 	mayFound      int64
-	enough        int64 // since when there are processes enough to found a set
+	enough        int64 // since when enough processes are heard to found a set
 	founder       *founder
-	foundingRound uint64 // of founder; those below are given up
+	foundingRound uint64 // of founder; earlier rounds are given up
 	nextRound     int64  // when the next may begin
 	founded       int    // how many sets this process has founded and left
 
-	until      int64 // of quorum
+	until      int64 // end of quorum
 	renewed    int64 // see Renewed
 	graceUntil int64
 	uncounted  bool // this process does not count itself
@@ -86,7 +82,7 @@ type Machine struct {
 	round    uint64 // the highest seen in any ballot
 }
 
-// New returns a machine that knows nobody. now is the process's clock. c must be valid.
+// New returns a machine without peers. now is the process's clock. c must be valid.
 func New(c Config, now int64) *Machine {
 	m := &Machine{
 		c: c.withDefaults(), now: now,
@@ -102,8 +98,8 @@ func New(c Config, now int64) *Machine {
 	return m
 }
 
-// Step takes a message. It ignores types that are not its own, and
-// what is not addressed to this boot id. now must have been read after e came in.
+// Step processes a message. It ignores other types and messages to another boot ID. now must have been read after e
+// arrived.
 func (m *Machine) Step(now int64, e message.Envelope) {
 	if e.To != m.c.Self {
 		m.notForThisRun(now, e)
@@ -137,7 +133,7 @@ func (m *Machine) Step(now int64, e message.Envelope) {
 	}
 }
 
-// Tick does what is due at now. Call it at least every 100 ms, and when Due says so.
+// Tick runs everything that is due at now. Call it at least every 100 ms, and at Due.
 func (m *Machine) Tick(now int64) {
 	m.now = now
 	m.dropOutsiders(now)
@@ -150,7 +146,7 @@ func (m *Machine) Tick(now int64) {
 	} else {
 		m.lackedAt = now
 	}
-	m.obey(now)
+	m.adoptByHand(now)
 	m.undo(now)
 	m.forgetUnwanted(now)
 	m.found(now)
@@ -161,7 +157,7 @@ func (m *Machine) Tick(now int64) {
 	}
 }
 
-// Due returns when the next heartbeat is to be sent, math.MaxInt64 if there is nobody to send it to.
+// Due returns when the next heartbeat must be sent, math.MaxInt64 without a receiver.
 func (m *Machine) Due() int64 {
 	due := int64(math.MaxInt64)
 	for _, p := range m.peers {
@@ -172,7 +168,7 @@ func (m *Machine) Due() int64 {
 	return due
 }
 
-// Take returns the messages to be sent since the last call.
+// Take returns the messages to send since the last call.
 func (m *Machine) Take() []message.Envelope {
 	out := m.out
 	m.usual, m.out = len(out), nil

@@ -51,7 +51,7 @@ func TestAcknowledgement(t *testing.T) {
 			if got := l.Acked(861*ms, c.awaited+1); got != nil {
 				t.Errorf("acknowledged %v too long ago", got)
 			}
-			// A new run of y must introduce itself anew, and the old one is not answered.
+			// A new run of y must introduce itself again, and the old one is not answered.
 			if l.acks(300*ms, later, c.h) {
 				t.Error("acknowledged the next run of y, which has not introduced itself")
 			}
@@ -104,8 +104,8 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestSteadyPair: between two who have nothing to tell, a heartbeat is answered by one, and the
-// acknowledgement may wait for it. What tells something goes at once.
+// TestSteadyPair: between two idle processes, a heartbeat is answered by one heartbeat, and the acknowledgement may wait for
+// it. News are sent at once.
 func TestSteadyPair(t *testing.T) {
 	mine := set(3, "x", "y")
 	l := newLone(t, mine)

@@ -7,51 +7,51 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// peer is what this process knows of another.
+// peer is the state of another process.
 type peer struct {
 	message.Peer
 	inView bool
-	since  int64 // when it was entered, or last heard from
-	heard  int64 // when it was last heard from
-	first  int64 // when it was first heard from, if it was
-	beaten int64 // when a heartbeat was last sent to it
+	since  int64 // when it was entered or last heard
+	heard  int64 // when it was last heard
+	first  int64 // when it was first heard, if ever
+	beaten int64 // when the last heartbeat was sent to it
 
-	// introduced: a full list of its holdings has been taken in.
+	// introduced: the full list of its holdings has been processed.
 	introduced bool
-	// saw is the newest of its pending grants that has been taken in.
+	// saw is its newest pending grant that has been processed.
 	saw uint64
 
-	// What its last heartbeat said; sent is never if there was none.
+	// From its last heartbeat; sent is never without one.
 	sent      int64
 	setless   bool
 	clusterID string
 	wish      message.Wish
 	seen      uint64
 	isolated  bool
-	lease     int64 // Config.Quorum before the first
-	// noQuorum, expect, founding and void are as in message.Heartbeat; lacking is since when it has said noQuorum in this process's set.
+	lease     int64 // Config.Timeout before the first heartbeat
+	// As in message.Heartbeat. lacking is since when it has reported noQuorum in this process's set.
 	noQuorum bool
 	lacking  int64
 	expect   int
 	founding uint64
 	void     []string
-	// declined is when it last did not accept this process's founding.
+	// declined is when it last failed to accept this process's founding.
 	declined int64
 
-	// acked is the last acknowledgement given to it, nil if there was none.
+	// acked is the last acknowledgement sent to it, nil if none.
 	acked *message.Ack
 
-	// answered is when the newest heartbeat was sent that it answered, reading when the newest was that it acknowledged, and until is
-	// until when its acknowledgements last.
+	// answered and reading are when the newest answered and the newest acknowledged heartbeat was sent; until is when its
+	// acknowledgements expire.
 	answered, reading, until int64
 	rtt                      Estimate
-	// here and there are the differences of the clocks, see clocks.go.
+	// here and there are clock differences; see clocks.go.
 	here, there least
-	// told is the version up for agreement when it last told what it has accepted.
+	// told is the version for which it last reported what it has accepted.
 	told uint64
 }
 
-// SetView tells who gossip shows, this process left out, in any state.
+// SetView sets the peers in the gossip view, in any state, without this process.
 func (m *Machine) SetView(now int64, peers []message.Peer) {
 	m.now = now
 	for _, p := range m.peers {
@@ -67,7 +67,7 @@ func (m *Machine) SetView(now int64, peers []message.Peer) {
 	}
 }
 
-// Lives reports whether p was heard from within Dead and is not left out, see lives, or is this process.
+// Lives reports whether p is this process, or was heard within Dead, is not isolated and is not outvoted.
 func (m *Machine) Lives(now int64, p message.Peer) bool {
 	if p == m.c.Self {
 		return true
@@ -76,7 +76,7 @@ func (m *Machine) Lives(now int64, p message.Peer) bool {
 	return ok && m.lives(now, m.peers[i])
 }
 
-// Living returns the peers that live, sorted.
+// Living returns the live peers, sorted.
 func (m *Machine) Living(now int64) []message.Peer {
 	var living []message.Peer
 	for _, p := range m.peers {
@@ -87,14 +87,14 @@ func (m *Machine) Living(now int64) []message.Peer {
 	return living
 }
 
-// Listens reports whether messages to p are of use: it was heard from within Dead, and is not isolated. It may have no quorum.
+// Listens reports whether p takes messages: it was heard within Dead and is not isolated. It may lack quorum.
 func (m *Machine) Listens(now int64, p message.Peer) bool {
 	i, ok := m.find(p)
 	return ok && m.listens(now, m.peers[i])
 }
 
-// NoneDecides reports whether no voter has quorum, as far as this process, in its grace, can know: a majority, itself included, has said
-// so in its last heartbeats, or a quarter of the grace has passed in which none with quorum was heard.
+// NoneDecides reports whether no voter has quorum, as far as this process can know in its grace: a majority including
+// itself has reported no quorum, or a quarter of the grace has passed without a heartbeat of a voter that has quorum.
 func (m *Machine) NoneDecides(now int64) bool {
 	without := 1
 	for _, p := range m.peers {
@@ -109,7 +109,7 @@ func (m *Machine) NoneDecides(now int64) bool {
 	return without >= m.set.Majority() || now >= m.graceUntil-3*int64(m.c.Grace)/4
 }
 
-// Outvoted returns the peers that listen and do not live, because they lack quorum where this process has it.
+// Outvoted returns the peers that listen but do not count as live, because they lack quorum where this process has it.
 func (m *Machine) Outvoted(now int64) []message.Peer {
 	var outvoted []message.Peer
 	for _, p := range m.peers {
@@ -120,14 +120,13 @@ func (m *Machine) Outvoted(now int64) []message.Peer {
 	return outvoted
 }
 
-// Shares reports whether p's last heartbeat has shown a set of this process's cluster ID.
+// Shares reports whether p's last heartbeat had this process's cluster ID.
 func (m *Machine) Shares(p message.Peer) bool {
 	i, ok := m.find(p)
 	return ok && m.peers[i].clusterID == m.set.ID
 }
 
-// Heard returns when p was last heard from, math.MinInt64 if never, or if it is isolated or lacks quorum where this process has it. This
-// process hears itself all the time.
+// Heard returns when p was last heard: now for this process, math.MinInt64 if never, or if p is isolated or outvoted.
 func (m *Machine) Heard(p message.Peer) int64 {
 	if p == m.c.Self {
 		return m.now
@@ -138,7 +137,7 @@ func (m *Machine) Heard(p message.Peer) int64 {
 	return never
 }
 
-// Wishes returns what p's last heartbeat wished.
+// Wishes returns the wish of p's last heartbeat.
 func (m *Machine) Wishes(p message.Peer) message.Wish {
 	if p == m.c.Self {
 		return m.wish
@@ -149,29 +148,28 @@ func (m *Machine) Wishes(p message.Peer) message.Wish {
 	return message.Stay
 }
 
-// lives reports whether p was heard from just now, is not isolated, and is not outvoted: then it can decide, or may in a moment.
+// lives reports whether p can decide, or may be able to soon.
 func (m *Machine) lives(now int64, p *peer) bool { return m.listens(now, p) && !m.outvoted(now, p) }
 
-// listens reports whether p was heard from just now. One that says that it is isolated can be told
-// nothing, and is no good to anybody until it hears again.
+// listens reports whether p was heard recently and is not isolated. An isolated process takes no new state.
 func (m *Machine) listens(now int64, p *peer) bool { return !p.isolated && m.speaks(now, p) }
 
-// outvoted reports whether p has lacked quorum for a third of its lease in the set in which this process has had it for as long: most
-// voters do not reach p. What it owns nobody can decide, so it must not stand in the way of a takeover. Where both lacked quorum just now,
-// p may have it again and not have said so yet. One that is not introduced lacks it because this process does not acknowledge it.
+// outvoted reports whether p has lacked quorum for a third of its lease while this process has had it in the same set: most
+// voters do not reach p, so its partitions have no decider and it must not block a takeover. If both lacked quorum
+// recently, p may have regained it without having said so; if p is not introduced, it lacks quorum because this process
+// does not acknowledge it.
 func (m *Machine) outvoted(now int64, p *peer) bool {
 	long := p.lease / 3
 	return p.introduced && p.noQuorum && p.clusterID == m.set.ID && p.lacking < now-long && m.lackedAt < now-long && now < m.until
 }
 
-// speaks reports whether p was heard from just now.
+// speaks reports whether p was heard recently.
 func (m *Machine) speaks(now int64, p *peer) bool { return p.heard >= now-m.silence(p) }
 
-// wanted reports whether heartbeats go to p.
+// wanted reports whether p gets heartbeats.
 func (m *Machine) wanted(p *peer) bool { return p.inView || m.set.Has(p.Name) }
 
-// hear notes that a message of from came in. It returns nil if the message must be
-// ignored.
+// hear notes a message from a process. It returns nil if the message must be ignored.
 func (m *Machine) hear(now int64, from message.Peer) *peer {
 	m.now = now
 	p := m.enter(from)
@@ -189,10 +187,9 @@ func (m *Machine) hear(now int64, from message.Peer) *peer {
 	return p
 }
 
-// enter returns what is known of id, from now on something. It returns nil for what
-// cannot be another process: no name or boot, this process's name, or an older boot
-// of a name than was just heard from. An older one that speaks when the newer is silent
-// has started since, with a clock that was set back.
+// enter returns the peer called id, adding it if necessary. It returns nil if id cannot be another live process: name or
+// boot is empty, the name is this process's, or a newer boot of that name was heard recently. An older boot that is heard
+// while the newer one is silent was started later, with a clock that was set back.
 func (m *Machine) enter(id message.Peer) *peer {
 	if id.Name == "" || id.Boot == "" || id.Name == m.c.Self.Name {
 		return nil
@@ -217,8 +214,7 @@ func (m *Machine) enter(id message.Peer) *peer {
 	return p
 }
 
-// supersede is for p's first message: other boots of its name that were heard before, and
-// older ones, are gone.
+// supersede handles p's first message: it removes other boots of its name that were heard before, and older ones.
 func (m *Machine) supersede(p *peer) {
 	member := m.set.Has(p.Name)
 	m.peers = slices.DeleteFunc(m.peers, func(q *peer) bool {
@@ -226,25 +222,25 @@ func (m *Machine) supersede(p *peer) {
 			return false
 		}
 		if member {
-			// Acknowledgements are of names: the new boot's grace covers the old one's.
+			// Acknowledgements belong to the name: the new boot's grace covers the old boot's.
 			p.reading, p.until = max(p.reading, q.reading), max(p.until, q.until)
 		}
 		return true
 	})
 	if member {
-		// The vote of an older boot is forgotten there, so it must not be counted here.
+		// The new boot does not know the old boot's vote, so it must not be counted.
 		m.proposal = nil
 	}
 }
 
-// dropOutsiders forgets who is neither in the view nor was heard from lately.
+// dropOutsiders removes peers that are neither in the view nor heard recently.
 func (m *Machine) dropOutsiders(now int64) {
 	m.peers = slices.DeleteFunc(m.peers, func(p *peer) bool {
 		return !p.inView && p.since < now-int64(memory)
 	})
 }
 
-// find returns p's place in peers, or where it would be.
+// find returns the index of p in peers, or where it would be inserted.
 func (m *Machine) find(p message.Peer) (int, bool) {
 	return slices.BinarySearchFunc(m.peers, p, func(q *peer, p message.Peer) int {
 		if c := strings.Compare(q.Name, p.Name); c != 0 {
@@ -254,8 +250,7 @@ func (m *Machine) find(p message.Peer) (int, bool) {
 	})
 }
 
-// latest returns the boot of name that was heard from, else the newest that the view
-// shows, nil if none is known.
+// latest returns the boot of name that was heard, else the newest in the view, nil if none is known.
 func (m *Machine) latest(name string) *peer {
 	var latest *peer
 	i, _ := m.find(message.Peer{Name: name})

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// x knows version 3 of y and z, and is not counted. It takes a later version only from who tells no more
-// pending grants than x has seen, and not with an unconfirmed set.
+// x knows version 3 of y and z, and is not a voter. It adopts a later version only from a process that reports no more pending
+// grants than x has seen, and whose set is confirmed.
 func TestVersionsCarryPendingGrants(t *testing.T) {
 	three, four := set(3, "y", "z"), set(4, "w", "y", "z")
 	for _, c := range []struct {
@@ -35,8 +35,8 @@ func TestVersionsCarryPendingGrants(t *testing.T) {
 	}
 }
 
-// x has no set. It takes one to be able to read the pending grants, and is of no use to anybody until it has: it
-// acknowledges nobody, and says that what it knows is unconfirmed.
+// x has no set. It adopts one in order to read the pending grants. Until it has, it acknowledges no heartbeat and reports its
+// set as unconfirmed.
 func TestUnconfirmed(t *testing.T) {
 	mine := set(3, "y", "z")
 	l := newLone(t, message.Set{})
@@ -70,7 +70,7 @@ func TestUnconfirmed(t *testing.T) {
 	}
 }
 
-// The members of the set that x has unconfirmed have crashed and begin anew: x goes with them, but not before the last
+// The members of the set that x has unconfirmed have crashed and start again: x goes with them, but not before the last
 // has, and not because of a process that was never counted.
 func TestUnconfirmedOfTheLost(t *testing.T) {
 	old, young := set(3, "y", "z"), message.Set{ID: "a", Version: 1, Members: []string{"y"}}
@@ -97,7 +97,7 @@ func TestUnconfirmedOfTheLost(t *testing.T) {
 			t.Errorf("%s: cluster ID %s, want %s", c.name, got, c.knows)
 		}
 	}
-	// Who has its set confirmed gives nothing up.
+	// A process with a confirmed set gives up nothing.
 	l = newLone(t, old)
 	l.say(100*ms, later, &message.Heartbeat{Sent: 100 * ms, Set: young})
 	if got := l.Set().ID; got != "m" {
@@ -105,7 +105,7 @@ func TestUnconfirmedOfTheLost(t *testing.T) {
 	}
 }
 
-// What was seen of somebody's pending grants in one cluster ID says nothing in another.
+// Pending grants seen in one cluster ID do not count in another.
 func TestPendingGrantsOfAnotherClusterID(t *testing.T) {
 	l := newLone(t, set(3, "y", "z"))
 	l.Introduced(y)
@@ -137,7 +137,8 @@ func TestAcceptorsPendingGrants(t *testing.T) {
 	}
 }
 
-// Who says that it hears nobody does not live, though it is heard; who hears nobody says so.
+// A process that reports isolation does not count as live, though it is heard. A process that hears no other voter reports
+// isolation.
 func TestIsolated(t *testing.T) {
 	l := newLone(t, set(3, "x", "y", "z"))
 	mine := l.Set()

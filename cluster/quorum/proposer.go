@@ -8,28 +8,27 @@ import (
 )
 
 const (
-	// patience is how long a ballot may go without progress, beside two round trips, and stagger how much
-	// more for every lower name, so that two proposers do not outbid each other for ever.
+	// patience is how long a ballot may go without progress, in addition to two round trips. stagger is added for every
+	// lower name, so that two proposers do not outbid each other forever.
 	patience = 500 * time.Millisecond
 	stagger  = 100 * time.Millisecond
 )
 
-// proposal is this process's attempt to have the next version agreed on.
+// proposal is this process's attempt to get the next version agreed.
 type proposal struct {
 	ballot message.Ballot
-	// set is what this process wants, or what has been accepted of others, of that
-	// what was accepted under the highest ballot.
+	// set is the proposed set, or the one that a voter has accepted under the highest ballot.
 	set   message.Set
 	under message.Ballot
-	// votes are the names that have promised, or accepted when accepting.
+	// votes are the names that have promised (accepted, if accepting).
 	accepting bool
 	votes     []string
-	// outbid: a higher ballot has been promised somewhere.
+	// outbid: a voter has promised a higher ballot.
 	outbid      bool
 	sent, moved int64
 }
 
-// propose begins, repeats or gives up a ballot, as is due.
+// propose starts, repeats or gives up a ballot.
 func (m *Machine) propose(now int64) {
 	if p := m.proposal; p != nil {
 		rank, _ := slices.BinarySearch(m.set.Members, m.c.Self.Name)
@@ -41,8 +40,7 @@ func (m *Machine) propose(now int64) {
 		}
 		m.proposal = nil
 	}
-	// What guards is that pursue counts no own vote before this process is settled. Here that only spares a ballot that would
-	// wait for this vote.
+	// Only an optimization: pursue counts no own vote before this process is settled, so the ballot would have to wait.
 	if m.failing || !m.coordinates(now) || !m.settled(now) {
 		return
 	}
@@ -53,8 +51,8 @@ func (m *Machine) propose(now int64) {
 	}
 }
 
-// pursue casts this process's own vote, notes it even where it does not count, so
-// that who asks for what was accepted is told, and asks for the votes that lack.
+// pursue casts this process's own vote and requests the missing ones. It records the vote even where it does not count, so
+// that a recovering voter can learn of it.
 func (m *Machine) pursue(now int64) {
 	p, a := m.proposal, m.instance()
 	p.sent = now
@@ -87,7 +85,7 @@ func (m *Machine) pursue(now int64) {
 	m.ask(&message.Accept{Set: p.set, Ballot: p.ballot})
 }
 
-// ask sends b to the members whose votes lack.
+// ask sends b to the members whose votes are missing.
 func (m *Machine) ask(b message.Body) {
 	for _, name := range m.set.Members {
 		if slices.Contains(m.proposal.votes, name) {
@@ -99,7 +97,7 @@ func (m *Machine) ask(b message.Body) {
 	}
 }
 
-// prefer takes over what a voter has accepted if it is the latest of that.
+// prefer takes the set that a voter has accepted under the highest ballot so far.
 func (p *proposal) prefer(s message.Set, under message.Ballot) {
 	if !s.Zero() && p.under.Compare(under) < 0 {
 		p.set, p.under = s, under
@@ -112,7 +110,7 @@ func (p *proposal) vote(now int64, name string) {
 	}
 }
 
-// promise takes an answer to a Prepare, whose sender knows the given cluster ID.
+// promise handles a response to Prepare. clusterID is the sender's.
 func (m *Machine) promise(now int64, from *peer, clusterID string, b *message.Promise) {
 	if clusterID == m.set.ID && b.Version == m.set.Version+1 {
 		m.told(now, from, b)
@@ -130,7 +128,7 @@ func (m *Machine) promise(now int64, from *peer, clusterID string, b *message.Pr
 	}
 }
 
-// accepted takes an answer to an Accept.
+// accepted handles a response to Accept.
 func (m *Machine) accepted(now int64, from *peer, b *message.Accepted) {
 	if b.Version == 1 {
 		m.foundingAccepted(now, from, b)
@@ -146,7 +144,7 @@ func (m *Machine) accepted(now int64, from *peer, b *message.Accepted) {
 	}
 }
 
-// answered returns the proposal if an answer is a vote for it.
+// answered returns the proposal if the response is a vote for it, else nil.
 func (m *Machine) answered(from *peer, version uint64, b message.Ballot, ok bool) *proposal {
 	m.round = max(m.round, b.Round)
 	p := m.proposal
@@ -162,12 +160,11 @@ func (m *Machine) answered(from *peer, version uint64, b message.Ballot, ok bool
 	return p
 }
 
-// recent is the silence after which a member is not waited for to coordinate, longer where its lease is.
+// recent is the silence after which a member is skipped as coordinator; longer if its lease is.
 const recent = time.Second
 
-// coordinates reports whether it is for this process to propose changes: it has the
-// lowest name of the living members. Those who wish to leave come last, so that who
-// stays is the first to know that they may.
+// coordinates reports whether this process proposes changes: it has the lowest name of the live members. Members that wish
+// to leave come last, so that a remaining member is the first to know that they may.
 func (m *Machine) coordinates(now int64) bool {
 	lowest := ""
 	for _, name := range m.set.Members {
@@ -189,9 +186,8 @@ func (m *Machine) coordinates(now int64) bool {
 	return lowest == m.c.Self.Name
 }
 
-// due returns the version that should follow, if one should: leaves, then joins, then
-// members that have been missed for long. The coordinator never takes itself out: if
-// all leave, it is what remains.
+// due returns the next version if a change is due: first leaves, then joins, then members to forget. The coordinator never
+// removes itself: if all leave, it remains.
 func (m *Machine) due(now int64) (message.Set, bool) {
 	for _, name := range m.set.Members {
 		if p := m.latest(name); p != nil && p.wish == message.Leave {
@@ -211,8 +207,8 @@ func (m *Machine) due(now int64) (message.Set, bool) {
 	return message.Set{}, false
 }
 
-// joinable reports whether p can be counted: it lives, and it acknowledges. To count
-// one that cannot be reached could cost the others their majority.
+// joinable reports whether p may become a voter: it is alive and acknowledges this process. An unreachable voter could cost
+// the others their majority.
 func (m *Machine) joinable(now int64, p *peer) bool {
 	return !m.set.Has(p.Name) && m.lives(now, p) && p.until >= now
 }

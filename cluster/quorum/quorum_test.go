@@ -46,7 +46,7 @@ func TestQuorumUntil(t *testing.T) {
 	}
 }
 
-// What was acknowledged in one cluster ID is no right in another.
+// Acknowledgements of one cluster ID give no quorum in another.
 func TestQuorumEndsWithTheClusterID(t *testing.T) {
 	l := newLone(t, set(2, "x", "y", "z"))
 	l.Tick(3000 * ms)
@@ -112,8 +112,8 @@ func TestGrace(t *testing.T) {
 	}
 }
 
-// TestLapses: a process counts when it has quorum again after so long without that those who acknowledged it can have come back without
-// their promises, a grace less its lease, and one has. Who is counted alone relies on nobody.
+// TestLapses: a process counts a lapse when it regains quorum after so long that an acknowledging voter may have restarted
+// without its promises (a grace less its lease), and one has. A lone voter depends on no other.
 func TestLapses(t *testing.T) {
 	for _, c := range []struct {
 		name, members string

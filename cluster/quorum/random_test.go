@@ -90,7 +90,7 @@ func schedule(t *testing.T, seed uint64) {
 			w.run(time.Duration(1 + w.rng.Int64N(1000*ms)))
 			w.boot(p.id.Name, w.rng.Int64N(1000*ms), snapshot)
 		case 8:
-			// Who is not counted yet could be, by a wish to join that is under way.
+			// A process that is not a voter yet may become one, by a pending wish to join.
 			p.leaving = p.m.In() && w.rng.IntN(3) > 0
 		case 9, 10:
 			if began < len(names) {
@@ -110,7 +110,7 @@ func schedule(t *testing.T, seed uint64) {
 	w.loss, w.double, w.late = 0, 0, 1
 	w.until(5*time.Second, "all agree and have quorum", func() bool { return w.agreed() && w.withQuorum()() })
 
-	// If nobody is missing, all are counted soon.
+	// If no process is missing, all become voters soon.
 	names = nil
 	for _, p := range w.running() {
 		names = append(names, p.id.Name)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// restart runs name anew, at once.
+// restart runs name again, at once.
 func (w *testCluster) restart(name string, snapshot message.Set) *process {
 	w.crash(name)
 	w.run(time.Millisecond)
@@ -106,8 +106,8 @@ func TestAllRestartFromSnapshots(t *testing.T) {
 	w.until(300*time.Millisecond, "b counted out", func() bool { return !w.all["b"].m.In() })
 }
 
-// A process that is counted alone needs no grace to decide and to promise. But it has
-// forgotten who got quorum from it, and lets the set change only when that is over.
+// A lone voter needs no grace to decide and promise. But it has forgotten which processes got quorum from it, so the set
+// changes only after the grace.
 func TestRestartOfTheOnlyMember(t *testing.T) {
 	w := settle(t, "a")
 	z := w.boot("z", 0, message.Set{})
@@ -126,8 +126,7 @@ func TestRestartOfTheOnlyMember(t *testing.T) {
 	w.until(3*time.Second, "counted", func() bool { return show(a.m.Set()) == "3: a w y" })
 }
 
-// A restarted member that asks in vain gets its vote back when who does not answer
-// would be forgotten.
+// A restarted member without responses gets its vote back when the silent member would be removed from the set.
 func TestVoteComesBack(t *testing.T) {
 	w := settle(t, "a b c")
 	w.crash("c")
@@ -192,7 +191,7 @@ func TestForgetOnBothSides(t *testing.T) {
 	w.until(time.Second, "quorum", w.withQuorum())
 }
 
-// Who has seen somebody founds no set for five seconds, even when its view loses them: it may be the one that is cut off.
+// A process that has seen another founds no set for five seconds, even if the other leaves its view: it may itself be isolated.
 func TestFoundsLateWhenCutOff(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -133,8 +133,8 @@ func TestOrderedLeave(t *testing.T) {
 	}
 }
 
-// Of two, the one that leaves hears of it from the one that stays, never the other
-// way round: else a lost message could leave the other in a set with nobody.
+// Of two members, the leaving one learns of the change from the remaining one, never the other way round: otherwise a lost
+// message could leave the remaining one in a set with a gone member.
 func TestLeaveOfTheLowestOfTwo(t *testing.T) {
 	w := settle(t, "a b")
 	w.all["a"].leaving = true
@@ -189,7 +189,7 @@ func TestCrashAndForget(t *testing.T) {
 	}
 }
 
-// A member that was cut off for longer than the others remember it comes back as a
+// A member that was isolated for longer than the others remember it comes back as a
 // newcomer, and is not in grace: it has not forgotten anything.
 func TestForgottenComesBack(t *testing.T) {
 	w := settle(t, "a b c")

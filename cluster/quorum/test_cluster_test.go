@@ -36,7 +36,7 @@ type testCluster struct {
 
 	config quorum.Config
 	law    law
-	// disks has what each name's disk has; who is not in it has no disk. Writing takes fsync, and fails while full.
+	// disks has the disk of each name; a name without an entry has no disk. Writing takes fsync, and fails while full.
 	disks map[string]*message.Record
 	fsync int64
 	full  map[string]bool
@@ -222,7 +222,7 @@ func (w *testCluster) agreed() bool {
 	return true
 }
 
-// with quorum reports whether all these have quorum, and everybody if none is named.
+// withQuorum reports whether all named processes have quorum, or all processes if none is named.
 func (w *testCluster) withQuorum(names ...string) func() bool {
 	return func() bool {
 		for _, p := range w.running() {

@@ -10,45 +10,45 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Set returns the newest version that this process knows. Zero if none.
+// Set returns the newest version that this process knows, zero if none.
 func (m *Machine) Set() message.Set { return m.set }
 
-// Unconfirmed reports whether this process has not yet seen the pending grants of anybody who knows its set: then it acknowledges nobody,
-// and may give the set up for one that ranks below it.
+// Unconfirmed reports whether this process has not yet seen the pending grants of any process that knew its set. Until then
+// it acknowledges no heartbeat, and may give the set up for one that ranks lower.
 func (m *Machine) Unconfirmed() bool { return m.unconfirmed }
 
-// In reports whether this process is counted.
+// In reports whether this process is a voter.
 func (m *Machine) In() bool { return m.set.Has(m.c.Self.Name) }
 
-// Dissolved returns how often this process gave up its set for one of another cluster ID.
+// Dissolved returns how often this process replaced its set by one of another cluster ID.
 func (m *Machine) Dissolved() uint64 { return m.dissolved }
 
-// knows is what a process says that it knows.
+// knows is the state that a peer reports in a heartbeat or acknowledgement.
 type knows struct {
 	set message.Set
-	// pendingGrants is the number of its last pending grants, unconfirmed says that it has not seen the pending grants of anybody
-	// who knew the set.
+	// pendingGrants is the number of its last pending grant. unconfirmed: it has not seen the pending grants of any process
+	// that knew the set.
 	pendingGrants uint64
 	unconfirmed   bool
-	// proven: it has quorum in that set.
+	// proven: it has quorum in set.
 	proven bool
 }
 
-// learn takes in what p knows. A version of the set carries the pending grants of the one before: whoever knows
-// it knows of every claim that was granted by a majority of an earlier version, see docs/protocol.md.
-// So a later version is taken only from a process whose pending grants have been seen. Who had no set, or one of another
-// cluster ID, takes it to be able to read the pending grants, and acknowledges nobody until it has.
+// learn processes the state of p. A process may adopt a later version only from a peer whose pending grants it has seen:
+// then every process that knows a version knows all claims granted by a majority of earlier versions (see
+// docs/protocol.md). A process with no set, or of another cluster ID, adopts it first and acknowledges no heartbeat until
+// it has seen the pending grants.
 func (m *Machine) learn(now int64, p *peer, k knows) {
 	s := k.set
 	informs := !k.unconfirmed && p.saw >= k.pendingGrants
 	switch {
-	case k.unconfirmed || !sound(s):
+	case k.unconfirmed || !validSet(s):
 	case m.takes(now, p, k) && (informs || s.ID != m.set.ID):
 		if !m.wantSet(now, s) {
-			break // the next heartbeat says so again
+			break // the next heartbeat carries it again
 		}
-		// A process that has just started and finds itself counted may have been so
-		// before. Only one that was seen to be taken in, or has accepted the founding, has promised nothing yet.
+		// A process that finds itself a voter may have been one in an earlier run. Only if it saw its own addition, or has
+		// accepted the founding, can it have made no promise yet.
 		name, old := m.c.Self.Name, m.set
 		if s.Has(name) && !(old.Has(name) && old.ID == s.ID) {
 			if old.ID == s.ID && old.Version+1 == s.Version && m.wish == message.Join || m.record.Founding.ID == s.ID {
@@ -69,12 +69,12 @@ func (m *Machine) learn(now int64, p *peer, k knows) {
 	}
 }
 
-// yield is how long a process has had no quorum when it gives its set up for one that has, whichever is larger.
+// yield is how long a process must have had no quorum before it replaces its set, however large, by one that has quorum.
 const yield = 5 * time.Second
 
-// takes reports whether this process takes k's set in the place of its own. A set of another cluster ID takes no other's place
-// unless the process that shows it has quorum in it: a set from an old disk may be one that nobody is left of. A process without
-// a set takes one that counts it all the same, for how else could it get quorum again; but not one that it has promised to take no part in.
+// takes reports whether this process replaces its set by k's. A set of another cluster ID must be proven by quorum, since a
+// set from an old disk may have no members left. A process without a set also takes one that includes it, because it has no
+// other way to get quorum again, unless it has promised to take no part in it.
 func (m *Machine) takes(now int64, p *peer, k knows) bool {
 	s := k.set
 	switch {
@@ -86,22 +86,22 @@ func (m *Machine) takes(now int64, p *peer, k knows) bool {
 	return k.proven && (beats(s, m.set) || m.deserted(now, p, s) || max(m.quorumAt, m.clusterIDSince) < now-int64(yield))
 }
 
-// deserted reports whether this process has its set unconfirmed, and p, which the set counts, knows s of another
-// cluster ID: so p has lost it in a crash, and waiting for its pending grants is in vain. Nothing was acknowledged by
-// unconfirmed, so nothing is broken by giving it up for a set that it outranks.
+// deserted reports whether p, a member of this process's unconfirmed set, knows s of another cluster ID and no other live
+// member has this set: their pending grants cannot arrive any more. Nothing was acknowledged while unconfirmed, so giving
+// the set up breaks no promise.
 func (m *Machine) deserted(now int64, p *peer, s message.Set) bool {
 	if !m.unconfirmed || s.ID == m.set.ID || !m.set.Has(p.Name) {
 		return false
 	}
 	for _, q := range m.peers {
 		if q != p && q.clusterID == m.set.ID && m.set.Has(q.Name) && m.lives(now, q) {
-			return false // its pending grants can still be seen
+			return false // its pending grants can still arrive
 		}
 	}
 	return true
 }
 
-// adopt makes s this process's set, and tells everybody, if the disk has it.
+// adopt makes s this process's set and announces it to all peers, once s is on disk.
 func (m *Machine) adopt(now int64, s message.Set) bool {
 	if !m.wantSet(now, s) {
 		return false
@@ -120,7 +120,7 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 		if !old.Zero() {
 			m.dissolved++
 		}
-		// What was acknowledged, shown and told was so in the other cluster ID.
+		// This state belongs to the old cluster ID.
 		for _, p := range m.peers {
 			p.reading, p.until, p.told, p.saw = never, never, 0, 0
 		}
@@ -133,17 +133,17 @@ func (m *Machine) adopt(now int64, s message.Set) bool {
 	return true
 }
 
-// beats reports whether a process that knows t should take s in its place.
+// beats reports whether a process with t should adopt s.
 func beats(s, t message.Set) bool {
 	if s.ID != t.ID || s.Version != t.Version {
 		return s.Outranks(t)
 	}
-	// Two sets of one version: nodes were forgotten by hand on both sides of a cut.
+	// Two sets with the same version: nodes were forgotten by hand on both sides of a network partition.
 	return cmp.Or(cmp.Compare(len(s.Members), len(t.Members)), slices.Compare(s.Members, t.Members)) > 0
 }
 
-// sound reports whether s can be a set that somebody knows.
-func sound(s message.Set) bool {
+// validSet reports whether s is a valid set: an ID, a version, and sorted unique names.
+func validSet(s message.Set) bool {
 	if s.ID == "" || s.Version == 0 || len(s.Members) == 0 || s.Members[0] == "" {
 		return false
 	}
@@ -155,9 +155,9 @@ func sound(s message.Set) bool {
 	return true
 }
 
-// follows reports whether t can be the version after s: one name more or less.
+// follows reports whether t can be the next version after s: one name more or less.
 func follows(s, t message.Set) bool {
-	if !sound(t) || t.ID != s.ID || t.Version != s.Version+1 {
+	if !validSet(t) || t.ID != s.ID || t.Version != s.Version+1 {
 		return false
 	}
 	small, large := s, t
@@ -175,19 +175,19 @@ func follows(s, t message.Set) bool {
 	return true
 }
 
-// with returns the version after s that counts name too.
+// with returns the next version after s, with name added.
 func with(s message.Set, name string) message.Set {
 	i, _ := slices.BinarySearch(s.Members, name)
 	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Insert(slices.Clone(s.Members), i, name)}
 }
 
-// without returns the version after s that does not count name.
+// without returns the next version after s, with name removed.
 func without(s message.Set, name string) message.Set {
 	i, _ := slices.BinarySearch(s.Members, name)
 	return message.Set{ID: s.ID, Version: s.Version + 1, Members: slices.Delete(slices.Clone(s.Members), i, i+1)}
 }
 
-// freshID returns the ID of the next set that this process founds: its boot id, and a number if it has used that.
+// freshID returns the ID of the next set that this process founds: its boot ID, with a number from the second set on.
 func (m *Machine) freshID() string {
 	if m.founded == 0 {
 		return m.c.Self.Boot
@@ -195,13 +195,13 @@ func (m *Machine) freshID() string {
 	return fmt.Sprintf("%s.%d", m.c.Self.Boot, m.founded)
 }
 
-// founderOf returns the boot id of the process that founded the set called id.
+// founderOf returns the boot ID of the process that founded the set id.
 func founderOf(id string) string {
 	boot, _, _ := strings.Cut(id, ".")
 	return boot
 }
 
-// silent reports whether nothing was heard for long of the founder of the set called id.
+// silent reports whether the founder of the set id has not been heard for long.
 func (m *Machine) silent(now int64, id string) bool {
 	boot := founderOf(id)
 	return boot != m.c.Self.Boot && !slices.ContainsFunc(m.peers, func(p *peer) bool {
@@ -209,7 +209,7 @@ func (m *Machine) silent(now int64, id string) bool {
 	})
 }
 
-// isVoid reports whether this process has promised to take no part in the founding called id. It then takes that set only from a
+// isVoid reports whether this process has promised to take no part in the founding id. It then adopts that set only from a
 // process that has quorum in it.
 func (m *Machine) isVoid(id string) bool { return slices.Contains(m.record.Void, id) }
 
@@ -219,8 +219,8 @@ func (m *Machine) promiseVoid(now int64, id string) {
 	m.onDisk(now, r)
 }
 
-// review lets go of the founding that this process has accepted when it cannot come into force any more: its founder says so, or
-// is gone and so many members have promised to take no part that no majority is left.
+// review drops the accepted founding when it can no longer come into force: its founder has given it up, or is lost and so
+// many members have promised to take no part that no majority remains.
 func (m *Machine) review(now int64) {
 	if !m.record.Set.Zero() {
 		return
@@ -244,7 +244,7 @@ func (m *Machine) review(now int64) {
 	}
 }
 
-// givenUp reports whether the founder of s has said that the round that this process has accepted is over.
+// givenUp reports whether the founder of s has announced that the accepted round is over.
 func (m *Machine) givenUp(s message.Set) bool {
 	return slices.ContainsFunc(m.peers, func(p *peer) bool {
 		return p.Boot == founderOf(s.ID) && p.setless && p.founding > m.record.Round
@@ -262,8 +262,8 @@ func (m *Machine) outside(s message.Set) (n int) {
 	return n
 }
 
-// undo makes this process one without a set again if its set was founded and can have no quorum: so many members have promised to take
-// no part in it, because they had heard nothing of the founder.
+// undo drops a founded set that can get no quorum, because too many members have promised to take no part in it after they
+// heard nothing of its founder.
 func (m *Machine) undo(now int64) {
 	s := m.set
 	if s.Version != 1 || m.quorumAt != never || len(s.Members) == 1 {

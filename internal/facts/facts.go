@@ -1,21 +1,20 @@
-// Package facts has what nodes tell each other about themselves for people to look at: counts, standing, what is known
-// of a key. They are values; who gathers them, and who shows them, is for others to say.
+// Package facts has the values that nodes report about themselves for display: counts, holdings and the state of a key.
 package facts
 
 import "time"
 
-// Counts are checks by result. All are the number since the node was started, or within a Slot's time.
+// Counts are numbers of checks by result, since the start of the node or within a Slot.
 type Counts struct{ Allowed, Denied, Shadowed, Failed uint64 }
 
-// Sum returns how many checks there were.
+// Sum returns the number of checks.
 func (c Counts) Sum() uint64 { return c.Allowed + c.Denied + c.Shadowed + c.Failed }
 
-// Plus returns c and d together.
+// Plus returns the sum of c and d.
 func (c Counts) Plus(d Counts) Counts {
 	return Counts{c.Allowed + d.Allowed, c.Denied + d.Denied, c.Shadowed + d.Shadowed, c.Failed + d.Failed}
 }
 
-// Minus returns what c has more than before: of counts that have begun anew, all of them.
+// Minus returns the increase since before. A counter that is lower than before has restarted and counts in full.
 func (c Counts) Minus(before Counts) Counts {
 	less := func(a, b uint64) uint64 {
 		if a < b {
@@ -29,87 +28,87 @@ func (c Counts) Minus(before Counts) Counts {
 	}
 }
 
-// History is made of Slots slots of SlotTime each. Slot n is of the Unix time from n·SlotTime on.
+// A history has Slots slots of SlotTime each. Slot n begins at Unix time n·SlotTime.
 const (
 	SlotTime = 5 * time.Second
 	Slots    = 60
 )
 
-// MaxRules is how many rules a node tells of: those with the most checks. MaxHistories is how many of them, and of those
-// kept, have a history.
+// MaxRules is the number of rules that a node reports: those with the most checks. MaxHistories is how many of them, and of
+// those kept, have a history.
 const (
 	MaxRules     = 512
 	MaxHistories = 512
 )
 
-// Node is what a node tells of itself.
+// Node is a node's report about itself.
 type Node struct {
-	// Name and Boot are set by who gathers.
+	// Name and Boot are set by the node that collects the reports.
 	Name, Boot string
-	// Rules is a hash of the rules in force: equal where they are. Empty for none.
+	// Rules is a hash of the rules in force, empty for none.
 	Rules string
-	// MayDecide: it has quorum to decide; if not, Reason says why.
+	// MayDecide: it has quorum. If not, Reason says why.
 	MayDecide bool
 	Reason    string
 	Holdings  Holdings
-	// All are the checks of all rules, and of none.
+	// All are the checks of all rules, unmatched ones included.
 	All     Counts
 	Latency Latency
-	// ByRule has at most MaxRules, sorted by domain and name.
+	// ByRule has at most MaxRules entries, sorted by domain and name.
 	ByRule []Rule
-	// Slot is the newest slot of the histories, 0 if there are none.
+	// Slot is the newest slot of the histories, 0 without histories.
 	Slot int64
-	// History is of all checks, as in a Rule.
+	// History counts all checks; otherwise as in Rule.
 	History []Counts
 }
 
-// Holdings are numbers of partitions, as of now: see limiter.Holdings.
+// Holdings are current numbers of partitions; see limiter.Holdings.
 type Holdings struct {
 	Holding, Unprotected, BelowReplicas, HandingOver, Copies, Claims, Divergent, Lost int
 }
 
-// Latency is a histogram: see timing.Latency.
+// Latency is a histogram; see timing.Latency.
 type Latency struct {
 	Bounds []time.Duration
 	Counts []uint64
 	Sum    time.Duration
 }
 
-// Rule is what was counted by one rule.
+// Rule has the counts of one rule.
 type Rule struct {
 	Domain, Name string
 	Counts
-	// History has the slots up to the node's Slot, the oldest first, at most Slots; empty where it was not asked for.
+	// History has the slots up to the node's Slot, oldest first, at most Slots; empty if not requested.
 	History []Counts
 }
 
-// Key is what a node knows of a counter key.
+// Key is a node's state of a counter key.
 type Key struct {
-	// Node is set by who gathers.
+	// Node is set by the node that collects the reports.
 	Node      string
 	Partition int
-	// Holds: it decides it. Copy: it has a copy of its partition, one that is Whole or is being filled.
+	// Holds: it owns the key. Copy: it has a copy of its partition, which is complete (Whole) or in initial sync.
 	Holds, Copy, Whole bool
-	// Gen is the generation under which it has the state, if it holds or has a copy.
+	// Gen is the generation of its state, if it has one.
 	Gen uint64
-	// Counted: there is a counter; where there is none, everything is free. Limits are how its limits stand, in the rule's order. Both
-	// are told by who holds the key.
+	// Only from the owner. Counted: there is a counter; without one, all limits are unspent. Limits are in the order of the
+	// rule.
 	Counted bool
 	Limits  []Limit
-	// Grants are those of the owner which have not ended, Granted the units of all of them.
+	// Grants is the number of leases that the owner has granted and that have not ended, Granted their total units.
 	Grants  int
 	Granted int64
-	// Leased: it has a lease of the key, with LeaseLeft units unspent.
+	// Leased: it has a lease of the key, with LeaseLeft unspent units.
 	Leased    bool
 	LeaseLeft int64
-	// Denies is for how much longer it denies the key from memory, 0 if it does not.
+	// Denies is how much longer its denial cache denies the key, 0 if it does not.
 	Denies time.Duration
 }
 
-// Limit is how one limit of a key stands. Spent may be above Limit: the key is in debt, or within a soft margin. What is granted
-// counts as spent. Limit and Remaining are int64's maximum for no limit.
+// Limit is the state of one limit of a key. Spent includes granted units and may exceed Limit, by debt or a soft margin.
+// Limit and Remaining are math.MaxInt64 for no limit.
 type Limit struct {
 	Limit, Spent, Remaining int64
-	// ResetAfter is until all of it is free again if nothing more is spent.
+	// ResetAfter is the time until the limit is unspent again if nothing more is spent.
 	ResetAfter time.Duration
 }

@@ -1,16 +1,16 @@
-// Package member says who is in the cluster: the values that gossip produces and
-// that routing, APIs and tools read. Values are immutable once published.
+// Package member has the membership values that gossip produces and that routing, APIs and tools read. Values are immutable
+// once published.
 package member
 
-// State is a member's own word about itself.
+// State is the state that a member announces.
 type State uint8
 
 const (
-	// Joining: started, not yet to be given keys.
+	// Joining: started, gets no keys yet.
 	Joining State = iota
 	// Serving: in the ring.
 	Serving
-	// Leaving: on its way out, no longer in the ring.
+	// Leaving: no longer in the ring.
 	Leaving
 )
 
@@ -28,27 +28,27 @@ func (s State) String() string {
 
 // Member is one process of the cluster.
 type Member struct {
-	// Name is the logical name, for example the pod's. It outlives restarts.
+	// Name is the logical name, for example the pod's. It survives restarts.
 	Name string
-	// Boot names this run of the process: start time in nanoseconds, hex, a dash
-	// and a random part. The later start sorts higher.
+	// Boot is the ID of this run of the process: start time in nanoseconds (hex), a dash and a random part. Later starts
+	// sort higher.
 	Boot string
-	// Addresses that others may dial, host:port.
+	// Addresses for other processes, host:port.
 	Gossip, Peer, GRPC, HTTP string
 	State                    State
-	// Zone is where it runs, for example a zone of a cloud; empty if it was not told.
+	// Zone is its availability zone, for example of a cloud; empty if not configured.
 	Zone string
 	// Version is the program's version.
 	Version string
 }
 
-// View is who gossip shows now. It routes; it never gives quorum.
+// View is the membership that gossip shows. It is for routing and never gives quorum.
 type View struct {
 	// Self is the name of this node.
 	Self string
 	// Members are sorted by name, one per name, in any state.
 	Members []Member
-	// Seq counts the views of this process, from 1.
+	// Seq numbers the views of this process from 1.
 	Seq uint64
 }
 

@@ -1,36 +1,32 @@
-// Package message is what nodes say to each other about who is counted, who may
-// decide, and where partitions are: the vocabulary that cluster/quorum and
-// cluster/handoff speak and transport/peer carries. It decides nothing.
+// Package message has the control messages between nodes about voters, quorum and partition ownership: cluster/quorum and
+// cluster/handoff use them, transport/peer carries them. It decides nothing.
 //
-// Every message may be lost, doubled, delayed or overtaken, and every receiver must
-// stand that. docs/protocol.md tells what they are for. Values are immutable once
-// they are sent: senders and receivers may share them.
+// Every message may be lost, duplicated, delayed or reordered, and every receiver must tolerate that; see docs/protocol.md.
+// Values are immutable once sent, because senders and receivers may share them.
 //
-// They travel as CBOR (RFC 8949), field by field under the number in its tag; a number is never given to another field.
-// A receiver passes over fields that it does not know.
+// They are encoded in CBOR (RFC 8949), each field under the number in its tag. A number is never reused. Receivers ignore
+// unknown fields.
 package message
 
 import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Peer is one process: a member's name, and the boot id of this run of it.
+// Peer is one process: the name of a member and the boot ID of one run of it.
 type Peer struct {
 	Name string `cbor:"1,keyasint,omitempty"`
 	Boot string `cbor:"2,keyasint,omitempty"`
 }
 
-// Envelope is a message on its way. A process takes only what names its own boot id.
+// Envelope is a message with its addresses. A process accepts only messages to its own boot ID.
 type Envelope struct {
 	From, To Peer
-	// Cluster ID is the voter set's ID at the sender, empty if it knows none. Epochs of
-	// different cluster IDs cannot be compared.
+	// ClusterID is the sender's cluster ID, empty without a voter set. Epochs of different cluster IDs cannot be compared.
 	ClusterID string
 	Body      Body
-	// Patient: it tells nothing new, and may wait at its sender for the next message that
-	// goes the same way. It is not sent along.
+	// Patient: it has no news, so the sender may keep it until the next message to the same peer. Not encoded.
 	Patient bool
-	// Copy: it goes by a second connection as well, as the first may be waiting for packets that were lost. It is not sent along.
+	// Copy: send it on a second connection too, because the first may be waiting for lost packets. Not encoded.
 	Copy bool
 }
 
@@ -62,50 +58,49 @@ type Wish uint8
 const (
 	// Stay wants no change.
 	Stay Wish = iota
-	// Join wants to be counted in.
+	// Join asks to become a voter.
 	Join
-	// Leave wants to be counted out, having nothing left to give away.
+	// Leave asks to be removed, after everything was handed off.
 	Leave
 )
 
-// Heartbeat asks for an acknowledgement, and shows that its sender lives.
+// Heartbeat shows that its sender is alive and requests an acknowledgement.
 type Heartbeat struct {
 	// Sent is the sender's clock (ns); the Ack returns it.
 	Sent int64 `cbor:"1,keyasint,omitempty"`
 	// Set is the newest version that the sender knows; zero if it knows none.
 	Set  Set  `cbor:"2,keyasint,omitzero"`
 	Wish Wish `cbor:"3,keyasint,omitempty"`
-	// Seen is the newest pending grants of the receiver that the sender has taken in.
+	// Seen is the receiver's newest pending grant that the sender has processed.
 	Seen uint64 `cbor:"4,keyasint,omitempty"`
-	// Pending grants is the newest pending grants of the sender. Who has not seen it does not take a later
-	// version of a set that it knows from this heartbeat.
+	// PendingGrants is the sender's newest pending grant. A receiver that has not seen it does not adopt a later version of
+	// its set from this heartbeat.
 	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
-	// Unconfirmed: the sender has taken over Set, and has not seen the pending grants of anybody who
-	// knew it. Nobody takes it from there.
+	// Unconfirmed: the sender has adopted Set without having seen the pending grants of any process that knew it. Receivers
+	// do not adopt it.
 	Unconfirmed bool `cbor:"6,keyasint,omitempty"`
-	// Isolated: the sender is counted with others, and has heard nobody for so long that it takes all for
-	// dead, so it has no right to decide, and cannot be told of anything.
+	// Isolated: the sender is one of several voters and has heard none for so long that it has no quorum, or it can take no
+	// new state.
 	Isolated bool `cbor:"7,keyasint,omitempty"`
-	// Lease is how long an acknowledgement of this heartbeat counts towards the sender's quorum, in ns from Sent.
-	// 0 is the least that there is.
+	// Lease is how long (ns from Sent) an acknowledgement counts towards the sender's quorum. 0 is the minimum.
 	Lease int64 `cbor:"8,keyasint,omitempty"`
 	// NoQuorum: the sender knows Set, and has had no quorum in it for 100 ms.
 	NoQuorum bool `cbor:"9,keyasint,omitempty"`
-	// Expect is with how many processes the sender would found a set, itself included; 0: it only joins one.
+	// Expect is the number of processes that the sender would found a set with, itself included; 0: it only joins one.
 	Expect int `cbor:"10,keyasint,omitempty"`
-	// Founding: the sender's rounds of founding below this are given up.
+	// Founding: the sender has given up its founding rounds below this one.
 	Founding uint64 `cbor:"11,keyasint,omitempty"`
-	// Void are the IDs of foundings that the sender, which knows no set, has promised to take no part in.
+	// Void are the foundings that the sender, which knows no set, has promised to take no part in.
 	Void []string `cbor:"12,keyasint,omitempty"`
 }
 
-// Ack answers a Heartbeat. Only one that is OK counts towards quorum.
+// Ack answers a Heartbeat. Only one with OK counts towards quorum.
 type Ack struct {
 	Sent int64 `cbor:"1,keyasint,omitempty"`
-	// Got is the clock (ns) of the Ack's sender when the Heartbeat came in; 0 if it does not say.
+	// Got is the clock (ns) of the Ack's sender when the Heartbeat arrived; 0 if not reported.
 	Got int64 `cbor:"2,keyasint,omitempty"`
 	OK  bool  `cbor:"3,keyasint,omitempty"`
-	// Set is the newest version that the sender knows, pending grants and Unconfirmed are as in a Heartbeat.
+	// As in Heartbeat.
 	Set           Set    `cbor:"4,keyasint,omitzero"`
 	PendingGrants uint64 `cbor:"5,keyasint,omitempty"`
 	Unconfirmed   bool   `cbor:"6,keyasint,omitempty"`
@@ -113,22 +108,20 @@ type Ack struct {
 	Lease int64 `cbor:"7,keyasint,omitempty"`
 }
 
-// Prepare asks for a Promise. With Accept and Accepted they agree on the next version of the
-// voter set among the members of the present one: single-decree Paxos, one instance a
-// version (Lamport, Paxos Made Simple, 2001).
+// Prepare requests a Promise. Prepare, Promise, Accept and Accepted agree on the next version of the voter set among the
+// members of the current one: single-decree Paxos, one instance per version (Lamport, Paxos Made Simple, 2001).
 type Prepare struct {
 	ID      string `cbor:"1,keyasint,omitempty"`
-	Version uint64 `cbor:"2,keyasint,omitempty"` // the one to be agreed on
+	Version uint64 `cbor:"2,keyasint,omitempty"` // the one to agree on
 	Ballot  Ballot `cbor:"3,keyasint,omitzero"`
 }
 
-// Promise answers a Prepare. If it is not OK, Ballot is the higher one promised before.
+// Promise answers a Prepare. If not OK, Ballot is the higher one promised before.
 type Promise struct {
 	Version uint64 `cbor:"1,keyasint,omitempty"`
 	Ballot  Ballot `cbor:"2,keyasint,omitzero"`
 	OK      bool   `cbor:"3,keyasint,omitempty"`
-	// Accepted is what the sender has accepted for this version, under Under; zero
-	// if nothing.
+	// Accepted is the set that the sender has accepted for this version under ballot Under, zero if none.
 	Accepted Set    `cbor:"4,keyasint,omitzero"`
 	Under    Ballot `cbor:"5,keyasint,omitzero"`
 }
@@ -146,69 +139,69 @@ type Accepted struct {
 	OK      bool   `cbor:"3,keyasint,omitempty"`
 }
 
-// Holdings tells which partitions the sender holds.
+// Holdings announces the partitions that the sender owns.
 type Holdings struct {
-	// Seq counts the Holdings of this process; lower ones are out of date.
+	// Seq numbers the Holdings of a process; lower ones are out of date.
 	Seq uint64 `cbor:"1,keyasint,omitempty"`
-	// Full: what is not in Held is not held. Else Held only adds.
+	// Full: the sender owns no partition outside Held. Otherwise Held only adds.
 	Full bool      `cbor:"2,keyasint,omitempty"`
 	Held []Holding `cbor:"3,keyasint,omitempty"`
 }
 
-// Holding is one partition that is held, or that is being handed to NextOwner: then
-// either may be the owner.
+// Holding is one owned partition. While it is being handed to NextOwner, either may be the owner.
 type Holding struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
-	// Start is what this epoch began with.
+	// Start is the mark that this epoch began with.
 	Start Mark `cbor:"3,keyasint,omitzero"`
-	// NextOwner is zero unless a close is on its way.
+	// NextOwner is zero unless a close is in flight.
 	NextOwner Peer `cbor:"4,keyasint,omitzero"`
-	// Replicated: it has as many complete replicas as the sender wants.
+	// Replicated: it has as many complete replicas as its owner wants.
 	Replicated bool `cbor:"5,keyasint,omitempty"`
 	// Loss is zero unless the partition was taken over without its state.
 	Loss Loss `cbor:"6,keyasint,omitzero"`
 }
 
-// Loss says that counters of a partition are lost, as far as its owner knows.
+// Loss describes lost counters of a partition, as far as its owner knows.
 type Loss struct {
-	// Of is the epoch whose state is lost: one of it, or of a later one, ends the loss.
+	// Of is the epoch whose state is lost. A returning state of this or a later epoch ends the loss.
 	Of Epoch `cbor:"1,keyasint,omitzero"`
-	// Sure is what is lost if nobody has owned the partition at Of, where that is not known; else Of.
+	// Sure is the lost epoch if it turns out that no process owned the partition at Of; equal to Of where ownership is
+	// certain.
 	Sure Epoch `cbor:"2,keyasint,omitzero"`
-	// Has is the highest epoch of which all is there: nothing is lost of it, nor of one before.
+	// Has is the highest epoch whose state is complete: nothing is lost of it or of earlier epochs.
 	Has Epoch `cbor:"3,keyasint,omitzero"`
-	// Age is how long ago the partition was taken over without it (ns).
+	// Age is the time (ns) since the takeover without that state.
 	Age int64 `cbor:"4,keyasint,omitempty"`
 }
 
-// AcceptLoss tells all that an operator takes lost counters for unspent.
+// AcceptLoss tells all members that an operator has declared lost counters unspent.
 type AcceptLoss struct{}
 
-// PendingGrants tells which claims the sender has granted or heard of, until the receiver has said in its
-// heartbeats that it has seen it. Until then its heartbeats are not acknowledged.
+// PendingGrants lists the claims that the sender has granted or learned. It is resent until the receiver's heartbeats have
+// seen it; until then they are not acknowledged.
 type PendingGrants struct {
 	Seq    uint64    `cbor:"1,keyasint,omitempty"`
 	Grants []Granted `cbor:"2,keyasint,omitempty"`
 }
 
-// Granted is one partition and to whom it was promised.
+// Granted is a promised partition and its claimer.
 type Granted struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
 	Claimer   Peer   `cbor:"3,keyasint,omitzero"`
 }
 
-// Claim asks for partitions that have no living owner.
+// Claim requests partitions that have no live owner.
 type Claim struct {
-	// ID is unique in the claiming process. It is sent again until it is answered.
+	// ID is unique in the claiming process. The claim is resent until answered.
 	ID    uint64    `cbor:"1,keyasint,omitempty"`
 	Parts []Claimed `cbor:"2,keyasint,omitempty"`
-	// Probe asks who would grant, and makes nobody promise anything.
+	// Probe asks whether the receiver would grant it, without a promise.
 	Probe bool `cbor:"3,keyasint,omitempty"`
 }
 
-// Claimed is one partition, with the generation that the claimer wants to hold it at.
+// Claimed is one partition with the generation of the claim.
 type Claimed struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"`
@@ -220,12 +213,11 @@ type Grant struct {
 	Parts []GrantPart `cbor:"2,keyasint,omitempty"`
 	// Votes: the sender is past its grace, so its grants count towards a majority.
 	Votes bool `cbor:"3,keyasint,omitempty"`
-	// Version of the set that the sender knew when it made this message. A vote for who does not
-	// know that version yet does not count.
+	// Version is the sender's voter set version at the time. A vote for a claimer with a lower version does not count.
 	Version uint64 `cbor:"4,keyasint,omitempty"`
-	// Probe: this is what the sender would answer.
+	// Probe: the sender would answer this, but has promised nothing.
 	Probe bool `cbor:"5,keyasint,omitempty"`
-	// Acked are the processes whose heartbeats the sender has acknowledged lately.
+	// Acked are the processes whose heartbeats the sender has recently acknowledged.
 	Acked []Acked `cbor:"6,keyasint,omitempty"`
 }
 
@@ -234,15 +226,14 @@ type GrantPart struct {
 	Partition int `cbor:"1,keyasint,omitempty"`
 	// OK: the sender has promised the generation to the claimer.
 	OK bool `cbor:"2,keyasint,omitempty"`
-	// Known is the highest epoch that the sender knows, this grant left aside, and
-	// Owner who has it.
+	// Known is the highest epoch that the sender knows, without this grant, and Owner its owner.
 	Known Epoch `cbor:"3,keyasint,omitzero"`
 	Owner Peer  `cbor:"4,keyasint,omitzero"`
-	// Has says what state the sender has; None is no state.
+	// Has is the completeness of the sender's state, and State its mark.
 	Has   Completeness `cbor:"5,keyasint,omitempty"`
 	State Mark         `cbor:"6,keyasint,omitzero"`
-	// Owned is the highest epoch at which a process has said that it owns the partition, as far as the sender knows, Granted the
-	// one that was granted before this claim, to another process.
+	// Owned is the highest epoch with announced ownership that the sender knows. Granted is the epoch granted to another
+	// process before this claim.
 	Owned   Epoch `cbor:"7,keyasint,omitzero"`
 	Granted Epoch `cbor:"8,keyasint,omitzero"`
 }
@@ -253,66 +244,63 @@ type Completeness uint8
 const (
 	// None is no state.
 	None Completeness = iota
-	// Partial is a copy whose initial sync has not come to its end.
+	// Partial is a copy whose initial sync has not finished.
 	Partial
-	// Complete is a whole state as of its Mark.
+	// Complete is the full state as of its Mark.
 	Complete
 )
 
-// Acked is how much longer an acknowledgement that the sender gave to the process Boot may count
-// towards that process's quorum.
+// Acked is how much longer the sender's acknowledgement may count towards the quorum of process Boot.
 type Acked struct {
 	Boot string `cbor:"1,keyasint,omitempty"`
-	Left int64  `cbor:"2,keyasint,omitempty"` // ns after this message was made
+	Left int64  `cbor:"2,keyasint,omitempty"` // ns from the creation of this message
 }
 
-// Fetch asks for the state of a partition that the receiver listed in its Grant.
+// Fetch requests the state of a partition that the receiver offered in its Grant.
 type Fetch struct {
 	Partition int    `cbor:"1,keyasint,omitempty"`
 	Gen       uint64 `cbor:"2,keyasint,omitempty"` // of the claim
 	State     Mark   `cbor:"3,keyasint,omitzero"`
 }
 
-// TransferBatch carries counters of several partitions. Between two processes transfer batches are
-// numbered from 1 and taken in that order, each exactly once; they are sent again
-// until their Receipt comes.
+// TransferBatch carries counters of several partitions. Batches between two processes are numbered from 1, processed in
+// order and exactly once, and resent until their Receipt arrives.
 type TransferBatch struct {
 	N     uint64 `cbor:"1,keyasint,omitempty"`
 	Parts []Part `cbor:"2,keyasint,omitempty"`
-	// Age is how long ago (ns, 0 or more) the counters of Image were exported: a batch may be sent again for a while.
+	// Age is the time (ns, 0 or more) since the counters of Image were exported; a batch may be resent for a while.
 	Age int64 `cbor:"3,keyasint,omitempty"`
-	// Image has the counters of all parts, one part after the other, of at most MaxSets sets of limits.
+	// Image has the counters of all parts in order, with at most MaxSets sets of limits.
 	Image bucket.Image `cbor:"4,keyasint,omitzero"`
 }
 
-// MaxSets is the most sets of limits of a transfer batch, which a frame between nodes can define.
+// MaxSets is the maximum number of sets of limits in a transfer batch, which a frame between nodes can define.
 const MaxSets = 4096
 
-// Part is what a transfer batch says about one partition.
+// Part is the content of a transfer batch for one partition.
 type Part struct {
 	Partition int  `cbor:"1,keyasint,omitempty"`
 	Kind      Kind `cbor:"2,keyasint,omitempty"`
-	// Epoch under which the sender has the state. Of a Merge it says what the owner lacks no longer when it has all of it;
-	// zero where another process may have decided since.
+	// Epoch is the sender's epoch of the state. For a Merge, it is the epoch that the owner no longer lacks once it has all
+	// of it, and zero where another process may have made decisions since.
 	Epoch Epoch `cbor:"3,keyasint,omitzero"`
-	// Initial sync numbers the sender's initial syncs of the receiver, so that a part of an
-	// earlier one is known as such. 0 goes on from the state of the last hand-off.
+	// InitialSync numbers the sender's initial syncs to the receiver, so that parts of an earlier one are recognized. 0
+	// continues the state of the last handoff.
 	InitialSync uint64 `cbor:"4,keyasint,omitempty"`
-	// Seq: the receiver is level with the sender's change number Seq.
+	// Seq: with this part the receiver has the sender's changes up to Seq.
 	Seq uint64 `cbor:"5,keyasint,omitempty"`
-	// Start is what Epoch began with (Begin), so that divergent copies can be told.
+	// Start is the mark that Epoch began with (Begin), to recognize divergent copies.
 	Start Mark `cbor:"6,keyasint,omitzero"`
-	// Next is the epoch at which the receiver shall hold the partition (Close).
+	// Next is the epoch at which the receiver becomes owner (Close).
 	Next Epoch `cbor:"7,keyasint,omitzero"`
-	// Counters and Bytes are this part's portion of the Image.
+	// Counters and Bytes are the size of this part's portion of the Image.
 	Counters int `cbor:"8,keyasint,omitempty"`
 	Bytes    int `cbor:"9,keyasint,omitempty"`
-	// Sum is the checksum over all portions of this initial sync up to and with this one
-	// (End and Close).
+	// Sum is the checksum over all portions of this initial sync including this one (End and Close).
 	Sum uint64 `cbor:"10,keyasint,omitempty"`
-	// Loss is that of the state.
+	// Loss is the loss of the state.
 	Loss Loss `cbor:"11,keyasint,omitzero"`
-	// Begin: forget what you have, an initial sync begins. End: it is complete.
+	// Begin: an initial sync begins, replacing the receiver's copy. End: it is complete.
 	Begin bool `cbor:"12,keyasint,omitempty"`
 	End   bool `cbor:"13,keyasint,omitempty"`
 }
@@ -321,49 +309,48 @@ type Part struct {
 type Kind uint8
 
 const (
-	// Initial sync makes the receiver a copy, and keeps it one.
+	// InitialSync creates and updates a replica.
 	InitialSync Kind = iota + 1
 	// Close makes the receiver the owner.
 	Close
-	// Answer is an initial sync that was asked for by Fetch. Gen of the claim is Next.Gen.
+	// Answer is a state requested by Fetch. Next.Gen is the generation of the claim.
 	Answer
-	// Merge gives the owner what a divergent copy of its history has spent.
+	// Merge sends the owner the decisions of a divergent copy.
 	Merge
-	// Drop tells the receiver that its copy is of no use any more.
+	// Drop tells the receiver to drop its replica.
 	Drop
 )
 
 // Receipt answers the transfer batch of the same N.
 type Receipt struct {
 	N uint64 `cbor:"1,keyasint,omitempty"`
-	// Rejected are the parts, by place, that were not taken.
+	// Rejected are the parts that were rejected.
 	Rejected []Rejection `cbor:"2,keyasint,omitempty"`
-	// NotServing: the sender does not serve, so it is to be handed no partition. Gossip may say so later.
+	// NotServing: the sender is not serving, so it must not get partitions. Gossip may show that later.
 	NotServing bool `cbor:"3,keyasint,omitempty"`
 }
 
-// Rejection says why a part was not taken.
+// Rejection identifies a rejected part by its index.
 type Rejection struct {
 	Part int `cbor:"1,keyasint,omitempty"`
-	// Known is the highest epoch that the refuser knows, Owner who has it.
+	// Known is the highest epoch that the receiver knows, Owner its owner.
 	Known Epoch `cbor:"2,keyasint,omitzero"`
 	Owner Peer  `cbor:"3,keyasint,omitzero"`
 }
 
-// Room tells of keys that the sender holds and has lately denied: something was given back to them, so
-// what others remember of those denials may not be true any more.
+// Room is a denial cache invalidation: units were given back to these keys of the sender, so denials cached elsewhere may
+// be stale.
 type Room struct {
 	Keys []bucket.Key `cbor:"1,keyasint,omitempty"`
 }
 
-// Load is the load that a service has reported to the sender for a pool of the rules. It is for the receiver's
-// APIs; no machine takes it.
+// Load is the load that a service has reported to the sender for a pool of the rules. It is for the receiver's APIs.
 type Load struct {
 	Domain   string `cbor:"1,keyasint,omitempty"`
 	Pool     string `cbor:"2,keyasint,omitempty"`
 	Reporter string `cbor:"3,keyasint,omitempty"`
 	// Load is 0 to 1.
 	Load float64 `cbor:"4,keyasint,omitempty"`
-	// Stamp orders the reports of one reporter: the higher one is the newer.
+	// Stamp orders the reports of one reporter; the highest is the newest.
 	Stamp int64 `cbor:"5,keyasint,omitempty"`
 }

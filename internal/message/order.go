@@ -8,25 +8,23 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Epoch orders the owners of a partition over time: the higher generation wins,
-// then the boot id. The zero Epoch is before all.
+// Epoch orders the owners of a partition over time: by generation, then boot ID. The zero Epoch is before all.
 type Epoch struct {
 	Gen  uint64 `cbor:"1,keyasint,omitempty"`
 	Boot string `cbor:"2,keyasint,omitempty"`
 }
 
-// Handoffs is how many low bits of a generation count hand-offs since the last
-// claim; the bits above count claims. So a claim outranks every hand-off of the
-// history that it ends, also those that it never heard of.
+// Handoffs is the number of low bits of a generation that count handoffs since the last claim; the bits above count claims.
+// So a claim outranks every handoff before it, even ones that the claimer never learned of.
 const Handoffs = 20
 
-// maxGen is higher than any generation can honestly get.
+// maxGen is above every valid generation.
 const maxGen = 1 << 62
 
-// Sane reports whether e can be somebody's epoch.
+// Sane reports whether e is plausible.
 func (e Epoch) Sane() bool { return e.Gen < maxGen }
 
-// NextClaim returns the generation of a claim that ends the history of gen.
+// NextClaim returns the generation of a claim that follows gen.
 func NextClaim(gen uint64) uint64 { return (gen>>Handoffs + 1) << Handoffs }
 
 // Compare returns -1, 0 or 1.
@@ -37,7 +35,7 @@ func (e Epoch) Compare(f Epoch) int {
 	return strings.Compare(e.Boot, f.Boot)
 }
 
-// Claims returns how many claims led to e.
+// Claims returns the number of claims up to e.
 func (e Epoch) Claims() uint64 { return e.Gen >> Handoffs }
 
 // Less reports whether e is before f.
@@ -71,34 +69,33 @@ func (b Ballot) Compare(c Ballot) int {
 	return strings.Compare(b.Boot, c.Boot)
 }
 
-// Set is one version of the voter set. The zero Set is none.
+// Set is one version of the voter set. The zero Set means none.
 type Set struct {
-	// ID names the cluster ID: the boot id of the process that founded it.
+	// ID is the cluster ID: the boot ID of the process that founded the set.
 	ID      string   `cbor:"1,keyasint,omitempty"`
 	Version uint64   `cbor:"2,keyasint,omitempty"` // from 1
 	Members []string `cbor:"3,keyasint,omitempty"` // names, sorted
 }
 
-// Zero reports whether s is none.
+// Zero reports whether s means no set.
 func (s Set) Zero() bool { return s.Version == 0 }
 
-// Equal reports whether s and t are one version with the same members.
+// Equal reports whether s and t are the same version with the same members.
 func (s Set) Equal(t Set) bool {
 	return s.ID == t.ID && s.Version == t.Version && slices.Equal(s.Members, t.Members)
 }
 
-// Has reports whether name is counted.
+// Has reports whether name is a voter.
 func (s Set) Has(name string) bool {
 	_, ok := slices.BinarySearch(s.Members, name)
 	return ok
 }
 
-// Majority returns the least number of members that is more than half.
+// Majority returns the size of the smallest majority.
 func (s Set) Majority() int { return len(s.Members)/2 + 1 }
 
-// Outranks reports whether a process that knows t should take s in its place: a
-// later version of the same cluster ID; of two cluster IDs the larger set, then the
-// greater ID. It is a strict order.
+// Outranks reports whether a process that knows t should adopt s: a later version of the same cluster ID; of two cluster
+// IDs the larger set, then the greater ID. It is a strict order.
 func (s Set) Outranks(t Set) bool {
 	switch {
 	case s.Zero() || t.Zero():
@@ -111,25 +108,25 @@ func (s Set) Outranks(t Set) bool {
 	return s.ID > t.ID
 }
 
-// Record is what a process keeps on disk of its part in the voter set. It acknowledges and votes at a version, and says that it
-// has accepted a founding, only when the disk has it.
+// Record is the voter set state that a process keeps on disk. It acknowledges and votes at a version, and confirms a
+// founding, only once that is on disk.
 type Record struct {
 	// Set is the newest version that it knows, zero if none.
 	Set Set `cbor:"1,keyasint,omitzero"`
-	// Founding is the voter set that it has accepted of a founder and that may be in force, zero if none. Round is the founder's.
+	// Founding is the accepted founding that may be in force, zero if none. Round is the founder's round.
 	Founding Set    `cbor:"2,keyasint,omitzero"`
 	Round    uint64 `cbor:"3,keyasint,omitempty"`
-	// Void are the IDs of foundings that it has promised to take no part in.
+	// Void are the foundings that the process has promised to take no part in.
 	Void []string `cbor:"4,keyasint,omitempty"`
 }
 
-// Equal reports whether r and t say the same.
+// Equal reports whether r and t have the same content.
 func (r Record) Equal(t Record) bool {
 	return r.Set.Equal(t.Set) && r.Founding.Equal(t.Founding) && r.Round == t.Round && slices.Equal(r.Void, t.Void)
 }
 
-// Report says what the sender has admitted by itself of keys that the receiver holds. Its
-// lines are sums, so it may be lost, doubled and late.
+// Report tells an owner how much the sender has admitted by itself on its keys. Lines are sums, so a Report may be lost,
+// duplicated and late.
 type Report struct {
 	// Sent is the sender's clock (ns); the Account returns it.
 	Sent  int64  `cbor:"1,keyasint,omitempty"`
@@ -140,31 +137,31 @@ type Report struct {
 type Line struct {
 	Key    bucket.Key     `cbor:"1,keyasint,omitzero"`
 	Limits *bucket.Limits `cbor:"-"`
-	// Ends is the end of the window that the sum belongs to, by the owner's clock (Unix ns); 0 if the sender
-	// does not know the window yet, and has admitted nothing.
+	// Ends is the end (Unix ns, owner's clock) of the window of Sum; 0 if the sender does not know the window yet and has
+	// admitted nothing.
 	Ends int64 `cbor:"2,keyasint,omitempty"`
-	// Sum is all that the sending process has admitted in that window, at least 0. It never gets less.
+	// Sum is everything the sender has admitted in that window, at least 0. It never decreases.
 	Sum int64 `cbor:"3,keyasint,omitempty"`
-	// Transient is as in a bucket.Request.
+	// Transient is as in bucket.Request.
 	Transient bool `cbor:"4,keyasint,omitempty"`
 }
 
-// Account answers a Report, as far as the sender holds its keys.
+// Account answers a Report for the keys that its sender owns.
 type Account struct {
-	// Sent is that of the Report, Clock the sender's Unix time (ns).
+	// Sent is that of the Report. Clock is the sender's Unix time (ns).
 	Sent  int64      `cbor:"1,keyasint,omitempty"`
 	Clock int64      `cbor:"2,keyasint,omitempty"`
 	Lines []Standing `cbor:"3,keyasint,omitempty"`
 }
 
-// Standing is how one key stands after a Report.
+// Standing is the state of one key after a Report.
 type Standing struct {
 	Key bucket.Key `cbor:"1,keyasint,omitzero"`
-	// Ends is the end of the window that the sender is in (Unix ns).
+	// Ends is the end of the current window (Unix ns).
 	Ends int64 `cbor:"2,keyasint,omitempty"`
-	// Known is the highest sum that the key's counter has of the reporter in this window, Remaining what is left of the limit then.
+	// Known is the highest sum of the reporter that the counter has in this window. Remaining is what is left of the limit.
 	Known     int64 `cbor:"3,keyasint,omitempty"`
 	Remaining int64 `cbor:"4,keyasint,omitempty"`
-	// Reporters is among how many processes that is to be shared, at least 1.
+	// Reporters is the number of processes that share Remaining, at least 1.
 	Reporters int `cbor:"5,keyasint,omitempty"`
 }

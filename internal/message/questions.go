@@ -5,10 +5,10 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 )
 
-// What people ask of a node is answered by all nodes. One node asks each of the others with one call, which fails where the other
-// does not answer in time. No machine takes these messages.
+// Queries of the console and tools are answered by all nodes: one node calls each of the others, and the call fails if a
+// node does not answer in time.
 
-// TopAsk asks for the heaviest keys that the receiver's APIs have counted. A Top answers it.
+// TopAsk requests the heaviest keys counted by the receiver's APIs. The response is a Top.
 type TopAsk struct {
 	// By is limiter.TopBy.
 	By     uint8  `cbor:"1,keyasint,omitempty"`
@@ -17,9 +17,9 @@ type TopAsk struct {
 
 // Top answers a TopAsk.
 type Top struct {
-	// Off: the sender counts nothing.
+	// Off: counting is disabled.
 	Off bool `cbor:"1,keyasint,omitempty"`
-	// Covers is how much time (ns) up to now the counts are about.
+	// Covers is the time (ns) up to now that the counts cover.
 	Covers int64    `cbor:"2,keyasint,omitempty"`
 	Keys   []TopKey `cbor:"3,keyasint,omitempty"`
 }
@@ -32,7 +32,7 @@ type TopKey struct {
 	Error uint64     `cbor:"4,keyasint,omitempty"`
 }
 
-// FactsAsk asks a node for what it tells of itself, with or without the History of its rules. Facts answer it.
+// FactsAsk requests the facts of a node, with or without the History of its rules. The response is Facts.
 type FactsAsk struct {
 	History bool `cbor:"1,keyasint,omitempty"`
 }
@@ -42,7 +42,7 @@ type Facts struct {
 	Node facts.Node `cbor:"1,keyasint"`
 }
 
-// KeyAsk asks a node for what it knows of a key under Limits. KeyFacts answers it.
+// KeyAsk requests the state of a key under Limits. The response is KeyFacts.
 type KeyAsk struct {
 	Key    bucket.Key     `cbor:"1,keyasint"`
 	Limits *bucket.Limits `cbor:"-"`

@@ -8,11 +8,11 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 )
 
-// ErrUnknown is for a value that is none of its list, such as a Wish, which a newer node may have added.
+// ErrUnknown reports an unknown enumeration value, such as a Wish, which a newer node may have added.
 var ErrUnknown = errors.New("unknown value")
 
-// Validate reports what no process can take of b: ErrUnknown, or the first number that is out of range. Machines check what depends on
-// their own state, such as how many partitions there are.
+// Validate reports why no process can process b: ErrUnknown, or the first number out of range. Machines check what depends
+// on their own state, such as the number of partitions.
 func Validate(b Body) error {
 	var err error
 	number := func(field string, n int) {

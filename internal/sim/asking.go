@@ -14,26 +14,26 @@ const (
 	maxForwards = 3
 	firstWait   = 5 * time.Millisecond
 	lastWait    = 50 * time.Millisecond
-	// hopTimeout is when a node stops waiting for another's answer, where two round trips take no longer.
+	// hopTimeout is the minimum time that a node waits for another's answer; it is extended to two round trips.
 	hopTimeout = 100 * time.Millisecond
 	// patience is how long a client waits.
 	patience = 3 * time.Second
 )
 
-// ask is one check on its way to a decision.
+// ask is one check in progress.
 type ask struct {
 	key      *key
-	at       *process // the node that was asked
+	at       *process // the node that the client asked
 	began    int64
 	wait     time.Duration
 	forwards int   // in this attempt
-	hop      int   // counts hops, so that late answers are known as such
-	sent     int64 // when this attempt or hop began, by the clock of at
-	// charge is nil unless it is a deferred charge.
+	hop      int   // numbers hops, so that late answers are recognized
+	sent     int64 // start of this attempt or hop, on the clock of at
+	// charge is set for a deferred charge.
 	charge *sentCharge
 }
 
-// hop is what a check says between nodes: there, or back with the outcome.
+// hop is a forwarded check, or its outcome on the way back.
 type hop struct {
 	ask     *ask
 	n       int
@@ -41,32 +41,32 @@ type hop struct {
 	back    bool
 	outcome outcome
 	hint    message.Peer
-	said    bucket.Decision // of shared keys
+	said    bucket.Decision // for shared keys
 }
 
-// outcome is what a node says to a check.
+// outcome is a node's result for a check.
 type outcome int
 
 const (
 	decided  outcome = iota + 1
 	notOwner         // ask the hint
-	later            // ask again in a moment
-	held             // decided, and the answer waits for a copy
+	later            // retry in a moment
+	held             // decided, but the answer waits for a replica
 )
 
-// ask begins a check of k at p.
+// ask starts a check of k at p.
 func (w *simCluster) ask(p *process, k *key) {
 	a := &ask{key: k, at: p, began: w.now, wait: firstWait}
 	w.Asked++
 	w.attempt(a)
 }
 
-// attempt starts a round of up to three forwards from the node that was asked.
+// attempt starts a round of up to three forwards from the node that the client asked.
 func (w *simCluster) attempt(a *ask) {
 	p := a.at
 	switch {
 	case !p.runs():
-		return // the client's connection is gone
+		return // the client's connection is closed
 	case p.paused:
 		w.after(ticking, func() { w.attempt(a) })
 		return
@@ -84,7 +84,7 @@ func (w *simCluster) attempt(a *ask) {
 	w.onward(a, out, hint)
 }
 
-// onward goes on with an outcome at the node that was asked.
+// onward processes an outcome at the node that the client asked.
 func (w *simCluster) onward(a *ask, out outcome, hint message.Peer) {
 	p := a.at
 	switch out {
@@ -126,7 +126,7 @@ func (w *simCluster) onward(a *ask, out outcome, hint message.Peer) {
 	w.again(a)
 }
 
-// again starts the next attempt after a pause.
+// again schedules the next attempt.
 func (w *simCluster) again(a *ask) {
 	w.after(a.wait, func() { w.attempt(a) })
 	a.wait = min(2*a.wait, lastWait)
@@ -142,7 +142,7 @@ func (w *simCluster) answered(a *ask) {
 	}
 }
 
-// hopped is what p does with a check that comes to it, or back.
+// hopped processes a forwarded check, or its outcome, at p.
 func (w *simCluster) hopped(p *process, l *controlMessage) {
 	h := l.hop
 	if h.back {
@@ -166,8 +166,7 @@ func (w *simCluster) reply(p *process, h *hop, out outcome, hint message.Peer) {
 	w.send(&controlMessage{from: p.place, to: h.from.place, hop: &hop{ask: h.ask, n: h.n, back: true, outcome: out, hint: hint}})
 }
 
-// decide does a's check at p if p may, as the node does: right, seal and gate. h is nil
-// at the node that was asked.
+// decide decides a's check at p if p may, as the node does: quorum, seal and gate. h is nil at the node that the client asked.
 func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint message.Peer, d bucket.Decision) {
 	k, now := a.key, w.clock(p)
 	part := k.partition
@@ -181,7 +180,7 @@ func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint messa
 	}
 	var seq uint64
 	if w.without.seal {
-		// Nothing but the ring says who decides.
+		// Only the ring determines the owner.
 		if o := p.shown.Owner; o == nil || o[part] < 0 || p.shown.Members[o[part]] != p.self {
 			out, hint = w.direct(p, part)
 			return out, hint, d
@@ -217,7 +216,7 @@ func (w *simCluster) decide(p *process, a *ask, h *hop) (out outcome, hint messa
 	return held, message.Peer{}, d
 }
 
-// direct says where a check of part should be asked that p cannot decide.
+// direct returns where p forwards a check of part.
 func (w *simCluster) direct(p *process, part int) (outcome, message.Peer) {
 	owner := p.handoff.Owner(part)
 	if owner == (message.Peer{}) && p.shown.Owner != nil && p.shown.Owner[part] >= 0 {
@@ -226,20 +225,20 @@ func (w *simCluster) direct(p *process, part int) (outcome, message.Peer) {
 	return notOwner, owner
 }
 
-// waiting is an admitted check of a sync key whose answer waits for a copy.
+// waiting is an admitted check of a sync key whose answer waits for a replica.
 type waiting struct {
 	ask       *ask
-	hop       *hop // nil if the client asked here
+	hop       *hop // nil if the client asked this node
 	clusterID string
 	term      uint64
 	seq       uint64
 	since     int64
 }
 
-// checkTimeout is how long a node waits for a copy, before it says that it does not know.
+// checkTimeout is how long a node waits for a replica before it gives up.
 const checkTimeout = 500 * time.Millisecond
 
-// release answers what copies have by now. Who waits too long asks again, and is charged again.
+// release answers the checks that replicas have confirmed. A check that waits too long is retried and charged again.
 func (w *simCluster) release(p *process) {
 	waits := p.waiting
 	p.waiting = nil
@@ -264,13 +263,13 @@ func (w *simCluster) release(p *process) {
 	}
 }
 
-// told names a process and an epoch that it was told of.
+// told is a process and an epoch that it has been told of.
 type told struct {
 	process *process
 	epoch   message.Epoch
 }
 
-// noteTold notes which epochs p is told of by those who own or granted them.
+// noteTold records the epochs that owners and granters report to p.
 func (w *simCluster) noteTold(p *process, e message.Envelope) {
 	if e.To != p.self || e.ClusterID != p.set.ID {
 		return
@@ -296,8 +295,9 @@ func (w *simCluster) noteTold(p *process, e message.Envelope) {
 	}
 }
 
-// promiseForgotten reports whether the owner of t could not know of before: it was told of it by nobody, all who owned or granted that were stopped
-// or gone when the claim of t began, and one of them has crashed. Where nobody is stopped, none who granted the claim was told either.
+// promiseForgotten reports whether the owner of t could not know of before: it was not told, every process that owned or
+// granted before was stopped or gone when the claim of t began, and one of them has crashed. Unless processes are stopped, no
+// granter of the claim was told either.
 func (w *simCluster) promiseForgotten(h *history, before, t *term) bool {
 	asked, claims := h.asked[t.state.Mark.Epoch]
 	knew := func(p *process) bool {
@@ -311,16 +311,16 @@ func (w *simCluster) promiseForgotten(h *history, before, t *term) bool {
 		slices.ContainsFunc(all, func(p *process) bool { return p.crashed })
 }
 
-// event is something that happens at a time. Exactly one of do and the delivery is set.
+// event is a scheduled event. Exactly one of do and transferBatch is set.
 type event struct {
 	at  int64
-	seq uint64 // of those at the same time, the first one queued comes first
+	seq uint64 // events at the same time run in the order of queueing
 	do  func()
-	// transferBatch is a message to the process called to (a place in simCluster.names).
+	// transferBatch is a message to deliver.
 	transferBatch *controlMessage
 }
 
-// queue is the events to come, a binary heap.
+// queue has the future events as a binary heap.
 type queue struct {
 	events []event
 	seq    uint64

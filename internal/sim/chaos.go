@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-project/sluice/internal/member"
 )
 
-// halves cuts the cluster in two groups, and heals it for good or in fits.
+// halves splits the cluster in two groups, once or several times.
 func halves(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	group := w.someGroup()
@@ -19,7 +19,7 @@ func halves(w *simCluster) {
 	}
 }
 
-// someGroup draws a proper part of the names that run.
+// someGroup draws a non-empty proper subset of the running names.
 func (w *simCluster) someGroup() []int {
 	var group []int
 	up := w.running()
@@ -34,7 +34,7 @@ func (w *simCluster) someGroup() []int {
 	return group
 }
 
-// shrink loses one process after the other, each once the one before has been voted out.
+// shrink crashes one process after the other, each once the previous one has been voted out.
 func shrink(w *simCluster) {
 	for len(w.running()) > 2 {
 		w.pass(between(w.rng, 100*time.Millisecond, time.Second))
@@ -56,7 +56,7 @@ func shrink(w *simCluster) {
 	}
 }
 
-// divide puts the first n names into two clusters that cannot reach each other.
+// divide splits the first n names into two clusters that cannot reach each other.
 func (w *simCluster) divide(n int) {
 	w.apart, w.divided = true, true
 	var group []int
@@ -69,9 +69,8 @@ func (w *simCluster) divide(n int) {
 	w.split(group, both, true)
 }
 
-// meet lets two clusters find each other: one of the sets dissolves, and nothing that
-// either has counted is forgotten. In some runs a process crashes later: its copies are what the next owners go on from, not what is
-// left of the set that was dissolved.
+// meet lets two clusters find each other: one voter set dissolves, and no count of either is lost. In some runs a process
+// crashes later: then the next owners must continue from its replicas, not from the state of the dissolved set.
 func meet(w *simCluster) {
 	w.pass(between(w.rng, 500*time.Millisecond, 3*time.Second))
 	if w.rng.IntN(2) == 0 {
@@ -89,7 +88,7 @@ func meet(w *simCluster) {
 	}
 }
 
-// chaos is everything at once.
+// chaos combines all faults.
 func chaos(w *simCluster) {
 	w.stops = true
 	for range 4 + w.rng.IntN(8) {
@@ -97,14 +96,14 @@ func chaos(w *simCluster) {
 		w.strike()
 	}
 	w.pass(between(w.rng, 10*time.Millisecond, 3*time.Second))
-	for place := range 3 { // some stay down, but not these
+	for place := range 3 { // some stay down, but not these three
 		if w.procs[place] == nil && w.coming == 0 {
 			w.start(place, w.wrongClock())
 		}
 	}
 }
 
-// strike draws one fault or change.
+// strike applies one random fault or change.
 func (w *simCluster) strike() {
 	p := w.victim()
 	if p == nil {
@@ -150,7 +149,7 @@ func (w *simCluster) strike() {
 	}
 }
 
-// mayLose reports whether a majority of the largest set stays if one more goes.
+// mayLose reports whether a majority of the largest set remains if one more process is lost.
 func (w *simCluster) mayLose() bool {
 	most, stay := 0, 0
 	for _, p := range w.procs {
@@ -164,7 +163,7 @@ func (w *simCluster) mayLose() bool {
 	return stay-1 > most/2
 }
 
-// flap cuts a group off and heals it, again and again.
+// flap isolates a group and heals it repeatedly.
 func (w *simCluster) flap(group []int, times int) {
 	if times == 0 {
 		return
@@ -176,8 +175,8 @@ func (w *simCluster) flap(group []int, times int) {
 	})
 }
 
-// sharesGiven cuts processes off from owners again and again, all within the windows of the keys that are spent meanwhile: one or some of
-// them, or all from each other, or one link. Some are paused, or crash and come back within the cut or after it.
+// sharesGiven isolates processes from owners repeatedly within the windows of the keys: one process, several, all from each
+// other, or one link. Some are paused, or restarted during or after the network partition.
 func sharesGiven(w *simCluster) {
 	for range 2 + w.rng.IntN(6) {
 		w.pass(between(w.rng, 10*time.Millisecond, 1500*time.Millisecond))
@@ -187,13 +186,13 @@ func sharesGiven(w *simCluster) {
 		}
 		group, how := []int{p.place}, way(w.rng.IntN(3))
 		if w.rng.IntN(4) == 0 {
-			w.change() // which may change the number of voters
+			w.change() // may change the number of voters
 		}
 		switch w.rng.IntN(6) {
 		case 0:
 			group = w.someGroup()
 		case 1:
-			if q := w.victim(); q != p { // with quorum, and without that owner
+			if q := w.victim(); q != p { // it keeps quorum but loses this owner
 				w.part(p.place, q.place, both, true)
 				w.pass(between(w.rng, 100*time.Millisecond, 3*time.Second))
 				w.part(p.place, q.place, both, false)

@@ -10,23 +10,21 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// What a run may admit beyond the limits.
+// Bounds of over-admission.
 //
-// Every allowed decision of a cluster ID is counted as admitted at the instant it is made, whether its
-// answer arrives or not; of sync keys also at the instant its answer is let go.
+// Every allowed decision of a cluster ID counts as admitted when it is made, whether its answer arrives or not; for sync keys
+// also when its answer is released.
 //
-//   - Always: no more than new owners' tables lacked when they began, which judgeContent,
-//     judgeSwap and judgeChoice judge on their own. So nothing gets lost while an owner holds.
-//   - With planned change, wrong views, lost messages and cuts between two: nothing; of sync keys no
-//     answer.
-//   - With one loss (crash, pause, a process cut off): of async keys the most that the lost owner
-//     admitted in any 50 ms, or what the gate allowed, since shortly before, by its own clock; of sync keys no answer. Transient keys
-//     may lose all, and so may async keys of partitions that nobody else who stays had a complete copy of, sync keys where they needed none. The
-//     same per loss, where they come one by one (shrink).
-//   - Cuts into two groups and chaos can take an owner together with its copy: of async keys only the first; of sync keys, which deny
-//     what may have been spent, no answer, unless somebody goes on from a replica that the owner had replaced.
+//   - Always: at most what new owners' tables lacked at their beginning, which judgeContent, judgeSwap and judgeChoice
+//     judge separately. So nothing is lost during a term.
+//   - Planned change, wrong views, lost messages, cuts between two nodes: nothing.
+//   - One loss (crash, pause, isolation): for async keys the most that the lost owner admitted within the gate, by its own
+//     clock, since shortly before; for sync keys nothing. Transient keys may lose everything, and so may async keys of
+//     partitions without another complete copy, and sync keys that needed none. The same per loss, if they come one by one (shrink).
+//   - Cuts into two groups and chaos can take an owner together with its replica: for async keys only the first bound; for
+//     sync keys, which deny what may have been spent, nothing, unless an owner continues from a replaced replica.
 
-// bound says which of these judge a run.
+// bound is the bound that a run must satisfy.
 type bound int
 
 const (
@@ -35,20 +33,20 @@ const (
 	oneByOne // what w.losses allow
 )
 
-// loss is an owner that was lost.
+// loss is a lost owner.
 type loss struct {
 	process *process
 	at      int64
-	// bare are the partitions of which it had the only complete state, which may be lost as a whole.
+	// bare are the partitions of which it had the only complete state, which may be lost entirely.
 	bare uint64
-	// alone are those of them whose sync answers needed no replica, or had it at a node that leaves.
+	// alone are those of bare whose sync answers needed no replica, or had it on a leaving node.
 	alone uint64
 }
 
-// lose notes that p is about to be lost.
+// lose records that p is about to be lost.
 func (w *simCluster) lose(p *process) {
 	l := loss{process: p, at: w.now}
-	only := len(p.set.Members) == 1 // a voter that needs no replica, and asks nobody for one when it is back
+	only := len(p.set.Members) == 1 // a sole voter needs no replica, and asks no other process when it is back
 	for part := range w.partitions {
 		if p.mask&(1<<part) != 0 && (only || p.handoff.Confirmed(part) == math.MaxUint64 || w.copies(p, part, false) == 0) {
 			l.bare |= 1 << part
@@ -61,12 +59,12 @@ func (w *simCluster) lose(p *process) {
 	w.losses = append(w.losses, l)
 }
 
-// within is the span that decisions which get lost lie in: the longest gate on the slowest clock.
+// within is the span that lost decisions lie in: the longest gate on the slowest clock.
 func (w *simCluster) within() int64 {
 	return max(w.longestGate, int64(gateAge)) * (1_000_000 + 2*maxRate) / 1_000_000
 }
 
-// judgeExcess is called when a check of k was allowed.
+// judgeExcess is called after an allowed check of k.
 func (w *simCluster) judgeExcess(k *key, a *account) {
 	over := int64(len(a.charges)) - k.limit
 	if over <= 0 {
@@ -81,7 +79,7 @@ func (w *simCluster) judgeExcess(k *key, a *account) {
 	}
 }
 
-// judgeReleased is called when an answer of a sync key was let go.
+// judgeReleased is called after an answer of a sync key was released.
 func (w *simCluster) judgeReleased(k *key, a *account) {
 	alone := slices.ContainsFunc(w.losses, func(l loss) bool { return l.alone&(1<<k.partition) != 0 })
 	outdated := (w.bound == lossy || alone || w.neighbours) && w.outdated&(1<<k.partition) != 0
@@ -90,7 +88,7 @@ func (w *simCluster) judgeReleased(k *key, a *account) {
 	}
 }
 
-// mayExceed returns by how much k may exceed its limit, -1 if that is not bounded.
+// mayExceed returns by how much k may exceed its limit, -1 for no bound.
 func (w *simCluster) mayExceed(k *key, a *account) int64 {
 	switch {
 	case w.bound == nothing:
@@ -111,7 +109,7 @@ func (w *simCluster) mayExceed(k *key, a *account) int64 {
 	return sum
 }
 
-// mostWithin returns the most charges of the lost owner that lie within a span.
+// mostWithin returns the maximum number of charges by the lost owner within a span.
 func mostWithin(charges []charge, l loss, span int64) (most int64) {
 	var times []int64
 	for _, c := range charges {
@@ -127,10 +125,9 @@ func mostWithin(charges []charge, l loss, span int64) (most int64) {
 	return most
 }
 
-// unsettled says what is not yet as it should be when nothing is wrong any more (I7), or "":
-// every process serves, is counted, has quorum and knows the same set; the assigned owner
-// of each partition and nobody else holds it, all know that, and as many other processes as its
-// owner wants have a complete copy of it. level wants copies to be level, which they are when nobody asks anything.
+// unsettled returns why the cluster is not settled (I7), or "". Settled means: every process serves, is a voter, has quorum and
+// knows the same set; only the assigned owner owns each partition, all processes know that, and there are as many complete
+// replicas as the owner wants. level requires replicas to be level, which holds without load.
 func (w *simCluster) unsettled(level bool) string {
 	if !w.divided {
 		return w.unsettledAmong(func(int) bool { return true }, level)
@@ -144,15 +141,14 @@ func (w *simCluster) unsettled(level bool) string {
 	return ""
 }
 
-// crashed reports whether a process has ended: what only it had may be lost for good.
+// crashed reports whether a process has ended: state that only it had may be lost for good.
 func (w *simCluster) crashed() bool {
 	return slices.ContainsFunc(w.every, func(p *process) bool { return !p.runs() })
 }
 
-// stranded reports whether so many of the newest set have gone that those left are no majority
-// of it, and never will be: one that left gave up waiting for another that had crashed. Then
-// only an operator can say who is gone (sluice members forget). So where the last one has lost the set in a crash, and too few are left
-// to found another (sluice members bootstrap).
+// stranded reports whether the remaining processes are, for good, no majority of the newest set: one gave up waiting for
+// another that had crashed, and left. Only an operator can resolve that (sluice members forget), or the loss of the last set
+// with too few processes to found another (sluice members bootstrap).
 func (w *simCluster) stranded() bool {
 	var newest message.Set
 	names, founders, unconfirmed := map[string]bool{}, 0, false
@@ -165,7 +161,7 @@ func (w *simCluster) stranded() bool {
 			founders++
 		}
 		if p.quorum.Unconfirmed() {
-			unconfirmed = true // it proves nothing, and is told to nobody
+			unconfirmed = true // it proves nothing, and other processes do not adopt it
 		} else if p.set.Version > newest.Version {
 			newest = p.set
 		}
@@ -182,7 +178,7 @@ func (w *simCluster) stranded() bool {
 	return 2*left <= len(newest.Members)
 }
 
-// unsettledAmong is unsettled for the names at some places.
+// unsettledAmong is unsettled for the names selected by in.
 func (w *simCluster) unsettledAmong(in func(place int) bool, level bool) string {
 	var all []seen
 	var first *process
@@ -241,7 +237,7 @@ func (w *simCluster) unsettledAmong(in func(place int) bool, level bool) string 
 	return ""
 }
 
-// settle waits until all is settled, and notes how long that took.
+// settle waits until the cluster is settled, and fails after limit.
 func (w *simCluster) settle(within string, limit int64) bool {
 	began := w.now
 	for w.violation == nil {
@@ -258,7 +254,7 @@ func (w *simCluster) settle(within string, limit int64) bool {
 	return false
 }
 
-// judgeEnd holds the last owners' tables against everything that was decided.
+// judgeEnd compares the last owners' tables with all decisions.
 func (w *simCluster) judgeEnd() {
 	for part := range w.partitions {
 		var owner *process
@@ -278,7 +274,7 @@ func (w *simCluster) judgeEnd() {
 			for i := len(all) - 1; i >= 0; i-- {
 				t := all[i]
 				if !t.process.runs() && !t.handed {
-					break // what was merged into it may have gone with it
+					break // what was merged into it may be lost with it
 				}
 				w.judgeMerged(owner, part, t)
 			}
@@ -286,8 +282,8 @@ func (w *simCluster) judgeEnd() {
 	}
 }
 
-// judgeMerged wants what was decided by a process that still runs to be in the table of the
-// last owner: if a claim did not find it, its divergent copy was merged.
+// judgeMerged requires that the last owner's table has all decisions of processes that still run: those that a claim did not
+// find have been merged as divergent copies.
 func (w *simCluster) judgeMerged(owner *process, part int, t *term) {
 	if !t.process.runs() || t.handed {
 		return

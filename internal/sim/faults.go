@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// block cuts the link from a to b, or heals it.
+// block cuts or heals the link from a to b.
 func (w *simCluster) block(a, b int, cut bool) {
 	if w.net.cut[a][b] != cut {
 		w.net.cut[a][b] = cut
@@ -16,7 +16,7 @@ func (w *simCluster) block(a, b int, cut bool) {
 	}
 }
 
-// way says in which directions a cut works.
+// way is the direction of a cut.
 type way int
 
 const (
@@ -25,7 +25,7 @@ const (
 	inward
 )
 
-// split cuts everything between the names in a group and all others, or heals it.
+// split cuts or heals all links between the names in group and all others.
 func (w *simCluster) split(group []int, how way, cut bool) {
 	for a := range places {
 		for b := range places {
@@ -43,7 +43,7 @@ func (w *simCluster) split(group []int, how way, cut bool) {
 	w.tell(general, "%s between %v and the others, %s", cutting(cut), w.called(group), how)
 }
 
-// part cuts between two names, which a third sees both sides of, or heals it.
+// part cuts or heals the link between two names; others still reach both.
 func (w *simCluster) part(a, b int, how way, cut bool) {
 	if how != inward {
 		w.block(a, b, cut)
@@ -70,7 +70,7 @@ func (w *simCluster) called(places []int) (names []string) {
 	return names
 }
 
-// heal ends every fault of network and gossip, for good.
+// heal ends every fault of network and gossip, and no new ones begin.
 func (w *simCluster) heal() {
 	w.mend()
 	w.over = true
@@ -88,14 +88,14 @@ func (w *simCluster) mend() {
 	w.tell(general, "all is healed")
 }
 
-// procsSight ends what gossip falsely shows a of b.
+// procsSight ends false information about b in a's gossip.
 func (w *simCluster) procsSight(a, b int) {
 	if p := w.procs[a]; p != nil {
 		p.sights[b].hiddenUntil = 0
 	}
 }
 
-// hide has gossip show p dead to some or all for a while, though it lives.
+// hide makes gossip show p as dead to some or all processes for a while.
 func (w *simCluster) hide(p *process, d time.Duration) {
 	all := w.rng.IntN(2) == 0
 	for _, q := range w.procs {
@@ -106,16 +106,16 @@ func (w *simCluster) hide(p *process, d time.Duration) {
 	}
 }
 
-// unwant has the network lose messages of some types for a while.
+// unwant makes the network lose messages of some types for a while.
 func (w *simCluster) unwant(d time.Duration) {
 	name, match := w.someTypes()
-	w.net.measured = int64(time.Second) // receipts of what is sent again are late
+	w.net.measured = int64(time.Second) // receipts of resent batches are late
 	w.net.unwanted, w.net.unwantedShare = match, []int{30, 70, 100}[w.rng.IntN(3)]
 	w.tell(general, "for %v the network loses %d%% of all %s", d, w.net.unwantedShare, name)
 	w.after(d, func() { w.net.unwanted = nil })
 }
 
-// someTypes draws what to lose. Nothing of it is what quorum needs.
+// someTypes draws the message types to lose, none that quorum needs.
 func (w *simCluster) someTypes() (string, func(message.Body) bool) {
 	switch w.rng.IntN(7) {
 	case 0:
@@ -143,7 +143,7 @@ func closes(b message.Body) bool {
 	return ok && slices.ContainsFunc(p.Parts, func(x message.Part) bool { return x.Kind == message.Close })
 }
 
-// wrongClock draws how wrong the clock of a process is that starts: up to 10 s.
+// wrongClock draws the clock error of a starting process: up to 10 s.
 func (w *simCluster) wrongClock() int64 {
 	off := w.rng.Int64N(int64(20*time.Second)) - int64(10*time.Second)
 	if w.rng.IntN(2) == 0 {
@@ -152,8 +152,8 @@ func (w *simCluster) wrongClock() int64 {
 	return off
 }
 
-// keepOrder moves the clock of p, which starts, so that it is not behind the start of a process that
-// ran under its name before, unless clocks may step back between two runs.
+// keepOrder adjusts the clock of the starting process p so that it starts after earlier processes of its name, unless clocks
+// may step back between runs.
 func (w *simCluster) keepOrder(p *process) {
 	for _, q := range w.every {
 		if q.place == p.place && !w.stepsBack {
@@ -163,7 +163,7 @@ func (w *simCluster) keepOrder(p *process) {
 	p.born = w.clock(p)
 }
 
-// restart crashes p and starts its name again after a while.
+// restart crashes p and starts its name again after d.
 func (w *simCluster) restart(p *process, d time.Duration) {
 	place := p.place
 	w.crash(p)
@@ -176,10 +176,10 @@ func (w *simCluster) restart(p *process, d time.Duration) {
 	})
 }
 
-// victim draws a process that runs, nil if none does.
+// victim draws a running process, nil if there is none.
 func (w *simCluster) victim() *process { return w.someone() }
 
-// serving returns the processes that run and serve.
+// serving returns the running processes that serve.
 func (w *simCluster) serving() []*process {
 	var up []*process
 	for _, p := range w.running() {
@@ -190,7 +190,7 @@ func (w *simCluster) serving() []*process {
 	return up
 }
 
-// vacant draws a name that nobody runs under, -1 if there is none below limit.
+// vacant draws a name below limit without a process, -1 if there is none.
 func (w *simCluster) vacant(limit int) int {
 	var free []int
 	for i, p := range w.procs[:limit] {
@@ -204,9 +204,8 @@ func (w *simCluster) vacant(limit int) int {
 	return free[w.rng.IntN(len(free))]
 }
 
-// far moves the processes apart, up to 200 ms one way, for half a minute, in which no live owner may be taken from:
-// round-trip times are measured, and what nodes wait for grows with them. In half of the runs packets get lost as well, which
-// in a stream delays what is lost and all that is behind it.
+// far increases delays up to 200 ms one way for half a minute. No live owner may lose a partition, since timeouts grow with the
+// measured round-trip times. In half of the runs packets are lost too, which delays everything behind them in a stream.
 func far(w *simCluster) {
 	before := w.net
 	n := &w.net
@@ -232,15 +231,14 @@ func far(w *simCluster) {
 		w.fail("gap", general, "a partition was undecided for %v, on a network that carried everything", w.Gap)
 	}
 	before.measured = n.roundTrip()
-	// In order: each time that something is overtaken costs a resend, as late as the slow network had them.
+	// In order: each reordering costs a resend, still with the delays of the slow network.
 	before.fifo, before.late, before.lateness = true, min(before.late, 1), 150*time.Millisecond
 	w.net = before
 	w.pass(2 * time.Second)
 }
 
-// sleepers has an owner and another process stopped while the rest of a set of five claims what the
-// owner had. The other one wakes, two of those who granted the claim leave, and the owner wakes
-// into a set in which hardly anybody granted anything.
+// sleepers stops an owner and another process while the rest of a set of five claims the owner's partitions. The other process
+// wakes, two granters leave, and the owner wakes into a set in which few members have granted the claim.
 func sleepers(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, time.Second))
 	up := w.running()
@@ -260,7 +258,7 @@ func sleepers(w *simCluster) {
 	}
 	w.leave(up[3])
 	w.pass(between(w.rng, time.Second, 4*time.Second))
-	if w.rng.IntN(3) > 0 { // only whom nobody asked for the claim is left to tell the owner of it
+	if w.rng.IntN(3) > 0 { // only a process that was not asked to grant the claim can tell the owner of it
 		w.part(up[0].place, up[len(up)-1].place, way(w.rng.IntN(3)), true)
 	}
 	if w.rng.IntN(3) > 0 {
@@ -269,7 +267,7 @@ func sleepers(w *simCluster) {
 	w.pass(long)
 }
 
-// mute has the network lose most of what tells who holds what.
+// mute makes the network lose most announcements of ownership.
 func (w *simCluster) mute(d time.Duration) {
 	w.net.unwantedShare = 70 + 10*w.rng.IntN(4)
 	w.net.unwanted = func(b message.Body) bool { _, ok := b.(*message.Holdings); return ok }
@@ -277,9 +275,9 @@ func (w *simCluster) mute(d time.Duration) {
 	w.after(d, func() { w.net.unwanted = nil })
 }
 
-// forgotten has an owner stopped, and another process claim what it owned with the vote of a third. Then the claimer is stopped, and the
-// third restarted: nobody that runs remembers the claim. The first wakes and has quorum with the third's new run. When the claimer wakes,
-// the first is stopped for a moment, so that it hears late of what the two others tell.
+// forgotten stops an owner while another process claims its partitions with the vote of a third. Then the claimer is stopped
+// and the third restarted, so that no running process remembers the claim. The first process wakes and has quorum with the
+// restarted third. When the claimer wakes, the first is stopped briefly, so that it learns of the claim late.
 func forgotten(w *simCluster) {
 	w.stops = true
 	w.pass(between(w.rng, 100*time.Millisecond, time.Second))

@@ -12,12 +12,12 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Violation is the first invariant that a run broke.
+// Violation is the first invariant that a run violated.
 type Violation struct {
 	Invariant string
-	// Partition is the one concerned, -1 if none or all.
+	// Partition is the affected partition, -1 if none or all.
 	Partition int
-	// At is the simulated cluster's time.
+	// At is the simulated time.
 	At   time.Duration
 	What string
 }
@@ -26,7 +26,7 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s, at %v: %s", v.Invariant, v.At.Round(time.Microsecond), v.What)
 }
 
-// fail notes the run's first violation, which ends it.
+// fail records the run's first violation, which ends the run.
 func (w *simCluster) fail(invariant string, part int, format string, args ...any) {
 	if w.violation != nil {
 		return
@@ -35,13 +35,13 @@ func (w *simCluster) fail(invariant string, part int, format string, args ...any
 	w.tell(part, "VIOLATED %s", w.violation)
 }
 
-// gateAge is the age of the oldest unconfirmed change at which nothing more is decided, where nodes are near each other.
+// gateAge is the age of the oldest unconfirmed change at which an owner stops deciding, on a fast network.
 const gateAge = 50 * time.Millisecond
 
-// standing is what processes that stand still for moments add to the shortest round-trip time that is measured.
+// standing is what short stalls of processes add to the measured minimum round-trip time.
 const standing = int64(100 * time.Millisecond)
 
-// decidedAt is called at every decision.
+// decidedAt is called for every decision.
 func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64, now int64) {
 	w.Decisions++
 	t := p.terms[k.partition]
@@ -63,8 +63,8 @@ func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64
 		return
 	}
 	spent := k.limit - d.Remaining
-	if w.story != nil {
-		w.story.add(line{w.now, fmt.Sprintf("%s decides %s: %v, spent %d, change %d, confirmed %d", p, k.name, d.Allowed, spent, seq,
+	if w.trace != nil {
+		w.trace.add(line{w.now, fmt.Sprintf("%s decides %s: %v, spent %d, change %d, confirmed %d", p, k.name, d.Allowed, spent, seq,
 			p.handoff.Confirmed(k.partition)), 1 << k.partition, true})
 	}
 	before := t.now(k.place)
@@ -84,7 +84,7 @@ func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64
 	acc := k.account(t.clusterID)
 	acc.charges = append(acc.charges, charge{w.now, p})
 	if t != w.history(t.clusterID, k.partition).newest {
-		acc.lost++ // all who knew of the higher epoch are gone or cut off, and its history counts
+		acc.lost++ // every process that knew the higher epoch is gone or isolated, and its history counts
 	}
 	t.spent[k.place] = append(t.spent[k.place], point{seq, spent})
 	t.last = max(t.last, seq)
@@ -97,7 +97,7 @@ func (w *simCluster) decidedAt(p *process, k *key, d bucket.Decision, seq uint64
 	w.judgeExcess(k, acc)
 }
 
-// judgeGate wants no decision while a change is unconfirmed for too long.
+// judgeGate requires that no decision is made while a change is unconfirmed for too long.
 func (w *simCluster) judgeGate(p *process, t *term, k *key, now int64) {
 	if k.request.Transient {
 		return
@@ -107,7 +107,7 @@ func (w *simCluster) judgeGate(p *process, t *term, k *key, now int64) {
 		return
 	}
 	if p.handoff.Gate(k.partition) == 0 {
-		t.unconfirmed = nil // there is no replica, and the initial sync of the next one brings all
+		t.unconfirmed = nil // there is no replica, and the initial sync of the next one includes everything
 		return
 	}
 	gate := int64(max(p.handoff.Gate(k.partition), gateAge))
@@ -120,7 +120,7 @@ func (w *simCluster) judgeGate(p *process, t *term, k *key, now int64) {
 	}
 }
 
-// could reports whether p could decide part this instant, were it not paused.
+// could reports whether p, if not paused, could decide part now.
 func (w *simCluster) could(p *process, part int) bool {
 	if !p.runs() || w.clock(p) >= p.quorum.QuorumUntil() {
 		return false
@@ -131,7 +131,7 @@ func (w *simCluster) could(p *process, part int) bool {
 	return v != bucket.Sealed
 }
 
-// judgeAlone wants nobody but p to be able to decide part (I1).
+// judgeAlone requires that no process but p can decide part (I1).
 func (w *simCluster) judgeAlone(p *process, part int) {
 	for _, q := range w.procs {
 		if q != nil && q != p && q.set.ID == p.set.ID && w.could(q, part) && !w.outwaited(q, p.set.Version+1) && !w.outwaited(p, q.set.Version+1) && !w.estranged {
@@ -140,8 +140,8 @@ func (w *simCluster) judgeAlone(p *process, part int) {
 	}
 }
 
-// outwaited reports whether q, which knows a version or a later one, was stopped, and a process that has started since has waited for its word
-// for as long as a restarted voter does. Then q goes on in a set of its own when it wakes.
+// outwaited reports whether q, which knows this version or a later one, was stopped while a process started and waited for it
+// as long as a restarted voter does. Then q continues in a set of its own when it wakes.
 func (w *simCluster) outwaited(q *process, version uint64) bool {
 	late := func(r *process) bool {
 		return r != nil && r.started > q.stopped && r.started+int64(w.forgetAfter) < w.now
@@ -151,7 +151,7 @@ func (w *simCluster) outwaited(q *process, version uint64) bool {
 	return yes
 }
 
-// watch is called whenever p has done something.
+// watch is called after every step of p.
 func (w *simCluster) watch(p *process) {
 	w.watchSet(p)
 	if r := p.handoff.Routes(); r != p.routes || p.routes == 0 {
@@ -175,7 +175,7 @@ func (w *simCluster) watch(p *process) {
 	}
 }
 
-// judgeOneSet wants no two sets to have quorum at once.
+// judgeOneSet requires that only one cluster ID has quorum at a time.
 func (w *simCluster) judgeOneSet(p *process) {
 	if w.apart || p.set.Zero() || w.clock(p) >= p.quorum.QuorumUntil() {
 		return
@@ -188,7 +188,7 @@ func (w *simCluster) judgeOneSet(p *process) {
 	}
 }
 
-// watchHeld notes what p has begun or ceased to hold.
+// watchHeld records where p has become owner or has stopped being owner.
 func (w *simCluster) watchHeld(p *process) {
 	w.states = p.handoff.States(w.states[:0])
 	held := uint64(0)
@@ -210,7 +210,7 @@ func (w *simCluster) watchHeld(p *process) {
 	p.mask = held
 }
 
-// watchSet wants all to agree on every version of the set, and none to go back from a confirmed set.
+// watchSet requires that all processes agree on every version of the set, and that no process goes back from a confirmed set.
 func (w *simCluster) watchSet(p *process) {
 	s, unconfirmed := p.quorum.Set(), p.unconfirmed
 	p.unconfirmed = p.quorum.Unconfirmed()
@@ -218,7 +218,7 @@ func (w *simCluster) watchSet(p *process) {
 		return
 	}
 	w.tell(general, "%s knows set %s", p, tellSet(s))
-	// A founding that nobody has had quorum in is undone, or given up for a set that has quorum. Nobody else is left of the stale one.
+	// A founding that never had quorum is undone, or given up for a set with quorum. The stale set has no other member left.
 	undone := p.set.Version == 1 && !w.quorate[p.set.ID] && (s.Zero() || w.quorate[s.ID]) || p.set.ID == staleID
 	if !p.set.Zero() && !unconfirmed && !undone && !s.Outranks(p.set) {
 		w.fail("set", general, "%s goes from %s to %s", p, tellSet(p.set), tellSet(s))
@@ -240,8 +240,8 @@ func (w *simCluster) watchSet(p *process) {
 	}
 }
 
-// forgotten reports whether nobody but p is left who knew this version of the set or a later one: all who
-// were counted in it have crashed, and those who come back go on from the last one that anybody knows.
+// forgotten reports whether p is the only process left that knows this version of the set or a later one: all its members have
+// crashed, and the restarted ones continue from the last known version.
 func (w *simCluster) forgotten(p *process, s message.Set) bool {
 	for _, q := range w.procs {
 		if q != nil && q != p && q.set.ID == s.ID && q.set.Version >= s.Version && !w.outwaited(q, s.Version) {
@@ -258,13 +258,13 @@ func (w *simCluster) forgotten(p *process, s message.Set) bool {
 	return true
 }
 
-// version names one version of a cluster ID.
+// version identifies one version of a cluster ID.
 type version struct {
 	clusterID string
 	number    uint64
 }
 
-// differ counts the names that are in one of a and b only.
+// differ counts the names that are in only one of a and b.
 func differ(a, b []string) (n int) {
 	for _, x := range a {
 		if !slices.Contains(b, x) {
@@ -279,10 +279,10 @@ func differ(a, b []string) (n int) {
 	return n
 }
 
-// sampling is how often the simulated cluster looks who could decide.
+// sampling is the interval at which the simulated cluster checks which processes could decide.
 const sampling = 50 * time.Millisecond
 
-// sample notes for how long nobody could decide a partition, while load is on.
+// sample records for how long no process could decide a partition under load.
 func (w *simCluster) sample() {
 	for part := range w.partitions {
 		if slices.ContainsFunc(w.procs, func(p *process) bool { return p != nil && !p.paused && w.could(p, part) }) {
@@ -296,7 +296,7 @@ func (w *simCluster) sample() {
 	w.after(sampling, w.sample)
 }
 
-// note looks at what p sends.
+// note inspects the messages that p sends.
 func (w *simCluster) note(p *process, e message.Envelope) {
 	switch b := e.Body.(type) {
 	case *message.Claim:
@@ -321,8 +321,8 @@ func (w *simCluster) note(p *process, e message.Envelope) {
 	}
 }
 
-// notePortions notes which states have come to p only in part, as it took them: whoever has them may be
-// lost before the end, and then a part is better than nothing.
+// notePortions records which states p has received only partly: the sender may be lost before the end, and then a partial state
+// is better than none.
 func (w *simCluster) notePortions(p *process, e message.Envelope) {
 	b, ok := e.Body.(*message.TransferBatch)
 	if !ok || e.To != p.self || b.N != p.taken[e.From]+1 {
@@ -343,8 +343,8 @@ func (w *simCluster) notePortions(p *process, e message.Envelope) {
 	}
 }
 
-// copies counts the processes other than owner, that stay, with a complete copy of part. level
-// wants it to have counted all that the owner has; copies do not have transient charges.
+// copies counts the complete copies of part at other processes that stay. level requires them to have all counts of the owner,
+// except transient ones.
 func (w *simCluster) copies(owner *process, part int, level bool) (n int) {
 	for _, q := range w.procs {
 		if q != nil && q != owner && q.state != member.Leaving && w.hasCopy(q, owner, part, level) {
@@ -354,7 +354,7 @@ func (w *simCluster) copies(owner *process, part int, level bool) (n int) {
 	return n
 }
 
-// hasCopy reports whether q has a complete copy of part, which owner holds.
+// hasCopy reports whether q has a complete copy of part, owned by owner.
 func (w *simCluster) hasCopy(q, owner *process, part int, level bool) bool {
 	s := w.state(q, part)
 	if !s.Complete || s.Mark.Epoch != w.state(owner, part).Mark.Epoch {
@@ -365,7 +365,7 @@ func (w *simCluster) hasCopy(q, owner *process, part int, level bool) bool {
 	})
 }
 
-// state returns what p has of part.
+// state returns p's state of part.
 func (w *simCluster) state(p *process, part int) handoff.State {
 	w.states = p.handoff.States(w.states[:0])
 	for _, s := range w.states {

@@ -8,35 +8,35 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// key is a counter's key, its limit, and what the model knows of it.
+// key is a counter's key, its limit, and the model's data of it.
 type key struct {
 	name      string
 	partition int
-	place     int // among the keys of its partition
+	place     int // index among the keys of its partition
 	request   bucket.Request
 	limit     int64
-	// sync: an admitted check is answered only once a copy has it.
+	// sync: an admitted check is answered only once a replica has it.
 	sync bool
-	// brief is nil unless the key's windows end within a run. Such a key has no accounts.
+	// brief is set if the key's windows end within a run. Such a key has no accounts.
 	brief *brief
-	// shared is nil unless shares may answer the key. Such a key has no accounts either.
+	// shared is set if shares may answer the key. Such a key has no accounts either.
 	shared *sharing
 
 	accounts []*account
 }
 
-// account is what the model knows of a key in one cluster ID.
+// account is the model's data of a key in one cluster ID.
 type account struct {
 	clusterID string
-	// charges are the checks that were decided and allowed.
+	// charges are the allowed checks.
 	charges []charge
-	// released of them were answered: of async keys all, of sync keys those that a copy had.
+	// released is the number of answered charges: for async keys all, for sync keys those that a replica had.
 	released int64
 	// lost is how much less than the model the tables of new owners had.
 	lost int64
 }
 
-// account returns k's in a cluster ID.
+// account returns k's account for a cluster ID.
 func (k *key) account(clusterID string) *account {
 	for _, a := range k.accounts {
 		if a.clusterID == clusterID {
@@ -50,15 +50,14 @@ func (k *key) account(clusterID string) *account {
 
 // charge is one allowed check.
 type charge struct {
-	at      int64 // the simulated cluster's time
+	at      int64 // simulated time
 	process *process
 }
 
-// long is a period in which nothing comes back within a run.
+// long is a period that does not end within a run.
 const long = 1000 * time.Hour
 
-// newKeys draws a few keys for each partition, of limits that about so many checks
-// for each use up.
+// newKeys draws a few keys for each partition, with limits that about this number of checks per key exhaust.
 func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
 	var keys []*key
 	each := 2 + r.IntN(3)
@@ -96,14 +95,14 @@ func newKeys(r *rand.Rand, partitions int, checks int64) []*key {
 	return keys
 }
 
-// spent returns what p's table has counted for k, what it lacks left aside. It changes nothing.
+// spent returns p's count of k, without lost counters. It changes nothing.
 func (w *simCluster) spent(p *process, k *key) int64 {
 	r := k.request
 	r.Verb, r.DenyLost = bucket.Read, false
 	return k.limit - p.table.Do(w.clock(p), &r).Remaining
 }
 
-// someKey draws a key; some are asked for more than others.
+// someKey draws a key; some are more frequent than others.
 func (w *simCluster) someKey() *key {
 	if w.rng.IntN(3) == 0 {
 		return w.brief[w.rng.IntN(len(w.brief))]
@@ -112,17 +111,17 @@ func (w *simCluster) someKey() *key {
 	return w.keys[min(w.rng.IntN(n), w.rng.IntN(n))]
 }
 
-// Besides the keys whose limits outlast a run, each partition has one whose windows end within it. What such a key has been told
-// must hold, whoever holds it by then and whatever the clock there shows: where nothing may get lost, nothing is admitted before the
-// time that the first denial in a row has said; and where every denial must be right, none comes much later than that.
+// Each partition also has a key whose windows end within a run. What clients were told about it must hold, whichever process
+// owns it later and whatever its clock shows: where nothing may be lost, no check is admitted before the retry time of the
+// first denial in a row; where every denial must be right, no denial comes much later.
 
-// brief is what is known of a key whose windows end.
+// brief is the model's data of a key whose windows end.
 type brief struct {
-	// denied is when the first denial in a row was (the simulated cluster's time), until for how long it was; 0 if the last check was admitted.
+	// denied is the simulated time of the first denial in a row, until its retry-after; 0 if the last check was admitted.
 	denied, until int64
 }
 
-// newBriefKeys draws a key for each partition.
+// newBriefKeys draws one such key for each partition.
 func newBriefKeys(r *rand.Rand, partitions int) []*key {
 	var keys []*key
 	for p := range partitions {
@@ -151,14 +150,14 @@ func newBriefKeys(r *rand.Rand, partitions int) []*key {
 	return keys
 }
 
-// apace is how far two clocks' rates may be apart, as a part of the time; standstill is for how long a counter may stand still on its way,
-// with what is sent again.
+// apace is the maximum relative difference of two clock rates. standstill is how long a counter may stand still in transfer,
+// resends included.
 const (
 	apace      = 25 // 1/25
 	standstill = int64(1500 * time.Millisecond)
 )
 
-// judgeBrief is called when a check of k, whose windows end, was decided by p.
+// judgeBrief is called after p has decided a check of a key whose windows end.
 func (w *simCluster) judgeBrief(p *process, k *key, d bucket.Decision) {
 	b, gone := k.brief, w.now-k.brief.denied
 	switch {

@@ -6,16 +6,16 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// lease is what a leaseholder has.
+// lease is a leaseholder's lease.
 type lease struct {
 	*granted
 	left, end int64
 }
 
-// leaseWant is how many units a leaseholder likes to have.
+// leaseWant is the number of units that a leaseholder requests.
 const leaseWant = 30
 
-// demand is one check at p, and the next one after it.
+// demand makes checks at p and schedules the next ones.
 func (w *leaseSimCluster) demand(p *leaseNode) {
 	if p.up && w.now >= p.paused {
 		for range 1 + w.rng.IntN(3) {
@@ -44,7 +44,7 @@ func (w *leaseSimCluster) check(p *leaseNode) {
 	}
 }
 
-// spend spends a unit of p's leases if it is to, the oldest first, and returns how many it has then.
+// spend spends a unit of p's oldest lease if one is set, and returns the remaining units.
 func (w *leaseSimCluster) spend(p *leaseNode, one bool) (have int64) {
 	live := p.leases[:0]
 	for _, l := range p.leases {
@@ -65,7 +65,7 @@ func (w *leaseSimCluster) spend(p *leaseNode, one bool) (have int64) {
 	return have
 }
 
-// lease asks the owner for a lease.
+// lease requests a lease from the owner.
 func (w *leaseSimCluster) lease(p *leaseNode) {
 	h := w.owner
 	if h == nil {
@@ -115,7 +115,7 @@ func (w *leaseSimCluster) forward(*leaseNode) {
 	w.send(func() { w.decide(h) })
 }
 
-// giveBack returns one of p's leases, or what is left of it.
+// giveBack returns the unspent units of one of p's leases.
 func (w *leaseSimCluster) giveBack(p *leaseNode) {
 	h := w.owner
 	if h == nil || len(p.leases) == 0 {
@@ -126,7 +126,7 @@ func (w *leaseSimCluster) giveBack(p *leaseNode) {
 	w.send(func() { w.settleLease(h, l) })
 }
 
-// settleLease is a return that arrives at h.
+// settleLease processes a return at h.
 func (w *leaseSimCluster) settleLease(h *leaseNode, l *lease) {
 	if h != w.owner {
 		return

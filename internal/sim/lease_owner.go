@@ -6,18 +6,18 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// granted is a grant in the book.
+// granted is a grant in the model's book.
 type granted struct {
 	id    uint64
 	units int64
 	life  time.Duration
-	// over is when it has ended for the owner.
+	// over is when it ends for the owner.
 	over        int64
 	spent, back int64
 	settled     bool
 }
 
-// settle notes that back of unspent units came back.
+// settle records that back of the unspent units were returned.
 func (g *granted) settle(w *leaseSimCluster, back, unspent int64) {
 	if back > unspent || back > 0 && g.settled {
 		w.fail("I4", "%d of %d unspent units of grant %d came back, settled before: %v", back, unspent, g.id, g.settled)
@@ -42,7 +42,7 @@ func (w *leaseSimCluster) decide(p *leaseNode) {
 	}
 }
 
-// grant grants a lease request, if h may and can.
+// grant grants a lease request at h, if possible.
 func (w *leaseSimCluster) grant(h *leaseNode) *granted {
 	if h != w.owner {
 		return nil
@@ -64,14 +64,14 @@ func (w *leaseSimCluster) grant(h *leaseNode) *granted {
 	return x
 }
 
-// confirm brings the replica level. What it does not have is not answered, so it takes no time here.
+// confirm brings the replica level. It takes no time here, because unconfirmed grants are not answered anyway.
 func (w *leaseSimCluster) confirm() {
 	if w.replica != nil {
 		w.copyTo(w.replica, w.now)
 	}
 }
 
-// copyTo copies the owner's counter to p, as of a time.
+// copyTo copies the owner's counter to p as of the given time.
 func (w *leaseSimCluster) copyTo(p *leaseNode, at int64) {
 	var im bucket.Image
 	w.owner.table.Export(w.now+w.owner.ahead, 0, []bucket.Key{{}}, &im)
@@ -84,7 +84,7 @@ func (w *leaseSimCluster) take(p *leaseNode, im *bucket.Image, at int64) {
 	}
 }
 
-// audit compares the book with the ledger.
+// audit compares the book with the owner's ledger.
 func (w *leaseSimCluster) audit() {
 	if w.Unaudited || w.Unconfirmed {
 		return
@@ -102,7 +102,7 @@ func (w *leaseSimCluster) audit() {
 	}
 }
 
-// closeBook wants granted = spent + returned + lost of every grant.
+// closeBook requires granted = spent + returned + lost for every grant.
 func (w *leaseSimCluster) closeBook() {
 	var spent int64
 	for _, g := range w.book {
@@ -116,11 +116,11 @@ func (w *leaseSimCluster) closeBook() {
 	}
 }
 
-// fault is the next thing that happens to a node.
+// fault applies the next random fault.
 func (w *leaseSimCluster) fault() {
 	what := w.rng.IntN(5)
 	if w.healthy && what > 0 {
-		what = 3 // nobody crashes
+		what = 3 // no crashes
 	}
 	switch what {
 	case 0:
@@ -153,7 +153,7 @@ func (w *leaseSimCluster) other() *leaseNode {
 	return nil
 }
 
-// handOff gives the counter to another node, which has it a moment later, and whose replica the old owner is.
+// handOff hands the counter off to another node after a short delay; the old owner becomes its replica.
 func (w *leaseSimCluster) handOff() {
 	from, to := w.owner, w.other()
 	if from == nil || to == nil {
@@ -171,7 +171,8 @@ func (w *leaseSimCluster) handOff() {
 			w.failOver(from)
 			return
 		}
-		// As the counter has aged on its way, or as if it had not: then its windows end later, but not those of the account.
+		// Either with the time of the transfer taken into account or without: then the counter's windows end later, but not
+		// those of the account.
 		at := frozen
 		if w.rng.IntN(2) == 0 && !readsClock(w.limits.At(0)) {
 			at = w.now
@@ -197,7 +198,7 @@ func (w *leaseSimCluster) failOver(p *leaseNode) {
 	}
 }
 
-// crash ends p's process. If it held, its replica claims after a while.
+// crash ends p's process. If it was the owner, its replica takes over after a while.
 func (w *leaseSimCluster) crash(p *leaseNode) {
 	w.Crashes++
 	p.up, p.leases, p.asking, p.table = false, nil, 0, w.newTable()

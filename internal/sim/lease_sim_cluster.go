@@ -9,34 +9,34 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// Leases of one key, apart from how its owner is found: nodes that lease from whoever holds it, over a network
-// that delays, loses and doubles, while owners hand off and crash, and leaseholders crash and pause. Every unit that is
-// spent goes into the exact account of the limit at that moment (I2), and every grant into a book (I4).
+// Leases of one key, without the ownership protocol: nodes lease from the owner over a network that delays, loses and
+// duplicates, while owners hand off and crash, and leaseholders crash and pause. Every spent unit is checked against an exact
+// account of the limit at that moment (I2), and every grant against a book (I4).
 
-// LeaseOptions say which run it is.
+// LeaseOptions select a run.
 type LeaseOptions struct {
 	Seed uint64
-	// Unconfirmed: the replica does not hear of grants. FromAnswer: leaseholders count the lifetime from
-	// the answer on. Careless: leaseholders do not look at the time.
+	// Faults to inject. Unconfirmed: the replica does not get grants. FromAnswer: leaseholders count the lifetime from the
+	// answer on. Careless: leaseholders ignore the end of leases.
 	Unconfirmed, FromAnswer, Careless bool
-	// Unaudited: the grants are not compared with the owner's ledger.
+	// Unaudited: grants are not compared with the owner's ledger.
 	Unaudited bool
 }
 
-// LeaseResult is what came of a run.
+// LeaseResult is the result of a run.
 type LeaseResult struct {
 	LeaseOptions
 	Limit     bucket.Limit
 	Violation *Violation
-	// Admitted are the units spent in all, Leased those of them that came from leases.
+	// Admitted are all units spent, Leased those spent from leases.
 	Admitted, Leased int64
-	// Granted = spent + Returned + what expired or got lost.
+	// Granted = spent + Returned + expired or lost.
 	Grants                  int
 	Granted, Returned       int64
 	HandOffs, Crashes, Late int
 }
 
-// leaseLimits are the limits that runs are about, each with its longest lifetime of a lease.
+// leaseLimits are the limits to test, each with the longest lifetime of a lease.
 var leaseLimits = []struct {
 	limit bucket.Limit
 	ttl   time.Duration
@@ -50,7 +50,7 @@ var leaseLimits = []struct {
 	{bucket.Limit{Algorithm: bucket.SlidingWindow, Count: 400, Period: 4 * time.Second, SubWindows: 40}, 100 * time.Millisecond},
 }
 
-// leaseTime is how long a run lasts.
+// leaseTime is the simulated duration of a run.
 const leaseTime = 12 * time.Second
 
 // leaseSimCluster is the state of a run.
@@ -64,35 +64,35 @@ type leaseSimCluster struct {
 	limits *bucket.Limits
 	exact  exact
 	nodes  []*leaseNode
-	// owner decides, nil while nobody does; replica has a copy of all that it has confirmed.
+	// owner decides, nil during a change of owner. replica has everything that it has confirmed.
 	owner, replica *leaseNode
 	book           []*granted
 	lose, double   int // ‰
-	// healthy: there is much demand, nothing gets lost and nobody crashes, so that little of what is granted is spent by nobody.
+	// healthy: there is much demand and no loss or crash, so that almost all granted units are spent.
 	healthy bool
 }
 
-// leaseNode is one node: as a leaseholder, and maybe as owner or replica.
+// leaseNode is a node: a leaseholder, and possibly owner or replica.
 type leaseNode struct {
 	place int
 	up    bool
 	boot  int
-	// ahead is by how much its clock is.
+	// ahead is its clock error (ns).
 	ahead  int64
 	table  *bucket.Table
 	paused int64
-	// bursts: its checks come together, just before its leases end.
+	// bursts: it makes its checks just before its leases end.
 	bursts bool
-	// rest is the mean time between two checks here.
+	// rest is the mean time between two checks.
 	rest   time.Duration
 	leases []*lease
-	// needed: it has the only copy, until it or another is the owner.
+	// needed: it has the only copy until there is an owner again.
 	needed bool
-	// asking is when the request was sent that has not been answered, or 0.
+	// asking is when the pending lease request was sent, or 0.
 	asking int64
 }
 
-// RunLeases plays the schedule of one seed.
+// RunLeases runs the schedule of one seed.
 func RunLeases(o LeaseOptions) LeaseResult {
 	w := &leaseSimCluster{LeaseResult: LeaseResult{LeaseOptions: o}, rng: rand.New(rand.NewPCG(o.Seed, 2))}
 	kind := leaseLimits[o.Seed%uint64(len(leaseLimits))]
@@ -113,7 +113,7 @@ func RunLeases(o LeaseOptions) LeaseResult {
 	for place := range 3 + w.rng.IntN(3) {
 		p := &leaseNode{place: place, up: true, rest: between(w.rng, time.Millisecond, 20*time.Millisecond), table: w.newTable()}
 		if !readsClock(kind.limit) {
-			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // no window is read off it
+			p.ahead = int64(between(w.rng, -time.Hour, time.Hour)) // its windows do not depend on the clock
 		}
 		if w.healthy {
 			p.bursts, p.rest = w.rng.IntN(2) == 0, between(w.rng, time.Millisecond, 4*time.Millisecond)
@@ -155,7 +155,7 @@ func (w *leaseSimCluster) fail(invariant, format string, args ...any) {
 	}
 }
 
-// send calls do when a message arrives, never or twice if the network has it so.
+// send calls do when a message arrives; the network may lose or duplicate it.
 func (w *leaseSimCluster) send(do func()) {
 	times := 1
 	switch n := w.rng.IntN(1000); {
@@ -173,7 +173,7 @@ func (w *leaseSimCluster) send(do func()) {
 	}
 }
 
-// admit notes that a unit was spent now.
+// admit records that a unit was spent now.
 func (w *leaseSimCluster) admit(how string, p *leaseNode) {
 	w.Admitted++
 	if !w.exact.admit(w.now) {
@@ -181,19 +181,19 @@ func (w *leaseSimCluster) admit(how string, p *leaseNode) {
 	}
 }
 
-// readsClock reports whether what l admits depends on what a clock shows.
+// readsClock reports whether the decisions of l depend on absolute time.
 func readsClock(l bucket.Limit) bool {
 	return l.Algorithm == bucket.FixedWindow || l.Algorithm == bucket.SlidingCounter ||
 		l.Algorithm == bucket.SlidingWindow || l.Refill == bucket.RefillInterval
 }
 
-// exact is the naive account of one limit: it counts units when they are spent.
+// exact is a naive model of one limit: it counts units when they are spent.
 type exact interface {
-	// admit spends a unit at a time, none before the last one, and reports whether the limit alone would have admitted it.
+	// admit spends a unit at a time not before the last one, and reports whether the limit alone would admit it.
 	admit(at int64) bool
 }
 
-// newExact returns the account of l, whose windows and steps are aligned to the epoch.
+// newExact returns the model of l, whose windows and steps are aligned to the epoch.
 func newExact(l bucket.Limit) exact {
 	burst := l.Count
 	if l.Burst > 0 {
@@ -216,7 +216,7 @@ func newExact(l bucket.Limit) exact {
 	return &exactWindows{count: l.Count, period: period}
 }
 
-// exactFlow is a level, in units × period, that drains count a nanosecond.
+// exactFlow is a level, in units × period, that drains count per nanosecond.
 type exactFlow struct{ count, most, period, level, at int64 }
 
 func (e *exactFlow) admit(at int64) bool {
@@ -254,7 +254,7 @@ func (e *exactLog) admit(at int64) bool {
 	return int64(len(e.grains)) <= e.count
 }
 
-// exactWindows counts in windows, and weighs the one before if it is to.
+// exactWindows counts in windows; if weighted, with the weighted previous one.
 type exactWindows struct {
 	count, period int64
 	weighted      bool

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// join asks p's join targets, which are all other names, and lets it take part in founding a set when one has
-// answered or none will.
+// join asks p's join targets, which are all other names, and lets p take part in founding a set when one has answered or none
+// will.
 func (w *simCluster) join(p *process) {
 	if !p.runs() {
 		return
@@ -29,7 +29,7 @@ func (w *simCluster) join(p *process) {
 	p.joined = true
 	for place := range w.names {
 		if place != p.place {
-			p.sights[place].hiddenUntil = 0 // whoever has answered is seen
+			p.sights[place].hiddenUntil = 0 // a process that has answered is visible
 			w.reveal(p, &p.sights[place], w.truth(p, place))
 		}
 	}
@@ -41,10 +41,10 @@ func (w *simCluster) join(p *process) {
 	w.work(p)
 }
 
-// first reports whether p has no join targets: the first process of worlds that begin so.
+// first reports whether p has no join targets: the first process of some clusters.
 func (w *simCluster) first(p *process) bool { return w.lone && p == w.every[0] }
 
-// expects returns with how many processes the one at place founds a set.
+// expects returns the Expect of the process at place.
 func (w *simCluster) expects(place int) int {
 	switch {
 	case place >= w.began:
@@ -61,7 +61,7 @@ func (w *simCluster) expects(place int) int {
 	return n
 }
 
-// live moves p through its life: counted, it serves; leaving, it hands off, leaves the set, ends.
+// live advances p's life cycle: a voter serves; a leaving process hands off, leaves the set and ends.
 func (w *simCluster) live(p *process, now int64) {
 	switch {
 	case p.state == member.Joining && p.quorum.In() && (p.quorum.Promises(now) || p.quorum.NoneDecides(now)):
@@ -76,13 +76,13 @@ func (w *simCluster) live(p *process, now int64) {
 		p.quorum.Wish(now, message.Leave)
 		p.outBy = now + int64(3*time.Second)
 	case p.outBy != 0 && (!p.quorum.In() && p.handoff.Held() == 0 || now > p.outBy):
-		// Who sees it serve still may have handed something back meanwhile.
+		// Processes that still see it as serving may have handed something back meanwhile.
 		w.tell(general, "%s has left", p)
 		w.end(p)
 	}
 }
 
-// leave begins p's ordered end.
+// leave begins p's orderly end.
 func (w *simCluster) leave(p *process) {
 	if !p.runs() || p.state == member.Leaving {
 		return
@@ -101,7 +101,7 @@ func (w *simCluster) end(p *process) {
 	}
 }
 
-// crash ends p without a word.
+// crash ends p without notice.
 func (w *simCluster) crash(p *process) {
 	if p.runs() {
 		w.tell(general, "%s crashes", p)
@@ -110,7 +110,7 @@ func (w *simCluster) crash(p *process) {
 	}
 }
 
-// pause stops p for a while: nothing is handled and no time passes for it.
+// pause stops p for d: it handles nothing.
 func (w *simCluster) pause(p *process, d time.Duration) {
 	if !p.runs() || p.paused {
 		return
@@ -123,7 +123,7 @@ func (w *simCluster) pause(p *process, d time.Duration) {
 		}
 		w.tell(general, "%s goes on, %d control messages wait", p, len(p.inbox))
 		p.paused, p.resumed, p.pausedFor = false, w.now, int64(d)
-		// Whatever runs first after such a stop may be a check, a tick or a control message.
+		// The first thing to run after a pause may be a check, a tick or a control message.
 		for range w.rng.IntN(4) {
 			w.ask(p, w.someKey())
 		}
@@ -136,7 +136,7 @@ func (w *simCluster) pause(p *process, d time.Duration) {
 	})
 }
 
-// stepAll has p handle what waits, some of it before its next turn.
+// stepAll handles p's inbox, several messages per turn.
 func (w *simCluster) stepAll(p *process, inbox []*controlMessage) {
 	for len(inbox) > 0 {
 		now := w.clock(p)
@@ -153,8 +153,8 @@ func (w *simCluster) stepAll(p *process, inbox []*controlMessage) {
 	}
 }
 
-// unquiet has processes that are about to found a set paused, cut off and restarted. Without disks none is restarted: it would be
-// another process that starts without a set, and more of these than the founders account for.
+// unquiet pauses, isolates and restarts processes that are about to found a set. Without disks none is restarted: it would be
+// another process that starts without a set, more than Expect allows for.
 func unquiet(w *simCluster) {
 	for range 3 + w.rng.IntN(8) {
 		w.pass(between(w.rng, 10*time.Millisecond, 500*time.Millisecond))
@@ -186,8 +186,8 @@ func unquiet(w *simCluster) {
 	w.mend()
 }
 
-// founded is what comes after: processes that restart behind a cut, alone or in so small a part that it is no majority, and one
-// with a set on disk that nobody else is left of.
+// founded continues unquiet: processes restart in isolated minorities, or one starts with a set on disk whose other members no
+// longer exist.
 func founded(w *simCluster) {
 	if w.disk && w.rng.IntN(2) == 0 {
 		if place := w.vacant(7); place >= 0 {
@@ -217,7 +217,7 @@ func founded(w *simCluster) {
 
 const staleID = "zz-stale"
 
-// staleSet returns a set with the name at place that is larger than any of the simulated cluster's.
+// staleSet returns a set with the name at place that is larger than any other of the run.
 func staleSet(w *simCluster, place int) message.Set {
 	s := message.Set{ID: staleID, Version: 9, Members: []string{w.names[place]}}
 	for i := range places + 1 {
@@ -226,19 +226,18 @@ func staleSet(w *simCluster, place int) message.Set {
 	return s
 }
 
-// sight is what gossip shows a process of one name.
+// sight is one name as gossip shows it to a process.
 type sight struct {
 	seen
-	// since is when the simulated cluster showed this first, shown when that was by the clock of
-	// who sees it; a change of state alone is not counted.
+	// since is the simulated time of the last change of process, shown that on the observer's clock.
 	since, shown int64
-	// due is when a change that is on its way will show; 0 if none is.
+	// due is when a pending change becomes visible; 0 if none.
 	due int64
-	// hiddenUntil: gossip falsely shows nobody.
+	// hiddenUntil: gossip falsely shows no process.
 	hiddenUntil int64
 }
 
-// truth is what gossip would show p of place if it knew everything.
+// truth is what perfect gossip would show p of place.
 func (w *simCluster) truth(p *process, place int) seen {
 	q := w.procs[place]
 	if q == nil || q.paused || !q.joined || p.sights[place].hiddenUntil > w.now || !w.hears(p, q) {
@@ -247,7 +246,7 @@ func (w *simCluster) truth(p *process, place int) seen {
 	return seen{q, q.state}
 }
 
-// hears reports whether probes between p and q arrive, by way of a third if need be.
+// hears reports whether probes between p and q arrive, possibly through a third process.
 func (w *simCluster) hears(p, q *process) bool {
 	if w.net.reaches(p.place, q.place) {
 		return true
@@ -260,7 +259,7 @@ func (w *simCluster) hears(p, q *process) bool {
 	return false
 }
 
-// gossip moves what p sees towards the truth, late, and reports whether anything changed.
+// gossip moves p's view towards the truth with delay, and reports whether anything changed.
 func (w *simCluster) gossip(p *process) (changed bool) {
 	if !p.joined {
 		return false
@@ -283,7 +282,7 @@ func (w *simCluster) gossip(p *process) (changed bool) {
 	return changed
 }
 
-// reveal shows p what it is to see.
+// reveal updates p's view of one name.
 func (w *simCluster) reveal(p *process, s *sight, want seen) {
 	if want.process != s.process {
 		s.since, s.shown = w.now, w.clock(p)
@@ -291,7 +290,7 @@ func (w *simCluster) reveal(p *process, s *sight, want seen) {
 	s.seen, s.due = want, 0
 }
 
-// lateness draws how long gossip takes to tell of a change.
+// lateness draws the delay of a change in gossip.
 func (w *simCluster) lateness(s *sight, want seen) time.Duration {
 	switch {
 	case s.hiddenUntil > w.now:
@@ -304,7 +303,7 @@ func (w *simCluster) lateness(s *sight, want seen) time.Duration {
 	return between(w.rng, 10*time.Millisecond, 400*time.Millisecond)
 }
 
-// peers returns whom gossip shows p.
+// peers returns the processes that gossip shows p.
 func (p *process) peers(w *simCluster) []message.Peer {
 	var peers []message.Peer
 	for place := range w.names {

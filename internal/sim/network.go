@@ -8,11 +8,10 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// places is the most names that a simulated cluster has.
+// places is the maximum number of names in a simulated cluster.
 const places = 10
 
-// controlMessage is something on its way from one process to a name: a machine's envelope, or
-// what a check says between nodes.
+// controlMessage is a message in flight: a machine's envelope, or a forwarded check.
 type controlMessage struct {
 	from, to int // places in simCluster.names
 	envelope message.Envelope
@@ -21,31 +20,31 @@ type controlMessage struct {
 
 // network carries control messages between names.
 type network struct {
-	// base is the least delay of each link, spread the mean of what is added.
+	// base is the minimum delay of each link, spread the mean of the random addition.
 	base   [places][places]int64
 	spread int64
-	// fifo: what is sent later on a link arrives no earlier. Else that holds for most.
+	// fifo: links preserve order. Otherwise most messages keep it.
 	fifo bool
 	last [places][places]int64
-	// Of a thousand control messages, lose are lost, double arrive twice and late take up to lateness more.
+	// In ‰: messages that are lost, arrive twice, or take up to lateness longer.
 	lose, double, late int
 	lateness           time.Duration
-	// measured is the longest round trip of a slower network before this one, which nodes may still go by.
+	// measured is the longest round trip of an earlier, slower network, which nodes may still assume.
 	measured int64
 	// cut links carry nothing.
 	cut [places][places]bool
-	// unwanted, if not nil, says which bodies get lost, unwantedShare percent of them.
+	// unwanted, if not nil, selects bodies of which unwantedShare percent are lost.
 	unwanted      func(message.Body) bool
 	unwantedShare int
-	// Of a thousand transfer batches, damage bring counters as they were some time before.
+	// damage is how many ‰ of the transfer batches carry outdated counters.
 	damage int
 	stale  map[portion][]byte
 }
 
-// portion names what a part of a transfer batch has, as far as its size shows it.
+// portion identifies the content of a part, as far as its size tells.
 type portion struct{ partition, counters, bytes int }
 
-// damaged returns b with counters of an earlier transfer batch in the place of those of one part.
+// damaged returns b with the counters of one part replaced by those of an earlier transfer batch.
 func (n *network) damaged(b *message.TransferBatch) *message.TransferBatch {
 	from := 0
 	for i := range b.Parts {
@@ -70,7 +69,7 @@ func (n *network) damaged(b *message.TransferBatch) *message.TransferBatch {
 	return b
 }
 
-// newNetwork draws how good the network is.
+// newNetwork draws the quality of the network.
 func newNetwork(r *rand.Rand) network {
 	n := network{stale: map[portion][]byte{}, fifo: r.IntN(4) > 0}
 	slowest := []time.Duration{300 * time.Microsecond, 2 * time.Millisecond, 8 * time.Millisecond}[r.IntN(3)]
@@ -83,14 +82,14 @@ func newNetwork(r *rand.Rand) network {
 	if r.IntN(2) == 0 {
 		n.lose, n.double, n.late = r.IntN(15), r.IntN(15), r.IntN(6)
 		n.lateness = 400 * time.Millisecond
-		if n.fifo { // everything behind waits too
+		if n.fifo { // everything behind it waits too
 			n.late, n.lateness = min(n.late, 1), 150*time.Millisecond
 		}
 	}
 	return n
 }
 
-// roundTrip returns the longest that the quickest of some round trips may take, in steps of 10 ms.
+// roundTrip returns the longest possible minimum of several round trips, in steps of 10 ms.
 func (n *network) roundTrip() (longest int64) {
 	longest = n.measured
 	for i := range places {
@@ -98,7 +97,7 @@ func (n *network) roundTrip() (longest int64) {
 			longest = max(longest, n.base[i][j]+n.base[j][i])
 		}
 	}
-	if n.late > 0 { // and what is behind one that is late
+	if n.late > 0 { // including what waits behind a late message
 		longest += 2 * int64(n.lateness)
 	}
 	if longest += 12 * n.spread; longest < int64(25*time.Millisecond) {
@@ -107,10 +106,10 @@ func (n *network) roundTrip() (longest int64) {
 	return longest + int64(10*time.Millisecond)
 }
 
-// longestWait is how long a patient control message may wait for company, as in transport/peer.
+// longestWait is how long a patient control message may wait for another, as in transport/peer.
 const longestWait = 120 * time.Millisecond
 
-// delay draws how long a control message takes, as of now. Others overtake one that is patient.
+// delay draws the delay of a control message sent now. Others may overtake a patient one.
 func (n *network) delay(r *rand.Rand, now int64, from, to int, patient bool) int64 {
 	d := n.base[from][to] + int64(r.ExpFloat64()*float64(n.spread))
 	if patient {
@@ -127,10 +126,10 @@ func (n *network) delay(r *rand.Rand, now int64, from, to int, patient bool) int
 	return d
 }
 
-// reaches reports whether control messages pass both ways.
+// reaches reports whether control messages pass in both directions.
 func (n *network) reaches(a, b int) bool { return !n.cut[a][b] && !n.cut[b][a] }
 
-// send puts l on its way, or loses it. A copy goes beside it.
+// send sends l, or loses it; with Copy it sends a second one.
 func (w *simCluster) send(l *controlMessage) {
 	n := &w.net
 	if l.envelope.Copy {
@@ -157,15 +156,15 @@ func (w *simCluster) send(l *controlMessage) {
 	}
 	w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), transferBatch: l})
 	if l.hop != nil && l.hop.ask.charge != nil {
-		return // a stream doubles nothing, and this would be seen
+		return // a stream duplicates nothing, and a duplicate would be noticed
 	}
 	if n.double > 0 && w.rng.IntN(1000) < n.double {
 		w.queue.push(event{at: w.now + n.delay(w.rng, w.now, l.from, l.to, l.envelope.Patient), transferBatch: l})
 	}
 }
 
-// deliver gives l to whoever has the name now, if it gets there. What was on its way
-// when a cut began is lost one time in two: it may have been in a buffer beyond the cut.
+// deliver delivers l to the current process of the name. Half of the messages in flight when a cut began are lost; the others
+// were in a buffer beyond it.
 func (w *simCluster) deliver(l *controlMessage) {
 	if w.net.cut[l.from][l.to] && w.rng.IntN(2) == 0 {
 		return
@@ -182,17 +181,17 @@ func (w *simCluster) deliver(l *controlMessage) {
 	}
 }
 
-// maxInbox is how many control messages wait for a paused process; more are lost.
+// maxInbox is the number of control messages that wait for a paused process; more are lost.
 const maxInbox = 2000
 
-// mostGap is the longest time in which nobody may be able to decide a partition when links are cut and a majority is left of which
+// mostGap is the maximum time in which a partition may have no decider after links are cut, if a majority remains whose members
 // all reach each other.
 const mostGap = 2 * time.Second
 
-// bridge cuts an owner off from all but one of the others, which reach each other: so the one bridges. In some runs the owner is
-// reached and does not reach, or the other way round, and in some the cut comes and goes before it stays.
+// bridge cuts an owner off from all others but one, which all reach each other. In some runs the cut works in one direction
+// only, and in some it flaps before it stays.
 func bridge(w *simCluster) {
-	w.net.lose = 0 // a state that a claim fetches is asked for again after 0.5 s
+	w.net.lose = 0 // a lost fetch would be resent only after 0.5 s
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	up := w.running()
 	w.rng.Shuffle(len(up), func(i, j int) { up[i], up[j] = up[j], up[i] })
@@ -232,8 +231,9 @@ func bridge(w *simCluster) {
 	w.judgeGap(nil)
 }
 
-// chain leaves each process only the links to the next and the one before: those at the ends have no quorum, and the others must take over
-// what they own, some with the vote of an end. No majority reaches each other, so two of them may claim the same for ever.
+// chain leaves each process only the links to its neighbours. Those at the ends have no quorum, and the others must take over
+// their partitions, some with the vote of an end. No majority is fully connected, so two processes may claim the same partition
+// forever.
 func (w *simCluster) chain(up []*process) {
 	w.lose(up[0])
 	w.lose(up[len(up)-1])
@@ -251,12 +251,12 @@ func (w *simCluster) chain(up []*process) {
 	w.pass(between(w.rng, 10*time.Millisecond, 3*time.Second))
 }
 
-// links cuts some links so that each process still reaches a majority: nobody is lost, and nothing is undecided.
+// links cuts links such that each process still reaches a majority: no process is lost, and every partition keeps a decider.
 func links(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	up := w.running()
 	w.rng.Shuffle(len(up), func(i, j int) { up[i], up[j] = up[j], up[i] })
-	spare := make([]int, len(up)) // links that each can do without
+	spare := make([]int, len(up)) // links that each can lose
 	for i := range spare {
 		spare[i] = (len(up) - 1) / 2
 	}
@@ -280,7 +280,8 @@ func links(w *simCluster) {
 	w.judgeGap(nil)
 }
 
-// judgeGap wants no partition to have been undecided for long, and all of a group to know the owner of each that can decide.
+// judgeGap requires that no partition had no decider for long, and that all processes of the group know the owner that can
+// decide.
 func (w *simCluster) judgeGap(group []*process) {
 	if w.Gap > mostGap {
 		w.fail("gap", general, "a partition was undecided for %v, though the nodes of a majority reach each other", w.Gap)

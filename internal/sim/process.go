@@ -13,22 +13,21 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// Between two ticks of a process passes ticking if something goes on, and if not healthy, or what is left until a heartbeat is due.
+// The interval between ticks of a process is ticking while work is pending, otherwise up to healthy, or until the next
+// heartbeat.
 const (
 	ticking = 20 * time.Millisecond
 	healthy = 100 * time.Millisecond
 )
 
-// process is one run of a program under a name: both machines, and around them what
-// a node does.
+// process is one run of a program under a name: both machines, and the node's behaviour around them.
 type process struct {
 	place int // in simCluster.names
 	self  message.Peer
 	state member.State
-	// Its clock shows origin at the simulated cluster's time 0, runs rate millionths too fast, and showed
-	// born when the process started.
+	// Its clock shows origin at simulated time 0, runs rate ppm too fast, and showed born when the process started.
 	origin, rate, born int64
-	// started, stopped, resumed and left are times of the simulated cluster; left is 0 as long as it runs.
+	// started, stopped, resumed and left are simulated times; left is 0 while it runs.
 	started, stopped, resumed, left int64
 	paused, crashed                 bool
 	inbox                           []*controlMessage // while paused
@@ -39,27 +38,26 @@ type process struct {
 
 	sights  [places]sight // what gossip shows, by place
 	joined  bool          // it has asked its join targets
-	view    []seen        // those who live, as it knew last
-	shown   handoff.View  // what handoff was told last
+	view    []seen        // last known live members
+	shown   handoff.View  // last view given to handoff
 	placing bool          // the ring of another view is being built
-	storing bool          // a write of the voter set is under way
-	wrote   int64         // when the disk was last given it, where it is not given every version
-	// handedBy and outBy end the phases of leaving, by its own clock.
+	storing bool          // a write of the voter set is in progress
+	wrote   int64         // last write to disk, where not every version is written
+	// handedBy and outBy end the phases of leaving, on its own clock.
 	handedBy, outBy int64
 
-	// What the simulated cluster has seen of it.
+	// Observations of the simulated cluster.
 	routes      uint64
-	mask        uint64  // the partitions that it holds
+	mask        uint64  // partitions that it owns
 	terms       []*term // of these, by partition
 	set         message.Set
 	unconfirmed bool
 	waiting     []waiting
-	// torn are the epochs of states that have begun to come here and have not come to their end, by
-	// partition.
+	// torn are the epochs of states that were received only partly, by partition.
 	torn []message.Epoch
-	// shares is nil in worlds without shared keys. voters is the size of the set with which it last had quorum; pausedFor how long its last
-	// pause was; charging how many deferred charges are on their way; spell counts how often it has forgotten its shares, the last of them
-	// among so many voters.
+	// shares is nil without shared keys. voters is the size of the set in which it last had quorum; pausedFor the length of its
+	// last pause; charging the number of deferred charges in flight; spell counts how often it has dropped its shares; among is
+	// the number of voters of the current ones.
 	shares          *share.Shares
 	accounts        []shareAccount // of shared keys
 	voters          int
@@ -67,7 +65,7 @@ type process struct {
 	pausedFor       int64
 	charging, spell int
 	among           int64
-	taken           map[message.Peer]uint64 // the number of the last transfer batch taken from each
+	taken           map[message.Peer]uint64 // number of the last transfer batch processed from each
 }
 
 // seen is a member of a view.
@@ -76,27 +74,27 @@ type seen struct {
 	state   member.State
 }
 
-// clock returns what the process's clock shows now.
+// clock returns the current time on the process's clock.
 func (w *simCluster) clock(p *process) int64 { return p.origin + w.now + w.now*p.rate/1_000_000 }
 
-// run reports whether p has not ended.
+// runs reports whether p has not ended.
 func (p *process) runs() bool { return p.left == 0 }
 
-// start runs a process under the name at place, whose clock is wrong by off.
+// start starts a process under the name at place, with clock error off.
 func (w *simCluster) start(place int, off int64) *process {
 	p := &process{
 		place: place, started: w.now, resumed: w.now, terms: make([]*term, w.partitions), torn: make([]message.Epoch, w.partitions), taken: map[message.Peer]uint64{},
 	}
 	p.rate = w.rng.Int64N(2*maxRate+1) - maxRate
 	p.origin = epoch + off
-	if w.shared != nil { // windows are those of all clocks
+	if w.shared != nil { // windows must be the same on all clocks
 		p.origin, p.rate = epoch+off%int64(50*time.Millisecond), p.rate/20
 	}
 	w.keepOrder(p)
 	now := p.born
 	p.self = message.Peer{Name: w.names[place], Boot: fmt.Sprintf("%016x-%04x", now, w.rng.IntN(1<<16))}
 	table, err := bucket.NewTable(bucket.Config{Shards: w.partitions})
-	if err != nil {
+	if err != nil { // the configuration is a constant
 		panic(err) // the configuration is a constant
 	}
 	p.table = table
@@ -126,8 +124,8 @@ func (w *simCluster) start(place int, off int64) *process {
 	return p
 }
 
-// epoch is what a right clock shows at the simulated cluster's time 0: ten minutes into an hour, so that no
-// hourly window ends in a run. maxRate is how many millionths too fast or slow a clock runs.
+// epoch is the correct clock at simulated time 0: ten minutes into an hour, so that no hourly window ends in a run. maxRate is
+// the maximum clock rate error in ppm.
 const (
 	epoch   = int64(1_700_000_000/3600*3600+600) * int64(time.Second)
 	maxRate = 20_000
@@ -135,7 +133,7 @@ const (
 
 func (p *process) String() string { return p.self.Name + "/" + p.self.Boot[10:] }
 
-// tick does what a process does now and then.
+// tick runs p's periodic work and schedules the next tick.
 func (w *simCluster) tick(p *process) {
 	if !p.runs() {
 		return
@@ -150,7 +148,7 @@ func (w *simCluster) tick(p *process) {
 	w.after(next, func() { w.tick(p) })
 }
 
-// work is a tick's work.
+// work is the work of a tick.
 func (w *simCluster) work(p *process) {
 	now := w.clock(p)
 	if w.gossip(p) {
@@ -162,7 +160,7 @@ func (w *simCluster) work(p *process) {
 	}
 }
 
-// receive is what a process does with a control message.
+// receive processes a control message at p.
 func (w *simCluster) receive(p *process, l *controlMessage) {
 	if l.hop != nil {
 		w.hopped(p, l)
@@ -173,7 +171,7 @@ func (w *simCluster) receive(p *process, l *controlMessage) {
 	w.turn(p, now)
 }
 
-// step gives both machines a message. Checks may come before the turn that follows.
+// step passes a message to both machines. Checks may come before the following turn.
 func (w *simCluster) step(p *process, now int64, l *controlMessage) {
 	w.tellControlMessage(p, l)
 	if h, ok := l.envelope.Body.(*message.Heartbeat); ok && w.without.proof {
@@ -188,7 +186,7 @@ func (w *simCluster) step(p *process, now int64, l *controlMessage) {
 	w.watch(p)
 }
 
-// turn ends every step of a process: what is due is done, and what is to be said sent.
+// turn completes every step of a process: it runs what is due and sends the resulting messages.
 func (w *simCluster) turn(p *process, now int64) {
 	w.look(p, now)
 	w.turnShares(p, now)
@@ -200,10 +198,10 @@ func (w *simCluster) turn(p *process, now int64) {
 	w.watch(p)
 }
 
-// store begins to write p's part in the voter set if its disk is to have another. A crash before the end leaves the old one.
+// store starts writing p's voter set record if it has changed. A crash before the end leaves the old one.
 func (w *simCluster) store(p *process) {
 	if s := p.quorum.Set(); w.without.disk && w.disk && !s.Zero() && w.now-p.wrote >= int64(10*time.Second) {
-		w.disks[p.place], p.wrote = message.Record{Set: s}, w.now // as a snapshot would, now and then
+		w.disks[p.place], p.wrote = message.Record{Set: s}, w.now // as a periodic snapshot would
 	}
 	record, ok := p.quorum.Unstored()
 	if !ok || p.storing {
@@ -216,7 +214,7 @@ func (w *simCluster) store(p *process) {
 		case !p.runs():
 			return
 		case p.paused:
-			w.after(ticking, stored) // the write ends meanwhile, and its word waits
+			w.after(ticking, stored) // the write ends meanwhile; its completion waits
 			return
 		}
 		p.storing = false
@@ -240,12 +238,10 @@ func (w *simCluster) post(p *process, out []message.Envelope) {
 	}
 }
 
-// dead is the silence after which a member is left out, and how long one that has just
-// appeared has time to be heard.
+// dead is the silence after which a member counts as lost, and the time that a new member has to be heard.
 const dead = 700 * time.Millisecond
 
-// look notices who lives, and has the ring built anew if that has changed, which takes
-// a few milliseconds.
+// look determines the live members, and starts rebuilding the ring after a change, which takes a few milliseconds.
 func (w *simCluster) look(p *process, now int64) {
 	var live [places]seen
 	view := live[:0]
@@ -268,7 +264,7 @@ func (w *simCluster) look(p *process, now int64) {
 	}
 }
 
-// show tells handoff who lives and who should hold what.
+// show gives handoff the new view.
 func (w *simCluster) show(p *process) {
 	switch {
 	case !p.runs():
@@ -300,8 +296,7 @@ func (w *simCluster) show(p *process) {
 
 func (s seen) String() string { return s.process.String() + " " + s.state.String() }
 
-// owner returns the place in view of who should hold part if without were not there, or -1:
-// rendezvous hashing stands in for the ring.
+// owner returns the index in view of part's assigned owner, skipping without, or -1. Rendezvous hashing replaces the ring.
 func (w *simCluster) owner(view []seen, part int, without ...*process) int {
 	best := -1
 	for i, s := range view {

@@ -10,20 +10,21 @@ import (
 // profile is a kind of schedule.
 type profile struct {
 	name string
-	// share of a hundred seeds.
+	// share is the percentage of seeds.
 	share int
-	// nodes draws how many processes begin.
+	// nodes draws the initial number of processes.
 	nodes func(w *simCluster) int
-	// begin, if set, makes things happen while the processes start.
+	// begin, if set, injects faults while the processes start.
 	begin func(w *simCluster)
-	// play makes things happen, with time passing; the simulated cluster is settled before and under load.
+	// play injects faults; the simulated cluster is settled before, and under load.
 	play func(w *simCluster)
-	// bound, exact and healthy are what the run is held to. healthy: checks are decided all the time.
+	// bound, exact and healthy are what the run must satisfy. exact: every denial must be right. healthy: all checks are
+	// decided in time.
 	bound          bound
 	exact, healthy bool
-	// divided: two clusters begin apart.
+	// divided: two separate clusters at the beginning.
 	divided bool
-	// replicas is how many all processes want; 0 lets the seed choose.
+	// replicas is the number that all processes want; 0 lets the seed choose.
 	replicas int
 	// shared: there are keys that shares may answer.
 	shared bool
@@ -58,7 +59,7 @@ func upTo(low, high int) func(w *simCluster) int {
 	return func(w *simCluster) int { return low + w.rng.IntN(high-low+1) }
 }
 
-// planned joins, leaves, renews and shows false deaths.
+// planned makes joins, leaves, restarts and false deaths in gossip.
 func planned(w *simCluster) {
 	for range 3 + w.rng.IntN(5) {
 		w.pass(between(w.rng, 50*time.Millisecond, 2500*time.Millisecond))
@@ -89,7 +90,7 @@ func (w *simCluster) change() {
 	}
 }
 
-// renew has p leave and its name start again.
+// renew makes p leave and starts its name again.
 func (w *simCluster) renew(p *process) {
 	place := p.place
 	w.leave(p)
@@ -103,13 +104,13 @@ func (w *simCluster) renew(p *process) {
 		case w.procs[place] == p:
 			w.after(100*time.Millisecond, again)
 		default:
-			w.coming-- // somebody else has come
+			w.coming-- // another process has started under this name
 		}
 	}
 	w.after(100*time.Millisecond, again)
 }
 
-// staffed reports whether nobody is about to come, to leave or to go on.
+// staffed reports whether no process is about to start, join, leave or resume.
 func (w *simCluster) staffed() bool {
 	for _, p := range w.procs {
 		if p != nil && (p.paused || !p.joined || p.state == member.Leaving) {
@@ -119,7 +120,7 @@ func (w *simCluster) staffed() bool {
 	return w.coming == 0
 }
 
-// isolated is planned change while messages of some types get lost.
+// isolated makes planned changes while messages of some types are lost.
 func isolated(w *simCluster) {
 	for range 2 + w.rng.IntN(4) {
 		if w.rng.IntN(3) > 0 {
@@ -132,7 +133,7 @@ func isolated(w *simCluster) {
 	w.net.unwanted = nil
 }
 
-// singleCrash loses one process, which may come back under its name.
+// singleCrash crashes one process, which may restart under its name.
 func singleCrash(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
@@ -148,7 +149,8 @@ func singleCrash(w *simCluster) {
 	w.pass(between(w.rng, time.Second, 6*time.Second))
 }
 
-// two loses two processes at once: the owner of a partition and one of its replica nodes, while the other hears the owner late.
+// two loses two processes at once: a partition's owner and one of its replica nodes, while the other replica node hears the
+// owner late.
 func two(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	if !w.settle("two replicas", int64(5*time.Second)) {
@@ -175,7 +177,7 @@ func two(w *simCluster) {
 		w.pass(between(w.rng, 10*time.Millisecond, 350*time.Millisecond))
 	}
 	if slices.ContainsFunc(w.running(), func(p *process) bool { return p.handoff.Stats().Below > 0 }) {
-		struck = struck[:1] // a replica was let go, and one loss is all that may be
+		struck = struck[:1] // a replica is missing, so only one loss is allowed
 	}
 	for _, p := range struck {
 		w.lose(p)
@@ -191,7 +193,7 @@ func two(w *simCluster) {
 	w.pass(between(w.rng, time.Second, 6*time.Second))
 }
 
-// moved loses one process, by a crash or a pause, while partitions are on their way.
+// moved loses one process, by a crash or a pause, during handoffs.
 func moved(w *simCluster) {
 	for range 1 + w.rng.IntN(3) {
 		w.pass(between(w.rng, 50*time.Millisecond, 1500*time.Millisecond))
@@ -215,13 +217,13 @@ func moved(w *simCluster) {
 	w.pass(between(w.rng, time.Second, 4*time.Second))
 }
 
-// clockBack is a crash and a restart with a clock that may be behind.
+// clockBack restarts a process with a clock that may be behind.
 func clockBack(w *simCluster) {
 	w.stepsBack = true
 	singleCrash(w)
 }
 
-// singlePause stops one process for a while.
+// singlePause pauses one process.
 func singlePause(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
@@ -235,7 +237,7 @@ func singlePause(w *simCluster) {
 	w.pass(d + between(w.rng, 10*time.Millisecond, time.Second))
 }
 
-// isolate cuts one process off, in one direction or both.
+// isolate isolates one process, in one direction or both.
 func isolate(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
@@ -247,15 +249,15 @@ func isolate(w *simCluster) {
 	w.split([]int{p.place}, how, false)
 }
 
-// hush has nobody ask anything until all is settled again, in one run of three: so that
-// what a divergent copy has spent shows, once it is merged.
+// hush stops the load in a third of the runs until all is settled again, so that the units spent by a divergent copy are
+// visible once merged.
 func (w *simCluster) hush() {
 	if w.rng.IntN(3) == 0 {
 		w.unload()
 	}
 }
 
-// creep cuts one process off from one after the other of the others.
+// creep cuts one process off from the others one by one.
 func creep(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	p := w.victim()
@@ -272,8 +274,8 @@ func creep(w *simCluster) {
 	w.pass(between(w.rng, 10*time.Millisecond, 3*time.Second))
 }
 
-// damage is planned change on a network that sometimes brings counters as they were
-// some time before. What is handed over must be right all the same.
+// damage makes planned changes on a network that sometimes delivers outdated counters. Handed-over state must be right all the
+// same.
 func damage(w *simCluster) {
 	w.net.damage = 20 + w.rng.IntN(200)
 	for range 3 + w.rng.IntN(4) {
@@ -288,7 +290,7 @@ func damage(w *simCluster) {
 	}
 }
 
-// pair cuts between two that others see both of, with planned change going on.
+// pair cuts the link between two processes that the others reach, during planned changes.
 func pair(w *simCluster) {
 	w.pass(between(w.rng, 100*time.Millisecond, 1500*time.Millisecond))
 	up := w.running()

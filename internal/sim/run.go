@@ -1,23 +1,19 @@
-// Package sim drives whole clusters of cluster/quorum and cluster/handoff machines,
-// each over a real bucket.Table, through seeded schedules of faults, and judges every
-// decision against a model that knows everything.
+// Package sim runs whole clusters of cluster/quorum and cluster/handoff machines, each over a real bucket.Table, through seeded
+// schedules of faults, and judges every decision against an omniscient model.
 //
-// All is one goroutine and one seed: virtual time, a queue of events, a network that
-// delays, loses, doubles and cuts, processes that crash, pause and come back, and a
-// stand-in for gossip that may be late and wrong. The same seed gives the same run,
-// so a failure is told by its seed alone:
+// A run is one goroutine and one seed: virtual time, an event queue, a network that delays, loses, duplicates and cuts,
+// processes that crash, pause and restart, and simulated gossip that may be late and wrong. The same seed gives the same run,
+// so a failure is reproduced by its seed:
 //
 //	make sim SEEDS=100000
 //	go test ./internal/sim -run TestSeed$ -v -args -seed 4711 -lines 300
 //
-// What a process does around its machines (when it serves, how it leaves, how a check
-// finds its owner) is done here as the node does it. Snapshots of counters, relays and
-// give-backs are left out. sharing.go adds keys that processes answer without their owners, by cluster/share.
+// What a process does around its machines (when it serves, how it leaves, how a check finds its owner) is implemented here as
+// in the node. Snapshots of counters, relays and give-backs are left out. sharing.go adds keys that processes answer without
+// their owners, by cluster/share. Leases have separate runs without the machines, RunLeases.
 //
-// Leases have runs of their own, RunLeases: an owner, its replica and leaseholders of one key, without the machines.
-//
-// profile.go and chaos.go have the kinds of schedules, excess.go says how much may be
-// admitted beyond a limit in each, sharing_judged.go what shares may admit, and judging.go, term.go and excess.go have the other invariants.
+// profile.go and chaos.go have the kinds of schedules; excess.go bounds over-admission, sharing_judged.go what shares may
+// admit; judging.go, term.go and excess.go have the other invariants.
 package sim
 
 import (
@@ -27,40 +23,39 @@ import (
 	"time"
 )
 
-// Options say which run it is.
+// Options select a run.
 type Options struct {
 	Seed uint64
 	// Profile is the kind of schedule; empty lets the seed choose.
 	Profile string
-	// Told keeps a story of the run.
+	// Told records a trace of the run.
 	Told    bool
 	Without Without
 }
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
 	Options
 	Nodes, Partitions int
-	// Lasted is the simulated cluster's time.
+	// Lasted is the simulated time.
 	Lasted    time.Duration
 	Violation *Violation
-	Story     *Story
+	Trace     *Trace
 	Counts
 }
 
 const (
-	// settleTime is how long after the last fault all must be well (I7), once gossip
-	// shows everybody the truth.
+	// settleTime is how long after the last fault the cluster must be settled (I7), once gossip shows the truth.
 	settleTime = 5 * time.Second
 	settleStep = 50 * time.Millisecond
 )
 
-// Run plays the schedule of one seed.
+// Run runs the schedule of one seed.
 func Run(o Options) Result {
 	w := newSimCluster(o.Seed)
 	w.without = o.Without
 	if o.Told {
-		w.story = new(Story)
+		w.trace = new(Trace)
 	}
 	f := choose(w.rng, &o)
 	n := f.nodes(w)
@@ -68,7 +63,7 @@ func Run(o Options) Result {
 	w.expect = n/2 + 1 + w.rng.IntN(n-n/2)
 	for i := range places {
 		w.replicas[i] = max(1, f.replicas)
-		if o.Seed%3 == 0 && (o.Seed%2 == 0 || i%2 == 0) { // of every six seeds one has two everywhere, and one in some places
+		if o.Seed%3 == 0 && (o.Seed%2 == 0 || i%2 == 0) { // of every six seeds one has two replicas everywhere, and one in some places
 			w.replicas[i] = 2
 		}
 	}
@@ -94,10 +89,10 @@ func Run(o Options) Result {
 	w.tell(general, "%d found a set, seed %d, %s, %d nodes, %d partitions, %d checks/s, network %d‰ lost %d‰ doubled %d‰ late, in order %v",
 		w.expect, o.Seed, f.name, n, w.partitions, w.rate, w.net.lose, w.net.double, w.net.late, w.net.fifo)
 	w.guarded(func() { w.play(f, n) })
-	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Story: w.story, Counts: w.Counts}
+	return Result{Options: o, Nodes: n, Partitions: w.partitions, Lasted: time.Duration(w.now), Violation: w.violation, Trace: w.trace, Counts: w.Counts}
 }
 
-// guarded makes a panic in f a violation, so that its seed is told.
+// guarded turns a panic in f into a violation, so that its seed is reported.
 func (w *simCluster) guarded(f func()) {
 	defer func() {
 		if x := recover(); x != nil {
@@ -107,7 +102,7 @@ func (w *simCluster) guarded(f func()) {
 	f()
 }
 
-// choose returns the profile of a run, and names it in o.
+// choose returns the profile of a run, and sets its name in o.
 func choose(r *rand.Rand, o *Options) *profile {
 	drawn := r.IntN(100)
 	for i := range profiles {
@@ -121,7 +116,7 @@ func choose(r *rand.Rand, o *Options) *profile {
 	panic(fmt.Sprintf("sim: no profile %q", o.Profile))
 }
 
-// play is the way of every run: a cluster starts, is asked, is struck, heals, is judged.
+// play runs a cluster through start, load, faults, healing and judging.
 func (w *simCluster) play(f *profile, n int) {
 	for place := range n {
 		w.after(time.Duration(place)*time.Duration(w.rng.Int64N(int64(200*time.Millisecond))), func() {
@@ -175,14 +170,14 @@ func (w *simCluster) play(f *profile, n int) {
 	}
 	w.exhaust()
 	w.pass(2 * time.Second)
-	// A copy that came damaged is found out when it is to be handed over.
+	// A damaged copy is found when it is to be handed over.
 	if why := w.unsettled(f.name != "damage"); why != "" {
 		w.fail("I7", general, "after all was settled, and nobody asked any more: %s", why)
 	}
 	w.judgeEnd()
 }
 
-// exhaust asks until every key is at its limit, and a few times more.
+// exhaust makes checks until every key is at its limit, and a few more.
 func (w *simCluster) exhaust() {
 	for _, k := range w.keys {
 		left := int64(3)
@@ -202,7 +197,7 @@ func (w *simCluster) exhaust() {
 	w.pass(500 * time.Millisecond)
 }
 
-// newest returns the account that was begun last, nil if there is none.
+// newest returns the latest account, nil if there is none.
 func (k *key) newest() *account {
 	if len(k.accounts) == 0 {
 		return nil
@@ -210,15 +205,14 @@ func (k *key) newest() *account {
 	return k.accounts[len(k.accounts)-1]
 }
 
-// Without leaves guards out, to show what each is for.
+// Without disables guards, to show the purpose of each.
 type Without struct {
-	// right: checks do not ask whether the process has quorum. seal: nor for the
-	// seal; whom the ring names decides. gate: no gate.
+	// quorum: decide without quorum. seal: ignore the seal; the assigned owner decides. gate: no gate.
 	quorum, seal, gate bool
-	// expect: every process founds a set by itself. disk: the disk is given the set every 10 s, and a version is
-	// acknowledged before. proof: nobody says that it has no quorum.
+	// expect: every process founds a set by itself. disk: the set is written every 10 s, and acknowledged before. proof: no
+	// process reports its lack of quorum.
 	expect, disk, proof bool
-	// early: a process that has just started may give shares. grace: it waits for nobody when it wakes. saved: what is on disk of
-	// deferred charges is not read. voters: a share is all that was left.
+	// early: a process that has just started may give shares. grace: it does not wait for its peers when it wakes. saved:
+	// deferred charges on disk are not read. voters: a share is the whole remainder.
 	early, grace, saved, voters bool
 }

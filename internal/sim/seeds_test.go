@@ -69,7 +69,7 @@ func TestSeed(t *testing.T) {
 	if about < 0 && r.Violation != nil {
 		about = r.Violation.Partition
 	}
-	t.Logf("\n%s", r.Story.Last(*lines, about, *noise))
+	t.Logf("\n%s", r.Trace.Last(*lines, about, *noise))
 	t.Logf("%s, %d nodes, %d partitions, %v: %+v", r.Profile, r.Nodes, r.Partitions, r.Lasted, r.Counts)
 	if r.Violation != nil {
 		t.Errorf("violates %v", r.Violation)
@@ -80,9 +80,9 @@ func TestSeed(t *testing.T) {
 func TestSameSeedSameRun(t *testing.T) {
 	for s := range uint64(12) {
 		a, b := Run(Options{Seed: s, Told: true}), Run(Options{Seed: s, Told: true})
-		for i := range min(len(a.Story.lines), len(b.Story.lines)) {
-			if a.Story.lines[i] != b.Story.lines[i] {
-				t.Fatalf("seed %d (%s), line %d:\n%v\n%v", s, a.Profile, i, a.Story.lines[i], b.Story.lines[i])
+		for i := range min(len(a.Trace.lines), len(b.Trace.lines)) {
+			if a.Trace.lines[i] != b.Trace.lines[i] {
+				t.Fatalf("seed %d (%s), line %d:\n%v\n%v", s, a.Profile, i, a.Trace.lines[i], b.Trace.lines[i])
 			}
 		}
 		if a.Counts != b.Counts {

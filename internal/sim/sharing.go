@@ -13,31 +13,31 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// A simulated cluster may have keys of rules with share: a process that cannot reach the owner of such a key within checkTimeout, or has no quorum and does
-// not hear the owner, answers by its share, and charges the owner later. What it does around cluster/share is done here as the node does
-// it; relays are left out. shares_judged.go holds it to the bound.
+// A simulated cluster may have keys of rules with share: a process that cannot reach the owner of such a key within
+// checkTimeout, or has no quorum and does not hear the owner, answers by its share and charges the owner later. This file does
+// around cluster/share what the node does, without relays. sharing_judged.go checks the bound.
 
-// How often a process sends deferred charges, and writes them to disk.
+// Intervals of sending deferred charges and of writing them to disk.
 const (
 	settlePeriod = 100 * time.Millisecond
 	savePeriod   = 300 * time.Millisecond
-	// wakeGrace is how long a process that has woken or lost quorum waits for its peers.
+	// wakeGrace is how long a process that has resumed or lost quorum waits for its peers.
 	wakeGrace = 700 * time.Millisecond
-	// pausedFor is how long a process must have stood still to be taken to have been paused.
+	// pausedFor is the minimum length of a stall that counts as a pause.
 	pausedFor = 300 * time.Millisecond
 )
 
-// sharing is what is known of a key that shares may answer.
+// sharing is the model's data of a key that shares may answer.
 type sharing struct {
-	place   int // among these keys
+	place   int // index among these keys
 	unknown rules.UnknownShare
-	// period is that of its windows, or in which it refills; 0 if nothing comes back within a run.
+	// period is the length of its windows or of its refill; 0 if none ends within a run.
 	period  int64
 	refills bool
 	windows map[int64]*window
 }
 
-// newSharedKeys draws a key or two for each partition.
+// newSharedKeys draws one or two keys for each partition.
 func newSharedKeys(r *rand.Rand, partitions int) []*key {
 	var keys []*key
 	for i := range partitions + r.IntN(partitions+1) {
@@ -68,7 +68,7 @@ func newSharedKeys(r *rand.Rand, partitions int) []*key {
 	return keys
 }
 
-// loadShared begins a stream of checks of these keys.
+// loadShared starts a stream of checks of these keys.
 func (w *simCluster) loadShared() {
 	const rate = 120
 	stream := w.steady
@@ -88,15 +88,15 @@ func (w *simCluster) loadShared() {
 	w.after(0, next)
 }
 
-// savedCharges is what a disk has of deferred charges.
+// savedCharges are deferred charges on disk.
 type savedCharges struct {
 	images   []bucket.Image // by partition
-	at       int64          // the simulated cluster's time
+	at       int64          // simulated time
 	voters   int
-	deferred []int64 // by key, of those that last
+	deferred []int64 // by key, for keys whose windows last
 }
 
-// startShares begins the part of a process that answers without owners.
+// startShares starts the part of a process that answers without owners.
 func (w *simCluster) startShares(p *process, now int64) {
 	var err error
 	p.shares, err = share.New(share.Config{Counters: p.table, Shards: w.partitions, MaxKeys: 1000})
@@ -121,7 +121,7 @@ func (w *simCluster) startShares(p *process, now int64) {
 	}
 }
 
-// turnShares is a turn's part in them.
+// turnShares is the part of turn for shares.
 func (w *simCluster) turnShares(p *process, now int64) {
 	if p.shares == nil {
 		return
@@ -154,7 +154,7 @@ func (w *simCluster) hasSettled(p *process, now int64) bool {
 	return len(v.Members) == 1 || s.Unprotected == 0 && s.Below == 0
 }
 
-// voting returns what p divides by.
+// voting returns the number of processes that p divides by.
 func (p *process) voting() int {
 	if p.voters == 0 {
 		return max(1, len(p.view))
@@ -162,7 +162,8 @@ func (p *process) voting() int {
 	return p.voters
 }
 
-// withoutOwner ends a, a check or charge of a shared key, if its time is over, or at once if a process without quorum does not hear the owner.
+// withoutOwner ends a, a check or charge of a shared key, after its timeout, or at once if a process without quorum does not
+// hear the owner.
 func (w *simCluster) withoutOwner(a *ask) bool {
 	p, now := a.at, w.clock(a.at)
 	late := w.now-a.began > int64(checkTimeout)
@@ -181,7 +182,7 @@ func (w *simCluster) withoutOwner(a *ask) bool {
 	return true
 }
 
-// hearsOwner reports whether p hears another process that it takes for the owner.
+// hearsOwner reports whether p hears another process that it considers the owner.
 func (w *simCluster) hearsOwner(p *process, part int) bool {
 	_, owner := w.direct(p, part)
 	return owner != p.self && slices.ContainsFunc(p.view, func(s seen) bool { return s.process.self == owner })
@@ -200,7 +201,7 @@ func (w *simCluster) answerByShare(p *process, k *key, now int64) {
 	}
 }
 
-// heard notes at p what the owner has answered to a.
+// heard records at p the owner's answer to a.
 func (w *simCluster) heard(a *ask, d *bucket.Decision) {
 	a.at.shares.Answers.Note(a.sent, &a.key.request, d)
 	w.knows(a.at, a.key, a.sent, d.Remaining, d.ResetAfter)
@@ -217,7 +218,7 @@ func (w *simCluster) dropping(p *process, part int) {
 	p.shares.Keep(now, part)
 }
 
-// settleUp sends what p has to charge to owners, if it has quorum and all that it sent before has ended.
+// settleUp sends p's deferred charges to owners, if it has quorum and all earlier ones have completed.
 func (w *simCluster) settleUp(p *process) {
 	if !p.runs() {
 		return
@@ -241,7 +242,7 @@ func (w *simCluster) settleUp(p *process) {
 	}
 }
 
-// sentCharge is a deferred charge on its way.
+// sentCharge is a deferred charge in flight.
 type sentCharge struct {
 	share.Charge
 	voters  int
@@ -250,7 +251,7 @@ type sentCharge struct {
 	ended   bool
 }
 
-// charged ends a, a charge.
+// charged completes a, a charge.
 func (w *simCluster) charged(a *ask, o share.Outcome) {
 	p, x := a.at, a.charge
 	if x.ended {
@@ -264,7 +265,7 @@ func (w *simCluster) charged(a *ask, o share.Outcome) {
 	}
 }
 
-// saveCharges writes p's deferred charges to disk now and then.
+// saveCharges writes p's deferred charges to disk periodically.
 func (w *simCluster) saveCharges(p *process) {
 	switch {
 	case !p.runs():
@@ -308,7 +309,7 @@ func (w *simCluster) restoreCharges(p *process, now int64, s savedCharges) {
 	}
 }
 
-// windowAt returns which window of k a clock shows.
+// windowAt returns the window of k at a clock time.
 func (k *key) windowAt(now int64) int64 {
 	if k.shared.period == 0 || k.shared.refills {
 		return 0
@@ -316,8 +317,8 @@ func (k *key) windowAt(now int64) int64 {
 	return now/k.shared.period + 1
 }
 
-// windowOf returns which window of k a decision is about that was made at a time: the one that ends when it says, give or take what counters
-// stand still on their way.
+// windowOf returns the window of k that a decision at a time belongs to: the one that ends at the reset, rounded, because
+// counters may stand still in transfer.
 func (k *key) windowOf(now int64, d *bucket.Decision) int64 {
 	if k.shared.period == 0 || k.shared.refills {
 		return 0

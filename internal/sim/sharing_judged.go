@@ -8,46 +8,48 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// What shares may admit.
+// Bounds of shares.
 //
-// The simulated cluster keeps its own account of what each process knows of a key: what the owner has answered last, or what the process's own counter
-// says as owner or replica, in the window that lasts as of the end of quorum. Then, of a limit L, with n voters:
+// The simulated cluster keeps its own account of each process's knowledge of a key: the owner's last answer, or its own counter
+// as owner or replica, for the current window as of the end of quorum. Then, for a limit L and n voters:
 //
-//   - "early share": no share is given before the process had quorum, nor within 0.7 s of waking from a pause.
-//   - "share": what a process has admitted in a window, and no owner has acknowledged, is at most left/n, rounded down; of a key that it knows
-//     nothing of, L/n or 0 by unknown_share; in a window that begins later, L/n. An answer that was lost acknowledges nothing, so it counts
-//     until the window ends; what a disk has brought back counts too. Of a limit that refills: at most left/n, and what comes back at the
-//     rate of L/n since the end of quorum.
-//   - "shares in all": what owners and shares admit in a window is at most L, what owners have lost (in crashes, pauses and cuts: judged
-//     elsewhere), that again, since it is left for shares once more, and the most that each process was allowed as a share in that window. For
-//     processes that run on, that is left in all, when they last heard, however often they are cut off.
-//   - "deferred": a process sends no more charges than it has admitted in the window and not sent yet, and an owner counts what was sent once;
-//     when all is well again nothing is left to be sent; a write to disk has all that is to be charged. So a restart charges what it
-//     finds there: perhaps what was charged since the write again, which admits less, never more.
+//   - "early share": no share is given before the process had quorum, nor within 0.7 s after a pause.
+//   - "share": what a process has admitted in a window without acknowledgement by an owner is at most left/n, rounded down; for
+//     an unknown key, L/n or 0 by unknown_share; in a later window, L/n. A lost answer acknowledges nothing, so it counts until
+//     the window ends; charges restored from disk count too. For a limit that refills: at most left/n plus the refill at rate
+//     L/n since the end of quorum.
+//   - "shares in all": what owners and shares admit in a window is at most L, twice what owners have lost (in crashes, pauses
+//     and cuts: judged elsewhere; twice, since shares divide it again), and the sum of each process's largest share in that
+//     window. For processes that keep running, that sum is at most what was left when they last heard, however often they are
+//     isolated.
+//   - "deferred": a process sends no more charges than it has admitted in the window and not yet sent, and an owner counts each
+//     once; when all is settled nothing is left to send; a write to disk has all outstanding charges. So a restart may charge
+//     again what was charged since the write, which admits less, never more.
 
-// window is what is known of a window of a shared key.
+// window is the model's data of one window of a shared key.
 type window struct {
-	// owners and shares have admitted so much. spent is what the owner's table last had, lost how much less it had than before.
+	// owners and shares are the admitted units. spent is the last count of the owner's table, lost the sum of its decreases.
 	owners, shares, spent, lost int64
-	// allowed is the sum of the most that each process was allowed.
+	// allowed is the sum of the largest share of each process.
 	allowed int64
 }
 
-// shareAccount is what the simulated cluster knows of one process and one shared key.
+// shareAccount is the model's data of one process and one shared key.
 type shareAccount struct {
-	// knows: left units were left by an answer that is good until a time of the process's clock. pending grants: it is newer than share.
+	// knows: an answer with left units is known, valid until a time on the process's clock. pendingGrants: it is newer than
+	// share.
 	knows, pendingGrants bool
-	// It was asked for at a time.
+	// asked is when it was requested.
 	left, from, to, until, asked int64
-	// share is what the process may have admitted without acknowledgement in window, as expectShare has found in a spell.
+	// share is what the process may admit without acknowledgement in window, computed by expectShare in a spell.
 	spell  int
 	share  int64
 	window int64
 	// tokens is that share as a bucket that refills since a time.
 	tokens float64
 	since  int64
-	// unacknowledged is what it has admitted by window and no owner has acknowledged, deferred what of that is still to be sent, allowed the
-	// most that it was allowed.
+	// By window: unacknowledged is admitted without acknowledgement by an owner, deferred the part still to be sent, allowed
+	// the largest share.
 	unacknowledged, deferred, allowed map[int64]int64
 }
 
@@ -57,7 +59,7 @@ func (a *shareAccount) init() {
 	}
 }
 
-// window returns what is known of window i.
+// window returns the data of window i.
 func (s *sharing) window(i int64) *window {
 	x := s.windows[i]
 	if x == nil {
@@ -83,7 +85,7 @@ func (w *simCluster) keeps(p *process, k *key, now int64) {
 	}
 }
 
-// expectShare works out what p may admit of k, when a share is asked for.
+// expectShare computes what p may admit of k when a share is requested.
 func (w *simCluster) expectShare(p *process, k *key, now int64, at share.Place) {
 	a := &p.accounts[k.shared.place]
 	a.init()
@@ -92,7 +94,7 @@ func (w *simCluster) expectShare(p *process, k *key, now int64, at share.Place) 
 		asOf = max(asOf, a.asked, min(a.from, now))
 	}
 	n := int64(p.voting())
-	if p.among != n { // so all shares are worked out anew
+	if p.among != n { // so all shares are computed again
 		p.among = n
 		p.spell++
 	}
@@ -106,20 +108,20 @@ func (w *simCluster) expectShare(p *process, k *key, now int64, at share.Place) 
 		}
 	}
 	left, units := w.shareAsOf(p, k, asOf)
-	// One that is full again, or whose window has ended, is worked out as if it was new once it was swept, and as of now before.
+	// A counter that is full again, or whose window has ended, counts as new once swept, and as of now before.
 	if given && !k.shared.refills {
 		_, unswept := w.shareAsOf(p, k, now)
 		units = max(units, unswept)
 	}
 	a.spell, a.pendingGrants, a.window, a.share = p.spell+1, a.pendingGrants && asOf < a.from, k.windowAt(asOf), units
 	a.tokens, a.since = float64(a.share), asOf
-	if left >= 0 { // a counter that has refilled has a part of a unit more than it says
+	if left >= 0 { // a refilled counter may have a fraction of a unit more
 		a.tokens = float64(left+1) / float64(n)
 	}
 	w.tell(k.partition, "%s may share %d of %s as of %v ago, left %d, unacknowledged %v", p, a.share, k.name, time.Duration(now-asOf), left, a.unacknowledged)
 }
 
-// shareAsOf returns how many units of k are left as of a time, as far as p knows, -1 if it knows nothing, and how many of them are its share.
+// shareAsOf returns how many units of k are left as of a time, as far as p knows (-1 if unknown), and p's share of them.
 func (w *simCluster) shareAsOf(p *process, k *key, asOf int64) (left, units int64) {
 	a := &p.accounts[k.shared.place]
 	left = -1
@@ -194,7 +196,7 @@ func (w *simCluster) ownerDecides(p *process, k *key, x *sentCharge, d bucket.De
 		return
 	}
 	i := k.windowOf(now, &d)
-	if x != nil && i < x.window { // the owner's clock is behind, and it counts the charge in its last window
+	if x != nil && i < x.window { // the owner's clock is behind, so it counts the charge in its previous window
 		k.shared.window(x.window).lost += x.Due
 	}
 	win := k.shared.window(i)
@@ -226,7 +228,7 @@ func (w *simCluster) judgeShares(k *key, i int64) {
 	}
 }
 
-// taken is called when p takes x to be sent.
+// taken is called when p is about to send x.
 func (w *simCluster) taken(p *process, k *key, x *sentCharge) {
 	a := &p.accounts[k.shared.place]
 	a.init()
@@ -236,7 +238,7 @@ func (w *simCluster) taken(p *process, k *key, x *sentCharge) {
 	w.tell(k.partition, "%s charges %d of %s in window %d, and owes %v", p, x.Due, k.name, x.window, a.deferred)
 }
 
-// ended is called when x has its outcome.
+// ended is called when x has completed.
 func (w *simCluster) ended(p *process, k *key, x *sentCharge, o share.Outcome) {
 	a := &p.accounts[k.shared.place]
 	w.tell(k.partition, "%s: outcome %d of charge %d of %s in window %d, owes %v", p, o, x.Due, k.name, x.window, a.deferred)
@@ -252,7 +254,7 @@ func (w *simCluster) ended(p *process, k *key, x *sentCharge, o share.Outcome) {
 	}
 }
 
-// restored is called when p has read what an earlier process has left.
+// restored is called when p has read the charges left by an earlier process.
 func (w *simCluster) restored(p *process, list []share.Charge, then int64) {
 	for _, c := range list {
 		for _, k := range w.shared {
@@ -267,7 +269,7 @@ func (w *simCluster) restored(p *process, list []share.Charge, then int64) {
 	}
 }
 
-// judgeSaved wants what p begins to write to have all that is to be charged.
+// judgeSaved requires that a write of p has all outstanding charges.
 func (w *simCluster) judgeSaved(p *process, table *bucket.Table, now int64) (all []int64) {
 	for _, k := range w.shared {
 		all = append(all, p.accounts[k.shared.place].deferred[0])
@@ -282,7 +284,7 @@ func (w *simCluster) judgeSaved(p *process, table *bucket.Table, now int64) (all
 	return all
 }
 
-// judgeRestored wants p to have taken over all that the disk has of keys whose windows last.
+// judgeRestored requires that p has restored all saved charges of keys whose windows last.
 func (w *simCluster) judgeRestored(p *process, s savedCharges) {
 	for i, k := range w.shared {
 		if owes := p.accounts[i].deferred[0]; k.shared.period == 0 && owes < s.deferred[i] {
@@ -291,7 +293,7 @@ func (w *simCluster) judgeRestored(p *process, s savedCharges) {
 	}
 }
 
-// judgeCharged wants nothing to be left to be charged, when all has been well for a while.
+// judgeCharged requires that no charge is outstanding after a settled period.
 func (w *simCluster) judgeCharged() {
 	for _, p := range w.running() {
 		for _, k := range w.shared {

@@ -9,37 +9,37 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// simulated cluster is a cluster, its network and clients, and what is known of all of it.
+// simCluster is a cluster with its network and clients, and the model's data.
 type simCluster struct {
 	rng   *rand.Rand
 	now   int64 // ns since the run began
 	queue queue
 	net   network
-	// cutSince is when each link was cut or healed last.
+	// cutSince is when each link was last cut or healed.
 	cutSince [places][places]int64
 
 	names       []string
-	procs       []*process // who runs under each name, nil if nobody
+	procs       []*process // the process of each name, nil if none
 	every       []*process // all that ever ran
-	longestGate int64      // that was in force at a decision
+	longestGate int64      // longest in force at a decision
 	// weight places partitions on names.
 	weight     [places][]uint64
 	partitions int
 
 	forgetAfter         time.Duration
 	chunk, initialSyncs int
-	// rest is handoff.Config.Rest: short where an initial sync takes many transfer batches, each of which rests.
+	// rest is handoff.Config.Rest: small where an initial sync takes many transfer batches.
 	rest int
-	// lone: the first process has no join targets. The first began processes found a set, with expect of them; others only join.
+	// lone: the first process has no join targets. The first began processes found a set, with Expect expect; others only join.
 	lone          bool
 	began, expect int
 	// replicas is handoff.Config.Replicas by place.
 	replicas [places]int
-	// disk: voter sets are kept on disk, and disks has what there is by place. Writing takes up to fsync.
+	// disk: voter sets are stored in disks, by place. A write takes up to fsync.
 	disk  bool
 	disks [places]message.Record
 	fsync time.Duration
-	// stepsBack: the clock of a name's next process may be behind that of its last one.
+	// stepsBack: the clock of a restarted name may be behind.
 	stepsBack bool
 	without   Without
 
@@ -49,60 +49,59 @@ type simCluster struct {
 	shared []*key // that shares may answer
 	// saved are the deferred charges on disk, by place.
 	saved [places]savedCharges
-	// rate is checks per second; 0 asks nothing.
+	// rate is checks per second.
 	rate   int
-	steady int // counts the streams of checks that were begun
+	steady int // number of the current stream of checks
 
-	// What the run is held to. exact: every denial must be right. apart: several cluster IDs are
-	// to be expected.
+	// What the run must satisfy. exact: every denial must be right. apart: several cluster IDs are expected.
 	bound        bound
 	exact, apart bool
-	// divided: there are two clusters that know nothing of each other; left says who is in which.
+	// divided: two separate clusters; left selects one of them.
 	divided bool
 	left    [places]bool
 	losses  []loss
-	// outdated are partitions that were taken over with a replica of the last owner that this had replaced, or had not
-	// brought up to date, or where forgets holds, or stops and the promise was forgotten, or where all that granted it are new.
+	// outdated are partitions taken over from a replica that the last owner had replaced or not updated, or in a way that
+	// allows for loss: forgets, a forgotten promise, or only new granters.
 	outdated uint64
-	// estranged: somebody goes on in a set of its own, see outwaited.
+	// estranged: a process continues in a set of its own; see outwaited.
 	estranged bool
-	// neighbours: an owner may lose quorum together with the only one that it still reaches, and to which it has moved its replicas.
+	// neighbours: an owner may lose quorum together with the only node that it reaches, which has its replicas.
 	neighbours bool
 	// forgets: the only voter crashes, so a takeover may not know what it lacks.
 	forgets bool
 	// stops: several processes may be stopped at once, and others restarted.
 	stops bool
-	// over: no more faults begin. coming are processes that will be started.
+	// over: no more faults begin. coming is the number of processes to be started.
 	over   bool
 	coming int
-	// healthySince is when checks began to be all decided; 0 as long as they need not be.
+	// healthySince is since when all checks must be decided in time; 0 if they need not be.
 	healthySince int64
 
 	histories map[chapter]*history
-	chapters  []chapter // in order of their beginning
+	chapters  []chapter // in order of creation
 	sets      map[version][]string
-	quorate   map[string]bool // cluster IDs in which somebody has had quorum
-	idle      []time.Duration // for how long nobody could decide each partition
+	quorate   map[string]bool // cluster IDs that have had quorum
+	idle      []time.Duration // for how long each partition has had no decider
 	violation *Violation
-	story     *Story
+	trace     *Trace
 	states    []handoff.State
 
 	Counts
 }
 
-// Counts counts what happened in a run.
+// Counts counts events of a run.
 type Counts struct {
 	Events, Asked, Decisions, Behind, Undecided, Handoffs, Claims, Torn, Unfinished int
-	// Shares is how many checks shares have answered, SharesAdmitted how many of these were admitted, and SharesExcess the most that a key with
-	// shares got beyond its limit and what owners lost. ChargesApplied and ChargesRestored are deferred charges.
+	// Shares is the number of checks answered by shares, SharesAdmitted those admitted, SharesExcess the largest excess of a
+	// shared key beyond its limit and lost counts. ChargesApplied and ChargesRestored count deferred charges.
 	Shares, SharesAdmitted, ChargesApplied, ChargesRestored int
 	SharesExcess                                            int64
-	// Excess is the most that a key got beyond its limit.
+	// Excess is the largest excess of a key beyond its limit.
 	Excess int64
-	// Gap is the longest time in which nobody could decide some partition.
+	// Gap is the longest time in which some partition had no decider.
 	Gap time.Duration
-	// Settled is how long after the last fault all was well again; Slowest how
-	// long a check took to be decided, SlowestHealthy when all was well.
+	// Settled is the time from the last fault until settled. Slowest is the longest duration of a check, SlowestHealthy while
+	// healthy.
 	Settled, Slowest, SlowestHealthy time.Duration
 }
 
@@ -123,8 +122,8 @@ func newSimCluster(seed uint64) *simCluster {
 		}
 	}
 	w.procs = make([]*process, places)
-	// Small transfer batches make hand-offs of many steps. Where control messages get lost or overtake each other,
-	// each costs a tenth of a second, so there transfer batches must be few.
+	// Small transfer batches make handoffs of many steps. On a lossy or reordering network each loss costs 0.1 s, so batches
+	// must be few.
 	w.chunk, w.rest = []int{2, 16, 512}[w.rng.IntN(3)], 9
 	if w.chunk == 2 {
 		w.rest = 1
@@ -144,12 +143,12 @@ func between(r *rand.Rand, low, high time.Duration) time.Duration {
 	return low + time.Duration(r.Int64N(int64(high-low)))
 }
 
-// after calls do when d has passed.
+// after calls do after d.
 func (w *simCluster) after(d time.Duration, do func()) {
 	w.queue.push(event{at: w.now + int64(d), do: do})
 }
 
-// during calls do when d has passed, unless the time of faults is over by then.
+// during calls do after d, unless faults have ended by then.
 func (w *simCluster) during(d time.Duration, do func()) {
 	w.after(d, func() {
 		if !w.over {
@@ -158,7 +157,7 @@ func (w *simCluster) during(d time.Duration, do func()) {
 	})
 }
 
-// pass lets d pass.
+// pass runs the simulation for d.
 func (w *simCluster) pass(d time.Duration) {
 	end := w.now + int64(d)
 	for w.violation == nil && len(w.queue.events) > 0 && w.queue.events[0].at <= end {
@@ -174,7 +173,7 @@ func (w *simCluster) pass(d time.Duration) {
 	w.now = end
 }
 
-// passUntil lets time pass until done, at most limit, and reports whether it was.
+// passUntil runs the simulation until done, at most for limit, and reports whether done was reached.
 func (w *simCluster) passUntil(limit time.Duration, done func() bool) bool {
 	for end := w.now + int64(limit); w.violation == nil; w.pass(50 * time.Millisecond) {
 		if done() {
@@ -187,7 +186,7 @@ func (w *simCluster) passUntil(limit time.Duration, done func() bool) bool {
 	return false
 }
 
-// load begins a stream of checks, about w.rate a second; a later call ends it.
+// load starts a stream of about w.rate checks per second, replacing the previous one.
 func (w *simCluster) load() {
 	w.steady++
 	stream := w.steady
@@ -226,7 +225,7 @@ func (w *simCluster) someone() *process {
 	return up[w.rng.IntN(len(up))]
 }
 
-// running returns all processes that run and are not paused.
+// running returns all running processes that are not paused.
 func (w *simCluster) running() []*process {
 	var up []*process
 	for _, p := range w.procs {
@@ -237,7 +236,7 @@ func (w *simCluster) running() []*process {
 	return up
 }
 
-// place returns the place of a name.
+// place returns the index of a name.
 func (w *simCluster) place(name string) int {
 	for i, n := range w.names {
 		if n == name {
@@ -247,5 +246,5 @@ func (w *simCluster) place(name string) int {
 	panic("sim: nobody is called " + name)
 }
 
-// healthy reports whether all was well since began.
+// healthy reports whether the cluster was healthy since began.
 func (w *simCluster) healthy(began int64) bool { return w.healthySince != 0 && began >= w.healthySince }

@@ -10,36 +10,35 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// term is the time of one owner of a partition under one epoch, and what the model
-// knows of its decisions.
+// term is an ownership term: one owner of a partition under one epoch, and the model's data of its decisions.
 type term struct {
 	process   *process
 	clusterID string
-	state     handoff.State // as it began
-	// before are the key's counts as it began, spent what each decision left.
+	state     handoff.State // at its beginning
+	// before are the keys' counts at the beginning, spent the counts after each decision.
 	before []int64
 	spent  [][]point
-	// handed: another process was handed the partition from here, and answers for it.
+	// handed: the partition was handed off, so the next owner is judged for it.
 	handed bool
-	// last is the number of its last change that was decided.
+	// last is the number of its last decided change.
 	last uint64
-	// unconfirmed are its changes that no copy has.
+	// unconfirmed are its changes that no replica has.
 	unconfirmed []change
 }
 
-// point says that a key had spent so much as of a change.
+// point is the count of a key as of a change.
 type point struct {
 	seq   uint64
 	spent int64
 }
 
-// change is one that copies should have, by the owner's clock.
+// change is a change to be replicated, with the owner's clock.
 type change struct {
 	seq uint64
 	at  int64
 }
 
-// now returns what the key at place has spent by the last decision.
+// now returns the count of the key at place after the last decision.
 func (t *term) now(place int) int64 {
 	if s := t.spent[place]; len(s) > 0 {
 		return s[len(s)-1].spent
@@ -47,7 +46,7 @@ func (t *term) now(place int) int64 {
 	return t.before[place]
 }
 
-// asOf returns what the key at place had spent as of seq.
+// asOf returns the count of the key at place as of seq.
 func (t *term) asOf(place int, seq uint64) int64 {
 	s := t.spent[place]
 	i := sort.Search(len(s), func(i int) bool { return s[i].seq > seq })
@@ -57,35 +56,36 @@ func (t *term) asOf(place int, seq uint64) int64 {
 	return s[i-1].spent
 }
 
-// history is what the simulated cluster knows of a partition in a cluster ID.
+// history is the model's data of a partition in a cluster ID.
 type history struct {
 	byEpoch map[message.Epoch]*term
 	// newest is the term of the highest epoch.
 	newest *term
-	// all are in the order in which they began.
+	// all are the terms in the order of their beginning.
 	all []*term
-	// partial are the epochs of states that were listed as partial in a claim.
+	// partial are the epochs of states that were offered as partial to a claim.
 	partial map[message.Epoch]bool
-	// claimed are the generations that claims asked for, asked is since when, granted the processes that granted an epoch, told who was told of one.
+	// claimed are the generations of claims, asked when they were sent, granted the processes that granted an epoch, told the
+	// processes told of one.
 	claimed map[claim]uint64
 	asked   map[message.Epoch]int64
 	granted map[message.Epoch][]*process
 	told    map[told]bool
 }
 
-// claim names a claim.
+// claim identifies a claim.
 type claim struct {
 	by message.Peer
 	id uint64
 }
 
-// chapter names a history.
+// chapter identifies a history.
 type chapter struct {
 	clusterID string
 	partition int
 }
 
-// history returns what is known of part in a cluster ID.
+// history returns the data of part in a cluster ID.
 func (w *simCluster) history(clusterID string, part int) *history {
 	c := chapter{clusterID, part}
 	h := w.histories[c]
@@ -100,7 +100,8 @@ func (w *simCluster) history(clusterID string, part int) *history {
 	return h
 }
 
-// replaced reports whether from is a replica that had not all that its owner had decided: t, or one that it was handed over from until it came to t.
+// replaced reports whether from is a replica that lacked decisions of its owner: of t, or of the owner that handed over to t,
+// directly or through others.
 func (h *history) replaced(from message.Mark, t *term) bool {
 	for t != nil && t.state.Mark.Epoch != from.Epoch && t.state.Mark.Epoch.Gen&(1<<message.Handoffs-1) != 0 {
 		t = h.byEpoch[t.state.Start.Epoch]
@@ -108,15 +109,15 @@ func (h *history) replaced(from message.Mark, t *term) bool {
 	return t != nil && t.state.Mark.Epoch == from.Epoch && from.Seq < t.last
 }
 
-// allNew reports whether the owner of before was lost, and the owner of t and all that granted its claim have started since: they are most of
-// the voters, and none of them could know of before.
+// allNew reports whether the owner of before was lost, and the owner of t and all granters of its claim have started since:
+// they are a majority of the voters, and none of them could know of before.
 func (h *history) allNew(before, t *term) bool {
 	lost := before.process.left
 	old := func(p *process) bool { return lost == 0 || p.started < lost }
 	return !old(t.process) && !slices.ContainsFunc(h.granted[t.state.Mark.Epoch], old)
 }
 
-// opens is called when p has become the owner of part, as state says.
+// opens is called when p has become the owner of part.
 func (w *simCluster) opens(p *process, part int, state handoff.State) {
 	h, keys := w.history(p.set.ID, part), w.keysOf[part]
 	t := &term{process: p, clusterID: p.set.ID, state: state, before: make([]int64, len(keys)), spent: make([][]point, len(keys))}
@@ -163,12 +164,11 @@ func (w *simCluster) opens(p *process, part int, state handoff.State) {
 	}
 }
 
-// judgeContent holds what a new owner's table has against its start mark: all that was decided
-// up to there.
+// judgeContent compares a new owner's table with its start mark: it must have all decisions up to there.
 func (w *simCluster) judgeContent(part int, t *term) {
 	h := w.history(t.clusterID, part)
 	start := t.state.Start
-	// Who begins with a part names no change of that epoch.
+	// An owner that starts with a partial state names no change of that epoch.
 	if start.Seq == 0 && start.Epoch != (message.Epoch{}) && (h.partial[start.Epoch] || t.process.torn[part] == start.Epoch) {
 		w.Torn++
 		return
@@ -181,7 +181,7 @@ func (w *simCluster) judgeContent(part int, t *term) {
 			want = from.asOf(i, start.Seq)
 		}
 		if k.request.Transient && !swapped {
-			continue // copies do not have these
+			continue // replicas do not have these
 		}
 		if t.before[i] < want {
 			w.fail("I5 content", part, "%s begins at %s from %s with %d spent of %s; by then %d were", t.process,
@@ -190,7 +190,7 @@ func (w *simCluster) judgeContent(part int, t *term) {
 	}
 }
 
-// judgeSwap wants a hand-off to start from the last change of the owner before.
+// judgeSwap requires a handoff to start from the last change of the previous owner.
 func (w *simCluster) judgeSwap(part int, t *term) {
 	start := t.state.Start
 	from := w.history(t.clusterID, part).byEpoch[start.Epoch]
@@ -204,8 +204,7 @@ func (w *simCluster) judgeSwap(part int, t *term) {
 	}
 }
 
-// judgeChoice wants a claim to start from the best complete state that a process had which the claimer
-// must have asked.
+// judgeChoice requires a claim to start from the best complete state of all processes that the claimer must have asked.
 func (w *simCluster) judgeChoice(part int, t *term) {
 	c := t.process
 	for _, q := range w.procs {
@@ -220,7 +219,7 @@ func (w *simCluster) judgeChoice(part int, t *term) {
 	}
 }
 
-// together reports whether p and q have lived, heard and seen each other for so long.
+// together reports whether p and q have lived, heard and seen each other for d.
 func (w *simCluster) together(p, q *process, d time.Duration) bool {
 	since := max(p.resumed, q.resumed, w.cutSince[p.place][q.place], w.cutSince[q.place][p.place],
 		p.sights[q.place].since, q.sights[p.place].since)
@@ -228,7 +227,7 @@ func (w *simCluster) together(p, q *process, d time.Duration) bool {
 		p.sights[q.place].process == q && q.sights[p.place].process == p && w.now-since >= int64(d)
 }
 
-// confirm drops what a copy has from t's unconfirmed changes.
+// confirm removes t's changes that a replica has.
 func (t *term) confirm(upTo uint64) {
 	if upTo == math.MaxUint64 {
 		t.unconfirmed = t.unconfirmed[:0]

@@ -8,55 +8,54 @@ import (
 	"github.com/sluice-project/sluice/internal/message"
 )
 
-// general is the partition of what concerns all or none.
+// general is the partition of events that concern all or none.
 const general = -1
 
-// line is one thing that happened.
+// line is one event of a trace.
 type line struct {
 	at   int64
 	text string
-	// parts are the partitions it concerns; none means all.
+	// parts are the affected partitions; none means all.
 	parts uint64
-	// noise is left out unless asked for: heartbeats and the like.
+	// noise is omitted unless requested: heartbeats and the like.
 	noise bool
 }
 
-// tell writes a line if the run is told.
+// tell adds a line to the trace, if there is one.
 func (w *simCluster) tell(part int, format string, args ...any) {
-	if w.story == nil {
+	if w.trace == nil {
 		return
 	}
 	l := line{at: w.now, text: fmt.Sprintf(format, args...)}
 	if part >= 0 {
 		l.parts = 1 << part
 	}
-	w.story.add(l)
+	w.trace.add(l)
 }
 
 func (w *simCluster) tellControlMessage(p *process, l *controlMessage) {
-	if w.story == nil {
+	if w.trace == nil {
 		return
 	}
 	text, parts, noise := describe(l.envelope.Body)
-	w.story.add(line{w.now, fmt.Sprintf("%s → %s  %s", short(l.envelope.From), p, text), parts, noise})
+	w.trace.add(line{w.now, fmt.Sprintf("%s → %s  %s", short(l.envelope.From), p, text), parts, noise})
 }
 
 func (w *simCluster) tellLost(l *controlMessage) {
-	if w.story == nil || l.hop != nil {
+	if w.trace == nil || l.hop != nil {
 		return
 	}
 	text, parts, noise := describe(l.envelope.Body)
-	w.story.add(line{w.now, fmt.Sprintf("%s → %s  LOST %s", short(l.envelope.From), short(l.envelope.To), text), parts, noise})
+	w.trace.add(line{w.now, fmt.Sprintf("%s → %s  LOST %s", short(l.envelope.From), short(l.envelope.To), text), parts, noise})
 }
 
-// Story is what happened in a run.
-type Story struct{ lines []line }
+// Trace is the trace of a run.
+type Trace struct{ lines []line }
 
-func (s *Story) add(l line) { s.lines = append(s.lines, l) }
+func (s *Trace) add(l line) { s.lines = append(s.lines, l) }
 
-// Last returns the last n lines that concern the partition, or all if it is negative;
-// noise says whether heartbeats are among them.
-func (s *Story) Last(n, partition int, noise bool) string {
+// Last returns the last n lines that concern the partition, or all if it is negative; noise includes heartbeats and the like.
+func (s *Trace) Last(n, partition int, noise bool) string {
 	var picked []string
 	for i := len(s.lines) - 1; i >= 0 && len(picked) < n; i-- {
 		l := &s.lines[i]
@@ -100,7 +99,7 @@ func tellSet(s message.Set) string {
 	return fmt.Sprintf("%s v%d %v", tellBoot(s.ID), s.Version, s.Members)
 }
 
-// describe returns a body in words, the partitions it is about, and whether it is noise.
+// describe returns a body as text, its partitions, and whether it is noise.
 func describe(b message.Body) (text string, parts uint64, noise bool) {
 	var s strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&s, format, args...) }
