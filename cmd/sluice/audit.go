@@ -19,25 +19,21 @@ import (
 
 // auditFlags are the flags of `sluice audit`.
 type auditFlags struct {
-	addrs          []string
-	discover       bool
-	spec           auditSpec
-	specs          []string
-	domain         string
-	inlineLimits   bool
-	callers        int
-	batch          []int
-	rate           float64
-	duration       time.Duration
-	untilExhausted bool
-	exhaustWithin  time.Duration
-	attempt        time.Duration
-	answerWithin   time.Duration
-	clockError     time.Duration
-	output         string
-	log            string
-	tls            clientTLS
-	token          tokenFlags
+	addrs, specs        []string
+	spec                auditSpec
+	domain, output, log string
+	discover            bool
+	inlineLimits        bool
+	callers             int
+	batch               []int
+	rate                float64
+	untilExhausted      bool
+	duration, attempt   time.Duration
+	exhaustWithin       time.Duration
+	answerWithin        time.Duration
+	clockError          time.Duration
+	tls                 clientTLS
+	token               tokenFlags
 }
 
 // exhaustDenials is how often --until-exhausted wants every key denied: more than once, to see units that an error gives back.
@@ -159,7 +155,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 			*audit.Report
 		}{report.Verdict(), report}
 		if err := write(out, f.output, auditText(report), v); err != nil {
-			return &codedError{exitDenied, err}
+			return err
 		}
 	}
 	switch {

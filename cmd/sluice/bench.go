@@ -150,7 +150,7 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	}
 	b := benchOf(f, result)
 	if err := write(out, f.output, benchText(&b, result), b); err != nil {
-		return &codedError{exitDenied, err}
+		return err
 	}
 	if result.Decided() == (load.Decided{}) {
 		return noAnswer(nodes, cmp.Or(result.FirstError, errors.New("stopped before the first answer")))

@@ -98,19 +98,24 @@ func withPort(addr string, port int) string {
 	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
 }
 
-// ask connects to the node and calls f. Its errors end the process with exitNoAnswer.
-func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
-	return f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		return call(ctx, sluicev1.NewSluiceServiceClient(conn))
+// method is a method of the gRPC API, for example sluicev1.SluiceServiceClient.Check.
+type method[Q, R any] func(sluicev1.SluiceServiceClient, context.Context, Q, ...grpc.CallOption) (R, error)
+
+// ask connects to the node and calls m. Errors end the process with exitNoAnswer.
+func ask[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (resp R, err error) {
+	err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		resp, err = m(sluicev1.NewSluiceServiceClient(conn), ctx, req)
+		return err
 	})
+	return resp, err
 }
 
 // operate is ask for calls that any node would reject alike: the process then ends with exitDenied, or with exitUsage if the
 // arguments are invalid.
-func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
+func operate[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (resp R, err error) {
 	var rejected error
-	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		err := call(ctx, c)
+	err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		resp, err = m(sluicev1.NewSluiceServiceClient(conn), ctx, req)
 		switch st := status.Convert(err); st.Code() {
 		case codes.InvalidArgument:
 			rejected = usageError(errors.New(st.Message()))
@@ -125,7 +130,7 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 		}
 		return nil
 	})
-	return cmp.Or(err, rejected)
+	return resp, cmp.Or(err, rejected)
 }
 
 // node returns the address of the first node that accepts connections, or else the last one.
@@ -140,7 +145,7 @@ func (f *clientFlags) node() string {
 	return f.addrs[0]
 }
 
-// connect is ask for any service of the node.
+// connect connects to the node and runs call, whose errors end the process with exitNoAnswer.
 func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
 	target, options := withPort(f.node(), defaultGRPCPort), f.token.dialOptions()
 	secured, err := f.tls.dialOption()
@@ -206,27 +211,20 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	}
 	check := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
 
-	var d *sluicev1.Decision
-	err = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) (err error) {
-		var resp interface{ GetDecisions() []*sluicev1.Decision }
-		if verb == bucket.Reset {
-			resp, err = c.Reset(ctx, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{check}})
-		} else {
-			check.Verb = sluicev1.Verb(verb) // the same numbers
-			resp, err = c.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{check}})
-		}
-		if err != nil {
-			return err
-		}
-		if n := len(resp.GetDecisions()); n != 1 {
-			return fmt.Errorf("sent one check, got %d decisions", n)
-		}
-		d = resp.GetDecisions()[0]
-		return nil
-	})
+	var resp interface{ GetDecisions() []*sluicev1.Decision }
+	if checks := []*sluicev1.Check{check}; verb == bucket.Reset {
+		resp, err = ask(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Reset, &sluicev1.ResetRequest{Checks: checks})
+	} else {
+		check.Verb = sluicev1.Verb(verb) // the same numbers
+		resp, err = ask(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Check, &sluicev1.CheckRequest{Checks: checks})
+	}
 	if err != nil {
 		return err
 	}
+	if n := len(resp.GetDecisions()); n != 1 {
+		return noAnswer(f.node(), fmt.Errorf("sent one check, got %d decisions", n))
+	}
+	d := resp.GetDecisions()[0]
 	why := f.explainUnmatched(ctx, check, d)
 	if err := printDecision(out, f.output, verb, d, why); err != nil {
 		return err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -41,13 +40,11 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 				return usageError(err)
 			}
 			req := &sluicev1.InspectRequest{Domain: domain, Descriptor_: descriptor}
-			return f.operate(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-				res, err := c.Inspect(ctx, req)
-				if err != nil {
-					return err
-				}
-				return write(cmd.OutOrStdout(), f.output, inspectionText(req, res), inspectionOf(req, res))
-			})
+			res, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.Inspect, req)
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), f.output, inspectionText(req, res), inspectionOf(req, res))
 		},
 	}
 	f.registerOperator(cmd)

@@ -132,13 +132,13 @@ func registerOutput(flags *pflag.FlagSet, output *string) {
 	flags.StringVarP(output, "output", "o", "text", "text or json")
 }
 
-// write prints text or, if format is json, v.
+// write prints text or, if format is json, v. An error ends the process with exitDenied.
 func write(out io.Writer, format, text string, v any) error {
 	if format == "json" {
-		return json.NewEncoder(out).Encode(v)
+		return withCode(exitDenied, json.NewEncoder(out).Encode(v))
 	}
 	_, err := io.WriteString(out, text)
-	return err
+	return withCode(exitDenied, err)
 }
 
 // helpOnly runs commands that only have others below them: cobra does not check the arguments of a command that cannot run.
@@ -356,13 +356,9 @@ func (f clientFlags) explainUnmatched(ctx context.Context, check *sluicev1.Check
 		return why
 	}
 	f.operator = true
-	// The decision stands without it.
-	_ = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		res, err := c.Inspect(ctx, &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_})
-		why = unmatched{res.GetReason(), res.GetDomains()}
-		return err
-	})
-	return why
+	req := &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_}
+	res, _ := ask(ctx, &f, sluicev1.SluiceServiceClient.Inspect, req) // the decision stands without it
+	return unmatched{res.GetReason(), res.GetDomains()}
 }
 
 // known lists the domains, for the end of a sentence.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -29,13 +28,11 @@ that it owns as far as this node knows.
 Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return f.ask(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-				resp, err := c.Members(ctx, &sluicev1.MembersRequest{})
-				if err != nil {
-					return err
-				}
-				return printMembers(cmd.OutOrStdout(), f.output, resp)
-			})
+			resp, err := ask(cmd.Context(), &f, sluicev1.SluiceServiceClient.Members, &sluicev1.MembersRequest{})
+			if err != nil {
+				return err
+			}
+			return printMembers(cmd.OutOrStdout(), f.output, resp)
 		},
 	}
 	f.registerOperator(cmd)
@@ -60,17 +57,14 @@ Exit codes: 0 forgotten, 1 rejected, 2 wrong usage, 3 no answer.`,
 			"  kubectl exec sluice-0 -- /sluice members forget sluice-1",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.operate(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-				resp, err := c.ForgetMember(ctx, &sluicev1.ForgetMemberRequest{Name: args[0]})
-				if err != nil {
-					return err
-				}
-				set := resp.GetVoterSet()
-				return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("forgot %s\n%s", args[0], setText(set)), struct {
-					Forgotten string   `json:"forgotten"`
-					VoterSet  *setJSON `json:"voter_set,omitempty"`
-				}{args[0], setOf(set)})
-			})
+			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.ForgetMember, &sluicev1.ForgetMemberRequest{Name: args[0]})
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("forgot %s\n%s", args[0], setText(resp.VoterSet)), struct {
+				Forgotten string   `json:"forgotten"`
+				VoterSet  *setJSON `json:"voter_set,omitempty"`
+			}{args[0], setOf(resp.VoterSet)})
 		},
 	}
 	f.registerOperator(cmd)

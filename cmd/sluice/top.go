@@ -100,20 +100,19 @@ func (f *topFlags) run(ctx context.Context, out io.Writer) error {
 
 // show asks once and prints the answer.
 func (f *topFlags) show(ctx context.Context, out io.Writer) error {
-	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		res, err := c.Top(ctx, &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain})
-		if err != nil {
-			return err
+	req := &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain}
+	res, err := operate(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Top, req)
+	if err != nil {
+		return err
+	}
+	text := topText(f.by, res)
+	if !f.once {
+		text += "\n"
+		if terminal(out) {
+			text = "\x1b[H\x1b[2J" + text // to the corner, and clear the screen
 		}
-		text := topText(f.by, res)
-		if !f.once {
-			text += "\n"
-			if terminal(out) {
-				text = "\x1b[H\x1b[2J" + text // to the corner, and clear the screen
-			}
-		}
-		return write(out, f.output, text, topOf(f.by, res))
-	})
+	}
+	return write(out, f.output, text, topOf(f.by, res))
 }
 
 // topJSON is the answer of `sluice top -o json`. Covers is in seconds.

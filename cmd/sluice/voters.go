@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -47,16 +46,13 @@ Exit codes: 0 founded, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.node())); err != nil {
 				return err
 			}
-			return f.operate(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-				resp, err := c.Bootstrap(ctx, &sluicev1.BootstrapRequest{})
-				if err != nil {
-					return err
-				}
-				set := resp.GetVoterSet()
-				return write(cmd.OutOrStdout(), f.output, "founded a new cluster\n"+setText(set), struct {
-					VoterSet *setJSON `json:"voter_set,omitempty"`
-				}{setOf(set)})
-			})
+			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.Bootstrap, &sluicev1.BootstrapRequest{})
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), f.output, "founded a new cluster\n"+setText(resp.VoterSet), struct {
+				VoterSet *setJSON `json:"voter_set,omitempty"`
+			}{setOf(resp.VoterSet)})
 		},
 	}
 	f.registerOperator(cmd)
@@ -108,17 +104,15 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.node())); err != nil {
 				return err
 			}
-			return f.operate(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-				resp, err := c.AcceptLoss(ctx, &sluicev1.AcceptLossRequest{})
-				if err != nil {
-					return err
-				}
-				told := orDash(strings.Join(resp.GetTold(), ", "))
-				return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("accepted the loss of %d partitions; told %s\n", resp.GetPartitions(), told), struct {
-					Partitions int32    `json:"partitions"`
-					Told       []string `json:"told,omitempty"`
-				}{resp.GetPartitions(), resp.GetTold()})
-			})
+			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.AcceptLoss, &sluicev1.AcceptLossRequest{})
+			if err != nil {
+				return err
+			}
+			told := orDash(strings.Join(resp.Told, ", "))
+			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("accepted the loss of %d partitions; told %s\n", resp.Partitions, told), struct {
+				Partitions int32    `json:"partitions"`
+				Told       []string `json:"told,omitempty"`
+			}{resp.Partitions, resp.Told})
 		},
 	}
 	f.registerOperator(cmd)
