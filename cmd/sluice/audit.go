@@ -19,29 +19,24 @@ import (
 
 // auditFlags are the flags of `sluice audit`.
 type auditFlags struct {
-	addrs          []string
-	discover       bool
-	spec           auditSpec
-	specs          []string
-	domain         string
-	inlineLimits   bool
-	callers        int
-	batch          []int
-	rate           float64
-	duration       time.Duration
-	untilExhausted bool
-	exhaustWithin  time.Duration
-	attempt        time.Duration
-	answerWithin   time.Duration
-	clockError     time.Duration
-	output         string
-	log            string
-	tls            clientTLS
-	token          tokenFlags
+	addrs, specs        []string
+	spec                auditSpec
+	domain, output, log string
+	discover            bool
+	inlineLimits        bool
+	callers             int
+	batch               []int
+	rate                float64
+	untilExhausted      bool
+	duration, attempt   time.Duration
+	exhaustWithin       time.Duration
+	answerWithin        time.Duration
+	clockError          time.Duration
+	tls                 clientTLS
+	token               tokenFlags
 }
 
-// exhaustDenials is how often --until-exhausted wants every key denied: more than
-// once, so that what a fault has given back shows.
+// exhaustDenials is how often --until-exhausted wants every key denied: more than once, to see units that an error gives back.
 const exhaustDenials = 3
 
 func newAudit() *cobra.Command {
@@ -51,10 +46,10 @@ func newAudit() *cobra.Command {
 		Short: "Hammer a running cluster and say whether it keeps its limits",
 		Long: `Hammer a running cluster and say whether it keeps its limits.
 
-Callers ask for random keys at random nodes. A call that a node fails (it cannot be
+Callers check random keys at random nodes. A call that a node fails (it cannot be
 reached, leaves, is lost or too slow) is sent to another one. In the end each key's
-log is held against what its limit could have admitted. What is reported as over or
-under quota is certain: where the times leave a doubt, the cluster gets the benefit.
+log is compared with what its limit could have admitted. A key is reported as over or
+under quota only if that is certain: in doubt, the cluster has kept its limit.
 
   over quota   admitted above the limit; also without the answers of on_failure
   under quota  denied by an owner although units were free, even if every attempt
@@ -63,7 +58,7 @@ under quota is certain: where the times leave a doubt, the cluster gets the bene
   longest gap  the longest time that checks of a key waited for its owner
 
 The checks bring their limits and new keys with each run, so they need no rules and
-disturb nobody. It spends what it can of the cluster: bound it with --rate.
+spend no other client's units. They load the cluster fully: bound that with --rate.
 
 To audit rules (for example with replication: sync, which limits of a check cannot
 say), use --inline-limits=false, name the --domain and the --descriptor-key of the
@@ -77,7 +72,7 @@ The last line is the verdict. A key that never reaches its limit shows nothing, 
   INCONCLUSIVE  nothing is wrong, but fewer keys reached their limit, or --until-exhausted ran
                 out of time
 
-Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 nobody answers, 4 INCONCLUSIVE.`,
+Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 no node answers, 4 INCONCLUSIVE.`,
 		Example: `  sluice audit --addr 127.0.0.1:7460 --discover --duration 10s --until-exhausted
   sluice audit --addr n1,n2,n3 --keys 1000 --limit 100 --period 1h --until-exhausted
   sluice audit --addr n1 --discover --spec algorithm=token_bucket,limit=50,period=1m \
@@ -85,12 +80,7 @@ Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 nobody answers, 4 INCONCLUSIVE.`,
   sluice audit --addr n1,n2,n3 --inline-limits=false --domain audit --descriptor-key user \
       --algorithm fixed_window --align epoch --limit 10 --period 1h --until-exhausted`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
-			return f.run(cmd.Context(), cmd.OutOrStdout())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -101,27 +91,23 @@ Exit codes: 0 PASS, 1 FAIL, 2 wrong usage, 3 nobody answers, 4 INCONCLUSIVE.`,
 		"descriptor stands for --descriptor-key")
 	flags.StringVar(&f.domain, "domain", "audit", "`domain` of the checks")
 	flags.BoolVar(&f.inlineLimits, "inline-limits", true, "checks bring their limits; false: the servers' rules hold them")
-	flags.IntVar(&f.callers, "concurrency", audit.DefaultCallers, "how many ask at the same time, each over its own connections")
+	flags.IntVar(&f.callers, "concurrency", audit.DefaultCallers, "how many callers check at the same time, each over its own connections")
 	flags.IntSliceVar(&f.batch, "batch", []int{1}, "checks a call; of several numbers, each call draws one")
 	flags.Float64Var(&f.rate, "rate", 0, "checks a second in all; 0: as fast as they can")
-	flags.DurationVar(&f.duration, "duration", audit.DefaultDuration, "how long to ask")
-	flags.BoolVar(&f.untilExhausted, "until-exhausted", false,
-		fmt.Sprintf("then go on until every key was denied %d times more", exhaustDenials))
+	flags.DurationVar(&f.duration, "duration", audit.DefaultDuration, "how long to check")
+	flags.BoolVar(&f.untilExhausted, "until-exhausted", false, fmt.Sprintf("then go on until every key was denied %d times more", exhaustDenials))
 	flags.DurationVar(&f.exhaustWithin, "exhaust-within", audit.DefaultExhaust, "how long --until-exhausted may take")
 	flags.DurationVar(&f.attempt, "attempt", audit.DefaultAttempt, "how long one call may take")
 	flags.DurationVar(&f.answerWithin, "answer-within", audit.DefaultAnswerWithin, "how long a check is sent to one node after the other")
 	flags.DurationVar(&f.clockError, "clock-error", audit.DefaultClockError, "how far the nodes' clocks may be from this machine's")
 	f.tls.register(flags)
 	f.token.register(flags)
-	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
+	registerOutput(flags, &f.output)
 	flags.StringVar(&f.log, "log", "", "`file` to write every check to, a line of JSON each")
 	return cmd
 }
 
 func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
-	if f.output != "text" && f.output != "json" {
-		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
-	}
 	c, err := f.config()
 	if err != nil {
 		return usageError(err)
@@ -145,7 +131,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 	if f.discover {
 		d, err := audit.Discover(ctx, targets, f.answerWithin, c.DialOptions...)
 		if err != nil {
-			return f.noAnswer(err)
+			return noAnswer(strings.Join(f.addrs, ", "), err)
 		}
 		defer d.Close()
 		c.Targets, c.Failed = d.Targets, d.Failed
@@ -164,13 +150,17 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	report, err := audit.Run(ctx, c)
 	if report != nil {
-		if err := printAudit(out, f.output, report); err != nil {
-			return &codedError{exitDenied, err}
+		v := struct {
+			Verdict audit.Verdict `json:"verdict"`
+			*audit.Report
+		}{report.Verdict(), report}
+		if err := write(out, f.output, auditText(report), v); err != nil {
+			return err
 		}
 	}
 	switch {
 	case errors.Is(err, audit.ErrNobody):
-		return f.noAnswer(err)
+		return noAnswer(strings.Join(f.addrs, ", "), err)
 	case err != nil:
 		return &codedError{exitDenied, err}
 	}
@@ -183,11 +173,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 	return nil
 }
 
-func (f *auditFlags) noAnswer(err error) error {
-	return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", strings.Join(f.addrs, ", "), explain(err))}
-}
-
-// config is all but the targets and the log.
+// config returns the configuration without targets and log.
 func (f *auditFlags) config() (audit.Config, error) {
 	c := audit.Config{
 		Domain: f.domain, Rules: !f.inlineLimits, Callers: f.callers, Batches: f.batch, Rate: f.rate,
@@ -212,8 +198,7 @@ func (f *auditFlags) config() (audit.Config, error) {
 		if err != nil {
 			return c, fmt.Errorf("--%w", err)
 		}
-		c.Specs = []audit.Spec{s}
-		return c, nil
+		c.Specs = append(c.Specs, s)
 	}
 	for _, text := range f.specs {
 		s, err := f.spec.parse(text)
@@ -250,9 +235,9 @@ func (s *auditSpec) register(flags *pflag.FlagSet) {
 func (s auditSpec) parse(text string) (audit.Spec, error) {
 	// The names of a spec are those of flags, so that flags can read the values.
 	flags := pflag.NewFlagSet("spec", pflag.ContinueOnError)
-	given := auditSpec{}
+	var given auditSpec
 	given.register(flags)
-	given = s
+	given = s // in place of the flags' defaults
 	for pair := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(pair, "=")
 		if !ok {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -11,18 +9,7 @@ import (
 	"github.com/sluice-project/sluice/internal/audit"
 )
 
-// printAudit writes the report.
-func printAudit(out io.Writer, format string, r *audit.Report) error {
-	if format == "json" {
-		return json.NewEncoder(out).Encode(struct {
-			Verdict audit.Verdict `json:"verdict"`
-			*audit.Report
-		}{r.Verdict(), r})
-	}
-	_, err := io.WriteString(out, auditText(r))
-	return err
-}
-
+// auditText is a report for people.
 func auditText(r *audit.Report) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -32,30 +19,48 @@ func auditText(r *audit.Report) string {
 	fmt.Fprintf(w, "latency\tp50 %v, p99 %v, max %v\n", round(r.Latency.P50), round(r.Latency.P99), round(r.Latency.Max))
 	fmt.Fprintf(w, "admitted\t%d%s\n", r.Admitted, bySource(r, func(d audit.Decided) int64 { return d.Admitted }))
 	fmt.Fprintf(w, "denied\t%d%s\n", r.Denied, bySource(r, func(d audit.Decided) int64 { return d.Denied }))
-	fmt.Fprintf(w, "over quota\t%s%s\n", keysText(r.Over), withoutShares(r))
+	fmt.Fprintf(w, "over quota\t%s", keysText(r.Over))
+	if r.Sources["share"].Admitted+r.Sources["open"].Admitted > 0 {
+		fmt.Fprintf(w, "; by what owners admitted, %s", keysText(r.OverHeld))
+	}
+	fmt.Fprintln(w)
 	fmt.Fprintf(w, "under quota\t%s, of %d that were denied\n", keysText(r.Under), r.AtLimit)
 	fmt.Fprintf(w, "errors\t%s\n", plural(r.FinalErrors, "check without an answer", "checks without an answer"))
 	fmt.Fprintf(w, "retries\t%s, %s sent to another node\n",
 		plural(r.AmbiguousRetries, "ambiguous retry", "ambiguous retries"), plural(r.ReroutedCalls, "call", "calls"))
 	fmt.Fprintf(w, "longest gap\t%s\n", gapText(r))
 	w.Flush()
-	specTable(&b, r)
+	b.WriteByte('\n')
+	specs := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(specs, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tKEYS OVER\tKEYS UNDER")
+	for _, s := range r.Specs {
+		fmt.Fprintf(specs, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", s.Spec, s.Keys, s.AtLimit, s.Admitted, s.Denied, s.Over.Keys, s.Under.Keys)
+	}
+	specs.Flush()
 	for _, k := range r.Errors {
 		fmt.Fprintf(&b, "\nerror %s: %s, %s\n  %s\n", k.Kind, plural(k.Attempts, "attempt", "attempts"),
 			plural(k.Final, "check without an answer", "checks without an answer"), k.Example)
 	}
-	faultTable(&b, r)
+	if len(r.Faults) > 0 {
+		b.WriteString("\nThe worst keys, with units that are certain:\n")
+		keys := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(keys, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY OWNERS\tUNDER\tAMBIGUOUS RETRIES")
+		for _, f := range r.Faults {
+			fmt.Fprintf(keys, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverHeld, f.Under, f.Ambiguous)
+		}
+		keys.Flush()
+	}
 	fmt.Fprintf(&b, "\n%s\n", verdictText(r))
 	return b.String()
 }
 
-// verdictText is the verdict and why.
+// verdictText is the verdict with its reason.
 func verdictText(r *audit.Report) string {
 	keys := 0
 	for _, s := range r.Specs {
 		keys += s.Keys
 	}
-	reached := fmt.Sprintf("%d of %s reached their limit", r.AtLimit, plural(int64(keys), "key", "keys"))
+	reached := fmt.Sprintf("%d of %s reached their limit", r.AtLimit, plural(keys, "key", "keys"))
 	v := r.Verdict()
 	switch v {
 	case audit.Pass:
@@ -71,30 +76,7 @@ func verdictText(r *audit.Report) string {
 	return fmt.Sprintf("%s: %s; the others show nothing. Give --until-exhausted, fewer --keys, more --rate or more time", v, reached)
 }
 
-func specTable(b *strings.Builder, r *audit.Report) {
-	b.WriteByte('\n')
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "LIMIT\tKEYS\tAT LIMIT\tADMITTED\tDENIED\tKEYS OVER\tKEYS UNDER")
-	for _, s := range r.Specs {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\n", s.Spec, s.Keys, s.AtLimit, s.Admitted, s.Denied, s.Over.Keys, s.Under.Keys)
-	}
-	w.Flush()
-}
-
-func faultTable(b *strings.Builder, r *audit.Report) {
-	if len(r.Faults) == 0 {
-		return
-	}
-	b.WriteString("\nThe worst keys, with units that are certain:\n")
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "KEY\tLIMIT\tADMITTED\tDENIED\tOVER\tBY Owners\tUNDER\tAMBIGUOUS RETRIES")
-	for _, f := range r.Faults {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", f.Key, f.Spec, f.Admitted, f.Denied, f.Over, f.OverHeld, f.Under, f.Ambiguous)
-	}
-	w.Flush()
-}
-
-// bySource lists who decided.
+// bySource lists the counts of decisions by source.
 func bySource(r *audit.Report, count func(audit.Decided) int64) string {
 	parts := []string{fmt.Sprintf("%d by owners", count(r.Sources["held"])+count(r.Sources["forwarded"]))}
 	for _, s := range []string{"share", "closed", "open"} {
@@ -103,14 +85,6 @@ func bySource(r *audit.Report, count func(audit.Decided) int64) string {
 		}
 	}
 	return ": " + strings.Join(parts, ", ")
-}
-
-// withoutShares tells apart what on_failure admitted, where it did.
-func withoutShares(r *audit.Report) string {
-	if r.Sources["share"].Admitted+r.Sources["open"].Admitted == 0 {
-		return ""
-	}
-	return "; by what owners admitted, " + keysText(r.OverHeld)
 }
 
 func gapText(r *audit.Report) string {
@@ -130,17 +104,17 @@ func keysText(k audit.Keys) string {
 	if k.Keys == 0 {
 		return "0 keys"
 	}
-	return fmt.Sprintf("%s by %s", plural(int64(k.Keys), "key", "keys"), plural(k.Units, "unit", "units"))
+	return fmt.Sprintf("%s by %s", plural(k.Keys, "key", "keys"), plural(k.Units, "unit", "units"))
 }
 
-func plural(n int64, one, many string) string {
+func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// round keeps what people read of a duration.
+// round drops digits of a duration that mean nothing to people.
 func round(s audit.Seconds) time.Duration {
 	d := time.Duration(s)
 	if d < 10*time.Millisecond {

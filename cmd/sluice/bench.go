@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,7 +39,7 @@ type benchFlags struct {
 	token            tokenFlags
 }
 
-// defaultHTTPPort is where nodes listen for HTTP unless they are told otherwise.
+// defaultHTTPPort is the default of --http-port.
 const defaultHTTPPort = 7461
 
 // byRules is the value of --limits that leaves them to the nodes.
@@ -50,21 +50,21 @@ func newBench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Put a load on a running cluster and print throughput and latency",
-		Long: `Put a load on a running cluster and print throughput, latency and who decided.
+		Long: `Put a load on a running cluster and print throughput, latency and the sources of decisions.
 
-Callers ask one call after the other, each of a random node, about keys drawn evenly or with a
+Callers send one call after the other, each to a random node, for keys drawn evenly or with a
 skew. The checks bring their limits, so they need no rules; with --limits rules, the nodes' rules
 for --domain and --key hold them. What sluice admits is not judged here: sluice audit does that.
 
 ` + apisHelp() + `
 Latency is that of a call. With --rate it counts from when the call was due, so that a slow answer
-shows in all the calls that had to wait for it. What is not answered within --timeout is an error,
-and a caller rests for 10 ms after one. Ctrl-C ends the run with the figures so far.
+shows in all the calls that had to wait for it. A call without an answer within --timeout is an
+error, and a caller rests for 10 ms after one. Ctrl-C ends the run with the figures so far.
 
-It takes what it can of the cluster, and of this machine: bound it with --rate, and put it on
-another machine than the nodes if the figures are to be the nodes' own.
+It loads the cluster and this machine fully: bound it with --rate, and run it on another machine
+than the nodes if the figures are to be the nodes' own.
 
-Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
+Exit codes: 0 measured, 2 wrong usage, 3 no node answers.`,
 		Example: `  sluice bench --addr 127.0.0.1:7460
   sluice bench --addr n1,n2,n3 --concurrency 256 --batch 10 --keys 1000000 --skew 0.99 --duration 1m
   sluice bench --addr n1,n2,n3 --api http --rate 5000 -o json
@@ -73,9 +73,6 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
   sluice bench --addr n1 --api authorize --domain shop --header X-User`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
 			if f.api == "authorize" && !cmd.Flags().Changed("limits") {
 				f.limits = []string{byRules}
 			}
@@ -86,24 +83,24 @@ Exit codes: 0 measured, 2 wrong usage, 3 nobody answers.`,
 	flags.SortFlags = false
 	flags.StringSliceVar(&f.addrs, "addr", []string{"127.0.0.1"},
 		fmt.Sprintf("`addresses` of the nodes; without a port, %d, or %d for HTTP", defaultGRPCPort, defaultHTTPPort))
-	flags.StringVar(&f.api, "api", "grpc", "what to call, see above")
-	flags.IntVar(&f.callers, "concurrency", 64, "how many ask at the same time")
+	flags.StringVar(&f.api, "api", "grpc", "the API to call, see above")
+	flags.IntVar(&f.callers, "concurrency", 64, "how many callers check at the same time")
 	flags.IntVar(&f.batch, "batch", 1, "checks a call")
-	flags.IntVar(&f.keys, "keys", 10_000, "how many different keys are asked")
-	flags.Float64Var(&f.skew, "skew", 0, "Zipf exponent `s`: key k is asked in proportion to 1/k^s; 0: all alike")
+	flags.IntVar(&f.keys, "keys", 10_000, "how many different keys are checked")
+	flags.Float64Var(&f.skew, "skew", 0, "Zipf exponent `s`: key k is checked in proportion to 1/k^s; 0: all alike")
 	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to measure")
-	flags.DurationVar(&f.warmup, "warmup", time.Second, "how long to ask before that")
+	flags.DurationVar(&f.warmup, "warmup", time.Second, "how long to check before that")
 	flags.Float64Var(&f.rate, "rate", 0, "checks a second in all; 0: as fast as they can")
 	flags.StringVar(&f.domain, "domain", "bench", "`domain` of the checks")
 	flags.StringVar(&f.key, "key", "user", "`key` of the descriptor's only entry; the values are this and a number")
 	flags.StringVar(&f.header, "header", "X-User", "`header` that has the value, with API authorize")
 	flags.StringSliceVar(&f.limits, "limits", []string{"1000/1s"}, "limits that the checks bring, each `count/period`; "+byRules+": none, the nodes' rules apply")
 	flags.DurationVar(&f.timeout, "timeout", 5*time.Second, "how long one call may take")
-	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by all who ask")
-	flags.Uint64Var(&f.seed, "seed", 0, "the same seed asks the same keys in the same order; 0: a new one")
+	flags.IntVar(&f.connections, "connections", 1, "gRPC connections to each node, shared by all callers")
+	flags.Uint64Var(&f.seed, "seed", 0, "the same seed checks the same keys in the same order; 0: a new one")
 	f.tls.register(flags)
 	f.token.register(flags)
-	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
+	registerOutput(flags, &f.output)
 	return cmd
 }
 
@@ -118,9 +115,6 @@ func apisHelp() string {
 }
 
 func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error) {
-	if f.output != "text" && f.output != "json" {
-		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
-	}
 	kind, err := api.Find(f.api)
 	if err != nil {
 		return usageError(fmt.Errorf("--%w", err))
@@ -142,10 +136,11 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 			err = &codedError{exitNoAnswer, closed}
 		}
 	}()
+	nodes := strings.Join(f.addrs, ", ")
 	if err := load.Probe(ctx, target, work.Prefix, f.batch); err != nil {
-		return f.noAnswer(err)
+		return noAnswer(nodes, err)
 	}
-	if file, ok := stderr.(*os.File); ok && terminal(file) {
+	if terminal(stderr) {
 		work.Progress = func(p load.Progress) { fmt.Fprint(stderr, "\r\x1b[K", progressText(p)) }
 		defer fmt.Fprint(stderr, "\r\x1b[K")
 	}
@@ -153,24 +148,17 @@ func (f *benchFlags) run(ctx context.Context, out, stderr io.Writer) (err error)
 	if err != nil {
 		return usageError(err)
 	}
-	if err := printBench(out, f, result); err != nil {
-		return &codedError{exitDenied, err}
+	b := benchOf(f, result)
+	if err := write(out, f.output, benchText(&b, result), b); err != nil {
+		return err
 	}
 	if result.Decided() == (load.Decided{}) {
-		err := result.FirstError
-		if err == nil {
-			err = errors.New("stopped before the first answer")
-		}
-		return f.noAnswer(err)
+		return noAnswer(nodes, cmp.Or(result.FirstError, errors.New("stopped before the first answer")))
 	}
 	return nil
 }
 
-func (f *benchFlags) noAnswer(err error) error {
-	return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", strings.Join(f.addrs, ", "), explain(err))}
-}
-
-// work is the load. Its errors begin with a flag's name.
+// work returns the load. Its errors begin with a flag's name.
 func (f *benchFlags) work() (load.Work, error) {
 	w := load.Work{
 		Callers: f.callers, Batch: f.batch, Rate: f.rate, Prefix: f.key, Seed: f.seed, Warmup: f.warmup, Duration: f.duration,
@@ -185,7 +173,7 @@ func (f *benchFlags) work() (load.Work, error) {
 	return w, w.Validate()
 }
 
-// open makes the API. Its errors begin with a flag's name.
+// open opens the API. Its errors begin with a flag's name.
 func (f *benchFlags) open(kind *api.Kind, secured *tls.Config) (api.API, error) {
 	c := api.Config{
 		Domain: f.domain, Key: f.key, Header: f.header, Timeout: f.timeout, Connections: f.connections, TLS: secured,
@@ -235,8 +223,12 @@ func parseBenchLimit(text string) (l api.Limit, err error) {
 	return l, nil
 }
 
-// terminal reports whether somebody may be looking at f.
-func terminal(f *os.File) bool {
+// terminal reports whether w may be a terminal.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
@@ -300,21 +292,12 @@ func benchOf(f *benchFlags, r *load.Result) benchJSON {
 	return b
 }
 
-func printBench(out io.Writer, f *benchFlags, r *load.Result) error {
-	b := benchOf(f, r)
-	if f.output == "json" {
-		return json.NewEncoder(out).Encode(b)
-	}
-	_, err := io.WriteString(out, benchText(&b, r))
-	return err
-}
-
 func benchText(b *benchJSON, r *load.Result) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "nodes\t%s\n", strings.Join(b.Addrs, ", "))
-	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.API, plural(int64(b.Concurrency), "caller", "callers"),
-		plural(int64(b.Batch), "check", "checks"), plural(int64(b.Keys), "key", "keys"))
+	fmt.Fprintf(w, "load\t%s, %s, %s a call, %s", b.API, plural(b.Concurrency, "caller", "callers"),
+		plural(b.Batch, "check", "checks"), plural(b.Keys, "key", "keys"))
 	if b.Skew != 0 {
 		fmt.Fprintf(w, " with a skew of %v", b.Skew)
 	}
@@ -340,7 +323,7 @@ func benchText(b *benchJSON, r *load.Result) string {
 	return text.String()
 }
 
-// sourcesText lists who decided.
+// sourcesText lists the counts of decisions by source.
 func sourcesText(r *load.Result, count func(load.Decided) int64) string {
 	var parts []string
 	for s, d := range r.By {

@@ -246,7 +246,7 @@ func TestCallersCheck(t *testing.T) {
 		code      int
 		out, errs string
 	}{
-		{sound, exitOK, "sound, 1 callers", ""},
+		{sound, exitOK, "valid, 1 callers", ""},
 		{faulty, exitDenied, "", `unknown key "tokenz"`},
 		{faulty + "2", exitUsage, "", "no such file"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,11 +20,10 @@ import (
 	"github.com/sluice-project/sluice/internal/certs/mint"
 )
 
-// sharedName is a name that the certificates of all nodes have for their clients, so that those who are sent
-// from node to node can ask for it.
+// sharedName is a name that all nodes' certificates for clients have, so that a client can verify any node by one name.
 const sharedName = "sluice"
 
-// peerSuffix is what the files of a node have behind its name that are for other nodes.
+// peerSuffix stands behind a node's name in the names of its files for other nodes.
 const peerSuffix = "-peer"
 
 // certFlags are the flags of `sluice cert`.
@@ -40,22 +40,19 @@ func newCert() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cert --dir DIR --names NAME,...",
 		Short: "Make certificates and keys to try encryption with",
-		Long: `Make what a cluster needs for TLS and for encrypted gossip: an authority, two certificates for
+		Long: `Make the files that a cluster needs for TLS and for encrypted gossip: a CA, two certificates for
 each node, one for clients, a gossip keyring and a secret. It then prints the flags to
 use them with. Nothing that exists is overwritten.
 
 NAME.crt is for a node's clients: all nodes' have the names sluice and localhost.
 NAME-peer.crt is for other nodes, and has that node's name alone.
 
-It is for trying things out. The authority's key lies beside the certificates, and whoever
-has it can be any node or client; nothing is renewed.`,
+It is for trying things out. The CA's key lies beside the certificates, and with it anyone
+can make certificates of any node or client; nothing is renewed.`,
 		Example: "  sluice cert --dir certs --names n1,n2,n3 --hosts 127.0.1.1,127.0.1.2,127.0.1.3\n" +
 			"  sluice cert --dir certs --names sluice-0,sluice-1,sluice-2 --peer-tls-name '{name}.sluice.default.svc'",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
 			if err := f.validate(); err != nil {
 				return usageError(err)
 			}
@@ -69,7 +66,7 @@ has it can be any node or client; nothing is renewed.`,
 	flags.SortFlags = false
 	flags.StringVar(&f.dir, "dir", "", "`directory` to write to; made if it is not there (required)")
 	flags.StringSliceVar(&f.names, "names", nil, "nodes' `names`, as in --name of sluice serve (required)")
-	flags.StringSliceVar(&f.hosts, "hosts", nil, "further DNS `names` and IP addresses that callers reach nodes at; localhost, 127.0.0.1 and ::1 are there anyway")
+	flags.StringSliceVar(&f.hosts, "hosts", nil, "further DNS `names` and IP addresses that clients reach nodes at; localhost, 127.0.0.1 and ::1 are always among them")
 	flags.StringVar(&f.peerName, "peer-tls-name", "{name}", "DNS `name` of a node, as in sluice serve")
 	flags.IntVar(&f.days, "days", 365, "`days` until the certificates end, 1 to 3650")
 	return cmd
@@ -113,15 +110,14 @@ func (f *certFlags) validate() error {
 	return errors.Join(errs...)
 }
 
-// run makes everything first and then writes it, so that nothing is there but all of it or, where
-// something cannot be written, what the error does not name.
+// run makes everything before it writes the first file.
 func (f *certFlags) run(now time.Time) error {
 	life := time.Duration(f.days) * 24 * time.Hour
-	authority, err := mint.NewAuthority("sluice, for trying it out", now, life)
+	ca, err := mint.NewCA("sluice, for trying it out", now, life)
 	if err != nil {
 		return err
 	}
-	authorityKey, err := authority.KeyPEM()
+	key, err := ca.KeyPEM()
 	if err != nil {
 		return err
 	}
@@ -130,17 +126,22 @@ func (f *certFlags) run(now time.Time) error {
 		text []byte
 		mode os.FileMode
 	}
-	files := []file{{"ca.crt", authority.PEM, 0o644}, {"ca.key", authorityKey, 0o600}}
+	files := []file{{"ca.crt", ca.PEM, 0o644}, {"ca.key", key, 0o600}}
 	leaves := []mint.Leaf{{CommonName: "client", Hosts: []string{"client"}, Client: true}}
 	for _, name := range f.names {
+		hosts := []string{name}
+		for _, host := range append([]string{sharedName, "localhost", "127.0.0.1", "::1"}, f.hosts...) {
+			if !slices.Contains(hosts, host) {
+				hosts = append(hosts, host)
+			}
+		}
 		leaves = append(leaves,
-			// Not for clients: another node would believe every name in it.
-			mint.Leaf{CommonName: name, Hosts: unique(append([]string{name, sharedName, "localhost", "127.0.0.1", "::1"}, f.hosts...)), Server: true},
+			mint.Leaf{CommonName: name, Hosts: hosts, Server: true}, // not a client's: another node would accept every name in it
 			mint.Leaf{CommonName: name + peerSuffix, Hosts: []string{certs.NameOf(f.peerName, name)}, Server: true, Client: true})
 	}
 	for _, leaf := range leaves {
 		leaf.From, leaf.Until = now.Add(-time.Hour), now.Add(life)
-		pair, err := authority.Issue(leaf)
+		pair, err := ca.Issue(leaf)
 		if err != nil {
 			return err
 		}
@@ -164,18 +165,6 @@ func (f *certFlags) run(now time.Time) error {
 	return nil
 }
 
-// unique removes what comes again.
-func unique(list []string) []string {
-	seen, kept := map[string]bool{}, list[:0]
-	for _, s := range list {
-		if !seen[s] {
-			kept = append(kept, s)
-		}
-		seen[s] = true
-	}
-	return kept
-}
-
 // randomLine is 32 random bytes as base64.
 func randomLine() []byte {
 	var key [32]byte
@@ -183,7 +172,7 @@ func randomLine() []byte {
 	return []byte(base64.StdEncoding.EncodeToString(key[:]) + "\n")
 }
 
-// writeNew makes a file that must not be there.
+// writeNew makes a file that must not exist.
 func writeNew(path string, text []byte, mode os.FileMode) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -197,7 +186,7 @@ func writeNew(path string, text []byte, mode os.FileMode) error {
 func (f *certFlags) explain(out io.Writer) error {
 	var b strings.Builder
 	in := func(name string) string { return quoted(filepath.Join(f.dir, name)) }
-	fmt.Fprintf(&b, "# %s: an authority, %d nodes, a client, a gossip keyring and a secret, until %s.\n",
+	fmt.Fprintf(&b, "# %s: a CA, %d nodes, a client, a gossip keyring and a secret, until %s.\n",
 		f.dir, len(f.names), time.Now().AddDate(0, 0, f.days).Format(time.DateOnly))
 	for _, name := range f.names {
 		peerName := ""

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +30,6 @@ type checkFlags struct {
 	domain string
 	cost   int64
 	verb   string
-	output string
 }
 
 // clientFlags are shared by the commands that ask a running node.
@@ -40,9 +38,10 @@ type clientFlags struct {
 	timeout time.Duration
 	tls     clientTLS
 	token   tokenFlags
-	// operator: the node is reached as its operator, if this user is. The directory is where its socket is looked for.
+	// operator: the command connects as the node's operator if this user is that. operatorsDir is where it looks for the socket.
 	operator     bool
 	operatorsDir string
+	output       string // text or json, of commands that have the flag
 }
 
 func (f *clientFlags) register(cmd *cobra.Command) {
@@ -51,33 +50,34 @@ func (f *clientFlags) register(cmd *cobra.Command) {
 	f.token.register(cmd.Flags())
 }
 
-// registerNode registers the flags that say which node is asked.
+// registerNode registers the flags that name the node.
 func (f *clientFlags) registerNode(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.addrs, "addr", []string{"127.0.0.1:7460"}, "gRPC `addresses` of nodes, of which the first that accepts a connection is asked; without a port, 7460")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Second, "how long to wait for an answer")
 }
 
-// registerOperator is register for commands of operators.
+// registerOperator registers the flags of commands of operators that print JSON too.
 func (f *clientFlags) registerOperator(cmd *cobra.Command) {
 	f.register(cmd)
 	f.registerPlace(cmd)
+	registerOutput(cmd.Flags(), &f.output)
 	f.operator = true
 }
 
-// registerPlace registers where the operators' socket of the node is.
+// registerPlace registers the directory of the operators' socket.
 func (f *clientFlags) registerPlace(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.operatorsDir, "operators-dir", "", operatorsDirHelp)
 }
 
-// asOperator reports whether the node is reached as its operator, if this user is: not by who shows a token.
+// asOperator reports whether the command connects as the node's operator if this user is that: a token takes precedence.
 func (f *clientFlags) asOperator() bool { return f.operator && f.token.source() == nil }
 
-// way returns the way to the node as its operator, if it is on this machine and this user's.
+// way returns the operators' socket or admin port of the node, if it runs on this machine as this user.
 func (f *clientFlags) way() (operators.Way, bool) {
 	return operators.Find(f.operatorsDir, withPort(f.node(), defaultGRPCPort))
 }
 
-// noWay says in a rejection of a node where its socket was looked for.
+// noWay ends an error of a command that has found no operators' socket.
 func (f *clientFlags) noWay() string {
 	dirs := operators.Dirs()
 	if f.operatorsDir != "" {
@@ -87,7 +87,7 @@ func (f *clientFlags) noWay() string {
 		withPort(f.node(), defaultGRPCPort), strings.Join(dirs, ", "))
 }
 
-// defaultGRPCPort is where nodes listen unless they are told otherwise.
+// defaultGRPCPort is the default of --grpc-port.
 const defaultGRPCPort = 7460
 
 // withPort adds port to a host without one.
@@ -98,19 +98,24 @@ func withPort(addr string, port int) string {
 	return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(port))
 }
 
-// ask connects to the node and calls f. Its errors end the process with exitNoAnswer.
-func (f *clientFlags) ask(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
-	return f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		return call(ctx, sluicev1.NewSluiceServiceClient(conn))
+// method is a method of the gRPC API, for example sluicev1.SluiceServiceClient.Check.
+type method[Q, R any] func(sluicev1.SluiceServiceClient, context.Context, Q, ...grpc.CallOption) (R, error)
+
+// ask connects to the node and calls m. Errors end the process with exitNoAnswer.
+func ask[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (resp R, err error) {
+	err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		resp, err = m(sluicev1.NewSluiceServiceClient(conn), ctx, req)
+		return err
 	})
+	return resp, err
 }
 
-// operate is ask for what a node may reject, which others would too: the process then ends with exitDenied, or
-// for words that are off with exitUsage.
-func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sluicev1.SluiceServiceClient) error) error {
+// operate is ask for calls that any node would reject alike: the process then ends with exitDenied, or with exitUsage if the
+// arguments are invalid.
+func operate[Q, R any](ctx context.Context, f *clientFlags, m method[Q, R], req Q) (resp R, err error) {
 	var rejected error
-	err := f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		err := call(ctx, c)
+	err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) (err error) {
+		resp, err = m(sluicev1.NewSluiceServiceClient(conn), ctx, req)
 		switch st := status.Convert(err); st.Code() {
 		case codes.InvalidArgument:
 			rejected = usageError(errors.New(st.Message()))
@@ -125,10 +130,10 @@ func (f *clientFlags) operate(ctx context.Context, call func(context.Context, sl
 		}
 		return nil
 	})
-	return cmp.Or(err, rejected)
+	return resp, cmp.Or(err, rejected)
 }
 
-// node chooses the node that is asked: the first of several that accepts connections, or the last.
+// node returns the address of the first node that accepts connections, or else the last one.
 func (f *clientFlags) node() string {
 	for len(f.addrs) > 1 && !answers(withPort(f.addrs[0], defaultGRPCPort), f.timeout/time.Duration(len(f.addrs))) {
 		f.addrs = f.addrs[1:]
@@ -140,27 +145,21 @@ func (f *clientFlags) node() string {
 	return f.addrs[0]
 }
 
-// connect is ask for any service of the node.
+// connect connects to the node and runs call, whose errors end the process with exitNoAnswer.
 func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *grpc.ClientConn) error) error {
 	target, options := withPort(f.node(), defaultGRPCPort), f.token.dialOptions()
-	var way operators.Way
-	local := false
-	if f.asOperator() {
-		way, local = f.way()
-	}
-	if local {
-		target = "passthrough:///localhost"
-		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return way.Dial(ctx) }))
-		if way.Token != "" {
-			options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(way.Token), true)))
-		}
-	}
 	secured, err := f.tls.dialOption()
 	if err != nil {
 		return usageError(err)
 	}
-	if local {
-		secured = grpc.WithTransportCredentials(insecure.NewCredentials())
+	if f.asOperator() {
+		if way, ok := f.way(); ok {
+			target, secured = "passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials())
+			options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return way.Dial(ctx) }))
+			if way.Token != "" {
+				options = append(options, grpc.WithPerRPCCredentials(client.TokenCredentials(client.Token(way.Token), true)))
+			}
+		}
 	}
 	conn, err := grpc.NewClient(target, append(options, secured)...)
 	if err != nil {
@@ -170,7 +169,7 @@ func (f *clientFlags) connect(ctx context.Context, call func(context.Context, *g
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	if err := call(ctx, conn); err != nil {
-		return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", f.node(), explain(err))}
+		return noAnswer(f.node(), err)
 	}
 	return nil
 }
@@ -187,28 +186,20 @@ Exit codes: 0 allowed, 1 denied, 2 wrong usage, 3 no answer, 4 not limited: no r
 			"  sluice check --domain payments --verb charge card=4711\n" +
 			"  sluice check --domain auth -o json auth_type=login",
 		Args: cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
-			return f.run(cmd.Context(), cmd.OutOrStdout(), args)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd.Context(), cmd.OutOrStdout(), args) },
 	}
 	f.register(cmd)
 	f.registerPlace(cmd) // for why no rule matches
 	cmd.Flags().StringVar(&f.domain, "domain", "", "`domain` of the rules (required)")
 	cmd.Flags().Int64Var(&f.cost, "cost", 1, "units to spend; 0 only reads")
 	cmd.Flags().StringVar(&f.verb, "verb", "check", "check, read, charge, refund or reset")
-	cmd.Flags().StringVarP(&f.output, "output", "o", "text", "text or json")
+	registerOutput(cmd.Flags(), &f.output)
 	return cmd
 }
 
 func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) error {
 	if f.domain == "" {
-		return usageError(fmt.Errorf("--domain: required"))
-	}
-	if f.output != "text" && f.output != "json" {
-		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.output))
+		return usageError(errors.New("--domain: required"))
 	}
 	var verb bucket.Verb
 	if err := verb.UnmarshalText([]byte(f.verb)); err != nil {
@@ -218,35 +209,23 @@ func (f *checkFlags) run(ctx context.Context, out io.Writer, args []string) erro
 	if err != nil {
 		return usageError(err)
 	}
-	item := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
+	check := &sluicev1.Check{Domain: f.domain, Descriptor_: descriptor, Cost: &f.cost}
 
-	var d *sluicev1.Decision
-	err = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		var decisions []*sluicev1.Decision
-		if verb == bucket.Reset {
-			resp, err := c.Reset(ctx, &sluicev1.ResetRequest{Checks: []*sluicev1.Check{item}})
-			if err != nil {
-				return err
-			}
-			decisions = resp.Decisions
-		} else {
-			item.Verb = sluicev1.Verb(verb) // the same numbers
-			resp, err := c.Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{item}})
-			if err != nil {
-				return err
-			}
-			decisions = resp.Decisions
-		}
-		if len(decisions) != 1 {
-			return fmt.Errorf("asked one check, got %d answers", len(decisions))
-		}
-		d = decisions[0]
-		return nil
-	})
+	var resp interface{ GetDecisions() []*sluicev1.Decision }
+	if checks := []*sluicev1.Check{check}; verb == bucket.Reset {
+		resp, err = ask(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Reset, &sluicev1.ResetRequest{Checks: checks})
+	} else {
+		check.Verb = sluicev1.Verb(verb) // the same numbers
+		resp, err = ask(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Check, &sluicev1.CheckRequest{Checks: checks})
+	}
 	if err != nil {
 		return err
 	}
-	why := f.explainUnmatched(ctx, item, d)
+	if n := len(resp.GetDecisions()); n != 1 {
+		return noAnswer(f.node(), fmt.Errorf("sent one check, got %d decisions", n))
+	}
+	d := resp.GetDecisions()[0]
+	why := f.explainUnmatched(ctx, check, d)
 	if err := printDecision(out, f.output, verb, d, why); err != nil {
 		return err
 	}
@@ -261,7 +240,7 @@ func decisionExit(verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 	case d.Error != nil && d.Error.Code == sluicev1.ErrorCode_ERROR_CODE_UNKNOWN_DOMAIN:
 		return usageError(fmt.Errorf("--domain: %s%s", d.Error.Message, why.known()))
 	case d.Error != nil:
-		return &codedError{exitNoAnswer, fmt.Errorf("%s", d.Error.Message)}
+		return &codedError{exitNoAnswer, errors.New(d.Error.Message)}
 	case noRule(d):
 		return &codedError{code: exitNoVerdict}
 	case verb == bucket.Reset || d.Allowed:
@@ -270,15 +249,14 @@ func decisionExit(verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 	return &codedError{code: exitDenied}
 }
 
-// parseDescriptor reads KEY=VALUE arguments. An argument without = is an error, for a check of it
-// would be of another descriptor than was meant, and mostly one that no rule limits.
+// parseDescriptor reads KEY=VALUE arguments. An argument without = is an error: it would mostly be a descriptor that no rule limits.
 func parseDescriptor(args []string) ([]*sluicev1.Entry, error) {
 	entries := make([]*sluicev1.Entry, len(args))
 	for i, arg := range args {
 		key, value, ok := strings.Cut(arg, "=")
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("argument %q: want KEY=VALUE; %s", arg, meant(arg, args[i+1:]))
+			return nil, fmt.Errorf("argument %q: want KEY=VALUE; %s", arg, suggestEntry(arg, args[i+1:]))
 		case key == "":
 			return nil, fmt.Errorf("argument %q: the key is empty, want KEY=VALUE", arg)
 		}
@@ -287,8 +265,8 @@ func parseDescriptor(args []string) ([]*sluicev1.Entry, error) {
 	return entries, nil
 }
 
-// meant says what an argument without = may have been meant as, before the others.
-func meant(arg string, others []string) string {
+// suggestEntry corrects an argument without =, which stands before the others.
+func suggestEntry(arg string, others []string) string {
 	if key, value, ok := strings.Cut(arg, ":"); ok && key != "" {
 		return fmt.Sprintf("did you mean %s=%s?", key, value)
 	}
@@ -298,10 +276,10 @@ func meant(arg string, others []string) string {
 	return fmt.Sprintf("for an empty value write %s=", arg)
 }
 
-// decisionJSON is the answer of `sluice check -o json`. Durations are seconds.
+// decisionJSON is the output of `sluice check -o json`. Durations are in seconds.
 type decisionJSON struct {
 	Allowed bool `json:"allowed"`
-	// Matched is false if no rule matches. Reason says why, and Domains are those with rules if this one has none.
+	// Matched is false if no rule matches; then Reason says why, and Domains are the known ones if this one has no rules.
 	Matched    bool     `json:"matched"`
 	Reason     string   `json:"reason,omitempty"`
 	Domains    []string `json:"domains,omitempty"`
@@ -322,51 +300,35 @@ type decisionJSON struct {
 
 func printDecision(out io.Writer, format string, verb bucket.Verb, d *sluicev1.Decision, why unmatched) error {
 	if verb == bucket.Reset && d.Error == nil {
-		return printReset(out, format, d, why)
-	}
-	if format == "json" {
-		j := decisionJSON{
-			Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains, Limit: d.Limit, Remaining: d.Remaining,
-			ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs),
-			Rule: d.Rule, Source: sourceName(d), Owner: d.Owner,
-			Soft: d.Soft, Shadowed: d.Shadowed, Elastic: d.Elastic, Never: d.Never,
+		text := fmt.Sprintf("nothing to reset: the rule %s is unlimited\n", d.Rule)
+		switch {
+		case d.Owner != "":
+			text = fmt.Sprintf("reset by %s\n", d.Owner)
+		case noRule(d):
+			text = fmt.Sprintf("nothing to reset: no rule matches%s\n", why)
 		}
-		if !d.Never {
-			j.RetryAfter = seconds(d.RetryAfterNs)
-		}
-		if d.Error != nil {
-			j.Error = d.Error.Message
-		}
-		return json.NewEncoder(out).Encode(j)
-	}
-	if d.Error != nil {
-		return nil // decisionExit prints it
-	}
-	_, err := io.WriteString(out, decisionText(d, why))
-	return err
-}
-
-// printReset says which node forgot the counter, if there was any to forget.
-func printReset(out io.Writer, format string, d *sluicev1.Decision, why unmatched) error {
-	if format == "json" {
-		return json.NewEncoder(out).Encode(struct {
+		return write(out, format, text, struct {
 			Reset bool   `json:"reset"`
 			Rule  string `json:"rule"`
 			Owner string `json:"owner"`
 		}{d.Owner != "", d.Rule, d.Owner})
 	}
-	text := fmt.Sprintf("nothing to reset: the rule %s is unlimited\n", d.Rule)
-	switch {
-	case d.Owner != "":
-		text = fmt.Sprintf("reset, held by %s\n", d.Owner)
-	case noRule(d):
-		text = fmt.Sprintf("nothing to reset: no rule matches%s\n", why)
+	text := ""
+	if d.Error == nil { // decisionExit prints an error
+		text = decisionText(d, why)
 	}
-	_, err := io.WriteString(out, text)
-	return err
+	j := decisionJSON{
+		Allowed: d.Allowed, Matched: !noRule(d), Reason: why.reason, Domains: why.domains, Limit: d.Limit, Remaining: d.Remaining,
+		ResetAfter: seconds(d.ResetAfterNs), Delay: seconds(d.DelayNs), Rule: d.Rule, Source: sourceName(d), Owner: d.Owner,
+		Soft: d.Soft, Shadowed: d.Shadowed, Elastic: d.Elastic, Never: d.Never, Error: d.GetError().GetMessage(),
+	}
+	if !d.Never {
+		j.RetryAfter = seconds(d.RetryAfterNs)
+	}
+	return write(out, format, text, j)
 }
 
-// sourceName says how the decision came to be, for example "forwarded".
+// sourceName is the source of a decision, for example "forwarded".
 func sourceName(d *sluicev1.Decision) string {
 	return strings.ToLower(strings.TrimPrefix(d.Source.String(), "SOURCE_"))
 }
@@ -399,14 +361,13 @@ func decisionText(d *sluicev1.Decision, why unmatched) string {
 		fmt.Fprintf(&b, ", retry after %v", roundUp(d.RetryAfterNs))
 	}
 	if d.ResetAfterNs > 0 {
-		fmt.Fprintf(&b, ", whole again after %v", roundUp(d.ResetAfterNs))
+		fmt.Fprintf(&b, ", resets after %v", roundUp(d.ResetAfterNs))
 	}
 	fmt.Fprintf(&b, "\nrule %s, decided by %s (%s)\n", d.Rule, d.Owner, sourceName(d))
 	return b.String()
 }
 
-// roundUp rounds a wait up to whole milliseconds: a caller that waits what is
-// printed never comes too early.
+// roundUp rounds a wait up to whole milliseconds: a client that waits as long as printed never retries too early.
 func roundUp(ns int64) time.Duration {
 	const ms = int64(time.Millisecond)
 	if ns > 1<<62 {

@@ -29,7 +29,7 @@ func TestCheckExitCodes(t *testing.T) {
 		{"read", check("--domain", "auth", "--verb", "read", "user=a"), 1, "denied", ""},
 		{"never", check("--domain", "auth", "--cost", "3", "user=a"), 1, "denied for good", ""},
 		{"refund", check("--domain", "auth", "--verb", "refund", "user=a"), 0, "1 of 2", ""},
-		{"reset", check("--domain", "auth", "--verb", "reset", "user=a"), 0, "reset, held by n1", ""},
+		{"reset", check("--domain", "auth", "--verb", "reset", "user=a"), 0, "reset by n1", ""},
 		{"reset as JSON", check("--domain", "auth", "--verb", "reset", "-o", "json", "user=a"), 0, `{"reset":true,"rule":"auth/user","owner":"n1"}`, ""},
 		{"reset of nothing", check("--domain", "other", "--verb", "reset", "user=a"), 4,
 			"nothing to reset: no rule matches (no rule file describes the domain \"other\"; known: auth)\n", ""},
@@ -87,7 +87,7 @@ func TestRulesCommands(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"sound", []string{"rules", "check", dir}, 0, "1 rules: sound", ""},
+		{"sound", []string{"rules", "check", dir}, 0, "1 rules: valid", ""},
 		{"a file that is not read", []string{"rules", "check", dir}, 0, "warning: not read: " + filepath.Join(dir, "load_test.yaml") + ": ", ""},
 		{"test cases", []string{"rules", "check", "../../examples/rules"}, 0, "\n6 files called *_test.yaml, for sluice rules test\n6 domains", ""},
 		{"nothing to read", []string{"rules", "check", skipped}, 1, "", "not read: " + filepath.Join(skipped, "rules.conf") + ": "},

@@ -21,12 +21,12 @@ type clientTLS struct {
 	ca, cert, key, serverName string
 }
 
-// clientTLSFlags are their names.
-var clientTLSFlags = []string{"tls", "ca", "cert", "cert-key", "server-name"}
+// clientFlagNames are the flags of the commands that call nodes: variables of theirs may be set beside a node.
+var clientFlagNames = []string{"tls", "ca", "cert", "cert-key", "server-name", "token-file", "token-in-clear"}
 
 func (c *clientTLS) register(f *pflag.FlagSet) {
 	f.BoolVar(&c.on, "tls", false, "call nodes with TLS; so do the next four, each")
-	f.StringVar(&c.ca, "ca", "", "`file` with the authorities of nodes' certificates, PEM (default: the system's)")
+	f.StringVar(&c.ca, "ca", "", "`file` with the CAs of nodes' certificates, PEM (default: the system's)")
 	f.StringVar(&c.cert, "cert", "", "`file` with a certificate to show, PEM")
 	f.StringVar(&c.key, "cert-key", "", "`file` with the key of --cert, PEM")
 	f.StringVar(&c.serverName, "server-name", "", "`name` that nodes' certificates must have (default: the host in the address)")
@@ -69,25 +69,20 @@ func (c *clientTLS) config() (*tls.Config, error) {
 	return config, nil
 }
 
-// dialOption is what gRPC connections need.
+// dialOption secures gRPC connections.
 func (c *clientTLS) dialOption() (grpc.DialOption, error) {
 	config, err := c.config()
-	if err != nil {
-		return nil, err
+	creds := insecure.NewCredentials()
+	if config != nil {
+		creds = credentials.NewTLS(config)
 	}
-	if config == nil {
-		return grpc.WithTransportCredentials(insecure.NewCredentials()), nil
-	}
-	return grpc.WithTransportCredentials(credentials.NewTLS(config)), nil
+	return grpc.WithTransportCredentials(creds), err
 }
 
-// tokenVariable has a token for the commands that ask a node.
+// tokenVariable is the environment variable with a token for the commands that call nodes.
 const tokenVariable = "SLUICE_TOKEN"
 
-// tokenFlagNames are the flags of the commands that ask a node.
-var tokenFlagNames = []string{"token-file", "token-in-clear"}
-
-// tokenFlags say which token a command shows.
+// tokenFlags name the token that a command sends.
 type tokenFlags struct {
 	file    string
 	inClear bool
@@ -95,7 +90,7 @@ type tokenFlags struct {
 
 func (f *tokenFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.file, "token-file", "", "`file` with the token to show; without it, the variable "+tokenVariable+" has the token, if any")
-	flags.BoolVar(&f.inClear, "token-in-clear", false, "show the token without TLS to others than this machine too, where everybody on the way can read it")
+	flags.BoolVar(&f.inClear, "token-in-clear", false, "show the token without TLS to others than this machine too, where any machine on the way can read it")
 }
 
 // source returns nil where there is no token.
@@ -109,7 +104,7 @@ func (f *tokenFlags) source() client.TokenSource {
 	return nil
 }
 
-// dialOptions are those that show the token.
+// dialOptions are those that send the token.
 func (f *tokenFlags) dialOptions() []grpc.DialOption {
 	if source := f.source(); source != nil {
 		return []grpc.DialOption{grpc.WithPerRPCCredentials(client.TokenCredentials(source, f.inClear))}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,14 +42,11 @@ func newDemo() *cobra.Command {
 		Use:   "demo",
 		Short: "Run three nodes on this machine and show a few decisions",
 		Long: `Run three nodes on 127.0.0.1, wait until they agree, make a few checks and show
-who decided. The cluster then runs until Ctrl-C. The first node's ports are
+which node decided. The cluster then runs until Ctrl-C. The first node's ports are
 7460 (gRPC), 7461 (HTTP), 7462 (peers) and 7463 (gossip); the second and third
 count from 7470 and 7480.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
 			if d.port < 1 || d.port > 65535-10*demoNodes {
 				return usageError(fmt.Errorf("--port: %d is not between 1 and %d", d.port, 65535-10*demoNodes))
 			}
@@ -56,10 +54,7 @@ count from 7470 and 7480.`,
 			if err != nil {
 				return usageError(err)
 			}
-			if err := d.run(cmd.Context(), cmd.OutOrStdout(), log); err != nil {
-				return &codedError{exitDenied, err}
-			}
-			return nil
+			return withCode(exitDenied, d.run(cmd.Context(), cmd.OutOrStdout(), log))
 		},
 	}
 	cmd.Flags().StringVar(&d.rules, "rules", "examples/rules", "rule file or directory")
@@ -97,11 +92,15 @@ func (d *demo) run(ctx context.Context, out io.Writer, log *slog.Logger) (err er
 			}
 		})
 	}
-	clients, closeClients, err := d.dial()
-	if err != nil {
-		return err
+	var clients []sluicev1.SluiceServiceClient
+	for i := range demoNodes {
+		conn, err := grpc.NewClient(d.addr(i, 0), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		clients = append(clients, sluicev1.NewSluiceServiceClient(conn))
 	}
-	defer closeClients()
 	members, err := awaitAgreement(ctx, clients)
 	if err != nil {
 		return err
@@ -134,41 +133,25 @@ func (d *demo) config(i int) node.Config {
 	c.GRPCPort, c.HTTPPort, c.PeerPort, c.GossipPort = base, base+1, base+2, base+3
 	c.BootstrapExpect = demoNodes
 	for i := range demoNodes {
-		c.Join = append(c.Join, net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i+3)))
+		c.Join = append(c.Join, d.addr(i, 3))
 	}
 	return c
 }
 
-func (d *demo) dial() (clients []sluicev1.SluiceServiceClient, closeAll func(), err error) {
-	var conns []*grpc.ClientConn
-	closeAll = func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}
-	for i := range demoNodes {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i))
-		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-		conns = append(conns, conn)
-		clients = append(clients, sluicev1.NewSluiceServiceClient(conn))
-	}
-	return clients, closeAll, nil
+// addr is the address of a port of node i: 0 for gRPC, 3 for gossip.
+func (d *demo) addr(i, port int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(int(d.port)+10*i+port))
 }
 
-// awaitAgreement waits, at most 20 s, until all nodes list each other as
-// serving, have the same ring, and hold what it gives them.
+// awaitAgreement waits, at most 20 s, until all nodes list each other as serving, have the same ring, and own their
+// assigned partitions.
 func awaitAgreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sluicev1.MembersResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		members, agreed := agreement(ctx, clients)
-		if agreed {
+		if members := agreement(ctx, clients); members != nil {
 			return members, nil
 		}
 		select {
@@ -179,12 +162,12 @@ func awaitAgreement(ctx context.Context, clients []sluicev1.SluiceServiceClient)
 	}
 }
 
-func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sluicev1.MembersResponse, bool) {
-	var first *sluicev1.MembersResponse
+// agreement returns the members as the first node sees them, nil if the nodes do not agree yet.
+func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (first *sluicev1.MembersResponse) {
 	for _, c := range clients {
 		r, err := c.Members(ctx, &sluicev1.MembersRequest{})
 		if err != nil {
-			return nil, false
+			return nil
 		}
 		serving := 0
 		for _, m := range r.Members {
@@ -192,25 +175,21 @@ func agreement(ctx context.Context, clients []sluicev1.SluiceServiceClient) (*sl
 				serving++
 			}
 		}
-		if first == nil {
-			first = r
-		}
+		first = cmp.Or(first, r)
 		if serving != len(clients) || r.Ring != first.Ring {
-			return nil, false
+			return nil
 		}
 	}
-	return first, true
+	return first
 }
 
 // showChecks spends a quota of five through all nodes in turn; the sixth check is denied.
 func showChecks(ctx context.Context, out io.Writer, clients []sluicev1.SluiceServiceClient) error {
-	descriptor := []*sluicev1.Entry{{Key: "auth_type", Value: "login"}, {Key: "user", Value: "demo"}}
+	check := &sluicev1.Check{Domain: "auth", Descriptor_: []*sluicev1.Entry{{Key: "auth_type", Value: "login"}, {Key: "user", Value: "demo"}}}
 	fmt.Fprintln(out, "\nFive logins a minute for one user, asked at each node in turn:")
 	for i := range 6 {
 		at := i % len(clients)
-		resp, err := clients[at].Check(ctx, &sluicev1.CheckRequest{
-			Checks: []*sluicev1.Check{{Domain: "auth", Descriptor_: descriptor}},
-		})
+		resp, err := clients[at].Check(ctx, &sluicev1.CheckRequest{Checks: []*sluicev1.Check{check}})
 		if err != nil {
 			return err
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -16,10 +14,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// cause is what made a call fail. gRPC hands on causes as text alone, so they are known by what their text has.
+// cause is a reason why a call failed. gRPC passes causes on as text alone, so they are recognized by parts of it.
 type cause struct {
 	texts []string
-	// advice says what happened and what to do. %s is the text of the cause.
+	// advice is what happened and what to do. %s is the text of the cause.
 	advice string
 }
 
@@ -42,12 +40,10 @@ var causes = []cause{
 	{[]string{"context deadline exceeded", "i/o timeout", "Client.Timeout", "no node answered in time"}, "no answer in time: is a firewall between, is the node overloaded? --timeout waits longer"},
 }
 
-// explain returns err in words of what happened and what to do. Of an error that it does not know the text stays. It is for whatever comes out of gRPC, net/http and crypto/tls.
+// explain adds advice to an error of gRPC, net/http or crypto/tls, which must not be nil. An unknown error keeps its text.
 func explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	if st, ok := status.FromError(err); ok && st.Code() != codes.Unavailable && st.Code() != codes.DeadlineExceeded && st.Code() != codes.Unimplemented && st.Code() != codes.Internal {
+	st, ok := status.FromError(err)
+	if ok && !slices.Contains([]codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Unimplemented, codes.Internal}, st.Code()) {
 		return errors.New(st.Message()) // the node's own words
 	}
 	text := err.Error()
@@ -61,7 +57,7 @@ func explain(err error) error {
 		}
 		return &explained{advice, err}
 	}
-	if st, ok := status.FromError(err); ok {
+	if ok {
 		return errors.New(st.Message())
 	}
 	return err
@@ -76,19 +72,8 @@ type explained struct {
 func (e *explained) Error() string { return e.text }
 func (e *explained) Unwrap() error { return e.err }
 
-// innermost returns the text of the cause: what is behind the last of the words that wrap it.
+// innermost returns the text of a certificate's error, without the texts that wrap it.
 func innermost(err error) string {
-	var host x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var verify *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &host):
-		return host.Error()
-	case errors.As(err, &invalid):
-		return invalid.Error()
-	case errors.As(err, &verify):
-		return verify.Err.Error()
-	}
 	text := strings.TrimSuffix(err.Error(), `"`)
 	if i := strings.LastIndex(text, "x509: "); i >= 0 {
 		return text[i+len("x509: "):]
@@ -96,42 +81,39 @@ func innermost(err error) string {
 	return text
 }
 
-// suggestFlag adds the nearest flag to cobra's error about one that there is not.
+// suggestFlag adds the nearest flags to cobra's error about an unknown one.
 func suggestFlag(cmd *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	if !errors.As(err, &missing) {
 		return err
 	}
-	hint := fmt.Sprintf("; see `%s --help`", cmd.CommandPath())
-	if missing.GetSpecifiedShortnames() != "" {
-		return fmt.Errorf("%w%s", err, hint)
+	names := &cobra.Command{} // cobra finds the nearest names of commands
+	if missing.GetSpecifiedShortnames() == "" {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+		})
 	}
-	// cobra knows which names are near, of commands.
-	names := &cobra.Command{SuggestionsMinimumDistance: 2}
-	add := func(f *pflag.Flag) {
-		names.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
-	}
-	cmd.Flags().VisitAll(add)
-	if near := names.SuggestionsFor(missing.GetSpecifiedName()); len(near) > 0 {
-		hint = "; did you mean --" + strings.Join(near, " or --") + "?"
-	}
-	return fmt.Errorf("%w%s", err, hint)
+	return fmt.Errorf("%w%s", err, nearest(cmd, names, missing.GetSpecifiedName(), "--"))
 }
 
-// onlyCommands is for the arguments of a command that only has others below it.
+// nearest ends an error of cmd about an unknown name: with the nearest names of commands below from, each behind dashes.
+func nearest(cmd, from *cobra.Command, name, dashes string) string {
+	from.SuggestionsMinimumDistance = 2
+	if near := from.SuggestionsFor(name); len(near) > 0 {
+		return "; did you mean " + dashes + strings.Join(near, " or "+dashes) + "?"
+	}
+	return fmt.Sprintf("; see `%s --help`", cmd.CommandPath())
+}
+
+// onlyCommands rejects the arguments of a command that only has others below it.
 func onlyCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := fmt.Sprintf("; see `%s --help`", cmd.CommandPath())
-	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		hint = "; did you mean " + strings.Join(near, " or ") + "?"
-	}
-	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), hint)
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), nearest(cmd, cmd, args[0], ""))
 }
 
-// answers reports whether something accepts connections at addr, within patience.
+// answers reports whether addr accepts a connection within patience.
 func answers(addr string, patience time.Duration) bool {
 	conn, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {

@@ -122,13 +122,13 @@ func cliWith(in string, args ...string) (code int, stdout, stderr string) {
 
 // papers are an authority's files for one node under test.
 type papers struct {
-	*mint.Authority
+	*mint.CA
 	dir string
 }
 
 func newPapers(t *testing.T) papers {
 	t.Helper()
-	a, err := mint.NewAuthority("test", time.Now(), 24*time.Hour)
+	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -44,21 +43,23 @@ Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage.`,
 		Example: "  sluice health\n  sluice health --addr 127.0.1.2 --timeout 1s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settleFromEnv(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
+			cert := ""
 			if !cmd.Flags().Changed("addr") {
 				own, err := settingsHere(config, lookupEnv)
 				if err != nil {
 					return usageError(err)
 				}
-				f.addrs = []string{own.addrHere(own.GRPCPort)}
+				port := own.GRPCPort
 				if own.TLS.Cert != "" && !f.tls.given() {
-					f.addrs = []string{own.addrHere(own.HTTPPort)}
-					return f.readyz(cmd.Context(), cmd.OutOrStdout(), own.TLS.Cert)
+					cert, port = own.TLS.Cert, own.HTTPPort
 				}
+				f.addrs = []string{own.addrHere(port)}
 			}
-			return f.health(cmd.Context(), cmd.OutOrStdout())
+			err := f.health(cmd.Context(), cmd.OutOrStdout(), cert)
+			if coded, ok := errors.AsType[*codedError](err); ok && coded.code == exitNoAnswer {
+				coded.code = exitDenied // orchestrators know 0 and 1
+			}
+			return err
 		},
 	}
 	f.register(cmd)
@@ -66,7 +67,7 @@ Exit codes: 0 ready, 1 not ready or no answer, 2 wrong usage.`,
 	return cmd
 }
 
-// settingsHere are those of the node that this environment, and the file if any, are for.
+// settingsHere returns the settings of the node that this environment, and the file if any, describe.
 func settingsHere(config string, lookupEnv func(string) (string, bool)) (settings, error) {
 	var s settings
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -79,7 +80,7 @@ func settingsHere(config string, lookupEnv func(string) (string, bool)) (setting
 	return s, settle(flags, lookupEnv)
 }
 
-// addrHere is where a node with these settings answers those on its machine.
+// addrHere returns the address at which clients on the same machine reach a node with these settings.
 func (s *settings) addrHere(port uint16) string {
 	host := "127.0.0.1"
 	if ip, err := netip.ParseAddr(s.Bind); err == nil && !ip.IsUnspecified() {
@@ -88,37 +89,42 @@ func (s *settings) addrHere(port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// health prints ready, or returns why the node is not.
-func (f *clientFlags) health(ctx context.Context, out io.Writer) error {
-	var status healthv1.HealthCheckResponse_ServingStatus
-	var trailer metadata.MD
-	err := f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
-		resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Trailer(&trailer))
-		status = resp.GetStatus()
-		return err
-	})
-	if coded, ok := errors.AsType[*codedError](err); ok && coded.code == exitNoAnswer {
-		return &codedError{exitDenied, coded.err} // orchestrators know 0 and 1
+// health prints ready, or returns why the node is not. It asks over gRPC or, where cert names the file of the node's
+// certificate, by GET /readyz.
+func (f *clientFlags) health(ctx context.Context, out io.Writer, cert string) (err error) {
+	var ready bool
+	var reasons []string
+	if cert != "" {
+		ready, reasons, err = f.readyz(ctx, cert)
+	} else {
+		err = f.connect(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+			var trailer metadata.MD
+			resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{}, grpc.Trailer(&trailer))
+			ready, reasons = resp.GetStatus() == healthv1.HealthCheckResponse_SERVING, trailer.Get(grpcapi.TrailerReason)
+			return err
+		})
 	}
 	if err != nil {
 		return err
 	}
-	return f.tellReady(out, status == healthv1.HealthCheckResponse_SERVING, trailer.Get(grpcapi.TrailerReason))
+	if !ready {
+		return &codedError{exitDenied, fmt.Errorf("%s is not ready: %s", f.node(), cmp.Or(strings.Join(reasons, ", "), "it does not say why"))}
+	}
+	_, err = fmt.Fprintln(out, "ready")
+	return err
 }
 
-// readyz is health by GET /readyz of a node that has TLS and shows the certificate in the file.
-func (f *clientFlags) readyz(ctx context.Context, out io.Writer, cert string) error {
+// readyz asks GET /readyz of a node that has TLS and shows the certificate in the file.
+func (f *clientFlags) readyz(ctx context.Context, cert string) (ready bool, reasons []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	noAnswer := func(err error) error { return &codedError{exitDenied, fmt.Errorf("%s: %w", f.node(), explain(err))} }
 	leaf, err := leafOf(cert)
 	if err != nil {
-		return usageError(fmt.Errorf("the node's tls-cert: %w", err))
+		return false, nil, usageError(fmt.Errorf("the node's tls-cert: %w", err))
 	}
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+	transport := &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		// Its names need not be this address, nor need this machine know who signed it: it is
-		// the very one in the file, or nobody's.
+		// Its names need not include this address, and its CA need not be known here: VerifyConnection compares it with the file.
 		InsecureSkipVerify: true, // #nosec G402
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !s.PeerCertificates[0].Equal(leaf) {
@@ -126,25 +132,19 @@ func (f *clientFlags) readyz(ctx context.Context, out io.Writer, cert string) er
 			}
 			return nil
 		},
-	}}}
-	defer client.CloseIdleConnections()
+	}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+f.node()+"/readyz", nil)
 	if err != nil {
-		return usageError(err)
+		return false, nil, usageError(err)
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return noAnswer(err)
-	}
-	defer resp.Body.Close()
 	var answer struct {
 		Ready   bool     `json:"ready"`
 		Reasons []string `json:"reasons"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&answer); err != nil {
-		return noAnswer(fmt.Errorf("/readyz: %s: %w", resp.Status, err))
+	if _, err := askJSON(transport, req, &answer); err != nil {
+		return false, nil, noAnswer(f.node(), err)
 	}
-	return f.tellReady(out, answer.Ready, answer.Reasons)
+	return answer.Ready, answer.Reasons, nil
 }
 
 // leafOf returns the first certificate in a file.
@@ -159,13 +159,4 @@ func leafOf(file string) (*x509.Certificate, error) {
 		}
 	}
 	return nil, fmt.Errorf("%s: there is no certificate in PEM", file)
-}
-
-// tellReady prints ready, or returns that the node is not.
-func (f *clientFlags) tellReady(out io.Writer, ready bool, reasons []string) error {
-	if !ready {
-		return &codedError{exitDenied, fmt.Errorf("%s is not ready: %s", f.node(), cmp.Or(strings.Join(reasons, ", "), "it does not say why"))}
-	}
-	_, err := fmt.Fprintln(out, "ready")
-	return err
 }

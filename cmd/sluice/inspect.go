@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -17,13 +15,13 @@ import (
 
 func newInspect() *cobra.Command {
 	var f clientFlags
-	var output, domain string
+	var domain string
 	cmd := &cobra.Command{
 		Use:   "inspect --domain DOMAIN KEY=VALUE...",
-		Short: "Show what a descriptor is held to, and how it stands",
-		Long: `Show what a descriptor is held to and how it stands, and change nothing: the rule that
-applies, what is spent of each limit, who holds the key and who has copies of it, what is
-granted to other nodes. Any node can be asked by its operators, on its own machine, or with
+		Short: "Show the limits of a descriptor and their state",
+		Long: `Show the limits of a descriptor and their state, and change nothing: the rule that applies,
+the units spent of each limit, the owner and the replicas of the key, and the units granted
+to other nodes. Any node can be asked by its operators, on its own machine, or with
 --callers by those with the verb read in the domain.
 
 Private values of rules with redact are shown as other tools show them, so that they can be
@@ -34,9 +32,6 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 			"  sluice inspect --domain shop user=ann -o json",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := settleOutput(cmd, output); err != nil {
-				return err
-			}
 			if domain == "" {
 				return usageError(errors.New("--domain: name the domain of the rules"))
 			}
@@ -44,24 +39,17 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 			if err != nil {
 				return usageError(err)
 			}
-			return inspect(cmd.Context(), cmd.OutOrStdout(), f, output, &sluicev1.InspectRequest{Domain: domain, Descriptor_: descriptor})
+			req := &sluicev1.InspectRequest{Domain: domain, Descriptor_: descriptor}
+			res, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.Inspect, req)
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), f.output, inspectionText(req, res), inspectionOf(req, res))
 		},
 	}
 	f.registerOperator(cmd)
 	cmd.Flags().StringVar(&domain, "domain", "", "`domain` of the rules (required)")
-	registerOutput(cmd, &output)
 	return cmd
-}
-
-// inspect asks a node and prints its answer.
-func inspect(ctx context.Context, out io.Writer, f clientFlags, output string, req *sluicev1.InspectRequest) error {
-	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		res, err := c.Inspect(ctx, req)
-		if err != nil {
-			return err
-		}
-		return printInspection(out, output, req, res)
-	})
 }
 
 // inspectionJSON is the answer of `sluice inspect -o json`. Durations are seconds.
@@ -110,17 +98,12 @@ func entriesOf(list []*sluicev1.Entry) []topEntryJSON {
 	return out
 }
 
-func printInspection(out io.Writer, format string, req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) error {
-	if format != "json" {
-		_, err := io.WriteString(out, inspectionText(req, res))
-		return err
-	}
-	names := func(list []string) []string { return append([]string{}, list...) }
+func inspectionOf(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) inspectionJSON {
 	j := inspectionJSON{
 		Domain: req.Domain, Descriptor: entriesOf(req.Descriptor_), Shown: entriesOf(res.Shown), Reason: res.Reason,
 		Rule: res.Rule, Unlimited: res.Unlimited, Shadow: res.Shadow, Partition: res.Partition, Owner: res.Owner,
-		Generation: res.Generation, Replicas: names(res.Replicas), Filling: names(res.Filling), Counted: res.Counted,
-		Limits: []limitStandingJSON{}, Grants: res.Grants, Granted: res.Granted, Leases: []leaseJSON{}, Denying: names(res.Denying), Missing: names(res.Missing),
+		Generation: res.Generation, Replicas: orEmpty(res.Replicas), Filling: orEmpty(res.Filling), Counted: res.Counted,
+		Limits: []limitStandingJSON{}, Grants: res.Grants, Granted: res.Granted, Leases: []leaseJSON{}, Denying: orEmpty(res.Denying), Missing: orEmpty(res.Missing),
 		Domains: res.Domains,
 	}
 	for _, l := range res.Limits {
@@ -131,10 +114,10 @@ func printInspection(out io.Writer, format string, req *sluicev1.InspectRequest,
 	for _, l := range res.Leases {
 		j.Leases = append(j.Leases, leaseJSON{l.Node, l.Left})
 	}
-	return json.NewEncoder(out).Encode(j)
+	return j
 }
 
-// limitText says in words what a limit is.
+// limitText is a limit in words.
 func limitText(p *sluicev1.Limit) string {
 	l, err := transport.LimitFromProto(p)
 	if err != nil { // of a newer version
@@ -147,17 +130,8 @@ func limitText(p *sluicev1.Limit) string {
 func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse) string {
 	var b strings.Builder
 	facts := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fact := func(name, format string, args ...any) {
-		fmt.Fprintf(facts, "%s\t%s\n", name, fmt.Sprintf(format, args...))
-	}
-	texts := func(list []*sluicev1.Entry) string {
-		parts := make([]string, len(list))
-		for i, e := range list {
-			parts[i] = printable(e.Key + "=" + e.Value)
-		}
-		return strings.Join(parts, " ")
-	}
-	typed, shown := texts(req.Descriptor_), texts(res.Shown)
+	fact := func(name, format string, args ...any) { fmt.Fprintf(facts, name+"\t"+format+"\n", args...) }
+	typed, shown := descriptorText(req.Descriptor_), descriptorText(res.Shown)
 	fact("key", "%s %s", printable(req.Domain), typed)
 	if shown != typed {
 		fact("shown as", "%s", shown)
@@ -168,7 +142,7 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 	case res.Unlimited:
 		fact("rule", "%s, unlimited", printable(res.Rule))
 	case res.Shadow:
-		fact("rule", "%s, which only watches (%s)", printable(res.Rule), res.Reason)
+		fact("rule", "%s, shadow (%s)", printable(res.Rule), res.Reason)
 	default:
 		fact("rule", "%s (%s)", printable(res.Rule), res.Reason)
 	}
@@ -177,14 +151,10 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 		return b.String()
 	}
 	fact("partition", "%d, generation %d", res.Partition, res.Generation)
-	if res.Owner == "" {
-		fact("owner", "nobody that may decide has answered")
-	} else {
-		fact("owner", "%s", res.Owner)
-	}
-	fact("replica", "%s", orDash(strings.Join(res.Replicas, ", ")))
+	fact("owner", "%s", cmp.Or(res.Owner, "no node that may decide has answered"))
+	fact("replicas", "%s", orDash(strings.Join(res.Replicas, ", ")))
 	if len(res.Filling) > 0 {
-		fact("being filled", "%s", strings.Join(res.Filling, ", "))
+		fact("initial sync", "%s", strings.Join(res.Filling, ", "))
 	}
 	if res.Grants > 0 || len(res.Leases) > 0 {
 		var left []string
@@ -194,7 +164,7 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 		fact("granted", "%d in %d leases; %s", res.Granted, res.Grants, orDash(strings.Join(left, ", ")))
 	}
 	if len(res.Denying) > 0 {
-		fact("denied from memory", "by %s", strings.Join(res.Denying, ", "))
+		fact("denial caches", "%s", strings.Join(res.Denying, ", "))
 	}
 	if len(res.Missing) > 0 {
 		fact("no answer", "from %s", strings.Join(res.Missing, ", "))
@@ -205,17 +175,17 @@ func inspectionText(req *sluicev1.InspectRequest, res *sluicev1.InspectResponse)
 	}
 	b.WriteByte('\n')
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "SPENT\tREMAINING\tFREE AGAIN IN\tLIMIT\tNAME")
+	fmt.Fprintln(table, "SPENT\tREMAINING\tRESETS IN\tLIMIT\tNAME")
 	for _, l := range res.Limits {
-		again := "-"
+		reset := "-"
 		if l.ResetAfterNs > 0 {
-			again = roundUp(l.ResetAfterNs).String()
+			reset = roundUp(l.ResetAfterNs).String()
 		}
-		fmt.Fprintf(table, "%d\t%d\t%s\t%s\t%s\n", l.Spent, l.Remaining, again, limitText(l.Limit), printable(l.Name))
+		fmt.Fprintf(table, "%d\t%d\t%s\t%s\t%s\n", l.Spent, l.Remaining, reset, limitText(l.Limit), printable(l.Name))
 	}
 	table.Flush()
 	if !res.Counted {
-		b.WriteString("there is no counter: nothing was spent, or all is free again\n")
+		b.WriteString("there is no counter: nothing was spent, or the limits were reset\n")
 	}
 	return b.String()
 }

@@ -19,7 +19,7 @@ func TestInspectCommand(t *testing.T) {
 	code, out, errs := cli("inspect", "--addr", addr, "--domain", "auth", "user=ann")
 	for _, want := range []string{
 		`(?m)^key +auth user=ann$`, `(?m)^rule +auth/user \(the rule at .*\)$`, `(?m)^partition +\d+, generation \d+$`,
-		`(?m)^owner +n1$`, `(?m)^replica +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
+		`(?m)^owner +n1$`, `(?m)^replicas +-$`, `(?m)^2 +0 +\S+ +2 in .* auth/user$`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("want %s in\n%s(%d %s)", want, out, code, errs)
@@ -57,19 +57,19 @@ func TestInspectionText(t *testing.T) {
 		Leases: []*sluicev1.LeaseLeft{{Node: "n2", Left: 7}}, Denying: []string{"n3"}, Missing: []string{"n4"},
 		Limits: []*sluicev1.LimitStanding{{Name: "per user", Limit: &sluicev1.Limit{Count: 100, PeriodNs: 1e9, Algorithm: sluicev1.Algorithm_ALGORITHM_TOKEN_BUCKET}, Spent: 130, ResetAfterNs: 1_300_000_001}},
 	})
-	want := `key                 shop user=ann
-shown as            user=redacted:0123456789ab
-rule                "per user", which only watches (the rule at r.yaml:3 applies)
-partition           12, generation 3
-owner               nobody that may decide has answered
-replica             n2
-being filled        n3
-granted             30 in 2 leases; n2 has 7
-denied from memory  by n3
-no answer           from n4
+	want := `key            shop user=ann
+shown as       user=redacted:0123456789ab
+rule           "per user", shadow (the rule at r.yaml:3 applies)
+partition      12, generation 3
+owner          no node that may decide has answered
+replicas       n2
+initial sync   n3
+granted        30 in 2 leases; n2 has 7
+denial caches  n3
+no answer      from n4
 
-SPENT  REMAINING  FREE AGAIN IN  LIMIT                     NAME
-130    0          1.301s         100 in 1s (token bucket)  "per user"
+SPENT  REMAINING  RESETS IN  LIMIT                     NAME
+130    0          1.301s     100 in 1s (token bucket)  "per user"
 `
 	if got != want {
 		t.Errorf("%s\nwant\n%s", got, want)

@@ -1,8 +1,7 @@
-// Command sluice is the whole of sluice in one binary: a node of the cluster
-// (serve), a cluster to try (demo), and the tools around them.
+// Command sluice is the daemon (serve), a cluster to try (demo), and their tools in one binary.
 //
-// This package holds the commands and their flags, the environment and the
-// configuration file. What a node is made of is internal/node's.
+// This package has the commands, their flags, and settings from the environment and the configuration file. Package
+// internal/node runs nodes.
 package main
 
 import (
@@ -17,7 +16,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	_ "time/tzdata"
@@ -56,7 +54,20 @@ func (e *codedError) Error() string {
 
 func (e *codedError) Unwrap() error { return e.err }
 
-func usageError(err error) error { return &codedError{exitUsage, err} }
+// withCode gives err an exit code; nil stays nil.
+func withCode(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &codedError{code, err}
+}
+
+func usageError(err error) error { return withCode(exitUsage, err) }
+
+// noAnswer is the error of a command that no node at from has answered.
+func noAnswer(from string, err error) error {
+	return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", from, explain(err))}
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -64,9 +75,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run executes one command line and returns the exit code. ctx ends when the
-// process is asked to stop.
-func run(ctx context.Context, args []string, stdout, stderr writer) int {
+// run executes one command line and returns the exit code. ctx ends when the process is asked to stop.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -75,49 +85,64 @@ func run(ctx context.Context, args []string, stdout, stderr writer) int {
 	if err == nil {
 		return exitOK
 	}
-	var coded *codedError
-	if errors.As(err, &coded) {
-		if coded.err != nil {
-			fmt.Fprintln(stderr, "sluice:", coded.err)
-		}
-		return coded.code
+	coded, ok := errors.AsType[*codedError](err)
+	if !ok { // cobra's own errors are about flags, arguments and unknown commands
+		coded = &codedError{exitUsage, err}
 	}
-	// cobra's own errors are about flags, arguments and unknown commands.
-	fmt.Fprintln(stderr, "sluice:", err)
-	return exitUsage
+	if coded.err != nil {
+		fmt.Fprintln(stderr, "sluice:", coded.err)
+	}
+	return coded.code
 }
-
-type writer interface{ Write([]byte) (int, error) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "sluice",
-		Short:         "A distributed rate limiter: a cluster of equal peers and nothing else",
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Args:          onlyCommands,
-		RunE:          helpOnly,
-		Version:       versionString(),
+		Use:               "sluice",
+		Short:             "A distributed rate limiter: a cluster of equal peers and nothing else",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		Args:              onlyCommands,
+		PersistentPreRunE: prepare,
+		RunE:              helpOnly,
+		Version:           versionString(),
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newConsole(), newRules(), newCallers(), newCert(), newTokenCommand(), newVersion())
+	root.AddCommand(newServe(), newDemo(), newCheck(), newAudit(), newBench(), newMembers(), newHealth(), newTop(), newInspect(), newConsole(),
+		newRules(), newCallers(), newCert(), newTokenCommand(), &cobra.Command{
+			Use:   "version",
+			Short: "Print the version",
+			Args:  cobra.NoArgs,
+			Run:   func(cmd *cobra.Command, _ []string) { fmt.Fprintln(cmd.OutOrStdout(), "sluice", versionString()) },
+		})
 	return root
 }
 
-// helpOnly runs commands that only have others below them. cobra would not look
-// at the arguments of a command that cannot run, and so pass a misspelt one over.
-func helpOnly(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-
-func newVersion() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintln(cmd.OutOrStdout(), "sluice", versionString())
-		},
+// prepare fills the flags of any command from the environment, and checks --output.
+func prepare(cmd *cobra.Command, _ []string) error {
+	if err := settleFromEnv(cmd.Flags(), lookupEnv); err != nil {
+		return usageError(err)
 	}
+	if f := cmd.Flags().Lookup("output"); f != nil && f.Value.String() != "text" && f.Value.String() != "json" {
+		return usageError(fmt.Errorf("--output: %q is neither text nor json", f.Value))
+	}
+	return nil
 }
+
+func registerOutput(flags *pflag.FlagSet, output *string) {
+	flags.StringVarP(output, "output", "o", "text", "text or json")
+}
+
+// write prints text or, if format is json, v. An error ends the process with exitDenied.
+func write(out io.Writer, format, text string, v any) error {
+	if format == "json" {
+		return withCode(exitDenied, json.NewEncoder(out).Encode(v))
+	}
+	_, err := io.WriteString(out, text)
+	return withCode(exitDenied, err)
+}
+
+// helpOnly runs commands that only have others below them: cobra does not check the arguments of a command that cannot run.
+func helpOnly(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func versionString() string {
 	if version != "" {
@@ -129,11 +154,9 @@ func versionString() string {
 	return "(devel)"
 }
 
-// settle fills the flags that the command line left alone, first from the
-// environment (SLUICE_ and the flag's name in capitals, dashes as underscores),
-// then from the YAML file that --config names, where keys are flag names and
-// lists may be YAML lists. The command line wins over the environment, and the
-// environment over the file. Errors name the variable, or the file and line.
+// settle fills the flags that the command line does not have: first from the environment (SLUICE_ and the flag's name in
+// capitals, dashes as underscores), then from the YAML file that --config names, where keys are flag names and lists may be
+// YAML lists. Errors name the variable, or the file and line.
 func settle(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
 	err := settleFromEnv(flags, lookupEnv)
 	file := flags.Lookup("config")
@@ -165,17 +188,16 @@ func envName(flag string) string {
 	return "SLUICE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// warnOfUnknown logs variables that begin like settings and are none, which a
-// misspelt one is.
+// warnOfUnknown logs variables that begin like settings and are none: they may be misspelt.
 func warnOfUnknown(flags *pflag.FlagSet, environ []string, log *slog.Logger) {
 	known := map[string]bool{"SLUICE_ADDR": true, tokenVariable: true}
-	for _, name := range append(slices.Clone(clientTLSFlags), tokenFlagNames...) {
-		known[envName(name)] = true // of the other commands, which may run beside the node
+	for _, name := range clientFlagNames {
+		known[envName(name)] = true
 	}
 	flags.VisitAll(func(f *pflag.Flag) { known[envName(f.Name)] = true })
 	for _, e := range environ {
 		if name, _, _ := strings.Cut(e, "="); strings.HasPrefix(name, "SLUICE_") && !known[name] {
-			log.Warn("this environment variable is no setting", "name", name)
+			log.Warn("unknown setting in the environment", "name", name)
 		}
 	}
 }
@@ -207,6 +229,7 @@ func settleFromFile(flags *pflag.FlagSet, path string) error {
 	return errors.Join(errs...)
 }
 
+// settleOne sets the flag key, unless the command line or the environment has.
 func settleOne(flags *pflag.FlagSet, seen map[string]bool, key, value *yaml.Node) error {
 	f := flags.Lookup(key.Value)
 	if f == nil || f.Name == "config" || f.Name == "help" {
@@ -260,12 +283,7 @@ Exit codes: 0 printed, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice console\n" +
 			"  kubectl exec sluice-0 -- /sluice console",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
-			return f.console(cmd.Context(), cmd.OutOrStdout())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.console(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	f.registerNode(cmd)
 	f.registerPlace(cmd)
@@ -276,45 +294,51 @@ Exit codes: 0 printed, 1 rejected, 2 wrong usage, 3 no answer.`,
 func (f *clientFlags) console(ctx context.Context, out io.Writer) error {
 	way, ok := f.way()
 	if !ok {
-		return &codedError{exitNoAnswer, errors.New("no way to the node as its operator" + f.noWay())}
+		return &codedError{exitNoAnswer, errors.New("this user does not operate the node" + f.noWay())}
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	noAnswer := func(err error) error { return &codedError{exitNoAnswer, fmt.Errorf("%s: %w", way, explain(err))} }
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return way.Dial(ctx) }}}
-	defer client.CloseIdleConnections()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return way.Dial(ctx) }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/console/code", strings.NewReader("{}"))
 	if err != nil {
-		return noAnswer(err)
+		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if way.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+way.Token)
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return noAnswer(err)
-	}
-	defer resp.Body.Close()
 	var answer struct {
 		URL    string `json:"url"`
 		Detail string `json:"detail"`
 	}
-	err = json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&answer)
+	status, err := askJSON(transport, req, &answer)
 	switch {
 	case err != nil:
-		return noAnswer(fmt.Errorf("%s: %w", resp.Status, err))
-	case resp.StatusCode == http.StatusNotFound:
+		return noAnswer(way.String(), err)
+	case status == http.StatusNotFound:
 		return &codedError{exitDenied, errors.New("this node has no console; start it without --console=false")}
-	case resp.StatusCode != http.StatusOK:
+	case status != http.StatusOK:
 		return &codedError{exitDenied, errors.New(answer.Detail)}
 	}
 	_, err = fmt.Fprintln(out, answer.URL)
 	return err
 }
 
-// unmatched says why no rule matches a check; the zero value says nothing, for a check that a rule matches, a
-// caller who may not look, and a node of an older version.
+// askJSON sends a request and decodes the JSON that answers it.
+func askJSON(transport *http.Transport, req *http.Request, answer any) (status int, err error) {
+	defer transport.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(answer); err != nil {
+		return 0, fmt.Errorf("%s: %s: %w", req.URL.Path, resp.Status, err)
+	}
+	return resp.StatusCode, nil
+}
+
+// unmatched says why no rule matches a check. It is empty if a rule matches, or if the caller may not inspect.
 type unmatched struct {
 	reason string
 	// domains are those with rules that the caller may use, if the check's domain has none.
@@ -332,13 +356,9 @@ func (f clientFlags) explainUnmatched(ctx context.Context, check *sluicev1.Check
 		return why
 	}
 	f.operator = true
-	// The decision stands without it.
-	_ = f.ask(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		res, err := c.Inspect(ctx, &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_})
-		why = unmatched{res.GetReason(), res.GetDomains()}
-		return err
-	})
-	return why
+	req := &sluicev1.InspectRequest{Domain: check.Domain, Descriptor_: check.Descriptor_}
+	res, _ := ask(ctx, &f, sluicev1.SluiceServiceClient.Inspect, req) // the decision stands without it
+	return unmatched{res.GetReason(), res.GetDomains()}
 }
 
 // known lists the domains, for the end of a sentence.

@@ -1,8 +1,7 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -17,91 +16,59 @@ import (
 
 func newMembers() *cobra.Command {
 	var f clientFlags
-	var output string
 	cmd := &cobra.Command{
 		Use:   "members",
 		Short: "List the cluster as one node sees it",
 		Long: `List the cluster as one node sees it. Nodes that agree print the same ring.
 
-COUNTED members are in the voter set, of which a majority must live for anybody to
-decide at full limit. RING is how many partitions a member should hold, HOLDS how many
-it does hold as far as the node knows.
+COUNTED members are voters, of which a majority must be alive for any node to decide at
+full limit. RING is the number of partitions that a member is assigned, HOLDS the number
+that it owns as far as this node knows.
 
 Exit codes: 0 answered, 2 wrong usage, 3 no answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settleOutput(cmd, output); err != nil {
+			resp, err := ask(cmd.Context(), &f, sluicev1.SluiceServiceClient.Members, &sluicev1.MembersRequest{})
+			if err != nil {
 				return err
 			}
-			return f.ask(cmd.Context(), func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-				resp, err := c.Members(ctx, &sluicev1.MembersRequest{})
-				if err != nil {
-					return err
-				}
-				return printMembers(cmd.OutOrStdout(), output, resp)
-			})
+			return printMembers(cmd.OutOrStdout(), f.output, resp)
 		},
 	}
 	f.registerOperator(cmd)
-	registerOutput(cmd, &output)
 	cmd.AddCommand(newForget(), newBootstrap(), newAcceptLoss())
 	return cmd
 }
 
 func newForget() *cobra.Command {
 	var f clientFlags
-	var output string
 	cmd := &cobra.Command{
 		Use:   "forget NAME",
 		Short: "Take a member that is gone for good out of the voter set",
-		Long: `Take a member out of the voter set without a vote, by the word of one node. Say so
-only of a process that is gone for good: if it is merely cut off, both sides may decide
-at full limit.
+		Long: `Take a member out of the voter set without a vote, on one node. Forget only a process that
+is gone for good: behind a network partition, both sides could decide at full limit.
 
-Members that are missing are voted out by the others after --forget-after. This is for
-when there is no majority left to vote, as in a cluster of two. The node answers its
-operators, on its own machine, or with --callers those with the verb admin.
+Missing members are voted out by the others after --forget-after. This command is for when
+there is no majority left to vote, as in a cluster of two. The node answers its operators,
+on its own machine, or with --callers those with the verb admin.
 
 Exit codes: 0 forgotten, 1 rejected, 2 wrong usage, 3 no answer.`,
 		Example: "  sluice members forget n2\n" +
 			"  kubectl exec sluice-0 -- /sluice members forget sluice-1",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := settleOutput(cmd, output); err != nil {
+			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.ForgetMember, &sluicev1.ForgetMemberRequest{Name: args[0]})
+			if err != nil {
 				return err
 			}
-			return forget(cmd.Context(), cmd.OutOrStdout(), f, output, args[0])
+			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("forgot %s\n%s", args[0], setText(resp.VoterSet)), struct {
+				Forgotten string   `json:"forgotten"`
+				VoterSet  *setJSON `json:"voter_set,omitempty"`
+			}{args[0], setOf(resp.VoterSet)})
 		},
 	}
 	f.registerOperator(cmd)
-	registerOutput(cmd, &output)
 	return cmd
-}
-
-func registerOutput(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
-}
-
-// settleOutput takes flags from the environment too, and looks at --output.
-func settleOutput(cmd *cobra.Command, output string) error {
-	if err := settle(cmd.Flags(), lookupEnv); err != nil {
-		return usageError(err)
-	}
-	if output != "text" && output != "json" {
-		return usageError(fmt.Errorf("--output: %q is neither text nor json", output))
-	}
-	return nil
-}
-
-// forget asks a node to forget a member.
-func forget(ctx context.Context, out io.Writer, f clientFlags, output, name string) error {
-	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		resp, err := c.ForgetMember(ctx, &sluicev1.ForgetMemberRequest{Name: name})
-		if err != nil {
-			return err
-		}
-		return printForgotten(out, output, name, resp.GetVoterSet())
-	})
 }
 
 // setJSON is a voter set in JSON.
@@ -117,17 +84,6 @@ func setOf(s *sluicev1.VoterSet) *setJSON {
 		return nil
 	}
 	return &setJSON{s.ClusterId, s.Version, s.Members}
-}
-
-func printForgotten(out io.Writer, format, name string, s *sluicev1.VoterSet) error {
-	if format == "json" {
-		return json.NewEncoder(out).Encode(struct {
-			Forgotten string   `json:"forgotten"`
-			VoterSet  *setJSON `json:"voter_set,omitempty"`
-		}{name, setOf(s)})
-	}
-	_, err := fmt.Fprintf(out, "forgot %s\n%s", name, setText(s))
-	return err
 }
 
 // memberJSON is one member in `sluice members -o json`.
@@ -165,7 +121,7 @@ func memberOf(m *sluicev1.Member) memberJSON {
 	return j
 }
 
-// holdingsJSON is what the node has of the partitions.
+// holdingsJSON counts the partitions of the node by their state.
 type holdingsJSON struct {
 	Holding       int32 `json:"holding"`
 	Unprotected   int32 `json:"unprotected"`
@@ -185,9 +141,6 @@ type lostRuleJSON struct {
 }
 
 func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) error {
-	if format != "json" {
-		return printMemberTable(out, r)
-	}
 	h := r.GetHoldings()
 	list := struct {
 		Self       string         `json:"self"`
@@ -216,11 +169,13 @@ func printMembers(out io.Writer, format string, r *sluicev1.MembersResponse) err
 	for i, m := range r.Members {
 		list.Members[i] = memberOf(m)
 	}
-	return json.NewEncoder(out).Encode(list)
+	return write(out, format, membersText(r), list)
 }
 
-func printMemberTable(out io.Writer, r *sluicev1.MembersResponse) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+// membersText is a table of the members, and how the node that answers stands.
+func membersText(r *sluicev1.MembersResponse) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	zones := slices.ContainsFunc(r.Members, func(m *sluicev1.Member) bool { return m.Zone != "" })
 	fmt.Fprint(w, "NAME\tSTATE\tCOUNTED\tLIVES\tRING\tHOLDS\tGRPC\tHTTP\tPEER\tVERSION")
 	if zones {
@@ -242,11 +197,25 @@ func printMemberTable(out io.Writer, r *sluicev1.MembersResponse) error {
 		}
 		fmt.Fprintln(w)
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	w.Flush()
+	fmt.Fprintf(&b, "%d partitions, ring %s, as seen by %s (*)\n%s", r.Partitions, orDash(r.Ring), r.Self, setText(r.VoterSet))
+	switch {
+	case r.MayDecide:
+		fmt.Fprintf(&b, "%s may decide\n", r.Self)
+	case r.Reason != "":
+		fmt.Fprintf(&b, "%s may not decide: %s\n", r.Self, r.Reason)
+	default:
+		fmt.Fprintf(&b, "%s may not decide\n", r.Self)
 	}
-	_, err := io.WriteString(out, summary(r))
-	return err
+	for _, line := range r.Unreached {
+		fmt.Fprintln(&b, line)
+	}
+	h := r.GetHoldings()
+	fmt.Fprintf(&b, "%s owns %d partitions, %d of them without a complete replica elsewhere, %d below their number of replicas; "+
+		"handing over %d, claiming %d, replicas %d, divergent states %d\n",
+		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetDivergent())
+	b.WriteString(lostText(r) + clockText(r))
+	return b.String()
 }
 
 // livesText says whether m is heard, and if not, how long it has not been.
@@ -260,38 +229,9 @@ func livesText(m *sluicev1.Member) string {
 	return fmt.Sprintf("no, silent %v", time.Duration(*m.SilentNs).Round(100*time.Millisecond))
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }
 
-// summary says below the table how the node that answers stands.
-func summary(r *sluicev1.MembersResponse) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d partitions, ring %s, as seen by %s (*)\n", r.Partitions, orDash(r.Ring), r.Self)
-	b.WriteString(setText(r.VoterSet))
-	switch {
-	case r.MayDecide:
-		fmt.Fprintf(&b, "%s may decide\n", r.Self)
-	case r.Reason != "":
-		fmt.Fprintf(&b, "%s may not decide: %s\n", r.Self, r.Reason)
-	default:
-		fmt.Fprintf(&b, "%s may not decide\n", r.Self)
-	}
-	for _, line := range r.Unreached {
-		fmt.Fprintf(&b, "%s\n", line)
-	}
-	h := r.GetHoldings()
-	fmt.Fprintf(&b, "%s holds %d partitions, %d of them without a complete copy elsewhere, %d below their number of replicas; handing over %d, claiming %d, copies %d, divergent copies %d\n",
-		r.Self, h.GetHolding(), h.GetUnprotected(), h.GetBelowReplicas(), h.GetHandingOver(), h.GetClaims(), h.GetCopies(), h.GetDivergent())
-	b.WriteString(lostText(r))
-	b.WriteString(clockText(r))
-	return b.String()
-}
-
-// clockText names the members whose clocks are off, if any, and says what the node that answers makes of it.
+// clockText names the members whose clocks are off, if any, and the correction of the node that answers.
 func clockText(r *sluicev1.MembersResponse) string {
 	if r.ClocksAgree == nil {
 		return ""
@@ -306,7 +246,7 @@ func clockText(r *sluicev1.MembersResponse) string {
 	var b strings.Builder
 	switch {
 	case !*r.ClocksAgree:
-		fmt.Fprintf(&b, "clocks: no majority agrees, new windows follow each node's own; against %s: %s\n", r.Self, orDash(strings.Join(off, ", ")))
+		fmt.Fprintf(&b, "clocks: no majority agrees, so each node aligns new windows with its own clock; against %s: %s\n", r.Self, orDash(strings.Join(off, ", ")))
 	case len(off) > 0:
 		fmt.Fprintf(&b, "clocks: off the voters' median: %s\n", strings.Join(off, ", "))
 	}
@@ -318,7 +258,7 @@ func clockText(r *sluicev1.MembersResponse) string {
 
 func setText(s *sluicev1.VoterSet) string {
 	if s == nil {
-		return "voter set: none is known\n"
+		return "voter set: unknown\n"
 	}
 	text := fmt.Sprintf("voter set: %s (version %d of %s; a majority is %d)\n",
 		strings.Join(s.Members, ", "), s.Version, s.ClusterId, len(s.Members)/2+1)

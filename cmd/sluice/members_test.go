@@ -72,14 +72,14 @@ n4    joining  no       yes               0     0      -              -         
 1021 partitions, ring dacccd824680c3d6, as seen by n1 (*)
 voter set: n1, n2, n3 (version 4 of 18e9-f5; a majority is 2)
 n1 may decide
-n1 holds 500 partitions, 1 of them without a complete copy elsewhere, 6 below their number of replicas; handing over 2, claiming 4, copies 3, divergent copies 5
+n1 owns 500 partitions, 1 of them without a complete replica elsewhere, 6 below their number of replicas; handing over 2, claiming 4, replicas 3, divergent states 5
 `},
 		{"without a majority", "text", lost, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 1021 partitions, ring 01, as seen by n1 (*)
 voter set: n1, n2 (version 2 of 18e9-f5; a majority is 2)
 n1 may not decide: 1 of 2 counted members live, and a majority is 2
-n1 holds 1021 partitions, 1021 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
+n1 owns 1021 partitions, 1021 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
 `},
 		{"the only voter", "text", &sluicev1.MembersResponse{
 			Self: "n1", MayDecide: true, VoterSet: &sluicev1.VoterSet{Members: []string{"n1"}, Version: 3, ClusterId: "18e9-f5"},
@@ -89,16 +89,16 @@ NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 voter set: n1 (version 3 of 18e9-f5; a majority is 1)
 n1 is the only voter: rules with replication: sync wait for no replica
 n1 may decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
 `},
 		{"lost state", "text", without, `
 NAME  STATE  COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 0 partitions, ring -, as seen by n1 (*)
-voter set: none is known
+voter set: unknown
 n1 may decide
-n1 holds 340 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
+n1 owns 340 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
 counters of 25 partitions of n1 are lost: bring back the nodes that had them, or ` + "`sluice members accept-loss`" + `
-  api/user denies what may have been spent, for 41m10s more at most
+  api/user denies units that may have been spent, for 41m10s more at most
 `},
 		{"lost state", "json", without, `
 {"self":"n1","ring":"","partitions":0,"may_decide":true,"holdings":{"holding":340,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":25},` +
@@ -108,18 +108,18 @@ counters of 25 partitions of n1 are lost: bring back the nodes that had them, or
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1 *  serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
-voter set: none is known
+voter set: unknown
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
 `},
 		{"zones", "text", zones, `
 NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION  ZONE
 n1 *  serving  no       no     0     0      -     -     -     -        eu-1a
 n2    serving  no       no     0     0      -     -     -     -        -
 0 partitions, ring -, as seen by n1 (*)
-voter set: none is known
+voter set: unknown
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
 `},
 		{"zones", "json", zones, `
 {"self":"n1","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},"members":[` +
@@ -131,9 +131,9 @@ NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1    serving  no       no     0     0      -     -     -     -
 n2 *  serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n2 (*)
-voter set: none is known
+voter set: unknown
 n2 may not decide
-n2 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
+n2 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
 clocks: off the voters' median: n2 +2.002s
 n2 corrects its clock by -2.000s for new windows
 `},
@@ -142,10 +142,10 @@ NAME  STATE    COUNTED  LIVES  RING  HOLDS  GRPC  HTTP  PEER  VERSION
 n1 *  serving  no       no     0     0      -     -     -     -
 n2    serving  no       no     0     0      -     -     -     -
 0 partitions, ring -, as seen by n1 (*)
-voter set: none is known
+voter set: unknown
 n1 may not decide
-n1 holds 0 partitions, 0 of them without a complete copy elsewhere, 0 below their number of replicas; handing over 0, claiming 0, copies 0, divergent copies 0
-clocks: no majority agrees, new windows follow each node's own; against n1: n2 -3600.000s
+n1 owns 0 partitions, 0 of them without a complete replica elsewhere, 0 below their number of replicas; handing over 0, claiming 0, replicas 0, divergent states 0
+clocks: no majority agrees, so each node aligns new windows with its own clock; against n1: n2 -3600.000s
 `},
 		{"a clock that is off", "json", off, `
 {"self":"n2","ring":"","partitions":0,"may_decide":false,"holdings":{"holding":0,"unprotected":0,"below_replicas":0,"handing_over":0,"copies":0,"claims":0,"divergent":0,"lost":0},` +

@@ -21,36 +21,21 @@ func newRules() *cobra.Command {
 		Short: "Look at rule files without running a node",
 		Args:  onlyCommands,
 		RunE:  helpOnly,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
-			return nil
-		},
 	}
 	cmd.PersistentFlags().BoolVar(&options.MergeDomains, "merge-domains", false, "allow several rule files for one domain")
 	cmd.AddCommand(newRulesCheck(&options), newRulesTest(&options), newRulesExplain(&options))
 	return cmd
 }
 
-// loadRules reads the rules; faults end the process with exitDenied, each on its own line.
-func loadRules(path string, options rules.Options) (*rules.Set, error) {
-	set, _, err := rulefiles.Load(path, options)
-	if err != nil {
-		return nil, &codedError{exitDenied, err}
-	}
-	return set, nil
-}
-
 func newRulesCheck(options *rules.Options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check PATH",
-		Short: "Say whether the rules are sound, and list them",
-		Long: `Say whether the rules at PATH are sound, and list them. PATH is a file or a directory, of which the
+		Short: "Validate the rules and list them",
+		Long: `Validate the rules at PATH and list them. PATH is a file or a directory, of which the
 files *.yaml and *.yml are read, those of directories below it too. Other files there are listed as
 warnings: their limits would not be in force. Files called *_test.yaml hold test cases, see rules test.
 
-Exit codes: 0 sound, 1 an error in a file, 2 wrong usage.`,
+Exit codes: 0 valid, 1 an error in a file, 2 wrong usage.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			set, skipped, err := rulefiles.Load(args[0], *options)
@@ -68,9 +53,9 @@ Exit codes: 0 sound, 1 an error in a file, 2 wrong usage.`,
 				fmt.Fprintf(out, "warning: not read: %v\n", s)
 			}
 			if tests, err := rulefiles.ReadTests(args[0]); err == nil && len(tests) > 0 {
-				fmt.Fprintf(out, "%s called *_test.yaml, for sluice rules test\n", plural(int64(len(tests)), "file", "files"))
+				fmt.Fprintf(out, "%s called *_test.yaml, for sluice rules test\n", plural(len(tests), "file", "files"))
 			}
-			fmt.Fprintf(out, "%d domains, %d rules: sound\n", len(set.Domains()), len(set.Rules()))
+			fmt.Fprintf(out, "%d domains, %d rules: valid\n", len(set.Domains()), len(set.Rules()))
 			return nil
 		},
 	}
@@ -82,9 +67,9 @@ func newRulesTest(options *rules.Options) *cobra.Command {
 		Short: "Run the test cases that stand beside the rules",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			set, err := loadRules(args[0], *options)
+			set, _, err := rulefiles.Load(args[0], *options)
 			if err != nil {
-				return err
+				return &codedError{exitDenied, err}
 			}
 			files, err := rulefiles.ReadTests(args[0])
 			if err != nil {
@@ -133,9 +118,9 @@ Exit codes: 0 a rule applies, 1 an error in a file, 2 wrong usage, 4 not limited
 		Example: "  sluice rules explain examples/rules --domain auth auth_type=login user=me",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			set, err := loadRules(args[0], *options)
+			set, _, err := rulefiles.Load(args[0], *options)
 			if err != nil {
-				return err
+				return &codedError{exitDenied, err}
 			}
 			if domain == "" {
 				if all := set.Domains(); len(all) == 1 {
@@ -192,7 +177,7 @@ func printExplanation(out io.Writer, x rules.Explanation, descriptor []rules.Ent
 	}
 }
 
-// describeElastic says in a line what a pool gives to descriptor.
+// describeElastic says in a line how many units a pool gives to descriptor.
 func describeElastic(e *rules.Elastic, descriptor []rules.Entry) string {
 	p := e.Pool
 	text := fmt.Sprintf("pool %s, %s", p.Name, describeLimit(p.Limits(0).At(0)))
@@ -206,20 +191,17 @@ func describeElastic(e *rules.Elastic, descriptor []rules.Entry) string {
 	return text
 }
 
-// describe says in a line what a rule does.
+// describe says in a line what the limits of a rule are.
 func describe(r *rules.Rule) string {
-	var parts []string
-	switch {
-	case r.Unlimited:
-		parts = append(parts, "unlimited")
-	case r.Limits == nil:
-		parts = append(parts, "no limit")
-	default:
-		for i := range r.Limits.Len() {
-			parts = append(parts, describeLimit(r.Limits.At(i)))
+	text := "unlimited"
+	if !r.Unlimited && r.Limits == nil {
+		text = "no limit"
+	} else if !r.Unlimited {
+		text = describeLimit(r.Limits.At(0))
+		for i := 1; i < r.Limits.Len(); i++ {
+			text += " and " + describeLimit(r.Limits.At(i))
 		}
 	}
-	text := strings.Join(parts, " and ")
 	if r.Shadow {
 		text += ", shadow"
 	}

@@ -19,7 +19,7 @@ import (
 // lookupEnv is where settings in the environment come from.
 var lookupEnv = os.LookupEnv
 
-// settings are what `sluice serve` can be told.
+// settings are the flags of `sluice serve`.
 type settings struct {
 	node.Config
 	logLevel, logFormat string
@@ -40,22 +40,22 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.Uint16Var(&s.PeerPort, "peer-port", s.PeerPort, "`port` for checks forwarded by other nodes; 0 picks a free one")
 	f.Uint16Var(&s.GossipPort, "gossip-port", s.GossipPort, "gossip `port`, TCP and UDP; 0 picks a free one")
 	f.StringVar(&s.Rules, "rules", s.Rules, "rule file or directory; re-read when it changes")
-	f.StringVar(&s.Callers, "callers", s.Callers, "`file` that says who may do what, re-read when it changes; without it everybody may ask and reset")
+	f.StringVar(&s.Callers, "callers", s.Callers, "`file` with the access control list of callers, re-read when it changes; without it every client may check and reset")
 	f.BoolVar(&s.MergeDomains, "merge-domains", s.MergeDomains, "allow several rule files for one domain")
 	f.StringVar(&s.UnknownDomain, "unknown-domain", s.UnknownDomain, "answer to a check in a domain without rules: allow or error")
 	f.StringVar(&s.SecretFile, "secret-file", s.SecretFile, "`file` with the cluster's secret, equal on all nodes; re-read when it changes; required where --bind is no loopback address")
-	f.StringSliceVar(&s.Insecure, "insecure", s.Insecure, "checks to do without, by their `words`, comma separated: secret (start beyond loopback without --secret-file: whoever reaches the ports can join the cluster)")
-	f.StringVar(&s.TopKeys, "top-keys", s.TopKeys, "count the heaviest keys by name: off, local (shown to operators and to other nodes) or on (shown to everybody)")
+	f.StringSliceVar(&s.Insecure, "insecure", s.Insecure, "checks to do without, by their `words`, comma separated: secret (start beyond loopback without --secret-file: any process that reaches the ports can join the cluster)")
+	f.StringVar(&s.TopKeys, "top-keys", s.TopKeys, "count the heaviest keys by name: off, local (shown to operators and to other nodes) or on (shown to every client)")
 	f.BoolVar(&s.Console, "console", s.Console, "serve the console, a page for operators, at /console on the HTTP port; `sluice console` logs a browser in")
 	f.StringVar(&s.TLS.Cert, "tls-cert", s.TLS.Cert, "`file` with the certificate of the gRPC and HTTP ports, PEM, its chain behind it; turns TLS on; re-read when it changes, as are the other files")
 	f.StringVar(&s.TLS.Key, "tls-key", s.TLS.Key, "`file` with the key of --tls-cert, PEM")
-	f.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "`file` with the authorities of clients' certificates, PEM")
-	f.StringVar(&s.TLS.ClientAuth, "tls-client-auth", s.TLS.ClientAuth, "what is asked of clients: none, request (a certificate that is shown must be right) or require; /healthz and /readyz ask nobody")
+	f.StringVar(&s.TLS.ClientCA, "tls-client-ca", s.TLS.ClientCA, "`file` with the CAs of clients' certificates, PEM")
+	f.StringVar(&s.TLS.ClientAuth, "tls-client-auth", s.TLS.ClientAuth, "certificates of clients: none, request (a certificate that is shown must be valid) or require; /healthz and /readyz require none")
 	f.StringVar(&s.TLS.MinVersion, "tls-min-version", s.TLS.MinVersion, "oldest TLS that is spoken on any port: 1.2 or 1.3")
 	f.StringVar(&s.TLS.PeerCert, "peer-tls-cert", s.TLS.PeerCert, "`file` with this node's certificate for other nodes, both as server and as client; turns TLS between nodes on")
 	f.StringVar(&s.TLS.Peers, "peer-tls", s.TLS.Peers, "TLS between nodes: off, accept (both are taken, TLS is dialed where the other node speaks it; to turn it on or off node by node) or require (default: require with --peer-tls-cert, else off)")
 	f.StringVar(&s.TLS.PeerKey, "peer-tls-key", s.TLS.PeerKey, "`file` with the key of --peer-tls-cert")
-	f.StringVar(&s.TLS.PeerCA, "peer-tls-ca", s.TLS.PeerCA, "`file` with the authorities of other nodes' certificates")
+	f.StringVar(&s.TLS.PeerCA, "peer-tls-ca", s.TLS.PeerCA, "`file` with the CAs of other nodes' certificates")
 	f.StringVar(&s.TLS.PeerName, "peer-tls-name", s.TLS.PeerName, "DNS `name` that a node's certificate must have; {name} is the node's --name")
 	f.StringVar(&s.GossipKeyring, "gossip-keyring", s.GossipKeyring, "`file` with the keys that encrypt gossip, base64, one per line, the first for what is sent; re-read when it changes")
 	f.BoolVar(&s.EnvoyAllOrNothing, "envoy-all-or-nothing", s.EnvoyAllOrNothing, "charge all descriptors of a request from Envoy or none, instead of each for itself")
@@ -71,7 +71,7 @@ func (s *settings) register(f *pflag.FlagSet) {
 	f.IntVar(&s.Replicas, "replicas", s.Replicas, "how many other nodes keep a `replica` of what this node owns: 1, or 2 to survive two lost nodes at once; equal on all nodes")
 	f.StringVar(&s.Zone, "zone", s.Zone, "`name` of the zone that this node runs in; replicas are kept in other zones than the owner's where there are any")
 	f.IntVar(&s.MaxEntries, "max-entries", s.MaxEntries, "most counters to hold; 0 for as many as --memory-limit has room for")
-	f.StringVar(&s.WhenFull, "when-full", s.WhenFull, "what becomes of a new key when there is no room for its counter: evict invalidates, deny denies it and keeps what still counts")
+	f.StringVar(&s.WhenFull, "when-full", s.WhenFull, "what happens to a new key when there is no room for its counter: evict evicts another counter, deny denies the key")
 	f.StringVar(&s.DataDir, "data-dir", s.DataDir, "`directory` to keep counters in over a restart of the whole cluster, one for each node; none by default")
 	f.DurationVar(&s.SnapshotInterval, "snapshot-interval", s.SnapshotInterval, "how often counters are written to --data-dir; 0 writes them only when stopping")
 	f.StringVar(&s.Admin.Dir, "operators-dir", s.Admin.Dir, operatorsDirHelp)
@@ -112,12 +112,10 @@ the others before it stops; a second signal cuts that short.
 Every flag can also be given as an environment variable (SLUICE_ and the flag's
 name in capitals, dashes as underscores) or as a key of the --config file. The
 command line wins over the environment, and the environment over the file.`,
-		Example: "  sluice serve --name n1 --bind 127.0.1.1 --join 127.0.1.1,127.0.1.2 --bootstrap-expect 2 --rules examples/rules",
-		Args:    cobra.NoArgs,
+		Example:           "  sluice serve --name n1 --bind 127.0.1.1 --join 127.0.1.1,127.0.1.2 --bootstrap-expect 2 --rules examples/rules",
+		Args:              cobra.NoArgs,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return usageError(settle(cmd.Flags(), lookupEnv)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settle(cmd.Flags(), lookupEnv); err != nil {
-				return usageError(err)
-			}
 			if err := s.validate(); err != nil {
 				return usageError(err)
 			}
@@ -127,9 +125,7 @@ command line wins over the environment, and the environment over the file.`,
 			}
 			s.Admin.Level, s.Version, s.OwnProcess = level, versionString(), true
 			warnOfUnknown(cmd.Flags(), os.Environ(), log)
-			ctx, stop := context.WithCancel(cmd.Context())
-			defer stop()
-			return serve(ctx, s.Config, log)
+			return serve(cmd.Context(), s.Config, log)
 		},
 	}
 	s.register(cmd.Flags())
@@ -143,22 +139,19 @@ func serve(ctx context.Context, c node.Config, log *slog.Logger) error {
 		return &codedError{exitDenied, err}
 	}
 	defer onSecondSignal(n.Hurry)()
-	if err := n.Run(ctx); err != nil {
-		return &codedError{exitDenied, err}
-	}
-	return nil
+	return withCode(exitDenied, n.Run(ctx))
 }
 
-// onSecondSignal calls f when the process has been told to stop twice: the first time is
-// for ctx. A third signal ends the process at once. The result ends it.
+// onSecondSignal calls f at the second signal to stop: the first one ends the context of the command. A third signal ends the
+// process at once. The result ends it.
 func onSecondSignal(f func()) (end func()) {
-	told, over := make(chan os.Signal, 4), make(chan struct{})
-	signal.Notify(told, os.Interrupt, syscall.SIGTERM)
+	signals, over := make(chan os.Signal, 4), make(chan struct{})
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
-		defer signal.Stop(told)
+		defer signal.Stop(signals)
 		for range 2 {
 			select {
-			case <-told:
+			case <-signals:
 			case <-over:
 				return
 			}

@@ -20,7 +20,7 @@ func newTokenCommand() *cobra.Command {
 		Use:   "token",
 		Short: "Make a token for a caller, and its digest for the nodes",
 		Long: `Make a token, 256 random bits, and its digest. The token is for the caller, and is shown this once;
-the digest is for the file of --callers, which cannot be used to call anybody.
+the digest is for the file of --callers, and cannot be used as a token.
 
 Exit codes: 0 made, 1 the file cannot be written, 2 wrong usage.`,
 		Example: "  sluice token\n" +
@@ -39,23 +39,23 @@ Exit codes: 0 made, 1 the file cannot be written, 2 wrong usage.`,
 	return cmd
 }
 
+// printToken makes a token, or reads that in the file of; it prints the digest, and the token unless it is in a file.
 func printToken(stdout io.Writer, out, of string) error {
-	var token string
-	var err error
+	token, err := access.NewToken(rand.Reader)
+	if err != nil {
+		return &codedError{exitDenied, err}
+	}
 	if of != "" {
-		token, err = readToken(of)
-		if err != nil {
+		if token, err = readToken(of); err != nil {
 			return usageError(fmt.Errorf("--of: %w", err))
 		}
-	} else if token, err = access.NewToken(rand.Reader); err != nil {
-		return &codedError{exitDenied, err}
 	}
 	digest, ok := access.DigestOf(token)
 	if !ok {
 		return usageError(fmt.Errorf("--of: %s has no token as `sluice token` makes them", of))
 	}
 	if out != "" {
-		if err := writeToken(out, token); err != nil {
+		if err := writeNew(out, []byte(token+"\n"), 0o600); err != nil {
 			return &codedError{exitDenied, fmt.Errorf("--out: %w", err)}
 		}
 	}
@@ -67,17 +67,7 @@ func printToken(stdout io.Writer, out, of string) error {
 	return err
 }
 
-// writeToken makes a file that is not there yet.
-func writeToken(path, token string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(token + "\n")
-	return errors.Join(err, f.Close())
-}
-
-// readToken reads a file with one token. No error repeats what is in it.
+// readToken reads a file with one token. No error repeats its contents.
 func readToken(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -94,21 +84,16 @@ func readToken(path string) (string, error) {
 func newCallers() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "callers",
-		Short: "Work with files that say who may do what",
+		Short: "Work with access control lists of callers",
 		Args:  onlyCommands,
 		RunE:  helpOnly,
 	}
-	cmd.AddCommand(newCallersCheck())
-	return cmd
-}
-
-func newCallersCheck() *cobra.Command {
-	return &cobra.Command{
+	cmd.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "Say what is wrong with a file for --callers",
-		Long: `Say what is wrong with a file for --callers.
+		Short: "Validate an access control list for --callers",
+		Long: `Validate an access control list for --callers.
 
-Exit codes: 0 sound, 1 a fault, 2 wrong usage.`,
+Exit codes: 0 valid, 1 invalid, 2 wrong usage.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			data, err := os.ReadFile(args[0])
@@ -119,8 +104,9 @@ Exit codes: 0 sound, 1 a fault, 2 wrong usage.`,
 			if err != nil {
 				return &codedError{exitDenied, err}
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: sound, %d callers\n", args[0], policy.Callers())
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: valid, %d callers\n", args[0], policy.Callers())
 			return err
 		},
-	}
+	})
+	return cmd
 }

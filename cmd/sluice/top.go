@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,7 +22,6 @@ type topFlags struct {
 	domain   string
 	interval time.Duration
 	once     bool
-	output   string
 }
 
 // topBys are the values of --by.
@@ -36,10 +33,10 @@ func newTop() *cobra.Command {
 	var f topFlags
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show the keys that are limited most, or asked for most",
+		Short: "Show the keys that are limited most, or checked most",
 		Long: `Show the heaviest keys of all nodes over the last minute or so, again and again until
 it is interrupted. Any node can be asked by its operators, on its own machine, or with
---callers by those with the verb read; one with --top-keys=on answers everybody.
+--callers by those with the verb read; one with --top-keys=on answers every client.
 
 Counts are of checks (--by frequent) or of denied checks (--by limited). They are
 estimates where checks are many; 700 -3 says that the true
@@ -51,9 +48,6 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 			"  kubectl exec sluice-0 -- /sluice top --once -o json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settleOutput(cmd, f.output); err != nil {
-				return err
-			}
 			if err := f.validate(); err != nil {
 				return usageError(err)
 			}
@@ -61,12 +55,11 @@ Exit codes: 0 answered, 1 rejected, 2 wrong usage, 3 no answer.`,
 		},
 	}
 	f.registerOperator(cmd)
-	cmd.Flags().StringVar(&f.by, "by", "limited", "what makes a key heavy: limited (denied checks) or frequent (checks)")
+	cmd.Flags().StringVar(&f.by, "by", "limited", "the order of keys: limited (by denied checks) or frequent (by checks)")
 	cmd.Flags().Int32VarP(&f.n, "number", "n", 20, "how many keys, 1 to 100")
 	cmd.Flags().StringVar(&f.domain, "domain", "", "only keys of this `domain`")
 	cmd.Flags().DurationVar(&f.interval, "interval", 2*time.Second, "time between two looks")
 	cmd.Flags().BoolVar(&f.once, "once", false, "look once and end")
-	registerOutput(cmd, &f.output)
 	return cmd
 }
 
@@ -107,16 +100,30 @@ func (f *topFlags) run(ctx context.Context, out io.Writer) error {
 
 // show asks once and prints the answer.
 func (f *topFlags) show(ctx context.Context, out io.Writer) error {
-	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		res, err := c.Top(ctx, &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain})
-		if err != nil {
-			return err
+	req := &sluicev1.TopRequest{By: topBys[f.by], N: f.n, Domain: f.domain}
+	res, err := operate(ctx, &f.clientFlags, sluicev1.SluiceServiceClient.Top, req)
+	if err != nil {
+		return err
+	}
+	text := topText(f.by, res)
+	if !f.once {
+		text += "\n"
+		if terminal(out) {
+			text = "\x1b[H\x1b[2J" + text // to the corner, and clear the screen
 		}
-		return f.print(out, res)
-	})
+	}
+	return write(out, f.output, text, topOf(f.by, res))
 }
 
-// topKeyJSON is one key in `sluice top -o json`.
+// topJSON is the answer of `sluice top -o json`. Covers is in seconds.
+type topJSON struct {
+	By      string       `json:"by"`
+	Covers  float64      `json:"covers"`
+	Keys    []topKeyJSON `json:"keys"`
+	Nodes   []string     `json:"nodes"`
+	Missing []string     `json:"missing"`
+}
+
 type topKeyJSON struct {
 	Domain     string         `json:"domain"`
 	Descriptor []topEntryJSON `json:"descriptor"`
@@ -132,84 +139,52 @@ type topEntryJSON struct {
 	Value string `json:"value"`
 }
 
-func (f *topFlags) print(out io.Writer, res *sluicev1.TopResponse) error {
-	if f.output == "json" {
-		return printTopJSON(out, f.by, res)
+func topOf(by string, res *sluicev1.TopResponse) topJSON {
+	top := topJSON{by, seconds(res.CoversNs), make([]topKeyJSON, len(res.Keys)), orEmpty(res.Nodes), orEmpty(res.Missing)}
+	for i, k := range res.Keys {
+		top.Keys[i] = topKeyJSON{k.Domain, entriesOf(k.Descriptor_), k.Rule, k.Cut, k.Count, k.Error, k.PerSecond}
 	}
-	var b strings.Builder
-	if !f.once {
-		if file, ok := out.(*os.File); ok && isTerminal(file) {
-			b.WriteString("\x1b[H\x1b[2J") // to the corner, and everything away
-		}
-	}
-	b.WriteString(topText(f.by, res))
-	if !f.once {
-		b.WriteByte('\n')
-	}
-	_, err := io.WriteString(out, b.String())
-	return err
+	return top
 }
 
-func isTerminal(file *os.File) bool {
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-func printTopJSON(out io.Writer, by string, res *sluicev1.TopResponse) error {
-	body := struct {
-		By      string       `json:"by"`
-		Covers  float64      `json:"covers"`
-		Keys    []topKeyJSON `json:"keys"`
-		Nodes   []string     `json:"nodes"`
-		Missing []string     `json:"missing"`
-	}{by, seconds(res.CoversNs), []topKeyJSON{}, append([]string{}, res.Nodes...), append([]string{}, res.Missing...)}
-	for _, k := range res.Keys {
-		j := topKeyJSON{
-			Domain: k.Domain, Descriptor: []topEntryJSON{}, Rule: k.Rule, Cut: k.Cut,
-			Count: k.Count, Error: k.Error, PerSecond: k.PerSecond,
-		}
-		for _, e := range k.Descriptor_ {
-			j.Descriptor = append(j.Descriptor, topEntryJSON{e.Key, e.Value})
-		}
-		body.Keys = append(body.Keys, j)
-	}
-	return json.NewEncoder(out).Encode(body)
-}
+// orEmpty is list, which JSON shall not have as null.
+func orEmpty(list []string) []string { return append([]string{}, list...) }
 
 // topText is the table of keys.
 func topText(by string, res *sluicev1.TopResponse) string {
 	var b strings.Builder
-	what := map[string]string{"limited": "DENIED", "frequent": "CHECKS"}[by]
+	count := map[string]string{"limited": "DENIED", "frequent": "CHECKS"}[by]
 	fmt.Fprintf(&b, "most %s keys of the last %v, by %s\n", by, time.Duration(res.CoversNs).Round(time.Second), strings.Join(res.Nodes, ", "))
 	if len(res.Missing) > 0 {
 		fmt.Fprintf(&b, "without %s\n", strings.Join(res.Missing, ", "))
 	}
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "PER SECOND\t%s\tDOMAIN\tKEY\tRULE\n", what)
+	fmt.Fprintf(table, "PER SECOND\t%s\tDOMAIN\tKEY\tRULE\n", count)
 	for _, k := range res.Keys {
-		count := fmt.Sprint(k.Count)
+		n := fmt.Sprint(k.Count)
 		if k.Error > 0 {
-			count += fmt.Sprintf(" -%d", k.Error)
+			n += fmt.Sprintf(" -%d", k.Error)
 		}
-		fmt.Fprintf(table, "%.1f\t%s\t%s\t%s\t%s\n", k.PerSecond, count, printable(k.Domain), descriptorText(k), printable(k.Rule))
+		key := descriptorText(k.Descriptor_)
+		if k.Cut {
+			key += " …"
+		}
+		fmt.Fprintf(table, "%.1f\t%s\t%s\t%s\t%s\n", k.PerSecond, n, printable(k.Domain), key, printable(k.Rule))
 	}
 	table.Flush()
 	return b.String()
 }
 
-// descriptorText spells a key's descriptor as `sluice check` takes it.
-func descriptorText(k *sluicev1.TopKey) string {
-	var parts []string
-	for _, e := range k.Descriptor_ {
-		parts = append(parts, printable(e.Key+"="+e.Value))
-	}
-	if k.Cut {
-		parts = append(parts, "…")
+// descriptorText spells a descriptor as `sluice check` takes it.
+func descriptorText(descriptor []*sluicev1.Entry) string {
+	parts := make([]string, len(descriptor))
+	for i, e := range descriptor {
+		parts[i] = printable(e.Key + "=" + e.Value)
 	}
 	return strings.Join(parts, " ")
 }
 
-// printable quotes what would upset a table or a terminal: callers choose these texts.
+// printable quotes texts of clients that would break a table or control a terminal.
 func printable(s string) string {
 	quoted := fmt.Sprintf("%q", s)
 	if quoted == `"`+s+`"` && !strings.Contains(s, " ") {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,14 +15,13 @@ import (
 
 const bootstrapWarning = `This makes the node at %s found a new cluster, with itself as the only voter.
   - Counters that no living node has begin anew: every limit may be admitted once more.
-  - If other nodes of the old cluster are alive and only cut off, there are two clusters, each with the whole
-    limits. Stop them first, or find out what cuts them off.
+  - If other nodes of the old cluster are alive behind a network partition, there are two clusters, each with the
+    full limits. Stop them first, or mend the network.
 Nodes that know no cluster, or have had no quorum for 5s, join the new one by themselves.
 `
 
 func newBootstrap() *cobra.Command {
 	var f clientFlags
-	var output string
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
@@ -35,8 +32,8 @@ as the only voter. Other nodes then join it.
 It is the way out after a total loss: when so many voters are gone for good, with their
 data directories, that the rest will never be a majority, and --bootstrap-expect nodes
 without a voter set do not come together. Counters that no living node has begin anew. If
-other nodes of the old cluster are alive, there are two clusters, each with the whole
-limits. Without --yes it asks before.
+other nodes of the old cluster are alive, there are two clusters, each with the full
+limits. Without --yes it asks first.
 
 The node answers its operators, on its own machine, or with --callers those with the verb
 admin.
@@ -46,18 +43,20 @@ Exit codes: 0 founded, 1 rejected, 2 wrong usage, 3 no answer.`,
 			"  kubectl exec sluice-0 -- /sluice members bootstrap --yes",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settleOutput(cmd, output); err != nil {
-				return err
-			}
 			if err := confirm(cmd, yes, fmt.Sprintf(bootstrapWarning, f.node())); err != nil {
 				return err
 			}
-			return bootstrap(cmd.Context(), cmd.OutOrStdout(), f, output)
+			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.Bootstrap, &sluicev1.BootstrapRequest{})
+			if err != nil {
+				return err
+			}
+			return write(cmd.OutOrStdout(), f.output, "founded a new cluster\n"+setText(resp.VoterSet), struct {
+				VoterSet *setJSON `json:"voter_set,omitempty"`
+			}{setOf(resp.VoterSet)})
 		},
 	}
 	f.registerOperator(cmd)
-	registerOutput(cmd, &output)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask first")
 	return cmd
 }
 
@@ -75,41 +74,24 @@ func confirm(cmd *cobra.Command, yes bool, warning string) error {
 	return nil
 }
 
-func bootstrap(ctx context.Context, out io.Writer, f clientFlags, output string) error {
-	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		resp, err := c.Bootstrap(ctx, &sluicev1.BootstrapRequest{})
-		if err != nil {
-			return err
-		}
-		if output == "json" {
-			return json.NewEncoder(out).Encode(struct {
-				VoterSet *setJSON `json:"voter_set,omitempty"`
-			}{setOf(resp.GetVoterSet())})
-		}
-		_, err = fmt.Fprintf(out, "founded a new cluster\n%s", setText(resp.GetVoterSet()))
-		return err
-	})
-}
-
 const acceptLossWarning = `This makes every node that the one at %s sees take lost counters for unspent.
   - Keys of rules with on_lost_state: deny whose counters are lost begin anew: every limit may be admitted once more.
-  - If the nodes that have these counters are only cut off, mend the network instead: their counters come back.
+  - If the nodes that have these counters are behind a network partition, mend the network instead: their counters come back.
 `
 
 func newAcceptLoss() *cobra.Command {
 	var f clientFlags
-	var output string
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "accept-loss",
 		Short: "Take counters that are lost for unspent",
 		Long: `Take counters that were lost in takeovers without state for unspent: rules with
-on_lost_state: deny admit their keys again, each up to its whole limit.
+on_lost_state: deny admit their keys again, each up to its full limit.
 
 It is for when the nodes that had the counters are gone for good, and their keys cannot be
 denied until the windows end. "sluice members" shows what is lost, and which rules deny
 for how much longer. The node tells all others that it sees; one that it does not see, or
-that owns more such partitions later, is to be told again. Without --yes it asks before.
+that owns more such partitions later, has to be told again. Without --yes it asks first.
 
 The node answers its operators, on its own machine, or with --callers those with the verb
 admin.
@@ -119,39 +101,26 @@ Exit codes: 0 accepted, 1 rejected, 2 wrong usage, 3 no answer.`,
 			"  kubectl exec sluice-0 -- /sluice members accept-loss --yes",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := settleOutput(cmd, output); err != nil {
-				return err
-			}
 			if err := confirm(cmd, yes, fmt.Sprintf(acceptLossWarning, f.node())); err != nil {
 				return err
 			}
-			return acceptLoss(cmd.Context(), cmd.OutOrStdout(), f, output)
+			resp, err := operate(cmd.Context(), &f, sluicev1.SluiceServiceClient.AcceptLoss, &sluicev1.AcceptLossRequest{})
+			if err != nil {
+				return err
+			}
+			told := orDash(strings.Join(resp.Told, ", "))
+			return write(cmd.OutOrStdout(), f.output, fmt.Sprintf("accepted the loss of %d partitions; told %s\n", resp.Partitions, told), struct {
+				Partitions int32    `json:"partitions"`
+				Told       []string `json:"told,omitempty"`
+			}{resp.Partitions, resp.Told})
 		},
 	}
 	f.registerOperator(cmd)
-	registerOutput(cmd, &output)
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask first")
 	return cmd
 }
 
-func acceptLoss(ctx context.Context, out io.Writer, f clientFlags, output string) error {
-	return f.operate(ctx, func(ctx context.Context, c sluicev1.SluiceServiceClient) error {
-		resp, err := c.AcceptLoss(ctx, &sluicev1.AcceptLossRequest{})
-		if err != nil {
-			return err
-		}
-		if output == "json" {
-			return json.NewEncoder(out).Encode(struct {
-				Partitions int32    `json:"partitions"`
-				Told       []string `json:"told,omitempty"`
-			}{resp.GetPartitions(), resp.GetTold()})
-		}
-		_, err = fmt.Fprintf(out, "accepted the loss of %d partitions; told %s\n", resp.GetPartitions(), orDash(strings.Join(resp.GetTold(), ", ")))
-		return err
-	})
-}
-
-// lostText says what is lost, and which rules deny because of that.
+// lostText says how many partitions lost their counters, and which rules deny because of that.
 func lostText(r *sluicev1.MembersResponse) string {
 	lost := r.GetHoldings().GetLost()
 	if lost == 0 {
@@ -160,7 +129,7 @@ func lostText(r *sluicev1.MembersResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "counters of %d partitions of %s are lost: bring back the nodes that had them, or `sluice members accept-loss`\n", lost, r.Self)
 	for _, x := range r.LostRules {
-		fmt.Fprintf(&b, "  %s denies what may have been spent, for %v more at most\n", x.Rule, time.Duration(x.LeftNs).Round(time.Second))
+		fmt.Fprintf(&b, "  %s denies units that may have been spent, for %v more at most\n", x.Rule, time.Duration(x.LeftNs).Round(time.Second))
 	}
 	return b.String()
 }

@@ -1,12 +1,10 @@
-// Package certs keeps a TLS identity current: a certificate, its key, and the authorities that the
-// other side's certificate is checked against, each in a file that is replaced while a node runs.
+// Package certs keeps a TLS identity current: a certificate, its key, and the CAs of the other side, each in a file that
+// may be replaced while a node runs.
 //
-// It decides whether new files may come into force and with what every handshake from then on is made. Connections
-// that are open stay as they are. What a certificate's names allow it leaves to others; the peers' names
-// are checked with Source.CheckNode by those who know who says to be whom.
+// It decides whether new files come into force; every later handshake uses them, and open connections stay. Package access
+// decides what a client certificate allows, and peers' names are checked by CheckNode.
 //
-// Nothing is resumed: with a session ticket, a client could go on with a certificate whose
-// authority is no longer there. A Source works on the goroutine that calls Run.
+// Sessions are never resumed: a session ticket would outlive the removal of a CA. A Source works on the goroutine that calls Run.
 package certs
 
 import (
@@ -32,10 +30,10 @@ type Source struct {
 	now    atomic.Pointer[identity]
 }
 
-// identity is what one set of files says.
+// identity is the contents of one set of files.
 type identity struct {
 	certificate tls.Certificate
-	authorities *x509.CertPool // nil without CA
+	cas         *x509.CertPool // nil without CA
 }
 
 // Open reads the files. It fails, with the flag of the file in the error, if they cannot be read, do not belong
@@ -52,7 +50,14 @@ func Open(c Config) (*Source, error) {
 	flags := s.config.Flags[:len(paths)]
 	var err error
 	s.files, err = reload.Open(reload.Config{
-		What: strings.Join(flags, ", "), Paths: paths, Names: flags, Every: c.Every, Log: s.config.Log, Take: s.take,
+		What: strings.Join(flags, ", "), Paths: paths, Names: flags, Every: c.Every, Log: s.config.Log,
+		Take: func(contents [][]byte) error {
+			next, err := s.config.read(contents, time.Now())
+			if err == nil {
+				s.now.Store(next)
+			}
+			return err
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -63,17 +68,7 @@ func Open(c Config) (*Source, error) {
 // Files are those that are followed; their Run keeps s current.
 func (s *Source) Files() *reload.Files { return s.files }
 
-// take puts the contents of the files into force if they are sound.
-func (s *Source) take(contents [][]byte) error {
-	next, err := s.config.read(contents, time.Now())
-	if err != nil {
-		return err
-	}
-	s.now.Store(next)
-	return nil
-}
-
-// read judges the contents of certificate, key and, if there are such, authorities.
+// read validates the contents of certificate, key and, with CA, the CAs.
 func (c Config) read(contents [][]byte, now time.Time) (*identity, error) {
 	next := new(identity)
 	var err error
@@ -87,7 +82,7 @@ func (c Config) read(contents [][]byte, now time.Time) (*identity, error) {
 	if c.CA == "" {
 		return next, nil
 	}
-	if next.authorities, err = parseAuthorities(contents[2]); err != nil {
+	if next.cas, err = parseCAs(contents[2]); err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", c.Flags[2], c.CA, err)
 	}
 	if !c.Mutual {
@@ -96,27 +91,26 @@ func (c Config) read(contents [][]byte, now time.Time) (*identity, error) {
 	if err := leaf.VerifyHostname(c.Name); err != nil {
 		return nil, fmt.Errorf("%s: %s: the certificate is not one for %q: %w", c.Flags[0], c.Cert, c.Name, err)
 	}
-	chain, err := parseChain(next.certificate.Certificate)
+	chain, err := x509.ParseCertificates(slices.Concat(next.certificate.Certificate...))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", c.Flags[0], c.Cert, err)
 	}
-	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		if err := next.verify(chain, usage, now); err != nil {
-			return nil, fmt.Errorf("%s, %s: %s against %s, as a %s: %w", c.Flags[0], c.Flags[2], c.Cert, c.CA, usageName(usage), err)
+	for _, side := range sides {
+		if err := next.verify(chain, side.usage, now); err != nil {
+			return nil, fmt.Errorf("%s, %s: %s against %s, as a %s: %w", c.Flags[0], c.Flags[2], c.Cert, c.CA, side.name, err)
 		}
 	}
 	return next, nil
 }
 
-func usageName(u x509.ExtKeyUsage) string {
-	if u == x509.ExtKeyUsageServerAuth {
-		return "server"
-	}
-	return "client"
-}
+// sides are those of a connection between nodes, which a node's certificate has to be for.
+var sides = []struct {
+	usage x509.ExtKeyUsage
+	name  string
+}{{x509.ExtKeyUsageServerAuth, "server"}, {x509.ExtKeyUsageClientAuth, "client"}}
 
-// parseAuthorities reads certificates in PEM. Everything in them has to be one.
-func parseAuthorities(text []byte) (*x509.CertPool, error) {
+// parseCAs reads certificates in PEM, and nothing else.
+func parseCAs(text []byte) (*x509.CertPool, error) {
 	pool, n := x509.NewCertPool(), 0
 	for {
 		var block *pem.Block
@@ -139,31 +133,20 @@ func parseAuthorities(text []byte) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func parseChain(raw [][]byte) ([]*x509.Certificate, error) {
-	chain := make([]*x509.Certificate, len(raw))
-	for i, der := range raw {
-		var err error
-		if chain[i], err = x509.ParseCertificate(der); err != nil {
-			return nil, fmt.Errorf("certificate %d: %w", i+1, err)
-		}
-	}
-	return chain, nil
-}
-
-// verify checks a chain, its leaf first, against the authorities.
+// verify checks a chain, its leaf first, against the CAs.
 func (i *identity) verify(chain []*x509.Certificate, usage x509.ExtKeyUsage, now time.Time) error {
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		between.AddCert(c)
 	}
 	_, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: i.authorities, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+		Roots: i.cas, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
 	})
 	return err
 }
 
-// Server returns the configuration of a listener for the application protocols, for example "h2". Every
-// handshake is made with what is in force then.
+// Server returns the configuration of a listener for the application protocols, for example "h2". Every handshake uses the
+// files in force at that time.
 func (s *Source) Server(protocols ...string) *tls.Config {
 	if s.config.Mutual {
 		return s.ServerAsking(RequireClient, protocols...)
@@ -171,14 +154,13 @@ func (s *Source) Server(protocols ...string) *tls.Config {
 	return s.ServerAsking(s.config.Auth, protocols...)
 }
 
-// ServerAsking is Server with another ClientAuth: a port may have to let some in without a certificate
-// whom it answers less.
+// ServerAsking is Server with another ClientAuth.
 func (s *Source) ServerAsking(auth ClientAuth, protocols ...string) *tls.Config {
 	base := tls.Config{MinVersion: s.config.MinVersion, NextProtos: protocols, SessionTicketsDisabled: true} // #nosec G402 -- at least TLS 1.2, by Validate
 	listener := base.Clone()
 	listener.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		now, c := s.now.Load(), base.Clone()
-		c.Certificates, c.ClientCAs = []tls.Certificate{now.certificate}, now.authorities
+		c.Certificates, c.ClientCAs = []tls.Certificate{now.certificate}, now.cas
 		switch auth {
 		case RequestClient:
 			c.ClientAuth = tls.VerifyClientCertIfGiven
@@ -190,16 +172,15 @@ func (s *Source) ServerAsking(auth ClientAuth, protocols ...string) *tls.Config 
 	return listener
 }
 
-// Client returns the configuration of connections to other nodes. The server's certificate is checked against
-// the authorities in force at that time, but not its name: what it says to be is known only later,
-// and CheckNode is for then. Only for Mutual.
+// Client returns the configuration of connections to other nodes. The server's certificate is checked against the CAs in
+// force at that time, but not its name: that is known only later, and for CheckNode. Only for Mutual.
 func (s *Source) Client(protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: s.config.MinVersion, NextProtos: protocols,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return &s.now.Load().certificate, nil
 		},
-		// The library would check against authorities that never change; VerifyConnection does it instead.
+		// crypto/tls would check against fixed CAs; VerifyConnection does it instead.
 		InsecureSkipVerify: true, // #nosec G402
 		VerifyConnection: func(state tls.ConnectionState) error {
 			if len(state.PeerCertificates) == 0 {
@@ -210,9 +191,8 @@ func (s *Source) Client(protocols ...string) *tls.Config {
 	}
 }
 
-// CheckNode reports why the other side of a connection between nodes, whose certificate was verified for its side, is not
-// the node of that DNS name, or nil. A node's certificate is good for both sides: so one that the same authority
-// has signed for a client makes nobody a node.
+// CheckNode returns an error unless the other side of a connection, whose certificate was verified for its side, is the node
+// of that DNS name. A node's certificate must be for both sides, so a client's certificate of the same CA is none.
 func CheckNode(state tls.ConnectionState, name string) error {
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("it shows no certificate")
@@ -221,9 +201,9 @@ func CheckNode(state tls.ConnectionState, name string) error {
 		return fmt.Errorf("its certificate is not one for %q: %w", name, err)
 	}
 	usages := state.PeerCertificates[0].ExtKeyUsage
-	for _, u := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		if len(usages) > 0 && !slices.Contains(usages, u) && !slices.Contains(usages, x509.ExtKeyUsageAny) {
-			return fmt.Errorf("its certificate is not one for a %s, and a node's has to be for both", usageName(u))
+	for _, side := range sides {
+		if len(usages) > 0 && !slices.Contains(usages, side.usage) && !slices.Contains(usages, x509.ExtKeyUsageAny) {
+			return fmt.Errorf("its certificate is not one for a %s, and a node's has to be for both", side.name)
 		}
 	}
 	return nil
@@ -239,14 +219,12 @@ func (s *Source) LifeLeft(now time.Time) float64 {
 }
 
 const (
-	// oldAge is the part of its life that a certificate has left when it is warned of.
-	oldAge = 0.1
-	// lookEvery is how often the certificate's age is looked at, and warnEvery how often it is said.
-	lookEvery = time.Minute
-	warnEvery = 6 * time.Hour
+	oldAge    = 0.1           // the part of a certificate's life that is left when Run begins to warn
+	lookEvery = time.Minute   // between two looks at the certificate's age
+	warnEvery = 6 * time.Hour // between two warnings
 )
 
-// Run follows the files and warns of a certificate that nears its end, until ctx ends. It then returns nil.
+// Run follows the files and warns of a certificate that expires soon, until ctx ends. It then returns nil.
 func (s *Source) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.files.Run(ctx) }()
@@ -269,7 +247,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// ClientAuth says what a server asks of its clients.
+// ClientAuth says whether clients of a server need a certificate.
 type ClientAuth int
 
 const (
@@ -283,49 +261,41 @@ const (
 
 // ParseClientAuth reads none, request or require.
 func ParseClientAuth(text string) (ClientAuth, error) {
-	switch text {
-	case "none":
-		return NoClient, nil
-	case "request":
-		return RequestClient, nil
-	case "require":
-		return RequireClient, nil
+	auth, ok := map[string]ClientAuth{"none": NoClient, "request": RequestClient, "require": RequireClient}[text]
+	if !ok {
+		return 0, fmt.Errorf("%q is none of none, request, require", text)
 	}
-	return 0, fmt.Errorf("%q is none of none, request, require", text)
+	return auth, nil
 }
 
 // ParseVersion reads 1.2 or 1.3.
 func ParseVersion(text string) (uint16, error) {
-	switch text {
-	case "1.2":
-		return tls.VersionTLS12, nil
-	case "1.3":
-		return tls.VersionTLS13, nil
+	version, ok := map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}[text]
+	if !ok {
+		return 0, fmt.Errorf("%q is neither 1.2 nor 1.3", text)
 	}
-	return 0, fmt.Errorf("%q is neither 1.2 nor 1.3", text)
+	return version, nil
 }
 
-// Config of a Source. Errors call its files as Flags does.
+// Config of a Source. Errors name its files as Flags does.
 type Config struct {
-	// Cert and Key are files in PEM: the certificate with those between it and its
-	// authority behind it, and its key, not encrypted. Required.
+	// Cert and Key are files in PEM: the certificate with intermediate ones behind it, and its key, not encrypted. Required.
 	Cert, Key string
-	// CA is a file in PEM with the authorities of the other side, one or more. Empty where
-	// nobody is asked for a certificate.
+	// CA is a file in PEM with the CAs of the other side, one or more. Empty if the other side needs no certificate.
 	CA string
-	// Auth is what Server asks of clients.
+	// Auth says whether clients of Server need a certificate.
 	Auth ClientAuth
-	// MinVersion is the oldest TLS that is spoken. 0 means 1.3.
+	// MinVersion is the oldest TLS version that is accepted. 0 means 1.3.
 	MinVersion uint16
-	// Mutual: the certificate is for both sides of connections between nodes, so it has to
-	// pass the check against CA itself, as server and as client, under the name Name.
+	// Mutual: the certificate is for both sides of connections between nodes, so CA itself must verify it, as server and as
+	// client, under the name Name.
 	Mutual bool
 	Name   string
-	// Flags are what Cert, Key and CA are called in errors and log lines, for example --tls-cert.
+	// Flags name Cert, Key and CA in errors and log lines, for example --tls-cert.
 	Flags [3]string
 	// Every is the time between two readings. 0 means reload.DefaultEvery.
 	Every time.Duration
-	// Log gets a line when files change, and when a certificate nears its end. Nil logs nothing.
+	// Log gets a line when files change, and when a certificate expires soon. Nil logs nothing.
 	Log *slog.Logger
 }
 
@@ -337,7 +307,7 @@ func (c Config) Validate() error {
 	case c.Key == "":
 		return errors.New("certs: Key: is empty")
 	case c.CA == "" && (c.Auth != NoClient || c.Mutual):
-		return errors.New("certs: CA: is empty, and certificates shall be checked against it")
+		return errors.New("certs: CA: is empty, and certificates are to be checked against it")
 	case c.Mutual && c.Name == "":
 		return errors.New("certs: Name: is empty")
 	case c.MinVersion != 0 && c.MinVersion != tls.VersionTLS12 && c.MinVersion != tls.VersionTLS13:
@@ -350,7 +320,7 @@ func (c Config) withDefaults() Config {
 	if c.MinVersion == 0 {
 		c.MinVersion = tls.VersionTLS13
 	}
-	for i, name := range []string{"certificate", "key", "authorities"} {
+	for i, name := range []string{"certificate", "key", "CA"} {
 		if c.Flags[i] == "" {
 			c.Flags[i] = name
 		}

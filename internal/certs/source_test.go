@@ -55,9 +55,9 @@ func (d dir) write(name string, text []byte) {
 	}
 }
 
-func authority(t testing.TB) *mint.Authority {
+func authority(t testing.TB) *mint.CA {
 	t.Helper()
-	a, err := mint.NewAuthority("test", time.Now(), 24*time.Hour)
+	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func authority(t testing.TB) *mint.Authority {
 }
 
 // issue makes a certificate of a node that is valid from an hour ago for so long from now.
-func issue(t testing.TB, a *mint.Authority, left time.Duration, names ...string) mint.Pair {
+func issue(t testing.TB, a *mint.CA, left time.Duration, names ...string) mint.Pair {
 	t.Helper()
 	now := time.Now()
 	p, err := a.Issue(mint.Leaf{CommonName: "n", Hosts: names, Server: true, Client: true, From: now.Add(-time.Hour), Until: now.Add(left)})
@@ -430,7 +430,7 @@ func FuzzAuthorities(f *testing.F) {
 	f.Add(append(a.PEM[:len(a.PEM):len(a.PEM)], a.PEM...))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\n\n-----END CERTIFICATE-----\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if pool, err := parseAuthorities(text); (pool == nil) == (err == nil) {
+		if pool, err := parseCAs(text); (pool == nil) == (err == nil) {
 			t.Fatalf("%v, %v", pool, err)
 		}
 	})

@@ -31,7 +31,7 @@ import (
 // vault is where the nodes of a cluster, and its callers, have certificates, keys, tokens and rules.
 type vault struct {
 	tokens
-	before, after *mint.Authority
+	before, after *mint.CA
 	shows         atomic.Pointer[tls.Certificate] // what callers show now
 	trust         *x509.CertPool                  // both authorities
 }
@@ -39,9 +39,9 @@ type vault struct {
 func newVault(t *testing.T) *vault {
 	t.Helper()
 	v := &vault{tokens: tokens{t, t.TempDir()}, trust: x509.NewCertPool()}
-	for _, a := range []**mint.Authority{&v.before, &v.after} {
+	for _, a := range []**mint.CA{&v.before, &v.after} {
 		var err error
-		if *a, err = mint.NewAuthority("e2e", time.Now(), 48*time.Hour); err != nil {
+		if *a, err = mint.NewCA("e2e", time.Now(), 48*time.Hour); err != nil {
 			t.Fatal(err)
 		}
 		v.trust.AppendCertsFromPEM((*a).PEM)
@@ -49,7 +49,7 @@ func newVault(t *testing.T) *vault {
 	return v
 }
 
-func (v *vault) issue(a *mint.Authority, life time.Duration, name string, server bool) mint.Pair {
+func (v *vault) issue(a *mint.CA, life time.Duration, name string, server bool) mint.Pair {
 	v.Helper()
 	pair, err := a.Issue(mint.Leaf{
 		CommonName: name, Hosts: []string{name, "sluice"}, Server: server, Client: true,
@@ -62,7 +62,7 @@ func (v *vault) issue(a *mint.Authority, life time.Duration, name string, server
 }
 
 // equip gives nodes certificates of an authority.
-func (v *vault) equip(a *mint.Authority, life time.Duration, names ...string) {
+func (v *vault) equip(a *mint.CA, life time.Duration, names ...string) {
 	v.Helper()
 	for _, name := range names {
 		pair := v.issue(a, life, name, true)
@@ -73,7 +73,7 @@ func (v *vault) equip(a *mint.Authority, life time.Duration, names ...string) {
 }
 
 // show gives callers a certificate of an authority.
-func (v *vault) show(a *mint.Authority) {
+func (v *vault) show(a *mint.CA) {
 	v.Helper()
 	pair := v.issue(a, time.Hour, "caller", false)
 	c, err := tls.X509KeyPair(pair.Cert, pair.Key)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-project/sluice/transport/watch"
 )
 
-// openLimiter makes what the APIs ask, and puts the rules into force.
+// openLimiter makes the limiter, and puts the rules into force.
 func (n *Node) openLimiter() error {
 	hasher, err := limiter.NewHasher(n.counters)
 	if err != nil {
@@ -48,7 +48,7 @@ func (n *Node) openLimiter() error {
 	return nil
 }
 
-// openAPIs makes what answers clients.
+// openAPIs makes the servers of the APIs.
 func (n *Node) openAPIs() error {
 	if err := n.openGRPC(); err != nil {
 		return err
@@ -70,8 +70,7 @@ func (n *Node) openAPIs() error {
 	if err != nil {
 		return err
 	}
-	// Proxies that ask about their clients' requests pass on what browsers say of these. Paths below theirs are those of requests
-	// that others got, and come as they are.
+	// Forward auth stands before the check of browsers' headers and of paths: its requests carry those of other requests.
 	handler := proxies.Before(httpapi.OwnPages(n.config.Admin.Hosts, mux))
 	n.httpServer = httpapi.NewServer(httpapi.Shed(handler, isCheck, n.gate.Admit))
 	n.withTLS(n.httpServer)
@@ -82,7 +81,7 @@ func (n *Node) openAPIs() error {
 func (n *Node) openGRPC() (err error) {
 	traced := n.spans != nil
 	n.grpcAPI, err = grpcapi.New(grpcapi.Config{
-		Limiter: n.service, Guard: n.guard, Reasons: n.reasons, Tracing: traced, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
+		Limiter: n.service, Guard: n.guard, Reasons: func() []string { _, reasons := n.Ready(); return reasons }, Tracing: traced, Admit: n.gate.Admit, Methods: otherMethods, Log: n.log,
 		MaxUnread: n.config.part(8, 128<<20),
 	})
 	if err != nil {
@@ -105,8 +104,8 @@ func (n *Node) openGRPC() (err error) {
 	return err
 }
 
-// otherMethods are those of the gRPC port beside sluice.v1. While the node is too busy, Envoy's are answered by their rules: it may pass what
-// was turned away. Load balancers ask for gubernator's health.
+// otherMethods are those of the gRPC port beside sluice.v1. Under overload Envoy's checks are decided by their rules' on_failure, since
+// Envoy may let rejected ones pass. Load balancers call gubernator's health methods.
 var otherMethods = map[string]grpcapi.Method{
 	envoy.Method: {API: limiter.EnvoyAPI},
 	gubernatorv1.V1_GetRateLimits_FullMethodName: {API: limiter.GubernatorAPI, Shed: true},
@@ -114,7 +113,7 @@ var otherMethods = map[string]grpcapi.Method{
 	gubernatorv1.V1_LiveCheck_FullMethodName:     {API: limiter.GubernatorAPI, Public: true},
 }
 
-// mountConsole makes what watches the cluster, and puts the console before sluice's API, unless --console=false.
+// mountConsole makes the hub that watches the cluster, and mounts the console unless --console=false.
 func (n *Node) mountConsole(mux *http.ServeMux) error {
 	n.hub = watch.NewHub(watch.Config{
 		Members: n.service.Members, Here: n.service.FactsHere, Others: n.inquiries.facts, Top: n.service.Top,
@@ -129,7 +128,7 @@ func (n *Node) mountConsole(mux *http.ServeMux) error {
 	return err
 }
 
-// consoleURL is where browsers on this machine reach the HTTP port.
+// consoleURL is the URL of the HTTP port for browsers on this machine.
 func (n *Node) consoleURL() string {
 	scheme := "http"
 	if n.tls.apis != nil {
@@ -138,11 +137,10 @@ func (n *Node) consoleURL() string {
 	return scheme + "://" + reachable(n.listen.http)
 }
 
-// authorize returns what is checked of requests in a domain, by the rules in force.
+// authorize returns the checks of forward auth in a domain, by the rules in force.
 func (n *Node) authorize(domain string) *rules.Authorize {
-	set := n.service.Rules()
-	if set == nil {
-		return nil
+	if set := n.service.Rules(); set != nil {
+		return set.Authorize(domain)
 	}
-	return set.Authorize(domain)
+	return nil
 }

@@ -19,15 +19,14 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 )
 
-// Config is what a node can be told. The flags of `sluice serve` and their help say what each field means and what its
-// default is; errors name these flags.
+// Config has the settings of a node. The help of the flags of `sluice serve` describes the fields and their defaults; errors
+// name these flags.
 type Config struct {
-	Name      string
-	Bind      string
-	Advertise string
-	Join      []string
-	// BootstrapExpect is 0 if it was not given; see expect.
-	BootstrapExpect int
+	Name            string
+	Bind            string
+	Advertise       string
+	Join            []string
+	BootstrapExpect int // 0 if not given, see expect
 	BootstrapNames  []string
 
 	GRPCPort, HTTPPort, PeerPort, GossipPort uint16
@@ -69,11 +68,11 @@ type Config struct {
 
 	// Version is the program's, for metrics and other nodes.
 	Version string
-	// OwnProcess: the node is alone in its process, and sets the memory limit and the garbage collector of that.
+	// OwnProcess: the node is alone in its process, and tunes its memory limit and garbage collector.
 	OwnProcess bool
 }
 
-// TLS is about certificates. Fields but ClientAuth, MinVersion, PeerName and Peers name files.
+// TLS has settings of certificates. Cert, Key and CA fields name files.
 type TLS struct {
 	Cert, Key, ClientCA, ClientAuth, MinVersion string
 
@@ -82,19 +81,18 @@ type TLS struct {
 	Peers string
 }
 
-// Admin says how operators reach a node: over a socket in Dir, which is there unless it cannot be made, and with a token
-// from there at the admin port, if there is one.
+// Admin has the operators' ways to a node: a socket in Dir, and the admin port at Addr with a token in Dir.
 type Admin struct {
 	Dir      string
 	Addr     string
 	Anywhere bool
-	// Hosts are the names that pages of this node may call it by, see httpapi.OwnPages.
+	// Hosts are the names by which pages of this node may call it, see httpapi.OwnPages.
 	Hosts []string
-	// Level is what PUT /loglevel changes; nil where somebody else made the logger.
+	// Level is the log level that PUT /loglevel changes; nil for no such call.
 	Level *slog.LevelVar
 }
 
-// Bounds are what a node bears of others. docs/limits.md has the bounds that nobody can set.
+// Bounds limit the load of clients. docs/limits.md has the fixed bounds.
 type Bounds struct {
 	MaxConnections, MaxPerAddress int
 	MaxCalls                      int
@@ -107,7 +105,7 @@ type Bounds struct {
 	maxOwn int
 }
 
-// Traces says which calls are traced, and where to.
+// Traces says which calls are traced, and where spans go.
 type Traces struct {
 	Endpoint string
 	Share    float64
@@ -130,34 +128,44 @@ func Defaults() Config {
 	}
 }
 
-// Validate checks what flag parsing cannot and fills defaults that depend on the host.
+// problems are errors of flags.
+type problems []error
+
+// add adds an error of a flag, whose name has no dashes.
+func (p *problems) add(flag, format string, args ...any) {
+	*p = append(*p, fmt.Errorf("--%s: %w", flag, fmt.Errorf(format, args...)))
+}
+
+// Validate checks the values of flags and fills defaults that depend on the host. It does not read files.
 func (c *Config) Validate() error {
-	var errs []error
-	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--%s: %w", flag, fmt.Errorf(format, args...)))
-	}
+	var p problems
 	if c.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			bad("name", "not given, and the host has none: %w", err)
+			p.add("name", "not given, and the host has none: %w", err)
 		}
 		c.Name = host
 	}
 	if err := gossip.ValidateName(c.Name); err != nil {
-		bad("name", "%w", err)
+		p.add("name", "%w", err)
 	}
 	if net.ParseIP(c.Bind) == nil {
-		bad("bind", "%q is not an IP address", c.Bind)
+		p.add("bind", "%q is not an IP address", c.Bind)
 	}
 	if c.Advertise != "" && net.ParseIP(c.Advertise) == nil {
-		bad("advertise", "%q is not an IP address", c.Advertise)
+		p.add("advertise", "%q is not an IP address", c.Advertise)
 	}
-	errs = append(errs, c.validateExpect(), c.validateSecret(), c.Bounds.validate(), c.Admin.validate(), c.Traces.validate(), c.TLS.validate())
+	c.validateExpect(&p)
+	c.validateSecret(&p)
+	c.Bounds.validate(&p)
+	c.Admin.validate(&p)
+	c.Traces.validate(&p)
+	c.TLS.validate(&p)
 	if c.UnknownDomain != "allow" && c.UnknownDomain != "error" {
-		bad("unknown-domain", "%q is neither allow nor error", c.UnknownDomain)
+		p.add("unknown-domain", "%q is neither allow nor error", c.UnknownDomain)
 	}
 	if _, ok := topKeys[c.TopKeys]; !ok {
-		bad("top-keys", "%q is none of off, local, on", c.TopKeys)
+		p.add("top-keys", "%q is none of off, local, on", c.TopKeys)
 	}
 	for _, d := range []struct {
 		flag  string
@@ -167,170 +175,159 @@ func (c *Config) Validate() error {
 		{"handover-timeout", c.HandoverTimeout}, {"forget-after", c.ForgetAfter}, {"max-clock-skew", c.MaxClockSkew},
 	} {
 		if d.value <= 0 {
-			bad(d.flag, "%v is not above 0", d.value)
+			p.add(d.flag, "%v is not above 0", d.value)
 		}
 	}
 	if c.SnapshotInterval < 0 {
-		bad("snapshot-interval", "%v is below 0", c.SnapshotInterval)
+		p.add("snapshot-interval", "%v is below 0", c.SnapshotInterval)
 	}
 	if c.LostStateHold < 0 {
-		bad("lost-state-hold", "%v is below 0; give a time, or 0 for no bound", c.LostStateHold)
+		p.add("lost-state-hold", "%v is below 0; give a time, or 0 for no bound", c.LostStateHold)
 	}
 	if c.Replicas < 1 || c.Replicas > 2 {
-		bad("replicas", "%d is neither 1 nor 2", c.Replicas)
+		p.add("replicas", "%d is neither 1 nor 2", c.Replicas)
 	}
 	if err := gossip.ValidateZone(c.Zone); err != nil {
-		bad("zone", "%w", err)
+		p.add("zone", "%w", err)
 	}
 	if c.MaxEntries < 0 {
-		bad("max-entries", "%d is below 0", c.MaxEntries)
+		p.add("max-entries", "%d is below 0", c.MaxEntries)
 	}
 	if _, ok := whenFull[c.WhenFull]; !ok {
-		bad("when-full", "%q is neither evict nor deny", c.WhenFull)
+		p.add("when-full", "%q is neither evict nor deny", c.WhenFull)
 	}
 	_, err := c.counterBytes()
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(p, err)...)
 }
 
 // insecureWords are the words of --insecure. Each lifts one check.
 var insecureWords = []string{"secret"}
 
-// validateSecret wants a secret where other machines reach this node.
-func (c *Config) validateSecret() error {
+// validateSecret requires a secret if other machines reach this node.
+func (c *Config) validateSecret(p *problems) {
 	for _, word := range c.Insecure {
 		if !slices.Contains(insecureWords, word) {
-			return fmt.Errorf("--insecure: %q is none of %s", word, strings.Join(insecureWords, ", "))
+			p.add("insecure", "%q is none of %s", word, strings.Join(insecureWords, ", "))
+			return
 		}
 	}
 	ip := net.ParseIP(c.Bind)
 	if ip == nil || ip.IsLoopback() || c.Secret != nil || c.SecretFile != "" || slices.Contains(c.Insecure, "secret") {
-		return nil
+		return
 	}
-	return fmt.Errorf("--secret-file: not given, and --bind %s is reached from other machines, any of which could join the cluster: make a secret for all nodes "+
+	p.add("secret-file", "not given, and --bind %s is reached from other machines, any of which could join the cluster: make a secret for all nodes "+
 		"(head -c 32 /dev/urandom | base64 > secret), or do without by --insecure=secret", c.Bind)
 }
 
-func (c *Config) validateExpect() error {
+func (c *Config) validateExpect(p *problems) {
+	names := strings.Join(c.BootstrapNames, ", ")
 	switch ip := net.ParseIP(c.Bind); {
 	case c.BootstrapExpect < 0:
-		return fmt.Errorf("--bootstrap-expect: %d is below 0", c.BootstrapExpect)
-	case len(c.BootstrapNames) > 0 && c.BootstrapExpect > len(c.BootstrapNames):
-		return fmt.Errorf("--bootstrap-expect: %d nodes are more than --bootstrap-names has, which are %s", c.BootstrapExpect, strings.Join(c.BootstrapNames, ", "))
-	case len(c.BootstrapNames) > 0 && 2*c.BootstrapExpect <= len(c.BootstrapNames):
-		return fmt.Errorf("--bootstrap-expect: %d is not more than half of --bootstrap-names, which are %s: they could found two clusters",
-			c.BootstrapExpect, strings.Join(c.BootstrapNames, ", "))
+		p.add("bootstrap-expect", "%d is below 0", c.BootstrapExpect)
+	case names != "" && c.BootstrapExpect > len(c.BootstrapNames):
+		p.add("bootstrap-expect", "%d nodes are more than --bootstrap-names has, which are %s", c.BootstrapExpect, names)
+	case names != "" && 2*c.BootstrapExpect <= len(c.BootstrapNames):
+		p.add("bootstrap-expect", "%d is not more than half of --bootstrap-names, which are %s: they could found two clusters", c.BootstrapExpect, names)
 	case c.BootstrapExpect == 0 && len(c.Join) == 0 && ip != nil && !ip.IsLoopback():
-		return fmt.Errorf("--bootstrap-expect: not given, nor --join, and --bind %s is reached from other machines: say with how many nodes a cluster is "+
+		p.add("bootstrap-expect", "not given, nor --join, and --bind %s is reached from other machines: say with how many nodes a cluster is "+
 			"founded, more than half of those that start (1 for a node that stays alone), or name the nodes to join with --join", c.Bind)
 	}
-	return nil
 }
 
-func (b *Bounds) validate() error {
-	var errs []error
+func (b *Bounds) validate(p *problems) {
 	for _, one := range []struct {
 		flag  string
 		value int
 	}{{"max-connections", b.MaxConnections}, {"max-connections-per-address", b.MaxPerAddress}, {"max-calls", b.MaxCalls}} {
 		if one.value < 1 {
-			errs = append(errs, fmt.Errorf("--%s: %d is below 1", one.flag, one.value))
+			p.add(one.flag, "%d is below 1", one.value)
 		}
 	}
 	if b.MaxInlineEntries < 1 || b.MaxInlineEntries > bucket.MaxKeyEntries {
-		errs = append(errs, fmt.Errorf("--max-inline-log-entries: %d; want 1 to %d", b.MaxInlineEntries, bucket.MaxKeyEntries))
+		p.add("max-inline-log-entries", "%d; want 1 to %d", b.MaxInlineEntries, bucket.MaxKeyEntries)
 	}
 	if b.MaxWait < 0 {
-		errs = append(errs, fmt.Errorf("--max-wait: %v is below 0", b.MaxWait))
+		p.add("max-wait", "%v is below 0", b.MaxWait)
 	}
-	return errors.Join(errs...)
 }
 
-func (a *Admin) validate() error {
+func (a *Admin) validate(p *problems) {
 	if a.Addr == "" {
-		return nil
+		return
 	}
 	host, _, err := net.SplitHostPort(a.Addr)
 	if err != nil {
-		return fmt.Errorf("--admin-addr: %w", err)
+		p.add("admin-addr", "%w", err)
+		return
 	}
 	// A name may become another address, so of names only localhost is certain to be this machine.
 	if ip, err := netip.ParseAddr(host); !a.Anywhere && host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--admin-addr: %s is no loopback address; whoever reads the token on its way to there operates this node. "+
+		p.add("admin-addr", "%s is no loopback address; any machine that reads the token on its way operates this node. "+
 			"If that is meant, add --admin-anywhere", a.Addr)
 	}
-	return nil
 }
 
-func (t *Traces) validate() error {
-	var errs []error
+func (t *Traces) validate(p *problems) {
 	if t.Endpoint != "" {
 		u, err := url.Parse(t.Endpoint)
 		switch {
 		case err != nil:
-			errs = append(errs, errors.New("--otlp-endpoint: not a URL such as http://127.0.0.1:4317"))
+			p.add("otlp-endpoint", "not a URL such as http://127.0.0.1:4317")
 		case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-			errs = append(errs, errors.New("--otlp-endpoint: want http://host:port, or https://host:port for TLS"))
+			p.add("otlp-endpoint", "want http://host:port, or https://host:port for TLS")
 		case u.User != nil:
-			errs = append(errs, errors.New("--otlp-endpoint: holds a password; give it in OTEL_EXPORTER_OTLP_HEADERS"))
+			p.add("otlp-endpoint", "holds a password; give it in OTEL_EXPORTER_OTLP_HEADERS")
 		}
 	}
 	if !(t.Share >= 0 && t.Share <= 1) {
-		errs = append(errs, fmt.Errorf("--trace-sample: %v is not between 0 and 1", t.Share))
+		p.add("trace-sample", "%v is not between 0 and 1", t.Share)
 	}
 	if t.Callers < 0 {
-		errs = append(errs, fmt.Errorf("--trace-callers: %d is below 0", t.Callers))
+		p.add("trace-callers", "%d is below 0", t.Callers)
 	}
-	return errors.Join(errs...)
 }
 
-// validate checks what can be checked without the files.
-func (t *TLS) validate() error {
-	var errs []error
-	bad := func(flag, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("--%s: %w", flag, fmt.Errorf(format, args...)))
-	}
+func (t *TLS) validate(p *problems) {
 	auth, err := certs.ParseClientAuth(t.ClientAuth)
 	if err != nil {
-		bad("tls-client-auth", "%w", err)
+		p.add("tls-client-auth", "%w", err)
 	}
 	if _, err := certs.ParseVersion(t.MinVersion); err != nil {
-		bad("tls-min-version", "%w", err)
+		p.add("tls-min-version", "%w", err)
 	}
 	switch {
 	case t.Cert != "" && t.Key == "":
-		bad("tls-key", "missing beside --tls-cert")
+		p.add("tls-key", "missing beside --tls-cert")
 	case t.Cert == "" && t.Key != "":
-		bad("tls-cert", "missing beside --tls-key")
+		p.add("tls-cert", "missing beside --tls-key")
 	case t.Cert == "" && t.ClientCA != "":
-		bad("tls-client-ca", "only with --tls-cert and --tls-key: clients show certificates to a server that has one")
+		p.add("tls-client-ca", "only with --tls-cert and --tls-key: clients send certificates to a server that has one")
 	case t.Cert == "" && auth != certs.NoClient:
-		bad("tls-client-auth", "only with --tls-cert and --tls-key: clients show certificates to a server that has one")
+		p.add("tls-client-auth", "only with --tls-cert and --tls-key: clients send certificates to a server that has one")
 	case auth != certs.NoClient && t.ClientCA == "":
-		bad("tls-client-ca", "missing beside --tls-client-auth=%s", t.ClientAuth)
+		p.add("tls-client-ca", "missing beside --tls-client-auth=%s", t.ClientAuth)
 	case err == nil && auth == certs.NoClient && t.ClientCA != "":
-		bad("tls-client-auth", "give request or require: with none, nobody is checked against --tls-client-ca")
+		p.add("tls-client-auth", "give request or require: with none, no client is checked against --tls-client-ca")
 	}
-	given := []struct{ flag, value string }{{"peer-tls-cert", t.PeerCert}, {"peer-tls-key", t.PeerKey}, {"peer-tls-ca", t.PeerCA}}
 	if t.PeerCert != "" || t.PeerKey != "" || t.PeerCA != "" {
-		for _, g := range given {
+		for _, g := range []struct{ flag, value string }{{"peer-tls-cert", t.PeerCert}, {"peer-tls-key", t.PeerKey}, {"peer-tls-ca", t.PeerCA}} {
 			if g.value == "" {
-				bad(g.flag, "missing: --peer-tls-cert, --peer-tls-key and --peer-tls-ca go together")
+				p.add(g.flag, "missing: --peer-tls-cert, --peer-tls-key and --peer-tls-ca go together")
 			}
 		}
 	}
 	switch mode := t.peerMode(); {
 	case mode != peerOff && mode != peerAccept && mode != peerRequire:
-		bad("peer-tls", "%q is none of off, accept, require", mode)
+		p.add("peer-tls", "%q is none of off, accept, require", mode)
 	case mode != peerOff && t.PeerCert == "":
-		bad("peer-tls-cert", "missing beside --peer-tls=%s", mode)
+		p.add("peer-tls-cert", "missing beside --peer-tls=%s", mode)
 	}
 	if t.PeerName == "" {
-		bad("peer-tls-name", "is empty")
+		p.add("peer-tls-name", "is empty")
 	}
-	return errors.Join(errs...)
 }
 
-// expect is with how many nodes this one founds a cluster; 0: it only joins one.
+// expect is the number of nodes with which this one founds a cluster; 0: it only joins one.
 func (c *Config) expect() int {
 	if len(c.BootstrapNames) > 0 && !slices.Contains(c.BootstrapNames, c.Name) {
 		return 0
@@ -351,7 +348,7 @@ func (c *Config) listenAddr(port uint16) string {
 	return net.JoinHostPort(c.Bind, strconv.Itoa(int(port)))
 }
 
-// joinTargets are --join with a port each: other nodes are taken to gossip at the port that this one does.
+// joinTargets are --join with a port each, by default this node's gossip port.
 func (c *Config) joinTargets() []string {
 	targets := slices.Clone(c.Join)
 	for i, j := range targets {

@@ -14,28 +14,24 @@ import (
 )
 
 const (
-	// inquiryPatience is how long other nodes have to answer a question about themselves.
+	// inquiryPatience is the longest time for other nodes' answers.
 	inquiryPatience = time.Second
-	// maxInquiries bounds the questions that wait for others at a time.
+	// maxInquiries bounds the inquiries at a time.
 	maxInquiries = 16
 )
 
-// inquiries asks other nodes about themselves, for people. Who does not answer is missing in one answer, and no more.
+// inquiries asks the other nodes for their state, for people. A node that does not answer is missing in the result.
 type inquiries struct {
-	// others are whom to ask, and their addresses.
-	others func() map[message.Peer]string
-	// ask is peer.Pool.Ask.
-	ask func(ctx context.Context, addr string, question message.Body) (message.Body, error)
-	// slots has a value for each question that waits for others.
-	slots chan struct{}
+	others func() map[message.Peer]string // the other nodes and their addresses
+	ask    func(ctx context.Context, addr string, question message.Body) (message.Body, error)
+	slots  chan struct{} // has a value for each inquiry that is waiting
 }
 
 func newInquiries(others func() map[message.Peer]string, ask func(context.Context, string, message.Body) (message.Body, error)) *inquiries {
 	return &inquiries{others: others, ask: ask, slots: make(chan struct{}, maxInquiries)}
 }
 
-// inquire asks all others, and returns what they have answered within inquiryPatience and the sorted names of those who have not
-// answered with an A.
+// inquire asks all others, and returns the answers of type A within inquiryPatience and the sorted names of the other nodes.
 func inquire[A message.Body](ctx context.Context, q *inquiries, question message.Body) (answers map[message.Peer]A, missing []string) {
 	others := q.others()
 	answers = make(map[message.Peer]A, len(others))
@@ -57,7 +53,7 @@ func inquire[A message.Body](ctx context.Context, q *inquiries, question message
 		}
 		asked.Wait()
 		<-q.slots
-	default: // too many questions: nobody is asked
+	default: // too many inquiries
 	}
 	for p := range others {
 		if _, ok := answers[p]; !ok {
@@ -68,7 +64,7 @@ func inquire[A message.Body](ctx context.Context, q *inquiries, question message
 	return answers, missing
 }
 
-// answerQuestion answers a question of another node about this one; nil is no answer.
+// answerQuestion answers an inquiry of another node; nil is no answer.
 func (n *Node) answerQuestion(ctx context.Context, b message.Body) message.Body {
 	switch q := b.(type) {
 	case *message.TopAsk:
@@ -91,27 +87,27 @@ func (n *Node) answerQuestion(ctx context.Context, b message.Body) message.Body 
 func topAnswer(top limiter.NodeTop) *message.Top {
 	out := &message.Top{Off: top.Off, Covers: int64(top.Covers)}
 	for _, k := range top.Keys {
-		out.Keys = append(out.Keys, message.TopKey{Key: k.Key, Name: k.Name, Count: k.Count, Error: k.Error})
+		out.Keys = append(out.Keys, message.TopKey(k))
 	}
 	return out
 }
 
 // top asks the others for their heaviest keys.
-func (m *inquiries) top(ctx context.Context, q limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
-	got, missing := inquire[*message.Top](ctx, m, &message.TopAsk{By: uint8(q.By), Domain: q.Domain})
+func (q *inquiries) top(ctx context.Context, query limiter.TopQuery) (answers []limiter.NodeTop, missing []string) {
+	got, missing := inquire[*message.Top](ctx, q, &message.TopAsk{By: uint8(query.By), Domain: query.Domain})
 	for from, b := range got {
 		n := limiter.NodeTop{Node: from.Name, Off: b.Off, Covers: max(0, time.Duration(b.Covers))}
 		for _, k := range b.Keys {
-			n.Keys = append(n.Keys, heavy.Entry{Key: k.Key, Name: k.Name, Count: k.Count, Error: k.Error})
+			n.Keys = append(n.Keys, heavy.Entry(k))
 		}
 		answers = append(answers, n)
 	}
 	return answers, missing
 }
 
-// facts asks the others what they tell of themselves.
-func (m *inquiries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
-	got, missing := inquire[*message.Facts](ctx, m, &message.FactsAsk{History: history})
+// facts asks the others for their facts.
+func (q *inquiries) facts(ctx context.Context, history bool) (answers []facts.Node, missing []string) {
+	got, missing := inquire[*message.Facts](ctx, q, &message.FactsAsk{History: history})
 	for from, b := range got {
 		b.Node.Name, b.Node.Boot = from.Name, from.Boot
 		answers = append(answers, b.Node)
@@ -119,9 +115,9 @@ func (m *inquiries) facts(ctx context.Context, history bool) (answers []facts.No
 	return answers, missing
 }
 
-// keyFacts asks the others what they know of a key.
-func (m *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
-	got, missing := inquire[*message.KeyFacts](ctx, m, &message.KeyAsk{Key: key, Limits: limits})
+// keyFacts asks the others for their facts about a key.
+func (q *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string) {
+	got, missing := inquire[*message.KeyFacts](ctx, q, &message.KeyAsk{Key: key, Limits: limits})
 	for from, b := range got {
 		b.Key.Node = from.Name
 		answers = append(answers, b.Key)
@@ -129,7 +125,7 @@ func (m *inquiries) keyFacts(ctx context.Context, key bucket.Key, limits *bucket
 	return answers, missing
 }
 
-// controlQueue takes what other nodes send: loads are for the APIs, all else is for the cluster node.
+// controlQueue takes control messages of other nodes: loads are for the limiter, all others for the cluster node.
 type controlQueue struct{ *Node }
 
 // Deliver implements peer.ControlQueue.
@@ -137,15 +133,9 @@ func (m controlQueue) Deliver(e message.Envelope) {
 	if b, ok := e.Body.(*message.Load); !ok {
 		m.cluster.Deliver(e)
 	} else if e.To.Boot == m.boot {
-		m.takeLoad(b)
+		m.service.TakeLoad(limiter.LoadReport(*b))
 	}
 }
 
-func (n *Node) takeLoad(b *message.Load) {
-	n.service.TakeLoad(limiter.LoadReport{Domain: b.Domain, Pool: b.Pool, Reporter: b.Reporter, Load: b.Load, Stamp: b.Stamp})
-}
-
-// spreadLoad tells the other nodes of a report that this one was given.
-func (n *Node) spreadLoad(r limiter.LoadReport) {
-	n.cluster.Tell(&message.Load{Domain: r.Domain, Pool: r.Pool, Reporter: r.Reporter, Load: r.Load, Stamp: r.Stamp})
-}
+// spreadLoad sends a report to the other nodes.
+func (n *Node) spreadLoad(r limiter.LoadReport) { n.cluster.Tell(new(message.Load(r))) }

@@ -9,46 +9,36 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluice-project/sluice/internal/member"
 )
 
 const (
-	// waitsEvery is how often a node that joins looks what it waits for, tellWaitsEvery how often it says so.
-	waitsEvery     = 250 * time.Millisecond
-	tellWaitsEvery = 5 * time.Second
-	// mostGreeted bounds the nodes that reject this one and are asked why: each may take as long as an attempt to connect.
-	mostGreeted = 3
+	waitsEvery     = 250 * time.Millisecond // between two looks at the reasons why the node has not joined
+	tellWaitsEvery = 5 * time.Second        // between two log lines about them
+	mostGreeted    = 3                      // of the nodes that reject this one: each greeting may take as long as a dial
 )
 
-// join takes this node into service in order: into gossip, counted by the others, into
-// the ring, its partitions handed to it, and only then clients.
-func (n *Node) join(ctx context.Context) error {
-	err := n.enter(ctx)
-	if err != nil && ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-func (n *Node) enter(ctx context.Context) error {
+// join takes this node into service in order: gossip, the voter set, the ring, its partitions, and only then clients. It
+// returns nil if ctx ends.
+func (n *Node) join(ctx context.Context) (err error) {
+	defer func() {
+		if ctx.Err() != nil {
+			err = nil
+		}
+	}()
 	if err := n.gossip.Ready(ctx); err != nil {
 		return err
 	}
-	// A process that turns out to have another's name must not have been heard of before.
+	// Before gossip is ready, this process may turn out to have another's name.
 	n.cluster.SetView(n.gossip.View())
-	waiting, counted := context.WithCancel(ctx)
-	defer counted()
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		n.tellWaits(waiting)
-	}()
-	defer func() {
-		counted()
-		<-told
-	}()
+	waiting, joined := context.WithCancel(ctx)
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	defer joined()
+	telling.Go(func() { n.tellWaits(waiting) })
 	if err := n.awaitRejoin(ctx); err != nil {
 		return err
 	}
@@ -69,7 +59,7 @@ func (n *Node) enter(ctx context.Context) error {
 		if err := n.cluster.AwaitQuorum(ctx); err != nil {
 			return err
 		}
-		n.log.Warn("ready without all of its partitions, or without copies of them", "waited", settleTimeout)
+		n.log.Warn("ready without all of its partitions, or without replicas of them", "waited", settleTimeout)
 	}
 	n.joined.Store(true)
 	ready, _ := n.Ready()
@@ -78,13 +68,11 @@ func (n *Node) enter(ctx context.Context) error {
 	return nil
 }
 
-// followMembership gives every new view to the cluster, once this node may be seen by
-// others, and fails when gossip says that it must not go on.
+// followMembership gives every new view to the cluster node once gossip is ready, and fails when gossip does.
 func (n *Node) followMembership(ctx context.Context) error {
-	if err := n.gossip.Ready(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+	if err := n.gossip.Ready(ctx); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	for {
@@ -99,8 +87,8 @@ func (n *Node) followMembership(ctx context.Context) error {
 	}
 }
 
-// tellWaits says every few seconds what this node waits for until it has joined, which ends ctx, and lets it found a cluster
-// when it may: a node that a join target has rejected never does.
+// tellWaits logs every few seconds why this node has not joined, until ctx ends, and lets it found a cluster when it may: never
+// while a join target rejects it.
 func (n *Node) tellWaits(ctx context.Context) {
 	tick := time.NewTicker(waitsEvery)
 	defer tick.Stop()
@@ -114,8 +102,7 @@ func (n *Node) tellWaits(ctx context.Context) {
 		} else if time.Since(asked) >= tellWaitsEvery {
 			asked, answers = time.Now(), n.greetRejecting(rejected)
 		}
-		// An error means that the node ends.
-		_ = n.cluster.MayFound(ctx, n.mayFound.Load() && len(rejected) == 0)
+		_ = n.cluster.MayFound(ctx, n.mayFound.Load() && len(rejected) == 0) // fails when the node ends
 		if waits := n.waitsNow(ctx, rejected, answers); len(waits) > 0 && time.Since(told) >= tellWaitsEvery {
 			told = time.Now()
 			n.log.Warn("not ready yet", "waits", strings.Join(waits, "; "))
@@ -128,8 +115,8 @@ func (n *Node) tellWaits(ctx context.Context) {
 	}
 }
 
-// greetRejecting asks the peer ports beside gossip ports that do not take this node, which are taken to be where its own is: gossip that cannot
-// be decrypted is not answered, a hello is told whether the secret differs. It returns why those that answer do not take it.
+// greetRejecting says hello to the peer ports of nodes whose gossip rejects this one, and returns their errors: gossip that cannot
+// be decrypted gets no answer, but a hello does. The peer ports are assumed to have the number of this node's.
 func (n *Node) greetRejecting(rejected map[string]string) (answers []string) {
 	if n.config.PeerPort == 0 {
 		return nil
@@ -148,7 +135,7 @@ func (n *Node) greetRejecting(rejected map[string]string) (answers []string) {
 	return answers
 }
 
-// waitsNow looks what this node waits for.
+// waitsNow returns why this node has not joined.
 func (n *Node) waitsNow(ctx context.Context, rejected map[string]string, answers []string) []string {
 	var waits []string
 	for _, address := range slices.Sorted(maps.Keys(rejected)) {
@@ -165,8 +152,8 @@ func (n *Node) waitsNow(ctx context.Context, rejected map[string]string, answers
 	return waits
 }
 
-// awaitRejoin gives members that know this node time to meet it, where it would found a cluster alone and has nobody to ask: they try the
-// addresses that they miss once in two intervals at least.
+// awaitRejoin gives members that know this node time to reach it before it founds a cluster alone: they try the addresses of
+// missing members once in two intervals at least.
 func (n *Node) awaitRejoin(ctx context.Context) error {
 	if n.hasSet || len(n.config.Join) > 0 || n.config.expect() != 1 {
 		return nil

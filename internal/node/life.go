@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
 	"time"
 
@@ -10,17 +11,16 @@ import (
 )
 
 const (
-	// settleTimeout is how long a node that has joined waits for its partitions before it
-	// takes traffic all the same: it forwards what it does not hold.
+	// settleTimeout is the longest time that a joining node waits for its partitions before it accepts traffic: it can forward.
 	settleTimeout = 30 * time.Second
-	// leaveSetTimeout is how long it waits for the others to go on without it.
+	// leaveSetTimeout is the longest time that a leaving node waits to be removed from the voter set.
 	leaveSetTimeout = 3 * time.Second
 )
 
-// Run serves until ctx ends or a part fails, then stops in order. It returns nil
-// after an ordered stop that ctx asked for.
+// Run serves until ctx ends or a part fails, then stops in order. It returns the part's error, nil if ctx ended.
 func (n *Node) Run(ctx context.Context) error {
-	parts := newParts()
+	parts := &parts{failed: make(chan error, 1)}
+	parts.ctx, parts.stop = context.WithCancel(context.Background())
 	joining, stopJoining := context.WithCancel(parts.ctx)
 	defer stopJoining()
 	joined := make(chan struct{})
@@ -41,9 +41,9 @@ func (n *Node) Run(ctx context.Context) error {
 	<-joined
 	n.leave()
 	parts.stop()
-	<-n.ended // charges are given back to peers until then
+	<-n.ended // until then the cluster node refunds charges at peers
 	n.closeParts()
-	parts.wait()
+	parts.group.Wait()
 	n.log.Info("stopped", "name", n.config.Name)
 	return err
 }
@@ -65,7 +65,7 @@ func (n *Node) startParts(p *parts) {
 		p.run("rules", n.rules.Run)
 	}
 	if n.keeper != nil {
-		n.keeper.begin(p)
+		n.keeper.begin(p.ctx)
 	}
 	p.run("peer port", func(context.Context) error { return n.peerServer.Serve(n.listen.peer) })
 	p.run("gRPC port", func(context.Context) error { return n.grpcServer.Serve(n.listen.grpc) })
@@ -78,11 +78,9 @@ func (n *Node) startParts(p *parts) {
 	}
 }
 
-// leave takes this node out of service in order: no new clients, its counters to the
-// others while it still answers, then the calls under way, then out of the set and of
-// gossip. What it could not give away it writes to its data directory; where all leave it stays
-// in the set, which has to be found whole at the next start: no part of it may go on
-// alone. A process whose name is another's, by now or still, only stops.
+// leave takes this node out of service in order: no new clients, its counters to the others while it still answers, then the
+// calls in flight, then out of the voter set and of gossip. Counters that are left go to its data directory. If all nodes leave,
+// it stays in the voter set, so that no part of that goes on alone at the next start. A process with another's name only stops.
 func (n *Node) leave() {
 	n.leaving.Store(true)
 	n.grpcAPI.SetReady(false)
@@ -101,21 +99,20 @@ func (n *Node) leave() {
 	if own && n.keeper != nil {
 		n.rest(all)
 	}
-	// However long the calls took, the others are told.
 	telling, done := context.WithTimeout(context.Background(), time.Second)
 	defer done()
 	if err := n.gossip.Leave(telling); err != nil {
-		n.log.Warn("left without telling everybody; the others will notice", "error", err)
+		n.log.Warn("left without announcing it to all nodes; they will notice", "error", err)
 	}
 	if own && n.keeper != nil {
 		n.keeper.last()
 	}
 }
 
-// handOver waits until the others hold what this node held, at most --handover-timeout. It
-// reports whether nobody was there to take it: all leave.
+// handOver waits until the others own this node's partitions, at most --handover-timeout. It reports whether all nodes leave, so
+// that no next owner was there.
 func (n *Node) handOver() (all bool) {
-	ctx, cancel := n.waiting(n.config.HandoverTimeout)
+	ctx, cancel := context.WithTimeout(n.patience, n.config.HandoverTimeout)
 	defer cancel()
 	if held := n.cluster.Stats().Partitions.Holding; held > 0 {
 		n.log.Info("handing over", "partitions", held)
@@ -129,17 +126,17 @@ func (n *Node) handOver() (all bool) {
 	case left == 0:
 		n.log.Info("handed over", facts...)
 	case err == nil:
-		n.log.Info("nobody is left to hand over to", facts...)
+		n.log.Info("no node is left to hand over to", facts...)
 	default:
-		n.log.Warn("not all was handed over; the others claim it, from their copies", facts...)
+		n.log.Warn("not all was handed over; the others take it over, from their replicas", facts...)
 	}
 	return err == nil && left > 0
 }
 
-// rest ends deciding here, so that the last snapshot has all that was decided. Where all leave, the
-// others' last checks are answered first.
+// rest ends deciding here, so that the last snapshot has all decisions. If all nodes leave, it answers the others' last checks
+// first.
 func (n *Node) rest(all bool) {
-	ctx, cancel := n.waiting(n.config.ShutdownTimeout)
+	ctx, cancel := context.WithTimeout(n.patience, n.config.ShutdownTimeout)
 	defer cancel()
 	if all {
 		if err := n.cluster.Quiet(ctx); err != nil {
@@ -147,56 +144,42 @@ func (n *Node) rest(all bool) {
 		}
 	}
 	if err := n.cluster.Rest(context.WithoutCancel(ctx)); err != nil {
-		n.log.Error("the last snapshot may lack what is decided now", "error", err)
+		n.log.Error("the last snapshot may lack later decisions", "error", err)
 	}
 }
 
-// waiting returns the context of a wait for other nodes, which a second signal ends too.
-func (n *Node) waiting(most time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(context.Background(), most)
-	go func() {
-		select {
-		case <-n.hurry:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
-// drain waits for the calls under way. Checks that still come are forwarded.
+// drain waits for the calls in flight. New checks are forwarded.
 func (n *Node) drain() {
 	n.draining.Store(true)
 	n.hub.Close() // watching never ends by itself
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
 	defer cancel()
+	shutdown := func(s *http.Server) {
+		if err := s.Shutdown(ctx); err != nil {
+			s.Close()
+		}
+	}
 	var apis sync.WaitGroup
 	apis.Go(func() { n.grpcAPI.Shutdown(ctx, n.grpcServer) })
+	apis.Go(func() { shutdown(n.httpServer) })
 	apis.Go(func() {
-		if err := n.httpServer.Shutdown(ctx); err != nil {
-			n.httpServer.Close()
-		}
-	})
-	apis.Go(func() {
-		if err := n.operators.http.Shutdown(ctx); err != nil {
-			n.operators.http.Close()
-		}
+		shutdown(n.operators.http)
 		n.operators.grpc.Stop()
 	})
 	apis.Wait()
 }
 
-// leaveSet waits until the others no longer count this node.
+// leaveSet waits until the voter set no longer has this node.
 func (n *Node) leaveSet() {
-	ctx, cancel := n.waiting(leaveSetTimeout)
+	ctx, cancel := context.WithTimeout(n.patience, leaveSetTimeout)
 	defer cancel()
 	if err := n.cluster.LeaveSet(ctx); err != nil {
-		n.log.Warn("still counted by the others; they go on without this node after --forget-after, or `sluice members forget`",
+		n.log.Warn("still in the voter set of the others; they go on without this node after --forget-after, or `sluice members forget`",
 			"name", n.config.Name, "error", err)
 	}
 }
 
-// closeParts closes what openNode opened, as far as it got.
+// closeParts closes all that Open has opened.
 func (n *Node) closeParts() {
 	if n.peerServer != nil {
 		n.peerServer.Close()
@@ -225,12 +208,6 @@ type parts struct {
 	failed chan error
 }
 
-func newParts() *parts {
-	p := &parts{failed: make(chan error, 1)}
-	p.ctx, p.stop = context.WithCancel(context.Background())
-	return p
-}
-
 func (p *parts) run(name string, f func(context.Context) error) {
 	p.group.Go(func() {
 		if err := f(p.ctx); err != nil {
@@ -241,5 +218,3 @@ func (p *parts) run(name string, f func(context.Context) error) {
 		}
 	})
 }
-
-func (p *parts) wait() { p.group.Wait() }

@@ -62,13 +62,13 @@ func TestHurry(t *testing.T) {
 	nodes := together(t, 2)
 	// The other no longer takes anything, and gossip does not notice.
 	nodes[0].peerServer.Close()
-	time.AfterFunc(300*time.Millisecond, func() { close(nodes[1].hurry) })
+	time.AfterFunc(300*time.Millisecond, func() { nodes[1].Hurry() })
 	began := time.Now()
 	nodes[1].stop()
 	if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	close(nodes[0].hurry)
+	nodes[0].Hurry()
 }
 
 // TestTwin: a process under a name that is in use leaves the set as it is.
@@ -117,6 +117,6 @@ func TestForgetByHand(t *testing.T) {
 		return err == nil
 	})
 	await(t, "holding all", func() bool { return nodes[0].holding() == 1021 && nodes[0].cluster.Stats().Right })
-	close(nodes[0].hurry)
-	close(nodes[1].hurry)
+	nodes[0].Hurry()
+	nodes[1].Hurry()
 }

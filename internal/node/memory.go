@@ -20,19 +20,14 @@ import (
 )
 
 const (
-	// leastMemory is the smallest --memory-limit: an empty node has about half of it.
-	leastMemory = 64 << 20
-	// besideCounters is what a node needs besides counters and garbage.
-	besideCounters = 44 << 20
-	// codeBytes is what the pages of the executable take, which the collector does not count.
-	codeBytes = 25 << 20
-	// unknownMemory is the --memory-limit of a machine whose memory is not known.
-	unknownMemory = 512 << 20
-	// leastCounter is the accounted memory of the smallest counter: so many more are no counters.
-	leastCounter = 200
+	leastMemory    = 64 << 20  // the smallest --memory-limit: an empty node uses about half of it
+	besideCounters = 44 << 20  // used besides counters and garbage
+	codeBytes      = 25 << 20  // pages of the executable, which the garbage collector does not count
+	unknownMemory  = 512 << 20 // the --memory-limit if the machine's memory is unknown
+	leastCounter   = 200       // accounted bytes of the smallest counter
 )
 
-// memoryLimit returns --memory-limit, or the usual one.
+// memoryLimit returns --memory-limit or its default.
 func (c *Config) memoryLimit() (int64, error) {
 	if c.Bounds.MemoryLimit == "" {
 		return usualMemory(os.DirFS("/")), nil
@@ -47,20 +42,20 @@ func (c *Config) memoryLimit() (int64, error) {
 	return int64(n), nil
 }
 
-// counterBytes is the cap of the counters' accounted memory: half of what --memory-limit leaves beside the rest. The other
-// half is what accounts leave out, and garbage until it is collected.
+// counterBytes is the cap of the counters' accounted memory: half of --memory-limit without besideCounters. The other half is
+// for memory that is not accounted, and garbage until it is collected.
 func (c *Config) counterBytes() (int64, error) {
 	limit, err := c.memoryLimit()
 	return (limit - besideCounters) / 2, err
 }
 
-// part returns the so manieth part of --memory-limit, in bytes, but at most most: for what grows with what others send.
+// part returns --memory-limit / divisor, at most most: the bound of a structure that grows with requests.
 func (c *Config) part(divisor, most int64) int {
-	limit, _ := c.memoryLimit() // it was valid at the start
+	limit, _ := c.memoryLimit() // validated
 	return int(min(limit/divisor, most))
 }
 
-// counterEntries is the cap of the counters' number: --max-entries, or what their memory has room for.
+// counterEntries is the cap of the counters' number: --max-entries, or as many of the smallest as fit into bytes.
 func (c *Config) counterEntries(bytes int64) int {
 	if c.MaxEntries > 0 {
 		return c.MaxEntries
@@ -68,15 +63,15 @@ func (c *Config) counterEntries(bytes int64) int {
 	return int(bytes / leastCounter)
 }
 
-// limitMemory has the collector keep the process within --memory-limit. GOMEMLIMIT in the environment wins.
+// limitMemory has the garbage collector keep the process within --memory-limit. GOMEMLIMIT in the environment wins.
 func (c *Config) limitMemory() {
 	if limit, err := c.memoryLimit(); err == nil && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit - codeBytes)
 	}
 }
 
-// usualMemory is --memory-limit if it is not given: half of what the process's control group may use, or if that has no limit a
-// quarter of the machine's memory. root is the file system.
+// usualMemory is the default of --memory-limit: half of the limit of the process's control group, or without one a quarter of
+// the machine's memory. root is the file system.
 func usualMemory(root fs.FS) int64 {
 	machine := machineMemory(root)
 	limit := int64(unknownMemory)
@@ -89,7 +84,7 @@ func usualMemory(root fs.FS) int64 {
 	return max(limit, leastMemory)
 }
 
-// machineMemory returns the machine's memory, 0 if it is not known.
+// machineMemory returns the machine's memory, 0 if unknown.
 func machineMemory(root fs.FS) int64 {
 	text, _ := fs.ReadFile(root, "proc/meminfo")
 	for line := range strings.Lines(string(text)) {
@@ -101,7 +96,7 @@ func machineMemory(root fs.FS) int64 {
 	return 0
 }
 
-// groupMemory returns the least memory limit of the process's control group and those around it, of version 2 and 1; 0 for none.
+// groupMemory returns the least memory limit of the process's control group and its parents, of version 2 and 1; 0 for none.
 func groupMemory(root fs.FS) (least int64) {
 	text, _ := fs.ReadFile(root, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
@@ -115,7 +110,7 @@ func groupMemory(root fs.FS) (least int64) {
 		} else if parts[1] != "" {
 			continue
 		}
-		// In a container the path may be that outside of it, and the container's own group lies at the root.
+		// In a container the path may be that of the host, and the container's own group is at the root.
 		for group := path.Join("/", parts[2]); ; group = path.Dir(group) {
 			text, _ := fs.ReadFile(root, path.Join(at, group, file))
 			if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && (least == 0 || n < least) {
@@ -129,45 +124,40 @@ func groupMemory(root fs.FS) (least int64) {
 	return least
 }
 
-// caps are the bounds of what the table accounts for: of domains, by the rules, and of callers.
+// caps are the most counters of domains, by the rules, and of callers.
 type caps struct {
-	mu struct {
-		sync.Mutex
-		domains, callers map[string]int64
-	}
+	sync.Mutex
+	domains, callers map[string]int64
 }
 
-// capAccounts takes the bounds of domains, or those of callers, or neither where nil, and puts all into force.
+// capAccounts replaces the caps of domains and of callers, each unless nil, and puts all into force.
 func (n *Node) capAccounts(domains, callers map[string]int64) {
-	n.caps.mu.Lock()
-	defer n.caps.mu.Unlock()
+	n.caps.Lock()
+	defer n.caps.Unlock()
 	if domains != nil {
-		n.caps.mu.domains = domains
+		n.caps.domains = domains
 	}
 	if callers != nil {
-		n.caps.mu.callers = callers
+		n.caps.callers = callers
 	}
 	if n.table == nil {
-		return // it is about to be made
+		return // openCluster makes it later
 	}
-	all := maps.Clone(n.caps.mu.callers)
-	if all == nil {
-		all = make(map[string]int64)
-	}
-	maps.Copy(all, n.caps.mu.domains)
+	all := make(map[string]int64)
+	maps.Copy(all, n.caps.callers)
+	maps.Copy(all, n.caps.domains)
 	n.table.SetDomains(all)
 }
 
-// A node's heap is mostly counters that live long, so the garbage collector is
-// told to let little pile up beside them; but a small heap gets some room all
-// the same, or the collector would run all the time for what calls allocate.
+// A node's heap is mostly long-lived counters, so the garbage collector shall leave little garbage beside them. A small heap
+// gets some room all the same, or the collector would run all the time for the garbage of calls.
 const (
-	collectRoom    = 48 << 20 // bytes of garbage that are let be beside nothing; a sixteenth of the live heap less beside more
-	collectPercent = 30       // of the live heap, less half of that room, are let be if that is more
+	collectRoom    = 48 << 20 // bytes of garbage beside an empty heap, less a sixteenth of the live heap
+	collectPercent = 30       // percent of the live heap, less half of that room, if that is more
 )
 
-// gcTuner keeps the garbage collector's target in step with the live heap of this process.
-// GOGC in the environment wins. GOMEMLIMIT works on top, as ever.
+// gcTuner keeps the garbage collector's target in step with the live heap of this process. GOGC in the environment wins.
+// GOMEMLIMIT applies too.
 type gcTuner struct {
 	sample []metrics.Sample
 	target int
@@ -181,7 +171,7 @@ func newGCTuner() *gcTuner {
 	return &gcTuner{sample: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}}
 }
 
-// look sets the target anew if the heap has changed enough. c may be nil.
+// look sets the target if the heap has changed enough. c may be nil.
 func (c *gcTuner) look() {
 	if c == nil {
 		return
@@ -193,32 +183,30 @@ func (c *gcTuner) look() {
 	}
 }
 
-// during has f run with looks beside it. c may be nil.
+// during runs f, and looks at intervals until f returns. c may be nil.
 func (c *gcTuner) during(f func()) {
 	over := make(chan struct{})
-	var looks sync.WaitGroup
-	looks.Go(func() {
-		tick := time.NewTicker(shed.Tick)
-		defer tick.Stop()
-		for {
-			c.look()
-			select {
-			case <-over:
-				return
-			case <-tick.C:
-			}
+	go func() {
+		defer close(over)
+		f()
+	}()
+	tick := time.NewTicker(shed.Tick)
+	defer tick.Stop()
+	for {
+		c.look()
+		select {
+		case <-over:
+			return
+		case <-tick.C:
 		}
-	})
-	defer looks.Wait()
-	defer close(over)
-	f()
+	}
 }
 
-// collectorTarget returns the GC percentage for a live heap, in steps of a sixteenth
-// so that it changes rarely: setting it stops the world for a moment.
+// collectorTarget returns the GC percentage for a live heap, in steps of a sixteenth so that it changes rarely: setting it stops
+// the world for a moment.
 func collectorTarget(live int64) int {
 	if live < collectRoom/16 {
-		return 1600 // this or nothing collected yet
+		return 1600 // also before the first collection
 	}
 	room := max(collectRoom-live/16, live*collectPercent/100-collectRoom/2)
 	percent := int64(1600)

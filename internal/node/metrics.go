@@ -50,7 +50,7 @@ type snapshot struct {
 	rejected []access.Rejected
 	// TLS handshakes that failed.
 	failedGRPC, failedHTTP, failedPeer uint64
-	ports                              connections
+	ports                              []portStats
 	spans                              spanStats
 	load                               shed.Stats
 	watchers                           int

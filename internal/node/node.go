@@ -1,8 +1,8 @@
-// Package node is one process of the cluster: it reads files, opens ports, joins the APIs, the limiter, the cluster node and
+// Package node is one process of the cluster: it reads files, opens ports, connects the APIs, the limiter, the cluster node and
 // gossip, starts and stops them in order, and maps their plain counters to Prometheus. The daemon, `sluice demo` and
 // tests run nodes by Open and Run.
 //
-// It decides nothing about a limit, and knows no flags but by name. Run owns all goroutines and waits for them.
+// It decides no limits, and knows flags only by name. Run owns all goroutines and waits for them.
 package node
 
 import (
@@ -34,10 +34,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Node is one member of the cluster with its parts joined. Make it with Open; Run starts, serves and stops it.
+// Node is one member of the cluster with all its parts. Make it with Open; Run starts, serves and stops it.
 type Node struct {
 	config Config
-	gc     *gcTuner // nil where it is not this node's to tune, as in a process of several
+	gc     *gcTuner // nil in a process of several nodes
 	log    *slog.Logger
 	boot   string
 
@@ -52,7 +52,7 @@ type Node struct {
 	guard     *access.Guard
 	inquiries *inquiries
 	gate      *shed.Gate
-	waits     func() (l shed.Load, ran uint64) // what watchRuntime tells gate, as waits.next does
+	waits     func() (l shed.Load, ran uint64) // waits.next, whose load watchRuntime reports to gate
 	clock     func() int64                     // of the cluster node
 	hub       *watch.Hub
 	keeper    *keeper // nil without --data-dir
@@ -66,76 +66,51 @@ type Node struct {
 	grpcAPI    *grpcapi.Server
 	grpcServer *grpc.Server
 	httpServer *http.Server
-	operators  operatorsEnd
-	// The APIs beside sluice's own.
+	operators  operatorsServer
+
 	gubernatorAPI *gubernator.API
 
 	joined, leaving atomic.Bool
-	// lostAddress: others do not reach this node where it says, see errLostAddress.
-	lostAddress atomic.Bool
-	// hasSet: the node began with a voter set. waitsFor is what it waits for while it joins.
-	hasSet   bool
-	waitsFor atomic.Pointer[[]string]
-	// mayFound: join targets and members had time to be heard of.
-	mayFound atomic.Bool
-	// draining: the counters are handed over, and no more calls are to be taken.
-	draining atomic.Bool
-	// ended is closed when the cluster node's goroutine has ended.
-	ended chan struct{}
-	// hurry is closed when leaving shall no longer wait for other nodes.
-	hurry chan struct{}
+	lostAddress     atomic.Bool              // see errLostAddress
+	hasSet          bool                     // the node began with a voter set
+	waitsFor        atomic.Pointer[[]string] // why the node has not joined yet
+	mayFound        atomic.Bool              // join targets and members had time to answer
+	draining        atomic.Bool              // the counters are handed over, and no new calls are accepted
+	ended           chan struct{}            // closed when the cluster node's goroutine has ended
+	patience        context.Context          // ends when leaving no longer waits for other nodes
+	hurry           context.CancelFunc
 }
 
-// Open reads the rules and the secret, opens the ports and joins the parts.
-// When it returns, gossip runs; everything else starts in Run. ctx bounds opening.
+// Open reads the rules and the secret, opens the ports and connects the parts. When it returns, gossip runs; everything else
+// starts in Run. ctx bounds opening.
 func Open(ctx context.Context, c Config, log *slog.Logger) (n *Node, err error) {
 	var gc *gcTuner
 	if c.OwnProcess {
 		c.limitMemory()
 		gc = newGCTuner()
 	}
-	// It may read a large snapshot. Once the node runs, it looks itself.
+	// It may read a large snapshot. Later watchRuntime tunes.
 	gc.during(func() { n, err = open(ctx, c, gc, log) })
 	return n, err
 }
 
-func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (_ *Node, err error) {
-	n := &Node{config: c, gc: gc, log: log, boot: newBoot(), ended: make(chan struct{}), hurry: make(chan struct{})}
-	defer func() {
-		if err != nil {
+func open(ctx context.Context, c Config, gc *gcTuner, log *slog.Logger) (*Node, error) {
+	n := &Node{config: c, gc: gc, log: log, boot: newBoot(), ended: make(chan struct{})}
+	n.patience, n.hurry = context.WithCancel(context.Background())
+	var keys gossip.Keyring
+	for _, step := range []func() error{
+		n.openSecrets, n.openRules, n.openCallers, n.openIdentities,
+		func() (err error) { keys, err = n.openKeyring(); return err },
+		func() (err error) { n.listen, err = openPorts(&c, log); return err },
+		n.openOperators,
+		func() (err error) { n.spans, err = openTracing(ctx, &c, log); return err },
+		func() error { return n.openCluster(ctx, keys) },
+		n.openLimiter, n.openAPIs,
+	} {
+		if err := step(); err != nil {
 			n.closeParts()
-		}
-	}()
-	for _, read := range []func() error{n.openSecrets, n.openRules, n.openCallers, n.openIdentities} {
-		if err := read(); err != nil {
 			return nil, err
 		}
-	}
-	keys, err := n.openKeyring()
-	if err != nil {
-		return nil, err
-	}
-	if asked, limit := c.Bounds.MaxConnections, maxDescriptors(); c.Bounds.fit(limit) {
-		log.Warn("few file descriptors: the bound of connections is lowered, so that some are left for other nodes; raise the limit (ulimit -n, LimitNOFILE)",
-			"descriptors", limit, "max_connections", c.Bounds.MaxConnections, "instead_of", asked)
-	}
-	if n.listen, err = openPorts(&c); err != nil {
-		return nil, err
-	}
-	if err := n.openOperators(); err != nil {
-		return nil, err
-	}
-	if n.spans, err = openTracing(ctx, &c, log); err != nil {
-		return nil, err
-	}
-	if err := n.openCluster(ctx, keys); err != nil {
-		return nil, err
-	}
-	if err := n.openLimiter(); err != nil {
-		return nil, err
-	}
-	if err := n.openAPIs(); err != nil {
-		return nil, err
 	}
 	return n, nil
 }
@@ -155,8 +130,7 @@ func (n *Node) openRules() (err error) {
 	return nil
 }
 
-// openCluster makes the table, the way to the peers and the node that decides,
-// and starts gossip.
+// openCluster makes the table, the connections to peers and the cluster node, and starts gossip.
 func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error) {
 	fingerprint, err := limiter.Fingerprint(n.counters)
 	if err != nil {
@@ -167,8 +141,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 		return err
 	}
 	n.table, err = bucket.NewTable(bucket.Config{
-		Shards: ring.DefaultPartitions, MaxEntries: n.config.counterEntries(maxBytes), MaxBytes: maxBytes,
-		WhenFull: whenFull[n.config.WhenFull],
+		Shards: ring.DefaultPartitions, MaxEntries: n.config.counterEntries(maxBytes), MaxBytes: maxBytes, WhenFull: whenFull[n.config.WhenFull],
 	})
 	if err != nil {
 		return err
@@ -185,8 +158,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	}
 	peerConfig := peer.Config{
 		Name: n.config.Name, Boot: n.boot, Placement: ring.Placement, ProofKeys: n.proofKeys, CountersTag: fingerprint,
-		Credentials: n.peerCreds(), Log: n.log,
-		Tracer: n.spans.trace(), MaxLimits: n.config.part(32<<10, 16_384),
+		Credentials: n.peerCreds(), Log: n.log, Tracer: n.spans.trace(), MaxLimits: n.config.part(32<<10, 16_384),
 	}
 	if n.tls.peers != nil {
 		peerConfig.CheckName = n.checkPeerName
@@ -196,7 +168,9 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	}
 	n.cluster, err = cluster.New(cluster.Config{
 		Name: n.config.Name, Boot: n.boot, Peers: n.peers, CheckTimeout: n.config.CheckTimeout, Right: n.config.Right,
-		ForgetAfter: n.config.ForgetAfter, LastAnswers: n.config.part(4<<10, 1<<16), MaxClockSkew: n.config.MaxClockSkew, Replicas: n.config.Replicas, LostHold: n.config.LostStateHold, Recorded: recorded, Store: store, Expect: n.config.expect(), Tracer: n.spans.trace(), Log: n.log.With("node", n.config.Name),
+		ForgetAfter: n.config.ForgetAfter, LastAnswers: n.config.part(4<<10, 1<<16), MaxClockSkew: n.config.MaxClockSkew,
+		Replicas: n.config.Replicas, LostHold: n.config.LostStateHold, Recorded: recorded, Store: store, Expect: n.config.expect(),
+		Tracer: n.spans.trace(), Log: n.log.With("node", n.config.Name),
 	}, n.table)
 	if err != nil {
 		return err
@@ -209,8 +183,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 		return err
 	}
 	n.gossip, err = gossip.Open(ctx, gossip.Config{
-		Name: n.config.Name, Boot: n.boot,
-		Bind: n.config.listenAddr(n.config.GossipPort), Advertise: n.config.Advertise,
+		Name: n.config.Name, Boot: n.boot, Bind: n.config.listenAddr(n.config.GossipPort), Advertise: n.config.Advertise,
 		Peer: n.advertised(n.listen.peer), GRPC: n.advertised(n.listen.grpc), HTTP: n.advertised(n.listen.http),
 		Join: n.config.joinTargets(), Keyring: keys, Placement: ring.Placement,
 		Version: n.config.Version, Zone: n.config.Zone, JoinTimeout: n.config.JoinTimeout, RejoinInterval: n.config.Rejoin, Logger: n.log,
@@ -221,8 +194,7 @@ func (n *Node) openCluster(ctx context.Context, keys gossip.Keyring) (err error)
 	return err
 }
 
-// advertised is where others reach l: --advertise if there is one. Gossip fills in
-// its own address where that leaves the host open.
+// advertised returns the address of l for other nodes, with --advertise if that is given. Gossip replaces an unspecified host.
 func (n *Node) advertised(l net.Listener) string {
 	addr := l.Addr().(*net.TCPAddr)
 	if n.config.Advertise != "" {
@@ -231,13 +203,13 @@ func (n *Node) advertised(l net.Listener) string {
 	return addr.String()
 }
 
-// Addrs are where a node's ports listen. Admin is nil without an admin port.
+// Addrs are the addresses of a node's ports. Admin is nil without an admin port.
 type Addrs struct {
 	GRPC, HTTP, Peer, Admin net.Addr
 	Gossip                  string
 }
 
-// Addrs returns where the ports listen, by number where one was picked.
+// Addrs returns the addresses of the ports.
 func (n *Node) Addrs() Addrs {
 	a := Addrs{GRPC: n.listen.grpc.Addr(), HTTP: n.listen.http.Addr(), Peer: n.listen.peer.Addr(), Gossip: n.gossip.Addr()}
 	if n.listen.admin != nil {
@@ -246,14 +218,14 @@ func (n *Node) Addrs() Addrs {
 	return a
 }
 
-// Stats returns what the node's APIs have counted.
+// Stats returns the counts of the node's APIs.
 func (n *Node) Stats() limiter.Stats { return n.service.Stats() }
 
-// Hurry makes Run stop without waiting for other nodes any longer. It is called once at most.
-func (n *Node) Hurry() { close(n.hurry) }
+// Hurry makes Run stop without waiting for other nodes any longer.
+func (n *Node) Hurry() { n.hurry() }
 
-// Ready says whether clients are to be sent here. Other nodes' troubles never
-// count: if they did, one dead peer would take all out of service.
+// Ready reports whether clients may be sent here, and why not. It ignores the state of other nodes: one dead peer would take
+// all out of service.
 func (n *Node) Ready() (ok bool, reasons []string) {
 	if !n.joined.Load() {
 		reasons = append(reasons, "still joining the cluster")
@@ -273,12 +245,6 @@ func (n *Node) Ready() (ok bool, reasons []string) {
 	return len(reasons) == 0, reasons
 }
 
-// reasons says why this node is not ready.
-func (n *Node) reasons() []string {
-	_, reasons := n.Ready()
-	return reasons
-}
-
 func (n *Node) rulesError() error {
 	if n.rules == nil {
 		return nil
@@ -286,7 +252,7 @@ func (n *Node) rulesError() error {
 	return n.rules.Status().LastError
 }
 
-// rulesSkipped are the files beside the rules that are not read.
+// rulesSkipped returns the files beside the rules that are not read.
 func (n *Node) rulesSkipped() (list []string) {
 	if n.rules == nil {
 		return nil

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-project/sluice/transport/httpapi"
 )
 
-// openOperators opens the operators' ways in. A directory that was not asked for may fail: nobody operates the node then but
-// callers.
+// openOperators opens the operators' socket, and makes the token of the admin port. A default directory may fail: then only
+// callers with the verb admin operate the node.
 func (n *Node) openOperators() error {
 	a := &n.config.Admin
 	place, err := operators.Open(a.Dir, n.listen.grpc.Addr().String())
@@ -32,7 +32,7 @@ func (n *Node) openOperators() error {
 	case a.Dir != "" || n.listen.admin != nil:
 		return fmt.Errorf("--operators-dir: %w", err)
 	default:
-		n.log.Warn("no socket for operators: commands such as `sluice top` reach this node with --callers only; name a directory that it may write to with --operators-dir", "error", err)
+		n.log.Warn("no socket for operators: commands such as `sluice top` reach this node with --callers only; name a writable directory with --operators-dir", "error", err)
 	}
 	if n.listen.admin == nil {
 		return nil
@@ -48,7 +48,7 @@ func (n *Node) openOperators() error {
 	return nil
 }
 
-// reachable is the address at which callers on this machine reach l.
+// reachable returns the address of l for clients on this machine.
 func reachable(l net.Listener) string {
 	addr := l.Addr().(*net.TCPAddr).AddrPort()
 	if addr.Addr().IsUnspecified() {
@@ -57,16 +57,16 @@ func reachable(l net.Listener) string {
 	return addr.String()
 }
 
-// operatorsEnd is the servers of the operators' ways in.
-type operatorsEnd struct {
+// operatorsServer serves the operators' socket and the admin port.
+type operatorsServer struct {
 	place *operators.Place // nil if there is none
 	token access.Digest
 	grpc  *grpc.Server
 	http  *http.Server
 }
 
-// close closes what was opened, as far as it was.
-func (o *operatorsEnd) close() {
+// close closes all that was opened.
+func (o *operatorsServer) close() {
 	if o.http != nil {
 		o.http.Close()
 		o.grpc.Stop()
@@ -78,7 +78,7 @@ func (o *operatorsEnd) close() {
 
 // serveOperators makes the servers. api is the HTTP port's handler.
 func (n *Node) serveOperators(api http.Handler) {
-	// It is reached by way of the HTTP server alone, never over a listener of its own.
+	// It has no listener: the HTTP server passes requests to it.
 	n.operators.grpc = grpc.NewServer(append(n.grpcAPI.HTTPOptions(), grpc.NumStreamWorkers(0))...)
 	n.grpcAPI.Register(n.operators.grpc)
 	mux := operatorsTools(n.config.Admin.Level, n.log)
@@ -106,12 +106,12 @@ func (n *Node) serveOperators(api http.Handler) {
 	}
 }
 
-// identified lets operators in, who show the token, and callers with the verb admin.
+// identified passes on requests with the operators' token, and those of callers with the verb admin.
 func (n *Node) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if id := access.OfRequest(r); id.Has(n.operators.token) {
 			r = r.WithContext(access.AsOperator(r.Context()))
-			r.Header.Del("Authorization") // it is no caller's
+			r.Header.Del("Authorization") // it is not a caller's token
 		} else if rejected := n.mayOperate(r); rejected != nil {
 			httpapi.Reject(w, rejected)
 			return
@@ -123,20 +123,19 @@ func (n *Node) identified(next http.Handler) http.Handler {
 var errNoToken = &limiter.Error{Code: limiter.Unauthenticated, Message: "the admin port wants the operators' token (Authorization: Bearer), which the node has put beside its operators' socket, see --operators-dir; " +
 	"or, with --callers, the token of a caller with the verb admin"}
 
-// mayOperate says why r is not of a caller with the verb admin, or nil.
+// mayOperate returns nil if r is of a caller with the verb admin.
 func (n *Node) mayOperate(r *http.Request) *limiter.Error {
 	if n.guard.Open() {
 		return errNoToken
 	}
 	pass, rejected := n.guard.Request(r, limiter.HTTPAPI)
-	if rejected == nil {
-		rejected = pass.May(access.Admin, "")
+	if rejected != nil {
+		return rejected
 	}
-	return rejected
+	return pass.May(access.Admin, "")
 }
 
-// maxProfile is the longest profile or trace.
-const maxProfile = time.Minute
+const maxProfile = time.Minute // or trace
 
 // operatorsTools are Go's profiler and, where level is not nil, the log level.
 func operatorsTools(level *slog.LevelVar, log *slog.Logger) *http.ServeMux {
@@ -159,35 +158,30 @@ func operatorsTools(level *slog.LevelVar, log *slog.Logger) *http.ServeMux {
 		profiles.ServeHTTP(w, r)
 	})
 	if level != nil {
-		mux.HandleFunc("GET /loglevel", func(w http.ResponseWriter, _ *http.Request) { writeLevel(w, level) })
-		mux.HandleFunc("PUT /loglevel", func(w http.ResponseWriter, r *http.Request) { putLevel(w, r, level, log) })
+		get := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, strings.ToLower(level.Level().String())) }
+		mux.HandleFunc("GET /loglevel", get)
+		mux.HandleFunc("PUT /loglevel", func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
+			if err != nil {
+				http.Error(w, "want one of debug, info, warn, error", http.StatusBadRequest)
+				return
+			}
+			next, err := ParseLevel(strings.TrimSpace(string(body)))
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			if before := level.Level(); before != next {
+				level.Set(next)
+				log.Warn("log level changed", "from", before, "to", next)
+			}
+			get(w, r)
+		})
 	}
 	return mux
 }
 
-func writeLevel(w http.ResponseWriter, level *slog.LevelVar) {
-	fmt.Fprintln(w, strings.ToLower(level.Level().String()))
-}
-
-// putLevel takes debug, info, warn or error as the body.
-func putLevel(w http.ResponseWriter, r *http.Request, level *slog.LevelVar, log *slog.Logger) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64))
-	if err != nil {
-		http.Error(w, "want one of debug, info, warn, error", http.StatusBadRequest)
-		return
-	}
-	next, err := ParseLevel(strings.TrimSpace(string(body)))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	if before := level.Level(); before != next {
-		level.Set(next)
-		log.Warn("log level changed", "from", before, "to", next)
-	}
-	writeLevel(w, level)
-}
-
+// ParseLevel reads debug, info, warn or error.
 func ParseLevel(text string) (l slog.Level, err error) {
 	if err := l.UnmarshalText([]byte(text)); err != nil {
 		return 0, fmt.Errorf("%q is none of debug, info, warn, error", text)

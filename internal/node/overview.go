@@ -12,19 +12,19 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// overview says in the APIs' words how this node stands among the others.
+// overview returns the state of this node and the cluster for the APIs.
 func (n *Node) overview(ctx context.Context) limiter.Overview {
 	view := n.gossip.View()
 	o := limiter.Overview{View: &view, Ring: n.cluster.Ring()}
 	own, err := n.cluster.Overview(ctx)
 	if err != nil {
-		o.Reason = fmt.Sprintf("the node has not answered for itself: %v", err)
+		o.Reason = fmt.Sprintf("the cluster node does not answer: %v", err)
 		return o
 	}
 	o.Set = limiter.VoterSet{ClusterID: own.Set.ID, Version: own.Set.Version, Members: own.Set.Members}
 	o.MayDecide, o.Reason = own.Right, own.Reason
 	if o.Unreached, err = n.cluster.Unreached(ctx, n.peers.Failure); err != nil {
-		o.Unreached = nil // it says so in Reason, the next time
+		o.Unreached = nil // the next overview has the reason
 	}
 	for _, m := range own.Members {
 		o.Standings = append(o.Standings, limiter.Standing{
@@ -46,41 +46,43 @@ func (n *Node) overview(ctx context.Context) limiter.Overview {
 // bootstrap makes this node found a voter set of its own.
 func (n *Node) bootstrap(ctx context.Context) error {
 	err := n.cluster.Bootstrap(ctx)
-	switch {
-	case errors.Is(err, cluster.ErrHasQuorum):
-		return limiter.ErrHasQuorum
-	case err == nil:
+	if err == nil {
 		n.log.Warn("voter set founded by hand: counters that no living node has begin anew", "members", n.cluster.Stats().Set.Members)
 	}
-	return err
+	return apiError(err)
 }
 
-// forget takes a member out of the voter set by hand, and says why not in the APIs' words.
+// forget takes a member out of the voter set by hand.
 func (n *Node) forget(ctx context.Context, name string) error {
 	err := n.cluster.Forget(ctx, name)
-	for own, said := range map[error]error{
-		cluster.ErrNoSet: limiter.ErrNoSet, cluster.ErrThisNode: limiter.ErrThisNode,
-		cluster.ErrNotCounted: limiter.ErrNotCounted, cluster.ErrLives: limiter.ErrLives,
-		cluster.ErrLastCounted: limiter.ErrLastCounted,
-	} {
-		if errors.Is(err, own) {
-			return said
-		}
-	}
 	if err == nil {
 		n.log.Warn("member forgotten by hand", "member", name)
 	}
+	return apiError(err)
+}
+
+// apiError returns the error of the APIs for one of the cluster node.
+func apiError(err error) error {
+	for own, ofAPI := range map[error]error{
+		cluster.ErrHasQuorum: limiter.ErrHasQuorum, cluster.ErrNoSet: limiter.ErrNoSet, cluster.ErrThisNode: limiter.ErrThisNode,
+		cluster.ErrNotCounted: limiter.ErrNotCounted, cluster.ErrLives: limiter.ErrLives, cluster.ErrLastCounted: limiter.ErrLastCounted,
+	} {
+		if errors.Is(err, own) {
+			return ofAPI
+		}
+	}
 	return err
 }
 
-// useRules puts a new set of rules in force.
+// useRules puts a new set of rules into force.
 func (n *Node) useRules(set *rules.Set) {
 	n.capAccounts(set.MaxKeys(), nil)
 	n.service.SetRules(set)
 	n.cluster.SetLostLimits(lostLimits(set))
 }
 
-// lostLimits returns the limits under which the loss of a counter denies checks; set may be nil. Pools deny it always.
+// lostLimits returns the limits whose checks are denied after the loss of a counter: those of rules with on_lost_state: deny, and
+// of all pools. set may be nil.
 func lostLimits(set *rules.Set) (list []*bucket.Limits) {
 	if set == nil {
 		return nil
@@ -96,10 +98,9 @@ func lostLimits(set *rules.Set) (list []*bucket.Limits) {
 	return list
 }
 
-// maxLostRules bounds how many rules are listed.
-const maxLostRules = 20
+const maxLostRules = 20 // in an overview
 
-// lostRules lists rules that deny at now what was lost at since, at most until ends.
+// lostRules lists rules that deny at now because counters were lost at since, at most until ends.
 func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule) {
 	if set == nil || since == 0 {
 		return nil
@@ -115,11 +116,11 @@ func lostRules(set *rules.Set, since, ends, now int64) (list []limiter.LostRule)
 	return list
 }
 
-// acceptLoss takes lost counters for unspent, here and at all other nodes.
+// acceptLoss makes lost counters count as unspent, here and at all other nodes.
 func (n *Node) acceptLoss(ctx context.Context) (partitions int, told []string, err error) {
 	partitions, told, err = n.cluster.AcceptLoss(ctx)
 	if err == nil {
-		n.log.Warn("lost counters are taken for unspent, by hand", "partitions", partitions, "told", told)
+		n.log.Warn("lost counters count as unspent from now on, by hand", "partitions", partitions, "told", told)
 	}
 	return partitions, told, err
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net"
 	"net/http"
@@ -11,10 +12,14 @@ import (
 	"github.com/sluice-project/sluice/internal/listen"
 )
 
-// listeners are the TCP ports but gossip's.
+// ports are the TCP listeners except gossip's. admin is nil without an admin port.
 type ports struct{ grpc, http, peer, admin net.Listener }
 
-func openPorts(c *Config) (l ports, err error) {
+func openPorts(c *Config, log *slog.Logger) (l ports, err error) {
+	if wanted, limit := c.Bounds.MaxConnections, maxDescriptors(); c.Bounds.fit(limit) {
+		log.Warn("few file descriptors: --max-connections is lowered, so that some are left for other nodes; raise the limit (ulimit -n, LimitNOFILE)",
+			"descriptors", limit, "max_connections", c.Bounds.MaxConnections, "instead_of", wanted)
+	}
 	for _, one := range []struct {
 		flag     string
 		addr     string
@@ -52,11 +57,11 @@ func serveHTTP(s *http.Server, l net.Listener) error {
 	return nil
 }
 
-// silence is how long a connection may take for its first byte.
+// silence is the longest time until the first byte of a connection.
 const silence = 5 * time.Second
 
-// fit lowers the bounds of connections so that clients leave some of the file descriptors that the process may open, 0 if that
-// is not known, to other nodes, gossip and files. It reports whether it did.
+// fit lowers the bounds of connections so that clients leave some of the file descriptors that the process may open (0:
+// unknown) to other nodes, gossip and files. It reports whether it did.
 func (b *Bounds) fit(descriptors uint64) bool {
 	if descriptors == 0 || descriptors > math.MaxInt {
 		return false
@@ -70,7 +75,7 @@ func (b *Bounds) fit(descriptors uint64) bool {
 	return true
 }
 
-// listenWithin opens a port within the bounds, of clients or of the cluster's own connections.
+// listenWithin opens a port within the bounds, of clients or of the cluster and its operators (own).
 func (b *Bounds) listenWithin(addr string, own bool) (*listen.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -89,13 +94,10 @@ type portStats struct {
 	listen.Stats
 }
 
-// connections are those of all ports.
-type connections []portStats
-
 // portLabels are the values of the label port.
 var portLabels = []string{"grpc", "http", "peer", "admin"}
 
-func (l ports) stats() (all connections) {
+func (l ports) stats() (all []portStats) {
 	for i, one := range []net.Listener{l.grpc, l.http, l.peer, l.admin} {
 		if bounded, ok := one.(*listen.Listener); ok {
 			all = append(all, portStats{portLabels[i], bounded.Stats()})

@@ -17,19 +17,18 @@ import (
 	"github.com/sluice-project/sluice/transport/access"
 )
 
-// defaultSecret is the secret of a cluster that was given none.
-// Everybody knows it, so it protects nothing.
+// defaultSecret is the secret of a cluster without --secret-file. It is public, so it protects nothing.
 const defaultSecret = "sluice without a secret: for trying it out, not for others' traffic"
 
-// clusterSecrets are what --secret-file holds.
+// clusterSecrets are the contents of --secret-file.
 type clusterSecrets struct {
-	// known are the secrets that nodes prove to know. The first makes this node's proofs and encrypts its gossip, all are accepted.
+	// known are the secrets of proofs and gossip. This node uses the first one and accepts all.
 	known [][]byte
-	// counters is what counter keys are made with. It is the same for as long as the cluster keeps its counters.
+	// counters is the secret of counter keys. It must not change while the cluster keeps its counters.
 	counters []byte
 }
 
-// countersWord begins the line with the secret that counter keys are made with.
+// countersWord begins the line with the secret of counter keys.
 const countersWord = "counters"
 
 // parseSecrets reads secrets, one per line, of at least limiter.MinSecret bytes each, and the line with countersWord, which a file with more
@@ -99,37 +98,48 @@ func (s clusterSecrets) derive() (d derived, err error) {
 	return d, err
 }
 
-// openSecrets reads --secret-file, or takes what stands for it. What the file holds later goes into force, in proofs and in gossip.
+// openSecrets reads and follows --secret-file, or takes the secret in its place.
 func (n *Node) openSecrets() error {
-	switch path := n.config.SecretFile; {
-	case n.config.Secret != nil:
-		return n.takeSecrets(clusterSecrets{[][]byte{n.config.Secret}, n.config.Secret})
-	case path == "":
-		n.log.Warn("no --secret-file: this cluster uses the secret that everybody knows; whoever reaches its ports can join it")
-		return n.takeSecrets(clusterSecrets{[][]byte{[]byte(defaultSecret)}, []byte(defaultSecret)})
-	default:
-		files, err := reload.Open(reload.Config{
-			What: "--secret-file", Paths: []string{path}, Names: []string{"--secret-file"}, Log: n.log,
-			Take: func(contents [][]byte) error {
-				read, err := parseSecrets(contents[0])
-				if err == nil {
-					err = n.takeSecrets(read)
-				}
-				if err != nil {
-					return fmt.Errorf("--secret-file: %s: %w", path, err)
-				}
-				return nil
-			},
-		})
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%w (make one with: head -c 32 /dev/urandom | base64 > %s)", err, path)
+	path, secret := n.config.SecretFile, n.config.Secret
+	if secret == nil && path == "" {
+		n.log.Warn("no --secret-file: this cluster uses a public secret; any process that reaches its ports can join it")
+		secret = []byte(defaultSecret)
+	}
+	if secret != nil {
+		return n.takeSecrets(clusterSecrets{[][]byte{secret}, secret})
+	}
+	err := n.follow("secret", "--secret-file", path, 0, func(text []byte) error {
+		s, err := parseSecrets(text)
+		if err == nil {
+			err = n.takeSecrets(s)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", path, err)
 		}
-		n.secrets = append(n.secrets, secretFiles{label: "secret", files: files})
 		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w (make one with: head -c 32 /dev/urandom | base64 > %s)", err, path)
 	}
+	return err
+}
+
+// follow reads the file of a flag and has take put its contents into force, now and when they change while the node runs. Errors
+// of take name the file.
+func (n *Node) follow(label, flag, path string, every time.Duration, take func(text []byte) error) error {
+	files, err := reload.Open(reload.Config{
+		What: flag, Paths: []string{path}, Names: []string{flag}, Every: every, Log: n.log,
+		Take: func(contents [][]byte) error {
+			if err := take(contents[0]); err != nil {
+				return fmt.Errorf("%s: %w", flag, err)
+			}
+			return nil
+		},
+	})
+	if err == nil {
+		n.secrets = append(n.secrets, secretFiles{label: label, files: files})
+	}
+	return err
 }
 
 // takeSecrets puts s into force.
@@ -137,7 +147,7 @@ func (n *Node) takeSecrets(s clusterSecrets) error {
 	if n.counters == nil {
 		n.counters = s.counters
 	} else if !bytes.Equal(s.counters, n.counters) {
-		return fmt.Errorf("counter keys would be made with another secret than until now, and every counter begin anew: "+
+		return fmt.Errorf("the secret of counter keys would change, and every counter begin anew: "+
 			"keep the line `%s` with the secret that this cluster began with; to change it, stop all nodes", countersWord)
 	}
 	d, err := s.derive()
@@ -153,7 +163,7 @@ func (n *Node) takeSecrets(s clusterSecrets) error {
 	return nil
 }
 
-// gossipBySecret reports whether gossip is encrypted with keys made of the secret: there is one, and no keyring.
+// gossipBySecret reports whether gossip is encrypted with keys made of the secret.
 func (n *Node) gossipBySecret() bool {
 	return n.config.GossipKeyring == "" && (n.config.SecretFile != "" || n.config.Secret != nil)
 }
@@ -164,12 +174,11 @@ func (n *Node) proofKeys() [][]byte { return n.inForce.Load().proofs }
 // secretLabels are the values of the label files.
 var secretLabels = []string{"tls", "peer_tls", "secret", "gossip_keyring", "callers"}
 
-// secretFiles are files with keys that are followed while the node runs.
+// secretFiles are files with certificates, keys or callers that are followed while the node runs.
 type secretFiles struct {
-	label string // in metrics
-	files *reload.Files
-	// certificate is nil where the files are none. Its Run is that of the files, and more.
-	certificate *certs.Source
+	label       string // in metrics
+	files       *reload.Files
+	certificate *certs.Source // nil for other files; its Run runs files too
 }
 
 func (f secretFiles) run(ctx context.Context) error {
@@ -179,65 +188,48 @@ func (f secretFiles) run(ctx context.Context) error {
 	return f.files.Run(ctx)
 }
 
-// openKeyring reads --gossip-keyring, or takes the keys made of the secret. What the file holds later goes to gossip, which
-// must be open by the time that the files are followed. Without a secret of its own a cluster gossips in clear.
+// openKeyring reads and follows --gossip-keyring, or takes the keys made of the secret. Without either a cluster gossips in
+// clear. Gossip must be open when the file changes.
 func (n *Node) openKeyring() (keys gossip.Keyring, err error) {
-	path := n.config.GossipKeyring
-	if path == "" {
-		if n.gossipBySecret() {
-			keys = n.inForce.Load().gossip
-		}
+	if n.gossipBySecret() {
+		return n.inForce.Load().gossip, nil
+	}
+	if n.config.GossipKeyring == "" {
 		return keys, nil
 	}
-	files, err := reload.Open(reload.Config{
-		What: "--gossip-keyring", Paths: []string{path}, Names: []string{"--gossip-keyring"}, Log: n.log,
-		Take: func(contents [][]byte) error {
-			read, err := gossip.ParseKeyring(contents[0])
-			switch {
-			case err != nil:
-				return fmt.Errorf("--gossip-keyring: %s: %w", path, err)
-			case n.gossip == nil:
-				keys = read
-				return nil
-			}
+	err = n.follow("gossip_keyring", "--gossip-keyring", n.config.GossipKeyring, 0, func(text []byte) error {
+		read, err := gossip.ParseKeyring(text)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: %w", n.config.GossipKeyring, err)
+		case n.gossip != nil:
 			return n.gossip.SetKeyring(read)
-		},
+		}
+		keys = read
+		return nil
 	})
-	if err != nil {
-		return keys, err
-	}
-	n.secrets = append(n.secrets, secretFiles{label: "gossip_keyring", files: files})
-	return keys, nil
+	return keys, err
 }
 
-// callersEvery is how often --callers is read: a token that was taken away there opens nothing after twice that.
+// callersEvery is the time between two readings of --callers: a token that was removed there is rejected after twice that.
 const callersEvery = time.Second
 
-// openCallers makes the guard of the APIs, and reads --callers, if it is given. What the file says later comes into
-// force while the node runs.
+// openCallers makes the guard of the APIs, and reads and follows --callers.
 func (n *Node) openCallers() error {
 	n.guard = access.NewGuard(nil, n.log, time.Now)
 	path := n.config.Callers
 	if path == "" {
 		if ip := net.ParseIP(n.config.Bind); ip == nil || !ip.IsLoopback() {
-			n.log.Warn("no --callers: whoever reaches the ports may ask and reset anything; operators' calls are answered on loopback only")
+			n.log.Warn("no --callers: every client that reaches the ports may check and reset any key; operators' calls are answered on loopback only")
 		}
 		return nil
 	}
-	files, err := reload.Open(reload.Config{
-		What: "--callers", Paths: []string{path}, Every: callersEvery, Log: n.log,
-		Take: func(contents [][]byte) error {
-			policy, err := access.Parse(path, contents[0])
-			if err == nil {
-				n.guard.SetPolicy(policy)
-				n.capAccounts(nil, policy.MaxKeys())
-			}
-			return err
-		},
+	return n.follow("callers", "--callers", path, callersEvery, func(text []byte) error {
+		policy, err := access.Parse(path, text)
+		if err == nil {
+			n.guard.SetPolicy(policy)
+			n.capAccounts(nil, policy.MaxKeys())
+		}
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("--callers: %w", err)
-	}
-	n.secrets = append(n.secrets, secretFiles{label: "callers", files: files})
-	return nil
 }

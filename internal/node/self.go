@@ -19,19 +19,17 @@ import (
 )
 
 const (
-	// noticeTick is how often watchSelf looks, and noticeEvery how often it logs one matter at most.
-	noticeTick  = 5 * time.Second
-	noticeEvery = time.Minute
-	// longSleep is how long the process must not have run for a log line.
-	longSleep = time.Second
+	noticeTick  = 5 * time.Second // between two looks of watchSelf
+	noticeEvery = time.Minute     // between two log lines about one subject
+	longSleep   = time.Second     // the shortest pause of the process that is logged
 )
 
-// watchSelf logs what this node does to its clients and what happened to its address, until ctx ends.
+// watchSelf logs evictions, rejected connections and the loss of this node's address, until ctx ends.
 func (n *Node) watchSelf(ctx context.Context) error {
 	tick := time.NewTicker(noticeTick)
 	defer tick.Stop()
 	var evicted notice
-	ports := make(map[string]*portNotice)
+	ports := make([]portNotice, len(portLabels))
 	address := n.ownAddress()
 	for {
 		select {
@@ -43,11 +41,8 @@ func (n *Node) watchSelf(ctx context.Context) error {
 		if more := evicted.due(n.table.Stats().EvictedLive, now); more > 0 {
 			n.log.Warn("counters were evicted although they still counted, and their keys have a fresh limit: raise --memory-limit, or add nodes", "evicted", more)
 		}
-		for _, one := range n.listen.stats() {
-			if ports[one.port] == nil {
-				ports[one.port] = new(portNotice)
-			}
-			ports[one.port].look(n.log, one, now)
+		for i, port := range n.listen.stats() {
+			ports[i].look(n.log, port, now)
 		}
 		if changed, lost := address.look(net.InterfaceAddrs); changed {
 			n.lostAddress.Store(lost)
@@ -67,23 +62,23 @@ func (n *Node) watchSelf(ctx context.Context) error {
 
 // notice says when a count is to be logged.
 type notice struct {
-	told uint64
-	at   time.Time
+	logged uint64
+	at     time.Time
 }
 
-// due returns how much has been counted since the last time that was not 0, or 0 if that is nothing or too short ago.
+// due returns the increase of count since it was last logged, or 0 if there is none or noticeEvery is not over.
 func (c *notice) due(count uint64, now time.Time) (more uint64) {
-	if count == c.told || !c.at.IsZero() && now.Sub(c.at) < noticeEvery {
+	if count == c.logged || !c.at.IsZero() && now.Sub(c.at) < noticeEvery {
 		return 0
 	}
-	more, c.told, c.at = count-c.told, count, now
+	more, c.logged, c.at = count-c.logged, count, now
 	return more
 }
 
-// portNotice is the notice of one port's rejected connections, and their counts when it was last logged.
+// portNotice is the notice of one port's rejected connections, with the counts that were logged last.
 type portNotice struct {
 	notice
-	told listen.Stats
+	last listen.Stats
 }
 
 func (c *portNotice) look(log *slog.Logger, s portStats, now time.Time) {
@@ -91,19 +86,19 @@ func (c *portNotice) look(log *slog.Logger, s portStats, now time.Time) {
 		return
 	}
 	log.Warn("connections were rejected, or not accepted yet for want of file descriptors: see --max-connections and the limit of open files", "port", s.port,
-		"full", s.Full-c.told.Full, "of_one_address", s.Crowded-c.told.Crowded, "accept_failed", s.Failed-c.told.Failed)
-	c.told = s.Stats
+		"full", s.Full-c.last.Full, "of_one_address", s.Crowded-c.last.Crowded, "accept_failed", s.Failed-c.last.Failed)
+	c.last = s.Stats
 }
 
 var errLostAddress = errors.New("the address that this node advertises is no longer one of this machine's, so other nodes do not reach it: restart the node, or give it --advertise")
 
-// ownAddress is an address that this node chose to advertise, and whether the machine still has it.
+// ownAddress follows whether the machine still has the address that gossip chose to advertise.
 type ownAddress struct {
-	addr   netip.Addr // invalid if it was not chosen but given
+	addr   netip.Addr // invalid if the address is configured
 	missed int        // looks in a row
 }
 
-// ownAddress returns the address that gossip chose of the machine's.
+// ownAddress returns the address that gossip chose among the machine's.
 func (n *Node) ownAddress() *ownAddress {
 	bind, err := netip.ParseAddr(n.config.Bind)
 	if n.config.Advertise != "" || err != nil || !bind.IsUnspecified() {
@@ -116,15 +111,15 @@ func (n *Node) ownAddress() *ownAddress {
 	return &ownAddress{addr: chosen.Addr()}
 }
 
-// look looks for the address among the machine's, and reports whether that is news. It is lost when two looks in a row have
-// missed it: an address that is renewed may be gone for a moment.
+// look looks for the address among the machine's, and reports whether the result has changed. The address is lost when two looks
+// in a row miss it: during a renewal it may be missing for a moment.
 func (a *ownAddress) look(addresses func() ([]net.Addr, error)) (changed, lost bool) {
 	if !a.addr.IsValid() {
 		return false, false
 	}
 	all, err := addresses()
 	if err != nil {
-		return false, false // nothing is known
+		return false, false
 	}
 	if slices.ContainsFunc(all, func(one net.Addr) bool {
 		p, ok := one.(*net.IPNet)
@@ -141,11 +136,11 @@ func (a *ownAddress) look(addresses func() ([]net.Addr, error)) (changed, lost b
 	return a.missed == 2, true
 }
 
-// sleeper finds out that the process did not run. last is the time of the last look, or of the beginning.
+// sleeper detects that the process did not run. last is the time of the last look, or of the start.
 type sleeper struct{ last int64 }
 
-// look returns for how long the process did not run since the last look, which was to be every before now (ns of a clock that goes
-// on while the process is stopped or the machine sleeps); 0 if not for long.
+// look returns for how long the process did not run since the last look, 0 if for less than longSleep. now is in ns of a clock
+// that goes on while the process is stopped or the machine sleeps, and every is the interval of looks.
 func (s *sleeper) look(now int64, every time.Duration) (slept time.Duration) {
 	slept = time.Duration(now-s.last) - every
 	s.last = now
@@ -155,30 +150,25 @@ func (s *sleeper) look(now int64, every time.Duration) (slept time.Duration) {
 	return slept
 }
 
-// Only checks are ever turned away. What other nodes ask, health, metrics and what operators do are not:
-// a node that is busy must neither look dead nor be out of reach.
-
-// isCheck reports whether a request to the HTTP port is about checks.
+// isCheck reports whether a request to the HTTP port has checks. Only these are rejected under overload, never calls of other nodes,
+// health, metrics and operators: an overloaded node must not look dead, and must stay operable.
 func isCheck(r *http.Request) bool {
 	path := r.URL.Path
 	return path == "/v1/check" || path == "/v1/GetRateLimits" || strings.HasPrefix(path, forwardauth.Prefix)
 }
 
 const (
-	// An idle node, of whose goroutines fewer than few have run since the last look, and at once, and which rejects nothing, looks
-	// again after idleTick.
-	few      = 1000
-	atOnce   = time.Millisecond
-	idleTick = 5 * shed.Tick
+	few      = 1000             // goroutines of an idle node that have run between two looks, at most
+	atOnce   = time.Millisecond // the longest wait of their p90
+	idleTick = 5 * shed.Tick    // between two looks at an idle node that rejects nothing
 )
 
-// watchRuntime tells the gate for how long goroutines wait for a processor, and the collector how large the heap is, until
-// ctx ends. Nobody else tells the gate.
+// watchRuntime reports to the gate how long goroutines wait for a processor, and tunes the garbage collector, until ctx ends.
 func (n *Node) watchRuntime(ctx context.Context) error {
 	every := shed.Tick
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	n.waits() // what was waited before does not count
+	n.waits() // earlier waits do not count
 	sleep := sleeper{n.clock()}
 	for {
 		select {
@@ -203,13 +193,13 @@ func (n *Node) watchRuntime(ctx context.Context) error {
 	}
 }
 
-// waits reads the runtime's account of the goroutines that can run, and of how long they have waited.
+// waits reads the runtime's metrics of runnable goroutines and of their waits.
 type waits struct {
 	sample []metrics.Sample
 	before []uint64
 }
 
-// next returns the load since the last call, and how many goroutines have run.
+// next returns the load since the last call, and the number of goroutines that have run.
 func (w *waits) next() (l shed.Load, ran uint64) {
 	if w.sample == nil {
 		w.sample = []metrics.Sample{{Name: "/sched/latencies:seconds"}, {Name: "/sched/goroutines/runnable:goroutines"}}
@@ -228,8 +218,7 @@ func (w *waits) next() (l shed.Load, ran uint64) {
 	return l, ran
 }
 
-// waitOf returns the wait that nine in ten of those counted in h and not in before stay within, by the lower end of its
-// bucket, and how many they are.
+// waitOf returns the p90 of the waits counted in h and not in before, by the lower end of its bucket, and their number.
 func waitOf(h *metrics.Float64Histogram, before []uint64) (wait time.Duration, all uint64) {
 	var longer uint64
 	for i, n := range h.Counts {

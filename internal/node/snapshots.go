@@ -17,23 +17,19 @@ import (
 // deferredPause is the least time between two writes of deferred charges.
 const deferredPause = time.Second
 
-// keeper keeps a node's counters in its data directory: it reads them at the start, and
-// writes them now and then and at the end. Make it with openKeeper, end it with close.
+// keeper keeps a node's counters in its data directory: it reads them at the start, and writes them at intervals and at the
+// end. Make it with openKeeper, end it with close.
 type keeper struct {
 	dir      *disk.Dir
-	header   disk.Header // but for the time and the set
+	header   disk.Header // without the time and the voter set
 	interval time.Duration
 	log      *slog.Logger
 	node     *cluster.Node // set before begin
 
-	// halt ends running, the context of snapshots made now and then; idle is closed when
-	// none is made any more, and nil before begin.
-	running context.Context
+	running context.Context // of writing snapshots and deferred charges before the last ones
 	halt    context.CancelFunc
-	idle    chan struct{}
-	// saved is closed when deferred charges are no longer written as they change; unsaved then says that the last ones were not.
-	saved   chan struct{}
-	unsaved bool
+	writers sync.WaitGroup
+	unsaved bool // the last write of deferred charges has failed
 
 	mu struct {
 		sync.Mutex
@@ -44,9 +40,8 @@ type keeper struct {
 // keeperStats counts since the start.
 type keeperStats struct {
 	written, failed, rejected uint64
-	// restored counters were read at the start.
-	restored int
-	// The last one that was written: when, how long it took and what it has.
+	restored                  int // counters read at the start
+	// at is the time of the last snapshot.
 	at     time.Time
 	took   time.Duration
 	totals disk.Totals
@@ -64,7 +59,7 @@ func openKeeper(s Config, boot string, fingerprint [16]byte, table *bucket.Table
 	k.running, k.halt = context.WithCancel(context.Background())
 	recorded, err := k.load(table, time.Now())
 	if err == nil {
-		err = k.loadVoters(recorded)
+		recorded.Record, err = k.loadVoters()
 	}
 	if err != nil {
 		k.close()
@@ -74,39 +69,30 @@ func openKeeper(s Config, boot string, fingerprint [16]byte, table *bucket.Table
 	return k, recorded, nil
 }
 
-// loadVoters reads this node's part in the voter set.
-func (k *keeper) loadVoters(into *cluster.Recorded) error {
+// loadVoters reads this node's record of the voter set.
+func (k *keeper) loadVoters() (message.Record, error) {
 	record, aside, err := k.dir.Voters(k.header.Name, k.header.Fingerprint)
-	if err != nil {
-		return err
-	}
 	if aside != "" {
 		k.log.Warn("the voter set on disk is of another node or cluster, this node starts without", "file", aside)
 	}
 	if !record.Set.Zero() {
 		k.log.Info("voter set read", "version", record.Set.Version, "members", record.Set.Members)
 	}
-	into.Record = record
-	return nil
+	return record, err
 }
 
-// putVoters writes this node's part in the voter set.
+// putVoters writes this node's record of the voter set.
 func (k *keeper) putVoters(r message.Record) error {
 	return k.dir.PutVoters(k.header.Name, k.header.Fingerprint, r)
 }
 
-// load reads the snapshot. One that must not be used is set aside, and the node goes
-// on without.
+// load reads the snapshot. It sets an unusable one aside, and the node starts without.
 func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	recorded, err := k.read(table, now)
-	var rejection *disk.Rejection
-	var unfit *bucket.ImportError
 	reason := disk.Damaged
-	switch {
-	case errors.As(err, &rejection):
+	if rejection, ok := errors.AsType[*disk.Rejection](err); ok {
 		reason = rejection.Reason
-	case errors.As(err, &unfit):
-	default:
+	} else if _, ok := errors.AsType[*bucket.ImportError](err); !ok {
 		return recorded, err
 	}
 	aside, err2 := k.dir.SetAside(now)
@@ -118,12 +104,15 @@ func (k *keeper) load(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 	return &cluster.Recorded{}, nil
 }
 
-func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
+// want describes the files of this node.
+func (k *keeper) want(now time.Time) disk.Want {
 	h := &k.header
+	return disk.Want{Placement: h.Placement, Fingerprint: h.Fingerprint, Name: h.Name, Partitions: h.Partitions, Now: now}
+}
+
+func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, error) {
 	began := time.Now()
-	r, err := k.dir.Read(disk.Want{
-		Placement: h.Placement, Fingerprint: h.Fingerprint, Name: h.Name, Partitions: h.Partitions, Now: now,
-	})
+	r, err := k.dir.Read(k.want(now))
 	if err != nil {
 		return nil, err
 	}
@@ -144,27 +133,16 @@ func (k *keeper) read(table *bucket.Table, now time.Time) (*cluster.Recorded, er
 	return recorded, nil
 }
 
-// begin makes snapshots now and then, until ctx ends or last or close is called.
-func (k *keeper) begin(p *parts) {
-	k.idle, k.saved = make(chan struct{}), make(chan struct{})
-	p.run("deferred charges", func(context.Context) error {
-		defer close(k.saved)
-		k.saveDeferred()
-		return nil
-	})
-	p.run("snapshots", func(ctx context.Context) error {
-		defer close(k.idle)
-		defer context.AfterFunc(ctx, k.halt)()
-		k.run()
-		return nil
-	})
+// begin writes snapshots and deferred charges until ctx ends, or last or close is called.
+func (k *keeper) begin(ctx context.Context) {
+	context.AfterFunc(ctx, k.halt)
+	k.writers.Go(k.saveDeferred)
+	if k.interval > 0 {
+		k.writers.Go(k.saveSnapshots)
+	}
 }
 
-func (k *keeper) run() {
-	if k.interval == 0 {
-		return
-	}
-	// One that takes longer than the interval takes the place of the next.
+func (k *keeper) saveSnapshots() {
 	tick := time.NewTicker(k.interval)
 	defer tick.Stop()
 	for {
@@ -173,16 +151,11 @@ func (k *keeper) run() {
 			return
 		case <-tick.C:
 		}
-		if k.write(k.running) == nil {
-			s := k.stats()
-			k.log.Debug("snapshot written", "partitions", s.totals.Sections, "counters", s.totals.Counters, "bytes", s.totals.Bytes,
-				"took", s.took.Round(time.Millisecond))
-		}
+		k.write(k.running, slog.LevelDebug, "snapshot written")
 	}
 }
 
-// saveDeferred writes deferred charges when they have changed, at most once in deferredPause, and not more than a tenth of the
-// time.
+// saveDeferred writes deferred charges when they have changed, at most once in deferredPause and a tenth of the time.
 func (k *keeper) saveDeferred() {
 	for {
 		select {
@@ -202,7 +175,7 @@ func (k *keeper) saveDeferred() {
 	}
 }
 
-// writeDeferred writes deferred charges. An error is counted and logged; what was written before stays.
+// writeDeferred writes deferred charges. It counts and logs an error; the file from before stays.
 func (k *keeper) writeDeferred(ctx context.Context) {
 	keys, err := k.node.SaveDeferred(ctx, func(set message.Set) (*disk.Writer, error) {
 		h := k.header
@@ -217,17 +190,14 @@ func (k *keeper) writeDeferred(ctx context.Context) {
 		k.mu.Lock()
 		k.mu.stats.failed++
 		k.mu.Unlock()
-		k.log.Error("deferred charges were not written, what was written before stays", "error", err)
+		k.log.Error("deferred charges were not written, the file from before stays", "error", err)
 	}
 }
 
-// loadDeferred reads deferred charges into recorded. Without them the node can admit once more what they were for, so one that
-// cannot be read is worth a line, but no reason not to start.
+// loadDeferred reads deferred charges into recorded. If they are unreadable the node starts without, and can admit their units
+// once more.
 func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
-	h := &k.header
-	r, err := k.dir.Deferred().Read(disk.Want{
-		Placement: h.Placement, Fingerprint: h.Fingerprint, Name: h.Name, Partitions: h.Partitions, Now: now,
-	})
+	r, err := k.dir.Deferred().Read(k.want(now))
 	if r == nil && err == nil {
 		return
 	}
@@ -236,7 +206,7 @@ func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
 	}
 	if err != nil {
 		k.mu.stats.rejected++
-		k.log.Warn("deferred charges rejected, what they were for can be admitted once more", "error", err)
+		k.log.Warn("deferred charges rejected, their units can be admitted once more", "error", err)
 		return
 	}
 	if n := recorded.Deferred(); n > 0 {
@@ -244,11 +214,10 @@ func (k *keeper) loadDeferred(recorded *cluster.Recorded, now time.Time) {
 	}
 }
 
-// last writes what the node has at its end.
+// last writes the node's state at its end.
 func (k *keeper) last() {
 	k.halt()
-	<-k.idle
-	<-k.saved
+	k.writers.Wait()
 	select {
 	case <-k.node.DeferredChanged():
 		k.unsaved = true
@@ -257,15 +226,11 @@ func (k *keeper) last() {
 	if k.unsaved {
 		k.writeDeferred(context.Background())
 	}
-	if k.write(context.Background()) == nil {
-		s := k.stats()
-		k.log.Info("last snapshot written", "partitions", s.totals.Sections, "counters", s.totals.Counters, "bytes", s.totals.Bytes,
-			"took", s.took.Round(time.Millisecond))
-	}
+	k.write(context.Background(), slog.LevelInfo, "last snapshot written")
 }
 
-// write makes one snapshot. An error is counted and logged; the last one stays in place.
-func (k *keeper) write(ctx context.Context) error {
+// write writes one snapshot and logs text. It counts and logs an error; the snapshot from before stays.
+func (k *keeper) write(ctx context.Context, level slog.Level, text string) {
 	began := time.Now()
 	totals, err := k.node.Snapshot(ctx, func(set message.Set) (*disk.Writer, error) {
 		h := k.header
@@ -273,7 +238,7 @@ func (k *keeper) write(ctx context.Context) error {
 		return k.dir.Create(h)
 	})
 	if err != nil && ctx.Err() != nil {
-		return err // the last one takes its place
+		return // the last snapshot follows
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -281,11 +246,12 @@ func (k *keeper) write(ctx context.Context) error {
 	if err != nil {
 		s.failed++
 		k.log.Error("no snapshot was written, the one before stays", "error", err)
-		return err
+		return
 	}
 	s.written++
 	s.at, s.took, s.totals = began, time.Since(began), totals
-	return nil
+	k.log.Log(ctx, level, text, "partitions", totals.Sections, "counters", totals.Counters, "bytes", totals.Bytes,
+		"took", s.took.Round(time.Millisecond))
 }
 
 func (k *keeper) stats() keeperStats {
@@ -299,10 +265,7 @@ func (k *keeper) stats() keeperStats {
 
 func (k *keeper) close() {
 	k.halt()
-	if k.idle != nil {
-		<-k.idle
-		<-k.saved
-	}
+	k.writers.Wait()
 	if err := k.dir.Close(); err != nil {
 		k.log.Warn("closing the data directory", "error", err)
 	}

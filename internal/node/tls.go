@@ -18,13 +18,14 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-project/sluice/internal/certs"
+	"github.com/sluice-project/sluice/internal/loglimit"
 )
 
-// What --peer-tls says.
+// The values of --peer-tls.
 const (
 	peerOff     = "off"     // connections between nodes are plain
-	peerAccept  = "accept"  // TLS and plain are taken; TLS is dialed, or plain where the other node does not speak it
-	peerRequire = "require" // TLS alone
+	peerAccept  = "accept"  // TLS and plain are accepted; TLS is dialed, or plain if the other node has none
+	peerRequire = "require" // only TLS
 )
 
 // peerMode is --peer-tls with its default.
@@ -38,7 +39,7 @@ func (t *TLS) peerMode() string {
 	return peerOff
 }
 
-// identities are the certificates that a node shows, nil where its ports are plain.
+// identities are the certificates of a node, nil for plain ports.
 type identities struct {
 	apis, peers *certs.Source
 	// Handshakes that failed, by port.
@@ -77,28 +78,27 @@ func (n *Node) openIdentities() (err error) {
 		n.secrets = append(n.secrets, secretFiles{"peer_tls", n.tls.peers.Files(), n.tls.peers})
 	}
 	if t.peerMode() == peerAccept {
-		n.log.Warn("--peer-tls=accept: connections between nodes need no TLS and no certificate; go on to require, or off, when all nodes have it")
+		n.log.Warn("--peer-tls=accept: connections between nodes need no TLS and no certificate; set require, or off, when all nodes have accept")
 	}
 	return nil
 }
 
-// grpcCreds are what secures the gRPC port, nil where it is plain.
+// grpcCreds secure the gRPC port; nil if it is plain.
 func (n *Node) grpcCreds() credentials.TransportCredentials {
 	if n.tls.apis == nil {
 		return nil
 	}
-	creds := credentials.NewTLS(n.tls.apis.Server("h2"))
-	return &countingCreds{TransportCredentials: creds, port: "gRPC", failed: &n.tls.failedGRPC, log: n.log}
+	return newCountingCreds(n.tls.apis, "gRPC", &n.tls.failedGRPC, n.log)
 }
 
-// httpListener is the HTTP port with TLS, if that is on.
+// httpListener is l with TLS if that is on.
 func (n *Node) httpListener(l net.Listener) net.Listener {
 	if n.tls.apis == nil {
 		return l
 	}
 	auth, _ := certs.ParseClientAuth(n.config.TLS.ClientAuth) // validated
 	if auth == certs.RequireClient {
-		auth = certs.RequestClient // probes have none: withClient rejects the others
+		auth = certs.RequestClient // probes have no certificate: withClient rejects other requests without
 	}
 	return tls.NewListener(l, n.tls.apis.ServerAsking(auth, "h2", "http/1.1"))
 }
@@ -116,11 +116,10 @@ func (n *Node) withTLS(s *http.Server) {
 	}
 }
 
-// openPaths are paths that ask nobody for a certificate: whoever probes a node for a scheduler has none, and they
-// tell nothing but whether it is well.
+// openPaths need no certificate: probes of schedulers have none.
 var openPaths = map[string]bool{"/healthz": true, "/readyz": true}
 
-// withClient rejects requests without a certificate. One that is shown was verified in the handshake.
+// withClient rejects requests without a certificate. The handshake has verified certificates.
 func withClient(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !openPaths[r.URL.Path] && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
@@ -133,39 +132,35 @@ func withClient(h http.Handler) http.Handler {
 	})
 }
 
-// peerCreds are what secures connections between nodes, both ways, nil where they are plain.
+// peerCreds secure connections between nodes, as server and as client; nil if they are plain.
 func (n *Node) peerCreds() credentials.TransportCredentials {
 	if n.tls.peers == nil {
 		return nil
 	}
 	return &peerCredentials{
-		countingCreds{
-			TransportCredentials: credentials.NewTLS(n.tls.peers.Server("h2")), port: "peer", failed: &n.tls.failedPeer, log: n.log,
-		},
+		newCountingCreds(n.tls.peers, "peer", &n.tls.failedPeer, n.log),
 		credentials.NewTLS(n.tls.peers.Client("h2")),
 		n.config.TLS.peerMode() == peerAccept,
 	}
 }
 
-// peerCredentials are a server's that are a client's as well.
+// peerCredentials are those of a server and of a client.
 type peerCredentials struct {
-	countingCreds
+	*countingCreds
 	client credentials.TransportCredentials
-	// plain: connections without TLS are taken, and made to nodes that do not speak it.
-	plain bool
+	plain  bool // connections without TLS are accepted, and made to nodes that have none
 }
 
-// noTLS are the credentials of connections without.
 var noTLS = insecure.NewCredentials()
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (c *peerCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := c.client.ClientHandshake(ctx, authority, conn)
-	// A node without TLS answers what it takes for HTTP/2. A wrong certificate is never a reason to do without.
+	// A node without TLS answers with HTTP/2. After any other error, such as a wrong certificate, there is no plain connection.
 	if _, other := errors.AsType[tls.RecordHeaderError](err); !other || !c.plain {
 		return secured, info, err
 	}
-	_ = conn.Close() // it has got a handshake
+	_ = conn.Close() // the other end has read a handshake
 	if conn, err = new(net.Dialer).DialContext(ctx, "tcp", conn.RemoteAddr().String()); err != nil {
 		return nil, nil, err
 	}
@@ -190,7 +185,7 @@ func (c *peerCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.
 	return noTLS.ServerHandshake(again)
 }
 
-// replayed is a connection of which the first bytes were read already. One goroutine reads at a time.
+// replayed is a connection whose first bytes were read before. One goroutine reads at a time.
 type replayed struct {
 	net.Conn
 	early []byte
@@ -205,7 +200,7 @@ func (c *replayed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Clone implements credentials.TransportCredentials. What is counted is counted together.
+// Clone implements credentials.TransportCredentials. Clones share the counts.
 func (c *peerCredentials) Clone() credentials.TransportCredentials { return c }
 
 // countingCreds counts the handshakes that fail on a gRPC port and logs why.
@@ -214,7 +209,11 @@ type countingCreds struct {
 	port   string
 	failed *atomic.Uint64
 	log    *slog.Logger
-	quiet  quietly
+	quiet  *loglimit.Limiter
+}
+
+func newCountingCreds(s *certs.Source, port string, failed *atomic.Uint64, log *slog.Logger) *countingCreds {
+	return &countingCreds{credentials.NewTLS(s.Server("h2")), port, failed, log, loglimit.New(10 * time.Second)}
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -222,25 +221,17 @@ func (c *countingCreds) ServerHandshake(conn net.Conn) (net.Conn, credentials.Au
 	secured, info, err := c.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
 		c.failed.Add(1)
-		c.quiet.say(c.log, "TLS handshake failed", "port", c.port, "from", conn.RemoteAddr().String(), "error", err)
+		level := slog.LevelDebug
+		if c.quiet.Allow(time.Now(), c.port) { // rejected clients keep trying
+			level = slog.LevelWarn
+		}
+		c.log.Log(context.Background(), level, "TLS handshake failed", "port", c.port, "from", conn.RemoteAddr().String(), "error", err)
 	}
 	return secured, info, err
 }
 
-// Clone implements credentials.TransportCredentials. Nothing here changes but counts.
+// Clone implements credentials.TransportCredentials. Clones share the counts.
 func (c *countingCreds) Clone() credentials.TransportCredentials { return c }
-
-// quietly logs a line as a warning once in ten seconds and otherwise at debug: whoever is rejected keeps trying.
-type quietly struct{ last atomic.Int64 }
-
-func (q *quietly) say(l *slog.Logger, text string, args ...any) {
-	now, last := time.Now().UnixNano(), q.last.Load()
-	if now-last >= int64(10*time.Second) && q.last.CompareAndSwap(last, now) {
-		l.Warn(text, args...)
-		return
-	}
-	l.Debug(text, args...)
-}
 
 // handshakeLines counts net/http's lines about handshakes that failed.
 type handshakeLines struct {
@@ -257,7 +248,7 @@ func (h *handshakeLines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// checkPeerName reports why the other end of a connection between nodes is not the node that it says it is.
+// checkPeerName returns an error unless the certificate of the other end of a connection between nodes is the named node's.
 func (n *Node) checkPeerName(name string, auth credentials.AuthInfo) error {
 	info, ok := auth.(credentials.TLSInfo)
 	if !ok && n.config.TLS.peerMode() == peerAccept {

@@ -34,13 +34,13 @@ import (
 
 // papers are an authority's files for one cluster under test.
 type papers struct {
-	*mint.Authority
+	*mint.CA
 	dir string
 }
 
 func newPapers(t *testing.T) papers {
 	t.Helper()
-	a, err := mint.NewAuthority("test", time.Now(), 24*time.Hour)
+	a, err := mint.NewCA("test", time.Now(), 24*time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-project/sluice/internal/tracing"
 )
 
-// wanted reports whether traces are to be sent, by the flag or by what OpenTelemetry has for it in
-// the environment. unheard is a variable that asks for what this program has not.
-func (t *Traces) wanted(env func(string) string) (yes bool, unheard string) {
+// wanted reports whether traces are to be sent, by the flag or by OpenTelemetry's environment variables. unsupported is a variable
+// that wants another protocol or exporter.
+func (t *Traces) wanted(env func(string) string) (yes bool, unsupported string) {
 	if env("OTEL_SDK_DISABLED") == "true" {
 		return false, ""
 	}
@@ -47,19 +47,15 @@ func (t *Traces) wanted(env func(string) string) (yes bool, unheard string) {
 }
 
 const (
-	// maxSpans is how many spans may be on their way; those that end meanwhile are dropped.
-	maxSpans = 2048
-	// exportTimeout bounds one attempt to send some, flushTimeout the last at a stop.
-	exportTimeout = 10 * time.Second
-	flushTimeout  = 2 * time.Second
+	maxSpans      = 2048             // ended and not sent yet; later ones are dropped
+	exportTimeout = 10 * time.Second // of one attempt to send some
+	flushTimeout  = 2 * time.Second  // of the last one, at a stop
 )
 
-// spans sends spans to a collector and counts what becomes of them. Whatever the collector does, no
-// call waits for it. A nil one has sent nothing.
+// spans sends spans to an OpenTelemetry collector and counts them. No call waits for the collector. Nil sends nothing.
 type spans struct {
 	tracer   *tracing.Tracer
 	provider *sdk.TracerProvider
-	next     sdk.SpanProcessor
 	exporter sdk.SpanExporter
 	log      *slog.Logger
 
@@ -68,7 +64,7 @@ type spans struct {
 	failing               atomic.Bool
 }
 
-// spanStats count spans since the start; Waiting are on their way now.
+// spanStats count spans since the start; waiting are those to be sent now.
 type spanStats struct {
 	sent, failed, dropped uint64
 	waiting               int64
@@ -76,15 +72,15 @@ type spanStats struct {
 
 // openTracing returns nil if no traces are wanted. It does not wait for the collector.
 func openTracing(ctx context.Context, c *Config, log *slog.Logger) (*spans, error) {
-	yes, unheard := c.Traces.wanted(os.Getenv)
-	if unheard != "" {
-		log.Warn("no traces are sent: this variable asks for another way than OTLP over gRPC", "name", unheard)
+	yes, unsupported := c.Traces.wanted(os.Getenv)
+	if unsupported != "" {
+		log.Warn("no traces are sent: this variable is not for OTLP over gRPC", "name", unsupported)
 	}
 	if !yes {
 		return nil, nil
 	}
 	if _, given := os.LookupEnv("OTEL_TRACES_SAMPLER"); given {
-		log.Warn("OTEL_TRACES_SAMPLER is passed over: see --trace-sample and --trace-callers")
+		log.Warn("OTEL_TRACES_SAMPLER is ignored: see --trace-sample and --trace-callers")
 	}
 	options := []otlptracegrpc.Option{otlptracegrpc.WithTimeout(exportTimeout)}
 	if c.Traces.Endpoint != "" {
@@ -94,7 +90,7 @@ func openTracing(ctx context.Context, c *Config, log *slog.Logger) (*spans, erro
 	if err != nil {
 		return nil, fmt.Errorf("--otlp-endpoint: %w", err)
 	}
-	// What the library has to say of its own accord, such as spans that a collector took only in part.
+	// The library's own errors, such as spans that a collector accepted only in part.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("OpenTelemetry", "error", err) }))
 	s, err := newSpans(ctx, c, exporter, log)
 	if err == nil {
@@ -105,23 +101,23 @@ func openTracing(ctx context.Context, c *Config, log *slog.Logger) (*spans, erro
 
 // newSpans sends to exporter, which it owns.
 func newSpans(ctx context.Context, c *Config, exporter sdk.SpanExporter, log *slog.Logger) (*spans, error) {
-	who, err := resource.New(ctx,
+	own, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "sluice"),
 			attribute.String("service.version", c.Version), attribute.String("service.instance.id", c.Name)),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
-		log.Warn("OTEL_RESOURCE_ATTRIBUTES is passed over, in part", "error", err)
+		log.Warn("OTEL_RESOURCE_ATTRIBUTES is ignored in part", "error", err)
 	}
 	s := &spans{exporter: exporter, log: log}
-	s.next = sdk.NewBatchSpanProcessor(s, sdk.WithMaxQueueSize(maxSpans), sdk.WithExportTimeout(exportTimeout))
-	s.provider = sdk.NewTracerProvider(sdk.WithSampler(sdk.AlwaysSample()), sdk.WithResource(who), sdk.WithSpanProcessor(bounded{s}))
+	batches := sdk.NewBatchSpanProcessor(s, sdk.WithMaxQueueSize(maxSpans), sdk.WithExportTimeout(exportTimeout))
+	s.provider = sdk.NewTracerProvider(sdk.WithSampler(sdk.AlwaysSample()), sdk.WithResource(own), sdk.WithSpanProcessor(bounded{batches, s}))
 	if s.tracer, err = tracing.New(tracing.Config{Provider: s.provider, Share: c.Traces.Share, Callers: c.Traces.Callers}); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// trace returns what begins spans, nil for nothing.
+// trace returns the tracer, nil for none.
 func (s *spans) trace() *tracing.Tracer {
 	if s == nil {
 		return nil
@@ -136,7 +132,7 @@ func (s *spans) stats() spanStats {
 	return spanStats{s.sent.Load(), s.failed.Load(), s.dropped.Load(), s.pending.Load()}
 }
 
-// close sends what is left, for flushTimeout at most.
+// close sends the remaining spans, for flushTimeout at most.
 func (s *spans) close() {
 	if s == nil {
 		return
@@ -148,30 +144,23 @@ func (s *spans) close() {
 	}
 }
 
-// bounded drops spans when too many are on their way. The queue behind it, which would drop them
-// without a word, never fills up by that.
-type bounded struct{ *spans }
-
-// OnStart implements sdk.SpanProcessor.
-func (b bounded) OnStart(ctx context.Context, s sdk.ReadWriteSpan) { b.next.OnStart(ctx, s) }
+// bounded drops and counts spans when maxSpans are pending, before the queue of the processor would drop them uncounted.
+type bounded struct {
+	sdk.SpanProcessor
+	spans *spans
+}
 
 // OnEnd implements sdk.SpanProcessor.
 func (b bounded) OnEnd(s sdk.ReadOnlySpan) {
-	if b.pending.Add(1) > maxSpans {
-		b.pending.Add(-1)
-		b.dropped.Add(1)
+	if b.spans.pending.Add(1) > maxSpans {
+		b.spans.pending.Add(-1)
+		b.spans.dropped.Add(1)
 		return
 	}
-	b.next.OnEnd(s)
+	b.SpanProcessor.OnEnd(s)
 }
 
-// Shutdown implements sdk.SpanProcessor.
-func (b bounded) Shutdown(ctx context.Context) error { return b.next.Shutdown(ctx) }
-
-// ForceFlush implements sdk.SpanProcessor.
-func (b bounded) ForceFlush(ctx context.Context) error { return b.next.ForceFlush(ctx) }
-
-// ExportSpans implements sdk.SpanExporter. It counts what fails and says so once, until it works again.
+// ExportSpans implements sdk.SpanExporter. It counts failed spans, and logs the first failure until a success.
 func (s *spans) ExportSpans(ctx context.Context, list []sdk.ReadOnlySpan) error {
 	err := s.exporter.ExportSpans(ctx, list)
 	s.pending.Add(-int64(len(list)))
@@ -184,7 +173,7 @@ func (s *spans) ExportSpans(ctx context.Context, list []sdk.ReadOnlySpan) error 
 	}
 	s.failed.Add(uint64(len(list)))
 	if !s.failing.Swap(true) {
-		s.log.Warn("traces cannot be sent; calls do not wait for that", "error", err)
+		s.log.Warn("traces cannot be sent; calls do not wait for them", "error", err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -256,7 +257,9 @@ func TestTracesWanted(t *testing.T) {
 func TestEndpointWithPassword(t *testing.T) {
 	for _, endpoint := range []string{"http://me:hunter2@c:4317", "http://me:hunter2@c:%zz"} {
 		s := Traces{Endpoint: endpoint}
-		if err := s.validate(); err == nil || strings.Contains(err.Error(), "hunter2") {
+		var p problems
+		s.validate(&p)
+		if err := errors.Join(p...); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v", err)
 		}
 	}

@@ -10,15 +10,14 @@ import (
 	"strings"
 )
 
-// Way leads to a node as its operator.
+// Way is the address of a node's socket or admin port.
 type Way struct {
 	network, address string
-	// Token is to be shown on the way, empty for none.
-	Token string
+	Token            string // for the admin port; empty for the socket
 }
 
-// Find returns the way to the node on this machine that clients call at the gRPC address addr, if this user is its operator. It
-// looks in dir or, if that is empty, in Dirs, as far as they are this user's alone.
+// Find returns the way to the node on this machine at the gRPC address addr, if this user is its operator. It looks in dir or,
+// if that is empty, in those of Dirs that are this user's alone.
 func Find(dir, addr string) (w Way, ok bool) {
 	dirs := []string{dir}
 	if dir == "" {
@@ -31,15 +30,9 @@ func Find(dir, addr string) (w Way, ok bool) {
 			if answers("unix", p.Socket()) {
 				return Way{network: "unix", address: p.Socket()}, true
 			}
-			token, err := os.ReadFile(p.token())
-			if err != nil {
-				continue
-			}
-			admin, err := os.ReadFile(p.admin())
-			if err != nil {
-				continue
-			}
-			if at := strings.TrimSpace(string(admin)); answers("tcp", at) {
+			token, noToken := os.ReadFile(p.token())
+			admin, noAdmin := os.ReadFile(p.admin())
+			if at := strings.TrimSpace(string(admin)); noToken == nil && noAdmin == nil && answers("tcp", at) {
 				return Way{network: "tcp", address: at, Token: strings.TrimSpace(string(token))}, true
 			}
 		}
@@ -47,7 +40,7 @@ func Find(dir, addr string) (w Way, ok bool) {
 	return Way{}, false
 }
 
-// namesOf returns the names that the files of a node may have that clients on this machine call at addr: it may listen on all
+// namesOf returns the possible names of the files of a node that clients on this machine call at addr: it may listen on all
 // addresses.
 func namesOf(addr string) []string {
 	host, port, err := net.SplitHostPort(addr)
@@ -61,11 +54,10 @@ func namesOf(addr string) []string {
 	if ip, err := netip.ParseAddr(hosts[0]); err == nil && isHere(ip.Unmap()) {
 		hosts = append(hosts, "0.0.0.0", "::")
 	}
-	names := make([]string, len(hosts))
 	for i, h := range hosts {
-		names[i] = fileName(net.JoinHostPort(h, port))
+		hosts[i] = fileName(net.JoinHostPort(h, port))
 	}
-	return names
+	return hosts
 }
 
 // isHere reports whether ip is one of this machine's.
@@ -86,5 +78,5 @@ func (w Way) Dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, w.network, w.address)
 }
 
-// String is where the way leads.
+// String returns the address.
 func (w Way) String() string { return w.address }

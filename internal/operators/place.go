@@ -1,9 +1,8 @@
-// Package operators is where a node and those who operate it meet on one machine: a unix socket that only the user that runs
-// the node can open, and a token that only this user can read, for the admin port. Both lie in a directory that only this
-// user may enter, in files named by the node's gRPC address, so that `sluice` finds them by the address that it calls.
+// Package operators has the local ways to a node as its operator: a unix socket that only the user of the node can open, and
+// a token for the admin port that only this user can read. Both are in a directory of this user alone, in files named by the
+// node's gRPC address, so that `sluice` finds them by the address that it calls.
 //
-// Who comes that way is an operator because of what they can open, never because of an address. What operators may do is
-// decided elsewhere. It starts no goroutine.
+// It identifies an operator by access to these files, never by an address, and decides no permissions. It starts no goroutine.
 package operators
 
 import (
@@ -23,7 +22,7 @@ import (
 const maxSocketPath = 103
 
 // Dirs are the directories that a node without --operators-dir tries, in this order: one of this user's in XDG_RUNTIME_DIR, in the
-// directory for temporary files, or in /dev/shm, which containers have that cannot write anywhere else.
+// directory for temporary files, or in /dev/shm, which containers with a read-only file system have.
 func Dirs() []string {
 	name := "sluice"
 	if uid := os.Getuid(); uid >= 0 {
@@ -40,14 +39,14 @@ func Dirs() []string {
 	return dirs
 }
 
-// Place is what one node leaves for its operators. Make it with Open and close it with Close.
+// Place is the socket and the files of one node. Make it with Open and close it with Close.
 type Place struct {
 	base     string
 	listener net.Listener
 }
 
-// Open makes the directory dir if it is not there, and listens on the socket of the node at the gRPC address addr. The directory
-// must be this user's alone. An empty dir stands for the first of Dirs that can be used.
+// Open makes the directory dir if it is missing, and listens on the socket of the node at the gRPC address addr. The directory
+// must be this user's alone. An empty dir stands for the first usable one of Dirs.
 func Open(dir, addr string) (*Place, error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -57,13 +56,12 @@ func Open(dir, addr string) (*Place, error) {
 	}
 	var errs []error
 	for _, dir := range Dirs() {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			errs = append(errs, err)
-			continue
-		}
-		p, err := openIn(dir, addr)
-		if err == nil {
-			return p, nil
+		err := os.Mkdir(dir, 0o700)
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			var p *Place
+			if p, err = openIn(dir, addr); err == nil {
+				return p, nil
+			}
 		}
 		errs = append(errs, err)
 	}
@@ -82,8 +80,7 @@ func openIn(dir, addr string) (*Place, error) {
 	if answers("unix", path) {
 		return nil, fmt.Errorf("%s: another process listens there", path)
 	}
-	// A process that was killed has left them.
-	if err := p.remove(); err != nil {
+	if err := p.remove(); err != nil { // files of a process that was killed
 		return nil, err
 	}
 	var err error
@@ -153,7 +150,7 @@ func fileName(addr string) string {
 	return strings.NewReplacer(":", "_", "%", "_", "/", "_", `\`, "_").Replace(host) + "-" + port
 }
 
-// answers reports whether somebody listens.
+// answers reports whether address accepts connections.
 func answers(network, address string) bool {
 	conn, err := net.DialTimeout(network, address, time.Second)
 	if err != nil {

@@ -1,11 +1,9 @@
-// Package reload follows files that are replaced while a program runs: certificates,
-// keys, keyrings. It reads them at intervals rather than waiting for notifications, which
-// get lost on network file systems and where a link far up the path is swapped, as
-// Kubernetes does with mounted secrets.
+// Package reload follows files that may be replaced while a program runs: certificates, keys, keyrings. It reads them at
+// intervals: notifications are lost on network file systems, and where a link far up the path is swapped, as Kubernetes
+// does with mounted secrets.
 //
-// What the files mean it leaves to its caller, who judges new contents and puts them into
-// force; contents that do not pass leave what is in force as it is. Open starts no goroutine;
-// Files works on the goroutine that calls Run.
+// The caller validates new contents and puts them into force; invalid contents change nothing. Open starts no goroutine; Files
+// works on the goroutine that calls Run.
 package reload
 
 import (
@@ -25,24 +23,22 @@ import (
 const (
 	// DefaultEvery is how often files are read where Config does not say.
 	DefaultEvery = 2 * time.Second
-	// MaxBytes is the largest file that is taken.
+	// MaxBytes is the size of the largest file.
 	MaxBytes = 1 << 20
 )
 
 // Config of Files.
 type Config struct {
-	// What is what the files are in log lines, for example "gossip keyring". Required.
+	// What names the files in log lines, for example "gossip keyring". Required.
 	What string
-	// Paths are the files, at least one. They are one thing: all of them are read, and
-	// judged together.
+	// Paths are the files, at least one. They are validated together.
 	Paths []string
-	// Names are what the paths are called in errors, for example --tls-cert. Nil for nothing.
+	// Names name the paths in errors, for example --tls-cert. Nil for paths alone.
 	Names []string
 	// Every is the time between two readings. 0 means DefaultEvery.
 	Every time.Duration
-	// Take judges the files' contents, in the order of Paths, and puts them into force, or
-	// returns why not and changes nothing. Open calls it, then Run does, one call at a
-	// time. Required.
+	// Take validates the files' contents, in the order of Paths, and puts them into force, or returns an error and changes
+	// nothing. Open calls it, then Run does, one call at a time. Required.
 	Take func(contents [][]byte) error
 	// Log gets a line when contents change. Nil logs nothing.
 	Log *slog.Logger
@@ -65,23 +61,22 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Status tells how reading goes.
+// Status is the outcome of reading.
 type Status struct {
 	// Generation counts the contents that came into force, 1 for those of Open.
 	Generation uint64
-	// LastError is why the files as they are now are not in force, nil if they are.
+	// LastError is the error of the files as they are now, nil if they are in force.
 	LastError error
-	// Failures counts the different faults since Open.
+	// Failures counts the different errors since Open.
 	Failures uint64
 }
 
 // Files are followed from Open on. They need no closing.
 type Files struct {
 	config Config
-	// Run's goroutine only: the contents in force, the faulty ones seen last, and how often
-	// these were seen in a row.
-	inForce, faulty [sha256.Size]byte
-	sightings       int
+	// Run's goroutine only: the contents in force, the invalid ones seen last, and how often these were seen in a row.
+	inForce, invalid [sha256.Size]byte
+	sightings        int
 
 	mu struct {
 		sync.Mutex
@@ -89,8 +84,7 @@ type Files struct {
 	}
 }
 
-// Open reads the files once and puts them into force. It fails if they cannot be read or do
-// not pass: a program does not start with anything but what it was given.
+// Open reads the files once and puts them into force. It fails if they cannot be read or are invalid.
 func Open(c Config) (*Files, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -128,15 +122,15 @@ func (f *Files) Run(ctx context.Context) error {
 	}
 }
 
-// Status returns how reading goes.
+// Status returns the outcome of reading so far.
 func (f *Files) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.status
 }
 
-// look reads the files and puts them into force if they differ from what is. Files are
-// replaced one after the other, so a fault counts when a second look finds the same.
+// look reads the files and puts them into force if they have changed. Files are replaced one after the other, so an error
+// counts when a second look finds the same.
 func (f *Files) look() {
 	contents, err := f.config.read()
 	sum := digest(contents)
@@ -147,8 +141,8 @@ func (f *Files) look() {
 	if err != nil {
 		sum = sha256.Sum256([]byte(err.Error()))
 	}
-	if f.sightings > 1 && sum == f.faulty {
-		return // known, and said
+	if f.sightings > 1 && sum == f.invalid {
+		return // logged before
 	}
 	if err == nil {
 		err = f.config.Take(contents)
@@ -161,24 +155,24 @@ func (f *Files) look() {
 		f.settled("new contents are in force")
 		return
 	}
-	if sum != f.faulty {
-		f.faulty, f.sightings = sum, 0
+	if sum != f.invalid {
+		f.invalid, f.sightings = sum, 0
 	}
 	if f.sightings++; f.sightings > 1 {
 		f.mu.Lock()
 		f.mu.status.LastError = err
 		f.mu.status.Failures++
 		f.mu.Unlock()
-		f.config.Log.Error(f.config.What+": the files have a fault; what was in force stays", "files", f.config.Paths, "error", err)
+		f.config.Log.Error(f.config.What+": the files are invalid; the contents in force stay", "files", f.config.Paths, "error", err)
 	}
 }
 
-// settled notes that the files are in force. It logs news, or that a fault is gone.
+// settled notes that the files are in force. It logs news, or that an error is gone.
 func (f *Files) settled(news string) {
-	f.faulty, f.sightings = [sha256.Size]byte{}, 0
+	f.invalid, f.sightings = [sha256.Size]byte{}, 0
 	f.mu.Lock()
 	if f.mu.status.LastError != nil && news == "" {
-		news = "the files are again what is in force"
+		news = "the files are as they are in force again"
 	}
 	f.mu.status.LastError = nil
 	f.mu.Unlock()
@@ -192,9 +186,10 @@ func (c Config) read() ([][]byte, error) {
 	contents := make([][]byte, len(c.Paths))
 	for i, path := range c.Paths {
 		var err error
-		if contents[i], err = readFile(path); err != nil && c.Names != nil {
-			return nil, fmt.Errorf("%s: %w", c.Names[i], err)
-		} else if err != nil {
+		if contents[i], err = readFile(path); err != nil {
+			if c.Names != nil {
+				err = fmt.Errorf("%s: %w", c.Names[i], err)
+			}
 			return nil, err
 		}
 	}
@@ -206,7 +201,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer file.Close()
 	text, err := io.ReadAll(io.LimitReader(file, MaxBytes+1))
 	switch {
 	case err != nil:
@@ -219,7 +214,7 @@ func readFile(path string) ([]byte, error) {
 	return text, nil
 }
 
-// digest tells contents from others.
+// digest returns a hash of the files' hashes.
 func digest(contents [][]byte) [sha256.Size]byte {
 	var all []byte
 	for _, c := range contents {

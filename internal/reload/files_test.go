@@ -133,7 +133,7 @@ func TestFault(t *testing.T) {
 		f.pass(3, "1", 2)
 		f.write(f.a, "1")
 		f.pass(1, "1", 2)
-		if s := f.Status(); s.LastError != nil || !strings.Contains(f.log.String(), "again what is in force") {
+		if s := f.Status(); s.LastError != nil || !strings.Contains(f.log.String(), "as they are in force again") {
 			t.Errorf("%+v\n%s", s, f.log.String())
 		}
 		// The first fault again is news again.

@@ -15,10 +15,10 @@ import (
 // ErrNoFiles is returned for a directory without rule files.
 var ErrNoFiles = errors.New("no rule files (*.yaml or *.yml, not hidden, not *_test.yaml)")
 
-// Load reads the rules at path, a file or a directory, and says which files of the
-// directory are not read. An error in a file is a *rules.Error; all of them are joined.
+// Load reads the rules at path, a file or a directory, and returns the files of the directory that it skips. An error in a
+// file is a *rules.Error; all of them are joined.
 func Load(path string, o rules.Options) (*rules.Set, []Skipped, error) {
-	files, skipped, err := Read(path)
+	files, skipped, err := read(path, visitNone)
 	if err != nil {
 		return nil, skipped, err
 	}
@@ -26,13 +26,11 @@ func Load(path string, o rules.Options) (*rules.Set, []Skipped, error) {
 	return set, skipped, err
 }
 
-// Read returns the rule files at path: the file itself, or those of the directory and of
-// the directories below it, in the order of their paths. Skipped are the other files there.
-func Read(path string) ([]rules.File, []Skipped, error) {
-	return read(path, func(string, string) {})
-}
+// visitNone is for callers that watch nothing.
+func visitNone(_, _ string) {}
 
-// read is Read, and calls visit with every place that the answer depends on before it looks there.
+// read returns the rule files at path: the file itself, or those of the directory and below it, in the order of their paths,
+// and the other files there. It calls visit with every place that the result depends on before it looks there.
 func read(path string, visit visitor) ([]rules.File, []Skipped, error) {
 	t, err := find(path, visit)
 	if err != nil {
@@ -52,15 +50,15 @@ func read(path string, visit visitor) ([]rules.File, []Skipped, error) {
 	return files, t.skipped, nil
 }
 
-// ReadTests returns the files of test cases that belong to the rules at path:
-// those of the directory and below it, or the one named after the file. There may be none.
+// ReadTests returns the files of test cases for the rules at path: those of the directory and below it, or the one named after
+// the file. There may be none.
 func ReadTests(path string) ([]rules.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if info.IsDir() {
-		t, err := find(path, func(string, string) {})
+		t, err := find(path, visitNone)
 		if err != nil {
 			return nil, err
 		}
@@ -89,13 +87,12 @@ func readAll(sources []source) ([]rules.File, error) {
 	return files, errors.Join(errs...)
 }
 
-// readFile reads one file. What is too large is rejected before it is read, and what
-// is not a file before it is opened: opening a pipe would wait for its writer.
+// readFile reads one file. It rejects a large file before reading, and a pipe before opening, which would wait for the writer.
 func readFile(s source) ([]byte, error) {
 	info, err := os.Stat(s.real)
 	switch {
 	case err != nil:
-		return nil, &rules.Error{File: s.shown, Reason: reason(err)}
+		return nil, unreadable(s, err)
 	case !info.Mode().IsRegular():
 		return nil, &rules.Error{File: s.shown, Reason: "is not a regular file"}
 	case info.Size() > rules.MaxFileBytes:
@@ -104,21 +101,21 @@ func readFile(s source) ([]byte, error) {
 	}
 	f, err := os.Open(s.real)
 	if err != nil {
-		return nil, &rules.Error{File: s.shown, Reason: reason(err)}
+		return nil, unreadable(s, err)
 	}
 	defer f.Close()
 	// The file may have grown since; one byte too many lets Parse reject it.
 	data, err := io.ReadAll(io.LimitReader(f, rules.MaxFileBytes+1))
 	if err != nil {
-		return nil, &rules.Error{File: s.shown, Reason: reason(err)}
+		return nil, unreadable(s, err)
 	}
 	return data, nil
 }
 
-// reason is what went wrong with a file, without its name.
-func reason(err error) string {
-	if pe := (*fs.PathError)(nil); errors.As(err, &pe) {
-		return "cannot be read: " + pe.Err.Error()
+// unreadable is the error of a file that cannot be read. It names the file once, as shown.
+func unreadable(s source, err error) error {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pe.Err
 	}
-	return "cannot be read: " + err.Error()
+	return &rules.Error{File: s.shown, Reason: "cannot be read: " + err.Error()}
 }

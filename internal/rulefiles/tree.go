@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/sluice-project/sluice/internal/yamldoc"
-	"github.com/sluice-project/sluice/rules"
 )
 
 // Bounds of a directory of rules, the directories below it included.
@@ -39,14 +38,13 @@ const (
 	skippedMore   = "more files here are not read"
 )
 
-// visitor is told of a place that is about to be looked at: a name in a directory, or with the name "" the
-// whole directory. The directory's path has no links.
+// visitor is called before a look at a name in a directory, or with the name "" at all names. The directory's path has no links.
 type visitor func(dir, name string)
 
-// source is a file: what to call it, and where it is.
+// source is a file: its path as given by the user, and without links.
 type source struct{ shown, real string }
 
-// tree is what was found at a path.
+// tree has the files below a path.
 type tree struct {
 	visit        visitor
 	rules, tests []source
@@ -91,14 +89,14 @@ func (t *tree) walk(dir source, above []string) {
 	t.visit(dir.real, "")
 	above = append(slices.Clip(above), dir.real)
 	real := dir.real
-	// In a mounted ConfigMap the files are links through ..data, which is swapped for the next version while
-	// they are read. The version is resolved once, so that all files are of the same one.
+	// In a mounted ConfigMap the files are links through ..data, which may be swapped for the next version during reading. The
+	// version is resolved once, so that all files are of the same one.
 	if version, err := filepath.EvalSymlinks(filepath.Join(real, "..data")); err == nil {
 		real = version
 	}
 	entries, err := os.ReadDir(real)
 	if err != nil {
-		t.errs = append(t.errs, &rules.Error{File: dir.shown, Reason: reason(err)})
+		t.errs = append(t.errs, unreadable(dir, err))
 		return
 	}
 	for _, e := range entries {
@@ -111,7 +109,7 @@ func (t *tree) add(e fs.DirEntry, at source, above []string) {
 	name, mode, linked := e.Name(), e.Type(), e.Type()&fs.ModeSymlink != 0
 	hidden := strings.HasPrefix(name, ".")
 	if linked && !hidden {
-		// A link that leads nowhere stays a link, which reading it reports.
+		// Reading reports a link that leads nowhere.
 		if real, err := follow(at.real, t.visit); err == nil {
 			at.real = real
 			if info, err := os.Stat(real); err == nil {
@@ -136,7 +134,7 @@ func (t *tree) add(e fs.DirEntry, at source, above []string) {
 		if mode.IsRegular() && filepath.Ext(name) != ".md" {
 			t.skip(at.shown, skippedSuffix)
 		}
-	case isTests(name):
+	case strings.HasSuffix(strings.TrimSuffix(name, filepath.Ext(name)), "_test"):
 		t.tests = append(t.tests, at)
 		if data, err := readFile(at); err == nil && lacksTests(data) {
 			t.skip(at.shown, skippedTests)
@@ -146,16 +144,12 @@ func (t *tree) add(e fs.DirEntry, at source, above []string) {
 	}
 }
 
-// hiddenDir reports the YAML files of a hidden directory. Names of two dots are Kubernetes' own: they hold the
-// versions of what is linked beside them.
+// hiddenDir skips the YAML files of a hidden directory. Kubernetes keeps the versions of linked files in names with two dots.
 func (t *tree) hiddenDir(dir source) {
 	if strings.HasPrefix(filepath.Base(dir.real), "..") {
 		return
 	}
-	entries, err := os.ReadDir(dir.real)
-	if err != nil {
-		return
-	}
+	entries, _ := os.ReadDir(dir.real)
 	for _, e := range entries {
 		if isYAML(e.Name()) && e.Type().IsRegular() {
 			t.skip(filepath.Join(dir.shown, e.Name()), skippedDir)
@@ -177,10 +171,6 @@ func isYAML(name string) bool {
 	return ext == ".yaml" || ext == ".yml"
 }
 
-func isTests(name string) bool {
-	return strings.HasSuffix(strings.TrimSuffix(name, filepath.Ext(name)), "_test")
-}
-
 // lacksTests reports whether a file is a mapping without the key tests, which every file of test cases has.
 func lacksTests(data []byte) bool {
 	root, r := yamldoc.Open(data)
@@ -190,8 +180,8 @@ func lacksTests(data []byte) bool {
 // maxLinks is the most links that one path may lead through, as in Linux.
 const maxLinks = 40
 
-// follow returns where path leads to, without links, and calls visit with each name on the way before it looks at it: when
-// one of these is created, removed or another link, path may lead elsewhere.
+// follow returns path without links, and calls visit with each name on the way before it looks at it: a change of one of these
+// may lead path elsewhere.
 func follow(path string, visit visitor) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {

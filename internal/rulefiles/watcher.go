@@ -1,11 +1,9 @@
-// Package rulefiles brings rule files to package rules: it reads a file or a
-// directory, watches it and keeps the newest set that is sound. What the files
-// mean it leaves to package rules. Load, Read and Open start no goroutine; a
-// Watcher works on the goroutine that calls Run, and what fsnotify starts ends
-// with it.
+// Package rulefiles reads rule files for package rules from a file or a directory, watches them, and keeps the newest valid
+// set. Load and Open start no goroutine; a Watcher works on the goroutine that calls Run, and fsnotify's end with it.
 package rulefiles
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -23,13 +21,10 @@ import (
 
 // Config of a Watcher. The zero value is the default.
 type Config struct {
-	// Rules says how the files are read.
 	Rules rules.Options
-	// Debounce is how long after the first sign of a change the files are read,
-	// so that a change of several files is read once. 0 means 100 ms.
+	// Debounce is the time from the first notification to reading, so that a change of several files is read once. 0 means 100 ms.
 	Debounce time.Duration
-	// Reread is how often the files are read without any sign, because signs
-	// can be missed, for example on network file systems. 0 means 30 s.
+	// Reread is the time between readings without notification, which network file systems may not send. 0 means 30 s.
 	Reread time.Duration
 }
 
@@ -44,24 +39,21 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Status tells how reading goes, for health and metrics.
+// Status is the outcome of reading, for health and metrics.
 type Status struct {
 	// Generation counts the sets that came into force, 1 for the first.
 	Generation uint64
 	// LoadedAt is when the set in force was read.
 	LoadedAt time.Time
-	// LastError is why the files as they are now are not in force, nil if they are.
+	// LastError is the error of the files as they are now, nil if they are in force.
 	LastError error
-	// Failures counts the different faults seen since Open.
-	Failures uint64
-	// Readings counts how often the files were read since Open.
-	Readings uint64
+	// Failures counts the different errors since Open, Readings how often the files were read since.
+	Failures, Readings uint64
 	// Skipped are the files of the directory that are not read.
 	Skipped []Skipped
 }
 
-// Watcher keeps the rules at a path current. A change that has a fault, and
-// files that are gone, leave the rules in force as they are.
+// Watcher keeps the rules at a path current. Invalid or missing files leave the rules in force as they are.
 type Watcher struct {
 	path    string
 	config  Config
@@ -77,21 +69,16 @@ type Watcher struct {
 	}
 }
 
-// Open reads the rules at path, a file or a directory, and fails if they have a
-// fault: a node does not start with rules other than those it was given. The
-// Watcher needs no closing; Run keeps it current.
+// Open reads the rules at path, a file or a directory, and fails if they are invalid. The Watcher needs no closing; Run keeps
+// it current.
 func Open(path string, c Config, log *slog.Logger) (*Watcher, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.Debounce == 0 {
-		c.Debounce = 100 * time.Millisecond
-	}
-	if c.Reread == 0 {
-		c.Reread = 30 * time.Second
-	}
+	c.Debounce = cmp.Or(c.Debounce, 100*time.Millisecond)
+	c.Reread = cmp.Or(c.Reread, 30*time.Second)
 	w := &Watcher{path: path, config: c, log: log}
-	if err := w.load(func(string, string) {}); err != nil {
+	if err := w.load(visitNone); err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -100,33 +87,31 @@ func Open(path string, c Config, log *slog.Logger) (*Watcher, error) {
 // Current returns the rules in force, never nil.
 func (w *Watcher) Current() *rules.Set { return w.current.Load() }
 
-// Status returns how reading goes.
+// Status returns the outcome of reading so far.
 func (w *Watcher) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.status
 }
 
-// OnChange has f called with every set that comes into force from now on, by
-// Run's goroutine, one at a time. Current returns the set already.
+// OnChange has Run's goroutine call f with every set that comes into force from now on. Current returns the set already.
 func (w *Watcher) OnChange(f func(*rules.Set)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.onChange = append(w.mu.onChange, f)
 }
 
-// Run follows changes until ctx ends, and returns nil then. It must be called
-// once at most. Without notifications from the system, whose number is limited, it
-// still reads at intervals.
+// Run follows changes until ctx ends, and returns nil then. It must be called once at most. Without notifications from the
+// system, whose number is limited, it still reads at intervals.
 func (w *Watcher) Run(ctx context.Context) error {
 	var events chan fsnotify.Event
-	var faults chan error
+	var lost chan error
 	var watched watches
 	if n, err := fsnotify.NewWatcher(); err != nil {
 		w.log.Warn("rule files cannot be watched, they are read at intervals instead", "path", w.path, "every", w.config.Reread, "error", err)
 	} else {
 		defer n.Close()
-		events, faults, watched.notifier = n.Events, n.Errors, n
+		events, lost, watched.notifier = n.Events, n.Errors, n
 	}
 	reread := time.NewTicker(w.config.Reread)
 	defer reread.Stop()
@@ -135,25 +120,18 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer due.Stop()
 	pending := true
 	for {
+		wait := w.config.Debounce
 		select {
 		case <-ctx.Done():
 			return nil
 		case e := <-events:
-			if pending || !watched.concerns(e) {
+			if !watched.concerns(e) {
 				continue
 			}
-		case err := <-faults:
+		case err := <-lost:
 			w.log.Warn("notifications about rule files were lost, they are read again", "path", w.path, "error", err)
-			if pending {
-				continue
-			}
 		case <-reread.C:
-			if pending {
-				continue
-			}
-			due.Reset(0)
-			pending = true
-			continue
+			wait = 0
 		case <-due.C:
 			pending = false
 			watched.begin()
@@ -161,12 +139,14 @@ func (w *Watcher) Run(ctx context.Context) error {
 			watched.end()
 			continue
 		}
-		due.Reset(w.config.Debounce)
-		pending = true
+		if !pending {
+			due.Reset(wait)
+			pending = true
+		}
 	}
 }
 
-// load reads the files and puts them in force if they are sound and new.
+// load reads the files and puts them in force if they are valid and new.
 func (w *Watcher) load(visit visitor) error {
 	files, skipped, err := read(w.path, visit)
 	if err != nil {
@@ -194,7 +174,7 @@ func (w *Watcher) load(visit visitor) error {
 	return nil
 }
 
-// reload is load for files that may have changed, and tells of the outcome.
+// reload is load for files that may have changed. It reports the outcome.
 func (w *Watcher) reload(visit visitor) {
 	before := w.Status()
 	err := w.load(visit)
@@ -213,17 +193,17 @@ func (w *Watcher) reload(visit visitor) {
 	switch {
 	case again:
 	case err != nil:
-		w.tell(err)
+		w.logErrors(err)
 	case changed:
 		for _, f := range listeners {
 			f(w.Current())
 		}
 	case before.LastError != nil:
-		w.log.Info("rule files are as they were, and sound again", "path", w.path)
+		w.log.Info("rule files are valid again and as they are in force", "path", w.path)
 	}
 }
 
-// skip notes which files are not read, and logs them if they are others than before.
+// skip notes the files that are not read, and logs them if they have changed.
 func (w *Watcher) skip(files []Skipped) {
 	w.mu.Lock()
 	same := slices.Equal(files, w.mu.status.Skipped)
@@ -241,24 +221,23 @@ func (w *Watcher) skip(files []Skipped) {
 	}
 }
 
-// tell logs each fault with its place.
-func (w *Watcher) tell(err error) {
-	const kept = "rule files have a fault, the rules in force stay"
-	faults := rules.Errors(err)
-	if len(faults) == 0 {
+// logErrors logs the first errors with their lines.
+func (w *Watcher) logErrors(err error) {
+	const kept = "rule files are invalid, the rules in force stay"
+	list := rules.Errors(err)
+	if len(list) == 0 {
 		w.log.Error(kept, "path", w.path, "error", err)
 	}
 	const most = 10
-	for i, f := range faults {
-		if i == most {
-			w.log.Error(kept, "path", w.path, "more_faults", len(faults)-most)
-			break
-		}
-		w.log.Error(kept, "file", f.File, "line", f.Line, "key", f.Path, "reason", f.Reason)
+	for _, e := range list[:min(most, len(list))] {
+		w.log.Error(kept, "file", e.File, "line", e.Line, "key", e.Path, "reason", e.Reason)
+	}
+	if more := len(list) - most; more > 0 {
+		w.log.Error(kept, "path", w.path, "more_errors", more)
 	}
 }
 
-// sumOf tells files apart by names and contents.
+// sumOf returns a hash of the files' names and contents.
 func sumOf(files []rules.File) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for _, f := range files {
@@ -271,36 +250,34 @@ func sumOf(files []rules.File) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// notifier is what watches need of an fsnotify.Watcher.
+// notifier is an fsnotify.Watcher.
 type notifier interface {
 	Add(dir string) error
 	Remove(dir string) error
 	WatchList() []string
 }
 
-// watches is the set of directories that changes of the rules show in. Directories
-// are watched, never files: editors and Kubernetes replace files, and a watch on a file
-// follows the one that is gone.
+// watches is the set of directories where changes of the rules show. Files are never watched: editors and Kubernetes replace
+// them, and a watch would follow the old file.
 type watches struct {
 	notifier notifier // nil without notifications
-	// names holds, for each watched directory, the names in it that matter;
-	// nil means all.
+	// names has the names that matter in each watched directory; nil means all.
 	names map[string][]string
 }
 
 // begin starts anew: until end, see is called with each place that matters.
 func (w *watches) begin() { w.names = make(map[string][]string) }
 
-// see watches a name in dir, or with the name "" all names. It must be called before the place is looked at: a change
-// before that is seen there, and one after it is notified.
+// see watches a name in dir, or with the name "" all names. It must be called before a look at the place, which then finds
+// earlier changes; later ones are notified.
 func (w *watches) see(dir, name string) {
 	if w.notifier == nil {
 		return
 	}
 	names, seen := w.names[dir]
 	if !seen {
-		// It fails if the directory is gone, which its parent tells, or if there are too many watches: the
-		// files are read at intervals too. Adding again is how a directory that was replaced is followed.
+		// It fails if the directory is gone, which its parent reports, or if there are too many watches: the files are read at
+		// intervals too. Adding it again follows a directory that was replaced.
 		_ = w.notifier.Add(dir)
 	}
 	switch {

@@ -231,7 +231,7 @@ func TestFaultIsToldOnce(t *testing.T) {
 	h.says("ERROR", "no such file")
 	write(t, path+".new", limit(1))
 	do(t, os.Rename(path+".new", path))
-	h.says("INFO", "sound again")
+	h.says("INFO", "valid again")
 	if s := h.w.Status(); s.Generation != 1 || s.LastError != nil {
 		t.Errorf("status %+v", s)
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/sluice-project/sluice/rules"
 )
 
 // TestWatchesDoNotPileUp: a link that is swapped many times leaves no watch on
@@ -167,3 +169,6 @@ type nowhere struct{}
 func (nowhere) Add(string) error    { return nil }
 func (nowhere) Remove(string) error { return nil }
 func (nowhere) WatchList() []string { return nil }
+
+// Read is read for the tests of the package from outside.
+func Read(path string) ([]rules.File, []Skipped, error) { return read(path, visitNone) }

@@ -63,7 +63,7 @@ func openPort(t *testing.T, c Config, callers, secure bool) *port {
 	p.Server = s
 	var creds credentials.TransportCredentials
 	if secure {
-		authority, err := mint.NewAuthority("test", time.Now(), time.Hour)
+		authority, err := mint.NewCA("test", time.Now(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,5 @@
-// Package mint makes certificates for trying sluice out and for tests: an authority, and
-// certificates of nodes and clients that it has signed. Keys are ECDSA on P-256. It is no replacement
-// for an authority that is looked after: it keeps no list of what it signed and revokes nothing.
+// Package mint makes certificates for trials and tests: a CA, and certificates of nodes and clients that it signs. Keys
+// are ECDSA on P-256. The CA is not for production: it keeps no list of its certificates and revokes none.
 package mint
 
 import (
@@ -13,13 +12,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"time"
 )
 
-// Authority signs certificates.
-type Authority struct {
+// CA signs certificates.
+type CA struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 	// PEM is its certificate.
@@ -29,52 +27,50 @@ type Authority struct {
 // Pair is a certificate with its key, both in PEM.
 type Pair struct{ Cert, Key []byte }
 
-// Leaf says what a certificate is for.
+// Leaf describes a certificate of a node or client.
 type Leaf struct {
-	// CommonName is for people; nothing is checked against it.
+	// CommonName is for people: no check uses it.
 	CommonName string
 	// Hosts are DNS names and IP addresses. A client needs none.
 	Hosts []string
-	// Server and Client say which sides of a connection it may be used for.
+	// Server and Client are the sides of a connection that it is for.
 	Server, Client bool
 	// From and Until bound its validity.
 	From, Until time.Time
 }
 
-// NewAuthority makes an authority that is valid from an hour before now until then.
-func NewAuthority(commonName string, now time.Time, life time.Duration) (*Authority, error) {
+// NewCA makes a CA that is valid from an hour before now until life after now.
+func NewCA(commonName string, now time.Time, life time.Duration) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("key of the authority: %w", err)
+		return nil, fmt.Errorf("key of the CA: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: commonName},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		Subject: pkix.Name{CommonName: commonName}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of the authority: %w", err)
+		return nil, fmt.Errorf("certificate of the CA: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of the authority: %w", err)
+		return nil, fmt.Errorf("certificate of the CA: %w", err)
 	}
-	return &Authority{cert: cert, key: key, PEM: encode("CERTIFICATE", der)}, nil
+	return &CA{cert: cert, key: key, PEM: encode("CERTIFICATE", der)}, nil
 }
 
-// KeyPEM returns the authority's key, with which anybody can sign in its name.
-func (a *Authority) KeyPEM() ([]byte, error) { return encodeKey(a.key) }
+// KeyPEM returns the CA's key.
+func (a *CA) KeyPEM() ([]byte, error) { return encodeKey(a.key) }
 
 // Issue signs a certificate for a new key.
-func (a *Authority) Issue(l Leaf) (Pair, error) {
+func (a *CA) Issue(l Leaf) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Pair{}, fmt.Errorf("key of %s: %w", l.CommonName, err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: l.CommonName}, NotBefore: l.From, NotAfter: l.Until,
+		Subject: pkix.Name{CommonName: l.CommonName}, NotBefore: l.From, NotAfter: l.Until,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 	if l.Server {
@@ -114,13 +110,4 @@ func encodeKey(key crypto.Signer) ([]byte, error) {
 
 func encode(kind string, der []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
-// serial returns a number of 127 random bits, which nobody else has.
-func serial() *big.Int {
-	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		panic(err) // crypto/rand does not fail
-	}
-	return n
 }
