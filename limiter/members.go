@@ -131,11 +131,11 @@ type Overview struct {
 type VoterSet struct {
 	// Cluster ID is the boot id of the process that founded it: versions of two cluster IDs
 	// have nothing to do with each other.
-	ClusterID string
+	ClusterID string `json:"cluster_id"`
 	// Version counts from 1; 0 is no set.
-	Version uint64
+	Version uint64 `json:"version"`
 	// Members are names, sorted.
-	Members []string
+	Members []string `json:"members"`
 }
 
 // Standing is what a node knows of one process.
@@ -162,21 +162,22 @@ type Clocks struct {
 
 // Holdings are numbers of partitions that a node has something of, as of now.
 type Holdings struct {
-	// Holding are its to decide; Unprotected are those of them of which no other node
-	// has a complete copy.
-	Holding, Unprotected int
-	// BelowReplicas are its own of which fewer nodes than are wanted, and than there are, have a complete replica.
-	BelowReplicas int
-	// HandingOver are on their way to another owner just now.
-	HandingOver int
-	// Copies are of partitions that others hold.
-	Copies int
-	// Claims are under way, for partitions without a living owner.
-	Claims int
-	// Divergent copies are states that are still to be merged into their owner's.
-	Divergent int
-	// Lost are those of Holding that were taken over without the counters that there were.
-	Lost int
+	// Holding are those that the node owns.
+	Holding int `json:"holding"`
+	// Unprotected are owned ones without a complete replica.
+	Unprotected int `json:"unprotected"`
+	// BelowReplicas are owned ones with fewer complete replicas than are wanted and than there are nodes for.
+	BelowReplicas int `json:"below_replicas"`
+	// HandingOver are in handoff to another owner.
+	HandingOver int `json:"handing_over"`
+	// Copies are replicas of partitions that other nodes own.
+	Copies int `json:"copies"`
+	// Claims are takeovers in progress, of partitions without a living owner.
+	Claims int `json:"claims"`
+	// Divergent are states that are still to be merged into their owner's.
+	Divergent int `json:"divergent"`
+	// Lost are owned ones that were taken over without their counters.
+	Lost int `json:"lost"`
 }
 
 // LostRule is a rule that denies keys of partitions whose counters are lost, for how much longer at most.

@@ -96,7 +96,7 @@ func TestForget(t *testing.T) {
 		{"name a number", `{"name":3}`, nil, 400, "invalid", "name (at byte 9): want a string, found a number"},
 		{"another field", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
 		{"more behind it", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
-		{"too large", `{"name":"` + strings.Repeat("n", MaxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
+		{"too large", `{"name":"` + strings.Repeat("n", maxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
 		{"not counted", n3, limiter.ErrNotCounted, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
 		{"living", n3, limiter.ErrLives, 409, "rejected", `cannot forget "n3": it lives; stop it first`},
 		{"itself", n3, limiter.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that was asked; stop it, and ask another`},

@@ -138,6 +138,21 @@ func Reject(w http.ResponseWriter, p Problem) {
 	Write(w, p.Status, TypeProblem, p)
 }
 
+// Entry is one entry of a descriptor.
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Entries returns list in its JSON form; an empty one is [].
+func Entries(list []rules.Entry) []Entry {
+	out := make([]Entry, len(list))
+	for i, e := range list {
+		out[i] = Entry(e)
+	}
+	return out
+}
+
 // Write answers with v as JSON.
 func Write(w http.ResponseWriter, status int, contentType string, v any) {
 	var body bytes.Buffer
