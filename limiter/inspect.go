@@ -44,10 +44,10 @@ type Inspection struct {
 	Missing []string
 }
 
-// Lease is what a node may spend of a key without asking.
+// Lease is the part of a key's limit that a node may spend by itself.
 type Lease struct {
-	Node string
-	Left int64
+	Node string `json:"node"`
+	Left int64  `json:"left"`
 }
 
 // Inspect implements Service.
