@@ -39,7 +39,7 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	for _, t := range b.turned {
 		b.ask(t.place, s.poolRequest(book, b, t.place, t.verb))
 	}
-	b.room()
+	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
 		b.Results[i].grant(&b.asked.Answers[j])

@@ -288,7 +288,7 @@ func (s *Limiter) decide(ctx context.Context, b *Batch) {
 	if len(b.asked.Requests) == 0 {
 		return
 	}
-	b.room()
+	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
 		b.Results[i].take(&b.asked.Answers[j])
