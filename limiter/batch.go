@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -9,8 +10,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Bounds of what an API may ask. A check outside them is answered with an Error
-// and charges nothing.
+// Bounds of a call. A check outside them is an error and charges nothing.
 const (
 	// MaxChecks is the most checks of one call.
 	MaxChecks = 10_000
@@ -18,107 +18,92 @@ const (
 	MaxEntries = rules.MaxDepth
 	// MaxText is the most bytes of a domain or a key. Values may be longer: see rules.Rule.AppendKey.
 	MaxText = rules.MaxEntryBytes
-	// MaxResponses is how many bytes the responses of rules may take in one answer, so that they
-	// do not make it larger than clients read. Those beyond it are left out.
+	// MaxResponses is the most bytes of the responses of rules in the response to one call, which clients must be able to
+	// read. Those beyond it are left out.
 	MaxResponses = 1 << 20
 )
 
-// Check is one question: may this descriptor spend this cost now?
+// Check is one descriptor that spends a cost.
 type Check struct {
 	Domain     string
 	Descriptor []rules.Entry
 	// Cost is 0 or more; with verb Check, 0 only reads. Batch.Add sets it to 1.
 	Cost int64
-	// Verb is any. Reset, which ignores the cost, is for APIs whose callers mix it with
-	// checks; Service.Reset is the call for it alone.
+	// Verb is any. Reset, which ignores the cost, is for APIs that mix it with checks: see Service.Reset.
 	Verb bucket.Verb
-	// Drain and NoDelay are those of bucket.Request. An all-or-nothing batch, which gives back
-	// what it charged, rejects Reset and Drain.
+	// Drain and NoDelay are those of bucket.Request. An all-or-nothing batch, which gives its charges back, rejects Reset
+	// and Drain.
 	Drain, NoDelay bool
-	// Limits come with the check. When there are any, no rule is matched, and
-	// what is spent is counted apart from what rules count: see Limiter.
+	// Limits of the check itself apply instead of a rule, with a counter of their own: see Limiter.
 	Limits []bucket.Limit
-	// Fault is set by an API that could read the call but not this check, for
-	// example an enum out of range. It becomes the result's Err.
+	// Fault is set by an API that could read the call but not this check. It becomes the result's Err.
 	Fault *Error
 }
 
-// keepEntries is the largest descriptor whose memory a pooled batch keeps.
-const keepEntries = 16
+// keepEntries and keepLimits are the largest slices of a Check whose memory a pooled batch keeps.
+const keepEntries, keepLimits = 16, 2
 
-// keepLimits is the same for the limits that came with a check.
-const keepLimits = 2
-
-// Batch is a set of checks asked together, with the memory to answer them. Get
-// one with NewBatch, fill it with Add, and give it back with Release.
+// Batch is a set of checks and their results. Get one with NewBatch, fill it with Add, and give it back with Release.
 type Batch struct {
 	Checks []Check
 	// API is the one that the call came in by.
 	API API
-	// Traceparent is what the caller says of its trace, in the form of W3C Trace Context; "" for nothing.
+	// Traceparent is the caller's, in the form of W3C Trace Context; "" for none.
 	Traceparent string
-	// AllOrNothing: when one check of verb Check is denied or fails, nothing is
-	// charged and no check is allowed. Verbs Charge and Refund, which cannot be
-	// denied, are rejected in such a batch.
+	// AllOrNothing: when one check of verb Check is denied or fails, nothing is charged and no check is allowed. Verbs
+	// Charge and Refund, which cannot be denied, are rejected in such a batch.
 	AllOrNothing bool
-	// OneRequest: the checks are the descriptors of one request, so that a rule which
-	// one of them matches leaves out of it the rules that it replaces: their checks are
-	// answered as unmatched.
+	// OneRequest: the checks are the descriptors of one request. A rule that one of them matches replaces others in it:
+	// the checks of those are unmatched.
 	OneRequest bool
-	// Account is what counters are accounted to that the call makes, instead of the domains of its checks. "" for these.
+	// Account is the account of new counters, instead of the domains of their checks. "" for these.
 	Account string
-	// Busy: the node has too much to do. Rules are matched, and nothing is decided: each check that is held to a limit has
-	// ErrBusy, all others are answered as unmatched.
+	// Busy: the node is overloaded. Rules are matched, but nothing is decided: a check with a limit gets ErrBusy, others are
+	// unmatched.
 	Busy bool
 	// Results has one result per check after Service.Check or Reset.
 	Results []Result
 
-	// asked holds what is left to decide; asked.Requests[j] is Checks[places[j]].
+	// asked are the requests for the Decider; asked.Requests[j] is of Checks[places[j]].
 	asked  check.Batch
 	places []int
 	key    []byte
 	turned []turn
 	named  named
-	// replaced are the names of rules that are left out of the request.
+	// replaced are the names of rules that others of the request replace.
 	replaced []string
 }
 
-// Result is what became of the Check at the same index.
+// Result is the result of the Check at the same index.
 type Result struct {
-	// Decision is zero when Err is set. Unmatched checks have Limit and Remaining
-	// at int64's maximum.
+	// Decision is zero when Err is set. Unmatched checks have Limit and Remaining at int64's maximum.
 	bucket.Decision
 	Source check.Source
 	// Owner is the name of the node that decided, if one did.
 	Owner string
-	// Rule is the rule that matched; nil when none did or the limits came with
-	// the check.
+	// Rule is the rule that matched; nil for none and for limits of the check.
 	Rule *rules.Rule
-	// Limits are what the check was held to; nil when to nothing.
+	// Limits are those that applied; nil for none.
 	Limits *bucket.Limits
-	// Period is that of the deciding limit. Calendar units count as 30 days a
-	// month and 365 days a year.
+	// Period is that of the deciding limit. Calendar units count as 30 days a month and 365 days a year.
 	Period time.Duration
-	// Shadowed: the rule only watches, and would have denied.
+	// Shadowed: the rule is in shadow mode, and would have denied.
 	Shadowed bool
-	// Elastic: a pool has admitted what the key's own limits denied. All else is about these, Source and
-	// Owner too.
+	// Elastic: a pool admitted it after the key's own limits denied it. All other fields are of these limits.
 	Elastic bool
-	// DeniedFor is how long callers may answer this denial from memory, for the same limits and
-	// at least this cost: at most 100 ms. 0 if it was no denial, and where only asking
-	// tells.
+	// DeniedFor is how long a denial cache may keep this denial, for the same limits and at least this cost: at most 100 ms.
+	// 0 if it may not.
 	DeniedFor time.Duration
-	// Staleness is how old what the deciding node knew of the whole was, if Source is Eventual.
+	// Staleness is the age of other nodes' counts at the deciding node, if Source is Eventual.
 	Staleness time.Duration
-	// age is how long ago the owner was asked.
+	// age is the time since the owner decided.
 	age time.Duration
 	// Err is set when there is no decision.
 	Err *Error
 
 	// unmatched: no rule matches, and the check brings no limits.
 	unmatched bool
-	// asked: the rule's pool was asked. fleeting: its owner has not denied, so nobody is to answer
-	// this denial from memory.
+	// asked: the rule's pool was asked. fleeting: its owner has not denied, so no denial cache may keep the denial.
 	asked, fleeting bool
 	// givenBack: it was admitted, and given back with the rest of an all-or-nothing batch.
 	givenBack bool
@@ -140,8 +125,7 @@ func (r *Result) LimitPlace() int {
 	return int(r.Index)
 }
 
-// Response returns what the rule answers over HTTP to the check that it denied; nil if it was not
-// denied, or for the API's default.
+// Response returns the rule's HTTP response to the denied check; nil if it was not denied, or for the API's default.
 func (r *Result) Response() *rules.Response {
 	if r.Allowed || r.Err != nil || r.Rule == nil {
 		return nil
@@ -157,27 +141,22 @@ var batches = sync.Pool{New: func() any { return new(Batch) }}
 // NewBatch returns an empty batch, perhaps one that was released.
 func NewBatch() *Batch { return batches.Get().(*Batch) }
 
-// Add appends a check of cost 1 and returns it for the API to fill. The pointer
-// is good until the next Add; Descriptor and Limits are empty slices to append to.
+// Add appends a check of cost 1 and returns it for the API to fill. The pointer is valid until the next Add; Descriptor and
+// Limits are empty slices to append to.
 func (b *Batch) Add() *Check {
-	if n := len(b.Checks); n < cap(b.Checks) {
-		b.Checks = b.Checks[:n+1]
-	} else {
-		b.Checks = append(b.Checks, Check{})
-	}
+	b.Checks = resize(b.Checks, len(b.Checks)+1)
 	c := &b.Checks[len(b.Checks)-1]
 	c.Cost = 1
 	return c
 }
 
-// Release gives the batch's memory back. Neither it nor anything reached through
-// it may be used afterwards.
+// Release gives the batch's memory back. Neither it nor anything reached through it may be used afterwards.
 func (b *Batch) Release() {
 	b.forget()
 	batches.Put(b)
 }
 
-// forget empties b and lets go of everything that it refers to.
+// forget empties b and drops all references.
 func (b *Batch) forget() {
 	for i := range b.Checks {
 		c := &b.Checks[i]
@@ -196,15 +175,15 @@ func (b *Batch) forget() {
 	b.start(0)
 }
 
-// start empties what answers the batch and makes room for n results.
+// resize returns list with length n. It keeps all elements within the capacity.
+func resize[T any](list []T, n int) []T { return slices.Grow(list, max(0, n-len(list)))[:n] }
+
+// start empties the results and makes room for n.
 func (b *Batch) start(n int) {
 	clear(b.Results)
 	clear(b.asked.Requests)
 	clear(b.asked.Answers)
-	if cap(b.Results) < n {
-		b.Results = make([]Result, n)
-	}
-	b.Results = b.Results[:n]
+	b.Results = resize(b.Results, n)
 	b.asked.Requests = b.asked.Requests[:0]
 	b.asked.Answers = b.asked.Answers[:0]
 	b.asked.AllOrNothing, b.asked.Trace = false, nil
@@ -214,17 +193,8 @@ func (b *Batch) start(n int) {
 	b.replaced = b.replaced[:0]
 }
 
-// ask queues r as the question of check i.
+// ask queues r as the request of check i.
 func (b *Batch) ask(i int, r check.Request) {
 	b.asked.Requests = append(b.asked.Requests, r)
 	b.places = append(b.places, i)
-}
-
-// room sizes the answers to the questions.
-func (b *Batch) room() {
-	n := len(b.asked.Requests)
-	if cap(b.asked.Answers) < n {
-		b.asked.Answers = make([]check.Answer, n)
-	}
-	b.asked.Answers = b.asked.Answers[:n]
 }

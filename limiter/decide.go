@@ -11,13 +11,14 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// The first byte of what is hashed into a counter key keeps the key spaces apart.
+// The first byte of the text that is hashed into a counter key separates the key spaces.
 const (
 	spaceRule   = 'r'
 	spaceInline = 'i'
+	spacePool   = 'p'
 )
 
-// match validates what check i asks about and finds what it is held to: nil limits are none.
+// match validates the name of check i and finds the rule and the limits that apply; nil limits are none.
 func (s *Limiter) match(set *rules.Set, b *Batch, i int) {
 	c, r := &b.Checks[i], &b.Results[i]
 	if r.Err = c.Fault; r.Err == nil {
@@ -35,7 +36,7 @@ func (s *Limiter) match(set *rules.Set, b *Batch, i int) {
 	}
 }
 
-// prepare queues what there is to decide of b, and answers the rest. It reports whether a check is invalid.
+// prepare queues the checks of b that the Decider has to decide, and decides the rest. It reports whether one is invalid.
 func (s *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
 	b.findReplaced(set)
 	for i := range b.Checks {
@@ -46,13 +47,15 @@ func (s *Limiter) prepare(set *rules.Set, b *Batch) (invalid bool) {
 		invalid = invalid || r.Err != nil
 	}
 	b.asked.AllOrNothing = b.AllOrNothing && !invalid
-	if b.AllOrNothing && invalid {
-		b.onlyRead()
+	if b.AllOrNothing && invalid { // the batch has failed, and its results still show the counters
+		for j := range b.asked.Requests {
+			b.asked.Requests[j].Verb = bucket.Read
+		}
 	}
 	return invalid
 }
 
-// queue makes check i a question to the Decider, or answers it when there is nothing to decide.
+// queue queues check i for the Decider, or decides it where no limit applies.
 func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	s.match(set, b, i)
 	c, r := &b.Checks[i], &b.Results[i]
@@ -71,15 +74,12 @@ func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	}
 	q := check.Request{Request: bucket.Request{Limits: limits, Cost: c.Cost, Verb: c.Verb, Drain: c.Drain, NoDelay: c.NoDelay}}
 	var replication rules.Replication
-	if r.Rule != nil {
-		replication = r.Rule.Replication
-		q.OnFailure, q.OnPartition, q.Shadow = r.Rule.OnFailure, r.Rule.OnPartition, r.Rule.Shadow
-		q.UnknownShare = r.Rule.UnknownShare
-		q.DenyLost = r.Rule.OnLostState == rules.LostDeny
-		q.Fresh = r.Rule.Refunds
-		q.Eventual = r.Rule.Consistency == rules.Eventual && r.Limits.Windowed()
-	} else {
-		// on_failure and on_partition are share, on_lost_state is fresh, their zeros.
+	if rule := r.Rule; rule != nil {
+		replication = rule.Replication
+		q.OnFailure, q.OnPartition, q.UnknownShare = rule.OnFailure, rule.OnPartition, rule.UnknownShare
+		q.Shadow, q.Fresh, q.DenyLost = rule.Shadow, rule.Refunds, rule.OnLostState == rules.LostDeny
+		q.Eventual = rule.Consistency == rules.Eventual && r.Limits.Windowed()
+	} else { // the other defaults are zeros
 		replication = rules.DefaultReplication(r.Limits)
 	}
 	q.Sync, q.Transient = replication == rules.ReplicateSync, replication == rules.ReplicateNone
@@ -87,7 +87,7 @@ func (s *Limiter) queue(set *rules.Set, b *Batch, i int) {
 	b.ask(i, q)
 }
 
-// counterKey returns the key of c's counter: under rule, or where that is nil under limits of its own.
+// counterKey returns the key of c's counter: of rule, or where that is nil of limits of its own.
 func (s *Limiter) counterKey(b *Batch, c *Check, rule *rules.Rule) bucket.Key {
 	space := byte(spaceInline)
 	if rule != nil {
@@ -97,8 +97,7 @@ func (s *Limiter) counterKey(b *Batch, c *Check, rule *rules.Rule) bucket.Key {
 	return s.config.Hasher.Key(b.key)
 }
 
-// findReplaced notes which rules are left out of a request, because a rule that
-// another of its descriptors matches replaces them.
+// findReplaced notes the rules of a request that the rule of another of its descriptors replaces.
 func (b *Batch) findReplaced(set *rules.Set) {
 	if set == nil || !b.OneRequest || len(b.Checks) < 2 {
 		return
@@ -114,13 +113,12 @@ func (b *Batch) findReplaced(set *rules.Set) {
 	}
 }
 
-// limitsOf returns what check i of b is held to: its own limits, else those of the rule it
-// matches, if any. Limits are nil where there are none.
+// limitsOf returns the limits of check i of b, else the rule that it matches and its limits. Limits are nil where none apply.
 func (s *Limiter) limitsOf(set *rules.Set, b *Batch, i int) (*rules.Rule, *bucket.Limits, *Error) {
 	c := &b.Checks[i]
 	if len(c.Limits) > 0 {
 		domain := accountOf(c.Domain)
-		if i > 0 { // the checks of a call mostly bring the same limits
+		if i > 0 { // most checks of a call bring the same limits
 			if last := &b.Results[i-1]; last.Rule == nil && last.Limits != nil && last.Limits.Is(domain, c.Limits) {
 				return nil, last.Limits, nil
 			}
@@ -153,7 +151,7 @@ func accountOf(domain string) string {
 	return domain
 }
 
-// setUnmatched answers a check that nothing limits.
+// setUnmatched allows a check to which no limit applies.
 func (r *Result) setUnmatched() {
 	r.Allowed = true
 	r.Limit, r.Remaining = math.MaxInt64, math.MaxInt64
@@ -167,8 +165,8 @@ func (r *Result) take(a *check.Answer) {
 		r.Err = errorOf(a.Err)
 		return
 	}
-	if int(a.Index) >= r.Limits.Len() { // no honest node says so
-		r.Err = &Error{Code: Unavailable, Message: "node " + a.Owner + " named a limit that there is not"}
+	if int(a.Index) >= r.Limits.Len() { // a node with an error
+		r.Err = &Error{Code: Unavailable, Message: "node " + a.Owner + " named an unknown limit"}
 		return
 	}
 	r.Decision, r.Source, r.Owner, r.age = a.Decision, a.Source, a.Owner, a.Age
@@ -182,17 +180,8 @@ func (r *Result) take(a *check.Answer) {
 	r.Period = PeriodOf(r.Limits.At(int(a.Index)))
 }
 
-// onlyRead makes the questions of an all-or-nothing batch that has failed
-// already spend nothing: their answers still say how things stand.
-func (b *Batch) onlyRead() {
-	for j := range b.asked.Requests {
-		b.asked.Requests[j].Verb = bucket.Read
-	}
-}
-
-// settle applies what the Decider does not know of: shadow mode, and that of an
-// all-or-nothing batch which failed, by fault of a check (invalid) or by an
-// answer, nothing is allowed.
+// settle applies shadow mode, and denies all checks of an all-or-nothing batch that has failed, by an invalid check or by a
+// result.
 func (b *Batch) settle(invalid bool) {
 	failed := b.AllOrNothing && (invalid || b.denied())
 	for i := range b.Results {
@@ -200,8 +189,7 @@ func (b *Batch) settle(invalid bool) {
 		if r.Err != nil {
 			continue
 		}
-		// The Decider leaves shadows out of what it makes of a failed batch, so this
-		// is a denial of the rule's own.
+		// The Decider does not deny shadows for a failed batch, so this is the rule's own denial.
 		if r.shadow() && !r.Allowed {
 			r.Allowed, r.Shadowed = true, true
 			r.RetryAfter = 0
@@ -215,7 +203,7 @@ func (b *Batch) settle(invalid bool) {
 	}
 }
 
-// deniedFor returns how long the denial r of c stands whatever others do.
+// deniedFor returns how long the denial r of c holds whatever other checks do.
 func deniedFor(c *Check, r *Result) time.Duration {
 	if r.Source != check.Held && r.Source != check.Forwarded || r.Rule != nil && r.Rule.Refunds {
 		return 0
@@ -224,8 +212,8 @@ func deniedFor(c *Check, r *Result) time.Duration {
 	return max(0, min(check.DeniedFor(&asked, &r.Decision), check.MaxDenied-r.age))
 }
 
-// denied reports whether an answer fails an all-or-nothing batch: a check of
-// verb Check that has none, or that a rule not in shadow mode denied.
+// denied reports whether a result fails an all-or-nothing batch: an error of a check of verb Check, or a denial by a rule
+// that is not in shadow mode.
 func (b *Batch) denied() bool {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -236,10 +224,10 @@ func (b *Batch) denied() bool {
 	return false
 }
 
-// shadow reports whether the rule only watches.
+// shadow reports whether the rule is in shadow mode.
 func (r *Result) shadow() bool { return r.Rule != nil && r.Rule.Shadow }
 
-// overload returns the error of a call whose every check met a full queue, or a node without time.
+// overload returns the error of a call all of whose checks were overloaded.
 func (b *Batch) overload() error {
 	for i := range b.Results {
 		if e := b.Results[i].Err; e == nil || e.Code != Overloaded {
@@ -251,25 +239,16 @@ func (b *Batch) overload() error {
 
 const day = 24 * time.Hour
 
-// PeriodOf returns the time that l's count is for: of a calendar unit its usual
-// length, 30 days for a month and 365 for a year.
+// unitPeriods are the usual lengths of calendar units.
+var unitPeriods = [...]time.Duration{
+	bucket.Minute: time.Minute, bucket.Hour: time.Hour, bucket.Day: day,
+	bucket.Week: 7 * day, bucket.Month: 30 * day, bucket.Year: 365 * day,
+}
+
+// PeriodOf returns the period of l; for a calendar unit its usual length, 30 days for a month and 365 for a year.
 func PeriodOf(l bucket.Limit) time.Duration {
-	if l.Align != bucket.AlignCalendar {
-		return l.Period
-	}
-	switch l.Unit {
-	case bucket.Minute:
-		return time.Minute
-	case bucket.Hour:
-		return time.Hour
-	case bucket.Day:
-		return day
-	case bucket.Week:
-		return 7 * day
-	case bucket.Month:
-		return 30 * day
-	case bucket.Year:
-		return 365 * day
+	if l.Align == bucket.AlignCalendar && l.Unit > 0 && int(l.Unit) < len(unitPeriods) {
+		return unitPeriods[l.Unit]
 	}
 	return l.Period
 }

@@ -8,15 +8,11 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// spacePool is the first byte of what is hashed into the counter key of a pool.
-const spacePool = 'p'
-
-// maxRounds bounds how often an all-or-nothing batch is decided anew: a key's own limits may deny in the
-// second round what they had admitted in the first.
+// maxRounds bounds how often an all-or-nothing batch is decided again: a key's own limits may deny in the second round a check
+// that they had admitted in the first.
 const maxRounds = 3
 
-// askPools asks the pools for what the rules' own limits have denied. It is called when the batch has been
-// decided and before it is settled.
+// askPools has the pools decide the checks that the rules' own limits denied. It is called between decide and settle.
 func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	if len(book.pools) == 0 {
 		return
@@ -26,8 +22,7 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 		s.askWhole(ctx, book, b)
 		b.asked.AllOrNothing = false
 	}
-	// What is left is in an all-or-nothing batch what only looks: reads and shadows, whose denials fail
-	// no batch. In any other it is everything that was denied.
+	// In an all-or-nothing batch reads and shadows are left, whose denials fail no batch; in any other all denials.
 	b.turned = b.turned[:0]
 	for j, i := range b.places {
 		verb := b.asked.Requests[j].Verb
@@ -44,33 +39,32 @@ func (s *Limiter) askPools(ctx context.Context, book *ruleBook, b *Batch) {
 	for _, t := range b.turned {
 		b.ask(t.place, s.poolRequest(book, b, t.place, t.verb))
 	}
-	b.room()
+	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
 		b.Results[i].grant(&b.asked.Answers[j])
 	}
 }
 
-// turn is a question to be put to a pool: its place among the checks, or among the questions of an
-// all-or-nothing batch, and the verb.
+// turn is a request for a pool: its place among the checks, or among the requests of an all-or-nothing batch, and the verb.
 type turn struct {
 	place int
 	verb  bucket.Verb
 }
 
-// deniedOwn reports whether the limits of question j's rule denied it and the rule has a pool. A
-// denial without a look at the counter is none that a pool may overrule.
+// deniedOwn reports whether the limits of request j's rule denied it and the rule has a pool. A pool may not overrule a
+// fallback.
 func (b *Batch) deniedOwn(j int) bool {
 	r := &b.Results[b.places[j]]
 	return !r.Allowed && r.Err == nil && r.Rule != nil && r.Rule.Elastic != nil &&
 		r.Source != check.Closed && !b.asked.Answers[j].GivenBack
 }
 
-// poolRequest returns the question to the pool of check i, a Check or Read.
+// poolRequest returns the request of check i to its rule's pool, a Check or Read.
 func (s *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb) check.Request {
 	c, rule := &b.Checks[i], b.Results[i].Rule
 	pool := rule.Elastic.Pool
-	step := book.pools[pool].step(s.config.Clock())
+	step := book.pools[pool].at(s.config.Clock()).step
 	if rule.Shadow {
 		verb = bucket.Read
 	}
@@ -79,7 +73,7 @@ func (s *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 			Limits: pool.Limits(step), Cost: c.Cost, Verb: verb,
 			Reserve:   pool.Reserve(rule.Elastic.Priority(c.Descriptor), step),
 			Transient: pool.Replication == rules.ReplicateNone,
-			DenyLost:  true, // closed, as below
+			DenyLost:  true,
 		},
 		OnFailure: rules.FailClosed, OnPartition: rules.FailClosed,
 		Sync: pool.Replication == rules.ReplicateSync,
@@ -89,9 +83,8 @@ func (s *Limiter) poolRequest(book *ruleBook, b *Batch, i int, verb bucket.Verb)
 	return q
 }
 
-// askWhole decides an all-or-nothing batch, which failed, anew, with the pools in the place of the
-// limits that denied: so what is taken from a pool is given back with the rest when another check
-// fails the batch. A batch that fails for another reason too is left as it is.
+// askWhole decides an all-or-nothing batch that failed again, with the pools instead of the limits that denied: so a pool's
+// charge is given back with the rest when another check fails the batch. A batch that fails for another reason too stays.
 func (s *Limiter) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
 	for range maxRounds {
 		if !s.turnToPools(book, b) {
@@ -106,7 +99,7 @@ func (s *Limiter) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
 				*r = Result{Rule: r.Rule, Limits: r.Limits}
 				r.take(a)
 			case a.GivenBack:
-				// The pool would admit it, and another check has failed the batch.
+				// The pool would admit it, but another check has failed the batch.
 				r.RetryAfter, r.givenBack = a.RetryAfter, true
 			default:
 				r.grant(a)
@@ -116,8 +109,8 @@ func (s *Limiter) askWhole(ctx context.Context, book *ruleBook, b *Batch) {
 	b.retryWhole()
 }
 
-// turnToPools replaces the questions that failed the batch by those to the pools. It reports false,
-// and changes nothing, where that cannot help: nothing failed, or something without a pool to ask.
+// turnToPools replaces the requests that failed the batch by those to the pools. It returns false, and changes nothing, if
+// none failed, or one without a pool.
 func (s *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
 	b.turned = b.turned[:0]
 	for j, i := range b.places {
@@ -138,8 +131,8 @@ func (s *Limiter) turnToPools(book *ruleBook, b *Batch) bool {
 	return len(b.turned) > 0
 }
 
-// retryWhole tells the checks of a failed batch that were admitted when those that failed it may be
-// tried again: the Decider knew the pools' denials, and not that the own limits may admit earlier.
+// retryWhole gives the admitted checks of a failed batch the retry time of those that failed it: the Decider knew the pools'
+// denials, and not that the own limits may admit earlier.
 func (b *Batch) retryWhole() {
 	retry, failed := bucket.Never, false
 	for j, i := range b.places {
@@ -161,13 +154,13 @@ func (b *Batch) retryWhole() {
 	}
 }
 
-// grant takes a, the answer of the rule's pool, into r, which the rule's own limits have denied. What
-// it says of a limit, and who decided, stays about the key's own.
+// grant takes a, the decision of the rule's pool, into r, which the rule's own limits denied. Limit and owner stay those of
+// the key itself.
 func (r *Result) grant(a *check.Answer) {
 	r.asked = true
 	switch {
 	case a.Err != nil || a.Source == check.Closed:
-		r.fleeting = true // nobody could decide for the pool, so it gives nothing
+		r.fleeting = true // the pool is undecided, so it admits nothing
 	case a.Allowed:
 		r.Allowed, r.Elastic = true, true
 		r.Soft, r.RetryAfter, r.Delay = false, 0, 0

@@ -9,26 +9,25 @@ import (
 	"github.com/sluice-project/sluice/internal/check"
 )
 
-// Code says what kind of Error it is. APIs map it to their own codes.
+// Code is the kind of an Error. APIs map it to their own codes.
 type Code uint8
 
 const (
-	// Invalid: a field is wrong; Field names it.
+	// Invalid: a field is invalid; Field names it.
 	Invalid Code = iota + 1
-	// UnknownDomain: no rule file has the domain, and the node is set to reject that.
+	// UnknownDomain: no rule file has the domain, and the node rejects such domains.
 	UnknownDomain
 	// Overloaded: a bounded queue was full. Nothing was charged.
 	Overloaded
-	// Unavailable: nobody that may decide answered in time, and the verb or the
-	// rule allows no answer in its place.
+	// Unavailable: no owner responded in time, and the verb or the rule allows no fallback.
 	Unavailable
-	// NotFound: what was named is not there. Of no check, like the next.
+	// NotFound: the named thing does not exist. Of no check, like the next.
 	NotFound
-	// Rejected: not as things are now; Message says what must be otherwise.
+	// Rejected: not in the present state; Message says what must change.
 	Rejected
-	// Forbidden: not for this caller.
+	// Forbidden: the caller does not have the permission.
 	Forbidden
-	// Unauthenticated: it is not known who calls, and not everybody may.
+	// Unauthenticated: the caller is not authenticated, and anonymous ones do not have the permission.
 	Unauthenticated
 )
 
@@ -50,14 +49,12 @@ func (c Code) String() string {
 	return codeNames[c]
 }
 
-// Error is why there is no decision, on one check or on a whole call. Values are
-// shared; do not change one.
+// Error is why there is no decision on a check or a call. Values are shared; do not change one.
 type Error struct {
 	Code Code
-	// Field is the field at fault, for example "descriptor[0].key". Within a
-	// Result it is relative to the check; Path completes it.
+	// Field is the invalid field, for example "descriptor[0].key". Within a Result it is relative to the check: see Path.
 	Field string
-	// Message says what is wrong and what to do, without the field's name.
+	// Message is the reason and the remedy, without the field's name.
 	Message string
 }
 
@@ -68,8 +65,7 @@ func (e *Error) Error() string {
 	return e.Field + ": " + e.Message
 }
 
-// Path returns the field as seen from the call whose check i the error is about,
-// for example "checks[3].cost", or "" if no field is at fault.
+// Path returns the field within a call whose check i the error is about, for example "checks[3].cost", or "" for no field.
 func (e *Error) Path(i int) string {
 	if e.Field == "" {
 		return ""
@@ -77,10 +73,10 @@ func (e *Error) Path(i int) string {
 	return "checks[" + strconv.Itoa(i) + "]." + e.Field
 }
 
-// ErrBusy is why a node does not take a call on. Shared; do not change it.
+// ErrBusy rejects a call to an overloaded node. Shared; do not change it.
 var ErrBusy = &Error{Code: Overloaded, Message: "this node has too much to do; nothing was charged, ask another node or try again later"}
 
-// ErrNotOperator is why a node without callers does not answer an operator's call. Shared; do not change it.
+// ErrNotOperator rejects an operator's call of another caller where there is no ACL. Shared; do not change it.
 var ErrNotOperator = &Error{Code: Forbidden, Message: "only operators may do this: call on the node's own machine, as the user that runs it, " +
 	"through its operators' socket, which sluice finds by itself, or through its admin port with its token; or start nodes with --callers and show the token of a caller that may"}
 
@@ -100,8 +96,7 @@ func errorOf(err error) *Error {
 	return &Error{Code: Unavailable, Message: err.Error()}
 }
 
-// LimitsFault returns err, of bucket.NewLimits, as the fault of a check. One that
-// is about the set and not about one limit has the field "limits".
+// LimitsFault returns err, of bucket.NewLimits, as the error of a check. An error of the set has the field "limits".
 func LimitsFault(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -117,9 +112,8 @@ func LimitsFault(err error) *Error {
 	return &Error{Code: Invalid, Field: field, Message: fe.Reason}
 }
 
-// CountFault returns why a call of n checks is rejected, or nil. APIs ask it
-// before they fill a batch, so that a flood of empty checks costs no memory;
-// Service asks it again.
+// CountFault returns why a call of n checks is invalid, or nil. APIs call it before they fill a batch, so that a flood of empty
+// checks costs no memory; Service calls it again.
 func CountFault(n int) *Error {
 	switch {
 	case n == 0:
@@ -130,16 +124,15 @@ func CountFault(n int) *Error {
 	return nil
 }
 
-// nameFault finds what is wrong with the part of c that names a counter.
+// nameFault returns why the domain or the descriptor of c is invalid, or nil.
 func nameFault(c *Check) *Error {
 	if e := textFault(c.Domain, false); e != "" {
 		return &Error{Code: Invalid, Field: "domain", Message: e}
 	}
-	n := len(c.Descriptor)
-	if n == 0 {
+	switch n := len(c.Descriptor); {
+	case n == 0:
 		return &Error{Code: Invalid, Field: "descriptor", Message: "empty; want at least one entry"}
-	}
-	if n > MaxEntries {
+	case n > MaxEntries:
 		return &Error{Code: Invalid, Field: "descriptor", Message: fmt.Sprintf("more than %d entries", MaxEntries)}
 	}
 	for i := range c.Descriptor {
@@ -151,24 +144,28 @@ func nameFault(c *Check) *Error {
 }
 
 var (
-	errDrainWhole = &Error{Code: Invalid, Field: "drain", Message: "what a denied check drains cannot be given back, so it cannot be part of an all-or-nothing call"}
-	errResetWhole = &Error{Code: Invalid, Field: "verb", Message: "a reset cannot be taken back, so it cannot be part of an all-or-nothing call; send it in a call of its own"}
+	errDrainAtomic = &Error{Code: Invalid, Field: "drain", Message: "what a denied check drains cannot be given back, " +
+		"so it cannot be part of an all-or-nothing call"}
+	errResetAtomic = &Error{Code: Invalid, Field: "verb", Message: "a reset cannot be taken back, " +
+		"so it cannot be part of an all-or-nothing call; send it in a call of its own"}
+	errSpendAtomic = &Error{Code: Invalid, Field: "verb", Message: "charge and refund always succeed, " +
+		"so they cannot be part of an all-or-nothing call; send them in a call of their own"}
 )
 
-// spendFault finds what is wrong with the part of c that says what to do.
+// spendFault returns why the verb or the cost of c is invalid, or nil.
 func spendFault(c *Check, allOrNothing bool) *Error {
 	switch c.Verb {
 	case bucket.Check, bucket.Read:
 		if c.Drain && allOrNothing {
-			return errDrainWhole
+			return errDrainAtomic
 		}
 	case bucket.Reset:
 		if allOrNothing {
-			return errResetWhole
+			return errResetAtomic
 		}
 	case bucket.Charge, bucket.Refund:
 		if allOrNothing {
-			return &Error{Code: Invalid, Field: "verb", Message: "charge and refund always succeed, so they cannot be part of an all-or-nothing call; send them in a call of their own"}
+			return errSpendAtomic
 		}
 	default:
 		return &Error{Code: Invalid, Field: "verb", Message: fmt.Sprintf("%v is not a verb of checks; want check, read, charge or refund", c.Verb)}
@@ -179,7 +176,7 @@ func spendFault(c *Check, allOrNothing bool) *Error {
 	return nil
 }
 
-// textFault says what is wrong with a domain, key or name, or "".
+// textFault returns why a domain, key or name is invalid, or "".
 func textFault(s string, mayBeEmpty bool) string {
 	switch {
 	case s == "" && !mayBeEmpty:

@@ -16,8 +16,8 @@ import (
 // MinSecret is the least length of a cluster secret, in bytes.
 const MinSecret = 32
 
-// What is derived from the secret, by HKDF-SHA-256 (RFC 5869). A label changes
-// only with the placement number: nodes that derive different keys must not meet.
+// Labels of keys that are derived from the secret, by HKDF-SHA-256 (RFC 5869). A label changes only with the placement number:
+// nodes that derive different keys must not meet.
 const (
 	labelCounterKey  = "sluice counter key v1"
 	labelFingerprint = "sluice secret fingerprint v1"
@@ -26,13 +26,11 @@ const (
 	labelGossip      = "sluice gossip key v1"
 )
 
-// Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the
-// cluster secret, so that nobody without it can choose descriptors that collide
-// or land on one node. It also makes what stands for private values, under a key of its own. It is a value, safe for
-// concurrent use.
+// Hasher makes counter keys: SipHash-2-4 with a 128-bit result, keyed from the cluster secret, so that only its holders can
+// choose descriptors that collide or land on one node. It also hashes private values, under a key of their own. It is a value,
+// safe for concurrent use.
 type Hasher struct {
-	k0, k1 uint64
-	// private is the key of what stands for private values.
+	k0, k1  uint64
 	private [2]uint64
 }
 
@@ -58,14 +56,13 @@ func (h Hasher) Key(name []byte) bucket.Key {
 	return bucket.Key{Hi: hi, Lo: lo}
 }
 
-// Fingerprint returns 16 bytes that are equal where secrets are, and from which
-// the secret cannot be found as long as it is random. Snapshots have it, so that counters are
+// Fingerprint returns 16 bytes that identify a secret and do not reveal a random one. Snapshots have it, so that counters are
 // not read under other keys. It never leaves the machine.
 func Fingerprint(secret []byte) ([]byte, error) {
 	return derive(secret, labelFingerprint, 16)
 }
 
-// ProofKey returns the key, of 32 bytes, that nodes prove with to each other that they know the secret.
+// ProofKey returns the key, of 32 bytes, by which nodes prove to each other that they know the secret.
 func ProofKey(secret []byte) ([]byte, error) { return derive(secret, labelProof, 32) }
 
 // GossipKey returns the key, of 32 bytes, that encrypts gossip where there is no keyring.
@@ -82,25 +79,23 @@ func derive(secret []byte, label string, n int) ([]byte, error) {
 	return b, nil
 }
 
-// redacted is what a private value is shown as, with redactedBytes of its hash, in hex, behind it.
+// A private value is shown as redacted and redactedBytes of its hash in hex.
 const (
 	redacted      = "redacted:"
 	redactedBytes = 6
 )
 
-// AppendShown appends the value of e, entry i of a descriptor of domain that rule applies to, as people may see it: as
-// the counter has it, so the pattern or the block of addresses of values that share one, and as a keyed hash if
-// set says that it is private (rules.Set.Redacts). It is the one way by which a descriptor's value may get into a log, a
-// trace, or what callers are shown who have not sent it. rule may be nil, none applies, and set too. With room in dst it does not
-// allocate.
+// AppendShown appends the value of e, entry i of a descriptor of domain that rule applies to, as people may see it: the pattern
+// or the block of addresses of values that share a counter, and a keyed hash if it is private (rules.Set.Redacts). No other way
+// may lead a descriptor's value into a log, a trace, or a response to a caller that has not sent it. rule and set may be nil.
+// With room in dst it does not allocate.
 func (h Hasher) AppendShown(dst []byte, set *rules.Set, rule *rules.Rule, domain string, i int, e rules.Entry) []byte {
 	at := len(dst)
 	dst = rule.AppendValue(dst, i, e.Value)
 	if !set.Redacts(rule, domain, i, e.Key) {
 		return dst
 	}
-	// The key's length keeps ("a", "bc") and ("ab", "c") apart. The domain is left out: one user of two domains is to
-	// be known as one.
+	// The key's length separates ("a", "bc") from ("ab", "c"). A user has the same hash in all domains.
 	named := append(dst, e.Key...)
 	named = append(named, byte(len(e.Key)), byte(len(e.Key)>>8))
 	sum, _ := siphash.Hash128(h.private[0], h.private[1], named[at:])

@@ -3,6 +3,7 @@ package limiter
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,17 +11,15 @@ import (
 	"github.com/sluice-project/sluice/internal/facts"
 )
 
-// history is what the rules have counted in the last slots of time. It costs one look at plain counters a slot, and 1.9 KB a
-// rule. Safe for concurrent use.
+// history has the counts of rules in the last slots of time. It reads plain counters once a slot, and takes 1.9 KB a rule. Safe
+// for concurrent use.
 type history struct {
 	mu struct {
 		sync.Mutex
-		// book is the one that tracks are of.
-		book   *ruleBook
+		book   *ruleBook // of tracks
 		all    track
 		tracks []*track
-		// slot is the one that is being filled, 0 before the first. What it will have is what is counted above last.
-		slot int64
+		slot   int64 // the present one, 0 before the first
 	}
 }
 
@@ -28,9 +27,8 @@ type history struct {
 type track struct {
 	name   ruleName
 	counts *counts
-	last   facts.Counts
-	// ring has slot n at place n % facts.Slots.
-	ring [facts.Slots]facts.Counts
+	last   facts.Counts              // at the beginning of the present slot
+	ring   [facts.Slots]facts.Counts // slot n is at n % facts.Slots
 }
 
 // load returns the counts now.
@@ -42,16 +40,11 @@ func (c *counts) load() facts.Counts {
 func (h *history) turn(now time.Time, book *ruleBook, all *counts) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.turnLocked(now, book, all)
-}
-
-func (h *history) turnLocked(now time.Time, book *ruleBook, all *counts) {
 	if h.mu.book != book {
 		h.followLocked(book, all)
 	}
 	slot := now.UnixNano() / int64(facts.SlotTime)
-	passed := slot - h.mu.slot
-	if passed == 0 {
+	if slot == h.mu.slot {
 		return
 	}
 	first := h.mu.slot == 0
@@ -62,8 +55,8 @@ func (h *history) turnLocked(now time.Time, book *ruleBook, all *counts) {
 	h.mu.slot = slot
 }
 
-// turn ends slot from, and makes slot to the one that is being filled. What was counted is put into the one that ends; those
-// between, of which nobody knows anything, stay empty. A clock that was set back begins anew.
+// turn ends slot from, which gets the counts, and begins slot to. Those between are unknown and stay empty. After the clock was
+// set back the history restarts.
 func (t *track) turn(from, to int64, first bool) {
 	now := t.counts.load()
 	if to < from || to-from >= facts.Slots {
@@ -79,7 +72,7 @@ func (t *track) turn(from, to int64, first bool) {
 	t.last = now
 }
 
-// followLocked takes up the rules of book. Those that were there before keep what they have.
+// followLocked takes the rules of book. Those that stay keep their history.
 func (h *history) followLocked(book *ruleBook, all *counts) {
 	before := make(map[*counts]*track, len(h.mu.tracks))
 	for _, t := range h.mu.tracks {
@@ -88,12 +81,8 @@ func (h *history) followLocked(book *ruleBook, all *counts) {
 	if h.mu.all.counts == nil {
 		h.mu.all.counts, h.mu.all.last = all, all.load()
 	}
-	h.mu.book, h.mu.tracks = book, make([]*track, 0, min(len(book.counts.byName), facts.MaxHistories))
-	names := make([]ruleName, 0, len(book.counts.byName))
-	for name := range book.counts.byName {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, ruleName.compare)
+	h.mu.book, h.mu.tracks = book, nil
+	names := slices.SortedFunc(maps.Keys(book.counts.byName), ruleName.compare)
 	for _, name := range names[:min(len(names), facts.MaxHistories)] {
 		c := book.counts.byName[name]
 		t := before[c]
@@ -104,11 +93,7 @@ func (h *history) followLocked(book *ruleBook, all *counts) {
 	}
 }
 
-func (n ruleName) compare(m ruleName) int {
-	return cmp.Or(cmp.Compare(n.domain, m.domain), cmp.Compare(n.name, m.name))
-}
-
-// copyTo puts the slots before the one that is being filled into n, which has all rules that it shall have.
+// copyTo copies the slots before the present one to n and its rules.
 func (h *history) copyTo(n *facts.Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -128,13 +113,11 @@ func (h *history) copyTo(n *facts.Node) {
 	}
 }
 
-// slots returns the slots up to last, the oldest first. The place of the one that is being filled is the oldest's.
+// slots returns the slots up to last, the oldest first. The present one has the place of the oldest.
 func (t *track) slots(last int64) []facts.Counts {
 	out := make([]facts.Counts, 0, facts.Slots-1)
-	for s := last - facts.Slots + 2; s <= last; s++ {
-		if s >= 0 {
-			out = append(out, t.ring[s%facts.Slots])
-		}
+	for s := max(0, last-facts.Slots+2); s <= last; s++ {
+		out = append(out, t.ring[s%facts.Slots])
 	}
 	return out
 }
@@ -144,18 +127,15 @@ func (s *Limiter) RunHistory(ctx context.Context) error {
 	for {
 		now := time.Now()
 		s.history.turn(now, s.rules.Load(), &s.results)
-		next := now.Truncate(facts.SlotTime).Add(facts.SlotTime)
-		wait := time.NewTimer(next.Sub(now))
 		select {
 		case <-ctx.Done():
-			wait.Stop()
 			return nil
-		case <-wait.C:
+		case <-time.After(now.Truncate(facts.SlotTime).Add(facts.SlotTime).Sub(now)):
 		}
 	}
 }
 
-// FactsHere is what this node tells of itself, with the history of its rules or without. Name and Boot are empty.
+// FactsHere is this node's report of itself, with the history of its rules or without. Name and Boot are empty.
 func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 	o := s.config.Cluster(ctx)
 	book := s.rules.Load()
@@ -169,7 +149,7 @@ func (s *Limiter) FactsHere(ctx context.Context, history bool) facts.Node {
 		n.ByRule = append(n.ByRule, facts.Rule{Domain: name.domain, Name: name.name, Counts: c.load()})
 	}
 	name := func(r *facts.Rule) ruleName { return ruleName{r.Domain, r.Name} }
-	if len(n.ByRule) > facts.MaxRules {
+	if len(n.ByRule) > facts.MaxRules { // those with the most checks
 		slices.SortFunc(n.ByRule, func(a, b facts.Rule) int {
 			return cmp.Or(cmp.Compare(b.Sum(), a.Sum()), name(&a).compare(name(&b)))
 		})

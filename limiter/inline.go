@@ -11,20 +11,16 @@ import (
 	"github.com/sluice-project/sluice/bucket"
 )
 
-// interner gives equal limits that come with checks of one domain one validated *bucket.Limits,
-// so that the node compares, accounts for and sends them as it does a rule's. It is bounded:
-// the least recently asked for are forgotten and made anew when they return. It keeps none
-// of them alive: what nothing else refers to is made anew too.
-// It is safe for concurrent use.
+// interner returns one validated *bucket.Limits for equal limits of checks of one domain, so that the node compares, accounts
+// for and sends them as it does a rule's. It is bounded: it evicts the least recently used. It keeps none of them alive. It is
+// safe for concurrent use.
 type interner struct {
 	seed    maphash.Seed
-	entries int // that the limits of a check may keep
-	// full reports whether the domain should bring no more sets. nil is never.
-	full func(domain string) bool
-	mu   struct {
+	entries int                      // that the limits of a check may keep
+	full    func(domain string) bool // the domain may bring no more sets; nil is never
+	mu      struct {
 		sync.Mutex
-		// lru is keyed by a hash of the domain and the limits; the entry settles whether it is
-		// the same ones.
+		// lru is keyed by a hash of the domain and the limits. The entry has the limits themselves to compare.
 		lru *simplelru.LRU[uint64, weak.Pointer[bucket.Limits]]
 	}
 }
@@ -39,10 +35,11 @@ func newInterner(size, entries int, full func(domain string) bool) (*interner, e
 	return n, nil
 }
 
-// errSetsFull is why a check with new limits is not taken on.
+// errSetsFull is the error of a check with new limits while the node has too many.
 var errSetsFull = &Error{
 	Code: Overloaded, Field: "limits",
-	Message: "this node keeps as many different sets of limits as it can (" + strconv.Itoa(bucket.DefaultMaxSets) + " in all, and a domain as many as are left for others); " +
+	Message: "this node keeps as many different sets of limits as it can (" + strconv.Itoa(bucket.DefaultMaxSets) +
+		" in all, and a domain as many as are left for others); " +
 		"nothing was charged; use fewer different sets, or put the limits into a rule file",
 }
 
@@ -67,7 +64,7 @@ func (n *interner) sum(domain string, list []bucket.Limit) uint64 {
 	return sum
 }
 
-// make is limits however many sets there are.
+// make is limits without a bound on sets.
 func (n *interner) make(domain string, list []bucket.Limit) (*bucket.Limits, error) {
 	sum := n.sum(domain, list)
 	if l := n.known(sum, domain, list); l != nil {

@@ -12,42 +12,39 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Inspection is what a descriptor is held to, and how it stands.
+// Inspection is the rule and the counter of a descriptor.
 type Inspection struct {
 	Domain string
-	// Shown is the descriptor as people may see it, in counts and logs: see Limiter.Shown.
+	// Shown is the descriptor as people may see it: see Limiter.Shown.
 	Shown []rules.Entry
-	// Explanation says how the rules were matched.
+	// Explanation is how the rules were matched.
 	Explanation rules.Explanation
 	// Domains are those with rules, sorted, if Domain is none of them. An API shows a caller only its own.
 	Domains []string
 	// Rule is the one that applies, nil for none. If it is nil or Unlimited there is no counter, and the rest is empty.
 	Rule      *rules.Rule
 	Partition int
-	// Owner is the node that decides the key now, "" if none that has answered may. Gen is the generation it holds
-	// the partition at.
+	// Owner is the node that owns the key now, "" if none responded that does, and Gen its generation of the partition.
 	Owner string
 	Gen   uint64
-	// Replicas have a whole copy of the partition, Filling a part of one.
+	// Replicas have a complete replica of the partition, Filling an incomplete one.
 	Replicas, Filling []string
-	// Counted: there is a counter. Limits are how the rule's limits stand, as the owner says; empty without one.
+	// Counted: there is a counter. Limits are the state of the rule's limits at the owner; empty without one.
 	Counted bool
 	Limits  []facts.Limit
-	// Grants are the owner's leases of the key that have not ended, and Granted the units of all of them. Leases are what
-	// nodes have left of theirs.
+	// Grants and Granted are the number of the owner's unexpired leases of the key, and their units. Leases are the units
+	// that nodes have left.
 	Grants  int
 	Granted int64
 	Leases  []Lease
-	// Denying are the nodes that deny the key from memory at this moment.
-	Denying []string
-	// Missing did not answer in time.
-	Missing []string
+	// Denying nodes have the key in their denial cache now. Missing ones did not respond in time.
+	Denying, Missing []string
 }
 
-// Lease is what a node may spend of a key without asking.
+// Lease is the part of a key's limit that a node may spend by itself.
 type Lease struct {
-	Node string
-	Left int64
+	Node string `json:"node"`
+	Left int64  `json:"left"`
 }
 
 // Inspect implements Service.
@@ -89,8 +86,7 @@ func (s *Limiter) Inspect(ctx context.Context, q *Check) (Inspection, error) {
 	return x, nil
 }
 
-// join takes over what nodes know of the key. Should two of them say that they hold it, one does so no more, and the higher
-// generation counts.
+// join takes the facts of all nodes. Of two that report to own the key, the one with the higher generation does.
 func (x *Inspection) join(all []facts.Key, limits int) {
 	slices.SortFunc(all, func(a, b facts.Key) int { return cmp.Compare(a.Node, b.Node) })
 	for i := range all {
@@ -114,7 +110,7 @@ func (x *Inspection) join(all []facts.Key, limits int) {
 	slices.Sort(x.Missing)
 }
 
-// RulesHash is equal where rules are, whatever files they stand in; empty for none.
+// RulesHash is equal for equal rules, in whatever files; empty for none.
 func RulesHash(set *rules.Set) string {
 	if set == nil {
 		return ""
@@ -126,7 +122,8 @@ func RulesHash(set *rules.Set) string {
 	h := sha256.New()
 	for _, r := range list {
 		fmt.Fprintf(h, "%q %q %q %q %v %v %v %v %v %v %v %v %v %v %v\n", r.Domain, r.Name, r.Path, r.Entries(),
-			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication, r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.Refunds)
+			r.Unlimited, r.Shadow, r.Quota, r.Replaces, r.Consistency, r.Replication,
+			r.OnFailure, r.OnPartition, r.UnknownShare, r.OnLostState, r.Refunds)
 		if r.Limits != nil {
 			for i := range r.Limits.Len() {
 				fmt.Fprintf(h, "%+v\n", r.Limits.At(i))

@@ -1,14 +1,14 @@
-// Package limiter stands between the APIs and the node: it validates what came in, matches rules once, hashes the counter
-// key, asks a check.Decider and maps the answers back, so that every API means the same by a check. It counts what was
-// decided, and says how descriptors may be shown: a value gets into a log, a trace or an answer about others' keys by
+// Package limiter stands between the APIs and the node: it validates checks, matches rules once, hashes counter keys, calls a
+// check.Decider and returns results, so that a check means the same through every API. It keeps the statistics, and decides
+// how descriptors may be shown: a value gets into a log, a trace or a response about other callers' keys by
 // Hasher.AppendShown or Limiter.Shown only.
 //
-// It decides whether a check is well formed, which rule it is held to, what shadow mode makes of the answer, and what a pool
-// adds to a rule's own limits. How much is left, and which node says so, is the Decider's; status codes and headers are the
-// APIs'. It starts no goroutine; RunHistory is its caller's.
+// It also applies shadow mode, and pools beside a rule's own limits. The Decider decides what remains and which node owns the
+// key; status codes and headers are the APIs'. It starts no goroutine; RunHistory is its caller's.
 package limiter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,88 +23,80 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// Service is what every API calls. Limiter implements it.
+// Service is the interface of Limiter to the APIs. The errors of its methods are an *Error.
 type Service interface {
-	// Check decides b.Checks and fills b.Results, one each. The error, an *Error,
-	// is about the call as a whole: no checks or too many of them, or every one
-	// met a full queue. All else stands in the results.
+	// Check decides b.Checks and fills b.Results, one each. The error is about the call: no checks or too many, or every
+	// one of them met a full queue. Other errors are in the results.
 	Check(ctx context.Context, b *Batch) error
-	// Reset forgets the counters that b.Checks name. Only Err, Rule, Source and
-	// Owner of the results count. Errors are as in Check.
+	// Reset deletes the counters of b.Checks. Only Err, Rule, Source and Owner of the results count. Errors are as in Check.
 	Reset(ctx context.Context, b *Batch) error
 	// Members returns the cluster as this node sees it.
 	Members(ctx context.Context) Members
-	// ReportLoad takes the load that a service reports for a pool, and tells the other nodes. The error, an
-	// *Error, is Invalid, NotFound or Rejected.
+	// ReportLoad takes a service's report of its load for a pool, and sends it to the other nodes. The error is Invalid,
+	// NotFound or Rejected.
 	ReportLoad(ctx context.Context, r LoadReport) (PoolLoad, error)
-	// Top returns the heaviest keys of all nodes. The error, an *Error, is Invalid, Rejected where this node counts
-	// none, or q.Outsider.
+	// Top returns the heaviest keys of all nodes. The error is Invalid, Rejected where this node counts none, or
+	// ErrNotOperator.
 	Top(ctx context.Context, q TopQuery) (Top, error)
-	// Inspect tells everything about what a descriptor is held to and how it stands, and changes nothing. Of q only Domain
-	// and Descriptor count. The error, an *Error, is Invalid, UnknownDomain or Unavailable.
+	// Inspect returns the rule and the counter of a descriptor, and changes nothing. Of q only Domain and Descriptor count.
+	// The error is Invalid, UnknownDomain or Unavailable.
 	Inspect(ctx context.Context, q *Check) (Inspection, error)
-	// Forget takes a member out of the voter set without asking a majority, and
-	// returns the set without it. The error, an *Error, is Invalid, NotFound, Rejected, or
-	// Unavailable. Who may ask is for the APIs to say.
+	// Forget removes a member from the voter set without a majority, and returns the new set. The error is Invalid,
+	// NotFound, Rejected, or Unavailable. The APIs authorize it.
 	Forget(ctx context.Context, name string) (VoterSet, error)
-	// Bootstrap makes the node found a voter set of its own, and returns it. Its errors are *Error.
+	// Bootstrap makes the node found a voter set of its own, and returns it.
 	Bootstrap(ctx context.Context) (VoterSet, error)
-	// AcceptLoss has all nodes take lost counters for unspent. It returns for how many partitions of this node, and which other nodes were
-	// told. The error, an *Error, is Unavailable.
+	// AcceptLoss makes all nodes take lost counters for unspent. It returns the number of partitions of this node, and the
+	// other nodes that acknowledged. The error is Unavailable.
 	AcceptLoss(ctx context.Context) (partitions int, told []string, err error)
 }
 
-// Config is what a Limiter is made of.
+// Config is what a Limiter is made of. Decider, Cluster and Hasher are required.
 type Config struct {
-	// Decider decides what has been matched and hashed. Required.
+	// Decider decides checks that are matched and hashed.
 	Decider check.Decider
-	// Cluster returns the cluster as this node sees it now. Where ctx ends before the
-	// node has answered for itself, it says so in Reason. Required.
+	// Cluster returns the cluster as this node sees it now. If ctx ends before the node responds, Reason says so.
 	Cluster func(ctx context.Context) Overview
-	// Forget takes a member out of the voter set by hand. Its errors are, or wrap,
-	// ErrNotCounted and those beside it; another means that the node cannot do it now.
-	// nil is a node without a voter set.
+	// Forget removes a member from the voter set by hand. Its errors are, or wrap, ErrNotCounted and those beside it;
+	// another means that the node cannot do it now. nil is a node without a voter set.
 	Forget func(ctx context.Context, name string) error
-	// Bootstrap makes the node found a voter set of its own by hand. Its error is ErrHasQuorum; another means that the node
-	// cannot do it now. nil is a node that never has to.
+	// Bootstrap makes the node found a voter set by hand. Its error is ErrHasQuorum, or means that the node cannot do it
+	// now. nil is a node that never has to.
 	Bootstrap func(ctx context.Context) error
-	// AcceptLoss is what Service.AcceptLoss does; an error means that the node cannot do it now. nil is a node without partitions.
+	// AcceptLoss implements Service.AcceptLoss; an error means that the node cannot do it now. nil is a node without
+	// partitions.
 	AcceptLoss func(ctx context.Context) (partitions int, told []string, err error)
-	// SpreadLoad tells the other nodes of a report of a pool's load; they give it to their TakeLoad. It does
-	// not block. nil is a node without others.
+	// SpreadLoad sends a report of a pool's load to the TakeLoad of the other nodes. It does not block. nil is a single
+	// node.
 	SpreadLoad func(LoadReport)
 	// TopKeys says whether the heaviest keys are counted, and who may see them.
 	TopKeys TopKeys
-	// AskTop asks the other nodes for their TopHere, and says who did not answer in time. nil is a node
-	// without others.
+	// AskTop gets the TopHere of the other nodes, and which of them did not respond in time. nil is a single node.
 	AskTop func(ctx context.Context, q TopQuery) (answers []NodeTop, missing []string)
-	// KeyFacts tells what this node knows of a key, and AskKeyFacts asks the other nodes, and says who did not answer in
-	// time. nil is a node without them.
+	// KeyFacts returns this node's facts about a key, AskKeyFacts those of the other nodes, and which of them did not
+	// respond in time. nil is a node without counters, or a single node.
 	KeyFacts    func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (facts.Key, error)
 	AskKeyFacts func(ctx context.Context, key bucket.Key, limits *bucket.Limits) (answers []facts.Key, missing []string)
-	// Hasher makes counter keys; all nodes must have the same. Required.
+	// Hasher makes counter keys; all nodes must have the same.
 	Hasher Hasher
 	// Gate bounds the checks in progress. nil is no bound.
 	Gate Gate
-	// RejectUnknownDomains answers checks of a domain without rules with an
-	// UnknownDomain error. Otherwise they are allowed.
+	// RejectUnknownDomains makes checks of a domain without rules an UnknownDomain error. Otherwise they are allowed.
 	RejectUnknownDomains bool
-	// InlineLimits caps the sets of limits remembered from checks that brought
-	// their own. 0 means bucket.DefaultMaxSets.
+	// InlineLimits caps the remembered sets of limits that checks brought. 0 means bucket.DefaultMaxSets.
 	InlineLimits int
-	// InlineEntries is how many entries of logs and sub-windows the limits that come with a check may keep in all, at most
+	// InlineEntries caps the entries of logs and sub-windows that the limits of a check may keep, at most
 	// bucket.MaxKeyEntries. 0 means DefaultInlineEntries.
 	InlineEntries int
-	// SetsFull reports whether checks of the domain should bring no new sets of limits; they are answered as Overloaded. nil is never.
+	// SetsFull reports whether checks of the domain may bring no new sets of limits; they are Overloaded. nil is never.
 	SetsFull func(domain string) bool
 	// Tracer records some calls. nil records none.
 	Tracer *tracing.Tracer
-	// Clock is what latency is measured by: the time since any fixed moment. nil
-	// means the monotonic clock.
+	// Clock measures latency: the time since any fixed moment. nil means the monotonic clock.
 	Clock func() time.Duration
 }
 
-// Validate says which field is wrong.
+// Validate returns an error that names the first invalid field.
 func (c *Config) Validate() error {
 	switch {
 	case c.Decider == nil:
@@ -128,19 +120,17 @@ const DefaultInlineEntries = 4096
 
 // Gate bounds the calls, and their checks, that are in progress at once.
 type Gate interface {
-	// Enter lets a call of so many checks in, until Leave with as many, or reports that there is no place for it.
+	// Enter admits a call of so many checks, until Leave with as many, or returns false.
 	Enter(checks int) bool
 	Leave(checks int)
 }
 
 // Limiter implements Service on a Decider. It is safe for concurrent use.
 //
-// A check is held to the rule that its descriptor matches in the rules of
-// SetRules. One that brings its own limits is held to those instead, and counted
-// under its domain and plain entries in a key space of its own: were it the
-// rule's counter, whoever may send limits could empty it by naming another
-// algorithm. Checks of one descriptor that bring different limits do share one
-// counter, as before and after a rule's change.
+// The rule that a descriptor matches in the rules of SetRules applies to its check. Limits that a check brings apply instead
+// of it, and have their counter under domain and plain entries in a key space of its own: otherwise a client could empty a
+// rule's counter by naming another algorithm. Checks of one descriptor with different limits share one counter, as before and
+// after a rule's change.
 type Limiter struct {
 	config  Config
 	history history
@@ -154,17 +144,14 @@ type Limiter struct {
 	latency  [APIs]timing.Histogram
 }
 
-// ruleBook is a set of rules and what has been counted by them.
+// ruleBook is a set of rules, which may be nil, and its counts.
 type ruleBook struct {
-	set    *rules.Set
-	counts ruleCounts
-	// unmatched has the domains of set and unknownDomains.
-	unmatched map[string]*atomic.Uint64
-	// descriptors is nil where no rule counts by values.
-	descriptors *descriptorCounts
+	set         *rules.Set
+	hash        string // RulesHash of set
+	counts      ruleCounts
+	unmatched   map[string]*atomic.Uint64 // by domains of set, and UnknownDomains
+	descriptors *descriptorCounts         // nil where no rule counts by values
 	pools       map[*rules.Pool]*poolState
-	// hash is RulesHash of set.
-	hash string
 }
 
 // New returns a Limiter that knows no rules yet.
@@ -172,16 +159,12 @@ func New(c Config) (*Limiter, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.InlineLimits == 0 {
-		c.InlineLimits = bucket.DefaultMaxSets
-	}
+	c.InlineLimits = cmp.Or(c.InlineLimits, bucket.DefaultMaxSets)
+	c.InlineEntries = cmp.Or(c.InlineEntries, DefaultInlineEntries)
 	if c.Clock == nil {
 		// Cheaper than time.Now, which reads the wall clock too.
 		began := time.Now()
 		c.Clock = func() time.Duration { return time.Since(began) }
-	}
-	if c.InlineEntries == 0 {
-		c.InlineEntries = DefaultInlineEntries
 	}
 	inline, err := newInterner(c.InlineLimits, c.InlineEntries, c.SetsFull)
 	if err != nil {
@@ -195,17 +178,16 @@ func New(c Config) (*Limiter, error) {
 	return s, nil
 }
 
-// SetRules replaces the rules. Calls under way finish by the old ones; a rule
-// or pool that keeps its domain and name keeps its counts in Stats, a pool its reported loads too. nil is no rules. One
-// caller at a time.
+// SetRules replaces the rules; nil is none. Calls in progress finish by the old ones. A rule or pool that keeps its domain
+// and name keeps its counts in Stats, a pool its reported loads too. One caller at a time.
 func (s *Limiter) SetRules(set *rules.Set) {
 	var before ruleBook
 	if book := s.rules.Load(); book != nil {
 		before = *book
 	}
 	s.rules.Store(&ruleBook{
-		set: set, counts: newRuleCounts(set, before.counts), descriptors: newDescriptorCounts(set), unmatched: newUnmatched(set, before.unmatched),
-		pools: newPools(set, before.pools), hash: RulesHash(set),
+		set: set, hash: RulesHash(set), counts: newRuleCounts(set, before.counts), unmatched: newUnmatched(set, before.unmatched),
+		descriptors: newDescriptorCounts(set), pools: newPools(set, before.pools),
 	})
 }
 
@@ -241,7 +223,11 @@ func (s *Limiter) Check(ctx context.Context, b *Batch) error {
 	s.count(book, b)
 	now := s.config.Clock()
 	s.observe(now, book.set, b)
-	s.apiOf(b).Observe(now - began)
+	api := b.API
+	if int(api) >= APIs {
+		api = OtherAPI
+	}
+	s.latency[api].Observe(now - began)
 	b.end(span)
 	return b.overload()
 }
@@ -271,8 +257,8 @@ func (s *Limiter) reject(e *Error) error {
 	return e
 }
 
-// turnAway answers a batch that there is no place for. Of the checks of one request it says which rules hold them, since a
-// proxy may pass what has no answer.
+// turnAway rejects a batch for overload. Checks of one request get the rules that apply to them, since a proxy may pass a
+// request by their fallback.
 func (s *Limiter) turnAway(b *Batch) error {
 	set := s.rules.Load().set
 	b.start(len(b.Checks))
@@ -297,12 +283,12 @@ func (s *Limiter) turnAway(b *Batch) error {
 	return b.overload()
 }
 
-// decide asks the Decider what is queued and takes the answers over.
+// decide has the Decider decide the queued requests, and takes the results.
 func (s *Limiter) decide(ctx context.Context, b *Batch) {
 	if len(b.asked.Requests) == 0 {
 		return
 	}
-	b.room()
+	b.asked.Answers = resize(b.asked.Answers, len(b.asked.Requests))
 	s.config.Decider.Decide(ctx, &b.asked)
 	for j, i := range b.places {
 		b.Results[i].take(&b.asked.Answers[j])

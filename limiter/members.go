@@ -14,14 +14,13 @@ import (
 
 // Members is the cluster as one node sees it.
 type Members struct {
-	// Self is the name of the node that answers.
+	// Self is the name of this node.
 	Self string
-	// Members are sorted by name: whom gossip shows, in any state, and the Missing.
+	// Members are sorted by name: those of gossip, in any state, and the Missing.
 	Members []Member
-	// Ring is the ring table's hash, 16 hex digits: equal on nodes that agree.
-	// It is empty before the first table.
-	Ring string
-	// Partitions is the ring table's number of partitions.
+	// Ring is the hash of the ring table, 16 hex digits, and Partitions its number of partitions. Nodes that agree have the
+	// same hash. Empty before the first table.
+	Ring       string
 	Partitions int
 	// Set, MayDecide, Reason and Holdings are the node's own: see Overview.
 	Set       VoterSet
@@ -33,27 +32,22 @@ type Members struct {
 	LostRules []LostRule
 }
 
-// Member is one member, its share of the ring, and how it stands with the node that
-// answers.
+// Member is one member, its partitions, and its standing with this node.
 type Member struct {
 	member.Member
-	// Missing: the voter set counts it and gossip does not show it. Of the embedded
-	// Member only Name is known.
+	// Missing: it is in the voter set but not in gossip. Of the embedded Member only Name is known.
 	Missing bool
-	// Partitions is how many the ring gives to it, Holds how many it holds as far as the
-	// node knows.
+	// Partitions is how many the ring assigns to it, Holds how many it owns as far as this node knows.
 	Partitions, Holds int
 	// Counted: it is in the voter set.
 	Counted bool
-	// Lives: heard from just now. Silent is how long it has not been; negative if that
-	// is not known.
+	// Lives, Silent and Ahead are as in Standing.
 	Lives  bool
 	Silent time.Duration
-	// Ahead is how far its clock is ahead; nil if that is not known.
-	Ahead *time.Duration
+	Ahead  *time.Duration
 }
 
-// StateName is the member's own word about itself, or "missing".
+// StateName is the state that the member announces, or "missing".
 func (m *Member) StateName() string {
 	if m.Missing {
 		return "missing"
@@ -63,7 +57,10 @@ func (m *Member) StateName() string {
 
 // membersOf joins the parts of an overview.
 func membersOf(o Overview) Members {
-	m := Members{Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached, Holdings: o.Holdings, Clocks: o.Clocks, LostRules: o.LostRules}
+	m := Members{
+		Set: o.Set, MayDecide: o.MayDecide, Reason: o.Reason, Unreached: o.Unreached,
+		Holdings: o.Holdings, Clocks: o.Clocks, LostRules: o.LostRules,
+	}
 	if o.Ring != nil {
 		m.Ring = fmt.Sprintf("%016x", o.Ring.Hash())
 		m.Partitions = o.Ring.Partitions()
@@ -95,7 +92,7 @@ func membersOf(o Overview) Members {
 			one.Partitions = o.Ring.Owned(one.Name)
 		}
 		one.Silent = -1
-		// What is known of another run of the process does not count.
+		// The standing of an earlier process of that name does not count.
 		if s, ok := standings[process{one.Name, one.Boot}]; ok {
 			one.Lives, one.Silent, one.Holds, one.Ahead = s.Lives, s.Silent, s.Holds, s.Ahead
 		}
@@ -106,20 +103,19 @@ func membersOf(o Overview) Members {
 	return m
 }
 
-// Overview is what Config.Cluster tells: who is there, and how the node stands among
-// them. It is a value; the caller keeps nothing of it.
+// Overview is the cluster and this node's place in it: see Config.Cluster.
 type Overview struct {
-	// View is who gossip shows, Ring who should hold what; either may be nil.
+	// View is that of gossip, Ring has the assigned owners; either may be nil.
 	View *member.View
 	Ring *ring.Table
 	// Set is the voter set, zero while none is known.
 	Set VoterSet
-	// MayDecide: the node has quorum to decide. If not, Reason says why, for people.
+	// MayDecide: the node has quorum. If not, Reason says why, for people.
 	MayDecide bool
 	Reason    string
-	// Unreached says what the node does not reach and waits for, a sentence each.
+	// Unreached are the nodes that this one waits for and cannot reach, a sentence each.
 	Unreached []string
-	// Standings are how other processes stand with this one, in any order.
+	// Standings are those of other processes, in any order.
 	Standings []Standing
 	Holdings  Holdings
 	Clocks    Clocks
@@ -127,79 +123,73 @@ type Overview struct {
 	LostRules []LostRule
 }
 
-// VoterSet is one version of the names that majorities are counted in.
+// VoterSet is one version of the names that majorities are counted in. Its JSON form is that of the HTTP API.
 type VoterSet struct {
-	// Cluster ID is the boot id of the process that founded it: versions of two cluster IDs
-	// have nothing to do with each other.
-	ClusterID string
+	// ClusterID is the boot id of the process that founded it. Versions compare within one ClusterID only.
+	ClusterID string `json:"cluster_id"`
 	// Version counts from 1; 0 is no set.
-	Version uint64
+	Version uint64 `json:"version"`
 	// Members are names, sorted.
-	Members []string
+	Members []string `json:"members"`
 }
 
-// Standing is what a node knows of one process.
+// Standing is one process as this node sees it.
 type Standing struct {
-	// Boot is empty for a name that is counted and that gossip does not show.
+	// Boot is empty for a voter that is not in gossip.
 	Name, Boot string
-	// Lives: heard from just now.
-	Lives bool
-	// Silent is how long it has not been heard from; negative if that is not known.
+	// Lives: heard from just now. Silent is the time since; negative if it is not known.
+	Lives  bool
 	Silent time.Duration
-	// Holds is how many partitions it holds, as far as is known.
+	// Holds is the number of partitions that it owns, as far as is known.
 	Holds int
-	// Ahead is how far its clock is ahead; nil if that is not known.
+	// Ahead is how far its clock is ahead; nil if it is not known.
 	Ahead *time.Duration
 }
 
-// Clocks is how the voters' clocks stand.
+// Clocks are the voters' clocks.
 type Clocks struct {
-	// Known: those of a majority are known. Agree: those of a majority do.
+	// Known: those of a majority are known. Agree: those of a majority agree.
 	Known, Agree bool
 	// Correction is how far the node aligns windows ahead of its own clock.
 	Correction time.Duration
 }
 
-// Holdings are numbers of partitions that a node has something of, as of now.
+// Holdings are numbers of partitions of a node, as of now. Their JSON form is that of the HTTP API.
 type Holdings struct {
-	// Holding are its to decide; Unprotected are those of them of which no other node
-	// has a complete copy.
-	Holding, Unprotected int
-	// BelowReplicas are its own of which fewer nodes than are wanted, and than there are, have a complete replica.
-	BelowReplicas int
-	// HandingOver are on their way to another owner just now.
-	HandingOver int
-	// Copies are of partitions that others hold.
-	Copies int
-	// Claims are under way, for partitions without a living owner.
-	Claims int
-	// Divergent copies are states that are still to be merged into their owner's.
-	Divergent int
-	// Lost are those of Holding that were taken over without the counters that there were.
-	Lost int
+	// Holding are those that the node owns.
+	Holding int `json:"holding"`
+	// Unprotected are owned ones without a complete replica.
+	Unprotected int `json:"unprotected"`
+	// BelowReplicas are owned ones with fewer complete replicas than are wanted and than there are nodes for.
+	BelowReplicas int `json:"below_replicas"`
+	// HandingOver are in handoff to another owner.
+	HandingOver int `json:"handing_over"`
+	// Copies are replicas of partitions that other nodes own.
+	Copies int `json:"copies"`
+	// Claims are takeovers in progress, of partitions without a living owner.
+	Claims int `json:"claims"`
+	// Divergent are states that are still to be merged into their owner's.
+	Divergent int `json:"divergent"`
+	// Lost are owned ones that were taken over without their counters.
+	Lost int `json:"lost"`
 }
 
-// LostRule is a rule that denies keys of partitions whose counters are lost, for how much longer at most.
+// LostRule is a rule that denies keys of partitions whose counters are lost, for at most Left.
 type LostRule struct {
 	Domain, Rule string
 	Left         time.Duration
 }
 
-// Why a member is not forgotten: what Config.Forget returns, alone or wrapped with more.
+// The errors of Config.Forget, alone or wrapped with more.
 var (
-	// ErrNotCounted: nobody in the voter set has that name.
-	ErrNotCounted = &Error{Code: NotFound, Message: "it is not in the voter set"}
-	// ErrLives: the member is heard from, so it cannot be gone.
-	ErrLives = &Error{Code: Rejected, Message: "it lives; stop it first"}
-	// ErrThisNode: the name is that of the node that was asked.
-	ErrThisNode = &Error{Code: Rejected, Message: "it is the node that was asked; stop it, and ask another"}
-	// ErrLastCounted: nobody would be left to count.
-	ErrLastCounted = &Error{Code: Rejected, Message: "nobody else is in the voter set"}
-	// ErrNoSet: the node knows no voter set.
-	ErrNoSet = &Error{Code: Rejected, Message: "this node knows no voter set; ask one that does"}
+	ErrNotCounted  = &Error{Code: NotFound, Message: "it is not in the voter set"}
+	ErrLives       = &Error{Code: Rejected, Message: "it is alive; stop it first"}
+	ErrThisNode    = &Error{Code: Rejected, Message: "it is the node that received the call; stop it, and call another"}
+	ErrLastCounted = &Error{Code: Rejected, Message: "it is the only member of the voter set"}
+	ErrNoSet       = &Error{Code: Rejected, Message: "this node knows no voter set; call one that does"}
 )
 
-// ErrHasQuorum is why a node founds no voter set by hand: what Config.Bootstrap returns.
+// ErrHasQuorum is the error of Config.Bootstrap.
 var ErrHasQuorum = &Error{Code: Rejected, Message: "this node has quorum in its voter set, so nothing has to be founded"}
 
 // Bootstrap implements Service.

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -13,17 +12,15 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// maxReporters bounds who reports the load of one pool. Above it the report that was heard of
-// longest ago is dropped.
+// maxReporters bounds the reporters of one pool's load. Above it the oldest report is dropped.
 const maxReporters = 256
 
-// poolState is what a node knows of a pool beside its rules: the load that was reported for it, and what it
-// has given. It outlives reloads that keep the pool's name. It is safe for concurrent use.
+// poolState has a pool's reported load and its counts. It outlives reloads that keep the pool's name. It is safe for
+// concurrent use.
 type poolState struct {
 	admitted, denied atomic.Uint64
 
-	// now is the step of the load until a moment (ns of the Limiter's clock), when a report
-	// expires. Checks read it, and whoever finds it out of date works it out anew.
+	// now is the load until the next report expires. A check that finds it out of date computes it again.
 	now atomic.Pointer[poolStep]
 	mu  struct {
 		sync.Mutex
@@ -32,7 +29,7 @@ type poolState struct {
 	}
 }
 
-// poolStep is the load that counts until a moment.
+// poolStep is the load that counts until a moment of the Limiter's clock.
 type poolStep struct {
 	until time.Duration
 	load  float64
@@ -43,7 +40,7 @@ type poolStep struct {
 type loadReport struct {
 	reporter string
 	load     float64
-	// stamp orders the reports of one reporter; heard is when this node has heard of it.
+	// stamp orders the reports of one reporter; heard is when this node received it.
 	stamp int64
 	heard time.Duration
 }
@@ -63,7 +60,10 @@ func newPools(set *rules.Set, before map[*rules.Pool]*poolState) map[*rules.Pool
 		if s == nil {
 			s = new(poolState)
 		}
-		s.follow(p)
+		s.mu.Lock()
+		s.mu.pool = p
+		s.now.Store(nil)
+		s.mu.Unlock()
 		out[p] = s
 	}
 	return out
@@ -77,17 +77,6 @@ func (b *ruleBook) pool(domain, name string) *rules.Pool {
 	return b.set.Pool(domain, name)
 }
 
-// follow makes p the pool whose rules count.
-func (s *poolState) follow(p *rules.Pool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.pool = p
-	s.now.Store(nil)
-}
-
-// step returns the step of the load that counts at now.
-func (s *poolState) step(now time.Duration) int { return s.at(now).step }
-
 // at returns the load that counts at now.
 func (s *poolState) at(now time.Duration) *poolStep {
 	if p := s.now.Load(); p != nil && now < p.until {
@@ -98,8 +87,7 @@ func (s *poolState) at(now time.Duration) *poolStep {
 	return s.settleLocked(now)
 }
 
-// settleLocked drops the reports that have expired and works out the load: the highest that is reported, or
-// what the rules assume where none is.
+// settleLocked drops expired reports and computes the load: the highest reported, or without reports that of the rules.
 func (s *poolState) settleLocked(now time.Duration) *poolStep {
 	pool := s.mu.pool
 	p := &poolStep{until: math.MaxInt64}
@@ -118,16 +106,15 @@ func (s *poolState) settleLocked(now time.Duration) *poolStep {
 	return p
 }
 
-// report takes r, heard at now, unless a newer one of the same reporter is known. It reports whether it
-// took it.
-func (s *poolState) report(r loadReport, now time.Duration) bool {
+// report takes r, heard at now, unless a newer one of the same reporter is known.
+func (s *poolState) report(r loadReport, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r.heard = now
 	known := slices.IndexFunc(s.mu.reports, func(o loadReport) bool { return o.reporter == r.reporter })
 	switch {
 	case known >= 0 && s.mu.reports[known].stamp >= r.stamp:
-		return false
+		return
 	case known >= 0:
 		s.mu.reports = slices.Delete(s.mu.reports, known, known+1)
 	case len(s.mu.reports) >= maxReporters:
@@ -135,25 +122,14 @@ func (s *poolState) report(r loadReport, now time.Duration) bool {
 	}
 	s.mu.reports = append(s.mu.reports, r)
 	s.settleLocked(now)
-	return true
-}
-
-// count adds the result of a check for which the pool was asked.
-func (s *poolState) count(r *Result) {
-	if r.Elastic {
-		s.admitted.Add(1)
-	} else {
-		s.denied.Add(1)
-	}
 }
 
 // PoolStats are one pool's counts since the Limiter was made, on this node.
 type PoolStats struct {
 	Domain, Name string
-	// Admitted are checks that the pool admitted, Denied those for which it was asked in vain, what only
-	// looked included.
+	// Admitted and Denied are checks that the pool admitted and denied, those that only read included.
 	Admitted, Denied uint64
-	// Load is what counts now, 0 to 1, and Reporters are the reports that it comes from.
+	// Load is the load now, 0 to 1, and Reporters the number of its reports.
 	Load      float64
 	Reporters int
 }
@@ -168,26 +144,23 @@ func (b *ruleBook) poolStats(now time.Duration) []PoolStats {
 		s.mu.Unlock()
 		out = append(out, st)
 	}
-	slices.SortFunc(out, func(a, b PoolStats) int {
-		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out, func(a, b PoolStats) int { return ruleName{a.Domain, a.Name}.compare(ruleName{b.Domain, b.Name}) })
 	return out
 }
 
-// LoadReport says how much of its load a service behind a pool bears.
+// LoadReport is a service's report of its load for a pool.
 type LoadReport struct {
 	Domain, Pool string
-	// Reporter names who reports, so that its newest report counts: at most MaxText bytes. Those without a name
-	// are one.
+	// Reporter is the service's name, at most MaxText bytes; its newest report counts. Those without a name are one.
 	Reporter string
 	// Load is 0 (idle) to 1 (as much as it can bear).
 	Load float64
-	// Stamp orders the reports of one reporter, whichever nodes they came to: the Unix time in ns of the
-	// node that took it. Callers leave it 0.
+	// Stamp orders the reports of one reporter to all nodes: the Unix time in ns of the node that took it. Callers leave it
+	// 0.
 	Stamp int64
 }
 
-// PoolLoad is what counts for a pool on the node that was asked.
+// PoolLoad is the load of a pool on this node.
 type PoolLoad struct {
 	// Load is the highest of the reports that count, 0 to 1.
 	Load float64
@@ -219,8 +192,7 @@ func (s *Limiter) ReportLoad(_ context.Context, r LoadReport) (PoolLoad, error) 
 	return PoolLoad{Load: book.pools[pool].at(s.config.Clock()).load, Expires: pool.Expires}, nil
 }
 
-// TakeLoad takes a report that another node was given. One about a pool that this node does not have is
-// ignored.
+// TakeLoad takes a report from another node. It ignores invalid reports, and those of unknown pools.
 func (s *Limiter) TakeLoad(r LoadReport) {
 	book := s.rules.Load()
 	pool := book.pool(r.Domain, r.Pool)

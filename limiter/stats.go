@@ -14,22 +14,20 @@ import (
 type Stats struct {
 	// Calls are calls of Check and Reset, rejected ones too.
 	Calls uint64
-	// Every check is counted once: as Allowed (Shadowed ones not among them),
-	// Denied, Shadowed, or in Errors by code.
+	// Every check is counted once: as Allowed (without Shadowed ones), Denied, Shadowed, or in Errors by code.
 	Allowed, Denied, Shadowed uint64
 	Errors                    map[Code]uint64
-	// Rules are the same counts for each rule in force, sorted by domain and name.
-	// They outlive reloads that keep the name.
+	// Rules are these counts for each rule in force, sorted by domain and name. They outlive reloads that keep the name.
 	Rules []RuleStats
-	// Unmatched are the checks that no rule matches, by domain: the domains of the rules in force, and
-	// UnknownDomains for all others together. A check with its own limits is not among them.
+	// Unmatched are the checks that no rule matches, by domain of the rules in force, and UnknownDomains for all other
+	// domains. Checks with their own limits do not count.
 	Unmatched map[string]uint64
-	// Descriptors are the same counts for the descriptors of rules with detailed_metric or value_to_metric, by their names in
-	// metrics: at most MaxDescriptorStats, and OtherDescriptors of each domain. They begin anew when the rules change.
+	// Descriptors are these counts for the descriptors of rules with detailed_metric or value_to_metric, by their names in
+	// metrics: at most MaxDescriptorStats, and OtherDescriptors of each domain. They restart when the rules change.
 	Descriptors []RuleStats
-	// Pools are the pools of the rules in force, sorted by domain and name.
+	// Pools are those of the rules in force, sorted by domain and name.
 	Pools []PoolStats
-	// Latency is that of calls of Check that were decided, APIs the same for each API.
+	// Latency is that of decided calls of Check, APIs the same for each API.
 	Latency timing.Snapshot
 	APIs    []APILatency
 }
@@ -56,7 +54,7 @@ func (t *sums) add(r *Result) {
 	}
 }
 
-// counts is a sums that many add to.
+// counts is a sums for concurrent use.
 type counts struct{ allowed, denied, shadowed, errors atomic.Uint64 }
 
 func (c *counts) add(t sums) {
@@ -66,25 +64,27 @@ func (c *counts) add(t sums) {
 	addIf(&c.errors, t.errors)
 }
 
-// addIf spares the cache line when there is nothing to add.
+// addIf does not touch the cache line when there is nothing to add.
 func addIf(c *atomic.Uint64, n uint64) {
 	if n > 0 {
 		c.Add(n)
 	}
 }
 
-// ruleName is what a rule's counts survive a reload under.
+// ruleName identifies the counts of a rule or pool across reloads.
 type ruleName struct{ domain, name string }
 
-// ruleCounts are the counts of the rules of one rules.Set. Rules of one domain
-// and name share theirs. The maps never change.
+func (n ruleName) compare(m ruleName) int {
+	return cmp.Or(cmp.Compare(n.domain, m.domain), cmp.Compare(n.name, m.name))
+}
+
+// ruleCounts are the counts of the rules of one rules.Set. Rules of one domain and name share theirs. The maps never change.
 type ruleCounts struct {
 	byRule map[*rules.Rule]*counts
 	byName map[ruleName]*counts
 }
 
-// newRuleCounts returns counts for set, which may be nil, that go on from those
-// of the set it replaces.
+// newRuleCounts returns counts for set, which may be nil, that continue those before.
 func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 	c := ruleCounts{byRule: make(map[*rules.Rule]*counts), byName: make(map[ruleName]*counts)}
 	if set == nil {
@@ -92,39 +92,29 @@ func newRuleCounts(set *rules.Set, before ruleCounts) ruleCounts {
 	}
 	for _, r := range set.Rules() {
 		name := ruleName{r.Domain, r.Name}
-		n := c.byName[name]
+		n := cmp.Or(c.byName[name], before.byName[name])
 		if n == nil {
-			if n = before.byName[name]; n == nil {
-				n = new(counts)
-			}
-			c.byName[name] = n
+			n = new(counts)
 		}
-		c.byRule[r] = n
+		c.byName[name], c.byRule[r] = n, n
 	}
 	return c
 }
 
-func (c ruleCounts) snapshot() []RuleStats { return statsOf(c.byName) }
-
 // Stats returns the counts since the Limiter was made.
 func (s *Limiter) Stats() Stats {
-	byAPI, all := s.apiLatencies()
+	book, all := s.rules.Load(), s.results.load()
 	st := Stats{
-		Calls:    s.calls.Load(),
-		Allowed:  s.results.allowed.Load(),
-		Denied:   s.results.denied.Load(),
-		Shadowed: s.results.shadowed.Load(),
-		Errors:   make(map[Code]uint64, len(checkCodes)),
-		Rules:    s.rules.Load().counts.snapshot(),
-		Pools:    s.rules.Load().poolStats(s.config.Clock()),
-		Latency:  all,
-		APIs:     byAPI,
-
-		Descriptors: s.rules.Load().descriptors.snapshot(),
-		Unmatched:   s.rules.Load().unmatchedStats(),
+		Calls: s.calls.Load(), Allowed: all.Allowed, Denied: all.Denied, Shadowed: all.Shadowed,
+		Errors: make(map[Code]uint64, len(checkCodes)), Unmatched: make(map[string]uint64, len(book.unmatched)),
+		Rules: statsOf(book.counts.byName), Descriptors: book.descriptors.snapshot(), Pools: book.poolStats(s.config.Clock()),
 	}
+	st.APIs, st.Latency = s.apiLatencies()
 	for _, c := range checkCodes {
 		st.Errors[c] = s.failures[c].Load()
+	}
+	for domain, n := range book.unmatched {
+		st.Unmatched[domain] = n.Load()
 	}
 	return st
 }
@@ -140,7 +130,11 @@ func (s *Limiter) count(book *ruleBook, b *Batch) {
 			s.failures[r.Err.Code].Add(1)
 		}
 		if r.unmatched {
-			book.countUnmatched(b.Checks[i].Domain)
+			n := book.unmatched[b.Checks[i].Domain]
+			if n == nil {
+				n = book.unmatched[UnknownDomains]
+			}
+			n.Add(1)
 		}
 		if r.Rule != rule {
 			if rule != nil {
@@ -151,7 +145,12 @@ func (s *Limiter) count(book *ruleBook, b *Batch) {
 		one.add(r)
 		book.descriptors.add(book.set, s.config.Hasher, b, i)
 		if r.asked {
-			book.pools[r.Rule.Elastic.Pool].count(r)
+			pool := book.pools[r.Rule.Elastic.Pool]
+			if r.Elastic {
+				pool.admitted.Add(1)
+			} else {
+				pool.denied.Add(1)
+			}
 		}
 	}
 	if rule != nil {
@@ -161,19 +160,17 @@ func (s *Limiter) count(book *ruleBook, b *Batch) {
 }
 
 const (
-	// MaxDescriptorStats is how many descriptors have counts of their own in Stats. Those that come after them are counted
-	// together, for each domain.
+	// MaxDescriptorStats is the number of descriptors with counts of their own in Stats. Later ones share one per domain,
+	// named OtherDescriptors, and so do those with names of more than maxDescriptorName bytes.
 	MaxDescriptorStats = 1000
-	// OtherDescriptors is the name of what is counted together.
-	OtherDescriptors = "other"
-	// maxDescriptorName is how many bytes the name of a descriptor with counts of its own has.
-	maxDescriptorName = 512
+	OtherDescriptors   = "other"
+	maxDescriptorName  = 512
 )
 
-// descriptorCounts counts the checks of rules with detailed_metric or value_to_metric by the values that came. It lives as long
-// as the rules do, so that a change of the rules invalidates again. It is safe for concurrent use.
+// descriptorCounts counts the checks of rules with detailed_metric or value_to_metric by their values. It lives as long as the
+// rules do. It is safe for concurrent use.
 type descriptorCounts struct {
-	// of are the rules that have more than one name. It never changes.
+	// of are these rules. It never changes.
 	of map[*rules.Rule]bool
 	mu struct {
 		sync.RWMutex
@@ -181,15 +178,14 @@ type descriptorCounts struct {
 	}
 }
 
-// newDescriptorCounts returns the counts of set, nil if none of its rules wants any.
+// newDescriptorCounts returns the counts of set, nil if it is nil or has no such rules.
 func newDescriptorCounts(set *rules.Set) *descriptorCounts {
-	if set == nil {
-		return nil
-	}
 	d := &descriptorCounts{of: make(map[*rules.Rule]bool)}
-	for _, r := range set.Rules() {
-		if r.PerValueMetric() {
-			d.of[r] = true
+	if set != nil {
+		for _, r := range set.Rules() {
+			if r.PerValueMetric() {
+				d.of[r] = true
+			}
 		}
 	}
 	if len(d.of) == 0 {
@@ -249,21 +245,17 @@ func (d *descriptorCounts) snapshot() []RuleStats {
 func statsOf(byName map[ruleName]*counts) []RuleStats {
 	list := make([]RuleStats, 0, len(byName))
 	for name, n := range byName {
-		list = append(list, RuleStats{
-			Domain: name.domain, Name: name.name,
-			Allowed: n.allowed.Load(), Denied: n.denied.Load(), Shadowed: n.shadowed.Load(), Errors: n.errors.Load(),
-		})
+		c := n.load()
+		list = append(list, RuleStats{name.domain, name.name, c.Allowed, c.Denied, c.Shadowed, c.Failed})
 	}
-	slices.SortFunc(list, func(a, b RuleStats) int {
-		return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(list, func(a, b RuleStats) int { return ruleName{a.Domain, a.Name}.compare(ruleName{b.Domain, b.Name}) })
 	return list
 }
 
-// UnknownDomains is what Stats.Unmatched calls the domains without rules.
+// UnknownDomains is the key of domains without rules in Stats.Unmatched.
 const UnknownDomains = "(unknown)"
 
-// newUnmatched returns counts for the domains of set, which may be nil, that go on from those before.
+// newUnmatched returns counts for the domains of set, which may be nil, that continue those before.
 func newUnmatched(set *rules.Set, before map[string]*atomic.Uint64) map[string]*atomic.Uint64 {
 	domains := []string{UnknownDomains}
 	if set != nil {
@@ -278,38 +270,19 @@ func newUnmatched(set *rules.Set, before map[string]*atomic.Uint64) map[string]*
 	return counts
 }
 
-func (b *ruleBook) countUnmatched(domain string) {
-	n := b.unmatched[domain]
-	if n == nil {
-		n = b.unmatched[UnknownDomains]
-	}
-	n.Add(1)
-}
-
-func (b *ruleBook) unmatchedStats() map[string]uint64 {
-	out := make(map[string]uint64, len(b.unmatched))
-	for domain, n := range b.unmatched {
-		out[domain] = n.Load()
-	}
-	return out
-}
-
-// API is the way that a call came in by.
+// API is the one that a call came in by.
 type API uint8
 
-// The APIs. OtherAPI is any that does not say which it is.
+// The APIs. OtherAPI is the zero value, and APIs their number.
 const (
-	OtherAPI API = iota
-	// GRPCAPI is sluice.v1, StreamAPI its CheckStream, where every request is a call.
-	GRPCAPI
-	StreamAPI
+	OtherAPI  API = iota
+	GRPCAPI       // sluice.v1
+	StreamAPI     // its CheckStream, where every request is a call
 	HTTPAPI
 	EnvoyAPI
 	GubernatorAPI
 	ForwardAuthAPI
-
-	// APIs is how many there are.
-	APIs = int(ForwardAuthAPI) + 1
+	APIs = int(iota)
 )
 
 var apiNames = [APIs]string{"other", "grpc", "stream", "http", "envoy", "gubernator", "forward-auth"}
@@ -322,18 +295,10 @@ func (d API) String() string {
 	return apiNames[d]
 }
 
-// APILatency is how long calls of Check through one API took to decide.
+// APILatency is the latency of decided calls of Check through one API.
 type APILatency struct {
 	API API
 	timing.Snapshot
-}
-
-// apiOf returns what counts the calls of the API that b came in by.
-func (s *Limiter) apiOf(b *Batch) *timing.Histogram {
-	if int(b.API) >= APIs {
-		return &s.latency[OtherAPI]
-	}
-	return &s.latency[b.API]
 }
 
 // apiLatencies returns the histograms of all APIs, and their sum.

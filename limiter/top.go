@@ -18,27 +18,22 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// TopKeys says whether a node counts its heaviest keys by name, and who may see them: values in
-// descriptors may be personal data.
+// TopKeys decides whether a node counts its heaviest keys by name, and who may see them: values in descriptors may be personal
+// data.
 type TopKeys uint8
 
 const (
-	// TopLocal shows them to operators, to callers that may read, and to the other nodes.
-	TopLocal TopKeys = iota
-	// TopOn shows them to everybody.
-	TopOn
-	// TopOff counts nothing.
-	TopOff
+	TopLocal TopKeys = iota // for operators, callers that may read, and the other nodes
+	TopOn                   // for all callers
+	TopOff                  // not counted
 )
 
-// TopBy says what makes a key heavy.
+// TopBy is the count by which keys are sorted.
 type TopBy uint8
 
 const (
-	// ByLimited counts denied checks, those too that a rule in shadow mode would have denied.
-	ByLimited TopBy = iota
-	// ByFrequent counts checks.
-	ByFrequent
+	ByLimited  TopBy = iota // denied checks, and those that a rule in shadow mode would have denied
+	ByFrequent              // checks
 )
 
 func (b TopBy) String() string {
@@ -48,53 +43,45 @@ func (b TopBy) String() string {
 	return "limited"
 }
 
-// MaxTop is the most keys of one answer.
+// MaxTop is the most keys of one Top.
 const MaxTop = 100
 
-// TopQuery asks for the heaviest keys.
+// TopQuery is a request for the heaviest keys.
 type TopQuery struct {
-	By TopBy
-	// N is how many, 1 to MaxTop.
-	N int
-	// Domain is the only one that is asked about; empty for all.
-	Domain string
-	// Operator: the caller may see what TopLocal shows.
-	Operator bool
+	By       TopBy
+	N        int    // how many, 1 to MaxTop
+	Domain   string // the only one; empty for all
+	Operator bool   // the caller may see them under TopLocal
 }
 
-// NodeTop is what one node has counted.
+// NodeTop are the counts of one node.
 type NodeTop struct {
-	Node string
-	// Off: it counts nothing.
-	Off bool
-	// Covers is how much time up to now Keys is about.
-	Covers time.Duration
+	Node   string
+	Off    bool          // it counts nothing
+	Covers time.Duration // the time up to now that Keys counts
 	Keys   []heavy.Entry
 }
 
 // TopKey is one of the heaviest keys.
 type TopKey struct {
 	Domain string
-	// Descriptor is as the counter has it: of values that share one, the pattern or the block of addresses.
+	// Descriptor is the counter's: values that share one are shown as their pattern or block of addresses.
 	Descriptor []rules.Entry
-	// Rule is the rule's name, empty where checks bring their limits.
-	Rule string
-	// Cut: the name was too long and is not complete.
-	Cut bool
-	// Count is the checks, or the denied ones, of the time that is covered. It is too high by at most Error, and where
-	// checks are sampled it is an estimate.
+	Rule       string // empty for limits of checks
+	Cut        bool   // the name was too long and is incomplete
+	// Count is the number of checks, or denied ones, in the time covered. It is too high by at most Error, and an estimate
+	// where checks are sampled. PerSecond is its rate.
 	Count, Error uint64
-	// PerSecond is Count for each second covered.
-	PerSecond float64
+	PerSecond    float64
 }
 
 // Top is the heaviest keys of the cluster.
 type Top struct {
 	By TopBy
-	// Covers is the longest time that a node's counts are about.
+	// Covers is the longest time that a node's counts cover.
 	Covers time.Duration
 	Keys   []TopKey
-	// Nodes have answered, Missing have not, or count nothing. Both are sorted.
+	// Nodes responded, Missing did not or count nothing. Both are sorted.
 	Nodes, Missing []string
 }
 
@@ -126,8 +113,7 @@ func (s *Limiter) Top(ctx context.Context, q TopQuery) (Top, error) {
 	return joinTops(q, all, missing), nil
 }
 
-// TopHere returns what this node alone has counted, up to MaxTop keys: of what other nodes have counted too, each
-// may have a part.
+// TopHere returns the counts of this node, up to MaxTop keys. Other nodes may have counted other checks of the same keys.
 func (s *Limiter) TopHere(q TopQuery) NodeTop {
 	if s.top == nil {
 		return NodeTop{Off: true}
@@ -140,7 +126,7 @@ func (s *Limiter) TopHere(q TopQuery) NodeTop {
 	return NodeTop{Covers: w.Covers(now), Keys: w.Top(now, MaxTop, func(name []byte) bool { return q.Domain == "" || isOfDomain(name, q.Domain) })}
 }
 
-// joinTops adds up what nodes have counted.
+// joinTops adds up the counts of nodes.
 func joinTops(q TopQuery, all []NodeTop, missing []string) Top {
 	t := Top{By: q.By, Missing: slices.Clone(missing)}
 	sums := make(map[bucket.Key]*TopKey)
@@ -184,16 +170,16 @@ func joinTops(q TopQuery, all []NodeTop, missing []string) Top {
 }
 
 const (
-	// topSlot and topPlaces make the windows: three to four slots of so many keys.
+	// A window has three to four slots of topPlaces keys.
 	topSlot   = 20 * time.Second
 	topPlaces = 2048
-	// Of more than busy checks in a second, one in sparse is counted, with that weight.
+	// Above busy checks in a second one in sparse is counted, with that weight.
 	busy   = 1000
 	sparse = 16
 )
 
-// topCount counts the heaviest keys that are asked of this node's APIs. Where checks are many most of them
-// cost it one random number; there is no lock or counter that all of them share.
+// topCount counts the heaviest keys of this node's APIs. Under load most checks cost one random number, and no lock or counter
+// is shared by all.
 type topCount struct {
 	frequent, limited *heavy.Window
 	// random is uniform over uint32.
@@ -213,7 +199,7 @@ func newTopCount() *topCount {
 	return t
 }
 
-// observe counts what was asked in b, which is settled.
+// observe counts the checks of b, which is settled.
 func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 	t := s.top
 	if t == nil {
@@ -232,7 +218,7 @@ func (s *Limiter) observe(now time.Duration, set *rules.Set, b *Batch) {
 	}
 }
 
-// countTop counts check i with the weight of all those that it stands for.
+// countTop counts check i with a weight of every.
 func (s *Limiter) countTop(now time.Duration, set *rules.Set, b *Batch, i int, every uint32) {
 	t, r, c := s.top, &b.Results[i], &b.Checks[i]
 	t.pace(now, every)
@@ -244,36 +230,33 @@ func (s *Limiter) countTop(now time.Duration, set *rules.Set, b *Batch, i int, e
 	}
 }
 
-// pace sets how many are counted: all while they are few, which is known a second late, and soon enough when there
-// are many.
+// pace sets the sampling: of all checks after a second with few, of one in sparse as soon as a second has many.
 func (t *topCount) pace(now time.Duration, every uint32) {
 	second := int64(now / time.Second)
 	if last := t.second.Load(); last != second && t.second.CompareAndSwap(last, second) {
-		n := t.counted.Swap(0) * int64(every)
-		if n > busy && second-last == 1 {
-			t.every.Store(sparse)
-		} else {
-			t.every.Store(1)
+		next := uint32(1)
+		if n := t.counted.Swap(0) * int64(every); n > busy && second-last == 1 {
+			next = sparse
 		}
+		t.every.Store(next)
 	}
 	if t.counted.Add(1) > busy && every == 1 {
 		t.every.Store(sparse)
 	}
 }
 
-// A name is a byte of flags, and then sized texts: the domain, the rule, and keys and values in turn. Nodes
-// tell each other names in this form.
+// A name is a byte of flags, and then sized texts: the domain, the rule, and keys and values in turn. Nodes exchange names in
+// this form.
 const (
 	nameWhole = 1
 	nameCut   = 2
-	// maxName and maxText bound what is kept of a name, and of its domain, its rule and each key, in bytes. What
-	// is longer is cut.
+	// maxName bounds a name, and maxText its domain, its rule and each key, in bytes. The rest is cut.
 	maxName = 512
 	maxText = 128
 )
 
-// named makes the name of a check. It is the one place where values of descriptors enter what is counted, private
-// ones as their hash.
+// named makes the name of a check. It is the only place where values of descriptors enter these counts, private ones as their
+// hash.
 type named struct {
 	check  *Check
 	rule   *rules.Rule
@@ -302,7 +285,7 @@ func (n *named) AppendName(dst []byte) []byte {
 			break
 		}
 		text(e.Key)
-		// The value's length is not known before it is written: an address may become its block.
+		// The length is known once the value is written: an address may become its block.
 		at := len(dst) + 2
 		dst = n.hasher.AppendShown(append(dst, 0, 0), n.set, n.rule, n.check.Domain, i, e)
 		if len(dst)-at > maxName {
@@ -339,7 +322,7 @@ func readName(name []byte) (k TopKey, ok bool) {
 			return k, false
 		}
 		n := 2 + int(binary.BigEndian.Uint16(rest))
-		// What was cut may end within a character.
+		// A cut text may end within a character.
 		texts, rest = append(texts, strings.ToValidUTF8(string(rest[2:n]), "…")), rest[n:]
 	}
 	if len(texts) < 2 || len(texts)%2 != 0 {

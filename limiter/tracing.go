@@ -8,7 +8,7 @@ const (
 	spanReset = "sluice.reset"
 )
 
-// begin begins the span of a call, mostly none.
+// begin begins the span of a call; most have none.
 func (s *Limiter) begin(b *Batch, name string) *tracing.Span {
 	if s.config.Tracer == nil {
 		return nil
@@ -18,7 +18,7 @@ func (s *Limiter) begin(b *Batch, name string) *tracing.Span {
 	return span
 }
 
-// end ends the span of a call that has been decided. Values of descriptors are not noted.
+// end ends the span of a decided call. It has no values of descriptors.
 func (b *Batch) end(span *tracing.Span) {
 	if span == nil {
 		return
@@ -56,7 +56,7 @@ func (b *Batch) noteOne(span *tracing.Span) {
 	}
 }
 
-// resultName is what became of a check, in the words of metrics; of an error, its code.
+// resultName is the result in the words of metrics; of an error, its code.
 func (r *Result) resultName() string {
 	switch {
 	case r.Err != nil:

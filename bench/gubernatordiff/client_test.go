@@ -37,7 +37,7 @@ func TestClient(t *testing.T) {
 	for i, want := range []string{
 		`{"responses":[{"limit":"10","remaining":"7","reset_time":"1700007000000"},{"error":"field 'unique_key' cannot be empty"},` +
 			`{"limit":"10","remaining":"2","reset_time":"1700006760000"},{"status":"OVER_LIMIT","limit":"10","remaining":"7","reset_time":"1700007000000"}]}`,
-		`{"status":"unhealthy","message":"this node has no right to decide: "}`,
+		`{"status":"unhealthy","message":"this node has no quorum: "}`,
 		`{}`,
 		`rpc error: code = OutOfRange desc = requests: there are 1001; want at most 1000, split the call`,
 	} {

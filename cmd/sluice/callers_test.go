@@ -150,7 +150,7 @@ func TestCommandsShowTokens(t *testing.T) {
 			}
 		})
 	}
-	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--operators-dir", nobody); code != 1 || !strings.Contains(stderr, "wants to know who calls") {
+	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--operators-dir", nobody); code != 1 || !strings.Contains(stderr, "requires authentication") {
 		t.Errorf("forget without a token: %d %s", code, stderr)
 	}
 	if code, _, stderr := cli("members", "forget", "nobody", "--addr", addr, "--token-file", file); code != 1 || !strings.Contains(stderr, "not in the voter set") {

@@ -1,23 +1,20 @@
-// Package access says who may do what: it reads the file of --callers into a Policy, finds out by a token or a
-// certificate who a caller is, and asks that caller's grants. Every API asks it before it does anything:
+// Package access authenticates callers by a token or a certificate, and authorizes them by the ACL of --callers (a Policy).
+// Every API calls it first:
 //
 //	pass, err := guard.Call(ctx, limiter.GRPCAPI)            // gRPC: Authorization metadata, else a verified certificate
 //	pass, err := guard.Request(r, limiter.HTTPAPI)           // HTTP: the same of a request
 //	pass, err := guard.Proxied(r, limiter.ForwardAuthAPI)    // forward auth: Authorization is the proxy's client's
 //
-// An error is an *limiter.Error of code Unauthenticated, to be answered at once. A Pass then says what the
-// caller may do, for one call; long-lived streams keep the Identity and come Again with each request, and so do
-// streams of events with each batch of them:
+// An error is an *limiter.Error of code Unauthenticated, to be returned at once. A Pass holds the caller's permissions for
+// one call; long-lived streams keep the Identity and come Again with each request or batch of events:
 //
 //	err := pass.Restrict(batch)                        // checks: faults in those that are not granted
-//	err := pass.May(access.Read, domain)               // one thing in one domain; "" is all domains
-//	err := pass.Operate(ctx, access.Admin, "")         // what, without a file, operators alone may: see AsOperator
+//	err := pass.May(access.Read, domain)               // a verb in a domain; "" is all domains
+//	err := pass.Operate(ctx, access.Admin, "")         // without an ACL for operators alone: see AsOperator
 //
-// Without a policy (no --callers) everything but Operate is open, and nothing is looked at. A nil *Guard is the
-// same, for tests of APIs.
+// Without a policy (no --callers) everything but Operate is open. A nil *Guard has no policy, for tests of APIs.
 //
-// It decides nothing about limits, reads no files (internal/callerfile does), and never keeps, logs or returns a
-// token. It starts no goroutine.
+// It reads no files (internal/callerfile does), and never keeps, logs or returns a token. It starts no goroutine.
 package access
 
 import (
@@ -36,7 +33,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Guard stands at the APIs of a node. It is safe for concurrent use. A nil Guard has no policy.
+// Guard authenticates the calls of a node's APIs. It is safe for concurrent use. A nil Guard has no policy.
 type Guard struct {
 	policy atomic.Pointer[Policy]
 	log    *slog.Logger
@@ -44,72 +41,83 @@ type Guard struct {
 	seen   [limiter.APIs][reasonCount]rejections
 }
 
-// NewGuard returns a Guard with policy, of which nil leaves the APIs open. now is read when something is rejected.
+// NewGuard returns a Guard with policy; nil leaves the APIs open. now is the clock of its log.
 func NewGuard(policy *Policy, log *slog.Logger, now func() time.Time) *Guard {
 	g := &Guard{log: log, now: now}
 	g.policy.Store(policy)
 	return g
 }
 
-// SetPolicy puts policy into force: for the next call, and on streams that are open for the next request.
+// SetPolicy puts policy into force for the next call, and on open streams for the next request.
 func (g *Guard) SetPolicy(policy *Policy) { g.policy.Store(policy) }
 
 // Open reports whether there is no policy.
 func (g *Guard) Open() bool { return g == nil || g.policy.Load() == nil }
 
-var (
-	errNoCredentials = &limiter.Error{Code: limiter.Unauthenticated, Message: "this node wants to know who calls; send a token (Authorization: Bearer) or a certificate that it knows"}
-	errMalformed     = &limiter.Error{Code: limiter.Unauthenticated, Message: "the credentials are not one token as `sluice token` makes them"}
-	errUnknownToken  = &limiter.Error{Code: limiter.Unauthenticated, Message: "this node does not know the token; it may have been taken away"}
-)
+var errNoCredentials = &limiter.Error{
+	Code:    limiter.Unauthenticated,
+	Message: "this node requires authentication; send a token (Authorization: Bearer) or a certificate that it knows",
+}
 
-// Call lets a gRPC call in. The error, if any, is of code Unauthenticated.
+// errs are the errors of calls that are not authenticated.
+var errs = [reasonCount]*limiter.Error{
+	noCredentials: errNoCredentials, unknownCertificate: errNoCredentials,
+	malformed:    {Code: limiter.Unauthenticated, Message: "the credentials are not one token as `sluice token` makes them"},
+	unknownToken: {Code: limiter.Unauthenticated, Message: "this node does not know the token; it may have been revoked"},
+}
+
+// Call authenticates a gRPC call. The error, if any, is of code Unauthenticated.
 func (g *Guard) Call(ctx context.Context, d limiter.API) (Pass, *limiter.Error) {
 	if g.Open() {
 		return Pass{guard: g, api: d}, nil
 	}
-	policy, values := g.policy.Load(), metadata.ValueFromIncomingContext(ctx, "authorization")
-	if caller := policy.quick.find(values); caller != nil {
-		p := Pass{guard: g, api: d, policy: policy, caller: caller}
-		if from, ok := peer.FromContext(ctx); ok {
-			p.addr = from.Addr
-		}
-		return p, nil
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
+	p, ok := g.begin(ctx, d, values)
+	if !ok {
+		id := ofContext(ctx, values)
+		return g.enter(d, p.policy, &id, values)
 	}
-	if len(values) == 0 && IsOperator(ctx) {
-		return Pass{guard: g, api: d, policy: policy, operator: true}, nil
+	if from, ok := peer.FromContext(ctx); ok {
+		p.addr = from.Addr
 	}
-	id := ofContext(ctx, values)
-	return g.learn(d, policy, &id, values)
+	return p, nil
 }
 
-// Request lets an HTTP request in. The error, if any, is of code Unauthenticated.
+// Request authenticates an HTTP request. The error, if any, is of code Unauthenticated.
 func (g *Guard) Request(r *http.Request, d limiter.API) (Pass, *limiter.Error) {
 	if g.Open() {
 		return Pass{guard: g, api: d}, nil
 	}
-	policy, values := g.policy.Load(), r.Header["Authorization"]
-	if caller := policy.quick.find(values); caller != nil {
-		return Pass{guard: g, api: d, policy: policy, caller: caller, remote: r.RemoteAddr}, nil
+	values := r.Header["Authorization"]
+	p, ok := g.begin(r.Context(), d, values)
+	if !ok {
+		id := OfRequest(r)
+		return g.enter(d, p.policy, &id, values)
 	}
-	if len(values) == 0 && IsOperator(r.Context()) {
-		return Pass{guard: g, api: d, policy: policy, operator: true}, nil
-	}
-	id := OfRequest(r)
-	return g.learn(d, policy, &id, values)
+	p.remote = r.RemoteAddr
+	return p, nil
 }
 
-// Proxied lets in the request of a proxy that asks about its client's. The error, if any, is of code Unauthenticated.
+// begin returns the Pass of a call with these values of Authorization if they are remembered, or if there are none and an
+// operator calls; else only its policy.
+func (g *Guard) begin(ctx context.Context, d limiter.API, values []string) (p Pass, ok bool) {
+	p = Pass{guard: g, api: d, policy: g.policy.Load()}
+	p.caller = p.policy.quick.find(values)
+	p.operator = len(values) == 0 && IsOperator(ctx)
+	return p, p.caller != nil || p.operator
+}
+
+// Proxied authenticates a proxy's call about its client's request. The error, if any, is of code Unauthenticated.
 func (g *Guard) Proxied(r *http.Request, d limiter.API) (Pass, *limiter.Error) {
 	if g.Open() {
 		return Pass{guard: g, api: d}, nil
 	}
-	id := OfProxied(r)
+	id := ofProxied(r)
 	return g.Enter(d, &id)
 }
 
-// Again is Enter for who was given last before with the same id: on a stream, for each request. It costs next to nothing
-// while the policy is the same.
+// Again is Enter for a caller that has a Pass of the same id: on a stream, for each request. It is cheap while the policy is
+// the same.
 func (g *Guard) Again(last Pass, id *Identity) (Pass, *limiter.Error) {
 	if g == nil || last.operator || g.policy.Load() == last.policy {
 		return last, nil
@@ -117,17 +125,8 @@ func (g *Guard) Again(last Pass, id *Identity) (Pass, *limiter.Error) {
 	return g.Enter(last.api, id)
 }
 
-// learn is Enter, and remembers the caller by the values of the header, if these are what let it in.
-func (g *Guard) learn(d limiter.API, policy *Policy, id *Identity, values []string) (Pass, *limiter.Error) {
-	p, err := g.enter(d, policy, id)
-	if err == nil && id.shown == aToken {
-		policy.quick.add(values, p.caller)
-	}
-	return p, err
-}
-
-// Enter lets in who has shown id, as things are now. The error, if any, is of code Unauthenticated: the credentials
-// are wrong, or there are none and nobody may do anything without. It allocates nothing where it lets in.
+// Enter authenticates the caller of id by the present policy. The error, if any, is of code Unauthenticated: the credentials
+// are wrong, or missing and anonymous callers have no grants. It allocates nothing on success.
 func (g *Guard) Enter(d limiter.API, id *Identity) (Pass, *limiter.Error) {
 	if g == nil {
 		return Pass{}, nil
@@ -136,26 +135,24 @@ func (g *Guard) Enter(d limiter.API, id *Identity) (Pass, *limiter.Error) {
 	if policy == nil {
 		return Pass{guard: g, api: d}, nil
 	}
-	return g.enter(d, policy, id)
+	return g.enter(d, policy, id, nil)
 }
 
-func (g *Guard) enter(d limiter.API, policy *Policy, id *Identity) (Pass, *limiter.Error) {
+// enter is Enter by policy. It remembers the caller by values of Authorization, if it has authenticated by them.
+func (g *Guard) enter(d limiter.API, policy *Policy, id *Identity, values []string) (Pass, *limiter.Error) {
 	p := Pass{guard: g, api: d, addr: id.addr, remote: id.remote, policy: policy}
 	var why reason
-	if p.caller, why = policy.whoIs(id); p.caller != nil {
-		return p, nil
+	if p.caller, why = policy.whoIs(id); p.caller == nil {
+		g.rejected(&p, why, 0, "")
+		return Pass{}, errs[why]
 	}
-	g.rejected(&p, why, 0, "")
-	switch why {
-	case malformed:
-		return Pass{}, errMalformed
-	case unknownToken:
-		return Pass{}, errUnknownToken
+	if id.shown == aToken {
+		policy.quick.add(values, p.caller)
 	}
-	return Pass{}, errNoCredentials
+	return p, nil
 }
 
-// Knows reports whether who has shown id would be let in. Nothing is counted.
+// Knows reports whether Enter would admit id. Nothing is counted.
 func (g *Guard) Knows(id *Identity) bool {
 	if g.Open() {
 		return true
@@ -164,7 +161,7 @@ func (g *Guard) Knows(id *Identity) bool {
 	return caller != nil
 }
 
-// whoIs returns who has shown id, or nil and why it is nobody.
+// whoIs returns the caller of id, or nil and the reason.
 func (p *Policy) whoIs(id *Identity) (*Caller, reason) {
 	switch {
 	case id.shown == malformedToken:
@@ -180,8 +177,7 @@ func (p *Policy) whoIs(id *Identity) (*Caller, reason) {
 	return p.anonymous, unknownCertificate
 }
 
-// Pass says what a caller who was let in may do, for the length of one call. The zero value may do everything but
-// Operate.
+// Pass has the permissions of an authenticated caller for one call. The zero value has all but Operate.
 type Pass struct {
 	guard  *Guard
 	api    limiter.API
@@ -190,11 +186,11 @@ type Pass struct {
 	policy *Policy
 	// caller is nil where there is no policy, and for operators.
 	caller *Caller
-	// operator: with a policy, an operator let in without credentials. See AsOperator.
+	// operator: with a policy, an operator without credentials. See AsOperator.
 	operator bool
 }
 
-// Open reports whether no grants are asked: there is no policy, or an operator calls.
+// Open reports whether no grants are needed: there is no policy, or an operator calls.
 func (p *Pass) Open() bool { return p.caller == nil }
 
 // Name is the caller's in the file; "" without credentials, and without a policy.
@@ -221,8 +217,8 @@ func (p *Pass) from() string {
 	return p.remote
 }
 
-// May says why the caller may not do verb in domain, or nil; the domain "" stands for all of them. The error is of
-// code Forbidden, or Unauthenticated for a caller without credentials. It is counted and logged.
+// May returns why the caller does not have verb in domain, or nil; the domain "" is all of them. The error is of code
+// Forbidden, or Unauthenticated for a caller without credentials. It is counted and logged.
 func (p *Pass) May(verb Verb, domain string) *limiter.Error {
 	if p.caller == nil || p.caller.May(verb, domain) {
 		return nil
@@ -230,7 +226,7 @@ func (p *Pass) May(verb Verb, domain string) *limiter.Error {
 	return p.reject(verb, domain)
 }
 
-// Allows is May for what is only left out where it is not granted: nothing is counted.
+// Allows is May without counting, for parts of a response.
 func (p *Pass) Allows(verb Verb, domain string) bool {
 	return p.caller == nil || p.caller.May(verb, domain)
 }
@@ -242,14 +238,14 @@ func (p *Pass) reject(verb Verb, domain string) *limiter.Error {
 	}
 	if p.caller.Name == "" {
 		p.guard.rejected(p, noCredentials, verb, domain)
-		return &limiter.Error{Code: limiter.Unauthenticated, Message: "without a token or a certificate that this node knows, nobody may " + in}
+		return &limiter.Error{Code: limiter.Unauthenticated, Message: "unauthenticated callers may not " + in + "; send a token or a certificate that this node knows"}
 	}
 	p.guard.rejected(p, notGranted, verb, domain)
 	return &limiter.Error{Code: limiter.Forbidden, Message: "the caller " + p.caller.Name + " may not " + in}
 }
 
-// Operate says why the caller of ctx may not do what operators do, or nil. With a policy the caller's grants say so, as in
-// May. Without one the call must be an operator's: see AsOperator. It is counted and logged too.
+// Operate returns why the caller of ctx may not make an operator's call, or nil. With a policy it is May; without one the
+// call must be an operator's: see AsOperator. The error is counted and logged.
 func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *limiter.Error {
 	if p.caller != nil {
 		return p.May(verb, domain)
@@ -263,14 +259,13 @@ func (p *Pass) Operate(ctx context.Context, verb Verb, domain string) *limiter.E
 	return limiter.ErrNotOperator
 }
 
-// IsOperator reports whether the caller of ctx may see what is shown to operators by default: an operator, and with a
-// policy everybody, as then the grants, which May asks, say all.
+// IsOperator reports whether the caller of ctx may see data for operators: an operator, and with a policy every caller, whose
+// grants then decide.
 func (p *Pass) IsOperator(ctx context.Context) bool {
 	return p.caller != nil || p.operator || IsOperator(ctx)
 }
 
-// Restrict makes faults of the checks of b that the caller may not do, so that they are answered with it and change
-// nothing. The error, that of the first, is returned where all are such.
+// Restrict sets the Fault of the checks of b that are not granted. If none is granted it returns the first error.
 func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	if p.caller == nil {
 		return nil
@@ -301,7 +296,7 @@ func (p *Pass) Restrict(b *limiter.Batch) *limiter.Error {
 	return nil
 }
 
-// reason is why a call, or a part of one, was rejected.
+// reason is why a call or a check was rejected.
 type reason uint8
 
 const (
@@ -310,7 +305,7 @@ const (
 	unknownToken
 	unknownCertificate
 	notGranted
-	// notOperator: without a policy, an operator's call by somebody else.
+	// notOperator: without a policy, an operator's call by another caller.
 	notOperator
 	reasonCount
 )
@@ -320,15 +315,15 @@ var reasonNames = [reasonCount]string{"no_credentials", "malformed", "unknown_to
 // rejections are those through one API for one reason.
 type rejections struct {
 	count atomic.Uint64
-	// logged is the Unix time in ns of the last line about them, and told how many there had been by then.
+	// logged is the Unix time in ns of the last line about them, and told their number by then.
 	logged atomic.Int64
 	told   atomic.Uint64
 }
 
-// logEvery is how often the log has a line about rejections through one API for one reason.
+// logEvery is the least time between log lines about rejections through one API for one reason.
 const logEvery = time.Minute
 
-// rejected counts a rejection, and logs it unless there was a line just before. verb and domain say what was asked for, where that was looked at.
+// rejected counts a rejection, and logs it at most every logEvery. verb and domain are those of an authenticated caller.
 func (g *Guard) rejected(p *Pass, why reason, verb Verb, domain string) {
 	r := &g.seen[p.api][why]
 	n := r.count.Add(1)
@@ -346,7 +341,7 @@ func (g *Guard) rejected(p *Pass, why reason, verb Verb, domain string) {
 	g.log.Warn("rejected a caller", append(facts, "times", n-r.told.Swap(n))...)
 }
 
-// clip shortens what a caller sent, for messages.
+// clip shortens a text of a caller for messages.
 func clip(s string) string {
 	const most = 60
 	if len(s) <= most {
@@ -355,13 +350,13 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// Rejected is how often something was rejected through an API for a reason.
+// Rejected is the number of rejections through an API for a reason.
 type Rejected struct {
 	API, Reason string
 	Count       uint64
 }
 
-// Stats returns the rejections since the Guard was made, those that have not occurred included.
+// Stats returns the rejections since the Guard was made, with zeros.
 func (g *Guard) Stats() []Rejected {
 	list := make([]Rejected, 0, limiter.APIs*int(reasonCount))
 	for d := range limiter.APIs {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/sluice-project/sluice/internal/inflow"
@@ -15,12 +16,11 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// TokenHeader is where a proxy that asks about its clients' requests puts its token, as it is: what it passes on
-// as Authorization are its clients' credentials, for others.
+// TokenHeader is the header for a proxy's token in calls about its clients' requests, without a scheme. Authorization has its
+// clients' credentials there.
 const TokenHeader = "Sluice-Token"
 
-// Identity is what a caller has shown of itself, before it is known what that is worth. The zero value has shown
-// nothing.
+// Identity has the unverified token and the certificate of a caller. The zero value has none.
 type Identity struct {
 	shown  shown
 	digest Digest
@@ -31,8 +31,7 @@ type Identity struct {
 	remote string
 }
 
-// shown says whether there is a token. One that is there goes before a certificate, whatever it is worth: a wrong
-// one is never passed over.
+// shown says whether there is a token. A token goes before a certificate, even a wrong one.
 type shown uint8
 
 const (
@@ -75,49 +74,43 @@ func ofContext(ctx context.Context, authorization []string) (id Identity) {
 
 // OfRequest returns the identity of an HTTP request.
 func OfRequest(r *http.Request) Identity {
-	id := Identity{remote: r.RemoteAddr}
+	id := Identity{remote: r.RemoteAddr, certificate: verified(r.TLS)}
 	id.take(r.Header.Values("Authorization"))
-	if r.TLS != nil {
-		id.certificate = verified(r.TLS)
-	}
 	return id
 }
 
-// OfProxied returns the identity of a proxy that asks about the request r of its client.
-func OfProxied(r *http.Request) Identity {
-	id := Identity{remote: r.RemoteAddr}
+// ofProxied returns the identity of a proxy in its call r about a request of its client.
+func ofProxied(r *http.Request) Identity {
+	id := Identity{remote: r.RemoteAddr, certificate: verified(r.TLS)}
 	if values := r.Header.Values(TokenHeader); len(values) > 0 {
 		id.shown = malformedToken
 		if d, ok := DigestOf(values[0]); ok && len(values) == 1 {
 			id.shown, id.digest = aToken, d
 		}
 	}
-	if r.TLS != nil {
-		id.certificate = verified(r.TLS)
-	}
 	return id
 }
 
-// verified returns the client's certificate if a CA has signed it.
+// verified returns the client's certificate if a CA has signed it; s is nil without TLS.
 func verified(s *tls.ConnectionState) *x509.Certificate {
-	if len(s.VerifiedChains) == 0 || len(s.VerifiedChains[0]) == 0 {
+	if s == nil || len(s.VerifiedChains) == 0 || len(s.VerifiedChains[0]) == 0 {
 		return nil
 	}
 	return s.VerifiedChains[0][0]
 }
 
-// Caller is somebody whom the file names, or, without a name, everybody else. It is immutable.
+// Caller is one of the ACL, or without a name all other callers. It is immutable.
 type Caller struct {
 	// Name is for logs and messages.
 	Name string
-	// MaxKeys is how many counters that the caller makes a node holds at once; 0 is no bound.
+	// MaxKeys bounds the caller's counters on a node; 0 is no bound.
 	MaxKeys int64
 	exact   map[string]verbs
-	// prefixes are sorted by their text. They and exact have the verbs of all that cover them.
+	// prefixes are sorted by text. Each of them and of exact includes the verbs of all prefixes that cover it.
 	prefixes []prefix
 }
 
-// prefix is what domains may begin with.
+// prefix has the verbs in domains that begin with text.
 type prefix struct {
 	text  string
 	verbs verbs
@@ -125,7 +118,7 @@ type prefix struct {
 	outer int
 }
 
-// grant is one of the file's: the verbs in domains that are called, or begin with, a text.
+// grant has the verbs in domain, or (prefix) in domains that begin with it.
 type grant struct {
 	domain string
 	prefix bool
@@ -159,8 +152,8 @@ func newCaller(name string, grants []grant) *Caller {
 	return c
 }
 
-// longest returns the place of the longest prefix that s begins with, -1 for none. i is the place of the last one that is
-// not above s. All that lie between the one looked for and s begin with it, so it is i or one that i is within.
+// longest returns the place of the longest prefix that s begins with, -1 for none. i is the place of the last one that is not
+// above s. All between the result and s begin with it, so it is i or one that covers i.
 func (c *Caller) longest(i int, s string) int {
 	for i >= 0 && !strings.HasPrefix(s, c.prefixes[i].text) {
 		i = c.prefixes[i].outer
@@ -169,21 +162,14 @@ func (c *Caller) longest(i int, s string) int {
 }
 
 func (c *Caller) byPrefix(domain string) verbs {
-	low, high := 0, len(c.prefixes)
-	for low < high {
-		if mid := (low + high) / 2; c.prefixes[mid].text <= domain {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	if i := c.longest(low-1, domain); i >= 0 {
+	above := sort.Search(len(c.prefixes), func(i int) bool { return c.prefixes[i].text > domain })
+	if i := c.longest(above-1, domain); i >= 0 {
 		return c.prefixes[i].verbs
 	}
 	return 0
 }
 
-// Account is what the caller's counters are accounted to where they have a bound; else "", for their domains.
+// Account is the account of the caller's counters if it has a bound; else "", for their domains.
 func (c *Caller) Account() string {
 	if c.MaxKeys == 0 {
 		return ""
@@ -191,8 +177,7 @@ func (c *Caller) Account() string {
 	return "(caller) " + c.Name
 }
 
-// May reports whether the caller has verb in domain. The domain "" stands for all: it takes a grant of the
-// domain *.
+// May reports whether the caller has verb in domain. The domain "" is all of them: it takes a grant of the domain *.
 func (c *Caller) May(verb Verb, domain string) bool {
 	if v, ok := c.exact[domain]; ok {
 		return v.has(verb)
@@ -202,9 +187,8 @@ func (c *Caller) May(verb Verb, domain string) bool {
 
 type operatorKey struct{}
 
-// AsOperator returns ctx for a call that came in where operators alone can: over the operators' socket, or with the
-// operators' token. Without a policy such calls alone may do what Operate guards. With one they may do everything, unless
-// they show credentials, which go first.
+// AsOperator marks ctx as of a call over the operators' socket, or with the operators' token. Without a policy Operate admits
+// such calls alone. With one they may do everything, unless they have credentials, which go first.
 func AsOperator(ctx context.Context) context.Context {
 	return context.WithValue(ctx, operatorKey{}, true)
 }

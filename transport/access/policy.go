@@ -10,19 +10,19 @@ import (
 	"github.com/sluice-project/sluice/internal/yamldoc"
 )
 
-// maxCertificates bounds the certificates whose caller a Policy remembers.
+// maxCertificates bounds the certificates whose callers a Policy remembers.
 const maxCertificates = 4096
 
-// Policy is what a callers file says. It is safe for concurrent use, and does not change.
+// Policy is an ACL. It is safe for concurrent use, and does not change.
 type Policy struct {
 	tokens map[Digest]*Caller
 	names  map[certName]*Caller
-	// anonymous is everybody without credentials; nil if these have no grant.
+	// anonymous are callers without credentials; nil if these have no grant.
 	anonymous *Caller
 	callers   int
 	maxKeys   map[string]int64
 
-	// known remembers whose a certificate is, so that its names are put together once for a connection.
+	// known has the callers of certificates, so that their names are matched once for a connection.
 	known struct {
 		callers sync.Map // *x509.Certificate to *Caller
 		size    atomic.Int64
@@ -30,7 +30,7 @@ type Policy struct {
 	quick quick
 }
 
-// certKind is a part of a certificate that names somebody.
+// certKind is a part of a certificate with a name.
 type certKind uint8
 
 const (
@@ -41,26 +41,26 @@ const (
 
 var certKinds = [...]string{certURI: "uri", certDNS: "dns", certCN: "cn"}
 
-// certName is a name and the part of a certificate that it stands in: a common name is no DNS name.
+// certName is a name and its part of a certificate: a common name is no DNS name.
 type certName struct {
 	kind certKind
 	name string
 }
 
-// Callers returns how many the file names.
+// Callers returns their number.
 func (p *Policy) Callers() int { return p.callers }
 
 // MaxKeys returns the bounds of callers' counters by Caller.Account.
 func (p *Policy) MaxKeys() map[string]int64 { return p.maxKeys }
 
-// Token returns the caller whose token has this digest, nil if there is none.
+// Token returns the caller of the token with this digest, or nil.
 func (p *Policy) Token(d Digest) *Caller { return p.tokens[d] }
 
-// Anonymous returns what those without credentials are, nil if they may do nothing.
+// Anonymous returns the caller without credentials, nil if it has no grants.
 func (p *Policy) Anonymous() *Caller { return p.anonymous }
 
-// Certificate returns the caller whom a verified certificate names, nil if it names none: by a URI, else by a DNS
-// name, else by its common name; of several, by the first that the file has.
+// Certificate returns the caller of a verified certificate, or nil: by a URI, else a DNS name, else its common name; of
+// several, by the first that the ACL has.
 func (p *Policy) Certificate(c *x509.Certificate) *Caller {
 	if len(p.names) == 0 {
 		return nil
@@ -91,22 +91,16 @@ func (p *Policy) named(c *x509.Certificate) *Caller {
 	return p.names[certName{certCN, c.Subject.CommonName}]
 }
 
-// Verb is something that a caller may do in a domain.
+// Verb is a permission in a domain.
 type Verb uint8
 
 const (
-	// Check spends if the limits admit it, with any cost.
-	Check Verb = iota
-	// Read looks at counters, keys and what is counted of them, and changes nothing.
-	Read
-	// Charge spends whatever the limits say, and reports the load of pools.
-	Charge
-	// Refund gives back.
-	Refund
-	// Reset forgets counters.
-	Reset
-	// Admin is about the cluster and not about one domain.
-	Admin
+	Check  Verb = iota // spend if the limits admit it
+	Read               // see counters, keys and statistics
+	Charge             // spend regardless of the limits, and report the load of pools
+	Refund             // give back
+	Reset              // delete counters
+	Admin              // operate the cluster, not one domain
 	verbCount
 )
 
@@ -119,20 +113,14 @@ func (v Verb) String() string {
 	return verbNames[v]
 }
 
-// VerbOf returns what a check of verb v does. Verbs that there are not are Admin: the limiter rejects them, and before
-// that only those who may do everything get there.
+var verbOf = [...]Verb{
+	bucket.Check: Check, bucket.Read: Read, bucket.Charge: Charge, bucket.Refund: Refund, bucket.Reset: Reset,
+}
+
+// VerbOf returns the permission that a check of verb v needs: Admin for unknown verbs, which the limiter rejects.
 func VerbOf(v bucket.Verb) Verb {
-	switch v {
-	case bucket.Check:
-		return Check
-	case bucket.Read:
-		return Read
-	case bucket.Charge:
-		return Charge
-	case bucket.Refund:
-		return Refund
-	case bucket.Reset:
-		return Reset
+	if int(v) < len(verbOf) {
+		return verbOf[v]
 	}
 	return Admin
 }
@@ -152,7 +140,7 @@ func (s verbs) String() string {
 	return strings.Join(list, ", ")
 }
 
-// verbValues are the verbs as the file spells them.
+// verbValues are the verbs by their names in the file.
 var verbValues = func() (list []yamldoc.Named[Verb]) {
 	for v := range verbCount {
 		list = append(list, yamldoc.Named[Verb]{Name: v.String(), Value: v})

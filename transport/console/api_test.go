@@ -156,8 +156,8 @@ func TestRejected(t *testing.T) {
 		want                     string
 	}{
 		{"a form", "POST", "/v1/inspect/reset", ann, []string{"Content-Type: text/plain"}, 415, "application/json"},
-		{"no JSON", "POST", "/v1/inspect", "{", nil, 400, "the body is not as it should be"},
-		{"something behind", "POST", "/v1/inspect", ann + "x", nil, 400, "not as it should be"},
+		{"no JSON", "POST", "/v1/inspect", "{", nil, 400, "invalid body"},
+		{"something behind", "POST", "/v1/inspect", ann + "x", nil, 400, "invalid body: more after"},
 		{"unknown field", "POST", "/v1/inspect", `{"domain":"shop","cost":1}`, nil, 400, "cost"},
 		{"no descriptor", "POST", "/v1/inspect", `{"domain":"shop"}`, nil, 400, "descriptor: empty"},
 		{"too large", "POST", "/v1/inspect", `{"domain":"` + strings.Repeat("x", 2<<20) + `"}`, nil, 413, "1 MiB"},

@@ -14,30 +14,17 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// maxBody is the largest body, in bytes: the longest descriptor fits, spelt as it may be.
+// maxBody is the largest body, in bytes. The longest descriptor fits, with all its characters escaped.
 const maxBody = 1 << 20
 
 // asked is the body of POST /v1/inspect and /v1/inspect/reset.
 type asked struct {
-	Domain     string  `json:"domain"`
-	Descriptor []entry `json:"descriptor"`
+	Domain     string             `json:"domain"`
+	Descriptor []httpanswer.Entry `json:"descriptor"`
 }
 
-type entry struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
-}
-
-func entriesOf(list []rules.Entry) []entry {
-	out := make([]entry, len(list))
-	for i, e := range list {
-		out[i] = entry(e)
-	}
-	return out
-}
-
-// readJSON reads the body of a call into v. It has to say that it is JSON, which a page of another site cannot without being
-// asked first.
+// readJSON reads the body of a call into v. Its content type must be JSON: pages of other sites cannot send that without a
+// preflight request.
 func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != httpanswer.TypeJSON {
 		return &statusError{http.StatusUnsupportedMediaType, "want Content-Type: application/json"}
@@ -49,12 +36,12 @@ func readJSON(w http.ResponseWriter, r *http.Request, v any) error {
 		if _, err = dec.Token(); errors.Is(err, io.EOF) {
 			return nil
 		}
-		err = errors.New("something stands behind the JSON value")
+		err = errors.New("more after the end of the JSON value")
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return &statusError{http.StatusRequestEntityTooLarge, "the body is larger than 1 MiB"}
 	}
-	return &limiter.Error{Code: limiter.Invalid, Message: "the body is not as it should be: " + err.Error()}
+	return &limiter.Error{Code: limiter.Invalid, Message: "invalid body: " + err.Error()}
 }
 
 // read reads the body of a call about a descriptor.
@@ -70,32 +57,31 @@ func read(w http.ResponseWriter, r *http.Request) (c limiter.Check, err error) {
 	return c, nil
 }
 
-// inspection is the answer to POST /v1/inspect. Times are in seconds.
+// inspection is the response to POST /v1/inspect. Times are in seconds.
 type inspection struct {
-	Domain     string     `json:"domain"`
-	Descriptor []entry    `json:"descriptor"`
-	Shown      []entry    `json:"shown"`
-	Known      bool       `json:"known"`
-	Reason     string     `json:"reason"`
-	Levels     []tried    `json:"levels"`
-	Rule       *rule      `json:"rule,omitempty"`
-	Partition  int        `json:"partition"`
-	Owner      string     `json:"owner"`
-	Generation uint64     `json:"generation"`
-	Replicas   []string   `json:"replicas"`
-	Filling    []string   `json:"filling"`
-	Counted    bool       `json:"counted"`
-	Limits     []standing `json:"limits"`
-	Grants     int        `json:"grants"`
-	Granted    int64      `json:"granted"`
-	Leases     []lease    `json:"leases"`
-	Denying    []string   `json:"denying"`
-	Missing    []string   `json:"missing"`
-	// MayReset: the caller may reset it.
-	MayReset bool `json:"may_reset"`
+	Domain     string             `json:"domain"`
+	Descriptor []httpanswer.Entry `json:"descriptor"`
+	Shown      []httpanswer.Entry `json:"shown"`
+	Known      bool               `json:"known"`
+	Reason     string             `json:"reason"`
+	Levels     []tried            `json:"levels"`
+	Rule       *rule              `json:"rule,omitempty"`
+	Partition  int                `json:"partition"`
+	Owner      string             `json:"owner"`
+	Generation uint64             `json:"generation"`
+	Replicas   []string           `json:"replicas"`
+	Filling    []string           `json:"filling"`
+	Counted    bool               `json:"counted"`
+	Limits     []standing         `json:"limits"`
+	Grants     int                `json:"grants"`
+	Granted    int64              `json:"granted"`
+	Leases     []limiter.Lease    `json:"leases"`
+	Denying    []string           `json:"denying"`
+	Missing    []string           `json:"missing"`
+	MayReset   bool               `json:"may_reset"` // by this caller
 }
 
-// tried is one level of a descriptor, with what it was compared with.
+// tried is one level of a descriptor, and the levels of rules that it was compared with.
 type tried struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -117,11 +103,6 @@ type standing struct {
 	Spent      int64   `json:"spent"`
 	Remaining  int64   `json:"remaining"`
 	ResetAfter float64 `json:"reset_after"`
-}
-
-type lease struct {
-	Node string `json:"node"`
-	Left int64  `json:"left"`
 }
 
 // inspect serves POST /v1/inspect.
@@ -147,10 +128,10 @@ func (d *API) inspect(w http.ResponseWriter, r *http.Request) error {
 func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 	texts := func(list []string) []string { return append([]string{}, list...) }
 	a := &inspection{
-		Domain: c.Domain, Descriptor: entriesOf(c.Descriptor), Shown: entriesOf(x.Shown),
+		Domain: c.Domain, Descriptor: httpanswer.Entries(c.Descriptor), Shown: httpanswer.Entries(x.Shown),
 		Known: x.Explanation.Known, Reason: x.Explanation.Reason, Levels: []tried{},
 		Partition: x.Partition, Owner: x.Owner, Generation: x.Gen, Replicas: texts(x.Replicas), Filling: texts(x.Filling),
-		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Granted: x.Granted, Leases: []lease{},
+		Counted: x.Counted, Limits: []standing{}, Grants: x.Grants, Granted: x.Granted, Leases: append([]limiter.Lease{}, x.Leases...),
 		Denying: texts(x.Denying), Missing: texts(x.Missing),
 	}
 	for _, l := range x.Explanation.Levels {
@@ -166,13 +147,10 @@ func inspectionOf(c *limiter.Check, x *limiter.Inspection) *inspection {
 			a.Limits = append(a.Limits, standing{x.Rule.LimitName(i), limitText(x.Rule.Limits.At(i)), l.Limit, l.Spent, l.Remaining, l.ResetAfter.Seconds()})
 		}
 	}
-	for _, l := range x.Leases {
-		a.Leases = append(a.Leases, lease(l))
-	}
 	return a
 }
 
-// wasReset is the answer to POST /v1/inspect/reset.
+// wasReset is the response to POST /v1/inspect/reset.
 type wasReset struct {
 	Rule  string `json:"rule"`
 	Owner string `json:"owner"`
@@ -197,9 +175,10 @@ func (d *API) reset(w http.ResponseWriter, r *http.Request) error {
 	if e := b.Results[0].Err; e != nil {
 		return e
 	}
-	if b.Results[0].Owner == "" {
+	owner := b.Results[0].Owner
+	if owner == "" {
 		return &limiter.Error{Code: limiter.NotFound, Message: "there is nothing to reset: no limit applies"}
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, wasReset{b.Results[0].RuleName(), b.Results[0].Owner})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, wasReset{b.Results[0].RuleName(), owner})
 	return nil
 }

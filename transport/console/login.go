@@ -15,7 +15,7 @@ import (
 const (
 	// codeLife is how long a code may be exchanged for a session, sessionLife how long that lasts.
 	codeLife, sessionLife = time.Minute, 12 * time.Hour
-	// maxCodes and maxSessions are kept at once; the oldest go first.
+	// maxCodes and maxSessions are kept at once.
 	maxCodes, maxSessions = 16, 100
 )
 
@@ -27,82 +27,74 @@ var (
 	errBadCode   = &limiter.Error{Code: limiter.Unauthenticated, Message: "this code is not known: it is good for one login within a minute; `sluice console` prints another"}
 )
 
-// session is a browser that has logged in: as an operator, or as the caller that has shown id.
+// session is a browser that has logged in: as an operator, or as the caller of id.
 type session struct {
 	operator bool
 	id       access.Identity
 	ends     time.Time
 }
 
-// logins are the codes that may be exchanged and the sessions, by the SHA-256 of what the browser has.
-type logins struct {
-	// cookie is the cookie's name. Cookies are not bound to a port, so each node of a host has another.
-	cookie string
+// vault keeps sessions by the SHA-256 of a secret that the browser has. It is safe for concurrent use.
+type vault struct {
+	most int // kept at once
+	life time.Duration
 
 	mu struct {
 		sync.Mutex
-		codes, sessions map[[sha256.Size]byte]*session
+		sessions map[[sha256.Size]byte]*session
 	}
 }
 
-func newLogins() *logins {
-	l := &logins{cookie: "sluice-" + rand.Text()[:8]}
-	l.mu.codes, l.mu.sessions = make(map[[sha256.Size]byte]*session), make(map[[sha256.Size]byte]*session)
-	return l
-}
-
-// put keeps s for life under a new secret, which it returns. The caller holds l.mu.
-func put(all map[[sha256.Size]byte]*session, most int, s *session, life time.Duration) (secret string) {
-	now := time.Now()
-	s.ends = now.Add(life)
-	for len(all) >= most {
+// put keeps s for the vault's life under a new secret, which it returns. The oldest make room for it.
+func (v *vault) put(s *session) (secret string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mu.sessions == nil {
+		v.mu.sessions = make(map[[sha256.Size]byte]*session)
+	}
+	s.ends = time.Now().Add(v.life)
+	for len(v.mu.sessions) >= v.most {
 		var oldest [sha256.Size]byte
-		first := true
-		for key, other := range all {
-			if first || other.ends.Before(all[oldest].ends) {
-				oldest, first = key, false
+		for key, other := range v.mu.sessions {
+			if first := v.mu.sessions[oldest]; first == nil || other.ends.Before(first.ends) {
+				oldest = key
 			}
 		}
-		delete(all, oldest)
+		delete(v.mu.sessions, oldest)
 	}
 	secret = rand.Text()
-	all[sha256.Sum256([]byte(secret))] = s
+	v.mu.sessions[sha256.Sum256([]byte(secret))] = s
 	return secret
 }
 
-// take returns what is kept under secret, nil if nothing is or its time is over, and forgets it if once.
-func take(all map[[sha256.Size]byte]*session, secret string, once bool) *session {
+// take returns the session of secret, nil if there is none or it has ended, and deletes it if once.
+func (v *vault) take(secret string, once bool) *session {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	key := sha256.Sum256([]byte(secret))
-	s := all[key]
-	over := s != nil && !time.Now().Before(s.ends)
-	if once || over {
-		delete(all, key)
+	s := v.mu.sessions[key]
+	ended := s != nil && !time.Now().Before(s.ends)
+	if once || ended {
+		delete(v.mu.sessions, key)
 	}
-	if over {
+	if ended {
 		return nil
 	}
 	return s
 }
 
-// code returns a code for a session of an operator.
-func (l *logins) code() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return put(l.mu.codes, maxCodes, &session{operator: true}, codeLife)
+// logins are the sessions, and the codes to exchange for one, which are good once.
+type logins struct {
+	// cookie is the cookie's name. Cookies are not bound to a port, so each node of a host has another.
+	cookie          string
+	codes, sessions vault
 }
 
-// exchange returns the session that code is for, nil for none. A code is good once.
-func (l *logins) exchange(code string) *session {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return take(l.mu.codes, code, true)
-}
-
-// open returns the value of the cookie of a new session.
-func (l *logins) open(s *session) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return put(l.mu.sessions, maxSessions, s, sessionLife)
+func newLogins() *logins {
+	return &logins{
+		cookie: "sluice-" + rand.Text()[:8],
+		codes:  vault{most: maxCodes, life: codeLife}, sessions: vault{most: maxSessions, life: sessionLife},
+	}
 }
 
 // of returns the session of r, nil for none, and ends it if once.
@@ -111,12 +103,10 @@ func (l *logins) of(r *http.Request, once bool) *session {
 	if err != nil {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return take(l.mu.sessions, c.Value, once)
+	return l.sessions.take(c.Value, once)
 }
 
-// setCookie sets the session's cookie, or takes it away for life 0.
+// setCookie sets the session's cookie, or deletes it for life 0.
 func (l *logins) setCookie(w http.ResponseWriter, r *http.Request, value string, life time.Duration) {
 	age := int(life / time.Second)
 	if life == 0 {
@@ -130,7 +120,7 @@ func (l *logins) setCookie(w http.ResponseWriter, r *http.Request, value string,
 	}
 }
 
-// enter says who calls, by credentials in the request or else by its session, and whether they may do verb in domain.
+// enter authenticates a call by its credentials, or else by its session, and authorizes it for verb in domain.
 func (d *API) enter(r *http.Request, verb access.Verb, domain string) (access.Pass, error) {
 	var s *session
 	if r.Header["Authorization"] == nil {
@@ -145,7 +135,7 @@ func (d *API) enter(r *http.Request, verb access.Verb, domain string) (access.Pa
 	case s.operator:
 		ctx = access.AsOperator(ctx)
 		pass, rejected = d.Guard.Request(r.WithContext(ctx), limiter.HTTPAPI)
-	default: // asked anew each time: the caller may be gone from the file
+	default: // checked each time: the ACL may have changed
 		pass, rejected = d.Guard.Enter(limiter.HTTPAPI, &s.id)
 	}
 	if rejected == nil {
@@ -160,22 +150,21 @@ func (d *API) enter(r *http.Request, verb access.Verb, domain string) (access.Pa
 	return pass, rejected
 }
 
-// loginCode is the answer to POST /console/code.
+// loginCode is the response to POST /console/code. The fragment of URL has the code: browsers do not send fragments.
 type loginCode struct {
-	// URL has the code in its fragment, which browsers do not send.
 	URL string `json:"url"`
 }
 
-// code serves POST /console/code: operators get an address to log in with.
+// code serves POST /console/code: operators get an address for one login.
 func (d *API) code(w http.ResponseWriter, r *http.Request) error {
 	if !access.IsOperator(r.Context()) || r.Header["Authorization"] != nil { // a caller's login is with its token
 		return limiter.ErrNotOperator
 	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginCode{d.URL + "/console#login=" + d.logins.code()})
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, loginCode{d.URL + "/console#login=" + d.logins.codes.put(&session{operator: true})})
 	return nil
 }
 
-// login serves POST /console/login: it begins a session for a code, or for the token of a caller.
+// login serves POST /console/login: it begins a session for a code or a caller's token.
 func (d *API) login(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Code string `json:"code"`
@@ -185,19 +174,19 @@ func (d *API) login(w http.ResponseWriter, r *http.Request) error {
 	}
 	s := &session{}
 	if body.Code != "" {
-		if s = d.logins.exchange(body.Code); s == nil {
+		if s = d.logins.codes.take(body.Code, true); s == nil {
 			return errBadCode
 		}
 	} else {
-		if d.Guard.Open() {
-			return errNoSession // tokens mean nothing without callers
+		if d.Guard.Open() { // there are no tokens without an ACL
+			return errNoSession
 		}
 		if _, rejected := d.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
 			return rejected
 		}
 		s.id = access.OfRequest(r)
 	}
-	d.logins.setCookie(w, r, d.logins.open(s), sessionLife)
+	d.logins.setCookie(w, r, d.logins.sessions.put(s), sessionLife)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -130,13 +130,13 @@ func TestLoginOfCallers(t *testing.T) {
 func TestLoginsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogins()
-		early, late := l.code(), l.code()
+		early, late := l.codes.put(&session{operator: true}), l.codes.put(&session{operator: true})
 		time.Sleep(codeLife - time.Nanosecond)
-		if l.exchange(early) == nil {
+		if l.codes.take(early, true) == nil {
 			t.Error("a code ends early")
 		}
 		time.Sleep(time.Nanosecond)
-		if l.exchange(late) != nil {
+		if l.codes.take(late, true) != nil {
 			t.Error("a code lasts longer")
 		}
 		request := func(value string) *http.Request {
@@ -144,22 +144,22 @@ func TestLoginsEnd(t *testing.T) {
 			r.AddCookie(&http.Cookie{Name: l.cookie, Value: value})
 			return r
 		}
-		first := l.open(&session{})
+		first := l.sessions.put(&session{})
 		time.Sleep(sessionLife - time.Nanosecond)
 		if l.of(request(first), false) == nil {
 			t.Error("a session ends early")
 		}
 		time.Sleep(time.Nanosecond)
-		if l.of(request(first), false) != nil || len(l.mu.sessions) != 0 {
+		if l.of(request(first), false) != nil || len(l.sessions.mu.sessions) != 0 {
 			t.Error("a session lasts longer")
 		}
-		first = l.open(&session{})
+		first = l.sessions.put(&session{})
 		for range maxSessions {
 			time.Sleep(time.Nanosecond)
-			l.open(&session{})
+			l.sessions.put(&session{})
 		}
-		if l.of(request(first), false) != nil || len(l.mu.sessions) != maxSessions {
-			t.Errorf("%d sessions", len(l.mu.sessions))
+		if l.of(request(first), false) != nil || len(l.sessions.mu.sessions) != maxSessions {
+			t.Errorf("%d sessions", len(l.sessions.mu.sessions))
 		}
 	})
 }

@@ -1,16 +1,16 @@
-// Package console is the API for people who run a cluster: the page at /console, which is plain HTML, CSS and
-// JavaScript from within the binary, and what it asks. docs/console.md is the reference.
+// Package console is the API for operators: the page at /console, plain HTML, CSS and JavaScript within the binary, and the
+// calls that it makes. docs/console.md is the reference.
 //
 //	GET  /v1/watch          the cluster live, as server-sent events     read in all domains
 //	GET  /v1/rules          the rules in force                          read in all domains
 //	POST /v1/inspect        what a descriptor is held to                read in its domain
 //	POST /v1/inspect/reset  forgets its counter                         reset in its domain
 //	POST /console/code      a one-time login address                    operators
-//	POST /console/login     a session for its code, or for a token      everybody
-//	POST /console/logout    ends the session                            everybody
+//	POST /console/login     a session for its code, or for a token      all
+//	POST /console/logout    ends the session                            all
 //
-// A session is a cookie of the browser; it may do what the operator or the caller may who logged in. What is asked, the Limiter and the Hub answer; who may ask, the
-// Guard. It starts no goroutine.
+// A session is a cookie of the browser, with the permissions of the operator or the caller that logged in. It starts no
+// goroutine.
 package console
 
 import (
@@ -32,9 +32,15 @@ import (
 //go:embed page
 var files embed.FS
 
-// policy lets the page have what came with it and ask where it came from, and nothing else.
+// policy restricts the page to its own files and to its own node.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// guards are the security headers of the page.
+var guards = map[string]string{
+	"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+	"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 // pages are the paths of the page's files.
 var pages = map[string]string{
@@ -42,12 +48,12 @@ var pages = map[string]string{
 	"/console/charts.js": "charts.js", "/console/client.js": "client.js", "/console/icon.svg": "icon.svg",
 }
 
-// types are not left to the machine's own table.
+// types are content types by extension: the machine's own table may differ.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// mountPage serves the page, which says nothing about the cluster: everybody may have it.
+// mountPage serves the page, without authentication: it has no data of the cluster.
 func mountPage(mux *http.ServeMux) {
 	for at, file := range pages {
 		data, err := files.ReadFile("page/" + file)
@@ -59,18 +65,15 @@ func mountPage(mux *http.ServeMux) {
 		kind := types[path.Ext(file)]
 		mux.HandleFunc(at, func(w http.ResponseWriter, r *http.Request) {
 			h := w.Header()
-			h.Set("Content-Security-Policy", policy)
-			h.Set("X-Content-Type-Options", "nosniff")
-			h.Set("X-Frame-Options", "DENY")
-			h.Set("Referrer-Policy", "no-referrer")
-			h.Set("Cross-Origin-Opener-Policy", "same-origin")
-			h.Set("Cross-Origin-Resource-Policy", "same-origin")
+			for name, value := range guards {
+				h.Set(name, value)
+			}
 			if r.Method != http.MethodGet && r.Method != http.MethodHead {
 				h.Set("Allow", "GET, HEAD")
 				httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want GET, HEAD"))
 				return
 			}
-			// Asked for again each time, and sent only if it is another: a node that was upgraded shows its own page.
+			// Revalidated each time, so that an upgraded node shows its own page.
 			h.Set("Cache-Control", "no-cache")
 			h.Set("ETag", tag)
 			if r.Header.Get("If-None-Match") == tag {
@@ -90,13 +93,11 @@ func mountPage(mux *http.ServeMux) {
 
 // Config is what the API is made of.
 type Config struct {
-	// Limiter answers. Required.
+	// Limiter, Hub and Rules, which returns the rules in force or nil, are required.
 	Limiter limiter.Service
-	// Hub is what is watched. Required.
-	Hub *watch.Hub
-	// Rules returns those in force, nil for none. Required.
-	Rules func() *rules.Set
-	// Guard says who may ask. nil lets operators alone.
+	Hub     *watch.Hub
+	Rules   func() *rules.Set
+	// Guard authenticates and authorizes callers. nil admits operators only.
 	Guard *access.Guard
 	// URL is where browsers on this machine reach the API, without a path: "http://127.0.0.1:7461".
 	URL string
@@ -159,13 +160,13 @@ func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, 
 
 // problemOf maps the error of a handler.
 func problemOf(err error) httpanswer.Problem {
-	if p, ok := errors.AsType[*statusError](err); ok {
-		return httpanswer.NewProblem(p.status, p.text)
+	if e, ok := errors.AsType[*statusError](err); ok {
+		return httpanswer.NewProblem(e.status, e.text)
 	}
 	return httpanswer.ProblemOf(err)
 }
 
-// statusError is rejected with a status of its own.
+// statusError is an error with an HTTP status of its own.
 type statusError struct {
 	status int
 	text   string
@@ -176,21 +177,18 @@ func (e *statusError) Error() string { return e.text }
 // writePatience is how long a watcher may take to accept an event.
 const writePatience = 10 * time.Second
 
-// watch serves GET /v1/watch: the Hub's events, until the caller goes, may not any more, or is too slow.
+// watch serves GET /v1/watch: the Hub's events, until the client leaves, loses its permission, or is too slow.
 func (d *API) watch(w http.ResponseWriter, r *http.Request) error {
 	if _, err := d.enter(r, access.Read, ""); err != nil {
 		return err
 	}
 	watcher, err := d.Hub.Watch()
-	switch {
-	case errors.Is(err, watch.ErrTooMany), errors.Is(err, watch.ErrClosed):
+	if err != nil {
 		return &statusError{http.StatusServiceUnavailable, err.Error()}
-	case err != nil:
-		return err
 	}
 	defer watcher.Close()
 	c := http.NewResponseController(w)
-	// The server's time-outs are for calls; this one lasts. Not every writer has deadlines, and those in tests need none.
+	// The server's time-outs are for shorter calls. Writers of tests have no deadlines.
 	_ = c.SetReadDeadline(time.Time{})
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -206,13 +204,10 @@ func (d *API) watch(w http.ResponseWriter, r *http.Request) error {
 				return nil
 			}
 			if _, err := d.enter(r, access.Read, ""); err != nil {
-				return nil // the token was taken away
+				return nil // the token was revoked
 			}
 			_ = c.SetWriteDeadline(time.Now().Add(writePatience))
-			if _, err := w.Write(event); err != nil {
-				return nil
-			}
-			if err := c.Flush(); err != nil {
+			if _, err := w.Write(event); err != nil || c.Flush() != nil {
 				return nil
 			}
 		}

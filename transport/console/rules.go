@@ -13,26 +13,23 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// ruleSet is the answer to GET /v1/rules.
+// ruleSet is the response to GET /v1/rules.
 type ruleSet struct {
-	// Hash is that of the events.
-	Hash    string   `json:"hash"`
+	Hash    string   `json:"hash"` // as in the events of the hub
 	Domains []string `json:"domains"`
 	Rules   []*rule  `json:"rules"`
 }
 
-// rule is one rule, where it stands and what it does.
+// rule is one rule. Values of its Path may be patterns, or empty for any. Limits are in words, and so are Notes, which name
+// everything that differs from the defaults.
 type rule struct {
-	Domain string `json:"domain"`
-	Name   string `json:"name"`
-	// Path leads to it: values may be patterns, or empty for any.
-	Path []level `json:"path"`
-	File string  `json:"file"`
-	Line int     `json:"line"`
-	// Limits are in words.
+	Domain string   `json:"domain"`
+	Name   string   `json:"name"`
+	Path   []level  `json:"path"`
+	File   string   `json:"file"`
+	Line   int      `json:"line"`
 	Limits []string `json:"limits"`
-	// Notes are what else is not as by default.
-	Notes []string `json:"notes"`
+	Notes  []string `json:"notes"`
 }
 
 type level struct {
@@ -94,7 +91,7 @@ func ruleOf(r *rules.Rule) *rule {
 	return j
 }
 
-// limitText says in words what a limit is.
+// limitText describes a limit in words.
 func limitText(l bucket.Limit) string {
 	if l.Unlimited {
 		return "unlimited"

@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"time"
@@ -9,70 +10,55 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// limited reports whether r was held to a limit: a rule applied that is not unlimited and
-// that no other rule of the request replaced, or the descriptor brought its own, or is wrong.
+// limited reports whether a limit applied to r: of a rule that is not unlimited and that no other rule of the request
+// replaced, or of the descriptor itself; or whether the descriptor is invalid.
 func limited(r *limiter.Result) bool {
 	return r.Err == nil && (r.Limits != nil || r.Source == check.Closed)
 }
 
-// counted reports whether r also says what is left: not when on_failure or on_partition
-// answered without looking at a counter.
-func counted(r *limiter.Result) bool {
-	return limited(r) && r.Source != check.Open && r.Source != check.Closed
-}
+// counted reports whether r also has what remains: a fallback does not.
+func counted(r *limiter.Result) bool { return limited(r) && httpanswer.Counted(r) }
 
-// over reports whether r is over its limit. A rule in shadow mode never is, whatever
-// became of the rest of an all-or-nothing batch.
+// over reports whether r is over its limit. A rule in shadow mode never is, not even in an all-or-nothing batch that failed.
 func over(r *limiter.Result) bool {
 	return limited(r) && !r.Allowed && (r.Rule == nil || !r.Rule.Shadow)
 }
 
-// exceeded reports whether the request as a whole is over: a descriptor that is not in
-// quota mode is over, or all that are in it. One that failed is not over.
+// exceeded reports whether the request is over: a descriptor that is not in quota mode is, or all that are in it. One that
+// failed is not over.
 func exceeded(b *limiter.Batch) bool {
-	quotas, spent := 0, 0
+	quotas, left := false, false
 	for i := range b.Results {
 		r := &b.Results[i]
-		switch {
-		case r.Rule == nil || !r.Rule.Quota || r.Limits == nil:
-			if over(r) {
-				return true
-			}
-		case over(r):
-			quotas, spent = quotas+1, spent+1
-		default:
-			quotas++
+		if r.Rule != nil && r.Rule.Quota && r.Limits != nil {
+			quotas, left = true, left || !over(r)
+		} else if over(r) {
+			return true
 		}
 	}
-	return quotas > 0 && spent == quotas
+	return quotas && !left
 }
 
-// codeOf is the gRPC code of an error. Envoy takes each for a failure of the service, but
-// retries by code.
-func codeOf(c limiter.Code) codes.Code {
-	switch c {
-	case limiter.Invalid, limiter.UnknownDomain:
-		return codes.InvalidArgument
-	case limiter.Overloaded:
-		return codes.ResourceExhausted
-	case limiter.Unavailable:
-		return codes.Unavailable
-	case limiter.Forbidden:
-		return codes.PermissionDenied
-	case limiter.Unauthenticated:
-		return codes.Unauthenticated
-	}
-	return codes.Internal
+// codeOf has the gRPC code of an error of a check. Envoy takes each for a failure of the service, but retries by code.
+var codeOf = map[limiter.Code]codes.Code{
+	limiter.Invalid: codes.InvalidArgument, limiter.UnknownDomain: codes.InvalidArgument,
+	limiter.Overloaded: codes.ResourceExhausted, limiter.Unavailable: codes.Unavailable,
+	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated,
 }
 
-// errorOf returns e, about a field of the request, as a gRPC status.
+// errorOf returns e, about a field of the request or "" for all of it, as a gRPC status.
 func errorOf(e *limiter.Error, field string) error {
-	return status.Error(codeOf(e.Code), field+": "+e.Message)
+	message := e.Message
+	if field != "" {
+		message = field + ": " + message
+	}
+	return status.Error(cmp.Or(codeOf[e.Code], codes.Internal), message)
 }
 
 // told is the status of one descriptor and all that it points to.
@@ -82,7 +68,7 @@ type told struct {
 	reset  durationpb.Duration
 }
 
-// answer says in Envoy's words what became of req, whose checks b has had decided.
+// answer returns Envoy's response to req, whose decided checks b has.
 func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied bool) *ratelimitv3.RateLimitResponse {
 	memory := make([]told, len(b.Results))
 	res := &ratelimitv3.RateLimitResponse{
@@ -106,12 +92,12 @@ func (d *API) answer(b *limiter.Batch, req *ratelimitv3.RateLimitRequest, denied
 	return res
 }
 
-// fill makes t, which is empty, say what r is.
+// fill fills the empty t from r.
 func (t *told) fill(r *limiter.Result) {
 	s := &t.status
 	switch {
 	case r.Err != nil:
-		return // the code of a descriptor that nobody decided is UNKNOWN
+		return // the code of an undecided descriptor is UNKNOWN
 	case over(r):
 		s.Code = ratelimitv3.RateLimitResponse_OVER_LIMIT
 	default:
@@ -131,10 +117,9 @@ func (t *told) fill(r *limiter.Result) {
 	}
 }
 
-// untilReset returns the time until the limit of r is whole again, or, when it is over,
-// until the same hits would be admitted: Envoy can make that its client's Retry-After. Hits
-// that never will be are to wait for a whole limit, and where that is whole, for a period,
-// so that nobody takes 0 for an invitation.
+// untilReset returns the time until the limit of r resets, or, when it is over, until the same hits would be admitted, which
+// Envoy can make its client's Retry-After. Hits that never will be admitted wait for the reset, or for a period where
+// nothing is spent: 0 would invite them.
 func untilReset(r *limiter.Result) time.Duration {
 	switch {
 	case r.Allowed || r.Rule != nil && r.Rule.Shadow:
@@ -147,8 +132,8 @@ func untilReset(r *limiter.Result) time.Duration {
 	return r.Period
 }
 
-// deny adds the body and the headers that the first rule with a response wants for a
-// request that is over. Its status is for Envoy's configuration to choose.
+// deny adds the body and the headers of the first rule over its limit that has a response. Envoy's configuration chooses the
+// status.
 func deny(res *ratelimitv3.RateLimitResponse, b *limiter.Batch) {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -165,27 +150,20 @@ func deny(res *ratelimitv3.RateLimitResponse, b *limiter.Batch) {
 	}
 }
 
-// addHeaders tells Envoy's client how the descriptor stands that it should heed. Names and
-// order are those of envoyproxy/ratelimit.
+// addHeaders adds the headers of the decisive descriptor, in the names and the order of envoyproxy/ratelimit.
 func addHeaders(res *ratelimitv3.RateLimitResponse, b *limiter.Batch, denied bool) {
 	r := decisive(b, denied)
 	if r == nil {
 		return
 	}
-	wait := untilReset(r)
-	seconds := int64(wait / time.Second)
-	if wait%time.Second > 0 { // rounded up, so that nobody comes too early
-		seconds++
-	}
 	res.ResponseHeadersToAdd = append(res.ResponseHeadersToAdd,
 		header("RateLimit-Limit", strconv.FormatUint(uint64(narrow(r.Limit)), 10)),
 		header("RateLimit-Remaining", strconv.FormatUint(uint64(narrow(r.Remaining)), 10)),
-		header("RateLimit-Reset", strconv.FormatInt(seconds, 10)))
+		header("RateLimit-Reset", strconv.FormatInt(httpanswer.Seconds(untilReset(r)), 10)))
 }
 
-// decisive returns the result that says most about the request: of those that are over the
-// one to wait for longest, if the request is; else the one with the least remaining. Between
-// equals it is the first. nil if nothing was counted.
+// decisive returns the result to report: of a denied request the one over its limit that takes longest to reset, else the
+// one with the least remaining. The first of equals; nil if nothing was counted.
 func decisive(b *limiter.Batch, denied bool) *limiter.Result {
 	var best *limiter.Result
 	for i := range b.Results {

@@ -2,15 +2,15 @@
 // envoy.service.ratelimit.v3.RateLimitService on a *grpc.Server that the caller makes and
 // serves, in Envoy's own published types.
 //
-// It decides what a request in Envoy's words asks, which code the whole of it gets, and
-// what Envoy is told beside it. Which rule applies and how much is left is the
-// limiter.Service's. docs/envoy.md is its reference and lists what differs from
-// envoyproxy/ratelimit, and why. It starts no goroutine.
+// It translates requests and responses and decides the overall code; the limiter.Service matches rules and decides checks.
+// docs/envoy.md is its reference and lists the differences from envoyproxy/ratelimit. It starts no goroutine.
 package envoy
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -26,20 +26,18 @@ import (
 
 // Config is what an API is made of.
 type Config struct {
-	// Limiter answers. Required.
+	// Limiter decides checks. Required.
 	Limiter limiter.Service
-	// Guard says who may ask. nil lets everybody in.
+	// Guard authenticates and authorizes callers. nil admits all.
 	Guard *access.Guard
-	// Admit says whether the node has time for a call. One that it has no time for is answered by what its rules say of
-	// failures. nil admits all.
+	// Admit reports whether the node has time for a call. Other calls get the fallback of their rules. nil admits all.
 	Admit func() bool
 	// Tracing: callers' traceparent is read.
 	Tracing bool
-	// AllOrNothing charges all descriptors of a request or none. Otherwise each is charged
-	// for itself, and one that is denied uses up what is left, as in envoyproxy/ratelimit.
+	// AllOrNothing charges all descriptors of a request or none. Otherwise each is charged by itself, and a denied one uses
+	// up what remains, as in envoyproxy/ratelimit.
 	AllOrNothing bool
-	// ResponseHeaders adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to
-	// what Envoy sends to its client.
+	// ResponseHeaders adds RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset to Envoy's response to its client.
 	ResponseHeaders bool
 	// DynamicMetadata hands the request and the rules' metadata to Envoy's next filters.
 	DynamicMetadata bool
@@ -73,16 +71,16 @@ func New(c Config) (*API, error) {
 	return &API{config: c}, nil
 }
 
-// ShouldRateLimit implements ratelimitv3.RateLimitServiceServer. An error is a gRPC status, and no descriptor is held to a
-// limit then; InvalidArgument names the field at fault. A node that is about to stop answers what still comes: gRPC's GOAWAY sends
-// Envoy elsewhere, and an error might let the request pass.
+// ShouldRateLimit implements ratelimitv3.RateLimitServiceServer. An error is a gRPC status, and no limit applies to any
+// descriptor then; InvalidArgument names the field. A leaving node still responds: gRPC's GOAWAY sends Envoy to another, and
+// an error might let the request pass.
 func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	pass, rejected := d.config.Guard.Call(ctx, limiter.EnvoyAPI)
 	if rejected == nil {
 		rejected = may(&pass, req)
 	}
 	if rejected != nil {
-		return nil, status.Error(codeOf(rejected.Code), rejected.Message)
+		return nil, errorOf(rejected, "")
 	}
 	if f := fault(req); f != nil {
 		return nil, errorOf(f, f.Field)
@@ -113,8 +111,8 @@ func (d *API) ShouldRateLimit(ctx context.Context, req *ratelimitv3.RateLimitReq
 	return d.answer(b, req, denied), nil
 }
 
-// may says why the caller may not ask req, or nil. One descriptor that it may not rejects the whole, before anything
-// is charged.
+// may returns why the caller may not make req, or nil. One descriptor that is not granted rejects the request, before
+// anything is charged.
 func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *limiter.Error {
 	if pass.Open() {
 		return nil
@@ -128,8 +126,7 @@ func may(pass *access.Pass, req *ratelimitv3.RateLimitRequest) *limiter.Error {
 	return nil
 }
 
-// readRefunds returns the places of the descriptors that are to get something back. An
-// all-or-nothing batch, b, has only read them, and whatever it read, they are not over.
+// readRefunds returns the places of the refunds in b, an all-or-nothing batch, which has only read them: they are never over.
 func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []int) {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -141,8 +138,7 @@ func readRefunds(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) (places []
 	return places
 }
 
-// refund gives back to the descriptors at places, once the rest of req has been admitted. What
-// became of it takes the places of what was read of them.
+// refund refunds the descriptors at places, once the rest of req has been admitted, and replaces their results.
 func (d *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.RateLimitRequest, places []int) {
 	back := limiter.NewBatch()
 	defer back.Release()
@@ -157,13 +153,12 @@ func (d *API) refund(ctx context.Context, b *limiter.Batch, req *ratelimitv3.Rat
 	}
 }
 
-// undecidedRetry is after how long a request may come back of which a descriptor has no decision.
+// undecidedRetry is the retry time of a descriptor without a decision.
 const undecidedRetry = time.Second
 
-// settleUndecided answers the descriptors that have no decision, each for itself: an error of the whole call makes Envoy pass the
-// request under failure_mode_deny: false, so one must not be had by making one descriptor fail. A rule admits if it is
-// on_failure: open or in shadow mode; all else is over: other rules, limits that a descriptor brought, and a descriptor that is
-// wrong. Hits that could not be given back stay undecided.
+// settleUndecided decides descriptors with an error, each by itself: an error of the call makes Envoy pass the request under
+// failure_mode_deny: false, so one bad descriptor must not cause one. Rules with on_failure: open or in shadow mode admit.
+// Other rules deny, and so do limits of descriptors and invalid descriptors. Refunds that failed stay undecided.
 func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -179,8 +174,8 @@ func settleUndecided(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) {
 	}
 }
 
-// failure returns the error of the whole call where no descriptor has an answer, and none is held to a limit: what is wrong
-// with one goes before what no node could decide.
+// failure returns the error of the call where no descriptor has a decision, and no limit applies to any: invalid ones go
+// before undecided ones.
 func failure(b *limiter.Batch) error {
 	var first *limiter.Error
 	at := 0
@@ -193,8 +188,9 @@ func failure(b *limiter.Batch) error {
 			first, at = r.Err, i
 		}
 	}
-	if first.Field == "domain" { // of the request, as in fault
-		return errorOf(first, first.Field)
+	path := first.Field
+	if path != "domain" { // which is the request's
+		path = strings.TrimSuffix(fmt.Sprintf("descriptors[%d].%s", at, path), ".")
 	}
-	return errorOf(first, descriptorPath(at, first.Field))
+	return errorOf(first, path)
 }

@@ -19,9 +19,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// metadata returns what the next filters and the access log may want to know: domain,
-// descriptors and hitsAddend of the request, and under metadata that of the rules which have
-// something left, laid over each other in the order of the descriptors.
+// metadata returns dynamic metadata for the next filters and the access log: domain, descriptors and hitsAddend of the
+// request, and under metadata that of the rules that are not over, merged in the order of the descriptors.
 func metadata(b *limiter.Batch, req *ratelimitv3.RateLimitRequest) *structpb.Struct {
 	descriptors := make([]*structpb.Value, len(req.GetDescriptors()))
 	for i, d := range req.GetDescriptors() {
@@ -78,8 +77,7 @@ func list(values []*structpb.Value) *structpb.Value {
 	return structpb.NewListValue(&structpb.ListValue{Values: values})
 }
 
-// merge lays from under to: what to has stays, and mappings that both have are merged. It
-// does not change from, nor anything in it.
+// merge adds to to what only from has, also within mappings that both have. It does not change from, nor anything in it.
 func merge(to, from map[string]any) {
 	for key, value := range from {
 		inner, isMap := value.(map[string]any)
@@ -107,8 +105,8 @@ func (d *API) Register(g grpc.ServiceRegistrar) {
 	g.RegisterService(&desc, d)
 }
 
-// handle is the generated handler of ShouldRateLimit, but for reading the request: Envoy puts headers into descriptors as they
-// come, and the generated one fails where a header is not UTF-8, which would let the request pass.
+// handle is the generated handler of ShouldRateLimit, except that it accepts texts that are not UTF-8: Envoy copies headers
+// into descriptors, and an error would let the request pass.
 func handle(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 	var raw emptypb.Empty // keeps every field as bytes
 	if err := dec(&raw); err != nil {
@@ -141,8 +139,8 @@ func decode(data []byte) (*ratelimitv3.RateLimitRequest, error) {
 	return req, err
 }
 
-// mend returns a message in which every text at the path of fields that is not UTF-8 is shortened. What cannot be read stays as
-// it is.
+// mend returns a message with every text at the path of fields that is not UTF-8 shortened. A part that cannot be read stays
+// unchanged.
 func mend(data []byte, path ...protowire.Number) []byte {
 	if len(path) == 0 {
 		if utf8.Valid(data) {

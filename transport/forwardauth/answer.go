@@ -9,11 +9,10 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// answer answers a call whose checks b has had decided.
+// answer responds to a call by the results of b.
 func (d *API) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize, b *limiter.Batch) {
 	denied := worst(b)
-	// One denial settles it, whatever became of the other descriptors. But among all or nothing, those are
-	// denied for the sake of the one that failed.
+	// One denial decides, whatever the other results are. But an error in an all-or-nothing batch denies all of it.
 	if e := failure(b); e != nil && (denied == nil || a.AllOrNothing) {
 		httpanswer.Reject(w, httpanswer.ProblemOf(e))
 		return
@@ -32,11 +31,16 @@ func (d *API) answer(w http.ResponseWriter, r *http.Request, a *rules.Authorize,
 			b, denied = now, found
 		}
 	}
-	deny(w, a, b, denied)
+	status := a.DeniedStatus
+	if status == 0 {
+		status = httpanswer.DeniedStatus(denied)
+	}
+	httpanswer.SetHeadersOf(w.Header(), denied, b.Results)
+	httpanswer.Deny(w, denied, status, func(p httpanswer.Problem) any { return p })
 }
 
-// lookAgain reads, into now, what b has checked, and returns the worst denial, nil if there is none any more: of
-// checks that were all denied together the results do not say whose fault it was, and whose rule is to answer.
+// lookAgain reads the counters of b's checks into now, and returns the worst denial, nil if there is none now. The results of
+// an all-or-nothing batch do not tell which check failed it, and so which rule has the response.
 func (d *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result {
 	now.OneRequest, now.API = true, b.API
 	for i := range b.Checks {
@@ -51,17 +55,7 @@ func (d *API) lookAgain(r *http.Request, b, now *limiter.Batch) *limiter.Result 
 	return worst(now)
 }
 
-// deny rejects by the rule of denied, which is a result of b.
-func deny(w http.ResponseWriter, a *rules.Authorize, b *limiter.Batch, denied *limiter.Result) {
-	status := a.DeniedStatus
-	if status == 0 {
-		status = httpanswer.DeniedStatus(denied)
-	}
-	httpanswer.SetHeadersOf(w.Header(), denied, b.Results)
-	httpanswer.Deny(w, denied, status, func(p httpanswer.Problem) any { return p })
-}
-
-// limited returns how many results of b were held to a limit.
+// limited returns how many results of b have a limit.
 func limited(b *limiter.Batch) (n int) {
 	for i := range b.Results {
 		if b.Results[i].Limits != nil {
@@ -71,8 +65,7 @@ func limited(b *limiter.Batch) (n int) {
 	return n
 }
 
-// worst returns the denial that lasts longest, nil if there is none. What no limit is held to is
-// denied with others only.
+// worst returns the denial that lasts longest, nil if there is none. An unlimited check is only ever denied with others.
 func worst(b *limiter.Batch) (longest *limiter.Result) {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -86,8 +79,7 @@ func worst(b *limiter.Batch) (longest *limiter.Result) {
 	return longest
 }
 
-// tightest returns the result that leaves the least, nil if none was held to a limit. One that
-// counted goes before those that did not.
+// tightest returns the result with the least remaining, nil if none has a limit. One that counted goes before others.
 func tightest(b *limiter.Batch) (least *limiter.Result) {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -103,8 +95,7 @@ func tightest(b *limiter.Batch) (least *limiter.Result) {
 	return least
 }
 
-// failure returns why a check has no decision, nil if all have one: what is wrong with one
-// goes before what no node could decide.
+// failure returns why a check has no decision, nil if all have one: invalid ones go before undecided ones.
 func failure(b *limiter.Batch) (first *limiter.Error) {
 	for i := range b.Results {
 		if e := b.Results[i].Err; e != nil && (first == nil || e.Code < first.Code) {

@@ -1,11 +1,10 @@
-// Package forwardauth is the API for proxies that ask about each request before they pass it
-// on: nginx's auth_request, Traefik's ForwardAuth, Caddy's forward_auth and Envoy's ext_authz
-// over HTTP. It answers /v1/authorize/DOMAIN and all paths below. docs/forward-auth.md is its reference.
+// Package forwardauth is the API for proxies that authorize each request before they pass it on: nginx's auth_request,
+// Traefik's ForwardAuth, Caddy's forward_auth and Envoy's ext_authz over HTTP. It serves /v1/authorize/DOMAIN and all paths
+// below. docs/forward-auth.md is its reference.
 //
-// It decides what a request was, as far as the proxy may be believed, which checks that
-// makes by the key authorize of the domain's rule file, and how the answer is told. The
-// checks are the limiter.Service's. A rejection is never a 2xx: whatever cannot be made
-// out or decided is rejected. It starts no goroutine.
+// It reads the original request, as far as the proxy is trusted, and makes checks of it by the key authorize of the domain's
+// rule file. The limiter.Service decides them. A call that cannot be read or decided is rejected: never a 2xx. It starts no
+// goroutine.
 package forwardauth
 
 import (
@@ -21,20 +20,18 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// Prefix is what the paths of the API begin with. The domain follows.
+// Prefix begins the paths of the API. The domain follows.
 const Prefix = "/v1/authorize/"
 
 // Config is what an API is made of.
 type Config struct {
-	// Limiter answers. Required.
+	// Limiter decides checks. Required.
 	Limiter limiter.Service
-	// Guard says which proxies may ask. nil lets all in.
+	// Guard authenticates and authorizes proxies. nil admits all.
 	Guard *access.Guard
-	// Authorize returns what is checked in a domain by the rules in force, nil if the
-	// domain is not answered for. Required.
+	// Authorize returns the key authorize of a domain in the rules in force, nil if it has none. Required.
 	Authorize func(domain string) *rules.Authorize
-	// Leaving says whether new calls are to be rejected, because the node is about to
-	// stop. nil means never.
+	// Leaving reports whether new calls are rejected, because the node is about to stop. nil means never.
 	Leaving func() bool
 }
 
@@ -63,9 +60,8 @@ func New(c Config) (*API, error) {
 	return &API{config: c}, nil
 }
 
-// Before returns a handler that answers what the API is for and gives the rest to next. It
-// stands before an http.ServeMux, not in one: that would redirect //login to /login
-// instead of asking about it.
+// Before returns a handler that serves the API's paths and gives the rest to next. It stands before an http.ServeMux, not in
+// one, which would redirect //login to /login.
 func (d *API) Before(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasPrefix(r.URL.EscapedPath(), Prefix) {
@@ -76,7 +72,7 @@ func (d *API) Before(next http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP answers one call, whose path begins with Prefix. Its body is not read.
+// ServeHTTP serves one call, whose path begins with Prefix. Its body is not read.
 func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d.config.Leaving() {
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusServiceUnavailable, "this node is leaving; ask another"))
@@ -117,32 +113,29 @@ func (d *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	d.answer(w, r, a, b)
 }
 
-// RejectionHeader says that the proxy itself was rejected, and not its client limited: a proxy passes a 401 or 403 on,
-// and its client's statuses may be these too. Its value is the problem's code.
-const RejectionHeader = "Sluice-Rejection"
+// rejectionHeader tells that the proxy itself was rejected, and not its client limited: a proxy passes a 401 or 403 on. Its
+// value is the problem's code.
+const rejectionHeader = "Sluice-Rejection"
 
-// challenge is for the proxy. Bearer would be taken for a word to its client.
+// challenge is for the proxy. Bearer would challenge its client.
 const challenge = access.TokenHeader + ` realm="sluice"`
 
-// reject answers a proxy that may not ask.
+// reject rejects a proxy.
 func reject(w http.ResponseWriter, e *limiter.Error) {
-	w.Header().Set(RejectionHeader, e.Code.String())
+	w.Header().Set(rejectionHeader, e.Code.String())
 	if e.Code == limiter.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", challenge)
 	}
 	httpanswer.Reject(w, httpanswer.ProblemOf(e))
 }
 
-// split takes the escaped path of a call apart: the domain, and what stands behind it, which
-// is "" or begins with a slash. A domain that cannot be decoded is "", which no file has.
+// split returns the domain in the escaped path of a call, and the rest, which is "" or begins with a slash. A domain that
+// cannot be decoded is "", which no file has.
 func split(escaped string) (domain, path string) {
-	rest := strings.TrimPrefix(escaped, Prefix)
-	if i := strings.IndexByte(rest, '/'); i >= 0 {
-		rest, path = rest[:i], rest[i:]
+	domain = strings.TrimPrefix(escaped, Prefix)
+	if i := strings.IndexByte(domain, '/'); i >= 0 {
+		domain, path = domain[:i], domain[i:]
 	}
-	domain, err := url.PathUnescape(rest)
-	if err != nil {
-		return "", path
-	}
+	domain, _ = url.PathUnescape(domain) // "" if it fails
 	return domain, path
 }

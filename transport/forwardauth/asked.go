@@ -6,30 +6,29 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sluice-project/sluice/limiter"
 	"github.com/sluice-project/sluice/rules"
 )
 
-// asked is what a call asks about. What the proxy was asked it tells in one of two ways, and the way is
-// the proxy's to choose, never its client's:
+// asked is a call. The proxy, never its client, chooses how it describes the original request:
 //
-//   - by calling a path below the domain, as ext_authz does: the call has the method, the path and
-//     the host of the original request, and headers that tell of them are not looked at;
-//   - by calling the domain itself: then headers tell, if the caller is trusted, and nothing else.
+//   - it calls a path below the domain, as ext_authz does: the call has the method, the path and the host of the original
+//     request, and headers about them are ignored;
+//   - it calls the domain itself: then only headers describe the request, and only of a trusted proxy.
 type asked struct {
 	rules *rules.Authorize
 	call  *http.Request
 	// path is the original request's, escaped, in a call below the domain; "" otherwise.
 	path string
 
-	peer    netip.Addr // who called; not valid if that cannot be told
+	peer    netip.Addr // the caller's; invalid if it is not known
 	trusted bool
 }
 
-// fill adds the checks of the call to b: one for each descriptor all of whose entries have a value. The
-// error says what cannot be made out of the call; nothing is to be checked then.
+// fill adds a check to b for each descriptor all of whose entries have a value. On an error nothing is to be checked.
 func (q *asked) fill(b *limiter.Batch, domain string) *limiter.Error {
 	if peer, err := netip.ParseAddrPort(q.call.RemoteAddr); err == nil {
 		q.peer = peer.Addr().Unmap().WithZone("")
@@ -71,7 +70,7 @@ func (q *asked) value(e *rules.AuthorizeEntry) (value string, fault *limiter.Err
 	case rules.FromClientAddress:
 		return q.client()
 	case rules.FromHeader:
-		value = headerOf(q.call.Header.Values(e.Name))
+		value = strings.Join(q.call.Header.Values(e.Name), ", ")
 	case rules.FromMethod:
 		value, fault = q.method()
 	case rules.FromHost:
@@ -83,17 +82,6 @@ func (q *asked) value(e *rules.AuthorizeEntry) (value string, fault *limiter.Err
 		return "", fault
 	}
 	return e.Of(value), nil
-}
-
-// headerOf returns the value of a header of several lines.
-func headerOf(lines []string) string {
-	switch len(lines) {
-	case 0:
-		return ""
-	case 1:
-		return lines[0]
-	}
-	return strings.Join(lines, ", ")
 }
 
 // client returns the client's network.
@@ -152,13 +140,12 @@ func (q *asked) uri() (string, *limiter.Error) {
 	return path, nil
 }
 
-// original returns what a header tells of a part of the original request, or below, if it
-// is the call itself that tells. A part that is not told is a fault and not an entry without a
-// value: every request has it, so the proxy is not set up as it must be, and to go on would be
-// to limit nothing.
+// original returns the part of the original request that a header has, or below, if the call itself has it. A missing part
+// is an error and not an entry without a value: every request has it, so the proxy is misconfigured, and its requests would
+// pass unlimited.
 func (q *asked) original(header, part string) (told string, below bool, fault *limiter.Error) {
 	if q.path != "" {
-		// Were it not rejected, a slash too many behind the domain would make one path of all.
+		// Otherwise an extra slash after the domain would give all requests one path.
 		if uri := q.rules.Original.URI; q.trusted && len(q.call.Header.Values(uri)) > 0 {
 			return "", false, invalid(uri, "the call tells the path too: have the proxy call "+Prefix+"DOMAIN without a path, or leave the header out")
 		}
@@ -176,34 +163,25 @@ func (q *asked) original(header, part string) (told string, below bool, fault *l
 	return "", false, invalid(header, "comes more than once; the proxy must overwrite what its client has sent")
 }
 
-// clientOf returns the address that a request came from. peer is the one that called, and lines are
-// those of the header that has the addresses before it, the nearest one last. From the peer backwards,
-// addresses that are trusted are passed over, and the first that is not is the client: what stands before
-// it, it may have made up. Something that is no address ends the walk too, and then, as where all are trusted, the
-// client is the last that was passed over.
+// clientOf returns the address that a request came from. peer is the caller's, and lines are those of the header that has the
+// addresses before it, the nearest one last. The client is the nearest address that is not trusted: it may have made up those
+// before it. A text that is no address ends the walk too. Then, and where all are trusted, the client is the last trusted one.
 func clientOf(peer netip.Addr, lines []string, trusts func(netip.Addr) bool) netip.Addr {
 	client := peer
-	for i := len(lines) - 1; i >= 0; i-- {
-		rest, more := lines[i], true
-		for more && trusts(client) {
-			var item string
-			if at := strings.LastIndexByte(rest, ','); at >= 0 {
-				rest, item = rest[:at], rest[at+1:]
-			} else {
-				item, more = rest, false
-			}
-			addr, ok := addressOf(item)
+	for _, line := range slices.Backward(lines) {
+		for more := true; more && trusts(client); {
+			at := strings.LastIndexByte(line, ',')
+			addr, ok := addressOf(line[at+1:])
 			if !ok {
 				return client
 			}
-			client = addr
+			client, more, line = addr, at >= 0, line[:max(at, 0)]
 		}
 	}
 	return client
 }
 
-// addressOf reads an item of the chain: an address, which may be in brackets and have a port. It is
-// unmapped and has no zone.
+// addressOf parses an item of the chain: an address, perhaps in brackets or with a port. It is unmapped and has no zone.
 func addressOf(item string) (netip.Addr, bool) {
 	item = strings.Trim(item, " \t")
 	addr, err := netip.ParseAddr(item)
@@ -227,10 +205,9 @@ func addressOf(item string) (netip.Addr, bool) {
 
 var errURI = errors.New("want a path that begins with /, or a URL")
 
-// pathOf returns the path of a request target as a server's routes see it: without query and fragment,
-// decoded once, with one slash for several, and without . and .. segments, so that a detour to a path is
-// counted as that path. A slash at the end stays. It rejects bad escapes, and targets that are neither a
-// path, nor a URL, nor the * of OPTIONS.
+// pathOf returns the path of a request target as a server's routes see it: without query and fragment, decoded once, with one
+// slash for several, and without . and .. segments. A slash at the end stays. It rejects bad escapes, and targets that are
+// neither a path, nor a URL, nor the * of OPTIONS.
 func pathOf(target string) (string, error) {
 	if i := strings.IndexAny(target, "?#"); i >= 0 {
 		target = target[:i]
@@ -254,20 +231,14 @@ func pathOf(target string) (string, error) {
 		return "", err
 	}
 	clean := path.Clean(decoded)
-	if clean != "/" && endsInside(decoded) {
+	last := decoded[strings.LastIndexByte(decoded, '/')+1:]
+	if clean != "/" && (last == "" || last == "." || last == "..") { // it names a folder
 		clean += "/"
 	}
 	return clean, nil
 }
 
-// endsInside reports whether a path names what is inside a folder: it ends with a slash, or with
-// a segment that is a step.
-func endsInside(p string) bool {
-	last := p[strings.LastIndexByte(p, '/')+1:]
-	return last == "" || last == "." || last == ".."
-}
-
-// hostOf returns a host as it is counted: in lower case, without a port and a dot at the end.
+// hostOf returns a host in lower case, without a port and a dot at the end.
 func hostOf(host string) string {
 	host = strings.ToLower(host)
 	if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.Contains(host[i:], "]") {

@@ -13,8 +13,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// serviceDesc is the generated one, but that the hot calls decode to question and
-// encode from answer.
+// serviceDesc is the generated one, except that the hot calls decode to question and encode from answer.
 func serviceDesc() *grpc.ServiceDesc {
 	d := sluicev1.SluiceService_ServiceDesc
 	d.Methods = slices.Clone(d.Methods)
@@ -46,21 +45,50 @@ func handleCheck(srv any, ctx context.Context, decode func(any) error, intercept
 	return interceptor(ctx, q, info, handle)
 }
 
-// checkOnce answers a call of Check.
-func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
-	if s.gone() {
-		q.batch.Release()
-		return nil, errLeaving
+// enter admits a call of the unary API. Errors are statuses.
+func (s *Server) enter(ctx context.Context) (access.Pass, error) {
+	if s.leaving.Err() != nil {
+		return access.Pass{}, errLeaving
 	}
-	q.batch.API = limiter.GRPCAPI
-	if s.tracing {
-		q.batch.Traceparent = transport.Traceparent(ctx)
-	}
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
+	pass, rejected := s.config.Guard.Call(ctx, limiter.GRPCAPI)
 	if rejected != nil {
-		q.batch.Release()
-		return nil, statusOf(rejected)
+		return pass, statusOf(rejected)
 	}
+	return pass, nil
+}
+
+// authorize is enter for a caller that must have verb in domain.
+func (s *Server) authorize(ctx context.Context, verb access.Verb, domain string) (access.Pass, error) {
+	pass, err := s.enter(ctx)
+	if err != nil {
+		return pass, err
+	}
+	if rejected := pass.May(verb, domain); rejected != nil {
+		return pass, statusOf(rejected)
+	}
+	return pass, nil
+}
+
+// operate is enter for a call of operators, or with a policy of callers that have verb in domain.
+func (s *Server) operate(ctx context.Context, verb access.Verb, domain string) (access.Pass, error) {
+	pass, err := s.enter(ctx)
+	if err != nil {
+		return pass, err
+	}
+	if rejected := pass.Operate(ctx, verb, domain); rejected != nil {
+		return pass, statusOf(rejected)
+	}
+	return pass, nil
+}
+
+// checkOnce serves Check.
+func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
+	pass, err := s.enter(ctx)
+	if err != nil {
+		q.batch.Release()
+		return nil, err
+	}
+	s.label(ctx, q.batch)
 	if rejected := pass.Restrict(q.batch); rejected != nil {
 		q.batch.Release()
 		return nil, statusOf(rejected)
@@ -72,13 +100,21 @@ func (s *Server) checkOnce(ctx context.Context, q *question) (any, error) {
 	return a, nil
 }
 
+// label notes the API and the trace of a call.
+func (s *Server) label(ctx context.Context, b *limiter.Batch) {
+	b.API = limiter.GRPCAPI
+	if s.config.Tracing {
+		b.Traceparent = transport.Traceparent(ctx)
+	}
+}
+
 // check decides one request, of a call or of a stream. The question is used up.
 func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 	if q.fault != nil {
 		q.batch.Release()
 		return nil, q.fault
 	}
-	if err := s.limiter.Check(ctx, q.batch); err != nil {
+	if err := s.config.Limiter.Check(ctx, q.batch); err != nil {
 		q.batch.Release()
 		return nil, err
 	}
@@ -87,22 +123,16 @@ func (s *Server) check(ctx context.Context, q *question) (*answer, error) {
 
 // Reset implements sluicev1.SluiceServiceServer.
 func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluicev1.ResetResponse, error) {
-	if s.gone() {
-		return nil, errLeaving
-	}
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected != nil {
-		return nil, statusOf(rejected)
+	pass, err := s.enter(ctx)
+	if err != nil {
+		return nil, err
 	}
 	if e := limiter.CountFault(len(req.GetChecks())); e != nil {
 		return nil, statusOf(e)
 	}
 	b := limiter.NewBatch()
 	defer b.Release()
-	b.API = limiter.GRPCAPI
-	if s.tracing {
-		b.Traceparent = transport.Traceparent(ctx)
-	}
+	s.label(ctx, b)
 	fill(b, req.GetChecks())
 	for i := range b.Checks {
 		b.Checks[i].Verb = bucket.Reset
@@ -110,14 +140,24 @@ func (s *Server) Reset(ctx context.Context, req *sluicev1.ResetRequest) (*sluice
 	if rejected := pass.Restrict(b); rejected != nil {
 		return nil, statusOf(rejected)
 	}
-	if err := s.limiter.Reset(ctx, b); err != nil {
+	if err := s.config.Limiter.Reset(ctx, b); err != nil {
 		return nil, statusOf(err)
 	}
-	return &sluicev1.ResetResponse{Decisions: resets(b)}, nil
+	res := &sluicev1.ResetResponse{Decisions: make([]*sluicev1.Decision, len(b.Results))}
+	for i := range b.Results {
+		r := &b.Results[i]
+		d := &sluicev1.Decision{Rule: r.RuleName()}
+		if r.Err != nil {
+			d.Error = errorAt(r.Err, i)
+		} else {
+			d.Source, d.Owner = sluicev1.Source(r.Source), r.Owner
+		}
+		res.Decisions[i] = d
+	}
+	return res, nil
 }
 
-// fill adds checks to b. What the wire can say and a limiter.Check cannot
-// becomes the check's Fault.
+// fill adds checks to b. A value of the wire that a limiter.Check cannot hold becomes the check's Fault.
 func fill(b *limiter.Batch, checks []*sluicev1.Check) {
 	for _, p := range checks {
 		c := b.Add()
@@ -138,44 +178,12 @@ func fill(b *limiter.Batch, checks []*sluicev1.Check) {
 	}
 }
 
-// resets returns what became of the counters of b, one per check.
-func resets(b *limiter.Batch) []*sluicev1.Decision {
-	out, list := blank(len(b.Results))
-	for i := range b.Results {
-		r, d := &b.Results[i], &list[i]
-		d.Rule = r.RuleName()
-		if r.Err != nil {
-			d.Error = errorAt(r.Err, i)
-			continue
-		}
-		d.Source, d.Owner = sluicev1.Source(r.Source), r.Owner
-	}
-	return out
-}
-
-// blank returns n decisions in one piece of memory, and pointers to them.
-func blank(n int) ([]*sluicev1.Decision, []sluicev1.Decision) {
-	list := make([]sluicev1.Decision, n)
-	out := make([]*sluicev1.Decision, n)
-	for i := range list {
-		out[i] = &list[i]
-	}
-	return out, list
-}
-
 // ReportLoad implements sluicev1.SluiceServiceServer.
 func (s *Server) ReportLoad(ctx context.Context, req *sluicev1.ReportLoadRequest) (*sluicev1.ReportLoadResponse, error) {
-	if s.gone() {
-		return nil, errLeaving
+	if _, err := s.authorize(ctx, access.Charge, req.GetDomain()); err != nil {
+		return nil, err
 	}
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected == nil {
-		rejected = pass.May(access.Charge, req.GetDomain())
-	}
-	if rejected != nil {
-		return nil, statusOf(rejected)
-	}
-	l, err := s.limiter.ReportLoad(ctx, limiter.LoadReport{
+	l, err := s.config.Limiter.ReportLoad(ctx, limiter.LoadReport{
 		Domain: req.GetDomain(), Pool: req.GetPool(), Load: req.GetLoad(), Reporter: req.GetReporter(),
 	})
 	if err != nil {

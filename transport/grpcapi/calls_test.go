@@ -178,7 +178,7 @@ func TestBadCalls(t *testing.T) {
 			}
 		}
 	}
-	big := request(user(strings.Repeat("x", MaxMessage)))
+	big := request(user(strings.Repeat("x", maxMessage)))
 	if _, err := d.client.Check(t.Context(), big); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message over the limit: %v", err)
 	}

@@ -18,19 +18,18 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// question is a sluice.v1.CheckRequest, decoded straight into a batch. It reads
-// what the generated type reads and rejects what that rejects; a fuzzer compares
-// the two. ADR 14 says what it buys.
+// question is a sluice.v1.CheckRequest, decoded straight into a batch. It accepts exactly the messages that the generated
+// type accepts; a fuzzer compares the two. ADR 14 has the measurements.
 type question struct {
 	batch *limiter.Batch
 	id    uint64
-	// fault is set when the request as a whole is rejected.
+	// fault is set when the whole request is invalid.
 	fault *limiter.Error
 	text  text
 	size  int // of the message, in bytes
 }
 
-// WireSize is what a stream has held of q.
+// WireSize is the size of q's message in bytes.
 func (q *question) WireSize() int { return q.size }
 
 // Field numbers of sluice.v1.
@@ -51,15 +50,15 @@ var (
 // text is where the strings of a request are copied to: grpc takes its memory back.
 type text struct{ chunk strings.Builder }
 
-// A chunk has room for all that is left of a short request, and for a part of what is left of a long one, most of which
-// is tags and strings that the check before has too.
+// A chunk has room for the rest of a short request, or for a part of the rest of a long one: most of that is tags, and
+// strings that the check before has too.
 const (
 	shortRequest = 256
 	partOfLong   = 4
 )
 
-// keep returns like if that is what part says, and else a copy of part, which must be valid UTF-8. left is how much of the
-// request is left, part included.
+// keep returns like if part equals it, else a copy of part, which must be valid UTF-8. left is the length of the rest of
+// the request, part included.
 func (t *text) keep(part []byte, like string, left int) (string, error) {
 	if string(part) == like {
 		return like, nil
@@ -104,7 +103,7 @@ func (q *question) decode(data []byte) error {
 	return nil
 }
 
-// decodeCheck adds a check. behind is how much of the request follows it.
+// decodeCheck adds a check. behind is the length of the request after it.
 func (q *question) decodeCheck(data []byte, behind int) error {
 	c := q.batch.Add()
 	before := &limiter.Check{}
@@ -154,8 +153,8 @@ func (q *question) decodeCheck(data []byte, behind int) error {
 	return nil
 }
 
-// decodeEntry reads one entry of a descriptor. like is the entry at this place of the check before, left how much of the
-// request is left.
+// decodeEntry reads one entry of a descriptor. like is the entry at this place of the check before, left the length of the
+// rest of the request.
 func (q *question) decodeEntry(data []byte, like rules.Entry, left int) (e rules.Entry, err error) {
 	for len(data) > 0 {
 		num, typ, value, rest, err := field(data)
@@ -231,8 +230,7 @@ func decodeLimit(data []byte, l *sluicev1.Limit) error {
 	return nil
 }
 
-// field reads one field. Of a BytesType, value is what stands behind the length,
-// so that value always ends where rest begins.
+// field reads one field. The value of a BytesType is without its length, so that value always ends where rest begins.
 func field(data []byte) (num protowire.Number, typ protowire.Type, value, rest []byte, err error) {
 	num, typ, n := protowire.ConsumeTag(data)
 	if n < 0 {
@@ -262,7 +260,7 @@ func varint(value []byte) uint64 {
 	return v
 }
 
-// setVerb sets the verb, or the fault of naming one that there is not.
+// setVerb sets the verb, or the Fault of an unknown one.
 func setVerb(c *limiter.Check, v int32) {
 	if v >= 0 && v <= int32(sluicev1.Verb_VERB_REFUND) {
 		c.Verb = bucket.Verb(v)
@@ -271,7 +269,7 @@ func setVerb(c *limiter.Check, v int32) {
 	c.Fault = &limiter.Error{Code: limiter.Invalid, Field: "verb", Message: fmt.Sprintf("unknown verb %d; want 0 to %d", v, sluicev1.Verb_VERB_REFUND)}
 }
 
-// addLimit adds limit i, or the fault of one that cannot be read.
+// addLimit adds limit i, or the Fault of an invalid one.
 func addLimit(c *limiter.Check, i int, p *sluicev1.Limit) {
 	l, err := transport.LimitFromProto(p)
 	if err != nil {
@@ -283,8 +281,8 @@ func addLimit(c *limiter.Check, i int, p *sluicev1.Limit) {
 	c.Limits = append(c.Limits, l)
 }
 
-// codec is gRPC's own for all messages but those of the hot calls, which have
-// their own shape in memory. Bytes on the wire are the same.
+// codec is gRPC's own, except for the messages of the hot calls: they have their own shape in memory and the same bytes on
+// the wire.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2(encproto.Name)} }

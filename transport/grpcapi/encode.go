@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/buffers"
 )
 
-// answer is a sluice.v1.CheckResponse that is encoded straight from a batch. It
-// owns the batch and releases it when it is encoded.
+// answer is a sluice.v1.CheckResponse, encoded straight from a batch, which it owns and releases.
 type answer struct {
 	batch *limiter.Batch // nil when fault is set
 	id    uint64
@@ -34,8 +33,7 @@ const (
 	headerName, headerValue                       = 1, 2
 )
 
-// decisionSize is more than any decision takes on the wire without its strings
-// and its error.
+// decisionSize is more than any decision takes on the wire without its strings and its error.
 const decisionSize = 120
 
 // encode returns the message in a pooled buffer.
@@ -67,8 +65,7 @@ func (a *answer) encode() mem.BufferSlice {
 	return mem.BufferSlice{mem.NewBuffer(buf, pool)}
 }
 
-// appendDecision appends r, the result of check i. room is how many bytes of responses there may
-// still be.
+// appendDecision appends r, the result of check i. room is the number of bytes left for responses.
 func appendDecision(out []byte, r *limiter.Result, i int, room *int) []byte {
 	if r.Err != nil {
 		out = appendString(out, decisionRule, r.RuleName())
@@ -115,8 +112,8 @@ func appendResponse(out []byte, p *rules.Response) []byte {
 	return appendString(out, responseBody, p.Body)
 }
 
-// nest appends what f appends, with its length before it. One byte is kept for
-// the length, which is enough below 128; a longer message is moved.
+// nest appends the message that f appends, with its length before it. One byte is reserved for the length, enough below
+// 128; a longer message is moved.
 func nest(out []byte, f func([]byte) []byte) []byte {
 	start := len(out)
 	out = f(append(out, 0))

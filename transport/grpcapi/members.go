@@ -16,28 +16,18 @@ import (
 
 // Members implements sluicev1.SluiceServiceServer.
 func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*sluicev1.MembersResponse, error) {
-	if _, rejected := s.guard.Call(ctx, limiter.GRPCAPI); rejected != nil {
+	if _, rejected := s.config.Guard.Call(ctx, limiter.GRPCAPI); rejected != nil {
 		return nil, statusOf(rejected)
 	}
-	m := s.limiter.Members(ctx)
+	m := s.config.Limiter.Members(ctx)
+	h := m.Holdings
 	res := &sluicev1.MembersResponse{
-		Self:       m.Self,
-		Ring:       m.Ring,
-		Partitions: int32(m.Partitions),
-		Members:    make([]*sluicev1.Member, len(m.Members)),
-		VoterSet:   setToProto(m.Set),
-		MayDecide:  m.MayDecide,
-		Reason:     m.Reason,
-		Unreached:  m.Unreached,
+		Self: m.Self, Ring: m.Ring, Partitions: int32(m.Partitions), Members: make([]*sluicev1.Member, len(m.Members)),
+		VoterSet: setToProto(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached,
 		Holdings: &sluicev1.Holdings{
-			Holding:       int32(m.Holdings.Holding),
-			Unprotected:   int32(m.Holdings.Unprotected),
-			BelowReplicas: int32(m.Holdings.BelowReplicas),
-			HandingOver:   int32(m.Holdings.HandingOver),
-			Copies:        int32(m.Holdings.Copies),
-			Claims:        int32(m.Holdings.Claims),
-			Divergent:     int32(m.Holdings.Divergent),
-			Lost:          int32(m.Holdings.Lost),
+			Holding: int32(h.Holding), Unprotected: int32(h.Unprotected), BelowReplicas: int32(h.BelowReplicas),
+			HandingOver: int32(h.HandingOver), Copies: int32(h.Copies), Claims: int32(h.Claims),
+			Divergent: int32(h.Divergent), Lost: int32(h.Lost),
 		},
 		ClockCorrectionNs: int64(m.Clocks.Correction),
 	}
@@ -55,19 +45,10 @@ func (s *Server) Members(ctx context.Context, _ *sluicev1.MembersRequest) (*slui
 
 func memberToProto(m *limiter.Member) *sluicev1.Member {
 	p := &sluicev1.Member{
-		Name:          m.Name,
-		Boot:          m.Boot,
-		State:         m.StateName(),
-		GossipAddress: m.Gossip,
-		PeerAddress:   m.Peer,
-		GrpcAddress:   m.GRPC,
-		HttpAddress:   m.HTTP,
-		Version:       m.Version,
-		Zone:          m.Zone,
-		Partitions:    int32(m.Partitions),
-		Counted:       m.Counted,
-		Lives:         m.Lives,
-		Holds:         int32(m.Holds),
+		Name: m.Name, Boot: m.Boot, State: m.StateName(),
+		GossipAddress: m.Gossip, PeerAddress: m.Peer, GrpcAddress: m.GRPC, HttpAddress: m.HTTP,
+		Version: m.Version, Zone: m.Zone, Partitions: int32(m.Partitions), Holds: int32(m.Holds),
+		Counted: m.Counted, Lives: m.Lives,
 	}
 	if m.Silent >= 0 {
 		p.SilentNs = new(int64(m.Silent))
@@ -88,17 +69,10 @@ func setToProto(s limiter.VoterSet) *sluicev1.VoterSet {
 
 // ForgetMember implements sluicev1.SluiceServiceServer.
 func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberRequest) (*sluicev1.ForgetMemberResponse, error) {
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected == nil {
-		rejected = pass.Operate(ctx, access.Admin, "")
+	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
+		return nil, err
 	}
-	if rejected != nil {
-		return nil, statusOf(rejected)
-	}
-	if s.gone() {
-		return nil, errLeaving
-	}
-	set, err := s.limiter.Forget(ctx, req.GetName())
+	set, err := s.config.Limiter.Forget(ctx, req.GetName())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -107,17 +81,10 @@ func (s *Server) ForgetMember(ctx context.Context, req *sluicev1.ForgetMemberReq
 
 // Bootstrap implements sluicev1.SluiceServiceServer.
 func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*sluicev1.BootstrapResponse, error) {
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected == nil {
-		rejected = pass.Operate(ctx, access.Admin, "")
+	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
+		return nil, err
 	}
-	if rejected != nil {
-		return nil, statusOf(rejected)
-	}
-	if s.gone() {
-		return nil, errLeaving
-	}
-	set, err := s.limiter.Bootstrap(ctx)
+	set, err := s.config.Limiter.Bootstrap(ctx)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -126,17 +93,10 @@ func (s *Server) Bootstrap(ctx context.Context, _ *sluicev1.BootstrapRequest) (*
 
 // AcceptLoss implements sluicev1.SluiceServiceServer.
 func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) (*sluicev1.AcceptLossResponse, error) {
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected == nil {
-		rejected = pass.Operate(ctx, access.Admin, "")
+	if _, err := s.operate(ctx, access.Admin, ""); err != nil {
+		return nil, err
 	}
-	if rejected != nil {
-		return nil, statusOf(rejected)
-	}
-	if s.gone() {
-		return nil, errLeaving
-	}
-	partitions, told, err := s.limiter.AcceptLoss(ctx)
+	partitions, told, err := s.config.Limiter.AcceptLoss(ctx)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -145,21 +105,15 @@ func (s *Server) AcceptLoss(ctx context.Context, _ *sluicev1.AcceptLossRequest) 
 
 // Inspect implements sluicev1.SluiceServiceServer.
 func (s *Server) Inspect(ctx context.Context, req *sluicev1.InspectRequest) (*sluicev1.InspectResponse, error) {
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected == nil {
-		rejected = pass.Operate(ctx, access.Read, req.GetDomain())
-	}
-	if rejected != nil {
-		return nil, statusOf(rejected)
-	}
-	if s.gone() {
-		return nil, errLeaving
+	pass, err := s.operate(ctx, access.Read, req.GetDomain())
+	if err != nil {
+		return nil, err
 	}
 	q := limiter.Check{Domain: req.GetDomain()}
 	for _, e := range req.GetDescriptor_() {
 		q.Descriptor = append(q.Descriptor, rules.Entry{Key: e.GetKey(), Value: e.GetValue()})
 	}
-	x, err := s.limiter.Inspect(ctx, &q)
+	x, err := s.config.Limiter.Inspect(ctx, &q)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -176,10 +130,7 @@ func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
 	res := &sluicev1.InspectResponse{
 		Reason: x.Explanation.Reason, Partition: int32(x.Partition), Owner: x.Owner, Generation: x.Gen,
 		Replicas: x.Replicas, Filling: x.Filling, Counted: x.Counted, Grants: int32(x.Grants), Granted: x.Granted,
-		Denying: x.Denying, Missing: x.Missing,
-	}
-	for _, e := range x.Shown {
-		res.Shown = append(res.Shown, &sluicev1.Entry{Key: e.Key, Value: e.Value})
+		Denying: x.Denying, Missing: x.Missing, Shown: entriesToProto(x.Shown),
 	}
 	for _, l := range x.Leases {
 		res.Leases = append(res.Leases, &sluicev1.LeaseLeft{Node: l.Node, Left: l.Left})
@@ -197,26 +148,28 @@ func inspectionToProto(x *limiter.Inspection) *sluicev1.InspectResponse {
 	return res
 }
 
-// defaultTop is how many keys are listed where the caller does not say.
+func entriesToProto(list []rules.Entry) []*sluicev1.Entry {
+	out := make([]*sluicev1.Entry, len(list))
+	for i, e := range list {
+		out[i] = &sluicev1.Entry{Key: e.Key, Value: e.Value}
+	}
+	return out
+}
+
+// defaultTop is the number of keys of a request that does not set n.
 const defaultTop = 20
 
 // Top implements sluicev1.SluiceServiceServer.
 func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.TopResponse, error) {
-	if s.gone() {
-		return nil, errLeaving
-	}
-	pass, rejected := s.guard.Call(ctx, limiter.GRPCAPI)
-	if rejected == nil {
-		rejected = pass.May(access.Read, req.GetDomain())
-	}
-	if rejected != nil {
-		return nil, statusOf(rejected)
+	pass, err := s.authorize(ctx, access.Read, req.GetDomain())
+	if err != nil {
+		return nil, err
 	}
 	by := limiter.TopBy(req.GetBy())
-	if int32(by) != int32(req.GetBy()) { // beyond what TopBy can hold, and so rejected as the highest that it can
+	if int32(by) != int32(req.GetBy()) { // out of the range of TopBy: rejected as its highest value
 		by = ^limiter.TopBy(0)
 	}
-	top, err := s.limiter.Top(ctx, limiter.TopQuery{
+	top, err := s.config.Limiter.Top(ctx, limiter.TopQuery{
 		By: by, N: cmp.Or(int(req.GetN()), defaultTop), Domain: req.GetDomain(), Operator: pass.IsOperator(ctx),
 	})
 	if err != nil {
@@ -225,47 +178,33 @@ func (s *Server) Top(ctx context.Context, req *sluicev1.TopRequest) (*sluicev1.T
 	res := &sluicev1.TopResponse{CoversNs: int64(top.Covers), Nodes: top.Nodes, Missing: top.Missing}
 	for i := range top.Keys {
 		k := &top.Keys[i]
-		p := &sluicev1.TopKey{Domain: k.Domain, Rule: k.Rule, Cut: k.Cut, Count: k.Count, Error: k.Error, PerSecond: k.PerSecond}
-		for _, e := range k.Descriptor {
-			p.Descriptor_ = append(p.Descriptor_, &sluicev1.Entry{Key: e.Key, Value: e.Value})
-		}
-		res.Keys = append(res.Keys, p)
+		res.Keys = append(res.Keys, &sluicev1.TopKey{
+			Domain: k.Domain, Descriptor_: entriesToProto(k.Descriptor), Rule: k.Rule, Cut: k.Cut,
+			Count: k.Count, Error: k.Error, PerSecond: k.PerSecond,
+		})
 	}
 	return res, nil
 }
 
-// errLeaving answers what comes after Drain. A stream that ends with it has answered everything that was
-// decided; the detail tells it from a connection that broke.
+// errLeaving answers calls after Drain. A stream that ends with it has answered everything that was decided; the detail
+// tells it from a broken connection.
 var errLeaving = statusOf(&limiter.Error{Code: limiter.Unavailable, Message: "this node is leaving; ask another"})
 
-// codeOf is the gRPC code of an error that is about a whole call.
-func codeOf(c limiter.Code) codes.Code {
-	switch c {
-	case limiter.Invalid, limiter.UnknownDomain:
-		return codes.InvalidArgument
-	case limiter.Overloaded:
-		return codes.ResourceExhausted
-	case limiter.Unavailable:
-		return codes.Unavailable
-	case limiter.NotFound:
-		return codes.NotFound
-	case limiter.Rejected:
-		return codes.FailedPrecondition
-	case limiter.Forbidden:
-		return codes.PermissionDenied
-	case limiter.Unauthenticated:
-		return codes.Unauthenticated
-	}
-	return codes.Internal
+// codeOf has the gRPC code of an error of a call; Internal for those that it lacks.
+var codeOf = map[limiter.Code]codes.Code{
+	limiter.Invalid: codes.InvalidArgument, limiter.UnknownDomain: codes.InvalidArgument,
+	limiter.Overloaded: codes.ResourceExhausted, limiter.Unavailable: codes.Unavailable,
+	limiter.NotFound: codes.NotFound, limiter.Rejected: codes.FailedPrecondition,
+	limiter.Forbidden: codes.PermissionDenied, limiter.Unauthenticated: codes.Unauthenticated,
 }
 
-// statusOf maps the error of a call; the status carries it as a sluice.v1.Error too.
+// statusOf returns the error of a call as a status with a sluice.v1.Error as its detail.
 func statusOf(err error) error {
 	e, ok := errors.AsType[*limiter.Error](err)
 	if !ok {
 		return status.Error(codes.Internal, err.Error())
 	}
-	st := status.New(codeOf(e.Code), e.Error())
+	st := status.New(cmp.Or(codeOf[e.Code], codes.Internal), e.Error())
 	if with, err := st.WithDetails(callError(e)); err == nil {
 		st = with
 	}

@@ -95,9 +95,9 @@ func TestForgetMember(t *testing.T) {
 		{"n3", nil, peer.NewContext(t.Context(), &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 5000}}), codes.PermissionDenied, limiter.ErrNotOperator.Message},
 		{"", nil, operator, codes.InvalidArgument, "name: empty"},
 		{"n3", limiter.ErrNotCounted, operator, codes.NotFound, `cannot forget "n3": it is not in the voter set`},
-		{"n3", limiter.ErrLives, operator, codes.FailedPrecondition, `cannot forget "n3": it lives; stop it first`},
-		{"n3", limiter.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
-		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no voter set; ask one that does`},
+		{"n3", limiter.ErrLives, operator, codes.FailedPrecondition, `cannot forget "n3": it is alive; stop it first`},
+		{"n3", limiter.ErrThisNode, operator, codes.FailedPrecondition, `cannot forget "n3": it is the node that received the call; stop it, and call another`},
+		{"n3", limiter.ErrNoSet, operator, codes.FailedPrecondition, `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"n3", errors.New("the node does not run"), operator, codes.Unavailable, `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string

@@ -13,25 +13,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// checksPerPlace is how many checks take one of the InFlight places of a stream: a caller that reads no
-// answers makes the node keep so many of them.
+// checksPerPlace is how many checks take one of the InFlight places of a stream: the node keeps their results while the
+// client does not read.
 const checksPerPlace = 160
 
 var errUnread = status.Error(codes.Aborted, "answers on this stream are not read")
 
-// checkStream answers CheckStream. Requests are decided side by side, up to
-// Config.InFlight of them, and answered as they are done.
+// checkStream serves CheckStream. Up to Config.InFlight requests are decided concurrently, and answered as they are done.
 func (s *Server) checkStream(stream grpc.ServerStream) error {
-	p := &pipeline{server: s, stream: stream, identity: access.OfContext(stream.Context()), room: make(chan struct{}, s.inFlight), stalled: make(chan struct{}, 1)}
-	p.unread = time.AfterFunc(s.unread, func() {
-		select {
-		case p.stalled <- struct{}{}:
-		default:
-		}
-	})
+	p := &pipeline{server: s, stream: stream, identity: access.OfContext(stream.Context()), room: make(chan struct{}, s.config.InFlight)}
+	stalled := make(chan struct{})
+	p.unread = time.AfterFunc(s.config.Unread, sync.OnceFunc(func() { close(stalled) }))
 	defer p.unread.Stop()
 	p.unread.Stop()
-	pass, rejected := s.guard.Enter(limiter.StreamAPI, &p.identity)
+	pass, rejected := s.config.Guard.Enter(limiter.StreamAPI, &p.identity)
 	if rejected != nil {
 		return statusOf(rejected)
 	}
@@ -45,14 +40,17 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 	var err error
 	select {
 	case err = <-ended:
-	case <-p.stalled:
+	case <-stalled:
 		// What waits to be sent ends with the stream, once this has returned.
 		return errUnread
-	case <-s.leaving:
+	case <-s.leaving.Done():
 		// The reader stays in Recv until this handler has returned.
 		err = errLeaving
 	}
-	p.finish()
+	p.mu.Lock()
+	p.mu.finished = true
+	p.mu.Unlock()
+	p.inFlight.Wait() // the requests taken are answered
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -63,13 +61,12 @@ func (s *Server) checkStream(stream grpc.ServerStream) error {
 type pipeline struct {
 	server *Server
 	stream grpc.ServerStream
-	// identity is the caller's, who is asked again for each request: a token may be taken away meanwhile.
+	// identity is the caller's. It is checked again for each request: a token may be revoked meanwhile.
 	identity access.Identity
 	// room holds one token per request in flight, or several for a large one.
 	room chan struct{}
-	// unread fires when a Send takes too long, and stalled says so.
-	unread  *time.Timer
-	stalled chan struct{}
+	// unread fires when a Send takes too long.
+	unread *time.Timer
 
 	mu struct {
 		sync.Mutex
@@ -95,7 +92,7 @@ func (p *pipeline) read(pass access.Pass) error {
 			return err
 		}
 		var rejected *limiter.Error
-		if pass, rejected = p.server.guard.Again(pass, &p.identity); rejected != nil {
+		if pass, rejected = p.server.config.Guard.Again(pass, &p.identity); rejected != nil {
 			q.batch.Release()
 			return statusOf(rejected)
 		}
@@ -131,14 +128,20 @@ func (p *pipeline) take(q *question, pass access.Pass, places int) bool {
 	return true
 }
 
-// answer decides q and sends the answer. What is wrong with one request is its
-// own answer's Error and does not end the stream.
+// answer decides q, unless the node is too busy, and sends the response. An error of one request does not end the stream.
 func (p *pipeline) answer(q *question, pass *access.Pass) {
 	id := q.id
 	q.batch.API = limiter.StreamAPI
-	// What may not be asked fails alone, even where that is all: requests may be gathered from many requesters.
+	// Checks that are not granted fail alone, even all of a request: it may combine those of several clients.
 	_ = pass.Restrict(q.batch)
-	a, err := p.decide(q)
+	var a *answer
+	var err error
+	if p.server.config.Admit() {
+		a, err = p.server.check(p.stream.Context(), q)
+	} else {
+		q.batch.Release()
+		err = limiter.ErrBusy
+	}
 	if err != nil {
 		e, ok := errors.AsType[*limiter.Error](err)
 		if !ok {
@@ -148,25 +151,8 @@ func (p *pipeline) answer(q *question, pass *access.Pass) {
 	}
 	p.sending.Lock()
 	defer p.sending.Unlock()
-	p.unread.Reset(p.server.unread)
+	p.unread.Reset(p.server.config.Unread)
 	defer p.unread.Stop()
 	// A failed send means that the stream has ended, which the reader sees too.
 	_ = p.stream.SendMsg(a)
-}
-
-// decide is check, unless the node is too busy.
-func (p *pipeline) decide(q *question) (*answer, error) {
-	if !p.server.admit() {
-		q.batch.Release()
-		return nil, limiter.ErrBusy
-	}
-	return p.server.check(p.stream.Context(), q)
-}
-
-// finish takes no more requests and waits for the answers to those taken.
-func (p *pipeline) finish() {
-	p.mu.Lock()
-	p.mu.finished = true
-	p.mu.Unlock()
-	p.inFlight.Wait()
 }

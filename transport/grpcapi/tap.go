@@ -20,10 +20,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// busyRetry is when a caller that was turned away may come back.
+// busyRetry is the retry delay of a call that was shed.
 const busyRetry = time.Second
 
-// errBusy turns a call away, as limiter.ErrBusy and with the time to wait.
+// errBusy is limiter.ErrBusy with busyRetry.
 var errBusy = func() error {
 	st := status.New(codes.ResourceExhausted, limiter.ErrBusy.Message)
 	with, err := st.WithDetails(callError(limiter.ErrBusy), &errdetails.RetryInfo{RetryDelay: durationpb.New(busyRetry)})
@@ -35,16 +35,13 @@ var errBusy = func() error {
 
 // Method says how calls of a method are let in.
 type Method struct {
-	// API is what rejections are counted by.
+	// API is the one that rejections are counted for.
 	API limiter.API
 	// Public methods are for unauthenticated clients too.
 	Public bool
-	// Shed: calls are turned away while Config.Admit says so.
+	// Shed: calls are rejected while Config.Admit returns false.
 	Shed bool
 }
-
-// public is how health probes are let in.
-var public = Method{API: limiter.GRPCAPI, Public: true}
 
 // methodOf returns how calls of the method with that full name are let in.
 func (s *Server) methodOf(name string) Method {
@@ -54,39 +51,34 @@ func (s *Server) methodOf(name string) Method {
 	case sluicev1.SluiceService_CheckStream_FullMethodName:
 		return Method{API: limiter.StreamAPI}
 	}
-	if m, ok := s.methods[name]; ok {
+	if m, ok := s.config.Methods[name]; ok {
 		return m
 	}
 	if strings.HasPrefix(name, "/"+healthv1.Health_ServiceDesc.ServiceName+"/") {
-		return public
+		return Method{API: limiter.GRPCAPI, Public: true}
 	}
 	return Method{API: limiter.GRPCAPI}
 }
 
-// tap decides on a call by its headers, before its message is read and before it has a goroutine: whether the node has time for it, and
-// whether its client is known. What the client may do is asked when the message says what that is.
+// tap sheds or authenticates a call by its headers, before its message is read and before it has a goroutine. It is
+// authorized once the message is read.
 func (s *Server) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	m := s.methodOf(call.FullMethodName)
-	if m.Shed && !s.admit() {
+	if m.Shed && !s.config.Admit() {
 		return nil, errBusy
 	}
-	known := s.guard.Open()
-	switch {
-	case known:
-	case m.Public:
+	guard, known := s.config.Guard, true
+	if m.Public && !guard.Open() {
 		id := access.OfContext(ctx)
-		known = s.guard.Knows(&id)
-	default:
-		if _, rejected := s.guard.Call(ctx, m.API); rejected != nil {
-			s.inflow.Reject(ctx)
-			return nil, statusOf(rejected)
-		}
-		known = true
+		known = guard.Knows(&id)
+	} else if _, rejected := guard.Call(ctx, m.API); rejected != nil {
+		s.inflow.Reject(ctx)
+		return nil, statusOf(rejected)
 	}
 	return s.inflow.Begin(ctx, call.FullMethodName, known)
 }
 
-// Bounds of what is held of messages that are not complete; docs/limits.md tells clients of them.
+// Bounds of what is held of incomplete messages: see docs/limits.md.
 const (
 	maxUnread        = 24 << 20  // bytes of one connection
 	maxUnreadOfAll   = 128 << 20 // bytes
@@ -96,15 +88,14 @@ const (
 	unknownWatchEnds = 5 * time.Minute
 )
 
-// Unread returns what is held of messages that are not complete.
+// Unread returns what is held of incomplete messages.
 func (s *Server) Unread() inflow.Stats { return s.inflow.Stats() }
 
-// TrailerReason is the trailer in which an answer of Health.Check says, one value for each
-// reason, why the node is not serving.
+// TrailerReason is the trailer of Health.Check with the reasons why the node is not serving, one value each.
 const TrailerReason = "sluice-reason"
 
-// healthService is the health service, which also says why not, its message having no room for that, and which ends what unauthenticated
-// clients watch.
+// healthService is the health service, which also reports why the node is not serving, and ends watches of unauthenticated
+// clients.
 type healthService struct {
 	*health.Server
 	api *Server
@@ -113,33 +104,26 @@ type healthService struct {
 // Check implements healthv1.HealthServer.
 func (h *healthService) Check(ctx context.Context, req *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 	resp, err := h.Server.Check(ctx, req)
-	if err != nil || h.api.reasons == nil || resp.Status == healthv1.HealthCheckResponse_SERVING {
+	if err != nil || h.api.config.Reasons == nil || resp.Status == healthv1.HealthCheckResponse_SERVING {
 		return resp, err
 	}
-	// It fails only without a call to answer, which there is none of under a grpc.Server.
-	_ = grpc.SetTrailer(ctx, metadata.MD{TrailerReason: h.api.reasons()})
+	// It fails only outside of a call.
+	_ = grpc.SetTrailer(ctx, metadata.MD{TrailerReason: h.api.config.Reasons()})
 	return resp, nil
 }
 
 // Watch implements healthv1.HealthServer.
 func (h *healthService) Watch(req *healthv1.HealthCheckRequest, stream healthv1.Health_WatchServer) error {
 	id := access.OfContext(stream.Context())
-	if h.api.guard.Knows(&id) {
+	if h.api.config.Guard.Knows(&id) {
 		return h.Server.Watch(req, stream)
 	}
 	ctx, cancel := context.WithTimeout(stream.Context(), unknownWatchEnds)
 	defer cancel()
-	err := h.Server.Watch(req, &shortWatch{stream, ctx})
+	short := &grpc.GenericServerStream[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]{ServerStream: &endingStream{stream, ctx}}
+	err := h.Server.Watch(req, short)
 	if ctx.Err() == context.DeadlineExceeded && stream.Context().Err() == nil {
 		return status.Errorf(codes.Unavailable, "a watch of an unauthenticated client ends after %v; watch again", unknownWatchEnds)
 	}
 	return err
 }
-
-// shortWatch is a watch with a shorter context.
-type shortWatch struct {
-	healthv1.Health_WatchServer
-	ctx context.Context
-}
-
-func (s *shortWatch) Context() context.Context { return s.ctx }

@@ -2,17 +2,16 @@ package gubernator
 
 import (
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/check"
 	"github.com/sluice-project/sluice/limiter"
 	gubernatorv1 "github.com/sluice-project/sluice/proto/gubernator/v1"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// answer says in gubernator's words what became of items, whose checks b has had decided.
-// now is the time just before they were.
+// answer returns gubernator's response to items, whose decided checks b has. now is the time just before the decision.
 func answer(b *limiter.Batch, items []item, now time.Time) *gubernatorv1.GetRateLimitsResp {
 	memory := make([]gubernatorv1.RateLimitResp, len(items))
 	res := &gubernatorv1.GetRateLimitsResp{Responses: make([]*gubernatorv1.RateLimitResp, len(items))}
@@ -40,7 +39,7 @@ func (t *item) answer(b *limiter.Batch, a *gubernatorv1.RateLimitResp, now time.
 	switch {
 	case c.Verb == bucket.Check && !r.Allowed:
 		a.Status = gubernatorv1.Status_OVER_LIMIT
-	// Who spends nothing learns whether there is something to spend.
+	// A request that spends nothing reports whether something remains.
 	case (c.Verb == bucket.Read || c.Verb == bucket.Refund) && r.Remaining == 0:
 		a.Status = gubernatorv1.Status_OVER_LIMIT
 	}
@@ -67,16 +66,15 @@ func windowEnd(r *limiter.Result, l *bucket.Limit, now time.Time) int64 {
 	case l.Align != bucket.AlignCalendar:
 		return milliseconds(now, l.Period)
 	case open:
-		// Units end on a full second. The answer is as old as its way here was long.
+		// Units end on a full second. The decision is a little old.
 		return now.Add(r.ResetAfter).Round(time.Second).UnixMilli()
 	}
 	_, end := unitAround(l.Unit, now)
 	return end.UnixMilli()
 }
 
-// untilNext returns the time until a bucket of limit l has enough tokens for the check that it
-// denied, or else until it has one more than now; 0 where it is full. What will never be enough is
-// taken to be a full bucket.
+// untilNext returns the time until a bucket of limit l has enough tokens for the check that it denied, or else one more than
+// now; 0 where it is full. A check that can never be admitted waits for a full bucket.
 func untilNext(r *limiter.Result, l *bucket.Limit) time.Duration {
 	switch {
 	case r.ResetAfter == 0 || r.Never():
@@ -85,23 +83,14 @@ func untilNext(r *limiter.Result, l *bucket.Limit) time.Duration {
 		return r.RetryAfter
 	}
 	// Of those that are missing, all but one are still missing then.
-	return max(0, r.ResetAfter-flow(r.Limit-r.Remaining-1, l))
+	missing := r.Limit - r.Remaining - 1
+	if missing <= 0 || l.Count <= 0 {
+		return r.ResetAfter
+	}
+	return max(0, r.ResetAfter-httpanswer.Scale(l.Period, missing, l.Count))
 }
 
-// flow returns the time in which n ≥ 0 tokens of limit l come back, rounded down.
-func flow(n int64, l *bucket.Limit) time.Duration {
-	if n <= 0 || l.Count <= 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(uint64(n), uint64(l.Period))
-	if hi >= uint64(l.Count) {
-		return math.MaxInt64
-	}
-	t, _ := bits.Div64(hi, lo, uint64(l.Count))
-	return time.Duration(min(t, math.MaxInt64))
-}
-
-// milliseconds returns now + d in Unix milliseconds, rounded up: whoever comes back then is not early.
+// milliseconds returns now + d in Unix milliseconds, rounded up, so that a retry is not early.
 func milliseconds(now time.Time, d time.Duration) int64 {
 	return now.Add(min(d, math.MaxInt64-time.Millisecond) + time.Millisecond - 1).UnixMilli()
 }

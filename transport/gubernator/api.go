@@ -2,9 +2,8 @@
 // pb.gubernator.V1 on a *grpc.Server that the caller makes and serves, and the same three
 // calls as JSON over HTTP.
 //
-// It decides what a limit that comes in gubernator's words means here, and in which of
-// its words the answer goes back. How much is left is the limiter.Service's.
-// docs/gubernator.md is its reference and lists what differs, and why. It starts no goroutine.
+// It translates requests and responses; the limiter.Service decides checks. docs/gubernator.md is its reference and lists
+// the differences. It starts no goroutine.
 package gubernator
 
 import (
@@ -21,21 +20,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// MaxRequests is the most that one GetRateLimits may ask: gubernator's own bound.
-const MaxRequests = 1000
+// maxRequests is the most requests of one GetRateLimits: gubernator's own bound.
+const maxRequests = 1000
 
 // Config is what an API is made of.
 type Config struct {
-	// Limiter answers. Required.
+	// Limiter decides checks. Required.
 	Limiter limiter.Service
-	// Guard says who may ask. nil lets everybody in.
+	// Guard authenticates and authorizes callers. nil admits all.
 	Guard *access.Guard
-	// Leaving says whether new calls are to be rejected, because the node is about to
-	// stop. nil means never.
+	// Leaving reports whether new calls are rejected, because the node is about to stop. nil means never.
 	Leaving func() bool
 	// Tracing: callers' traceparent is read.
 	Tracing bool
-	// Now is the time of day, which reset times are counted from. nil means time.Now.
+	// Now is the clock of reset times. nil means time.Now.
 	Now func() time.Time
 }
 
@@ -78,16 +76,18 @@ func (d *API) GetRateLimits(ctx context.Context, req *gubernatorv1.GetRateLimits
 	return d.getRateLimits(ctx, &pass, rejected, req)
 }
 
-// getRateLimits answers the caller of pass, or with why it was not let in.
-func (d *API) getRateLimits(ctx context.Context, pass *access.Pass, rejected *limiter.Error, req *gubernatorv1.GetRateLimitsReq) (*gubernatorv1.GetRateLimitsResp, error) {
+// getRateLimits serves the caller of pass, or returns why it was rejected.
+func (d *API) getRateLimits(
+	ctx context.Context, pass *access.Pass, rejected *limiter.Error, req *gubernatorv1.GetRateLimitsReq,
+) (*gubernatorv1.GetRateLimitsResp, error) {
 	if d.config.Leaving() {
 		return nil, errLeaving
 	}
 	if rejected != nil {
 		return nil, rejection(rejected)
 	}
-	if n := len(req.GetRequests()); n > MaxRequests {
-		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, MaxRequests)
+	if n := len(req.GetRequests()); n > maxRequests {
+		return nil, status.Errorf(codes.OutOfRange, "requests: there are %d; want at most %d, split the call", n, maxRequests)
 	}
 	now := d.config.Now()
 	b := limiter.NewBatch()
@@ -101,7 +101,7 @@ func (d *API) getRateLimits(ctx context.Context, pass *access.Pass, rejected *li
 		return nil, rejection(rejected)
 	}
 	if len(b.Checks) > 0 {
-		// What the error says of the whole call stands in each result too.
+		// An error of the call is in each result too.
 		if err := d.config.Limiter.Check(ctx, b); err != nil && len(b.Results) != len(b.Checks) {
 			return nil, status.Error(codes.Internal, err.Error())
 		}
@@ -117,11 +117,8 @@ func rejection(e *limiter.Error) error {
 	return status.Error(codes.PermissionDenied, e.Message)
 }
 
-// What HealthCheck says of a node.
-const (
-	healthy   = "healthy"
-	unhealthy = "unhealthy"
-)
+// The statuses of HealthCheck.
+const healthy, unhealthy = "healthy", "unhealthy"
 
 // HealthCheck implements gubernatorv1.V1Server.
 func (d *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (*gubernatorv1.HealthCheckResp, error) {
@@ -129,7 +126,7 @@ func (d *API) HealthCheck(ctx context.Context, _ *gubernatorv1.HealthCheckReq) (
 	return d.healthCheck(ctx, d.config.Guard.Knows(&id))
 }
 
-// healthCheck tells everybody how the node is, since load balancers ask, and callers that are known who its peers are.
+// healthCheck reports the node's status to all, for load balancers, and its peers to known callers.
 func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.HealthCheckResp, error) {
 	if d.config.Leaving() {
 		return nil, errLeaving
@@ -137,7 +134,7 @@ func (d *API) healthCheck(ctx context.Context, known bool) (*gubernatorv1.Health
 	m := d.config.Limiter.Members(ctx)
 	res := &gubernatorv1.HealthCheckResp{Status: healthy}
 	if !m.MayDecide {
-		res.Status, res.Message = unhealthy, "this node has no right to decide: "+m.Reason
+		res.Status, res.Message = unhealthy, "this node has no quorum: "+m.Reason
 	}
 	if !known {
 		return res, nil

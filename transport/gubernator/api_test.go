@@ -127,7 +127,7 @@ func TestOneCallManyItems(t *testing.T) {
 
 func TestTooManyItems(t *testing.T) {
 	d, n := openNode(t)
-	call := make([]*gubernatorv1.RateLimitReq, MaxRequests+1)
+	call := make([]*gubernatorv1.RateLimitReq, maxRequests+1)
 	for i := range call {
 		call[i] = hit(func(q *gubernatorv1.RateLimitReq) { q.UniqueKey = strconv.Itoa(i) })
 	}
@@ -278,7 +278,7 @@ func TestHealthCheck(t *testing.T) {
 		want    *gubernatorv1.HealthCheckResp
 	}{
 		{m, &gubernatorv1.HealthCheckResp{Status: "healthy"}},
-		{lost, &gubernatorv1.HealthCheckResp{Status: "unhealthy", Message: "this node has no right to decide: 1 of 3 members answer"}},
+		{lost, &gubernatorv1.HealthCheckResp{Status: "unhealthy", Message: "this node has no quorum: 1 of 3 members answer"}},
 	} {
 		c.want.PeerCount, c.want.AdvertiseAddress = 2, "10.0.0.2:7460"
 		c.want.LocalPeers = []*gubernatorv1.PeerHealthResp{{GrpcAddress: "10.0.0.1:7460"}, {GrpcAddress: "10.0.0.2:7460"}}

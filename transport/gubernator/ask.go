@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// How counters are named: see docs/gubernator.md, which others may rely on.
+// The names of counters, as docs/gubernator.md promises.
 const (
 	domainPrefix = "gubernator/"
 	// maxName is the longest name, in bytes.
@@ -23,16 +23,15 @@ const (
 	leakyValue   = "leaky_bucket"
 )
 
-// item is one request of a call, on its way through.
+// item is one request of a call.
 type item struct {
 	request *gubernatorv1.RateLimitReq
-	// fault is what is wrong with it. Otherwise the batch's checks from place first to
-	// place last are its own, and the last of them is answered.
+	// fault is why it is invalid. Otherwise the batch's checks from first to last are its own, and the last has its result.
 	fault       string
 	first, last int
 }
 
-// ask adds to b what requests ask at now, and returns them in their order.
+// ask adds the checks of requests at now to b, and returns the items in order.
 func ask(b *limiter.Batch, requests []*gubernatorv1.RateLimitReq, now time.Time) []item {
 	items := make([]item, len(requests))
 	for i, q := range requests {
@@ -68,7 +67,7 @@ func add(b *limiter.Batch, q *gubernatorv1.RateLimitReq, l bucket.Limit) {
 	}
 }
 
-// name makes c be about the counter of q and held to l.
+// name sets the counter of c to that of q, and its limit to l.
 func name(c *limiter.Check, q *gubernatorv1.RateLimitReq, l bucket.Limit) *limiter.Check {
 	c.Domain = domainPrefix + q.GetName()
 	if leaky(q) {
@@ -79,36 +78,27 @@ func name(c *limiter.Check, q *gubernatorv1.RateLimitReq, l bucket.Limit) *limit
 	return c
 }
 
-// units are what a duration means under DURATION_IS_GREGORIAN, by its number.
+// units are the meanings of a duration under DURATION_IS_GREGORIAN.
 var units = [...]bucket.Unit{bucket.Minute, bucket.Hour, bucket.Day, bucket.Week, bucket.Month, bucket.Year}
 
 // unitAround returns the beginning of the unit, in UTC, that t lies in, and that of the next.
 func unitAround(u bucket.Unit, t time.Time) (begin, end time.Time) {
 	t = t.UTC()
-	year, month, day := t.Date()
-	midnight := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 	switch u {
-	case bucket.Minute:
-		begin = t.Truncate(time.Minute)
-		return begin, begin.Add(time.Minute)
-	case bucket.Hour:
-		begin = t.Truncate(time.Hour)
-		return begin, begin.Add(time.Hour)
-	case bucket.Day:
-		return midnight, midnight.AddDate(0, 0, 1)
-	case bucket.Week: // begins on Monday
-		begin = midnight.AddDate(0, 0, -(int(t.Weekday())+6)%7)
-		return begin, begin.AddDate(0, 0, 7)
 	case bucket.Month:
-		begin = time.Date(year, month, 1, 0, 0, 0, 0, time.UTC)
+		begin = time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
 		return begin, begin.AddDate(0, 1, 0)
+	case bucket.Year:
+		begin = time.Date(t.Year(), time.January, 1, 0, 0, 0, 0, time.UTC)
+		return begin, begin.AddDate(1, 0, 0)
 	}
-	begin = time.Date(year, time.January, 1, 0, 0, 0, 0, time.UTC)
-	return begin, begin.AddDate(1, 0, 0)
+	// Truncate counts from a Monday, on which weeks begin.
+	length := limiter.PeriodOf(bucket.Limit{Align: bucket.AlignCalendar, Unit: u})
+	begin = t.Truncate(length)
+	return begin, begin.Add(length)
 }
 
-// knownBehavior are the bits that have a meaning. Bits beyond them are rejected: whoever sets
-// one expects something that would not happen.
+// knownBehavior are the bits that have a meaning. Others are rejected: their effect would be missing.
 const knownBehavior = gubernatorv1.Behavior_NO_BATCHING | gubernatorv1.Behavior_GLOBAL |
 	gubernatorv1.Behavior_DURATION_IS_GREGORIAN | gubernatorv1.Behavior_RESET_REMAINING |
 	gubernatorv1.Behavior_MULTI_REGION | gubernatorv1.Behavior_DRAIN_OVER_LIMIT
@@ -116,12 +106,12 @@ const knownBehavior = gubernatorv1.Behavior_NO_BATCHING | gubernatorv1.Behavior_
 // has reports whether q asks for all of b.
 func has(q *gubernatorv1.RateLimitReq, b gubernatorv1.Behavior) bool { return q.GetBehavior()&b == b }
 
-// leaky reports whether q is held to a leaky bucket, and not to a window.
+// leaky reports whether q wants a leaky bucket, and not a window.
 func leaky(q *gubernatorv1.RateLimitReq) bool {
 	return q.GetAlgorithm() == gubernatorv1.Algorithm_LEAKY_BUCKET
 }
 
-// fault says what is wrong with q, or "".
+// fault returns why q is invalid, or "".
 func fault(q *gubernatorv1.RateLimitReq) string {
 	switch {
 	// The first two texts are those that clients of gubernator look for.
@@ -142,16 +132,16 @@ func fault(q *gubernatorv1.RateLimitReq) string {
 	return ""
 }
 
-// limitOf returns the limit that q, which has no fault, brings at now. What bucket.Limit cannot
-// express becomes the nearest that it can: less than 0 admits as little as 0, a duration that is
-// over at once lasts a millisecond, and one beyond bucket.MaxPeriod lasts that long.
+// limitOf returns the limit of a valid q at now. A value that bucket.Limit cannot hold becomes the nearest that it can: a
+// count is at least 0, and a duration a millisecond to bucket.MaxPeriod.
 func limitOf(q *gubernatorv1.RateLimitReq, now time.Time) bucket.Limit {
 	l := bucket.Limit{Algorithm: bucket.FixedWindow, Count: max(0, q.GetLimit()), Align: bucket.AlignFirstHit}
 	gregorian := has(q, gubernatorv1.Behavior_DURATION_IS_GREGORIAN)
 	if gregorian {
 		l.Align, l.Unit = bucket.AlignCalendar, units[q.GetDuration()]
 	} else {
-		l.Period = period(q.GetDuration())
+		const most = int64(bucket.MaxPeriod / time.Millisecond)
+		l.Period = time.Duration(min(max(1, q.GetDuration()), most)) * time.Millisecond
 	}
 	if !leaky(q) {
 		return l
@@ -166,10 +156,4 @@ func limitOf(q *gubernatorv1.RateLimitReq, now time.Time) bucket.Limit {
 		l.Count = 0
 	}
 	return l
-}
-
-// period returns ms milliseconds, within what a limit can have.
-func period(ms int64) time.Duration {
-	const most = int64(bucket.MaxPeriod / time.Millisecond)
-	return time.Duration(min(max(1, ms), most)) * time.Millisecond
 }

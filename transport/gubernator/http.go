@@ -1,6 +1,7 @@
 package gubernator
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (d *API) Mount(mux *http.ServeMux) {
 		res, err := d.healthCheck(r.Context(), d.config.Guard.Knows(&id))
 		code := http.StatusOK
 		if res.GetStatus() == unhealthy {
-			// Load balancers look no further.
+			// Load balancers read no more than the status.
 			code = http.StatusServiceUnavailable
 		}
 		write(w, code, res, err)
@@ -75,7 +76,7 @@ func mount(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
 	})
 }
 
-// Gubernator prints names as its .proto file spells them, and what is empty too.
+// writer writes the names of the .proto file, and empty fields too, as gubernator does.
 var writer = protojson.MarshalOptions{UseProtoNames: true, EmitUnpopulated: true}
 
 // read reads the body into req. No body is an empty message.
@@ -87,8 +88,7 @@ func read(w http.ResponseWriter, r *http.Request, req *gubernatorv1.GetRateLimit
 	return decode(body, req)
 }
 
-// decode reads JSON into req. Fields that are not known are passed over, as gubernator does: they
-// may be of a later version.
+// decode reads JSON into req. It ignores unknown fields, as gubernator does: they may be of a later version.
 func decode(body []byte, req *gubernatorv1.GetRateLimitsReq) error {
 	if protojson.Unmarshal(body, req) == nil {
 		return nil
@@ -100,16 +100,10 @@ func decode(body []byte, req *gubernatorv1.GetRateLimitsReq) error {
 }
 
 // enums are the fields of a request that have names for values.
-var enums = []struct {
-	field  string
-	values map[string]int32
-}{
-	{"algorithm", gubernatorv1.Algorithm_value},
-	{"behavior", gubernatorv1.Behavior_value},
-}
+var enums = map[string]map[string]int32{"algorithm": gubernatorv1.Algorithm_value, "behavior": gubernatorv1.Behavior_value}
 
-// unknownName returns an error if a request of body, which decode could read, has a name for an
-// algorithm or a behavior that there is not. protojson passes over those too.
+// unknownName returns an error if a request of body, which decode could read, has an unknown name for an algorithm or a
+// behavior. protojson ignores those too.
 func unknownName(body []byte) error {
 	var call struct {
 		Requests []map[string]any `json:"requests"`
@@ -118,12 +112,12 @@ func unknownName(body []byte) error {
 		return err
 	}
 	for i, q := range call.Requests {
-		for _, e := range enums {
-			if name, ok := q[e.field].(string); ok {
-				if _, known := e.values[name]; !known {
-					return fmt.Errorf("requests[%d].%s: %q is unknown; want %s", i, e.field, name,
-						strings.Join(slices.Sorted(maps.Keys(e.values)), ", "))
-				}
+		for _, field := range slices.Sorted(maps.Keys(enums)) {
+			values := enums[field]
+			name, ok := q[field].(string)
+			if _, known := values[name]; ok && !known {
+				return fmt.Errorf("requests[%d].%s: %q is unknown; want %s", i, field, name,
+					strings.Join(slices.Sorted(maps.Keys(values)), ", "))
 			}
 		}
 	}
@@ -137,7 +131,7 @@ func reject(w http.ResponseWriter, err error) {
 			"the body is larger than "+strconv.FormatInt(large.Limit, 10)+" bytes; split the call"))
 		return
 	}
-	// protojson varies the space after its prefix, so that nobody compares texts.
+	// protojson varies the space after its prefix.
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	writeStatus(w, http.StatusBadRequest, status.New(codes.InvalidArgument, "body: "+strings.TrimPrefix(text, "proto: ")))
 }
@@ -149,7 +143,7 @@ func write(w http.ResponseWriter, code int, m proto.Message, err error) {
 		if st.Code() == codes.Unauthenticated {
 			w.Header().Set("WWW-Authenticate", httpanswer.Challenge)
 		}
-		writeStatus(w, httpStatus(st.Code()), st)
+		writeStatus(w, cmp.Or(httpStatus[st.Code()], http.StatusInternalServerError), st)
 		return
 	}
 	body, err := writer.Marshal(m)
@@ -160,22 +154,13 @@ func write(w http.ResponseWriter, code int, m proto.Message, err error) {
 	writeBody(w, code, body)
 }
 
-// httpStatus is the HTTP status of a code that the calls return.
-func httpStatus(c codes.Code) int {
-	switch c {
-	case codes.OutOfRange, codes.InvalidArgument:
-		return http.StatusBadRequest
-	case codes.Unavailable:
-		return http.StatusServiceUnavailable
-	case codes.Unauthenticated:
-		return http.StatusUnauthorized
-	case codes.PermissionDenied:
-		return http.StatusForbidden
-	}
-	return http.StatusInternalServerError
+// httpStatus has the HTTP statuses of the codes that the calls return; of others it is 500.
+var httpStatus = map[codes.Code]int{
+	codes.OutOfRange: http.StatusBadRequest, codes.InvalidArgument: http.StatusBadRequest, codes.Unavailable: http.StatusServiceUnavailable,
+	codes.Unauthenticated: http.StatusUnauthorized, codes.PermissionDenied: http.StatusForbidden,
 }
 
-// failure is the body of an error, as gubernator's HTTP port has it.
+// failure is the body of an error, as of gubernator's HTTP API.
 type failure struct {
 	Code    codes.Code `json:"code"`
 	Message string     `json:"message"`

@@ -130,7 +130,7 @@ func TestHTTPProbes(t *testing.T) {
 	ask(`{}`, 200, "/v1/LiveCheck")
 	l := d.config.Limiter.(*membersOnly)
 	l.members.MayDecide, l.members.Reason = false, "cut off"
-	ask(`{"status":"unhealthy","message":"this node has no right to decide: cut off",`+peers, 503, "/v1/HealthCheck")
+	ask(`{"status":"unhealthy","message":"this node has no quorum: cut off",`+peers, 503, "/v1/HealthCheck")
 	ask(`{}`, 200, "/v1/LiveCheck")
 	leaving = true
 	const gone = `{"code":14,"message":"this node is leaving; ask another","details":[]}`

@@ -86,7 +86,7 @@ func message(t *testing.T, text string) []byte {
 	return open[0]
 }
 
-// wordy is a limiter.Service that says why it has no right to decide.
+// wordy is a limiter.Service that reports why it has no quorum.
 type wordy struct{ limiter.Service }
 
 func (l *wordy) Members(ctx context.Context) limiter.Members {
@@ -151,7 +151,7 @@ func TestWire(t *testing.T) {
 			0a { 10 0a 18 08 20 e0f49f82bd31 }`},
 		{"whom it sees", "HealthCheck", ``, `
 			0a 'unhealthy'          # status
-			12 'this_node_has_no_right_to_decide:_it_is_new'
+			12 'this_node_has_no_quorum:_it_is_new'
 			18 01                   # peer_count
 			22 '127.0.0.1:7460'     # advertise_address
 			2a { 0a '127.0.0.1:7460' } # local_peers`},
@@ -166,7 +166,7 @@ func TestWire(t *testing.T) {
 			t.Errorf("%s:\n\t%x\nwant\n\t%x", c.name, res, want)
 		}
 	}
-	req, res := []byte(strings.Repeat("\x0a\x00", MaxRequests+1)), []byte(nil)
+	req, res := []byte(strings.Repeat("\x0a\x00", maxRequests+1)), []byte(nil)
 	if err := conn.Invoke(t.Context(), "/pb.gubernator.V1/GetRateLimits", &req, &res); status.Code(err) != codes.OutOfRange {
 		t.Errorf("1001 requests: %v", err)
 	}

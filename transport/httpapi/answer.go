@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// decision is one answer. Durations are in seconds.
+// decision is the result of one check. Durations are in seconds.
 type decision struct {
 	Allowed bool `json:"allowed"`
-	// Left out when nothing was counted: see counted.
+	// Left out unless httpanswer.Counted.
 	Limit      *int64  `json:"limit,omitempty"`
 	Remaining  *int64  `json:"remaining,omitempty"`
 	ResetAfter float64 `json:"reset_after,omitempty"`
@@ -30,12 +30,12 @@ type decision struct {
 	Policy     string  `json:"policy,omitempty"`
 	Source     string  `json:"source,omitempty"`
 	Owner      string  `json:"owner,omitempty"`
-	// Response is only in answers to many checks; one check gets it as such.
+	// Response is only in responses to many checks; one check gets it as such.
 	Response *response `json:"response,omitempty"`
 	Error    *fault    `json:"error,omitempty"`
 }
 
-// response is what a rule answers to whom it denies.
+// response is a rule's response to a denied check.
 type response struct {
 	Status  int      `json:"status,omitempty"`
 	Headers []header `json:"headers,omitempty"`
@@ -47,8 +47,7 @@ type header struct {
 	Value string `json:"value"`
 }
 
-// responseOf returns the response that goes with r, nil if there is none or it takes more than
-// the room that is left for responses.
+// responseOf returns the response that goes with r, nil if there is none or it takes more than the room that is left.
 func responseOf(r *limiter.Result, room *int) *response {
 	p := r.Response()
 	if p == nil {
@@ -81,19 +80,19 @@ func faultAt(e *limiter.Error, i int) *fault {
 	return &fault{Code: e.Code.String(), Field: e.Path(i), Message: e.Message}
 }
 
-// decisions answers many checks.
+// decisions is the response to many checks.
 type decisions struct {
 	Allowed   bool       `json:"allowed"`
 	Decisions []decision `json:"decisions"`
 }
 
-// denial is a decision and the problem that it is.
+// denial is a denied check as a problem.
 type denial struct {
 	httpanswer.Problem
 	decision
 }
 
-// denials is the same for many checks, all or nothing.
+// denials is a denied all-or-nothing call as a problem.
 type denials struct {
 	httpanswer.Problem
 	decisions
@@ -121,7 +120,7 @@ func decisionOf(r *limiter.Result, i int) decision {
 	return d
 }
 
-// answerOne answers the only check of b.
+// answerOne writes the result of the only check of b.
 func answerOne(w http.ResponseWriter, b *limiter.Batch) {
 	r := &b.Results[0]
 	httpanswer.SetHeaders(w.Header(), r)
@@ -137,8 +136,7 @@ func answerOne(w http.ResponseWriter, b *limiter.Batch) {
 	}
 }
 
-// answerMany answers the checks of b: with 200 and what became of each, or, when
-// it was all or nothing and came to nothing, with a problem beside them.
+// answerMany writes the results of b: with 200, or for an all-or-nothing call that failed with a problem beside them.
 func answerMany(w http.ResponseWriter, b *limiter.Batch) {
 	all := decisions{Allowed: true, Decisions: make([]decision, len(b.Results))}
 	room := limiter.MaxResponses
@@ -158,8 +156,7 @@ func answerMany(w http.ResponseWriter, b *limiter.Batch) {
 	httpanswer.Write(w, p.Status, httpanswer.TypeProblem, denials{p, all})
 }
 
-// failed reports whether a check that would have spent was not allowed to, or a
-// check of any verb is wrong.
+// failed reports whether a check of verb Check was not allowed, or a check of any verb is invalid.
 func failed(b *limiter.Batch) bool {
 	for i := range b.Results {
 		r := &b.Results[i]
@@ -170,10 +167,9 @@ func failed(b *limiter.Batch) bool {
 	return false
 }
 
-// failure returns why an all-or-nothing call came to nothing, and the seconds
-// after which to try again, 0 for never: what is wrong with a check goes before
-// what no node could decide, and that before denials. Whose denial it was the
-// answers do not tell, so the problem names no policy.
+// failure returns why an all-or-nothing call failed, and the seconds after which to try again, 0 for never. Invalid checks
+// go before undecided ones, and those before denials. The results do not tell which check was denied, so the problem names
+// no policy.
 func failure(b *limiter.Batch) (p httpanswer.Problem, after int64) {
 	p.Status = http.StatusTooManyRequests
 	never := false
@@ -220,12 +216,12 @@ func problemOf(err error) httpanswer.Problem {
 	return httpanswer.NewProblem(http.StatusBadRequest, "the body could not be read: "+err.Error())
 }
 
-// Shed returns h, but that requests which may be turned away are, with 503 and Retry-After, while admit says so. Their
-// bodies are not read.
+// Shed wraps h to reject the requests that may be shed with 503 and Retry-After while admit returns false. Their bodies are
+// not read.
 func Shed(h http.Handler, may func(*http.Request) bool, admit func() bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if may(r) && !admit() {
-			httpanswer.Reject(w, httpanswer.ProblemOf(limiter.ErrBusy))
+			Reject(w, limiter.ErrBusy)
 			return
 		}
 		h.ServeHTTP(w, r)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding"
 	"fmt"
 	"net/http"
 	"slices"
@@ -14,73 +15,72 @@ import (
 )
 
 // check serves POST /v1/check.
-func (d *api) check(w http.ResponseWriter, r *http.Request) {
-	b := limiter.NewBatch()
+func (d *api) check(w http.ResponseWriter, r *http.Request) error {
+	b := newBatch(r)
 	defer b.Release()
-	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
-	pass, err := d.enter(r)
-	many := false
-	if err == nil {
-		many, err = d.read(w, r, b, checkFields, callOptions)
+	pass, many, err := d.read(w, r, b, checkFields, callOptions)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = restrict(&pass, b)
+	if rejected := pass.Restrict(b); rejected != nil {
+		return rejected
 	}
-	if err == nil {
-		err = d.Limiter.Check(r.Context(), b)
+	if err := d.Limiter.Check(r.Context(), b); err != nil {
+		return err
 	}
-	switch {
-	case err != nil:
-		httpanswer.Reject(w, problemOf(err))
-	case many:
+	if many {
 		answerMany(w, b)
-	default:
+	} else {
 		answerOne(w, b)
 	}
+	return nil
 }
 
 // reset serves POST /v1/reset.
-func (d *api) reset(w http.ResponseWriter, r *http.Request) {
-	b := limiter.NewBatch()
+func (d *api) reset(w http.ResponseWriter, r *http.Request) error {
+	b := newBatch(r)
 	defer b.Release()
-	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
-	pass, err := d.enter(r)
-	many := false
-	if err == nil {
-		many, err = d.read(w, r, b, resetFields, nil)
+	pass, many, err := d.read(w, r, b, resetFields, nil)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		for i := range b.Checks {
-			b.Checks[i].Verb = bucket.Reset
+	for i := range b.Checks {
+		b.Checks[i].Verb = bucket.Reset
+	}
+	if rejected := pass.Restrict(b); rejected != nil {
+		return rejected
+	}
+	if err := d.Limiter.Reset(r.Context(), b); err != nil {
+		return err
+	}
+	if !many {
+		if e := b.Results[0].Err; e != nil {
+			return e
 		}
-		err = restrict(&pass, b)
-	}
-	if err == nil {
-		err = d.Limiter.Reset(r.Context(), b)
-	}
-	switch {
-	case err != nil:
-		httpanswer.Reject(w, problemOf(err))
-	case many:
-		all := resets{make([]reset, len(b.Results))}
-		for i := range b.Results {
-			all.Resets[i] = resetOf(&b.Results[i], i)
-		}
-		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
-	case b.Results[0].Err != nil:
-		httpanswer.Reject(w, problemOf(b.Results[0].Err))
-	default:
 		httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, resetOf(&b.Results[0], 0))
+		return nil
 	}
+	all := resets{make([]reset, len(b.Results))}
+	for i := range b.Results {
+		all.Resets[i] = resetOf(&b.Results[i], i)
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, all)
+	return nil
 }
 
-// resets says what became of many counters.
+// newBatch returns an empty batch for the checks of r.
+func newBatch(r *http.Request) *limiter.Batch {
+	b := limiter.NewBatch()
+	b.API, b.Traceparent = limiter.HTTPAPI, r.Header.Get(transport.HeaderTraceparent)
+	return b
+}
+
+// resets is the response to a reset of many counters.
 type resets struct {
 	Resets []reset `json:"resets"`
 }
 
-// reset says who forgot a counter. There is none to forget where the source is
-// unmatched.
+// reset is the result of one check of a reset. Where the source is unmatched there is no counter.
 type reset struct {
 	Rule   string `json:"rule,omitempty"`
 	Source string `json:"source,omitempty"`
@@ -95,30 +95,17 @@ func resetOf(r *limiter.Result, i int) reset {
 	return reset{Rule: r.RuleName(), Source: r.Source.String(), Owner: r.Owner}
 }
 
-// read reads a call into b.
-func (d *api) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fields, options []string) (many bool, err error) {
+// read authenticates the caller and reads its call into b. See readCall.
+func (d *api) read(w http.ResponseWriter, r *http.Request, b *limiter.Batch, fields, options []string) (pass access.Pass, many bool, err error) {
+	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+	if rejected != nil {
+		return pass, false, rejected
+	}
 	err = d.withBody(w, r, func(body []byte) error {
 		many, err = readCall(body, b, fields, options)
 		return err
 	})
-	return many, err
-}
-
-// enter lets a request in. The error is an *limiter.Error.
-func (d *api) enter(r *http.Request) (access.Pass, error) {
-	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
-	if rejected != nil {
-		return pass, rejected
-	}
-	return pass, nil
-}
-
-// restrict is pass.Restrict; its error is no *limiter.Error that is nil.
-func restrict(pass *access.Pass, b *limiter.Batch) error {
-	if rejected := pass.Restrict(b); rejected != nil {
-		return rejected
-	}
-	return nil
+	return pass, many, err
 }
 
 // The fields of each object, as docs/api.md lists them.
@@ -133,9 +120,8 @@ var (
 	}
 )
 
-// readCall reads the body of a call into b: one check, whose fields are those of
-// the body, or a list of them in "checks". many says which it was. fields are
-// those of one check; options are further ones that the list may have beside it.
+// readCall reads the body of a call into b: the fields of one check, or (many) a list of checks in "checks". fields are
+// those of one check, options those that may stand beside the list.
 func readCall(body []byte, b *limiter.Batch, fields, options []string) (many bool, err error) {
 	r, err := newReader(body)
 	if err != nil {
@@ -263,4 +249,21 @@ func readLimitField(r *reader, c *limiter.Check, i int, l *bucket.Limit, name st
 func small(r *reader) (int32, error) {
 	n, err := r.integer(32)
 	return int32(n), err
+}
+
+// readWord reads a value by its name in rule files. An unknown name is a Fault of c alone, so that the other checks are
+// answered. field returns the path within the check.
+func readWord[T any, P interface {
+	*T
+	encoding.TextUnmarshaler
+}](r *reader, c *limiter.Check, field func() string) (v T, err error) {
+	word, err := r.text()
+	if err != nil {
+		return v, err
+	}
+	// Clipped, because the error repeats it; no name is as long as that.
+	if err := P(&v).UnmarshalText([]byte(clip(word))); err != nil && c.Fault == nil {
+		c.Fault = &limiter.Error{Code: limiter.Invalid, Field: field(), Message: err.Error()}
+	}
+	return v, nil
 }

@@ -1,15 +1,13 @@
-// Package httpapi is the HTTP API: a JSON form of checks with the rate limit
-// headers that HTTP clients know, the member list and how one is taken off it, and the
-// probes. docs/api.md is its reference.
+// Package httpapi is the HTTP API: checks as JSON with the rate limit headers that HTTP clients know, the member list, and
+// the probes. docs/api.md is its reference.
 //
-// It decides status codes, headers and bodies, and that an operator's call comes from
-// this machine; nothing about checks, which are the limiter.Service's. It starts no
-// goroutine; net/http owns those it runs in.
+// It decides status codes, headers and bodies, and that an operator's call comes from this machine; checks are the
+// limiter.Service's. It starts no goroutine.
 package httpapi
 
 import (
 	"bytes"
-	"encoding"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -21,28 +19,22 @@ import (
 	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
-// MaxBody is the default cap on a request's body, in bytes.
-const MaxBody = 4 << 20
-
 // Config is what the API is made of.
 type Config struct {
-	// Limiter answers. Required.
+	// Limiter decides checks. Required.
 	Limiter limiter.Service
-	// Guard says who may ask; probes and metrics are for everybody. nil lets everybody in.
+	// Guard authenticates and authorizes callers, except those of probes and metrics. nil admits all.
 	Guard *access.Guard
-	// Ready says whether this node is to be given traffic, and if not, why:
-	// it has joined, has rules, and is not leaving. It must not depend on other
-	// nodes being up. Required.
+	// Ready reports whether this node may get traffic, and if not, why: it has joined, has rules, and is not leaving. It
+	// must not depend on other nodes. Required.
 	Ready func() (ok bool, reasons []string)
-	// RulesError returns why the newest rule files are not in force, nil if they
-	// are. It is shown in /healthz. nil means that there is nothing to say.
+	// RulesError returns why the newest rule files are not in force, for /healthz. nil means no error.
 	RulesError func() error
-	// RulesSkipped returns the files beside the rules that are not read, each with the reason, also
-	// for /healthz. nil means that there are none.
+	// RulesSkipped returns the files beside the rules that are not read, each with the reason, for /healthz. May be nil.
 	RulesSkipped func() []string
-	// Metrics serves GET /metrics. nil means there is none.
+	// Metrics serves GET /metrics. May be nil.
 	Metrics http.Handler
-	// MaxBody caps a body, in bytes. 0 means the constant MaxBody.
+	// MaxBody caps a body, in bytes. 0 means 4 MiB.
 	MaxBody int64
 }
 
@@ -59,7 +51,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// API is the handler of every path.
+// api has the handlers of all paths.
 type api struct{ Config }
 
 // New returns the API.
@@ -67,9 +59,7 @@ func New(c Config) (http.Handler, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if c.MaxBody == 0 {
-		c.MaxBody = MaxBody
-	}
+	c.MaxBody = cmp.Or(c.MaxBody, maxBody)
 	d := &api{c}
 	mux := http.NewServeMux()
 	route(mux, http.MethodPost, "/v1/check", d.check)
@@ -81,7 +71,10 @@ func New(c Config) (http.Handler, error) {
 	route(mux, http.MethodGet, "/healthz", d.healthz)
 	route(mux, http.MethodGet, "/readyz", d.readyz)
 	if c.Metrics != nil {
-		route(mux, http.MethodGet, "/metrics", c.Metrics.ServeHTTP)
+		route(mux, http.MethodGet, "/metrics", func(w http.ResponseWriter, r *http.Request) error {
+			c.Metrics.ServeHTTP(w, r)
+			return nil
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusNotFound, "there is nothing at this path; see docs/api.md"))
@@ -89,22 +82,24 @@ func New(c Config) (http.Handler, error) {
 	return mux, nil
 }
 
-// route serves one method of a path and rejects the others in the same form as
-// every other error.
-func route(mux *http.ServeMux, method, path string, h http.HandlerFunc) {
+// route serves one method of a path and rejects the others, and calls that h returns an error of.
+func route(mux *http.ServeMux, method, path string, h func(http.ResponseWriter, *http.Request) error) {
 	allow := method
 	if method == http.MethodGet {
 		allow += ", " + http.MethodHead // ServeMux serves both
 	}
-	mux.HandleFunc(method+" "+path, h)
+	mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
+		if err := h(w, r); err != nil {
+			httpanswer.Reject(w, problemOf(err))
+		}
+	})
 	mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", allow)
 		httpanswer.Reject(w, httpanswer.NewProblem(http.StatusMethodNotAllowed, "want "+allow))
 	})
 }
 
-// NewServer returns a server for h with time-outs that slow or silent clients
-// cannot outlast. The caller serves and closes it.
+// NewServer returns a server for h with time-outs against slow and silent clients. The caller serves and closes it.
 func NewServer(h http.Handler) *http.Server {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -120,11 +115,11 @@ func NewServer(h http.Handler) *http.Server {
 	}
 }
 
-// bodies are buffers for what clients send.
-var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+// maxBody is the default cap on a body, and keepBody the largest buffer that is kept for the next one, in bytes.
+const maxBody, keepBody = 4 << 20, 1 << 20
 
-// keepBody is the largest buffer that is kept for the next body.
-const keepBody = 1 << 20
+// bodies are buffers for bodies of requests.
+var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // withBody reads the body and calls f with it; it is gone when f returns.
 func (d *api) withBody(w http.ResponseWriter, r *http.Request, f func(body []byte) error) error {
@@ -144,32 +139,14 @@ func (d *api) withBody(w http.ResponseWriter, r *http.Request, f func(body []byt
 	return f(buf.Bytes())
 }
 
-// readWord reads a value by its name, which is that of rule files. A word that is
-// no such name is the fault of c alone, so that the other checks are answered.
-// field spells where, seen from the check.
-func readWord[T any, P interface {
-	*T
-	encoding.TextUnmarshaler
-}](r *reader, c *limiter.Check, field func() string) (v T, err error) {
-	word, err := r.text()
-	if err != nil {
-		return v, err
-	}
-	// Clipped, because the error repeats it; no name is as long as that.
-	if err := P(&v).UnmarshalText([]byte(clip(word))); err != nil && c.Fault == nil {
-		c.Fault = &limiter.Error{Code: limiter.Invalid, Field: field(), Message: err.Error()}
-	}
-	return v, nil
-}
-
 const (
 	maxDrained   = 64 << 10
 	drainedUntil = time.Second
 )
 
-// Drained returns h, but that what h has not read of a body that comes by HTTP/2 is read and dropped before its answer ends, up to
-// 64 KiB and for at most a second. The server of net/http does so for HTTP/1. For HTTP/2 it resets the stream, with STREAM_CLOSED where
-// more of the body arrives: nginx then drops the answer, and its client does not learn why it was rejected.
+// Drained wraps h to read and drop the rest of an HTTP/2 body before the response ends, up to 64 KiB and for at most a
+// second. net/http does so for HTTP/1 only; for HTTP/2 it resets the stream, and nginx then drops the response with the
+// reason of a rejection.
 func Drained(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 || r.ContentLength == 0 {

@@ -11,36 +11,19 @@ import (
 
 // membership is the body of GET /v1/members.
 type membership struct {
-	Self       string     `json:"self"`
-	Ring       string     `json:"ring"`
-	Partitions int        `json:"partitions"`
-	VoterSet   *voterSet  `json:"voter_set,omitempty"`
-	MayDecide  bool       `json:"may_decide"`
-	Reason     string     `json:"reason,omitempty"`
-	Unreached  []string   `json:"unreached,omitempty"`
-	Holdings   holdings   `json:"holdings"`
-	LostRules  []lostRule `json:"lost_rules,omitempty"`
+	Self       string            `json:"self"`
+	Ring       string            `json:"ring"`
+	Partitions int               `json:"partitions"`
+	VoterSet   *limiter.VoterSet `json:"voter_set,omitempty"`
+	MayDecide  bool              `json:"may_decide"`
+	Reason     string            `json:"reason,omitempty"`
+	Unreached  []string          `json:"unreached,omitempty"`
+	Holdings   limiter.Holdings  `json:"holdings"`
+	LostRules  []lostRule        `json:"lost_rules,omitempty"`
 	// ClocksAgree is left out if it is not known. ClockCorrection is in seconds.
 	ClocksAgree     *bool        `json:"clocks_agree,omitempty"`
 	ClockCorrection float64      `json:"clock_correction,omitempty"`
 	Members         []memberJSON `json:"members"`
-}
-
-type voterSet struct {
-	ClusterID string   `json:"cluster_id"`
-	Version   uint64   `json:"version"`
-	Members   []string `json:"members"`
-}
-
-type holdings struct {
-	Holding       int `json:"holding"`
-	Unprotected   int `json:"unprotected"`
-	BelowReplicas int `json:"below_replicas"`
-	HandingOver   int `json:"handing_over"`
-	Copies        int `json:"copies"`
-	Claims        int `json:"claims"`
-	Divergent     int `json:"divergent"`
-	Lost          int `json:"lost"`
 }
 
 // lostRule is limiter.LostRule; Left is in seconds.
@@ -71,15 +54,14 @@ type memberJSON struct {
 }
 
 // members serves GET /v1/members.
-func (d *api) members(w http.ResponseWriter, r *http.Request) {
-	if _, err := d.enter(r); err != nil {
-		httpanswer.Reject(w, problemOf(err))
-		return
+func (d *api) members(w http.ResponseWriter, r *http.Request) error {
+	if _, rejected := d.Guard.Request(r, limiter.HTTPAPI); rejected != nil {
+		return rejected
 	}
 	m := d.Limiter.Members(r.Context())
 	body := membership{
 		Self: m.Self, Ring: m.Ring, Partitions: m.Partitions, Members: make([]memberJSON, len(m.Members)),
-		VoterSet: voterSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, Holdings: holdings(m.Holdings),
+		VoterSet: voterSetOf(m.Set), MayDecide: m.MayDecide, Reason: m.Reason, Unreached: m.Unreached, Holdings: m.Holdings,
 		ClockCorrection: m.Clocks.Correction.Seconds(),
 	}
 	if m.Clocks.Known {
@@ -92,6 +74,7 @@ func (d *api) members(w http.ResponseWriter, r *http.Request) {
 		body.Members[i] = memberOf(&m.Members[i])
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, body)
+	return nil
 }
 
 func memberOf(m *limiter.Member) memberJSON {
@@ -110,105 +93,66 @@ func memberOf(m *limiter.Member) memberJSON {
 }
 
 // voterSetOf returns nil for no set.
-func voterSetOf(s limiter.VoterSet) *voterSet {
+func voterSetOf(s limiter.VoterSet) *limiter.VoterSet {
 	if s.Version == 0 {
 		return nil
 	}
-	return (*voterSet)(&s)
+	return &s
 }
 
 // forgetFields are those of the body of POST /v1/members/forget.
 var forgetFields = []string{"name"}
 
-// forgotten is the answer to POST /v1/members/forget.
+// forgotten is the response to POST /v1/members/forget.
 type forgotten struct {
-	VoterSet *voterSet `json:"voter_set,omitempty"`
+	VoterSet *limiter.VoterSet `json:"voter_set,omitempty"`
 }
 
 // forget serves POST /v1/members/forget.
-func (d *api) forget(w http.ResponseWriter, r *http.Request) {
+func (d *api) forget(w http.ResponseWriter, r *http.Request) error {
 	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
 	if rejected == nil {
 		rejected = pass.Operate(r.Context(), access.Admin, "")
 	}
 	if rejected != nil {
-		httpanswer.Reject(w, problemOf(rejected))
-		return
+		return rejected
 	}
 	var name string
-	err := d.withBody(w, r, func(body []byte) (err error) {
-		name, err = readName(body)
-		return err
-	})
-	var set limiter.VoterSet
-	if err == nil {
-		set, err = d.Limiter.Forget(r.Context(), name)
-	}
-	if err != nil {
-		httpanswer.Reject(w, problemOf(err))
-		return
-	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, forgotten{voterSetOf(set)})
-}
-
-// readName reads the body of POST /v1/members/forget.
-func readName(body []byte) (name string, err error) {
-	r, err := newReader(body)
-	if err != nil {
-		return "", err
-	}
-	err = r.object(forgetFields, func(string) (err error) {
+	err := d.readObject(w, r, forgetFields, func(r *reader, _ string) (err error) {
 		name, err = r.text()
 		return err
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
-	return name, r.end()
+	set, err := d.Limiter.Forget(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, forgotten{voterSetOf(set)})
+	return nil
 }
 
-// loadFields are those of the body of PUT /v1/pools/DOMAIN/POOL/load.
-var loadFields = []string{"load", "reporter"}
-
-// poolLoad is the answer to it. Expires is in seconds.
+// poolLoad is the response to PUT /v1/pools/DOMAIN/POOL/load. Expires is in seconds.
 type poolLoad struct {
 	Load    float64 `json:"load"`
 	Expires float64 `json:"expires"`
 }
 
 // load serves PUT /v1/pools/DOMAIN/POOL/load.
-func (d *api) load(w http.ResponseWriter, r *http.Request) {
+func (d *api) load(w http.ResponseWriter, r *http.Request) error {
 	report := limiter.LoadReport{Domain: r.PathValue("domain"), Pool: r.PathValue("pool")}
 	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
 	if rejected == nil {
 		rejected = pass.May(access.Charge, report.Domain)
 	}
 	if rejected != nil {
-		httpanswer.Reject(w, problemOf(rejected))
-		return
-	}
-	err := d.withBody(w, r, func(body []byte) error { return readLoad(body, &report) })
-	var l limiter.PoolLoad
-	if err == nil {
-		l, err = d.Limiter.ReportLoad(r.Context(), report)
-	}
-	if err != nil {
-		httpanswer.Reject(w, problemOf(err))
-		return
-	}
-	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, poolLoad{Load: l.Load, Expires: l.Expires.Seconds()})
-}
-
-// readLoad reads a report's body.
-func readLoad(body []byte, to *limiter.LoadReport) error {
-	r, err := newReader(body)
-	if err != nil {
-		return err
+		return rejected
 	}
 	given := false
-	err = r.object(loadFields, func(name string) (err error) {
+	err := d.readObject(w, r, []string{"load", "reporter"}, func(r *reader, name string) (err error) {
 		if name == "reporter" {
-			to.Reporter, err = r.text()
+			report.Reporter, err = r.text()
 			return err
 		}
 		given = true
@@ -216,7 +160,7 @@ func readLoad(body []byte, to *limiter.LoadReport) error {
 		if err != nil {
 			return err
 		}
-		if to.Load, err = strconv.ParseFloat(n, 64); err != nil {
+		if report.Load, err = strconv.ParseFloat(n, 64); err != nil {
 			return r.fail("%s is out of range; want 0 to 1", clip(n))
 		}
 		return nil
@@ -227,5 +171,24 @@ func readLoad(body []byte, to *limiter.LoadReport) error {
 	if !given {
 		return &limiter.Error{Code: limiter.Invalid, Field: "load", Message: "is missing; want 0 to 1"}
 	}
-	return r.end()
+	l, err := d.Limiter.ReportLoad(r.Context(), report)
+	if err != nil {
+		return err
+	}
+	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, poolLoad{Load: l.Load, Expires: l.Expires.Seconds()})
+	return nil
+}
+
+// readObject reads a body that is one object with these fields.
+func (d *api) readObject(w http.ResponseWriter, r *http.Request, fields []string, each func(r *reader, name string) error) error {
+	return d.withBody(w, r, func(body []byte) error {
+		in, err := newReader(body)
+		if err != nil {
+			return err
+		}
+		if err := in.object(fields, func(name string) error { return each(in, name) }); err != nil {
+			return err
+		}
+		return in.end()
+	})
 }

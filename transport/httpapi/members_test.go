@@ -96,11 +96,11 @@ func TestForget(t *testing.T) {
 		{"name a number", `{"name":3}`, nil, 400, "invalid", "name (at byte 9): want a string, found a number"},
 		{"another field", `{"node":"n3"}`, nil, 400, "invalid", `at byte 7: unknown field "node"; want one of name`},
 		{"more behind it", n3 + n3, nil, 400, "invalid", "at byte 14: more after the end of the JSON object"},
-		{"too large", `{"name":"` + strings.Repeat("n", MaxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
+		{"too large", `{"name":"` + strings.Repeat("n", maxBody) + `"}`, nil, 413, "", "the body is larger than 4194304 bytes; split the call"},
 		{"not counted", n3, limiter.ErrNotCounted, 404, "not_found", `cannot forget "n3": it is not in the voter set`},
-		{"living", n3, limiter.ErrLives, 409, "rejected", `cannot forget "n3": it lives; stop it first`},
-		{"itself", n3, limiter.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that was asked; stop it, and ask another`},
-		{"no set", n3, limiter.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; ask one that does`},
+		{"living", n3, limiter.ErrLives, 409, "rejected", `cannot forget "n3": it is alive; stop it first`},
+		{"itself", n3, limiter.ErrThisNode, 409, "rejected", `cannot forget "n3": it is the node that received the call; stop it, and call another`},
+		{"no set", n3, limiter.ErrNoSet, 409, "rejected", `cannot forget "n3": this node knows no voter set; call one that does`},
 		{"stopped", n3, errors.New("the node does not run"), 503, "unavailable", `cannot forget "n3": the node does not run`},
 	} {
 		var asked []string

@@ -18,10 +18,9 @@ import (
 // crossOrigin rejects requests that change something and that a page of another origin makes.
 var crossOrigin = http.NewCrossOriginProtection()
 
-// OwnPages returns next behind a check that rejects requests that a browser makes for a page of another site, and those for a
-// host name that the page may have made up (DNS rebinding): the host must be an IP address, localhost or one of hosts. Only
-// navigations may come from elsewhere, for links. Requests without Origin and Sec-Fetch-Site are no page's, as far as can be
-// told, and are not looked at.
+// OwnPages wraps next to reject requests that a browser makes for a page of another site, and those for a host name that the
+// page may have made up (DNS rebinding): the host must be an IP address, localhost or one of hosts. Only navigations, for
+// links, may come from other sites. Requests without Origin and Sec-Fetch-Site do not come from pages and pass.
 func OwnPages(hosts []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rejected := foreign(r, hosts); rejected != nil {
@@ -35,7 +34,7 @@ func OwnPages(hosts []string, next http.Handler) http.Handler {
 // Reject answers with the problem that e is.
 func Reject(w http.ResponseWriter, e *limiter.Error) { httpanswer.Reject(w, httpanswer.ProblemOf(e)) }
 
-// foreign says why r is of a page that is not this node's, or nil.
+// foreign returns why r comes from a page that is not this node's, or nil.
 func foreign(r *http.Request, hosts []string) *limiter.Error {
 	site, origins := r.Header.Values("Sec-Fetch-Site"), r.Header.Values("Origin")
 	if len(site) == 0 && len(origins) == 0 {
@@ -77,18 +76,15 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// health is the body of GET /healthz.
+// health is the body of GET /healthz: see Config. The node stays alive with the older rules.
 type health struct {
-	Status string `json:"status"`
-	// RulesError is why the newest rule files are not in force. The node goes on
-	// with the older ones, so it is alive all the same.
-	RulesError string `json:"rules_error,omitempty"`
-	// RulesSkipped are files beside the rules that are not read, each with the reason.
+	Status       string   `json:"status"`
+	RulesError   string   `json:"rules_error,omitempty"`
 	RulesSkipped []string `json:"rules_skipped,omitempty"`
 }
 
-// healthz says that the process lives.
-func (d *api) healthz(w http.ResponseWriter, _ *http.Request) {
+// healthz serves GET /healthz: the process is alive.
+func (d *api) healthz(w http.ResponseWriter, _ *http.Request) error {
 	h := health{Status: "alive"}
 	if d.RulesError != nil {
 		if err := d.RulesError(); err != nil {
@@ -99,6 +95,7 @@ func (d *api) healthz(w http.ResponseWriter, _ *http.Request) {
 		h.RulesSkipped = d.RulesSkipped()
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, h)
+	return nil
 }
 
 // readiness is the body of GET /readyz.
@@ -107,17 +104,18 @@ type readiness struct {
 	Reasons []string `json:"reasons,omitempty"`
 }
 
-// readyz says whether this node is to be given traffic.
-func (d *api) readyz(w http.ResponseWriter, _ *http.Request) {
+// readyz serves GET /readyz: whether this node may get traffic.
+func (d *api) readyz(w http.ResponseWriter, _ *http.Request) error {
 	ok, reasons := d.Ready()
 	status := http.StatusOK
 	if !ok {
 		status = http.StatusServiceUnavailable
 	}
 	httpanswer.Write(w, status, httpanswer.TypeJSON, readiness{ok, reasons})
+	return nil
 }
 
-// defaultTop is how many keys are listed where the caller does not say.
+// defaultTop is the number of keys of a request that does not set n.
 const defaultTop = 20
 
 // topJSON is the body of GET /v1/top. Times are in seconds.
@@ -130,40 +128,32 @@ type topJSON struct {
 }
 
 type topKeyJSON struct {
-	Domain     string      `json:"domain"`
-	Descriptor []entryJSON `json:"descriptor"`
-	Rule       string      `json:"rule,omitempty"`
-	Cut        bool        `json:"cut,omitempty"`
-	Count      uint64      `json:"count"`
-	Error      uint64      `json:"error,omitempty"`
-	PerSecond  float64     `json:"per_second"`
-}
-
-type entryJSON struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
+	Domain     string             `json:"domain"`
+	Descriptor []httpanswer.Entry `json:"descriptor"`
+	Rule       string             `json:"rule,omitempty"`
+	Cut        bool               `json:"cut,omitempty"`
+	Count      uint64             `json:"count"`
+	Error      uint64             `json:"error,omitempty"`
+	PerSecond  float64            `json:"per_second"`
 }
 
 // top serves GET /v1/top.
-func (d *api) top(w http.ResponseWriter, r *http.Request) {
-	pass, err := d.enter(r)
-	var q limiter.TopQuery
-	if err == nil {
-		q, err = readTop(r.URL.RawQuery)
+func (d *api) top(w http.ResponseWriter, r *http.Request) error {
+	pass, rejected := d.Guard.Request(r, limiter.HTTPAPI)
+	if rejected != nil {
+		return rejected
 	}
-	var top limiter.Top
-	if err == nil {
-		if rejected := pass.May(access.Read, q.Domain); rejected != nil {
-			err = rejected
-		}
-	}
-	if err == nil {
-		q.Operator = pass.IsOperator(r.Context())
-		top, err = d.Limiter.Top(r.Context(), q)
-	}
+	q, err := readTop(r.URL.RawQuery)
 	if err != nil {
-		httpanswer.Reject(w, problemOf(err))
-		return
+		return err
+	}
+	if rejected := pass.May(access.Read, q.Domain); rejected != nil {
+		return rejected
+	}
+	q.Operator = pass.IsOperator(r.Context())
+	top, err := d.Limiter.Top(r.Context(), q)
+	if err != nil {
+		return err
 	}
 	body := topJSON{
 		By: top.By.String(), Covers: top.Covers.Seconds(), Keys: make([]topKeyJSON, len(top.Keys)),
@@ -171,16 +161,13 @@ func (d *api) top(w http.ResponseWriter, r *http.Request) {
 	}
 	for i := range top.Keys {
 		k := &top.Keys[i]
-		j := topKeyJSON{
-			Domain: k.Domain, Descriptor: make([]entryJSON, len(k.Descriptor)), Rule: k.Rule, Cut: k.Cut,
+		body.Keys[i] = topKeyJSON{
+			Domain: k.Domain, Descriptor: httpanswer.Entries(k.Descriptor), Rule: k.Rule, Cut: k.Cut,
 			Count: k.Count, Error: k.Error, PerSecond: k.PerSecond,
 		}
-		for e := range k.Descriptor {
-			j.Descriptor[e] = entryJSON(k.Descriptor[e])
-		}
-		body.Keys[i] = j
 	}
 	httpanswer.Write(w, http.StatusOK, httpanswer.TypeJSON, body)
+	return nil
 }
 
 // readTop reads the query of GET /v1/top.

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// bodyError is why a body is not what it should be.
+// bodyError is why a body is invalid.
 type bodyError struct {
 	// Field is where, for example "checks[3].cost"; empty at the top.
 	Field string
@@ -31,9 +31,8 @@ func (e *bodyError) Error() string {
 	return at + ": " + e.Reason
 }
 
-// reader reads one JSON text strictly: no unknown or repeated fields, no null,
-// no wrong types, nothing after the end. encoding/json tokenizes; what it would
-// let pass is caught here, and here alone is known which field it was.
+// reader reads one JSON text strictly: no unknown or repeated fields, no null, no wrong types, nothing after the end. Its
+// errors name the field, which those of encoding/json do not.
 type reader struct {
 	dec *json.Decoder
 	// at is the way to the value being read; a step with an empty key is an index.
@@ -103,8 +102,7 @@ func (r *reader) end() error {
 	return nil
 }
 
-// object reads an object; each reads the value of one field. fields are the
-// names it may have.
+// object reads an object of these fields; each reads the value of one.
 func (r *reader) object(fields []string, each func(name string) error) error {
 	if err := r.open('{', "an object"); err != nil {
 		return err
@@ -161,28 +159,25 @@ func (r *reader) open(d json.Delim, want string) error {
 	return nil
 }
 
-func (r *reader) text() (string, error) {
+// scalar reads a value of type T, which errors call want.
+func scalar[T any](r *reader, want string) (v T, err error) {
 	t, err := r.token()
 	if err != nil {
-		return "", err
+		return v, err
 	}
-	s, ok := t.(string)
+	v, ok := t.(T)
 	if !ok {
-		return "", r.fail("want a string, found %s", kind(t))
+		return v, r.fail("want %s, found %s", want, kind(t))
 	}
-	return s, nil
+	return v, nil
 }
 
-func (r *reader) boolean() (bool, error) {
-	t, err := r.token()
-	if err != nil {
-		return false, err
-	}
-	b, ok := t.(bool)
-	if !ok {
-		return false, r.fail("want true or false, found %s", kind(t))
-	}
-	return b, nil
+func (r *reader) text() (string, error)  { return scalar[string](r, "a string") }
+func (r *reader) boolean() (bool, error) { return scalar[bool](r, "true or false") }
+
+func (r *reader) number() (string, error) {
+	n, err := scalar[json.Number](r, "a number")
+	return n.String(), err
 }
 
 // integer reads a whole number of at most bits bits.
@@ -215,19 +210,7 @@ func (r *reader) seconds() (time.Duration, error) {
 	return time.Duration(ns), nil
 }
 
-func (r *reader) number() (string, error) {
-	t, err := r.token()
-	if err != nil {
-		return "", err
-	}
-	n, ok := t.(json.Number)
-	if !ok {
-		return "", r.fail("want a number, found %s", kind(t))
-	}
-	return n.String(), nil
-}
-
-// kind names what a token is or begins.
+// kind names the value that a token is or begins.
 func kind(t json.Token) string {
 	switch t := t.(type) {
 	case json.Delim:
@@ -248,7 +231,7 @@ func kind(t json.Token) string {
 	return "null"
 }
 
-// clip shortens what a client sent, for a message.
+// clip shortens a text of a client for a message.
 func clip(s string) string {
 	const most = 40
 	if len(s) <= most {

@@ -2,20 +2,18 @@ package watch
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/sluice-project/sluice/limiter"
+	"github.com/sluice-project/sluice/transport/internal/httpanswer"
 )
 
 // The events, by name. Rates are per second, times in seconds.
 const (
-	// EventHistory is the first that a watcher gets: the last minutes.
-	EventHistory = "history"
-	// EventState comes every second.
-	EventState = "state"
-	// EventSlot comes when a slot of the history is over.
-	EventSlot = "slot"
-	// EventTop comes every five seconds.
-	EventTop = "top"
+	EventHistory = "history" // the last minutes, first of all
+	EventState   = "state"   // every second
+	EventSlot    = "slot"    // at the end of a slot of the history
+	EventTop     = "top"     // every five seconds
 )
 
 // rates are checks a second by result.
@@ -34,62 +32,40 @@ type ruleRates struct {
 
 // state is the body of EventState.
 type state struct {
-	// At is Unix time.
-	At float64 `json:"at"`
-	// Self is the node that was asked.
-	Self       string       `json:"self"`
-	Ring       string       `json:"ring"`
-	Partitions int          `json:"partitions"`
-	Set        *voterSet    `json:"voter_set,omitempty"`
-	Members    []memberJSON `json:"members"`
-	// Missing did not answer in time.
-	Missing []string `json:"missing"`
-	// Rules is the hash of Self's.
-	Rules   string      `json:"rules"`
-	Total   rates       `json:"total"`
-	Latency latency     `json:"latency"`
-	ByRule  []ruleRates `json:"by_rule"`
+	At         float64           `json:"at"`   // Unix time
+	Self       string            `json:"self"` // the node that is watched
+	Ring       string            `json:"ring"`
+	Partitions int               `json:"partitions"`
+	Set        *limiter.VoterSet `json:"voter_set,omitempty"`
+	Members    []memberJSON      `json:"members"`
+	Missing    []string          `json:"missing"` // did not respond in time
+	Rules      string            `json:"rules"`   // the hash of Self's
+	Total      rates             `json:"total"`
+	Latency    latency           `json:"latency"`
+	ByRule     []ruleRates       `json:"by_rule"`
 }
 
-type voterSet struct {
-	ClusterID string   `json:"cluster_id"`
-	Version   uint64   `json:"version"`
-	Members   []string `json:"members"`
-}
-
-// memberJSON is one node. What it tells of itself is left out while it does not answer.
+// memberJSON is one node. Own is left out while the node does not respond, Silent if it is not known.
 type memberJSON struct {
-	Name       string `json:"name"`
-	Boot       string `json:"boot"`
-	State      string `json:"state"`
-	Version    string `json:"version"`
-	Counted    bool   `json:"counted"`
-	Lives      bool   `json:"lives"`
-	Partitions int    `json:"partitions"`
-	Holds      int    `json:"holds"`
-	// Silent is left out if it is not known.
-	Silent *float64 `json:"silent,omitempty"`
-	Own    *own     `json:"own,omitempty"`
+	Name       string   `json:"name"`
+	Boot       string   `json:"boot"`
+	State      string   `json:"state"`
+	Version    string   `json:"version"`
+	Counted    bool     `json:"counted"`
+	Lives      bool     `json:"lives"`
+	Partitions int      `json:"partitions"`
+	Holds      int      `json:"holds"`
+	Silent     *float64 `json:"silent,omitempty"`
+	Own        *own     `json:"own,omitempty"`
 }
 
-// own is what a node tells of itself.
+// own is a node's report of itself.
 type own struct {
-	MayDecide bool     `json:"may_decide"`
-	Reason    string   `json:"reason,omitempty"`
-	Rules     string   `json:"rules"`
-	Checks    float64  `json:"checks"`
-	Holdings  holdings `json:"holdings"`
-}
-
-type holdings struct {
-	Holding       int `json:"holding"`
-	Unprotected   int `json:"unprotected"`
-	BelowReplicas int `json:"below_replicas"`
-	HandingOver   int `json:"handing_over"`
-	Copies        int `json:"copies"`
-	Claims        int `json:"claims"`
-	Divergent     int `json:"divergent"`
-	Lost          int `json:"lost"`
+	MayDecide bool             `json:"may_decide"`
+	Reason    string           `json:"reason,omitempty"`
+	Rules     string           `json:"rules"`
+	Checks    float64          `json:"checks"`
+	Holdings  limiter.Holdings `json:"holdings"`
 }
 
 // latency of the calls of the last interval; all 0 if there were none.
@@ -103,10 +79,10 @@ type latency struct {
 // history is the body of EventHistory, and with one slot of EventSlot.
 type history struct {
 	// Slot is the length of one, in seconds. Until is the Unix time at which the last one ended.
-	Slot   float64       `json:"slot"`
-	Until  float64       `json:"until"`
-	Total  series        `json:"total"`
-	ByRule []*ruleSeries `json:"by_rule"`
+	Slot   float64      `json:"slot"`
+	Until  float64      `json:"until"`
+	Total  series       `json:"total"`
+	ByRule []ruleSeries `json:"by_rule"`
 }
 
 // series are checks a second in each slot, the oldest first.
@@ -125,7 +101,7 @@ type ruleSeries struct {
 
 // top is the body of EventTop.
 type top struct {
-	// Off: nobody counts keys.
+	// Off: this node counts no keys.
 	Off      bool     `json:"off,omitempty"`
 	Covers   float64  `json:"covers"`
 	Limited  []topKey `json:"limited"`
@@ -134,25 +110,17 @@ type top struct {
 }
 
 type topKey struct {
-	Domain     string  `json:"domain"`
-	Descriptor []entry `json:"descriptor"`
-	Rule       string  `json:"rule,omitempty"`
-	Cut        bool    `json:"cut,omitempty"`
-	PerSecond  float64 `json:"per_second"`
-}
-
-type entry struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
+	Domain     string             `json:"domain"`
+	Descriptor []httpanswer.Entry `json:"descriptor"`
+	Rule       string             `json:"rule,omitempty"`
+	Cut        bool               `json:"cut,omitempty"`
+	PerSecond  float64            `json:"per_second"`
 }
 
 func topKeysOf(t limiter.Top) []topKey {
 	list := make([]topKey, len(t.Keys))
 	for i, k := range t.Keys {
-		list[i] = topKey{Domain: k.Domain, Descriptor: make([]entry, len(k.Descriptor)), Rule: k.Rule, Cut: k.Cut, PerSecond: k.PerSecond}
-		for j, e := range k.Descriptor {
-			list[i].Descriptor[j] = entry(e)
-		}
+		list[i] = topKey{k.Domain, httpanswer.Entries(k.Descriptor), k.Rule, k.Cut, k.PerSecond}
 	}
 	return list
 }
@@ -163,8 +131,5 @@ func frame(event string, body any) []byte {
 	if err != nil {
 		panic("watch: " + err.Error()) // the types above, of finite numbers
 	}
-	b := make([]byte, 0, len(event)+len(data)+16)
-	b = append(append(b, "event: "...), event...)
-	b = append(append(b, "\ndata: "...), data...)
-	return append(b, "\n\n"...)
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", event, data)
 }

@@ -1,9 +1,8 @@
-// Package watch shows the cluster live: while somebody watches, a Hub asks all nodes once a second what they tell of
-// themselves, adds it up, and gives every watcher the same encoded events. While nobody does, it does nothing. The adding up (sum.go)
-// is pure; Hub.Run is the one goroutine, and the caller's.
+// Package watch shows the cluster live: while there are watchers, a Hub asks all nodes once a second for their reports,
+// adds them up (sum.go, which is pure), and gives every watcher the same encoded events. Hub.Run is the one goroutine, and
+// the caller's.
 //
-// It asks for what it is given the means for, and shows nothing that is private: descriptors come as transport names
-// them. Who may watch, and how events travel, is for transport/console to say.
+// Private values do not get here: the limiter hides them. Who may watch, and how events travel, transport/console decides.
 package watch
 
 import (
@@ -17,17 +16,16 @@ import (
 )
 
 const (
-	// period is how often nodes are asked while somebody watches, topEvery how often in that for keys.
-	period   = time.Second
-	topEvery = 5
-	// topKeysShown is how many keys are shown.
+	// period is the time between reports, topEvery the number of periods between top keys, of which topKeysShown are shown.
+	period       = time.Second
+	topEvery     = 5
 	topKeysShown = 20
 	// MaxWatchers bounds those of one node, maxBehind the events that one may be behind.
 	MaxWatchers = 32
 	maxBehind   = 16
 )
 
-// Why there is nothing to watch any more.
+// Why a watcher gets no more events.
 var (
 	ErrTooMany = errors.New("too many watch this node already; watch another, or close a page")
 	ErrClosed  = errors.New("the node is stopping")
@@ -37,7 +35,7 @@ var (
 // Config is what a Hub gathers from. All are required.
 type Config struct {
 	Members func(context.Context) limiter.Members
-	// Here is this node's, Others are those that answer in time.
+	// Here returns this node's report, Others those that come in time.
 	Here   func(ctx context.Context, history bool) facts.Node
 	Others func(ctx context.Context, history bool) (nodes []facts.Node, missing []string)
 	Top    func(context.Context, limiter.TopQuery) (limiter.Top, error)
@@ -56,23 +54,23 @@ type Hub struct {
 	}
 }
 
-// NewHub returns a Hub that nobody watches.
+// NewHub returns a Hub without watchers.
 func NewHub(c Config) *Hub {
 	h := &Hub{cfg: c, wake: make(chan struct{}, 1)}
 	h.mu.watchers = make(map[*Watcher]struct{})
 	return h
 }
 
-// Watcher is one who watches. It must be closed.
+// Watcher gets events. It must be closed.
 type Watcher struct {
 	hub    *Hub
 	events chan []byte
-	// fresh: it is still to get the history. Of the hub's goroutine, like greeted.
+	// fresh: it is still to get the history.
 	fresh bool
 	err   error
 }
 
-// Watch adds a watcher, or says why not: ErrTooMany or ErrClosed.
+// Watch adds a watcher. The error is ErrTooMany or ErrClosed.
 func (h *Hub) Watch() (*Watcher, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,8 +89,7 @@ func (h *Hub) Watch() (*Watcher, error) {
 	return w, nil
 }
 
-// Events are encoded as text/event-stream, and not to be changed. The channel is closed when there are no more; Err
-// then says why.
+// Events are encoded as text/event-stream, and not to be changed. The channel is closed after the last; Err says why.
 func (w *Watcher) Events() <-chan []byte { return w.events }
 
 // Err is why there are no more events.
@@ -134,7 +131,7 @@ func (h *Hub) Watchers() int {
 	return len(h.mu.watchers)
 }
 
-// Run gathers while somebody watches, until ctx ends. It then closes the Hub and returns nil.
+// Run gathers while there are watchers, until ctx ends. It then closes the Hub and returns nil.
 func (h *Hub) Run(ctx context.Context) error {
 	defer h.Close()
 	for {
@@ -147,7 +144,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// session gathers until nobody watches any more.
+// session gathers until there are no watchers.
 func (h *Hub) session(ctx context.Context) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -171,31 +168,25 @@ func (h *Hub) session(ctx context.Context) {
 			return [][]byte{frame(EventHistory, s.history(facts.Slots)), frame(EventState, state), last}
 		}
 		h.publish(events, greeting)
-		h.rest(ctx, tick.C, greeting)
-	}
-}
-
-// rest waits for the next tick. Who comes meanwhile is greeted with what was gathered last.
-func (h *Hub) rest(ctx context.Context, tick <-chan time.Time, greeting func() [][]byte) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick:
-			return
-		case <-h.wake:
-			h.publish(nil, greeting)
+		for next := false; !next && ctx.Err() == nil; {
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+				next = true
+			case <-h.wake: // new watchers get what was gathered last
+				h.publish(nil, greeting)
+			}
 		}
 	}
 }
 
-// gathered is what nodes tell at one moment.
+// gathered are the reports of one moment.
 type gathered struct {
 	at      time.Time
 	members limiter.Members
 	nodes   []facts.Node
 	missing []string
-	top     *top // nil if it was not asked for
+	top     *top // nil without keys
 }
 
 func (h *Hub) gather(ctx context.Context, history, keys bool) (g gathered) {
@@ -218,7 +209,7 @@ func (h *Hub) gather(ctx context.Context, history, keys bool) (g gathered) {
 	return g
 }
 
-// keys asks for the heaviest keys.
+// keys gathers the heaviest keys.
 func (h *Hub) keys(ctx context.Context) *top {
 	t := &top{Limited: []topKey{}, Frequent: []topKey{}, Missing: []string{}}
 	for _, by := range []limiter.TopBy{limiter.ByLimited, limiter.ByFrequent} {
@@ -237,8 +228,7 @@ func (h *Hub) keys(ctx context.Context) *top {
 	return t
 }
 
-// publish gives events to all watchers, and to those who have just come what greets them instead. Who is too far behind is
-// left.
+// publish gives events to all watchers, and to fresh ones the greeting instead. It ends those that are too far behind.
 func (h *Hub) publish(events [][]byte, greeting func() [][]byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

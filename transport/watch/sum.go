@@ -16,23 +16,22 @@ func (n name) compare(m name) int {
 	return cmp.Or(cmp.Compare(n.domain, m.domain), cmp.Compare(n.rule, m.rule))
 }
 
-// seen is what a process told last.
+// seen is the last report of a process.
 type seen struct {
 	at     time.Time
 	node   facts.Node
 	byRule map[name]facts.Counts
 }
 
-// sum adds up what nodes tell. It is not safe for concurrent use.
+// sum adds up the reports of nodes. It is not safe for concurrent use.
 type sum struct {
-	last map[string]*seen // by boot id
-	// slot is the one that is being filled. total and rules have the slots before it, and what is counted in it.
-	slot  int64
+	last  map[string]*seen // by boot id
+	slot  int64            // the present one
 	total *line
 	rules map[name]*line
 }
 
-// line is what was counted in facts.Slots slots before the present one, the oldest first, and in that.
+// line has the counts of the facts.Slots slots before the present one, the oldest first, and of that.
 type line struct {
 	slots []facts.Counts
 	now   facts.Counts
@@ -40,25 +39,22 @@ type line struct {
 
 func newLine() *line { return &line{slots: make([]facts.Counts, facts.Slots)} }
 
-// push ends the present slot, and skips n-1 of which nothing is known.
+// push ends the present slot, and skips n-1 whose counts are unknown; n is at most facts.Slots.
 func (l *line) push(n int) {
-	for i := range min(n, facts.Slots) {
+	for range n {
 		copy(l.slots, l.slots[1:])
-		l.slots[facts.Slots-1] = facts.Counts{}
-		if i == 0 {
-			l.slots[facts.Slots-1], l.now = l.now, facts.Counts{}
-		}
+		l.slots[facts.Slots-1], l.now = l.now, facts.Counts{}
 	}
 }
 
-// empty reports whether nothing was counted.
-func (l *line) empty() bool {
-	return l.now == facts.Counts{} && !slices.ContainsFunc(l.slots, func(c facts.Counts) bool { return c != facts.Counts{} })
+// counted reports whether a slot has any check.
+func counted(slots []facts.Counts) bool {
+	return slices.ContainsFunc(slots, func(c facts.Counts) bool { return c != facts.Counts{} })
 }
 
 func slotOf(at time.Time) int64 { return at.UnixNano() / int64(facts.SlotTime) }
 
-// newSum begins with the histories that nodes tell of.
+// newSum begins with the histories that nodes report.
 func newSum(at time.Time, nodes []facts.Node) *sum {
 	s := &sum{last: make(map[string]*seen), slot: slotOf(at), total: newLine(), rules: make(map[name]*line)}
 	for i := range nodes {
@@ -95,38 +91,39 @@ func (s *sum) line(n name) *line {
 	return l
 }
 
-// turn begins the slot of at. It returns what the one before it had, if one has ended.
+// turn begins the slot of at. It returns the one before it, if that has ended.
 func (s *sum) turn(at time.Time) *history {
-	n := slotOf(at) - s.slot
-	if n == 0 {
+	passed := slotOf(at) - s.slot
+	if passed == 0 {
 		return nil
 	}
-	s.slot += n
-	if n < 0 {
+	s.slot += passed
+	n := int(min(passed, facts.Slots))
+	if passed < 0 {
 		n = facts.Slots // the clock was set back
 	}
-	s.total.push(int(min(n, facts.Slots)))
+	s.total.push(n)
 	for name, l := range s.rules {
-		if l.push(int(min(n, facts.Slots))); l.empty() {
+		if l.push(n); !counted(l.slots) {
 			delete(s.rules, name)
 		}
 	}
 	return s.history(1)
 }
 
-// history tells the last n slots, of all rules with any check in them.
+// history returns the last n slots, of all rules with any check in them.
 func (s *sum) history(n int) *history {
 	h := &history{
 		Slot: facts.SlotTime.Seconds(), Until: float64(s.slot) * facts.SlotTime.Seconds(),
-		Total: seriesOf(s.total.slots[facts.Slots-n:]), ByRule: []*ruleSeries{},
+		Total: seriesOf(s.total.slots[facts.Slots-n:]), ByRule: []ruleSeries{},
 	}
 	for name, l := range s.rules {
 		list := l.slots[facts.Slots-n:]
-		if slices.ContainsFunc(list, func(c facts.Counts) bool { return c != facts.Counts{} }) {
-			h.ByRule = append(h.ByRule, &ruleSeries{name.domain, name.rule, seriesOf(list)})
+		if counted(list) {
+			h.ByRule = append(h.ByRule, ruleSeries{name.domain, name.rule, seriesOf(list)})
 		}
 	}
-	slices.SortFunc(h.ByRule, func(a, b *ruleSeries) int { return name{a.Domain, a.Name}.compare(name{b.Domain, b.Name}) })
+	slices.SortFunc(h.ByRule, func(a, b ruleSeries) int { return name{a.Domain, a.Name}.compare(name{b.Domain, b.Name}) })
 	return h
 }
 
@@ -147,35 +144,35 @@ func perSecond(c facts.Counts, d time.Duration) rates {
 // round keeps numbers short on the wire: three digits behind the point.
 func round(f float64) float64 { return float64(int64(f*1000+0.5)) / 1000 }
 
-// state adds what nodes tell at this moment. Rates are over the time since each told last; a process that is heard for the
-// first time has none.
+// state adds the reports of nodes at this moment. Rates are over the time since the last report of each; the first of a
+// process has none.
 func (s *sum) state(at time.Time, m limiter.Members, nodes []facts.Node, missing []string) *state {
 	out := &state{
 		At: float64(at.UnixMilli()) / 1000, Self: m.Self, Ring: m.Ring, Partitions: m.Partitions,
 		Missing: append([]string{}, missing...), Members: []memberJSON{}, ByRule: []ruleRates{},
 	}
 	if m.Set.Version > 0 {
-		out.Set = (*voterSet)(&m.Set)
+		out.Set = &m.Set
 	}
 	var bounds []time.Duration
 	var calls []uint64
 	var spent time.Duration
 	byRule := make(map[name]rates)
-	told := make(map[string]*own, len(nodes))
+	reports := make(map[string]*own, len(nodes))
 	living := make(map[string]*seen, len(nodes))
 	for i := range nodes {
 		n := &nodes[i]
 		now := &seen{at: at, node: *n, byRule: make(map[name]facts.Counts, len(n.ByRule))}
-		for j := range n.ByRule {
-			r := &n.ByRule[j]
-			now.byRule[name{r.Domain, r.Name}] = r.Counts
-			if _, ok := byRule[name{r.Domain, r.Name}]; !ok {
-				byRule[name{r.Domain, r.Name}] = rates{}
+		for _, r := range n.ByRule {
+			rule := name{r.Domain, r.Name}
+			now.byRule[rule] = r.Counts
+			if _, ok := byRule[rule]; !ok {
+				byRule[rule] = rates{}
 			}
 		}
 		living[n.Boot] = now
-		o := &own{MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, Holdings: holdings(n.Holdings)}
-		told[n.Boot] = o
+		o := &own{MayDecide: n.MayDecide, Reason: n.Reason, Rules: n.Rules, Holdings: limiter.Holdings(n.Holdings)}
+		reports[n.Boot] = o
 		if n.Name == m.Self {
 			out.Rules = n.Rules
 		}
@@ -190,62 +187,56 @@ func (s *sum) state(at time.Time, m limiter.Members, nodes []facts.Node, missing
 		out.Total.add(rate)
 		o.Checks = round(rate.Allowed + rate.Denied + rate.Shadowed + rate.Failed)
 		for name, c := range now.byRule {
-			if b, known := before.byRule[name]; known {
-				d := c.Minus(b)
-				if d == (facts.Counts{}) {
-					continue
-				}
-				s.line(name).now = s.line(name).now.Plus(d)
-				r := byRule[name]
-				r.add(perSecond(d, passed))
-				byRule[name] = r
+			b, known := before.byRule[name]
+			d := c.Minus(b)
+			if !known || d == (facts.Counts{}) {
+				continue
 			}
+			l, r := s.line(name), byRule[name]
+			l.now = l.now.Plus(d)
+			r.add(perSecond(d, passed))
+			byRule[name] = r
 		}
 		if l := n.Latency; len(l.Counts) == len(l.Bounds)+1 && len(l.Counts) == len(before.node.Latency.Counts) && (bounds == nil || slices.Equal(bounds, l.Bounds)) {
 			if bounds == nil {
 				bounds, calls = l.Bounds, make([]uint64, len(l.Counts))
 			}
 			for j, c := range l.Counts {
-				calls[j] += less(c, before.node.Latency.Counts[j])
+				calls[j] += c - min(c, before.node.Latency.Counts[j])
 			}
 			spent += max(0, l.Sum-before.node.Latency.Sum)
 			out.Latency.Calls += float64(count(l.Counts)-min(count(l.Counts), count(before.node.Latency.Counts))) / passed.Seconds()
 		}
 	}
 	out.Latency = latencyOf(round(out.Latency.Calls), bounds, calls, spent)
-	s.keep(at, living)
-	for n, r := range byRule {
-		out.ByRule = append(out.ByRule, ruleRates{n.domain, n.rule, r})
-	}
-	slices.SortFunc(out.ByRule, func(a, b ruleRates) int { return name{a.Domain, a.Name}.compare(name{b.Domain, b.Name}) })
-	for i := range m.Members {
-		out.Members = append(out.Members, memberOf(&m.Members[i], told))
-	}
-	return out
-}
-
-// forget is how long a process that does not answer is remembered, so that its next answer has a rate.
-const forget = 30 * time.Second
-
-// keep remembers who has told something, and who did lately.
-func (s *sum) keep(at time.Time, living map[string]*seen) {
 	for boot, before := range s.last {
 		if living[boot] == nil && at.Sub(before.at) < forget {
 			living[boot] = before
 		}
 	}
 	s.last = living
+	for n, r := range byRule {
+		out.ByRule = append(out.ByRule, ruleRates{n.domain, n.rule, r})
+	}
+	slices.SortFunc(out.ByRule, func(a, b ruleRates) int { return name{a.Domain, a.Name}.compare(name{b.Domain, b.Name}) })
+	for i := range m.Members {
+		out.Members = append(out.Members, memberOf(&m.Members[i], reports))
+	}
+	return out
 }
+
+// forget is how long a process that does not respond is remembered, so that its next report has a rate.
+const forget = 30 * time.Second
 
 func (r *rates) add(q rates) {
 	r.Allowed, r.Denied = round(r.Allowed+q.Allowed), round(r.Denied+q.Denied)
 	r.Shadowed, r.Failed = round(r.Shadowed+q.Shadowed), round(r.Failed+q.Failed)
 }
 
-func memberOf(m *limiter.Member, told map[string]*own) memberJSON {
+func memberOf(m *limiter.Member, reports map[string]*own) memberJSON {
 	j := memberJSON{
 		Name: m.Name, Boot: m.Boot, State: m.StateName(), Version: m.Version, Counted: m.Counted, Lives: m.Lives,
-		Partitions: m.Partitions, Holds: m.Holds, Own: told[m.Boot],
+		Partitions: m.Partitions, Holds: m.Holds, Own: reports[m.Boot],
 	}
 	if m.Silent >= 0 {
 		j.Silent = new(round(m.Silent.Seconds()))
@@ -260,10 +251,8 @@ func count(list []uint64) (n uint64) {
 	return n
 }
 
-func less(a, b uint64) uint64 { return a - min(a, b) }
-
-// latencyOf reads mean and quantiles, in seconds, out of a histogram: the quantiles are the upper bounds of their buckets, and of the last,
-// which has none, the lower.
+// latencyOf returns mean and quantiles, in seconds, of a histogram. A quantile is the upper bound of its bucket, or the
+// lower bound of the last bucket, which has no upper one.
 func latencyOf(rate float64, bounds []time.Duration, counts []uint64, spent time.Duration) latency {
 	n := count(counts)
 	l := latency{Calls: rate}

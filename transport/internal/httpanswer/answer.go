@@ -1,11 +1,10 @@
-// Package httpanswer is how HTTP APIs tell what became of a check: the rate limit
-// headers that HTTP clients know, the answer that a rule gives to who is denied, and
-// problem+json bodies. Which checks there are, and the bodies of those that were
-// allowed, are each API's. It starts no goroutine.
+// Package httpanswer writes the result of a check as HTTP APIs do: the rate limit headers that HTTP clients know, a rule's
+// response to denied checks, and problem+json bodies. It starts no goroutine.
 package httpanswer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -14,7 +13,7 @@ import (
 	"github.com/sluice-project/sluice/rules"
 )
 
-// DeniedStatus returns the status that the rule of r has for what it denies, 400 to 599.
+// DeniedStatus returns the status of denied checks of r's rule, 400 to 599.
 func DeniedStatus(r *limiter.Result) int {
 	if r.Rule != nil && r.Rule.Response != nil && r.Rule.Response.Status != 0 {
 		return r.Rule.Response.Status
@@ -22,9 +21,8 @@ func DeniedStatus(r *limiter.Result) int {
 	return http.StatusTooManyRequests
 }
 
-// Deny answers a denied check with status and, beside what SetHeaders has set, the headers
-// and the body of its rule. Where the rule has no body it is what body makes of the problem
-// that the denial is.
+// Deny writes the response to a denied check: status, the headers and the body of its rule, or if it has no body, body of
+// the denial as a problem.
 func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Problem) any) {
 	custom := &rules.Response{}
 	if r.Rule != nil && r.Rule.Response != nil {
@@ -32,7 +30,7 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 	}
 	h := w.Header()
 	for _, one := range custom.Headers {
-		put(h, one.Name, one.Value) // the rule's word goes before ours
+		put(h, one.Name, one.Value) // over ours
 	}
 	if custom.Body != "" {
 		if h.Get("Content-Type") == "" {
@@ -42,20 +40,14 @@ func Deny(w http.ResponseWriter, r *limiter.Result, status int, body func(Proble
 		_, _ = w.Write([]byte(custom.Body))
 		return
 	}
-	Write(w, status, TypeProblem, body(denialOf(r, status)))
-}
-
-// denialOf returns the problem that a denied check is.
-func denialOf(r *limiter.Result, status int) Problem {
-	detail := "try again later"
+	p := Exceeded(status, "try again later")
 	if r.Never() {
-		detail = "the cost is more than the limit can ever admit"
+		p.Detail = "the cost is more than the limit can ever admit"
 	}
-	p := Exceeded(status, detail)
 	if Counted(r) {
 		p.Violated = []string{PolicyName(r, int(r.Index))}
 	}
-	return p
+	Write(w, status, TypeProblem, body(p))
 }
 
 // Types of bodies.
@@ -73,8 +65,7 @@ type Problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail,omitempty"`
-	// Code, Field and Offset are ours: the kind of error, the field at fault and
-	// the byte of the body where it was found.
+	// Code, Field and Offset are ours: the kind of error, the invalid field and its place in the body, in bytes.
 	Code   string `json:"code,omitempty"`
 	Field  string `json:"field,omitempty"`
 	Offset *int64 `json:"offset,omitempty"`
@@ -82,18 +73,17 @@ type Problem struct {
 	Violated []string `json:"violated-policies,omitempty"`
 }
 
-// NewProblem returns a problem that is no more than its status.
+// NewProblem returns a problem without a type of its own.
 func NewProblem(status int, detail string) Problem {
 	return Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Detail: detail}
 }
 
-// Exceeded returns the problem of a quota that is spent.
+// Exceeded returns the problem of a spent quota.
 func Exceeded(status int, detail string) Problem {
 	return Problem{Type: quotaExceeded, Title: "Quota exceeded", Status: status, Detail: detail}
 }
 
-// ProblemOf maps an error of a limiter.Service, an *limiter.Error. Another is the
-// server's own fault.
+// ProblemOf returns an *limiter.Error as a problem. Another error is an internal one.
 func ProblemOf(err error) Problem {
 	e, ok := errors.AsType[*limiter.Error](err)
 	if !ok {
@@ -104,30 +94,20 @@ func ProblemOf(err error) Problem {
 	return p
 }
 
-// StatusOf is the HTTP status of an error.
-func StatusOf(c limiter.Code) int {
-	switch c {
-	case limiter.Invalid, limiter.UnknownDomain:
-		return http.StatusBadRequest
-	case limiter.Overloaded, limiter.Unavailable:
-		return http.StatusServiceUnavailable
-	case limiter.NotFound:
-		return http.StatusNotFound
-	case limiter.Rejected:
-		return http.StatusConflict
-	case limiter.Forbidden:
-		return http.StatusForbidden
-	case limiter.Unauthenticated:
-		return http.StatusUnauthorized
-	}
-	return http.StatusInternalServerError
+var statuses = map[limiter.Code]int{
+	limiter.Invalid: http.StatusBadRequest, limiter.UnknownDomain: http.StatusBadRequest,
+	limiter.Overloaded: http.StatusServiceUnavailable, limiter.Unavailable: http.StatusServiceUnavailable,
+	limiter.NotFound: http.StatusNotFound, limiter.Rejected: http.StatusConflict,
+	limiter.Forbidden: http.StatusForbidden, limiter.Unauthenticated: http.StatusUnauthorized,
 }
 
-// Challenge is what a 401 says of credentials, in the header WWW-Authenticate.
+// StatusOf is the HTTP status of an error.
+func StatusOf(c limiter.Code) int { return cmp.Or(statuses[c], http.StatusInternalServerError) }
+
+// Challenge is the header WWW-Authenticate of a 401.
 const Challenge = `Bearer realm="sluice"`
 
-// Reject answers with a problem. A 503 passes, so it says when to try again; a 401 says what credentials are
-// wanted, unless the API has.
+// Reject writes a problem as the response. It adds Retry-After to a 503, and Challenge to a 401 without one.
 func Reject(w http.ResponseWriter, p Problem) {
 	switch {
 	case p.Status == http.StatusServiceUnavailable:
@@ -138,13 +118,28 @@ func Reject(w http.ResponseWriter, p Problem) {
 	Write(w, p.Status, TypeProblem, p)
 }
 
-// Write answers with v as JSON.
+// Entry is one entry of a descriptor.
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Entries returns list in its JSON form; an empty one is [].
+func Entries(list []rules.Entry) []Entry {
+	out := make([]Entry, len(list))
+	for i, e := range list {
+		out[i] = Entry(e)
+	}
+	return out
+}
+
+// Write writes v as JSON as the response.
 func Write(w http.ResponseWriter, status int, contentType string, v any) {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		// Only a value of ours that JSON cannot spell gets here.
+		// A value of ours that JSON cannot express.
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

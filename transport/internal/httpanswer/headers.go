@@ -14,15 +14,13 @@ import (
 	"github.com/sluice-project/sluice/limiter"
 )
 
-// SetHeaders says in headers how one check stands: RateLimit-Policy and RateLimit
-// of draft-ietf-httpapi-ratelimit-headers-11, the X-RateLimit family, and
-// Retry-After when it was denied. A check held to no limit has none, and one that
-// nobody counted says nothing of what is left.
+// SetHeaders sets the headers of one check: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11, the
+// X-RateLimit family, and Retry-After when it was denied. An unlimited check gets none, and a fallback decision none about
+// what remains.
 func SetHeaders(h http.Header, r *limiter.Result) { SetHeadersOf(h, r, nil) }
 
-// SetHeadersOf is SetHeaders for several checks of one request. decides is the one that
-// settles it; the first two headers list it first and then those of all, which it may be one of. Of
-// several that have a limit in common only the first is listed.
+// SetHeadersOf is SetHeaders for several checks of one request. decides is the decisive one: the first two headers list it
+// and then all, which may include it. Of several with a limit in common only the first is listed.
 func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) {
 	if decides.Err != nil || decides.Limits == nil {
 		return
@@ -48,8 +46,7 @@ func SetHeadersOf(h http.Header, decides *limiter.Result, all []limiter.Result) 
 	}
 }
 
-// put sets a header under a name that goes out as it is spelled, over one that was set in another spelling. Header.Set would make
-// Ratelimit of RateLimit.
+// put sets a header in this spelling, and deletes it in others. Header.Set would make Ratelimit of RateLimit.
 func put(h http.Header, name, value string) {
 	for other := range h {
 		if strings.EqualFold(other, name) {
@@ -91,27 +88,24 @@ func (l *lists) add(r *limiter.Result) {
 	l.left = append(l.left, item)
 }
 
-// Counted reports whether r says what is left of a limit: not when nothing limits
-// the check, and not when on_failure or on_partition answered without looking at a
-// counter.
+// Counted reports whether r has what remains of a limit: an unlimited check and a fallback decision do not.
 func Counted(r *limiter.Result) bool {
 	return r.Limits != nil && r.Source != check.Open && r.Source != check.Closed
 }
 
-// SetRetryAfter says when to try again, in seconds.
+// SetRetryAfter sets the seconds after which to try again.
 func SetRetryAfter(h http.Header, after int64) {
 	s := strconv.FormatInt(after, 10)
 	h.Set("Retry-After", s)
 	put(h, "X-RateLimit-Retry-After", s)
 }
 
-// retryAfter returns the whole seconds after which a denied check may be tried
-// again, at least 1, and whether that will ever help.
+// retryAfter returns the seconds, at least 1, after which a denied check may be tried again, and false if that never helps.
 func retryAfter(r *limiter.Result) (int64, bool) {
 	return max(Seconds(r.RetryAfter), 1), !r.Never()
 }
 
-// PolicyName returns the name of limit i of what r was held to.
+// PolicyName returns the name of limit i of r.
 func PolicyName(r *limiter.Result, i int) string {
 	switch {
 	case r.Rule != nil:
@@ -125,14 +119,13 @@ func PolicyName(r *limiter.Result, i int) string {
 	return "limit"
 }
 
-// policy spells a limit as an item of RateLimit-Policy. q is the most that can be
-// admitted at once, and w the time in which that much comes back, so that
-// remaining never exceeds q and q ÷ w is the sustained rate. w is left out where
-// whole seconds would tell a wrong rate: below one second.
+// policy returns a limit as an item of RateLimit-Policy. q is the most that can be admitted at once, and w the time in which
+// that refills, so that remaining never exceeds q and q ÷ w is the sustained rate. Below one second w is left out: whole
+// seconds would state a wrong rate.
 func policy(name string, l bucket.Limit) string {
 	q, w := l.Count, limiter.PeriodOf(l)
 	if l.Burst > 0 && l.Count > 0 {
-		q, w = l.Burst, scale(w, l.Burst, l.Count)
+		q, w = l.Burst, Scale(w, l.Burst, l.Count)
 	}
 	item := quoted(name) + ";q=" + integer(q)
 	if w >= time.Second {
@@ -141,8 +134,8 @@ func policy(name string, l bucket.Limit) string {
 	return item
 }
 
-// scale returns d × num ÷ den, at most the longest duration. All are positive.
-func scale(d time.Duration, num, den int64) time.Duration {
+// Scale returns d × num ÷ den, rounded down, at most the longest duration. All are positive.
+func Scale(d time.Duration, num, den int64) time.Duration {
 	hi, lo := bits.Mul64(uint64(d), uint64(num))
 	if hi >= uint64(den) {
 		return math.MaxInt64
@@ -151,7 +144,7 @@ func scale(d time.Duration, num, den int64) time.Duration {
 	return time.Duration(min(quo, math.MaxInt64))
 }
 
-// Seconds returns d in whole seconds, rounded up so that nobody comes too early.
+// Seconds returns d in whole seconds, rounded up, so that a retry is not early.
 func Seconds(d time.Duration) int64 {
 	s := int64(d / time.Second)
 	if d%time.Second > 0 {
@@ -160,20 +153,19 @@ func Seconds(d time.Duration) int64 {
 	return s
 }
 
-// integer spells n as an integer of RFC 9651, which has at most 15 digits.
+// integer formats n as an integer of RFC 9651, which has at most 15 digits.
 func integer(n int64) string {
 	const most = 999_999_999_999_999
 	return strconv.FormatInt(min(max(n, 0), most), 10)
 }
 
-// quoted spells s as a string of RFC 9651: printable ASCII, with quotes and
-// backslashes escaped. Other bytes are percent-encoded, as they are in URLs.
+// quoted formats s as a string of RFC 9651: printable ASCII, with quotes and backslashes escaped. Other bytes are
+// percent-encoded, as in URLs.
 func quoted(s string) string {
 	const hex = "0123456789ABCDEF"
-	out := make([]byte, 0, len(s)+2)
-	out = append(out, '"')
-	for i := range len(s) {
-		switch c := s[i]; {
+	out := append(make([]byte, 0, len(s)+2), '"')
+	for _, c := range []byte(s) {
+		switch {
 		case c == '"' || c == '\\':
 			out = append(out, '\\', c)
 		case c >= 0x20 && c < 0x7f:
