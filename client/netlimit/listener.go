@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-project/sluice/client"
 	"github.com/sluice-project/sluice/client/internal/key"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // Checker decides; *client.Client is one.
@@ -136,7 +137,7 @@ func (l *Listener) accept() {
 			<-l.room
 			var temporary interface{ Temporary() bool }
 			if errors.As(err, &temporary) && temporary.Temporary() {
-				if !pause(l.ctx, 10*time.Millisecond) { // out of file descriptors, mostly
+				if !pause.For(l.ctx, 10*time.Millisecond) { // out of file descriptors, mostly
 					return
 				}
 				continue
@@ -194,18 +195,6 @@ func network(addr net.Addr) (value string, ok bool) {
 		return "", false
 	}
 	return key.Network(a), true
-}
-
-// pause waits for d, and reports false when ctx ended before.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // Waiter waits until a check is admitted; *client.Client is one.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
@@ -81,8 +82,8 @@ func (c *caller) ask(keys []int32, from chooser) {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
 			c.nodes.again()
-			pause := time.Duration(10+c.rng.IntN(91)) * time.Millisecond
-			rest(context.Background(), min(pause, time.Duration(deadline-c.run.now())))
+			wait := time.Duration(10+c.rng.IntN(91)) * time.Millisecond
+			pause.For(context.Background(), min(wait, time.Duration(deadline-c.run.now())))
 		} else {
 			if a.number++; a.number > 1 && addr != a.addr {
 				c.rerouted++

@@ -24,6 +24,7 @@ import (
 
 	"github.com/sluice-project/sluice/bucket"
 	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluice-project/sluice/internal/pause"
 	"google.golang.org/grpc"
 )
 
@@ -205,7 +206,7 @@ func (p *pace) wait(ctx context.Context, n int) bool {
 	if p.each == 0 {
 		return ctx.Err() == nil
 	}
-	return rest(ctx, p.reserve(n))
+	return pause.For(ctx, p.reserve(n))
 }
 
 func (p *pace) reserve(n int) time.Duration {
@@ -215,21 +216,6 @@ func (p *pace) reserve(n int) time.Duration {
 	at := max(now, p.mu.next)
 	p.mu.next = at + float64(n)*p.each
 	return time.Duration(at - now)
-}
-
-// rest waits for d, or until ctx ends, and reports whether ctx still goes on.
-func rest(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // ErrorKind counts errors of one kind.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -161,7 +162,7 @@ func Discover(ctx context.Context, addrs []string, within time.Duration, options
 		if err == nil {
 			break
 		}
-		if !rest(limited, refreshAtMost) {
+		if !pause.For(limited, refreshAtMost) {
 			return nil, fmt.Errorf("%w: %w", ErrNobody, err)
 		}
 	}
@@ -200,7 +201,7 @@ func (d *Discovery) loop(ctx context.Context) {
 		}
 		// When nobody answers, the list stays: the callers go on to try.
 		d.refresh(ctx)
-		if !rest(ctx, refreshAtMost) {
+		if !pause.For(ctx, refreshAtMost) {
 			return
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/internal/audit/model"
+	"github.com/sluice-project/sluice/internal/pause"
 	sluicev1 "github.com/sluice-project/sluice/proto/sluice/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -100,7 +101,7 @@ func (c *caller) probe(ctx context.Context) error {
 		addr := c.nodes.pick(c.run.now())
 		if addr == "" {
 			c.nodes.again()
-			if !rest(ctx, 50*time.Millisecond) {
+			if !pause.For(ctx, 50*time.Millisecond) {
 				return fmt.Errorf("%w: %w", ErrNobody, last)
 			}
 			continue

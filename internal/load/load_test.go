@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 func TestKeyNames(t *testing.T) {
@@ -84,7 +86,7 @@ func (f *fake) Call(ctx context.Context, node int, keys []string, seen *Counts) 
 		f.keys[k]++
 	}
 	f.mu.Unlock()
-	if !rest(ctx, f.takes) {
+	if !pause.For(ctx, f.takes) {
 		return ctx.Err()
 	}
 	if f.err != nil {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // Target is what is asked, through one API. It is safe for concurrent use.
@@ -110,9 +112,9 @@ type Result struct {
 // grace is how long calls that are under way at the end may go on.
 const grace = 2 * time.Second
 
-// pause is how long a caller rests when a call has failed, so that a node which rejects at once
+// failurePause is how long a caller rests when a call has failed, so that a node which rejects at once
 // is not hammered by nothing but rejections.
-const pause = 10 * time.Millisecond
+const failurePause = 10 * time.Millisecond
 
 // Run puts w on target until its time is over, or ctx ends: then the result is what there is so
 // far. Failed calls are part of the result. The error is about w.
@@ -200,7 +202,7 @@ func (r *run) call(ctx context.Context, number int) {
 		}
 		begin := time.Now()
 		if every > 0 {
-			if due.After(r.shut) || !rest(ctx, due.Sub(begin)) {
+			if due.After(r.shut) || !pause.For(ctx, due.Sub(begin)) {
 				return
 			}
 			begin, due = due, due.Add(every)
@@ -223,22 +225,7 @@ func (r *run) call(ctx context.Context, number int) {
 			continue
 		}
 		book.unanswered(len(keys), err)
-		rest(ctx, pause)
-	}
-}
-
-// rest waits for d, or until ctx ends, and reports whether ctx still goes on.
-func rest(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+		pause.For(ctx, failurePause)
 	}
 }
 

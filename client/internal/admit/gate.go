@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-project/sluice/client"
+	"github.com/sluice-project/sluice/internal/pause"
 )
 
 // Checker decides one check.
@@ -66,7 +67,7 @@ func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
 		until = deadline
 	}
-	for pause := firstPause; ; pause *= 2 {
+	for least := firstPause; ; least *= 2 {
 		left := max(0, time.Until(until))
 		switch {
 		case d.Allowed && d.Delay > left:
@@ -74,18 +75,18 @@ func (g *Gate) Ask(ctx context.Context, checks ...client.Check) (client.Decision
 			d.Allowed, d.RetryAfter, d.Delay = false, d.Delay-left, 0
 			return d, nil
 		case d.Allowed:
-			if d.Delay > 0 && !sleep(ctx, d.Delay) {
+			if d.Delay > 0 && !pause.For(ctx, d.Delay) {
 				g.refund(ctx, checks)
 				return d, ctx.Err()
 			}
 			return d, nil
 		}
-		wait := max(d.RetryAfter, pause)
+		wait := max(d.RetryAfter, least)
 		if wait > left {
 			return d, nil
 		}
 		wait += rand.N(min(wait/10, maxSpread, left-wait) + 1) // #nosec G404 -- a pause
-		if !sleep(ctx, wait) {
+		if !pause.For(ctx, wait) {
 			return d, ctx.Err()
 		}
 		if d, err = g.once(ctx, checks); err != nil {
@@ -158,16 +159,4 @@ func left(d *client.Decision) int64 {
 		return math.MaxInt64
 	}
 	return d.Remaining
-}
-
-// sleep waits for d, and reports false when ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
