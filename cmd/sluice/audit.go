@@ -169,7 +169,7 @@ func (f *auditFlags) run(ctx context.Context, out io.Writer) (err error) {
 		}
 	}
 	switch {
-	case errors.Is(err, audit.ErrNobody):
+	case errors.Is(err, audit.ErrNoNode):
 		return f.noAnswer(err)
 	case err != nil:
 		return &codedError{exitDenied, err}

@@ -37,8 +37,9 @@ func Origin(peer netip.Addr, lines []string, trusted []netip.Prefix) netip.Addr 
 			if !proxy() {
 				return at
 			}
-			hop := rest[strings.LastIndexByte(rest, ',')+1:]
-			rest, more = strings.CutSuffix(rest, ","+hop)
+			comma := strings.LastIndexByte(rest, ',')
+			hop := rest[comma+1:]
+			rest, more = rest[:max(comma, 0)], comma >= 0
 			a, ok := parseHop(strings.Trim(hop, " \t"))
 			if !ok {
 				return at
